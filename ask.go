@@ -1,0 +1,109 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
+// says that it did not happen, parked if OnUnknown is Park or the other system has forgotten the key.
+// It never runs the work: a record of an operation that resends stays Unknown until the next call with its input.
+// Ask returns the record as it is then. ErrUnknown: there is no answer yet. ErrLeaseLost: somebody else
+// settled or took the record meanwhile.
+func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, error) {
+	if err := o.validate(false); err != nil || rec.Status != Unknown {
+		return rec, err
+	}
+	set, err := o.judge(ctx, s, rec)
+	if err != nil || set.Status == Unknown {
+		return rec, err
+	}
+	if err := settleOnce(ctx, s, set); err != nil {
+		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
+	}
+	return s.Get(ctx, rec.Key)
+}
+
+// judge decides what becomes of an unknown record; Unknown leaves it as it is.
+func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settlement, error) {
+	policy, _ := o.Policy.withDefaults()
+	set := Settlement{Hold: rec.hold(), Status: Unknown, KeepOutcome: policy.KeepOutcome, KeepKey: policy.KeepKey}
+	again := Unknown
+	switch {
+	case o.Lookup != nil:
+		value, happened, err := o.Lookup(ctx, rec.Key)
+		rejected := errors.Is(err, ErrRejected)
+		if err != nil && !rejected {
+			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
+		}
+		if happened || rejected {
+			set.Status, set.Outcome = Done, o.found(s, rec.Key, value, rejected)
+			return set, nil
+		}
+		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
+			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
+				hint: "Lookup does not see it, but it can still arrive"}
+		}
+		again, set.Reason = Absent, "Lookup says that it did not happen"
+	case o.OnUnknown == Park:
+		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
+	case o.OnUnknown == 0:
+		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt,
+			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
+	}
+	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
+		set.Status, set.Reason = Parked, "not run again: KeyValidFor has passed since "+rec.Created.UTC().Format(time.RFC3339)
+	}
+	return set, nil
+}
+
+// found packs the answer of a Lookup. One that cannot be kept is no reason to run the work again.
+func (o *Operation[T]) found(s Store, k Key, value T, rejected bool) Outcome {
+	out, err := o.Outcome(value)
+	if err != nil {
+		out = Outcome{Omitted: true}
+	}
+	out.Rejected = rejected
+	out, _ = s.Options().pack(k, out)
+	return out
+}
+
+// What a person decides is kept for long: nobody remembers how long the operation's duplicates may come.
+const (
+	keepDecided    = 30 * 24 * time.Hour
+	keepDecidedKey = 365 * 24 * time.Hour
+)
+
+// MarkDone records what a person found out: that the work of an Unknown or Parked record happened, with this
+// outcome ([Operation.Outcome] makes one), and how that is known. ErrLeaseLost: the record has moved on
+// since it was read.
+func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
+	out, ok := s.Options().pack(rec.Key, out)
+	if !ok {
+		return &failure{kind: ErrOutcomeTooLarge, key: rec.Key}
+	}
+	return decide(ctx, s, rec, reason, Settlement{Status: Done, Outcome: out})
+}
+
+// MarkNotDone records what a person found out: that the work of an Unknown or Parked record did not happen,
+// and can no longer, and how that is known. The key is free again. ErrLeaseLost: the record has moved on
+// since it was read.
+func MarkNotDone(ctx context.Context, s Store, rec Record, reason string) error {
+	return decide(ctx, s, rec, reason, Settlement{Status: Absent})
+}
+
+func decide(ctx context.Context, s Store, rec Record, reason string, set Settlement) error {
+	if reason == "" {
+		return invalid("a decision needs a reason: who says so, and how it is known")
+	}
+	if rec.Status != Unknown && rec.Status != Parked {
+		return invalid("a record in status %v is not for a person to decide: only unknown and parked ones are", rec.Status)
+	}
+	set.Hold, set.Reason = rec.hold(), shorten(reason)
+	set.KeepOutcome, set.KeepKey = keepDecided, keepDecidedKey
+	if err := settleOnce(ctx, s, set); err != nil {
+		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
+	}
+	return nil
+}

@@ -1,0 +1,311 @@
+package once
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"github.com/effectively-once/once/internal/backoff"
+)
+
+const (
+	callTime   = 5 * time.Second  // for one call of a store where the caller set no limit
+	finishTime = 10 * time.Second // for recording what has happened, whatever became of the caller
+	claimTries = 4
+)
+
+// call is one Do, DoTx or InTx on its way, without its types.
+type call struct {
+	store       Store
+	opts        *Options
+	key         Key
+	policy      Policy
+	onUnknown   OnUnknown
+	ask         func(context.Context, Store, Record) (Record, error)
+	token       [16]byte
+	fingerprint []byte
+	redelivered bool
+	joinUntil   time.Time
+}
+
+// newCall checks everything that can be checked before the store is touched.
+func newCall[T any](ctx context.Context, s Store, w Work[T], needsChoice bool) (*call, error) {
+	switch {
+	case s == nil:
+		return nil, invalid("the store is nil")
+	case s.Options() == nil || s.Options().flights == nil:
+		return nil, invalid("the Options of %T were not made by Options.Ready", s)
+	case w.op == nil:
+		return nil, invalid("a Work is made by Operation.For or Operation.Under")
+	}
+	if err := errors.Join(w.op.validate(needsChoice), w.key.Validate()); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
+	}
+	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op.Ask,
+		token: newToken(), redelivered: w.redelivered}
+	c.policy, _ = w.op.Policy.withDefaults()
+	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
+	if w.hasInput {
+		c.fingerprint = c.opts.fingerprint(w.key, w.input)
+	}
+	return c, nil
+}
+
+func newToken() (token [16]byte) {
+	rand.Read(token[:]) // never fails: crypto/rand ends the program instead
+	return token
+}
+
+// fingerprint covers the key, so that equal inputs do not show across records.
+func (o *Options) fingerprint(k Key, input []byte) []byte {
+	h := sha256.New()
+	if len(o.Secret) > 0 {
+		h = hmac.New(sha256.New, o.Secret)
+	}
+	id := k.UUID()
+	h.Write(id[:])
+	h.Write(input)
+	return h.Sum(nil)
+}
+
+// attempt tries once to claim the key and do the work. It is mine if this call did it;
+// else rec is what stands in the way. take names the unknown attempt to take over, or is 0.
+type attempt func(ctx context.Context, take int64) (rec Record, mine bool, err error)
+
+// answer returns the record that answers the call: the one it made, or the one it met.
+// Duplicates in this process wait for the first of them and hold no connection meanwhile.
+func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, err error) {
+	if c.policy.Wait == Refuse {
+		return c.lead(ctx, try)
+	}
+	at := flightKey{c.key, string(c.fingerprint)}
+	for {
+		met, joined, late := c.opts.flights.Do(ctx, at, c.joinUntil, func() Record {
+			rec, mine, err = c.lead(ctx, try)
+			kept := rec
+			kept.Outcome.Body = bytes.Clone(rec.Outcome.Body) // the first caller may change its own
+			return kept
+		})
+		switch {
+		case late && ctx.Err() != nil:
+			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
+		case late:
+			rec, _ = c.store.Get(ctx, c.key) // only for a better retry-after
+			return rec, false, c.inProgress(rec)
+		case !joined:
+			return rec, mine, err
+		case met.Status == Done:
+			met.Outcome.Body = bytes.Clone(met.Outcome.Body)
+			return met, false, c.checkInput(met)
+		}
+	}
+}
+
+// lead tries until the key is done, by this call or by another.
+func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
+	if c.redelivered {
+		if rec, err := c.store.Get(ctx, c.key); err == nil && rec.Status == Done {
+			return rec, false, c.checkInput(rec)
+		}
+	}
+	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 200 * time.Millisecond}
+	var take int64
+	for asked := 0; ; {
+		rec, mine, err := try(ctx, take)
+		if err != nil || mine {
+			return rec, mine, err
+		}
+		if err := c.checkInput(rec); err != nil {
+			return rec, false, err
+		}
+		take = 0
+		switch rec.Status {
+		case Done:
+			return rec, false, nil
+		case Running:
+			err = c.await(ctx, rec, pause)
+		case Unknown:
+			if asked++; asked > claimTries {
+				return rec, false, c.inProgress(rec) // others keep starting and losing it
+			}
+			take, err = c.find(ctx, rec)
+		default:
+			err = c.standing(rec)
+		}
+		if err != nil {
+			return rec, false, err
+		}
+	}
+}
+
+// standing is the error for a record that is not waited for.
+func (c *call) standing(rec Record) error {
+	f := &failure{kind: ErrCorrupt, key: c.key, attempt: rec.Attempt}
+	switch rec.Status {
+	case Running:
+		return c.inProgress(rec)
+	case Expired:
+		f.kind = ErrExpired
+	case Parked:
+		f.kind, f.hint = ErrParked, rec.Reason
+	case Unknown:
+		f.kind, f.hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
+	default:
+		f.hint = "a claim met the status " + rec.Status.String()
+	}
+	return f
+}
+
+// await waits until the record in the way may be out of it.
+func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) error {
+	for {
+		left := time.Until(c.joinUntil)
+		if left <= 0 {
+			return c.inProgress(rec)
+		}
+		if err := backoff.Sleep(ctx, min(pause.Next(), left)); err != nil {
+			return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, cause: err}
+		}
+		now, err := c.store.Get(ctx, c.key)
+		if err == nil && now.Status != Running || isFinal(err) {
+			return nil // the next attempt tells what it is now
+		}
+	}
+}
+
+// inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
+func (c *call) inProgress(rec Record) error {
+	after := time.Second
+	if rec.Status == Running && rec.LeaseLeft > 0 {
+		after = rec.LeaseLeft
+	}
+	return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, after: after}
+}
+
+// find asks about an unknown attempt. It returns the attempt to take over, 0 for none.
+func (c *call) find(ctx context.Context, rec Record) (int64, error) {
+	now, err := c.ask(ctx, c.store, rec)
+	switch {
+	case errors.Is(err, ErrLeaseLost): // it has moved on while it was asked about
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case now.Status == Unknown && now.Attempt == rec.Attempt && c.onUnknown == Resend:
+		return now.Attempt, nil
+	default:
+		return 0, nil
+	}
+}
+
+func (c *call) checkInput(rec Record) error {
+	if len(c.fingerprint) == 0 || len(rec.Fingerprint) == 0 || hmac.Equal(c.fingerprint, rec.Fingerprint) {
+		return nil
+	}
+	return &failure{kind: ErrMismatch, key: c.key, attempt: rec.Attempt, hint: "the key was first used for another input"}
+}
+
+func (c *call) request(take int64) Request {
+	return Request{
+		Hold:        Hold{Key: c.key, Owner: c.token, Attempt: take},
+		Lease:       c.policy.Lease,
+		Wait:        max(time.Until(c.joinUntil), 0),
+		Fingerprint: c.fingerprint,
+	}
+}
+
+func (c *call) owns(rec Record) bool { return rec.Status == Running && rec.Owner == c.token }
+
+// claim repeats a claim whose reply was lost: the store recognises its token.
+func (c *call) claim(ctx context.Context, take int64) (Record, error) {
+	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
+	for tries := 1; ; tries++ {
+		rec, err := c.claimOnce(ctx, take)
+		if err == nil || isFinal(err) {
+			return rec, err
+		}
+		if tries == claimTries || backoff.Sleep(ctx, pause.Next()) != nil {
+			c.abandon(ctx)
+			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
+		}
+	}
+}
+
+func (c *call) claimOnce(ctx context.Context, take int64) (Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return c.store.Claim(ctx, c.request(take))
+}
+
+// abandon gives back a claim that may have been applied although its replies were lost,
+// so that work which never started does not count as unknown. Its failure costs no more than that.
+func (c *call) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	rec, err := c.store.Claim(ctx, c.request(0))
+	if err == nil && rec.Owner == c.token {
+		err = c.store.Settle(ctx, c.settlement(rec.hold(), Absent, "claimed, and never started"))
+	}
+	if err != nil {
+		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", "key", c.key, "error", err)
+	}
+}
+
+func (r Record) hold() Hold { return Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
+
+func (c *call) settlement(h Hold, status Status, reason string) Settlement {
+	return Settlement{Hold: h, Status: status, Reason: shorten(reason),
+		KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
+}
+
+func (c *call) done(h Hold, out Outcome) Settlement {
+	set := c.settlement(h, Done, "")
+	set.Outcome = out
+	return set
+}
+
+// finish records what has happened. It is not given up because the caller has left.
+func (c *call) finish(ctx context.Context, set Settlement) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
+	defer cancel()
+	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
+	for {
+		err := settleOnce(ctx, c.store, set)
+		if err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || backoff.Sleep(ctx, pause.Next()) != nil {
+			return err
+		}
+	}
+}
+
+func settleOnce(ctx context.Context, s Store, set Settlement) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return s.Settle(ctx, set)
+}
+
+// isFinal reports whether repeating a call of a store is pointless.
+func isFinal(err error) bool { return isAny(err, ErrInvalid, ErrClosed, ErrCorrupt) }
+
+// pack makes an outcome ready for the store. ok is false if it is too large.
+func (o *Options) pack(k Key, out Outcome) (packed Outcome, ok bool) {
+	if ok = len(out.Body) <= o.MaxOutcome; !ok {
+		out.Body, out.Omitted = nil, true
+	}
+	out.Sum = out.checksum(k)
+	return out, ok
+}
+
+const maxReason = 500
+
+func shorten(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
+	}
+	return reason[:maxReason]
+}

@@ -1,0 +1,214 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/effectively-once/once/internal/lease"
+)
+
+// Claim is what work knows of its own claim.
+type Claim struct {
+	Key     Key
+	Attempt int64 // rises with each attempt, while the key is known
+}
+
+type claimKey struct{}
+
+// ClaimFrom returns the claim that the work runs under, from the context it was given.
+func ClaimFrom(ctx context.Context) (Claim, bool) {
+	c, ok := ctx.Value(claimKey{}).(Claim)
+	return c, ok
+}
+
+func withClaim(ctx context.Context, rec Record) context.Context {
+	return context.WithValue(ctx, claimKey{}, Claim{Key: rec.Key, Attempt: rec.Attempt})
+}
+
+// Do guards an effect outside the database of the store: it claims the key, runs the work, and records its
+// outcome. Every other call with the same key gets that outcome, as long as it is kept.
+//
+// The work should pass key.String() on as the idempotency key of the other system. What it returns decides:
+//
+//   - nil, or [ErrRejected]: done, with this value as the answer;
+//   - [NotDone]: nothing happened, the key is free again;
+//   - any other error, a panic or a crash: nobody knows. The next call asks the operation's Lookup, or does
+//     what OnUnknown says. With [Park], that means that a plain error parks the key.
+//
+// The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
+// what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
+func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
+	if insideTx(ctx) {
+		return value, &failure{kind: ErrInTx, key: w.key,
+			hint: "Do would need a second connection: do outside work before the transaction, and the last step in it"}
+	}
+	c, err := newCall(ctx, s, w, true)
+	if err != nil {
+		return value, err
+	}
+	var no, unkept error // a rejection as the work put it; why the value could not be encoded
+	rec, mine, err := c.answer(ctx, c.guard(func(ctx context.Context) (Outcome, error) {
+		value, err = run(ctx, w.key)
+		if err != nil && !errors.Is(err, ErrRejected) {
+			return Outcome{}, err
+		}
+		no = err
+		out, err := w.op.Outcome(value)
+		if err != nil {
+			unkept, out = err, Outcome{Omitted: true}
+		}
+		out.Rejected = no != nil
+		return out, nil
+	}))
+	w.tell(rec, mine)
+	switch {
+	case err != nil:
+		return value, err
+	case !mine:
+		return replay(w, rec)
+	case unkept != nil:
+		return value, &failure{kind: ErrOutcomeUnavailable, key: w.key, attempt: rec.Attempt,
+			hint: "it happened, and is recorded as done", cause: errors.Join(unkept, no)}
+	default:
+		return value, no
+	}
+}
+
+// guard is an attempt in two commits: claim, work, settle.
+func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
+	return func(ctx context.Context, take int64) (Record, bool, error) {
+		for {
+			begun := time.Now()
+			rec, err := c.claim(ctx, take)
+			switch {
+			case err != nil:
+				return rec, false, err
+			case c.owns(rec):
+				rec, err = c.run(ctx, rec, begun, work)
+				return rec, true, err
+			case rec.Status != Unknown || rec.Owner != c.token:
+				return rec, false, nil
+			}
+			// Ours, but lapsed before we heard of it, so nothing has run under it.
+			c.token, take = newToken(), rec.Attempt
+		}
+	}
+}
+
+// run does the work of a claim and records how it ended.
+func (c *call) run(ctx context.Context, rec Record, begun time.Time, work func(context.Context) (Outcome, error)) (Record, error) {
+	if err := ctx.Err(); err != nil {
+		released := c.finish(ctx, c.settlement(rec.hold(), Absent, "the caller left before the work began"))
+		return rec, &failure{kind: err, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
+	}
+	alive, stop := c.keeper(ctx, rec.hold(), begun).Keep(ctx)
+	defer stop()
+	returned := false
+	defer func() {
+		if !returned { // the panic goes on; what it left behind is unknown
+			c.record(ctx, c.settlement(rec.hold(), c.whenUnknown(), "the work panicked, or ended its goroutine"))
+		}
+	}()
+	out, err := work(withClaim(alive, rec))
+	returned = true
+
+	set := c.verdict(rec.hold(), out, err)
+	recorded := c.record(ctx, set)
+	rec.Status, rec.Outcome = set.Status, set.Outcome
+	if recorded != nil {
+		rec.Status = Unknown
+	}
+	f := &failure{key: c.key, attempt: rec.Attempt, cause: err, hint: "the work failed without saying NotDone"}
+	switch {
+	case errors.Is(recorded, ErrLeaseLost):
+		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
+	case recorded != nil:
+		f.kind, f.hint, f.cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
+	case rec.Status == Done, rec.Status == Absent:
+		return rec, err
+	case rec.Status == Parked:
+		f.kind = ErrParked
+	default:
+		f.kind = ErrUnknown
+	}
+	return rec, f
+}
+
+func (c *call) keeper(ctx context.Context, h Hold, begun time.Time) lease.Keeper {
+	return lease.Keeper{
+		Length: c.policy.Lease,
+		Begun:  begun,
+		Extend: func(ctx context.Context) (final bool, err error) {
+			err = c.store.Extend(ctx, h, c.policy.Lease)
+			return errors.Is(err, ErrLeaseLost) || isFinal(err), err
+		},
+		Lost: func(err error) error {
+			c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", h.Key, "attempt", h.Attempt, "error", err)
+			return &failure{kind: ErrLeaseLost, key: h.Key, attempt: h.Attempt, cause: err}
+		},
+	}
+}
+
+func (c *call) record(ctx context.Context, set Settlement) error {
+	err := c.finish(ctx, set)
+	switch {
+	case err != nil:
+		c.opts.Logger.ErrorContext(ctx, "once: the end of an attempt could not be recorded", "key", set.Key,
+			"attempt", set.Attempt, "status", set.Status.String(), "error", err)
+	case set.Status == Parked:
+		c.opts.Logger.WarnContext(ctx, "once: parked", "key", set.Key, "attempt", set.Attempt, "reason", set.Reason)
+	}
+	return err
+}
+
+// verdict is what the return of work says about its key.
+func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
+	switch {
+	case err == nil:
+		out, _ = c.opts.pack(c.key, out)
+		return c.done(h, out)
+	case errors.Is(err, errNotDone):
+		return c.settlement(h, Absent, err.Error())
+	default:
+		return c.settlement(h, c.whenUnknown(), err.Error())
+	}
+}
+
+func (c *call) whenUnknown() Status {
+	if c.onUnknown == Park {
+		return Parked
+	}
+	return Unknown
+}
+
+func (w Work[T]) tell(rec Record, mine bool) {
+	if w.report != nil {
+		*w.report = Report{Replayed: !mine && rec.Status == Done, Attempt: rec.Attempt}
+	}
+}
+
+// replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.
+func replay[T any](w Work[T], rec Record) (value T, err error) {
+	f := &failure{key: rec.Key, attempt: rec.Attempt}
+	out := rec.Outcome
+	if out.Rejected {
+		f.cause = ErrRejected
+	}
+	switch {
+	case out.Sum != out.checksum(rec.Key):
+		f.kind, f.hint = ErrCorrupt, "the outcome does not match its checksum"
+		return value, f
+	case out.Omitted:
+		f.kind = ErrOutcomeUnavailable
+		return value, f
+	}
+	if value, err = w.op.codec().Decode(out); err != nil {
+		f.kind, f.cause = ErrOutcomeUnavailable, err
+		return value, f
+	}
+	if out.Rejected {
+		return value, &failure{kind: ErrRejected, key: rec.Key, attempt: rec.Attempt}
+	}
+	return value, nil
+}

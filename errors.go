@@ -1,0 +1,129 @@
+package once
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
+var (
+	ErrInvalid = errors.New("once: invalid")
+	ErrInTx    = errors.New("once: inside a transaction")
+	ErrClosed  = errors.New("once: store closed")
+)
+
+// Instead of running: the key is known.
+var (
+	ErrInProgress         = errors.New("once: in progress elsewhere")
+	ErrMismatch           = errors.New("once: same key, different input")
+	ErrExpired            = errors.New("once: done, and its outcome is forgotten")
+	ErrOutcomeUnavailable = errors.New("once: done, and its outcome was not kept")
+	ErrParked             = errors.New("once: parked until a person decides")
+	ErrCorrupt            = errors.New("once: stored record is damaged")
+)
+
+// After running, or instead of it. ErrUnknown is never "it did not happen", and neither is ErrLeaseLost.
+var (
+	ErrUnknown         = errors.New("once: outcome unknown")
+	ErrLeaseLost       = errors.New("once: lease lost")
+	ErrOutcomeTooLarge = errors.New("once: outcome too large")
+)
+
+// ErrRejected is returned by work together with its answer: a business no. It is recorded and replayed
+// like any answer, and never retried.
+var ErrRejected = errors.New("once: rejected")
+
+// ErrConflict is how a [TxStore] says that the database rolled the whole transaction back and wants it again:
+// a deadlock, a serialization failure, a busy database. [DoTx] does that, a bounded number of times.
+var ErrConflict = errors.New("once: transaction conflict")
+
+// Marks that callers put on their errors; matched with errors.Is anywhere in a tree.
+var (
+	errNotDone    = errors.New("once: nothing happened")
+	errPermanent  = errors.New("once: a retry cannot help")
+	errRetryAfter = errors.New("once: try again")
+)
+
+// NotDone says of an error of [Do]'s work that nothing happened: the key is free again.
+// It is never nil, even for a nil err.
+func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
+
+// Permanent says of an error that a retry cannot help. It does not say that nothing happened.
+// It is never nil, even for a nil err.
+func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
+
+// RetryAfter says of an error when a retry makes sense. It does not say that nothing happened.
+// It is never nil, even for a nil err.
+func RetryAfter(d time.Duration, err error) error {
+	return &failure{kind: errRetryAfter, after: d, cause: err}
+}
+
+// MayRetry reports whether the same call may succeed later, and how long to wait before it.
+// Calling again is always safe; where ok is false it is pointless.
+func MayRetry(err error) (after time.Duration, ok bool) {
+	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrClosed, ErrMismatch, ErrExpired,
+		ErrOutcomeUnavailable, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
+	if err == nil || isAny(err, final...) {
+		return 0, false
+	}
+	var f *failure
+	for errors.As(err, &f) && f.after <= 0 && f.cause != nil {
+		err, f = f.cause, nil
+	}
+	if f == nil {
+		return 0, true
+	}
+	return max(f.after, 0), true
+}
+
+// IsDuplicate reports whether err says that the work was not run because its key is known already:
+// it is being done, or it is done and there is no outcome to replay.
+func IsDuplicate(err error) bool {
+	return isAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
+}
+
+// failure is an error with its circumstances: a sentinel, which key and attempt it is about, and its cause.
+type failure struct {
+	kind    error
+	key     Key // zero: not about one
+	attempt int64
+	after   time.Duration
+	hint    string // what to do
+	cause   error
+}
+
+func (f *failure) Error() string {
+	text := f.kind.Error()
+	if f.key != (Key{}) {
+		text += fmt.Sprintf(": %s %q", f.key.Operation, f.key.ID)
+	}
+	if f.key.Scope != "" {
+		text += fmt.Sprintf(" of %q", f.key.Scope)
+	}
+	if f.attempt > 0 {
+		text += fmt.Sprintf(", attempt %d", f.attempt)
+	}
+	if f.after > 0 {
+		text += fmt.Sprintf(", retry after %v", f.after.Round(time.Millisecond))
+	}
+	if f.hint != "" {
+		text += "; " + f.hint
+	}
+	if f.cause != nil {
+		text += ": " + f.cause.Error()
+	}
+	return text
+}
+
+func (f *failure) Unwrap() []error {
+	if f.cause == nil {
+		return []error{f.kind}
+	}
+	return []error{f.kind, f.cause}
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}

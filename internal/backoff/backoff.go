@@ -1,0 +1,38 @@
+// Package backoff spaces out attempts: each wait is longer than the one before, up to a limit, with jitter so
+// that rivals do not meet again.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff is a series of waits. It belongs to one goroutine.
+type Backoff struct {
+	First time.Duration // the first wait, before jitter
+	Limit time.Duration // no wait is longer
+	next  time.Duration
+}
+
+// Next is the next wait: between half and all of a span that doubles each time.
+func (b *Backoff) Next() time.Duration {
+	if b.next == 0 {
+		b.next = b.First
+	}
+	span := min(b.next, b.Limit)
+	b.next = min(span*2, b.Limit)
+	return span/2 + rand.N(span/2+1)
+}
+
+// Sleep waits for d, or until ctx is done; then it returns the context's error.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,71 @@
+// Package lease keeps a lease alive while its holder works, and tells the holder when it no longer can.
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// Keeper extends one lease. Extend returns final as true when trying again is pointless.
+type Keeper struct {
+	Length time.Duration
+	Begun  time.Time // when the lease was asked for: it may be as old as that
+	Extend func(context.Context) (final bool, err error)
+	Lost   func(error) error // called once at most; its result is the cause of the cancellation
+}
+
+// Keep extends the lease, three times in its length, until stop is called. The context that it returns is
+// cancelled when the lease is lost, and before it ends when it can no longer be extended.
+func (k Keeper) Keep(ctx context.Context) (alive context.Context, stop func()) {
+	alive, cancel := context.WithCancelCause(ctx)
+	beat, quit := context.WithCancel(context.WithoutCancel(ctx))
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		if err := k.beat(beat); err != nil {
+			cancel(k.Lost(err))
+		}
+	}()
+	return alive, func() {
+		quit()
+		<-gone
+		cancel(nil)
+	}
+}
+
+// beat returns nil when it is told to quit, and an error when the lease is lost or about to lapse.
+func (k Keeper) beat(ctx context.Context) error {
+	good, next := k.Begun, k.Begun.Add(k.Length/3)
+	for {
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		end := good.Add(k.Length * 5 / 6)
+		asked := time.Now()
+		final, err := k.extend(ctx, asked, end)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			good, next = asked, asked.Add(k.Length/3)
+		case final || !time.Now().Before(end):
+			return err
+		default:
+			next = time.Now().Add(min(k.Length/12, time.Until(end)))
+		}
+	}
+}
+
+// extend gives one call a third of the lease, and never more than is left of it.
+func (k Keeper) extend(ctx context.Context, now, end time.Time) (bool, error) {
+	if third := now.Add(k.Length / 3); third.Before(end) {
+		end = third
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	return k.Extend(ctx)
+}

@@ -1,0 +1,56 @@
+// Package name digests and checks the parts of a key.
+package name
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limit is how many bytes a part may have.
+const Limit = 255
+
+// Digest is a version 8 UUID over parts that cannot run into each other: each goes in with its length.
+func Digest(parts ...string) [16]byte {
+	b := append(make([]byte, 0, 256), "once.key.1"...)
+	for _, part := range parts {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
+		b = append(b, part...)
+	}
+	sum := sha256.Sum256(b)
+	id := [16]byte(sum[:16])
+	id[6] = id[6]&0x0f | 0x80
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// Format writes a UUID as text.
+func Format(id [16]byte) string {
+	var b [36]byte
+	hex.Encode(b[:], id[:4])
+	hex.Encode(b[9:], id[4:6])
+	hex.Encode(b[14:], id[6:8])
+	hex.Encode(b[19:], id[8:10])
+	hex.Encode(b[24:], id[10:])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+	return string(b[:])
+}
+
+// Check asks for at most Limit bytes of valid UTF-8 without control characters. That class is fixed for ever
+// in Unicode; "printable" is not, and two builds that disagree about a key would run its work twice.
+func Check(what, part string) error {
+	if len(part) > Limit {
+		return fmt.Errorf("the %s has %d bytes, the limit is %d: shorten it or use a digest of it", what, len(part), Limit)
+	}
+	if !utf8.ValidString(part) {
+		return fmt.Errorf("the %s %q is not valid UTF-8", what, part)
+	}
+	if i := strings.IndexFunc(part, unicode.IsControl); i >= 0 {
+		return fmt.Errorf("the %s %q has a control character at byte %d", what, part, i)
+	}
+	return nil
+}

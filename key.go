@@ -1,0 +1,60 @@
+package once
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/effectively-once/once/internal/name"
+)
+
+// Key names a unit of work: who asks, what is done, and which one. Equal keys are the same work,
+// and the three parts can never run into each other. Keys are comparable.
+type Key struct {
+	Scope     string // whose work it is: a tenant, a caller; may be empty
+	Operation string // what is done: "pay", or "pay/charge" for a step of it; mandatory
+	ID        string // which one: an order id, a message id; mandatory, 1 to 255 printable bytes
+}
+
+// Step names a part of the work that k names. A step is a key like any other, so a failed unit of work
+// that is tried again skips the steps that are done.
+func (k Key) Step(name string) Key {
+	k.Operation += "/" + name
+	return k
+}
+
+// String is the key as it travels: sent to other systems as their idempotency key, carried in messages,
+// put on traces. It is shaped like a UUID (36 characters), the same for the same key for ever,
+// and does not reveal the parts.
+func (k Key) String() string { return name.Format(k.UUID()) }
+
+// UUID is the key as stores index it: a digest of the three parts, as a version 8 UUID.
+func (k Key) UUID() [16]byte { return name.Digest(k.Scope, k.Operation, k.ID) }
+
+// LogValue shows the readable parts.
+func (k Key) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("scope", k.Scope), slog.String("operation", k.Operation),
+		slog.String("id", k.ID), slog.String("key", k.String()))
+}
+
+// Validate says what is wrong with k, as an [ErrInvalid].
+func (k Key) Validate() error {
+	switch {
+	case k.ID == "":
+		return invalid("key: the ID is empty: name the unit of work, for example by its order id")
+	case k.Operation == "":
+		return invalid("key: the Operation is empty: say what is done, for example pay")
+	case strings.Contains("/"+k.Operation+"/", "//"):
+		return invalid("key: the Operation %q has an empty step", k.Operation)
+	}
+	for _, part := range [...][2]string{{"Scope", k.Scope}, {"Operation", k.Operation}, {"ID", k.ID}} {
+		if err := name.Check(part[0], part[1]); err != nil {
+			return invalid("key: %v", err)
+		}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}

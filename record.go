@@ -1,0 +1,83 @@
+package once
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"time"
+)
+
+// Status is where a key stands in its life.
+type Status int
+
+const (
+	Absent  Status = iota // never seen, released, or forgotten: free to claim
+	Running               // claimed, and the lease has not lapsed
+	Unknown               // claimed once; whether it happened is not known
+	Parked                // waits for a person to decide
+	Done                  // has an outcome, which may be a rejection
+	Expired               // was done; the outcome is forgotten, the key is not
+)
+
+func (s Status) String() string {
+	names := [...]string{"absent", "running", "unknown", "parked", "done", "expired"}
+	if s < 0 || int(s) >= len(names) {
+		return fmt.Sprintf("status(%d)", int(s))
+	}
+	return names[s]
+}
+
+// Record is what a store remembers of a key. The zero Record is a key that it has never seen.
+// All times are the store's own clock.
+type Record struct {
+	Key         Key
+	Status      Status
+	Attempt     int64         // the fencing token: rises with each claim while the key is known
+	Owner       [16]byte      // the token of the latest claim; zero when Absent
+	LeaseLeft   time.Duration // Running: until the lease lapses; Unknown: negative, since when. Zero: not known
+	Age         time.Duration // since the first claim
+	Fingerprint []byte        // of the input; empty: none was given
+	Outcome     Outcome       // Done only
+	Reason      string        // why it is Unknown, Parked or free again; who decided what
+	Created     time.Time
+	Updated     time.Time
+}
+
+// Outcome is the answer to a unit of work, as it is stored and replayed.
+type Outcome struct {
+	Body        []byte
+	ContentType string
+	Rejected    bool   // a business no: an answer like any other, replayed and never retried
+	Omitted     bool   // the work is done, but its answer could not be kept; see ErrOutcomeUnavailable
+	Sum         uint32 // set and checked by this package, kept by stores: a damaged outcome is never replayed
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksum covers the key too, so that an outcome in the wrong row is noticed.
+func (o Outcome) checksum(k Key) uint32 {
+	id := k.UUID()
+	flags := byte(0)
+	if o.Rejected {
+		flags |= 1
+	}
+	if o.Omitted {
+		flags |= 2
+	}
+	head := append(id[:], flags)
+	head = binary.BigEndian.AppendUint32(head, uint32(len(o.ContentType)))
+	head = append(head, o.ContentType...)
+	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, o.Body)
+}
+
+// Message is an event on its way from an outbox to its consumers. It maps one to one to a CloudEvent.
+type Message struct {
+	ID          string // the same from the outbox to every consumer
+	Topic       string
+	OrderingKey string // messages with the same one stay in order; empty: no order
+	ContentType string
+	Header      map[string]string
+	Body        []byte
+	Time        time.Time
+	Attempt     int // deliveries so far, this one included, as far as the broker tells; 0: not known
+}

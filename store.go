@@ -1,0 +1,155 @@
+package once
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/effectively-once/once/internal/flight"
+)
+
+// flightKey has the input too: a duplicate with another input must hear of its mismatch from the record,
+// whoever of the two was first.
+type flightKey struct {
+	key         Key
+	fingerprint string
+}
+
+// Store remembers keys. It is the contract that an adapter fulfils, and nothing in it is clever: waiting,
+// heartbeats, retries and every policy live above it, in [Do] and [DoTx].
+//
+// All methods may be called concurrently, from any number of processes. Each acts atomically and is durable
+// when it returns nil. An error other than the ones named here means that the call may or may not have been
+// applied; the caller finds out by repeating it, which is always safe. Adapters do not retry. Keys arrive
+// validated. Slices in arguments belong to the caller and are not changed or kept after the call returns;
+// slices in results belong to the caller.
+//
+// Time is the store's own clock, one for all its users. Leases and retention arrive as durations;
+// a client's clock decides nothing.
+type Store interface {
+	// Claim takes a free key, or returns what stands in the way: it is the caller's if the Record is Running
+	// with the Owner of the Request. A unique index is the referee: an adapter inserts first and never decides
+	// by looking.
+	//
+	// A key is free when it is Absent, which includes one whose KeepKey has passed. A claim sets Running, the
+	// lease, the fingerprint and the owner, clears the rest, and raises Attempt by one; a key that was never
+	// seen or whose KeepKey has passed starts anew at 1. A key in Unknown is taken over if Request.Attempt
+	// names its attempt, keeping its age. A claim whose Owner holds the record already changes nothing and
+	// returns the record, so that a claim whose reply was lost can be repeated.
+	Claim(context.Context, Request) (Record, error)
+
+	// Extend lets the lease end after d from now. ErrLeaseLost: it has lapsed, or the Hold is not current;
+	// a lapsed lease stays lapsed.
+	Extend(ctx context.Context, h Hold, d time.Duration) error
+
+	// Settle ends an attempt. It changes a record that is Running (its lease lapsed or not), Unknown or
+	// Parked, and only if the Hold is current. Repeating a settlement that was applied is nil. Anything else
+	// is ErrLeaseLost and changes nothing: Done is final, Parked does not go back to Unknown.
+	Settle(context.Context, Settlement) error
+
+	// Get returns the record of a key as it is now; the zero Record if it was never seen or is forgotten.
+	// It reads what was written last: never a replica, never an old snapshot.
+	Get(context.Context, Key) (Record, error)
+
+	// Forget drops outcomes past their KeepOutcome and keys past their KeepKey, at most limit records, in one
+	// short transaction, and returns how many it changed: fewer than limit means that nothing is left to do.
+	// It may be interrupted anywhere. Running, Unknown and Parked records are never forgotten.
+	Forget(ctx context.Context, limit int) (int, error)
+
+	// Options returns the same pointer at every call, made by [Options.Ready]. A wrapper forwards it.
+	Options() *Options
+}
+
+// TxStore is a store that lives in a transactional database: the record of a key commits with the rows
+// of its work. Tx is the transaction as its users know it, for example *sql.Tx or pgx.Tx.
+type TxStore[Tx any] interface {
+	Store
+
+	// Transact begins a transaction, claims, calls body with the records that the claims returned, settles
+	// what body returns, and commits. If none of the claims is the caller's, it rolls back, does not call
+	// body, and returns the records. It returns the records as claimed.
+	//
+	// If body fails or panics, everything is rolled back, and body's error comes back, wrapped at most.
+	// ErrConflict: the database rolled everything back and the same call may succeed. ErrUnknown: the commit
+	// was sent and whether it was applied is not known. Other errors: nothing was committed.
+	//
+	// A claim meets transactions in flight as well: it waits for them, up to Request.Wait or what the engine
+	// can bound it to, or returns Running with LeaseLeft 0 instead.
+	//
+	// The transaction does not end because ctx does: only Transact ends it. A settlement must change its own
+	// row, or everything is rolled back with ErrLeaseLost: so that nothing is committed by a transaction that
+	// the database silently began anew.
+	Transact(ctx context.Context, rs []Request, body func(Tx, []Record) ([]Settlement, error)) ([]Record, error)
+
+	// ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. Losing a claim
+	// leaves that transaction usable.
+	ClaimTx(ctx context.Context, tx Tx, rs []Request) ([]Record, error)
+
+	// SettleTx is Settle for each Settlement, inside a transaction that the caller began and ends.
+	SettleTx(ctx context.Context, tx Tx, ss []Settlement) error
+}
+
+// Lister is a store that can list its records, for operators and for reconciling. It is optional:
+// without it stuck keys can be found only by their name.
+type Lister interface {
+	// List returns records in a stable order that only the store knows, without the bodies of outcomes.
+	List(context.Context, Query) ([]Record, error)
+}
+
+// Query selects records. Zero fields select all.
+type Query struct {
+	Operation string   // exactly
+	Status    []Status // any of them
+	After     Key      // continue behind the last record of the page before
+	Limit     int      // default 100, at most 1,000
+}
+
+// Hold is the fence of a claim: only a settlement or extension that names the current one is applied.
+// Its token is random for each claim, so a forgotten key that is claimed anew has no old holder.
+type Hold struct {
+	Key     Key
+	Owner   [16]byte
+	Attempt int64
+}
+
+// Request asks for a key.
+type Request struct {
+	Hold        // Attempt: take over this attempt if it is Unknown; 0: never take over
+	Lease       time.Duration
+	Wait        time.Duration // Transact: how long to wait for another transaction on the key; 0: as short as possible
+	Fingerprint []byte        // empty: none
+}
+
+// Settlement ends the attempt that its Hold names, as seen in a claim or in a record.
+type Settlement struct {
+	Hold
+	Status      Status        // Done, Parked, Unknown; or Absent: free again, the attempt stays counted
+	Outcome     Outcome       // Done only
+	KeepOutcome time.Duration // Done: how long the outcome is kept
+	KeepKey     time.Duration // Done and Absent: how long the key, or the count of its attempts, is kept
+	Reason      string
+}
+
+// Options are the options that all stores share. Adapters embed them in their own. The zero value works.
+type Options struct {
+	Logger     *slog.Logger // what went wrong behind a caller's back; default: nothing is logged
+	MaxOutcome int          // bytes of an outcome's body; default 1 MiB
+	Secret     []byte       // when set, fingerprints are keyed with it. Changing it makes repeats of older keys mismatch
+
+	flights *flight.Group[flightKey, Record]
+}
+
+const defaultMaxOutcome = 1 << 20
+
+// Ready returns a copy with the defaults filled in and with what the calls of one process share.
+// An adapter calls it once, when it is made, and returns the result from its Options method.
+func (o Options) Ready() *Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxOutcome <= 0 {
+		o.MaxOutcome = defaultMaxOutcome
+	}
+	o.flights = new(flight.Group[flightKey, Record])
+	return &o
+}

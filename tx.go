@@ -1,0 +1,225 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/internal/backoff"
+)
+
+type txKey struct{}
+
+func insideTx(ctx context.Context) bool { return ctx.Value(txKey{}) != nil }
+
+func inTx(ctx context.Context, rec Record) context.Context {
+	return withClaim(context.WithValue(ctx, txKey{}, true), rec)
+}
+
+// DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and the rows
+// that run wrote through tx. An error rolls all of it back and leaves nothing behind; [ErrRejected] rolls the
+// rows back too, and the value returned with it is recorded as the answer.
+//
+// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction:
+// it must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
+// with [ErrInTx]. Statements sent through a pool instead of tx are not part of the transaction.
+func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
+	if insideTx(ctx) {
+		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
+	}
+	c, err := newCall(ctx, s, w, false)
+	if err != nil {
+		return value, err
+	}
+	var no error // a rejection, as the work put it
+	t := &transaction[Tx]{call: c, store: s, caller: ctx}
+	t.work = func(ctx context.Context, tx Tx) (Outcome, error) {
+		value, no = run(ctx, tx)
+		return outcomeInTx(w, c, value, no)
+	}
+	rec, mine, err := c.answer(ctx, t.try)
+	w.tell(rec, mine)
+	switch {
+	case err != nil:
+		return value, err
+	case !mine:
+		return replay(w, rec)
+	default:
+		return value, no
+	}
+}
+
+// outcomeInTx is the outcome of work in a transaction, which can still be rolled back if there is none.
+func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) {
+	if no != nil && !errors.Is(no, ErrRejected) {
+		return Outcome{}, no
+	}
+	out, err := w.op.Outcome(value)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("once: the value of %q cannot be encoded, so nothing was done: %w", w.key.Operation, err)
+	}
+	out.Rejected = no != nil
+	packed, ok := c.opts.pack(w.key, out)
+	if !ok {
+		return Outcome{}, &failure{kind: ErrOutcomeTooLarge, key: w.key,
+			hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
+	}
+	return packed, nil
+}
+
+// transaction is one DoTx on its way.
+type transaction[Tx any] struct {
+	*call
+	store  TxStore[Tx]
+	caller context.Context
+	work   func(context.Context, Tx) (Outcome, error)
+
+	out       Outcome // what the work is recorded as
+	recording bool    // the work is done with a rejection: record that, do not work again
+	ran       bool    // in the transaction tried last, the claim was ours
+	err       error   // and this is how the work failed
+	lost      error   // after this error of a commit it is not known whether it took place
+}
+
+var errRollBack = errors.New("once: rejected, roll back")
+
+const (
+	txTries     = 10
+	commitTries = 3
+)
+
+// try runs transactions until one of them settles the matter. They share their token: if a commit took place
+// although its reply was lost, the next one meets a record that is done, and ours.
+func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, error) {
+	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
+	for tries, commits := 1, 0; ; tries++ {
+		rec, err := t.transact(ctx, take)
+		switch {
+		case err == nil && rec.Status == Done && rec.Owner == t.token:
+			return rec, true, nil
+		case err == nil && (t.lost == nil || rec.Status != Running):
+			return rec, false, nil
+		case err == nil: // our own commit may be the one in flight
+		case errors.Is(t.err, errRollBack):
+			t.recording = true
+			continue
+		case t.err != nil && !errors.Is(err, ErrConflict):
+			return rec, false, err
+		case t.err == nil && errors.Is(err, ErrUnknown):
+			t.lost = err
+			if commits++; commits == commitTries {
+				return rec, false, t.unless(err)
+			}
+			// Finding out, and ending what was begun, does not depend on the caller's patience.
+			limited, cancel := context.WithTimeout(context.WithoutCancel(t.caller), finishTime)
+			defer cancel()
+			ctx = limited
+		case isFinal(err), t.lost == nil && t.giveUp(err, tries):
+			return rec, false, t.unless(err)
+		}
+		if backoff.Sleep(ctx, pause.Next()) != nil {
+			return rec, false, t.unless(errors.Join(err, ctx.Err()))
+		}
+	}
+}
+
+// giveUp bounds the repeats. A transaction that failed after the work is repeated only if the database asks for it.
+func (t *transaction[Tx]) giveUp(err error, tries int) bool {
+	if errors.Is(err, ErrConflict) {
+		return tries >= txTries
+	}
+	return t.ran || tries >= claimTries
+}
+
+// unless returns err, unless a commit before it may have taken place: then that is what the caller must know.
+func (t *transaction[Tx]) unless(err error) error {
+	if t.lost == nil {
+		return err
+	}
+	return &failure{kind: ErrUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
+}
+
+// transact runs one transaction. If it committed, the record is Done and ours.
+func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, error) {
+	t.ran, t.err = false, nil
+	recs, err := t.store.Transact(ctx, []Request{t.request(take)}, func(tx Tx, recs []Record) ([]Settlement, error) {
+		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
+		if !t.recording {
+			t.err = t.do(recs[0], tx)
+		}
+		return []Settlement{t.done(recs[0].hold(), t.out)}, t.err
+	})
+	if err != nil || len(recs) != 1 {
+		return Record{Key: t.key}, err
+	}
+	rec := recs[0]
+	if t.owns(rec) {
+		rec.Status, rec.Outcome = Done, t.out
+	}
+	return rec, nil
+}
+
+func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
+	if err := t.caller.Err(); err != nil {
+		return &failure{kind: err, key: t.key, hint: "nothing was done"}
+	}
+	if t.out, err = t.work(inTx(t.caller, rec), tx); err == nil && t.out.Rejected {
+		return errRollBack
+	}
+	return err
+}
+
+// InTx is [DoTx] in a transaction that the caller began and ends: commit on nil, roll back on an error.
+// A caller who commits in spite of an error leaves no stuck key: the claim is taken back. A rejection is
+// recorded in the transaction, so it is remembered if that commits. Duplicates in flight are not waited for,
+// beyond what the database does by itself, and unknown outcomes are not asked about.
+func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
+	c, err := newCall(ctx, s, w, false)
+	if err != nil {
+		return value, err
+	}
+	recs, err := s.ClaimTx(ctx, tx, []Request{c.request(0)})
+	if err != nil {
+		return value, err
+	}
+	rec, mine := recs[0], c.owns(recs[0])
+	w.tell(rec, mine)
+	if !mine {
+		return met(w, c, rec)
+	}
+	settled := false
+	settle := func(set Settlement) error {
+		settled = true
+		if err := s.SettleTx(context.WithoutCancel(ctx), tx, []Settlement{set}); err != nil {
+			return fmt.Errorf("once: the claim could not be settled, so roll the transaction back: %w", err)
+		}
+		return nil
+	}
+	free := c.settlement(rec.hold(), Absent, "the work failed")
+	defer func() {
+		if !settled { // a panic, which goes on; the caller's roll back takes the claim too
+			_ = settle(free)
+		}
+	}()
+	value, no := run(inTx(ctx, rec))
+	out, err := outcomeInTx(w, c, value, no)
+	if err != nil {
+		return value, errors.Join(err, settle(free))
+	}
+	if err := settle(c.done(rec.hold(), out)); err != nil {
+		return value, err
+	}
+	return value, no
+}
+
+// met is the answer of a record that stood in the way of InTx.
+func met[T any](w Work[T], c *call, rec Record) (value T, err error) {
+	if err := c.checkInput(rec); err != nil {
+		return value, err
+	}
+	if rec.Status == Done {
+		return replay(w, rec)
+	}
+	return value, c.standing(rec)
+}
