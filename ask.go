@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/effectively-once/once/internal/name"
 )
 
 // Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
@@ -19,7 +21,7 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, er
 	if err != nil || set.Status == Unknown {
 		return rec, err
 	}
-	if err := settleOnce(ctx, s, set); err != nil {
+	if err := s.Settle(ctx, set); err != nil {
 		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}
 	return s.Get(ctx, rec.Key)
@@ -100,9 +102,9 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	if rec.Status != Unknown && rec.Status != Parked {
 		return invalid("a record in status %v is not for a person to decide: only unknown and parked ones are", rec.Status)
 	}
-	set.Hold, set.Reason = rec.hold(), shorten(reason)
+	set.Hold, set.Reason = rec.hold(), name.Reason(reason)
 	set.KeepOutcome, set.KeepKey = keepDecided, keepDecidedKey
-	if err := settleOnce(ctx, s, set); err != nil {
+	if err := s.Settle(ctx, set); err != nil {
 		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}
 	return nil

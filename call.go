@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/name"
 )
 
 const (
@@ -226,7 +227,9 @@ func (c *call) owns(rec Record) bool { return rec.Status == Running && rec.Owner
 func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
-		rec, err := c.claimOnce(ctx, take)
+		limited, cancel := context.WithTimeout(ctx, callTime)
+		rec, err := c.store.Claim(limited, c.request(take))
+		cancel()
 		if err == nil || isFinal(err) {
 			return rec, err
 		}
@@ -235,12 +238,6 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
 		}
 	}
-}
-
-func (c *call) claimOnce(ctx context.Context, take int64) (Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	return c.store.Claim(ctx, c.request(take))
 }
 
 // abandon gives back a claim that may have been applied although its replies were lost,
@@ -260,7 +257,7 @@ func (c *call) abandon(ctx context.Context) {
 func (r Record) hold() Hold { return Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
 
 func (c *call) settlement(h Hold, status Status, reason string) Settlement {
-	return Settlement{Hold: h, Status: status, Reason: shorten(reason),
+	return Settlement{Hold: h, Status: status, Reason: name.Reason(reason),
 		KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
 }
 
@@ -276,17 +273,13 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 	defer cancel()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
 	for {
-		err := settleOnce(ctx, c.store, set)
+		limited, cancel := context.WithTimeout(ctx, callTime)
+		err := c.store.Settle(limited, set)
+		cancel()
 		if err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || backoff.Sleep(ctx, pause.Next()) != nil {
 			return err
 		}
 	}
-}
-
-func settleOnce(ctx context.Context, s Store, set Settlement) error {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	return s.Settle(ctx, set)
 }
 
 // isFinal reports whether repeating a call of a store is pointless.
@@ -299,13 +292,4 @@ func (o *Options) pack(k Key, out Outcome) (packed Outcome, ok bool) {
 	}
 	out.Sum = out.checksum(k)
 	return out, ok
-}
-
-const maxReason = 500
-
-func shorten(reason string) string {
-	if len(reason) <= maxReason {
-		return reason
-	}
-	return reason[:maxReason]
 }

@@ -190,25 +190,21 @@ func (w Work[T]) tell(rec Record, mine bool) {
 
 // replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.
 func replay[T any](w Work[T], rec Record) (value T, err error) {
-	f := &failure{key: rec.Key, attempt: rec.Attempt}
-	out := rec.Outcome
-	if out.Rejected {
-		f.cause = ErrRejected
+	fail := func(kind, cause error) error {
+		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
+	}
+	var no error
+	if rec.Outcome.Rejected {
+		no = fail(ErrRejected, nil)
 	}
 	switch {
-	case out.Sum != out.checksum(rec.Key):
-		f.kind, f.hint = ErrCorrupt, "the outcome does not match its checksum"
-		return value, f
-	case out.Omitted:
-		f.kind = ErrOutcomeUnavailable
-		return value, f
+	case rec.Outcome.Sum != rec.Outcome.checksum(rec.Key):
+		return value, fail(ErrCorrupt, nil)
+	case rec.Outcome.Omitted:
+		return value, fail(ErrOutcomeUnavailable, no)
 	}
-	if value, err = w.op.codec().Decode(out); err != nil {
-		f.kind, f.cause = ErrOutcomeUnavailable, err
-		return value, f
+	if value, err = w.op.codec().Decode(rec.Outcome); err != nil {
+		return value, fail(ErrOutcomeUnavailable, err)
 	}
-	if out.Rejected {
-		return value, &failure{kind: ErrRejected, key: rec.Key, attempt: rec.Attempt}
-	}
-	return value, nil
+	return value, no
 }

@@ -185,8 +185,14 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	}
 	rec, mine := recs[0], c.owns(recs[0])
 	w.tell(rec, mine)
-	if !mine {
-		return met(w, c, rec)
+	switch err := c.checkInput(rec); {
+	case mine:
+	case err != nil:
+		return value, err
+	case rec.Status == Done:
+		return replay(w, rec)
+	default:
+		return value, c.standing(rec)
 	}
 	settled := false
 	settle := func(set Settlement) error {
@@ -211,15 +217,4 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		return value, err
 	}
 	return value, no
-}
-
-// met is the answer of a record that stood in the way of InTx.
-func met[T any](w Work[T], c *call, rec Record) (value T, err error) {
-	if err := c.checkInput(rec); err != nil {
-		return value, err
-	}
-	if rec.Status == Done {
-		return replay(w, rec)
-	}
-	return value, c.standing(rec)
 }

@@ -1,4 +1,4 @@
-// Package name digests and checks the parts of a key.
+// Package name digests and checks the parts of a key, and makes other text fit to be stored with them.
 package name
 
 import (
@@ -53,4 +53,11 @@ func Check(what, part string) error {
 		return fmt.Errorf("the %s %q has a control character at byte %d", what, part, i)
 	}
 	return nil
+}
+
+const maxReason = 500
+
+// Reason shortens the text of an error to what is worth storing. Databases refuse a zero byte, and half a character.
+func Reason(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "")
 }

@@ -1,0 +1,120 @@
+package once_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/effectively-once/once"
+
+// floors are the rooms of the house from the bottom up. A package imports from the floors below its own, or
+// from its own room. What stands on no floor (examples, integration, bench) may import everything.
+var floors = []struct {
+	rooms []string
+	depth int // of the folders that are rooms of their own: "store/x" may not import "store/y"
+}{
+	{[]string{"internal"}, 2},
+	{[]string{"."}, 1},
+	{[]string{"store", "broker"}, 2},
+	{[]string{"inbox", "outbox", "reconcile", "httponce", "grpconce", "observe", "oncetest"}, 1},
+	{[]string{"console"}, 1},
+	{[]string{"cmd"}, 2},
+}
+
+// doubles are what tests and adapters of the same floor may share.
+var doubles = map[string]bool{"store/storetest": true, "store/memstore": true, "broker/brokertest": true, "broker/membroker": true}
+
+func floorOf(dir string) (floor int, room string) {
+	parts := strings.Split(dir, "/")
+	for i, f := range floors {
+		for _, name := range f.rooms {
+			if parts[0] == name {
+				return i, strings.Join(parts[:min(f.depth, len(parts))], "/")
+			}
+		}
+	}
+	return len(floors), dir
+}
+
+func TestImportsKeepTheFloors(t *testing.T) {
+	checked := 0
+	eachFile(t, func(file, dir string, test bool) {
+		floor, room := floorOf(dir)
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range parsed.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			inner, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			checked++
+			target := path.Join(".", strings.TrimPrefix(inner, "/"))
+			below, otherRoom := floorOf(target)
+			if below > floor || below == floor && room != otherRoom && floor < len(floors) {
+				if !test || !doubles[target] {
+					t.Errorf("%s imports %s: that is not on a floor below", file, imported)
+				}
+			}
+		}
+	})
+	if checked < 20 {
+		t.Errorf("only %d imports of our own were seen: the test reads the wrong files", checked)
+	}
+}
+
+func TestFilesAndTheRootStayReadable(t *testing.T) {
+	root := 0
+	eachFile(t, func(file, dir string, test bool) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Count(string(text), "\n")
+		if dir == "." && !test {
+			root += lines
+		}
+		if lines > 500 && !test {
+			t.Errorf("%s has %d lines, the limit is 500: which room is missing?", file, lines)
+		}
+	})
+	if root == 0 || root > 1500 {
+		t.Errorf("the root package has %d lines, the limit is 1,500", root)
+	}
+}
+
+func TestRootModuleRequiresNothing(t *testing.T) {
+	cmd := exec.Command("go", "list", "-m", "all")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != module {
+		t.Errorf("go list -m all: %v\n%s", err, out)
+	}
+}
+
+func eachFile(t *testing.T, check func(file, dir string, test bool)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		if err == nil && entry.IsDir() && file != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules") {
+			return filepath.SkipDir
+		}
+		if err == nil && strings.HasSuffix(name, ".go") {
+			check(file, filepath.ToSlash(filepath.Dir(file)), strings.HasSuffix(name, "_test.go"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,223 @@
+// Package memstore remembers keys in memory: for tests, and as the model to read before writing another store.
+//
+// It keeps every rule of [once.Store], [once.TxStore] and [once.Lister], within one process, for as long as the
+// process lives: it survives no crash. Its clock is the monotonic one, so a change of the wall clock changes no
+// claim and no expiry, and time can be faked with testing/synctest. Nothing is forgotten before Forget runs,
+// which looks at every record. Its compatibility is that of package once.
+//
+// What a record goes through is in row.go, transactions are in tx.go. This file is the rest: one mutex and a map.
+package memstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// Options are the options of a Store. The zero value works.
+type Options struct {
+	once.Options
+}
+
+// Store is a store in memory. It also holds the values that transactions write, in place of business rows.
+type Store struct {
+	options *once.Options
+
+	mu     sync.Mutex
+	closed bool
+	rows   map[once.Key]row
+	values map[string]string
+	taken  map[once.Key]*Tx // keys written by a transaction in flight
+}
+
+var (
+	_ once.TxStore[*Tx] = (*Store)(nil)
+	_ once.Lister       = (*Store)(nil)
+)
+
+// New returns an empty store. A nil Options means the defaults.
+func New(o *Options) *Store {
+	if o == nil {
+		o = new(Options)
+	}
+	return &Store{
+		options: o.Ready(),
+		rows:    make(map[once.Key]row),
+		values:  make(map[string]string),
+		taken:   make(map[once.Key]*Tx),
+	}
+}
+
+// Close ends the use of the store. After it, every method returns [once.ErrClosed].
+func (s *Store) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// Options returns the options that the store was made with, and what its users share.
+func (s *Store) Options() *once.Options { return s.options }
+
+// Claim takes a free key, or returns what stands in the way.
+func (s *Store) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+	err = s.do(ctx, func(now time.Time) error {
+		rec = s.claim(nil, r, now)
+		return nil
+	})
+	return rec, err
+}
+
+// Extend lets the lease of a running claim end after d from now.
+func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+	return s.do(ctx, func(now time.Time) error {
+		was, err := s.row(nil, h.Key)
+		if err != nil {
+			return err
+		}
+		is, err := was.extend(h, d, now)
+		if err == nil {
+			s.put(nil, is)
+		}
+		return err
+	})
+}
+
+// Settle ends an attempt.
+func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
+	return s.do(ctx, func(now time.Time) error {
+		_, err := s.settle(nil, set, now)
+		return err
+	})
+}
+
+// Get returns the record of a key as it is now. What a transaction in flight has written is not seen.
+func (s *Store) Get(ctx context.Context, k once.Key) (rec once.Record, err error) {
+	err = s.do(ctx, func(now time.Time) error {
+		rec = s.rows[k].at(now)
+		return nil
+	})
+	return rec, err
+}
+
+// Forget drops what is past its time, at most limit records.
+func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
+	}
+	err = s.do(ctx, func(now time.Time) error {
+		for k, was := range s.rows {
+			if changed == limit {
+				break
+			}
+			switch is := was.at(now); {
+			case is.Attempt == 0:
+				delete(s.rows, k)
+				changed++
+			case is.Status == once.Expired && was.Status == once.Done:
+				was.Status, was.Outcome = once.Expired, once.Outcome{}
+				s.rows[k] = was
+				changed++
+			}
+		}
+		return nil
+	})
+	return changed, err
+}
+
+const defaultPage, largestPage = 100, 1000
+
+// List returns records in the order of their digests.
+func (s *Store) List(ctx context.Context, q once.Query) (page []once.Record, err error) {
+	err = s.do(ctx, func(now time.Time) error {
+		for k, r := range s.rows {
+			is := r.at(now)
+			if is.Attempt > 0 && selects(q, is) && (q.After == once.Key{} || order(q.After, k) < 0) {
+				is.Outcome.Body = nil
+				page = append(page, is)
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(page, func(a, b once.Record) int { return order(a.Key, b.Key) })
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	return page[:min(len(page), limit)], err
+}
+
+func selects(q once.Query, rec once.Record) bool {
+	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
+		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status))
+}
+
+func order(a, b once.Key) int {
+	x, y := a.UUID(), b.UUID()
+	return bytes.Compare(x[:], y[:])
+}
+
+// do runs a step that nothing else interrupts. A context that has ended changes nothing.
+func (s *Store) do(ctx context.Context, step func(now time.Time) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return once.ErrClosed
+	}
+	return step(time.Now())
+}
+
+// row is the row of a key as tx sees it, which may be nil. A key that another transaction in flight has written
+// is a conflict: what it will be is decided when that one ends.
+func (s *Store) row(tx *Tx, k once.Key) (row, error) {
+	holder := s.taken[k]
+	switch {
+	case holder == nil:
+		return s.rows[k], nil
+	case holder == tx:
+		return tx.rows[k], nil
+	default:
+		return row{}, fmt.Errorf("%w: a transaction on %s %q is in flight: repeat the call",
+			once.ErrConflict, k.Operation, k.ID)
+	}
+}
+
+// put writes a row: at once, or when tx commits.
+func (s *Store) put(tx *Tx, r row) {
+	if tx == nil {
+		s.rows[r.Key] = r
+		return
+	}
+	tx.rows[r.Key] = r
+	s.taken[r.Key] = tx
+}
+
+func (s *Store) claim(tx *Tx, r once.Request, now time.Time) once.Record {
+	was, err := s.row(tx, r.Key)
+	if err != nil { // seen, and not waited for
+		return once.Record{Key: r.Key, Status: once.Running}
+	}
+	is, ok := was.claim(r, now)
+	if ok {
+		s.put(tx, is)
+	}
+	return is.at(now)
+}
+
+// settle reports whether it changed the record, which it does not if the settlement was applied before.
+func (s *Store) settle(tx *Tx, set once.Settlement, now time.Time) (changed bool, err error) {
+	was, err := s.row(tx, set.Key)
+	if err != nil {
+		return false, err
+	}
+	is, changed, err := was.settle(set, now)
+	if changed {
+		s.put(tx, is)
+	}
+	return changed, err
+}

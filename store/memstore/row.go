@@ -1,0 +1,134 @@
+package memstore
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// row is what is kept of a key. Its rules are functions of the row and the time alone: each returns the row as it
+// is afterwards. Nothing runs when a time passes: a row is read as what it has become by then, so it makes
+// no difference whether Forget has been there.
+type row struct {
+	once.Record // as written: LeaseLeft and Age are not, and Owner stays when the key is freed
+
+	lease       time.Time // when the lease ends or has ended
+	keepOutcome time.Time // until when
+	keepKey     time.Time // until when: Absent, Done and Expired
+}
+
+// at is the row as its readers see it at a time. The row of a key that was never seen is the zero row,
+// which reads like any other that is past its keepKey.
+func (r row) at(now time.Time) once.Record {
+	is := r.Record
+	is.Age = now.Sub(is.Created)
+	is.Fingerprint = bytes.Clone(is.Fingerprint)
+	is.Outcome.Body = bytes.Clone(is.Outcome.Body)
+	switch left := r.lease.Sub(now); r.Status {
+	case once.Running:
+		is.LeaseLeft = left
+		if left <= 0 { // zero would mean that it is not known
+			is.Status, is.LeaseLeft = once.Unknown, min(left, -1)
+		}
+	case once.Unknown:
+		is.LeaseLeft = min(left, -1)
+	case once.Absent, once.Done, once.Expired:
+		if !now.Before(r.keepKey) {
+			return once.Record{}
+		}
+		if r.Status == once.Absent {
+			is.Owner = [16]byte{}
+		}
+		if r.Status == once.Done && !now.Before(r.keepOutcome) {
+			is.Status, is.Outcome = once.Expired, once.Outcome{}
+		}
+	}
+	return is
+}
+
+// claim gives the key to req if it is free, or if req names the unknown attempt that it takes over.
+// That an owner meets its own claim needs no rule: the key is not free, and its record says whose it is.
+func (r row) claim(req once.Request, now time.Time) (row, bool) {
+	is := r.at(now)
+	takeover := is.Status == once.Unknown && is.Attempt == req.Attempt && is.Owner != req.Owner
+	if is.Status != once.Absent && !takeover {
+		return r, false
+	}
+	created := is.Created
+	if is.Attempt == 0 { // never seen, or forgotten
+		created = now
+	}
+	return row{
+		Record: once.Record{
+			Key:         req.Key,
+			Status:      once.Running,
+			Attempt:     is.Attempt + 1,
+			Owner:       req.Owner,
+			Fingerprint: bytes.Clone(req.Fingerprint),
+			Created:     created,
+			Updated:     now,
+		},
+		lease: now.Add(req.Lease),
+	}, true
+}
+
+func (r row) extend(h once.Hold, d time.Duration, now time.Time) (row, error) {
+	if !r.heldBy(h, now) || r.at(now).Status != once.Running {
+		return r, lost(h)
+	}
+	r.lease, r.Updated = now.Add(d), now
+	return r, nil
+}
+
+// settle ends the attempt, unless it has ended already. A lapsed lease is no obstacle: nobody else has taken over,
+// or the hold would not be current.
+func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, err error) {
+	if set.Status == once.Running || set.Status < once.Absent || set.Status > once.Done {
+		return r, false, fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
+	}
+	if !r.heldBy(set.Hold, now) {
+		return r, false, lost(set.Hold)
+	}
+	switch is := r.at(now); is.Status {
+	case once.Absent, once.Done, once.Expired:
+		if is.Status == set.Status && (set.Status == once.Absent || equal(is.Outcome, set.Outcome)) {
+			return r, false, nil
+		}
+		return r, false, lost(set.Hold)
+	case once.Parked:
+		if set.Status == once.Unknown { // it waits for a person already
+			return r, false, lost(set.Hold)
+		}
+	}
+	r.Status, r.Reason, r.Updated = set.Status, set.Reason, now
+	switch set.Status {
+	case once.Unknown:
+		r.lease = now
+	case once.Done:
+		r.Outcome = set.Outcome
+		r.Outcome.Body = bytes.Clone(set.Outcome.Body)
+		r.keepOutcome, r.keepKey = now.Add(set.KeepOutcome), now.Add(set.KeepKey)
+	case once.Absent:
+		r.keepKey = now.Add(set.KeepKey)
+	}
+	return r, true, nil
+}
+
+// heldBy reports whether h is the fence of the latest claim. It is, too, of one that has ended: that is how
+// a repeated settlement is told from a stale one. A key that is not known has no holder.
+func (r row) heldBy(h once.Hold, now time.Time) bool {
+	known := r.at(now).Attempt > 0
+	return known && r.Attempt == h.Attempt && r.Owner == h.Owner
+}
+
+func equal(a, b once.Outcome) bool {
+	return bytes.Equal(a.Body, b.Body) && a.ContentType == b.ContentType &&
+		a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.Sum == b.Sum
+}
+
+func lost(h once.Hold) error {
+	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended",
+		once.ErrLeaseLost, h.Attempt, h.Key.Operation, h.Key.ID)
+}

@@ -1,0 +1,173 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// Tx is a transaction over the records and the values of a [Store]. It reads what is committed and what it has
+// written itself; what it writes is applied at its commit, all or nothing. A key that it has claimed or settled
+// is its own until it ends: other claims of the key get Running with LeaseLeft 0 at once, whatever their Wait;
+// other settlements and extensions get [once.ErrConflict]. Values are not guarded: the last commit wins.
+type Tx struct {
+	store   *Store
+	managed bool // by Transact: nobody else ends it
+	ended   bool
+	rows    map[once.Key]row
+	values  map[string]string
+}
+
+// Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and [once.InTx].
+func (s *Store) Begin() *Tx {
+	return &Tx{store: s, rows: make(map[once.Key]row), values: make(map[string]string)}
+}
+
+// Set writes a value when the transaction commits. After its end it does nothing.
+func (tx *Tx) Set(name, value string) {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	tx.values[name] = value
+}
+
+// Get returns a value as the transaction sees it.
+func (tx *Tx) Get(name string) (value string, ok bool) {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if value, ok = tx.values[name]; !ok {
+		value, ok = tx.store.values[name]
+	}
+	return value, ok
+}
+
+// Value returns a value that is committed.
+func (s *Store) Value(name string) (value string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, ok = s.values[name]
+	return value, ok
+}
+
+// Commit applies what the transaction has written. In the body of Transact it is refused.
+func (tx *Tx) Commit() error {
+	if tx.managed {
+		return fmt.Errorf("%w: this transaction is committed when its body returns nil", once.ErrInvalid)
+	}
+	return tx.end(true)
+}
+
+// Rollback drops what the transaction has written. After its end, and in the body of Transact, it does nothing.
+func (tx *Tx) Rollback() {
+	if !tx.managed {
+		_ = tx.end(false) // fails only where nothing is left to drop
+	}
+}
+
+func (tx *Tx) end(commit bool) error {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.ended {
+		return errEnded()
+	}
+	tx.ended = true
+	for k := range tx.rows {
+		delete(s.taken, k)
+	}
+	switch {
+	case s.closed:
+		return once.ErrClosed
+	case commit:
+		maps.Copy(s.rows, tx.rows)
+		maps.Copy(s.values, tx.values)
+	}
+	return nil
+}
+
+func errEnded() error {
+	return fmt.Errorf("%w: the transaction has ended, or is of another store: begin one", once.ErrInvalid)
+}
+
+// Transact claims, runs body and settles in one transaction.
+func (s *Store) Transact(ctx context.Context, rs []once.Request,
+	body func(*Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+
+	tx := s.Begin()
+	tx.managed = true
+	defer tx.end(false) // whatever way out is taken; after the commit there is nothing left to drop
+	claimed, err := s.ClaimTx(ctx, tx, rs)
+	if err != nil || !holdsAny(rs, claimed) {
+		return claimed, err
+	}
+	sets, err := body(tx, slices.Clone(claimed))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.settleOwn(tx, sets); err != nil {
+		return nil, err
+	}
+	return claimed, tx.end(true)
+}
+
+func holdsAny(rs []once.Request, recs []once.Record) bool {
+	for i, rec := range recs {
+		if rec.Status == once.Running && rec.Owner == rs[i].Owner {
+			return true
+		}
+	}
+	return false
+}
+
+// settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: in a database
+// it would be the sign that the transaction is no longer the one that claimed.
+func (s *Store) settleOwn(tx *Tx, sets []once.Settlement) error {
+	return s.within(context.Background(), tx, func(now time.Time) error {
+		for _, set := range sets {
+			changed, err := s.settle(tx, set, now)
+			if err == nil && !changed {
+				err = lost(set.Hold)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ClaimTx claims within a transaction of the caller's.
+func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.Request) (recs []once.Record, err error) {
+	err = s.within(ctx, tx, func(now time.Time) error {
+		for _, r := range rs {
+			recs = append(recs, s.claim(tx, r, now))
+		}
+		return nil
+	})
+	return recs, err
+}
+
+// SettleTx settles within a transaction of the caller's. After an error the caller rolls back.
+func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) error {
+	return s.within(ctx, tx, func(now time.Time) error {
+		for _, set := range sets {
+			if _, err := s.settle(tx, set, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// within runs a step of a transaction that has not ended.
+func (s *Store) within(ctx context.Context, tx *Tx, step func(now time.Time) error) error {
+	return s.do(ctx, func(now time.Time) error {
+		if tx == nil || tx.store != s || tx.ended {
+			return errEnded()
+		}
+		return step(now)
+	})
+}
