@@ -395,6 +395,28 @@ func TestDuplicateInFlight(t *testing.T) {
 	}
 }
 
+// Two replays at the same moment are no race for anything: neither may be refused.
+func TestRefuseDoesNotRefuseAReplay(t *testing.T) {
+	s, c := &hooks{Store: memstore.New(nil)}, counter{}
+	if _, err := once.Do(testCtx, s, refusing.For("1"), c.run("x", nil)); err != nil {
+		t.Fatal(err)
+	}
+	nested := false
+	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		if !nested {
+			nested = true
+			if got, err := once.Do(testCtx, s, refusing.For("1"), c.run("", nil)); got != "x" || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		}
+		return claim(ctx, r)
+	}
+	if got, err := once.Do(testCtx, s, refusing.For("1"), c.run("", nil)); got != "x" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	c.ran(t, 1)
+}
+
 func TestJoinersStopWaitingWithTheirContext(t *testing.T) {
 	_, ps := processes(2)
 	running, end := make(chan struct{}), make(chan struct{})
@@ -460,6 +482,23 @@ func TestOutcomeOverTheLimitIsDoneAndNotKept(t *testing.T) {
 	_, err := once.Do(testCtx, s, parked.For("1"), c.run("", nil))
 	wantErr(t, err, once.ErrOutcomeUnavailable)
 	c.ran(t, 1)
+}
+
+func TestOutcomeOverTheLimitIsNotReplayedAsAnEmptyOne(t *testing.T) {
+	s := memstore.New(&memstore.Options{Options: once.Options{MaxOutcome: 1}})
+	op := &once.Operation[once.Outcome]{Name: "raw", OnUnknown: once.Park}
+	for i, no := range []error{nil, once.ErrRejected} {
+		for range 2 {
+			_, _ = once.Do(testCtx, s, op.For(fmt.Sprint(i)), func(context.Context, once.Key) (once.Outcome, error) {
+				return once.Outcome{Body: []byte("xx")}, no
+			})
+		}
+		_, err := once.Do(testCtx, s, op.For(fmt.Sprint(i)), nil)
+		wantErr(t, err, once.ErrOutcomeUnavailable)
+		if errors.Is(err, once.ErrRejected) != (no != nil) {
+			t.Errorf("rejected %v: %v", no != nil, err)
+		}
+	}
 }
 
 func TestOutcomeThatCannotBeEncodedIsDone(t *testing.T) {

@@ -69,6 +69,42 @@ func TestReasonsAreTextThatEveryDatabaseTakes(t *testing.T) {
 	}
 }
 
+// A claim that lapsed before its holder heard of it was never used, so it is not unknown.
+func TestOwnClaimThatLapsedUnused(t *testing.T) {
+	calls := 0
+	s := &hooks{Store: memstore.New(nil)}
+	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		if calls++; calls > 1 {
+			return claim(ctx, r)
+		}
+		r.Lease = time.Nanosecond
+		if _, err := claim(ctx, r); err != nil {
+			t.Error(err)
+		}
+		for get(t, s.Store, r.Key).Status == once.Running {
+		}
+		return once.Record{}, errNet
+	}
+	c, how := counter{}, once.Report{}
+	if got, err := once.Do(testCtx, s, parked.For("1").Report(&how), c.run("x", nil)); got != "x" || err != nil || how.Attempt != 2 {
+		t.Errorf("%q, %v, %+v", got, err, how)
+	}
+	c.ran(t, 1)
+}
+
+func TestCallerWhoLeavesBeforeTheWorkBeginsFreesTheKey(t *testing.T) {
+	ctx, cancel := context.WithCancel(testCtx)
+	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		defer cancel()
+		return claim(ctx, r)
+	}}
+	c := counter{}
+	_, err := once.Do(ctx, s, parked.For("1"), c.run("", nil))
+	wantErr(t, err, context.Canceled)
+	c.ran(t, 0)
+	wantStatus(t, s, parked.For("1").Key(), once.Absent)
+}
+
 func TestStoreDownFailsClosed(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil), claim: func(context.Context, once.Request, claimFunc) (once.Record, error) {
 		return once.Record{}, errNet
@@ -188,8 +224,8 @@ func TestStaleHolderIsRefused(t *testing.T) {
 		return "first", nil
 	})
 	wantErr(t, err, once.ErrLeaseLost)
-	if _, ok := once.MayRetry(err); got != "first" || !ok {
-		t.Errorf("%q, retry %v", got, ok)
+	if _, ok := once.MayRetry(err); got != "first" || !ok || errors.Is(err, once.ErrUnknown) {
+		t.Errorf("%q, retry %v, %v", got, ok, err)
 	}
 	c.ran(t, 1)
 	var how once.Report

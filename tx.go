@@ -202,16 +202,15 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		}
 		return nil
 	}
-	free := c.settlement(rec.hold(), Absent, "the work failed")
 	defer func() {
-		if !settled { // a panic, which goes on; the caller's roll back takes the claim too
-			_ = settle(free)
+		if !settled { // it failed, or it panicked, which goes on
+			err = errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed")))
 		}
 	}()
 	value, no := run(inTx(ctx, rec))
 	out, err := outcomeInTx(w, c, value, no)
 	if err != nil {
-		return value, errors.Join(err, settle(free))
+		return value, err
 	}
 	if err := settle(c.done(rec.hold(), out)); err != nil {
 		return value, err

@@ -243,8 +243,42 @@ func TestCommitThatCannotBeFoundOutIsUnknown(t *testing.T) {
 	wantErr(t, err, once.ErrUnknown, errNet)
 }
 
-// A commit is still on its way when its fate is asked for.
+// The work has run, and before the commit was sent the store failed: nothing is committed, and nothing is repeated.
+func TestStoreFailsAfterTheWork(t *testing.T) {
+	for _, commitsLost := range []int{0, 1} {
+		s, c := &hooks{Store: memstore.New(nil)}, counter{}
+		s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+			recs, err := transact(ctx, rs, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+				_, err := body(tx, recs)
+				return nil, errors.Join(err, errNet)
+			})
+			if commitsLost > 0 {
+				commitsLost--
+				return nil, once.ErrUnknown
+			}
+			return recs, err
+		}
+		want := int64(commitsLost + 1)
+		_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", nil))
+		wantErr(t, err, errNet)
+		if errors.Is(err, once.ErrUnknown) {
+			t.Errorf("%v: the claim was free, so nothing is unknown", err)
+		}
+		wantValue(t, s, "row", "")
+		c.ran(t, want)
+	}
+}
+
+// A commit is still on its way when its fate is asked for: whatever the policy for duplicates is,
+// it is not a rival.
 func TestLateCommit(t *testing.T) {
+	for _, op := range []*once.Operation[string]{inTx, refusing} {
+		lateCommit(t, op)
+	}
+}
+
+func lateCommit(t *testing.T, op *once.Operation[string]) {
+	t.Helper()
 	s, c := &hooks{Store: memstore.New(nil)}, counter{}
 	calls := 0
 	var commit func()
@@ -271,7 +305,7 @@ func TestLateCommit(t *testing.T) {
 		}
 		return transact(ctx, rs, body)
 	}
-	got, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "answer", nil))
+	got, err := once.DoTx(testCtx, s, op.For("1"), c.write("row", "answer", nil))
 	if got != "answer" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
