@@ -107,7 +107,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err != nil {
 		return nil, err
 	}
-	if err := s.settleOwn(tx, sets); err != nil {
+	if err := s.settleAll(context.WithoutCancel(ctx), tx, sets, true); err != nil {
 		return nil, err
 	}
 	return claimed, tx.end(true)
@@ -120,23 +120,6 @@ func holdsAny(rs []once.Request, recs []once.Record) bool {
 		}
 	}
 	return false
-}
-
-// settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: in a database
-// it would be the sign that the transaction is no longer the one that claimed.
-func (s *Store) settleOwn(tx *Tx, sets []once.Settlement) error {
-	return s.within(context.Background(), tx, func(now time.Time) error {
-		for _, set := range sets {
-			changed, err := s.settle(tx, set, now)
-			if err == nil && !changed {
-				err = lost(set.Hold)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 // ClaimTx claims within a transaction of the caller's.
@@ -152,9 +135,18 @@ func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.Request) (recs []
 
 // SettleTx settles within a transaction of the caller's. After an error the caller rolls back.
 func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) error {
+	return s.settleAll(ctx, tx, sets, false)
+}
+
+// settleAll settles; if each settlement must change its record, one that was applied before is an error too.
+func (s *Store) settleAll(ctx context.Context, tx *Tx, sets []once.Settlement, mustChange bool) error {
 	return s.within(ctx, tx, func(now time.Time) error {
 		for _, set := range sets {
-			if _, err := s.settle(tx, set, now); err != nil {
+			changed, err := s.settle(tx, set, now)
+			if err == nil && mustChange && !changed {
+				err = lost(set.Hold)
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,285 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// bench is what a case works at: the stores, keys of its own, and a way to fail. It is not a testing.T because
+// that cases can fail must be shown in a test that passes.
+type bench struct {
+	context.Context
+	stores   []once.Store
+	store    once.Store // the first of them
+	patience time.Duration
+	run      string // makes keys unique
+
+	mu    sync.Mutex
+	first error
+}
+
+// inCase runs a case in a goroutine of its own, which a failure ends, as in package testing.
+func inCase(ctx context.Context, patience time.Duration, check func(*bench)) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*patience) // for stores that wait for ever
+	defer cancel()
+	b := &bench{Context: ctx, patience: patience, run: unique()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		check(b)
+	}()
+	<-done
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.first
+}
+
+func unique() string {
+	var random [8]byte
+	rand.Read(random[:])
+	return hex.EncodeToString(random[:])
+}
+
+// failf ends the goroutine that calls it. The first failure of a case counts.
+func (b *bench) failf(format string, args ...any) {
+	b.mu.Lock()
+	if b.first == nil {
+		b.first = fmt.Errorf(format, args...)
+	}
+	b.mu.Unlock()
+	runtime.Goexit()
+}
+
+func (b *bench) failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.first != nil
+}
+
+// must fails on an error of a call that had no reason for one.
+func (b *bench) must(doing string, err error) {
+	if err != nil {
+		b.failf("%s: %v", doing, err)
+	}
+}
+
+// wantErr fails unless err is target.
+func (b *bench) wantErr(doing string, err, target error) {
+	if !errors.Is(err, target) {
+		b.failf("%s: got error %v, want %v", doing, err, target)
+	}
+}
+
+// until polls for something that must become true.
+func (b *bench) until(what string, ok func() bool) {
+	deadline := time.Now().Add(b.patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			b.failf("%s: not within %v", what, b.patience)
+		}
+		<-tick.C
+	}
+}
+
+// together runs n calls at once and waits for them. It fails if one of them did.
+func (b *bench) together(n int, call func(i int)) {
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			<-start
+			call(i)
+		}()
+	}
+	close(start)
+	wg.Wait()
+	if b.failed() {
+		runtime.Goexit()
+	}
+}
+
+// spread is a store for the i-th of several competitors.
+func (b *bench) spread(i int) once.Store { return b.stores[i%len(b.stores)] }
+
+// persist repeats a call that failed, as the contract allows: under contention some databases give up on one.
+func (b *bench) persist(doing string, call func() error) {
+	deadline := time.Now().Add(b.patience)
+	for err := call(); err != nil; err = call() {
+		if time.Now().After(deadline) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, once.ErrInvalid) {
+			b.failf("%s: %v", doing, err)
+		}
+		runtime.Gosched()
+	}
+}
+
+// key is a key that no other case and no other run has.
+func (b *bench) key(id string) once.Key {
+	return once.Key{Scope: "tenant", Operation: "storetest-" + b.run, ID: id}
+}
+
+// token is the token of a claimant: the same for the same name within a case.
+func (b *bench) token(name string) (t [16]byte) {
+	copy(t[:8], b.run)
+	copy(t[8:], name)
+	return t
+}
+
+// Leases and retention that must not end during a case, and those that are waited for.
+const (
+	long  = time.Hour
+	short = 5 * time.Millisecond
+)
+
+func (b *bench) request(k once.Key, who string, lease time.Duration) once.Request {
+	return once.Request{Hold: once.Hold{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who)}
+}
+
+// claim is a claim whose answer the case goes on to check.
+func (b *bench) claim(r once.Request) once.Record {
+	rec, err := b.store.Claim(b, r)
+	b.must("Claim", err)
+	return rec
+}
+
+// own claims a key that is free, and fails if it is not.
+func (b *bench) own(k once.Key, who string, lease time.Duration) once.Hold {
+	rec := b.claim(b.request(k, who, lease))
+	if rec.Owner != b.token(who) || rec.Status != once.Running && rec.Status != once.Unknown {
+		b.failf("the key %q was free, and its claim returned %s", k.ID, show(rec))
+	}
+	return holdOf(rec)
+}
+
+// lapse claims a key and waits until the lease has lapsed.
+func (b *bench) lapse(k once.Key, who string) once.Hold {
+	h := b.own(k, who, short)
+	b.become(k, once.Unknown)
+	return h
+}
+
+// become waits for a status that comes by itself as time passes.
+func (b *bench) become(k once.Key, want once.Status) once.Record {
+	var rec once.Record
+	b.until(fmt.Sprintf("the record of %q becomes %v", k.ID, want), func() bool {
+		rec = b.get(k)
+		return rec.Status == want
+	})
+	return rec
+}
+
+// vanish waits until a key is forgotten.
+func (b *bench) vanish(k once.Key) {
+	b.until(fmt.Sprintf("the key %q is forgotten", k.ID), func() bool { return isZero(b.get(k)) })
+}
+
+func (b *bench) get(k once.Key) once.Record {
+	rec, err := b.store.Get(b, k)
+	b.must("Get", err)
+	return rec
+}
+
+func (b *bench) settle(set once.Settlement) {
+	b.must(fmt.Sprintf("Settle as %v", set.Status), b.store.Settle(b, set))
+}
+
+// wantStatus reads a record that must be in a status.
+func (b *bench) wantStatus(k once.Key, want once.Status) once.Record {
+	rec := b.get(k)
+	if rec.Status != want {
+		b.failf("the record of %q is %s, want %v", k.ID, show(rec), want)
+	}
+	return rec
+}
+
+// refused checks that a call is refused because of its hold and changes nothing.
+func (b *bench) refused(doing string, k once.Key, call func() error) {
+	before := b.get(k)
+	b.wantErr(doing, call(), once.ErrLeaseLost)
+	b.unchanged(doing, before, b.get(k))
+}
+
+// unchanged compares two readings of a record. Time passes between them; Running may lapse to Unknown by itself,
+// so cases that compare use long leases.
+func (b *bench) unchanged(after string, was, is once.Record) {
+	if d := difference(was, is); d != "" {
+		b.failf("after %s the record differs in %s:\nwas %s\nis  %s", after, d, show(was), show(is))
+	}
+}
+
+func holdOf(rec once.Record) once.Hold {
+	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+}
+
+// ending is a settlement whose retention does not end during a case.
+func ending(h once.Hold, status once.Status) once.Settlement {
+	return once.Settlement{Hold: h, Status: status, KeepOutcome: long, KeepKey: 2 * long, Reason: "because of " + status.String()}
+}
+
+// done is a settlement with an outcome that shows if any part of it is lost.
+func done(h once.Hold) once.Settlement {
+	set := ending(h, once.Done)
+	set.Outcome = once.Outcome{Body: []byte("answer\x00\xff"), ContentType: "text/x-answer", Sum: 0xfffefdfc}
+	return set
+}
+
+// difference names the first field in which two readings of one record differ.
+func difference(was, is once.Record) string {
+	switch {
+	case was.Key != is.Key:
+		return "Key"
+	case was.Status != is.Status:
+		return "Status"
+	case was.Attempt != is.Attempt:
+		return "Attempt"
+	case was.Owner != is.Owner:
+		return "Owner"
+	case is.LeaseLeft > was.LeaseLeft:
+		return "LeaseLeft, which grew"
+	case !bytes.Equal(was.Fingerprint, is.Fingerprint):
+		return "Fingerprint"
+	case !sameOutcome(was.Outcome, is.Outcome):
+		return "Outcome"
+	case was.Reason != is.Reason:
+		return "Reason"
+	case !was.Created.Equal(is.Created):
+		return "Created"
+	case !was.Updated.Equal(is.Updated):
+		return "Updated"
+	}
+	return ""
+}
+
+// sameOutcome takes a nil body and an empty one for the same: both are no bytes.
+func sameOutcome(a, b once.Outcome) bool {
+	return bytes.Equal(a.Body, b.Body) && a.ContentType == b.ContentType && a.Rejected == b.Rejected &&
+		a.Omitted == b.Omitted && a.Sum == b.Sum
+}
+
+func isZero(rec once.Record) bool {
+	return rec.Key == once.Key{} && rec.Age == 0 && rec.LeaseLeft == 0 && rec.Updated.IsZero() && rec.Created.IsZero() &&
+		difference(rec, once.Record{}) == ""
+}
+
+// show is a record as a failure prints it: bodies can be large.
+func show(rec once.Record) string {
+	body := rec.Outcome.Body
+	if len(body) > 40 {
+		body = append(bytes.Clone(body[:40]), "..."...)
+	}
+	return fmt.Sprintf("{%v attempt %d owner %x lease %v age %v fingerprint %q body %q type %q rejected %v omitted %v sum %d reason %q}",
+		rec.Status, rec.Attempt, rec.Owner, rec.LeaseLeft, rec.Age, rec.Fingerprint, body, rec.Outcome.ContentType,
+		rec.Outcome.Rejected, rec.Outcome.Omitted, rec.Outcome.Sum, rec.Reason)
+}

@@ -1,0 +1,157 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/effectively-once/once"
+)
+
+var errAborted = errors.New("current transaction is aborted")
+
+func (s *buggyStore) begin() *buggyTx {
+	return &buggyTx{rows: make(map[any]row), effects: make(map[string]int)}
+}
+
+func (s *buggyStore) end(tx *buggyTx, commit bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !commit && s.has("a rollback leaves the key taken") {
+		return nil
+	}
+	for at := range tx.rows {
+		delete(s.taken, at)
+	}
+	if commit && tx.aborted {
+		return errAborted
+	}
+	if commit {
+		maps.Copy(s.rows, tx.rows)
+		s.commitEffects(tx)
+	}
+	if !commit && s.has("a rollback deletes the row") {
+		for at := range tx.rows {
+			delete(s.rows, at)
+		}
+	}
+	tx.rows = nil
+	return nil
+}
+
+func (s *buggyStore) commitEffects(tx *buggyTx) {
+	for name, n := range tx.effects {
+		s.effects[name] += n
+	}
+	tx.effects = make(map[string]int)
+}
+
+func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
+	body func(*buggyTx, []once.Record) ([]once.Settlement, error)) (_ []once.Record, err error) {
+
+	tx, committed := s.begin(), false
+	defer func() {
+		if !committed {
+			_ = s.end(tx, s.has("commits on a panic"))
+		}
+	}()
+	recs, err := s.ClaimTx(ctx, tx, rs)
+	if err != nil {
+		return nil, err
+	}
+	mine := slices.ContainsFunc(recs, func(rec once.Record) bool {
+		return rec.Status == once.Running && slices.ContainsFunc(rs, func(r once.Request) bool { return r.Owner == rec.Owner })
+	})
+	if s.has("own claim not run") {
+		mine = len(tx.rows) > 0
+	}
+	if !mine && !s.has("body called by the loser") {
+		return recs, nil
+	}
+	sets, err := body(tx, slices.Clone(recs))
+	switch {
+	case err != nil && s.has("error of the body flattened"):
+		return nil, fmt.Errorf("transact: %v", err)
+	case err != nil && s.has("commits in spite of an error"):
+		committed = true
+		return nil, errors.Join(err, s.end(tx, true))
+	case err != nil:
+		return nil, err
+	case ctx.Err() != nil && s.has("ends with its context"):
+		return nil, ctx.Err()
+	}
+	if s.has("rows in a commit of their own") {
+		s.mu.Lock()
+		s.commitEffects(tx)
+		s.mu.Unlock()
+		s.hesitate()
+	}
+	if err := s.settleAll(tx, sets, true); err != nil {
+		return nil, err
+	}
+	if s.has("returns the records as settled") {
+		for i := range recs {
+			recs[i].Status = once.Done
+		}
+	}
+	committed = true
+	return recs, s.end(tx, true)
+}
+
+func (s *buggyStore) settleAll(tx *buggyTx, sets []once.Settlement, mustChange bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, set := range sets {
+		if i > 0 && s.has("settles the first only") {
+			break
+		}
+		to := tx
+		if s.has("settles outside the transaction") {
+			to = nil
+			delete(s.taken, s.index(set.Key))
+		}
+		changed, err := s.settle(to, set)
+		switch {
+		case s.has("stale settlement ignored"):
+		case err != nil:
+			return err
+		case !changed && mustChange && !s.has("repeat counts as its own row"):
+			return once.ErrLeaseLost
+		case !changed && s.has("repeat refused in a transaction"):
+			return once.ErrLeaseLost
+		}
+	}
+	return nil
+}
+
+func (s *buggyStore) ClaimTx(ctx context.Context, tx *buggyTx, rs []once.Request) (recs []once.Record, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	for _, r := range rs {
+		to := tx
+		if s.has("claims outside the transaction") {
+			to = nil
+		}
+		rec := s.claim(to, r)
+		if rec.Owner != r.Owner && s.has("a lost claim aborts the transaction") {
+			tx.aborted = true
+		}
+		recs = append(recs, rec)
+	}
+	if s.has("records in another order") {
+		slices.SortFunc(recs, func(a, b once.Record) int { return strings.Compare(a.Key.ID, b.Key.ID) })
+	}
+	return recs, nil
+}
+
+func (s *buggyStore) SettleTx(ctx context.Context, tx *buggyTx, sets []once.Settlement) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.settleAll(tx, sets, false)
+}

@@ -1,0 +1,235 @@
+package storetest
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+func claimRules() []rule {
+	return []rule{
+		{"claim/free", "A claim of a free key sets Running, the lease, the fingerprint and the owner, and attempt 1.", claimFree},
+		{"claim/taken", "A claim of a taken key changes nothing and returns the record that stands in the way.", claimTaken},
+		{"claim/own-repeated", "A claim whose Owner holds the record already changes nothing and returns the record.", claimOwnRepeated},
+		{"claim/own-lapsed", "A claim whose Owner holds the record already changes nothing, also when its lease has lapsed.", claimOwnLapsed},
+		{"claim/own-after-takeover", "A claim with the token of a former owner meets the record of the present one.", claimOwnAfterTakeover},
+		{"claim/released", "A released key is free; a claim raises Attempt by one, keeps the age and clears the rest.", claimReleased},
+		{"claim/attempts-rise", "Attempt rises with each claim while the key is known.", claimAttemptsRise},
+		{"claim/done-stands", "A key that is Done is not free: a claim returns its outcome, even if it names the attempt.", claimDoneStands},
+		{"claim/parked-stands", "A key that is Parked is not free, even if the claim names the attempt.", claimParkedStands},
+		{"claim/expired-stands", "A key whose outcome is forgotten is Expired and not free, even if the claim names the attempt.", claimExpiredStands},
+		{"claim/running-stands", "A key that is Running is not taken over, even if the claim names the attempt.", claimRunningStands},
+		{"get/fresh", "Get reads what was written last, by whichever process.", getFresh},
+		{"claim/slices", "Slices in arguments are not changed or kept; slices in results belong to the caller.", claimSlices},
+	}
+}
+
+func claimFree(b *bench) {
+	k := b.key("1")
+	r := b.request(k, "me", long)
+	for _, rec := range []once.Record{b.claim(r), b.get(k)} {
+		b.wantRunning(rec, r, 1)
+		if rec.Reason != "" || !sameOutcome(rec.Outcome, once.Outcome{}) {
+			b.failf("a first claim returned %s", show(rec))
+		}
+		if rec.Created.IsZero() || rec.Updated.IsZero() || rec.Age < 0 || rec.Age > long/2 {
+			b.failf("a first claim has the times created %v, updated %v, age %v", rec.Created, rec.Updated, rec.Age)
+		}
+	}
+}
+
+// wantRunning checks the record of a claim that succeeded.
+func (b *bench) wantRunning(rec once.Record, r once.Request, attempt int64) {
+	switch {
+	case rec.Key != r.Key:
+		b.failf("claimed %+q, the record is of %+q", r.Key, rec.Key)
+	case rec.Status != once.Running || rec.Owner != r.Owner:
+		b.failf("a claim of %q that must succeed returned %s", r.Key.ID, show(rec))
+	case rec.Attempt != attempt:
+		b.failf("this is attempt %d, the record says %s", attempt, show(rec))
+	case !bytes.Equal(rec.Fingerprint, r.Fingerprint):
+		b.failf("claimed with the fingerprint %q, the record has %q", r.Fingerprint, rec.Fingerprint)
+	}
+	b.wantLease(rec, r.Lease)
+}
+
+// wantLease checks a lease that was given just now. It may have been rounded up to a second.
+func (b *bench) wantLease(rec once.Record, lease time.Duration) {
+	if rec.LeaseLeft > lease+time.Second || rec.LeaseLeft < lease-lease/4 {
+		b.failf("a lease of %v given just now has %v left", lease, rec.LeaseLeft)
+	}
+}
+
+func claimTaken(b *bench) {
+	k := b.key("1")
+	b.own(k, "first", long)
+	before := b.get(k)
+	for i := range b.stores {
+		rec, err := b.spread(i).Claim(b, b.request(k, "second", 2*long))
+		b.must("Claim", err)
+		b.unchanged("the claim of a rival, in its answer,", before, rec)
+		b.unchanged("the claim of a rival", before, b.get(k))
+	}
+}
+
+func claimOwnRepeated(b *bench) {
+	k := b.key("1")
+	r := b.request(k, "me", long)
+	b.claim(r)
+	before := b.get(k)
+	r.Lease, r.Fingerprint = 10*long, []byte("another")
+	for i := range b.stores {
+		rec, err := b.spread(i).Claim(b, r)
+		b.must("a repeated Claim", err)
+		b.unchanged("an own claim repeated, in its answer,", before, rec)
+		b.unchanged("an own claim repeated", before, b.get(k))
+	}
+	r.Attempt = before.Attempt
+	b.unchanged("an own claim repeated by its attempt", before, b.claim(r))
+}
+
+func claimOwnLapsed(b *bench) {
+	k := b.key("1")
+	h := b.lapse(k, "me")
+	before := b.get(k)
+	for _, attempt := range []int64{0, h.Attempt} {
+		r := b.request(k, "me", long)
+		r.Attempt = attempt
+		b.unchanged("an own claim that has lapsed, repeated, in its answer,", before, b.claim(r))
+		b.unchanged("an own claim that has lapsed, repeated", before, b.get(k))
+	}
+}
+
+func claimOwnAfterTakeover(b *bench) {
+	k := b.key("1")
+	h := b.lapse(k, "old")
+	r := b.request(k, "new", long)
+	r.Attempt = h.Attempt
+	b.claim(r)
+	before := b.get(k)
+	b.unchanged("a claim of the former owner, in its answer,", before, b.claim(b.request(k, "old", long)))
+	b.unchanged("a claim of the former owner", before, b.get(k))
+}
+
+func claimReleased(b *bench) {
+	k := b.key("1")
+	b.settle(ending(b.own(k, "first", long), once.Absent))
+	released := b.get(k)
+	r := b.request(k, "second", 2*long)
+	r.Fingerprint = nil
+	for _, rec := range []once.Record{b.claim(r), b.get(k)} {
+		b.wantRunning(rec, r, 2)
+		if rec.Reason != "" || !sameOutcome(rec.Outcome, once.Outcome{}) {
+			b.failf("a claim clears the rest, this one left %s", show(rec))
+		}
+		if !rec.Created.Equal(released.Created) {
+			b.failf("the first claim was at %v, after a release it is said to be at %v", released.Created, rec.Created)
+		}
+	}
+}
+
+func claimAttemptsRise(b *bench) {
+	k := b.key("1")
+	for i := range 5 {
+		who := string(rune('a' + i))
+		h := b.own(k, who, long)
+		if h.Attempt != int64(i+1) {
+			b.failf("this is claim %d of the key, and attempt %d", i+1, h.Attempt)
+		}
+		b.settle(ending(h, once.Absent))
+	}
+}
+
+// stands checks that no claim gets a key as it is now, and that all are told what it is.
+func (b *bench) stands(k once.Key) {
+	before := b.get(k)
+	for _, attempt := range []int64{0, before.Attempt, before.Attempt + 1, -1} {
+		for i, who := range []string{"rival", "me"} {
+			r := b.request(k, who, long)
+			r.Attempt = attempt
+			rec, err := b.spread(i).Claim(b, r)
+			b.must("Claim", err)
+			b.unchanged("a claim, in its answer,", before, rec)
+			b.unchanged("a claim", before, b.get(k))
+		}
+	}
+}
+
+func claimDoneStands(b *bench) {
+	k := b.key("1")
+	set := done(b.own(k, "me", long))
+	b.settle(set)
+	b.stands(k)
+	if rec := b.claim(b.request(k, "rival", long)); !sameOutcome(rec.Outcome, set.Outcome) {
+		b.failf("a duplicate was answered with %s", show(rec))
+	}
+}
+
+func claimParkedStands(b *bench) {
+	k := b.key("1")
+	b.settle(ending(b.own(k, "me", long), once.Parked))
+	b.stands(k)
+}
+
+func claimExpiredStands(b *bench) {
+	k := b.key("1")
+	set := done(b.own(k, "me", long))
+	set.KeepOutcome = short
+	b.settle(set)
+	b.become(k, once.Expired)
+	b.stands(k)
+}
+
+func claimRunningStands(b *bench) {
+	k := b.key("1")
+	b.own(k, "me", long)
+	b.stands(k)
+}
+
+func getFresh(b *bench) {
+	k := b.key("1")
+	everywhere := func(want once.Status, attempt int64) {
+		for _, s := range b.stores {
+			rec, err := s.Get(b, k)
+			if b.must("Get", err); rec.Status != want || rec.Attempt != attempt {
+				b.failf("attempt %d of the key is %v, and another process reads %s", attempt, want, show(rec))
+			}
+		}
+	}
+	everywhere(once.Absent, 0)
+	for attempt := int64(1); attempt <= 3; attempt++ {
+		writer := b.spread(int(attempt))
+		rec, err := writer.Claim(b, b.request(k, fmt.Sprint(attempt), long))
+		b.must("Claim", err)
+		everywhere(once.Running, attempt)
+		b.must("Settle", writer.Settle(b, ending(holdOf(rec), once.Absent)))
+		everywhere(once.Absent, attempt)
+	}
+}
+
+func claimSlices(b *bench) {
+	k := b.key("1")
+	r := b.request(k, "me", long)
+	r.Fingerprint = []byte("print")
+	h := holdOf(b.claim(r))
+	if string(r.Fingerprint) != "print" {
+		b.failf("Claim changed its argument to %q", r.Fingerprint)
+	}
+	r.Fingerprint[0] = 'X'
+	set := done(h)
+	b.settle(set)
+	if string(set.Outcome.Body) != string(done(h).Outcome.Body) {
+		b.failf("Settle changed its argument to %q", set.Outcome.Body)
+	}
+	set.Outcome.Body[0] = 'X'
+	for range 2 { // what the first round does to its results must not show in the second
+		for _, rec := range []once.Record{b.get(k), b.claim(b.request(k, "rival", long))} {
+			if string(rec.Fingerprint) != "print" || !sameOutcome(rec.Outcome, done(h).Outcome) {
+				b.failf("a slice is shared between the store and its caller: %s", show(rec))
+			}
+			rec.Fingerprint[0], rec.Outcome.Body[0] = 'Y', 'Y'
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+func doRules() []rule {
+	return []rule{
+		{"do/once", "Of any number of calls at once, in several processes, one does the work and all get its answer.", doOnce},
+		{"do/replayed", "A later call in any process gets the first answer and runs nothing.", doReplayed},
+		{"do/rejected", "A rejection is an answer: replayed, and not run again.", doRejected},
+		{"do/not-done", "Work that says NotDone frees its key, and the next attempt counts on.", doNotDone},
+		{"do/parked", "Work that may have happened is parked if the operation says so, and a person's word frees or ends it.", doParked},
+		{"do/resent", "Work that a crash interrupted is run again by an operation that resends.", doResent},
+		{"do/asked", "Work that a crash interrupted is asked about before it is run again.", doAsked},
+		{"do/mismatch", "The same key with another input is ErrMismatch: while running, when done, and when expired.", doMismatch},
+		{"do/heartbeat", "A living holder keeps its claim for longer than a lease.", doHeartbeat},
+		{"do/fenced", "A holder that was cut off and succeeded is refused, and the outcome of its successor stands.", doFenced},
+		{"do/lost-messages", "Lost requests and replies neither run the work twice nor lose its answer.", doLostMessages},
+	}
+}
+
+// op is an operation of this case. What change does to it makes the case.
+func (b *bench) op(change func(*once.Operation[string])) *once.Operation[string] {
+	o := &once.Operation[string]{
+		Name:      b.key("").Operation,
+		OnUnknown: once.Park,
+		Policy:    once.Policy{Lease: long, Wait: b.patience, KeepOutcome: long, KeepKey: 2 * long},
+	}
+	if change != nil {
+		change(o)
+	}
+	return o
+}
+
+func resends(o *once.Operation[string]) { o.OnUnknown = once.Resend }
+
+// work counts how often it ran.
+type work struct{ ran atomic.Int64 }
+
+func (w *work) returning(answer string, err error) func(context.Context, once.Key) (string, error) {
+	return func(context.Context, once.Key) (string, error) {
+		w.ran.Add(1)
+		return answer, err
+	}
+}
+
+func (b *bench) wantRan(w *work, want int64) {
+	if n := w.ran.Load(); n != want {
+		b.failf("the work ran %d times, want %d", n, want)
+	}
+}
+
+func (b *bench) wantAnswer(doing, got string, err error, want string) {
+	if err != nil || got != want {
+		b.failf("%s returned %q and %v, want %q", doing, got, err, want)
+	}
+}
+
+func doOnce(b *bench) {
+	op := b.op(nil)
+	var w work
+	var replayed atomic.Int64
+	b.together(16, func(i int) {
+		var how once.Report
+		got, err := once.Do(b, b.spread(i), op.For("1").Report(&how), w.returning("first", nil))
+		b.wantAnswer("Do", got, err, "first")
+		if how.Replayed {
+			replayed.Add(1)
+		}
+	})
+	b.wantRan(&w, 1)
+	if n := replayed.Load(); n != 15 {
+		b.failf("%d of 16 answers are said to be replayed, want 15", n)
+	}
+}
+
+func doReplayed(b *bench) {
+	op := b.op(nil)
+	for _, answer := range []string{"", "0", "null", "x\x00\u2028"} {
+		var w work
+		for i := range b.stores {
+			got, err := once.Do(b, b.spread(i), op.For("id "+fmt.Sprintf("%x", answer)), w.returning(answer, nil))
+			b.wantAnswer("Do", got, err, answer)
+		}
+		b.wantRan(&w, 1)
+	}
+}
+
+func doRejected(b *bench) {
+	op := b.op(nil)
+	var w work
+	for i := range b.stores {
+		got, err := once.Do(b, b.spread(i), op.For("1"), w.returning("declined", once.ErrRejected))
+		if got != "declined" || !errors.Is(err, once.ErrRejected) {
+			b.failf("a rejection came back as %q, %v", got, err)
+		}
+	}
+	b.wantRan(&w, 1)
+}
+
+func doNotDone(b *bench) {
+	op := b.op(nil)
+	var w work
+	for range 3 {
+		_, err := once.Do(b, b.store, op.For("1"), w.returning("", once.NotDone(nil)))
+		if err == nil || errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) {
+			b.failf("work that said NotDone came back with %v", err)
+		}
+	}
+	var how once.Report
+	got, err := once.Do(b, b.store, op.For("1").Report(&how), w.returning("done", nil))
+	b.wantAnswer("Do", got, err, "done")
+	b.wantRan(&w, 4)
+	if how.Attempt != 4 || how.Replayed {
+		b.failf("the fourth attempt is reported as %+v", how)
+	}
+}
+
+func doParked(b *bench) {
+	op := b.op(nil)
+	var w work
+	for _, id := range []string{"happened", "did not"} {
+		_, err := once.Do(b, b.store, op.For(id), w.returning("", errors.New("timeout")))
+		b.wantErr("Do with a plain error", err, once.ErrParked)
+		_, err = once.Do(b, b.stores[1], op.For(id), w.returning("", nil))
+		b.wantErr("Do on a parked key", err, once.ErrParked)
+	}
+	b.wantRan(&w, 2)
+
+	out, err := op.Outcome("found")
+	b.must("Outcome", err)
+	b.must("MarkDone", once.MarkDone(b, b.store, b.get(op.For("happened").Key()), out, "seen in the ledger"))
+	got, err := once.Do(b, b.stores[1], op.For("happened"), w.returning("again", nil))
+	b.wantAnswer("Do after MarkDone", got, err, "found")
+
+	parked := b.get(op.For("did not").Key())
+	b.must("MarkNotDone", once.MarkNotDone(b, b.store, parked, "not in the ledger"))
+	got, err = once.Do(b, b.stores[1], op.For("did not"), w.returning("again", nil))
+	b.wantAnswer("Do after MarkNotDone", got, err, "again")
+	b.wantRan(&w, 3)
+	b.wantErr("MarkNotDone of a record that has moved on", once.MarkNotDone(b, b.store, parked, "late"), once.ErrLeaseLost)
+}
+
+func doResent(b *bench) {
+	op := b.op(resends)
+	b.lapse(op.For("1").Key(), "crashed")
+	var w work
+	var how once.Report
+	got, err := once.Do(b, b.store, op.For("1").Report(&how), w.returning("second", nil))
+	b.wantAnswer("Do after a crash", got, err, "second")
+	if b.wantRan(&w, 1); how.Attempt != 2 {
+		b.failf("the attempt after a crash is reported as %+v", how)
+	}
+}
+
+func doAsked(b *bench) {
+	happened := true
+	op := b.op(func(o *once.Operation[string]) {
+		o.OnUnknown = 0
+		o.Lookup = func(context.Context, once.Key) (string, bool, error) { return "found", happened, nil }
+	})
+	var w work
+	b.lapse(op.For("happened").Key(), "crashed")
+	got, err := once.Do(b, b.store, op.For("happened"), w.returning("again", nil))
+	b.wantAnswer("Do of what Lookup finds", got, err, "found")
+	b.wantRan(&w, 0)
+	happened = false
+	b.lapse(op.For("did not").Key(), "crashed")
+	got, err = once.Do(b, b.store, op.For("did not"), w.returning("again", nil))
+	b.wantAnswer("Do of what Lookup does not find", got, err, "again")
+	b.wantRan(&w, 1)
+}
+
+func doMismatch(b *bench) {
+	op := b.op(func(o *once.Operation[string]) { o.Policy.KeepOutcome = short })
+	one, other := op.For("1").Input([]byte("a")), op.For("1").Input([]byte("b"))
+	var w work
+	_, err := once.Do(b, b.store, one, func(ctx context.Context, k once.Key) (string, error) {
+		_, err := once.Do(b, b.stores[1], other, w.returning("", nil))
+		b.wantErr("Do with another input while running", err, once.ErrMismatch)
+		return "", nil
+	})
+	b.must("Do", err)
+	_, err = once.Do(b, b.stores[1], other, w.returning("", nil))
+	b.wantErr("Do with another input when done", err, once.ErrMismatch)
+	b.become(one.Key(), once.Expired)
+	_, err = once.Do(b, b.stores[1], other, w.returning("", nil))
+	b.wantErr("Do with another input when expired", err, once.ErrMismatch)
+	_, err = once.Do(b, b.stores[1], one, w.returning("", nil))
+	b.wantErr("Do with the same input when expired", err, once.ErrExpired)
+	b.wantRan(&w, 0)
+}
+
+// A machine that stands still for most of a lease loses it, rightly. That does not happen three times in a row.
+func doHeartbeat(b *bench) {
+	const lease, tries = 300 * time.Millisecond, 3
+	op := b.op(func(o *once.Operation[string]) { o.Policy.Lease = lease })
+	var lost error
+	for i := range tries {
+		work := op.For(fmt.Sprint(i))
+		_, lost = once.Do(b, b.store, work, func(ctx context.Context, k once.Key) (string, error) {
+			tick := time.NewTicker(lease / 10)
+			defer tick.Stop()
+			for b.get(k).Age < 2*lease {
+				select {
+				case <-ctx.Done():
+					return "", context.Cause(ctx)
+				case <-tick.C:
+				}
+			}
+			return "", nil
+		})
+		if lost == nil && b.wantStatus(work.Key(), once.Done).Attempt == 1 {
+			return
+		}
+	}
+	b.failf("work that outlives its lease lost it, %d times of %d: %v", tries, tries, lost)
+}
+
+// Both are the same operation, except that the holder who is cut off has a lease that lapses soon.
+func doFenced(b *bench) {
+	op := b.op(resends)
+	brief := b.op(func(o *once.Operation[string]) { o.OnUnknown, o.Policy.Lease = once.Resend, 4*short })
+	cutOff := Faulty(b.store, On("Extend", 0, Fault{Request: errReset}))
+	var w work
+	_, err := once.Do(b, cutOff, brief.For("1"), func(ctx context.Context, k once.Key) (string, error) {
+		b.become(k, once.Unknown)
+		got, err := once.Do(b, b.stores[1], op.For("1"), w.returning("successor", nil))
+		b.wantAnswer("Do of the successor", got, err, "successor")
+		return "late", nil
+	})
+	b.wantErr("Do of the one that was cut off", err, once.ErrLeaseLost)
+	got, err := once.Do(b, b.stores[2], op.For("1"), w.returning("again", nil))
+	b.wantAnswer("Do afterwards", got, err, "successor")
+	b.wantRan(&w, 1)
+}
+
+var errReset = errors.New("connection reset")
+
+func doLostMessages(b *bench) {
+	for name, fault := range map[string]Fault{"request": {Request: errReset}, "reply": {Reply: errReset}} {
+		op := b.op(nil)
+		var w work
+		first := Faulty(b.store, func(c Call) Fault {
+			if c.N <= 2 {
+				return fault
+			}
+			return Fault{}
+		})
+		got, err := once.Do(b, first, op.For(name), w.returning("first", nil))
+		b.wantAnswer("Do with a lost "+name, got, err, "first")
+		got, err = once.Do(b, b.stores[1], op.For(name), w.returning("again", nil))
+		b.wantAnswer("Do after a lost "+name, got, err, "first")
+		b.wantRan(&w, 1)
+	}
+}

@@ -1,0 +1,73 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/effectively-once/once"
+)
+
+func flightRules[Tx any]() []txRule[Tx] {
+	return []txRule[Tx]{
+		{"flight/commits", "A claim that meets a transaction in flight waits, or returns Running with LeaseLeft 0; after the commit it meets its outcome.", flightCommits[Tx]},
+		{"flight/rolls-back", "After the rollback of the transaction that was in flight, the key is free.", flightRollsBack[Tx]},
+		{"flight/another-key", "A transaction in flight is in nobody's way who has another key.", flightAnotherKey[Tx]},
+	}
+}
+
+func flightCommits[Tx any](b *txBench[Tx]) {
+	for way, claim := range b.ways() {
+		first, rival := b.request(b.key(way), "first", long), b.request(b.key(way), "rival", long)
+		f := b.takeOff(first, way)
+		b.rivalInFlight(way, rival, claim)
+		b.must("the Transact in flight", f.land(nil))
+		rec, err := claim(b, rival)
+		if b.must(way+" after the commit", err); rec.Status != once.Done || rec.Owner != first.Owner {
+			b.failf("%s after the commit returned %s", way, show(rec))
+		}
+		b.wantEffects(way, 1)
+	}
+}
+
+// rivalInFlight lets a rival meet a transaction in flight.
+func (b *txBench[Tx]) rivalInFlight(way string, r once.Request, claim func(context.Context, once.Request) (once.Record, error)) {
+	ctx, cancel := context.WithTimeout(b, inFlightWait)
+	defer cancel()
+	rec, err := claim(ctx, r)
+	b.meets(way, r, rec, err)
+}
+
+func flightRollsBack[Tx any](b *txBench[Tx]) {
+	ways := b.ways()
+	delete(ways, "Transact") // it would run now, and has its own case
+	no := &cause{"rolled back"}
+	for way, claim := range ways {
+		first, rival := b.request(b.key(way), "first", long), b.request(b.key(way), "rival", long)
+		f := b.takeOff(first, way)
+		b.rivalInFlight(way, rival, claim)
+		if err := f.land(no); !errors.Is(err, no) {
+			b.failf("the error of the body came back as %v", err)
+		}
+		rec, err := claim(b, rival)
+		b.must(way+" after the rollback", err)
+		b.wantRunning(rec, rival, 1)
+		b.wantEffects(way, 0)
+	}
+}
+
+func flightAnotherKey[Tx any](b *txBench[Tx]) {
+	if !b.h.SeesInFlight {
+		return // some databases have one writer at a time
+	}
+	f := b.takeOff(b.request(b.key("1"), "first", long), "first")
+	r := b.request(b.key("2"), "second", long)
+	recs, err := b.txStores[1].Transact(b, []once.Request{r}, b.completing("second", r.Owner))
+	if b.must("Transact of another key", err); len(recs) != 1 {
+		b.failf("Transact of one request returned %d records", len(recs))
+	}
+	b.wantRunning(recs[0], r, 1)
+	b.wantEffects("second", 1)
+	b.wantEffects("first", 0)
+	b.must("the Transact in flight", f.land(nil))
+	b.wantEffects("first", 1)
+}

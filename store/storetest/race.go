@@ -1,0 +1,167 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/effectively-once/once"
+)
+
+func raceRules() []rule {
+	return []rule{
+		{"race/claim", "Of any number of claims at once, from any number of processes, exactly one takes the key.", raceClaim},
+		{"race/takeover", "Of any number of takeovers at once, one succeeds, and it is one attempt.", raceTakeover},
+		{"race/reclaim", "Of any number of claims at once of a released key, one takes it.", raceReclaim},
+		{"race/anew", "Of any number of claims at once of a forgotten key, one takes it.", raceAnew},
+		{"race/attempts", "No attempt number is given out twice while the key is known.", raceAttempts},
+		{"race/settle", "Of any number of different settlements of one hold at once, one is applied.", raceSettle},
+		{"race/late", "Of a late completion and a takeover at once, one succeeds and the other learns of it.", raceLate},
+	}
+}
+
+const rivals = 64
+
+func raceClaim(b *bench) {
+	b.oneOwner(b.key("1"), 0, 1)
+}
+
+func raceTakeover(b *bench) {
+	h := b.lapse(b.key("1"), "old")
+	b.oneOwner(h.Key, h.Attempt, h.Attempt+1)
+}
+
+func raceReclaim(b *bench) {
+	h := b.own(b.key("1"), "old", long)
+	b.settle(ending(h, once.Absent))
+	b.oneOwner(h.Key, 0, h.Attempt+1)
+}
+
+func raceAnew(b *bench) {
+	k := b.doneFor("1", short, 2*short)
+	b.vanish(k)
+	b.oneOwner(k, 0, 1)
+}
+
+// oneOwner lets many rivals claim at once.
+func (b *bench) oneOwner(k once.Key, take, want int64) {
+	recs := make([]once.Record, rivals)
+	b.together(rivals, func(i int) {
+		r := b.request(k, fmt.Sprint(i), long)
+		r.Attempt = take
+		b.persist("Claim", func() (err error) {
+			recs[i], err = b.spread(i).Claim(b, r)
+			return err
+		})
+	})
+	owner := b.wantStatus(k, once.Running)
+	if owner.Attempt != want {
+		b.failf("%d claims at once made attempt %d of what must be attempt %d", rivals, owner.Attempt, want)
+	}
+	winners := 0
+	for i, rec := range recs {
+		if rec.Status == once.Running && rec.Owner == b.token(fmt.Sprint(i)) {
+			winners++
+		}
+		seenInFlight := rec.Owner == [16]byte{} && rec.LeaseLeft == 0
+		if rec.Status != once.Running || !seenInFlight && (rec.Owner != owner.Owner || rec.Attempt != want) {
+			b.failf("%d claims at once made %s the owner, and one of them was told %s", rivals, show(owner), show(rec))
+		}
+	}
+	if winners != 1 {
+		b.failf("%d of %d claims at once were told that the key is theirs", winners, rivals)
+	}
+}
+
+func raceAttempts(b *bench) {
+	const workers, claims = 8, 6
+	k := b.key("1")
+	var mu sync.Mutex
+	given := make(map[int64]int)
+	b.together(workers, func(i int) {
+		for n := range claims {
+			r := b.request(k, fmt.Sprint(i, n), long)
+			b.until("a key that is released again and again is free", func() bool {
+				rec, err := b.spread(i).Claim(b, r)
+				return err == nil && rec.Owner == r.Owner
+			})
+			rec, err := b.spread(i).Claim(b, r)
+			if err != nil || rec.Owner != r.Owner {
+				b.failf("a claim that was given is gone: %s, %v", show(rec), err)
+			}
+			mu.Lock()
+			given[rec.Attempt]++
+			mu.Unlock()
+			b.persist("Settle", func() error { return b.spread(i).Settle(b, ending(holdOf(rec), once.Absent)) })
+		}
+	})
+	for attempt := range int64(workers * claims) {
+		if n := given[attempt+1]; n != 1 {
+			b.failf("attempt %d was given out %d times, all in all %v", attempt+1, n, given)
+		}
+	}
+}
+
+func raceSettle(b *bench) {
+	h := b.own(b.key("1"), "me", long)
+	applied := make([]bool, rivals/4)
+	sets := make([]once.Settlement, len(applied))
+	b.together(len(applied), func(i int) {
+		sets[i] = done(h)
+		sets[i].Outcome.Body = []byte(fmt.Sprint("answer ", i))
+		b.persist("Settle", func() error {
+			err := b.spread(i).Settle(b, sets[i])
+			applied[i] = err == nil
+			if errors.Is(err, once.ErrLeaseLost) {
+				return nil
+			}
+			return err
+		})
+	})
+	rec, winners := b.wantStatus(h.Key, once.Done), 0
+	for i, ok := range applied {
+		if ok {
+			winners++
+			if !sameOutcome(rec.Outcome, sets[i].Outcome) {
+				b.failf("the settlement as %q was applied, and the record is %s", sets[i].Outcome.Body, show(rec))
+			}
+		}
+	}
+	if winners != 1 {
+		b.failf("%d of %d different settlements at once were applied", winners, len(applied))
+	}
+}
+
+func raceLate(b *bench) {
+	for i := range 16 {
+		h := b.own(b.key(fmt.Sprint(i)), "old", long)
+		b.settle(ending(h, once.Unknown))
+		var late error
+		var taken once.Record
+		b.together(2, func(who int) {
+			if who == i%2 {
+				b.persist("Settle", func() error {
+					if late = b.spread(1).Settle(b, done(h)); errors.Is(late, once.ErrLeaseLost) {
+						return nil
+					}
+					return late
+				})
+				return
+			}
+			r := b.request(h.Key, "new", long)
+			r.Attempt = h.Attempt
+			b.persist("Claim", func() (err error) {
+				taken, err = b.spread(2).Claim(b, r)
+				return err
+			})
+		})
+		took := taken.Status == once.Running && taken.Owner == b.token("new")
+		if took == (late == nil) {
+			b.failf("a late completion (%v) and a takeover (%s) were both told the same", late, show(taken))
+		}
+		rec := b.get(h.Key)
+		if took && rec.Status != once.Running || !took && rec.Status != once.Done {
+			b.failf("taken over: %v; completed: %v; and the record is %s", took, late == nil, show(rec))
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package storetest
+
+import (
+	"github.com/effectively-once/once"
+)
+
+func retentionRules() []rule {
+	return []rule{
+		{"retention/outcome", "When KeepOutcome has passed the key is Expired: known, and without its outcome, whether Forget ran or not.", retentionOutcome},
+		{"retention/key", "When KeepKey has passed the key is new: Get is the zero Record, and a claim starts at 1, whether Forget ran or not.", retentionKey},
+		{"retention/count", "The count of a released key is kept for KeepKey, and then starts anew.", retentionCount},
+		{"retention/ends-with-a-claim", "A claim ends the retention of what was before it: a Running record is never forgotten.", retentionEndsWithAClaim},
+	}
+}
+
+func retentionOutcome(b *bench) {
+	k := b.key("1")
+	set := done(b.own(k, "me", long))
+	set.KeepOutcome = short
+	b.settle(set)
+	check := func(when string) {
+		rec := b.wantStatus(k, once.Expired)
+		if rec.Key != k || rec.Attempt != 1 || rec.Owner != set.Owner || !sameOutcome(rec.Outcome, once.Outcome{}) {
+			b.failf("%s the expired record is %s", when, show(rec))
+		}
+	}
+	b.become(k, once.Expired)
+	check("before Forget")
+	b.forgetAll()
+	check("after Forget")
+	b.stands(k)
+}
+
+func retentionKey(b *bench) {
+	for _, forget := range []bool{false, true} {
+		for name, status := range map[string]once.Status{"released": once.Absent, "done": once.Done} {
+			k := b.key(name)
+			if forget {
+				k = b.key(name + " and forgotten")
+			}
+			set := done(b.own(k, "first", long))
+			set.Status, set.KeepOutcome, set.KeepKey = status, short, 2*short
+			b.settle(set)
+			b.vanish(k)
+			if forget {
+				b.forgetAll()
+			}
+			if rec := b.get(k); !isZero(rec) {
+				b.failf("a key past its KeepKey is %s", show(rec))
+			}
+			r := b.request(k, "second", long)
+			b.wantRunning(b.claim(r), r, 1)
+			rec := b.get(k)
+			b.wantRunning(rec, r, 1)
+			if rec.Reason != "" || !sameOutcome(rec.Outcome, once.Outcome{}) {
+				b.failf("a key that is new has %s", show(rec))
+			}
+		}
+	}
+}
+
+func retentionCount(b *bench) {
+	k := b.key("1")
+	b.settle(ending(b.own(k, "first", long), once.Absent))
+	b.forgetAll()
+	set := ending(b.own(k, "second", long), once.Absent)
+	if set.Attempt != 2 {
+		b.failf("the second attempt is number %d: the count of a released key was lost", set.Attempt)
+	}
+	set.KeepKey = short
+	b.settle(set)
+	b.vanish(k)
+	if h := b.own(k, "third", long); h.Attempt != 1 {
+		b.failf("a forgotten key starts at %d", h.Attempt)
+	}
+}
+
+// A key is released for a short time and claimed again within it, or after it: then that time passes.
+func retentionEndsWithAClaim(b *bench) {
+	k := b.key("1")
+	release := ending(b.own(k, "first", long), once.Absent)
+	release.KeepKey = 4 * short
+	b.settle(release)
+	r := b.request(k, "second", long)
+	b.claim(r)
+	later := ending(b.own(b.key("later"), "me", long), once.Absent)
+	later.KeepKey = release.KeepKey
+	b.settle(later)
+	b.vanish(later.Key)
+	before := b.wantStatus(k, once.Running)
+	b.forgetAll()
+	b.unchanged("the end of a retention that a claim had ended", before, b.get(k))
+	b.settle(done(holdOf(before)))
+}

@@ -1,0 +1,275 @@
+package storetest
+
+import (
+	"fmt"
+
+	"github.com/effectively-once/once"
+)
+
+func settleRules() []rule {
+	return []rule{
+		{"settle/done", "Done keeps the outcome, the owner, the attempt, the fingerprint and the age.", settleDone},
+		{"settle/released", "Absent frees the key at once; the attempt stays counted, and the reason is kept.", settleReleased},
+		{"settle/unknown", "Unknown ends the lease now: LeaseLeft is negative, since when.", settleUnknown},
+		{"settle/parked", "Parked keeps the hold and says why.", settleParked},
+		{"settle/stale", "A settlement is applied only if the Hold is current; anything else is ErrLeaseLost and changes nothing.", settleStale},
+		{"settle/never-seen", "A settlement of a key that nobody holds is ErrLeaseLost and changes nothing.", settleNeverSeen},
+		{"settle/after-takeover", "A former holder is refused, and its successor is not.", settleAfterTakeover},
+		{"settle/after-reclaim", "A former holder is refused although its key is free again or claimed anew.", settleAfterReclaim},
+		{"settle/late", "A late settlement is accepted from Running (lapsed), Unknown and Parked while the Hold is current.", settleLate},
+		{"settle/done-is-final", "Done is final: another settlement is ErrLeaseLost, and so is Done with another outcome.", settleDoneIsFinal},
+		{"settle/parked-stays", "Parked does not go back to Unknown.", settleParkedStays},
+		{"settle/released-is-ended", "An attempt that was released is not settled in another way.", settleReleasedIsEnded},
+		{"settle/repeated", "Repeating a settlement that was applied is nil.", settleRepeated},
+		{"settle/no-such-end", "An attempt ends as Done, Parked, Unknown or Absent, and as nothing else.", settleNoSuchEnd},
+	}
+}
+
+func settleDone(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	running := b.get(k)
+	b.settle(done(h))
+	rec := b.wantStatus(k, once.Done)
+	b.ended(rec, running, done(h))
+	if rec.Owner != h.Owner || rec.LeaseLeft != 0 || !sameOutcome(rec.Outcome, done(h).Outcome) {
+		b.failf("after Done the record is %s", show(rec))
+	}
+}
+
+// ended checks what an end of any kind leaves of the record and what it takes from the settlement.
+func (b *bench) ended(rec, running once.Record, set once.Settlement) {
+	switch {
+	case rec.Key != running.Key || rec.Attempt != running.Attempt:
+		b.failf("%v left attempt %d of %+q as %s of %+q", set.Status, running.Attempt, running.Key, show(rec), rec.Key)
+	case string(rec.Fingerprint) != string(running.Fingerprint):
+		b.failf("%v changed the fingerprint from %q to %q", set.Status, running.Fingerprint, rec.Fingerprint)
+	case !rec.Created.Equal(running.Created):
+		b.failf("%v changed the time of the first claim from %v to %v", set.Status, running.Created, rec.Created)
+	case rec.Reason != set.Reason:
+		b.failf("%v was settled because %q, and the record says %q", set.Status, set.Reason, rec.Reason)
+	case set.Status != once.Done && !sameOutcome(rec.Outcome, once.Outcome{}):
+		b.failf("%v has an outcome: %s", set.Status, show(rec))
+	}
+}
+
+func settleReleased(b *bench) {
+	k := b.key("1")
+	set := ending(b.own(k, "me", long), once.Absent)
+	set.Outcome = done(set.Hold).Outcome // not for this end
+	b.settle(set)
+	rec := b.wantStatus(k, once.Absent)
+	if rec.Key != k || rec.Attempt != 1 || rec.Owner != [16]byte{} || rec.LeaseLeft != 0 || rec.Reason != set.Reason {
+		b.failf("after a release the record of %+q is %s of %+q", k, show(rec), rec.Key)
+	}
+	if !sameOutcome(rec.Outcome, once.Outcome{}) {
+		b.failf("after a release there is an outcome: %s", show(rec))
+	}
+}
+
+func settleUnknown(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	running := b.get(k)
+	set := ending(h, once.Unknown)
+	set.Outcome = done(h).Outcome
+	b.settle(set)
+	rec := b.wantStatus(k, once.Unknown)
+	b.ended(rec, running, set)
+	if rec.Owner != h.Owner || rec.LeaseLeft >= 0 || rec.LeaseLeft < -long/2 {
+		b.failf("after Unknown the record is %s", show(rec))
+	}
+}
+
+func settleParked(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	running := b.get(k)
+	set := ending(h, once.Parked)
+	set.Outcome = done(h).Outcome
+	b.settle(set)
+	rec := b.wantStatus(k, once.Parked)
+	b.ended(rec, running, set)
+	if rec.Owner != h.Owner {
+		b.failf("after Parked the record is %s", show(rec))
+	}
+}
+
+// standings are all the ways in which a key that was claimed can stand, by how to get there.
+func (b *bench) standings(prefix string) map[string]once.Hold {
+	holds := map[string]once.Hold{
+		"running": b.own(b.key(prefix+"running"), "me", long),
+		"lapsed":  b.lapse(b.key(prefix+"lapsed"), "me"),
+	}
+	for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked, "released": once.Absent} {
+		holds[name] = b.own(b.key(prefix+name), "me", long)
+		b.settle(ending(holds[name], status))
+	}
+	holds["done"] = b.own(b.key(prefix+"done"), "me", long)
+	b.settle(done(holds["done"]))
+	expired := done(b.own(b.key(prefix+"expired"), "me", long))
+	expired.KeepOutcome = short
+	b.settle(expired)
+	b.become(expired.Key, once.Expired)
+	holds["expired"] = expired.Hold
+	return holds
+}
+
+var ends = []once.Status{once.Absent, once.Unknown, once.Parked, once.Done}
+
+func settleStale(b *bench) {
+	for name, current := range b.standings("") {
+		for wrong, h := range b.stale(current) {
+			for _, status := range ends {
+				b.refused(fmt.Sprintf("Settle of a key that is %s as %v with %s", name, status, wrong), current.Key, func() error {
+					return b.store.Settle(b, ending(h, status))
+				})
+			}
+		}
+	}
+}
+
+// stale are holds that differ from the current one in one respect.
+func (b *bench) stale(h once.Hold) map[string]once.Hold {
+	token, next, before, nobody := h, h, h, h
+	token.Owner = b.token("somebody else")
+	next.Attempt++
+	before.Attempt--
+	nobody.Owner = [16]byte{}
+	return map[string]once.Hold{"another token": token, "a later attempt": next, "an earlier attempt": before, "no token": nobody}
+}
+
+func settleNeverSeen(b *bench) {
+	k := b.key("never")
+	for name, h := range map[string]once.Hold{
+		"a hold":       {Key: k, Owner: b.token("me"), Attempt: 1},
+		"an empty one": {Key: k},
+	} {
+		for _, status := range ends {
+			b.wantErr(fmt.Sprintf("Settle as %v with %s", status, name), b.store.Settle(b, ending(h, status)), once.ErrLeaseLost)
+			if rec := b.get(k); !isZero(rec) {
+				b.failf("it left %s behind", show(rec))
+			}
+		}
+	}
+}
+
+func settleAfterTakeover(b *bench) {
+	k := b.key("1")
+	old := b.lapse(k, "old")
+	r := b.request(k, "new", long)
+	r.Attempt = old.Attempt
+	current := holdOf(b.claim(r))
+	for _, status := range ends {
+		b.refused(fmt.Sprintf("Settle of the former holder as %v", status), k, func() error {
+			return b.store.Settle(b, ending(old, status))
+		})
+	}
+	b.refused("Extend of the former holder", k, func() error { return b.store.Extend(b, old, 2*long) })
+	b.settle(done(current))
+}
+
+func settleAfterReclaim(b *bench) {
+	k := b.key("1")
+	old := b.own(k, "old", long)
+	release := ending(old, once.Absent)
+	release.KeepKey = short
+	b.settle(release)
+	b.vanish(k)
+	b.wantErr("Settle of a key that is forgotten", b.store.Settle(b, done(old)), once.ErrLeaseLost)
+	if rec := b.get(k); !isZero(rec) {
+		b.failf("it left %s behind", show(rec))
+	}
+	anew := b.own(k, "new", long)
+	if anew.Attempt != old.Attempt {
+		b.failf("a forgotten key starts anew at %d, it is at %d", old.Attempt, anew.Attempt)
+	}
+	for _, status := range ends {
+		b.refused("Settle of the holder before the key was forgotten", k, func() error {
+			return b.store.Settle(b, ending(old, status))
+		})
+	}
+	b.refused("Extend of the holder before the key was forgotten", k, func() error { return b.store.Extend(b, old, 2*long) })
+}
+
+func settleLate(b *bench) {
+	for _, status := range []once.Status{once.Done, once.Absent, once.Parked} {
+		holds := b.standings(status.String() + "-from-")
+		for _, from := range []string{"lapsed", "unknown", "parked"} {
+			set := ending(holds[from], status)
+			if status == once.Done {
+				set = done(holds[from])
+			}
+			b.must(fmt.Sprintf("a late settlement as %v from %s", status, from), b.store.Settle(b, set))
+			rec := b.wantStatus(set.Key, status)
+			if !sameOutcome(rec.Outcome, set.Outcome) || rec.Attempt != 1 || rec.Reason != set.Reason {
+				b.failf("settled late as %v, the record is %s", status, show(rec))
+			}
+		}
+	}
+}
+
+func settleDoneIsFinal(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	b.settle(done(h))
+	for _, status := range []once.Status{once.Absent, once.Unknown, once.Parked} {
+		b.refused(fmt.Sprintf("Settle of a done key as %v", status), k, func() error { return b.store.Settle(b, ending(h, status)) })
+	}
+	for name, change := range map[string]func(*once.Outcome){
+		"body":     func(o *once.Outcome) { o.Body = append(o.Body, 0) },
+		"no body":  func(o *once.Outcome) { o.Body = nil },
+		"type":     func(o *once.Outcome) { o.ContentType = "text/X-answer" },
+		"rejected": func(o *once.Outcome) { o.Rejected = true },
+		"omitted":  func(o *once.Outcome) { o.Omitted = true },
+		"sum":      func(o *once.Outcome) { o.Sum++ },
+	} {
+		set := done(h)
+		change(&set.Outcome)
+		b.refused("Settle with an outcome that differs in its "+name, k, func() error { return b.store.Settle(b, set) })
+	}
+}
+
+func settleParkedStays(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	b.settle(ending(h, once.Parked))
+	b.refused("Settle of a parked key as Unknown", k, func() error { return b.store.Settle(b, ending(h, once.Unknown)) })
+}
+
+func settleReleasedIsEnded(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	b.settle(ending(h, once.Absent))
+	for _, status := range []once.Status{once.Done, once.Unknown, once.Parked} {
+		b.refused(fmt.Sprintf("Settle of a released attempt as %v", status), k, func() error { return b.store.Settle(b, ending(h, status)) })
+	}
+}
+
+func settleRepeated(b *bench) {
+	for _, status := range ends {
+		set := done(b.own(b.key(status.String()), "me", long))
+		set.Status = status
+		b.settle(set)
+		before := b.get(set.Key)
+		for i := range b.stores {
+			b.must(fmt.Sprintf("Settle as %v, repeated", status), b.spread(i).Settle(b, set))
+			after := b.wantStatus(set.Key, status)
+			if after.Attempt != before.Attempt || after.Owner != before.Owner || !sameOutcome(before.Outcome, after.Outcome) {
+				b.failf("a settlement repeated made %s of %s", show(after), show(before))
+			}
+		}
+	}
+}
+
+func settleNoSuchEnd(b *bench) {
+	k := b.key("1")
+	h := b.own(k, "me", long)
+	before := b.get(k)
+	for _, status := range []once.Status{once.Running, once.Expired, -1, 99} {
+		if err := b.store.Settle(b, ending(h, status)); err == nil {
+			b.failf("an attempt was settled as %v", status)
+		}
+		b.unchanged("a settlement that makes no sense", before, b.get(k))
+	}
+}

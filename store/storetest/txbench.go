@@ -1,0 +1,200 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// txBench is a bench with transactions.
+type txBench[Tx any] struct {
+	*bench
+	txStores []once.TxStore[Tx] // the same stores
+	txStore  once.TxStore[Tx]
+	h        TxHarness[Tx]
+}
+
+type txFixture[Tx any] struct {
+	fixture
+	stores  []once.TxStore[Tx]
+	harness TxHarness[Tx]
+}
+
+type txRule[Tx any] struct {
+	name, rule string
+	check      func(*txBench[Tx])
+}
+
+func transactionCases[Tx any](f txFixture[Tx]) []Case {
+	var cases []Case
+	for _, group := range [][]txRule[Tx]{transactRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()} {
+		for _, r := range group {
+			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
+				return inCase(ctx, f.patience, func(b *bench) {
+					b.stores, b.store = f.fixture.stores, f.fixture.stores[0]
+					r.check(&txBench[Tx]{bench: b, txStores: f.stores, txStore: f.stores[0], h: f.harness})
+				})
+			}})
+		}
+	}
+	return cases
+}
+
+func (b *txBench[Tx]) txSpread(i int) once.TxStore[Tx] { return b.txStores[i%len(b.txStores)] }
+
+// name is the name of an effect that no other case has.
+func (b *txBench[Tx]) name(effect string) string { return b.run + "-" + effect }
+
+// effect writes a row. It returns its error, since a body hands it on.
+func (b *txBench[Tx]) effect(tx Tx, effect string) error { return b.h.Effect(b, tx, b.name(effect)) }
+
+func (b *txBench[Tx]) wantEffects(effect string, want int) {
+	n, err := b.h.Count(b, b.name(effect))
+	b.must("Count", err)
+	if n != want {
+		b.failf("%d rows of %q are committed, want %d", n, effect, want)
+	}
+}
+
+type body[Tx any] = func(Tx, []once.Record) ([]once.Settlement, error)
+
+// completing is a body that writes a row and ends each claim that is the caller's as done.
+func (b *txBench[Tx]) completing(effect string, owner [16]byte) body[Tx] {
+	return func(tx Tx, recs []once.Record) (sets []once.Settlement, err error) {
+		for _, rec := range recs {
+			if rec.Status == once.Running && rec.Owner == owner {
+				sets = append(sets, done(holdOf(rec)))
+			}
+		}
+		return sets, b.effect(tx, effect)
+	}
+}
+
+// neverRuns is a body that must not be called.
+func (b *txBench[Tx]) neverRuns(Tx, []once.Record) ([]once.Settlement, error) {
+	return nil, errRan
+}
+
+var errRan = errors.New("the body was called, and none of the claims was the caller's")
+
+// transact is a Transact that must succeed.
+func (b *txBench[Tx]) transact(r once.Request, do body[Tx]) once.Record {
+	recs, err := b.txStore.Transact(b, []once.Request{r}, do)
+	b.must("Transact", err)
+	if len(recs) != 1 {
+		b.failf("Transact of one request returned %d records", len(recs))
+	}
+	return recs[0]
+}
+
+// inTx runs a transaction of the caller's own and ends it.
+func (b *txBench[Tx]) inTx(commit bool, do func(Tx)) {
+	tx, err := b.h.Begin(b)
+	b.must("Begin", err)
+	ended := false
+	defer func() {
+		if !ended {
+			_ = b.h.Rollback(context.WithoutCancel(b), tx)
+		}
+	}()
+	do(tx)
+	ended = true
+	if commit {
+		b.must("Commit", b.h.Commit(b, tx))
+	} else {
+		b.must("Rollback", b.h.Rollback(b, tx))
+	}
+}
+
+// claimTx is a claim of one key within a transaction of the caller's own.
+func (b *txBench[Tx]) claimTx(tx Tx, r once.Request) once.Record {
+	recs, err := b.txStore.ClaimTx(b, tx, []once.Request{r})
+	b.must("ClaimTx", err)
+	if len(recs) != 1 {
+		b.failf("ClaimTx of one request returned %d records", len(recs))
+	}
+	return recs[0]
+}
+
+// flight is a Transact that another goroutine holds open.
+type flight struct {
+	decide chan error
+	ended  chan error
+}
+
+// takeOff begins a transaction that claims r and writes a row, and returns when that is done.
+func (b *txBench[Tx]) takeOff(r once.Request, effect string) *flight {
+	f, up := &flight{make(chan error, 1), make(chan error, 1)}, make(chan struct{})
+	go func() {
+		_, err := b.txStore.Transact(b, []once.Request{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+			if err := b.effect(tx, effect); err != nil {
+				return nil, err
+			}
+			close(up)
+			select {
+			case err := <-f.decide:
+				return []once.Settlement{done(holdOf(recs[0]))}, err
+			case <-b.Done(): // the case has failed
+				return nil, b.Err()
+			}
+		})
+		f.ended <- err
+	}()
+	select {
+	case <-up:
+	case err := <-f.ended:
+		b.failf("a Transact that must succeed ended with %v", err)
+	}
+	return f
+}
+
+// land ends the transaction: it commits if err is nil.
+func (f *flight) land(err error) error {
+	f.decide <- err
+	return <-f.ended
+}
+
+// inFlightWait is how long a claim that meets a transaction in flight is let wait for it.
+const inFlightWait = time.Second
+
+// meets checks what a claim is told that meets a transaction in flight.
+func (b *txBench[Tx]) meets(doing string, r once.Request, rec once.Record, err error) {
+	switch {
+	case err == nil && (rec.Status != once.Running || rec.LeaseLeft != 0 || rec.Owner == r.Owner):
+		b.failf("%s that meets a transaction in flight returned %s, want Running with LeaseLeft 0", doing, show(rec))
+	case errors.Is(err, errRan):
+		b.failf("%s that meets a transaction in flight: %v", doing, err)
+	case err != nil && b.h.SeesInFlight:
+		b.failf("%s that meets a transaction in flight returned the error %v, want Running with LeaseLeft 0", doing, err)
+	}
+}
+
+func (b *txBench[Tx]) ways() map[string]func(context.Context, once.Request) (once.Record, error) {
+	one := func(recs []once.Record, err error) (once.Record, error) {
+		if err == nil && len(recs) != 1 {
+			err = fmt.Errorf("one request was answered with %d records", len(recs))
+		}
+		if err != nil {
+			return once.Record{}, err
+		}
+		return recs[0], nil
+	}
+	other := b.txStores[1]
+	return map[string]func(context.Context, once.Request) (once.Record, error){
+		"Claim": other.Claim,
+		"Transact": func(ctx context.Context, r once.Request) (once.Record, error) {
+			return one(other.Transact(ctx, []once.Request{r}, b.neverRuns))
+		},
+		"ClaimTx": func(ctx context.Context, r once.Request) (once.Record, error) {
+			tx, err := b.h.Begin(ctx)
+			if err != nil {
+				return once.Record{}, err
+			}
+			defer func() { _ = b.h.Rollback(context.WithoutCancel(ctx), tx) }() // it may be broken by now
+			return one(other.ClaimTx(ctx, tx, []once.Request{r}))
+		},
+	}
+}
