@@ -1,0 +1,95 @@
+package sqlschema
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+)
+
+// Failure is what an error of a driver means for a transaction.
+type Failure int
+
+const (
+	Other       Failure = iota
+	Conflict            // the database wants the whole transaction again
+	LockTimeout         // so it does, after waiting for another transaction
+	Duplicate           // the row of an INSERT is there; MySQL only
+	Constraint          // the data are refused
+	Aborted             // an earlier statement failed, and nothing can be committed; PostgreSQL only
+)
+
+var (
+	mysqlFailures = map[int64]Failure{1062: Duplicate, 1205: LockTimeout, 1213: Conflict,
+		1020: Conflict} // MariaDB: the row is newer than the snapshot
+
+	sqliteFailures = map[int64]Failure{5: Conflict, 6: Conflict, 19: Constraint} // busy, locked, constraint
+)
+
+// Failure tells errors apart by what drivers have in common, so that none is imported: those of PostgreSQL
+// have a method SQLState, those of MySQL a field Number, those of SQLite a Code.
+func (d Dialect) Failure(err error) Failure {
+	switch d {
+	case PostgreSQL:
+		var coded interface{ SQLState() string }
+		if !errors.As(err, &coded) {
+			return Other
+		}
+		return postgresFailure(coded.SQLState())
+	case MySQL:
+		return mysqlFailures[number(err, "mysql", "Number")]
+	default:
+		return sqliteFailures[number(err, "sqlite", "Code")&0xff] // the rest of it says more about the same
+	}
+}
+
+func postgresFailure(state string) Failure {
+	switch {
+	case state == "25P02":
+		return Aborted
+	case state == "55P03":
+		return LockTimeout
+	case strings.HasPrefix(state, "40") && state != "40003": // which says that nobody knows
+		return Conflict
+	case strings.HasPrefix(state, "23"):
+		return Constraint
+	}
+	return Other
+}
+
+// number is the number of the first error in a tree that is of a package with such a name and has one; else 0.
+func number(err error, origin, field string) int64 {
+	if err == nil {
+		return 0
+	}
+	if n := numberOf(err, origin, field); n != 0 {
+		return n
+	}
+	switch tree := err.(type) {
+	case interface{ Unwrap() error }:
+		return number(tree.Unwrap(), origin, field)
+	case interface{ Unwrap() []error }:
+		for _, branch := range tree.Unwrap() {
+			if n := number(branch, origin, field); n != 0 {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+func numberOf(err error, origin, field string) int64 {
+	v := reflect.Indirect(reflect.ValueOf(err))
+	if v.Kind() != reflect.Struct || !strings.Contains(v.Type().PkgPath(), origin) {
+		return 0
+	}
+	if coded, ok := err.(interface{ Code() int }); ok {
+		return int64(coded.Code())
+	}
+	switch f := v.FieldByName(field); {
+	case f.CanInt():
+		return f.Int()
+	case f.CanUint():
+		return int64(f.Uint())
+	}
+	return 0
+}

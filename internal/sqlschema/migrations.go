@@ -1,0 +1,138 @@
+package sqlschema
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Migration leads from the version before to its own.
+type Migration struct {
+	Version    int
+	Compatible int // the oldest version that a build may know to work with this one
+	Name       string
+	SQL        []string // what it changes
+	Row        string   // how it is recorded: the last statement
+
+	// Applied is a query that yields a number other than 0 if SQL was applied already, although Row was not:
+	// where changes of the schema cannot be rolled back and SQL cannot be repeated. Empty elsewhere.
+	Applied string
+}
+
+// Migrations are all that this build knows, the oldest first. They are never changed, only added to.
+func (n Names) Migrations() []Migration {
+	tables := Migration{Version: 1, Compatible: 1, Name: "tables", SQL: []string{n.fill(recordTable), n.fill(versionTable)}}
+	indexes := Migration{Version: 2, Compatible: 1, Name: "indexes", SQL: []string{n.fill(dueIndex), n.fill(operationIndex)}}
+	if n.dialect == MySQL {
+		indexes.SQL = []string{n.fill(mysqlIndexes)}
+		indexes.Applied = n.fill(mysqlIndexed)
+	}
+	return []Migration{n.withRow(tables), n.withRow(indexes)}
+}
+
+func (n Names) withRow(m Migration) Migration {
+	m.Row = fmt.Sprintf("INSERT INTO %s (version, compatible, name, applied) VALUES (%d, %d, '%s', %s)",
+		n.Versions(), m.Version, m.Compatible, m.Name, n.Now())
+	return m
+}
+
+// Latest is the version that this build knows and needs.
+func (n Names) Latest() int {
+	all := n.Migrations()
+	return all[len(all)-1].Version
+}
+
+// Print returns the SQL that leads from a version, 0 for none, to the latest one: for people who apply it by hand.
+func (n Names) Print(from int) string {
+	begin, end := "BEGIN;\n", "COMMIT;\n"
+	if n.dialect == MySQL { // where CREATE and ALTER commit by themselves
+		begin, end = "", ""
+	}
+	var b strings.Builder
+	b.WriteString(begin)
+	if create := n.createSchema(); create != "" && from <= 0 {
+		b.WriteString(strings.Replace(create, "SCHEMA", "SCHEMA IF NOT EXISTS", 1) + ";\n")
+	}
+	for _, m := range n.Migrations() {
+		if m.Version <= from {
+			continue
+		}
+		fmt.Fprintf(&b, "\n-- version %d: %s\n", m.Version, m.Name)
+		for _, statement := range append(m.SQL, m.Row) {
+			b.WriteString(statement + ";\n")
+		}
+	}
+	b.WriteString(end)
+	return b.String()
+}
+
+// createSchema is empty where there is none to create.
+func (n Names) createSchema() string {
+	if n.dialect != PostgreSQL || n.schema == "" {
+		return ""
+	}
+	return "CREATE SCHEMA " + n.quote(n.schema)
+}
+
+// fill puts the names and types of the dialect into a statement that is written once for all of them.
+func (n Names) fill(statement string) string {
+	types := map[Dialect][]string{
+		PostgreSQL: {"{uuid}", "uuid", "{part}", `text COLLATE "C"`, "{text}", "text", "{bytes}", "bytea",
+			"{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, `"key"`},
+		MySQL: {"{uuid}", "binary(16)", "{part}", "varbinary(255)", "{text}", "blob", "{bytes}", "longblob",
+			"{big}", "bigint", "{small}", "smallint", "{unless}", "IF NOT EXISTS ", "{options}", " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", `"key"`, "`key`"},
+		SQLite: {"{uuid}", "blob", "{part}", "text", "{text}", "text", "{bytes}", "blob",
+			"{big}", "integer", "{small}", "integer", "{unless}", "", "{options}", "", `"key"`, `"key"`},
+	}[n.dialect]
+	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"),
+		"{operation}", n.quote(n.prefix + "record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
+	return strings.NewReplacer(append(names, types...)...).Replace(statement)
+}
+
+// database is the MySQL database of the tables, as SQL.
+func (n Names) database() string {
+	if n.schema == "" {
+		return "DATABASE()"
+	}
+	return "'" + n.schema + "'"
+}
+
+// recordTable compares texts by their bytes, whatever the database's collation is: keys are exact, and an update of
+// the operating system's collations cannot damage the index on them.
+const recordTable = `CREATE TABLE {unless}{record} (
+	"key" {uuid} NOT NULL PRIMARY KEY,
+	scope {part} NOT NULL,
+	operation {part} NOT NULL,
+	id {part} NOT NULL,
+	status {small} NOT NULL,
+	attempt {big} NOT NULL,
+	owner {uuid},
+	lease_until {big},
+	fingerprint {bytes},
+	outcome {bytes},
+	content_type {part} NOT NULL DEFAULT '',
+	flags {small} NOT NULL DEFAULT 0,
+	sum {big} NOT NULL DEFAULT 0,
+	outcome_until {big},
+	key_until {big},
+	due {big},
+	reason {text},
+	created {big} NOT NULL,
+	updated {big} NOT NULL
+){options}`
+
+const versionTable = `CREATE TABLE {unless}{schema} (
+	version {big} NOT NULL PRIMARY KEY,
+	compatible {big} NOT NULL,
+	name {part} NOT NULL,
+	applied {big} NOT NULL
+){options}`
+
+// No index is on status: it would cost every completion its update in place.
+const (
+	dueIndex       = `CREATE INDEX {due} ON {record} (due) WHERE due IS NOT NULL`
+	operationIndex = `CREATE INDEX {operation} ON {record} (operation, "key")`
+
+	mysqlIndexes = `ALTER TABLE {record} ADD INDEX {due} (due), ADD INDEX {operation} (operation, "key")`
+	mysqlIndexed = `SELECT count(*) FROM information_schema.statistics
+WHERE table_schema = {database} AND table_name = '{prefix}record' AND index_name = '{prefix}record_due'`
+)

@@ -1,0 +1,194 @@
+package sqlschema
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/effectively-once/once/internal/name"
+)
+
+// Statements are the SQL of a store behind database/sql. They are written once, in what the dialects have in common.
+type Statements struct {
+	Insert, Take                   Statement // Take what is free, where Insert found a row; in PostgreSQL, Insert does both
+	Get, GetLocked, Extend, Settle Statement
+	Forget, Expire                 Statement
+
+	text *strings.Replacer
+	pg   bool
+}
+
+// Statement is SQL as a driver takes it, and its parameters in their order.
+type Statement struct {
+	Text  string
+	names []string
+}
+
+// Params are the values of parameters by their names. One that is missing is NULL.
+type Params map[string]any
+
+// Args are the values in the order of the statement.
+func (st Statement) Args(p Params) []any {
+	args := make([]any, len(st.names))
+	for i, name := range st.names {
+		args[i] = p[name]
+	}
+	return args
+}
+
+// UUID is an id as drivers take it.
+func (n Names) UUID(id [16]byte) any {
+	if n.dialect == PostgreSQL {
+		return name.Format(id)
+	}
+	return id[:]
+}
+
+// Statements are made once for a store: making them costs more than running one.
+func (n Names) Statements() *Statements {
+	st := &Statements{text: n.texts(), pg: n.dialect == PostgreSQL}
+	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
+	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
+	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
+	switch n.dialect {
+	case PostgreSQL:
+		st.Insert = st.compile(claimPostgreSQL)
+	case SQLite:
+		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
+	case MySQL:
+		st.GetLocked = st.compile(getSQL + " LOCK IN SHARE MODE") // REPEATABLE READ shows an old snapshot otherwise
+		st.Forget, st.Expire = st.compile(forgetMySQL), st.compile(expireMySQL)
+	}
+	return st
+}
+
+// List selects a page of records, without the bodies of outcomes, that have one of these statuses; none: any.
+func (st *Statements) List(operation, after bool, statuses []int) Statement {
+	text := strings.Replace(getSQL, `r."key" = @key`, "{known}", 1)
+	text = strings.Replace(text, "{columns}", strings.Replace(columnsSQL, "THEN r.outcome", "THEN NULL", 1), 1)
+	if operation {
+		text += " AND r.operation = @operation"
+	}
+	if after {
+		text += ` AND r."key" > @after`
+	}
+	if len(statuses) > 0 {
+		numbers := make([]string, len(statuses))
+		for i, status := range statuses {
+			numbers[i] = strconv.Itoa(status)
+		}
+		text += " AND ({status}) IN (" + strings.Join(numbers, ", ") + ")"
+	}
+	return st.compile(text + ` ORDER BY r."key" LIMIT @limit`)
+}
+
+// texts are what names in braces stand for.
+func (n Names) texts() *strings.Replacer {
+	texts := []string{"{table}", n.Table(), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
+		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL, "{clock}", n.Now()}
+	switch n.dialect {
+	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
+		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
+		texts = append(texts, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
+			"{due}", clock+", due AS ({rows})", "{locked}", " FOR UPDATE SKIP LOCKED")
+	case MySQL:
+		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{locked}", " FOR UPDATE SKIP LOCKED", `"key"`, "`key`")
+	case SQLite:
+		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{due}", "WITH due AS ({rows})", "{locked}", "")
+	}
+	return strings.NewReplacer(texts...)
+}
+
+const deepest = 4 // how far names in braces stand for texts that have others
+
+var parameter = regexp.MustCompile(`@\w+`)
+
+// types of parameters are written out for PostgreSQL, so that it makes no difference whether the server or the driver
+// decides on them. All others are bigint.
+var types = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "scope": "text", "operation": "text",
+	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint"}
+
+// compile fills in what is in braces, and puts the dialect's placeholders in place of @names.
+func (st *Statements) compile(text string) (out Statement) {
+	for range deepest {
+		text = st.text.Replace(text)
+	}
+	numbered := map[string]string{}
+	out.Text = parameter.ReplaceAllStringFunc(text, func(at string) string {
+		name := at[1:]
+		if known := numbered[name]; known != "" {
+			return known
+		}
+		out.names = append(out.names, name)
+		if !st.pg {
+			return "?"
+		}
+		kind := types[name]
+		if kind == "" {
+			kind = "bigint"
+		}
+		numbered[name] = "$" + strconv.Itoa(len(out.names)) + "::" + kind
+		return numbered[name]
+	})
+	return out
+}
+
+const (
+	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5 ELSE r.status END`
+
+	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
+
+	// freeSQL leaves a row alone that has the key of others: it is damaged, which is noticed at reading.
+	freeSQL = `(r.scope = @scope AND r.operation = @operation AND r.id = @id AND (r.status = 0 OR NOT {known} OR
+	(r.status = 2 OR r.status = 1 AND r.lease_until <= {now}) AND r.attempt = @attempt AND r.owner <> @owner))`
+
+	// columnsSQL does not send an outcome that has expired.
+	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
+	COALESCE(r.lease_until - {now}, 0), {now} - r.created, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
+	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated`
+
+	getSQL = `{with} SELECT {columns} FROM {table} AS r WHERE r."key" = @key`
+
+	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
+VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now})`
+
+	// claimedSQL is in an order that MySQL needs, where an assignment shows in those behind it.
+	claimedSQL = `status = 1, attempt = CASE WHEN {known} THEN r.attempt + 1 ELSE 1 END,
+	created = CASE WHEN {known} THEN r.created ELSE {now} END, owner = @owner, lease_until = {now} + @lease,
+	fingerprint = @fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
+	outcome_until = NULL, key_until = NULL, due = NULL, reason = NULL, updated = {now}`
+
+	takeSQL = `UPDATE {table} AS r SET {claimed} WHERE r."key" = @key AND {free}`
+
+	// claimPostgreSQL returns the row that is the caller's now, or what stands in its way: in one round trip,
+	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
+	// finds it shut has met a transaction in flight, which is answered with an attempt 0 instead of waiting.
+	// No row at all: another claim was committed after the snapshot of this statement was taken.
+	claimPostgreSQL = `{with}, seen AS (SELECT r.*, {free} AS free FROM {table} AS r WHERE r."key" = @key),
+gate AS (SELECT pg_try_advisory_xact_lock(@lock) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
+mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
+	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now} FROM gate WHERE open
+	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
+SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
+UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0 FROM gate WHERE NOT open`
+
+	// extendSQL reads PostgreSQL's clock when it has the row: a lease that lapses while it waits stays lapsed.
+	extendSQL = `UPDATE {table} SET lease_until = {clock} + @lease, updated = {clock}
+WHERE "key" = @key AND owner = @owner AND attempt = @attempt AND status = 1 AND lease_until > {clock}`
+
+	settleSQL = `{with} UPDATE {table} AS r SET status = @status, lease_until = CASE WHEN @status = 2 THEN {now} END,
+	outcome = @body, content_type = @type, flags = @flags, sum = @sum, outcome_until = {now} + @keepOutcome,
+	key_until = {now} + @keepKey, due = {now} + @due, reason = @reason, updated = {now}
+WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND @status = 2)`
+
+	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.
+	dueSQL = `SELECT d."key" AS k FROM {table} AS d WHERE d.due <= {now} ORDER BY d.due LIMIT @limit{locked}`
+
+	forgetSQL = `{due} DELETE FROM {table} WHERE "key" IN (SELECT k FROM due) AND key_until <= {now}`
+	expireSQL = `{due} UPDATE {table} SET outcome = NULL, due = key_until WHERE "key" IN (SELECT k FROM due) AND due <= {now}`
+
+	// MySQL would go through the whole table for an IN, or without these hints, and wait at rows that are locked.
+	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now}`
+	expireMySQL = `UPDATE ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k
+SET r.outcome = NULL, r.due = r.key_until WHERE r.due <= {now}`
+)

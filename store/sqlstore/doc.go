@@ -1,0 +1,58 @@
+// Package sqlstore remembers keys in a database behind database/sql: SQLite, PostgreSQL, MySQL or MariaDB. The record
+// of a key commits with the rows of its work. It imports no driver, and works with any that keeps to database/sql.
+//
+// # Promise
+//
+// It keeps every rule of [once.TxStore] and [once.Lister], as long as it talks to one writable primary that loses
+// no commit: never give it a replica. Time is the database's clock; the time zone of a session changes nothing.
+// The tables come from [Store.Migrate], or from the SQL that [Schema] prints. After that, a role that may only
+// SELECT, INSERT, UPDATE and DELETE is enough. The tables are those of store/pgstore, so both can be used at once.
+//
+// # A claim that meets a transaction in flight on its key
+//
+//   - PostgreSQL: it sees the transaction's lock and returns Running with LeaseLeft 0 at once. Extend, Settle and a
+//     store that names the same tables in another way (Schema set, or left to the search_path) wait, up to ctx.
+//   - MySQL, MariaDB: the claim waits for the transaction. In Transact at most for Request.Wait, or 250 ms where that is
+//     longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
+//     the other transaction has ended. Elsewhere at most for ctx, whose end costs the connection, or
+//     innodb_lock_wait_timeout, which is 50 seconds if it was not set.
+//   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written: for as long
+//     as the connection's busy_timeout says. After that it is [once.ErrConflict].
+//
+// # PostgreSQL
+//
+// Version 12 or newer, in UTF8. pgx and lib/pq were tried. Nothing is kept in a session, so PgBouncer's
+// transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or simple_protocol.
+// Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails ends the
+// transaction: a handler that passes the error over gets it back when its claim is settled.
+//
+// # MySQL and MariaDB
+//
+// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB. The settings parseTime, loc and clientFoundRows are free; autocommit
+// must be on, as it is by default. A deadlock (error 1213) ends the transaction without a word. In Transact, a handler that
+// passes such an error over commits nothing: what it goes on to write is rolled back, with [once.ErrLeaseLost].
+// In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the like
+// commit on their own: they are not supported in a handler.
+//
+// # SQLite
+//
+// Version 3.35 or newer. Open the file like this with modernc.org/sqlite, or with the same settings of another driver:
+//
+//	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
+//
+// Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has
+// read before it claims can fail as busy without waiting. Without synchronous(FULL), a power cut may undo commits.
+// The clock is this machine's, in milliseconds, and nothing hides its steps. One connection is enough
+// (SetMaxOpenConns(1)), and it is needed for a database in memory. After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM,
+// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself: a handler must return such an error. If it
+// writes on, the call fails with [once.ErrLeaseLost], but these later writes may be committed.
+//
+// # Everywhere
+//
+// A handler must not call Commit or Rollback on the *sql.Tx of [once.DoTx]. That is noticed, and an error,
+// but what was committed stands and the key stays claimed. Statements sent through the *sql.DB are not part
+// of the transaction; with one connection they wait for ever.
+//
+// The compatibility of this package is that of package once. A build works with the tables of any newer one that says so,
+// and refuses others.
+package sqlstore

@@ -1,0 +1,194 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/sqlschema"
+)
+
+// Dialect is the SQL that a database speaks.
+type Dialect int
+
+const (
+	PostgreSQL = Dialect(sqlschema.PostgreSQL)
+	MySQL      = Dialect(sqlschema.MySQL) // and MariaDB
+	SQLite     = Dialect(sqlschema.SQLite)
+)
+
+// Options are the options of a [Store]. The zero value works.
+type Options struct {
+	once.Options
+	Schema string // of the tables: a PostgreSQL schema, a MySQL database; default: the connection's own
+	Prefix string // of the names of tables and indexes; letters, digits and underscores; default "once_"
+}
+
+// Store is a store in an SQL database.
+type Store struct {
+	db      *sql.DB
+	dialect sqlschema.Dialect
+	options *once.Options
+	names   sqlschema.Names
+	sql     *sqlschema.Statements
+	invalid error
+	checked atomic.Bool // the tables were found to be right
+}
+
+var (
+	_ once.TxStore[*sql.Tx] = (*Store)(nil)
+	_ once.Lister           = (*Store)(nil)
+)
+
+// New returns a store that uses db, which stays the caller's to close. A nil Options means the defaults.
+// What is wrong with the arguments is what every method returns, as [once.ErrInvalid].
+func New(db *sql.DB, d Dialect, o *Options) *Store {
+	if o == nil {
+		o = new(Options)
+	}
+	s := &Store{db: db, dialect: sqlschema.Dialect(d), options: o.Ready()}
+	s.names, s.invalid = names(d, o)
+	if db == nil {
+		s.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
+	}
+	if s.invalid == nil {
+		s.sql = s.names.Statements()
+	}
+	return s
+}
+
+func names(d Dialect, o *Options) (sqlschema.Names, error) {
+	n, err := sqlschema.For(sqlschema.Dialect(d), o.Schema, o.Prefix)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", once.ErrInvalid, err)
+	}
+	return n, err
+}
+
+// Options returns the options that the store was made with, and what its users share.
+func (s *Store) Options() *once.Options { return s.options }
+
+// Schema returns the SQL that [Store.Migrate] would run on tables of the version from, 0 for none: for those
+// whose databases are changed by hand. Only names that New would refuse are an error.
+func Schema(d Dialect, o *Options, from int) (string, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	n, err := names(d, o)
+	if err != nil {
+		return "", err
+	}
+	return n.Print(from), nil
+}
+
+const migrateTime = time.Minute
+
+// Migrate makes the tables, or leads them to the version that this build needs; where they are right, it changes
+// nothing. Any number of processes may call it at once, for example at their start. It may be interrupted
+// and repeated. [once.ErrInvalid]: the tables are of a newer build that this one cannot work with.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.invalid != nil {
+		return s.invalid
+	}
+	ctx, cancel := context.WithTimeout(ctx, migrateTime)
+	defer cancel()
+	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
+	for {
+		err := s.fail(s.migrate(ctx))
+		if !errors.Is(err, once.ErrConflict) || backoff.Sleep(ctx, pause.Next()) != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) migrate(ctx context.Context) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = s.names.Migrate(ctx, executor{conn})
+	if err != nil && s.dialect != sqlschema.SQLite { // whose connection may be the whole database
+		discard(conn)
+	}
+	return err
+}
+
+// ready checks the tables at the first use, through the connection at hand: it may be the only one.
+func (s *Store) ready(ctx context.Context, q querier) error {
+	if s.invalid != nil || s.checked.Load() {
+		return s.invalid
+	}
+	if err := s.names.Check(ctx, executor{q}); err != nil {
+		return s.fail(err)
+	}
+	s.checked.Store(true)
+	return nil
+}
+
+// Get returns the record of a key as it is now.
+func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return once.Record{}, err
+	}
+	r, err := s.get(ctx, s.db, s.sql.Get, k)
+	return r.record(), err
+}
+
+// get is the zero row for a key that was never seen, or is forgotten.
+func (s *Store) get(ctx context.Context, q querier, st sqlschema.Statement, k once.Key) (row, error) {
+	rows, err := s.rows(ctx, q, st, sqlschema.Params{"key": s.names.UUID(k.UUID())})
+	if err != nil || len(rows) == 0 {
+		return row{}, err
+	}
+	return rows[0], nil
+}
+
+// querier is a *sql.DB, a *sql.Conn or a *sql.Tx.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// executor is a querier as package sqlschema takes it.
+type executor struct{ querier }
+
+func (x executor) Exec(ctx context.Context, statement string) error {
+	_, err := x.ExecContext(ctx, statement)
+	return err
+}
+
+func (x executor) Number(ctx context.Context, query string) (n int64, err error) {
+	err = x.QueryRowContext(ctx, query).Scan(&n)
+	return n, err
+}
+
+func (s *Store) exec(ctx context.Context, q querier, st sqlschema.Statement, p sqlschema.Params) (changed int64, err error) {
+	result, err := q.ExecContext(ctx, st.Text, st.Args(p)...)
+	if err != nil {
+		return 0, s.fail(err)
+	}
+	return result.RowsAffected()
+}
+
+func (s *Store) rows(ctx context.Context, q querier, st sqlschema.Statement, p sqlschema.Params) (found []row, err error) {
+	rows, err := q.QueryContext(ctx, st.Text, st.Args(p)...)
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r, err := readRow(rows)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, r)
+	}
+	return found, s.fail(rows.Err())
+}
