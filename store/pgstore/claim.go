@@ -1,0 +1,72 @@
+package pgstore
+
+import (
+	"context"
+
+	"github.com/effectively-once/once"
+	"github.com/jackc/pgx/v5"
+)
+
+// Claim takes a free key, or returns what stands in the way, in one round trip. It never waits for another
+// transaction: one that is in flight on the key is answered with Running and LeaseLeft 0.
+func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return once.Record{}, err
+	}
+	recs, err := s.claims(ctx, s.pool, new(pgx.Batch), []once.Request{r})
+	if err != nil {
+		return once.Record{}, err
+	}
+	return recs[0], nil
+}
+
+// ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. One that is REPEATABLE READ
+// or SERIALIZABLE does not see what was committed after its snapshot: where that decides a claim, PostgreSQL
+// fails the transaction and the error is [once.ErrConflict].
+func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.Request) ([]once.Record, error) {
+	if err := s.readyTx(ctx, tx); err != nil {
+		return nil, err
+	}
+	return s.claims(ctx, tx, new(pgx.Batch), rs)
+}
+
+const claimTries = 4
+
+// claims sends what is in b and all claims in one round trip. A claim that neither took its key nor saw what holds it
+// is sent again: it has lost a race, and the next snapshot shows the winner.
+func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.Request) ([]once.Record, error) {
+	recs := make([]once.Record, len(rs))
+	for range claimTries {
+		for i, r := range rs {
+			if recs[i].Status == once.Absent {
+				s.queueClaim(b, r, &recs[i])
+			}
+		}
+		if b.Len() == 0 {
+			return recs, nil
+		}
+		if err := q.SendBatch(ctx, b).Close(); err != nil {
+			return nil, explain(err)
+		}
+		b = new(pgx.Batch)
+	}
+	for i, r := range rs {
+		if recs[i].Status == once.Absent { // a rival that keeps moving is one that is running
+			recs[i] = once.Record{Key: r.Key, Status: once.Running}
+		}
+	}
+	return recs, nil
+}
+
+func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
+	key := r.Key.UUID()
+	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key),
+	).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, readRecord)
+		if err == nil && len(found) > 0 {
+			*into = found[0]
+		}
+		return err
+	})
+}

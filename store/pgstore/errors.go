@@ -1,0 +1,74 @@
+package pgstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+)
+
+func sqlState(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return ""
+}
+
+// explain puts what the caller of a store has to know in front of an error.
+func explain(err error) error {
+	var refused sqlschema.Refusal
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
+	case errors.Is(err, puddle.ErrClosedPool):
+		return fmt.Errorf("%w: %w", once.ErrClosed, err)
+	case sqlState(err) == "25P02":
+		return fmt.Errorf("once: "+passedOver+": %w", err)
+	}
+	return conflict(err)
+}
+
+const passedOver = "a statement of this transaction failed and its error was passed over, so nothing of it can be " +
+	"committed: return that error, or put the statement into a nested transaction"
+
+// conflict marks an error after which PostgreSQL wants the whole transaction again.
+func conflict(err error) error {
+	switch sqlState(err) {
+	case "40001", "40P01", "55P03": // serialization failure, deadlock, lock not available
+		if !errors.Is(err, once.ErrConflict) {
+			return fmt.Errorf("%w: %w", once.ErrConflict, err)
+		}
+	}
+	return err
+}
+
+// settleFailed explains an error of a settlement that was sent together with COMMIT. Only an ERROR from the
+// server is proof that it has skipped the COMMIT; what ends the connection may have come after it.
+func settleFailed(err error) error {
+	var pe *pgconn.PgError
+	switch {
+	case !errors.As(err, &pe) || pe.Severity != "ERROR" && pe.SeverityUnlocalized != "ERROR":
+		return unknown(err)
+	case pe.Code == "22012": // see mustSettleSQL
+		return fmt.Errorf("%w: a claim of this transaction is no longer its own: rolled back", once.ErrLeaseLost)
+	}
+	return explain(err)
+}
+
+// commitFailed explains an error of COMMIT. Whether the driver thinks that nothing was sent is not asked.
+func commitFailed(err error) error {
+	switch state := sqlState(err); {
+	case strings.HasPrefix(state, "40") && state != "40003": // which says that nobody knows
+		return fmt.Errorf("%w: %w", once.ErrConflict, err)
+	case strings.HasPrefix(state, "23"):
+		return fmt.Errorf("once: the commit was refused: %w", err)
+	}
+	return unknown(err)
+}
+
+func unknown(err error) error { return fmt.Errorf("%w: the commit was sent: %w", once.ErrUnknown, err) }

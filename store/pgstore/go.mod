@@ -1,0 +1,18 @@
+module github.com/effectively-once/once/store/pgstore
+
+go 1.24.0
+
+require (
+	github.com/effectively-once/once v0.0.0
+	github.com/jackc/pgx/v5 v5.8.0
+	github.com/jackc/puddle/v2 v2.2.2
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/sync v0.17.0 // indirect
+	golang.org/x/text v0.29.0 // indirect
+)
+
+replace github.com/effectively-once/once => ../..

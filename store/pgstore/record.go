@@ -1,0 +1,64 @@
+package pgstore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+const (
+	flagRejected = 1 << iota
+	flagOmitted
+)
+
+func flagsOf(out once.Outcome) (flags int16) {
+	if out.Rejected {
+		flags |= flagRejected
+	}
+	if out.Omitted {
+		flags |= flagOmitted
+	}
+	return flags
+}
+
+// uuid is an id in a form that every exec mode can send.
+func uuid(id [16]byte) string { return name.Format(id) }
+
+// readRecord reads the columns of columnsSQL.
+func readRecord(row pgx.CollectableRow) (rec once.Record, err error) {
+	var key, owner pgtype.UUID
+	var status, flags int
+	var left, age, sum, created, updated int64
+	var out once.Outcome
+	if err := row.Scan(&key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner, &left, &age,
+		&rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated); err != nil {
+		return rec, err
+	}
+	rec.Status = once.Status(status)
+	rec.LeaseLeft, rec.Age = time.Duration(left)*time.Microsecond, time.Duration(age)*time.Microsecond
+	rec.Created, rec.Updated = time.UnixMicro(created), time.UnixMicro(updated)
+	if rec.Status != once.Absent {
+		rec.Owner = owner.Bytes
+	}
+	if rec.Status == once.Done {
+		out.Rejected, out.Omitted, out.Sum = flags&flagRejected != 0, flags&flagOmitted != 0, uint32(sum)
+		rec.Outcome = out
+	}
+	return rec, check(rec, key.Bytes)
+}
+
+// check refuses a row that no store has written: its key is the digest of its parts.
+func check(rec once.Record, key [16]byte) error {
+	if rec.Key.UUID() != key {
+		return fmt.Errorf("%w: the row with the key %s has the parts of another: %q, %q, %q", once.ErrCorrupt,
+			uuid(key), rec.Key.Scope, rec.Key.Operation, rec.Key.ID)
+	}
+	if rec.Status < once.Absent || rec.Status > once.Expired {
+		return fmt.Errorf("%w: the row with the key %s has the status %d", once.ErrCorrupt, uuid(key), int(rec.Status))
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func names(o *Options) (sqlschema.Names, error) {
+	n, err := sqlschema.For(sqlschema.PostgreSQL, o.Schema, o.Prefix)
+	return n, explain(err)
+}
+
+// Schema returns the SQL that [Store.Migrate] would run on tables of the version from, 0 for none: for those
+// whose databases are changed by hand. Only names that New would refuse are an error.
+func Schema(o *Options, from int) (string, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	n, err := names(o)
+	if err != nil {
+		return "", err
+	}
+	return n.Print(from), nil
+}
+
+// Migrate makes the tables, or leads them to the version that this build needs, in one transaction; where they are
+// right, it changes nothing. Any number of processes may call it at once, for example at their start.
+// [once.ErrInvalid]: the tables are of a newer build that this one cannot work with.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.invalid != nil {
+		return s.invalid
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	defer conn.Release() // closes one that is still in the transaction
+	return explain(s.names.Migrate(ctx, executor{conn}))
+}
+
+// ready checks the tables at the first use, by way of what is at hand: it may be the only connection.
+func (s *Store) ready(ctx context.Context, q querier) error {
+	if s.invalid != nil || s.checked.Load() {
+		return s.invalid
+	}
+	err := s.names.Check(ctx, executor{q})
+	s.checked.Store(err == nil)
+	return explain(err)
+}
+
+func (s *Store) readyTx(ctx context.Context, tx pgx.Tx) error {
+	if tx == nil && s.invalid == nil {
+		return fmt.Errorf("%w: the transaction is nil", once.ErrInvalid)
+	}
+	return s.ready(ctx, tx)
+}
+
+// querier is a pool, a connection or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// executor is a querier as package sqlschema takes it.
+type executor struct{ querier }
+
+func (x executor) Exec(ctx context.Context, statement string) error {
+	_, err := x.querier.Exec(ctx, statement)
+	return err
+}
+
+func (x executor) Number(ctx context.Context, query string) (n int64, err error) {
+	err = x.QueryRow(ctx, query).Scan(&n)
+	return n, err
+}

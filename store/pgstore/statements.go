@@ -1,0 +1,119 @@
+package pgstore
+
+import (
+	"strings"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+)
+
+// statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
+// each of pgx's exec modes, whether the server or the client decides on types.
+type statements struct {
+	claim, extend, settle, mustSettle, get, list, forget string
+}
+
+func newStatements(n sqlschema.Names) statements {
+	fill := strings.NewReplacer("{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{free}", freeSQL,
+		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL)
+	text := func(sql string) string { return fill.Replace(fill.Replace(fill.Replace(sql))) }
+	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
+	return statements{
+		claim:      text(claimSQL),
+		extend:     text(extendSQL),
+		settle:     text(settleSQL),
+		mustSettle: text(mustSettleSQL),
+		get:        text(getSQL),
+		list:       text(strings.Replace(listSQL, "{columns}", withoutBody, 1)),
+		forget:     text(forgetSQL),
+	}
+}
+
+const (
+	// clockSQL is volatile and so read once in a statement, after the snapshot was taken: one time for all columns.
+	clockSQL = `clock AS (SELECT {now} AS now)`
+
+	// statusSQL is the status as it is read: what has lapsed or expired is not written anywhere.
+	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= clock.now THEN 2
+	WHEN r.status = 4 AND r.outcome_until <= clock.now THEN 5 ELSE r.status END`
+
+	// bodySQL does not send an outcome that has expired.
+	bodySQL = `CASE WHEN r.outcome_until > clock.now THEN r.outcome END`
+
+	// columnsSQL is a record as readRecord takes it, from r and clock.
+	columnsSQL = `r.key, r.scope, r.operation, r.id, ({status})::int, r.attempt, r.owner,
+	CASE r.status WHEN 1 THEN r.lease_until - clock.now WHEN 2 THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
+	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated`
+
+	// freeSQL says whether the claim of claimSQL may have r.
+	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
+		r.status = 0 OR r.key_until <= (SELECT now FROM clock) OR
+		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock))
+			AND r.attempt = $6::bigint AND r.owner <> $5::uuid)) IS TRUE`
+
+	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
+	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
+	// finds it shut has met a transaction in flight on this key, and answers Running instead of waiting for its row.
+	//
+	// No row at all: the gate was open and the key was not free, so another claim was committed after the snapshot
+	// of this statement was taken. The unique index has noticed, and the update looks at the newest row.
+	claimSQL = `WITH {clock},
+seen AS (SELECT r.*, {free} AS free FROM {table} r WHERE r.key = $1::uuid),
+gate AS (SELECT pg_try_advisory_xact_lock($9::bigint) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
+mine AS (
+	INSERT INTO {table} AS r (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
+	SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, now + $7::bigint, $8::bytea, now, now
+	FROM clock, gate WHERE open
+	ON CONFLICT (key) DO UPDATE SET status = 1, owner = excluded.owner, lease_until = excluded.lease_until,
+		attempt = CASE WHEN r.key_until <= excluded.updated THEN 1 ELSE r.attempt + 1 END,
+		created = CASE WHEN r.key_until <= excluded.updated THEN excluded.created ELSE r.created END,
+		fingerprint = excluded.fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
+		outcome_until = NULL, key_until = NULL, due = NULL, reason = NULL, updated = excluded.updated
+	WHERE {free}
+	RETURNING r.*)
+SELECT {columns} FROM mine r, clock
+UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
+UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now
+	FROM gate, clock WHERE NOT open`
+
+	// extendSQL reads the clock for each version of the row that it meets: a lease that lapses while this waits
+	// for the row stays lapsed.
+	extendSQL = `UPDATE {table} SET lease_until = {now} + $4::bigint, updated = {now}
+WHERE key = $1::uuid AND owner = $2::uuid AND attempt = $3::bigint AND status = 1 AND lease_until > {now}`
+
+	// settlingSQL keeps the owner of a key that it frees: that is how a repeated release is told from a stale one.
+	settlingSQL = `{clock}, changed AS (
+	UPDATE {table} AS r SET status = $4::smallint, lease_until = CASE WHEN $4::smallint = 2 THEN now END,
+		outcome = $5::bytea, content_type = $6::text, flags = $7::smallint, sum = $8::bigint,
+		outcome_until = now + $9::bigint, key_until = now + $10::bigint, due = now + least($9::bigint, $10::bigint),
+		reason = $11::text, updated = now
+	FROM clock WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint
+		AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND $4::smallint = 2) RETURNING 1)`
+
+	// settleSQL counts a settlement that was applied before as well.
+	settleSQL = `WITH {settling} SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM {table} r, clock
+WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.status = $4::smallint
+	AND (r.key_until > clock.now) AND (r.status = 0 OR r.status = 4 AND
+		r.content_type = $6::text AND r.flags = $7::smallint AND r.sum = $8::bigint AND
+		(coalesce(r.outcome, '') = coalesce($5::bytea, '') OR r.outcome_until <= clock.now)))`
+
+	// mustSettleSQL fails, on dividing by zero, if there is no row to settle: then the server skips what was sent
+	// behind it, a COMMIT.
+	mustSettleSQL = `WITH {settling} SELECT 1 / count(*) FROM changed`
+
+	getSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
+WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
+
+	// listSQL pages by key, so that what changes meanwhile moves no record across a page.
+	listSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
+WHERE r.key > $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE AND ($2::text = '' OR r.operation = $2::text)
+	AND ($3::int[] IS NULL OR ({status}) = ANY ($3::int[])) ORDER BY r.key LIMIT $4::bigint`
+
+	// forgetSQL takes no row that another transaction is about to change, a second janitor's among them.
+	// It joins by an array, for which no plan reads the whole table.
+	forgetSQL = `WITH {clock},
+due AS (SELECT key FROM {table} WHERE due <= (SELECT now FROM clock) ORDER BY due LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
+forgotten AS (DELETE FROM {table} WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until <= (SELECT now FROM clock) RETURNING 1),
+expired AS (UPDATE {table} SET outcome = NULL, due = key_until
+	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until > (SELECT now FROM clock) RETURNING 1)
+SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM expired)`
+)

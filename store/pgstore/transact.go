@@ -1,0 +1,126 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/jackc/pgx/v5"
+)
+
+// endTime bounds how long a COMMIT or a ROLLBACK may take, which the caller's context does not.
+const endTime = 10 * time.Second
+
+// Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and
+// so are the settlements and COMMIT. The isolation level is the default of the connection.
+//
+// A transaction in flight on a key is not waited for, whatever the Wait of a Request: the claim returns
+// Running with LeaseLeft 0. Transact returns nil records with an error.
+//
+// A ctx that ends cancels neither the transaction nor its commit. If body gives an ended context to a statement,
+// pgx closes the connection, and nothing is committed.
+func (s *Store) Transact(ctx context.Context, rs []once.Request,
+	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+
+	if err := s.ready(ctx, s.pool); err != nil || len(rs) == 0 {
+		return nil, err
+	}
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer pooled.Release() // closes a connection that could not leave its transaction
+	conn := pooled.Conn()
+	tx, err := newHandle(ctx, conn)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
+	defer tx.end()
+
+	begin := new(pgx.Batch)
+	begin.Queue("begin")
+	recs, err := s.claims(ctx, conn, begin, rs)
+	if err != nil || !anyWon(rs, recs) {
+		return recs, err
+	}
+	sets, err := body(tx, slices.Clone(recs))
+	if err != nil {
+		return nil, conflict(err)
+	}
+	if err := s.commit(ctx, conn, sets); err != nil {
+		return nil, err
+	}
+	return recs, nil
+}
+
+func anyWon(rs []once.Request, recs []once.Record) bool {
+	for i, rec := range recs {
+		if rec.Status == once.Running && rec.Owner == rs[i].Owner {
+			return true
+		}
+	}
+	return false
+}
+
+// commit settles and commits in one round trip. A settlement that has no row to change is an error on the server,
+// which then skips the COMMIT: so nothing is committed by a transaction that is not the one that claimed.
+func (s *Store) commit(ctx context.Context, conn *pgx.Conn, ss []once.Settlement) error {
+	b := new(pgx.Batch)
+	for _, set := range ss {
+		args, err := settleArgs(set)
+		if err != nil {
+			return err
+		}
+		b.Queue(s.sql.mustSettle, args...)
+	}
+	b.Queue("commit")
+	if err := checkOpen(conn); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	replies := conn.SendBatch(ctx, b)
+	defer replies.Close()
+	for range ss {
+		if _, err := replies.Exec(); err != nil {
+			return settleFailed(err)
+		}
+	}
+	tag, err := replies.Exec()
+	switch {
+	case err != nil:
+		return commitFailed(err)
+	case tag.String() != "COMMIT":
+		return fmt.Errorf("once: PostgreSQL answered COMMIT with %s: %s", tag, passedOver)
+	}
+	return nil
+}
+
+// checkOpen looks at what body left behind, before anything is sent.
+func checkOpen(conn *pgx.Conn) error {
+	switch {
+	case conn.IsClosed():
+		return errors.New("once: the connection was lost in the transaction, so nothing was committed")
+	case conn.PgConn().IsBusy():
+		return errors.New("once: rows, a batch or a copy of this transaction are still open, so it was rolled back: " +
+			"close them before returning")
+	case conn.PgConn().TxStatus() == 'I':
+		return errors.New("once: the transaction was ended by a statement in it, and what it did before may be committed: " +
+			"return nil to commit, an error to roll back")
+	}
+	return nil
+}
+
+// rollback ends a transaction that is still open. One that it cannot reach ends with its connection.
+func rollback(ctx context.Context, conn *pgx.Conn) {
+	if conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "rollback")
+}
