@@ -1,0 +1,110 @@
+//go:build linux
+
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// childVar makes this test binary a process that starts servers and then waits to be killed.
+const childVar = "ONCE_SERVER_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // connections are lost here on purpose
+	if how := os.Getenv(childVar); how != "" {
+		if err := child(how); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// child starts servers, prints their process ids, and waits for the end of its input, which does not come.
+func child(how string) error {
+	s, err := Start(context.Background(), Postgres, MariaDB, PgBouncer)
+	if err != nil {
+		return err
+	}
+	if how == "busy" {
+		if err := keepBusy(s.Postgres.DSN()); err != nil {
+			return err
+		}
+	}
+	if how == "paused" {
+		if err := errors.Join(s.Postgres.Pause(), s.MariaDB.Pause(), s.PgBouncer.Pause()); err != nil {
+			return err
+		}
+	}
+	fmt.Println(s.Postgres.process.cmd.Process.Pid, s.MariaDB.process.cmd.Process.Pid, s.PgBouncer.process.cmd.Process.Pid)
+	_, err = os.Stdin.Read(make([]byte, 1))
+	return fmt.Errorf("the input has ended: %v", err)
+}
+
+// keepBusy occupies a backend with work that never looks whether anybody still wants it done.
+func keepBusy(dsn string) error {
+	conn, err := pgx.Connect(context.Background(), dsn)
+	if err != nil {
+		return err
+	}
+	frontend := conn.PgConn().Frontend()
+	frontend.SendQuery(&pgproto3.Query{String: "SELECT sum(n) FROM generate_series(1, 10000000000) n"})
+	return frontend.Flush()
+}
+
+func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
+	for _, how := range []string{"idle", "busy", "paused"} {
+		t.Run(how, func(t *testing.T) {
+			dir := need(t, Postgres, MariaDB, PgBouncer)
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), childVar+"="+how)
+			cmd.Stderr = os.Stderr
+			if _, err := cmd.StdinPipe(); err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(out).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []status
+			for field := range strings.FieldsSeq(line) {
+				pid, err := strconv.Atoi(field)
+				if err != nil {
+					t.Fatalf("the child says %q", line)
+				}
+				all = append(all, members(t, pid)...)
+			}
+
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // it was killed, and says so
+			eventually(t, fmt.Sprintf("all of %v are gone", all), func() bool { return !anyLives(all) })
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 3 {
+				t.Fatalf("the killed process has left %v, %v: want three homes to sweep", left, err)
+			}
+			if err := sweep(dir); err != nil { // privateTemp sees whether it left something
+				t.Fatal(err)
+			}
+		})
+	}
+}

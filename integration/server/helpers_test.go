@@ -1,0 +1,143 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/internal/backoff"
+	_ "github.com/jackc/pgx/v5/stdlib"
+)
+
+// privateTemp makes the test's homes lie in a directory of its own, which must be empty in the end. t.TempDir does
+// not serve: other accounts may not pass it.
+func privateTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "once-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("something was left behind: %v", err)
+			_ = os.RemoveAll(dir)
+		}
+	})
+	return dir
+}
+
+// need skips, or gives the test a place where homes may lie.
+func need(t *testing.T, kinds ...Kind) string {
+	t.Helper()
+	Need(t, kinds...)
+	return privateTemp(t)
+}
+
+// started hands over an instance that was started without an error, and stops it in the end.
+func started(t *testing.T) func(*Instance, error) *Instance {
+	return func(i *Instance, err error) *Instance {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := i.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		return i
+	}
+}
+
+func starter(k Kind) func(context.Context) (*Instance, error) {
+	return map[Kind]func(context.Context) (*Instance, error){Postgres: StartPostgres, MariaDB: StartMariaDB}[k]
+}
+
+// open opens a database by the driver of the instance's kind.
+func open(t *testing.T, i *Instance) *sql.DB {
+	t.Helper()
+	name, dsn := "pgx", i.DSN()
+	switch i.engine.kind() {
+	case MariaDB:
+		name = "mysql"
+	case PgBouncer:
+		dsn += "&default_query_exec_mode=exec"
+	}
+	db, err := sql.Open(name, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// ask runs a query of one row and one column.
+func ask(db *sql.DB) func(string) (string, error) {
+	return func(query string) (answer string, err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err = db.QueryRowContext(ctx, query).Scan(&answer)
+		return answer, err
+	}
+}
+
+// mustAsk is ask for what cannot fail.
+func mustAsk(t *testing.T, db *sql.DB, query string) string {
+	t.Helper()
+	answer, err := ask(db)(query)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return answer
+}
+
+func mustExec(t *testing.T, db interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}, query string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := db.ExecContext(ctx, query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// eventually waits for what happens by itself, soon.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 100 * time.Millisecond}
+	for !holds() {
+		if backoff.Sleep(ctx, pause.Next()) != nil {
+			t.Fatalf("in 15 seconds it did not come true that %s", what)
+		}
+	}
+}
+
+// members are the server's processes, and there must be some.
+func members(t *testing.T, pid int) []status {
+	t.Helper()
+	all, err := family(pid)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("the processes of %d: %v, %v", pid, all, err)
+	}
+	return all
+}
+
+func anyLives(all []status) bool {
+	for _, member := range all {
+		if member.lives() {
+			return true
+		}
+	}
+	return false
+}

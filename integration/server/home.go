@@ -1,0 +1,244 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/effectively-once/once/internal/backoff"
+)
+
+const (
+	homePrefix = "once-server-"
+	newPrefix  = "once-new-" // not yet locked, so not yet under the name that sweep looks for
+	lockName   = "once.lock"
+)
+
+// home is the directory of one instance. The process that started the instance holds its lock; a home whose lock
+// nobody holds was left behind by a process that was killed.
+type home struct {
+	dir  string
+	lock *os.File            // nil: removed
+	as   *syscall.Credential // nil: as ourselves
+}
+
+// newHome creates a directory for the account (for ourselves, unless we are root), after removing abandoned ones.
+func newHome(k Kind, account string) (*home, error) {
+	as, err := credential(account)
+	if err != nil {
+		return nil, err
+	}
+	// Servers print the path that they resolved, and it is compared.
+	parent, err := filepath.EvalSymlinks(os.TempDir())
+	if err != nil {
+		return nil, err
+	}
+	if err := sweep(parent); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(parent, newPrefix)
+	if err != nil {
+		return nil, err
+	}
+	h := &home{dir: dir, as: as}
+	if err := h.furnish(filepath.Join(parent, homePrefix+string(k)+strings.TrimPrefix(filepath.Base(dir), newPrefix))); err != nil {
+		return nil, errors.Join(err, h.remove())
+	}
+	return h, nil
+}
+
+// furnish locks the home before it gives it its final name, so that no sweep can take it for abandoned.
+func (h *home) furnish(final string) error {
+	lock, err := os.OpenFile(filepath.Join(h.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	h.lock = lock
+	if _, err := tryLock(lock); err != nil { // nobody else knows the file
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	if err := os.Rename(h.dir, final); err != nil {
+		return err
+	}
+	h.dir = final
+	if err := h.own(h.dir); err != nil {
+		return err
+	}
+	return h.mkdir("tmp")
+}
+
+// credential is how root becomes the account; nil for everybody else, who stays who he is.
+func credential(account string) (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup(account)
+	if err != nil {
+		return nil, fmt.Errorf("root does not run servers, and the account that its Debian package creates is missing: %w; install the package, or run this as another user", err)
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+func (h *home) path(name string) string { return filepath.Join(h.dir, name) }
+
+func (h *home) own(path string) error {
+	if h.as == nil {
+		return nil
+	}
+	return os.Chown(path, int(h.as.Uid), int(h.as.Gid))
+}
+
+func (h *home) mkdir(name string) error {
+	if err := os.Mkdir(h.path(name), 0o700); err != nil {
+		return err
+	}
+	return h.own(h.path(name))
+}
+
+// write writes a file that only the server reads.
+func (h *home) write(name, text string) error {
+	if err := os.WriteFile(h.path(name), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return h.own(h.path(name))
+}
+
+// launch starts a program as the server's account, with its output in the log and nothing of our environment: PGPORT
+// and its like would change what it does. It gets the signal when we end.
+func (h *home) launch(lifeline syscall.Signal, program string, args ...string) (*process, error) {
+	log, err := os.OpenFile(h.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = h.dir
+	cmd.Env = []string{"HOME=" + h.dir, "TMPDIR=" + h.path("tmp"), "LC_ALL=C.UTF-8", "PATH=" + os.Getenv("PATH") + systemPath}
+	cmd.Stdout, cmd.Stderr = log, log
+	// A session of its own, so that Ctrl-C in a terminal is for us alone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as, Setsid: true, Pdeathsig: lifeline}
+	return launch(cmd)
+}
+
+// run runs a program to its end, like launch.
+func (h *home) run(ctx context.Context, program string, args ...string) error {
+	p, err := h.launch(syscall.SIGKILL, program, args...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("%s: %w", program, ctx.Err()), p.kill())
+	}
+	if !p.cmd.ProcessState.Success() {
+		return fmt.Errorf("%s: %v; the end of its output:\n%s", program, p, h.logTail())
+	}
+	return nil
+}
+
+// logTail is the end of the log, for a person.
+func (h *home) logTail() string {
+	text, err := os.ReadFile(h.path("log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-2000):])
+}
+
+// remove removes the directory. It may be called again.
+func (h *home) remove() error {
+	err := removeAll(h.dir)
+	if h.lock != nil {
+		err = errors.Join(err, h.lock.Close())
+		h.lock = nil
+	}
+	return err
+}
+
+// sweep removes the homes in the directory that nobody holds.
+func sweep(parent string) error {
+	dirs, err := filepath.Glob(filepath.Join(parent, homePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := removeAbandoned(dir); err != nil {
+			return fmt.Errorf("remove what a killed run left behind: %w; remove %s by hand", err, dir)
+		}
+	}
+	return nil
+}
+
+func removeAbandoned(dir string) error {
+	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil // not a home, just being removed, or somebody else's
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if free, err := tryLock(lock); err != nil || !free {
+		return err
+	}
+	return removeAll(dir)
+}
+
+// removeAll is os.RemoveAll for a home. Its server may need a moment to notice its parent's death, and writes until
+// then. The lock goes last: without it the rest would not be known as a home.
+func removeAll(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	pause := backoff.Backoff{First: 20 * time.Millisecond, Limit: 200 * time.Millisecond}
+	for {
+		err := removeContents(dir)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if !errors.Is(err, syscall.ENOTEMPTY) || backoff.Sleep(ctx, pause.Next()) != nil {
+			return err
+		}
+	}
+}
+
+func removeContents(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if entry.Name() != lockName {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return err
+}
+
+// tryLock reports whether the file's lock is ours now. The end of the process gives it back.
+func tryLock(f *os.File) (bool, error) {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}

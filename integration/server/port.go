@@ -1,0 +1,35 @@
+//go:build linux
+
+package server
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+var errPortTaken = errors.New("the port was taken by another process")
+
+// Ports are picked below those that the kernel hands out by itself, or an outgoing connection of anybody could take
+// the port of a server between its Kill and its Restart.
+const firstPort, lastPort = 15000, 32000
+
+func freePort() (int, error) {
+	for range 100 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if !portTaken(port) {
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port found on 127.0.0.1")
+}
+
+func portTaken(port int) bool {
+	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return true
+	}
+	_ = l.Close()
+	return false
+}

@@ -1,0 +1,103 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// postgresSettings go into the configuration file rather than on the command line, so that a test can change them
+// with ALTER SYSTEM. fsync is on by default; it is written down because everything rests on it.
+const postgresSettings = `
+listen_addresses = '127.0.0.1'
+unix_socket_directories = '%s'
+fsync = on
+synchronous_commit = on
+wal_level = logical
+max_connections = 200
+max_prepared_transactions = 10
+max_wal_senders = 10
+max_replication_slots = 10
+shared_buffers = 64MB
+`
+
+type postgres struct {
+	bin      string
+	password string
+}
+
+func newPostgres() (*postgres, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	return &postgres{bin: bin, password: rand.Text()}, nil
+}
+
+func (*postgres) kind() Kind { return Postgres }
+
+func (*postgres) account() string { return "postgres" }
+
+func (e *postgres) prepare(ctx context.Context, h *home) error {
+	if err := h.write("password", e.password); err != nil {
+		return err
+	}
+	// The passwords go in clear text, over loopback only: that costs no rounds of hashing per connection.
+	// No sync of the empty cluster: it is made anew if the machine stops.
+	err := h.run(ctx, filepath.Join(e.bin, "initdb"), "--pgdata="+e.dataDir(h), "--username=postgres",
+		"--auth=password", "--pwfile="+h.path("password"), "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+	if err != nil {
+		return err
+	}
+	return e.configure(h)
+}
+
+func (e *postgres) configure(h *home) error {
+	f, err := os.OpenFile(filepath.Join(e.dataDir(h), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = fmt.Fprintf(f, postgresSettings, strings.ReplaceAll(h.dir, "'", "''"))
+	return err
+}
+
+// launch lets the server end by SIGQUIT when we die: it then takes its children with it, which by SIGKILL it would
+// leave to find out for themselves.
+func (e *postgres) launch(h *home, port int) (*process, error) {
+	return h.launch(syscall.SIGQUIT, filepath.Join(e.bin, "postgres"), "-D", e.dataDir(h), "-p", strconv.Itoa(port))
+}
+
+func (*postgres) shutdown(p *process) error { return p.cmd.Process.Signal(syscall.SIGINT) } // "fast"
+
+func (e *postgres) dsn(port int) string { return postgresURL(e.password, port) }
+
+func postgresURL(password string, port int) string {
+	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", password, port)
+}
+
+func (*postgres) dataDir(h *home) string { return h.path("data") }
+
+func (*postgres) askDataDir(ctx context.Context, dsn string) (string, error) {
+	return askPostgres(ctx, dsn)
+}
+
+func askPostgres(ctx context.Context, dsn string) (dir string, err error) {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	// The simple protocol prepares nothing, which PgBouncer would not stand.
+	err = conn.QueryRow(ctx, "SHOW data_directory", pgx.QueryExecModeSimpleProtocol).Scan(&dir)
+	return dir, err
+}

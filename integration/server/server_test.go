@@ -1,0 +1,378 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
+	need(t, Postgres, MariaDB, PgBouncer)
+	s, err := Start(t.Context(), Postgres, MariaDB, PgBouncer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, variable := range s.Env() {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	if testenv.Postgres(t) != s.Postgres.DSN() || testenv.MariaDB(t) != s.MariaDB.DSN() || testenv.PgBouncer(t) != s.PgBouncer.DSN() {
+		t.Errorf("the environment names other servers: %q", s.Env())
+	}
+	if os.Getenv(testenv.RequireVar) != "1" {
+		t.Errorf("all servers run, but %s is not set", testenv.RequireVar)
+	}
+	postgres, pooled, maria := open(t, s.Postgres), open(t, s.PgBouncer), open(t, s.MariaDB)
+	testenv.CheckPostgres(t, ask(postgres))
+	testenv.CheckPostgres(t, ask(pooled))
+	testenv.CheckMariaDB(t, ask(maria))
+
+	for query, want := range map[string]string{
+		"SHOW fsync": "on", "SHOW synchronous_commit": "on", "SHOW full_page_writes": "on", "SHOW wal_level": "logical",
+		"SHOW max_connections": "200", "SHOW max_prepared_transactions": "10", "SHOW server_encoding": "UTF8",
+	} {
+		if got := mustAsk(t, postgres, query); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	for query, want := range map[string]string{
+		"SELECT @@innodb_flush_log_at_trx_commit": "1", "SELECT @@sync_binlog": "1", "SELECT @@innodb_doublewrite": "1",
+		"SELECT @@skip_name_resolve": "1", "SELECT @@character_set_server": "utf8mb4", "SELECT DATABASE()": "once",
+	} {
+		if got := mustAsk(t, maria, query); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	for _, i := range []*Instance{s.Postgres, s.PgBouncer, s.MariaDB} {
+		mustBePrivate(t, i)
+	}
+	mustPoolTransactions(t, s.PgBouncer)
+}
+
+// mustBePrivate: on loopback only, not as root, and with a password.
+func mustBePrivate(t *testing.T, i *Instance) {
+	t.Helper()
+	k := i.engine.kind()
+	for _, local := range listeners(t, i.port) {
+		if local != "0100007F" { // 127.0.0.1 as /proc writes it on a little-endian machine
+			t.Errorf("%s listens on %s", k, local)
+		}
+	}
+	for _, member := range members(t, i.process.cmd.Process.Pid) {
+		info, err := os.Stat(fmt.Sprintf("/proc/%d", member.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Sys().(*syscall.Stat_t).Uid == 0 {
+			t.Errorf("process %d of %s runs as root", member.pid, k)
+		}
+	}
+	if _, err := i.engine.askDataDir(t.Context(), guess(i)); err == nil {
+		t.Errorf("%s lets in who does not know the password", k)
+	}
+}
+
+// guess is the DSN of somebody who knows the port and the first account that one tries.
+func guess(i *Instance) string {
+	if i.engine.kind() == MariaDB {
+		return fmt.Sprintf("root@tcp(%s)/", i.Addr())
+	}
+	return postgresURL("postgres", i.port)
+}
+
+func listeners(t *testing.T, port int) (addresses []string) {
+	t.Helper()
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			address, hex, _ := strings.Cut(fields[1], ":")
+			if fields[3] == "0A" && hex == fmt.Sprintf("%04X", port) {
+				addresses = append(addresses, address)
+			}
+		}
+	}
+	if len(addresses) == 0 {
+		t.Errorf("nobody listens on port %d: the test reads the wrong place", port)
+	}
+	return addresses
+}
+
+// mustPoolTransactions: two transactions of one client may meet different servers, so what is set for a session on
+// one connection is seen on another that got the same server.
+func mustPoolTransactions(t *testing.T, i *Instance) {
+	t.Helper()
+	first, second := open(t, i), open(t, i)
+	if a, b := mustAsk(t, first, "SELECT pg_backend_pid()"), mustAsk(t, second, "SELECT pg_backend_pid()"); a != b {
+		t.Errorf("two idle clients hold servers %s and %s of their own: that is not transaction mode", a, b)
+	}
+}
+
+func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
+	for _, k := range []Kind{Postgres, MariaDB} {
+		t.Run(string(k), func(t *testing.T) {
+			need(t, k)
+			i := started(t)(starter(k)(t.Context()))
+			address, dir := i.Addr(), i.DataDir()
+			db := open(t, i)
+			mustExec(t, db, "CREATE TABLE kept (n int)")
+			mustExec(t, db, "INSERT INTO kept VALUES (1)")
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustExec(t, tx, "INSERT INTO kept VALUES (2)")
+
+			all := members(t, i.process.cmd.Process.Pid)
+			if err := i.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if anyLives(all) {
+				t.Errorf("after Kill, some of %v live", all)
+			}
+			if err := tx.Commit(); err == nil {
+				t.Error("a killed server has acknowledged a commit")
+			}
+			if err := i.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if i.Addr() != address || i.DataDir() != dir {
+				t.Errorf("restarted as %s on %s, was %s on %s", i.Addr(), i.DataDir(), address, dir)
+			}
+			if got := mustAsk(t, open(t, i), "SELECT sum(n) FROM kept"); got != "1" {
+				t.Errorf("the sum of committed rows is %s, want 1", got)
+			}
+			if err := i.Restart(t.Context()); err != nil { // in order this time
+				t.Fatal(err)
+			}
+			if got := mustAsk(t, open(t, i), "SELECT sum(n) FROM kept"); got != "1" {
+				t.Errorf("after an orderly restart the sum is %s, want 1", got)
+			}
+		})
+	}
+}
+
+func TestPgBouncerFindsARestartedPostgres(t *testing.T) {
+	need(t, Postgres, PgBouncer)
+	postgres := started(t)(StartPostgres(t.Context()))
+	bouncer := started(t)(StartPgBouncer(t.Context(), postgres))
+	if err := errors.Join(postgres.Kill(), postgres.Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, bouncer)
+	eventually(t, "PgBouncer answers again", func() bool {
+		_, err := ask(db)("SELECT 1")
+		return err == nil
+	})
+	if err := errors.Join(bouncer.Kill(), bouncer.Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := StartPgBouncer(t.Context(), bouncer); err == nil {
+		t.Error("a PgBouncer was started in front of a PgBouncer")
+	}
+}
+
+func TestPausedServerIsSilentUntilResumed(t *testing.T) {
+	for _, k := range []Kind{Postgres, MariaDB} {
+		t.Run(string(k), func(t *testing.T) {
+			need(t, k)
+			i := started(t)(starter(k)(t.Context()))
+			db := open(t, i)
+			mustAsk(t, db, "SELECT 1")
+			if err := errors.Join(i.Pause(), i.Pause()); err != nil {
+				t.Fatal(err)
+			}
+			for _, member := range members(t, i.process.cmd.Process.Pid) {
+				if !member.stopped() {
+					t.Errorf("process %d is in state %s", member.pid, member.state)
+				}
+			}
+			soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := db.PingContext(soon); err == nil {
+				t.Error("a paused server has answered")
+			}
+			if err := errors.Join(i.Resume(), i.Resume()); err != nil {
+				t.Fatal(err)
+			}
+			mustAsk(t, db, "SELECT 1")
+
+			if err := errors.Join(i.Pause(), i.Kill()); err != nil {
+				t.Fatal(err)
+			}
+			if err := i.Pause(); err == nil {
+				t.Error("a killed server was paused")
+			}
+			if err := errors.Join(i.Restart(t.Context()), i.Pause()); err != nil { // stopped while paused
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	need(t, Postgres, MariaDB, PgBouncer)
+	s, err := Start(t.Context(), Postgres, MariaDB, PgBouncer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	instances := []*Instance{s.Postgres, s.MariaDB, s.PgBouncer}
+	var all []status
+	for _, i := range instances {
+		all = append(all, members(t, i.process.cmd.Process.Pid)...)
+	}
+	if err := errors.Join(s.Stop(), s.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	if anyLives(all) {
+		t.Errorf("after Stop, some of %v live", all)
+	}
+	for _, i := range instances {
+		if _, err := os.Stat(i.home.dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after Stop, %s is there: %v", i.home.dir, err)
+		}
+		if portTaken(i.port) {
+			t.Errorf("after Stop, port %d is taken", i.port)
+		}
+	}
+}
+
+func TestServerThatEndsByItselfIsReported(t *testing.T) {
+	need(t, Postgres)
+	i, err := StartPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.process.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	<-i.process.done
+	if err := i.Stop(); err == nil || !strings.Contains(err.Error(), "immediate shutdown") {
+		t.Errorf("%v, want an error with the end of the log", err)
+	}
+}
+
+func TestStartThatFailsLeavesNothing(t *testing.T) {
+	need(t, Postgres, MariaDB)
+	for _, k := range []Kind{Postgres, MariaDB} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if i, err := starter(k)(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, %v: want that the time was too short", k, i, err)
+		}
+		cancel()
+	}
+	e, err := newPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.password = ""
+	if _, err := start(t.Context(), e, freePort); err == nil || !strings.Contains(err.Error(), "password file") {
+		t.Errorf("%v, want what initdb says", err)
+	}
+}
+
+func TestTakenPortIsLeftToItsOwner(t *testing.T) {
+	need(t, Postgres, MariaDB, PgBouncer)
+	postgres := started(t)(StartPostgres(t.Context()))
+	for _, k := range []Kind{Postgres, MariaDB, PgBouncer} {
+		var e engine
+		var err error
+		switch k {
+		case Postgres:
+			e, err = newPostgres()
+		case MariaDB:
+			e, err = newMariaDB()
+		case PgBouncer:
+			e, err = newPgBouncer(postgres)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := occupy(t)
+		offered := 0
+		i, err := start(t.Context(), e, func() (int, error) {
+			offered++
+			if offered == 1 {
+				return taken, nil
+			}
+			return freePort()
+		})
+		started(t)(i, err)
+		if i.port == taken || offered != 2 {
+			t.Errorf("%s is on port %d after %d offers, the first of which, %d, was taken", k, i.port, offered, taken)
+		}
+	}
+}
+
+// occupy listens on a port and hangs up on everybody.
+func occupy(t *testing.T) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestSweepRemovesOnlyWhatNobodyHolds(t *testing.T) {
+	parent := t.TempDir()
+	dir := func(name string, lock bool) string {
+		path := filepath.Join(parent, name)
+		if err := os.MkdirAll(filepath.Join(path, "data", "base"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if lock {
+			if err := os.WriteFile(filepath.Join(path, lockName), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return path
+	}
+	abandoned, held := dir(homePrefix+"postgres1", true), dir(homePrefix+"postgres2", true)
+	unmarked, other := dir(homePrefix+"postgres3", false), dir("other", true)
+	lock, err := os.Open(filepath.Join(held, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if free, err := tryLock(lock); err != nil || !free {
+		t.Fatal(free, err)
+	}
+	if err := sweep(parent); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{abandoned: false, held: true, unmarked: true, other: true} {
+		if _, err := os.Stat(filepath.Join(path, "data", "base")); (err == nil) != want {
+			t.Errorf("after the sweep %s is there: %v, want %v", path, err == nil, want)
+		}
+	}
+}

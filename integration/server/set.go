@@ -1,0 +1,94 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+// Set is servers that were started together; nil is one that was not asked for.
+type Set struct {
+	Postgres, MariaDB, PgBouncer *Instance
+}
+
+// Start starts servers of those kinds side by side; a PgBouncer brings its PostgreSQL along. If one fails, none runs.
+func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var s Set
+	var running sync.WaitGroup
+	var first, second error
+	running.Go(func() {
+		if first = s.startPostgres(ctx, kinds); first != nil {
+			cancel()
+		}
+	})
+	running.Go(func() {
+		if second = s.startMariaDB(ctx, kinds); second != nil {
+			cancel()
+		}
+	})
+	running.Wait()
+	if err := errors.Join(first, second); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return &s, nil
+}
+
+func (s *Set) startPostgres(ctx context.Context, kinds []Kind) (err error) {
+	pooled := slices.Contains(kinds, PgBouncer)
+	if !pooled && !slices.Contains(kinds, Postgres) {
+		return nil
+	}
+	if s.Postgres, err = StartPostgres(ctx); err == nil && pooled {
+		s.PgBouncer, err = StartPgBouncer(ctx, s.Postgres)
+	}
+	return err
+}
+
+func (s *Set) startMariaDB(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, MariaDB) {
+		s.MariaDB, err = StartMariaDB(ctx)
+	}
+	return err
+}
+
+// Env is what [testenv] reads: the addresses, and, if all kinds of servers run, that none may be missing.
+func (s *Set) Env() []string {
+	var env []string
+	add := func(name, value string) { env = append(env, name+"="+value) }
+	if s.Postgres != nil {
+		add(testenv.PostgresVar, s.Postgres.DSN())
+		add(testenv.PostgresDataVar, s.Postgres.DataDir())
+	}
+	if s.PgBouncer != nil {
+		add(testenv.PgBouncerVar, s.PgBouncer.DSN())
+	}
+	if s.MariaDB != nil {
+		add(testenv.MariaDBVar, s.MariaDB.DSN())
+		add(testenv.MariaDBDataVar, s.MariaDB.DataDir())
+	}
+	if s.Postgres != nil && s.PgBouncer != nil && s.MariaDB != nil {
+		add(testenv.RequireVar, "1")
+	}
+	return env
+}
+
+// Stop stops them side by side.
+func (s *Set) Stop() error {
+	var running sync.WaitGroup
+	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB}
+	errs := make([]error, len(instances))
+	for n, i := range instances {
+		if i != nil {
+			running.Go(func() { errs[n] = i.Stop() })
+		}
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,113 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// TestSettings runs a part of the suite under settings of drivers and sessions that must make no difference.
+func TestSettings(t *testing.T) {
+	for name, c := range map[string]struct {
+		engine   engine
+		settings []string
+	}{
+		"mariadb, found rows":   {engines[2], []string{"clientFoundRows=true"}},
+		"mariadb, interpolated": {engines[2], []string{"interpolateParams=true", "collation=latin1_swedish_ci", "charset=latin1"}},
+		"mariadb, New York":     {engines[2], []string{"parseTime=true", "loc=America%2FNew_York", "time_zone=%27-05%3A00%27"}},
+		"mariadb, committed":    {engines[2], []string{"transaction_isolation=%27READ-COMMITTED%27"}},
+		"mariadb, ANSI":         {engines[2], []string{"sql_mode=ANSI"}},
+		"postgres, simple":      {engines[1], []string{"default_query_exec_mode=simple_protocol"}},
+		"postgres, exec":        {engines[1], []string{"default_query_exec_mode=exec"}},
+		"postgres, described":   {engines[1], []string{"default_query_exec_mode=cache_describe"}},
+		"postgres, Tokyo":       {engines[1], []string{"timezone=Asia/Tokyo", "DateStyle=German", "bytea_output=escape"}},
+		"sqlite, few settings":  {engines[0], []string{"_pragma=busy_timeout(5000)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open := c.engine.fresh(t)
+			db := open(t, c.settings...)
+			must(t, sqlstore.New(db, c.engine.dialect, nil).Migrate(t.Context()))
+			mustExec(t, db, effectTable)
+			h := harness(db, c.engine, func(t testing.TB) *sql.DB { return open(t, c.settings...) })
+			quick(t, storetest.TxCases(t, h))
+		})
+	}
+}
+
+// quick leaves out the cases that run hundreds of transactions.
+func quick(t *testing.T, cases []storetest.Case) {
+	for _, c := range cases {
+		begun := time.Now()
+		if err := c.Check(t.Context()); err != nil {
+			t.Errorf("%s: %v\nthe rule: %s", c.Name, err, c.Rule)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Logf("%s took %v", c.Name, took)
+		}
+	}
+}
+
+// TestOneConnection is SQLite with the least that it needs.
+func TestOneConnection(t *testing.T) {
+	open := freshSQLite(t)
+	single := func(t testing.TB) *sql.DB {
+		db := open(t)
+		db.SetMaxOpenConns(1)
+		return db
+	}
+	db := single(t)
+	must(t, sqlstore.New(db, sqlstore.SQLite, nil).Migrate(t.Context()))
+	mustExec(t, db, effectTable)
+	storetest.RunTx(t, harness(db, engines[0], single))
+}
+
+func TestMemory(t *testing.T) {
+	db := open(t, "sqlite", ":memory:")
+	db.SetMaxOpenConns(1)
+	s := sqlstore.New(db, sqlstore.SQLite, nil)
+	must(t, s.Migrate(t.Context()))
+	lives(t, s)
+	if _, err := s.Transact(t.Context(), []once.Request{request("tx", "a")}, doing(func(*sql.Tx) error { return errors.New("no") })); err == nil {
+		t.Error("no error")
+	}
+	answers(t, s, "lives") // the database is still there
+}
+
+func TestPgBouncer(t *testing.T) {
+	direct := freshPostgres(t)(t)
+	var schema string
+	must(t, direct.QueryRow("SELECT current_schema()").Scan(&schema))
+	pooled := func(t testing.TB) *sql.DB {
+		return open(t, "pgx", withSettings(t, testenv.PgBouncer(t), "default_query_exec_mode=exec"))
+	}
+	options := &sqlstore.Options{Schema: schema}
+	must(t, sqlstore.New(pooled(t), sqlstore.PostgreSQL, options).Migrate(t.Context()))
+	mustExec(t, direct, effectTable)
+	h := harness(direct, engines[1], pooled)
+	h.Open = func(t testing.TB) once.TxStore[*sql.Tx] { return sqlstore.New(pooled(t), sqlstore.PostgreSQL, options) }
+	h.Effect = effectIn(schema)
+	h.Begin = begin(pooled(t))
+	quick(t, storetest.TxCases(t, h))
+}
+
+func TestClosed(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		lives(t, s)
+		must(t, db.Close())
+		_, claimed := s.Claim(t.Context(), request("a", "a"))
+		_, transacted := s.Transact(t.Context(), []once.Request{request("a", "a")}, nil)
+		_, forgotten := s.Forget(t.Context(), 1)
+		for _, err := range []error{claimed, transacted, forgotten, s.Migrate(t.Context())} {
+			if !errors.Is(err, once.ErrClosed) {
+				t.Errorf("got %v, want ErrClosed", err)
+			}
+		}
+	})
+}

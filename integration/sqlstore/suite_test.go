@@ -1,0 +1,39 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+func TestContract(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		open := e.fresh(t)
+		db := open(t)
+		must(t, sqlstore.New(db, e.dialect, nil).Migrate(t.Context()))
+		mustExec(t, db, effectTable)
+		storetest.RunTx(t, harness(db, e, func(t testing.TB) *sql.DB { return open(t) }))
+	})
+}
+
+// harness is the suite's way to a database. db is for what the suite does itself.
+func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHarness[*sql.Tx] {
+	return storetest.TxHarness[*sql.Tx]{
+		Open: func(t testing.TB) once.TxStore[*sql.Tx] {
+			return sqlstore.New(open(t), e.dialect, nil)
+		},
+		Begin:    func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
+		Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+		Rollback: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+		Effect:   effect,
+		Count: func(ctx context.Context, name string) (n int, err error) {
+			err = db.QueryRowContext(ctx, "SELECT count(*) FROM effect WHERE name = '"+name+"'").Scan(&n)
+			return n, err
+		},
+		SeesInFlight: e.dialect == sqlstore.PostgreSQL,
+	}
+}

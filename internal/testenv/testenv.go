@@ -1,0 +1,91 @@
+// Package testenv hands the test servers that "make test" has started to the tests that need them.
+//
+// An accessor returns a DSN that the servers tool has put into the environment. Where there is none, the test is
+// skipped with a line that says how to run it; under ONCE_TEST_REQUIRE=1, which the tool sets when it has started
+// everything, it fails instead, so that a run that was meant to be complete cannot skip in silence.
+//
+// A DSN can be wrong: set by hand, or left over from a server whose port now belongs to another. So a test asks the
+// server for its data directory before it creates or drops anything, with [CheckPostgres] or [CheckMariaDB].
+//
+// The package holds no driver, because the root module requires nothing.
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The environment variables, as the servers tool sets them.
+const (
+	RequireVar  = "ONCE_TEST_REQUIRE" // "1": a server that is missing is a failure, not a reason to skip
+	PostgresVar = "ONCE_TEST_POSTGRES"
+	MariaDBVar  = "ONCE_TEST_MARIADB"
+	// PgBouncerVar names a PgBouncer in front of the server that PostgresVar names.
+	PgBouncerVar = "ONCE_TEST_PGBOUNCER"
+	// What SHOW data_directory and SELECT @@datadir must answer there.
+	PostgresDataVar = "ONCE_TEST_POSTGRES_DATA"
+	MariaDBDataVar  = "ONCE_TEST_MARIADB_DATA"
+)
+
+// Postgres is the URL of a PostgreSQL superuser, or the end of the test. The server is shared: a test works in a
+// schema of its own. Every connection is for CheckPostgres first.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	return dsn(t, "PostgreSQL", PostgresVar)
+}
+
+// PgBouncer is like [Postgres] through a PgBouncer in transaction mode. It may not know the prepared statements of
+// a client, so a pgx connection needs QueryExecModeExec, or another mode that prepares nothing.
+func PgBouncer(t testing.TB) string {
+	t.Helper()
+	return dsn(t, "PgBouncer", PgBouncerVar)
+}
+
+// MariaDB is a DSN for github.com/go-sql-driver/mysql, without parameters, of a user with all privileges and of the
+// database "once", or the end of the test. Every connection is for CheckMariaDB first.
+func MariaDB(t testing.TB) string {
+	t.Helper()
+	return dsn(t, "MariaDB", MariaDBVar)
+}
+
+// CheckPostgres ends the test unless query, which runs a query of one row and one column, reaches the server that
+// was started for tests. It holds through PgBouncer too.
+func CheckPostgres(t testing.TB, query func(string) (string, error)) {
+	t.Helper()
+	check(t, query, "SHOW data_directory", PostgresDataVar)
+}
+
+// CheckMariaDB is CheckPostgres for MariaDB.
+func CheckMariaDB(t testing.TB, query func(string) (string, error)) {
+	t.Helper()
+	check(t, query, "SELECT @@datadir", MariaDBDataVar)
+}
+
+func dsn(t testing.TB, server, variable string) string {
+	t.Helper()
+	value := os.Getenv(variable)
+	switch {
+	case value != "":
+	case os.Getenv(RequireVar) == "1":
+		t.Fatalf("%s=1, but %s is empty: run it under \"make test\", which sets both", RequireVar, variable)
+	default:
+		t.Skipf("needs %s: run it under \"make test\"", server)
+	}
+	return value
+}
+
+func check(t testing.TB, query func(string) (string, error), question, variable string) {
+	t.Helper()
+	want := os.Getenv(variable)
+	if want == "" {
+		t.Fatalf("%s is empty, so nothing says whose server this is: run it under \"make test\"", variable)
+	}
+	got, err := query(question)
+	if err != nil {
+		t.Fatalf("%s: %v", question, err)
+	}
+	if filepath.Clean(got) != filepath.Clean(want) { // MariaDB ends its answer with a slash
+		t.Fatalf("%s answers %q, not %q: this server was not started for tests, nothing was changed on it", question, got, want)
+	}
+}
