@@ -1,0 +1,60 @@
+//go:build unix
+
+package main
+
+import (
+	"io"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The workers inherit stderr, so its end is the end of all of them.
+func TestWorkersEndWithTheDemo(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			cmd, temp := command(t, "once", "demo", "--orders", "200")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			progress, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stderr, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stderr.Close()
+			cmd.Stderr = write
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			write.Close()
+			if _, err := progress.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			to := cmd.Process.Pid
+			if signal == syscall.SIGINT { // a terminal sends it to the workers too
+				to = -to
+			}
+			if err := syscall.Kill(to, signal); err != nil {
+				t.Fatal(err)
+			}
+			stderr.SetReadDeadline(time.Now().Add(testTime))
+			last, err := io.ReadAll(stderr)
+			if err != nil {
+				t.Fatalf("workers live on: %v", err)
+			}
+			io.Copy(io.Discard, progress)
+			err = cmd.Wait()
+			if signal == syscall.SIGKILL {
+				return // it could not say or remove anything
+			}
+			wantExit(t, err, exitFailed)
+			if got := string(last); got != "once: interrupted\n" {
+				t.Errorf("stderr says %q", got)
+			}
+			wantEmpty(t, temp)
+		})
+	}
+}
