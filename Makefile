@@ -1,0 +1,24 @@
+# Everything is a plain go command; the targets only spare you the typing.
+GO      ?= go
+SOAK    ?= 1m
+MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: demo test lint bench soak
+
+demo:
+	$(GO) run ./cmd/once demo
+
+# The servers tool starts private servers, runs the command with their addresses in its environment, and stops them.
+test:
+	$(GO) run ./integration/cmd/servers -- $(GO) test -race -timeout 15m work
+
+lint:
+	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)
+
+bench:
+	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/bench
+
+soak:
+	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/soak -for $(SOAK)
