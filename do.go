@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/effectively-once/once/internal/lease"
@@ -78,29 +79,41 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 // guard is an attempt in two commits: claim, work, settle.
 func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 	return func(ctx context.Context, take int64) (Record, bool, error) {
-		for {
+		for range claimTries {
 			begun := time.Now()
 			rec, err := c.claim(ctx, take)
-			switch {
-			case err != nil:
+			if err != nil || rec.Owner != c.token || rec.Status != Running && rec.Status != Unknown {
 				return rec, false, err
-			case c.owns(rec):
-				rec, err = c.run(ctx, rec, begun, work)
-				return rec, true, err
-			case rec.Status != Unknown || rec.Owner != c.token:
-				return rec, false, nil
 			}
-			// Ours, but lapsed before we heard of it, so nothing has run under it.
+			if c.owns(rec) {
+				if begun, err = c.freshen(ctx, rec.hold(), begun); !errors.Is(err, ErrLeaseLost) {
+					rec, err = c.run(ctx, rec, begun, err, work)
+					return rec, true, err
+				}
+			}
+			// Ours, but it lapsed before we could use it: nothing has run under it.
 			c.token, take = newToken(), rec.Attempt
 		}
+		return Record{Key: c.key}, false, fmt.Errorf("once: the store answers slower than a lease of %v lasts; nothing was run", c.policy.Lease)
 	}
 }
 
-// run does the work of a claim and records how it ended.
-func (c *call) run(ctx context.Context, rec Record, begun time.Time, work func(context.Context) (Outcome, error)) (Record, error) {
-	if err := ctx.Err(); err != nil {
-		released := c.finish(ctx, c.settlement(rec.hold(), Absent, "the caller left before the work began"))
-		return rec, &failure{kind: err, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
+// freshen lets work begin with most of its lease, however long the claim took. It returns when that was asked for.
+func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time, error) {
+	if time.Since(begun) < c.policy.Lease/3 {
+		return begun, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	begun = time.Now()
+	return begun, c.store.Extend(ctx, h, c.policy.Lease)
+}
+
+// run does the work of a claim and records how it ended. A claim that is in trouble already is given back.
+func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble error, work func(context.Context) (Outcome, error)) (Record, error) {
+	if trouble != nil {
+		released := c.finish(ctx, c.settlement(rec.hold(), Absent, "never started: "+trouble.Error()))
+		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
 	}
 	alive, stop := c.keeper(ctx, rec.hold(), begun).Keep(ctx)
 	defer stop()

@@ -92,6 +92,59 @@ func TestOwnClaimThatLapsedUnused(t *testing.T) {
 	c.ran(t, 1)
 }
 
+// The claim took most of its lease: the work must not be cancelled for that when it has hardly begun.
+func TestSlowClaimDoesNotEatTheLeaseOfTheWork(t *testing.T) {
+	extended := make(chan struct{}, 10)
+	s := &hooks{Store: memstore.New(nil)}
+	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		begun := time.Now()
+		rec, err := claim(ctx, r)
+		for time.Since(begun) < r.Lease*9/10 {
+		}
+		return rec, err
+	}
+	s.extend = func(ctx context.Context, h once.Hold, d time.Duration) error {
+		extended <- struct{}{}
+		return s.Store.Extend(ctx, h, time.Hour)
+	}
+	op := &once.Operation[string]{Name: "slow", OnUnknown: once.Park, Policy: once.Policy{Lease: 2 * time.Second}}
+	_, err := once.Do(testCtx, s, op.For("1"), func(ctx context.Context, _ once.Key) (string, error) {
+		if len(extended) != 1 {
+			t.Errorf("extended %d times before the work began", len(extended))
+		}
+		<-extended
+		<-extended // by the heartbeat, while working
+		return "", ctx.Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSlowClaimThatLapsesIsTakenAnew(t *testing.T) {
+	slow := 2
+	s := &hooks{Store: memstore.New(nil)}
+	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		rec, err := claim(ctx, r)
+		if slow--; slow >= 0 {
+			for get(t, s.Store, r.Key).Status == once.Running {
+			}
+		}
+		return rec, err
+	}
+	op := &once.Operation[string]{Name: "slow", OnUnknown: once.Park, Policy: once.Policy{Lease: 100 * time.Millisecond}}
+	c, how := counter{}, once.Report{}
+	if _, err := once.Do(testCtx, s, op.For("1").Report(&how), c.run("", nil)); err != nil || how.Attempt != 3 {
+		t.Errorf("%v, %+v", err, how)
+	}
+	slow = 100
+	_, err := once.Do(testCtx, s, op.For("2"), c.run("", nil))
+	if _, ok := once.MayRetry(err); err == nil || !ok {
+		t.Errorf("a store that is always too slow: %v", err)
+	}
+	c.ran(t, 1)
+}
+
 func TestCallerWhoLeavesBeforeTheWorkBeginsFreesTheKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(testCtx)
 	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {

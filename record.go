@@ -1,10 +1,10 @@
 package once
 
 import (
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"time"
+
+	"github.com/effectively-once/once/internal/checksum"
 )
 
 // Status is where a key stands in its life.
@@ -52,22 +52,8 @@ type Outcome struct {
 	Sum         uint32 // set and checked by this package, kept by stores: a damaged outcome is never replayed
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// checksum covers the key too, so that an outcome in the wrong row is noticed.
 func (o Outcome) checksum(k Key) uint32 {
-	id := k.UUID()
-	flags := byte(0)
-	if o.Rejected {
-		flags |= 1
-	}
-	if o.Omitted {
-		flags |= 2
-	}
-	head := append(id[:], flags)
-	head = binary.BigEndian.AppendUint32(head, uint32(len(o.ContentType)))
-	head = append(head, o.ContentType...)
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, o.Body)
+	return checksum.Of(k.UUID(), o.ContentType, o.Body, o.Rejected, o.Omitted)
 }
 
 // Message is an event on its way from an outbox to its consumers. It maps one to one to a CloudEvent.

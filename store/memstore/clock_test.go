@@ -31,7 +31,7 @@ func TestTimePasses(t *testing.T) {
 		if rec := status("just before the lease ends", once.Running); rec.LeaseLeft != 1 || rec.Age != r.Lease-1 {
 			t.Errorf("LeaseLeft %v, Age %v", rec.LeaseLeft, rec.Age)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if rec := status("when the lease ends", once.Unknown); rec.LeaseLeft >= 0 {
 			t.Errorf("LeaseLeft %v", rec.LeaseLeft)
 		}
@@ -41,17 +41,26 @@ func TestTimePasses(t *testing.T) {
 		}
 
 		set := done(rec)[0]
+		set.Status = once.Unknown
+		if err := s.Settle(ctx, set); err != nil {
+			t.Fatal(err)
+		}
+		if rec := status("when it was settled so", once.Unknown); rec.LeaseLeft >= 0 {
+			t.Errorf("LeaseLeft %v", rec.LeaseLeft)
+		}
+
+		set.Status = once.Done
 		set.KeepOutcome, set.KeepKey = time.Hour, 2*time.Hour
 		if err := s.Settle(ctx, set); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour - 1)
 		status("just before KeepOutcome has passed", once.Done)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		status("when KeepOutcome has passed", once.Expired)
 		time.Sleep(time.Hour - 1)
 		status("just before KeepKey has passed", once.Expired)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if rec := status("when KeepKey has passed", once.Absent); rec.Attempt != 0 {
 			t.Errorf("attempt %d", rec.Attempt)
 		}
