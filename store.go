@@ -53,7 +53,8 @@ type Store interface {
 
 	// Forget drops outcomes past their KeepOutcome and keys past their KeepKey, at most limit records, in one
 	// short transaction, and returns how many it changed: fewer than limit means that nothing is left to do.
-	// It may be interrupted anywhere. Running, Unknown and Parked records are never forgotten.
+	// It may be interrupted anywhere. Running, Unknown and Parked records are never forgotten. A limit below 1 is
+	// ErrInvalid.
 	Forget(ctx context.Context, limit int) (int, error)
 
 	// Options returns the same pointer at every call, made by [Options.Ready]. A wrapper forwards it.
@@ -69,8 +70,8 @@ type TxStore[Tx any] interface {
 	// what body returns, and commits. If none of the claims is the caller's, it rolls back, does not call
 	// body, and returns the records. It returns the records as claimed.
 	//
-	// If body fails or panics, everything is rolled back, and body's error comes back, wrapped at most.
-	// ErrConflict: the database rolled everything back and the same call may succeed. ErrUnknown: the commit
+	// If body fails, panics or ends its goroutine, everything is rolled back, and its error comes back, wrapped
+	// at most. A claim that body does not settle is committed as Running. ErrConflict: the database rolled everything back and the same call may succeed. ErrUnknown: the commit
 	// was sent and whether it was applied is not known. Other errors: nothing was committed.
 	//
 	// A claim meets transactions in flight as well: it waits for them, up to Request.Wait or what the engine
