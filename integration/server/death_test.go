@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
@@ -62,6 +65,38 @@ func keepBusy(dsn string) error {
 	frontend := conn.PgConn().Frontend()
 	frontend.SendQuery(&pgproto3.Query{String: "SELECT sum(n) FROM generate_series(1, 10000000000) n"})
 	return frontend.Flush()
+}
+
+// The parent-death signal comes when the thread that forked ends, which Go does to threads now and then.
+func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
+	need(t, Postgres)
+	var i *Instance
+	var err error
+	thread := onThreadThatEnds(func() { i, err = StartPostgres(t.Context()) })
+	started(t)(i, err)
+	eventually(t, "the thread has ended", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread))
+		return errors.Is(err, os.ErrNotExist)
+	})
+	if i.process.endsWithin(200 * time.Millisecond) {
+		t.Errorf("the server has ended with it: %v", i.process)
+	}
+}
+
+func onThreadThatEnds(do func()) (thread int) {
+	done := make(chan int)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if syscall.Gettid() != os.Getpid() {
+			do()
+			done <- syscall.Gettid()
+			return
+		}
+		// The main thread never ends; while it is kept here, it is not met again.
+		defer runtime.UnlockOSThread()
+		done <- onThreadThatEnds(do)
+	}()
+	return <-done
 }
 
 func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {

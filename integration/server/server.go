@@ -42,8 +42,8 @@ const (
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 )
 
-// startLimit is generous: a loaded machine is slow, and a server that cannot start ends long before.
-const startLimit = time.Minute
+// The limits are generous: a loaded machine is slow, and a server that cannot start ends long before.
+const startLimit, endLimit = time.Minute, 30 * time.Second
 
 // Instance is one server. Its methods may be called from several goroutines; they run one after another.
 type Instance struct {
@@ -251,8 +251,8 @@ func (i *Instance) end() error {
 	if err == nil {
 		err = i.engine.shutdown(i.process)
 	}
-	if err == nil && i.process.endsWithin(10*time.Second) {
-		return nil
+	if err == nil && !i.process.endsWithin(endLimit) {
+		err = fmt.Errorf("%s did not shut down within %v and was killed; the end of its log:\n%s", i.engine.kind(), endLimit, i.home.logTail())
 	}
-	return i.process.kill()
+	return errors.Join(err, i.process.kill())
 }

@@ -117,8 +117,8 @@ func listeners(t *testing.T, port int) (addresses []string) {
 	return addresses
 }
 
-// mustPoolTransactions: two transactions of one client may meet different servers, so what is set for a session on
-// one connection is seen on another that got the same server.
+// mustPoolTransactions: outside of transactions two connected clients share one server, which in session mode each
+// would keep to itself.
 func mustPoolTransactions(t *testing.T, i *Instance) {
 	t.Helper()
 	first, second := open(t, i), open(t, i)
@@ -292,33 +292,38 @@ func TestStartThatFailsLeavesNothing(t *testing.T) {
 
 func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 	need(t, Postgres, MariaDB, PgBouncer)
-	postgres := started(t)(StartPostgres(t.Context()))
-	for _, k := range []Kind{Postgres, MariaDB, PgBouncer} {
-		var e engine
-		var err error
-		switch k {
-		case Postgres:
-			e, err = newPostgres()
-		case MariaDB:
-			e, err = newMariaDB()
-		case PgBouncer:
-			e, err = newPgBouncer(postgres)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		taken := occupy(t)
+	owner := started(t)(StartPostgres(t.Context()))
+	twin := *owner.engine.(*postgres)
+	stranger, err := newPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maria, err := newMariaDB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bouncer, err := newPgBouncer(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		engine
+		taken int
+	}{
+		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)},
+		{&twin, owner.port}, // who lives there lets us in and answers
+	} {
 		offered := 0
-		i, err := start(t.Context(), e, func() (int, error) {
+		i, err := start(t.Context(), c.engine, func() (int, error) {
 			offered++
 			if offered == 1 {
-				return taken, nil
+				return c.taken, nil
 			}
 			return freePort()
 		})
 		started(t)(i, err)
-		if i.port == taken || offered != 2 {
-			t.Errorf("%s is on port %d after %d offers, the first of which, %d, was taken", k, i.port, offered, taken)
+		if i.port == c.taken || offered != 2 {
+			t.Errorf("%s is on port %d after %d offers, the first of which, %d, was taken", c.kind(), i.port, offered, c.taken)
 		}
 	}
 }

@@ -18,22 +18,12 @@ type Set struct {
 
 // Start starts servers of those kinds side by side; a PgBouncer brings its PostgreSQL along. If one fails, none runs.
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var s Set
-	var running sync.WaitGroup
+	var starting sync.WaitGroup
 	var first, second error
-	running.Go(func() {
-		if first = s.startPostgres(ctx, kinds); first != nil {
-			cancel()
-		}
-	})
-	running.Go(func() {
-		if second = s.startMariaDB(ctx, kinds); second != nil {
-			cancel()
-		}
-	})
-	running.Wait()
+	starting.Go(func() { first = s.startPostgres(ctx, kinds) })
+	starting.Go(func() { second = s.startMariaDB(ctx, kinds) })
+	starting.Wait()
 	if err := errors.Join(first, second); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -81,14 +71,14 @@ func (s *Set) Env() []string {
 
 // Stop stops them side by side.
 func (s *Set) Stop() error {
-	var running sync.WaitGroup
+	var stopping sync.WaitGroup
 	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB}
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {
-			running.Go(func() { errs[n] = i.Stop() })
+			stopping.Go(func() { errs[n] = i.Stop() })
 		}
 	}
-	running.Wait()
+	stopping.Wait()
 	return errors.Join(errs...)
 }

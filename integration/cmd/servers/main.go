@@ -137,8 +137,8 @@ type servers interface {
 func (t *task) serve() (code int) {
 	// From here on a signal ends the start, and is passed to the command once that runs; it never ends this tool.
 	signals := make(chan os.Signal, forwardedBuffer)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	s, err := t.start(ctx)
 	cancel()
 	if err != nil {
@@ -173,7 +173,7 @@ func (t *task) start(ctx context.Context) (servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	say("%d servers are ready after %v", len(t.kinds), time.Since(begin).Round(10*time.Millisecond))
+	say("ready after %v: %v", time.Since(begin).Round(10*time.Millisecond), t.kinds)
 	return s, nil
 }
 

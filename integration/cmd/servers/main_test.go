@@ -201,10 +201,15 @@ func start(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, *bufio.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A pipe that nobody closes is a failure of the test, not a reason to wait for ever.
+	if err := out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // unless it has ended
 	return input, bufio.NewReader(out)
 }
 
