@@ -78,7 +78,7 @@ const (
 )
 
 // MarkDone records what a person found out: that the work of an Unknown or Parked record happened, with this
-// outcome ([Operation.Outcome] makes one), and how that is known. ErrLeaseLost: the record has moved on
+// outcome, which [Operation.Outcome] must have made, and how that is known. ErrLeaseLost: the record has moved on
 // since it was read.
 func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
 	out, ok := s.Options().pack(rec.Key, out)

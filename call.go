@@ -16,7 +16,9 @@ import (
 const (
 	callTime   = 5 * time.Second  // for one call of a store where the caller set no limit
 	finishTime = 10 * time.Second // for recording what has happened, whatever became of the caller
-	claimTries = 4
+	minLease   = 10 * time.Millisecond
+
+	claimTries, txTries, commitTries = 4, 10, 3
 )
 
 // call is one Do, DoTx or InTx on its way, without its types.
@@ -34,7 +36,7 @@ type call struct {
 }
 
 // newCall checks everything that can be checked before the store is touched.
-func newCall[T any](ctx context.Context, s Store, w Work[T], needsChoice bool) (*call, error) {
+func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoice bool) (*call, error) {
 	switch {
 	case s == nil:
 		return nil, invalid("the store is nil")
@@ -42,6 +44,8 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], needsChoice bool) (
 		return nil, invalid("the Options of %T were not made by Options.Ready", s)
 	case w.op == nil:
 		return nil, invalid("a Work is made by Operation.For or Operation.Under")
+	case !hasWork:
+		return nil, invalid("the function that does the work is nil")
 	}
 	if err := errors.Join(w.op.validate(needsChoice), w.key.Validate()); err != nil {
 		return nil, err

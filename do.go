@@ -3,7 +3,6 @@ package once
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/effectively-once/once/internal/lease"
@@ -33,10 +32,11 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 // The work should pass key.String() on as the idempotency key of the other system. What it returns decides:
 //
 //   - nil, or [ErrRejected]: done, with this value as the answer;
-//   - [NotDone]: nothing happened, the key is free again;
+//   - [NotDone] of any error: nothing happened, the key is free again;
 //   - any other error, a panic or a crash: nobody knows. The next call asks the operation's Lookup, or does
 //     what OnUnknown says. With [Park], that means that a plain error parks the key.
 //
+// An answer over [Options.MaxOutcome] is not kept: the work is done, and its duplicates get [ErrOutcomeUnavailable].
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
@@ -44,14 +44,14 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 		return value, &failure{kind: ErrInTx, key: w.key,
 			hint: "Do would need a second connection: do outside work before the transaction, and the last step in it"}
 	}
-	c, err := newCall(ctx, s, w, true)
+	c, err := newCall(ctx, s, w, run != nil, true)
 	if err != nil {
 		return value, err
 	}
 	var no, unkept error // a rejection as the work put it; why the value could not be encoded
 	rec, mine, err := c.answer(ctx, c.guard(func(ctx context.Context) (Outcome, error) {
 		value, err = run(ctx, w.key)
-		if err != nil && !errors.Is(err, ErrRejected) {
+		if err != nil && (!errors.Is(err, ErrRejected) || errors.Is(err, errNotDone)) {
 			return Outcome{}, err
 		}
 		no = err
@@ -69,8 +69,8 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	case !mine:
 		return replay(w, rec)
 	case unkept != nil:
-		return value, &failure{kind: ErrOutcomeUnavailable, key: w.key, attempt: rec.Attempt,
-			hint: "it happened, and is recorded as done", cause: errors.Join(unkept, no)}
+		return value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
+			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(unkept, no)}
 	default:
 		return value, no
 	}
@@ -94,7 +94,7 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 			// Ours, but it lapsed before we could use it: nothing has run under it.
 			c.token, take = newToken(), rec.Attempt
 		}
-		return Record{Key: c.key}, false, fmt.Errorf("once: the store answers slower than a lease of %v lasts; nothing was run", c.policy.Lease)
+		return Record{}, false, &failure{kind: errSlow, key: c.key, hint: "nothing was run: raise Policy.Lease, or look at the store"}
 	}
 }
 
@@ -179,8 +179,11 @@ func (c *call) record(ctx context.Context, set Settlement) error {
 func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
 	switch {
 	case err == nil:
-		out, _ = c.opts.pack(c.key, out)
-		return c.done(h, out)
+		packed, ok := c.opts.pack(c.key, out)
+		if !ok {
+			c.opts.Logger.Warn("once: an outcome over MaxOutcome is not kept", "key", c.key, "bytes", len(out.Body))
+		}
+		return c.done(h, packed)
 	case errors.Is(err, errNotDone):
 		return c.settlement(h, Absent, err.Error())
 	default:

@@ -110,6 +110,7 @@ func TestDoWhatAnErrorMeans(t *testing.T) {
 	}{
 		{parked, once.NotDone(errCause), once.Absent, nil},
 		{parked, once.NotDone(once.Permanent(errCause)), once.Absent, nil},
+		{parked, once.NotDone(once.ErrRejected), once.Absent, nil},
 		{parked, errCause, once.Parked, once.ErrParked},
 		{parked, once.Permanent(errCause), once.Parked, once.ErrParked},
 		{parked, context.DeadlineExceeded, once.Parked, once.ErrParked},
@@ -211,6 +212,8 @@ func TestDoRefusesBadInputBeforeItTouchesTheStore(t *testing.T) {
 		c.ran(t, 0)
 	}
 	_, err := once.Do(testCtx, nil, parked.For("1"), (&counter{}).run("", nil))
+	wantErr(t, err, once.ErrInvalid)
+	_, err = once.Do[string](testCtx, memstore.New(nil), parked.For("1"), nil)
 	wantErr(t, err, once.ErrInvalid)
 	_, err = once.Do(testCtx, &hooks{Store: memstore.New(nil), options: &once.Options{}}, parked.For("1"), (&counter{}).run("", nil))
 	wantErr(t, err, once.ErrInvalid)
@@ -493,7 +496,7 @@ func TestOutcomeOverTheLimitIsNotReplayedAsAnEmptyOne(t *testing.T) {
 				return once.Outcome{Body: []byte("xx")}, no
 			})
 		}
-		_, err := once.Do(testCtx, s, op.For(fmt.Sprint(i)), nil)
+		_, err := once.Do(testCtx, s, op.For(fmt.Sprint(i)), never[once.Outcome](t))
 		wantErr(t, err, once.ErrOutcomeUnavailable)
 		if errors.Is(err, once.ErrRejected) != (no != nil) {
 			t.Errorf("rejected %v: %v", no != nil, err)
@@ -504,10 +507,13 @@ func TestOutcomeOverTheLimitIsNotReplayedAsAnEmptyOne(t *testing.T) {
 func TestOutcomeThatCannotBeEncodedIsDone(t *testing.T) {
 	s := memstore.New(nil)
 	op := &once.Operation[func()]{Name: "func", OnUnknown: once.Park}
-	for range 2 {
-		_, err := once.Do(testCtx, s, op.For("1"), func(context.Context, once.Key) (func(), error) { return func() {}, nil })
-		wantErr(t, err, once.ErrOutcomeUnavailable)
+	work := func(context.Context, once.Key) (func(), error) { return func() {}, nil }
+	value, err := once.Do(testCtx, s, op.For("1"), work)
+	if _, again := once.MayRetry(err); value == nil || err == nil || again || once.IsDuplicate(err) {
+		t.Errorf("the call that did it got %v", err)
 	}
+	_, err = once.Do(testCtx, s, op.For("1"), work)
+	wantErr(t, err, once.ErrOutcomeUnavailable)
 	wantStatus(t, s, op.For("1").Key(), once.Done)
 }
 

@@ -9,26 +9,26 @@ import (
 
 // Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
 var (
-	ErrInvalid = errors.New("once: invalid")
-	ErrInTx    = errors.New("once: inside a transaction")
+	ErrInvalid = errors.New("once: invalid")              // the text says what to change
+	ErrInTx    = errors.New("once: inside a transaction") // do outside work before it
 	ErrClosed  = errors.New("once: store closed")
 )
 
 // Instead of running: the key is known.
 var (
-	ErrInProgress         = errors.New("once: in progress elsewhere")
-	ErrMismatch           = errors.New("once: same key, different input")
-	ErrExpired            = errors.New("once: done, and its outcome is forgotten")
-	ErrOutcomeUnavailable = errors.New("once: done, and its outcome was not kept")
-	ErrParked             = errors.New("once: parked until a person decides")
-	ErrCorrupt            = errors.New("once: stored record is damaged")
+	ErrInProgress         = errors.New("once: in progress elsewhere")              // come back after what MayRetry says
+	ErrMismatch           = errors.New("once: same key, different input")          // the caller is wrong
+	ErrExpired            = errors.New("once: done, and its outcome is forgotten") // longer ago than KeepOutcome
+	ErrOutcomeUnavailable = errors.New("once: done, and its outcome was not kept") // too large, or of another type
+	ErrParked             = errors.New("once: parked until a person decides")      // see MarkDone, MarkNotDone
+	ErrCorrupt            = errors.New("once: stored record is damaged")           // never replayed, never run again
 )
 
 // After running, or instead of it. ErrUnknown is never "it did not happen", and neither is ErrLeaseLost.
 var (
-	ErrUnknown         = errors.New("once: outcome unknown")
-	ErrLeaseLost       = errors.New("once: lease lost")
-	ErrOutcomeTooLarge = errors.New("once: outcome too large")
+	ErrUnknown         = errors.New("once: outcome unknown")   // call again: it is asked about, or run again
+	ErrLeaseLost       = errors.New("once: lease lost")        // call again: another attempt may have an answer
+	ErrOutcomeTooLarge = errors.New("once: outcome too large") // of DoTx, which has rolled back
 )
 
 // ErrRejected is returned by work together with its answer: a business no. It is recorded and replayed
@@ -39,11 +39,13 @@ var ErrRejected = errors.New("once: rejected")
 // a deadlock, a serialization failure, a busy database. [DoTx] does that, a bounded number of times.
 var ErrConflict = errors.New("once: transaction conflict")
 
-// Marks that callers put on their errors; matched with errors.Is anywhere in a tree.
+// The first three are marks that callers put on their errors, matched with errors.Is anywhere in a tree.
 var (
 	errNotDone    = errors.New("once: nothing happened")
 	errPermanent  = errors.New("once: a retry cannot help")
 	errRetryAfter = errors.New("once: try again")
+	errSlow       = errors.New("once: the store answers slower than a lease lasts")
+	errRollBack   = errors.New("once: rejected, roll back")
 )
 
 // NotDone says of an error of [Do]'s work that nothing happened: the key is free again.
@@ -78,8 +80,8 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 	return max(f.after, 0), true
 }
 
-// IsDuplicate reports whether err says that the work was not run because its key is known already:
-// it is being done, or it is done and there is no outcome to replay.
+// IsDuplicate reports whether err says that the work was not run because its key is known already: it is being done,
+// it is done and there is no outcome to replay, or it was used for another input.
 func IsDuplicate(err error) bool {
 	return isAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
 }

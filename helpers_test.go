@@ -138,3 +138,11 @@ func crashed(t *testing.T, s once.Store, k once.Key) once.Record {
 	}
 	return rec
 }
+
+// never is work that must not run.
+func never[T any](t *testing.T) func(context.Context, once.Key) (T, error) {
+	return func(context.Context, once.Key) (v T, err error) {
+		t.Error("the work ran")
+		return v, nil
+	}
+}

@@ -37,7 +37,7 @@ func TestJoinersGetCopies(t *testing.T) {
 		})
 		synctest.Wait()
 		for range 8 {
-			do(nil)
+			do(never[once.Outcome](t))
 		}
 		synctest.Wait() // all of them have joined
 		close(end)
@@ -59,7 +59,7 @@ func TestJoinEndsAfterItsBound(t *testing.T) {
 		synctest.Wait()
 		for i, s := range ps {
 			begun := time.Now()
-			_, err := once.Do(testCtx, s, op.For("1"), nil)
+			_, err := once.Do(testCtx, s, op.For("1"), never[string](t))
 			wantErr(t, err, once.ErrInProgress)
 			if took := time.Since(begun); took < 7*time.Second || took > 8*time.Second {
 				t.Errorf("process %d waited for %v", i, took)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -14,7 +14,7 @@ import (
 // Policy holds the settings that every kind of guarded work shares. The zero value works.
 type Policy struct {
 	// Lease is how long a claim of Do is held without a sign of life; a live holder extends it.
-	// After a crash, the key is unknown when it has lapsed. Default 30 seconds.
+	// The key of a holder that crashed becomes Unknown when its lease lapses. Default 30 seconds.
 	Lease time.Duration
 
 	// Wait is how long a duplicate that meets the first still running waits for its answer, before it gets
@@ -31,8 +31,6 @@ type Policy struct {
 
 // Refuse is the [Policy.Wait] of work whose duplicates are refused while it is running.
 const Refuse time.Duration = -1
-
-const minLease = 10 * time.Millisecond
 
 func (p Policy) withDefaults() (Policy, error) {
 	p.Lease = cmp.Or(p.Lease, 30*time.Second)
@@ -93,13 +91,13 @@ type Codec[T any] interface {
 	Decode(Outcome) (T, error)
 }
 
-// For names the unit of this work with the given id.
+// For names the unit of this work with the given id; In gives it a scope.
 func (o *Operation[T]) For(id string) Work[T] {
 	return Work[T]{op: o, key: Key{Operation: o.Name, ID: id}}
 }
 
-// Under names this work as a step of the unit that parent names. In a loop over items use For:
-// all calls under one parent are the same work.
+// Under names this work as a step of the unit that parent names: it has the parent's scope and id, and an Input of its own.
+// In a loop over items use For: all calls under one parent are the same work.
 func (o *Operation[T]) Under(parent Key) Work[T] {
 	return Work[T]{op: o, key: parent.Step(o.Name)}
 }
@@ -204,7 +202,7 @@ func (jsonCodec[T]) Decode(out Outcome) (v T, err error) {
 		return v, nil
 	}
 	if out.ContentType != jsonType {
-		return v, errors.New("the stored outcome is " + out.ContentType + ", not JSON: another Codec wrote it")
+		return v, fmt.Errorf("the stored outcome is of the type %q, not JSON: another Codec wrote it", out.ContentType)
 	}
 	return v, json.Unmarshal(out.Body, &v)
 }

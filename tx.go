@@ -28,7 +28,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	if insideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
-	c, err := newCall(ctx, s, w, false)
+	c, err := newCall(ctx, s, w, run != nil, false)
 	if err != nil {
 		return value, err
 	}
@@ -57,7 +57,7 @@ func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) 
 	}
 	out, err := w.op.Outcome(value)
 	if err != nil {
-		return Outcome{}, fmt.Errorf("once: the value of %q cannot be encoded, so nothing was done: %w", w.key.Operation, err)
+		return Outcome{}, &failure{kind: errPermanent, key: w.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
 	}
 	out.Rejected = no != nil
 	packed, ok := c.opts.pack(w.key, out)
@@ -81,13 +81,6 @@ type transaction[Tx any] struct {
 	err       error   // and this is how the work failed
 	lost      error   // after this error of a commit it is not known whether it took place
 }
-
-var errRollBack = errors.New("once: rejected, roll back")
-
-const (
-	txTries     = 10
-	commitTries = 3
-)
 
 // try runs transactions until one of them settles the matter. They share their token: if a commit took place
 // although its reply was lost, the next one meets a record that is done, and ours.
@@ -171,11 +164,11 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 }
 
 // InTx is [DoTx] in a transaction that the caller began and ends: commit on nil, roll back on an error.
-// A caller who commits in spite of an error leaves no stuck key: the claim is taken back. A rejection is
-// recorded in the transaction, so it is remembered if that commits. Duplicates in flight are not waited for,
-// beyond what the database does by itself, and unknown outcomes are not asked about.
+// A caller who commits in spite of an error leaves no stuck key: the claim is taken back. After [ErrRejected] the choice
+// is the caller's: a commit remembers the answer, and commits the rows that run wrote; a roll back forgets both.
+// Duplicates in flight are not waited for, beyond what the database does by itself, and unknown outcomes are not asked about.
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
-	c, err := newCall(ctx, s, w, false)
+	c, err := newCall(ctx, s, w, run != nil, false)
 	if err != nil {
 		return value, err
 	}
