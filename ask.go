@@ -71,12 +71,6 @@ func (o *Operation[T]) found(s Store, k Key, value T, rejected bool) Outcome {
 	return out
 }
 
-// What a person decides is kept for long: nobody remembers how long the operation's duplicates may come.
-const (
-	keepDecided    = 30 * 24 * time.Hour
-	keepDecidedKey = 365 * 24 * time.Hour
-)
-
 // MarkDone records what a person found out: that the work of an Unknown or Parked record happened, with this
 // outcome, which [Operation.Outcome] must have made, and how that is known. ErrLeaseLost: the record has moved on
 // since it was read.
@@ -103,7 +97,7 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 		return invalid("a record in status %v is not for a person to decide: only unknown and parked ones are", rec.Status)
 	}
 	set.Hold, set.Reason = rec.hold(), name.Reason(reason)
-	set.KeepOutcome, set.KeepKey = keepDecided, keepDecidedKey
+	set.KeepOutcome, set.KeepKey = 30*24*time.Hour, 365*24*time.Hour // for long: here the operation's policy is not known
 	if err := s.Settle(ctx, set); err != nil {
 		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}

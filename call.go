@@ -179,7 +179,7 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 			return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, cause: err}
 		}
 		now, err := c.store.Get(ctx, c.key)
-		if err == nil && now.Status != Running || isFinal(err) {
+		if err == nil && (now.Status != Running || c.owns(now)) || isFinal(err) {
 			return nil // the next attempt tells what it is now
 		}
 	}
@@ -234,11 +234,16 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 		limited, cancel := context.WithTimeout(ctx, callTime)
 		rec, err := c.store.Claim(limited, c.request(take))
 		cancel()
-		if err == nil || isFinal(err) {
+		// What is in flight after a reply was lost may be our own claim, still on its way.
+		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}
+		if err == nil && (tries == 1 || !inFlight) || isFinal(err) {
 			return rec, err
 		}
 		if tries == claimTries || backoff.Sleep(ctx, pause.Next()) != nil {
 			c.abandon(ctx)
+			if inFlight {
+				return rec, nil
+			}
 			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
 		}
 	}

@@ -31,6 +31,36 @@ func TestOwnClaimIsRecognisedAfterALostReply(t *testing.T) {
 	c.ran(t, 1)
 }
 
+// The first claim is still on its way when its caller gives up on the reply: what is met then is not a rival.
+func TestOwnClaimInFlightIsNotARival(t *testing.T) {
+	// While it is claimed again, which does not count as waiting; and while it is waited for.
+	for applied, op := range map[int]*once.Operation[string]{2: refusing, 5: parked} {
+		calls := 0
+		var first once.Request
+		s := &hooks{Store: memstore.New(nil)}
+		s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+			calls++
+			switch {
+			case calls == 1:
+				first = r
+				return once.Record{}, errNet
+			case calls == applied:
+				if _, err := claim(ctx, first); err != nil {
+					t.Error(err)
+				}
+			case calls > applied:
+				return claim(ctx, r)
+			}
+			return once.Record{Key: r.Key, Status: once.Running}, nil
+		}
+		c := counter{}
+		if got, err := once.Do(testCtx, s, op.For("1"), c.run("x", nil)); got != "x" || err != nil {
+			t.Errorf("applied by call %d: %q, %v", applied, got, err)
+		}
+		c.ran(t, 1)
+	}
+}
+
 // Work that never started must not count as unknown only because the replies to its claim were lost.
 func TestClaimWithoutAReplyIsGivenBack(t *testing.T) {
 	for name, cause := range map[string]error{"store out of reach": errNet, "caller gone": context.Canceled} {

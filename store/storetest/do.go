@@ -228,9 +228,16 @@ func doHeartbeat(b *bench) {
 func doFenced(b *bench) {
 	op := b.op(resends)
 	brief := b.op(func(o *once.Operation[string]) { o.OnUnknown, o.Policy.Lease = once.Resend, 4*short })
-	cutOff := Faulty(b.store, On("Extend", 0, Fault{Request: errReset}))
+	var working atomic.Bool // until then a claim that was slow may be extended
+	cutOff := Faulty(b.store, func(c Call) Fault {
+		if c.Method == "Extend" && working.Load() {
+			return Fault{Request: errReset}
+		}
+		return Fault{}
+	})
 	var w work
 	_, err := once.Do(b, cutOff, brief.For("1"), func(ctx context.Context, k once.Key) (string, error) {
+		working.Store(true)
 		b.become(k, once.Unknown)
 		got, err := once.Do(b, b.stores[1], op.For("1"), w.returning("successor", nil))
 		b.wantAnswer("Do of the successor", got, err, "successor")
