@@ -18,7 +18,7 @@ lint:
 	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)
 
 bench:
-	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/bench
+	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench
 
 soak:
-	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/soak -for $(SOAK)
+	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test -race -v -count=1 -timeout 0 ./integration/crash

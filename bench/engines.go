@@ -134,7 +134,7 @@ func doNothing(store once.Store) func(context.Context, string) error {
 	}
 }
 
-// replay meets a key that is done. Each worker has many of them, so that it never joins another call.
+// replay meets a key that is done. There are many of them, so that workers rarely meet.
 func replay(store once.Store) func(context.Context, string) error {
 	run := doNothing(store)
 	return func(ctx context.Context, _ string) error { return run(ctx, fmt.Sprint("replayed-", rand.IntN(1000))) }
