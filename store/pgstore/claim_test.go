@@ -18,11 +18,13 @@ func TestATransactionInFlightIsSeen(t *testing.T) {
 	other := f.again(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	meet := func(t *testing.T, r once.Request) {
 		t.Helper()
-		rec, err := other.Claim(t.Context(), r)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		rec, err := other.Claim(ctx, r)
 		if err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 || rec.Key != r.Key || rec.Owner != [16]byte{} {
 			t.Errorf("Claim: %+v, %v", rec, err)
 		}
-		if rec, err = transact(t.Context(), other, r, nothing); err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 {
+		if rec, err = transact(ctx, other, r, nothing); err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 {
 			t.Errorf("Transact: %+v, %v", rec, err)
 		}
 	}
@@ -123,15 +125,6 @@ func TestAClaimOvertakenAfterItsSnapshot(t *testing.T) {
 				t.Errorf("got %+v, %v", got.rec, got.err)
 			}
 		})
-	}
-}
-
-func waitFor(t testing.TB, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain")
-		}
 	}
 }
 
@@ -268,6 +261,11 @@ func TestAForeignRowIsNotTakenThoughItsTimeHasPassed(t *testing.T) {
 	must(t, f.admin, `UPDATE `+f.records()+` SET id = 'other', key_until = 1 WHERE key = $1`, r.Key.String())
 	_, err := f.Claim(t.Context(), rival(r))
 	wantError(t, err, once.ErrCorrupt)
+	untouched := 0
+	err = f.admin.QueryRow(t.Context(), `SELECT count(*) FROM `+f.records()+` WHERE status = 4 AND key_until = 1`).Scan(&untouched)
+	if err != nil || untouched != 1 {
+		t.Errorf("the claim has changed the row, %v", err)
+	}
 }
 
 var _ once.TxStore[pgx.Tx] = (*pgstore.Store)(nil)

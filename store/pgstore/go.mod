@@ -4,7 +4,7 @@ go 1.24.0
 
 require (
 	github.com/effectively-once/once v0.0.0
-	github.com/jackc/pgx/v5 v5.8.0
+	github.com/jackc/pgx/v5 v5.8.0 // v5.12.0 ran an autocommit statement twice after its reply was lost
 	github.com/jackc/puddle/v2 v2.2.2
 )
 

@@ -178,6 +178,21 @@ func wantText(t testing.TB, err error, part string) {
 	}
 }
 
+// waitFor polls for something that must become true.
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	end := time.After(20 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-end:
+			t.Fatal("waited in vain")
+		case <-tick.C:
+		}
+	}
+}
+
 // wire sits between a pool and its server. It counts round trips, and cuts a connection at a COMMIT when told to.
 type wire struct {
 	trips   atomic.Int64

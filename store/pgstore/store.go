@@ -1,23 +1,36 @@
 // Package pgstore remembers keys in PostgreSQL, through pgx: the record of a key commits with the rows of its work.
 //
-// It promises all that [once.TxStore] asks for, as long as it talks to the one writable primary: never give it a
-// replica. A claim is one round trip, so is a replay, which writes nothing. A transaction in flight on a key
-// is seen, by a lock that lasts as long as the transaction, and never waited for on a connection: the claim
-// returns Running with LeaseLeft 0. Two keys in 2^64 share a lock; then one of them looks busy while the other is.
-// Extend and Settle wait for a transaction that has taken their record over, as long as their context lets them.
+// # Promise
 //
-// Limits: PostgreSQL 12 or newer, in UTF8. Under REPEATABLE READ and SERIALIZABLE a lost race is a
-// serialization error, which comes back as [once.ErrConflict] and costs its transaction.
+// It keeps every rule of [once.TxStore] and [once.Lister], as long as it talks to one writable primary that loses no
+// commit: never give it a replica, or synchronous_commit=off. A claim is one round trip; so is a replay, which
+// writes nothing. A transaction in flight on a key is seen, by a lock that ends with it, and not waited for: the
+// claim returns Running with LeaseLeft 0. Extend and Settle wait for one that has taken their record over, up to ctx.
 //
-// It works through PgBouncer in transaction mode: it keeps nothing in a session. PgBouncer before 1.21 knows no prepared
-// statements, so set DefaultQueryExecMode of the pool to pgx.QueryExecModeExec, CacheDescribe or SimpleProtocol;
-// all modes work without a pooler.
+// # Limits
 //
-// A pgxpool with a RuntimeParams of "default_transaction_isolation" decides the isolation of Transact.
+// PostgreSQL 12 or newer, in UTF8; 15 was tried. Under REPEATABLE READ and SERIALIZABLE a lost race is
+// [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie close
+// together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A store that
+// names the same tables in another way (Schema set, or left to the search_path) does not see the lock, and waits.
 //
-// The tables are those of store/sqlstore, so both can be used on one database at once. A version of this package works
-// with the tables of any newer one that says so, and refuses others; see [Store.Migrate].
-// The compatibility of its API is that of package once.
+// # The transaction of a handler
+//
+// Commit and Rollback are refused, Begin is a savepoint. Conn is the connection itself: what is sent there is part of
+// the transaction as well, and nothing guards it. BEGIN, COMMIT and ROLLBACK sent as SQL are not supported.
+// A handler that passes over the error of a statement commits nothing, and gets an error that says so.
+//
+// # PgBouncer
+//
+// Nothing is kept in a session, so transaction mode is fine. Before PgBouncer 1.21, which learned of prepared statements,
+// set DefaultQueryExecMode of the pool to pgx.QueryExecModeExec, CacheDescribe or SimpleProtocol. Without a
+// pooler, all modes work.
+//
+// # Compatibility
+//
+// That of package once. The tables are those of store/sqlstore, so both can be used on one database at once.
+// A build works with the tables of any newer one that says so, and refuses others. A role that may SELECT, INSERT,
+// UPDATE and DELETE is enough, once [Store.Migrate] or the SQL of [Schema] has made the tables.
 package pgstore
 
 import (

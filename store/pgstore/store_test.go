@@ -128,7 +128,9 @@ func TestForget(t *testing.T) {
 	}
 	forget := func(want int) {
 		t.Helper()
-		if n, err := f.Forget(t.Context(), 3); err != nil || n != want {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if n, err := f.Forget(ctx, 3); err != nil || n != want {
 			t.Errorf("Forget: %d, %v, want %d", n, err, want)
 		}
 	}

@@ -14,13 +14,13 @@ import (
 // endTime bounds how long a COMMIT or a ROLLBACK may take, which the caller's context does not.
 const endTime = 10 * time.Second
 
-// Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and
-// so are the settlements and COMMIT. The isolation level is the default of the connection.
+// Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and so
+// are the settlements and COMMIT. The isolation level is the connection's default_transaction_isolation.
 //
-// A transaction in flight on a key is not waited for, whatever the Wait of a Request: the claim returns
-// Running with LeaseLeft 0. Transact returns nil records with an error.
+// A transaction in flight on a key is not waited for, whatever the Wait of a Request. With an error, the
+// records are nil.
 //
-// A ctx that ends cancels neither the transaction nor its commit. If body gives an ended context to a statement,
+// That ctx ends cancels neither the transaction nor its commit. But if body gives a statement a context that ends,
 // pgx closes the connection, and nothing is committed.
 func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {

@@ -67,9 +67,7 @@ func TestTheHandlersPanicRollsBackAndGoesOn(t *testing.T) {
 			panic("boom")
 		})
 	}()
-	if n := f.pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections were not given back", n)
-	}
+	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // one that is closed is given back a little later
 	rec, err := transact(t.Context(), f.Store, r, nothing)
 	if err != nil || rec.Attempt != 1 {
 		t.Errorf("afterwards: %+v, %v", rec, err)
@@ -210,9 +208,7 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 			wantStatus(t, f, r.Key, once.Absent)
 		})
 	}
-	if n := f.pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections were not given back", n)
-	}
+	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // one that is closed is given back a little later
 }
 
 // A handler can get at the raw connection. What is committed must still be what was claimed.
