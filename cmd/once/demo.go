@@ -33,7 +33,7 @@ Nothing else is needed, and nothing is left behind (unless this process is kille
   deliveries  those of the schedule, and one more for each that a handler refused
   crashes     workers that were killed
   effects     charges that the provider made; there should be one per order
-  duplicated  charges, and amounts in the balance, beyond one per order
+  duplicated  charges, and bookings in the balance, beyond one per order
   lost        acknowledged orders without a charge, a row or their amount in the balance
 
 Exit status: 0 the handler with once was right, 1 it was wrong, 2 wrong usage, 3 the demo could not run.

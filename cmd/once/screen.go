@@ -74,6 +74,8 @@ func (s *screen) table(r demo.Report) string {
 	s.row(&b, "crashes", r.Without.Crashes, r.With.Crashes, false)
 	s.row(&b, "effects", r.Without.Effects, r.With.Effects, false)
 	s.row(&b, "duplicated", r.Without.Duplicated, r.With.Duplicated, true)
+	s.row(&b, "  charges", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
+	s.row(&b, "  bookings", r.Without.DuplicateBookings, r.With.DuplicateBookings, true)
 	s.row(&b, "lost", r.Without.Lost, r.With.Lost, true)
 	return b.String()
 }

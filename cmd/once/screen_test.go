@@ -26,7 +26,7 @@ func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	if err := s.final(sample); err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(first, "\n"); lines != 8 || !strings.HasPrefix(out.String(), "\x1b[8A\x1b[J"+first) {
+	if lines := strings.Count(first, "\n"); lines != 10 || !strings.HasPrefix(out.String(), "\x1b[10A\x1b[J"+first) {
 		t.Errorf("the second table is not over the %d lines of the first: %q", lines, out.String())
 	}
 	if !strings.Contains(out.String(), "1 charge too many, customers are out 12.05") {
