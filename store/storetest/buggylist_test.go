@@ -19,7 +19,7 @@ func (s *buggyStore) List(ctx context.Context, q once.Query) (page []once.Record
 		if s.has("list by stored status") {
 			status = r.Status
 		}
-		if is.Attempt == 0 || len(q.Status) > 0 && !slices.Contains(q.Status, status) || !s.selectsOperation(q, is) {
+		if is.Attempt == 0 && !s.has("forgotten keys listed") || len(q.Status) > 0 && !slices.Contains(q.Status, status) || !s.selectsOperation(q, is) {
 			continue
 		}
 		if !s.has("list with bodies") {

@@ -97,6 +97,8 @@ var bugs = map[string]string{
 	"outcomes kept until Forget":          "retention/outcome",
 	"claim keeps the retention before it": "retention/ends-with-a-claim forget/never-unsettled",
 	"Forget unbounded":                    "forget/bounded",
+	"Forget leaves the row":               "forget/bounded",
+	"Forget counts outcomes only":         "forget/bounded",
 	"Forget hides what it did":            "forget/bounded",
 	"Forget drops early":                  "forget/two-stages",
 	"Forget deletes the unknown":          "forget/never-unsettled",
@@ -108,6 +110,7 @@ var bugs = map[string]string{
 
 	"not a Lister":                "list/offered",
 	"list by stored status":       "list/selects",
+	"forgotten keys listed":       "list/selects",
 	"list by prefix":              "list/selects",
 	"list with bodies":            "list/records",
 	"list unbounded":              "list/pages",

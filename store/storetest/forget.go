@@ -44,13 +44,19 @@ func (b *bench) doneFor(id string, keepOutcome, keepKey time.Duration) once.Key 
 
 func forgetBounded(b *bench) {
 	b.forgetAll()
+	b.forgetsInSteps("outcome", long, once.Expired)
+	b.forgetsInSteps("key", 2*short, once.Absent)
+}
+
+// forgetsInSteps lets more become due than one call may forget.
+func (b *bench) forgetsInSteps(what string, keepKey time.Duration, then once.Status) {
 	const due, limit = 7, 2
 	var keys []once.Key
 	for i := range due {
-		keys = append(keys, b.doneFor(fmt.Sprint(i), short, long))
+		keys = append(keys, b.doneFor(fmt.Sprint(what, i), short, keepKey))
 	}
 	for _, k := range keys {
-		b.become(k, once.Expired)
+		b.become(k, then)
 	}
 	total := 0
 	for n := limit; n == limit; total += n {
@@ -60,12 +66,15 @@ func forgetBounded(b *bench) {
 		if n > limit {
 			b.failf("Forget with a limit of %d changed %d records", limit, n)
 		}
+		if total > 100*due {
+			b.failf("Forget with a limit of %d has changed %d records, and says that there is more", limit, total)
+		}
 	}
 	if total < due {
-		b.failf("%d outcomes were due; Forget with a limit of %d says that it dropped %d and that nothing is left", due, limit, total)
+		b.failf("%d %ss were due; Forget with a limit of %d says that it dropped %d and that nothing is left", due, what, limit, total)
 	}
 	for _, k := range keys {
-		b.wantStatus(k, once.Expired)
+		b.wantStatus(k, then)
 	}
 	if n := b.forgetAll(); n >= due {
 		b.failf("Forget found %d records again of which it had said that they were done with", n)

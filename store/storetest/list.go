@@ -56,6 +56,13 @@ func listSelects(b *bench) {
 	}
 	b.wantIDs([]string{"running"}, once.Query{Operation: other.Operation})
 	b.wantIDs(nil, once.Query{Operation: holds["done"].Key.Operation[:10]})
+	b.vanish(b.doneFor("forgotten", short, 2*short))
+	b.wantIDs(all, once.Query{Operation: holds["done"].Key.Operation})
+	for _, rec := range b.list(once.Query{Limit: 1000}) {
+		if rec.Key.Operation == "" {
+			b.failf("a query for everything returned %s of %+q", show(rec), rec.Key)
+		}
+	}
 	b.settle(done(holds["parked"]))
 	b.wantIDs([]string{"done", "parked"}, once.Query{Operation: holds["done"].Key.Operation, Status: []once.Status{once.Done}})
 }

@@ -79,6 +79,7 @@ func settleUnknown(b *bench) {
 	if rec.Owner != h.Owner || rec.LeaseLeft >= 0 || rec.LeaseLeft < -long/2 {
 		b.failf("after Unknown the record is %s", show(rec))
 	}
+	b.until("LeaseLeft of an unknown key falls", func() bool { return b.get(k).LeaseLeft < rec.LeaseLeft-short })
 }
 
 func settleParked(b *bench) {

@@ -65,8 +65,8 @@ type Case struct {
 	check func(context.Context) error
 }
 
-// Check reports how the rule is broken, or nil. It may be called repeatedly, and for several cases at once
-// except for those whose name begins with forget.
+// Check reports how the rule is broken, or nil. It may be called repeatedly. Cases may run at once,
+// except for forget/bounded, which counts what is forgotten.
 func (c Case) Check(ctx context.Context) error { return c.check(ctx) }
 
 // Run checks a store without transactions. Each case is a subtest. A test of an adapter is no more than

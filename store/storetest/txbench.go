@@ -172,6 +172,7 @@ func (b *txBench[Tx]) meets(doing string, r once.Request, rec once.Record, err e
 	}
 }
 
+// ways are the ways to claim a key, in a process other than the one that has a transaction in flight.
 func (b *txBench[Tx]) ways() map[string]func(context.Context, once.Request) (once.Record, error) {
 	one := func(recs []once.Record, err error) (once.Record, error) {
 		if err == nil && len(recs) != 1 {
