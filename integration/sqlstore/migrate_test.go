@@ -19,9 +19,13 @@ import (
 func TestMigrateAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		open := e.fresh(t)
+		var settings []string
+		if e.dialect == sqlstore.PostgreSQL { // whose snapshots would be older than the lock
+			settings = []string{"default_transaction_isolation=serializable"}
+		}
 		var stores []*sqlstore.Store
 		for range 4 {
-			stores = append(stores, sqlstore.New(open(t), e.dialect, nil))
+			stores = append(stores, sqlstore.New(open(t, settings...), e.dialect, nil))
 		}
 		failed := make(chan error, 64)
 		var wg sync.WaitGroup
@@ -219,10 +223,9 @@ func TestMigrateGoesOnAfterAnInterruption(t *testing.T) {
 	must(t, err)
 	first, second := names.Migrations()[0], names.Migrations()[1]
 	for name, done := range map[string][]string{
-		"one table":          first.SQL[:1],
-		"tables, no row":     first.SQL,
-		"indexes, no row":    append(append(first.SQL, first.Row), second.SQL...),
-		"everything but one": append(append(first.SQL, first.Row), second.SQL...),
+		"one table":       first.SQL[:1],
+		"tables, no row":  first.SQL,
+		"indexes, no row": append(append(first.SQL, first.Row), second.SQL...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := freshMariaDB(t)(t)
@@ -238,12 +241,15 @@ func TestMigrateRollsBack(t *testing.T) {
 	for _, e := range engines[:2] {
 		t.Run(e.name, func(t *testing.T) {
 			db := e.fresh(t)(t)
-			mustExec(t, db, "CREATE TABLE once_schema_kept (n int)", "CREATE TABLE once_record (n int)")
+			mustExec(t, db, "CREATE TABLE other (n int)", "CREATE INDEX once_record_due ON other (n)")
 			s := sqlstore.New(db, e.dialect, nil)
 			if err := s.Migrate(t.Context()); err == nil {
-				t.Fatal("Migrate took a table of somebody else's for its own")
+				t.Fatal("Migrate took an index of somebody else's for its own")
 			}
-			mustExec(t, db, "DROP TABLE once_record")
+			if _, err := db.Exec("SELECT count(*) FROM once_record"); err == nil {
+				t.Error("what was done before the failure is there")
+			}
+			mustExec(t, db, "DROP INDEX once_record_due")
 			must(t, s.Migrate(t.Context()))
 			lives(t, s)
 		})

@@ -1,5 +1,6 @@
-// Package sqlschema holds the tables that the stores on SQL databases share, so that they can be used on one
-// database at once: their names, their versions, and how to get from one version to the next.
+// Package sqlschema holds what the stores on SQL databases share, so that they can be used on one database at once:
+// the names of their tables, their versions, and how to get from one version to the next. For the store behind
+// database/sql it has the statements, and what the errors of drivers mean.
 //
 // Two tables carry the prefix of a store: <prefix>record has a row for each key that is known, and
 // <prefix>schema a row for each version that was applied. The names of indexes carry it too, so two prefixes in one

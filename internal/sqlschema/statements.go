@@ -90,11 +90,13 @@ func (n Names) texts() *strings.Replacer {
 	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
 		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
 		texts = append(texts, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
-			"{due}", clock+", due AS ({rows})", "{locked}", " FOR UPDATE SKIP LOCKED")
+			"{due}", clock+", due AS ({rows})",
+			"{in}", "= ANY (ARRAY(SELECT k FROM due))", "{locked}", " FOR UPDATE SKIP LOCKED")
 	case MySQL:
 		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{locked}", " FOR UPDATE SKIP LOCKED", `"key"`, "`key`")
 	case SQLite:
-		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{due}", "WITH due AS ({rows})", "{locked}", "")
+		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{due}", "WITH due AS ({rows})",
+			"{in}", "IN (SELECT k FROM due)", "{locked}", "")
 	}
 	return strings.NewReplacer(texts...)
 }
@@ -134,7 +136,9 @@ func (st *Statements) compile(text string) (out Statement) {
 }
 
 const (
-	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5 ELSE r.status END`
+	// statusSQL makes a status that is never written one that does not exist: a 5 would read as expired.
+	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
+	WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
 
 	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
 
@@ -184,8 +188,9 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.
 	dueSQL = `SELECT d."key" AS k FROM {table} AS d WHERE d.due <= {now} ORDER BY d.due LIMIT @limit{locked}`
 
-	forgetSQL = `{due} DELETE FROM {table} WHERE "key" IN (SELECT k FROM due) AND key_until <= {now}`
-	expireSQL = `{due} UPDATE {table} SET outcome = NULL, due = key_until WHERE "key" IN (SELECT k FROM due) AND due <= {now}`
+	// In PostgreSQL, no plan reads the whole table for an array.
+	forgetSQL = `{due} DELETE FROM {table} WHERE "key" {in} AND key_until <= {now}`
+	expireSQL = `{due} UPDATE {table} SET outcome = NULL, due = key_until WHERE "key" {in} AND due <= {now}`
 
 	// MySQL would go through the whole table for an IN, or without these hints, and wait at rows that are locked.
 	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now}`

@@ -3,11 +3,12 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 )
 
 // Claim takes a free key, or returns what stands in the way. How it meets a transaction in flight on the key
@@ -38,7 +39,7 @@ func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]o
 const claimTries = 4
 
 // claim tries until it has the key, or knows what has it. A rival that keeps moving is one that is running.
-func (s *Store) claim(ctx context.Context, q querier, get sqlschema.Statement, r once.Request) (once.Record, error) {
+func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, r once.Request) (once.Record, error) {
 	p := sqlschema.Params{
 		"key": s.names.UUID(r.Key.UUID()), "scope": r.Key.Scope, "operation": r.Key.Operation, "id": r.Key.ID,
 		"owner": s.names.UUID(r.Owner), "attempt": r.Attempt, "lease": r.Lease.Microseconds(),
@@ -64,7 +65,7 @@ func (s *Store) claim(ctx context.Context, q querier, get sqlschema.Statement, r
 }
 
 // claimAtOnce returns nil if it has lost a race, and an attempt 0 if it has met a transaction in flight.
-func (s *Store) claimAtOnce(ctx context.Context, q querier, _ sqlschema.Statement, p sqlschema.Params, _ once.Request) (*row, error) {
+func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, _ once.Request) (*row, error) {
 	rows, err := s.rows(ctx, q, s.sql.Insert, p)
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -74,7 +75,7 @@ func (s *Store) claimAtOnce(ctx context.Context, q querier, _ sqlschema.Statemen
 
 // claimInSteps inserts, looks what is there, and takes that over where it is free. It returns nil if another try
 // has to tell whether that succeeded.
-func (s *Store) claimInSteps(ctx context.Context, q querier, get sqlschema.Statement, p sqlschema.Params, r once.Request) (*row, error) {
+func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, p sqlschema.Params, r once.Request) (*row, error) {
 	if _, err := s.exec(ctx, q, s.sql.Insert, p); err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
 		return nil, err
 	}
@@ -88,10 +89,6 @@ func (s *Store) claimInSteps(ctx context.Context, q querier, get sqlschema.State
 	}
 	_, err = s.exec(ctx, q, s.sql.Take, p)
 	return nil, err
-}
-
-func mine(r once.Request, rec once.Record) bool {
-	return rec.Status == once.Running && rec.Owner == r.Owner
 }
 
 const shortestWait = 250 * time.Millisecond
@@ -111,7 +108,7 @@ func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, rs []once.Request)
 		case err != nil && waited && ctx.Err() == nil && len(rs) == 1:
 			rec = once.Record{Key: r.Key, Status: once.Running}
 		case err != nil && waited && ctx.Err() == nil:
-			return nil, errors.Join(once.ErrConflict, err) // the claims before it are gone with the transaction
+			return nil, fmt.Errorf("%w: the claims before this one are gone with the transaction: %w", once.ErrConflict, err)
 		case err != nil:
 			return nil, err
 		}

@@ -15,20 +15,20 @@
 //   - MySQL, MariaDB: the claim waits for the transaction. In Transact at most for Request.Wait, or 250 ms where that is
 //     longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
 //     the other transaction has ended. Elsewhere at most for ctx, whose end costs the connection, or
-//     innodb_lock_wait_timeout, which is 50 seconds if it was not set.
+//     innodb_lock_wait_timeout, 50 seconds if it was not set, after which it is [once.ErrConflict].
 //   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written: for as long
 //     as the connection's busy_timeout says. After that it is [once.ErrConflict].
 //
 // # PostgreSQL
 //
-// Version 12 or newer, in UTF8. pgx and lib/pq were tried. Nothing is kept in a session, so PgBouncer's
+// Version 12 or newer, in UTF8. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so PgBouncer's
 // transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or simple_protocol.
 // Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails ends the
 // transaction: a handler that passes the error over gets it back when its claim is settled.
 //
 // # MySQL and MariaDB
 //
-// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB. The settings parseTime, loc and clientFoundRows are free; autocommit
+// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc and clientFoundRows are free; autocommit
 // must be on, as it is by default. A deadlock (error 1213) ends the transaction without a word. In Transact, a handler that
 // passes such an error over commits nothing: what it goes on to write is rolled back, with [once.ErrLeaseLost].
 // In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the like
@@ -36,7 +36,8 @@
 //
 // # SQLite
 //
-// Version 3.35 or newer. Open the file like this with modernc.org/sqlite, or with the same settings of another driver:
+// Version 3.24 or newer. Tests run with modernc.org/sqlite; mattn/go-sqlite3 has passed them, too. Open the file like
+// this, or with the same settings of another driver:
 //
 //	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
 //

@@ -18,7 +18,7 @@ func (s *Store) fail(err error) error {
 		return nil
 	case errors.As(err, &refusal):
 		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
-	case strings.Contains(err.Error(), "sql: database is closed"): // database/sql does not export it
+	case strings.HasSuffix(err.Error(), "sql: database is closed"): // database/sql does not export it
 		return fmt.Errorf("%w: %w", once.ErrClosed, err)
 	}
 	return s.conflict(err)

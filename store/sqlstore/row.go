@@ -55,7 +55,7 @@ func (r row) check(key []byte) error {
 			key, r.Key.Scope, r.Key.Operation, r.Key.ID)
 	}
 	if r.Status < once.Absent || r.Status > once.Expired {
-		return fmt.Errorf("%w: the row of %s %q has the status %d", once.ErrCorrupt, r.Key.Operation, r.Key.ID, int(r.Status))
+		return fmt.Errorf("%w: the row of %s %q has a status that does not exist", once.ErrCorrupt, r.Key.Operation, r.Key.ID)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 )
 
 // Extend lets the lease of a running claim end after d from now.
@@ -51,25 +52,8 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, ss []once.Settlement) 
 	return nil
 }
 
-// settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: it is the sign
-// that the transaction is no longer the one that claimed.
-func (s *Store) settleOwn(ctx context.Context, tx *sql.Tx, ss []once.Settlement) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
-	defer cancel()
-	for _, set := range ss {
-		changed, err := s.settle(ctx, tx, s.sql.GetLocked, set)
-		if err == nil && !changed {
-			err = lost(set.Hold)
-		}
-		if err != nil {
-			return s.settleFailed(err)
-		}
-	}
-	return nil
-}
-
 // settle reports whether it changed the record, which it does not if the settlement was applied before.
-func (s *Store) settle(ctx context.Context, q querier, get sqlschema.Statement, set once.Settlement) (changed bool, err error) {
+func (s *Store) settle(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, set once.Settlement) (changed bool, err error) {
 	p, err := s.settleParams(set)
 	if err != nil {
 		return false, err

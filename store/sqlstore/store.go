@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 )
 
 // Dialect is the SQL that a database speaks.
@@ -112,23 +113,31 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	err = s.names.Migrate(ctx, executor{conn})
+	err = s.names.Migrate(ctx, sqltx.Executor{Querier: conn})
 	if err != nil && s.dialect != sqlschema.SQLite { // whose connection may be the whole database
-		discard(conn)
+		sqltx.Discard(conn)
 	}
 	return err
 }
 
 // ready checks the tables at the first use, through the connection at hand: it may be the only one.
-func (s *Store) ready(ctx context.Context, q querier) error {
+func (s *Store) ready(ctx context.Context, q sqltx.Querier) error {
 	if s.invalid != nil || s.checked.Load() {
 		return s.invalid
 	}
-	if err := s.names.Check(ctx, executor{q}); err != nil {
+	if err := s.names.Check(ctx, sqltx.Executor{Querier: q}); err != nil {
 		return s.fail(err)
 	}
 	s.checked.Store(true)
 	return nil
+}
+
+// readyTx is ready for a transaction of the caller's.
+func (s *Store) readyTx(ctx context.Context, tx *sql.Tx) error {
+	if tx == nil && s.invalid == nil {
+		return fmt.Errorf("%w: the *sql.Tx is nil", once.ErrInvalid)
+	}
+	return s.ready(ctx, tx)
 }
 
 // Get returns the record of a key as it is now.
@@ -141,7 +150,7 @@ func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
 }
 
 // get is the zero row for a key that was never seen, or is forgotten.
-func (s *Store) get(ctx context.Context, q querier, st sqlschema.Statement, k once.Key) (row, error) {
+func (s *Store) get(ctx context.Context, q sqltx.Querier, st sqlschema.Statement, k once.Key) (row, error) {
 	rows, err := s.rows(ctx, q, st, sqlschema.Params{"key": s.names.UUID(k.UUID())})
 	if err != nil || len(rows) == 0 {
 		return row{}, err
@@ -149,27 +158,7 @@ func (s *Store) get(ctx context.Context, q querier, st sqlschema.Statement, k on
 	return rows[0], nil
 }
 
-// querier is a *sql.DB, a *sql.Conn or a *sql.Tx.
-type querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-// executor is a querier as package sqlschema takes it.
-type executor struct{ querier }
-
-func (x executor) Exec(ctx context.Context, statement string) error {
-	_, err := x.ExecContext(ctx, statement)
-	return err
-}
-
-func (x executor) Number(ctx context.Context, query string) (n int64, err error) {
-	err = x.QueryRowContext(ctx, query).Scan(&n)
-	return n, err
-}
-
-func (s *Store) exec(ctx context.Context, q querier, st sqlschema.Statement, p sqlschema.Params) (changed int64, err error) {
+func (s *Store) exec(ctx context.Context, q sqltx.Querier, st sqlschema.Statement, p sqlschema.Params) (changed int64, err error) {
 	result, err := q.ExecContext(ctx, st.Text, st.Args(p)...)
 	if err != nil {
 		return 0, s.fail(err)
@@ -177,7 +166,7 @@ func (s *Store) exec(ctx context.Context, q querier, st sqlschema.Statement, p s
 	return result.RowsAffected()
 }
 
-func (s *Store) rows(ctx context.Context, q querier, st sqlschema.Statement, p sqlschema.Params) (found []row, err error) {
+func (s *Store) rows(ctx context.Context, q sqltx.Querier, st sqlschema.Statement, p sqlschema.Params) (found []row, err error) {
 	rows, err := q.QueryContext(ctx, st.Text, st.Args(p)...)
 	if err != nil {
 		return nil, s.fail(err)

@@ -1,0 +1,81 @@
+package sqlschema
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// statementsOf are all that a store of a dialect runs.
+func statementsOf(t *testing.T, d Dialect) map[string]Statement {
+	t.Helper()
+	n, err := For(d, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := n.Statements()
+	all := map[string]Statement{"List": st.List(true, true, []int{1, 4}), "list of all": st.List(false, false, nil)}
+	v := reflect.ValueOf(*st)
+	for i := range v.NumField() {
+		if field := v.Type().Field(i); field.IsExported() {
+			all[field.Name] = v.Field(i).Interface().(Statement)
+		}
+	}
+	return all
+}
+
+func TestStatementsAreComplete(t *testing.T) {
+	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite} {
+		all := statementsOf(t, d)
+		if len(all) != 10 {
+			t.Errorf("dialect %v has %d statements, want 10", d, len(all))
+		}
+		for name, st := range all {
+			if strings.ContainsAny(st.Text, "{}@") {
+				t.Errorf("%s of dialect %v is not filled in:\n%s", name, d, st.Text)
+			}
+			want := strings.Count(st.Text, "?")
+			if d == PostgreSQL {
+				for want = 0; strings.Contains(st.Text, placeholder(want+1)); want++ {
+				}
+			}
+			if got := len(st.Args(Params{})); got != want {
+				t.Errorf("%s of dialect %v has %d arguments for %d placeholders:\n%s", name, d, got, want, st.Text)
+			}
+		}
+	}
+}
+
+func placeholder(n int) string { return "$" + strconv.Itoa(n) + "::" }
+
+func TestArgsKeepTheirOrder(t *testing.T) {
+	st := statementsOf(t, SQLite)["Get"]
+	if got := st.Args(Params{"key": "k", "other": "o"}); !reflect.DeepEqual(got, []any{"k"}) {
+		t.Errorf("Args returned %v", got)
+	}
+	repeated := statementsOf(t, MySQL)["Settle"]
+	args := repeated.Args(Params{"status": 4})
+	if n := strings.Count(repeated.Text, "?"); n != len(args) || args[0] != 4 || args[1] != 4 {
+		t.Errorf("%d arguments %v for %d placeholders: a parameter that occurs again is passed again", len(args), args, n)
+	}
+}
+
+type coded struct{ state string }
+
+func (c coded) Error() string    { return c.state }
+func (c coded) SQLState() string { return c.state }
+
+func TestPostgresFailures(t *testing.T) {
+	for state, want := range map[string]Failure{
+		"40001": Conflict, "40P01": Conflict, "40003": Other, "55P03": LockTimeout,
+		"23505": Constraint, "25P02": Aborted, "57P01": Other, "": Other,
+	} {
+		if got := PostgreSQL.Failure(coded{state}); got != want {
+			t.Errorf("%q means %v, want %v", state, got, want)
+		}
+	}
+	if got := MySQL.Failure(coded{"40001"}); got != Other {
+		t.Errorf("in MySQL, an error of PostgreSQL means %v", got)
+	}
+}
