@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once/internal/name"
@@ -17,10 +18,15 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, er
 	if err := o.validate(false); err != nil || rec.Status != Unknown {
 		return rec, err
 	}
+	if op := rec.Key.Operation; op != o.Name && !strings.HasSuffix(op, "/"+o.Name) {
+		return rec, invalid("operation %q is asked about a record of %q", o.Name, op)
+	}
 	set, err := o.judge(ctx, s, rec)
 	if err != nil || set.Status == Unknown {
 		return rec, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	if err := s.Settle(ctx, set); err != nil {
 		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}

@@ -4,17 +4,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"time"
 
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/name"
 )
 
 const (
-	callTime   = 5 * time.Second  // for one call of a store where the caller set no limit
+	callTime   = 5 * time.Second // for one call of a store where the caller set no limit
+	shortTime  = 250 * time.Millisecond
 	finishTime = 10 * time.Second // for recording what has happened, whatever became of the caller
 	minLease   = 10 * time.Millisecond
 
@@ -54,30 +54,13 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op.Ask,
-		token: newToken(), redelivered: w.redelivered}
+		token: name.Token(), redelivered: w.redelivered}
 	c.policy, _ = w.op.Policy.withDefaults()
 	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
 	if w.hasInput {
-		c.fingerprint = c.opts.fingerprint(w.key, w.input)
+		c.fingerprint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
 	}
 	return c, nil
-}
-
-func newToken() (token [16]byte) {
-	rand.Read(token[:]) // never fails: crypto/rand ends the program instead
-	return token
-}
-
-// fingerprint covers the key, so that equal inputs do not show across records.
-func (o *Options) fingerprint(k Key, input []byte) []byte {
-	h := sha256.New()
-	if len(o.Secret) > 0 {
-		h = hmac.New(sha256.New, o.Secret)
-	}
-	id := k.UUID()
-	h.Write(id[:])
-	h.Write(input)
-	return h.Sum(nil)
 }
 
 // attempt tries once to claim the key and do the work. It is mine if this call did it;
@@ -102,7 +85,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 		case late && ctx.Err() != nil:
 			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
 		case late:
-			rec, _ = c.store.Get(ctx, c.key) // only for a better retry-after
+			rec, _ = c.get(ctx) // only for a better retry-after
 			return rec, false, c.inProgress(rec)
 		case !joined:
 			return rec, mine, err
@@ -116,7 +99,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 // lead tries until the key is done, by this call or by another.
 func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 	if c.redelivered {
-		if rec, err := c.store.Get(ctx, c.key); err == nil && rec.Status == Done {
+		if rec, err := c.get(ctx); err == nil && rec.Status == Done {
 			return rec, false, c.checkInput(rec)
 		}
 	}
@@ -140,7 +123,9 @@ func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 			if asked++; asked > claimTries {
 				return rec, false, c.inProgress(rec) // others keep starting and losing it
 			}
-			take, err = c.find(ctx, rec)
+			if take, err = c.find(ctx, rec); take > 0 && len(c.fingerprint) == 0 {
+				c.fingerprint = rec.Fingerprint // it is still the same work
+			}
 		default:
 			err = c.standing(rec)
 		}
@@ -178,11 +163,18 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 		if err := backoff.Sleep(ctx, min(pause.Next(), left)); err != nil {
 			return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, cause: err}
 		}
-		now, err := c.store.Get(ctx, c.key)
+		now, err := c.get(ctx)
 		if err == nil && (now.Status != Running || c.owns(now)) || isFinal(err) {
 			return nil // the next attempt tells what it is now
 		}
 	}
+}
+
+// get takes no longer than the caller wants to wait, or little longer.
+func (c *call) get(ctx context.Context) (Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
+	defer cancel()
+	return c.store.Get(ctx, c.key)
 }
 
 // inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
@@ -225,7 +217,10 @@ func (c *call) request(take int64) Request {
 	}
 }
 
-func (c *call) owns(rec Record) bool { return rec.Status == Running && rec.Owner == c.token }
+// owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.
+func (c *call) owns(rec Record) bool {
+	return rec.Owner == c.token && (rec.Status == Running || rec.Status == Unknown)
+}
 
 // claim repeats a claim whose reply was lost: the store recognises its token.
 func (c *call) claim(ctx context.Context, take int64) (Record, error) {

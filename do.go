@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/lease"
+	"github.com/effectively-once/once/internal/name"
 )
 
 // Claim is what work knows of its own claim.
@@ -65,7 +66,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	w.tell(rec, mine)
 	switch {
 	case err != nil:
-		return value, err
+		return value, spent(err)
 	case !mine:
 		return replay(w, rec)
 	case unkept != nil:
@@ -82,17 +83,21 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 		for range claimTries {
 			begun := time.Now()
 			rec, err := c.claim(ctx, take)
-			if err != nil || rec.Owner != c.token || rec.Status != Running && rec.Status != Unknown {
+			if err != nil || !c.owns(rec) {
 				return rec, false, err
 			}
-			if c.owns(rec) {
+			if rec.Status == Running {
 				if begun, err = c.freshen(ctx, rec.hold(), begun); !errors.Is(err, ErrLeaseLost) {
 					rec, err = c.run(ctx, rec, begun, err, work)
 					return rec, true, err
 				}
 			}
-			// Ours, but it lapsed before we could use it: nothing has run under it.
-			c.token, take = newToken(), rec.Attempt
+			// Ours, but it lapsed before we could use it. Nothing has run under it, so it is free.
+			err = c.finish(ctx, c.settlement(rec.hold(), Absent, "claimed too slowly, and never started"))
+			if err != nil && !errors.Is(err, ErrLeaseLost) {
+				return rec, false, err
+			}
+			c.token, take = name.Token(), 0
 		}
 		return Record{}, false, &failure{kind: errSlow, key: c.key, hint: "nothing was run: raise Policy.Lease, or look at the store"}
 	}
@@ -128,6 +133,13 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 
 	set := c.verdict(rec.hold(), out, err)
 	recorded := c.record(ctx, set)
+	if recorded != nil && set.Status == Done && !errors.Is(recorded, ErrLeaseLost) {
+		// Perhaps the store refuses this outcome. That it is done must be known all the same.
+		set.Outcome, _ = c.opts.pack(c.key, Outcome{Rejected: out.Rejected, Omitted: true})
+		if c.record(ctx, set) == nil {
+			recorded = nil
+		}
+	}
 	rec.Status, rec.Outcome = set.Status, set.Outcome
 	if recorded != nil {
 		rec.Status = Unknown

@@ -553,6 +553,7 @@ func TestRetentionHasTwoStages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for get(t, s, op.For("1").Key()).Status == once.Done {
+		runtime.Gosched()
 	}
 	_, err := once.Do(testCtx, s, op.For("1").Input([]byte("a")), c.run("", nil))
 	wantErr(t, err, once.ErrExpired)

@@ -2,9 +2,11 @@ package once
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/prose"
 )
 
 // Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
@@ -32,7 +34,7 @@ var (
 )
 
 // ErrRejected is returned by work together with its answer: a business no. It is recorded and replayed
-// like any answer, and never retried.
+// like any answer, and never retried. Work that passes on the rejection of a step is rejected, too.
 var ErrRejected = errors.New("once: rejected")
 
 // ErrConflict is how a [TxStore] says that the database rolled the whole transaction back and wants it again:
@@ -97,26 +99,8 @@ type failure struct {
 }
 
 func (f *failure) Error() string {
-	text := f.kind.Error()
-	if f.key != (Key{}) {
-		text += fmt.Sprintf(": %s %q", f.key.Operation, f.key.ID)
-	}
-	if f.key.Scope != "" {
-		text += fmt.Sprintf(" of %q", f.key.Scope)
-	}
-	if f.attempt > 0 {
-		text += fmt.Sprintf(", attempt %d", f.attempt)
-	}
-	if f.after > 0 {
-		text += fmt.Sprintf(", retry after %v", f.after.Round(time.Millisecond))
-	}
-	if f.hint != "" {
-		text += "; " + f.hint
-	}
-	if f.cause != nil {
-		text += ": " + f.cause.Error()
-	}
-	return text
+	return prose.Failure{Kind: f.kind, Scope: f.key.Scope, Operation: f.key.Operation, ID: f.key.ID,
+		Attempt: f.attempt, After: f.after, Hint: f.hint, Cause: f.cause}.String()
 }
 
 func (f *failure) Unwrap() []error {
@@ -125,6 +109,10 @@ func (f *failure) Unwrap() []error {
 	}
 	return []error{f.kind, f.cause}
 }
+
+// spent is the error of a call as its caller gets it: NotDone was said of this call's work, and says nothing of the work
+// of a caller that passes the error on.
+func spent(err error) error { return mask.Hide(err, errNotDone) }
 
 func isAny(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

@@ -113,6 +113,7 @@ func TestOwnClaimThatLapsedUnused(t *testing.T) {
 			t.Error(err)
 		}
 		for get(t, s.Store, r.Key).Status == once.Running {
+			runtime.Gosched()
 		}
 		return once.Record{}, errNet
 	}
@@ -159,6 +160,7 @@ func TestSlowClaimThatLapsesIsTakenAnew(t *testing.T) {
 		rec, err := claim(ctx, r)
 		if slow--; slow >= 0 {
 			for get(t, s.Store, r.Key).Status == once.Running {
+				runtime.Gosched()
 			}
 		}
 		return rec, err
@@ -300,6 +302,7 @@ func TestStaleHolderIsRefused(t *testing.T) {
 	c := counter{}
 	got, err := once.Do(testCtx, ps[0], op.For("1"), func(_ context.Context, key once.Key) (string, error) {
 		for get(t, shared, key).Status == once.Running {
+			runtime.Gosched()
 		}
 		got, err := once.Do(testCtx, ps[1], op.For("1"), c.run("second", nil))
 		if got != "second" || err != nil {
@@ -324,6 +327,7 @@ func TestLateCompletionIsAcceptedIfNobodyTookOver(t *testing.T) {
 	op := &once.Operation[string]{Name: "late", OnUnknown: once.Resend, Policy: once.Policy{Lease: 50 * time.Millisecond}}
 	if _, err := once.Do(testCtx, s, op.For("1"), func(_ context.Context, key once.Key) (string, error) {
 		for get(t, s, key).Status == once.Running {
+			runtime.Gosched()
 		}
 		return "late", nil
 	}); err != nil {

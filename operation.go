@@ -81,7 +81,8 @@ type Operation[T any] struct {
 	// since the first attempt, unknown work is parked instead of run again. Default 0: no limit.
 	KeyValidFor time.Duration
 
-	// Codec turns values into outcomes. Default: JSON; a T that is an Outcome is stored as it is.
+	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:
+	// they are missing from a replay. A T that is an Outcome is stored as it is.
 	Codec Codec[T]
 }
 

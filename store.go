@@ -75,7 +75,8 @@ type TxStore[Tx any] interface {
 	// was sent and whether it was applied is not known. Other errors: nothing was committed.
 	//
 	// A claim meets transactions in flight as well: it waits for them, up to Request.Wait or what the engine
-	// can bound it to, or returns Running with LeaseLeft 0 instead.
+	// can bound it to, or returns Running with LeaseLeft 0 instead. One whose lease lapsed while it waited is Unknown
+	// with the Owner of the Request, and the caller's all the same, here and in ClaimTx.
 	//
 	// The transaction does not end because ctx does: only Transact ends it. A settlement must change its own
 	// row, or everything is rolled back with ErrLeaseLost: so that nothing is committed by a transaction that

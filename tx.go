@@ -42,7 +42,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	w.tell(rec, mine)
 	switch {
 	case err != nil:
-		return value, err
+		return value, spent(err)
 	case !mine:
 		return replay(w, rec)
 	default:
@@ -197,7 +197,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	}
 	defer func() {
 		if !settled { // it failed, or it panicked, which goes on
-			err = errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed")))
+			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
 		}
 	}()
 	value, no := run(inTx(ctx, rec))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -440,6 +441,7 @@ func TestInTxMeetsWhatItCannotWaitFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for get(t, s, short.For("1").Key()).Status == once.Done {
+		runtime.Gosched()
 	}
 	crashed(t, s, parked.For("lapsed").Key())
 	_, _ = once.Do(testCtx, s, parked.For("parked"), (&counter{}).run("", errCause))

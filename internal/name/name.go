@@ -2,6 +2,7 @@
 package name
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -60,4 +61,10 @@ const maxReason = 500
 // Reason shortens the text of an error to what is worth storing. Databases refuse a zero byte, and half a character.
 func Reason(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "")
+}
+
+// Token is a random name.
+func Token() (token [16]byte) {
+	rand.Read(token[:]) // never fails: it ends the program instead
+	return token
 }

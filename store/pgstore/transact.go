@@ -59,7 +59,8 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 
 func anyWon(rs []once.Request, recs []once.Record) bool {
 	for i, rec := range recs {
-		if rec.Status == once.Running && rec.Owner == rs[i].Owner {
+		// One that lapsed while it waited is nobody else's.
+		if (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == rs[i].Owner {
 			return true
 		}
 	}

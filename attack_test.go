@@ -1,0 +1,145 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// A step says of itself that nothing happened. That must not free the key of the work that it is a step of.
+func TestNotDoneOfAStepSaysNothingOfItsParent(t *testing.T) {
+	steps := map[string]func(ctx context.Context, s *memstore.Store, parent once.Key) error{
+		"Do": func(ctx context.Context, s *memstore.Store, parent once.Key) error {
+			_, err := once.Do(ctx, s, resent.Under(parent), (&counter{}).run("", once.NotDone(errNet)))
+			return err
+		},
+		"DoTx": func(ctx context.Context, s *memstore.Store, parent once.Key) error {
+			_, err := once.DoTx(ctx, s, inTx.Under(parent), (&counter{}).write("row", "", once.NotDone(errNet)))
+			return err
+		},
+		"InTx": func(ctx context.Context, s *memstore.Store, parent once.Key) error {
+			tx := s.Begin()
+			defer tx.Rollback()
+			_, err := once.InTx(ctx, s, tx, inTx.Under(parent), func(context.Context) (string, error) { return "", once.NotDone(errNet) })
+			return err
+		},
+	}
+	for name, step := range steps {
+		s, charged := memstore.New(nil), 0
+		for range 2 {
+			_, err := once.Do(testCtx, s, parked.For("1"), func(ctx context.Context, key once.Key) (string, error) {
+				charged++
+				return "charged", step(ctx, s, key)
+			})
+			wantErr(t, err, once.ErrParked)
+		}
+		if charged != 1 {
+			t.Errorf("%s: charged %d times", name, charged)
+		}
+	}
+}
+
+func TestTheCallerOfAStepStillSeesItsError(t *testing.T) {
+	_, err := once.Do(testCtx, memstore.New(nil), parked.For("1"), (&counter{}).run("", once.NotDone(once.RetryAfter(time.Minute, errNet))))
+	wantErr(t, err, errNet)
+	if after, ok := once.MayRetry(err); after != time.Minute || !ok {
+		t.Errorf("retry after %v, %v", after, ok)
+	}
+	_, err = once.Do(testCtx, memstore.New(nil), parked.For("1"), (&counter{}).run("", once.NotDone(once.Permanent(errNet))))
+	if _, ok := once.MayRetry(err); ok {
+		t.Error("permanent, and to be retried")
+	}
+}
+
+// A store that refuses an outcome, for example a packet too large for the server, must not make the work run again.
+func TestOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
+	s := &hooks{Store: memstore.New(nil)}
+	s.settle = func(ctx context.Context, set once.Settlement, settle settleFunc) error {
+		if len(set.Outcome.Body) > 100 {
+			return once.ErrInvalid // final, so that the test need not wait for the end of all repeats
+		}
+		return settle(ctx, set)
+	}
+	c := counter{}
+	long := strings.Repeat("x", 101)
+	if got, err := once.Do(testCtx, s, resent.For("1"), c.run(long, nil)); got != long || err != nil {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	_, err := once.Do(testCtx, s, resent.For("1"), c.run("", nil))
+	wantErr(t, err, once.ErrOutcomeUnavailable)
+	c.ran(t, 1)
+}
+
+// silent is a store whose Get answers when its context ends, and not before.
+type silent struct{ *hooks }
+
+func (s silent) Get(ctx context.Context, _ once.Key) (once.Record, error) {
+	<-ctx.Done()
+	return once.Record{}, ctx.Err()
+}
+
+func TestWaitIsKeptOnAStoreThatDoesNotAnswer(t *testing.T) {
+	_, ps := processes(2)
+	brief := &once.Operation[string]{Name: "brief", OnUnknown: once.Park, Policy: once.Policy{Wait: 10 * time.Millisecond}}
+	_, err := once.Do(testCtx, ps[0], brief.For("1"), func(context.Context, once.Key) (string, error) {
+		begun := time.Now()
+		_, err := once.Do(testCtx, silent{ps[1]}, brief.For("1").Redelivered(), never[string](t))
+		wantErr(t, err, once.ErrInProgress)
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("waited for %v", took)
+		}
+		return "", nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Claims that lapsed before their caller heard of them were never used: none of them may be left to be parked.
+func TestClaimsTooSlowToBeUsedAreGivenBack(t *testing.T) {
+	s := &hooks{Store: memstore.New(nil)}
+	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		rec, err := claim(ctx, r)
+		for now := rec; err == nil && now.Status == once.Running; runtime.Gosched() {
+			now, err = s.Store.Get(ctx, r.Key)
+		}
+		return rec, err
+	}
+	op := &once.Operation[string]{Name: "slow", OnUnknown: once.Park, Policy: once.Policy{Lease: 20 * time.Millisecond}}
+	if _, err := once.Do(testCtx, s, op.For("1"), never[string](t)); err == nil {
+		t.Error("no error")
+	}
+	wantStatus(t, s, op.For("1").Key(), once.Absent)
+}
+
+func TestAskRefusesTheRecordOfAnotherOperation(t *testing.T) {
+	s := memstore.New(nil)
+	mail := &once.Operation[string]{Name: "mail", Lookup: func(context.Context, once.Key) (string, bool, error) { return "", false, nil }}
+	for _, key := range []once.Key{{Operation: "charge", ID: "1"}, {Operation: "order/charge", ID: "1"}, {Operation: "email", ID: "1"}} {
+		rec := crashed(t, s, key)
+		_, err := mail.Ask(testCtx, s, rec)
+		wantErr(t, err, once.ErrInvalid)
+		wantStatus(t, s, key, once.Unknown)
+	}
+	rec := crashed(t, s, once.Key{Operation: "order/mail", ID: "1"})
+	if now, err := mail.Ask(testCtx, s, rec); err != nil || now.Status != once.Absent {
+		t.Errorf("%v, %v", now.Status, err)
+	}
+}
+
+func TestTakeoverWithoutInputKeepsTheFingerprint(t *testing.T) {
+	s, c := memstore.New(nil), counter{}
+	_, err := once.Do(testCtx, s, resent.For("1").Input([]byte("100 EUR")), c.run("", errors.New("timeout")))
+	wantErr(t, err, once.ErrUnknown)
+	if _, err := once.Do(testCtx, s, resent.For("1"), c.run("ok", nil)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = once.Do(testCtx, s, resent.For("1").Input([]byte("999 EUR")), never[string](t))
+	wantErr(t, err, once.ErrMismatch)
+}
