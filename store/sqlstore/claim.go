@@ -17,7 +17,28 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 	if err := s.ready(ctx, s.db); err != nil {
 		return once.Record{}, err
 	}
+	if s.dialect == sqlschema.MySQL {
+		return s.claimAlone(ctx, r)
+	}
 	return s.claim(ctx, s.db, s.sql.Get, r)
+}
+
+// claimAlone claims in a transaction of its own. A single statement that waits for a rival would stay queued in the server
+// after its caller has given up, and claim the key for nobody when the rival rolls back.
+func (s *Store) claimAlone(ctx context.Context, r once.Request) (once.Record, error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return once.Record{}, s.fail(err)
+	}
+	defer tx.Rollback()
+	recs, err := s.claimBounded(ctx, tx, []once.Request{r})
+	if err != nil {
+		return once.Record{}, s.fail(err)
+	}
+	if !holdsAny([]once.Request{r}, recs) {
+		return recs[0], nil
+	}
+	return recs[0], s.fail(tx.Commit())
 }
 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends.

@@ -12,12 +12,13 @@
 //
 //   - PostgreSQL: it sees the transaction's lock and returns Running with LeaseLeft 0 at once. Extend, Settle and a
 //     store that names the same tables in another way (Schema set, or left to the search_path) wait, up to ctx.
-//   - MySQL, MariaDB: the claim waits for the transaction. In Transact at most for Request.Wait, or 250 ms where that is
-//     longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
-//     the other transaction has ended. Elsewhere at most for ctx, whose end costs the connection, or
+//   - MySQL, MariaDB: the claim waits for the transaction. In Claim and Transact at most for Request.Wait, or 250 ms where
+//     that is longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
+//     the other transaction has ended. In ClaimTx at most for ctx, whose end costs the connection, or
 //     innodb_lock_wait_timeout, 50 seconds if it was not set, after which it is [once.ErrConflict].
 //   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written: for as long
-//     as the connection's busy_timeout says. After that it is [once.ErrConflict].
+//     as the connection's busy_timeout says. After that it is [once.ErrConflict], which [once.DoTx] repeats up to ten times
+//     and [once.Do] four: so a database that stays busy is waited for that many times busy_timeout.
 //
 // # PostgreSQL
 //
@@ -28,8 +29,9 @@
 //
 // # MySQL and MariaDB
 //
-// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc and clientFoundRows are free; autocommit
-// must be on, as it is by default. A deadlock (error 1213) ends the transaction without a word. In Transact, a handler that
+// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc and
+// clientFoundRows are free; autocommit must be on, as it is by default, and READ UNCOMMITTED is not supported: it shows
+// the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a word. In Transact, a handler that
 // passes such an error over commits nothing: what it goes on to write is rolled back, with [once.ErrLeaseLost].
 // In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the like
 // commit on their own: they are not supported in a handler.
@@ -42,7 +44,7 @@
 //	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
 //
 // Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has
-// read before it claims can fail as busy without waiting. Without synchronous(FULL), a power cut may undo commits.
+// read before it claims can fail as busy without waiting. With synchronous at NORMAL or OFF, a power cut may undo commits.
 // The clock is this machine's, in milliseconds, and nothing hides its steps. One connection is enough
 // (SetMaxOpenConns(1)), and it is needed for a database in memory. After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM,
 // SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself: a handler must return such an error. If it

@@ -128,6 +128,9 @@ func (s *Store) ready(ctx context.Context, q sqltx.Querier) error {
 	if err := s.names.Check(ctx, sqltx.Executor{Querier: q}); err != nil {
 		return s.fail(err)
 	}
+	if err := s.checkSession(ctx, q); err != nil {
+		return err
+	}
 	s.checked.Store(true)
 	return nil
 }
@@ -138,6 +141,18 @@ func (s *Store) readyTx(ctx context.Context, tx *sql.Tx) error {
 		return fmt.Errorf("%w: the *sql.Tx is nil", once.ErrInvalid)
 	}
 	return s.ready(ctx, tx)
+}
+
+// checkSession refuses a MySQL connection on which nothing that is not in a transaction would ever be committed.
+func (s *Store) checkSession(ctx context.Context, q sqltx.Querier) error {
+	if s.dialect != sqlschema.MySQL {
+		return nil
+	}
+	on, err := sqltx.Executor{Querier: q}.Number(ctx, "SELECT @@autocommit")
+	if err == nil && on == 0 {
+		err = fmt.Errorf("%w: autocommit is off on this *sql.DB, so nothing would be remembered: take it out of the DSN", once.ErrInvalid)
+	}
+	return s.fail(err)
 }
 
 // Get returns the record of a key as it is now.

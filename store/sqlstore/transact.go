@@ -41,7 +41,8 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 
 func holdsAny(rs []once.Request, recs []once.Record) bool {
 	for i, rec := range recs {
-		if rec.Status == once.Running && rec.Owner == rs[i].Owner {
+		// One that lapsed while it waited in the database is nobody else's.
+		if (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == rs[i].Owner {
 			return true
 		}
 	}

@@ -1,0 +1,93 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+var (
+	sends = &once.Operation[string]{Name: "send", OnUnknown: once.Park, Policy: once.Policy{Lease: 500 * time.Millisecond, Wait: once.Refuse}}
+	books = &once.Operation[string]{Name: "book", Policy: once.Policy{Lease: 500 * time.Millisecond, Wait: 20 * time.Second}}
+)
+
+func answer(context.Context, once.Key) (string, error) { return "done", nil }
+
+// Do meets a transaction in flight on its key and gives up. What it has sent to the server must not claim the key
+// later, when nobody is there any more to do the work.
+func TestDoThatGivesUpWaitingLeavesNoClaim(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		tx, err := db.BeginTx(t.Context(), nil)
+		must(t, err)
+		_, err = once.InTx(t.Context(), s, tx, sends.For("1"), func(context.Context) (string, error) { return "", nil })
+		must(t, err)
+		if e.name != "sqlite" { // where every writer waits for this one, as long as busy_timeout says
+			begun := time.Now()
+			_, err = once.Do(t.Context(), s, sends.For("1"), answer)
+			if !errors.Is(err, once.ErrInProgress) {
+				t.Errorf("Do beside a transaction in flight: %v", err)
+			}
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("refused after %v", took)
+			}
+		}
+		must(t, tx.Rollback())
+		got, err := once.Do(t.Context(), s, sends.For("1"), answer)
+		if got != "done" || err != nil {
+			t.Errorf("Do afterwards: %q, %v", got, err)
+		}
+	})
+}
+
+// A claim waits for another transaction for longer than its own lease, and gets the key then.
+func TestClaimThatWaitedLongerThanItsLeaseIsStillUsed(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		for name, run := range map[string]func(id string) error{
+			"DoTx": func(id string) error {
+				_, err := once.DoTx(t.Context(), s, books.For(id), nothing)
+				return err
+			},
+			"InTx": func(id string) error {
+				tx, err := db.BeginTx(t.Context(), nil)
+				if err != nil {
+					return err
+				}
+				_, err = once.InTx(t.Context(), s, tx, books.For(id), func(context.Context) (string, error) { return "done", nil })
+				return errors.Join(err, tx.Commit())
+			},
+		} {
+			rival, err := db.BeginTx(t.Context(), nil)
+			must(t, err)
+			_, err = once.InTx(t.Context(), s, rival, books.For(name), func(context.Context) (string, error) { return "", nil })
+			must(t, err)
+			ended := make(chan error, 1)
+			time.AfterFunc(1200*time.Millisecond, func() { ended <- rival.Rollback() })
+			err = run(name)
+			must(t, <-ended)
+			if err != nil && (name == "DoTx" || !errors.Is(err, once.ErrInProgress)) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got, err := once.DoTx(t.Context(), s, books.For(name), nothing); got != "done" || err != nil {
+				t.Errorf("after %s: %q, %v", name, got, err)
+			}
+		}
+	})
+}
+
+func TestAutocommitOffIsRefused(t *testing.T) {
+	open := freshMariaDB(t)
+	must(t, sqlstore.New(open(t), sqlstore.MySQL, nil).Migrate(t.Context()))
+	_, err := once.Do(t.Context(), sqlstore.New(open(t, "autocommit=0"), sqlstore.MySQL, nil), sends.For("1"), answer)
+	if !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func nothing(context.Context, *sql.Tx) (string, error) { return "done", nil }
