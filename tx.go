@@ -147,7 +147,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 		return Record{Key: t.key}, err
 	}
 	rec := recs[0]
-	if t.owns(rec) {
+	if t.ran && t.owns(rec) {
 		rec.Status, rec.Outcome = Done, t.out
 	}
 	return rec, nil

@@ -270,6 +270,20 @@ func TestStoreFailsAfterTheWork(t *testing.T) {
 	}
 }
 
+// What a store says of a claim whose body it did not call is not taken for a commit.
+func TestNothingIsDoneWithoutTheWork(t *testing.T) {
+	for _, status := range []once.Status{once.Running, once.Unknown} {
+		s := &hooks{Store: memstore.New(nil)}
+		s.transact = func(_ context.Context, rs []once.Request, _ bodyFunc, _ transactFunc) ([]once.Record, error) {
+			return []once.Record{{Key: rs[0].Key, Status: status, Attempt: 1, Owner: rs[0].Owner}}, nil
+		}
+		op := &once.Operation[string]{Name: "tx", Policy: once.Policy{Wait: 20 * time.Millisecond}}
+		if _, err := once.DoTx(testCtx, s, op.For("1"), (&counter{}).write("row", "", nil)); err == nil {
+			t.Errorf("%v: done, and nothing was run", status)
+		}
+	}
+}
+
 // A commit is still on its way when its fate is asked for: whatever the policy for duplicates is,
 // it is not a rival.
 func TestLateCommit(t *testing.T) {
