@@ -218,16 +218,17 @@ func (c *call) request(take int64) Request {
 }
 
 // owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.
-func (c *call) owns(rec Record) bool {
-	return rec.Owner == c.token && (rec.Status == Running || rec.Status == Unknown)
+func (c *call) owns(r Record) bool {
+	return r.Owner == c.token && (r.Status == Running || r.Status == Unknown)
 }
 
 // claim repeats a claim whose reply was lost: the store recognises its token.
 func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
-		limited, cancel := context.WithTimeout(ctx, callTime)
-		rec, err := c.store.Claim(limited, c.request(take))
+		r := c.request(take)
+		limited, cancel := context.WithTimeout(ctx, callTime+r.Wait)
+		rec, err := c.store.Claim(limited, r)
 		cancel()
 		// What is in flight after a reply was lost may be our own claim, still on its way.
 		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}

@@ -50,16 +50,13 @@ var (
 	errRollBack   = errors.New("once: rejected, roll back")
 )
 
-// NotDone says of an error of [Do]'s work that nothing happened: the key is free again.
-// It is never nil, even for a nil err.
+// NotDone says of an error of [Do]'s work that nothing happened: the key is free again. It is never nil, even for nil.
 func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
 
-// Permanent says of an error that a retry cannot help. It does not say that nothing happened.
-// It is never nil, even for a nil err.
+// Permanent says of an error that a retry cannot help, not that nothing happened. It is never nil, even for nil.
 func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
 
-// RetryAfter says of an error when a retry makes sense. It does not say that nothing happened.
-// It is never nil, even for a nil err.
+// RetryAfter says of an error when a retry makes sense, not that nothing happened. It is never nil, even for nil.
 func RetryAfter(d time.Duration, err error) error {
 	return &failure{kind: errRetryAfter, after: d, cause: err}
 }

@@ -118,7 +118,7 @@ type Hold struct {
 type Request struct {
 	Hold        // Attempt: take over this attempt if it is Unknown; 0: never take over
 	Lease       time.Duration
-	Wait        time.Duration // Transact: how long to wait for another transaction on the key; 0: as short as possible
+	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
 }
 
@@ -141,8 +141,6 @@ type Options struct {
 	flights *flight.Group[flightKey, Record]
 }
 
-const defaultMaxOutcome = 1 << 20
-
 // Ready returns a copy with the defaults filled in and with what the calls of one process share.
 // An adapter calls it once, when it is made, and returns the result from its Options method.
 func (o Options) Ready() *Options {
@@ -150,7 +148,7 @@ func (o Options) Ready() *Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.MaxOutcome <= 0 {
-		o.MaxOutcome = defaultMaxOutcome
+		o.MaxOutcome = 1 << 20
 	}
 	o.flights = new(flight.Group[flightKey, Record])
 	return &o
