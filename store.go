@@ -35,7 +35,8 @@ type Store interface {
 	// lease, the fingerprint and the owner, clears the rest, and raises Attempt by one; a key that was never
 	// seen or whose KeepKey has passed starts anew at 1. A key in Unknown is taken over if Request.Attempt
 	// names its attempt, keeping its age. A claim whose Owner holds the record already changes nothing and
-	// returns the record, so that a claim whose reply was lost can be repeated.
+	// returns the record, so that a claim whose reply was lost can be repeated. One whose Owner has released the key
+	// since is late: it changes nothing either, and returns the Absent record.
 	Claim(context.Context, Request) (Record, error)
 
 	// Extend lets the lease end after d from now. ErrLeaseLost: it has lapsed, or the Hold is not current;

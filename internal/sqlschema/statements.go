@@ -143,7 +143,7 @@ const (
 	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
 
 	// freeSQL leaves a row alone that has the key of others: it is damaged, which is noticed at reading.
-	freeSQL = `(r.scope = @scope AND r.operation = @operation AND r.id = @id AND (r.status = 0 OR NOT {known} OR
+	freeSQL = `(r.scope = @scope AND r.operation = @operation AND r.id = @id AND (r.status = 0 AND r.owner <> @owner OR NOT {known} OR
 	(r.status = 2 OR r.status = 1 AND r.lease_until <= {now}) AND r.attempt = @attempt AND r.owner <> @owner))`
 
 	// columnsSQL does not send an outcome that has expired.

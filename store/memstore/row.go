@@ -49,11 +49,13 @@ func (r row) at(now time.Time) once.Record {
 }
 
 // claim gives the key to req if it is free, or if req names the unknown attempt that it takes over.
-// That an owner meets its own claim needs no rule: the key is not free, and its record says whose it is.
+// That an owner meets its own claim needs no rule: the key is not free, and its record says whose it is. A claim by the
+// owner that has released the key since was long on its way: nobody waits for it.
 func (r row) claim(req once.Request, now time.Time) (row, bool) {
 	is := r.at(now)
 	takeover := is.Status == once.Unknown && is.Attempt == req.Attempt && is.Owner != req.Owner
-	if is.Status != once.Absent && !takeover {
+	late := is.Status == once.Absent && is.Attempt > 0 && r.Owner == req.Owner
+	if is.Status != once.Absent && !takeover || late {
 		return r, false
 	}
 	created := is.Created

@@ -38,7 +38,7 @@ func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.R
 	recs := make([]once.Record, len(rs))
 	for range claimTries {
 		for i, r := range rs {
-			if recs[i].Status == once.Absent {
+			if unanswered(recs[i]) {
 				s.queueClaim(b, r, &recs[i])
 			}
 		}
@@ -51,12 +51,15 @@ func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.R
 		b = new(pgx.Batch)
 	}
 	for i, r := range rs {
-		if recs[i].Status == once.Absent { // a rival that keeps moving is one that is running
+		if unanswered(recs[i]) { // a rival that keeps moving is one that is running
 			recs[i] = once.Record{Key: r.Key, Status: once.Running}
 		}
 	}
 	return recs, nil
 }
+
+// unanswered tells a claim that has to be sent again from one that came after its owner's release.
+func unanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.Attempt == 0 }
 
 func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
 	key := r.Key.UUID()

@@ -46,7 +46,7 @@ const (
 
 	// freeSQL says whether the claim of claimSQL may have r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
-		r.status = 0 OR r.key_until <= (SELECT now FROM clock) OR
+		r.status = 0 AND r.owner <> $5::uuid OR r.key_until <= (SELECT now FROM clock) OR
 		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock))
 			AND r.attempt = $6::bigint AND r.owner <> $5::uuid)) IS TRUE`
 

@@ -105,7 +105,8 @@ func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema
 		return nil, err
 	}
 	takeover := found.Status == once.Unknown && found.Attempt == r.Attempt && found.owner != r.Owner
-	if found.Status != once.Absent && !takeover {
+	late := found.Attempt > 0 && found.owner == r.Owner // and released: nobody waits for this claim any more
+	if found.Status != once.Absent && !takeover || late {
 		return &found, nil
 	}
 	_, err = s.exec(ctx, q, s.sql.Take, p)

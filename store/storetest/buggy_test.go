@@ -224,6 +224,9 @@ func (s *buggyStore) claim(tx *buggyTx, r once.Request) once.Record {
 	if is.Attempt == 0 && was.Attempt > 0 && s.has("refused by a row that has expired") {
 		return is
 	}
+	if is.Status == once.Absent && is.Attempt > 0 && was.Owner == r.Owner && !s.has("late claim taken for a new one") {
+		return is
+	}
 	if !s.free(is, r) {
 		if is.Owner == r.Owner {
 			return s.ownClaim(was, is, r, now)

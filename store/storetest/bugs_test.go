@@ -28,6 +28,7 @@ var bugs = map[string]string{
 	"attempt named, and nothing taken":       "takeover/free",
 	"takes over what is done":                "claim/done-stands",
 	"done before the work":                   "claim/free",
+	"late claim taken for a new one":         "claim/late",
 	"own claim met as a rival":               "claim/own-repeated do/lost-messages caller-tx/own-claim",
 	"own claim renewed":                      "claim/own-repeated claim/own-lapsed",
 	"own claim counted":                      "claim/own-repeated",

@@ -15,6 +15,7 @@ func claimRules() []rule {
 		{"claim/own-repeated", "A claim whose Owner holds the record already changes nothing and returns the record.", claimOwnRepeated},
 		{"claim/own-lapsed", "A claim whose Owner holds the record already changes nothing, also when its lease has lapsed.", claimOwnLapsed},
 		{"claim/own-after-takeover", "A claim with the token of a former owner meets the record of the present one.", claimOwnAfterTakeover},
+		{"claim/late", "A claim of an owner that has released the key since is late: it changes nothing.", claimLate},
 		{"claim/released", "A released key is free; a claim raises Attempt by one, keeps the age and clears the rest.", claimReleased},
 		{"claim/attempts-rise", "Attempt rises with each claim while the key is known.", claimAttemptsRise},
 		{"claim/done-stands", "A key that is Done is not free: a claim returns its outcome, even if it names the attempt.", claimDoneStands},
@@ -128,6 +129,15 @@ func claimReleased(b *bench) {
 			b.failf("the first claim was at %v, after a release it is said to be at %v", released.Created, rec.Created)
 		}
 	}
+}
+
+func claimLate(b *bench) {
+	k := b.key("1")
+	b.settle(ending(b.own(k, "me", long), once.Absent))
+	released := b.get(k)
+	b.unchanged("a claim of the owner that has released the key, in its answer,", released, b.claim(b.request(k, "me", long)))
+	b.unchanged("a claim of the owner that has released the key", released, b.get(k))
+	b.wantRunning(b.claim(b.request(k, "another", long)), b.request(k, "another", long), 2)
 }
 
 func claimAttemptsRise(b *bench) {
