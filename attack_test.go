@@ -101,16 +101,19 @@ func TestWaitIsKeptOnAStoreThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// slowClaim answers when the lease has lapsed.
+func (h *hooks) slowClaim(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	rec, err := claim(ctx, r)
+	for seen := rec; err == nil && seen.Status == once.Running; runtime.Gosched() {
+		seen, err = h.Store.Get(ctx, r.Key)
+	}
+	return rec, err
+}
+
 // Claims that lapsed before their caller heard of them were never used: none of them may be left to be parked.
 func TestClaimsTooSlowToBeUsedAreGivenBack(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
-	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
-		rec, err := claim(ctx, r)
-		for now := rec; err == nil && now.Status == once.Running; runtime.Gosched() {
-			now, err = s.Store.Get(ctx, r.Key)
-		}
-		return rec, err
-	}
+	s.claim = s.slowClaim
 	op := &once.Operation[string]{Name: "slow", OnUnknown: once.Park, Policy: once.Policy{Lease: 20 * time.Millisecond}}
 	if _, err := once.Do(testCtx, s, op.For("1"), never[string](t)); err == nil {
 		t.Error("no error")
@@ -142,4 +145,58 @@ func TestTakeoverWithoutInputKeepsTheFingerprint(t *testing.T) {
 	}
 	_, err = once.Do(testCtx, s, resent.For("1").Input([]byte("999 EUR")), never[string](t))
 	wantErr(t, err, once.ErrMismatch)
+}
+
+// The second attempt did nothing. That says nothing of the first, which may have happened: the key is not free, and when
+// the other system has forgotten it, it is parked.
+func TestAnAttemptThatDidNothingDoesNotClearTheOneBefore(t *testing.T) {
+	valid := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, KeyValidFor: time.Hour}
+	forgotten := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, KeyValidFor: time.Nanosecond}
+	for name, second := range map[string]func(ctx context.Context, leave func(), s *hooks) error{
+		"says NotDone": func(ctx context.Context, _ func(), s *hooks) error {
+			_, err := once.Do(ctx, s, valid.For("1"), (&counter{}).run("", once.NotDone(errNet)))
+			return err
+		},
+		"is left by its caller": func(ctx context.Context, leave func(), s *hooks) error {
+			s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+				if r.Attempt > 0 {
+					defer leave()
+				}
+				return claim(ctx, r)
+			}
+			_, err := once.Do(ctx, s, valid.For("1"), never[string](t))
+			return err
+		},
+		"never hears of its claim": func(ctx context.Context, _ func(), s *hooks) error {
+			s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+				rec, err := claim(ctx, r)
+				if r.Attempt > 0 {
+					return once.Record{}, errNet
+				}
+				return rec, err
+			}
+			_, err := once.Do(ctx, s, valid.For("1"), never[string](t))
+			return err
+		},
+		"is too slow to begin": func(ctx context.Context, _ func(), s *hooks) error {
+			s.claim = s.slowClaim
+			brief := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Lease: 20 * time.Millisecond}}
+			_, err := once.Do(ctx, s, brief.For("1"), never[string](t))
+			return err
+		},
+	} {
+		s := &hooks{Store: memstore.New(nil)}
+		crashed(t, s, valid.For("1").Key())
+		ctx, leave := context.WithCancel(testCtx)
+		if err := second(ctx, leave, s); err == nil {
+			t.Errorf("the second attempt %s: no error", name)
+		}
+		leave()
+		s.claim = nil
+		if rec := get(t, s, valid.For("1").Key()); rec.Status != once.Unknown || rec.Attempt < 2 {
+			t.Errorf("the second attempt %s: %v, attempt %d", name, rec.Status, rec.Attempt)
+		}
+		_, err := once.Do(testCtx, s, forgotten.For("1"), never[string](t))
+		wantErr(t, err, once.ErrParked)
+	}
 }

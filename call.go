@@ -33,6 +33,8 @@ type call struct {
 	fingerprint []byte
 	redelivered bool
 	joinUntil   time.Time
+	free        Status // what the key becomes when the work says that nothing happened
+	unknown     Status // and when nobody knows
 }
 
 // newCall checks everything that can be checked before the store is touched.
@@ -54,7 +56,10 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op.Ask,
-		token: name.Token(), redelivered: w.redelivered}
+		token: name.Token(), redelivered: w.redelivered, free: Absent, unknown: Unknown}
+	if c.onUnknown == Park {
+		c.unknown = Parked
+	}
 	c.policy, _ = w.op.Policy.withDefaults()
 	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
 	if w.hasInput {
@@ -252,7 +257,7 @@ func (c *call) abandon(ctx context.Context) {
 	defer cancel()
 	rec, err := c.store.Claim(ctx, c.request(0))
 	if err == nil && rec.Owner == c.token {
-		err = c.store.Settle(ctx, c.settlement(rec.hold(), Absent, "claimed, and never started"))
+		err = c.store.Settle(ctx, c.settlement(rec.hold(), c.free, "claimed, and never started"))
 	}
 	if err != nil {
 		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", "key", c.key, "error", err)

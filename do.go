@@ -33,7 +33,7 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 // The work should pass key.String() on as the idempotency key of the other system. What it returns decides:
 //
 //   - nil, or [ErrRejected]: done, with this value as the answer;
-//   - [NotDone] of any error: nothing happened, the key is free again;
+//   - [NotDone] of any error: nothing happened, the key is free again, or as unknown as the attempt before left it;
 //   - any other error, a panic or a crash: nobody knows. The next call asks the operation's Lookup, or does
 //     what OnUnknown says. With [Park], that means that a plain error parks the key.
 //
@@ -80,6 +80,9 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 // guard is an attempt in two commits: claim, work, settle.
 func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 	return func(ctx context.Context, take int64) (Record, bool, error) {
+		if c.free = Absent; take > 0 {
+			c.free = Unknown // what this attempt does not do says nothing of the one before
+		}
 		for range claimTries {
 			begun := time.Now()
 			rec, err := c.claim(ctx, take)
@@ -92,12 +95,14 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 					return rec, true, err
 				}
 			}
-			// Ours, but it lapsed before we could use it. Nothing has run under it, so it is free.
-			err = c.finish(ctx, c.settlement(rec.hold(), Absent, "claimed too slowly, and never started"))
+			// Ours, but it lapsed before we could use it. Nothing has run under it: take it anew.
+			err = c.finish(ctx, c.settlement(rec.hold(), c.free, "claimed too slowly, and never started"))
 			if err != nil && !errors.Is(err, ErrLeaseLost) {
 				return rec, false, err
 			}
-			c.token, take = name.Token(), 0
+			if c.token = name.Token(); take > 0 {
+				take = rec.Attempt
+			}
 		}
 		return Record{}, false, &failure{kind: errSlow, key: c.key, hint: "nothing was run: raise Policy.Lease, or look at the store"}
 	}
@@ -117,7 +122,7 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 // run does the work of a claim and records how it ended. A claim that is in trouble already is given back.
 func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble error, work func(context.Context) (Outcome, error)) (Record, error) {
 	if trouble != nil {
-		released := c.finish(ctx, c.settlement(rec.hold(), Absent, "never started: "+trouble.Error()))
+		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
 		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
 	}
 	alive, stop := c.keeper(ctx, rec.hold(), begun).Keep(ctx)
@@ -125,7 +130,7 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	returned := false
 	defer func() {
 		if !returned { // the panic goes on; what it left behind is unknown
-			c.record(ctx, c.settlement(rec.hold(), c.whenUnknown(), "the work panicked, or ended its goroutine"))
+			c.record(ctx, c.settlement(rec.hold(), c.unknown, "the work panicked, or ended its goroutine"))
 		}
 	}()
 	out, err := work(withClaim(alive, rec))
@@ -150,7 +155,7 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
 		f.kind, f.hint, f.cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
-	case rec.Status == Done, rec.Status == Absent:
+	case rec.Status == Done, errors.Is(err, errNotDone):
 		return rec, err
 	case rec.Status == Parked:
 		f.kind = ErrParked
@@ -197,17 +202,10 @@ func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
 		}
 		return c.done(h, packed)
 	case errors.Is(err, errNotDone):
-		return c.settlement(h, Absent, err.Error())
+		return c.settlement(h, c.free, err.Error())
 	default:
-		return c.settlement(h, c.whenUnknown(), err.Error())
+		return c.settlement(h, c.unknown, err.Error())
 	}
-}
-
-func (c *call) whenUnknown() Status {
-	if c.onUnknown == Park {
-		return Parked
-	}
-	return Unknown
 }
 
 func (w Work[T]) tell(rec Record, mine bool) {

@@ -130,8 +130,8 @@ func TestSlowClaimDoesNotEatTheLeaseOfTheWork(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
 	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
 		rec, err := claim(ctx, r)
-		for now := rec; err == nil && now.LeaseLeft > r.Lease/2; runtime.Gosched() {
-			now, err = s.Store.Get(ctx, r.Key)
+		for seen := rec; err == nil && seen.LeaseLeft > r.Lease/2; runtime.Gosched() {
+			seen, err = s.Store.Get(ctx, r.Key)
 		}
 		return rec, err
 	}
