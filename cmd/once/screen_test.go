@@ -65,3 +65,16 @@ func TestNoTerminal(t *testing.T) {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
+
+func TestFaultsAreRedAndTheirAbsenceGreen(t *testing.T) {
+	s := &screen{color: true}
+	for want, got := range map[string]string{
+		red + "         3" + plain:   s.cell(3, true),
+		green + "         0" + plain: s.cell(0, true),
+		"         3":                 s.cell(3, false),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
