@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	callTime   = 5 * time.Second // for one call of a store where the caller set no limit
-	shortTime  = 250 * time.Millisecond
-	finishTime = 10 * time.Second // for recording what has happened, whatever became of the caller
-	minLease   = 10 * time.Millisecond
-
+	callTime                         = 5 * time.Second // for one call of a store where the caller set no limit
+	shortTime                        = 250 * time.Millisecond
+	finishTime                       = 10 * time.Second // for recording what has happened, whatever became of the caller
+	minLease                         = 10 * time.Millisecond
 	claimTries, txTries, commitTries = 4, 10, 3
 )
 
@@ -33,6 +32,7 @@ type call struct {
 	fingerprint []byte
 	redelivered bool
 	joinUntil   time.Time
+	likely      Settlement
 	free        Status // what the key becomes when the work says that nothing happened
 	unknown     Status // and when nobody knows
 }
@@ -62,18 +62,19 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 	}
 	c.policy, _ = w.op.Policy.withDefaults()
 	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
+	c.likely = c.settlement(Hold{}, Done, "")
 	if w.hasInput {
 		c.fingerprint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
 	}
 	return c, nil
 }
 
-// attempt tries once to claim the key and do the work. It is mine if this call did it;
-// else rec is what stands in the way. take names the unknown attempt to take over, or is 0.
+// attempt tries once to claim the key and do the work. It is mine if this call did it; else rec is what stands in the
+// way. take names the unknown attempt to take over, or is 0.
 type attempt func(ctx context.Context, take int64) (rec Record, mine bool, err error)
 
-// answer returns the record that answers the call: the one it made, or the one it met.
-// Duplicates in this process wait for the first of them and hold no connection meanwhile.
+// answer returns the record that answers the call: the one it made, or the one it met. Duplicates in this process wait
+// for the first of them and hold no connection meanwhile.
 func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, err error) {
 	if c.policy.Wait == Refuse {
 		return c.lead(ctx, try)
@@ -214,12 +215,8 @@ func (c *call) checkInput(rec Record) error {
 }
 
 func (c *call) request(take int64) Request {
-	return Request{
-		Hold:        Hold{Key: c.key, Owner: c.token, Attempt: take},
-		Lease:       c.policy.Lease,
-		Wait:        max(time.Until(c.joinUntil), 0),
-		Fingerprint: c.fingerprint,
-	}
+	return Request{Hold: Hold{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
+		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Likely: &c.likely}
 }
 
 // owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.
@@ -282,14 +279,10 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
-	for {
-		limited, cancel := context.WithTimeout(ctx, callTime)
-		err := c.store.Settle(limited, set)
-		cancel()
-		if err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || backoff.Sleep(ctx, pause.Next()) != nil {
-			return err
-		}
-	}
+	return pause.Retry(ctx, callTime, func(ctx context.Context) (bool, error) {
+		err := c.store.Settle(ctx, set)
+		return err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err), err
+	})
 }
 
 // isFinal reports whether repeating a call of a store is pointless.

@@ -3,7 +3,6 @@ package once
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/effectively-once/once/internal/name"
 )
@@ -39,18 +38,8 @@ func (k Key) LogValue() slog.Value {
 
 // Validate says what is wrong with k, as an [ErrInvalid].
 func (k Key) Validate() error {
-	switch {
-	case k.ID == "":
-		return invalid("key: the ID is empty: name the unit of work, for example by its order id")
-	case k.Operation == "":
-		return invalid("key: the Operation is empty: say what is done, for example pay")
-	case strings.Contains("/"+k.Operation+"/", "//"):
-		return invalid("key: the Operation %q has an empty step", k.Operation)
-	}
-	for _, part := range [...][2]string{{"Scope", k.Scope}, {"Operation", k.Operation}, {"ID", k.ID}} {
-		if err := name.Check(part[0], part[1]); err != nil {
-			return invalid("key: %v", err)
-		}
+	if err := name.CheckKey(k.Scope, k.Operation, k.ID); err != nil {
+		return invalid("key: %v", err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -110,6 +111,16 @@ func (o *Operation[T]) Outcome(v T) (Outcome, error) {
 		err = name.Check("content type", out.ContentType)
 	}
 	return out, err
+}
+
+// likely is what the work of c leaves if its type has one value only, else nothing.
+func (o *Operation[T]) likely(c *call) (out Outcome) {
+	if o.Codec == nil && reflect.TypeFor[T]().Size() == 0 {
+		if value, err := o.Outcome(*new(T)); err == nil {
+			out, _ = c.opts.pack(c.key, value)
+		}
+	}
+	return out
 }
 
 func (o *Operation[T]) codec() Codec[T] {

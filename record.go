@@ -55,15 +55,3 @@ type Outcome struct {
 func (o Outcome) checksum(k Key) uint32 {
 	return checksum.Of(k.UUID(), o.ContentType, o.Body, o.Rejected, o.Omitted)
 }
-
-// Message is an event on its way from an outbox to its consumers. It maps one to one to a CloudEvent.
-type Message struct {
-	ID          string // the same from the outbox to every consumer
-	Topic       string
-	OrderingKey string // messages with the same one stay in order; empty: no order
-	ContentType string
-	Header      map[string]string
-	Body        []byte
-	Time        time.Time
-	Attempt     int // deliveries so far, this one included, as far as the broker tells; 0: not known
-}

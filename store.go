@@ -15,14 +15,13 @@ type flightKey struct {
 	fingerprint string
 }
 
-// Store remembers keys. It is the contract that an adapter fulfils, and nothing in it is clever: waiting,
-// heartbeats, retries and every policy live above it, in [Do] and [DoTx].
+// Store remembers keys. It is the contract that an adapter fulfils, and nothing in it is clever: waiting, heartbeats,
+// retries and every policy live above it, in [Do] and [DoTx].
 //
-// All methods may be called concurrently, from any number of processes. Each acts atomically and is durable
-// when it returns nil. An error other than the ones named here means that the call may or may not have been
-// applied; the caller finds out by repeating it, which is always safe. Adapters do not retry. Keys arrive
-// validated. Slices in arguments belong to the caller and are not changed or kept after the call returns;
-// slices in results belong to the caller.
+// All methods may be called concurrently, from any number of processes. Each acts atomically and is durable when it
+// returns nil. An error other than the ones named here means that the call may or may not have been applied; the caller
+// finds out by repeating it, which is always safe. Adapters do not retry. Keys arrive validated. Slices in arguments belong
+// to the caller and are not changed or kept after the call returns; slices in results belong to the caller.
 //
 // Time is the store's own clock, one for all its users. Leases and retention arrive as durations;
 // a client's clock decides nothing.
@@ -72,8 +71,9 @@ type TxStore[Tx any] interface {
 	// body, and returns the records. It returns the records as claimed.
 	//
 	// If body fails, panics or ends its goroutine, everything is rolled back, and its error comes back, wrapped
-	// at most. A claim that body does not settle is committed as Running. ErrConflict: the database rolled everything back and the same call may succeed. ErrUnknown: the commit
-	// was sent and whether it was applied is not known. Other errors: nothing was committed.
+	// at most. A claim that body does not settle is committed as Running. ErrConflict: the database rolled everything
+	// back and the same call may succeed. ErrUnknown: the commit was sent and whether it was applied is not known. Other
+	// errors: nothing was committed.
 	//
 	// A claim meets transactions in flight as well: it waits for them, up to Request.Wait or what the engine
 	// can bound it to, or returns Running with LeaseLeft 0 instead. One whose lease lapsed while it waited is Unknown
@@ -121,6 +121,14 @@ type Request struct {
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
+
+	// Likely is how the attempt ends if all goes well, as far as known; its Hold is not set. A store may write it early.
+	Likely *Settlement
+
+	// Early, in a Transact of one Request with a Likely, allows to call body before the claim is made, with the record of a
+	// new key's claim. If the claim is lost then, no statement of body has an effect, what it returns is ignored, and it is
+	// called again if the key turns out to be free. body ends as Likely does, but for the Outcome, or fails.
+	Early bool
 }
 
 // Settlement ends the attempt that its Hold names, as seen in a claim or in a record.

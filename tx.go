@@ -21,8 +21,9 @@ func inTx(ctx context.Context, rec Record) context.Context {
 // that run wrote through tx. An error rolls all of it back and leaves nothing behind; [ErrRejected] rolls the
 // rows back too, and the value returned with it is recorded as the answer.
 //
-// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction:
-// it must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
+// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction. A duplicate of
+// a key may enter run too: then its first statement fails, no statement has an effect, and what run returns is ignored.
+// So run must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
 // with [ErrInTx]. Statements sent through a pool instead of tx are not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	if insideTx(ctx) {
@@ -33,7 +34,8 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		return value, err
 	}
 	var no error // a rejection, as the work put it
-	t := &transaction[Tx]{call: c, store: s, caller: ctx}
+	t := &transaction[Tx]{call: c, store: s, caller: ctx, early: !c.redelivered}
+	c.likely.Outcome = w.op.likely(c)
 	t.work = func(ctx context.Context, tx Tx) (Outcome, error) {
 		value, no = run(ctx, tx)
 		return outcomeInTx(w, c, value, no)
@@ -77,6 +79,7 @@ type transaction[Tx any] struct {
 
 	out       Outcome // what the work is recorded as
 	recording bool    // the work is done with a rejection: record that, do not work again
+	early     bool    // nothing speaks against it that the key is new
 	ran       bool    // in the transaction tried last, the claim was ours
 	err       error   // and this is how the work failed
 	lost      error   // after this error of a commit it is not known whether it took place
@@ -136,13 +139,18 @@ func (t *transaction[Tx]) unless(err error) error {
 // transact runs one transaction. If it committed, the record is Done and ours.
 func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, error) {
 	t.ran, t.err = false, nil
-	recs, err := t.store.Transact(ctx, []Request{t.request(take)}, func(tx Tx, recs []Record) ([]Settlement, error) {
+	r := t.request(take)
+	r.Early, t.early = t.early && take == 0, false
+	recs, err := t.store.Transact(ctx, []Request{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
 		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
 		if !t.recording {
 			t.err = t.do(recs[0], tx)
 		}
 		return []Settlement{t.done(recs[0].hold(), t.out)}, t.err
 	})
+	if !errors.Is(err, t.err) { // the early run of a claim that was lost
+		t.err = nil
+	}
 	if err != nil || len(recs) != 1 {
 		return Record{Key: t.key}, err
 	}

@@ -25,6 +25,18 @@ func (b *Backoff) Next() time.Duration {
 	return span/2 + rand.N(span/2+1)
 }
 
+// Retry calls f, each time with a limit of its own, until it says that it is done or ctx is; then it returns f's last error.
+func (b *Backoff) Retry(ctx context.Context, limit time.Duration, f func(context.Context) (done bool, err error)) error {
+	for {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		done, err := f(limited)
+		cancel()
+		if done || Sleep(ctx, b.Next()) != nil {
+			return err
+		}
+	}
+}
+
 // Sleep waits for d, or until ctx is done; then it returns the context's error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

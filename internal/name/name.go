@@ -2,10 +2,12 @@
 package name
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -39,6 +41,19 @@ func Format(id [16]byte) string {
 	hex.Encode(b[24:], id[10:])
 	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
 	return string(b[:])
+}
+
+// CheckKey says what is wrong with the parts of a key.
+func CheckKey(scope, operation, id string) error {
+	switch {
+	case id == "":
+		return errors.New("the ID is empty: name the unit of work, for example by its order id")
+	case operation == "":
+		return errors.New("the Operation is empty: say what is done, for example pay")
+	case strings.Contains("/"+operation+"/", "//"):
+		return fmt.Errorf("the Operation %q has an empty step", operation)
+	}
+	return cmp.Or(Check("Scope", scope), Check("Operation", operation), Check("ID", id))
 }
 
 // Check asks for at most Limit bytes of valid UTF-8 without control characters. That class is fixed for ever

@@ -52,7 +52,7 @@ func (n Names) Statements() *Statements {
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
 	switch n.dialect {
 	case PostgreSQL:
-		st.Insert = st.compile(claimPostgreSQL)
+		st.Insert, st.Expire = st.compile(claimPostgreSQL), st.compile(laterSQL)
 	case SQLite:
 		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
 	case MySQL:
@@ -86,10 +86,13 @@ func (st *Statements) List(operation, after bool, statuses []int) Statement {
 func (n Names) texts() *strings.Replacer {
 	texts := []string{"{table}", n.Table(), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
 		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL, "{clock}", n.Now()}
+	if n.dialect != PostgreSQL {
+		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due")
+	}
 	switch n.dialect {
 	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
 		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
-		texts = append(texts, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
+		texts = append(texts, "{foreseen}", foreseenSQL, "{due at}", dueAtSQL, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
 			"{due}", clock+", due AS ({rows})",
 			"{in}", "= ANY (ARRAY(SELECT k FROM due))", "{locked}", " FOR UPDATE SKIP LOCKED")
 	case MySQL:
@@ -160,7 +163,7 @@ VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprin
 	claimedSQL = `status = 1, attempt = CASE WHEN {known} THEN r.attempt + 1 ELSE 1 END,
 	created = CASE WHEN {known} THEN r.created ELSE {now} END, owner = @owner, lease_until = {now} + @lease,
 	fingerprint = @fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
-	outcome_until = NULL, key_until = NULL, due = NULL, reason = NULL, updated = {now}`
+	outcome_until = NULL, key_until = NULL, due = {foreseen}, reason = NULL, updated = {now}`
 
 	takeSQL = `UPDATE {table} AS r SET {claimed} WHERE r."key" = @key AND {free}`
 
@@ -170,8 +173,8 @@ VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprin
 	// No row at all: another claim was committed after the snapshot of this statement was taken.
 	claimPostgreSQL = `{with}, seen AS (SELECT r.*, {free} AS free FROM {table} AS r WHERE r."key" = @key),
 gate AS (SELECT pg_try_advisory_xact_lock(@lock) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
-mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
-	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now} FROM gate WHERE open
+mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {foreseen}, {now}, {now} FROM gate WHERE open
 	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
 SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
 UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0 FROM gate WHERE NOT open`
@@ -182,7 +185,7 @@ WHERE "key" = @key AND owner = @owner AND attempt = @attempt AND status = 1 AND 
 
 	settleSQL = `{with} UPDATE {table} AS r SET status = @status, lease_until = CASE WHEN @status = 2 THEN {now} END,
 	outcome = @body, content_type = @type, flags = @flags, sum = @sum, outcome_until = {now} + @keepOutcome,
-	key_until = {now} + @keepKey, due = {now} + @due, reason = @reason, updated = {now}
+	key_until = {now} + @keepKey, due = {due at}, reason = @reason, updated = {now}
 WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND @status = 2)`
 
 	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.
@@ -191,6 +194,13 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 	// In PostgreSQL, no plan reads the whole table for an array.
 	forgetSQL = `{due} DELETE FROM {table} WHERE "key" {in} AND key_until <= {now}`
 	expireSQL = `{due} UPDATE {table} SET outcome = NULL, due = key_until WHERE "key" {in} AND due <= {now}`
+
+	// In PostgreSQL, an update that changes no column of an index is done in place. So a claim foresees when its row is due,
+	// a settlement leaves that alone, and a row that turns out to be due later gets the right time when it is looked at.
+	foreseenSQL = `({now} + @keep + @grain - 1) / @grain * @grain`
+	dueAtSQL    = `CASE WHEN r.due <= {now} + @due + @grain THEN r.due ELSE {now} + @due END`
+	laterSQL    = `{due} UPDATE {table} SET outcome = CASE WHEN outcome_until > {now} THEN outcome END,
+	due = CASE WHEN outcome_until > {now} THEN outcome_until ELSE key_until END WHERE "key" {in} AND due <= {now}`
 
 	// MySQL would go through the whole table for an IN, or without these hints, and wait at rows that are locked.
 	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now}`

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,8 +64,9 @@ func unanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.
 
 func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
 	key := r.Key.UUID()
+	keep, grain := foreseen(r)
 	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
-		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key),
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain,
 	).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, readRecord)
 		if err == nil && len(found) > 0 {
@@ -72,4 +74,13 @@ func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
 		}
 		return err
 	})
+}
+
+// foreseen is how long the row of a claim is likely to be left alone by Forget, and how exactly that is to be known.
+func foreseen(r once.Request) (keep *int64, grain int64) {
+	if r.Likely == nil {
+		return nil, 1
+	}
+	first := min(r.Likely.KeepOutcome, r.Likely.KeepKey)
+	return micros(first), sqlschema.Grain(first)
 }

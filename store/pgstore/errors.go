@@ -11,6 +11,9 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
+// divisionByZero is how our own statements fail when they find that they must not go on.
+const divisionByZero = "22012"
+
 func sqlState(err error) string {
 	var pe *pgconn.PgError
 	if errors.As(err, &pe) {
@@ -47,14 +50,19 @@ func conflict(err error) error {
 	return err
 }
 
+// serverError is an error that the server answered a statement with: it runs nothing that was sent behind it.
+func serverError(err error) (pe *pgconn.PgError, refused bool) {
+	refused = errors.As(err, &pe) && (pe.Severity == "ERROR" || pe.SeverityUnlocalized == "ERROR")
+	return pe, refused
+}
+
 // settleFailed explains an error of a settlement that was sent together with COMMIT. Only an ERROR from the
 // server is proof that it has skipped the COMMIT; what ends the connection may have come after it.
 func settleFailed(err error) error {
-	var pe *pgconn.PgError
-	switch {
-	case !errors.As(err, &pe) || pe.Severity != "ERROR" && pe.SeverityUnlocalized != "ERROR":
+	switch pe, refused := serverError(err); {
+	case !refused:
 		return unknown(err)
-	case pe.Code == "22012": // see mustSettleSQL
+	case pe.Code == divisionByZero:
 		return fmt.Errorf("%w: a claim of this transaction is no longer its own: rolled back", once.ErrLeaseLost)
 	}
 	return explain(err)

@@ -11,7 +11,14 @@ import (
 
 // Get returns the record of a key as it is now. What a transaction in flight has written is not seen.
 func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
-	recs, err := s.records(ctx, s.sql.get, uuid(k.UUID()))
+	if err := s.ready(ctx, s.pool); err != nil {
+		return once.Record{}, err
+	}
+	return s.record(ctx, s.pool, k)
+}
+
+func (s *Store) record(ctx context.Context, q querier, k once.Key) (once.Record, error) {
+	recs, err := records(ctx, q, s.sql.get, uuid(k.UUID()))
 	if err != nil || len(recs) == 0 {
 		return once.Record{}, err
 	}
@@ -31,14 +38,14 @@ func (s *Store) List(ctx context.Context, q once.Query) ([]once.Record, error) {
 		statuses = append(statuses, int32(status))
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
-	return s.records(ctx, s.sql.list, uuid(after), q.Operation, statuses, int64(limit))
-}
-
-func (s *Store) records(ctx context.Context, sql string, args ...any) ([]once.Record, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	rows, _ := s.pool.Query(ctx, sql, args...) // its error is also in rows
+	return records(ctx, s.pool, s.sql.list, uuid(after), q.Operation, statuses, int64(limit))
+}
+
+func records(ctx context.Context, q querier, sql string, args ...any) ([]once.Record, error) {
+	rows, _ := q.Query(ctx, sql, args...) // its error is also in rows
 	recs, err := pgx.CollectRows(rows, readRecord)
 	return recs, explain(err)
 }

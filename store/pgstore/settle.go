@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,9 +64,11 @@ func (s *Store) settle(ctx context.Context, q querier, set once.Settlement) erro
 func settleArgs(set once.Settlement) ([]any, error) {
 	var out once.Outcome
 	var keepOutcome, keepKey *int64 // NULL: it does not end by itself
+	first := set.KeepKey
 	switch set.Status {
 	case once.Done:
 		out, keepOutcome, keepKey = set.Outcome, micros(set.KeepOutcome), micros(set.KeepKey)
+		first = min(first, set.KeepOutcome)
 	case once.Absent:
 		keepKey = micros(set.KeepKey)
 	case once.Unknown, once.Parked:
@@ -73,7 +76,8 @@ func settleArgs(set once.Settlement) ([]any, error) {
 		return nil, fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
 	}
 	return []any{uuid(set.Key.UUID()), uuid(set.Owner), set.Attempt, int16(set.Status), out.Body, out.ContentType,
-		flagsOf(out), int64(out.Sum), keepOutcome, keepKey, clean(set.Reason)}, nil
+		flagsOf(out), int64(out.Sum), keepOutcome, keepKey, clean(set.Reason),
+		sqlschema.Grain(first)}, nil
 }
 
 func micros(d time.Duration) *int64 {

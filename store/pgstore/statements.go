@@ -9,7 +9,7 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	claim, extend, settle, mustSettle, get, list, forget string
+	open, amend, mustAmend, claim, extend, settle, mustSettle, get, list, forget string
 }
 
 func newStatements(n sqlschema.Names) statements {
@@ -18,6 +18,9 @@ func newStatements(n sqlschema.Names) statements {
 	text := func(sql string) string { return fill.Replace(fill.Replace(fill.Replace(sql))) }
 	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
+		open:       text(openSQL),
+		amend:      text(amendSQL),
+		mustAmend:  text(mustAmendSQL),
 		claim:      text(claimSQL),
 		extend:     text(extendSQL),
 		settle:     text(settleSQL),
@@ -50,6 +53,26 @@ const (
 		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock))
 			AND r.attempt = $6::bigint AND r.owner <> $5::uuid)) IS TRUE`
 
+	// openSQL is the claim of a key that was never seen, as it is when the transaction has committed. Any other key makes
+	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
+	// is a row. Then the server skips what was sent behind it.
+	openSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
+	outcome_until, key_until, due, created, updated)
+SELECT $1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint)::int, 1, $5::uuid, $6::bytea,
+	$8::bytea, $9::text, $10::smallint, $11::bigint, now + $12::bigint, now + $13::bigint,
+	(now + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, now, now FROM (SELECT {now} AS now) AS clock`
+
+	// amendSQL puts the outcome into the row that openSQL has written, in the same transaction.
+	amendSQL = `UPDATE {table} SET outcome = $3::bytea, content_type = $4::text, flags = $5::smallint, sum = $6::bigint
+WHERE key = $1::uuid AND owner = $2::uuid`
+
+	// mustAmendSQL also sets the times, and fails, on dividing by zero, if that row is not there.
+	mustAmendSQL = `WITH {clock}, amended AS (
+	UPDATE {table} SET outcome = $3::bytea, content_type = $4::text, flags = $5::smallint, sum = $6::bigint,
+		outcome_until = now + $7::bigint, key_until = now + $8::bigint, updated = now
+	FROM clock WHERE key = $1::uuid AND owner = $2::uuid AND status = 4 RETURNING 1)
+SELECT 1 / count(*) FROM amended`
+
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
 	// finds it shut has met a transaction in flight on this key, and answers Running instead of waiting for its row.
@@ -60,14 +83,15 @@ const (
 seen AS (SELECT r.*, {free} AS free FROM {table} r WHERE r.key = $1::uuid),
 gate AS (SELECT pg_try_advisory_xact_lock($9::bigint) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
 mine AS (
-	INSERT INTO {table} AS r (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
-	SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, now + $7::bigint, $8::bytea, now, now
+	INSERT INTO {table} AS r (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+	SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, now + $7::bigint, $8::bytea,
+		(now + $10::bigint + $11::bigint - 1) / $11::bigint * $11::bigint, now, now
 	FROM clock, gate WHERE open
 	ON CONFLICT (key) DO UPDATE SET status = 1, owner = excluded.owner, lease_until = excluded.lease_until,
 		attempt = CASE WHEN r.key_until <= excluded.updated THEN 1 ELSE r.attempt + 1 END,
 		created = CASE WHEN r.key_until <= excluded.updated THEN excluded.created ELSE r.created END,
 		fingerprint = excluded.fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
-		outcome_until = NULL, key_until = NULL, due = NULL, reason = NULL, updated = excluded.updated
+		outcome_until = NULL, key_until = NULL, due = excluded.due, reason = NULL, updated = excluded.updated
 	WHERE {free}
 	RETURNING r.*)
 SELECT {columns} FROM mine r, clock
@@ -80,11 +104,13 @@ UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL,
 	extendSQL = `UPDATE {table} SET lease_until = {now} + $4::bigint, updated = {now}
 WHERE key = $1::uuid AND owner = $2::uuid AND attempt = $3::bigint AND status = 1 AND lease_until > {now}`
 
-	// settlingSQL keeps the owner of a key that it frees: that is how a repeated release is told from a stale one.
+	// settlingSQL leaves due alone where the claim has set it: what would touch its index would cost the row its update in
+	// place. It keeps the owner of a key that it frees: that is how a repeated release is told from a stale one.
 	settlingSQL = `{clock}, changed AS (
 	UPDATE {table} AS r SET status = $4::smallint, lease_until = CASE WHEN $4::smallint = 2 THEN now END,
 		outcome = $5::bytea, content_type = $6::text, flags = $7::smallint, sum = $8::bigint,
-		outcome_until = now + $9::bigint, key_until = now + $10::bigint, due = now + least($9::bigint, $10::bigint),
+		outcome_until = now + $9::bigint, key_until = now + $10::bigint,
+		due = CASE WHEN r.due <= now + least($9::bigint, $10::bigint) + $12::bigint THEN r.due ELSE now + least($9::bigint, $10::bigint) END,
 		reason = $11::text, updated = now
 	FROM clock WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint
 		AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND $4::smallint = 2) RETURNING 1)`
@@ -109,11 +135,13 @@ WHERE r.key > $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE AND ($2::text 
 	AND ($3::int[] IS NULL OR ({status}) = ANY ($3::int[])) ORDER BY r.key LIMIT $4::bigint`
 
 	// forgetSQL takes no row that another transaction is about to change, a second janitor's among them.
-	// It joins by an array, for which no plan reads the whole table.
+	// It joins by an array, for which no plan reads the whole table. What is not to be forgotten yet gets the time at
+	// which it is, which need not be the one that its claim foresaw; what has no such time gets none.
 	forgetSQL = `WITH {clock},
 due AS (SELECT key FROM {table} WHERE due <= (SELECT now FROM clock) ORDER BY due LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
 forgotten AS (DELETE FROM {table} WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until <= (SELECT now FROM clock) RETURNING 1),
-expired AS (UPDATE {table} SET outcome = NULL, due = key_until
-	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until > (SELECT now FROM clock) RETURNING 1)
-SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM expired)`
+kept AS (UPDATE {table} SET outcome = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome END,
+	due = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome_until ELSE key_until END
+	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND (key_until <= (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
+SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM kept)`
 )

@@ -46,8 +46,9 @@ import (
 // Options are the options of a [Store]. The zero value works.
 type Options struct {
 	once.Options
-	Schema string // of the tables; default: the first of the connection's search_path
-	Prefix string // of the names of tables and indexes; letters, digits and underscores; default "once_"
+	Schema    string         // of the tables; default: the first of the connection's search_path
+	Prefix    string         // of the names of tables and indexes; letters, digits and underscores; default "once_"
+	Isolation pgx.TxIsoLevel // of the transactions of DoTx; default: the connection's default_transaction_isolation
 }
 
 // Store is a store in a PostgreSQL database.
@@ -56,6 +57,7 @@ type Store struct {
 	options *once.Options
 	names   sqlschema.Names
 	sql     statements
+	begin   string
 	invalid error
 	checked atomic.Bool // the tables were found to be right
 }
@@ -73,6 +75,15 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 	}
 	s := &Store{pool: pool, options: o.Ready()}
 	s.names, s.invalid = names(o)
+	switch o.Isolation {
+	case "":
+		s.begin = "begin"
+	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
+		s.begin = "begin isolation level " + string(o.Isolation)
+	default:
+		s.invalid = fmt.Errorf("%w: the isolation level %q is none of %q, %q and %q", once.ErrInvalid, o.Isolation,
+			pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable)
+	}
 	if pool == nil {
 		s.invalid = fmt.Errorf("%w: the pool is nil", once.ErrInvalid)
 	}

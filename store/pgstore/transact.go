@@ -15,7 +15,9 @@ import (
 const endTime = 10 * time.Second
 
 // Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and so
-// are the settlements and COMMIT. The isolation level is the connection's default_transaction_isolation.
+// are the settlements and COMMIT. For a Request that is Early, BEGIN and the claim travel with the first statement of
+// body, if that is a SELECT, INSERT, UPDATE or the like that is sent by Exec, Query or QueryRow, and cost no round trip;
+// a body without statements takes one round trip in all. The isolation level is that of Options.Isolation.
 //
 // A transaction in flight on a key is not waited for, whatever the Wait of a Request. With an error, the
 // records are nil.
@@ -41,8 +43,14 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
 	defer tx.end()
 
+	if isEarly(rs) {
+		if recs, sure, err := s.transactEarly(ctx, conn, tx, rs[0], body); sure {
+			return recs, err
+		}
+		rollback(ctx, conn)
+	}
 	begin := new(pgx.Batch)
-	begin.Queue("begin")
+	begin.Queue(s.begin)
 	recs, err := s.claims(ctx, conn, begin, rs)
 	if err != nil || !anyWon(rs, recs) {
 		return recs, err
@@ -91,6 +99,11 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, ss []once.Settlement
 			return settleFailed(err)
 		}
 	}
+	return committed(replies)
+}
+
+// committed reads the reply to a COMMIT.
+func committed(replies pgx.BatchResults) error {
 	tag, err := replies.Exec()
 	switch {
 	case err != nil:

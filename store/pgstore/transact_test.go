@@ -187,7 +187,7 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 			return err
 		}},
 		{"ROLLBACK as a statement", "ended by a statement", func(tx pgx.Tx) error {
-			_, err := tx.Exec(t.Context(), `ROLLBACK`)
+			_, err := tx.Conn().Exec(t.Context(), `ROLLBACK`)
 			return err
 		}},
 		{"a connection closed by an ended context", "connection was lost", func(tx pgx.Tx) error {
@@ -216,7 +216,7 @@ func TestATransactionBegunAnewIsNotCommitted(t *testing.T) {
 	f := newFixture(t)
 	r := newRequest()
 	_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `ROLLBACK; BEGIN`); err != nil {
+		if _, err := tx.Conn().Exec(t.Context(), `ROLLBACK; BEGIN`); err != nil {
 			return err
 		}
 		return f.write(t.Context(), tx, "a")

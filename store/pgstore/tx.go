@@ -6,14 +6,16 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // handle is the transaction as its user sees it: all of pgx.Tx but its end, which is Transact's.
 // It embeds pgx's own transaction, which is exchanged for a closed one when the transaction is over.
 type handle struct {
 	pgx.Tx
-	closed pgx.Tx
-	nested []*savepoint
+	closed  pgx.Tx
+	nested  []*savepoint
+	opening *opening // nil: the transaction was begun without it
 }
 
 // savepoint is a transaction nested in a handle.
@@ -61,7 +63,12 @@ func (h *handle) end() {
 }
 
 // Begin begins a nested transaction: a savepoint.
-func (h *handle) Begin(ctx context.Context) (pgx.Tx, error) { return h.nest(ctx, h.Tx) }
+func (h *handle) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := h.openOddly(ctx); err != nil {
+		return nil, err
+	}
+	return h.nest(ctx, h.Tx)
+}
 
 // Begin begins a transaction nested in a nested one.
 func (sp *savepoint) Begin(ctx context.Context) (pgx.Tx, error) { return sp.of.nest(ctx, sp.Tx) }
@@ -85,4 +92,100 @@ func (h *handle) Rollback(context.Context) error { return notYours("Rollback") }
 func notYours(verb string) error {
 	return fmt.Errorf("%w: %s is not for the work in it: return nil and it is committed, an error and it is rolled back",
 		once.ErrInTx, verb)
+}
+
+// first reports whether BEGIN and the claim travel with this statement. One that ends the transaction is refused.
+func (h *handle) first(ctx context.Context, sql string, args []any) (first bool, err error) {
+	switch {
+	case kindOf(sql) == control:
+		return false, notYours(sql)
+	case h.opening == nil:
+		return false, nil
+	case !h.opening.sent && travels(sql, args):
+		return true, nil
+	}
+	return false, h.opening.before(ctx, sql)
+}
+
+// Exec sends a statement.
+func (h *handle) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	switch first, err := h.first(ctx, sql, args); {
+	case err != nil:
+		return pgconn.CommandTag{}, err
+	case first:
+		return h.opening.exec(ctx, sql, args)
+	}
+	return h.Tx.Exec(ctx, sql, args...)
+}
+
+// Query sends a query.
+func (h *handle) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	switch first, err := h.first(ctx, sql, args); {
+	case err != nil:
+		return failed{err}, err
+	case first:
+		return h.opening.query(ctx, sql, args)
+	}
+	return h.Tx.Query(ctx, sql, args...)
+}
+
+// QueryRow sends a query for one row.
+func (h *handle) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	switch first, err := h.first(ctx, sql, args); {
+	case err != nil:
+		return failed{err}
+	case first:
+		rows, _ := h.opening.query(ctx, sql, args) // the row says the same
+		return firstRow{rows}
+	}
+	return h.Tx.QueryRow(ctx, sql, args...)
+}
+
+func (h *handle) openOddly(ctx context.Context) error {
+	if h.opening == nil {
+		return nil
+	}
+	return h.opening.openOddly(ctx)
+}
+
+// SendBatch sends statements in one round trip.
+func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := h.openOddly(ctx); err != nil {
+		return failedBatch{err}
+	}
+	return h.Tx.SendBatch(ctx, b)
+}
+
+// CopyFrom copies rows into a table.
+func (h *handle) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := h.openOddly(ctx); err != nil {
+		return 0, err
+	}
+	return h.Tx.CopyFrom(ctx, table, columns, rows)
+}
+
+// Prepare makes a prepared statement.
+func (h *handle) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := h.openOddly(ctx); err != nil {
+		return nil, err
+	}
+	return h.Tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects gives access to large objects.
+func (h *handle) LargeObjects() pgx.LargeObjects {
+	h.expose()
+	return h.Tx.LargeObjects()
+}
+
+// Conn is the connection, on which nothing guards the transaction.
+func (h *handle) Conn() *pgx.Conn {
+	h.expose()
+	return h.Tx.Conn()
+}
+
+func (h *handle) expose() {
+	if h.opening != nil {
+		h.opening.exposed()
+	}
 }

@@ -64,7 +64,11 @@ func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statem
 	p := sqlschema.Params{
 		"key": s.names.UUID(r.Key.UUID()), "scope": r.Key.Scope, "operation": r.Key.Operation, "id": r.Key.ID,
 		"owner": s.names.UUID(r.Owner), "attempt": r.Attempt, "lease": r.Lease.Microseconds(),
-		"fingerprint": bytesOf(r.Fingerprint), "lock": s.names.Lock(r.Key.UUID()),
+		"fingerprint": bytesOf(r.Fingerprint), "lock": s.names.Lock(r.Key.UUID()), "grain": int64(1),
+	}
+	if r.Likely != nil {
+		first := min(r.Likely.KeepOutcome, r.Likely.KeepKey)
+		p["keep"], p["grain"] = first.Microseconds(), sqlschema.Grain(first)
 	}
 	try := s.claimInSteps
 	if s.dialect == sqlschema.PostgreSQL {

@@ -98,9 +98,9 @@ func (s *Store) settleParams(set once.Settlement) (sqlschema.Params, error) {
 		p["body"], p["type"] = bytesOf(set.Outcome.Body), set.Outcome.ContentType
 		p["flags"], p["sum"] = flagsOf(set.Outcome), int64(set.Outcome.Sum)
 		p["keepOutcome"], p["keepKey"] = set.KeepOutcome.Microseconds(), set.KeepKey.Microseconds()
-		p["due"] = min(set.KeepOutcome, set.KeepKey).Microseconds()
+		p["due"], p["grain"] = min(set.KeepOutcome, set.KeepKey).Microseconds(), sqlschema.Grain(min(set.KeepOutcome, set.KeepKey))
 	case once.Absent:
-		p["keepKey"], p["due"] = set.KeepKey.Microseconds(), set.KeepKey.Microseconds()
+		p["keepKey"], p["due"], p["grain"] = set.KeepKey.Microseconds(), set.KeepKey.Microseconds(), sqlschema.Grain(set.KeepKey)
 	case once.Unknown, once.Parked:
 	default:
 		return nil, fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)

@@ -1,0 +1,131 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/jackc/pgx/v5"
+)
+
+// early is a Transact whose handler runs before the claim is made.
+type early struct {
+	*opening
+	store *Store
+	r     once.Request
+	begun time.Time
+}
+
+func isEarly(rs []once.Request) bool {
+	return len(rs) == 1 && rs[0].Early && rs[0].Likely != nil && rs[0].Attempt == 0
+}
+
+// transactEarly calls body at once. It is not sure if the claim was lost, or nothing is known of it: then body counts for
+// nothing, and what was begun is still to be rolled back.
+func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r once.Request,
+	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
+
+	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint)}
+	e := &early{store: s, r: r, begun: time.Now(), opening: &opening{ctx: ctx, conn: conn, begin: s.begin,
+		claim: s.sql.open, args: s.openArgs(r, r.Likely.Outcome)}}
+	tx.opening = e.opening
+	sets, err := body(tx, []once.Record{rec})
+	tx.opening = nil
+	switch {
+	case e.sent && !e.won && conn.IsClosed():
+		return nil, true, explain(e.err)
+	case e.sent && !e.won:
+		return e.met(ctx)
+	case !e.sent && err != nil:
+		return nil, false, nil
+	case err != nil:
+		return nil, true, conflict(err)
+	}
+	if err := e.check(sets, rec); err != nil {
+		return nil, true, err
+	}
+	if sure, err = e.commit(ctx, sets[0].Outcome); err != nil && sure {
+		return nil, true, err
+	} else if !sure {
+		return e.met(ctx)
+	}
+	return []once.Record{rec}, true, nil
+}
+
+// met returns what stands in the way of a claim that was lost. It is not sure if that is gone, or was something else.
+func (e *early) met(ctx context.Context) (recs []once.Record, sure bool, err error) {
+	rollback(ctx, e.conn)
+	rec := once.Record{Key: e.r.Key, Status: once.Running}
+	if !e.busy {
+		if rec, err = e.store.record(ctx, e.conn, e.r.Key); err != nil || rec.Status == once.Absent {
+			return nil, err != nil, err
+		}
+	}
+	return []once.Record{rec}, true, nil
+}
+
+// check holds body to what its request said.
+func (e *early) check(sets []once.Settlement, rec once.Record) error {
+	if len(sets) == 1 && sets[0].Status == once.Done &&
+		sets[0].Hold == (once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: 1}) &&
+		sets[0].KeepOutcome == e.r.Likely.KeepOutcome && sets[0].KeepKey == e.r.Likely.KeepKey {
+		return nil
+	}
+	return fmt.Errorf("%w: the body of an Early request did not settle as Likely says", once.ErrInvalid)
+}
+
+// commit ends the transaction, in one round trip. Where nothing was sent so far, that is the whole of it.
+func (e *early) commit(ctx context.Context, out once.Outcome) (sure bool, err error) {
+	b := new(pgx.Batch)
+	switch {
+	case !e.sent:
+		e.args = e.store.openArgs(e.r, out)
+		e.queue(b)
+	case e.slow() || e.odd:
+		b.Queue(e.store.sql.mustAmend, append(e.amendArgs(out), e.r.Likely.KeepOutcome.Microseconds(), e.r.Likely.KeepKey.Microseconds())...)
+	case !equal(out, e.r.Likely.Outcome):
+		b.Queue(e.store.sql.amend, e.amendArgs(out)...)
+	}
+	settling := b.Len()
+	b.Queue("commit")
+	if e.sent {
+		if err := checkOpen(e.conn); err != nil {
+			return true, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	replies := e.conn.SendBatch(ctx, b)
+	defer replies.Close()
+	for range settling {
+		if _, err := replies.Exec(); err != nil {
+			pe, refused := serverError(err)
+			e.busy = refused && pe.Code == divisionByZero
+			return !refused || e.sent, settleFailed(err)
+		}
+	}
+	return true, committed(replies)
+}
+
+// slow work makes a difference to the times of its record.
+func (e *early) slow() bool {
+	return time.Since(e.begun) > min(e.r.Likely.KeepOutcome, e.r.Likely.KeepKey)/sqlschema.Grains
+}
+
+func equal(a, b once.Outcome) bool {
+	return a.Sum == b.Sum && a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.ContentType == b.ContentType && bytes.Equal(a.Body, b.Body)
+}
+
+func (s *Store) openArgs(r once.Request, out once.Outcome) []any {
+	key, keep, keepKey := r.Key.UUID(), r.Likely.KeepOutcome, r.Likely.KeepKey
+	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, s.names.Lock(key),
+		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
+		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey))}
+}
+
+func (e *early) amendArgs(out once.Outcome) []any {
+	return []any{uuid(e.r.Key.UUID()), uuid(e.r.Owner), out.Body, out.ContentType, flagsOf(out), int64(out.Sum)}
+}

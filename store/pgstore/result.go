@@ -1,0 +1,75 @@
+package pgstore
+
+import (
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// batchRows are the rows of the last statement of a batch. The batch ends with them.
+type batchRows struct {
+	pgx.Rows
+	batch pgx.BatchResults
+	err   error
+}
+
+func (r *batchRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *batchRows) Close() {
+	if r.batch == nil {
+		return
+	}
+	r.Rows.Close()
+	r.err = r.batch.Close()
+	r.batch = nil
+}
+
+func (r *batchRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+// firstRow is a row as pgx.Row promises it: what is wrong is said by Scan.
+type firstRow struct{ rows pgx.Rows }
+
+func (r firstRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// failed is what a statement that was not sent returns: rows, a row, or the results of a batch.
+type failed struct{ err error }
+
+func (f failed) Close()                                       {}
+func (f failed) Err() error                                   { return f.err }
+func (f failed) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (f failed) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (f failed) Next() bool                                   { return false }
+func (f failed) Scan(...any) error                            { return f.err }
+func (f failed) Values() ([]any, error)                       { return nil, f.err }
+func (f failed) RawValues() [][]byte                          { return nil }
+func (f failed) Conn() *pgx.Conn                              { return nil }
+
+type failedBatch struct{ err error }
+
+func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
+func (f failedBatch) Query() (pgx.Rows, error)         { return failed(f), f.err }
+func (f failedBatch) QueryRow() pgx.Row                { return failed(f) }
+func (f failedBatch) Close() error                     { return f.err }
