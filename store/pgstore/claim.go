@@ -1,24 +1,47 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
-// Claim takes a free key, or returns what stands in the way, in one round trip. It never waits for another
-// transaction: one that is in flight on the key is answered with Running and LeaseLeft 0.
+// Claim takes a free key, or returns what stands in the way: a key that was never seen in one round trip, any other in
+// two. It never waits for another transaction: one that is in flight on the key is answered with Running and LeaseLeft 0.
 func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return once.Record{}, err
+	}
+	if r.Attempt == 0 {
+		if rec, won, err := s.claimNew(ctx, r); won || err != nil {
+			return rec, explain(err)
+		}
 	}
 	recs, err := s.claims(ctx, s.pool, new(pgx.Batch), []once.Request{r})
 	if err != nil {
 		return once.Record{}, err
 	}
 	return recs[0], nil
+}
+
+// claimNew takes a key that was never seen.
+func (s *Store) claimNew(ctx context.Context, r once.Request) (rec once.Record, won bool, err error) {
+	key := r.Key.UUID()
+	keep, grain := foreseen(r)
+	var created int64
+	err = s.pool.QueryRow(ctx, s.sql.claimNew, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Scan(&created)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return rec, false, nil
+	}
+	at := time.UnixMicro(created)
+	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
+		Fingerprint: bytes.Clone(r.Fingerprint), Created: at, Updated: at}, err == nil, err
 }
 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. One that is REPEATABLE READ

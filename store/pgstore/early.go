@@ -11,16 +11,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// early is a Transact whose handler runs before the claim is made.
+// early is a Transact whose handler runs before the claim is made. If its outcome is foreseen, the claim writes the record
+// as it is when all is done, and COMMIT goes by itself. Else the claim is the lock of the key and a look at its row, and the
+// record is written together with COMMIT. Either way it is written once, and the unique index has the last word.
 type early struct {
 	*opening
-	store *Store
-	r     once.Request
-	begun time.Time
+	store    *Store
+	r        once.Request
+	foreseen bool
+	begun    time.Time
 }
 
 func isEarly(rs []once.Request) bool {
 	return len(rs) == 1 && rs[0].Early && rs[0].Likely != nil && rs[0].Attempt == 0
+}
+
+func (s *Store) newEarly(ctx context.Context, conn *pgx.Conn, r once.Request) *early {
+	e := &early{store: s, r: r, foreseen: !equal(r.Likely.Outcome, once.Outcome{}), begun: time.Now(),
+		opening: &opening{ctx: ctx, conn: conn, begin: s.begin}}
+	if e.foreseen {
+		e.claim, e.args = s.sql.open, e.record(r.Likely.Outcome)
+	} else {
+		key := r.Key.UUID()
+		e.claim, e.args = s.sql.look, []any{uuid(key), s.names.Lock(key)}
+	}
+	return e
 }
 
 // transactEarly calls body at once. It is not sure if the claim was lost, or nothing is known of it: then body counts for
@@ -29,8 +44,7 @@ func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
 
 	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint)}
-	e := &early{store: s, r: r, begun: time.Now(), opening: &opening{ctx: ctx, conn: conn, begin: s.begin,
-		claim: s.sql.open, args: s.openArgs(r, r.Likely.Outcome)}}
+	e := s.newEarly(ctx, conn, r)
 	tx.opening = e.opening
 	sets, err := body(tx, []once.Record{rec})
 	tx.opening = nil
@@ -47,10 +61,11 @@ func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r
 	if err := e.check(sets, rec); err != nil {
 		return nil, true, err
 	}
-	if sure, err = e.commit(ctx, sets[0].Outcome); err != nil && sure {
-		return nil, true, err
-	} else if !sure {
+	switch won, err := e.commit(ctx, sets[0].Outcome); {
+	case !won:
 		return e.met(ctx)
+	case err != nil:
+		return nil, true, err
 	}
 	return []once.Record{rec}, true, nil
 }
@@ -77,37 +92,39 @@ func (e *early) check(sets []once.Settlement, rec once.Record) error {
 	return fmt.Errorf("%w: the body of an Early request did not settle as Likely says", once.ErrInvalid)
 }
 
-// commit ends the transaction, in one round trip. Where nothing was sent so far, that is the whole of it.
-func (e *early) commit(ctx context.Context, out once.Outcome) (sure bool, err error) {
+// commit ends the transaction, in one round trip. Where nothing was sent so far, that is the whole of it. It reports
+// whether the claim was won; an error is about what came behind that.
+func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err error) {
 	b := new(pgx.Batch)
+	if !e.sent {
+		b.Queue(e.begin)
+	} else if err := checkOpen(e.conn); err != nil {
+		return true, err
+	}
+	claiming := !e.sent || !e.foreseen
 	switch {
-	case !e.sent:
-		e.args = e.store.openArgs(e.r, out)
-		e.queue(b)
-	case e.slow() || e.odd:
-		b.Queue(e.store.sql.mustAmend, append(e.amendArgs(out), e.r.Likely.KeepOutcome.Microseconds(), e.r.Likely.KeepKey.Microseconds())...)
-	case !equal(out, e.r.Likely.Outcome):
-		b.Queue(e.store.sql.amend, e.amendArgs(out)...)
+	case claiming:
+		b.Queue(e.store.sql.open, e.record(out)...)
+	case e.odd || e.slow() || !equal(out, e.r.Likely.Outcome):
+		b.Queue(e.store.sql.mustAmend, e.amendment(out)...)
 	}
-	settling := b.Len()
+	defer limit(e.conn)()
+	ctx = context.WithoutCancel(ctx)
+	before := b.Len()
+	if before == 0 {
+		return true, committed(e.conn.Exec(ctx, "commit")) // without the costs of a batch
+	}
 	b.Queue("commit")
-	if e.sent {
-		if err := checkOpen(e.conn); err != nil {
-			return true, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-	defer cancel()
 	replies := e.conn.SendBatch(ctx, b)
 	defer replies.Close()
-	for range settling {
+	for range before {
 		if _, err := replies.Exec(); err != nil {
 			pe, refused := serverError(err)
 			e.busy = refused && pe.Code == divisionByZero
-			return !refused || e.sent, settleFailed(err)
+			return !refused || !claiming, settleFailed(err)
 		}
 	}
-	return true, committed(replies)
+	return true, committed(replies.Exec())
 }
 
 // slow work makes a difference to the times of its record.
@@ -119,13 +136,17 @@ func equal(a, b once.Outcome) bool {
 	return a.Sum == b.Sum && a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.ContentType == b.ContentType && bytes.Equal(a.Body, b.Body)
 }
 
-func (s *Store) openArgs(r once.Request, out once.Outcome) []any {
+// record are the arguments of openSQL.
+func (e *early) record(out once.Outcome) []any {
+	r := e.r
 	key, keep, keepKey := r.Key.UUID(), r.Likely.KeepOutcome, r.Likely.KeepKey
-	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, s.names.Lock(key),
+	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.names.Lock(key),
 		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
 		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey))}
 }
 
-func (e *early) amendArgs(out once.Outcome) []any {
-	return []any{uuid(e.r.Key.UUID()), uuid(e.r.Owner), out.Body, out.ContentType, flagsOf(out), int64(out.Sum)}
+// amendment are the arguments of mustAmendSQL.
+func (e *early) amendment(out once.Outcome) []any {
+	return []any{uuid(e.r.Key.UUID()), uuid(e.r.Owner), out.Body, out.ContentType, flagsOf(out), int64(out.Sum),
+		e.r.Likely.KeepOutcome.Microseconds(), e.r.Likely.KeepKey.Microseconds()}
 }

@@ -9,20 +9,22 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	open, amend, mustAmend, claim, extend, settle, mustSettle, get, list, forget string
+	open, look, mustAmend, claimNew, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 func newStatements(n sqlschema.Names) statements {
-	fill := strings.NewReplacer("{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{free}", freeSQL,
+	fill := strings.NewReplacer("{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
 		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL)
 	text := func(sql string) string { return fill.Replace(fill.Replace(fill.Replace(sql))) }
 	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
 		open:       text(openSQL),
-		amend:      text(amendSQL),
+		look:       text(lookSQL),
 		mustAmend:  text(mustAmendSQL),
+		claimNew:   text(claimNewSQL),
 		claim:      text(claimSQL),
 		extend:     text(extendSQL),
+		settleOwn:  text(settleOwnSQL),
 		settle:     text(settleSQL),
 		mustSettle: text(mustSettleSQL),
 		get:        text(getSQL),
@@ -32,6 +34,10 @@ func newStatements(n sqlschema.Names) statements {
 }
 
 const (
+	// begunSQL is the time at which the statement arrived: cheaper than a clock, and the same all over the statement. It is
+	// good for what waits for nobody.
+	begunSQL = `(extract(epoch FROM statement_timestamp()) * 1000000)::bigint`
+
 	// clockSQL is volatile and so read once in a statement, after the snapshot was taken: one time for all columns.
 	clockSQL = `clock AS (SELECT {now} AS now)`
 
@@ -58,20 +64,28 @@ const (
 	// is a row. Then the server skips what was sent behind it.
 	openSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
 	outcome_until, key_until, due, created, updated)
-SELECT $1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint)::int, 1, $5::uuid, $6::bytea,
-	$8::bytea, $9::text, $10::smallint, $11::bigint, now + $12::bigint, now + $13::bigint,
-	(now + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, now, now FROM (SELECT {now} AS now) AS clock`
+VALUES ($1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint)::int, 1, $5::uuid, $6::bytea,
+	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
+	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, {begun}, {begun})`
 
-	// amendSQL puts the outcome into the row that openSQL has written, in the same transaction.
-	amendSQL = `UPDATE {table} SET outcome = $3::bytea, content_type = $4::text, flags = $5::smallint, sum = $6::bigint
-WHERE key = $1::uuid AND owner = $2::uuid`
+	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
+	// like that one, on dividing by zero where a transaction in flight has the lock, on a square root where there is a row.
+	// A row that another has committed between its snapshot and its lock makes openSQL fail.
+	lookSQL = `SELECT 1 / pg_try_advisory_xact_lock($2::bigint)::int, (SELECT sqrt(-1 - status) FROM {table} WHERE key = $1::uuid)`
 
-	// mustAmendSQL also sets the times, and fails, on dividing by zero, if that row is not there.
+	// mustAmendSQL puts another outcome and the times of now into the row that openSQL has written in the same transaction,
+	// and fails, on dividing by zero, if it is not there.
 	mustAmendSQL = `WITH {clock}, amended AS (
 	UPDATE {table} SET outcome = $3::bytea, content_type = $4::text, flags = $5::smallint, sum = $6::bigint,
 		outcome_until = now + $7::bigint, key_until = now + $8::bigint, updated = now
 	FROM clock WHERE key = $1::uuid AND owner = $2::uuid AND status = 4 RETURNING 1)
 SELECT 1 / count(*) FROM amended`
+
+	// claimNewSQL is the claim of a key that was never seen, and nobody is just claiming. It does nothing with any other.
+	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea,
+	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}
+WHERE pg_try_advisory_xact_lock($8::bigint) ON CONFLICT (key) DO NOTHING RETURNING created`
 
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
@@ -114,6 +128,13 @@ WHERE key = $1::uuid AND owner = $2::uuid AND attempt = $3::bigint AND status = 
 		reason = $11::text, updated = now
 	FROM clock WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint
 		AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND $4::smallint = 2) RETURNING 1)`
+
+	// settleOwnSQL is the usual end of an attempt. It reads the clock for each version of the row that it meets.
+	settleOwnSQL = `UPDATE {table} AS r SET status = $4::smallint, lease_until = CASE WHEN $4::smallint = 2 THEN {now} END,
+	outcome = $5::bytea, content_type = $6::text, flags = $7::smallint, sum = $8::bigint,
+	outcome_until = {now} + $9::bigint, key_until = {now} + $10::bigint, due = CASE WHEN r.due <= {now} + least($9::bigint, $10::bigint) + $12::bigint THEN r.due ELSE {now} + least($9::bigint, $10::bigint) END,
+	reason = $11::text, updated = {now}
+WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND $4::smallint = 2)`
 
 	// settleSQL counts a settlement that was applied before as well.
 	settleSQL = `WITH {settling} SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM {table} r, clock

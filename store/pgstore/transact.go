@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // endTime bounds how long a COMMIT or a ROLLBACK may take, which the caller's context does not.
@@ -90,21 +91,19 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, ss []once.Settlement
 	if err := checkOpen(conn); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-	defer cancel()
-	replies := conn.SendBatch(ctx, b)
+	defer limit(conn)()
+	replies := conn.SendBatch(context.WithoutCancel(ctx), b)
 	defer replies.Close()
 	for range ss {
 		if _, err := replies.Exec(); err != nil {
 			return settleFailed(err)
 		}
 	}
-	return committed(replies)
+	return committed(replies.Exec())
 }
 
-// committed reads the reply to a COMMIT.
-func committed(replies pgx.BatchResults) error {
-	tag, err := replies.Exec()
+// committed judges the reply to a COMMIT.
+func committed(tag pgconn.CommandTag, err error) error {
 	switch {
 	case err != nil:
 		return commitFailed(err)
@@ -134,7 +133,13 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 	if conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() == 'I' {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
-	defer cancel()
-	_, _ = conn.Exec(ctx, "rollback")
+	defer limit(conn)()
+	_, _ = conn.Exec(context.WithoutCancel(ctx), "rollback")
+}
+
+// limit lets what is sent to a connection end within endTime. A context would cost a goroutine for each call.
+func limit(conn *pgx.Conn) (end func()) {
+	wire := conn.PgConn().Conn()
+	_ = wire.SetDeadline(time.Now().Add(endTime)) // fails where the connection does
+	return func() { _ = wire.SetDeadline(time.Time{}) }
 }

@@ -344,16 +344,16 @@ func TestRoundTrips(t *testing.T) {
 			if n := trips(func() { r = newRequest(); _, _ = f.Claim(t.Context(), r) }); n != 1 {
 				t.Errorf("a claim takes %d round trips, want 1", n)
 			}
-			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 1 {
-				t.Errorf("a duplicate takes %d round trips, want 1", n)
+			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 2 {
+				t.Errorf("a duplicate takes %d round trips, want 2", n)
 			}
 			rec := get(t, f, r.Key)
 			_ = f.Settle(t.Context(), done(rec, ""))
-			if n := trips(func() { _ = f.Settle(t.Context(), done(rec, "")) }); n != 1 {
-				t.Errorf("a repeated settlement takes %d round trips, want 1", n)
+			if n := trips(func() { _ = f.Settle(t.Context(), done(rec, "")) }); n != 2 {
+				t.Errorf("a repeated settlement takes %d round trips, want 2", n)
 			}
-			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 1 {
-				t.Errorf("a replay takes %d round trips, want 1", n)
+			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 2 {
+				t.Errorf("a replay takes %d round trips, want 2", n)
 			}
 			if n := trips(func() { _, _ = transact(t.Context(), f.Store, newRequest(), nothing) }); n != 2 {
 				t.Errorf("a transaction takes %d round trips beside its work, want 2", n)
