@@ -126,8 +126,9 @@ type Request struct {
 	Likely *Settlement
 
 	// Early, in a Transact of one Request with a Likely, allows to call body before the claim is made, with the record of a
-	// new key's claim. If the claim is lost then, no statement of body has an effect, what it returns is ignored, and it is
-	// called again if the key turns out to be free. body ends as Likely does, but for the Outcome, or fails.
+	// new key's claim, without times, which is then the one returned. If the claim is lost then, no statement of body has an
+	// effect, what it returns is ignored, and it is called again if the key turns out to be free. body ends as Likely does,
+	// but for the Outcome, or fails.
 	Early bool
 }
 

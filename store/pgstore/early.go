@@ -86,7 +86,7 @@ func (e *early) met(ctx context.Context) (recs []once.Record, sure bool, err err
 func (e *early) check(sets []once.Settlement, rec once.Record) error {
 	if len(sets) == 1 && sets[0].Status == once.Done &&
 		sets[0].Hold == (once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: 1}) &&
-		sets[0].KeepOutcome == e.r.Likely.KeepOutcome && sets[0].KeepKey == e.r.Likely.KeepKey {
+		sets[0].KeepOutcome == e.r.Likely.KeepOutcome && sets[0].KeepKey == e.r.Likely.KeepKey && sets[0].Reason == e.r.Likely.Reason {
 		return nil
 	}
 	return fmt.Errorf("%w: the body of an Early request did not settle as Likely says", once.ErrInvalid)
@@ -142,7 +142,7 @@ func (e *early) record(out once.Outcome) []any {
 	key, keep, keepKey := r.Key.UUID(), r.Likely.KeepOutcome, r.Likely.KeepKey
 	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.names.Lock(key),
 		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
-		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey))}
+		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey)), clean(r.Likely.Reason)}
 }
 
 // amendment are the arguments of mustAmendSQL.

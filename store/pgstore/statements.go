@@ -63,10 +63,10 @@ const (
 	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
 	// is a row. Then the server skips what was sent behind it.
 	openSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
-	outcome_until, key_until, due, created, updated)
+	outcome_until, key_until, due, reason, created, updated)
 VALUES ($1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint)::int, 1, $5::uuid, $6::bytea,
 	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
-	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, {begun}, {begun})`
+	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, $16::text, {begun}, {begun})`
 
 	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
 	// like that one, on dividing by zero where a transaction in flight has the lock, on a square root where there is a row.

@@ -49,6 +49,19 @@ func (s *buggyStore) commitEffects(tx *buggyTx) {
 	tx.effects = make(map[string]int)
 }
 
+// early is a body that ran before its claim.
+type early struct {
+	recs []once.Record
+	sets []once.Settlement
+	err  error
+}
+
+func runEarly(tx *buggyTx, r once.Request, body func(*buggyTx, []once.Record) ([]once.Settlement, error)) *early {
+	e := &early{recs: []once.Record{{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease}}}
+	e.sets, e.err = body(tx, slices.Clone(e.recs))
+	return e
+}
+
 func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 	body func(*buggyTx, []once.Record) ([]once.Settlement, error)) (_ []once.Record, err error) {
 
@@ -58,9 +71,39 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 			_ = s.end(tx, s.has("commits on a panic"))
 		}
 	}()
+	var ran *early
+	if strings.HasPrefix(s.bug, "early") && len(rs) == 1 && rs[0].Early {
+		ran = runEarly(tx, rs[0], body)
+		if s.has("early run commits unclaimed") {
+			committed = true
+			return ran.recs, s.end(tx, true)
+		}
+		if ran.err != nil && s.has("early error believed") {
+			return nil, ran.err
+		}
+		if ran.err != nil && s.has("early rows of a failure kept") {
+			committed = true
+			return nil, errors.Join(ran.err, s.end(tx, true))
+		}
+	}
 	recs, err := s.ClaimTx(ctx, tx, rs)
 	if err != nil {
 		return nil, err
+	}
+	if ran != nil {
+		if s.has("early run not run again") && recs[0].Attempt > 1 {
+			return recs, nil
+		}
+		if s.has("early rows of the loser kept") && recs[0].Owner != rs[0].Owner {
+			committed = true
+			return recs, s.end(tx, true)
+		}
+		if s.has("early claim of a silent body skipped") && len(tx.effects) == 0 {
+			return recs, ran.err
+		}
+		if s.has("early claim not waited for") && recs[0].Status == once.Running && recs[0].Owner != rs[0].Owner {
+			return nil, errAborted
+		}
 	}
 	mine := slices.ContainsFunc(recs, func(rec once.Record) bool {
 		return rec.Status == once.Running && slices.ContainsFunc(rs, func(r once.Request) bool { return r.Owner == rec.Owner })
@@ -71,7 +114,16 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 	if !mine && !s.has("body called by the loser") {
 		return recs, nil
 	}
-	sets, err := body(tx, slices.Clone(recs))
+	var sets []once.Settlement
+	if ran != nil && recs[0].Attempt == 1 {
+		sets, err = ran.sets, ran.err
+	} else {
+		clear(tx.effects)
+		sets, err = body(tx, slices.Clone(recs))
+	}
+	if s.has("early outcome as foreseen") && ran != nil && len(sets) > 0 && rs[0].Likely.Outcome.Sum != 0 {
+		sets[0].Outcome = rs[0].Likely.Outcome
+	}
 	switch {
 	case err != nil && s.has("error of the body flattened"):
 		return nil, fmt.Errorf("transact: %v", err)

@@ -30,7 +30,7 @@ type txRule[Tx any] struct {
 
 func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	var cases []Case
-	for _, group := range [][]txRule[Tx]{transactRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()} {
+	for _, group := range [][]txRule[Tx]{transactRules[Tx](), earlyRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()} {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
 				return inCase(ctx, f.patience, func(b *bench) {
