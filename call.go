@@ -31,6 +31,7 @@ type call struct {
 	token       [16]byte
 	fingerprint []byte
 	redelivered bool
+	soft        bool
 	joinUntil   time.Time
 	likely      Settlement
 	free        Status // what the key becomes when the work says that nothing happened
@@ -56,7 +57,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op.Ask,
-		token: name.Token(), redelivered: w.redelivered, free: Absent, unknown: Unknown}
+		token: name.Token(), redelivered: w.redelivered, soft: w.op.SoftClaim, free: Absent, unknown: Unknown}
 	if c.onUnknown == Park {
 		c.unknown = Parked
 	}
@@ -216,7 +217,7 @@ func (c *call) checkInput(rec Record) error {
 
 func (c *call) request(take int64) Request {
 	return Request{Hold: Hold{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
-		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Likely: &c.likely}
+		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Likely: &c.likely, Soft: c.soft}
 }
 
 // owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.

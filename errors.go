@@ -57,9 +57,7 @@ func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
 func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
 
 // RetryAfter says of an error when a retry makes sense, not that nothing happened. It is never nil, even for nil.
-func RetryAfter(d time.Duration, err error) error {
-	return &failure{kind: errRetryAfter, after: d, cause: err}
-}
+func RetryAfter(d time.Duration, err error) error { return &failure{kind: errRetryAfter, after: d, cause: err} }
 
 // MayRetry reports whether the same call may succeed later, and how long to wait before it.
 // Calling again is always safe; where ok is false it is pointless.

@@ -43,10 +43,8 @@ func (p Policy) withDefaults() (Policy, error) {
 		return p, invalid("policy: a Lease of %v lapses before it can be extended: at least %v", p.Lease, minLease)
 	case p.Wait < 0 && p.Wait != Refuse:
 		return p, invalid("policy: Wait is %v: give a duration, or Refuse", p.Wait)
-	case p.KeepOutcome < 0:
-		return p, invalid("policy: KeepOutcome is negative")
-	case p.KeepKey < p.KeepOutcome:
-		return p, invalid("policy: KeepKey (%v) is shorter than KeepOutcome (%v)", p.KeepKey, p.KeepOutcome)
+	case p.KeepOutcome < 0 || p.KeepKey < p.KeepOutcome:
+		return p, invalid("policy: KeepOutcome (%v) is negative, or KeepKey (%v) is shorter", p.KeepOutcome, p.KeepKey)
 	}
 	return p, nil
 }
@@ -81,6 +79,10 @@ type Operation[T any] struct {
 	// KeyValidFor is how long the other system honours key.String() as an idempotency key. When it has passed
 	// since the first attempt, unknown work is parked instead of run again. Default 0: no limit.
 	KeyValidFor time.Duration
+
+	// SoftClaim lets Do go on before its claim is on the disk of the database, which a crash there may then forget: the next
+	// call runs as the first. Allowed where that does no harm: with Resend and KeyValidFor, in which repeats must come.
+	SoftClaim bool
 
 	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:
 	// they are missing from a replay. A T that is an Outcome is stored as it is.
@@ -143,6 +145,8 @@ func (o *Operation[T]) validate(needsChoice bool) error {
 		return invalid("operation %q: Lookup and OnUnknown exclude each other", o.Name)
 	case o.SettleTime < 0 || o.KeyValidFor < 0:
 		return invalid("operation %q: SettleTime and KeyValidFor must not be negative", o.Name)
+	case o.SoftClaim && (o.OnUnknown != Resend || o.KeyValidFor == 0):
+		return invalid("operation %q: SoftClaim needs Resend and KeyValidFor: a claim that is forgotten is run again", o.Name)
 	case needsChoice && o.Lookup == nil && o.OnUnknown == 0:
 		return invalid("operation %q: after a crash nobody can tell whether it happened: "+
 			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name)

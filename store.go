@@ -8,8 +8,7 @@ import (
 	"github.com/effectively-once/once/internal/flight"
 )
 
-// flightKey has the input too: a duplicate with another input must hear of its mismatch from the record,
-// whoever of the two was first.
+// flightKey has the input too: a duplicate with another one must hear of its mismatch from the record, whoever was first.
 type flightKey struct {
 	key         Key
 	fingerprint string
@@ -99,7 +98,7 @@ type Lister interface {
 	List(context.Context, Query) ([]Record, error)
 }
 
-// Query selects records. Zero fields select all.
+// Query selects records; zero fields select all.
 type Query struct {
 	Operation string   // exactly
 	Status    []Status // any of them
@@ -121,15 +120,15 @@ type Request struct {
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
-
-	// Likely is how the attempt ends if all goes well, as far as known; its Hold is not set. A store may write it early.
-	Likely *Settlement
+	Likely      *Settlement   // how the attempt ends if all goes well, as far as known, without a Hold. It may be written early
 
 	// Early, in a Transact of one Request with a Likely, allows to call body before the claim is made, with the record of a
 	// new key's claim, without times, which is then the one returned. If the claim is lost then, no statement of body has an
 	// effect, what it returns is ignored, and it is called again if the key turns out to be free. body ends as Likely does,
 	// but for the Outcome, or fails.
 	Early bool
+
+	Soft bool // Claim: a crash of the database may forget the claim, so the store need not wait for its disk
 }
 
 // Settlement ends the attempt that its Hold names, as seen in a claim or in a record.

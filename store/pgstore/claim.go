@@ -34,7 +34,11 @@ func (s *Store) claimNew(ctx context.Context, r once.Request) (rec once.Record, 
 	key := r.Key.UUID()
 	keep, grain := foreseen(r)
 	var created int64
-	err = s.pool.QueryRow(ctx, s.sql.claimNew, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
+	sql := s.sql.claimNew
+	if r.Soft {
+		sql = s.sql.claimSoft
+	}
+	err = s.pool.QueryRow(ctx, sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
 		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Scan(&created)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, false, nil

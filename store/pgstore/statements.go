@@ -9,7 +9,7 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	open, look, mustAmend, claimNew, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	open, look, mustAmend, claimNew, claimSoft, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 func newStatements(n sqlschema.Names) statements {
@@ -21,7 +21,8 @@ func newStatements(n sqlschema.Names) statements {
 		open:       text(openSQL),
 		look:       text(lookSQL),
 		mustAmend:  text(mustAmendSQL),
-		claimNew:   text(claimNewSQL),
+		claimNew:   text(strings.Replace(claimNewSQL, "{soft}", "", 1)),
+		claimSoft:  text(strings.Replace(claimNewSQL, "{soft}", softSQL, 1)),
 		claim:      text(claimSQL),
 		extend:     text(extendSQL),
 		settleOwn:  text(settleOwnSQL),
@@ -85,7 +86,10 @@ SELECT 1 / count(*) FROM amended`
 	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
 SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea,
 	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}
-WHERE pg_try_advisory_xact_lock($8::bigint) ON CONFLICT (key) DO NOTHING RETURNING created`
+WHERE pg_try_advisory_xact_lock($8::bigint){soft} ON CONFLICT (key) DO NOTHING RETURNING created`
+
+	// softSQL lets the transaction of the statement end before its commit is on the disk.
+	softSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
 
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
