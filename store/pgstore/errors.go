@@ -57,13 +57,16 @@ func serverError(err error) (pe *pgconn.PgError, refused bool) {
 }
 
 // settleFailed explains an error of a settlement that was sent together with COMMIT. Only an ERROR from the
-// server is proof that it has skipped the COMMIT; what ends the connection may have come after it.
+// server is proof that it has skipped the COMMIT; what ends the connection may have come after it. No settlement makes a
+// duplicate but a record that was reserved, if another was committed between the look at it and its lock.
 func settleFailed(err error) error {
 	switch pe, refused := serverError(err); {
 	case !refused:
 		return unknown(err)
 	case pe.Code == divisionByZero:
 		return fmt.Errorf("%w: a claim of this transaction is no longer its own: rolled back", once.ErrLeaseLost)
+	case pe.Code == "23505":
+		return fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)
 	}
 	return explain(err)
 }

@@ -9,7 +9,7 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	open, look, mustAmend, claimNew, claimSoft, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	open, look, mustAmend, claimNew, claimSoft, reserve, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 func newStatements(n sqlschema.Names) statements {
@@ -23,6 +23,8 @@ func newStatements(n sqlschema.Names) statements {
 		mustAmend:  text(mustAmendSQL),
 		claimNew:   text(strings.Replace(claimNewSQL, "{soft}", "", 1)),
 		claimSoft:  text(strings.Replace(claimNewSQL, "{soft}", softSQL, 1)),
+		reserve:    text(reserveSQL),
+		write:      text(writeSQL),
 		claim:      text(claimSQL),
 		extend:     text(extendSQL),
 		settleOwn:  text(settleOwnSQL),
@@ -90,6 +92,20 @@ WHERE pg_try_advisory_xact_lock($8::bigint){soft} ON CONFLICT (key) DO NOTHING R
 
 	// softSQL lets the transaction of the statement end before its commit is on the disk.
 	softSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
+
+	// reserveSQL takes the locks of the keys that have no row, as far as they are to be had, and says which. The lock of a
+	// key that has a row is not worth having.
+	reserveSQL = `SELECT u.nth, pg_try_advisory_xact_lock(u.lock), {begun}
+FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS u (key, lock, nth) WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key)`
+
+	// writeSQL writes the rows that reserveSQL has made room for, as they are at the end of the transaction.
+	writeSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
+	outcome_until, key_until, due, reason, created, updated)
+SELECT key, scope, operation, id, status, 1, owner, {begun} + lease, fingerprint, outcome, kind, flags, sum,
+	{begun} + keep_outcome, {begun} + keep_key, ({begun} + due + grain - 1) / grain * grain, reason, created, {begun}
+FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[]::uuid[], $7::bigint[], $8::bytea[], $9::bytea[],
+	$10::text[], $11::smallint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[], $18::bigint[])
+	AS u (key, scope, operation, id, status, owner, lease, fingerprint, outcome, kind, flags, sum, keep_outcome, keep_key, due, grain, reason, created)`
 
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever

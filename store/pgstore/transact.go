@@ -50,9 +50,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 		}
 		rollback(ctx, conn)
 	}
-	begin := new(pgx.Batch)
-	begin.Queue(s.begin)
-	recs, err := s.claims(ctx, conn, begin, rs)
+	recs, settle, err := s.begun(ctx, conn, rs)
 	if err != nil || !anyWon(rs, recs) {
 		return recs, err
 	}
@@ -60,10 +58,42 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err != nil {
 		return nil, conflict(err)
 	}
-	if err := s.commit(ctx, conn, sets); err != nil {
+	b := new(pgx.Batch)
+	if err := settle(b, sets); err != nil {
+		return nil, err
+	}
+	if err := commit(ctx, conn, b); err != nil {
 		return nil, err
 	}
 	return recs, nil
+}
+
+// begun begins a transaction and claims. It returns how its settlements are queued, too.
+func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) ([]once.Record, func(*pgx.Batch, []once.Settlement) error, error) {
+	if canReserve(rs) {
+		v, err := s.reserve(ctx, conn, rs)
+		if err != nil {
+			return nil, nil, err
+		}
+		return v.recs, v.settle, nil
+	}
+	b := new(pgx.Batch)
+	b.Queue(s.begin)
+	recs, err := s.claims(ctx, conn, b, rs)
+	return recs, s.queueSettlements, err
+}
+
+// queueSettlements queues ends of claims that have their rows. A settlement that has no row to change is an error on the
+// server, which then skips what is behind it: so nothing is committed by a transaction that is not the one that claimed.
+func (s *Store) queueSettlements(b *pgx.Batch, sets []once.Settlement) error {
+	for _, set := range sets {
+		args, err := settleArgs(set)
+		if err != nil {
+			return err
+		}
+		b.Queue(s.sql.mustSettle, args...)
+	}
+	return nil
 }
 
 func anyWon(rs []once.Request, recs []once.Record) bool {
@@ -76,25 +106,17 @@ func anyWon(rs []once.Request, recs []once.Record) bool {
 	return false
 }
 
-// commit settles and commits in one round trip. A settlement that has no row to change is an error on the server,
-// which then skips the COMMIT: so nothing is committed by a transaction that is not the one that claimed.
-func (s *Store) commit(ctx context.Context, conn *pgx.Conn, ss []once.Settlement) error {
-	b := new(pgx.Batch)
-	for _, set := range ss {
-		args, err := settleArgs(set)
-		if err != nil {
-			return err
-		}
-		b.Queue(s.sql.mustSettle, args...)
-	}
-	b.Queue("commit")
+// commit sends what is queued, and COMMIT, in one round trip.
+func commit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	if err := checkOpen(conn); err != nil {
 		return err
 	}
+	before := b.Len()
+	b.Queue("commit")
 	defer limit(conn)()
 	replies := conn.SendBatch(context.WithoutCancel(ctx), b)
 	defer replies.Close()
-	for range ss {
+	for range before {
 		if _, err := replies.Exec(); err != nil {
 			return settleFailed(err)
 		}

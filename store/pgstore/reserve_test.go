@@ -1,0 +1,177 @@
+package pgstore_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/pgstore"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ends are what several claims of one transaction can come to.
+var ends = []once.Status{once.Done, once.Absent, once.Unknown, once.Parked, once.Running}
+
+// several claims keys that were never seen, with one that is done among them, and ends each in its own way.
+func several(t *testing.T, s *pgstore.Store) []once.Request {
+	t.Helper()
+	var rs []once.Request
+	for i := range ends {
+		r := newRequest()
+		r.Key.Scope, r.Fingerprint = `o'k {"\%_, NULL é`, []byte{0, 0xff, byte(i)}
+		rs = append(rs, r)
+	}
+	rs[3].Fingerprint = nil
+	known := newRequest()
+	if _, err := transact(t.Context(), s, known, nothing); err != nil {
+		t.Fatal(err)
+	}
+	rs = append(rs, known)
+	recs, err := s.Transact(t.Context(), rs, func(_ pgx.Tx, recs []once.Record) (sets []once.Settlement, err error) {
+		for i, end := range ends {
+			if recs[i].Key != rs[i].Key || recs[i].Status != once.Running || recs[i].Owner != rs[i].Owner || recs[i].Attempt != 1 {
+				t.Errorf("claim %d: %+v", i, recs[i])
+			}
+			set := done(recs[i], "a\x00'\\\"{,}")
+			if set.Status = end; end != once.Done {
+				set.Outcome, set.Reason = once.Outcome{}, `because "it", {is}`
+			}
+			if end != once.Running {
+				sets = append(sets, set)
+			}
+		}
+		return sets, nil
+	})
+	if err != nil || len(recs) != len(rs) || recs[len(ends)].Status != once.Done {
+		t.Fatalf("%+v, %v", recs, err)
+	}
+	return rs
+}
+
+func TestSeveralInEachExecMode(t *testing.T) {
+	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
+		pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run(m.String(), func(t *testing.T) {
+			f := newFixture(t, mode(m))
+			rs := several(t, f.Store)
+			for i, end := range ends {
+				rec := get(t, f, rs[i].Key)
+				if rec.Status != end || !bytes.Equal(rec.Fingerprint, rs[i].Fingerprint) || rec.Attempt != 1 || rec.Created.IsZero() {
+					t.Errorf("settled as %v: %+v", end, rec)
+				}
+				if end == once.Done && string(rec.Outcome.Body) != "a\x00'\\\"{,}" || end == once.Running && rec.LeaseLeft <= 0 ||
+					end == once.Unknown && rec.LeaseLeft >= 0 || end == once.Parked && rec.Reason != `because "it", {is}` {
+					t.Errorf("settled as %v: %+v", end, rec)
+				}
+			}
+		})
+	}
+}
+
+func TestSeveralTakeTwoRoundTrips(t *testing.T) {
+	w := &wire{}
+	f := newFixture(t, w.into, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+	work := func() {
+		rs := make([]once.Request, 64)
+		for i := range rs {
+			rs[i] = newRequest()
+		}
+		_, err := f.Transact(t.Context(), rs, func(_ pgx.Tx, recs []once.Record) (sets []once.Settlement, err error) {
+			for _, rec := range recs {
+				sets = append(sets, done(rec, "ok"))
+			}
+			return sets, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	work()
+	before := w.trips.Load()
+	if work(); w.trips.Load()-before != 2 {
+		t.Errorf("64 claims take %d round trips, want 2", w.trips.Load()-before)
+	}
+}
+
+// A key twice in one transaction is claimed by the first request only.
+func TestSeveralWithOneKeyTwice(t *testing.T) {
+	f := newFixture(t)
+	first, second := newRequest(), newRequest()
+	second.Key = first.Key
+	recs, err := f.Transact(t.Context(), []once.Request{first, second}, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+		return []once.Settlement{done(recs[0], "ok")}, nil
+	})
+	if err != nil || recs[0].Owner != first.Owner || recs[1].Owner != first.Owner {
+		t.Fatalf("%+v, %v", recs, err)
+	}
+	wantStatus(t, f, first.Key, once.Done)
+}
+
+// Transactions over the same keys in different orders: each key has one effect, and none waits for another.
+func TestSeveralRace(t *testing.T) {
+	f := newFixture(t)
+	const keys, rivals = 12, 16
+	rs := make([]once.Request, keys)
+	for i := range rs {
+		rs[i] = newRequest()
+	}
+	var wg sync.WaitGroup
+	for who := range rivals {
+		mine := make([]once.Request, keys)
+		for i := range mine {
+			mine[i] = rs[(i*5+who)%keys]
+			mine[i].Owner = random()
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			end := time.Now().Add(30 * time.Second)
+			for left := keys; left > 0 && time.Now().Before(end); {
+				recs, err := f.Transact(t.Context(), mine, func(tx pgx.Tx, recs []once.Record) (sets []once.Settlement, err error) {
+					for i, rec := range recs {
+						if rec.Status == once.Running && rec.Owner == mine[i].Owner {
+							sets, err = append(sets, done(rec, "ok")), f.write(t.Context(), tx, rec.Key.ID)
+						}
+						if err != nil {
+							return nil, err
+						}
+					}
+					return sets, nil
+				})
+				left = keys
+				for i, rec := range recs {
+					if err == nil && (rec.Status == once.Done || rec.Owner == mine[i].Owner) {
+						left--
+					}
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for _, r := range rs {
+		wantStatus(t, f, r.Key, once.Done)
+		if n := f.count(t, r.Key.ID); n != 1 {
+			t.Errorf("%d effects, want 1", n)
+		}
+	}
+}
+
+// A rival that commits between the look at a key and its lock is noticed when the record is written.
+func TestSeveralMeetARowThatTheyDidNotSee(t *testing.T) {
+	f := newFixture(t)
+	rs := []once.Request{newRequest(), newRequest()}
+	_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+		must(t, f.admin, fmt.Sprintf(`INSERT INTO %s (key, scope, operation, id, status, attempt, created, updated)
+			VALUES ($1, 'tenant', 'test', $2, 1, 1, 0, 0)`, f.records()), rs[1].Key.String(), rs[1].Key.ID)
+		return []once.Settlement{done(recs[0], "ok"), done(recs[1], "ok")}, f.write(t.Context(), tx, "a")
+	})
+	wantError(t, err, once.ErrConflict)
+	wantStatus(t, f, rs[0].Key, once.Absent)
+	if n := f.count(t, "a"); n != 0 {
+		t.Errorf("%d rows, want 0", n)
+	}
+}
