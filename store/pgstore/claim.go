@@ -18,7 +18,7 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 		return once.Record{}, err
 	}
 	if r.Attempt == 0 {
-		if rec, won, err := s.claimNew(ctx, r); won || err != nil {
+		if rec, won, err := s.claimer.claim(ctx, r); won || err != nil {
 			return rec, explain(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	open, look, mustAmend, claimNew, claimSoft, reserve, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 func newStatements(n sqlschema.Names) statements {
@@ -18,21 +18,23 @@ func newStatements(n sqlschema.Names) statements {
 	text := func(sql string) string { return fill.Replace(fill.Replace(fill.Replace(sql))) }
 	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
-		open:       text(openSQL),
-		look:       text(lookSQL),
-		mustAmend:  text(mustAmendSQL),
-		claimNew:   text(strings.Replace(claimNewSQL, "{soft}", "", 1)),
-		claimSoft:  text(strings.Replace(claimNewSQL, "{soft}", softSQL, 1)),
-		reserve:    text(reserveSQL),
-		write:      text(writeSQL),
-		claim:      text(claimSQL),
-		extend:     text(extendSQL),
-		settleOwn:  text(settleOwnSQL),
-		settle:     text(settleSQL),
-		mustSettle: text(mustSettleSQL),
-		get:        text(getSQL),
-		list:       text(strings.Replace(listSQL, "{columns}", withoutBody, 1)),
-		forget:     text(forgetSQL),
+		open:          text(openSQL),
+		look:          text(lookSQL),
+		mustAmend:     text(mustAmendSQL),
+		claimNew:      text(strings.Replace(claimNewSQL, "{soft}", "", 1)),
+		claimSoft:     text(strings.Replace(claimNewSQL, "{soft}", softSQL, 1)),
+		claimManySoft: text(strings.Replace(claimManySQL, "{soft}", softSQL, 1)),
+		claimMany:     text(strings.Replace(claimManySQL, "{soft}", "", 1)),
+		reserve:       text(reserveSQL),
+		write:         text(writeSQL),
+		claim:         text(claimSQL),
+		extend:        text(extendSQL),
+		settleOwn:     text(settleOwnSQL),
+		settle:        text(settleSQL),
+		mustSettle:    text(mustSettleSQL),
+		get:           text(getSQL),
+		list:          text(strings.Replace(listSQL, "{columns}", withoutBody, 1)),
+		forget:        text(forgetSQL),
 	}
 }
 
@@ -92,6 +94,13 @@ WHERE pg_try_advisory_xact_lock($8::bigint){soft} ON CONFLICT (key) DO NOTHING R
 
 	// softSQL lets the transaction of the statement end before its commit is on the disk.
 	softSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
+
+	// claimManySQL is claimNewSQL for several keys.
+	claimManySQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+SELECT key, scope, operation, id, 1, 1, owner, {begun} + lease, fingerprint, ({begun} + keep + grain - 1) / grain * grain, {begun}, {begun}
+FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[])
+	AS u (key, scope, operation, id, owner, lease, fingerprint, lock, keep, grain)
+WHERE pg_try_advisory_xact_lock(lock){soft} ON CONFLICT (key) DO NOTHING RETURNING key, created`
 
 	// reserveSQL takes the locks of the keys that have no row, as far as they are to be had, and says which. The lock of a
 	// key that has a row is not worth having.

@@ -58,6 +58,7 @@ type Store struct {
 	names   sqlschema.Names
 	sql     statements
 	begin   string
+	claimer *claimer
 	invalid error
 	checked atomic.Bool // the tables were found to be right
 }
@@ -89,6 +90,7 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 	}
 	if s.invalid == nil {
 		s.sql = newStatements(s.names)
+		s.claimer = &claimer{store: s, width: max(int(pool.Config().MaxConns)/2, 1)}
 	}
 	return s
 }
