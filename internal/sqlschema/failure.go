@@ -15,7 +15,7 @@ const (
 	LockTimeout         // so it does, after waiting for another transaction
 	Duplicate           // the row of an INSERT is there; MySQL only
 	Constraint          // the data are refused
-	Aborted             // an earlier statement failed, and nothing can be committed; PostgreSQL only
+	Aborted             // an earlier statement has ended the transaction, or made it one that cannot be committed; not in MySQL and SQLite
 )
 
 var (
@@ -23,10 +23,19 @@ var (
 		1020: Conflict} // MariaDB: the row is newer than the snapshot
 
 	sqliteFailures = map[int64]Failure{5: Conflict, 6: Conflict, 19: Constraint} // busy, locked, constraint
+
+	sqlserverFailures = map[int64]Failure{
+		1205: Conflict,                 // chosen as the victim of a deadlock
+		3960: Conflict, 3966: Conflict, // SNAPSHOT: a row is newer; the transaction was rolled back meanwhile
+		41301: Conflict, 41302: Conflict, 41305: Conflict, 41325: Conflict, // the same for tables in memory, some of them at COMMIT
+		1222: LockTimeout,
+		3902: Aborted, 3903: Aborted, 3926: Aborted, 3971: Aborted, 3989: Aborted, // there is no transaction any more
+		3930: Aborted, 3998: Aborted, // there is one that cannot be committed
+	}
 )
 
 // Failure tells errors apart by what drivers have in common, so that none is imported: those of PostgreSQL
-// have a method SQLState, those of MySQL a field Number, those of SQLite a Code.
+// have a method SQLState, those of SQL Server SQLErrorNumber, those of MySQL a field Number, those of SQLite a Code.
 func (d Dialect) Failure(err error) Failure {
 	switch d {
 	case PostgreSQL:
@@ -37,6 +46,8 @@ func (d Dialect) Failure(err error) Failure {
 		return postgresFailure(coded.SQLState())
 	case MySQL:
 		return mysqlFailures[number(err, "mysql", "Number")]
+	case SQLServer:
+		return sqlserverFailure(err)
 	default:
 		return sqliteFailures[number(err, "sqlite", "Code")&0xff] // the rest of it says more about the same
 	}
@@ -54,6 +65,17 @@ func postgresFailure(state string) Failure {
 		return Constraint
 	}
 	return Other
+}
+
+func sqlserverFailure(err error) Failure {
+	var coded interface{ SQLErrorNumber() int32 }
+	switch {
+	case !errors.As(err, &coded):
+		return Other
+	case coded.SQLErrorNumber() == 0 && strings.Contains(err.Error(), "does not have an active transaction"): // the driver itself
+		return Aborted
+	}
+	return sqlserverFailures[int64(coded.SQLErrorNumber())]
 }
 
 // number is the number of the first error in a tree that is of a package with such a name and has one; else 0.

@@ -20,7 +20,7 @@ type Executor interface {
 // names, so any number of processes may call it at once. The connection is outside a transaction; after an error
 // it may be left inside one, or with the lock, and is to be closed.
 //
-// In PostgreSQL and SQLite it is one transaction, all or nothing. In MySQL, where CREATE commits, it goes on
+// In PostgreSQL, SQLite and SQL Server it is one transaction, all or nothing. In MySQL, where CREATE commits, it goes on
 // where an interrupted one stopped. A [Refusal]: the tables are of a newer build that this one cannot work with.
 func (n Names) Migrate(ctx context.Context, x Executor) error {
 	if n.dialect == MySQL {
@@ -29,6 +29,7 @@ func (n Names) Migrate(ctx context.Context, x Executor) error {
 	if err := x.Exec(ctx, map[Dialect]string{
 		PostgreSQL: "BEGIN ISOLATION LEVEL READ COMMITTED", // after the lock, see what its last holder did
 		SQLite:     "BEGIN IMMEDIATE",
+		SQLServer:  "BEGIN TRANSACTION",
 	}[n.dialect]); err != nil {
 		return err
 	}
@@ -46,16 +47,29 @@ func finish(ctx context.Context, x Executor, statement string) error {
 }
 
 func (n Names) lockedInTx(ctx context.Context, x Executor) error {
-	if n.dialect == PostgreSQL {
-		lock := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(n.hash("migrate")))
-		if err := x.Exec(ctx, lock); err != nil {
-			return err
-		}
-		if err := n.ensureSchema(ctx, x); err != nil {
-			return err
-		}
+	if err := n.lockInTx(ctx, x); err != nil {
+		return err
+	}
+	if err := n.ensureSchema(ctx, x); err != nil {
+		return err
 	}
 	return n.upgrade(ctx, x)
+}
+
+// lockInTx takes a lock that ends with the transaction. In SQLite, its beginning was that.
+func (n Names) lockInTx(ctx context.Context, x Executor) error {
+	switch n.dialect {
+	case PostgreSQL:
+		return x.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(n.hash("migrate"))))
+	case SQLServer:
+		got, err := x.Number(ctx, fmt.Sprintf("DECLARE @got int; EXEC @got = sp_getapplock N'once migrates %s', N'Exclusive', "+
+			"N'Transaction', %d; SELECT @got", n.prefix, lockSeconds*1000))
+		if err == nil && got < 0 {
+			err = errLocked
+		}
+		return err
+	}
+	return nil
 }
 
 // ensureSchema looks before it creates: IF NOT EXISTS asks for the right to create even where nothing is to do.
@@ -63,14 +77,20 @@ func (n Names) ensureSchema(ctx context.Context, x Executor) error {
 	if n.schema == "" {
 		return nil
 	}
-	found, err := x.Number(ctx, "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = '"+n.schema+"'")
+	found, err := x.Number(ctx, map[Dialect]string{
+		PostgreSQL: "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = '" + n.schema + "'",
+		// A role may see the tables in a schema that it does not see itself.
+		SQLServer: "SELECT CASE WHEN SCHEMA_ID(N'" + n.schema + "') IS NULL AND OBJECT_ID(N'" + n.Versions() + "', N'U') IS NULL THEN 0 ELSE 1 END",
+	}[n.dialect])
 	if err != nil || found > 0 {
 		return err
 	}
-	return x.Exec(ctx, n.createSchema())
+	return x.Exec(ctx, "CREATE SCHEMA "+n.quote(n.schema))
 }
 
 const lockSeconds = 60
+
+var errLocked = fmt.Errorf("another connection has been changing these tables for %d seconds: try again later", lockSeconds)
 
 // locked holds MySQL's named lock, which belongs to the connection and outlives the commits of CREATE.
 func (n Names) locked(ctx context.Context, x Executor) error {
@@ -80,7 +100,7 @@ func (n Names) locked(ctx context.Context, x Executor) error {
 		return err
 	}
 	if got != 1 {
-		return fmt.Errorf("another connection has been changing these tables for %d seconds: try again later", lockSeconds)
+		return errLocked
 	}
 	err = n.upgrade(ctx, x)
 	return errors.Join(err, finish(ctx, x, "DO RELEASE_LOCK("+name+")"))
@@ -158,7 +178,8 @@ func (n Names) installed(ctx context.Context, x Executor) (at state, err error) 
 		PostgreSQL: "SELECT count(to_regclass('" + n.Versions() + "'))",
 		MySQL: "SELECT count(*) FROM information_schema.tables WHERE table_schema = " + n.database() +
 			" AND table_name = '" + n.prefix + "schema'",
-		SQLite: "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '" + n.prefix + "schema'",
+		SQLite:    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '" + n.prefix + "schema'",
+		SQLServer: "SELECT CASE WHEN OBJECT_ID(N'" + n.Versions() + "', N'U') IS NULL THEN 0 ELSE 1 END",
 	}[n.dialect])
 	if err != nil || found == 0 {
 		return at, err

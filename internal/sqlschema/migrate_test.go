@@ -46,6 +46,9 @@ func TestMigrateEndsWhatItBegan(t *testing.T) {
 		{SQLite, "", "COMMIT"},
 		{SQLite, "CREATE TABLE", "ROLLBACK"},
 		{SQLite, "BEGIN", "BEGIN IMMEDIATE"},
+		{SQLServer, "", "COMMIT"},
+		{SQLServer, "CREATE INDEX", "ROLLBACK"},
+		{SQLServer, "BEGIN", "BEGIN TRANSACTION"},
 		{MySQL, "", "DO RELEASE_LOCK(CONCAT('once',"},
 		{MySQL, "CREATE TABLE", "DO RELEASE_LOCK(CONCAT('once',"},
 	} {
@@ -66,6 +69,11 @@ func TestMigrateNeedsItsLock(t *testing.T) {
 	x := &scripted{}
 	if err := n.Migrate(t.Context(), x); err == nil || len(x.ran) > 0 {
 		t.Errorf("without the lock, Migrate returned %v and ran %v", err, x.ran)
+	}
+	n, _ = For(SQLServer, "", "")
+	x = &scripted{answers: map[string]int64{"sp_getapplock": -1}}
+	if err := n.Migrate(t.Context(), x); err == nil || !slices.Equal(x.ran, []string{"BEGIN TRANSACTION", "ROLLBACK"}) {
+		t.Errorf("without the lock of SQL Server, Migrate returned %v and ran %v", err, x.ran)
 	}
 }
 
@@ -91,7 +99,7 @@ func TestMigrateRollsBackWhenItsCallerHasLeft(t *testing.T) {
 }
 
 func TestMigrationsLeadOnwards(t *testing.T) {
-	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite} {
+	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		n, _ := For(d, "", "")
 		for i, m := range n.Migrations() {
 			if m.Version != i+1 || m.Compatible < 1 || m.Compatible > m.Version || m.Name == "" {

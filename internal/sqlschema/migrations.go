@@ -22,9 +22,13 @@ type Migration struct {
 func (n Names) Migrations() []Migration {
 	tables := Migration{Version: 1, Compatible: 1, Name: "tables", SQL: []string{n.fill(recordTable), n.fill(versionTable)}}
 	indexes := Migration{Version: 2, Compatible: 1, Name: "indexes", SQL: []string{n.fill(dueIndex), n.fill(operationIndex)}}
-	if n.dialect == MySQL {
+	switch n.dialect {
+	case MySQL:
 		indexes.SQL = []string{n.fill(mysqlIndexes)}
 		indexes.Applied = n.fill(mysqlIndexed)
+	case SQLServer:
+		tables.SQL = append(tables.SQL, n.fill(sqlserverRowLocks))
+		indexes.SQL = []string{n.fill(sqlserverDueIndex), n.fill(operationIndex)}
 	}
 	return []Migration{n.withRow(tables), n.withRow(indexes)}
 }
@@ -44,13 +48,16 @@ func (n Names) Latest() int {
 // Print returns the SQL that leads from a version, 0 for none, to the latest one: for people who apply it by hand.
 func (n Names) Print(from int) string {
 	begin, end := "BEGIN;\n", "COMMIT;\n"
-	if n.dialect == MySQL { // where CREATE and ALTER commit by themselves
+	switch n.dialect {
+	case MySQL: // where CREATE and ALTER commit by themselves
 		begin, end = "", ""
+	case SQLServer: // which goes on after an error otherwise
+		begin, end = "SET ANSI_NULL_DFLT_ON ON;\nSET XACT_ABORT ON;\nBEGIN TRANSACTION;\n", "COMMIT TRANSACTION;\n"
 	}
 	var b strings.Builder
 	b.WriteString(begin)
-	if create := n.createSchema(); create != "" && from <= 0 {
-		b.WriteString(strings.Replace(create, "SCHEMA", "SCHEMA IF NOT EXISTS", 1) + ";\n")
+	if n.schema != "" && from <= 0 {
+		b.WriteString(n.createMissingSchema())
 	}
 	for _, m := range n.Migrations() {
 		if m.Version <= from {
@@ -65,12 +72,15 @@ func (n Names) Print(from int) string {
 	return b.String()
 }
 
-// createSchema is empty where there is none to create.
-func (n Names) createSchema() string {
-	if n.dialect != PostgreSQL || n.schema == "" {
-		return ""
+// createMissingSchema is for people, who run all of the SQL at once. A MySQL database is made by hand.
+func (n Names) createMissingSchema() string {
+	switch n.dialect {
+	case PostgreSQL:
+		return "CREATE SCHEMA IF NOT EXISTS " + n.quote(n.schema) + ";\n"
+	case SQLServer: // where CREATE SCHEMA has a batch for itself
+		return "IF SCHEMA_ID(N'" + n.schema + "') IS NULL EXEC(N'CREATE SCHEMA " + n.quote(n.schema) + "');\n"
 	}
-	return "CREATE SCHEMA " + n.quote(n.schema)
+	return ""
 }
 
 // fill puts the names and types of the dialect into a statement that is written once for all of them.
@@ -82,6 +92,8 @@ func (n Names) fill(statement string) string {
 			"{big}", "bigint", "{small}", "smallint", "{unless}", "IF NOT EXISTS ", "{options}", " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", `"key"`, "`key`"},
 		SQLite: {"{uuid}", "blob", "{part}", "text", "{text}", "text", "{bytes}", "blob",
 			"{big}", "integer", "{small}", "integer", "{unless}", "", "{options}", "", `"key"`, `"key"`},
+		SQLServer: {"{uuid}", "binary(16)", "{part}", "nvarchar(255) COLLATE Latin1_General_100_BIN2", "{text}", "nvarchar(max)",
+			"{bytes}", "varbinary(max)", "{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, "[key]"},
 	}[n.dialect]
 	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"),
 		"{operation}", n.quote(n.prefix + "record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
@@ -135,4 +147,9 @@ const (
 	mysqlIndexes = `ALTER TABLE {record} ADD INDEX {due} (due), ADD INDEX {operation} (operation, "key")`
 	mysqlIndexed = `SELECT count(*) FROM information_schema.statistics
 WHERE table_schema = {database} AND table_name = '{prefix}record' AND index_name = '{prefix}record_due'`
+
+	// Without a condition: where a table has an index with one, sessions with QUOTED_IDENTIFIER OFF cannot write to it.
+	sqlserverDueIndex = `CREATE INDEX {due} ON {record} (due)`
+	// A statement that locks many rows would lock the table instead, and every claim would meet it.
+	sqlserverRowLocks = `ALTER TABLE {record} SET (LOCK_ESCALATION = DISABLE)`
 )

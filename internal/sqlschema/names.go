@@ -37,6 +37,7 @@ const (
 	PostgreSQL Dialect = iota + 1
 	MySQL              // and MariaDB
 	SQLite
+	SQLServer // and Azure SQL
 )
 
 // Refusal is an error about what was asked for, or found, and not about the way there. It says what to do.
@@ -59,14 +60,14 @@ const (
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // For checks and completes the names that a user gave. An empty schema is the one that the connection is in:
-// in PostgreSQL by its search_path, in MySQL its database. An empty prefix is "once_". Errors are a [Refusal].
+// in PostgreSQL by its search_path, in MySQL its database, in SQL Server the default schema of its user. An empty prefix is "once_". Errors are a [Refusal].
 func For(d Dialect, schema, prefix string) (Names, error) {
 	if prefix == "" {
 		prefix = defaultPrefix
 	}
 	switch {
-	case d < PostgreSQL || d > SQLite:
-		return Names{}, Refusal("the dialect is none of PostgreSQL, MySQL and SQLite")
+	case d < PostgreSQL || d > SQLServer:
+		return Names{}, Refusal("the dialect is none of PostgreSQL, MySQL, SQLite and SQLServer")
 	case !identifier.MatchString(prefix) || len(prefix) > longestPrefix:
 		return Names{}, Refusal(fmt.Sprintf("the prefix %q is not made of letters, digits and underscores, "+
 			"%d at most, without a digit in front", prefix, longestPrefix))
@@ -93,15 +94,18 @@ func (n Names) table(name string) string {
 }
 
 func (n Names) quote(name string) string {
-	if n.dialect == MySQL {
+	switch n.dialect {
+	case MySQL:
 		return "`" + name + "`"
+	case SQLServer: // whose own tools often run with QUOTED_IDENTIFIER OFF
+		return "[" + name + "]"
 	}
 	return `"` + name + `"`
 }
 
 // Now is the database's clock as SQL: microseconds since 1970, whatever time zone the session is in.
 //
-// In PostgreSQL it moves on within a statement. In MySQL it is the time at which the statement began.
+// In PostgreSQL it moves on within a statement. In MySQL and SQL Server it is the time at which the statement began.
 // SQLite has no clock of its own: it is this machine's, in milliseconds.
 func (n Names) Now() string {
 	switch n.dialect {
@@ -109,6 +113,8 @@ func (n Names) Now() string {
 		return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 	case MySQL:
 		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+	case SQLServer:
+		return "DATEDIFF_BIG(microsecond, CAST('1970-01-01T00:00:00' AS datetime2(7)), SYSUTCDATETIME())"
 	default:
 		return "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)"
 	}

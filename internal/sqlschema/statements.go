@@ -1,6 +1,8 @@
 package sqlschema
 
 import (
+	"cmp"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -10,12 +12,12 @@ import (
 
 // Statements are the SQL of a store behind database/sql. They are written once, in what the dialects have in common.
 type Statements struct {
-	Insert, Take                   Statement // Take what is free, where Insert found a row; in PostgreSQL, Insert does both
+	Insert, Take                   Statement // Take what is free, where Insert found a row; see ClaimsAtOnce
 	Get, GetLocked, Extend, Settle Statement
 	Forget, Expire                 Statement
 
-	text *strings.Replacer
-	pg   bool
+	text    *strings.Replacer
+	dialect Dialect
 }
 
 // Statement is SQL as a driver takes it, and its parameters in their order.
@@ -46,7 +48,7 @@ func (n Names) UUID(id [16]byte) any {
 
 // Statements are made once for a store: making them costs more than running one.
 func (n Names) Statements() *Statements {
-	st := &Statements{text: n.texts(), pg: n.dialect == PostgreSQL}
+	st := &Statements{text: n.texts(), dialect: n.dialect}
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
@@ -58,16 +60,22 @@ func (n Names) Statements() *Statements {
 	case MySQL:
 		st.GetLocked = st.compile(getSQL + " LOCK IN SHARE MODE") // REPEATABLE READ shows an old snapshot otherwise
 		st.Forget, st.Expire = st.compile(forgetMySQL), st.compile(expireMySQL)
+	case SQLServer:
+		n.inTransactSQL(st)
 	}
 	return st
 }
 
+// ClaimsAtOnce reports whether Insert takes over what is free, too, and returns the row that is the caller's now, or
+// what stands in its way: none if it has lost a race, one with an attempt 0 if it has met a transaction in flight.
+func (d Dialect) ClaimsAtOnce() bool { return d == PostgreSQL || d == SQLServer }
+
 // List selects a page of records, without the bodies of outcomes, that have one of these statuses; none: any.
 func (st *Statements) List(operation, after bool, statuses []int) Statement {
 	text := strings.Replace(getSQL, `r."key" = @key`, "{known}", 1)
-	text = strings.Replace(text, "{columns}", strings.Replace(columnsSQL, "THEN r.outcome", "THEN NULL", 1), 1)
+	text = strings.Replace(text, "{columns}", "{top}"+strings.Replace(columnsSQL, "THEN r.outcome", "THEN {null}", 1), 1)
 	if operation {
-		text += " AND r.operation = @operation"
+		text += " AND {asked}"
 	}
 	if after {
 		text += ` AND r."key" > @after`
@@ -79,7 +87,7 @@ func (st *Statements) List(operation, after bool, statuses []int) Statement {
 		}
 		text += " AND ({status}) IN (" + strings.Join(numbers, ", ") + ")"
 	}
-	return st.compile(text + ` ORDER BY r."key" LIMIT @limit`)
+	return st.compile(text + ` ORDER BY r."key"{limit}`)
 }
 
 // texts are what names in braces stand for.
@@ -89,6 +97,10 @@ func (n Names) texts() *strings.Replacer {
 	if n.dialect != PostgreSQL {
 		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due")
 	}
+	if n.dialect == SQLServer {
+		return strings.NewReplacer(append(texts, n.transactSQL()...)...)
+	}
+	texts = append(texts, "{target}", "{table} AS r", "{from}", "", "{hint}", "", "{null}", "NULL", "{asked}", "r.operation = @operation", "{top}", "", "{limit}", " LIMIT @limit")
 	switch n.dialect {
 	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
 		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
@@ -106,11 +118,13 @@ func (n Names) texts() *strings.Replacer {
 
 const deepest = 4 // how far names in braces stand for texts that have others
 
-var parameter = regexp.MustCompile(`@\w+`)
+var parameter = regexp.MustCompile(`@?@\w+`)
 
-// types of parameters are written out for PostgreSQL, so that it makes no difference whether the server or the driver
-// decides on them. All others are bigint.
-var types = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "scope": "text", "operation": "text",
+// types of parameters are written out where it makes a difference whether the server or the driver decides on them.
+// All others are bigint.
+var types = map[Dialect]map[string]string{PostgreSQL: typesPostgreSQL, SQLServer: typesSQLServer}
+
+var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "scope": "text", "operation": "text",
 	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint"}
 
 // compile fills in what is in braces, and puts the dialect's placeholders in place of @names.
@@ -120,22 +134,28 @@ func (st *Statements) compile(text string) (out Statement) {
 	}
 	numbered := map[string]string{}
 	out.Text = parameter.ReplaceAllStringFunc(text, func(at string) string {
+		if strings.HasPrefix(at, "@@") { // a function of SQL Server
+			return at
+		}
 		name := at[1:]
 		if known := numbered[name]; known != "" {
 			return known
 		}
 		out.names = append(out.names, name)
-		if !st.pg {
+		if types[st.dialect] == nil {
 			return "?"
 		}
-		kind := types[name]
-		if kind == "" {
-			kind = "bigint"
-		}
-		numbered[name] = "$" + strconv.Itoa(len(out.names)) + "::" + kind
+		numbered[name] = st.typed(len(out.names), cmp.Or(types[st.dialect][name], "bigint"))
 		return numbered[name]
 	})
 	return out
+}
+
+func (st *Statements) typed(number int, kind string) string {
+	if st.dialect == SQLServer {
+		return fmt.Sprintf("CAST(@p%d AS %s)", number, kind)
+	}
+	return fmt.Sprintf("$%d::%s", number, kind)
 }
 
 const (
@@ -154,7 +174,7 @@ const (
 	COALESCE(r.lease_until - {now}, 0), {now} - r.created, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
 	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated`
 
-	getSQL = `{with} SELECT {columns} FROM {table} AS r WHERE r."key" = @key`
+	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 
 	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
 VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now})`
@@ -165,7 +185,7 @@ VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprin
 	fingerprint = @fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
 	outcome_until = NULL, key_until = NULL, due = {foreseen}, reason = NULL, updated = {now}`
 
-	takeSQL = `UPDATE {table} AS r SET {claimed} WHERE r."key" = @key AND {free}`
+	takeSQL = `UPDATE {target} SET {claimed}{from} WHERE r."key" = @key AND {free}`
 
 	// claimPostgreSQL returns the row that is the caller's now, or what stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
@@ -183,9 +203,9 @@ UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, 
 	extendSQL = `UPDATE {table} SET lease_until = {clock} + @lease, updated = {clock}
 WHERE "key" = @key AND owner = @owner AND attempt = @attempt AND status = 1 AND lease_until > {clock}`
 
-	settleSQL = `{with} UPDATE {table} AS r SET status = @status, lease_until = CASE WHEN @status = 2 THEN {now} END,
+	settleSQL = `{with} UPDATE {target} SET status = @status, lease_until = CASE WHEN @status = 2 THEN {now} END,
 	outcome = @body, content_type = @type, flags = @flags, sum = @sum, outcome_until = {now} + @keepOutcome,
-	key_until = {now} + @keepKey, due = {due at}, reason = @reason, updated = {now}
+	key_until = {now} + @keepKey, due = {due at}, reason = @reason, updated = {now}{from}
 WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND @status = 2)`
 
 	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.

@@ -1,8 +1,8 @@
 package sqlschema
 
 import (
+	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -26,18 +26,18 @@ func statementsOf(t *testing.T, d Dialect) map[string]Statement {
 }
 
 func TestStatementsAreComplete(t *testing.T) {
-	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite} {
+	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		all := statementsOf(t, d)
 		if len(all) != 10 {
 			t.Errorf("dialect %v has %d statements, want 10", d, len(all))
 		}
 		for name, st := range all {
-			if strings.ContainsAny(st.Text, "{}@") {
+			if strings.ContainsAny(strings.NewReplacer("@@", "", "@p", "").Replace(st.Text), "{}@") {
 				t.Errorf("%s of dialect %v is not filled in:\n%s", name, d, st.Text)
 			}
 			want := strings.Count(st.Text, "?")
-			if d == PostgreSQL {
-				for want = 0; strings.Contains(st.Text, placeholder(want+1)); want++ {
+			if numbered := placeholder[d]; numbered != "" {
+				for want = 0; strings.Contains(st.Text, fmt.Sprintf(numbered, want+1)); want++ {
 				}
 			}
 			if got := len(st.Args(Params{})); got != want {
@@ -47,7 +47,7 @@ func TestStatementsAreComplete(t *testing.T) {
 	}
 }
 
-func placeholder(n int) string { return "$" + strconv.Itoa(n) + "::" }
+var placeholder = map[Dialect]string{PostgreSQL: "$%d::", SQLServer: "(@p%d AS "}
 
 func TestArgsKeepTheirOrder(t *testing.T) {
 	st := statementsOf(t, SQLite)["Get"]

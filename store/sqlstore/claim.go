@@ -26,12 +26,13 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 // claimAlone claims in a transaction of its own. A single statement that waits for a rival would stay queued in the server
 // after its caller has given up, and claim the key for nobody when the rival rolls back.
 func (s *Store) claimAlone(ctx context.Context, r once.Request) (once.Record, error) {
+	begun := time.Now()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return once.Record{}, s.fail(err)
 	}
 	defer tx.Rollback()
-	recs, err := s.claimBounded(ctx, tx, []once.Request{r})
+	recs, err := s.claimBounded(ctx, tx, time.Since(begun), []once.Request{r})
 	if err != nil {
 		return once.Record{}, s.fail(err)
 	}
@@ -71,7 +72,7 @@ func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statem
 		p["keep"], p["grain"] = first.Microseconds(), sqlschema.Grain(first)
 	}
 	try := s.claimInSteps
-	if s.dialect == sqlschema.PostgreSQL {
+	if s.dialect.ClaimsAtOnce() {
 		try = s.claimAtOnce
 	}
 	for range claimTries {
@@ -89,7 +90,7 @@ func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statem
 	return once.Record{Key: r.Key, Status: once.Running}, nil
 }
 
-// claimAtOnce returns nil if it has lost a race, and an attempt 0 if it has met a transaction in flight.
+// claimAtOnce is for dialects that say that they can.
 func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, _ once.Request) (*row, error) {
 	rows, err := s.rows(ctx, q, s.sql.Insert, p)
 	if err != nil || len(rows) == 0 {
@@ -117,16 +118,21 @@ func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema
 	return nil, err
 }
 
-const shortestWait = 250 * time.Millisecond
+const (
+	shortestWait = 250 * time.Millisecond
+	mostTrips    = 10 // of a claim that nothing stands in the way of, with what the driver adds
+	longestTrip  = time.Second
+)
 
-// claimBounded is ClaimTx for a transaction of our own, which is lost when the bound of its waiting is reached.
-func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]once.Record, error) {
+// claimBounded is ClaimTx for a transaction of our own, which is lost when the bound of its waiting is reached. A trip to
+// the database takes about as long as BEGIN took: time on the way is not time that a claim has waited.
+func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip time.Duration, rs []once.Request) ([]once.Record, error) {
 	if s.dialect != sqlschema.MySQL {
 		return s.ClaimTx(ctx, tx, rs)
 	}
 	recs := make([]once.Record, 0, len(rs))
 	for _, r := range rs {
-		limited, cancel := context.WithTimeout(ctx, max(r.Wait, shortestWait))
+		limited, cancel := context.WithTimeout(ctx, max(r.Wait, shortestWait)+mostTrips*min(trip, longestTrip))
 		rec, err := s.claim(limited, tx, s.sql.GetLocked, r)
 		waited := limited.Err() != nil || s.dialect.Failure(err) == sqlschema.LockTimeout
 		cancel()

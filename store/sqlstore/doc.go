@@ -1,5 +1,5 @@
-// Package sqlstore remembers keys in a database behind database/sql: SQLite, PostgreSQL, MySQL or MariaDB. The record
-// of a key commits with the rows of its work. It imports no driver, and works with any that keeps to database/sql.
+// Package sqlstore remembers keys in a database behind database/sql: SQLite, PostgreSQL, MySQL or MariaDB, SQL Server.
+// The record of a key commits with the rows of its work. It imports no driver, and works with any that keeps to database/sql.
 //
 // # Promise
 //
@@ -19,6 +19,8 @@
 //   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written: for as long
 //     as the connection's busy_timeout says. After that it is [once.ErrConflict], which [once.DoTx] repeats up to ten times
 //     and [once.Do] four: so a database that stays busy is waited for that many times busy_timeout.
+//   - SQL Server: it waits 100 ms for the transaction and then returns Running with LeaseLeft 0. Extend and Settle wait, up to ctx,
+//     and so do Get and List where READ_COMMITTED_SNAPSHOT is off.
 //
 // # PostgreSQL
 //
@@ -35,6 +37,15 @@
 // passes such an error over commits nothing: what it goes on to write is rolled back, with [once.ErrLeaseLost].
 // In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the like
 // commit on their own: they are not supported in a handler.
+//
+// # SQL Server and Azure SQL
+//
+// No server has been run with this dialect: its statements were parsed, and the driver was tried against a server that is
+// a script. docs/sqlserver.md says what that shows, and how to run the conformance suite, which is the first thing to do.
+//
+// SQL Server 2016 or newer, with go-mssqldb 1.10 or newer: with older ones, what a handler writes after the server has rolled
+// back commits by itself. READ_COMMITTED_SNAPSHOT may be on or off, XACT_ABORT too; IMPLICIT_TRANSACTIONS must be off, as it is by default.
+// A deadlock (error 1205) ends the transaction, and a handler that passes it over commits nothing.
 //
 // # SQLite
 //

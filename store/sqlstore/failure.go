@@ -41,7 +41,7 @@ func (s *Store) settleFailed(err error) error {
 			"is taken until its lease lapses: leave Commit and Rollback to the store: %w", err)
 	case s.dialect.Failure(err) == sqlschema.Aborted:
 		return fmt.Errorf("once: a statement of the work failed and its error was passed over, so nothing can be "+
-			"committed: return that error, or put the statement behind a SAVEPOINT: %w", err)
+			"committed: return that error, or, in PostgreSQL, put the statement behind a SAVEPOINT: %w", err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fmt.Errorf("rolled back; if an error was passed over, it may have ended the transaction: %w", err)
 	}

@@ -19,7 +19,7 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 		return 0, err
 	}
 	options := &sql.TxOptions{}
-	if s.dialect == sqlschema.MySQL { // else the gaps between the rows are locked, too
+	if s.dialect == sqlschema.MySQL || s.dialect == sqlschema.SQLServer { // else the gaps between the rows are locked, too
 		options.Isolation = sql.LevelReadCommitted
 	}
 	tx, err := s.db.BeginTx(ctx, options)

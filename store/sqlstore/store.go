@@ -21,12 +21,13 @@ const (
 	PostgreSQL = Dialect(sqlschema.PostgreSQL)
 	MySQL      = Dialect(sqlschema.MySQL) // and MariaDB
 	SQLite     = Dialect(sqlschema.SQLite)
+	SQLServer  = Dialect(sqlschema.SQLServer) // and Azure SQL; no server has been run with it, see docs/sqlserver.md
 )
 
 // Options are the options of a [Store]. The zero value works.
 type Options struct {
 	once.Options
-	Schema string // of the tables: a PostgreSQL schema, a MySQL database; default: the connection's own
+	Schema string // of the tables: a schema, in MySQL a database; default: the connection's own
 	Prefix string // of the names of tables and indexes; letters, digits and underscores; default "once_"
 }
 
@@ -143,14 +144,22 @@ func (s *Store) readyTx(ctx context.Context, tx *sql.Tx) error {
 	return s.ready(ctx, tx)
 }
 
-// checkSession refuses a MySQL connection on which nothing that is not in a transaction would ever be committed.
+// autocommit yields 0 where it is off; other databases cannot switch it off.
+var autocommit = map[sqlschema.Dialect]string{
+	sqlschema.MySQL:     "SELECT @@autocommit",
+	sqlschema.SQLServer: "SELECT 1 - SIGN(@@OPTIONS & 2)", // IMPLICIT_TRANSACTIONS
+}
+
+// checkSession refuses a connection on which nothing that is not in a transaction would ever be committed.
 func (s *Store) checkSession(ctx context.Context, q sqltx.Querier) error {
-	if s.dialect != sqlschema.MySQL {
+	query := autocommit[s.dialect]
+	if query == "" {
 		return nil
 	}
-	on, err := sqltx.Executor{Querier: q}.Number(ctx, "SELECT @@autocommit")
+	on, err := sqltx.Executor{Querier: q}.Number(ctx, query)
 	if err == nil && on == 0 {
-		err = fmt.Errorf("%w: autocommit is off on this *sql.DB, so nothing would be remembered: take it out of the DSN", once.ErrInvalid)
+		err = fmt.Errorf("%w: autocommit is off on this *sql.DB (in SQL Server, IMPLICIT_TRANSACTIONS is on), so nothing "+
+			"would be remembered: take it out of the DSN, or of the settings of the session", once.ErrInvalid)
 	}
 	return s.fail(err)
 }
@@ -187,12 +196,14 @@ func (s *Store) rows(ctx context.Context, q sqltx.Querier, st sqlschema.Statemen
 		return nil, s.fail(err)
 	}
 	defer rows.Close()
-	for rows.Next() {
-		r, err := readRow(rows)
-		if err != nil {
-			return nil, err
+	for more := true; more; more = rows.NextResultSet() { // a claim in SQL Server may have to begin its answer anew
+		for rows.Next() {
+			r, err := readRow(rows)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, r)
 		}
-		found = append(found, r)
 	}
 	return found, s.fail(rows.Err())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
@@ -17,12 +18,13 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
+	begun := time.Now()
 	t, err := sqltx.Begin(ctx, s.db, s.dialect)
 	if err != nil {
 		return nil, s.fail(err)
 	}
 	defer t.Rollback() // whatever way out is taken, a panic too; after the commit there is nothing left to do
-	claimed, err := s.claimBounded(ctx, t.Tx, rs)
+	claimed, err := s.claimBounded(ctx, t.Tx, time.Since(begun), rs)
 	if err != nil || !holdsAny(rs, claimed) {
 		return claimed, err
 	}

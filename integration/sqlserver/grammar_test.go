@@ -1,0 +1,173 @@
+package sqlserver_test
+
+import (
+	"context"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+)
+
+// variants are the ways to name the tables that make a difference for the SQL.
+var variants = []struct{ schema, prefix string }{{"", ""}, {"", "x"}, {"app", ""}, {"App_1", "a_b_"}, {"order", "select"}}
+
+func names(t *testing.T, d sqlschema.Dialect, schema, prefix string) sqlschema.Names {
+	t.Helper()
+	n, err := sqlschema.For(d, schema, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// kinds are those of each statement that a store runs.
+var kinds = map[string][]string{
+	"Insert":    {"PredicateSet", "PredicateSet", "SetCommand", "TryCatch"},
+	"Take":      {"Update"},
+	"Get":       {"Select"},
+	"GetLocked": {"Select"},
+	"Extend":    {"PredicateSet", "Update"},
+	"Settle":    {"PredicateSet", "Update"},
+	"Forget":    {"PredicateSet", "Delete"},
+	"Expire":    {"PredicateSet", "Update"},
+	"List":      {"Select"},
+	"list":      {"Select"},
+}
+
+// statementsOf are all that a store of a dialect runs.
+func statementsOf(n sqlschema.Names) map[string]string {
+	st := n.Statements()
+	all := map[string]string{"List": st.List(true, true, []int{1, 4}).Text, "list": st.List(false, false, nil).Text}
+	v := reflect.ValueOf(*st)
+	for i := range v.NumField() {
+		if field := v.Type().Field(i); field.IsExported() {
+			all[field.Name] = v.Field(i).Interface().(sqlschema.Statement).Text
+		}
+	}
+	return all
+}
+
+func TestStatementsAreTransactSQL(t *testing.T) {
+	for _, v := range variants {
+		for name, text := range statementsOf(names(t, sqlschema.SQLServer, v.schema, v.prefix)) {
+			if err := check(text, kinds[name]...); err != nil {
+				t.Errorf("%s with the schema %q and the prefix %q: %v\n%s", name, v.schema, v.prefix, err, text)
+			}
+		}
+	}
+}
+
+func TestMigrationsAreTransactSQL(t *testing.T) {
+	for _, v := range variants {
+		n := names(t, sqlschema.SQLServer, v.schema, v.prefix)
+		want := map[string]string{"CREATE TABLE": "CreateTable", "CREATE INDEX": "CreateIndex", "ALTER TABLE": "AlterTableSet", "INSERT INTO": "Insert"}
+		for _, m := range n.Migrations() {
+			for _, text := range append(m.SQL, m.Row) {
+				words := strings.Fields(text)
+				if err := check(text, want[words[0]+" "+words[1]]); err != nil {
+					t.Errorf("version %d: %v\n%s", m.Version, err, text)
+				}
+			}
+		}
+		for from := range n.Latest() {
+			if err := check(n.Print(from), printed(v.schema, from)...); err != nil {
+				t.Errorf("what is printed from version %d on: %v\n%s", from, err, n.Print(from))
+			}
+		}
+	}
+}
+
+// printed are the kinds of statements in what is printed.
+func printed(schema string, from int) []string {
+	all := []string{"PredicateSet", "PredicateSet", "BeginTransaction"}
+	if from == 0 && schema != "" {
+		all = append(all, "If")
+	}
+	if from == 0 {
+		all = append(all, "CreateTable", "CreateTable", "AlterTableSet", "Insert")
+	}
+	return append(all, "CreateIndex", "CreateIndex", "Insert", "CommitTransaction")
+}
+
+// recorder is a database without tables that remembers what it is asked.
+type recorder struct{ asked []string }
+
+func (r *recorder) Exec(_ context.Context, statement string) error {
+	r.asked = append(r.asked, statement)
+	return nil
+}
+
+func (r *recorder) Number(_ context.Context, query string) (int64, error) {
+	r.asked = append(r.asked, query)
+	return 0, nil
+}
+
+func TestMigrateSpeaksTransactSQL(t *testing.T) {
+	for _, v := range variants {
+		r := &recorder{}
+		if err := names(t, sqlschema.SQLServer, v.schema, v.prefix).Migrate(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		want := [][]string{{"BeginTransaction"}, {"DeclareVariable", "Execute", "Select"}}
+		if v.schema != "" {
+			want = append(want, []string{"Select"}, []string{"CreateSchema"})
+		}
+		want = append(want, []string{"Select"}, []string{"CreateTable"}, []string{"CreateTable"}, []string{"AlterTableSet"},
+			[]string{"Insert"}, []string{"CreateIndex"}, []string{"CreateIndex"}, []string{"Insert"}, []string{"CommitTransaction"})
+		if len(r.asked) != len(want) {
+			t.Fatalf("Migrate runs %d statements, want %d: %q", len(r.asked), len(want), r.asked)
+		}
+		for i, text := range r.asked {
+			if err := check(text, want[i]...); err != nil {
+				t.Errorf("%v\n%s", err, text)
+			}
+		}
+	}
+}
+
+// TestCheckerNoticesOtherDialects shows what the checks above are worth: the SQL of another database fails them.
+func TestCheckerNoticesOtherDialects(t *testing.T) {
+	for d, dialect := range map[sqlschema.Dialect]string{sqlschema.PostgreSQL: "PostgreSQL", sqlschema.MySQL: "MySQL", sqlschema.SQLite: "SQLite"} {
+		n := names(t, d, "", "")
+		for name, text := range statementsOf(n) {
+			if check(text, kinds[name]...) == nil {
+				t.Errorf("%s of %s passes for Transact-SQL:\n%s", name, dialect, text)
+			}
+		}
+		if check(n.Migrations()[0].SQL[0], "CreateTable") == nil {
+			t.Errorf("the table of %s passes for Transact-SQL", dialect)
+		}
+	}
+}
+
+func TestCheckerNoticesMistakes(t *testing.T) {
+	for name, wrong := range map[string]string{
+		"LIMIT":                 "SELECT r.id FROM [once_record] AS r LIMIT 5",
+		"ON CONFLICT":           "INSERT INTO [once_record] (id) VALUES ('a') ON CONFLICT DO NOTHING",
+		"alias of UPDATE":       "UPDATE [once_record] AS r SET id = 'a' WHERE r.attempt = 1",
+		"RETURNING":             "INSERT INTO [once_record] (id) VALUES ('a') RETURNING id",
+		"FOR UPDATE":            "SELECT r.id FROM [once_record] AS r FOR UPDATE SKIP LOCKED",
+		"IF NOT EXISTS":         "CREATE TABLE IF NOT EXISTS [once_record] (id int)",
+		"placeholder":           "SELECT r.id FROM [once_record] AS r WHERE r.attempt = ?",
+		"boolean column":        "SELECT (r.attempt < r.due) AS later FROM [once_record] AS r",
+		"word that is no hint":  "SELECT r.id FROM [once_record] AS r WITH (READFIRST)",
+		"reserved word":         "SELECT r.key FROM [once_record] AS r",
+		"unknown column":        "SELECT r.retries FROM [once_record] AS r",
+		"unknown table":         "SELECT q.id FROM [once_record] AS r",
+		"unknown function":      "SELECT now() AS n",
+		"unknown variable":      "SELECT r.id FROM [once_record] AS r WHERE r.attempt = @attempt",
+		"CASE without a type":   "SELECT CASE WHEN r.attempt = 1 THEN NULL END FROM [once_record] AS r",
+		"READPAST on snapshots": "SELECT r.id FROM [once_record] AS r WITH (UPDLOCK, READPAST)",
+		"range lock":            "SELECT r.id FROM [once_record] AS r WITH (UPDLOCK, HOLDLOCK)",
+		"NULL as a text":        "SELECT r.id FROM [once_record] AS r WHERE r.owner = @p1",
+		"open block":            "IF 1 = 1 BEGIN SELECT r.id FROM [once_record] AS r",
+		"value too few":         "INSERT INTO [once_record] (id, scope) VALUES ('a')",
+		"trailing words":        "SELECT r.id FROM [once_record] AS r WHERE r.attempt = 1 SELEC",
+	} {
+		first := map[string]string{"S": "Select", "I": "Insert", "U": "Update", "C": "CreateTable"}[wrong[:1]]
+		if check(wrong, first) == nil {
+			t.Errorf("%s is not noticed in:\n%s", name, wrong)
+		}
+	}
+}
