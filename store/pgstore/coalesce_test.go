@@ -84,7 +84,7 @@ func TestClaimsThatWaitGoTogether(t *testing.T) {
 
 // A caller that leaves does not take the claims of the others with it.
 func TestACallerLeavesTheClaimsThatGoTogether(t *testing.T) {
-	f := newFixture(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
+	f := newFixture(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	first, leaver, other := newRequest(), newRequest(), newRequest()
 	if _, err := f.Get(t.Context(), first.Key); err != nil {
 		t.Fatal(err)

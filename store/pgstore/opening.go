@@ -116,7 +116,7 @@ func (o *opening) exec(ctx context.Context, sql string, args []any) (tag pgconn.
 func (o *opening) query(ctx context.Context, sql string, args []any) (pgx.Rows, error) {
 	replies, err := o.first(ctx, sql, args)
 	if err != nil {
-		return failed{err}, err
+		return failed{err: err}, err
 	}
 	rows, err := replies.Query()
 	if err != nil {

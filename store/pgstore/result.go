@@ -54,8 +54,12 @@ func (r firstRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// failed is what a statement that was not sent returns: rows, a row, or the results of a batch.
-type failed struct{ err error }
+// failed is what a statement that was not sent returns: rows, or a row. What it embeds is nil, and stands for methods
+// that only some versions of pgx have.
+type failed struct {
+	pgx.Rows
+	err error
+}
 
 func (f failed) Close()                                       {}
 func (f failed) Err() error                                   { return f.err }
@@ -67,9 +71,13 @@ func (f failed) Values() ([]any, error)                       { return nil, f.er
 func (f failed) RawValues() [][]byte                          { return nil }
 func (f failed) Conn() *pgx.Conn                              { return nil }
 
-type failedBatch struct{ err error }
+// failedBatch is what a batch that was not sent returns.
+type failedBatch struct {
+	pgx.BatchResults
+	err error
+}
 
 func (f failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
-func (f failedBatch) Query() (pgx.Rows, error)         { return failed(f), f.err }
-func (f failedBatch) QueryRow() pgx.Row                { return failed(f) }
+func (f failedBatch) Query() (pgx.Rows, error)         { return failed{err: f.err}, f.err }
+func (f failedBatch) QueryRow() pgx.Row                { return failed{err: f.err} }
 func (f failedBatch) Close() error                     { return f.err }

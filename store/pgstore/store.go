@@ -90,7 +90,7 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 	}
 	if s.invalid == nil {
 		s.sql = newStatements(s.names)
-		s.claimer = &claimer{store: s, width: max(int(pool.Config().MaxConns)/2, 1)}
+		s.claimer = &claimer{store: s, width: int(pool.Config().MaxConns)}
 	}
 	return s
 }

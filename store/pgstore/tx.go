@@ -122,7 +122,7 @@ func (h *handle) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 func (h *handle) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	switch first, err := h.first(ctx, sql, args); {
 	case err != nil:
-		return failed{err}, err
+		return failed{err: err}, err
 	case first:
 		return h.opening.query(ctx, sql, args)
 	}
@@ -133,7 +133,7 @@ func (h *handle) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 func (h *handle) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	switch first, err := h.first(ctx, sql, args); {
 	case err != nil:
-		return failed{err}
+		return failed{err: err}
 	case first:
 		rows, _ := h.opening.query(ctx, sql, args) // the row says the same
 		return firstRow{rows}
@@ -151,7 +151,7 @@ func (h *handle) openOddly(ctx context.Context) error {
 // SendBatch sends statements in one round trip.
 func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := h.openOddly(ctx); err != nil {
-		return failedBatch{err}
+		return failedBatch{err: err}
 	}
 	return h.Tx.SendBatch(ctx, b)
 }
