@@ -1,141 +1,172 @@
-// Command bench measures guarded work against the same work without a guard. The variants of an engine run in turns,
-// many times over, and what is reported is the ratio of each turn to the unguarded one of the same round: absolute
-// times mean nothing on a machine that does other things too.
+// Command bench measures guarded work against the same work without a guard, and against other libraries that do the
+// same work. The variants of a contest run in turns, many times over, and what is reported is each turn as a multiple
+// of the unguarded one of the same round: absolute times mean nothing on a machine that does other things too.
 //
-// It uses SQLite in a temporary file, and the PostgreSQL that ONCE_TEST_POSTGRES names ("make bench" starts one).
+// It uses the PostgreSQL and the MariaDB that ONCE_TEST_POSTGRES and ONCE_TEST_MARIADB name ("make bench" starts
+// both), and SQLite in a temporary file. It changes no server that was not started for tests. docs/benchmarks.md says what
+// each scenario does and how to read the output.
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"text/tabwriter"
+	"os/signal"
+	"regexp"
 	"time"
 )
 
-// engine is a database with the same work in several variants. The first is the one that others are compared with.
-type engine struct {
-	name     string
-	variants []variant
-	close    func()
-}
+const usage = `usage: bench [flags]
 
-type variant struct {
-	name string
-	run  func(ctx context.Context, id string) error
-}
+Measures guarded work side by side with bare work and with other libraries.
+"make bench" starts the servers that it needs, and runs everything.
 
-// result is the cost of a variant: the time per unit of work as a multiple of the first variant's.
-type result struct {
-	Engine    string  `json:"engine"`
-	Workers   int     `json:"workers"`
-	Variant   string  `json:"variant"`
-	Median    float64 `json:"median"`
-	Low       float64 `json:"low"`  // first quartile
-	High      float64 `json:"high"` // third quartile
-	PerSecond float64 `json:"per_second"`
+`
+
+// bench is one run.
+type bench struct {
+	only   *regexp.Regexp
+	rounds int
+	turn   time.Duration
+	short  bool
+	large  bool
+	peers  *peers
+	report report
 }
 
 func main() {
-	rounds := flag.Int("rounds", 15, "how often each variant runs")
-	turn := flag.Duration("turn", 250*time.Millisecond, "how long one turn takes")
-	file := flag.String("json", "", "write the results to this file too")
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usage); flag.PrintDefaults() }
+	only := flag.String("only", "", "run only the contests whose names match this `regexp`; see -list")
+	list := flag.Bool("list", false, "print the names of the contests, and end")
+	file := flag.String("json", "", "write everything that was measured to this `file`")
+	markdown := flag.String("markdown", "", "write the tables of docs/benchmarks.md to this `file`")
+	peersDir := flag.String("peers", "bench/peers", "the `directory` of the module that runs the other libraries; empty: they are left out")
+	rounds := flag.Int("rounds", 0, "how often each variant runs (default 7, with -short 3)")
+	turn := flag.Duration("turn", 0, "how long one turn takes (default 100ms, with -short 60ms)")
+	short := flag.Bool("short", false, "a look in less than a minute: few settings, 8 workers only, few and short rounds")
+	large := flag.Bool("large", false, "also the contests that fill tables with 10 million rows")
 	flag.Parse()
-	ctx := context.Background()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; -help shows the flags", flag.Arg(0))
+	}
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	b := &bench{only: pattern, rounds: cmp.Or(*rounds, 7), turn: cmp.Or(*turn, 100*time.Millisecond), large: *large}
+	if *short {
+		b.short, b.rounds, b.turn = true, cmp.Or(*rounds, 3), cmp.Or(*turn, 60*time.Millisecond)
+	}
+	if b.rounds < 1 || b.turn <= 0 {
+		return errors.New("-rounds and -turn are greater than 0")
+	}
+	if *list {
+		b.list()
+		return nil
+	}
+	return b.run(*peersDir, *file, *markdown)
+}
 
-	var results []result
-	for _, open := range []func(context.Context) (*engine, error){openSQLite, openPostgres} {
-		e, err := open(ctx)
+// run holds all contests that are wanted, and saves what it has when it ends, however that is.
+func (b *bench) run(peersDir, file, markdown string) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer cancel()
+	if peersDir != "" {
+		b.peers = startPeers(ctx, peersDir, &b.report)
+		defer b.peers.stop()
+	}
+	err := b.hold(ctx)
+	if file != "" {
+		err = errors.Join(err, b.report.save(file))
+	}
+	if markdown != "" {
+		err = errors.Join(err, b.report.saveMarkdown(markdown))
+	}
+	return errors.Join(err, b.report.failures())
+}
+
+func (b *bench) stages() (stages []stage) {
+	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), databaseStages()} {
+		stages = append(stages, s...)
+	}
+	return stages
+}
+
+// wanted are the loads of a stage that this run puts on it.
+func (b *bench) wanted(s stage) (loads []load) {
+	for _, l := range s.loads {
+		fits := (!s.large || b.large) && (!b.short || !s.long && l.workers == 8)
+		if fits && b.only.MatchString(s.name+"/"+l.name) {
+			loads = append(loads, l)
+		}
+	}
+	return loads
+}
+
+func (b *bench) list() {
+	for _, s := range b.stages() {
+		for _, l := range b.wanted(s) {
+			fmt.Println(s.name + "/" + l.name)
+		}
+	}
+}
+
+// hold holds the contests. One stage that cannot be opened does not stop the others.
+func (b *bench) hold(ctx context.Context) error {
+	var errs []error
+	for _, s := range b.stages() {
+		if loads := b.wanted(s); len(loads) > 0 && ctx.Err() == nil {
+			if err := b.holdOn(ctx, s, loads); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+			}
+		}
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+func (b *bench) holdOn(ctx context.Context, s stage, loads []load) error {
+	a, err := s.open(ctx, b)
+	if errors.Is(err, errNoServer) {
+		b.report.note("%s is left out: %v", s.name, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	for _, l := range loads {
+		c := a.contest(l)
+		results, err := measure(ctx, c, l.workers, b.rounds, b.length(c))
 		if err != nil {
-			log.Fatal(err)
+			return fmt.Errorf("%s: %w", l.name, err)
 		}
-		if e == nil {
-			continue
-		}
-		for _, workers := range []int{1, 8} {
-			measured, err := measure(ctx, e, workers, *rounds, *turn)
-			if err != nil {
-				log.Fatalf("%s: %v", e.name, err)
-			}
-			results = append(results, measured...)
-		}
-		e.close()
+		b.report.add(s, l, c, results)
 	}
-	table(results)
-	if *file != "" {
-		text, err := json.MarshalIndent(results, "", "  ")
-		if err == nil {
-			err = os.WriteFile(*file, append(text, '\n'), 0o644)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
+	return nil
 }
 
-func measure(ctx context.Context, e *engine, workers, rounds int, turn time.Duration) ([]result, error) {
-	rates := make([][]float64, len(e.variants))
-	for round := range rounds + 1 {
-		for i, v := range e.variants {
-			rate, err := oneTurn(ctx, v, workers, turn)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", v.name, err)
-			}
-			if round > 0 { // the first one warms up
-				rates[i] = append(rates[i], rate)
-			}
-		}
+// length of a turn: a 99th percentile needs more units than a rate.
+func (b *bench) length(c contest) time.Duration {
+	if c.latency {
+		return 2 * b.turn
 	}
-	results := make([]result, len(e.variants))
-	for i, v := range e.variants {
-		ratios := make([]float64, rounds)
-		for r := range ratios {
-			ratios[r] = rates[0][r] / rates[i][r]
-		}
-		slices.Sort(ratios)
-		slices.Sort(rates[i])
-		results[i] = result{e.name, workers, v.name, ratios[rounds/2], ratios[rounds/4], ratios[rounds*3/4], rates[i][rounds/2]}
-	}
-	return results, nil
+	return b.turn
 }
 
-var ids atomic.Int64
-
-// oneTurn returns units of work per second.
-func oneTurn(ctx context.Context, v variant, workers int, turn time.Duration) (float64, error) {
-	var wg sync.WaitGroup
-	var done atomic.Int64
-	var failed atomic.Pointer[error]
-	begun := time.Now()
-	for range workers {
-		wg.Go(func() {
-			for time.Since(begun) < turn && failed.Load() == nil {
-				if err := v.run(ctx, fmt.Sprintf("%d-%d", begun.UnixNano(), ids.Add(1))); err != nil {
-					failed.Store(&err)
-					return
-				}
-				done.Add(1)
-			}
-		})
+// plural is a number and its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
 	}
-	wg.Wait()
-	if err := failed.Load(); err != nil {
-		return 0, *err
-	}
-	return float64(done.Load()) / time.Since(begun).Seconds(), nil
-}
-
-func table(results []result) {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "engine\tworkers\tvariant\tcost\tquartiles\tper second")
-	for _, r := range results {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%.2f\t%.2f to %.2f\t%.0f\n", r.Engine, r.Workers, r.Variant, r.Median, r.Low, r.High, r.PerSecond)
-	}
-	w.Flush()
+	return fmt.Sprintf("%d %ss", n, noun)
 }

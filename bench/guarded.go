@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/bench/internal/turn"
+	"github.com/effectively-once/once/store/pgstore"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+const updateSQL = `UPDATE account SET bal = bal + 1 WHERE id = $1`
+
+// guardedStages hold the main contest: the rows of a transaction, guarded by a key.
+func guardedStages() (stages []stage) {
+	for _, s := range settings() {
+		stages = append(stages, stage{name: "guarded transaction, " + s.name, loads: workers(1, 8, 32), long: s.model != s.away,
+			open: func(ctx context.Context, b *bench) (*arena, error) { return openGuarded(ctx, b, s) }})
+	}
+	return stages
+}
+
+func openGuarded(ctx context.Context, b *bench, s setting) (*arena, error) {
+	p, err := openPostgres(ctx, b, s)
+	if err != nil {
+		return nil, err
+	}
+	g, err := newGuarded(ctx, p)
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	variants := append(g.variants(), b.peers.open(ctx, p.dsn, turn.Guarded, &b.report)...)
+	closeAll := func() {
+		b.peers.close(&b.report)
+		p.close()
+	}
+	return &arena{close: closeAll, contest: func(load) contest {
+		return contest{unit: "transaction", variants: variants}
+	}}, nil
+}
+
+type guarded struct {
+	pool  *pgxpool.Pool
+	db    *sql.DB
+	store *pgstore.Store
+	std   *sqlstore.Store
+	pay   *once.Operation[struct{}]
+	quote *once.Operation[string]
+}
+
+func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
+	g := &guarded{
+		pool:  p.pool,
+		db:    p.std,
+		store: pgstore.New(p.pool, &pgstore.Options{Schema: "once"}),
+		std:   sqlstore.New(p.std, sqlstore.PostgreSQL, &sqlstore.Options{Schema: "once"}),
+		pay:   &once.Operation[struct{}]{Name: "pay"},
+		quote: &once.Operation[string]{Name: "quote"},
+	}
+	if err := g.store.Migrate(ctx); err != nil {
+		return nil, err
+	}
+	return g, seedDuplicates(ctx, func(ctx context.Context, id string) error {
+		_, err := once.DoTx(ctx, g.store, g.pay.For(id), updateOne)
+		return err
+	})
+}
+
+func (g *guarded) variants() []variant {
+	return []variant{
+		repeated("bare transaction", g.bare),
+		repeated("bare, BEGIN sent with its statement", g.pipelined),
+		repeated("bare, database/sql over pgx", func(ctx context.Context) error { return bareTx(ctx, g.db, updateOneSQL) }),
+		repeated("DoTx, pgstore, no outcome", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.store, g.pay.For(newID()), updateOne)
+			return err
+		}),
+		repeated("DoTx, pgstore, 300 bytes", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.store, g.quote.For(newID()), func(ctx context.Context, tx pgx.Tx) (string, error) {
+				_, err := updateOne(ctx, tx)
+				return answer300, err
+			})
+			return err
+		}),
+		repeated("InTx, pgstore, no outcome", g.inTx),
+		repeated("DoTx, sqlstore over pgx, no outcome", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.std, g.pay.For(newID()), updateOneSQL)
+			return err
+		}),
+		repeated("DoTx, pgstore, duplicate", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.store, g.pay.For(someDuplicate()), updateOne)
+			return err
+		}),
+		repeated("DoTx, pgstore, duplicate, Redelivered", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.store, g.pay.For(someDuplicate()).Redelivered(), updateOne)
+			return err
+		}),
+	}
+}
+
+// bare is what everybody writes: three round trips.
+func (g *guarded) bare(ctx context.Context) error {
+	tx, err := g.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	if _, err := updateOne(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// pipelined is how far a bare transaction can go without knowing its statements in advance: two round trips.
+func (g *guarded) pipelined(ctx context.Context) error {
+	conn, err := g.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	b := new(pgx.Batch)
+	b.Queue("begin")
+	b.Queue(updateSQL, mathrand.IntN(accounts))
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "commit")
+	return err
+}
+
+func (g *guarded) inTx(ctx context.Context) error {
+	tx, err := g.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	_, err = once.InTx(ctx, g.store, tx, g.pay.For(newID()), func(ctx context.Context) (struct{}, error) {
+		return updateOne(ctx, tx)
+	})
+	if err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// updateOne is the user's code, the same in all variants that have a pgx.Tx.
+func updateOne(ctx context.Context, tx pgx.Tx) (struct{}, error) {
+	_, err := tx.Exec(ctx, updateSQL, mathrand.IntN(accounts))
+	return struct{}{}, err
+}
+
+func updateOneSQL(ctx context.Context, tx *sql.Tx) (struct{}, error) {
+	_, err := tx.ExecContext(ctx, updateSQL, mathrand.IntN(accounts))
+	return struct{}{}, err
+}
+
+// answer300 is an answer of 300 bytes when it is stored, with the quotes of JSON.
+var answer300 = strings.Repeat("x", 298)
+
+// newID is a key that nobody has used: random, as keys of callers are.
+func newID() string { return rand.Text() }
+
+// duplicates are keys that are done. There are many of them, so that workers seldom meet at one.
+const duplicates = 500
+
+func duplicateID(i int) string { return fmt.Sprint("duplicate-", i) }
+
+func someDuplicate() string { return duplicateID(mathrand.IntN(duplicates)) }
+
+// seedDuplicates does the work of all of them.
+func seedDuplicates(ctx context.Context, work func(ctx context.Context, id string) error) error {
+	const workers = 16
+	errs := make([]error, workers)
+	var seeding sync.WaitGroup
+	for w := range workers {
+		seeding.Go(func() {
+			for i := w; i < duplicates && errs[w] == nil; i += workers {
+				errs[w] = work(ctx, duplicateID(i))
+			}
+		})
+	}
+	seeding.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,31 @@
+package turn
+
+import "time"
+
+// Request is one line of JSON to the process of the peers. With a DSN it asks to open all peers on that database, in
+// place of the one before; with a Peer, for a turn; with neither, to close them.
+type Request struct {
+	DSN     string        `json:",omitempty"`
+	Peer    string        `json:",omitempty"`
+	Workers int           `json:",omitempty"`
+	Length  time.Duration `json:",omitempty"`
+}
+
+// Reply is the line that answers a Request.
+type Reply struct {
+	Peers []Peer `json:",omitempty"` // after opening
+	Tally Tally
+	Error string `json:",omitempty"`
+}
+
+// Peer is another library's way to do the work of a scenario.
+type Peer struct {
+	Name     string // with its version
+	Scenario string
+}
+
+// The scenarios that peers take part in.
+const (
+	Guarded  = "guarded"
+	TwoPhase = "two-phase"
+)
