@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+// sqliteSettings are those that package sqlstore recommends, but for synchronous(FULL): no test cuts the power.
+const sqliteSettings = "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
+
+// SQLiteFile is the DSN of a database in that file.
+func SQLiteFile(file string) string { return "file:" + file + "?" + sqliteSettings }
+
+// Fresh is the DSN of a database, or a schema, that only this test uses. It ends with the test. A server is that of
+// package testenv.
+func (e Engine) Fresh(t testing.TB) string {
+	t.Helper()
+	switch e.Name {
+	case SQLite:
+		return SQLiteFile(filepath.Join(t.TempDir(), "once.db"))
+	case MariaDB:
+		return freshMariaDB(t)
+	default:
+		return freshPostgres(t)
+	}
+}
+
+func freshPostgres(t testing.TB) string {
+	dsn := testenv.Postgres(t)
+	admin := open(t, "pgx", dsn)
+	testenv.CheckPostgres(t, asker(admin))
+	schema := unique()
+	mustExec(t, admin, "CREATE SCHEMA "+schema)
+	t.Cleanup(func() { mustExec(t, admin, "DROP SCHEMA "+schema+" CASCADE") })
+	return dsn + "&search_path=" + schema
+}
+
+func freshMariaDB(t testing.TB) string {
+	dsn := testenv.MariaDB(t)
+	admin := open(t, "mysql", dsn)
+	testenv.CheckMariaDB(t, asker(admin))
+	database := unique()
+	mustExec(t, admin, "CREATE DATABASE "+database)
+	t.Cleanup(func() { mustExec(t, admin, "DROP DATABASE "+database) })
+	return dsn[:strings.LastIndex(dsn, "/")+1] + database
+}
+
+// with adds settings to a DSN. Those that are there already are replaced in PostgreSQL, and come first elsewhere.
+func (e Engine) with(dsn string, settings []string) (string, error) {
+	if len(settings) == 0 {
+		return dsn, nil
+	}
+	added := strings.Join(settings, "&")
+	switch {
+	case e.Name == Postgres || e.Name == PGStore:
+		return replaced(dsn, added)
+	case strings.Contains(dsn, "?"):
+		return dsn + "&" + added, nil
+	default:
+		return dsn + "?" + added, nil
+	}
+}
+
+func replaced(dsn, settings string) (string, error) {
+	address, err := url.Parse(dsn)
+	if err != nil {
+		return "", err
+	}
+	added, err := url.ParseQuery(settings)
+	if err != nil {
+		return "", err
+	}
+	all := address.Query()
+	for name, values := range added {
+		all[name] = values
+	}
+	address.RawQuery = all.Encode()
+	return address.String(), nil
+}
+
+func open(t testing.TB, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func asker(db *sql.DB) func(string) (string, error) {
+	return func(query string) (answer string, err error) {
+		err = db.QueryRow(query).Scan(&answer)
+		return answer, err
+	}
+}
+
+func mustExec(t testing.TB, db *sql.DB, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := db.ExecContext(ctx, statement); err != nil {
+		t.Errorf("%v\n%s", err, statement)
+	}
+}
+
+func unique() string {
+	var random [8]byte
+	rand.Read(random[:])
+	return "t" + hex.EncodeToString(random[:])
+}

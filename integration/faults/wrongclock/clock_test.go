@@ -1,0 +1,194 @@
+// Package wrongclock runs the stores in a process whose wall clock is wrong.
+//
+// Go reads the clock in the process itself, where no preloaded library is asked. So the test builds itself once more,
+// with a time.Now that is an hour ahead, an hour behind, or runs backwards; everything in that process has it, the
+// drivers included. Only the monotonic clock, with which durations are measured, stays right, as it does on
+// a machine whose clock is set.
+//
+// What this shows: on a server, no claim, no lease and no retention depends on the clock of a client. It says nothing
+// of SQLite, whose clock is that of the machine.
+package wrongclock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/faults/engine"
+)
+
+const (
+	clockVar = "ONCE_CLOCK"     // how wrong the clock of this process is
+	dsnVar   = "ONCE_CLOCK_DSN" // the engine and the database that a process with the right clock has prepared
+)
+
+// wrong is what is added to the seconds of the wall clock.
+const wrong = `
+func wrong(mono int64) int64 {
+	switch how, _ := syscall.Getenv("` + clockVar + `"); how {
+	case "ahead":
+		return 3600
+	case "behind":
+		return -3600
+	case "backwards":
+		return -10 * ((mono - startNano) / 1_000_000_000)
+	default:
+		return 0
+	}
+}
+`
+
+var servers = []string{engine.Postgres, engine.PGStore, engine.MariaDB}
+
+func TestWrongClock(t *testing.T) {
+	program := build(t)
+	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
+		for _, how := range []string{"ahead", "behind", "backwards"} {
+			t.Run(how, func(t *testing.T) {
+				d, dsn := e.Migrated(t)
+				leave(t, d, "right")
+				began := now(t, e, d)
+				cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestInside$", "-test.v")
+				cmd.Env = append(os.Environ(), clockVar+"="+how, dsnVar+"="+e.Name+" "+dsn)
+				out, err := cmd.CombinedOutput()
+				if err != nil || !strings.Contains(string(out), "--- PASS: TestInside") {
+					t.Fatalf("with a clock that is %s: %v\n%s", how, err, out)
+				}
+				find(t, d, "wrong")
+				n := d.MustNumber(t, fmt.Sprintf("SELECT count(*) FROM once_record WHERE id LIKE 'wrong%%' AND created >= %d AND created <= %d", began, now(t, e, d)))
+				if n < 4 {
+					t.Errorf("%d records of the process with the wrong clock have the database's time, want at least 4", n)
+				}
+			})
+		}
+	}, servers...)
+}
+
+// build builds this test with a time.Now that is wrong.
+func build(t *testing.T) string {
+	dir := t.TempDir()
+	original := filepath.Join(runtime.GOROOT(), "src", "time", "time.go")
+	source, err := os.ReadFile(original)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(source)
+	for _, change := range [][2]string{
+		{"import (\n", "import (\n\t\"syscall\"\n"},
+		{"func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n", "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n\tsec += wrong(mono)\n"},
+	} {
+		if strings.Count(text, change[0]) != 1 {
+			t.Fatalf("%s of this Go release is unlike the ones before: look for another place to make its clock wrong", original)
+		}
+		text = strings.Replace(text, change[0], change[1], 1)
+	}
+	changed, list := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{changed: []byte(text + wrong), list: overlay} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(dir, "wrongclock.test")
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay="+list, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build a program with a wrong clock: %v\n%s", err, out)
+	}
+	return program
+}
+
+// now is the database's clock, in microseconds since 1970.
+func now(t *testing.T, e engine.Engine, d *engine.Database) int64 {
+	query := "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+	if e.Name == engine.MariaDB {
+		query = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+	}
+	return d.MustNumber(t, query)
+}
+
+// ends are records that a process leaves to one with another clock, and how that one must find them, a moment later.
+var ends = map[string]struct {
+	lease                time.Duration
+	settled              once.Status
+	keepOutcome, keepKey time.Duration
+	found                once.Status
+}{
+	"held":      {lease: time.Minute, found: once.Running},
+	"lapsed":    {lease: time.Millisecond, found: once.Unknown},
+	"done":      {lease: time.Minute, settled: once.Done, keepOutcome: time.Minute, keepKey: 2 * time.Minute, found: once.Done},
+	"expired":   {lease: time.Minute, settled: once.Done, keepOutcome: time.Millisecond, keepKey: time.Minute, found: once.Expired},
+	"forgotten": {lease: time.Minute, settled: once.Done, keepOutcome: time.Millisecond, keepKey: time.Millisecond, found: once.Absent},
+}
+
+func key(who, name string) once.Key { return once.Key{Operation: "clock", ID: who + " " + name} }
+
+// leave makes one record of each kind.
+func leave(t *testing.T, d *engine.Database, who string) {
+	t.Helper()
+	for name, end := range ends {
+		r := once.Request{Hold: once.Hold{Key: key(who, name), Owner: [16]byte{1}}, Lease: end.lease}
+		rec, err := d.Store.Claim(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end.settled == once.Absent {
+			continue
+		}
+		err = d.Store.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: end.settled,
+			Outcome: once.Outcome{Body: []byte("answer")}, KeepOutcome: end.keepOutcome, KeepKey: end.keepKey})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// find checks what a process with another clock has left, and that forgetting drops what is due and nothing else.
+func find(t *testing.T, d *engine.Database, who string) {
+	t.Helper()
+	for range 2 { // before and after it was forgotten
+		for name, end := range ends {
+			rec, err := d.Store.Get(t.Context(), key(who, name))
+			if err != nil || rec.Status != end.found {
+				t.Errorf("what the process with the %s clock left as %s is %v, %v; want %v", who, name, rec.Status, err, end.found)
+			}
+			if rec.Status == once.Running && (rec.LeaseLeft <= 0 || rec.LeaseLeft > end.lease) {
+				t.Errorf("a lease of %v has %v left", end.lease, rec.LeaseLeft)
+			}
+		}
+		if _, err := d.Store.Forget(t.Context(), 1000); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := d.MustNumber(t, "SELECT count(*) FROM once_record WHERE operation = 'clock' AND id LIKE '"+who+"%'"); n != 4 {
+		t.Errorf("%d records of the process with the %s clock are left, want 4", n, who)
+	}
+}
+
+// worksThroughLapses does work that is longer than its lease, while the clock does what it does.
+func worksThroughLapses(t *testing.T, d *engine.Database) {
+	t.Helper()
+	op := &once.Operation[string]{Name: "clock", OnUnknown: once.Park, Policy: once.Policy{Lease: 1500 * time.Millisecond}}
+	_, err := once.Do(t.Context(), d.Store, op.For("heartbeat"), func(ctx context.Context, _ once.Key) (string, error) {
+		timer := time.NewTimer(3500 * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return "answer", nil
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	})
+	if err != nil {
+		t.Errorf("work that is longer than two leases: %v", err)
+	}
+}

@@ -1,0 +1,112 @@
+package history
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// short is long, or in one of three cases so short that it ends within the history.
+func (c *client) short(long time.Duration) time.Duration {
+	if c.patient || c.chance.IntN(3) > 0 {
+		return long
+	}
+	return time.Duration(1+c.chance.IntN(20)) * time.Millisecond
+}
+
+// request is a new claim, which takes over the latest attempt that was seen if it is unknown, or one that was sent before.
+func (c *client) request(k once.Key) once.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if asked := c.asked[k]; len(asked) > 0 && c.chance.IntN(5) == 0 {
+		return asked[c.chance.IntN(len(asked))]
+	}
+	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: c.short(time.Hour)}
+	r.Fingerprint = fmt.Appendf(nil, "input of %x", r.Owner)
+	if holds := c.holds[k]; len(holds) > 0 && c.chance.IntN(4) > 0 {
+		r.Attempt = holds[len(holds)-1].Attempt
+	}
+	return r
+}
+
+func (c *client) token() (t [16]byte) {
+	c.count++
+	binary.BigEndian.PutUint64(t[:], c.chance.Uint64())
+	binary.BigEndian.PutUint32(t[8:], uint32(c.id))
+	binary.BigEndian.PutUint32(t[12:], uint32(c.count))
+	return t
+}
+
+// hold is one that was seen, or one like it that nobody ever had.
+func (c *client) hold(k once.Key) once.Hold {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	holds := c.holds[k]
+	if len(holds) == 0 {
+		return once.Hold{Key: k, Owner: c.token(), Attempt: 1}
+	}
+	h := holds[len(holds)-1]
+	switch c.chance.IntN(10) {
+	case 0, 1:
+		h = holds[c.chance.IntN(len(holds))]
+	case 2:
+		h.Attempt++
+	case 3:
+		h.Owner = c.token()
+	}
+	return h
+}
+
+func (c *client) ending() ending {
+	switch c.chance.IntN(6) {
+	case 0:
+		return ending{status: once.Unknown}
+	case 1:
+		return ending{status: once.Parked}
+	case 2, 3:
+		return ending{status: once.Absent, keepKey: c.short(time.Hour)}
+	default:
+		c.count++
+		e := ending{status: once.Done, outcome: fmt.Sprintf("%d-%d", c.id, c.count), keepOutcome: c.short(time.Hour)}
+		e.keepKey = e.keepOutcome + c.short(time.Hour)
+		return e
+	}
+}
+
+func (c *client) maybeEnding() ending {
+	if c.chance.IntN(4) == 0 {
+		return ending{}
+	}
+	return c.ending()
+}
+
+// plan lets some calls of a store go wrong. It is called by one client only.
+func (c *client) plan(call storetest.Call) storetest.Fault {
+	switch n := c.chance.IntN(60); {
+	case n < 2:
+		return storetest.Fault{Request: errLost}
+	case n < 4:
+		return storetest.Fault{Reply: errLost}
+	case n == 4:
+		return storetest.Fault{Undo: errLost}
+	case n == 5:
+		return storetest.Fault{Undo: once.ErrConflict}
+	case n == 6:
+		late := make(chan struct{})
+		time.AfterFunc(time.Duration(1+c.chance.IntN(10))*time.Millisecond, func() { close(late) })
+		return storetest.Fault{Late: late, Reply: errLate}
+	default:
+		return storetest.Fault{}
+	}
+}
+
+func ignoreFaults(err error) error {
+	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrConflict) {
+		return nil
+	}
+	return err
+}

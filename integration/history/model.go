@@ -1,0 +1,276 @@
+package history
+
+import (
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/effectively-once/once"
+)
+
+// tolerance is how much the clock of a store may differ from ours: SQLite counts in milliseconds.
+const tolerance = 5_000 // microseconds
+
+// state is what a store must remember of a key.
+type state struct {
+	status      once.Status // Running also when its lease has lapsed, Done also when its outcome has expired
+	attempt     int64
+	owner       [16]byte // stays when a key is released
+	fingerprint string
+	ended       ending // how it came to be Done or Absent
+
+	lease, outcome, key span // when the lease, the outcome and the key end
+
+	forgotten memory // of the released key that this was before its time had passed
+}
+
+// memory is of a released key. A claim that looked in time counts on, also if others have seen the key forgotten
+// before the claim was committed.
+type memory struct {
+	attempt int64
+	owner   [16]byte
+	key     span
+}
+
+// span is when something ends: not before from, and at to at the latest, in microseconds.
+type span struct{ from, to int64 }
+
+// after is the end of what began with a call and lasts for d.
+func after(c call, d time.Duration) span {
+	return span{c.called + d.Microseconds() - tolerance, min(c.settled, never) + d.Microseconds() + tolerance}
+}
+
+// mayLast and mayBeOver say what a call can see of it.
+func (s span) mayLast(c call) bool   { return c.called <= s.to }
+func (s span) mayBeOver(c call) bool { return c.settled >= s.from }
+
+// seen are the states in which a call can meet a record, by the time at which it does: with a lapsed
+// lease, which is Unknown; with an expired outcome, which is Expired; or forgotten.
+func (s state) seen(c call) []state {
+	all := s.past(c)
+	if s.keyEnds() && !s.key.mayLast(c) {
+		return all
+	}
+	switch s.status {
+	case once.Running:
+		if s.lease.mayLast(c) {
+			all = append(all, s)
+		}
+		if s.lease.mayBeOver(c) {
+			s.status = once.Unknown
+			all = append(all, s)
+		}
+	case once.Done:
+		if s.outcome.mayLast(c) {
+			all = append(all, s)
+		}
+		if s.outcome.mayBeOver(c) {
+			s.status = once.Expired
+			all = append(all, s)
+		}
+	default:
+		all = append(all, s)
+	}
+	return all
+}
+
+func (s state) keyEnds() bool {
+	return s.status == once.Absent && s.attempt > 0 || s.status == once.Done || s.status == once.Expired
+}
+
+// past are the states that s has become when its key has ended, or was before that.
+func (s state) past(c call) (all []state) {
+	if s.keyEnds() && s.key.mayBeOver(c) {
+		next := state{}
+		if s.status == once.Absent {
+			next.forgotten = memory{s.attempt, s.owner, s.key}
+		}
+		all = append(all, next)
+	}
+	if m := s.forgotten; s.attempt == 0 && m.attempt > 0 && (c.verb == claim || c.verb == transact) && m.key.mayLast(c) {
+		all = append(all, state{attempt: m.attempt, owner: m.owner, key: m.key})
+	}
+	return all
+}
+
+// claimed is s after a claim, which is the caller's if mine.
+func (s state) claimed(c call) (next state, mine bool) {
+	r := c.req
+	own := s.attempt > 0 && s.owner == r.Owner
+	switch {
+	case own && (s.status == once.Running || s.status == once.Unknown):
+		return s, true
+	case s.status == once.Absent && own: // it came after its owner's release
+		return s, false
+	case s.status == once.Absent, s.status == once.Unknown && r.Attempt == s.attempt:
+		return state{status: once.Running, attempt: s.attempt + 1, owner: r.Owner, fingerprint: string(r.Fingerprint),
+			lease: after(c, r.Lease)}, true
+	default:
+		return s, false
+	}
+}
+
+// settledAs is s after the settlement of c with that hold. ok is false if it must be refused.
+func (s state) settledAs(c call, h once.Hold) (next state, ok bool) {
+	if s.attempt == 0 || s.attempt != h.Attempt || s.owner != h.Owner {
+		return s, false
+	}
+	switch s.status {
+	case once.Running, once.Unknown, once.Parked:
+		if s.status == once.Parked && c.ends.status == once.Unknown {
+			return s, false
+		}
+		next = state{status: c.ends.status, attempt: s.attempt, owner: s.owner, fingerprint: s.fingerprint, ended: c.ends}
+		next.outcome, next.key = after(c, c.ends.keepOutcome), after(c, c.ends.keepKey)
+		return next, true
+	case once.Absent:
+		return s, c.ends.status == once.Absent
+	default: // Done, or Expired, which has forgotten its body but not what it was
+		return s, c.ends.status == once.Done && c.ends.outcome == s.ended.outcome
+	}
+}
+
+// extended is s with a new lease. A lease that ends while its extension is being committed may be seen as lapsed before
+// it is seen as extended: the store has looked at it in time.
+func (s state) extended(c call) (next state, ok bool) {
+	inTime := s.status == once.Running || s.status == once.Unknown && s.lease != span{} && s.lease.mayLast(c)
+	if !inTime || s.attempt != c.hold.Attempt || s.owner != c.hold.Owner {
+		return s, false
+	}
+	s.status, s.lease = once.Running, after(c, c.lease)
+	return s, true
+}
+
+// shows reports whether rec is what a call may be told of s.
+func (s state) shows(c call, rec once.Record) bool {
+	owner := s.owner
+	if s.status == once.Absent {
+		owner = [16]byte{}
+	}
+	body := ""
+	if s.status == once.Done {
+		body = s.ended.outcome
+	}
+	return rec.Status == s.status && rec.Attempt == s.attempt && rec.Owner == owner &&
+		string(rec.Fingerprint) == s.fingerprint && string(rec.Outcome.Body) == body && s.showsLease(c, rec.LeaseLeft)
+}
+
+func (s state) showsLease(c call, left time.Duration) bool {
+	switch s.status {
+	case once.Running:
+		µs := left.Microseconds()
+		return µs > 0 && µs <= s.lease.to-c.called+tolerance && µs >= s.lease.from-c.settled-tolerance
+	case once.Unknown:
+		return left < 0
+	default:
+		return left == 0
+	}
+}
+
+// step is what a call may make of a state, given what it was told.
+func step(s state, c call, r reply) (next []state) {
+	for _, met := range s.seen(c) {
+		next = append(next, met.step(c, r)...)
+	}
+	return next
+}
+
+func (s state) step(c call, r reply) []state {
+	switch c.verb {
+	case get:
+		return s.when(r.fate == unknown || s.shows(c, r.rec))
+	case extend:
+		next, ok := s.extended(c)
+		return s.either(next, ok, c, r)
+	case settle:
+		next, ok := s.settledAs(c, c.hold)
+		return s.either(next, ok, c, r)
+	case claim:
+		next, mine := s.claimed(c)
+		switch {
+		case r.fate == unknown:
+			return s.when(true, next)
+		case r.inFlight():
+			return []state{s}
+		case mine: // a short lease may lapse before its claim returns, and others may have seen it meanwhile
+			return next.when(len(next.showing(c, r.rec)) > 0)
+		default:
+			return next.showing(c, r.rec)
+		}
+	default:
+		return s.transacted(c, r)
+	}
+}
+
+// either is for calls that are answered with nil or refused.
+func (s state) either(next state, ok bool, c call, r reply) []state {
+	if c.undone {
+		next = s
+	}
+	switch r.fate {
+	case unknown:
+		return s.when(true, next)
+	case answered:
+		return next.when(ok)
+	default:
+		return s.when(!ok || s.lapsing(c))
+	}
+}
+
+// lapsing reports whether an extension may be refused as well as granted.
+func (s state) lapsing(c call) bool { return c.verb == extend && s.status == once.Unknown }
+
+func (s state) transacted(c call, r reply) []state {
+	claimed, mine := s.claimed(c)
+	next, shown := claimed, len(claimed.showing(c, r.rec)) > 0
+	if s.heldBefore(c, r) { // the claim has locked nothing, and others may have settled before this settlement
+		mine, shown = true, true
+	}
+	settled := true
+	if mine && !c.ends.none() {
+		next, settled = claimed.settledAs(c, once.Hold{Owner: claimed.owner, Attempt: claimed.attempt})
+	}
+	if c.undone || !mine {
+		next = s
+	}
+	switch {
+	case r.fate == unknown:
+		return s.when(true, next)
+	case r.inFlight():
+		return []state{s}
+	default:
+		return next.when(shown && (settled || c.undone))
+	}
+}
+
+// heldBefore reports whether a transaction has claimed what its owner held already.
+func (s state) heldBefore(c call, r reply) bool {
+	return s.attempt > 0 && s.owner == c.req.Owner && r.rec.Owner == c.req.Owner && r.rec.Attempt == s.attempt &&
+		string(r.rec.Fingerprint) == s.fingerprint && (r.rec.Status == once.Running || r.rec.Status == once.Unknown)
+}
+
+// showing is s if it shows rec, as it is or as time has made it.
+func (s state) showing(c call, rec once.Record) []state {
+	return slices.DeleteFunc(s.seen(c), func(seen state) bool { return !seen.shows(c, rec) })
+}
+
+// when is s and others if ok, else nothing.
+func (s state) when(ok bool, others ...state) []state {
+	if !ok {
+		return nil
+	}
+	return append(others, s)
+}
+
+// model is the contract, for one key.
+var model = (&porcupine.NondeterministicModel{
+	Init: func() []any { return []any{state{}} },
+	Step: func(s, in, out any) []any {
+		var next []any
+		for _, n := range step(s.(state), in.(call), out.(reply)) {
+			next = append(next, n)
+		}
+		return next
+	},
+}).ToModel()

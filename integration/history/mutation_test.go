@@ -1,0 +1,171 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/faults/engine"
+)
+
+// mutation makes a right history wrong at one place. It reports whether that place is one where it applies.
+type mutation func(events []event, at int) bool
+
+// mutations are what a store that breaks the contract would have answered. Each is wrong wherever it applies, because
+// the history is that of one client, whose calls come one after another.
+var mutations = map[string]mutation{
+	"two owners": func(events []event, at int) bool {
+		e := &events[at]
+		lost := (e.verb == claim || e.verb == transact) && e.rec.Status == once.Running && e.rec.Owner != e.req.Owner
+		e.rec.Owner, e.rec.Attempt, e.rec.Fingerprint = e.req.Owner, e.rec.Attempt+1, e.req.Fingerprint
+		return lost
+	},
+	"a claim that won the same attempt": func(events []event, at int) bool {
+		e := &events[at]
+		won := e.verb == claim && e.rec.Status == once.Running && e.rec.Owner == e.req.Owner && e.rec.Attempt > 1
+		e.rec.Attempt--
+		return won
+	},
+	"the attempt goes back": func(events []event, at int) bool {
+		e := &events[at]
+		e.rec.Attempt--
+		return e.verb == get && e.rec.Attempt > 0
+	},
+	"a settlement is lost": func(events []event, at int) bool {
+		e := &events[at]
+		settled := at > 0 && e.verb == get && e.rec.Status == once.Done
+		e.rec.Status, e.rec.Outcome, e.rec.LeaseLeft = once.Running, once.Outcome{}, time.Hour-time.Millisecond
+		return settled
+	},
+	"a stale settlement is accepted": func(events []event, at int) bool {
+		e := &events[at]
+		stale := e.verb == settle && e.fate == refused
+		e.fate = answered
+		return stale
+	},
+	"a stale extension is accepted": func(events []event, at int) bool {
+		e := &events[at]
+		stale := e.verb == extend && e.fate == refused
+		e.fate = answered
+		return stale
+	},
+	"a current settlement is refused": func(events []event, at int) bool {
+		e := &events[at]
+		current := e.verb == settle && e.fate == answered
+		e.fate = refused
+		return current
+	},
+	"another outcome is replayed": func(events []event, at int) bool {
+		e := &events[at]
+		done := e.rec.Status == once.Done
+		e.rec.Outcome.Body = []byte("somebody else's")
+		return done
+	},
+	"a lease lapses too early": func(events []event, at int) bool {
+		e := &events[at]
+		running := e.verb == get && e.rec.Status == once.Running && e.rec.LeaseLeft > time.Minute
+		e.rec.Status, e.rec.LeaseLeft = once.Unknown, -time.Second
+		return running
+	},
+	"a lease lasts too long": func(events []event, at int) bool {
+		e := &events[at]
+		running := e.rec.Status == once.Running && e.rec.LeaseLeft > 0
+		e.rec.LeaseLeft += time.Second
+		return running && (e.verb == claim || e.verb == get)
+	},
+	"the input is another one": func(events []event, at int) bool {
+		e := &events[at]
+		known := len(e.rec.Fingerprint) > 0
+		e.rec.Fingerprint = []byte("of another")
+		return known
+	},
+	"a key is forgotten too early": func(events []event, at int) bool {
+		e := &events[at]
+		kept := e.verb == get && (e.rec.Status == once.Parked || e.rec.Status == once.Running || e.rec.Status == once.Unknown)
+		e.rec = once.Record{}
+		return kept
+	},
+	"a transaction that was rolled back is seen": func(events []event, at int) bool {
+		e := &events[at]
+		ours := e.verb == transact && e.fate == answered && e.undone && e.rec.Owner == e.req.Owner &&
+			at+1 < len(events) && events[at+1].verb == get && events[at+1].rec.Owner != e.rec.Owner
+		events[min(at+1, len(events)-1)].rec = e.rec
+		return ours
+	},
+	"a late claim takes what its owner released": func(events []event, at int) bool {
+		e := &events[at]
+		late := e.verb == claim && e.rec.Status == once.Absent && e.rec.Attempt > 0
+		e.rec.Status, e.rec.Owner, e.rec.LeaseLeft = once.Running, e.req.Owner, e.req.Lease
+		e.rec.Attempt++
+		return late
+	},
+}
+
+// TestWrongHistoriesAreRejected shows that the check can fail, and for each mutation that it does at every place.
+func TestWrongHistoriesAreRejected(t *testing.T) {
+	e := engine.All()[0]
+	database, _ := e.Migrated(t)
+	seed := seedOf(t)
+	r := newRecorder()
+	c := &client{recorder: r, chance: rand.New(rand.NewPCG(seed, 0)), store: database.Store, begin: database.Begin, patient: true}
+	for i := range 6 {
+		c.keys = []once.Key{{Operation: "mutation", ID: string(rune('a' + i))}}
+		if err := c.tellTale(t.Context(), c.keys[0]); err != nil {
+			t.Fatalf("%s=%d: %v", seedVar, seed, err)
+		}
+	}
+	for _, events := range r.events {
+		if err := check(events); err != nil {
+			t.Fatalf("%s=%d: the history itself is rejected: %v", seedVar, seed, err)
+		}
+	}
+	for name, mutate := range mutations {
+		places := 0
+		for _, events := range r.events {
+			for at := range events {
+				wrong := slices.Clone(events)
+				if events[at].fate == failed || !mutate(wrong, at) {
+					continue
+				}
+				places++
+				if check(wrong[:min(at+2, len(wrong))]) == nil {
+					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", seedVar, seed, name, wrong[at].call, wrong[at].reply)
+				}
+			}
+		}
+		if places == 0 {
+			t.Errorf("%s=%d: the history has no place for: %s", seedVar, seed, name)
+		}
+		t.Logf("%s: rejected at %d places", name, places)
+	}
+}
+
+// tellTale makes a history that begins with what is rare, and has many reads.
+func (c *client) tellTale(ctx context.Context, k once.Key) error {
+	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: time.Hour, Fingerprint: []byte("input")}
+	h := r.Hold
+	h.Attempt = 1
+	err := errors.Join(c.claimAs(ctx, r), c.settleAs(ctx, h, ending{status: once.Absent, keepKey: time.Hour}), c.claimAs(ctx, r),
+		c.claimAndRollBack(ctx, k), c.get(ctx, k))
+	for range 24 {
+		err = errors.Join(err, c.step(ctx))
+		if c.chance.IntN(2) == 0 {
+			err = errors.Join(err, c.get(ctx, k))
+		}
+	}
+	return err
+}
+
+func (c *client) claimAndRollBack(ctx context.Context, k once.Key) error {
+	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: time.Hour}
+	return c.record(k, call{verb: transact, how: "ClaimTx", req: r, undone: true}, func() (rec once.Record, err error) {
+		return rec, c.inTx(ctx, true, func(tx engine.Tx) error {
+			rec, err = only(c.store.ClaimTx(ctx, tx, []once.Request{r}))
+			return err
+		})
+	})
+}

@@ -1,0 +1,146 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/faults/engine"
+)
+
+// effectTable holds what work has done. It refuses no duplicate.
+const effectTable = "CREATE TABLE effect (name varchar(100) NOT NULL, value bigint NOT NULL)"
+
+// worker does units of work at random, through Do, DoTx and InTx, on a store on which calls go wrong.
+type worker struct {
+	*board
+	id       int
+	chance   *rand.Rand
+	database *engine.Database // where nothing goes wrong
+	store    once.TxStore[engine.Tx]
+	count    int64
+}
+
+// board is where workers write down what they were told.
+type board struct {
+	begun time.Time
+
+	mu       sync.Mutex
+	attempts map[once.Key][]attempt
+}
+
+const (
+	workLease = 500 * time.Millisecond
+	callTime  = 20 * time.Second
+)
+
+var inside = &once.Operation[int64]{Name: "inside", Policy: once.Policy{Lease: workLease, Wait: 2 * time.Second}}
+
+// outside is work on another system that can be asked. A statement that was given up may still arrive for a while.
+func (w *worker) outside() *once.Operation[int64] {
+	return &once.Operation[int64]{Name: "outside", Policy: inside.Policy, SettleTime: workLease,
+		Lookup: func(ctx context.Context, k once.Key) (int64, bool, error) {
+			value, err := w.database.Number(ctx, "SELECT COALESCE(MAX(value), 0) FROM effect WHERE name = '"+nameOf(k)+"'")
+			return value, value > 0, err
+		}}
+}
+
+func nameOf(k once.Key) string { return k.Operation + " " + k.ID }
+
+// work does one unit in one of the three ways.
+func (w *worker) work(ctx context.Context, id string) error {
+	w.count++
+	a := attempt{client: w.id, proposal: answer{value: int64(w.id+1)*1_000_000 + w.count}}
+	mood := w.chance.IntN(8)
+	a.proposal.rejected = mood == 0
+	switch w.chance.IntN(5) {
+	case 0, 1:
+		a.how = "DoTx"
+		return w.note(inside.For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
+			return once.DoTx(ctx, w.store, u, func(ctx context.Context, tx engine.Tx) (int64, error) {
+				return w.effect(ctx, tx.Exec, u.Key(), a.proposal, mood)
+			})
+		})
+	case 2:
+		a.how = "InTx"
+		return w.note(inside.For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
+			return w.inTx(ctx, u, a.proposal, mood)
+		})
+	default:
+		a.how = "Do"
+		return w.note(w.outside().For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
+			return once.Do(ctx, w.store, u, func(ctx context.Context, k once.Key) (int64, error) {
+				value, err := w.effect(ctx, w.database.Exec, k, a.proposal, mood)
+				if errors.Is(err, errNothingDone) {
+					err = once.NotDone(err)
+				}
+				return value, err
+			})
+		})
+	}
+}
+
+// effect writes the row of a unit, unless the work is to say no, or to fail.
+func (w *worker) effect(ctx context.Context, exec func(context.Context, string) error, k once.Key, a answer, mood int) (int64, error) {
+	switch {
+	case a.rejected:
+		return a.value, once.ErrRejected
+	case mood == 1:
+		return 0, errNothingDone
+	}
+	err := exec(ctx, fmt.Sprintf("INSERT INTO effect (name, value) VALUES ('%s', %d)", nameOf(k), a.value))
+	if err == nil && mood == 3 {
+		err = errAfterwards
+	}
+	return a.value, err
+}
+
+// errAfterwards is how work fails that has done what it was to do.
+var errAfterwards = errors.New("failed afterwards, on purpose")
+
+// inTx is the work in a transaction of the caller's, which it sometimes rolls back.
+func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood int) (int64, error) {
+	tx, err := w.database.Begin(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("%w: begin: %w", errNothingDone, err)
+	}
+	value, err := once.InTx(ctx, w.store, tx, u, func(ctx context.Context) (int64, error) {
+		return w.effect(ctx, tx.Exec, u.Key(), a, mood)
+	})
+	if err != nil && !errors.Is(err, once.ErrRejected) || mood == 2 {
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may be over already
+		return 0, errors.Join(errNothingDone, err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return 0, fmt.Errorf("%w: commit: %w", once.ErrUnknown, err)
+	}
+	return value, err
+}
+
+// note makes an attempt and writes down what came of it.
+func (w *worker) note(u once.Work[int64], a attempt, do func(context.Context, once.Work[int64]) (int64, error)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	var report once.Report
+	a.called = time.Since(w.begun).Microseconds()
+	value, err := do(ctx, u.Report(&report))
+	a.settled = time.Since(w.begun).Microseconds()
+	a.verdict = verdict{fate: fateOf(err, a.how != "Do"), replayed: report.Replayed, err: err}
+	switch a.fate {
+	case answered:
+		a.answer = answer{value, errors.Is(err, once.ErrRejected)}
+	case unknown:
+		a.settled = never // a later call may find out that it happened
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.attempts[u.Key()] = append(w.attempts[u.Key()], a)
+	if _, again := once.MayRetry(err); err != nil && !again && !errors.Is(err, once.ErrRejected) {
+		return err
+	}
+	return nil
+}
