@@ -30,7 +30,12 @@ func (n Names) Migrations() []Migration {
 		tables.SQL = append(tables.SQL, n.fill(sqlserverRowLocks))
 		indexes.SQL = []string{n.fill(sqlserverDueIndex), n.fill(operationIndex)}
 	}
-	return []Migration{n.withRow(tables), n.withRow(indexes)}
+	all := []Migration{n.withRow(tables), n.withRow(indexes)}
+	if n.dialect == PostgreSQL {
+		fewer := Migration{Version: 3, Compatible: 1, Name: "fewer indexes", SQL: []string{n.fill(dropOperationIndex)}}
+		all = append(all, n.withRow(fewer))
+	}
+	return all
 }
 
 func (n Names) withRow(m Migration) Migration {
@@ -96,7 +101,7 @@ func (n Names) fill(statement string) string {
 			"{bytes}", "varbinary(max)", "{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, "[key]"},
 	}[n.dialect]
 	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"),
-		"{operation}", n.quote(n.prefix + "record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
+		"{operation}", n.quote(n.prefix + "record_operation"), "{named operation}", n.table("record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
 	return strings.NewReplacer(append(names, types...)...).Replace(statement)
 }
 
@@ -143,6 +148,9 @@ const versionTable = `CREATE TABLE {unless}{schema} (
 const (
 	dueIndex       = `CREATE INDEX {due} ON {record} (due) WHERE due IS NOT NULL`
 	operationIndex = `CREATE INDEX {operation} ON {record} (operation, "key")`
+
+	// A claim writes to each index, and that on the operation took more room than the key's: people who list wait for a scan.
+	dropOperationIndex = `DROP INDEX {named operation}`
 
 	mysqlIndexes = `ALTER TABLE {record} ADD INDEX {due} (due), ADD INDEX {operation} (operation, "key")`
 	mysqlIndexed = `SELECT count(*) FROM information_schema.statistics

@@ -159,15 +159,17 @@ func (st *Statements) typed(number int, kind string) string {
 }
 
 const (
-	// statusSQL makes a status that is never written one that does not exist: a 5 would read as expired.
-	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
+	// statusSQL makes a status that is never written one that does not exist: a 5 would read as expired. Only what is done
+	// has an end of its outcome: so one damaged bit does not let finished work run again.
+	statusSQL = `CASE WHEN r.status <> 4 AND r.outcome_until IS NOT NULL OR r.status = 4 AND r.outcome_until IS NULL THEN -1
+	WHEN r.status = 1 AND r.lease_until <= {now} THEN 2 WHEN r.status = 4 AND r.outcome_until <= {now} THEN 5
 	WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
 
 	knownSQL = `COALESCE(r.key_until, {now} + 1) > {now}`
 
 	// freeSQL leaves a row alone that has the key of others: it is damaged, which is noticed at reading.
-	freeSQL = `(r.scope = @scope AND r.operation = @operation AND r.id = @id AND (r.status = 0 AND r.owner <> @owner OR NOT {known} OR
-	(r.status = 2 OR r.status = 1 AND r.lease_until <= {now}) AND r.attempt = @attempt AND r.owner <> @owner))`
+	freeSQL = `(r.scope = @scope AND r.operation = @operation AND r.id = @id AND (NOT {known} OR r.outcome_until IS NULL AND r.owner <> @owner AND
+	(r.status = 0 OR (r.status = 2 OR r.status = 1 AND r.lease_until <= {now}) AND r.attempt = @attempt)))`
 
 	// columnsSQL does not send an outcome that has expired.
 	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
