@@ -22,20 +22,19 @@ const (
 
 // call is one Do, DoTx or InTx on its way, without its types.
 type call struct {
-	store       Store
-	opts        *Options
-	key         Key
-	policy      Policy
-	onUnknown   OnUnknown
-	ask         func(context.Context, Store, Record) (Record, error)
-	token       [16]byte
-	fingerprint []byte
-	redelivered bool
-	soft        bool
-	joinUntil   time.Time
-	likely      Settlement
-	free        Status // what the key becomes when the work says that nothing happened
-	unknown     Status // and when nobody knows
+	store             Store
+	opts              *Options
+	key               Key
+	policy            Policy
+	onUnknown         OnUnknown
+	ask               func(context.Context, Store, Record) (Record, error)
+	token             [16]byte
+	fingerprint       []byte
+	redelivered, soft bool
+	joinUntil         time.Time
+	likely            Settlement
+	free              Status // what the key becomes when the work says that nothing happened
+	unknown           Status // and when nobody knows
 }
 
 // newCall checks everything that can be checked before the store is touched.
@@ -248,8 +247,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	}
 }
 
-// abandon gives back a claim that may have been applied although its replies were lost,
-// so that work which never started does not count as unknown. Its failure costs no more than that.
+// abandon gives back a claim that may have been applied although its replies were lost: its work has never started.
 func (c *call) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

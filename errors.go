@@ -57,7 +57,9 @@ func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
 func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
 
 // RetryAfter says of an error when a retry makes sense, not that nothing happened. It is never nil, even for nil.
-func RetryAfter(d time.Duration, err error) error { return &failure{kind: errRetryAfter, after: d, cause: err} }
+func RetryAfter(d time.Duration, err error) error {
+	return &failure{kind: errRetryAfter, after: d, cause: err}
+}
 
 // MayRetry reports whether the same call may succeed later, and how long to wait before it.
 // Calling again is always safe; where ok is false it is pointless.
@@ -105,8 +107,7 @@ func (f *failure) Unwrap() []error {
 	return []error{f.kind, f.cause}
 }
 
-// spent is the error of a call as its caller gets it: NotDone was said of this call's work, and says nothing of the work
-// of a caller that passes the error on.
+// spent is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
 func spent(err error) error { return mask.Hide(err, errNotDone) }
 
 func isAny(err error, targets ...error) bool {

@@ -181,8 +181,7 @@ func (w Work[T]) Input(b []byte) Work[T] {
 	return w
 }
 
-// Redelivered says that this is probably a duplicate. It changes no result: the record is looked at first,
-// which is the cheaper way then.
+// Redelivered says that this is probably a duplicate: the record is looked at first, which is cheaper then.
 func (w Work[T]) Redelivered() Work[T] {
 	w.redelivered = true
 	return w

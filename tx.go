@@ -43,6 +43,8 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	rec, mine, err := c.answer(ctx, t.try)
 	w.tell(rec, mine)
 	switch {
+	case err != nil && t.err == nil:
+		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
 	case err != nil:
 		return value, spent(err)
 	case !mine:
@@ -52,7 +54,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	}
 }
 
-// outcomeInTx is the outcome of work in a transaction, which can still be rolled back if there is none.
+// outcomeInTx is the outcome of work in a transaction, which can be rolled back if there is none.
 func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) {
 	if no != nil && !errors.Is(no, ErrRejected) {
 		return Outcome{}, no
@@ -85,8 +87,8 @@ type transaction[Tx any] struct {
 	lost      error   // after this error of a commit it is not known whether it took place
 }
 
-// try runs transactions until one of them settles the matter. They share their token: if a commit took place
-// although its reply was lost, the next one meets a record that is done, and ours.
+// try runs transactions until one of them settles the matter. They share their token: if a commit took place although its
+// reply was lost, the next one meets a record that is done, and ours.
 func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, error) {
 	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
 	for tries, commits := 1, 0; ; tries++ {
@@ -148,8 +150,8 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 		}
 		return []Settlement{t.done(recs[0].hold(), t.out)}, t.err
 	})
-	if !errors.Is(err, t.err) { // the early run of a claim that was lost
-		t.err = nil
+	if t.err != nil && !errors.Is(err, t.err) { // the early run of a claim that was lost, or not made
+		t.err, t.ran = nil, t.ran && !r.Early
 	}
 	if err != nil || len(recs) != 1 {
 		return Record{Key: t.key}, err
