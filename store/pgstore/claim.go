@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -18,7 +19,11 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 		return once.Record{}, err
 	}
 	if r.Attempt == 0 {
-		if rec, won, err := s.claimer.claim(ctx, r); won || err != nil {
+		claim := s.claimer.claim
+		if s.partition != nil {
+			claim = s.claimNewest
+		}
+		if rec, won, err := claim(ctx, r); won || err != nil {
 			return rec, explain(err)
 		}
 	}
@@ -55,7 +60,19 @@ func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.Request) ([]on
 	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
-	return s.claims(ctx, tx, new(pgx.Batch), rs)
+	h := handleOf(tx)
+	mine := func(r once.Request) bool { return h != nil && h.own == r.Key }
+	if !slices.ContainsFunc(rs, mine) {
+		return s.claims(ctx, tx, new(pgx.Batch), rs)
+	}
+	// The key of the transaction itself is what nobody is done with, whatever its row says already.
+	recs, err := s.claims(ctx, tx, new(pgx.Batch), slices.DeleteFunc(slices.Clone(rs), mine))
+	for i, r := range rs {
+		if mine(r) {
+			recs = slices.Insert(recs, min(i, len(recs)), once.Record{Key: r.Key, Status: once.Running})
+		}
+	}
+	return recs, err
 }
 
 const claimTries = 4
@@ -90,17 +107,24 @@ func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.R
 func unanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.Attempt == 0 }
 
 func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
+	if s.partition != nil {
+		s.queueGated(b, r, into)
+		return
+	}
 	key := r.Key.UUID()
 	keep, grain := foreseen(r)
 	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
-		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain,
-	).Query(func(rows pgx.Rows) error {
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Query(readInto(into))
+}
+
+func readInto(rec *once.Record) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, readRecord)
 		if err == nil && len(found) > 0 {
-			*into = found[0]
+			*rec = found[0]
 		}
 		return err
-	})
+	}
 }
 
 // foreseen is how long the row of a claim is likely to be left alone by Forget, and how exactly that is to be known.

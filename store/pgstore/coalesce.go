@@ -139,4 +139,3 @@ func (s *Store) claimTogether(ctx context.Context, batch []*waiter) error {
 	})
 	return err
 }
-

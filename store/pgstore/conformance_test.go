@@ -13,17 +13,17 @@ import (
 func TestConformance(t *testing.T) {
 	t.Run("direct", func(t *testing.T) {
 		f := newFixture(t)
-		conform(t, f, func(t testing.TB) *pgstore.Store { return f.again(t) })
+		conform(t, f, false, func(t testing.TB) *pgstore.Store { return f.again(t) })
 	})
 	t.Run("PgBouncer", func(t *testing.T) {
 		f := newFixture(t)
-		conform(t, f, func(t testing.TB) *pgstore.Store {
+		conform(t, f, false, func(t testing.TB) *pgstore.Store {
 			return pgstore.New(pool(t, bouncer(t), mode(pgx.QueryExecModeExec)), &pgstore.Options{Schema: f.schema})
 		})
 	})
 }
 
-func conform(t *testing.T, f *fixture, open func(testing.TB) *pgstore.Store) {
+func conform(t *testing.T, f *fixture, together bool, open func(testing.TB) *pgstore.Store) {
 	storetest.RunTx(t, storetest.TxHarness[pgx.Tx]{
 		Open:         func(t testing.TB) once.TxStore[pgx.Tx] { return open(t) },
 		Begin:        f.pool.Begin,
@@ -31,6 +31,8 @@ func conform(t *testing.T, f *fixture, open func(testing.TB) *pgstore.Store) {
 		Rollback:     func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		Effect:       f.write,
 		SeesInFlight: true,
+
+		ForgetsTogether: together,
 		Count: func(ctx context.Context, name string) (n int, err error) {
 			err = f.admin.QueryRow(ctx, `SELECT count(*) FROM `+f.effects()+` WHERE name = $1`, name).Scan(&n)
 			return n, err

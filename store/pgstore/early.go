@@ -3,6 +3,7 @@ package pgstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,32 +30,49 @@ func isEarly(rs []once.Request) bool {
 func (s *Store) newEarly(ctx context.Context, conn *pgx.Conn, r once.Request) *early {
 	e := &early{store: s, r: r, foreseen: !equal(r.Likely.Outcome, once.Outcome{}), begun: time.Now(),
 		opening: &opening{ctx: ctx, conn: conn, begin: s.begin}}
+	if s.partition != nil {
+		e.lock = &pgx.QueuedQuery{SQL: s.sql.lock, Arguments: []any{s.lock(r.Key.UUID())}}
+	}
 	if e.foreseen {
 		e.claim, e.args = s.sql.open, e.record(r.Likely.Outcome)
 	} else {
 		key := r.Key.UUID()
-		e.claim, e.args = s.sql.look, []any{uuid(key), s.names.Lock(key)}
+		e.claim, e.args = s.sql.look, []any{uuid(key), s.lock(key)}
 	}
 	return e
 }
 
-// transactEarly calls body at once. It is not sure if the claim was lost, or nothing is known of it: then body counts for
+// transactEarly calls body at once, or after a look if that was in vain too often lately. It is not sure if the claim was lost, or nothing is known of it: then body counts for
 // nothing, and what was begun is still to be rolled back.
 func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r once.Request,
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
 
+	if s.luck.bad() {
+		switch rec, err := s.record(ctx, conn, r.Key); {
+		case err != nil:
+			return nil, true, err
+		case rec.Status != once.Absent:
+			s.luck.count(true)
+			return []once.Record{rec}, true, nil
+		}
+	}
 	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint)}
 	e := s.newEarly(ctx, conn, r)
-	tx.opening = e.opening
+	tx.opening, tx.own = e.opening, r.Key
 	sets, err := body(tx, []once.Record{rec})
-	tx.opening = nil
+	tx.opening, tx.own = nil, once.Key{}
 	switch {
 	case e.sent && !e.won && conn.IsClosed():
-		return nil, true, explain(e.err)
+		return nil, true, e.cutOff(err)
 	case e.sent && !e.won:
 		return e.met(ctx)
 	case !e.sent && err != nil:
 		return nil, false, nil
+	case err != nil && !e.foreseen: // what it met may be the rows of one whose commit the look was too old to see
+		if recs, sure, missed := e.met(ctx); sure && missed == nil {
+			return recs, true, nil
+		}
+		return nil, true, conflict(err)
 	case err != nil:
 		return nil, true, conflict(err)
 	}
@@ -67,19 +85,37 @@ func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r
 	case err != nil:
 		return nil, true, err
 	}
+	s.luck.count(false)
 	return []once.Record{rec}, true, nil
 }
 
 // met returns what stands in the way of a claim that was lost. It is not sure if that is gone, or was something else.
 func (e *early) met(ctx context.Context) (recs []once.Record, sure bool, err error) {
 	rollback(ctx, e.conn)
-	rec := once.Record{Key: e.r.Key, Status: once.Running}
-	if !e.busy {
-		if rec, err = e.store.record(ctx, e.conn, e.r.Key); err != nil || rec.Status == once.Absent {
-			return nil, err != nil, err
-		}
+	rec, err := e.store.record(ctx, e.conn, e.r.Key)
+	switch {
+	case err != nil:
+		return nil, true, err
+	case rec.Status == once.Absent && e.busy:
+		rec = once.Record{Key: e.r.Key, Status: once.Running}
+	case rec.Status == once.Absent:
+		return nil, false, nil
 	}
+	e.store.luck.count(true)
 	return []once.Record{rec}, true, nil
+}
+
+// cutOff is the error of a transaction whose connection was lost before it was known that the claim is made: nothing was
+// committed, and another connection may do better. Only where the handler's own deadline has ended it, there is no point.
+func (e *early) cutOff(body error) error {
+	if body != nil && (outOfTime(body) || outOfTime(e.cause)) {
+		return body
+	}
+	return fmt.Errorf("%w: the connection was lost before the claim was made: %w", once.ErrConflict, explain(e.cause))
+}
+
+func outOfTime(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // check holds body to what its request said.
@@ -104,6 +140,9 @@ func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err err
 	claiming := !e.sent || !e.foreseen
 	switch {
 	case claiming:
+		if e.lock != nil {
+			b.Queue(e.lock.SQL, e.lock.Arguments...)
+		}
 		b.Queue(e.store.sql.open, e.record(out)...)
 	case e.odd || e.slow() || !equal(out, e.r.Likely.Outcome):
 		b.Queue(e.store.sql.mustAmend, e.amendment(out)...)
@@ -140,7 +179,7 @@ func equal(a, b once.Outcome) bool {
 func (e *early) record(out once.Outcome) []any {
 	r := e.r
 	key, keep, keepKey := r.Key.UUID(), r.Likely.KeepOutcome, r.Likely.KeepKey
-	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.names.Lock(key),
+	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.lock(key),
 		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
 		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey)), clean(r.Likely.Reason)}
 }

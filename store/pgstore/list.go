@@ -52,12 +52,20 @@ func records(ctx context.Context, q querier, sql string, args ...any) ([]once.Re
 
 // Forget drops what is past its time, at most limit records, in one statement. Records that another transaction is
 // just changing are left to a later call.
+//
+// With Options.Partition it drops partitions in which nothing is needed any more, and moves the few records that are: so
+// records are forgotten together, somewhat later than their KeepKey, and an outcome past its KeepOutcome stays on the disk
+// until then, where nobody can read it. It returns limit if there were more. It needs the owner of the tables, and returns 0
+// if a transaction in flight did not end within Options.PartitionWait.
 func (s *Store) Forget(ctx context.Context, limit int) (forgotten int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
 	}
 	if err := s.ready(ctx, s.pool); err != nil {
 		return 0, err
+	}
+	if s.partition != nil {
+		return s.forgetParts(ctx, limit)
 	}
 	err = s.pool.QueryRow(ctx, s.sql.forget, int64(limit)).Scan(&forgotten)
 	return forgotten, explain(err)

@@ -13,14 +13,16 @@ type opening struct {
 	ctx   context.Context // for what has none of its own
 	conn  *pgx.Conn
 	begin string
+	lock  *pgx.QueuedQuery // where the claim needs a snapshot that is newer than its lock
 	claim string
 	args  []any
 
-	sent bool  // BEGIN and the claim are on their way, or have arrived
-	won  bool  // the server has answered that the claim is ours
-	busy bool  // or that a transaction in flight has the key
-	err  error // why not, for every statement behind it
-	odd  bool  // something was sent that may have done more than to read or write rows
+	sent  bool  // BEGIN and the claim are on their way, or have arrived
+	won   bool  // the server has answered that the claim is ours
+	busy  bool  // or that a transaction in flight has the key
+	err   error // why not, for every statement behind it
+	cause error // the same, in the words of the server
+	odd   bool  // something was sent that may have done more than to read or write rows
 }
 
 // errTaken is what the statements of a handler get when another has its key. It is nobody's to match: what the handler
@@ -32,6 +34,9 @@ var errTaken = errors.New("once: another call has this key, so this statement wa
 // what is behind it.
 func (o *opening) queue(b *pgx.Batch) {
 	b.Queue(o.begin)
+	if o.lock != nil {
+		b.Queue(o.lock.SQL, o.lock.Arguments...)
+	}
 	b.Queue(o.claim, o.args...)
 }
 
@@ -54,10 +59,13 @@ func (o *opening) first(ctx context.Context, sql string, args []any) (pgx.BatchR
 // read takes the replies to what queue has sent.
 func (o *opening) read(replies pgx.BatchResults) error {
 	_, err := replies.Exec()
+	if err == nil && o.lock != nil {
+		_, err = replies.Exec()
+	}
 	if err == nil {
 		_, err = replies.Exec()
 	}
-	o.won, o.err = err == nil, err
+	o.won, o.err, o.cause = err == nil, err, err
 	if pe, refused := serverError(err); refused {
 		o.busy, o.err = pe.Code == divisionByZero, errTaken
 	}
@@ -72,7 +80,7 @@ func (o *opening) open(ctx context.Context) error {
 			return err
 		}
 		if err := replies.Close(); err != nil {
-			o.won, o.err = false, err
+			o.won, o.err, o.cause = false, err, err
 		}
 	}
 	return o.err

@@ -1,8 +1,11 @@
 package pgstore
 
 import (
+	"errors"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // batchRows are the rows of the last statement of a batch. The batch ends with them.
@@ -18,6 +21,15 @@ func (r *batchRows) Next() bool {
 	}
 	r.Close()
 	return false
+}
+
+// Scan closes the rows on an error, as pgx does.
+func (r *batchRows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.Close()
+	}
+	return err
 }
 
 func (r *batchRows) Close() {
@@ -41,6 +53,11 @@ type firstRow struct{ rows pgx.Rows }
 
 func (r firstRow) Scan(dest ...any) error {
 	defer r.rows.Close()
+	for _, d := range dest {
+		if _, ok := d.(*pgtype.DriverBytes); ok {
+			return errors.New("once: a QueryRow cannot be scanned into DriverBytes, which are gone when it returns")
+		}
+	}
 	if !r.rows.Next() {
 		if err := r.rows.Err(); err != nil {
 			return err

@@ -10,6 +10,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// layout is how the tables are made, and known again.
+type layout interface {
+	Migrate(ctx context.Context, x sqlschema.Executor) error
+	Check(ctx context.Context, x sqlschema.Executor) error
+	Print(from int) string
+}
+
+func layoutOf(n sqlschema.Names, o *Options) layout {
+	if o.Partition > 0 {
+		return n.Partitioned()
+	}
+	return n.Whole()
+}
+
 func names(o *Options) (sqlschema.Names, error) {
 	n, err := sqlschema.For(sqlschema.PostgreSQL, o.Schema, o.Prefix)
 	return n, explain(err)
@@ -25,7 +39,7 @@ func Schema(o *Options, from int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return n.Print(from), nil
+	return layoutOf(n, o).Print(from), nil
 }
 
 // Migrate makes the tables, or leads them to the version that this build needs, in one transaction; where they are
@@ -35,12 +49,20 @@ func (s *Store) Migrate(ctx context.Context) error {
 	if s.invalid != nil {
 		return s.invalid
 	}
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
+	if err := s.migrate(ctx); err != nil || s.partition == nil {
 		return explain(err)
 	}
+	_, err := s.rotateIfDue(ctx)
+	return err
+}
+
+func (s *Store) migrate(ctx context.Context) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
 	defer conn.Release() // closes one that is still in the transaction
-	return explain(s.names.Migrate(ctx, executor{conn}))
+	return s.layout.Migrate(ctx, executor{conn})
 }
 
 // ready checks the tables at the first use, by way of what is at hand: it may be the only connection.
@@ -48,7 +70,7 @@ func (s *Store) ready(ctx context.Context, q querier) error {
 	if s.invalid != nil || s.checked.Load() {
 		return s.invalid
 	}
-	err := s.names.Check(ctx, executor{q})
+	err := s.layout.Check(ctx, executor{q})
 	s.checked.Store(err == nil)
 	return explain(err)
 }

@@ -9,13 +9,20 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
+	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                             string // with partitions only
+	lock, gate, gateNew                                                                                                                                   string // with partitions only
 	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
-func newStatements(n sqlschema.Names) statements {
-	fill := strings.NewReplacer("{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
-		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL)
-	text := func(sql string) string { return fill.Replace(fill.Replace(fill.Replace(sql))) }
+// fill puts names and parts of statements into a statement.
+func fill(n sqlschema.Names, marks []string) func(sql string) string {
+	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
+		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL}, marks...)...)
+	return func(sql string) string { return all.Replace(all.Replace(all.Replace(sql))) }
+}
+
+func newStatements(n sqlschema.Names, marks []string) statements {
+	text := fill(n, marks)
 	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
 		open:          text(openSQL),
@@ -47,36 +54,38 @@ const (
 	clockSQL = `clock AS (SELECT {now} AS now)`
 
 	// statusSQL is the status as it is read: what has lapsed or expired is not written anywhere.
-	statusSQL = `CASE WHEN r.status = 1 AND r.lease_until <= clock.now THEN 2
-	WHEN r.status = 4 AND r.outcome_until <= clock.now THEN 5 ELSE r.status END`
+	// Only what is done has an end of its outcome: one damaged bit does not let finished work run again.
+	statusSQL = `CASE WHEN (r.status = 4) <> (r.outcome_until IS NOT NULL) THEN -1
+	WHEN r.status = 1 AND r.lease_until <= clock.now THEN 2
+	WHEN r.status = 4 AND r.outcome_until <= clock.now THEN 5 WHEN r.status BETWEEN 0 AND 4 THEN r.status ELSE -1 END`
 
 	// bodySQL does not send an outcome that has expired.
 	bodySQL = `CASE WHEN r.outcome_until > clock.now THEN r.outcome END`
 
 	// columnsSQL is a record as readRecord takes it, from r and clock.
 	columnsSQL = `r.key, r.scope, r.operation, r.id, ({status})::int, r.attempt, r.owner,
-	CASE r.status WHEN 1 THEN r.lease_until - clock.now WHEN 2 THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
+	CASE WHEN r.lease_until > clock.now AND r.status = 1 THEN r.lease_until - clock.now
+		WHEN r.status IN (1, 2) THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
 	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated`
 
 	// freeSQL says whether the claim of claimSQL may have r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
-		r.status = 0 AND r.owner <> $5::uuid OR r.key_until <= (SELECT now FROM clock) OR
-		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock))
-			AND r.attempt = $6::bigint AND r.owner <> $5::uuid)) IS TRUE`
+		r.key_until <= (SELECT now FROM clock) OR r.outcome_until IS NULL AND r.owner <> $5::uuid AND (r.status = 0 OR
+		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock)) AND r.attempt = $6::bigint))) IS TRUE`
 
 	// openSQL is the claim of a key that was never seen, as it is when the transaction has committed. Any other key makes
 	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
 	// is a row. Then the server skips what was sent behind it.
-	openSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
+	openSQL = `INSERT INTO {table} ({part}key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
 	outcome_until, key_until, due, reason, created, updated)
-VALUES ($1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint)::int, 1, $5::uuid, $6::bytea,
+VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint{oid})::int{unseen}, 1, $5::uuid, $6::bytea,
 	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
 	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, $16::text, {begun}, {begun})`
 
 	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
-	// like that one, on dividing by zero where a transaction in flight has the lock, on a square root where there is a row.
+	// like that one, on a square root where there is a row, on dividing by zero where a transaction in flight has the lock.
 	// A row that another has committed between its snapshot and its lock makes openSQL fail.
-	lookSQL = `SELECT 1 / pg_try_advisory_xact_lock($2::bigint)::int, (SELECT sqrt(-1 - status) FROM {table} WHERE key = $1::uuid)`
+	lookSQL = `SELECT (SELECT sqrt(-1 - abs(status)) FROM {table} WHERE key = $1::uuid), 1 / pg_try_advisory_xact_lock($2::bigint{oid})::int`
 
 	// mustAmendSQL puts another outcome and the times of now into the row that openSQL has written in the same transaction,
 	// and fails, on dividing by zero, if it is not there.

@@ -3,22 +3,32 @@
 // # Promise
 //
 // It keeps every rule of [once.TxStore] and [once.Lister], as long as it talks to one writable primary that loses no
-// commit: never give it a replica, or synchronous_commit=off. A claim is one round trip; so is a replay, which
-// writes nothing. A transaction in flight on a key is seen, by a lock that ends with it, and not waited for: the
-// claim returns Running with LeaseLeft 0. Extend and Settle wait for one that has taken their record over, up to ctx.
+// commit: never give it a replica, or synchronous_commit=off. The claim of a new key is one round trip, and none in
+// [once.DoTx], where it travels with the first statement of the work, and the record with COMMIT. A replay that is
+// flagged as a redelivery is one, and writes nothing. A transaction in flight on a key is seen, by a lock that ends with
+// it, and not waited for: the claim returns Running with LeaseLeft 0. Extend and Settle wait for one that has taken
+// their record over, up to ctx.
 //
 // # Limits
 //
-// PostgreSQL 12 or newer, in UTF8; 15 was tried. Under REPEATABLE READ and SERIALIZABLE a lost race is
+// PostgreSQL 13 or newer, in UTF8; 15 was tried. A duplicate of DoTx that is not flagged as a redelivery, and was not
+// to be expected, leaves an ERROR in the server's log, and costs more than the work of one statement that it prevents. Each
+// claim of a transaction holds an advisory lock until it ends: for thousands of claims at a time, raise
+// max_locks_per_transaction. Under REPEATABLE READ and SERIALIZABLE a lost race is
 // [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie close
 // together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A store that
 // names the same tables in another way (Schema set, or left to the search_path) does not see the lock, and waits.
 //
 // # The transaction of a handler
 //
-// Commit and Rollback are refused, Begin is a savepoint. Conn is the connection itself: what is sent there is part of
-// the transaction as well, and nothing guards it. BEGIN, COMMIT and ROLLBACK sent as SQL are not supported.
-// A handler that passes over the error of a statement commits nothing, and gets an error that says so.
+// Commit and Rollback are refused, also as SQL, and Begin is a savepoint. Conn is the connection itself: what is sent
+// there is part of the transaction as well, and nothing guards it. A store without Options.Schema refuses to have its
+// search_path changed. A handler that passes over the error of a statement commits nothing, and gets an error that says so.
+//
+// In [once.DoTx], the handler of a duplicate may be entered. Its first statement fails then with an error that is nobody's
+// to match, no other is run, and what it returns is ignored; a panic is not. BEGIN and the claim go together with the first
+// statement if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or VALUES sent by Exec, Query or QueryRow, and alone
+// before anything else. A tracer of pgx sees a batch of them.
 //
 // # PgBouncer
 //
@@ -36,6 +46,7 @@ package pgstore
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
@@ -49,6 +60,15 @@ type Options struct {
 	Schema    string         // of the tables; default: the first of the connection's search_path
 	Prefix    string         // of the names of tables and indexes; letters, digits and underscores; default "once_"
 	Isolation pgx.TxIsoLevel // of the transactions of DoTx; default: the connection's default_transaction_isolation
+
+	// Partition, if it is not 0, is how long a partition of the table takes new keys: then Forget drops partitions instead
+	// of deleting records. It is chosen when the tables are made, by Migrate or Schema; its length may be changed at any
+	// time. See docs/partitions.md for when it is worth its price.
+	Partition time.Duration
+
+	// PartitionWait is how long Forget may hold up all claims when it adds or drops a partition, which waits for the end of
+	// transactions in flight. Default 50 ms; with less time than they usually take, it never succeeds.
+	PartitionWait time.Duration
 }
 
 // Store is a store in a PostgreSQL database.
@@ -56,9 +76,15 @@ type Store struct {
 	pool    *pgxpool.Pool
 	options *once.Options
 	names   sqlschema.Names
+	layout  layout
 	sql     statements
 	begin   string
 	claimer *claimer
+	luck    luck
+	named   bool // the tables have a schema
+
+	partition *partitioned // nil: one table
+
 	invalid error
 	checked atomic.Bool // the tables were found to be right
 }
@@ -74,7 +100,7 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 	if o == nil {
 		o = new(Options)
 	}
-	s := &Store{pool: pool, options: o.Ready()}
+	s := &Store{pool: pool, named: o.Schema != "", options: o.Ready()}
 	s.names, s.invalid = names(o)
 	switch o.Isolation {
 	case "":
@@ -89,7 +115,13 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 		s.invalid = fmt.Errorf("%w: the pool is nil", once.ErrInvalid)
 	}
 	if s.invalid == nil {
-		s.sql = newStatements(s.names)
+		s.partition, s.invalid = newPartitioned(s.names, o)
+	}
+	if s.invalid == nil {
+		s.layout, s.sql = layoutOf(s.names, o), newStatements(s.names, wholeMarks())
+		if s.partition != nil {
+			s.sql = s.partition.statements()
+		}
 		s.claimer = &claimer{store: s, width: int(pool.Config().MaxConns)}
 	}
 	return s

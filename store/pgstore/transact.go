@@ -41,6 +41,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err != nil {
 		return nil, explain(err)
 	}
+	tx.named = s.named
 	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
 	defer tx.end()
 
@@ -70,7 +71,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 
 // begun begins a transaction and claims. It returns how its settlements are queued, too.
 func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) ([]once.Record, func(*pgx.Batch, []once.Settlement) error, error) {
-	if canReserve(rs) {
+	if s.partition == nil && canReserve(rs) {
 		v, err := s.reserve(ctx, conn, rs)
 		if err != nil {
 			return nil, nil, err

@@ -16,6 +16,8 @@ type handle struct {
 	closed  pgx.Tx
 	nested  []*savepoint
 	opening *opening // nil: the transaction was begun without it
+	own     once.Key // of an early claim, whose row is not what it seems
+	named   bool     // the tables of the store have a schema
 }
 
 // savepoint is a transaction nested in a handle.
@@ -56,7 +58,7 @@ func newSession(ctx context.Context, conn *pgx.Conn) (made session, err error) {
 
 // end makes whoever has kept the handle get pgx.ErrTxClosed, instead of the connection of somebody else.
 func (h *handle) end() {
-	h.Tx = h.closed
+	h.Tx, h.opening = h.closed, nil
 	for _, sp := range h.nested {
 		sp.Tx = h.closed
 	}
@@ -94,11 +96,32 @@ func notYours(verb string) error {
 		once.ErrInTx, verb)
 }
 
-// first reports whether BEGIN and the claim travel with this statement. One that ends the transaction is refused.
-func (h *handle) first(ctx context.Context, sql string, args []any) (first bool, err error) {
+// refuse says why a text is not for the work in a transaction.
+func (h *handle) refuse(sql string) error {
 	switch {
 	case kindOf(sql) == control:
-		return false, notYours(sql)
+		return notYours(sql)
+	case !h.named && searchPath.MatchString(sql):
+		return fmt.Errorf("%w: this changes where the tables of the store are looked for: set Options.Schema", once.ErrInvalid)
+	}
+	return nil
+}
+
+func (h *handle) refuseAny(b *pgx.Batch) error {
+	for _, q := range b.QueuedQueries {
+		if err := h.refuse(q.SQL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// first reports whether BEGIN and the claim travel with this statement. One that ends the transaction is refused.
+func (h *handle) first(ctx context.Context, sql string, args []any) (first bool, err error) {
+	if err := h.refuse(sql); err != nil {
+		return false, err
+	}
+	switch {
 	case h.opening == nil:
 		return false, nil
 	case !h.opening.sent && travels(sql, args):
@@ -150,6 +173,9 @@ func (h *handle) openOddly(ctx context.Context) error {
 
 // SendBatch sends statements in one round trip.
 func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := h.refuseAny(b); err != nil {
+		return failedBatch{err: err}
+	}
 	if err := h.openOddly(ctx); err != nil {
 		return failedBatch{err: err}
 	}
@@ -166,6 +192,9 @@ func (h *handle) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 
 // Prepare makes a prepared statement.
 func (h *handle) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := h.refuse(sql); err != nil {
+		return nil, err
+	}
 	if err := h.openOddly(ctx); err != nil {
 		return nil, err
 	}
@@ -188,4 +217,47 @@ func (h *handle) expose() {
 	if h.opening != nil {
 		h.opening.exposed()
 	}
+}
+
+// Exec sends a statement of a nested transaction.
+func (sp *savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := sp.of.refuse(sql); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return sp.Tx.Exec(ctx, sql, args...)
+}
+
+// Query sends a query of a nested transaction.
+func (sp *savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := sp.of.refuse(sql); err != nil {
+		return failed{err: err}, err
+	}
+	return sp.Tx.Query(ctx, sql, args...)
+}
+
+// QueryRow sends a query for one row of a nested transaction.
+func (sp *savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := sp.of.refuse(sql); err != nil {
+		return failed{err: err}
+	}
+	return sp.Tx.QueryRow(ctx, sql, args...)
+}
+
+// SendBatch sends statements of a nested transaction in one round trip.
+func (sp *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := sp.of.refuseAny(b); err != nil {
+		return failedBatch{err: err}
+	}
+	return sp.Tx.SendBatch(ctx, b)
+}
+
+// handleOf is the handle that a transaction is, or is nested in; nil if it is a caller's own.
+func handleOf(tx pgx.Tx) *handle {
+	switch t := tx.(type) {
+	case *handle:
+		return t
+	case *savepoint:
+		return t.of
+	}
+	return nil
 }

@@ -23,6 +23,8 @@ type bench struct {
 	patience time.Duration
 	run      string // makes keys unique
 
+	forgetsTogether bool
+
 	mu    sync.Mutex
 	first error
 }

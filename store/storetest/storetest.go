@@ -55,6 +55,10 @@ type TxHarness[Tx any] struct {
 	// SeesInFlight declares that a claim which meets a transaction in flight returns Running with LeaseLeft 0.
 	// Undeclared, it may wait for that transaction as well, or fail because of it.
 	SeesInFlight bool
+
+	// ForgetsTogether declares that Forget drops records by the partition: those that are past their time go when all that
+	// came with them can, an outcome no sooner than its key. So a Forget may find nothing to do although some are due.
+	ForgetsTogether bool
 }
 
 // Case checks one rule of the contract.
@@ -112,7 +116,7 @@ func Cases(tb testing.TB, h Harness) []Case {
 func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
-	f := fixture{patience: plain.patience()}
+	f := fixture{patience: plain.patience(), forgetsTogether: h.ForgetsTogether}
 	var txStores []once.TxStore[Tx]
 	for range processes {
 		s := h.Open(tb)
@@ -142,7 +146,7 @@ func storeCases(f fixture, noList bool) []Case {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
 				return inCase(ctx, f.patience, func(b *bench) {
-					b.stores, b.store = f.stores, f.stores[0]
+					b.stores, b.store, b.forgetsTogether = f.stores, f.stores[0], f.forgetsTogether
 					r.check(b)
 				})
 			}})
@@ -155,6 +159,8 @@ func storeCases(f fixture, noList bool) []Case {
 type fixture struct {
 	stores   []once.Store
 	patience time.Duration
+
+	forgetsTogether bool
 }
 
 type rule struct {
