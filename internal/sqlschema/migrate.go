@@ -167,6 +167,9 @@ func (n Names) refuseFuture(at state) error {
 	if at.compatible <= n.Latest() {
 		return nil
 	}
+	if n.dialect == PostgreSQL && at.version >= partitionedFrom {
+		return Refusal("these tables have partitions: use them with pgstore and Options.Partition, or choose another Prefix")
+	}
 	return Refusal(fmt.Sprintf("schema version %d is from the future: it works with programs that know version %d, "+
 		"this one knows %d: upgrade this program", at.version, at.compatible, n.Latest()))
 }

@@ -304,7 +304,7 @@ func TestLayoutsAreToldApart(t *testing.T) {
 		_, err := s.Claim(t.Context(), newRequest())
 		wantError(t, err, once.ErrInvalid)
 		wantError(t, s.(interface{ Migrate(context.Context) error }).Migrate(t.Context()), once.ErrInvalid)
-		wantText(t, err, map[bool]string{true: "future", false: "partitions"}[name == "sqlstore"])
+		wantText(t, err, map[bool]string{true: "have partitions", false: "partitions"}[name == "sqlstore"])
 	}
 	_, err := pgstore.New(f.pool, &pgstore.Options{Schema: f.schema}).Claim(t.Context(), newRequest())
 	wantText(t, err, "has partitions")

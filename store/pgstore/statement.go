@@ -185,6 +185,11 @@ func (s *scanner) skipTo(i, n int) {
 // searchPath is how a statement changes the schema that tables without one are in.
 var searchPath = regexp.MustCompile(`(?is)\bset\b.*\bsearch_path\b|\bset_config\s*\(\s*'search_path'`)
 
+// movesTables reports whether a statement does that. Most do not have the words, which is quickly found out.
+func movesTables(sql string) bool {
+	return strings.Contains(strings.ToLower(sql), "search_path") && searchPath.MatchString(sql)
+}
+
 // travels reports whether a statement means the same in a batch as by itself.
 func travels(sql string, args []any) bool {
 	if kindOf(sql) != plain {

@@ -101,7 +101,7 @@ func (h *handle) refuse(sql string) error {
 	switch {
 	case kindOf(sql) == control:
 		return notYours(sql)
-	case !h.named && searchPath.MatchString(sql):
+	case !h.named && movesTables(sql):
 		return fmt.Errorf("%w: this changes where the tables of the store are looked for: set Options.Schema", once.ErrInvalid)
 	}
 	return nil
