@@ -1,7 +1,7 @@
 # Everything is a plain go command; the targets only spare you the typing.
 GO      ?= go
 SOAK    ?= 1m
-MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null)
+MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
@@ -20,5 +20,8 @@ lint:
 bench:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench
 
+# Proofs, each for as long as SOAK says, and then the seeded bugs.
 soak:
-	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test -race -v -count=1 -timeout 0 ./integration/crash
+	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test -race -v -count=1 -timeout 0 -p 1 \
+		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/...
+	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/seedbugs

@@ -1,188 +1,85 @@
-// Package crash kills processes that work through once, and counts what they have done.
-//
-// A child process works on a small set of keys, over and over, together with other children. Its parent kills it with
-// SIGKILL at a moment that chance decides, and starts another, until it has done so often enough. Then every key is
-// worked once more without a kill, and every effect must be there exactly once. SIGKILL shows what the death of a process
-// does; it shows nothing of the loss of power.
+//go:build linux
+
 package crash
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"time"
-
-	_ "github.com/go-sql-driver/mysql" // the drivers of the engines
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/store/pgstore"
-	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// world is one engine with the effects that are counted on it. Table inside is written in the transaction of DoTx.
-// Table outside stands for another system: it is written by statements of its own, it refuses no duplicate, and
-// it can be asked.
+// world is an engine with a store on it, and a table for effects inside the database.
 type world interface {
-	setUp(ctx context.Context) error
-	work(ctx context.Context, id string) error
-	count(ctx context.Context, table, id string) (int, error)
+	once.Store
+
+	// setUp makes the tables: of the store, and the one of the effects.
+	setUp(context.Context) error
+	migrate(context.Context) error
+	// rows are the marks of the effects of an id.
+	rows(ctx context.Context, id string) ([]string, error)
+	// doTx and doTxPlain are once.DoTx, with an answer and without one.
+	doTx(context.Context, once.Work[string], insideWork[string]) (string, error)
+	doTxPlain(context.Context, once.Work[struct{}], insideWork[struct{}]) error
+	// inTx is once.InTx in a transaction that it begins, and commits if the work succeeds.
+	inTx(context.Context, once.Work[string], insideWork[string]) (string, error)
+	leaseExtended() <-chan struct{}
+	betweenBeats(func())
 	close()
 }
 
-const lease = 400 * time.Millisecond
+// insideWork is work in a transaction, in which put has an effect.
+type insideWork[T any] func(ctx context.Context, put func(id, mark string) error) (T, error)
 
-var (
-	inside  = &once.Operation[string]{Name: "inside"}
-	tables  = []string{"inside", "outside"}
-	engines = map[string]func(dsn string) (world, error){
-		"sqlite":           func(dsn string) (world, error) { return openSQL("sqlite", dsn, sqlstore.SQLite) },
-		"postgres":         func(dsn string) (world, error) { return openSQL("pgx", dsn, sqlstore.PostgreSQL) },
-		"mariadb":          func(dsn string) (world, error) { return openSQL("mysql", dsn, sqlstore.MySQL) },
-		"postgres-pgstore": openPG,
-	}
+const (
+	createEffects = "CREATE TABLE effect (id VARCHAR(100) NOT NULL, mark VARCHAR(100) NOT NULL)"
+	indexEffects  = "CREATE INDEX effect_id ON effect (id)"
 )
 
-// effects are the statements of an engine, by name of the table.
-type effects struct {
-	insert, count string
+// on is a world whose transactions are Tx. What the engines do in their own ways are its functions.
+type on[Tx any] struct {
+	*trappedStore[Tx]
+	exec    func(ctx context.Context, statement string) error
+	tables  func(context.Context) error
+	list    func(ctx context.Context, id string) ([]string, error)
+	insert  func(ctx context.Context, tx Tx, id, mark string) error
+	inOwnTx func(ctx context.Context, work func(Tx) error) error
+	end     func()
 }
 
-func sqlEffects(dialect sqlstore.Dialect) effects {
-	if dialect == sqlstore.PostgreSQL {
-		return effects{"INSERT INTO effect_%s (id) VALUES ($1)", "SELECT count(*) FROM effect_%s WHERE id = $1"}
+func (w *on[Tx]) close() { w.end() }
+
+func (w *on[Tx]) leaseExtended() <-chan struct{} { return w.extended }
+
+func (w *on[Tx]) migrate(ctx context.Context) error { return w.tables(ctx) }
+
+func (w *on[Tx]) setUp(ctx context.Context) error {
+	for _, statement := range []string{createEffects, indexEffects} {
+		if err := w.exec(ctx, statement); err != nil {
+			return err
+		}
 	}
-	return effects{"INSERT INTO effect_%s (id) VALUES (?)", "SELECT count(*) FROM effect_%s WHERE id = ?"}
+	return w.migrate(ctx)
 }
 
-const createEffects = "CREATE TABLE effect_%s (id VARCHAR(100) NOT NULL)"
+func (w *on[Tx]) rows(ctx context.Context, id string) ([]string, error) { return w.list(ctx, id) }
 
-// both does the work of an id: first outside of the database, then in it.
-func both[Tx any](ctx context.Context, s once.TxStore[Tx], id string, insertOutside func(context.Context) error,
-	countOutside func(context.Context) (int, error), insertInside func(context.Context, Tx) error) error {
-	outside := &once.Operation[string]{
-		Name:   "outside",
-		Policy: once.Policy{Lease: lease},
-		Lookup: func(ctx context.Context, key once.Key) (string, bool, error) {
-			n, err := countOutside(ctx)
-			return id, n > 0, err
-		},
-		SettleTime: lease / 2, // a statement that was sent right before the kill may still arrive
-	}
-	_, err := once.Do(ctx, s, outside.For(id), func(ctx context.Context, key once.Key) (string, error) {
-		return id, insertOutside(ctx)
-	})
-	if err != nil {
-		return err
-	}
-	_, err = once.DoTx(ctx, s, inside.For(id), func(ctx context.Context, tx Tx) (string, error) {
-		return id, insertInside(ctx, tx)
-	})
+func (w *on[Tx]) doTx(ctx context.Context, unit once.Work[string], work insideWork[string]) (string, error) {
+	return once.DoTx(ctx, w.trappedStore, unit, func(ctx context.Context, tx Tx) (string, error) { return work(ctx, w.putter(ctx, tx)) })
+}
+
+func (w *on[Tx]) doTxPlain(ctx context.Context, unit once.Work[struct{}], work insideWork[struct{}]) error {
+	_, err := once.DoTx(ctx, w.trappedStore, unit, func(ctx context.Context, tx Tx) (struct{}, error) { return work(ctx, w.putter(ctx, tx)) })
 	return err
 }
 
-type sqlWorld struct {
-	db    *sql.DB
-	store *sqlstore.Store
-	effects
+func (w *on[Tx]) inTx(ctx context.Context, unit once.Work[string], work insideWork[string]) (answer string, err error) {
+	err = w.inOwnTx(ctx, func(tx Tx) error {
+		answer, err = once.InTx(ctx, w.trappedStore, tx, unit, func(ctx context.Context) (string, error) { return work(ctx, w.putter(ctx, tx)) })
+		return err
+	})
+	return answer, err
 }
 
-func openSQL(driver, dsn string, dialect sqlstore.Dialect) (world, error) {
-	db, err := sql.Open(driver, dsn)
-	if err != nil {
-		return nil, err
-	}
-	return &sqlWorld{db, sqlstore.New(db, dialect, nil), sqlEffects(dialect)}, nil
-}
-
-func (w *sqlWorld) close() { _ = w.db.Close() }
-
-func (w *sqlWorld) setUp(ctx context.Context) error {
-	for _, table := range tables {
-		if _, err := w.db.ExecContext(ctx, fmt.Sprintf(createEffects, table)); err != nil {
-			return err
-		}
-	}
-	return w.store.Migrate(ctx)
-}
-
-func (w *sqlWorld) count(ctx context.Context, table, id string) (n int, err error) {
-	err = w.db.QueryRowContext(ctx, fmt.Sprintf(w.effects.count, table), id).Scan(&n)
-	return n, err
-}
-
-func (w *sqlWorld) work(ctx context.Context, id string) error {
-	return both(ctx, w.store, id,
-		func(ctx context.Context) error {
-			_, err := w.db.ExecContext(ctx, fmt.Sprintf(w.insert, "outside"), id)
-			return err
-		},
-		func(ctx context.Context) (int, error) { return w.count(ctx, "outside", id) },
-		func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, fmt.Sprintf(w.insert, "inside"), id)
-			return err
-		})
-}
-
-type pgWorld struct {
-	pool  *pgxpool.Pool
-	store *pgstore.Store
-	effects
-}
-
-func openPG(dsn string) (world, error) {
-	pool, err := pgxpool.New(context.Background(), dsn)
-	if err != nil {
-		return nil, err
-	}
-	return &pgWorld{pool, pgstore.New(pool, nil), sqlEffects(sqlstore.PostgreSQL)}, nil
-}
-
-func (w *pgWorld) close() { w.pool.Close() }
-
-func (w *pgWorld) setUp(ctx context.Context) error {
-	for _, table := range tables {
-		if _, err := w.pool.Exec(ctx, fmt.Sprintf(createEffects, table)); err != nil {
-			return err
-		}
-	}
-	return w.store.Migrate(ctx)
-}
-
-func (w *pgWorld) count(ctx context.Context, table, id string) (n int, err error) {
-	err = w.pool.QueryRow(ctx, fmt.Sprintf(w.effects.count, table), id).Scan(&n)
-	return n, err
-}
-
-func (w *pgWorld) work(ctx context.Context, id string) error {
-	return both(ctx, w.store, id,
-		func(ctx context.Context) error {
-			_, err := w.pool.Exec(ctx, fmt.Sprintf(w.insert, "outside"), id)
-			return err
-		},
-		func(ctx context.Context) (int, error) { return w.count(ctx, "outside", id) },
-		func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, fmt.Sprintf(w.insert, "inside"), id)
-			return err
-		})
-}
-
-// finish works an id until it is done: an outcome that is unknown yet is asked about again.
-func finish(ctx context.Context, w world, id string) error {
-	for {
-		err := w.work(ctx, id)
-		after, again := once.MayRetry(err)
-		if err == nil || !again {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		case <-time.After(min(after+time.Millisecond, lease)):
-		}
-	}
+func (w *on[Tx]) putter(ctx context.Context, tx Tx) func(id, mark string) error {
+	return func(id, mark string) error { return w.insert(ctx, tx, id, mark) }
 }

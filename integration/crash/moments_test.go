@@ -1,0 +1,159 @@
+//go:build linux
+
+package crash
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	rivals     = 2  // workers that race through the same ids
+	sharedIDs  = 12 // at the same time; when all are done, the next ones are taken
+	killsEach  = 3  // of a rival, in one round
+	killRounds = 4
+	latestKill = 40 * time.Millisecond // after a worker's first answer
+)
+
+// answers are what was acknowledged, by id. A first answer is the only one.
+type answers struct {
+	mu    sync.Mutex
+	first map[string]string
+	wrong []string
+}
+
+func (a *answers) note(id, answer string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if first, known := a.first[id]; known && first != answer {
+		a.wrong = append(a.wrong, fmt.Sprintf("%s was answered with %q, and then with %q", id, first, answer))
+		return
+	}
+	a.first[id] = answer
+}
+
+// anyMoment lets workers race each other through the same ids, and kills them at moments that chance decides.
+func (a *arena) anyMoment(t *testing.T, ctx context.Context) {
+	chance := a.chance("moments")
+	l := a.lanes[0]
+	for range killRounds {
+		ids := make([]string, sharedIDs)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("s%d", a.ids.Add(1))
+		}
+		noted := &answers{first: map[string]string{}}
+		var wg sync.WaitGroup
+		for range rivals {
+			order := chance.Perm(len(ids))
+			delays := make([]time.Duration, killsEach)
+			for i := range delays {
+				delays[i] = time.Duration(chance.Int64N(int64(latestKill)))
+			}
+			wg.Go(func() {
+				for _, delay := range delays {
+					a.killLater(t, ctx, l, ids, order, delay, noted)
+				}
+			})
+		}
+		wg.Wait()
+		for _, id := range ids {
+			a.settleUp(t, ctx, l, id, noted)
+		}
+		for _, wrong := range noted.wrong {
+			a.losses.Add(1)
+			t.Error(wrong)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// settleUp finishes an id, and checks that the answer is the one that was acknowledged.
+func (a *arena) settleUp(t *testing.T, ctx context.Context, l *lane, id string, noted *answers) {
+	s, err := a.shared(l, id)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	answer, err := s.finish(ctx, bothPath)
+	if err == nil {
+		noted.note(id, answer)
+	}
+	err = bothPath.check(ctx, s, answer, err)
+	a.judge(err)
+	if err != nil {
+		t.Errorf("%s/%s: %v", a.engine, id, err)
+	}
+}
+
+// shared is the scene of an id that several workers have at once. One of them may be so slow that its effect comes after
+// its lease, but not by more than another lease.
+func (a *arena) shared(l *lane, id string) (*scene, error) {
+	w, err := l.world("")
+	return &scene{world: w, outside: outside{l.outside}, id: id, lease: 2 * lease, settle: lease}, err
+}
+
+// killLater starts a worker, lets it finish one id so that it is known to work, and kills it a moment later.
+func (a *arena) killLater(t *testing.T, ctx context.Context, l *lane, ids []string, order []int, delay time.Duration, noted *answers) {
+	cmd := a.command(t, ctx, task{place: l.place, Outside: l.outside, Role: serves, Lease: 2 * lease, Settle: lease})
+	var complained strings.Builder
+	cmd.Stderr = &complained
+	in, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+		return
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer in.Close()
+		lines := bufio.NewScanner(out)
+		for n, i := range order {
+			if _, err := fmt.Fprintln(in, ids[i]); err != nil {
+				return // it was killed
+			}
+			if !lines.Scan() {
+				return
+			}
+			id, answer, _ := strings.Cut(lines.Text(), " ")
+			noted.note(id, answer)
+			if n == 0 {
+				timer.Reset(delay)
+			}
+		}
+	}()
+	select {
+	case <-timer.C:
+		_ = cmd.Process.Kill()
+	case <-done:
+	}
+	<-done
+	_ = cmd.Wait()
+	switch state := cmd.ProcessState.Sys().(syscall.WaitStatus); {
+	case state.Signaled() && state.Signal() == syscall.SIGKILL:
+		a.cycles.Add(1)
+	case state.ExitStatus() != 0:
+		t.Errorf("%s: a worker ended with %v: %s", a.engine, state, complained.String())
+	}
+}
+
+// command is a worker that has not been started.
+func (a *arena) command(t *testing.T, ctx context.Context, k task) *exec.Cmd {
+	spec, err := json.Marshal(k)
+	if err != nil {
+		t.Error(err)
+	}
+	return exec.CommandContext(ctx, a.worker, string(spec))
+}

@@ -1,0 +1,62 @@
+//go:build linux
+
+package crash
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/effectively-once/once"
+)
+
+// outside is another system, as plain as can be: a directory. It does what it is asked to, as often as it is asked, and
+// can be asked what it has done. What it has done outlives the process that asked for it.
+type outside struct{ dir string }
+
+// add has one more effect of an id, with a mark to know it by.
+func (o outside) add(id, mark string) error {
+	f, err := os.OpenFile(o.file(id), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(mark + "\n")
+	return errors.Join(err, f.Close())
+}
+
+// effects are the marks of an id, in their order.
+func (o outside) effects(id string) ([]string, error) {
+	text, err := os.ReadFile(o.file(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(text)), err
+}
+
+// addOnce takes the key of a unit of work: what was added with it first is what it answers from then on.
+func (o outside) addOnce(key once.Key, mark string) (first string, err error) {
+	name := filepath.Join(o.dir, "key-"+key.String())
+	draft := name + "-" + mark
+	if err := os.WriteFile(draft, []byte(mark), 0o600); err != nil {
+		return "", err
+	}
+	defer os.Remove(draft)
+	if err := os.Link(draft, name); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	text, err := os.ReadFile(name)
+	return string(text), err
+}
+
+// addedOnce is what was added with a key; empty: nothing.
+func (o outside) addedOnce(key once.Key) (string, error) {
+	text, err := os.ReadFile(filepath.Join(o.dir, "key-"+key.String()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(text), err
+}
+
+func (o outside) file(id string) string { return filepath.Join(o.dir, id) }

@@ -1,0 +1,228 @@
+//go:build linux
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/effectively-once/once"
+)
+
+// paths are the ways through the library. Each has points of its own on each engine.
+func paths() []path {
+	all := [][]path{doPaths(), txPaths(), unknownPaths(), keepingPaths()}
+	var flat []path
+	for _, some := range all {
+		flat = append(flat, some...)
+	}
+	return flat
+}
+
+func pathNamed(name string) (path, error) {
+	for _, p := range paths() {
+		if p.name == name {
+			return p, nil
+		}
+	}
+	return path{}, fmt.Errorf("no such path: %q", name)
+}
+
+// doPaths are Do, with each promise that it makes.
+func doPaths() []path {
+	ask := func(ctx context.Context, s *scene) (string, error) {
+		return once.Do(ctx, s.world, s.asking().For(s.id), s.send)
+	}
+	return []path{
+		{name: "do", run: ask, check: onceOutside},
+		{name: "do-cold", cold: true, run: ask, check: onceOutside},
+		{name: "do-extend", run: doExtending, check: onceOutside},
+		{name: "do-key", run: doWithKey, check: checkKey},
+		{name: "do-park", run: doParking, check: checkParked},
+		{name: "do-park-fail", run: doParkingFails, check: checkParked},
+		{name: "do-resend", run: doResending, check: checkResent},
+		{name: "do-not-done", run: doNotDone, check: onceOutside},
+	}
+}
+
+// doExtending works until its lease has been extended.
+func doExtending(ctx context.Context, s *scene) (string, error) {
+	select {
+	case <-s.leaseExtended(): // by an earlier one
+	default:
+	}
+	return once.Do(ctx, s.world, s.asking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
+		select {
+		case <-s.leaseExtended():
+		case <-ctx.Done():
+			return "", once.NotDone(ctx.Err())
+		}
+		return s.send(ctx, key)
+	})
+}
+
+func doWithKey(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.resending().For(s.id), s.sendKey)
+}
+
+// checkKey counts what the other system was asked for, and what it did.
+func checkKey(ctx context.Context, s *scene, answer string, err error) error {
+	key := s.resending().For(s.id).Key()
+	first, found := s.outside.addedOnce(key)
+	if first != answer || answer == "" {
+		err = errors.Join(err, miscount{"outside by key", []string{first}, answer, 1})
+	}
+	return errors.Join(err, found, attempted(ctx, s, key))
+}
+
+func doResending(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.resending().For(s.id), s.send)
+}
+
+func checkResent(ctx context.Context, s *scene, _ string, err error) error {
+	return errors.Join(err, attempted(ctx, s, s.resending().For(s.id).Key()))
+}
+
+// attempted checks that there was at least one effect, and no more than there were attempts.
+func attempted(ctx context.Context, s *scene, key once.Key) error {
+	rec, err := s.Get(ctx, key)
+	marks, asked := s.outside.effects(s.id)
+	return errors.Join(err, asked, between(marks, 1, int(rec.Attempt)))
+}
+
+func doParking(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.parking().For(s.id), s.send)
+}
+
+// doParkingFails fails after its effect, which parks the key at once.
+func doParkingFails(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.parking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
+		answer, err := s.send(ctx, key)
+		return answer, errors.Join(err, errors.New("the answer was lost"))
+	})
+}
+
+// checkParked wants the effect at most once, and a record that says that nobody knows, unless there is an answer.
+func checkParked(ctx context.Context, s *scene, answer string, err error) error {
+	if err == nil {
+		return onceOutside(ctx, s, answer, nil)
+	}
+	if !errors.Is(err, once.ErrParked) {
+		return err
+	}
+	rec, err := s.Get(ctx, s.parking().For(s.id).Key())
+	if rec.Status != once.Parked {
+		err = errors.Join(err, fmt.Errorf("the record is %v, not parked", rec.Status))
+	}
+	marks, asked := s.outside.effects(s.id)
+	return errors.Join(err, asked, between(marks, 0, 1))
+}
+
+// doNotDone does nothing at first, and says so.
+func doNotDone(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.asking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
+		if !s.failed {
+			s.failed = true
+			return "", once.NotDone(errors.New("the line was busy"))
+		}
+		return s.send(ctx, key)
+	})
+}
+
+// txPaths are DoTx and InTx.
+func txPaths() []path {
+	tx := func(ctx context.Context, s *scene) (string, error) {
+		return s.doTx(ctx, s.operation("inside").For(s.id), s.put(1))
+	}
+	return []path{
+		{name: "dotx", run: tx, check: rowsInside(1)},
+		{name: "dotx-cold", cold: true, run: tx, check: rowsInside(1)},
+		{name: "dotx-two", run: func(ctx context.Context, s *scene) (string, error) {
+			return s.doTx(ctx, s.operation("inside").For(s.id), s.put(2))
+		}, check: rowsInside(2)},
+		{name: "dotx-plain", run: doTxPlain, check: checkPlain},
+		{name: "dotx-fail", run: doTxFails, check: rowsInside(1)},
+		{name: "dotx-reject", run: doTxRejects, check: checkRejected},
+		{name: "intx", run: inTx, check: rowsInside(1)},
+		{name: "intx-fail", run: inTxFails, check: rowsInside(1)},
+	}
+}
+
+func doTxPlain(ctx context.Context, s *scene) (string, error) {
+	op := &once.Operation[struct{}]{Name: "plain"}
+	return "", s.doTxPlain(ctx, op.For(s.id), func(ctx context.Context, put func(id, mark string) error) (struct{}, error) {
+		_, err := s.put(1)(ctx, put)
+		return struct{}{}, err
+	})
+}
+
+func checkPlain(ctx context.Context, s *scene, _ string, err error) error {
+	marks, asked := s.rows(ctx, s.id)
+	if len(marks) != 1 {
+		err = errors.Join(err, miscount{"inside", marks, "any", 1})
+	}
+	return errors.Join(err, asked)
+}
+
+// fails is work that fails after its rows were written, once in this process.
+func (s *scene) fails(work insideWork[string]) insideWork[string] {
+	return func(ctx context.Context, put func(id, mark string) error) (string, error) {
+		answer, err := work(ctx, put)
+		if err == nil && !s.failed {
+			s.failed = true
+			return "", once.RetryAfter(0, errors.New("not this time"))
+		}
+		return answer, err
+	}
+}
+
+func doTxFails(ctx context.Context, s *scene) (string, error) {
+	return s.doTx(ctx, s.operation("inside").For(s.id), s.fails(s.put(1)))
+}
+
+// doTxRejects writes rows that are rolled back, and an answer that stays.
+func doTxRejects(ctx context.Context, s *scene) (string, error) {
+	return s.doTx(ctx, s.operation("inside").For(s.id), func(ctx context.Context, put func(id, mark string) error) (string, error) {
+		answer, err := s.put(1)(ctx, put)
+		if err == nil {
+			err = once.ErrRejected
+		}
+		return answer, err
+	})
+}
+
+// checkRejected asks once more: the answer is the same, and there are no rows.
+func checkRejected(ctx context.Context, s *scene, answer string, err error) error {
+	again, repeated := doTxRejects(ctx, s)
+	if !errors.Is(err, once.ErrRejected) || !errors.Is(repeated, once.ErrRejected) || answer == "" || again != answer {
+		return fmt.Errorf("rejected with %q (%v), and then with %q (%v)", answer, err, again, repeated)
+	}
+	return rowsInside(0)(ctx, s, answer, nil)
+}
+
+func inTx(ctx context.Context, s *scene) (string, error) {
+	return s.inTx(ctx, s.operation("inside").For(s.id), s.put(1))
+}
+
+func inTxFails(ctx context.Context, s *scene) (string, error) {
+	return s.inTx(ctx, s.operation("inside").For(s.id), s.fails(s.put(1)))
+}
+
+// bothPath does the work of an id outside first, and then inside. It has no points: its workers are killed by chance.
+var bothPath = path{name: "both", run: doBoth, check: checkBoth}
+
+func doBoth(ctx context.Context, s *scene) (string, error) {
+	first, err := once.Do(ctx, s.world, s.asking().For(s.id), s.send)
+	if err != nil {
+		return "", err
+	}
+	second, err := s.doTx(ctx, s.operation("inside").For(s.id), s.put(1))
+	return first + " " + second, err
+}
+
+func checkBoth(ctx context.Context, s *scene, answer string, err error) error {
+	first, second, _ := strings.Cut(answer, " ")
+	return errors.Join(onceOutside(ctx, s, first, err), rowsInside(1)(ctx, s, second, nil))
+}

@@ -1,0 +1,169 @@
+//go:build linux
+
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// target is a point on a path.
+type target struct{ path, point string }
+
+// everyPoint lets a worker die at each point of each path, and finishes its work. It breaks off when goOn says so.
+func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) {
+	begun := time.Now()
+	targets := slices.Clone(a.targets)
+	chance := a.chance("order")
+	chance.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	var hit atomic.Int64
+	a.onLanes(func(l *lane, next func() (int, bool)) {
+		for i, ok := next(); ok && goOn(); i, ok = next() {
+			if a.dieAt(t, ctx, l, targets[i]) {
+				hit.Add(1)
+			}
+		}
+	}, len(targets))
+	if n := int(hit.Load()); n != len(targets) && goOn() {
+		t.Errorf("%d of %d points were hit", n, len(targets))
+	}
+	t.Logf("%d of %d points hit in %v", hit.Load(), len(targets), time.Since(begun).Round(time.Millisecond))
+}
+
+// discover goes along each path without a death, and returns the points that were passed.
+func (a *arena) discover(t *testing.T, ctx context.Context) {
+	begun := time.Now()
+	all := paths()
+	found := make([][]target, len(all))
+	a.onLanes(func(l *lane, next func() (int, bool)) {
+		for i, ok := next(); ok; i, ok = next() {
+			for _, point := range a.walk(t, ctx, l, all[i]) {
+				found[i] = append(found[i], target{all[i].name, point})
+			}
+		}
+	}, len(all))
+	for i, some := range found {
+		if len(some) == 0 {
+			t.Errorf("%s has no points", all[i].name)
+		}
+		t.Logf("%-16s %3d points", all[i].name, len(some))
+		a.targets = append(a.targets, some...)
+	}
+	t.Logf("%d points, found in %v", len(a.targets), time.Since(begun).Round(time.Millisecond))
+}
+
+// walk lets a worker go along a path to its end.
+func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points []string) {
+	s, k, err := a.begin(ctx, l, p)
+	defer a.done(l, k)
+	if err != nil {
+		t.Errorf("%s/%s: %v", a.engine, p.name, err)
+		return nil
+	}
+	k.Role, k.Lease = walks, 10*lease // nobody waits for it to lapse, and nothing comes in between
+	out, state := a.start(t, ctx, k)
+	text, ok := strings.CutPrefix(strings.TrimSpace(out), passed)
+	if err := json.Unmarshal([]byte(text), &points); !ok || err != nil {
+		t.Errorf("%s/%s: the worker ended with %v and said %q (%v)", a.engine, p.name, state, out, err)
+	}
+	a.finish(t, ctx, s, p, "undisturbed")
+	return points
+}
+
+const (
+	tries     = 6
+	cycleTime = 2 * time.Minute // on a machine that does much else
+)
+
+// dieAt lets a worker die at a point, and finishes what it has begun. A worker that did not come by its point met
+// something else on its way, and the next one is sent.
+func (a *arena) dieAt(t *testing.T, ctx context.Context, l *lane, at target) (hit bool) {
+	p, err := pathNamed(at.path)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	for range tries {
+		if hit = a.cycle(t, ctx, l, p, at.point); hit || ctx.Err() != nil {
+			return hit
+		}
+	}
+	t.Errorf("%s/%s: no worker has come by %s", a.engine, at.path, at.point)
+	return false
+}
+
+// cycle is one unit of work: workers that die, one after another, each at its point, and one that finishes. It reports
+// whether the first of them came by its point; those behind it may find that there is nothing left to do.
+func (a *arena) cycle(t *testing.T, ctx context.Context, l *lane, p path, points ...string) (hit bool) {
+	ctx, cancel := context.WithTimeout(ctx, cycleTime)
+	defer cancel()
+	s, k, err := a.begin(ctx, l, p)
+	defer a.done(l, k)
+	if err != nil {
+		t.Errorf("%s/%s: %v", a.engine, p.name, err)
+		return false
+	}
+	for i, point := range points {
+		died := a.die(t, ctx, k, point)
+		hit = hit || died && i == 0
+	}
+	a.finish(t, ctx, s, p, strings.Join(points, ", "))
+	return hit
+}
+
+// die lets a worker die at a point, if it comes by it.
+func (a *arena) die(t *testing.T, ctx context.Context, k task, point string) bool {
+	k.Role, k.Point = dies, point
+	out, state := a.start(t, ctx, k)
+	hit := strings.TrimSpace(out) == diesAt+point && state.Signaled() && state.Signal() == syscall.SIGKILL
+	if hit {
+		a.cycles.Add(1)
+	} else if state.ExitStatus() != 0 {
+		t.Errorf("%s/%s: sent to die at %s, the worker ended with %v and said %q", a.engine, k.Path, point, state, out)
+	}
+	return hit
+}
+
+// relays are units of work in which one worker after another dies, at points that chance has drawn.
+func (a *arena) relays(t *testing.T, ctx context.Context) {
+	const units, mostDeaths = 60, 3
+	chance := a.chance("relays")
+	onPath := map[string][]string{}
+	for _, at := range a.targets {
+		onPath[at.path] = append(onPath[at.path], at.point)
+	}
+	type draw struct {
+		path   path
+		points []string
+	}
+	draws := make([]draw, units)
+	all := paths()
+	for i := range draws {
+		p := all[chance.IntN(len(all))]
+		draws[i].path = p
+		for range 2 + chance.IntN(mostDeaths-1) {
+			draws[i].points = append(draws[i].points, onPath[p.name][chance.IntN(len(onPath[p.name]))])
+		}
+	}
+	a.onLanes(func(l *lane, next func() (int, bool)) {
+		for i, ok := next(); ok && ctx.Err() == nil; i, ok = next() {
+			a.cycle(t, ctx, l, draws[i].path, draws[i].points...)
+		}
+	}, units)
+}
+
+// finish is the other worker: this process, and the counting.
+func (a *arena) finish(t *testing.T, ctx context.Context, s *scene, p path, point string) {
+	answer, err := s.finish(ctx, p)
+	err = p.check(ctx, s, answer, err)
+	a.judge(err)
+	if err != nil {
+		t.Errorf("%s/%s/%s: %v", a.engine, p.name, point, err)
+	}
+}
