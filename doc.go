@@ -3,7 +3,7 @@
 //
 // A [Key] names a unit of work. A [Store] remembers what became of it. [DoTx] guards rows in the database that
 // holds the store: key, outcome and rows are one commit. [Do] guards an effect elsewhere: claim, act, record.
-// Whoever calls with the same key later, or at the same time, gets the first answer and runs nothing.
+// Whoever calls with the same key later, or at the same time, gets the first answer, and has no effect.
 //
 // # What is promised
 //

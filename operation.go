@@ -81,7 +81,7 @@ type Operation[T any] struct {
 	KeyValidFor time.Duration
 
 	// SoftClaim lets Do go on before its claim is on the disk of the database, which a crash there may then forget: the next
-	// call runs as the first. Allowed where that does no harm: with Resend and KeyValidFor, in which repeats must come.
+	// call runs as the first, also beside an attempt under way. Allowed where that does no harm: with Resend and KeyValidFor, in which repeats must come.
 	SoftClaim bool
 
 	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:
@@ -181,7 +181,7 @@ func (w Work[T]) Input(b []byte) Work[T] {
 	return w
 }
 
-// Redelivered says that this is probably a duplicate: the record is looked at first, which is cheaper then.
+// Redelivered says that this is probably a duplicate: the record is looked at before anything else, which is cheaper then.
 func (w Work[T]) Redelivered() Work[T] {
 	w.redelivered = true
 	return w

@@ -21,9 +21,9 @@ func inTx(ctx context.Context, rec Record) context.Context {
 // that run wrote through tx. An error rolls all of it back and leaves nothing behind; [ErrRejected] rolls the
 // rows back too, and the value returned with it is recorded as the answer.
 //
-// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction. A duplicate of
-// a key may enter run too: then its first statement fails, no statement has an effect, and what run returns is ignored.
-// So run must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
+// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction. A store may let a
+// duplicate enter run too: its first statement fails, or it is rolled back at the end, and what run returns is ignored.
+// So run returns the errors of its statements, leaves nothing in variables outside, and must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
 // with [ErrInTx]. Statements sent through a pool instead of tx are not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	if insideTx(ctx) {
