@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +74,11 @@ func TestWrongClock(t *testing.T) {
 // build builds this test with a time.Now that is wrong.
 func build(t *testing.T) string {
 	dir := t.TempDir()
-	original := filepath.Join(runtime.GOROOT(), "src", "time", "time.go")
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	source, err := os.ReadFile(original)
 	if err != nil {
 		t.Fatal(err)
