@@ -88,9 +88,8 @@ func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason stri
 	return decide(ctx, s, rec, reason, Settlement{Status: Done, Outcome: out})
 }
 
-// MarkNotDone records what a person found out: that the work of an Unknown or Parked record did not happen,
-// and can no longer, and how that is known. The key is free again. ErrLeaseLost: the record has moved on
-// since it was read.
+// MarkNotDone records what a person found out: that the work of an Unknown or Parked record did not happen, and can no
+// longer, and how that is known. The key is free again. ErrLeaseLost: the record has moved on since it was read.
 func MarkNotDone(ctx context.Context, s Store, rec Record, reason string) error {
 	return decide(ctx, s, rec, reason, Settlement{Status: Absent})
 }

@@ -61,8 +61,7 @@ func RetryAfter(d time.Duration, err error) error {
 	return &failure{kind: errRetryAfter, after: d, cause: err}
 }
 
-// MayRetry reports whether the same call may succeed later, and how long to wait before it.
-// Calling again is always safe; where ok is false it is pointless.
+// MayRetry reports whether the same call may succeed later, and how long to wait before it; where not, it is pointless.
 func MayRetry(err error) (after time.Duration, ok bool) {
 	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrClosed, ErrMismatch, ErrExpired,
 		ErrOutcomeUnavailable, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
@@ -79,8 +78,7 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 	return max(f.after, 0), true
 }
 
-// IsDuplicate reports whether err says that the work was not run because its key is known already: it is being done,
-// it is done and there is no outcome to replay, or it was used for another input.
+// IsDuplicate reports whether err says that a key is being worked on, is done without an answer to replay, or had another input.
 func IsDuplicate(err error) bool {
 	return isAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
 }

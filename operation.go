@@ -49,8 +49,7 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// OnUnknown says what is done about an attempt whose outcome is unknown and cannot be asked about.
-// The zero value means that nobody has chosen; Do refuses to start then.
+// OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses to start.
 type OnUnknown int
 
 const (

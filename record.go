@@ -27,8 +27,7 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Record is what a store remembers of a key. The zero Record is a key that it has never seen.
-// All times are the store's own clock.
+// Record is what a store remembers of a key. The zero Record is a key that it has never seen. All times are the store's.
 type Record struct {
 	Key         Key
 	Status      Status

@@ -91,8 +91,7 @@ type TxStore[Tx any] interface {
 	SettleTx(ctx context.Context, tx Tx, ss []Settlement) error
 }
 
-// Lister is a store that can list its records, for operators and for reconciling. It is optional:
-// without it stuck keys can be found only by their name.
+// Lister is a store that can list its records. It is optional: without it, stuck keys are found only by their name.
 type Lister interface {
 	// List returns records in a stable order that only the store knows, without the bodies of outcomes.
 	List(context.Context, Query) ([]Record, error)
@@ -150,8 +149,7 @@ type Options struct {
 	flights *flight.Group[flightKey, Record]
 }
 
-// Ready returns a copy with the defaults filled in and with what the calls of one process share.
-// An adapter calls it once, when it is made, and returns the result from its Options method.
+// Ready returns a copy with the defaults, and with what the calls of one process share. An adapter calls it once.
 func (o Options) Ready() *Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/mask"
 )
 
 type txKey struct{}
@@ -143,14 +144,20 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 	t.ran, t.err = false, nil
 	r := t.request(take)
 	r.Early, t.early = t.early && take == 0, false
+	var failed *mask.Tagged // what comes back if the last run failed, and its claim was ours
 	recs, err := t.store.Transact(ctx, []Request{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
 		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
 		if !t.recording {
 			t.err = t.do(recs[0], tx)
 		}
-		return []Settlement{t.done(recs[0].hold(), t.out)}, t.err
+		if failed = mask.Tag(t.err); failed != nil {
+			return nil, failed
+		}
+		return []Settlement{t.done(recs[0].hold(), t.out)}, nil
 	})
-	if t.err != nil && !errors.Is(err, t.err) { // the early run of a claim that was lost, or not made
+	if t.err != nil && err == error(failed) {
+		err = t.err
+	} else if t.err != nil && !errors.Is(err, failed) { // the early run of a claim that was lost, or not made
 		t.err, t.ran = nil, t.ran && !r.Early
 	}
 	if err != nil || len(recs) != 1 {

@@ -41,7 +41,7 @@ var smallBugs = []Bug{
 		Name: "extension-without-a-limit",
 		Why:  "an extension that hangs uses up the lease, and nobody is told before it has lapsed",
 		File: "internal/lease/lease.go",
-		Old:  "ctx, cancel := context.WithDeadline(ctx, end)",
+		Old:  "ctx, cancel := context.WithDeadline(beat, end)",
 		New:  "ctx, cancel := context.WithDeadline(ctx, end.Add(k.Length))",
 		Test: Test{"./internal/lease", "^TestKeepGivesACallThatHangsOnlyPartOfTheLease$"},
 	},

@@ -62,11 +62,11 @@ func (k Keeper) beat(ctx context.Context) error {
 
 // extend gives one call a third of the lease, and never more than is left of it. It does not trust the call to end in time:
 // there are drivers that pass over a context.
-func (k Keeper) extend(ctx context.Context, now, end time.Time) (bool, error) {
+func (k Keeper) extend(beat context.Context, now, end time.Time) (bool, error) {
 	if third := now.Add(k.Length / 3); third.Before(end) {
 		end = third
 	}
-	ctx, cancel := context.WithDeadline(ctx, end)
+	ctx, cancel := context.WithDeadline(beat, end)
 	type reply struct {
 		final bool
 		err   error
@@ -89,5 +89,7 @@ func (k Keeper) extend(ctx context.Context, now, end time.Time) (bool, error) {
 		return r.final, r.err
 	case <-grace.C:
 		return false, ctx.Err()
+	case <-beat.Done():
+		return false, beat.Err()
 	}
 }

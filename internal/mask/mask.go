@@ -18,3 +18,16 @@ type masked struct {
 
 func (m masked) Is(target error) bool { return target != m.mark && errors.Is(m.error, target) }
 func (m masked) As(target any) bool   { return errors.As(m.error, target) }
+
+// Tagged is an error that is known again by its address, whatever it is in by then. Its cause need not be comparable.
+type Tagged struct{ error }
+
+// Tag returns nil for nil.
+func Tag(err error) *Tagged {
+	if err == nil {
+		return nil
+	}
+	return &Tagged{err}
+}
+
+func (t *Tagged) Unwrap() error { return t.error }

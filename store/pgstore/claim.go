@@ -61,11 +61,11 @@ func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.Request) ([]on
 		return nil, err
 	}
 	h := handleOf(tx)
-	mine := func(r once.Request) bool { return h != nil && h.own == r.Key }
+	mine := func(r once.Request) bool { return h != nil && h.own != nil && h.own(r.Key) }
 	if !slices.ContainsFunc(rs, mine) {
 		return s.claims(ctx, tx, new(pgx.Batch), rs)
 	}
-	// The key of the transaction itself is what nobody is done with, whatever its row says already.
+	// A key of the transaction itself is what nobody is done with, whatever its row says already.
 	recs, err := s.claims(ctx, tx, new(pgx.Batch), slices.DeleteFunc(slices.Clone(rs), mine))
 	for i, r := range rs {
 		if mine(r) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type claimer struct {
 
 	mu      sync.Mutex
 	flying  int
+	turn    int
 	waiting [2][]*waiter // by whether they are soft
 }
 
@@ -45,6 +47,9 @@ func (c *claimer) claim(ctx context.Context, r once.Request) (rec once.Record, w
 	case <-w.done:
 		return w.rec, w.won, w.err
 	case <-ctx.Done():
+		if c.withdraw(w) {
+			return rec, false, fmt.Errorf("once: the claim was not sent: %w", ctx.Err())
+		}
 		return rec, false, fmt.Errorf("once: the claim may have been sent: %w", ctx.Err())
 	}
 }
@@ -57,6 +62,7 @@ func (c *claimer) enter(r once.Request) *waiter {
 		c.flying++
 		return nil
 	}
+	r.Fingerprint = bytes.Clone(r.Fingerprint) // the caller may leave before it is sent
 	w := &waiter{r: r, done: make(chan struct{})}
 	at := &c.waiting[index(r.Soft)]
 	*at = append(*at, w)
@@ -72,34 +78,65 @@ func index(soft bool) int {
 
 // leave hands the place on to those that wait. Nobody's claim waits for theirs.
 func (c *claimer) leave() {
-	if batch := c.next(); len(batch) > 0 {
+	if c.wanted() {
 		go func() {
 			defer c.leave()
-			c.send(batch)
+			c.send()
 		}()
 	}
 }
 
-// next takes those that wait, or gives the place back.
+// wanted reports whether anybody waits; else it gives the place back.
+func (c *claimer) wanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting[0])+len(c.waiting[1]) > 0 {
+		return true
+	}
+	c.flying--
+	return false
+}
+
+// next takes those that wait, by turns those that are soft and those that are not.
 func (c *claimer) next() []*waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, waiting := range c.waiting {
-		if len(waiting) > 0 {
+	c.turn = 1 - c.turn
+	for _, i := range []int{c.turn, 1 - c.turn} {
+		if waiting := c.waiting[i]; len(waiting) > 0 {
 			n := min(len(waiting), most)
 			c.waiting[i] = waiting[n:]
-			return waiting[:n]
+			return waiting[:n:n]
 		}
 	}
-	c.flying--
 	return nil
 }
 
-// send claims for all of them. The time that it may take is its own: that one caller leaves does not concern the others.
-func (c *claimer) send(batch []*waiter) {
+// withdraw takes back a claim that was not taken to be sent.
+func (c *claimer) withdraw(w *waiter) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := &c.waiting[index(w.r.Soft)]
+	i := slices.Index(*at, w)
+	if i >= 0 {
+		*at = slices.Concat((*at)[:i], (*at)[i+1:])
+	}
+	return i >= 0
+}
+
+// send claims for all that wait when there is a connection: who leaves before that has claimed nothing. The time that it
+// may take is its own: that one caller leaves does not concern the others.
+func (c *claimer) send() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
-	err := c.store.claimTogether(ctx, batch)
+	conn, err := c.store.pool.Acquire(ctx)
+	batch := c.next()
+	if err == nil {
+		defer conn.Release()
+		if len(batch) > 0 {
+			err = c.store.claimTogether(ctx, conn, batch)
+		}
+	}
 	for _, w := range batch {
 		w.err = err
 		close(w.done)
@@ -107,7 +144,7 @@ func (c *claimer) send(batch []*waiter) {
 }
 
 // claimTogether sends the claims of different keys. One of a key that comes twice is not won: it will meet the first.
-func (s *Store) claimTogether(ctx context.Context, batch []*waiter) error {
+func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) error {
 	var c columns
 	var locks []int64
 	places := make(map[[16]byte]*waiter, len(batch))
@@ -127,7 +164,7 @@ func (s *Store) claimTogether(ctx context.Context, batch []*waiter) error {
 	if batch[0].r.Soft {
 		sql = s.sql.claimManySoft
 	}
-	rows, _ := s.pool.Query(ctx, sql, c.key, c.scope, c.operation, c.id, c.owner, c.lease, c.fingerprint, locks, c.due, c.grain)
+	rows, _ := q.Query(ctx, sql, c.key, c.scope, c.operation, c.id, c.owner, c.lease, c.fingerprint, locks, c.due, c.grain)
 	var key [16]byte
 	var created int64
 	_, err := pgx.ForEachRow(rows, []any{&key, &created}, func() error {

@@ -58,9 +58,9 @@ func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r
 	}
 	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint)}
 	e := s.newEarly(ctx, conn, r)
-	tx.opening, tx.own = e.opening, r.Key
+	tx.opening, tx.own = e.opening, func(k once.Key) bool { return k == r.Key }
 	sets, err := body(tx, []once.Record{rec})
-	tx.opening, tx.own = nil, once.Key{}
+	tx.opening, tx.own = nil, nil
 	switch {
 	case e.sent && !e.won && conn.IsClosed():
 		return nil, true, e.cutOff(err)

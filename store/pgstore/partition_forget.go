@@ -98,8 +98,7 @@ func (s *Store) countPart(ctx context.Context, id int64) (c content, err error) 
 func (c content) few(limit int) int { return min(limit, c.rows/8) }
 
 func (c content) canMove(limit int) bool {
-	needed := c.kept + c.open
-	return needed > 0 && needed <= limit && c.kept <= c.few(limit)
+	return c.kept+c.open > 0 && c.kept <= c.few(limit)
 }
 
 func isGone(err error) bool { return sqlState(err) == "42P01" }

@@ -399,3 +399,32 @@ func TestPartitionsNeedReadCommitted(t *testing.T) {
 		t.Errorf("%d effects in a level that is refused", n)
 	}
 }
+
+// More parked records than a call may move leave their partition in slices.
+func TestParkedRecordsLeaveAPartitionInSlices(t *testing.T) {
+	f := newPartitioned(t, always)
+	for range 3 {
+		f.forgotten(t)
+	}
+	const parked = 6
+	for range parked {
+		rec, err := f.Claim(t.Context(), newRequest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := done(rec, "")
+		set.Status, set.Outcome = once.Parked, once.Outcome{}
+		if err := f.Settle(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		if _, err := f.Forget(t.Context(), parked-1); err != nil {
+			t.Fatal(err)
+		}
+		must(t, f.admin, `UPDATE `+f.schema+`.once_part SET due = 0`)
+	}
+	if n := f.number(t, `SELECT count(*) FROM `+f.records()); n != parked {
+		t.Errorf("after 20 calls of Forget %d records are left, want %d", n, parked)
+	}
+}

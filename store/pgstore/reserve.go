@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -164,4 +165,28 @@ func (c *columns) add(r once.Request, rec once.Record, set once.Settlement) erro
 	c.sum, c.grain = append(c.sum, int64(out.Sum)), append(c.grain, sqlschema.Grain(first))
 	c.reason, c.created = append(c.reason, clean(set.Reason)), append(c.created, rec.Created.UnixMicro())
 	return nil
+}
+
+// has reports whether a key is reserved.
+func (v *reservation) has(k once.Key) bool {
+	i := slices.IndexFunc(v.rs, func(r once.Request) bool { return r.Key == k })
+	return i >= 0 && v.locked[i]
+}
+
+// overtaken reports, after a rollback, whether a key that was reserved has a row all the same: then body may have failed
+// over the rows of another, whose commit came between the look at the key and its lock.
+func (v *reservation) overtaken(ctx context.Context, conn *pgx.Conn) bool {
+	var keys []string
+	for i, locked := range v.locked {
+		if locked {
+			keys = append(keys, uuid(v.rs[i].Key.UUID()))
+		}
+	}
+	if len(keys) == 0 {
+		return false
+	}
+	rollback(ctx, conn)
+	found := false
+	err := conn.QueryRow(context.WithoutCancel(ctx), v.store.sql.exist, keys).Scan(&found)
+	return err == nil && found
 }

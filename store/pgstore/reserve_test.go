@@ -2,6 +2,8 @@ package pgstore_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -174,4 +176,41 @@ func TestSeveralMeetARowThatTheyDidNotSee(t *testing.T) {
 	if n := f.count(t, "a"); n != 0 {
 		t.Errorf("%d rows, want 0", n)
 	}
+}
+
+// A claim of a key that the transaction itself holds is not won a second time.
+func TestSeveralAndOneOfTheirOwnKeys(t *testing.T) {
+	f := newFixture(t)
+	op := &once.Operation[string]{Name: "step"}
+	r1, r2 := newRequest(), newRequest()
+	r1.Key = op.For("a").Key()
+	entered := 0
+	_, err := f.Transact(t.Context(), []once.Request{r1, r2}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := once.InTx(t.Context(), f.Store, tx, op.For("a"), func(context.Context) (string, error) {
+			entered++
+			return "x", f.write(t.Context(), tx, "effect")
+		})
+		if !errors.Is(err, once.ErrInProgress) {
+			t.Errorf("InTx on a key that this very transaction holds: %v, want ErrInProgress", err)
+		}
+		return []once.Settlement{done(recs[0], "ok"), done(recs[1], "ok")}, nil
+	})
+	if err != nil || entered > 0 {
+		t.Errorf("entered %d times, %v", entered, err)
+	}
+}
+
+// A rival commits between the look at the keys and the locks, and the handler fails over its row: a race, to be run again.
+func TestSeveralFailOverTheRowsOfARival(t *testing.T) {
+	f := newFixture(t)
+	must(t, f.admin, `CREATE UNIQUE INDEX ON `+f.effects()+` (name)`)
+	rs := []once.Request{newRequest(), newRequest()}
+	_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+		// stands for one that committed after the snapshot of reserveSQL and before its lock
+		must(t, f.admin, fmt.Sprintf(`INSERT INTO %s (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, created, updated)
+			VALUES ($1, 'tenant', 'test', $2, 4, 1, gen_random_uuid(), '', 9e18::bigint, 9e18::bigint, 0, 0)`, f.records()), rs[1].Key.String(), rs[1].Key.ID)
+		must(t, f.admin, `INSERT INTO `+f.effects()+` VALUES ('a')`)
+		return []once.Settlement{done(recs[0], "ok"), done(recs[1], "ok")}, f.write(t.Context(), tx, "a")
+	})
+	wantError(t, err, once.ErrConflict)
 }

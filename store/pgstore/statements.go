@@ -9,9 +9,9 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                             string // with partitions only
-	lock, gate, gateNew                                                                                                                                   string // with partitions only
-	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                    string // with partitions only
+	lock, gate, gateNew                                                                                                                                          string // with partitions only
+	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, exist, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 // fill puts names and parts of statements into a statement.
@@ -33,6 +33,7 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		claimManySoft: text(strings.Replace(claimManySQL, "{soft}", softSQL, 1)),
 		claimMany:     text(strings.Replace(claimManySQL, "{soft}", "", 1)),
 		reserve:       text(reserveSQL),
+		exist:         text(existSQL),
 		write:         text(writeSQL),
 		claim:         text(claimSQL),
 		extend:        text(extendSQL),
@@ -115,6 +116,8 @@ WHERE pg_try_advisory_xact_lock(lock){soft} ON CONFLICT (key) DO NOTHING RETURNI
 	// key that has a row is not worth having.
 	reserveSQL = `SELECT u.nth, pg_try_advisory_xact_lock(u.lock), {begun}
 FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS u (key, lock, nth) WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key)`
+
+	existSQL = `SELECT EXISTS (SELECT FROM {table} WHERE key = ANY ($1::text[]::uuid[]))`
 
 	// writeSQL writes the rows that reserveSQL has made room for, as they are at the end of the transaction.
 	writeSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,

@@ -51,37 +51,40 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 		}
 		rollback(ctx, conn)
 	}
-	recs, settle, err := s.begun(ctx, conn, rs)
-	if err != nil || !anyWon(rs, recs) {
-		return recs, err
-	}
-	sets, err := body(tx, slices.Clone(recs))
+	claimed, err := s.begun(ctx, conn, rs)
 	if err != nil {
+		return nil, err
+	}
+	if !anyWon(rs, claimed.recs) {
+		return claimed.recs, nil
+	}
+	tx.own = claimed.has
+	sets, err := body(tx, slices.Clone(claimed.recs))
+	switch {
+	case err != nil && claimed.overtaken(ctx, conn):
+		return nil, fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)
+	case err != nil:
 		return nil, conflict(err)
 	}
 	b := new(pgx.Batch)
-	if err := settle(b, sets); err != nil {
+	if err := claimed.settle(b, sets); err != nil {
 		return nil, err
 	}
 	if err := commit(ctx, conn, b); err != nil {
 		return nil, err
 	}
-	return recs, nil
+	return claimed.recs, nil
 }
 
-// begun begins a transaction and claims. It returns how its settlements are queued, too.
-func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) ([]once.Record, func(*pgx.Batch, []once.Settlement) error, error) {
+// begun begins a transaction and claims. Several claims are reservations, as far as that goes.
+func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) (*reservation, error) {
 	if s.partition == nil && canReserve(rs) {
-		v, err := s.reserve(ctx, conn, rs)
-		if err != nil {
-			return nil, nil, err
-		}
-		return v.recs, v.settle, nil
+		return s.reserve(ctx, conn, rs)
 	}
 	b := new(pgx.Batch)
 	b.Queue(s.begin)
 	recs, err := s.claims(ctx, conn, b, rs)
-	return recs, s.queueSettlements, err
+	return &reservation{store: s, rs: rs, recs: recs, locked: make([]bool, len(rs))}, err
 }
 
 // queueSettlements queues ends of claims that have their rows. A settlement that has no row to change is an error on the

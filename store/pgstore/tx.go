@@ -15,9 +15,9 @@ type handle struct {
 	pgx.Tx
 	closed  pgx.Tx
 	nested  []*savepoint
-	opening *opening // nil: the transaction was begun without it
-	own     once.Key // of an early claim, whose row is not what it seems
-	named   bool     // the tables of the store have a schema
+	opening *opening            // nil: the transaction was begun without it
+	own     func(once.Key) bool // whose claims are this transaction's, and whose rows are not what they seem
+	named   bool                // the tables of the store have a schema
 }
 
 // savepoint is a transaction nested in a handle.
