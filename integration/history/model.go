@@ -224,7 +224,7 @@ func (s state) lapsing(c call) bool { return c.verb == extend && s.status == onc
 func (s state) transacted(c call, r reply) []state {
 	claimed, mine := s.claimed(c)
 	next, shown := claimed, len(claimed.showing(c, r.rec)) > 0
-	if s.heldBefore(c, r) { // the claim has locked nothing, and others may have settled before this settlement
+	if s.heldBefore(c, r) || r.fate == unknown && s.attempt > 0 && s.owner == c.req.Owner { // the claim has locked nothing, and others may have settled before this settlement
 		mine, shown = true, true
 	}
 	settled := true
