@@ -41,8 +41,8 @@ var smallBugs = []Bug{
 		Name: "extension-without-a-limit",
 		Why:  "an extension that hangs uses up the lease, and nobody is told before it has lapsed",
 		File: "internal/lease/lease.go",
-		Old:  "ctx, cancel := context.WithDeadline(beat, end)",
-		New:  "ctx, cancel := context.WithDeadline(ctx, end.Add(k.Length))",
+		Old:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end)",
+		New:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end.Add(k.Length))",
 		Test: Test{"./internal/lease", "^TestKeepGivesACallThatHangsOnlyPartOfTheLease$"},
 	},
 	{

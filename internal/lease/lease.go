@@ -61,12 +61,13 @@ func (k Keeper) beat(ctx context.Context) error {
 }
 
 // extend gives one call a third of the lease, and never more than is left of it. It does not trust the call to end in time:
-// there are drivers that pass over a context.
+// there are drivers that pass over a context. And it does not cut the call off when the work has ended: a driver may give up
+// a connection for that.
 func (k Keeper) extend(beat context.Context, now, end time.Time) (bool, error) {
 	if third := now.Add(k.Length / 3); third.Before(end) {
 		end = third
 	}
-	ctx, cancel := context.WithDeadline(beat, end)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end)
 	type reply struct {
 		final bool
 		err   error
@@ -80,6 +81,8 @@ func (k Keeper) extend(beat context.Context, now, end time.Time) (bool, error) {
 	select {
 	case r := <-replied:
 		return r.final, r.err
+	case <-beat.Done():
+		return false, beat.Err()
 	case <-ctx.Done():
 	}
 	grace := time.NewTimer(k.Length / 24)

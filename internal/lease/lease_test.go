@@ -87,19 +87,28 @@ func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 	})
 }
 
-func TestStopEndsACallThatHangs(t *testing.T) {
+// The call is not cut off: it ends when its share of the lease does.
+func TestStopDoesNotWaitForACallThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hangs := make(chan struct{})
+		hangs, ended := make(chan struct{}), make(chan error, 1)
 		_, stop := lease.Keeper{
 			Length: 30 * time.Second, Begun: time.Now(),
-			Extend: func(ctx context.Context) (bool, error) { close(hangs); <-ctx.Done(); return false, ctx.Err() },
-			Lost:   func(err error) error { t.Error("lost"); return err },
+			Extend: func(ctx context.Context) (bool, error) {
+				close(hangs)
+				<-ctx.Done()
+				ended <- ctx.Err()
+				return false, ctx.Err()
+			},
+			Lost: func(err error) error { t.Error("lost"); return err },
 		}.Keep(t.Context())
 		<-hangs
 		begun := time.Now()
 		stop()
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("stopped after %v", took)
+		}
+		if err, took := <-ended, time.Since(begun); err != context.DeadlineExceeded || took > 10*time.Second {
+			t.Errorf("the call ended with %v after %v", err, took)
 		}
 	})
 }
