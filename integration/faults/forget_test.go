@@ -34,7 +34,7 @@ func settledAll(t *testing.T, d *engine.Database, kind string, n int, keepOutcom
 	t.Helper()
 	var rs []once.Request
 	for i := range n {
-		rs = append(rs, once.Request{Hold: once.Hold{Key: forgetKey(kind, i), Owner: [16]byte{1}}, Lease: time.Minute})
+		rs = append(rs, once.Request{Hold: once.Hold{Key: forgetKey(kind, i), Owner: [16]byte{1}}, Lease: time.Minute, Wait: 20 * time.Second})
 	}
 	_, err := d.Store.Transact(t.Context(), rs, func(_ engine.Tx, recs []once.Record) (sets []once.Settlement, _ error) {
 		for _, rec := range recs {

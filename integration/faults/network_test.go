@@ -81,7 +81,7 @@ func TestSlowNetwork(t *testing.T) {
 		race(t, []*engine.Database{d, direct}, "raced")
 		worksOnce(t, d, "slow")
 		for i := range 3 {
-			heldThroughout(t, d, fmt.Sprint("held ", i), 8*delay)
+			heldThroughout(t, d, fmt.Sprint("held ", i), 25*delay)
 		}
 		if slow.Hits() < 10 {
 			t.Errorf("%d requests were slow, so little was tested", slow.Hits())

@@ -134,23 +134,19 @@ func replays(t *testing.T, d *engine.Database, id string) {
 	wantEffects(t, d, ranIn(id), 0)
 }
 
-// untilUpgraded is a program of this build that was started before the tables were ready.
+// untilUpgraded is a program of this build that was started before the tables were ready, or just when they were.
 func untilUpgraded(t *testing.T, d *engine.Database, id string) {
-	refused := 0
 	err := waitFor("the upgrade", 30*time.Second, func() bool {
 		_, err := once.DoTx(t.Context(), d.Store, upgraded.For(id), func(ctx context.Context, tx engine.Tx) (string, error) {
 			return "answer", effect(ctx, tx, id)
 		})
-		switch {
-		case errors.Is(err, once.ErrInvalid):
-			refused++
-		case err != nil:
+		if err != nil && !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("%s: %v", id, err)
 		}
 		return err == nil
 	})
-	if err != nil || refused == 0 {
-		t.Errorf("%s: %v; it was refused %d times before", id, err, refused)
+	if err != nil {
+		t.Errorf("%s: %v", id, err)
 	}
 }
 
