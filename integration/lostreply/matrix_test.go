@@ -157,6 +157,10 @@ func part(text string) string {
 func (w *world) lose(t *testing.T, v verb, number int, step string, action wire.Action, cut bool) {
 	w.prepare(t, v)
 	id := w.given(t, v)
+	if w.renew != nil {
+		w.renew()
+		_, _ = w.store.Get(t.Context(), once.Key{Operation: "ready", ID: "1"}) // a new store looks at its tables first
+	}
 	asked := w.asked.Load()
 	rule := w.proxy.On(wire.Request.Answered, action, wire.Skip(number))
 	defer rule.Remove()

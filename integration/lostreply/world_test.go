@@ -21,6 +21,7 @@ type world struct {
 	*site
 	deaf   bool // the driver waits for a connection that says nothing, although the context of the call has ended
 	store  once.Store
+	renew  func()     // nil: there is no need
 	around once.Store // the same records, around the proxy
 	begins func(ctx context.Context) (callersTx, error)
 	doTx   func(ctx context.Context, w once.Work[int], run func(ctx context.Context, write writer) (int, error)) (int, error)
@@ -107,7 +108,11 @@ func newPGWorld(t *testing.T) *world {
 			return err
 		}
 	}
-	w.store, w.doTx, w.tellTx = store, doTx[int](store, writerOf), doTx[told](store, writerOf)
+	w.renew = func() { // a store that has lost no claims lately: one that has looks first, which is another request
+		store = pgstore.New(pool, nil)
+		w.store, w.doTx, w.tellTx = store, doTx[int](store, writerOf), doTx[told](store, writerOf)
+	}
+	w.renew()
 	w.begins = func(ctx context.Context) (callersTx, error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
