@@ -181,19 +181,20 @@ func TestDelayTakesItsTime(t *testing.T) {
 	})
 }
 
-// LeaveServer leaves a client and a server who know nothing of each other; what the server does is its own affair.
+// LeaveServer leaves a client and a server who know nothing of each other; what the server does is its own affair. It may
+// even be asked to give up: pgx does so when it loses a connection, by another one, and now and then is fast enough.
 func TestLeaveServer(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
-		conn := s.conn(t)
-		rule := s.proxy.On(wire.Runs(s.table), wire.LeaveServer)
-		if _, err := conn.ExecContext(t.Context(), s.insert("a")); err == nil {
-			t.Error("the client got an answer")
-		}
-		wantHits(t, rule, 1)
 		deadline := time.Now().Add(20 * time.Second)
 		for s.rows(t) == 0 && time.Now().Before(deadline) {
+			conn := s.conn(t)
+			rule := s.proxy.On(wire.Runs(s.table), wire.LeaveServer)
+			if _, err := conn.ExecContext(t.Context(), s.insert("a")); err == nil {
+				t.Error("the client got an answer")
+			}
+			wantHits(t, rule, 1)
 		}
-		if s.rows(t) != 1 {
+		if s.rows(t) == 0 {
 			t.Error("the server never got the request")
 		}
 	})
