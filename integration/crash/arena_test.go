@@ -20,6 +20,7 @@ type tally struct {
 	units      atomic.Int64 // units of work that were finished and counted
 	duplicates atomic.Int64 // effects that happened too often
 	losses     atomic.Int64 // and those that are missing
+	failed     atomic.Int64 // units of work that did not end as they should
 }
 
 func (y *tally) String() string {
@@ -30,6 +31,9 @@ func (y *tally) String() string {
 // judge counts a unit of work by the error of its check.
 func (y *tally) judge(err error) {
 	y.units.Add(1)
+	if err != nil {
+		y.failed.Add(1)
+	}
 	var m miscount
 	switch {
 	case !errors.As(err, &m):
@@ -141,7 +145,7 @@ func (a *arena) onLanes(work func(l *lane, next func() (int, bool)), n int) {
 
 // begin is a new unit of work on a path, with what earlier attempts have left behind.
 func (a *arena) begin(ctx context.Context, l *lane, p path) (*scene, task, error) {
-	k := task{place: l.place, Outside: l.outside, Path: p.name, ID: fmt.Sprintf("u%d", a.ids.Add(1)), Lease: lease}
+	k := task{place: l.place, Outside: l.outside, Path: p.name, ID: fmt.Sprintf("u%d", a.ids.Add(1)), Lease: shortLease}
 	if p.prefix != nil {
 		k.Prefix = p.prefix(k.ID)
 	}
@@ -149,7 +153,7 @@ func (a *arena) begin(ctx context.Context, l *lane, p path) (*scene, task, error
 	if err != nil {
 		return nil, k, err
 	}
-	s := &scene{world: w, outside: outside{l.outside}, id: k.ID, lease: k.Lease, settle: k.Settle}
+	s := &scene{world: w, outside: outside{l.outside}, id: k.ID, lease: longLease}
 	if p.stage != nil {
 		err = p.stage(ctx, s)
 	}

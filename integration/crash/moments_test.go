@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,21 +65,32 @@ func (a *arena) anyMoment(t *testing.T, ctx context.Context) {
 			})
 		}
 		wg.Wait()
-		for _, id := range ids {
-			a.settleUp(t, ctx, l, id, noted)
-		}
-		for _, wrong := range noted.wrong {
-			a.losses.Add(1)
-			t.Error(wrong)
-		}
+		a.settleUp(t, ctx, l, ids, noted)
 		if t.Failed() {
 			return
 		}
 	}
 }
 
-// settleUp finishes an id, and checks that the answer is the one that was acknowledged.
-func (a *arena) settleUp(t *testing.T, ctx context.Context, l *lane, id string, noted *answers) {
+// settleUp finishes the ids, and checks that the answers are those that were acknowledged.
+func (a *arena) settleUp(t *testing.T, ctx context.Context, l *lane, ids []string, noted *answers) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(ids); i = next.Add(1) - 1 {
+				a.settleOne(t, ctx, l, ids[i], noted)
+			}
+		})
+	}
+	wg.Wait()
+	for _, wrong := range noted.wrong {
+		a.losses.Add(1)
+		t.Errorf("%s: %s", a.engine, wrong)
+	}
+}
+
+func (a *arena) settleOne(t *testing.T, ctx context.Context, l *lane, id string, noted *answers) {
 	s, err := a.shared(l, id)
 	if err != nil {
 		t.Error(err)
@@ -95,16 +107,15 @@ func (a *arena) settleUp(t *testing.T, ctx context.Context, l *lane, id string, 
 	}
 }
 
-// shared is the scene of an id that several workers have at once. One of them may be so slow that its effect comes after
-// its lease, but not by more than another lease.
+// shared is the scene of an id that several workers have at once.
 func (a *arena) shared(l *lane, id string) (*scene, error) {
 	w, err := l.world("")
-	return &scene{world: w, outside: outside{l.outside}, id: id, lease: 2 * lease, settle: lease}, err
+	return &scene{world: w, outside: outside{l.outside}, id: id, lease: sharedLease, settle: sharedLease}, err
 }
 
 // killLater starts a worker, lets it finish one id so that it is known to work, and kills it a moment later.
 func (a *arena) killLater(t *testing.T, ctx context.Context, l *lane, ids []string, order []int, delay time.Duration, noted *answers) {
-	cmd := a.command(t, ctx, task{place: l.place, Outside: l.outside, Role: serves, Lease: 2 * lease, Settle: lease})
+	cmd := a.command(t, ctx, task{place: l.place, Outside: l.outside, Role: serves, Lease: sharedLease, Settle: sharedLease})
 	var complained strings.Builder
 	cmd.Stderr = &complained
 	in, _ := cmd.StdinPipe()

@@ -47,13 +47,16 @@ func doPaths() []path {
 	}
 }
 
-// doExtending works until its lease has been extended.
+// doExtending works until its lease has been extended. One that only finishes the work need not.
 func doExtending(ctx context.Context, s *scene) (string, error) {
 	select {
 	case <-s.leaseExtended(): // by an earlier one
 	default:
 	}
 	return once.Do(ctx, s.world, s.asking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
+		if s.trap == nil {
+			return s.send(ctx, key)
+		}
 		select {
 		case <-s.leaseExtended():
 		case <-ctx.Done():

@@ -24,7 +24,7 @@ func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) 
 	chance.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	var hit atomic.Int64
 	a.onLanes(func(l *lane, next func() (int, bool)) {
-		for i, ok := next(); ok && goOn(); i, ok = next() {
+		for i, ok := next(); ok && goOn() && a.failed.Load() < enoughFailures; i, ok = next() {
 			if a.dieAt(t, ctx, l, targets[i]) {
 				hit.Add(1)
 			}
@@ -66,7 +66,7 @@ func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points
 		t.Errorf("%s/%s: %v", a.engine, p.name, err)
 		return nil
 	}
-	k.Role, k.Lease = walks, 10*lease // nobody waits for it to lapse, and nothing comes in between
+	k.Role, k.Lease = walks, longLease // nobody waits for it to lapse, and nothing comes in between
 	out, state := a.start(t, ctx, k)
 	text, ok := strings.CutPrefix(strings.TrimSpace(out), passed)
 	if err := json.Unmarshal([]byte(text), &points); !ok || err != nil {
@@ -78,7 +78,9 @@ func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points
 
 const (
 	tries     = 6
-	cycleTime = 2 * time.Minute // on a machine that does much else
+	cycleTime = time.Minute // on a machine that does much else
+
+	enoughFailures = 10 // each may take its time, and more of them tell nothing new
 )
 
 // dieAt lets a worker die at a point, and finishes what it has begun. A worker that did not come by its point met
@@ -152,18 +154,20 @@ func (a *arena) relays(t *testing.T, ctx context.Context) {
 		}
 	}
 	a.onLanes(func(l *lane, next func() (int, bool)) {
-		for i, ok := next(); ok && ctx.Err() == nil; i, ok = next() {
+		for i, ok := next(); ok && ctx.Err() == nil && a.failed.Load() < enoughFailures; i, ok = next() {
 			a.cycle(t, ctx, l, draws[i].path, draws[i].points...)
 		}
 	}, units)
 }
 
 // finish is the other worker: this process, and the counting.
-func (a *arena) finish(t *testing.T, ctx context.Context, s *scene, p path, point string) {
+func (a *arena) finish(t *testing.T, ctx context.Context, s *scene, p path, points string) {
+	begun := time.Now()
 	answer, err := s.finish(ctx, p)
+	took := time.Since(begun).Round(time.Millisecond)
 	err = p.check(ctx, s, answer, err)
 	a.judge(err)
 	if err != nil {
-		t.Errorf("%s/%s/%s: %v", a.engine, p.name, point, err)
+		t.Errorf("%s/%s/%s: %s, finished in %v: %v", a.engine, p.name, points, s.id, took, err)
 	}
 }

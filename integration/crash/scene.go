@@ -44,7 +44,7 @@ func (s *scene) finish(ctx context.Context, p path) (answer string, err error) {
 		if err == nil || !again {
 			return answer, err
 		}
-		timer := time.NewTimer(min(after+time.Millisecond, s.lease))
+		timer := time.NewTimer(min(after+time.Millisecond, longestPause))
 		select {
 		case <-ctx.Done():
 			return answer, errors.Join(ctx.Err(), err)
@@ -52,6 +52,8 @@ func (s *scene) finish(ctx context.Context, p path) (answer string, err error) {
 		}
 	}
 }
+
+const longestPause = 200 * time.Millisecond
 
 // warm lets the process use its connection and the store, so that it dies as one that has been running for long.
 func (s *scene) warm(ctx context.Context) error {
@@ -190,7 +192,7 @@ func between(marks []string, least, most int) error {
 // abandon leaves an attempt of a key behind, whose lease has lapsed: it is unknown. A claim that failed, or met a
 // transaction in flight, which may be one on another key, is repeated.
 func (s *scene) abandon(ctx context.Context, key once.Key) error {
-	r := once.Request{Hold: once.Hold{Key: key, Owner: token()}, Lease: time.Millisecond, Wait: s.lease}
+	r := once.Request{Hold: once.Hold{Key: key, Owner: token()}, Lease: time.Millisecond, Wait: longestPause}
 	for {
 		rec, err := s.Claim(ctx, r)
 		switch {

@@ -5,6 +5,8 @@ package crash
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -86,12 +88,6 @@ func (a *arena) serverDies(t *testing.T, ctx context.Context) {
 	stop()
 	wg.Wait()
 	before := len(noted.first)
-	for id := range noted.first {
-		a.settleUp(t, ctx, l, id, noted)
-	}
-	for _, wrong := range noted.wrong {
-		a.losses.Add(1)
-		t.Error(wrong)
-	}
+	a.settleUp(t, ctx, l, slices.Collect(maps.Keys(noted.first)), noted)
 	t.Logf("%s was killed %d times, %d acknowledged units of work are there, in %v", a.engine, serverKills, before, time.Since(begun).Round(time.Millisecond))
 }

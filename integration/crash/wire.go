@@ -66,6 +66,9 @@ func (w *wire) expect(boundary string) (before string) {
 	return before
 }
 
+// ping is a comment that pgx sends to see whether a connection that has been idle is alive.
+const ping = "ping"
+
 // postgres names the statements that a write asks to run. Statements that were prepared are known by what they were
 // when they were parsed, which changes nothing and is no boundary.
 func postgres() protocol {
@@ -84,7 +87,9 @@ func postgres() protocol {
 			b = b[size:]
 			switch kind {
 			case 'Q':
-				asked = append(asked, verb(body))
+				if v := verb(body); v != ping {
+					asked = append(asked, v)
+				}
 			case 'P':
 				name, text, _ := strings.Cut(body, "\x00")
 				prepared[name] = verb(text)
