@@ -18,14 +18,14 @@ func inTx(ctx context.Context, rec Record) context.Context {
 	return withClaim(context.WithValue(ctx, txKey{}, true), rec)
 }
 
-// DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and the rows
-// that run wrote through tx. An error rolls all of it back and leaves nothing behind; [ErrRejected] rolls the
-// rows back too, and the value returned with it is recorded as the answer.
+// DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and what run wrote through
+// tx. An error rolls all of it back; so does [ErrRejected], but the value returned with it is recorded as the answer.
 //
 // After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction. A store may let a
-// duplicate enter run too: its first statement fails, or it is rolled back at the end, and what run returns is ignored.
-// So run returns the errors of its statements, leaves nothing in variables outside, and must do nothing that leaves the database. Outside work goes before it, with [Do]; inside it Do is refused
-// with [ErrInTx]. Statements sent through a pool instead of tx are not part of the transaction.
+// duplicate enter run too: its first statement fails, or it is rolled back at the end, and what run returns is ignored. So
+// run returns the errors of its statements, leaves nothing in variables outside, and does nothing that leaves the database.
+// Outside work goes before it, with [Do]; inside it Do is refused with [ErrInTx]. What is sent through a pool instead of tx
+// is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	if insideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}

@@ -96,11 +96,11 @@ func (a *arena) settleOne(t *testing.T, ctx context.Context, l *lane, id string,
 		t.Error(err)
 		return
 	}
-	answer, err := s.finish(ctx, bothPath)
+	answer, err := s.finish(ctx, eachPath)
 	if err == nil {
 		noted.note(id, answer)
 	}
-	err = bothPath.check(ctx, s, answer, err)
+	err = eachPath.check(ctx, s, answer, err)
 	a.judge(err)
 	if err != nil {
 		t.Errorf("%s/%s: %v", a.engine, id, err)

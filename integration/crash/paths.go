@@ -4,6 +4,7 @@ package crash
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -36,6 +37,7 @@ func doPaths() []path {
 		return once.Do(ctx, s.world, s.asking().For(s.id), s.send)
 	}
 	return []path{
+		{name: "do-soft", run: doSoft, check: checkKey},
 		{name: "do", run: ask, check: onceOutside},
 		{name: "do-cold", cold: true, run: ask, check: onceOutside},
 		{name: "do-extend", run: doExtending, check: onceOutside},
@@ -78,6 +80,11 @@ func checkKey(ctx context.Context, s *scene, answer string, err error) error {
 		err = errors.Join(err, miscount{"outside by key", []string{first}, answer, 1})
 	}
 	return errors.Join(err, found, attempted(ctx, s, key))
+}
+
+// doSoft is doWithKey, with a claim that the server may forget if it dies.
+func doSoft(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.soft().For(s.id), s.sendKey)
 }
 
 func doResending(ctx context.Context, s *scene) (string, error) {
@@ -213,19 +220,28 @@ func inTxFails(ctx context.Context, s *scene) (string, error) {
 	return s.inTx(ctx, s.operation("inside").For(s.id), s.fails(s.put(1)))
 }
 
-// bothPath does the work of an id outside first, and then inside. It has no points: its workers are killed by chance.
-var bothPath = path{name: "both", run: doBoth, check: checkBoth}
+// eachPath does the work of an id in each way: outside, outside with a key, and inside. It has no points: its workers
+// and their server are killed by chance. A server that dies may forget a soft claim, and then the work is sent again.
+var eachPath = path{name: "each", run: doEach, check: checkEach}
 
-func doBoth(ctx context.Context, s *scene) (string, error) {
+func doEach(ctx context.Context, s *scene) (string, error) {
 	first, err := once.Do(ctx, s.world, s.asking().For(s.id), s.send)
 	if err != nil {
 		return "", err
 	}
-	second, err := s.doTx(ctx, s.operation("inside").For(s.id), s.put(1))
-	return first + " " + second, err
+	second, err := once.Do(ctx, s.world, s.soft().For(s.id), func(_ context.Context, key once.Key) (string, error) {
+		return s.outside.addOnce(key, rand.Text())
+	})
+	if err != nil {
+		return "", err
+	}
+	third, err := s.doTx(ctx, s.operation("inside").For(s.id), s.put(1))
+	return strings.Join([]string{first, second, third}, " "), err
 }
 
-func checkBoth(ctx context.Context, s *scene, answer string, err error) error {
-	first, second, _ := strings.Cut(answer, " ")
-	return errors.Join(onceOutside(ctx, s, first, err), rowsInside(1)(ctx, s, second, nil))
+func checkEach(ctx context.Context, s *scene, answer string, err error) error {
+	parts := append(strings.Fields(answer), "", "", "")
+	sent, found := s.outside.addedOnce(s.soft().For(s.id).Key())
+	return errors.Join(onceOutside(ctx, s, parts[0], err), found, exactly("outside by key", []string{sent}, parts[1], 1),
+		rowsInside(1)(ctx, s, parts[2], nil))
 }

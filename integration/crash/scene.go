@@ -94,6 +94,12 @@ func (s *scene) resending() *once.Operation[string] {
 	return op
 }
 
+func (s *scene) soft() *once.Operation[string] {
+	op := s.resending()
+	op.SoftClaim, op.KeyValidFor = true, time.Hour
+	return op
+}
+
 func (s *scene) parking() *once.Operation[string] {
 	op := s.operation("parking")
 	op.OnUnknown = once.Park

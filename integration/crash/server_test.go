@@ -56,7 +56,7 @@ func (a *arena) serverDies(t *testing.T, ctx context.Context) {
 			for working.Err() == nil {
 				id := fmt.Sprintf("k%d", units.Add(1))
 				s, _ := a.shared(l, id)
-				answer, err := s.finish(ctx, bothPath) // the last one is finished, too
+				answer, err := s.finish(ctx, eachPath) // the last one is finished, too
 				if err != nil {
 					t.Errorf("%s/%s: %v", a.engine, id, err)
 					return

@@ -106,7 +106,7 @@ func (t task) walk(ctx context.Context, s *scene, out io.Writer) error {
 func serve(ctx context.Context, s *scene, in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		s.id = lines.Text()
-		answer, err := s.finish(ctx, bothPath)
+		answer, err := s.finish(ctx, eachPath)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.id, err)
 		}

@@ -42,8 +42,8 @@ func (s *Store) newEarly(ctx context.Context, conn *pgx.Conn, r once.Request) *e
 	return e
 }
 
-// transactEarly calls body at once, or after a look if that was in vain too often lately. It is not sure if the claim was lost, or nothing is known of it: then body counts for
-// nothing, and what was begun is still to be rolled back.
+// transactEarly calls body at once, or after a look if that was in vain too often lately. It is not sure if the claim was
+// lost, or nothing is known of it: then body counts for nothing, and what was begun is still to be rolled back.
 func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r once.Request,
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
 
@@ -147,7 +147,7 @@ func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err err
 	case e.odd || e.slow() || !equal(out, e.r.Likely.Outcome):
 		b.Queue(e.store.sql.mustAmend, e.amendment(out)...)
 	}
-	defer limit(e.conn)()
+	defer limit(e.conn).end()
 	ctx = context.WithoutCancel(ctx)
 	before := b.Len()
 	if before == 0 {

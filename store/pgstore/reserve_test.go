@@ -113,6 +113,27 @@ func TestSeveralWithOneKeyTwice(t *testing.T) {
 	wantStatus(t, f, first.Key, once.Done)
 }
 
+// A key that another transaction has in flight is not waited for, and its work does not run beside it.
+func TestSeveralMeetATransactionInFlight(t *testing.T) {
+	f := newFixture(t)
+	first := []once.Request{newRequest(), newRequest()}
+	second := []once.Request{newRequest(), newRequest()}
+	second[0].Key = first[1].Key
+	_, err := f.Transact(t.Context(), first, func(_ pgx.Tx, mine []once.Record) ([]once.Settlement, error) {
+		_, err := f.Transact(t.Context(), second, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+			if recs[0].Status != once.Running || recs[0].Owner == second[0].Owner || recs[1].Owner != second[1].Owner {
+				t.Errorf("a key in flight is claimed as %+v, and another as %+v", recs[0], recs[1])
+			}
+			return []once.Settlement{done(recs[1], "ok")}, nil
+		})
+		return []once.Settlement{done(mine[0], "ok"), done(mine[1], "ok")}, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, f, second[1].Key, once.Done)
+}
+
 // Transactions over the same keys in different orders: each key has one effect, and none waits for another.
 func TestSeveralRace(t *testing.T) {
 	f := newFixture(t)

@@ -3,6 +3,8 @@ package pgstore
 import (
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -16,8 +18,40 @@ const (
 	control             // begins or ends a transaction, in one of its statements
 )
 
-// kindOf looks at the first words of each statement of a text.
-func kindOf(sql string) kind {
+// judgement is what a text is found to do.
+type judgement struct {
+	kind  kind
+	moves bool // it changes the schema that tables without one are in
+}
+
+// judged are texts that were looked at before: a program has few, as long as values are not in them.
+var judged = struct {
+	texts sync.Map // string to judgement
+	count atomic.Int64
+}{}
+
+const (
+	longestJudged = 4096
+	mostJudged    = 1024
+)
+
+// judge looks at a text, or remembers it.
+func judge(sql string) judgement {
+	if known, ok := judged.texts.Load(sql); ok {
+		return known.(judgement)
+	}
+	j := judgement{kind: classify(sql), moves: movesTables(sql)}
+	if len(sql) <= longestJudged && judged.count.Add(1) <= mostJudged {
+		judged.texts.Store(strings.Clone(sql), j)
+	}
+	return j
+}
+
+// kindOf is the kind of a text.
+func kindOf(sql string) kind { return judge(sql).kind }
+
+// classify looks at the first words of each statement of a text.
+func classify(sql string) kind {
 	first, rest := kindOfFirst(sql)
 	for n := 1; rest != ""; n++ {
 		var next kind

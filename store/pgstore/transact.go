@@ -117,7 +117,7 @@ func commit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	}
 	before := b.Len()
 	b.Queue("commit")
-	defer limit(conn)()
+	defer limit(conn).end()
 	replies := conn.SendBatch(context.WithoutCancel(ctx), b)
 	defer replies.Close()
 	for range before {
@@ -159,13 +159,6 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 	if conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() == 'I' {
 		return
 	}
-	defer limit(conn)()
+	defer limit(conn).end()
 	_, _ = conn.Exec(context.WithoutCancel(ctx), "rollback")
-}
-
-// limit lets what is sent to a connection end within endTime. A context would cost a goroutine for each call.
-func limit(conn *pgx.Conn) (end func()) {
-	wire := conn.PgConn().Conn()
-	_ = wire.SetDeadline(time.Now().Add(endTime)) // fails where the connection does
-	return func() { _ = wire.SetDeadline(time.Time{}) }
 }

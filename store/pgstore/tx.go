@@ -98,10 +98,10 @@ func notYours(verb string) error {
 
 // refuse says why a text is not for the work in a transaction.
 func (h *handle) refuse(sql string) error {
-	switch {
-	case kindOf(sql) == control:
+	switch j := judge(sql); {
+	case j.kind == control:
 		return notYours(sql)
-	case !h.named && movesTables(sql):
+	case !h.named && j.moves:
 		return fmt.Errorf("%w: this changes where the tables of the store are looked for: set Options.Schema", once.ErrInvalid)
 	}
 	return nil
