@@ -37,11 +37,11 @@ func doPaths() []path {
 		return once.Do(ctx, s.world, s.asking().For(s.id), s.send)
 	}
 	return []path{
-		{name: "do-soft", run: doSoft, check: checkKey},
 		{name: "do", run: ask, check: onceOutside},
 		{name: "do-cold", cold: true, run: ask, check: onceOutside},
 		{name: "do-extend", run: doExtending, check: onceOutside},
 		{name: "do-key", run: doWithKey, check: checkKey},
+		{name: "do-soft", run: doSoft, check: checkKey},
 		{name: "do-park", run: doParking, check: checkParked},
 		{name: "do-park-fail", run: doParkingFails, check: checkParked},
 		{name: "do-resend", run: doResending, check: checkResent},
