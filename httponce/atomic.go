@@ -1,0 +1,96 @@
+package httponce
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/effectively-once/once"
+)
+
+// HandlerTx guards a handler that writes through a transaction: the key, its rows and its response are one commit, and the
+// response is sent after it. A response that is not recorded, an error or a panic rolls everything back, and the key is
+// free again. One of 400 or more that is recorded rolls the rows back and remembers the answer.
+//
+// The handler returns the errors of its statements, as in [once.DoTx]: after a deadlock it is called again, with a
+// new response. Any other error is logged and answered with 500. Nothing can be flushed or hijacked before the commit,
+// and informational responses are not sent. Every request needs a key, whatever its method. HandlerTx panics if the
+// options make no sense.
+func HandlerTx[Tx any](s once.TxStore[Tx], caller Caller, run func(http.ResponseWriter, *http.Request, Tx) error, o *Options) http.Handler {
+	if o != nil && o.FailOpen {
+		panic("httponce: FailOpen is not for HandlerTx: without the store there is no transaction")
+	}
+	if s == nil {
+		panic("httponce: the store and the function that says who calls are mandatory")
+	}
+	return &atomic[Tx]{settings: newSettings(s, caller, o), store: s, run: run}
+}
+
+type atomic[Tx any] struct {
+	*settings
+	store once.TxStore[Tx]
+	run   func(http.ResponseWriter, *http.Request, Tx) error
+}
+
+// ServeHTTP handles a request.
+func (a *atomic[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(a.settings, w, r)
+	defer x.close()
+	if !x.read() {
+		return
+	}
+	ctx, stop := untilClaimed(r.Context())
+	answer, err := a.attempt(ctx, stop, x)
+	failed := new(notRecorded)
+	switch rejected := errors.Is(err, once.ErrRejected); {
+	case (err == nil || rejected) && x.rep.Replayed:
+		x.replay(answer)
+	case err == nil || rejected:
+		x.rec.deliver()
+	case errors.As(err, &failed) && failed.err == nil:
+		x.rec.deliver()
+	case errors.As(err, &failed) && !errors.Is(err, once.ErrConflict):
+		x.log("the handler failed, and everything was rolled back", failed.err)
+		x.fail(problemFailed)
+	default:
+		x.refuse(err, nil)
+	}
+}
+
+func (a *atomic[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
+	defer stop()
+	return withMark(x, func(mark []byte) (*Response, error) {
+		return once.DoTx(ctx, a.store, x.work(mark), func(ctx context.Context, tx Tx) (*Response, error) {
+			if !stop() {
+				return nil, errGone
+			}
+			x.ran = true
+			x.begin(true)
+			err := a.run(&x.rec, x.request(ctx), tx)
+			x.rec.end()
+			if err != nil {
+				return nil, &notRecorded{err}
+			}
+			answer, err := x.decided()
+			switch {
+			case err != nil:
+				return nil, new(notRecorded)
+			case answer.Status >= http.StatusBadRequest:
+				return answer, once.ErrRejected
+			}
+			return answer, nil
+		})
+	})
+}
+
+// notRecorded is how a transaction is rolled back: because of an error, or because of the status of its response.
+type notRecorded struct{ err error }
+
+func (n *notRecorded) Error() string {
+	if n.err == nil {
+		return errStatus.Error()
+	}
+	return n.err.Error()
+}
+
+func (n *notRecorded) Unwrap() error { return n.err }

@@ -1,0 +1,181 @@
+package httponce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
+// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to other systems.
+//
+// Handler panics if the options make no sense. The client's leaving cancels the wait of a repeat, but not next once the
+// key is claimed: next's context ends only when its lease is lost.
+func Handler(s once.Store, caller Caller, next http.Handler, o *Options) http.Handler {
+	return &guard{settings: newSettings(s, caller, o), next: next}
+}
+
+// Middleware is [Handler] in the shape that routers take.
+func Middleware(s once.Store, caller Caller, o *Options) func(http.Handler) http.Handler {
+	set := newSettings(s, caller, o)
+	return func(next http.Handler) http.Handler { return &guard{settings: set, next: next} }
+}
+
+type guard struct {
+	*settings
+	next http.Handler
+}
+
+// ServeHTTP handles a request.
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.passes(r) {
+		g.next.ServeHTTP(w, r)
+		return
+	}
+	x := newExchange(g.settings, w, r)
+	defer x.close()
+	if !x.read() {
+		return
+	}
+	ctx, stop := untilClaimed(r.Context())
+	answer, err := g.attempt(ctx, stop, x)
+	switch {
+	case x.ran:
+		x.finish(err)
+	case err == nil:
+		x.replay(answer)
+	default:
+		x.refuse(err, g.next)
+	}
+}
+
+func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
+	defer stop()
+	return withMark(x, func(mark []byte) (*Response, error) {
+		return once.Do(ctx, g.store, x.work(mark), func(ctx context.Context, _ once.Key) (*Response, error) {
+			if !stop() {
+				return nil, once.NotDone(errGone)
+			}
+			x.ran = true
+			x.begin(false)
+			g.next.ServeHTTP(&x.rec, x.request(ctx))
+			x.rec.end()
+			return x.decided()
+		})
+	})
+}
+
+// decided is the end of a run of the handler, as once takes it.
+func (x *exchange) decided() (*Response, error) {
+	answer := x.rec.response(x.headers)
+	answer.key = x.key.UUID()
+	switch d := x.decide(x.r, x.rec.status); {
+	case x.rec.nothing, d == Release:
+		return answer, once.NotDone(errStatus)
+	case d == Unknown:
+		return answer, errStatus
+	}
+	return answer, nil
+}
+
+var (
+	errGone   = errors.New("httponce: the client has left")
+	errStatus = errors.New("httponce: the handler answered with a status that is not recorded")
+)
+
+// finish sends the response of the handler, which has run. If another attempt may have run as well, nobody knows
+// which response it will be.
+func (x *exchange) finish(err error) {
+	if errors.Is(err, once.ErrLeaseLost) && !x.rec.through && !x.rec.hijacked {
+		x.fail(problemOf(err))
+		return
+	}
+	x.rec.deliver()
+}
+
+// refuse answers where the handler did not run.
+func (x *exchange) refuse(err error, next http.Handler) {
+	switch {
+	case x.r.Context().Err() != nil: // nobody is there any more
+		return
+	case errors.Is(err, errLimit):
+		x.fail(problemLimit.retried(x.wait))
+		return
+	}
+	p := problemOf(err)
+	if p.name == problemDown.name {
+		x.log("the store cannot be used", err)
+		if x.FailOpen && next != nil {
+			next.ServeHTTP(x.w, x.request(x.r.Context()))
+			return
+		}
+	}
+	if p.status >= 500 && p.name != problemDown.name {
+		x.log("a request could not be handled", err)
+	}
+	x.fail(p)
+}
+
+// replay sends what is recorded.
+func (x *exchange) replay(answer *Response) {
+	switch {
+	case answer.key != [16]byte{} && answer.key != x.key.UUID():
+		x.log("the record of one key holds the answer of another", nil)
+		x.fail(problemDamaged)
+	case answer.NoBody:
+		p := problemNotKept
+		p.answer = answer.Status
+		if location := answer.Header.Get("Location"); location != "" {
+			x.w.Header().Set("Location", location)
+		}
+		x.w.Header()[ReplayedHeader] = yes
+		x.fail(p)
+	default:
+		answer.replay(x.w)
+	}
+}
+
+// untilClaimed is a context that the caller's leaving ends, until stop is called. It reports false if it was too late.
+func untilClaimed(parent context.Context) (ctx context.Context, stop func() bool) {
+	if parent.Done() == nil {
+		return parent, func() bool { return true }
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
+	left := context.AfterFunc(parent, func() { cancel(fmt.Errorf("%w: %w", errGone, context.Canceled)) })
+	stopped := false
+	return ctx, func() bool {
+		stopped = stopped || left() && ctx.Err() == nil
+		return stopped
+	}
+}
+
+// passes reports whether a request is not guarded.
+func (g *settings) passes(r *http.Request) bool {
+	if _, has := r.Header[KeyHeader]; !has && !g.Required {
+		return true
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
+		return true
+	}
+	return false
+}
+
+// limited refuses a new key of a caller who is over its limits. leave is called when the request is over.
+func (x *exchange) limited(ctx context.Context) (leave func(unused bool), err error) {
+	wait := x.limiter.enter(x.key.Scope, time.Now())
+	if wait == 0 {
+		return func(unused bool) { x.limiter.leave(x.key.Scope, unused) }, nil
+	}
+	rec, err := x.store.Get(ctx, x.key)
+	if err == nil && rec.Status == once.Absent {
+		x.wait, err = wait, errLimit
+	}
+	return func(bool) {}, err
+}
+
+var errLimit = errors.New("httponce: the caller is over its limits")

@@ -1,0 +1,75 @@
+package httponce
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dunglas/httpsfv"
+)
+
+// KeyHeader is the header that names a request: all requests of a caller with one key are one.
+const KeyHeader = "Idempotency-Key"
+
+// ReplayedHeader is set to true on an answer that was given before.
+const ReplayedHeader = "Idempotent-Replayed"
+
+// mostKey is how many bytes a key may have.
+const mostKey = 255
+
+// parseKey reads the values of KeyHeader: one structured-field string, "8e03978e", or the same without quotes, as many
+// clients send it. Both name the same key. A bare key has no spaces, commas or semicolons, which intermediaries and
+// parsers of lists give a meaning of their own.
+func parseKey(values []string) (key string, err error) {
+	switch {
+	case len(values) > 1:
+		return "", errors.New("the header was sent more than once: send one key")
+	case len(values) == 0 || values[0] == "":
+		return "", errors.New("the key is empty")
+	case values[0][0] == '"':
+		key, err = parseQuoted(values[0])
+	default:
+		key, err = values[0], checkBare(values[0])
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case key == "":
+		return "", errors.New("the key is empty")
+	case len(key) > mostKey:
+		return "", fmt.Errorf("the key has %d bytes, at most %d are allowed", len(key), mostKey)
+	}
+	return key, nil
+}
+
+// parseQuoted takes the usual string apart by itself, and leaves one with escapes or parameters to the library.
+func parseQuoted(value string) (string, error) {
+	if inner := value[1:]; len(inner) > 0 && inner[len(inner)-1] == '"' {
+		inner = inner[:len(inner)-1]
+		if strings.IndexFunc(inner, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
+			return inner, nil
+		}
+	}
+	item, err := httpsfv.UnmarshalItem([]string{value})
+	if err != nil {
+		return "", fmt.Errorf("the key begins with a quote, but is no structured-field string: %w", err)
+	}
+	key, ok := item.Value.(string)
+	if !ok {
+		return "", errors.New("the key is not a string")
+	}
+	return key, nil
+}
+
+func checkBare(key string) error {
+	at := strings.IndexFunc(key, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`",;\`, r) })
+	if at < 0 {
+		return nil
+	}
+	return fmt.Errorf(`the key has %q at byte %d: put the key in double quotes, as a structured-field string, or use letters, digits and -_.:/+=`, key[at], at)
+}
+
+// formatKey writes a key as a structured-field string.
+func formatKey(key string) (string, error) {
+	return httpsfv.Marshal(httpsfv.NewItem(key))
+}

@@ -1,0 +1,150 @@
+package httponce
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"strings"
+
+	"github.com/effectively-once/once"
+)
+
+// Caller says whose request it is: the tenant or client that was authenticated. Keys of different callers are different
+// keys. It is called before anything is read or claimed. An error, or no name at all, is answered with 401: there is no
+// caller that all share.
+type Caller func(*http.Request) (string, error)
+
+// Decision is what becomes of the key when the handler has answered.
+type Decision int
+
+const (
+	ByStatus Decision = iota // what the documentation of the package says of the status
+	Record                   // the response is the answer, for every repeat
+	Release                  // nothing happened: the next request with this key is the first again
+	Unknown                  // nobody knows what happened: nothing is run again before somebody finds out
+)
+
+// Options are the options of a handler. A nil *Options and the zero value work.
+type Options struct {
+	// Operation is part of every key. Handlers with the same Operation share the keys of a caller, so that one key at two
+	// routes is a mistake that is noticed. Without a slash. Default "http".
+	Operation string
+
+	Required bool        // requests with an unsafe method must have a key
+	Policy   once.Policy // how long repeats wait and are remembered. With Wait: once.Refuse they do not wait
+
+	// OnUnknown says what becomes of a request whose handler died, or answered that it does not know. Default: once.Park,
+	// unless there is a Lookup. Resend runs the handler again.
+	OnUnknown once.OnUnknown
+
+	// Lookup finds out whether the request with this key happened, and with what response. See [once.Operation].
+	Lookup func(context.Context, once.Key) (r *Response, happened bool, err error)
+
+	MaxBody     int64    // bytes of a request, default 1 MiB
+	MaxResponse int      // bytes of a response that are recorded; default 256 KiB, never more than the store keeps
+	Headers     []string // of responses, replayed besides the usual ones
+
+	// Fingerprint returns what two requests with one key must have in common; method, path and query are added to it.
+	// Default: the body as it is. [CanonicalJSON] takes no notice of the order and the spaces in JSON.
+	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
+
+	Decide   func(r *http.Request, status int) Decision // nil: ByStatus
+	CheckKey func(key string) error                     // refuses keys, with 400; see [RefuseGuessable]
+	Limits   Limits
+	Ring     *Ring // seals what is recorded, and keys the fingerprints. Default: neither
+
+	// FailOpen runs the handler unguarded while the store cannot be reached, instead of answering 503. Then repeats have
+	// as many effects as they are. Not for HandlerTx, which has no transaction then.
+	FailOpen bool
+
+	// Docs is where the types of problems are documented. Default: this project's page.
+	Docs string
+}
+
+const (
+	defaultMaxBody     = 1 << 20
+	defaultMaxResponse = 256 << 10
+	defaultDocs        = "https://github.com/effectively-once/once/blob/main/docs/http.md"
+	roomForHead        = 16 << 10 // of what the store keeps: status and headers
+)
+
+// replayed are the headers that are recorded without being asked for.
+var replayed = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
+	"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary"}
+
+// neverReplayed belong to one connection or one client, or are set anew for every response.
+var neverReplayed = map[string]bool{"Authorization": true, "Connection": true, "Content-Length": true, "Date": true, "Keep-Alive": true,
+	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Set-Cookie": true, "Set-Cookie2": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Www-Authenticate": true, ReplayedHeader: true}
+
+// settings are Options made ready.
+type settings struct {
+	Options
+	store   once.Store
+	caller  Caller
+	op      *once.Operation[*Response]
+	headers map[string]bool
+	limiter *limiter
+}
+
+// newSettings panics where a program is wrong, like http.Handle.
+func newSettings(s once.Store, caller Caller, o *Options) *settings {
+	if s == nil || caller == nil {
+		panic("httponce: the store and the function that says who calls are mandatory")
+	}
+	g := &settings{store: s, caller: caller, headers: make(map[string]bool)}
+	if o != nil {
+		g.Options = *o
+	}
+	g.Operation = cmp.Or(g.Operation, "http")
+	g.MaxBody = cmp.Or(g.MaxBody, defaultMaxBody)
+	g.MaxResponse = min(cmp.Or(g.MaxResponse, defaultMaxResponse), max(s.Options().MaxOutcome-roomForHead, 0))
+	g.Docs = cmp.Or(g.Docs, defaultDocs)
+	if g.OnUnknown == 0 && g.Lookup == nil {
+		g.OnUnknown = once.Park
+	}
+	for _, name := range append(replayed, g.Headers...) {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if neverReplayed[canonical] || strings.HasPrefix(canonical, http.TrailerPrefix) {
+			panic(fmt.Sprintf("httponce: the header %s is for one response and is never replayed: remove it from Options.Headers", canonical))
+		}
+		g.headers[canonical] = true
+	}
+	if g.MaxBody < 0 || g.MaxResponse < 0 {
+		panic("httponce: MaxBody and MaxResponse are not negative")
+	}
+	g.limiter = newLimiter(g.Limits)
+	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, Codec: codec{g.Ring}}
+	if g.Lookup != nil {
+		g.op.Lookup = g.lookup
+	}
+	return g
+}
+
+// lookup gives what was found the form of what is recorded.
+func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, error) {
+	found, happened, err := g.Lookup(ctx, key)
+	if found == nil {
+		found = &Response{Status: http.StatusNoContent}
+	}
+	found = found.allowed(g.headers)
+	found.key = key.UUID()
+	return found, happened, err
+}
+
+func (g *settings) decide(r *http.Request, status int) Decision {
+	if g.Decide != nil {
+		if d := g.Decide(r, status); d != ByStatus {
+			return d
+		}
+	}
+	switch {
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		return Release
+	case status >= 500:
+		return Unknown
+	}
+	return Record
+}

@@ -1,0 +1,110 @@
+package httponce
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// problem is an error as a client gets it: RFC 9457.
+type problem struct {
+	name   string // the end of its type
+	status int
+	title  string
+	after  time.Duration // Retry-After, if it is more than nothing
+	detail string
+	answer int // the status of an answer that was not kept
+}
+
+const (
+	inProgress     = "in-progress"
+	outcomeUnknown = "outcome-unknown"
+	whenUnknown    = 30 * time.Second // to come back, where nothing better is known
+	whenDown       = 2 * time.Second
+)
+
+var (
+	problemMissing    = problem{name: "key-missing", status: http.StatusBadRequest, title: "Idempotency-Key is missing", detail: "This request needs the header Idempotency-Key: a name of your own for it, the same in each repeat."}
+	problemMalformed  = problem{name: "key-malformed", status: http.StatusBadRequest, title: "Idempotency-Key is malformed"}
+	problemBody       = problem{name: "body-unreadable", status: http.StatusBadRequest, title: "The request could not be read", detail: "Nothing was done."}
+	problemCaller     = problem{name: "caller-unknown", status: http.StatusUnauthorized, title: "The caller is unknown", detail: "A key belongs to its caller. Nothing was done."}
+	problemTooLarge   = problem{name: "body-too-large", status: http.StatusRequestEntityTooLarge, title: "The request is too large", detail: "Nothing was done."}
+	problemMismatch   = problem{name: "key-reused", status: http.StatusUnprocessableEntity, title: "Idempotency-Key was used for another request", detail: "The first request with this key had another method, path, query or body. Use a new key for a new request."}
+	problemInProgress = problem{name: inProgress, status: http.StatusConflict, title: "The first request with this key is still running", detail: "Repeat this request later, with the same key."}
+	problemUnknown    = problem{name: outcomeUnknown, status: http.StatusConflict, title: "The outcome of the first request with this key is unknown", detail: "It may have happened, and is not run again until that is found out. Repeat this request later, with the same key."}
+	problemExpired    = problem{name: "answer-expired", status: http.StatusGone, title: "The answer is no longer kept", detail: "The first request with this key is done, too long ago for its answer. It was not run again."}
+	problemNotKept    = problem{name: "answer-not-kept", status: http.StatusGone, title: "The answer was not kept", detail: "The first request with this key is done. Its response could not be kept. It was not run again."}
+	problemLimit      = problem{name: "too-many-requests", status: http.StatusTooManyRequests, title: "Too many new keys", detail: "Nothing was done. Repeat this request later, with the same key."}
+	problemDamaged    = problem{name: "record-damaged", status: http.StatusInternalServerError, title: "The record of this key is damaged", detail: "Nothing was run again."}
+	problemFailed     = problem{name: "failed", status: http.StatusInternalServerError, title: "The request failed", detail: "Everything was rolled back. It may be repeated with the same key."}
+	problemSetUp      = problem{name: "misconfigured", status: http.StatusInternalServerError, title: "The server is not set up right", detail: "Nothing was done."}
+	problemDown       = problem{name: "unavailable", status: http.StatusServiceUnavailable, title: "Requests cannot be remembered at the moment", after: whenDown, detail: "Nothing was done. Repeat this request later, with the same key."}
+)
+
+// problemOf is what a client is told of an error of once.
+func problemOf(err error) problem {
+	after, _ := once.MayRetry(err)
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	case is(once.ErrMismatch):
+		return problemMismatch
+	case is(once.ErrExpired):
+		return problemExpired
+	case is(once.ErrOutcomeUnavailable):
+		return problemNotKept
+	case is(once.ErrCorrupt):
+		return problemDamaged
+	case is(once.ErrInProgress):
+		return problemInProgress.retried(max(after, time.Second))
+	case is(once.ErrUnknown), is(once.ErrParked), is(once.ErrLeaseLost):
+		if after <= 0 {
+			after = whenUnknown
+		}
+		return problemUnknown.retried(after)
+	case is(once.ErrInvalid), is(once.ErrInTx):
+		return problemSetUp
+	}
+	return problemDown
+}
+
+func (p problem) retried(after time.Duration) problem {
+	p.after = after
+	return p
+}
+
+func (p problem) because(detail string) problem {
+	p.detail = detail
+	return p
+}
+
+// document is the form of a problem.
+type document struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Answer int    `json:"answer_status,omitempty"`
+}
+
+func (p problem) send(w http.ResponseWriter, docs string) {
+	header := w.Header()
+	for name := range header { // what was meant for the response that this one is not
+		if strings.HasPrefix(name, "Content-") || name == "Etag" || name == "Last-Modified" || name == "Trailer" {
+			delete(header, name)
+		}
+	}
+	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Link", "<"+docs+`>; rel="help"`)
+	if p.after > 0 {
+		header.Set("Retry-After", strconv.FormatInt(int64((p.after+time.Second-1)/time.Second), 10))
+	}
+	body, _ := json.Marshal(document{docs + "#" + p.name, p.title, p.status, p.detail, p.answer}) // strings and numbers always can
+	w.WriteHeader(p.status)
+	_, _ = w.Write(append(body, '\n')) // the client may have gone
+}

@@ -1,0 +1,149 @@
+package httponce
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/effectively-once/once"
+)
+
+// Response is a response as it is recorded.
+type Response struct {
+	Status int
+	Header http.Header // the headers that are replayed
+	Body   []byte
+	NoBody bool // it had a body, which was not kept
+
+	key [16]byte // of the request that it answers
+}
+
+// allowed is a copy with no other headers than these.
+func (r *Response) allowed(headers map[string]bool) *Response {
+	some := *r
+	some.Header = make(http.Header, len(r.Header))
+	for name, values := range r.Header {
+		if headers[name] {
+			some.Header[name] = values
+		}
+	}
+	return &some
+}
+
+// codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The version in the
+// status line is that of this format.
+type codec struct{ ring *Ring }
+
+const (
+	plainType   = "application/http"
+	bodyNotKept = "Once-Body-Not-Kept" // a header of the format, never of a response
+)
+
+// Encode writes a response.
+func (c codec) Encode(r *Response) (once.Outcome, error) {
+	if r == nil {
+		return once.Outcome{}, errors.New("httponce: there is no response")
+	}
+	text, err := r.append(nil)
+	if err != nil || c.ring == nil {
+		return once.Outcome{Body: text, ContentType: plainType}, err
+	}
+	sealed, id, err := c.ring.seal(text, r.key)
+	return once.Outcome{Body: sealed, ContentType: sealedType + id}, err
+}
+
+// Decode reads a response.
+func (c codec) Decode(out once.Outcome) (*Response, error) {
+	text, key := out.Body, [16]byte{}
+	if id, sealed := strings.CutPrefix(out.ContentType, sealedType); sealed {
+		if c.ring == nil {
+			return nil, errors.New("httponce: the response is sealed, and there is no Ring to open it with")
+		}
+		var err error
+		if text, key, err = c.ring.open(text, id); err != nil {
+			return nil, err
+		}
+	} else if out.ContentType != plainType {
+		return nil, fmt.Errorf("httponce: the outcome is of the type %q, not %s: something else has used this key", out.ContentType, plainType)
+	}
+	r, err := parseResponse(text)
+	if err == nil {
+		r.key = key
+	}
+	return r, err
+}
+
+func (r *Response) append(b []byte) ([]byte, error) {
+	if r.Status < 200 || r.Status > 999 {
+		return nil, fmt.Errorf("httponce: a response has no status %d", r.Status)
+	}
+	b = slices.Grow(b, 64+64*len(r.Header)+len(r.Body))
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(r.Status), 10)
+	b = append(b, "\r\n"...)
+	for name, values := range r.Header {
+		for _, value := range values {
+			if strings.ContainsAny(name, ":\r\n \x00") || strings.ContainsAny(value, "\r\n\x00") {
+				return nil, fmt.Errorf("httponce: the header %q has a line break or is no header", name)
+			}
+			b = append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
+		}
+	}
+	if r.NoBody {
+		return append(b, bodyNotKept+": 1\r\n\r\n"...), nil
+	}
+	return append(append(b, "\r\n"...), r.Body...), nil
+}
+
+var errResponse = errors.New("httponce: this is no recorded response")
+
+// parseResponse reads what append has written. The body is the rest of text, not a copy.
+func parseResponse(text []byte) (*Response, error) {
+	line, rest, ok := bytes.Cut(text, []byte("\r\n"))
+	status, version := bytes.CutPrefix(line, []byte("HTTP/1.1 "))
+	code, err := strconv.Atoi(string(status))
+	if !ok || !version || err != nil || len(status) != 3 || code < 200 {
+		return nil, errResponse
+	}
+	r := &Response{Status: code, Header: make(http.Header, 2)}
+	for {
+		if line, rest, ok = bytes.Cut(rest, []byte("\r\n")); !ok {
+			return nil, errResponse
+		}
+		if len(line) == 0 {
+			break
+		}
+		name, value, ok := bytes.Cut(line, []byte(": "))
+		if !ok || len(name) == 0 {
+			return nil, errResponse
+		}
+		if string(name) == bodyNotKept {
+			r.NoBody = true
+			continue
+		}
+		r.Header[string(name)] = append(r.Header[string(name)], string(value))
+	}
+	if r.Body = rest; r.NoBody && len(rest) > 0 {
+		return nil, errResponse
+	}
+	return r, nil
+}
+
+// replay sends a recorded response.
+func (r *Response) replay(w http.ResponseWriter) {
+	header := w.Header()
+	for name, values := range r.Header {
+		header[name] = values
+	}
+	header[ReplayedHeader] = yes
+	w.WriteHeader(r.Status)
+	if len(r.Body) > 0 {
+		_, _ = w.Write(r.Body) // the client may have gone
+	}
+}
+
+var yes = []string{"true"}
