@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/patience"
 )
 
 // Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
@@ -25,7 +26,7 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, er
 	if err != nil || set.Status == Unknown {
 		return rec, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := patience.Limit(ctx, callTime)
 	defer cancel()
 	if err := s.Settle(ctx, set); err != nil {
 		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}

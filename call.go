@@ -1,7 +1,6 @@
 package once
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"errors"
@@ -10,13 +9,13 @@ import (
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/patience"
 )
 
 const (
-	callTime                         = 5 * time.Second // for one call of a store where the caller set no limit
-	shortTime                        = 250 * time.Millisecond
+	callTime                         = 5 * time.Second  // for one call of a store where the caller set no limit
 	finishTime                       = 10 * time.Second // for recording what has happened, whatever became of the caller
-	minLease                         = 10 * time.Millisecond
+	minLease, shortTime              = 10 * time.Millisecond, 250 * time.Millisecond
 	claimTries, txTries, commitTries = 4, 10, 3
 )
 
@@ -33,8 +32,7 @@ type call struct {
 	redelivered, soft bool
 	joinUntil         time.Time
 	likely            Settlement
-	free              Status // what the key becomes when the work says that nothing happened
-	unknown           Status // and when nobody knows
+	free, unknown     Status // what the key becomes when the work says that nothing happened, and when nobody knows
 }
 
 // newCall checks everything that can be checked before the store is touched.
@@ -83,10 +81,8 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 	for {
 		met, joined, late := c.opts.flights.Do(ctx, at, c.joinUntil, func() Record {
 			rec, mine, err = c.lead(ctx, try)
-			kept := rec
-			kept.Outcome.Body = bytes.Clone(rec.Outcome.Body) // the first caller may change its own
-			return kept
-		})
+			return rec
+		}, Record.apart)
 		switch {
 		case late && ctx.Err() != nil:
 			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
@@ -96,8 +92,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 		case !joined:
 			return rec, mine, err
 		case met.Status == Done:
-			met.Outcome.Body = bytes.Clone(met.Outcome.Body)
-			return met, false, c.checkInput(met)
+			return met.apart(), false, c.checkInput(met)
 		}
 	}
 }
@@ -178,7 +173,7 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 
 // get takes no longer than the caller wants to wait, or little longer.
 func (c *call) get(ctx context.Context) (Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
+	ctx, cancel := patience.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
 	defer cancel()
 	return c.store.Get(ctx, c.key)
 }
@@ -195,16 +190,13 @@ func (c *call) inProgress(rec Record) error {
 // find asks about an unknown attempt. It returns the attempt to take over, 0 for none.
 func (c *call) find(ctx context.Context, rec Record) (int64, error) {
 	now, err := c.ask(ctx, c.store, rec)
-	switch {
-	case errors.Is(err, ErrLeaseLost): // it has moved on while it was asked about
-		return 0, nil
-	case err != nil:
-		return 0, err
-	case now.Status == Unknown && now.Attempt == rec.Attempt && c.onUnknown == Resend:
-		return now.Attempt, nil
-	default:
+	if errors.Is(err, ErrLeaseLost) { // it has moved on while it was asked about
 		return 0, nil
 	}
+	if err == nil && now.Status == Unknown && now.Attempt == rec.Attempt && c.onUnknown == Resend {
+		return now.Attempt, nil
+	}
+	return 0, err
 }
 
 func (c *call) checkInput(rec Record) error {
@@ -229,7 +221,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
 		r := c.request(take)
-		limited, cancel := context.WithTimeout(ctx, callTime+r.Wait)
+		limited, cancel := patience.Limit(ctx, callTime+r.Wait)
 		rec, err := c.store.Claim(limited, r)
 		cancel()
 		// What is in flight after a reply was lost may be our own claim, still on its way.
@@ -249,7 +241,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 
 // abandon gives back a claim that may have been applied although its replies were lost: its work has never started.
 func (c *call) abandon(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := patience.Limit(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	rec, err := c.store.Claim(ctx, c.request(0))
 	if err == nil && rec.Owner == c.token {
@@ -275,7 +267,7 @@ func (c *call) done(h Hold, out Outcome) Settlement {
 
 // finish records what has happened. It is not given up because the caller has left.
 func (c *call) finish(ctx context.Context, set Settlement) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)
+	ctx, cancel := patience.Limit(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
 	return pause.Retry(ctx, callTime, func(ctx context.Context) (bool, error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/patience"
 )
 
 // Claim is what work knows of its own claim.
@@ -113,7 +114,7 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 	if time.Since(begun) < c.policy.Lease/3 {
 		return begun, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := patience.Limit(ctx, callTime)
 	defer cancel()
 	begun = time.Now()
 	return begun, c.store.Extend(ctx, h, c.policy.Lease)

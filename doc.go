@@ -14,10 +14,10 @@
 //
 // # What is not
 //
-// No store can know whether a call that it did not hear back from has reached somebody else. An attempt that
-// crashed between its effect and its record is [Unknown]: it is asked about, sent again or parked, as its
-// [Operation] says, and never silently run again. A fence guards the store; it cannot stop a request
-// that is already on its way. One writable primary that loses no commit is assumed.
+// No store can know whether a call that it did not hear back from has reached somebody else. An attempt that crashed
+// between its effect and its record is [Unknown]: it is asked about, sent again or parked, as its [Operation] says, and
+// never silently run again. A fence guards the store; it cannot stop a request that is already on its way. One writable
+// primary that loses no commit is assumed.
 //
 // # Compatibility
 //

@@ -1,6 +1,7 @@
 package once
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -40,6 +41,12 @@ type Record struct {
 	Reason      string        // why it is Unknown, Parked or free again; who decided what
 	Created     time.Time
 	Updated     time.Time
+}
+
+// apart is a copy whose outcome its owner may change.
+func (r Record) apart() Record {
+	r.Outcome.Body = bytes.Clone(r.Outcome.Body)
+	return r
 }
 
 // Outcome is the answer to a unit of work, as it is stored and replayed.

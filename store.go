@@ -22,8 +22,7 @@ type flightKey struct {
 // finds out by repeating it, which is always safe. Adapters do not retry. Keys arrive validated. Slices in arguments belong
 // to the caller and are not changed or kept after the call returns; slices in results belong to the caller.
 //
-// Time is the store's own clock, one for all its users. Leases and retention arrive as durations;
-// a client's clock decides nothing.
+// Time is the store's own clock. Leases and retention arrive as durations; a client's clock decides nothing.
 type Store interface {
 	// Claim takes a free key, or returns what stands in the way: it is the caller's if the Record is Running
 	// with the Owner of the Request. A unique index is the referee: an adapter inserts first and never decides

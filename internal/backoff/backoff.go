@@ -6,6 +6,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/effectively-once/once/internal/patience"
 )
 
 // Backoff is a series of waits. It belongs to one goroutine.
@@ -28,7 +30,7 @@ func (b *Backoff) Next() time.Duration {
 // Retry calls f, each time with a limit of its own, until it says that it is done or ctx is; then it returns f's last error.
 func (b *Backoff) Retry(ctx context.Context, limit time.Duration, f func(context.Context) (done bool, err error)) error {
 	for {
-		limited, cancel := context.WithTimeout(ctx, limit)
+		limited, cancel := patience.Limit(ctx, limit)
 		done, err := f(limited)
 		cancel()
 		if done || Sleep(ctx, b.Next()) != nil {

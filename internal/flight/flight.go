@@ -16,18 +16,19 @@ type Group[K comparable, V any] struct {
 
 // Flight is a call that others wait for.
 type Flight[V any] struct {
-	landed chan struct{}
-	result V // set before landed is closed
+	landed chan struct{} // nil: nobody waits
+	result V             // set before landed is closed
 }
 
 // Do runs call if no flight of k is on its way. Else it joins that one, at most until a time, and returns what
 // it landed with. joined is false if call was run or if nothing landed in time; late tells the two apart.
-func (g *Group[K, V]) Do(ctx context.Context, k K, until time.Time, call func() V) (v V, joined, late bool) {
+// keep makes a copy of a result that has to outlive the call, where somebody waits for it.
+func (g *Group[K, V]) Do(ctx context.Context, k K, until time.Time, call func() V, keep func(V) V) (v V, joined, late bool) {
 	f, first := g.enter(k)
 	if !first {
 		return f.join(ctx, until)
 	}
-	defer func() { g.leave(k, f, v) }()
+	defer func() { g.leave(k, f, &v, keep) }()
 	return call(), false, false
 }
 
@@ -35,23 +36,28 @@ func (g *Group[K, V]) enter(k K) (f *Flight[V], first bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if f := g.now[k]; f != nil {
+		if f.landed == nil {
+			f.landed = make(chan struct{})
+		}
 		return f, false
 	}
 	if g.now == nil {
 		g.now = make(map[K]*Flight[V])
 	}
-	f = &Flight[V]{landed: make(chan struct{})}
+	f = new(Flight[V])
 	g.now[k] = f
 	return f, true
 }
 
 // leave also runs when the call panicked: then the flight lands with the zero V.
-func (g *Group[K, V]) leave(k K, f *Flight[V], v V) {
+func (g *Group[K, V]) leave(k K, f *Flight[V], v *V, keep func(V) V) {
 	g.mu.Lock()
 	delete(g.now, k)
 	g.mu.Unlock()
-	f.result = v
-	close(f.landed)
+	if f.landed != nil { // nobody can join any more
+		f.result = keep(*v)
+		close(f.landed)
+	}
 }
 
 func (f *Flight[V]) join(ctx context.Context, until time.Time) (v V, joined, late bool) {

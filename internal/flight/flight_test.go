@@ -19,14 +19,14 @@ func TestOneFliesAndTheOthersJoin(t *testing.T) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		g.Do(context.Background(), "k", until, func() int { close(flying); <-land; return 7 })
+		g.Do(context.Background(), "k", until, func() int { close(flying); <-land; return 7 }, same)
 	}()
 	<-flying
 	for range 16 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			v, joined, late := g.Do(context.Background(), "k", until, func() int { calls.Add(1); return 7 })
+			v, joined, late := g.Do(context.Background(), "k", until, func() int { calls.Add(1); return 7 }, same)
 			if joined {
 				joins.Add(1)
 			}
@@ -35,7 +35,7 @@ func TestOneFliesAndTheOthersJoin(t *testing.T) {
 			}
 		}()
 	}
-	if v, joined, late := g.Do(context.Background(), "other", until, func() int { return 1 }); v != 0 && v != 1 || joined || late {
+	if v, joined, late := g.Do(context.Background(), "other", until, func() int { return 1 }, same); v != 0 && v != 1 || joined || late {
 		t.Errorf("another key: %d, %v, %v", v, joined, late)
 	}
 	close(land)
@@ -50,25 +50,27 @@ func TestJoinIsBounded(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
 	g.Do(context.Background(), "k", time.Now(), func() int {
-		if _, joined, late := g.Do(context.Background(), "k", time.Now(), nil); joined || !late {
+		if _, joined, late := g.Do(context.Background(), "k", time.Now(), nil, same); joined || !late {
 			t.Error("joined after its time")
 		}
-		if _, joined, late := g.Do(cancelled, "k", time.Now().Add(time.Hour), nil); joined || !late {
+		if _, joined, late := g.Do(cancelled, "k", time.Now().Add(time.Hour), nil, same); joined || !late {
 			t.Error("joined after its context")
 		}
 		return 0
-	})
+	}, same)
 }
 
 func TestAPanicLandsTheFlight(t *testing.T) {
 	var g flight.Group[string, int]
 	func() {
 		defer func() { _ = recover() }()
-		g.Do(context.Background(), "k", time.Now(), func() int { panic("boom") })
+		g.Do(context.Background(), "k", time.Now(), func() int { panic("boom") }, same)
 	}()
 	ran := false
-	g.Do(context.Background(), "k", time.Now(), func() int { ran = true; return 0 })
+	g.Do(context.Background(), "k", time.Now(), func() int { ran = true; return 0 }, same)
 	if !ran {
 		t.Error("the key is stuck")
 	}
 }
+
+func same(v int) int { return v }

@@ -3,6 +3,7 @@ package lease
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -15,22 +16,56 @@ type Keeper struct {
 }
 
 // Keep extends the lease, three times in its length, until stop is called. The context that it returns is
-// cancelled when the lease is lost, and before it ends when it can no longer be extended.
+// cancelled when the lease is lost, and before it ends when it can no longer be extended. Work that is done before the
+// first extension costs a timer and no goroutine.
 func (k Keeper) Keep(ctx context.Context) (alive context.Context, stop func()) {
 	alive, cancel := context.WithCancelCause(ctx)
-	beat, quit := context.WithCancel(context.WithoutCancel(ctx))
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		if err := k.beat(beat); err != nil {
-			cancel(k.Lost(err))
-		}
-	}()
-	return alive, func() {
-		quit()
-		<-gone
-		cancel(nil)
+	kept := &keeping{Keeper: k, ctx: ctx, cancel: cancel}
+	kept.timer = time.AfterFunc(time.Until(k.Begun.Add(k.Length/3)), kept.run)
+	return alive, kept.stop
+}
+
+// keeping is a lease that is being kept.
+type keeping struct {
+	Keeper
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+
+	mu      sync.Mutex
+	stopped bool
+	quit    context.CancelFunc // nil: not extending yet
+	gone    chan struct{}
+}
+
+// run extends until it is told to quit, or the lease is lost.
+func (k *keeping) run() {
+	k.mu.Lock()
+	if k.stopped {
+		k.mu.Unlock()
+		return
 	}
+	beat, quit := context.WithCancel(context.WithoutCancel(k.ctx))
+	k.quit, k.gone = quit, make(chan struct{})
+	k.mu.Unlock()
+	defer close(k.gone)
+	if err := k.beat(beat); err != nil {
+		k.cancel(k.Lost(err))
+	}
+}
+
+// stop returns when nothing is extended any more.
+func (k *keeping) stop() {
+	k.timer.Stop()
+	k.mu.Lock()
+	k.stopped = true
+	quit := k.quit
+	k.mu.Unlock()
+	if quit != nil {
+		quit()
+		<-k.gone
+	}
+	k.cancel(nil)
 }
 
 // beat returns nil when it is told to quit, and an error when the lease is lost or about to lapse.
