@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,18 +107,37 @@ func (x *exchange) readBody() bool {
 	if x.r.Body == nil || x.r.Body == http.NoBody {
 		return true
 	}
-	into := bytes.NewBuffer(x.bufs.request[:0])
-	_, err := into.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, x.MaxBody))
-	x.body, x.bufs.request = into.Bytes(), into.Bytes()
-	var over *http.MaxBytesError
+	err := x.readAll()
 	switch {
-	case errors.As(err, &over):
-		return x.tooLarge()
 	case err != nil:
 		x.fail(problemBody)
 		return false
+	case int64(len(x.body)) > x.MaxBody:
+		x.w.Header().Set("Connection", "close") // instead of reading the rest
+		return x.tooLarge()
 	}
 	return true
+}
+
+// readAll reads until the body ends, or is too large by a byte. How long it was said to be is a hint: something in between
+// may have unpacked it.
+func (x *exchange) readAll() error {
+	b := slices.Grow(x.bufs.request[:0], int(max(x.r.ContentLength, 0))+1)
+	defer func() { x.body, x.bufs.request = b, b }()
+	for int64(len(b)) <= x.MaxBody {
+		if len(b) == cap(b) {
+			b = slices.Grow(b, max(len(b), 512))
+		}
+		n, err := x.r.Body.Read(b[len(b):min(int64(cap(b)), x.MaxBody+1)])
+		b = b[:len(b)+n]
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (x *exchange) tooLarge() bool {

@@ -129,9 +129,9 @@ func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, e
 	if found == nil {
 		found = &Response{Status: http.StatusNoContent}
 	}
-	found = found.allowed(g.headers)
-	found.key = key.UUID()
-	return found, happened, err
+	some := *found
+	some.key, some.only = key.UUID(), g.headers
+	return &some, happened, err
 }
 
 func (g *settings) decide(r *http.Request, status int) Decision {

@@ -180,9 +180,9 @@ func (c *recorder) response(headers map[string]bool) *Response {
 	if c.hijacked && c.status == 0 {
 		c.status = http.StatusSwitchingProtocols
 	}
-	r := &Response{Status: c.status, Header: c.sent, Body: c.body, NoBody: c.lost || len(c.body) > c.limit}
-	r = r.allowed(headers)
+	r := &Response{Status: c.status, Header: c.sent, Body: c.body, NoBody: c.lost || len(c.body) > c.limit, only: headers}
 	if _, set := c.sent["Content-Type"]; !set && len(c.body) > 0 && c.sent.Get("Content-Encoding") == "" {
+		r.Header = maps.Clone(c.sent) // without it, net/http finds out by itself
 		r.Header["Content-Type"] = []string{http.DetectContentType(c.body)}
 	}
 	if r.NoBody {

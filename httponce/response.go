@@ -19,19 +19,8 @@ type Response struct {
 	Body   []byte
 	NoBody bool // it had a body, which was not kept
 
-	key [16]byte // of the request that it answers
-}
-
-// allowed is a copy with no other headers than these.
-func (r *Response) allowed(headers map[string]bool) *Response {
-	some := *r
-	some.Header = make(http.Header, len(r.Header))
-	for name, values := range r.Header {
-		if headers[name] {
-			some.Header[name] = values
-		}
-	}
-	return &some
+	key  [16]byte        // of the request that it answers
+	only map[string]bool // the headers that are written
 }
 
 // codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The version in the
@@ -86,6 +75,9 @@ func (r *Response) append(b []byte) ([]byte, error) {
 	b = strconv.AppendInt(b, int64(r.Status), 10)
 	b = append(b, "\r\n"...)
 	for name, values := range r.Header {
+		if !r.only[name] {
+			continue
+		}
 		for _, value := range values {
 			if strings.ContainsAny(name, ":\r\n \x00") || strings.ContainsAny(value, "\r\n\x00") {
 				return nil, fmt.Errorf("httponce: the header %q has a line break or is no header", name)
