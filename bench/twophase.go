@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -49,17 +50,19 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 		return nil, err
 	}
 	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
-	do := func(ctx context.Context, id string) error {
-		_, err := once.Do(ctx, store, charge.For(id), func(context.Context, once.Key) (string, error) { return answer300, nil })
+	soft := &once.Operation[string]{Name: "soft", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, SoftClaim: true}
+	do := func(ctx context.Context, work once.Work[string]) error {
+		_, err := once.Do(ctx, store, work, func(context.Context, once.Key) (string, error) { return answer300, nil })
 		return err
 	}
-	if err := seedDuplicates(ctx, do); err != nil {
+	if err := seedDuplicates(ctx, func(ctx context.Context, id string) error { return do(ctx, charge.For(id)) }); err != nil {
 		return nil, err
 	}
 	return []variant{
 		repeated("two bare commits of 300 bytes", func(ctx context.Context) error { return writeTwice(ctx, pool, newID()) }),
-		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, newID()) }),
-		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, someDuplicate()) }),
+		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, charge.For(newID())) }),
+		repeated("Do, pgstore, 300 bytes, SoftClaim", func(ctx context.Context) error { return do(ctx, soft.For(newID())) }),
+		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, charge.For(someDuplicate())) }),
 	}, nil
 }
 
