@@ -12,8 +12,14 @@ require (
 )
 
 require (
+	github.com/dunglas/httpsfv v1.1.2 // indirect
+	github.com/gowebpki/jcs v1.0.2 // indirect
+)
+
+require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/effectively-once/once/httponce v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
@@ -32,3 +38,5 @@ replace (
 	github.com/effectively-once/once => ../
 	github.com/effectively-once/once/store/pgstore => ../store/pgstore
 )
+
+replace github.com/effectively-once/once/httponce => ../httponce

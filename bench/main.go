@@ -96,7 +96,7 @@ func (b *bench) run(peersDir, file, markdown string) error {
 }
 
 func (b *bench) stages() (stages []stage) {
-	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), databaseStages()} {
+	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), databaseStages(), httpStages()} {
 		stages = append(stages, s...)
 	}
 	return stages

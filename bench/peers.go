@@ -80,11 +80,20 @@ func (p *peers) stop() {
 }
 
 // open lets the peers prepare themselves in a database, and returns those that do the work of a scenario.
-func (p *peers) open(ctx context.Context, dsn, scenario string, r *report) (variants []variant) {
+func (p *peers) open(ctx context.Context, dsn, scenario string, r *report) []variant {
+	return p.openFor(turn.Request{DSN: dsn}, scenario, r)
+}
+
+// openInMemory is open for those that need no database.
+func (p *peers) openInMemory(scenario string, r *report) []variant {
+	return p.openFor(turn.Request{InMemory: true}, scenario, r)
+}
+
+func (p *peers) openFor(q turn.Request, scenario string, r *report) (variants []variant) {
 	if p == nil {
 		return nil
 	}
-	reply, err := p.ask(turn.Request{DSN: dsn})
+	reply, err := p.ask(q)
 	if err != nil {
 		r.note("the other libraries are left out here: %v", err)
 		return nil

@@ -73,8 +73,11 @@ func (o *opened) answer(ctx context.Context, q turn.Request) (reply turn.Reply, 
 		return reply, err
 	}
 	o.close()
-	if q.DSN != "" {
+	switch {
+	case q.DSN != "":
 		err = o.open(ctx, q.DSN)
+	case q.InMemory:
+		o.addFiberHandler()
 	}
 	for _, p := range o.peers {
 		reply.Peers = append(reply.Peers, p.Peer)

@@ -3,9 +3,11 @@ package turn
 import "time"
 
 // Request is one line of JSON to the process of the peers. With a DSN it asks to open all peers on that database, in
-// place of the one before; with a Peer, for a turn; with neither, to close them.
+// place of the one before; with InMemory, those that need none; with a Peer, for a turn; with neither, to close them.
 type Request struct {
-	DSN     string        `json:",omitempty"`
+	DSN      string `json:",omitempty"`
+	InMemory bool   `json:",omitempty"`
+
 	Peer    string        `json:",omitempty"`
 	Workers int           `json:",omitempty"`
 	Length  time.Duration `json:",omitempty"`
@@ -28,4 +30,5 @@ type Peer struct {
 const (
 	Guarded  = "guarded"
 	TwoPhase = "two-phase"
+	HTTP     = "http" // in memory
 )
