@@ -26,12 +26,12 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, er
 	if err != nil || set.Status == Unknown {
 		return rec, err
 	}
-	ctx, cancel := patience.Limit(ctx, callTime)
-	defer cancel()
-	if err := s.Settle(ctx, set); err != nil {
+	limited := patience.Limit(ctx, callTime)
+	defer limited.Stop()
+	if err := s.Settle(limited, set); err != nil {
 		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}
-	return s.Get(ctx, rec.Key)
+	return s.Get(limited, rec.Key)
 }
 
 // judge decides what becomes of an unknown record; Unknown leaves it as it is.

@@ -173,9 +173,9 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 
 // get takes no longer than the caller wants to wait, or little longer.
 func (c *call) get(ctx context.Context) (Record, error) {
-	ctx, cancel := patience.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
-	defer cancel()
-	return c.store.Get(ctx, c.key)
+	limited := patience.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
+	defer limited.Stop()
+	return c.store.Get(limited, c.key)
 }
 
 // inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
@@ -221,9 +221,9 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
 		r := c.request(take)
-		limited, cancel := patience.Limit(ctx, callTime+r.Wait)
+		limited := patience.Limit(ctx, callTime+r.Wait)
 		rec, err := c.store.Claim(limited, r)
-		cancel()
+		limited.Stop()
 		// What is in flight after a reply was lost may be our own claim, still on its way.
 		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}
 		if err == nil && (tries == 1 || !inFlight) || isFinal(err) {
@@ -241,11 +241,11 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 
 // abandon gives back a claim that may have been applied although its replies were lost: its work has never started.
 func (c *call) abandon(ctx context.Context) {
-	ctx, cancel := patience.Limit(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	rec, err := c.store.Claim(ctx, c.request(0))
+	limited := patience.Limit(context.WithoutCancel(ctx), time.Second)
+	defer limited.Stop()
+	rec, err := c.store.Claim(limited, c.request(0))
 	if err == nil && rec.Owner == c.token {
-		err = c.store.Settle(ctx, c.settlement(rec.hold(), c.free, "claimed, and never started"))
+		err = c.store.Settle(limited, c.settlement(rec.hold(), c.free, "claimed, and never started"))
 	}
 	if err != nil {
 		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", "key", c.key, "error", err)
@@ -267,10 +267,10 @@ func (c *call) done(h Hold, out Outcome) Settlement {
 
 // finish records what has happened. It is not given up because the caller has left.
 func (c *call) finish(ctx context.Context, set Settlement) error {
-	ctx, cancel := patience.Limit(context.WithoutCancel(ctx), finishTime)
-	defer cancel()
+	limited := patience.Limit(context.WithoutCancel(ctx), finishTime)
+	defer limited.Stop()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
-	return pause.Retry(ctx, callTime, func(ctx context.Context) (bool, error) {
+	return pause.Retry(limited, callTime, func(ctx context.Context) (bool, error) {
 		err := c.store.Settle(ctx, set)
 		return err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err), err
 	})

@@ -114,10 +114,10 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 	if time.Since(begun) < c.policy.Lease/3 {
 		return begun, ctx.Err()
 	}
-	ctx, cancel := patience.Limit(ctx, callTime)
-	defer cancel()
+	limited := patience.Limit(ctx, callTime)
+	defer limited.Stop()
 	begun = time.Now()
-	return begun, c.store.Extend(ctx, h, c.policy.Lease)
+	return begun, c.store.Extend(limited, h, c.policy.Lease)
 }
 
 // run does the work of a claim and records how it ended. A claim that is in trouble already is given back.

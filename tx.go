@@ -57,7 +57,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 
 // outcomeInTx is the outcome of work in a transaction, which can be rolled back if there is none.
 func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) {
-	if no != nil && !errors.Is(no, ErrRejected) {
+	if no != nil && (!errors.Is(no, ErrRejected) || errors.Is(no, errNotDone)) {
 		return Outcome{}, no
 	}
 	out, err := w.op.Outcome(value)

@@ -76,6 +76,17 @@ func TestDoTxRejectionRollsBackAndIsRemembered(t *testing.T) {
 }
 
 // While the rejected transaction is rolled back, another attempt wins: its answer is everybody's.
+// Work that says both that it is rejected and that nothing happened is no answer, as in Do.
+func TestDoTxRejectionThatIsNotDone(t *testing.T) {
+	s, c := memstore.New(nil), counter{}
+	_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", once.NotDone(once.ErrRejected)))
+	wantErr(t, err, once.ErrRejected)
+	if rec := get(t, s, inTx.For("1").Key()); rec.Status != once.Absent {
+		t.Errorf("recorded: %+v", rec)
+	}
+	wantValue(t, s, "row", "")
+}
+
 func TestDoTxRejectionLosesToAnAnswer(t *testing.T) {
 	shared, ps := processes(2)
 	calls := 0

@@ -30,9 +30,9 @@ func (b *Backoff) Next() time.Duration {
 // Retry calls f, each time with a limit of its own, until it says that it is done or ctx is; then it returns f's last error.
 func (b *Backoff) Retry(ctx context.Context, limit time.Duration, f func(context.Context) (done bool, err error)) error {
 	for {
-		limited, cancel := patience.Limit(ctx, limit)
+		limited := patience.Limit(ctx, limit)
 		done, err := f(limited)
-		cancel()
+		limited.Stop()
 		if done || Sleep(ctx, b.Next()) != nil {
 			return err
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// limited is a context with a deadline, whose timer starts when somebody asks for its Done. Most stores in memory never do.
-type limited struct {
+// Limited is a context with a deadline, whose timer starts when somebody asks for its Done. A store in memory never does.
+type Limited struct {
 	context.Context
 	end time.Time
 
@@ -19,13 +19,12 @@ type limited struct {
 }
 
 // Limit is context.WithTimeout.
-func Limit(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	l := &limited{Context: parent, end: time.Now().Add(d)}
-	return l, l.stop
+func Limit(parent context.Context, d time.Duration) *Limited {
+	return &Limited{Context: parent, end: time.Now().Add(d)}
 }
 
 // Deadline is the earlier one of the limit and its parent's.
-func (l *limited) Deadline() (time.Time, bool) {
+func (l *Limited) Deadline() (time.Time, bool) {
 	if end, ok := l.Context.Deadline(); ok && end.Before(l.end) {
 		return end, true
 	}
@@ -33,13 +32,13 @@ func (l *limited) Deadline() (time.Time, bool) {
 }
 
 // Done is closed when the limit, or its parent, has ended.
-func (l *limited) Done() <-chan struct{} { return l.wake().Done() }
+func (l *Limited) Done() <-chan struct{} { return l.wake().Done() }
 
 // AfterFunc lets contexts below this one do without a goroutine.
-func (l *limited) AfterFunc(f func()) func() bool { return context.AfterFunc(l.wake(), f) }
+func (l *Limited) AfterFunc(f func()) func() bool { return context.AfterFunc(l.wake(), f) }
 
 // Err says why it has ended.
-func (l *limited) Err() error {
+func (l *Limited) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch err := l.Context.Err(); {
@@ -55,7 +54,7 @@ func (l *limited) Err() error {
 	return nil
 }
 
-func (l *limited) wake() context.Context {
+func (l *Limited) wake() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.awake == nil {
@@ -67,7 +66,8 @@ func (l *limited) wake() context.Context {
 	return l.awake
 }
 
-func (l *limited) stop() {
+// Stop ends it.
+func (l *Limited) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true

@@ -11,8 +11,8 @@ import (
 )
 
 func TestLimitEndsInTime(t *testing.T) {
-	ctx, stop := patience.Limit(t.Context(), 20*time.Millisecond)
-	defer stop()
+	ctx := patience.Limit(t.Context(), 20*time.Millisecond)
+	defer ctx.Stop()
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) > 20*time.Millisecond || ctx.Err() != nil {
 		t.Errorf("it ends %v, %v", end, ctx.Err())
 	}
@@ -26,8 +26,8 @@ func TestLimitEndsInTime(t *testing.T) {
 }
 
 func TestLimitWakesWhoWaits(t *testing.T) {
-	ctx, stop := patience.Limit(t.Context(), 10*time.Millisecond)
-	defer stop()
+	ctx := patience.Limit(t.Context(), 10*time.Millisecond)
+	defer ctx.Stop()
 	<-ctx.Done()
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		t.Errorf("%v, because of %v", ctx.Err(), context.Cause(ctx))
@@ -36,12 +36,12 @@ func TestLimitWakesWhoWaits(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		ctx, stop := patience.Limit(t.Context(), time.Hour)
+		ctx := patience.Limit(t.Context(), time.Hour)
 		if asked {
 			ctx.Done()
 		}
-		stop()
-		stop()
+		ctx.Stop()
+		ctx.Stop()
 		if <-ctx.Done(); !errors.Is(ctx.Err(), context.Canceled) {
 			t.Errorf("asked %v: %v", asked, ctx.Err())
 		}
@@ -52,7 +52,7 @@ func TestParentEnds(t *testing.T) {
 	why := errors.New("why")
 	for _, asked := range []bool{false, true} {
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), t, "value"))
-		ctx, stop := patience.Limit(parent, time.Hour)
+		ctx := patience.Limit(parent, time.Hour)
 		if asked {
 			ctx.Done()
 		}
@@ -60,12 +60,12 @@ func TestParentEnds(t *testing.T) {
 		if <-ctx.Done(); !errors.Is(ctx.Err(), context.Canceled) || context.Cause(ctx) != why || ctx.Value(t) != "value" {
 			t.Errorf("asked %v: %v, because of %v", asked, ctx.Err(), context.Cause(ctx))
 		}
-		stop()
+		ctx.Stop()
 	}
 	near, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ctx, stop := patience.Limit(near, time.Hour)
-	defer stop()
+	ctx := patience.Limit(near, time.Hour)
+	defer ctx.Stop()
 	if end, _ := ctx.Deadline(); time.Until(end) > time.Minute {
 		t.Errorf("it outlives its parent, until %v", end)
 	}
@@ -73,7 +73,7 @@ func TestParentEnds(t *testing.T) {
 
 // Contexts below it end with it, and without a goroutine each.
 func TestChildren(t *testing.T) {
-	ctx, stop := patience.Limit(t.Context(), time.Hour)
+	ctx := patience.Limit(t.Context(), time.Hour)
 	before := runtime.NumGoroutine()
 	var children []context.Context
 	for range 100 {
@@ -84,7 +84,7 @@ func TestChildren(t *testing.T) {
 	if n := runtime.NumGoroutine() - before; n > 10 {
 		t.Errorf("%d goroutines more", n)
 	}
-	stop()
+	ctx.Stop()
 	for _, child := range children {
 		<-child.Done()
 	}

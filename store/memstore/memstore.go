@@ -99,7 +99,7 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 // Get returns the record of a key as it is now. What a transaction in flight has written is not seen.
 func (s *Store) Get(ctx context.Context, k once.Key) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		rec = s.rows[k].at(now)
+		rec = s.rows[k].read(now)
 		return nil
 	})
 	return rec, err
@@ -136,7 +136,7 @@ const defaultPage, largestPage = 100, 1000
 func (s *Store) List(ctx context.Context, q once.Query) (page []once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		for k, r := range s.rows {
-			is := r.at(now)
+			is := r.read(now)
 			if is.Attempt > 0 && selects(q, is) && (q.After == once.Key{} || order(q.After, k) < 0) {
 				is.Outcome.Body = nil
 				page = append(page, is)
@@ -206,7 +206,7 @@ func (s *Store) claim(tx *Tx, r once.Request, now time.Time) once.Record {
 	if ok {
 		s.put(tx, is)
 	}
-	return is.at(now)
+	return is.read(now)
 }
 
 // settle reports whether it changed the record, which it does not if the settlement was applied before.

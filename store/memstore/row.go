@@ -24,8 +24,6 @@ type row struct {
 func (r row) at(now time.Time) once.Record {
 	is := r.Record
 	is.Age = now.Sub(is.Created)
-	is.Fingerprint = bytes.Clone(is.Fingerprint)
-	is.Outcome.Body = bytes.Clone(is.Outcome.Body)
 	switch left := r.lease.Sub(now); r.Status {
 	case once.Running:
 		is.LeaseLeft = left
@@ -45,6 +43,14 @@ func (r row) at(now time.Time) once.Record {
 			is.Status, is.Outcome = once.Expired, once.Outcome{}
 		}
 	}
+	return is
+}
+
+// read is at, in a record that belongs to its reader.
+func (r row) read(now time.Time) once.Record {
+	is := r.at(now)
+	is.Fingerprint = bytes.Clone(is.Fingerprint)
+	is.Outcome.Body = bytes.Clone(is.Outcome.Body)
 	return is
 }
 

@@ -1,0 +1,151 @@
+package grpconce
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/effectively-once/once"
+)
+
+// Domain is the domain of the ErrorInfo in every answer that a server interceptor gives by itself.
+const Domain = "once"
+
+// Reason says why a server interceptor has answered by itself. The documentation of the package has the table.
+type Reason string
+
+const (
+	ReasonKeyMissing       Reason = "IDEMPOTENCY_KEY_MISSING"
+	ReasonKeyInvalid       Reason = "IDEMPOTENCY_KEY_INVALID"
+	ReasonCallerUnknown    Reason = "CALLER_UNKNOWN"
+	ReasonMisconfigured    Reason = "MISCONFIGURED"
+	ReasonMismatch         Reason = "IDEMPOTENCY_KEY_MISMATCH"
+	ReasonInProgress       Reason = "IN_PROGRESS"
+	ReasonOutcomeUnknown   Reason = "OUTCOME_UNKNOWN"
+	ReasonConflict         Reason = "CONFLICT"
+	ReasonExpired          Reason = "OUTCOME_EXPIRED"
+	ReasonResponseNotKept  Reason = "RESPONSE_NOT_KEPT"
+	ReasonResponseTooLarge Reason = "RESPONSE_TOO_LARGE"
+	ReasonRecordDamaged    Reason = "RECORD_DAMAGED"
+	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE"
+)
+
+var codeOf = map[Reason]codes.Code{
+	ReasonKeyMissing:       codes.InvalidArgument,
+	ReasonKeyInvalid:       codes.InvalidArgument,
+	ReasonCallerUnknown:    codes.Unauthenticated,
+	ReasonMisconfigured:    codes.Internal,
+	ReasonMismatch:         codes.FailedPrecondition,
+	ReasonInProgress:       codes.Aborted,
+	ReasonOutcomeUnknown:   codes.Aborted,
+	ReasonConflict:         codes.Aborted,
+	ReasonExpired:          codes.FailedPrecondition,
+	ReasonResponseNotKept:  codes.FailedPrecondition,
+	ReasonResponseTooLarge: codes.Internal,
+	ReasonRecordDamaged:    codes.DataLoss,
+	ReasonStoreUnavailable: codes.Unavailable,
+}
+
+const (
+	soon   = time.Second // where nothing says when to come back
+	parked = time.Minute // a person decides
+)
+
+// ReasonOf returns why a server interceptor has answered by itself. Empty: it has not, err is the handler's or the transport's.
+func ReasonOf(err error) Reason {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == Domain {
+			return Reason(info.Reason)
+		}
+	}
+	return ""
+}
+
+// refuse is an answer of the interceptor's own. Further details follow the reason.
+func refuse(r Reason, text string, more ...protoadapt.MessageV1) error {
+	return refuseWith(&errdetails.ErrorInfo{Reason: string(r), Domain: Domain}, text, more...)
+}
+
+func refuseWith(info *errdetails.ErrorInfo, text string, more ...protoadapt.MessageV1) error {
+	s := status.New(codeOf[Reason(info.Reason)], text)
+	detailed, err := s.WithDetails(append([]protoadapt.MessageV1{info}, more...)...)
+	if err != nil {
+		return s.Err()
+	}
+	return detailed.Err()
+}
+
+func after(d time.Duration) *errdetails.RetryInfo {
+	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
+}
+
+// reply is what the client gets: the answer, or why there is none.
+func (g *guard) reply(ctx context.Context, key once.Key, a answer, err error) (any, error) {
+	switch {
+	case err == nil && a.refusal == nil:
+		return a.response, nil
+	case a.refusal != nil && !overruled(err):
+		return nil, a.refusal.Err()
+	case a.response == nil && ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err() // nobody reads it
+	}
+	g.store.Options().Logger.WarnContext(ctx, "grpconce: answered without the handler's answer", "key", key, "error", err)
+	return nil, explain(err)
+}
+
+// overruled reports whether what the handler said counts for nothing: another attempt may know better, or the database has
+// rolled it back.
+func overruled(err error) bool {
+	open := errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked)
+	return errors.Is(err, once.ErrLeaseLost) || errors.Is(err, once.ErrConflict) && !open
+}
+
+// explain tells the client what it can do about an error of once. What the error says of the server stays there.
+func explain(err error) error {
+	later, ok := once.MayRetry(err)
+	if !ok || later <= 0 {
+		later = soon
+	}
+	is := func(target error) bool { return errors.Is(err, target) }
+	switch {
+	// First what is not known, whatever else is in the error: it may be why that could not be recorded.
+	case is(once.ErrParked):
+		info := &errdetails.ErrorInfo{Reason: string(ReasonOutcomeUnknown), Domain: Domain, Metadata: map[string]string{"parked": "true"}}
+		return refuseWith(info, "whether this call happened is not known, and waits for a person to decide", after(parked))
+	case is(once.ErrUnknown), is(once.ErrLeaseLost):
+		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known yet: repeat it with the same key", after(later))
+	case is(once.ErrMismatch):
+		return refuse(ReasonMismatch, "this key was first used for another request: use a new key for a new request")
+	case is(once.ErrExpired):
+		return refuse(ReasonExpired, "this call was answered too long ago to repeat the answer; it is not run again")
+	case is(once.ErrOutcomeUnavailable):
+		return notKept(is(once.ErrRejected))
+	case is(once.ErrCorrupt):
+		return refuse(ReasonRecordDamaged, "the record of this call is damaged; it is not run again")
+	case is(once.ErrOutcomeTooLarge):
+		return refuse(ReasonResponseTooLarge, "the response is too large to be recorded; nothing was done")
+	case is(once.ErrInvalid), is(once.ErrInTx):
+		return refuse(ReasonMisconfigured, "the server guards this call wrongly; its log says how")
+	case is(once.ErrInProgress):
+		return refuse(ReasonInProgress, "this call is still running: repeat it with the same key", after(later))
+	case is(once.ErrConflict):
+		return refuse(ReasonConflict, "the database kept refusing the transaction; nothing was done", after(later))
+	default:
+		return refuse(ReasonStoreUnavailable, "the record of this call cannot be reached: repeat it with the same key", after(later))
+	}
+}
+
+func notKept(refused bool) error {
+	outcome := "done"
+	if refused {
+		outcome = "refused"
+	}
+	info := &errdetails.ErrorInfo{Reason: string(ReasonResponseNotKept), Domain: Domain, Metadata: map[string]string{"outcome": outcome}}
+	return refuseWith(info, "this call was answered, and the answer was not kept; it is not run again")
+}
