@@ -2,18 +2,25 @@ module github.com/effectively-once/once/examples
 
 go 1.26.0
 
-replace github.com/effectively-once/once => ../
+replace (
+	github.com/effectively-once/once => ../
+	github.com/effectively-once/once/httponce => ../httponce
+)
 
 require (
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/httponce v0.0.0
+	github.com/go-chi/chi/v5 v5.5.0
 	github.com/uptrace/bun v1.2.16
 	github.com/uptrace/bun/dialect/sqlitedialect v1.2.16
 	modernc.org/sqlite v1.61.1
 )
 
 require (
+	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/gowebpki/jcs v1.0.2 // indirect
 	github.com/jinzhu/inflection v1.0.0 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect

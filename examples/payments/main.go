@@ -29,6 +29,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -39,7 +40,7 @@ func main() {
 	address := flag.String("serve", "", "only serve, at this address")
 	file := flag.String("db", "payments.db", "with -serve: the SQLite database")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *address, *file); err != nil {
 		log.Fatal(err)

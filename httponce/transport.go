@@ -1,0 +1,289 @@
+package httponce
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/name"
+)
+
+// Never is for the fields of [Transport] that take it: no retries, no buffering.
+const Never = -1
+
+// Transport is an [http.RoundTripper] that makes one request out of several attempts: it gives a request that changes
+// something a key (see [KeyHeader]), and sends it again, with the same key and body, when the connection fails
+// or the server says that it may work later. The zero value works. It may be used concurrently, and is not copied after its first use.
+//
+// Use it for servers that honour the key: one that ignores it may do the work once per attempt. Have a Transport for
+// each service, so that an outage of one does not use up the retries of the others.
+//
+// The key is, in this order: the request's own header, which is left as it is (one without values says that the
+// request is idempotent, and sends none); that of [WithKey]; key.String() of the claim that the request is made under
+// (see [once.ClaimFrom]), so that one name goes end to end; or a random one. GET, HEAD, OPTIONS and TRACE get none.
+// Work that makes several different requests gives each a name of its own, or servers refuse the second as a mismatch:
+//
+//	ctx = httponce.WithKey(ctx, key.Step("capture").String())
+//
+// Sent again are: a request that got no answer, unless its context is over or the server's certificate is refused; and
+// one that was answered with 408, 425, 429, 502, 503, 504, or 409 with a Retry-After, which says that the first
+// attempt is still at work, or that its outcome is being found out. Never any other answer: 500 says that the server failed at this very request, and may have been recorded.
+// The pause is as long as Retry-After says, which is measured by the server's clock, and on top of it random, up to
+// half a second at first and then to twice as much each time. When there is to be no other attempt, the caller
+// gets the last answer or error.
+//
+// An answer that breaks off while its body is read is not asked for again: send the request again under the
+// same key. A redirect with 307 or 308 takes the key and the body along, wherever it leads, and has attempts of its own.
+// Beneath this, net/http sends a request that has a key again by itself when it meets a connection that was
+// closed while idle; that is no attempt by any count here.
+type Transport struct {
+	// Base makes the attempts. Default: http.DefaultTransport. Nothing here cuts a single attempt off:
+	// its ResponseHeaderTimeout does, and then the next one is made.
+	Base http.RoundTripper
+
+	// Retries is how many attempts may follow the first. Never: none. Default 4. All requests of a Transport share an
+	// allowance as well: ten retries at first, then one for every ten requests, and one every ten seconds.
+	// So it does not multiply the load on a server that is down.
+	Retries int
+
+	// Budget is how long after the beginning of a request another attempt may begin. A server that wants to be left alone
+	// for longer than what is left of it, or of the context, is not asked again. Default 1 minute, which leaves time for
+	// the longest Retry-After of a [Handler] with the default lease.
+	Budget time.Duration
+
+	// MaxBody is how much is read of a body that has no GetBody, to be able to send it again. A longer one is streamed, and sent
+	// once. Never: nothing is read before it is sent, as a request needs that writes its body
+	// while it reads the answer. Default 1 MiB.
+	MaxBody int64
+
+	// Bare sends the key without the quotes of a structured field, for servers that take the header as plain text.
+	Bare bool
+
+	spare allowance
+	now   func() time.Time
+	sleep func(context.Context, time.Duration) error
+}
+
+type contextKey int
+
+const (
+	keyOfContext contextKey = iota
+	attemptsOfContext
+)
+
+// WithKey gives the requests made with the context their key: 1 to 255 printable ASCII characters. Requests that differ need keys that differ.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyOfContext, key)
+}
+
+// Replayed reports whether the server says that it has given this answer before: to another request with the same
+// key, or to an attempt of this one whose answer was lost.
+func Replayed(resp *http.Response) bool {
+	return strings.EqualFold(resp.Header.Get(ReplayedHeader), "true")
+}
+
+// Attempts is how many attempts a [Transport] made to get this answer; after a redirect, those since then. 0: it came by another way.
+func Attempts(resp *http.Response) int {
+	if resp.Request == nil {
+		return 0
+	}
+	n, _ := resp.Request.Context().Value(attemptsOfContext).(int)
+	return n
+}
+
+// RoundTrip makes the attempts.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	r, err := t.begin(req)
+	if err != nil {
+		closeBody(req)
+		return nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		sent, err := r.attempt(attempt)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := t.base().RoundTrip(sent)
+		if resp != nil && resp.Request == nil {
+			resp.Request = sent
+		}
+		pause, again := t.again(r, attempt, resp, err)
+		if !again {
+			return resp, afterAttempts(attempt, err)
+		}
+		discard(resp)
+		if t.wait(req.Context(), pause) != nil {
+			return nil, interrupted(req.Context(), resp, err)
+		}
+	}
+}
+
+// CloseIdleConnections closes those of Base.
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+func (t *Transport) clock() time.Time {
+	if t.now == nil {
+		return time.Now()
+	}
+	return t.now()
+}
+
+func (t *Transport) wait(ctx context.Context, d time.Duration) error {
+	if t.sleep == nil {
+		return backoff.Sleep(ctx, d)
+	}
+	return t.sleep(ctx, d)
+}
+
+// outgoing is one request on its way.
+type outgoing struct {
+	*http.Request // the caller's, never modified
+	body          resendable
+	key           []string // of KeyHeader; nil: nothing is added
+	until         time.Time
+}
+
+func (t *Transport) begin(req *http.Request) (*outgoing, error) {
+	key, err := t.keyFor(req)
+	if err != nil {
+		return nil, err
+	}
+	now := t.clock()
+	r := &outgoing{Request: req, key: key, until: now.Add(cmp.Or(t.Budget, defaultBudget))}
+	if r.body, err = bodyOf(req, t.mostBuffered()); err != nil {
+		return nil, err
+	}
+	t.spare.earn(now)
+	return r, nil
+}
+
+// isHTTP is false for what no attempt can reach, and for other protocols that Base may know.
+func isHTTP(req *http.Request) bool {
+	return req.URL != nil && req.URL.Host != "" && (req.URL.Scheme == "http" || req.URL.Scheme == "https")
+}
+
+// attempt is the request as it is sent: one of its own, whatever Base does to it. The trailers are the
+// caller's, who sets them while the body is read.
+func (r *outgoing) attempt(n int) (*http.Request, error) {
+	sent := r.WithContext(context.WithValue(r.Context(), attemptsOfContext, n))
+	if sent.Header = r.Header.Clone(); sent.Header == nil {
+		sent.Header = http.Header{}
+	}
+	if r.key != nil {
+		sent.Header[KeyHeader] = r.key
+	}
+	return sent, r.body.dress(sent, n)
+}
+
+func (t *Transport) keyFor(req *http.Request) ([]string, error) {
+	if _, own := req.Header[KeyHeader]; own || isSafe(req.Method) {
+		return nil, nil
+	}
+	if key := keyBefore(req); key != nil {
+		return key, nil
+	}
+	key, err := t.format(chosenKey(req.Context()))
+	if err != nil {
+		return nil, fmt.Errorf("httponce: the key of WithKey: %w", err)
+	}
+	return []string{key}, nil
+}
+
+func isSafe(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// keyBefore is the key of the request that was redirected to this one. An [http.Client] copies only the headers
+// that its caller has set.
+func keyBefore(req *http.Request) []string {
+	if req.Response == nil || req.Response.Request == nil {
+		return nil
+	}
+	return req.Response.Request.Header[KeyHeader]
+}
+
+func chosenKey(ctx context.Context) string {
+	if key, ok := ctx.Value(keyOfContext).(string); ok {
+		return key
+	}
+	if claim, ok := once.ClaimFrom(ctx); ok {
+		return claim.Key.String()
+	}
+	return randomKey()
+}
+
+// randomKey is a version 4 UUID.
+func randomKey() string {
+	id := name.Token()
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return name.Format(id)
+}
+
+func (t *Transport) format(key string) (string, error) {
+	switch {
+	case key == "":
+		return "", errors.New("it is empty: give the request a name, or do not call WithKey")
+	case len(key) > mostKey:
+		return "", fmt.Errorf("it has %d bytes, at most %d are allowed", len(key), mostKey)
+	case t.Bare:
+		return key, checkBare(key)
+	}
+	if at := strings.IndexFunc(key, func(r rune) bool { return r < ' ' || r > '~' }); at >= 0 {
+		return "", fmt.Errorf("it has %q at byte %d: use printable ASCII, or a digest of the name", key[at], at)
+	}
+	return formatKey(key)
+}
+
+// interrupted is the error of a request whose caller gave up during a pause.
+func interrupted(ctx context.Context, resp *http.Response, err error) error {
+	if err != nil {
+		return fmt.Errorf("httponce: %w, before another attempt; the last one: %w", context.Cause(ctx), err)
+	}
+	return fmt.Errorf("httponce: %w, before another attempt; the last one was answered with %s", context.Cause(ctx), resp.Status)
+}
+
+// failed is the error of the last attempt.
+type failed struct {
+	attempts int
+	error
+}
+
+func afterAttempts(n int, err error) error {
+	if n == 1 || err == nil {
+		return err
+	}
+	return &failed{n, err}
+}
+
+func (f *failed) Error() string {
+	return fmt.Sprintf("%v (the last of %d attempts)", f.error, f.attempts)
+}
+
+func (f *failed) Unwrap() error { return f.error }
+
+// Timeout is what [url.Error] asks for, without unwrapping.
+func (f *failed) Timeout() bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(f.error, &timeout) && timeout.Timeout()
+}
