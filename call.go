@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"errors"
@@ -21,12 +22,14 @@ const (
 
 // call is one Do, DoTx or InTx on its way, without its types.
 type call struct {
-	store             Store
-	opts              *Options
-	key               Key
-	policy            Policy
-	onUnknown         OnUnknown
-	ask               func(context.Context, Store, Record) (Record, error)
+	store     Store
+	opts      *Options
+	key       Key
+	policy    Policy
+	onUnknown OnUnknown
+	ask       interface {
+		Ask(context.Context, Store, Record) (Record, error)
+	}
 	token             [16]byte
 	fingerprint       []byte
 	redelivered, soft bool
@@ -53,7 +56,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 	if err := ctx.Err(); err != nil {
 		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
-	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op.Ask,
+	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
 		token: name.Token(), redelivered: w.redelivered, soft: w.op.SoftClaim, free: Absent, unknown: Unknown}
 	if c.onUnknown == Park {
 		c.unknown = Parked
@@ -77,7 +80,8 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 	if c.policy.Wait == Refuse {
 		return c.lead(ctx, try)
 	}
-	at := flightKey{c.key, string(c.fingerprint)}
+	at := flightKey{key: c.key}
+	copy(at.fingerprint[:], c.fingerprint)
 	for {
 		met, joined, late := c.opts.flights.Do(ctx, at, c.joinUntil, func() Record {
 			rec, mine, err = c.lead(ctx, try)
@@ -180,16 +184,13 @@ func (c *call) get(ctx context.Context) (Record, error) {
 
 // inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
 func (c *call) inProgress(rec Record) error {
-	after := time.Second
-	if rec.Status == Running && rec.LeaseLeft > 0 {
-		after = rec.LeaseLeft
-	}
+	after := cmp.Or(max(rec.LeaseLeft, 0), time.Second)
 	return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, after: after}
 }
 
 // find asks about an unknown attempt. It returns the attempt to take over, 0 for none.
 func (c *call) find(ctx context.Context, rec Record) (int64, error) {
-	now, err := c.ask(ctx, c.store, rec)
+	now, err := c.ask.Ask(ctx, c.store, rec)
 	if errors.Is(err, ErrLeaseLost) { // it has moved on while it was asked about
 		return 0, nil
 	}
@@ -241,7 +242,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 
 // abandon gives back a claim that may have been applied although its replies were lost: its work has never started.
 func (c *call) abandon(ctx context.Context) {
-	limited := patience.Limit(context.WithoutCancel(ctx), time.Second)
+	limited := patience.Detach(ctx, time.Second)
 	defer limited.Stop()
 	rec, err := c.store.Claim(limited, c.request(0))
 	if err == nil && rec.Owner == c.token {
@@ -255,8 +256,7 @@ func (c *call) abandon(ctx context.Context) {
 func (r Record) hold() Hold { return Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
 
 func (c *call) settlement(h Hold, status Status, reason string) Settlement {
-	return Settlement{Hold: h, Status: status, Reason: name.Reason(reason),
-		KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
+	return Settlement{Hold: h, Status: status, Reason: name.Reason(reason), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
 }
 
 func (c *call) done(h Hold, out Outcome) Settlement {
@@ -267,7 +267,7 @@ func (c *call) done(h Hold, out Outcome) Settlement {
 
 // finish records what has happened. It is not given up because the caller has left.
 func (c *call) finish(ctx context.Context, set Settlement) error {
-	limited := patience.Limit(context.WithoutCancel(ctx), finishTime)
+	limited := patience.Detach(ctx, finishTime)
 	defer limited.Stop()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
 	return pause.Retry(limited, callTime, func(ctx context.Context) (bool, error) {

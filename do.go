@@ -35,16 +35,14 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 //
 //   - nil, or [ErrRejected]: done, with this value as the answer;
 //   - [NotDone] of any error: nothing happened, the key is free again, or as unknown as the attempt before left it;
-//   - any other error, a panic or a crash: nobody knows. The next call asks the operation's Lookup, or does
-//     what OnUnknown says. With [Park], that means that a plain error parks the key.
+//   - any other error, a panic or a crash: nobody knows. The next call asks Lookup, or does what OnUnknown says: [Park] parks it.
 //
 // An answer over [Options.MaxOutcome] is not kept: the work is done, and its duplicates get [ErrOutcomeUnavailable].
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
 	if insideTx(ctx) {
-		return value, &failure{kind: ErrInTx, key: w.key,
-			hint: "Do would need a second connection: do outside work before the transaction, and the last step in it"}
+		return value, &failure{kind: ErrInTx, key: w.key, hint: "do outside work before the transaction, and the last step in it"}
 	}
 	c, err := newCall(ctx, s, w, run != nil, true)
 	if err != nil {
@@ -126,8 +124,8 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
 		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
 	}
-	alive, stop := c.keeper(ctx, rec.hold(), begun).Keep(ctx)
-	defer stop()
+	alive := lease.Keep(ctx, &holder{c, rec.hold()}, c.policy.Lease, begun)
+	defer alive.Stop()
 	returned := false
 	defer func() {
 		if !returned { // the panic goes on; what it left behind is unknown
@@ -166,19 +164,20 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	return rec, f
 }
 
-func (c *call) keeper(ctx context.Context, h Hold, begun time.Time) lease.Keeper {
-	return lease.Keeper{
-		Length: c.policy.Lease,
-		Begun:  begun,
-		Extend: func(ctx context.Context) (final bool, err error) {
-			err = c.store.Extend(ctx, h, c.policy.Lease)
-			return errors.Is(err, ErrLeaseLost) || isFinal(err), err
-		},
-		Lost: func(err error) error {
-			c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", h.Key, "attempt", h.Attempt, "error", err)
-			return &failure{kind: ErrLeaseLost, key: h.Key, attempt: h.Attempt, cause: err}
-		},
-	}
+// holder keeps the lease of a claim.
+type holder struct {
+	*call
+	hold Hold
+}
+
+func (h *holder) Extend(ctx context.Context) (final bool, err error) {
+	err = h.store.Extend(ctx, h.hold, h.policy.Lease)
+	return errors.Is(err, ErrLeaseLost) || isFinal(err), err
+}
+
+func (h *holder) Lost(ctx context.Context, err error) error {
+	h.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", h.key, "attempt", h.hold.Attempt, "error", err)
+	return &failure{kind: ErrLeaseLost, key: h.key, attempt: h.hold.Attempt, cause: err}
 }
 
 func (c *call) record(ctx context.Context, set Settlement) error {

@@ -11,7 +11,7 @@ import (
 // flightKey has the input too: a duplicate with another one must hear of its mismatch from the record, whoever was first.
 type flightKey struct {
 	key         Key
-	fingerprint string
+	fingerprint [32]byte
 }
 
 // Store remembers keys. It is the contract that an adapter fulfils, and nothing in it is clever: waiting, heartbeats,

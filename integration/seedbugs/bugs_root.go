@@ -38,8 +38,8 @@ var rootBugs = []Bug{
 		Name: "end-not-recorded-when-the-caller-has-left",
 		Why:  "a client that hangs up turns what happened into unknown",
 		File: "call.go",
-		Old:  "ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTime)",
-		New:  "ctx, cancel := context.WithTimeout(ctx, finishTime)",
+		Old:  "limited := patience.Detach(ctx, finishTime)",
+		New:  "limited := patience.Limit(ctx, finishTime)",
 		Test: Test{".", "^TestCallerWhoLeavesDoesNotUndoWhatHappened$"},
 	},
 	{
@@ -86,8 +86,8 @@ var rootBugs = []Bug{
 		Name: "joiners-share-the-answer",
 		Why:  "a caller that changes its answer changes the answer of all who waited with it",
 		File: "call.go",
-		Old:  "met.Outcome.Body = bytes.Clone(met.Outcome.Body)",
-		New:  "_ = bytes.Clone(met.Outcome.Body)",
+		Old:  "return met.apart(), false, c.checkInput(met)",
+		New:  "return met, false, c.checkInput(met)",
 		Test: Test{".", "^TestJoinersGetCopies$"},
 	},
 	{

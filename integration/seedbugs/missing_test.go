@@ -44,19 +44,18 @@ func TestTheValidityOfAKeyBeginsWithItsFirstAttempt(t *testing.T) {
 func TestALeaseIsCountedFromItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, calls := time.Now(), 0
-		alive, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: begun,
-			Extend: func(context.Context) (bool, error) {
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(context.Context) (bool, error) {
 				if calls++; calls == 1 {
 					time.Sleep(9 * time.Second) // fake time
 					return false, nil
 				}
 				return false, errors.New("cut off")
 			},
-			Lost: func(err error) error { return err },
-		}.Keep(t.Context())
-		defer stop()
-		<-alive.Done()
+			lost: func(err error) error { return err },
+		}, 30*time.Second, begun)
+		defer kept.Stop()
+		<-kept.Done()
 		// It was asked for after 10 seconds, and ends at 40.
 		if took := time.Since(begun); took >= 40*time.Second {
 			t.Errorf("cancelled after %v", took)
@@ -135,3 +134,12 @@ func TestSessionsInTwoTimeZonesShareOneClock(t *testing.T) {
 		}
 	}, engine.MariaDB)
 }
+
+// holder is a lease whose calls are counted, or fail.
+type holder struct {
+	extend func(context.Context) (bool, error)
+	lost   func(error) error
+}
+
+func (h holder) Extend(ctx context.Context) (bool, error) { return h.extend(ctx) }
+func (h holder) Lost(_ context.Context, err error) error  { return h.lost(err) }

@@ -29,10 +29,11 @@ func Of(key [16]byte, contentType string, body []byte, flags ...bool) uint32 {
 // Fingerprint is a digest of the input of a key, with a secret if there is one. It covers the key, so that equal inputs
 // do not show across records.
 func Fingerprint(secret []byte, key [16]byte, input []byte) []byte {
-	h := sha256.New()
-	if len(secret) > 0 {
-		h = hmac.New(sha256.New, secret)
+	if len(secret) == 0 {
+		sum := sha256.Sum256(append(append(make([]byte, 0, 128), key[:]...), input...))
+		return sum[:]
 	}
+	h := hmac.New(sha256.New, secret)
 	h.Write(key[:])
 	h.Write(input)
 	return h.Sum(nil)

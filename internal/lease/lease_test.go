@@ -17,15 +17,14 @@ var errCut = errors.New("cut off")
 func TestKeepExtendsThreeTimesALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		alive, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: time.Now(),
-			Extend: func(context.Context) (bool, error) { calls++; return false, nil },
-			Lost:   func(err error) error { t.Error("lost"); return err },
-		}.Keep(t.Context())
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(context.Context) (bool, error) { calls++; return false, nil },
+			lost:   func(err error) error { t.Error("lost"); return err },
+		}, 30*time.Second, time.Now())
 		time.Sleep(61 * time.Second) // fake time
-		stop()
-		if calls != 6 || !errors.Is(context.Cause(alive), context.Canceled) {
-			t.Errorf("%d calls, %v", calls, context.Cause(alive))
+		kept.Stop()
+		if calls != 6 || !errors.Is(context.Cause(kept), context.Canceled) {
+			t.Errorf("%d calls, %v", calls, context.Cause(kept))
 		}
 	})
 }
@@ -33,24 +32,23 @@ func TestKeepExtendsThreeTimesALease(t *testing.T) {
 func TestKeepCancelsBeforeALeaseThatCannotBeExtendedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, calls := time.Now(), 0
-		alive, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: begun,
-			Extend: func(context.Context) (bool, error) {
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(context.Context) (bool, error) {
 				if calls++; calls == 1 {
 					return false, nil
 				}
 				return false, errCut
 			},
-			Lost: func(err error) error { return err },
-		}.Keep(t.Context())
-		defer stop()
-		<-alive.Done()
+			lost: func(err error) error { return err },
+		}, 30*time.Second, begun)
+		defer kept.Stop()
+		<-kept.Done()
 		// Extended once, after 10 seconds: the lease ends at 40.
 		if took := time.Since(begun); took < 30*time.Second || took >= 40*time.Second {
 			t.Errorf("cancelled after %v", took)
 		}
-		if context.Cause(alive) != errCut || calls < 5 {
-			t.Errorf("%d calls, %v", calls, context.Cause(alive))
+		if context.Cause(kept) != errCut || calls < 5 {
+			t.Errorf("%d calls, %v", calls, context.Cause(kept))
 		}
 	})
 }
@@ -58,13 +56,12 @@ func TestKeepCancelsBeforeALeaseThatCannotBeExtendedEnds(t *testing.T) {
 func TestKeepCancelsAtOnceWhenTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		alive, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: begun.Add(-5 * time.Second), // the claim took that long
-			Extend: func(context.Context) (bool, error) { return true, errCut },
-			Lost:   func(err error) error { return err },
-		}.Keep(t.Context())
-		defer stop()
-		<-alive.Done()
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(context.Context) (bool, error) { return true, errCut },
+			lost:   func(err error) error { return err },
+		}, 30*time.Second, begun.Add(-5*time.Second)) // the claim took that long
+		defer kept.Stop()
+		<-kept.Done()
 		if took := time.Since(begun); took != 5*time.Second {
 			t.Errorf("cancelled after %v", took)
 		}
@@ -74,13 +71,12 @@ func TestKeepCancelsAtOnceWhenTheLeaseIsLost(t *testing.T) {
 func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		alive, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: begun,
-			Extend: func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() },
-			Lost:   func(err error) error { return err },
-		}.Keep(t.Context())
-		defer stop()
-		<-alive.Done()
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(ctx context.Context) (bool, error) { <-ctx.Done(); return false, ctx.Err() },
+			lost:   func(err error) error { return err },
+		}, 30*time.Second, begun)
+		defer kept.Stop()
+		<-kept.Done()
 		if took := time.Since(begun); took > 25*time.Second {
 			t.Errorf("cancelled after %v", took)
 		}
@@ -91,19 +87,18 @@ func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 func TestStopDoesNotWaitForACallThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs, ended := make(chan struct{}), make(chan error, 1)
-		_, stop := lease.Keeper{
-			Length: 30 * time.Second, Begun: time.Now(),
-			Extend: func(ctx context.Context) (bool, error) {
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(ctx context.Context) (bool, error) {
 				close(hangs)
 				<-ctx.Done()
 				ended <- ctx.Err()
 				return false, ctx.Err()
 			},
-			Lost: func(err error) error { t.Error("lost"); return err },
-		}.Keep(t.Context())
+			lost: func(err error) error { t.Error("lost"); return err },
+		}, 30*time.Second, time.Now())
 		<-hangs
 		begun := time.Now()
-		stop()
+		kept.Stop()
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("stopped after %v", took)
 		}
@@ -112,3 +107,12 @@ func TestStopDoesNotWaitForACallThatHangs(t *testing.T) {
 		}
 	})
 }
+
+// holder is a lease whose calls are counted, or fail.
+type holder struct {
+	extend func(context.Context) (bool, error)
+	lost   func(error) error
+}
+
+func (h holder) Extend(ctx context.Context) (bool, error) { return h.extend(ctx) }
+func (h holder) Lost(_ context.Context, err error) error  { return h.lost(err) }

@@ -1,4 +1,4 @@
-// Package patience bounds calls in time at no cost until somebody waits for the bound.
+// Package patience has contexts that cost one allocation, until somebody waits for them.
 package patience
 
 import (
@@ -7,71 +7,124 @@ import (
 	"time"
 )
 
-// Limited is a context with a deadline, whose timer starts when somebody asks for its Done. A store in memory never does.
-type Limited struct {
-	context.Context
-	end time.Time
+// Context ends like any other, but has no timer, and its parent does not know of it, before somebody asks for its Done. A
+// store in memory never does.
+type Context struct {
+	parent   context.Context
+	detached bool
+	limit    time.Time // zero: none
 
 	mu     sync.Mutex
 	ended  bool
+	cause  error
 	awake  context.Context // nil: nobody has asked
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 }
 
 // Limit is context.WithTimeout.
-func Limit(parent context.Context, d time.Duration) *Limited {
-	return &Limited{Context: parent, end: time.Now().Add(d)}
+func Limit(parent context.Context, d time.Duration) *Context {
+	return &Context{parent: parent, limit: time.Now().Add(d)}
 }
+
+// Detach is Limit of context.WithoutCancel.
+func Detach(parent context.Context, d time.Duration) *Context {
+	return &Context{parent: parent, detached: true, limit: time.Now().Add(d)}
+}
+
+// Init makes c what context.WithCancelCause makes.
+func (c *Context) Init(parent context.Context) { c.parent = parent }
 
 // Deadline is the earlier one of the limit and its parent's.
-func (l *Limited) Deadline() (time.Time, bool) {
-	if end, ok := l.Context.Deadline(); ok && end.Before(l.end) {
-		return end, true
+func (c *Context) Deadline() (end time.Time, ok bool) {
+	if !c.detached {
+		end, ok = c.parent.Deadline()
 	}
-	return l.end, true
+	if !c.limit.IsZero() && (!ok || c.limit.Before(end)) {
+		return c.limit, true
+	}
+	return end, ok
 }
 
-// Done is closed when the limit, or its parent, has ended.
-func (l *Limited) Done() <-chan struct{} { return l.wake().Done() }
+// Done is closed when it has ended.
+func (c *Context) Done() <-chan struct{} { return c.wake().Done() }
 
 // AfterFunc lets contexts below this one do without a goroutine.
-func (l *Limited) AfterFunc(f func()) func() bool { return context.AfterFunc(l.wake(), f) }
+func (c *Context) AfterFunc(f func()) func() bool { return context.AfterFunc(c.wake(), f) }
+
+// Value is its parent's. Once it is awake, it also answers [context.Cause].
+func (c *Context) Value(key any) any {
+	if c.detached {
+		return c.wake().Value(key) // the parent would answer for its own end
+	}
+	c.mu.Lock()
+	awake := c.awake
+	c.mu.Unlock()
+	if awake != nil {
+		return awake.Value(key)
+	}
+	return c.parent.Value(key)
+}
 
 // Err says why it has ended.
-func (l *Limited) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch err := l.Context.Err(); {
-	case l.awake != nil:
-		return l.awake.Err()
-	case err != nil:
+func (c *Context) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.awake != nil {
+		return c.awake.Err()
+	}
+	if err := c.parent.Err(); err != nil && !c.detached {
 		return err
-	case l.ended:
+	}
+	switch {
+	case c.ended:
 		return context.Canceled
-	case !time.Now().Before(l.end):
+	case !c.limit.IsZero() && !time.Now().Before(c.limit):
 		return context.DeadlineExceeded
 	}
 	return nil
 }
 
-func (l *Limited) wake() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.awake == nil {
-		l.awake, l.cancel = context.WithDeadline(l.Context, l.end)
-		if l.ended {
-			l.cancel()
+func (c *Context) wake() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.awake == nil {
+		c.awake, c.cancel = c.real()
+		if c.ended {
+			c.cancel(c.cause)
 		}
 	}
-	return l.awake
+	return c.awake
 }
 
-// Stop ends it.
-func (l *Limited) Stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = true
-	if l.cancel != nil {
-		l.cancel()
+// real is the context that this one stands for.
+func (c *Context) real() (context.Context, context.CancelCauseFunc) {
+	parent := c.parent
+	if c.detached {
+		parent = context.WithoutCancel(parent)
+	}
+	if c.limit.IsZero() {
+		return context.WithCancelCause(parent)
+	}
+	limited, cancel := context.WithDeadline(parent, c.limit)
+	real, end := context.WithCancelCause(limited)
+	return real, func(cause error) { // the cause first
+		end(cause)
+		cancel()
 	}
 }
+
+// End ends it, for a cause that [context.Cause] tells. A nil cause is context.Canceled.
+func (c *Context) End(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended, c.cause = true, cause
+	if c.cancel != nil {
+		c.cancel(cause)
+	}
+}
+
+// Stop is End without a cause.
+func (c *Context) Stop() { c.End(nil) }

@@ -89,3 +89,41 @@ func TestChildren(t *testing.T) {
 		<-child.Done()
 	}
 }
+
+func TestDetached(t *testing.T) {
+	why := errors.New("why")
+	for _, asked := range []bool{false, true} {
+		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), t, "value"))
+		ctx := patience.Detach(parent, time.Hour)
+		if asked {
+			ctx.Done()
+		}
+		cancel(why)
+		if ctx.Err() != nil || context.Cause(ctx) != nil || ctx.Value(t) != "value" {
+			t.Errorf("asked %v: %v, because of %v", asked, ctx.Err(), context.Cause(ctx))
+		}
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("no deadline")
+		}
+		ctx.Stop()
+		if <-ctx.Done(); !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("%v", ctx.Err())
+		}
+	}
+}
+
+func TestEnd(t *testing.T) {
+	why := errors.New("why")
+	for _, asked := range []bool{false, true} {
+		var ctx patience.Context
+		ctx.Init(t.Context())
+		if asked {
+			ctx.Done()
+		}
+		ctx.End(why)
+		ctx.End(errors.New("later"))
+		if <-ctx.Done(); !errors.Is(ctx.Err(), context.Canceled) || context.Cause(&ctx) != why {
+			t.Errorf("asked %v: %v, because of %v", asked, ctx.Err(), context.Cause(&ctx))
+		}
+	}
+}
