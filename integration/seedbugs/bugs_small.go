@@ -42,7 +42,7 @@ var smallBugs = []Bug{
 		Why:  "an extension that hangs uses up the lease, and nobody is told before it has lapsed",
 		File: "internal/lease/lease.go",
 		Old:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end)",
-		New:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end.Add(k.Length))",
+		New:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end.Add(k.length))",
 		Test: Test{"./internal/lease", "^TestKeepGivesACallThatHangsOnlyPartOfTheLease$"},
 	},
 	{
