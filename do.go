@@ -230,7 +230,7 @@ func replay[T any](w Work[T], rec Record) (value T, err error) {
 		return value, fail(ErrOutcomeUnavailable, no)
 	}
 	if value, err = w.op.codec().Decode(rec.Outcome); err != nil {
-		return value, fail(ErrOutcomeUnavailable, err)
+		return value, fail(ErrOutcomeUnavailable, errors.Join(err, no))
 	}
 	return value, no
 }

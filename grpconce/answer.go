@@ -1,9 +1,9 @@
 package grpconce
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
@@ -19,6 +19,7 @@ import (
 type answer struct {
 	response any
 	refusal  *status.Status
+	final    bool // the refusal holds only if it is on record
 }
 
 // The two types of what is stored. An Any names the type of the message in it.
@@ -32,8 +33,9 @@ type codec struct{}
 // Encode leaves out what is not protocol buffers: such a response reaches its first caller, and is not kept.
 func (codec) Encode(a answer) (once.Outcome, error) {
 	if a.refusal != nil {
-		body, err := proto.Marshal(a.refusal.Proto())
-		return once.Outcome{Body: body, ContentType: refusalType, Omitted: err != nil}, nil
+		refusal := a.refusal.Proto() // a copy
+		refusal.Message = strings.ToValidUTF8(refusal.Message, "\uFFFD")
+		return kept(refusal, refusalType), nil
 	}
 	message, err := messageOf(a.response)
 	if err != nil {
@@ -43,8 +45,12 @@ func (codec) Encode(a answer) (once.Outcome, error) {
 	if err != nil {
 		return once.Outcome{Omitted: true}, nil
 	}
-	body, err := proto.Marshal(wrapped)
-	return once.Outcome{Body: body, ContentType: responseType, Omitted: err != nil}, nil
+	return kept(wrapped, responseType), nil
+}
+
+func kept(m proto.Message, contentType string) once.Outcome {
+	body, err := proto.Marshal(m)
+	return once.Outcome{Body: body, ContentType: contentType, Omitted: err != nil}
 }
 
 func (codec) Decode(out once.Outcome) (answer, error) {
@@ -60,9 +66,20 @@ func (codec) Decode(out once.Outcome) (answer, error) {
 		var refusal spb.Status
 		err := proto.Unmarshal(out.Body, &refusal)
 		return answer{refusal: status.FromProto(&refusal)}, err
-	default:
-		return answer{}, fmt.Errorf("the stored outcome is of the type %q, not a gRPC answer", out.ContentType)
 	}
+	return answer{}, fmt.Errorf("the stored outcome is of the type %q, not a gRPC answer", out.ContentType)
+}
+
+// Outcome is a response, or the status error of a refusal, as it is recorded. It is for [once.MarkDone], by which a person
+// settles a call whose outcome is unknown.
+func Outcome(response proto.Message, refusal error) (once.Outcome, error) {
+	a := answer{response: response}
+	if refusal != nil {
+		a.refusal = statusOf(refusal)
+	}
+	out, err := codec{}.Encode(a)
+	out.Rejected = refusal != nil
+	return out, err
 }
 
 // messageOf takes messages of both generations, as the codec of gRPC does.
@@ -85,12 +102,9 @@ func statusOf(err error) *status.Status {
 			return s
 		}
 	}
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.FromContextError(err)
-	case errors.Is(err, once.ErrRejected):
+	s := status.FromContextError(err) // Unknown, unless the error is of a context
+	if s.Code() == codes.Unknown && errors.Is(err, once.ErrRejected) {
 		return status.New(codes.FailedPrecondition, err.Error())
-	default:
-		return status.New(codes.Unknown, err.Error())
 	}
+	return s
 }

@@ -3,6 +3,7 @@ package grpconce
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -23,7 +24,7 @@ type ClientOptions struct {
 	Methods func(fullMethod string) bool
 
 	Attempts int           // of one call; default 5. 1: no repeats
-	Within   time.Duration // no attempt begins later than this after the first; default 30 seconds
+	Within   time.Duration // no attempt begins later than this after the first; default 1 minute: longer than the default lease of a server and its wait
 	First    time.Duration // the wait before the second attempt, which doubles from one to the next; default 100 ms
 	Limit    time.Duration // no wait is longer, unless the server asks for it; default 5 seconds
 }
@@ -34,7 +35,7 @@ func (o *ClientOptions) withDefaults() ClientOptions {
 		ready = *o
 	}
 	ready.Attempts = cmp.Or(ready.Attempts, 5)
-	ready.Within = cmp.Or(ready.Within, 30*time.Second)
+	ready.Within = cmp.Or(ready.Within, time.Minute)
 	ready.First = cmp.Or(ready.First, 100*time.Millisecond)
 	ready.Limit = cmp.Or(ready.Limit, 5*time.Second)
 	if ready.Attempts < 0 || min(ready.Within, ready.First, ready.Limit) < 0 {
@@ -45,7 +46,8 @@ func (o *ClientOptions) withDefaults() ClientOptions {
 
 type outgoingKey struct{}
 
-// WithKey names the next call made with the context, for example by the id of the order that it is about.
+// WithKey names the call made with the context, for example by the id of the order that it is about. A context that
+// is used for two calls makes one of them.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, outgoingKey{}, key)
 }
@@ -54,9 +56,11 @@ func WithKey(ctx context.Context, key string) context.Context {
 // Aborted and ResourceExhausted with a RetryInfo, not before the time that it gives. Between attempts it waits, ever longer and with jitter.
 // It stops when attempts, time or the context are used up, and returns the last error.
 //
-// The key is the one of [WithKey]; else what is in the outgoing metadata already; else, in work guarded by once, the key of
-// its claim; else random. Work that makes several calls names each with WithKey, for example by a step of its key:
-// calls with one key are one call. A key that is random is lost in a crash: name what must survive one.
+// The key is the one of [WithKey]; else what is in the outgoing metadata already; else, in work guarded by once, the key
+// of its claim; else random. In guarded work, metadata that a handler copies from what came in does not name the call.
+// Work that makes several calls names each with WithKey, for example by a step of its key: calls with one key are one
+// call. A key that is random is lost in a crash, and with the error that is returned, after which calling again is
+// another call: name what must survive.
 //
 // Whether an answer was given before, tells [Replayed] from the header that grpc.Header gets.
 func Client(o *ClientOptions) grpc.UnaryClientInterceptor {
@@ -67,7 +71,7 @@ func Client(o *ClientOptions) grpc.UnaryClientInterceptor {
 		}
 		ctx, err := named(ctx)
 		if err != nil {
-			return refuse(ReasonKeyInvalid, err.Error())
+			return refuse(ReasonKeyInvalid, err.Error(), 0, nil)
 		}
 		return c.repeat(ctx, func() error { return invoke(ctx, method, req, reply, conn, opts...) })
 	}
@@ -79,7 +83,7 @@ func named(ctx context.Context) (context.Context, error) {
 	key, given := ctx.Value(outgoingKey{}).(string)
 	switch claim, claimed := once.ClaimFrom(ctx); {
 	case given:
-	case len(md.Get(KeyMetadata)) > 0:
+	case len(md.Get(KeyMetadata)) > 0 && !(claimed && passedOn(ctx, md)):
 		return ctx, nil
 	case claimed:
 		key = claim.Key.String()
@@ -93,6 +97,12 @@ func named(ctx context.Context) (context.Context, error) {
 	return metadata.NewOutgoingContext(ctx, md), checkKey(key)
 }
 
+// passedOn reports whether the key in md is the one that a server was called with, whose handler copies all metadata. That
+// one names the call of one of many callers, who are all one caller to the next server.
+func passedOn(ctx context.Context, md metadata.MD) bool {
+	return slices.Equal(md.Get(KeyMetadata), metadata.ValueFromIncomingContext(ctx, KeyMetadata))
+}
+
 func (c ClientOptions) repeat(ctx context.Context, try func() error) error {
 	begun := time.Now()
 	pause := &backoff.Backoff{First: c.First, Limit: c.Limit}
@@ -102,11 +112,11 @@ func (c ClientOptions) repeat(ctx context.Context, try func() error) error {
 		if !may || attempts >= c.Attempts {
 			return err
 		}
-		wait := asked + pause.Next()
-		if deadline, ok := ctx.Deadline(); time.Since(begun)+wait > c.Within || ok && time.Until(deadline) < wait {
-			return err
+		left, wait := c.Within-time.Since(begun), pause.Next()
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, time.Until(deadline))
 		}
-		if backoff.Sleep(ctx, wait) != nil {
+		if asked > left-wait || backoff.Sleep(ctx, asked+wait) != nil { // a sum may overflow
 			return err
 		}
 	}

@@ -47,8 +47,13 @@
 //
 // A handler that knows better says so: [once.NotDone] of its error frees the key, an error with [once.ErrRejected] in it is
 // recorded. [Options].Decide changes the rule by status. The status in an error's tree is the answer; text of errors around
-// it stays on the server. A panic passes on, and leaves the outcome unknown, or rolls back. Put an interceptor that recovers
-// outside of this one: inside, it makes Internal of a panic, which here is the same.
+// it stays on the server. A panic passes on, and leaves the outcome unknown, or rolls back.
+//
+// FailedPrecondition is recorded unless it has a reason of this package: what another guarded service says of its key does not
+// say that nothing happened there.
+//
+// Put interceptors that authenticate, authorize, limit rates or recover outside of this one. Inside, a replay does not pass
+// them, and their Unauthenticated or ResourceExhausted counts as the handler's: nobody knows, so the key is parked.
 //
 // Only the message or the status is recorded, as protocol buffers. Headers and trailers that a handler sets reach the first
 // call only. Messages are found by name when they are replayed: a server that no longer links a type answers
@@ -60,7 +65,8 @@
 // as one answer. Guard what the handler does for each message, with once.Do and a key in the message.
 //
 // A client that hangs up, or whose deadline passes, ends its wait for a key, but not a handler that has claimed it: that one
-// keeps the values of its context, loses its deadline, and ends with a lost lease or [Options].Timeout. A server that stops
+// keeps the values of its context, loses its deadline, and ends with a lost lease or [Options].Timeout. A duplicate that a store
+// of ServerTx has let into the handler in vain waits out [once.Policy].Wait. A server that stops
 // with Stop should be made with grpc.WaitForHandlers(true).
 //
 // Two requests are the same if method and deterministic encoding are. Protocol buffers promise such an encoding for one

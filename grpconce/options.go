@@ -114,8 +114,13 @@ func (o *Options) decide(fullMethod string, s *status.Status) Decision {
 		}
 	}
 	switch s.Code() {
-	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition,
-		codes.OutOfRange, codes.Unimplemented:
+	case codes.FailedPrecondition:
+		if ReasonOf(s.Err()) != "" {
+			return Unknown // of a server that the handler has called: there the call may well have happened
+		}
+		return Record
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.OutOfRange,
+		codes.Unimplemented:
 		return Record
 	}
 	return Unknown

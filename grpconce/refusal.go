@@ -58,6 +58,8 @@ const (
 )
 
 // ReasonOf returns why a server interceptor has answered by itself. Empty: it has not, err is the handler's or the transport's.
+// A handler that passes on the status of another guarded service passes on its reason, which is about the key there: make
+// a status of your own of it.
 func ReasonOf(err error) Reason {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == Domain {
@@ -67,22 +69,14 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// refuse is an answer of the interceptor's own. Further details follow the reason.
-func refuse(r Reason, text string, more ...protoadapt.MessageV1) error {
-	return refuseWith(&errdetails.ErrorInfo{Reason: string(r), Domain: Domain}, text, more...)
-}
-
-func refuseWith(info *errdetails.ErrorInfo, text string, more ...protoadapt.MessageV1) error {
-	s := status.New(codeOf[Reason(info.Reason)], text)
-	detailed, err := s.WithDetails(append([]protoadapt.MessageV1{info}, more...)...)
-	if err != nil {
-		return s.Err()
+// refuse is an answer of the interceptor's own. later is when to repeat the call; 0: not.
+func refuse(r Reason, text string, later time.Duration, facts map[string]string) error {
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: string(r), Domain: Domain, Metadata: facts}}
+	if later > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(later)})
 	}
-	return detailed.Err()
-}
-
-func after(d time.Duration) *errdetails.RetryInfo {
-	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
+	s, _ := status.New(codeOf[r], text).WithDetails(details...) // no reason has the code OK, and the details are ASCII
+	return s.Err()
 }
 
 // reply is what the client gets: the answer, or why there is none.
@@ -90,7 +84,7 @@ func (g *guard) reply(ctx context.Context, key once.Key, a answer, err error) (a
 	switch {
 	case err == nil && a.refusal == nil:
 		return a.response, nil
-	case a.refusal != nil && !overruled(err):
+	case a.refusal != nil && !overruled(err) && (!a.final || errors.Is(err, once.ErrRejected)):
 		return nil, a.refusal.Err()
 	case a.response == nil && ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err() // nobody reads it
@@ -116,36 +110,30 @@ func explain(err error) error {
 	switch {
 	// First what is not known, whatever else is in the error: it may be why that could not be recorded.
 	case is(once.ErrParked):
-		info := &errdetails.ErrorInfo{Reason: string(ReasonOutcomeUnknown), Domain: Domain, Metadata: map[string]string{"parked": "true"}}
-		return refuseWith(info, "whether this call happened is not known, and waits for a person to decide", after(parked))
+		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known, and waits for a person to decide", parked, map[string]string{"parked": "true"})
 	case is(once.ErrUnknown), is(once.ErrLeaseLost):
-		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known yet: repeat it with the same key", after(later))
+		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known yet: repeat it with the same key", later, nil)
 	case is(once.ErrMismatch):
-		return refuse(ReasonMismatch, "this key was first used for another request: use a new key for a new request")
+		return refuse(ReasonMismatch, "this key was first used for another request: use a new key for a new request", 0, nil)
 	case is(once.ErrExpired):
-		return refuse(ReasonExpired, "this call was answered too long ago to repeat the answer; it is not run again")
+		return refuse(ReasonExpired, "this call was answered too long ago to repeat the answer; it is not run again", 0, nil)
 	case is(once.ErrOutcomeUnavailable):
-		return notKept(is(once.ErrRejected))
+		outcome := "done"
+		if is(once.ErrRejected) {
+			outcome = "refused"
+		}
+		return refuse(ReasonResponseNotKept, "this call was answered, and the answer was not kept; it is not run again", 0, map[string]string{"outcome": outcome})
 	case is(once.ErrCorrupt):
-		return refuse(ReasonRecordDamaged, "the record of this call is damaged; it is not run again")
+		return refuse(ReasonRecordDamaged, "the record of this call is damaged; it is not run again", 0, nil)
 	case is(once.ErrOutcomeTooLarge):
-		return refuse(ReasonResponseTooLarge, "the response is too large to be recorded; nothing was done")
+		return refuse(ReasonResponseTooLarge, "the response is too large to be recorded; nothing was done", 0, nil)
 	case is(once.ErrInvalid), is(once.ErrInTx):
-		return refuse(ReasonMisconfigured, "the server guards this call wrongly; its log says how")
+		return refuse(ReasonMisconfigured, "the server guards this call wrongly; its log says how", 0, nil)
 	case is(once.ErrInProgress):
-		return refuse(ReasonInProgress, "this call is still running: repeat it with the same key", after(later))
+		return refuse(ReasonInProgress, "this call is still running: repeat it with the same key", later, nil)
 	case is(once.ErrConflict):
-		return refuse(ReasonConflict, "the database kept refusing the transaction; nothing was done", after(later))
+		return refuse(ReasonConflict, "the database kept refusing the transaction; nothing was done", later, nil)
 	default:
-		return refuse(ReasonStoreUnavailable, "the record of this call cannot be reached: repeat it with the same key", after(later))
+		return refuse(ReasonStoreUnavailable, "the record of this call cannot be reached: repeat it with the same key", later, nil)
 	}
-}
-
-func notKept(refused bool) error {
-	outcome := "done"
-	if refused {
-		outcome = "refused"
-	}
-	info := &errdetails.ErrorInfo{Reason: string(ReasonResponseNotKept), Domain: Domain, Metadata: map[string]string{"outcome": outcome}}
-	return refuseWith(info, "this call was answered, and the answer was not kept; it is not run again")
 }

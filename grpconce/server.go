@@ -27,15 +27,20 @@ func Server(s once.Store, caller Caller, o *Options) grpc.UnaryServerInterceptor
 // through [TxFrom] and its response are one commit. Recorded refusals roll the rows back; every other error does, too, and
 // frees the key. It panics as [Server] does.
 //
-// The handler may be called again after a deadlock, a serialization failure or a lost commit, so it does nothing that leaves
-// the database. It returns the errors of its statements with %w: a status made from the text of a conflict, say by
-// status.Errorf(codes.Internal, "%v", err), is not recognised as one and is not tried again. A call without a key has no transaction.
+// The handler may be called again after a deadlock, a serialization failure or a lost commit, or in vain for a duplicate,
+// so it does nothing that leaves the database, and sets no header that differs: those of all runs are sent. What it does
+// to its request is not seen by the next run, if that is a message of the current API. It returns the errors of its
+// statements with %w: a status made from the text of a conflict, say by status.Errorf(codes.Internal, "%v", err), is not
+// recognised as one and is not tried again; and a status with a code that is recorded is the answer, even where a conflict
+// is wrapped beside it. A call without a key has no transaction.
 func ServerTx[Tx any](s once.TxStore[Tx], caller Caller, o *Options) grpc.UnaryServerInterceptor {
-	return newGuard(s, caller, o, func(ctx context.Context, w once.Work[answer], h handler) (answer, error) {
+	g := newGuard(s, caller, o, func(ctx context.Context, w once.Work[answer], h handler) (answer, error) {
 		return once.DoTx(ctx, s, w, func(ctx context.Context, tx Tx) (answer, error) {
 			return h(context.WithValue(ctx, txKey[Tx]{}, tx))
 		})
-	}).intercept
+	})
+	g.again = true
+	return g.intercept
 }
 
 type txKey[Tx any] struct{}
@@ -56,6 +61,7 @@ type guard struct {
 	caller Caller
 	op     *once.Operation[answer]
 	run    func(context.Context, once.Work[answer], handler) (answer, error)
+	again  bool // run may call the handler more than once
 }
 
 func newGuard(s once.Store, caller Caller, o *Options, run func(context.Context, once.Work[answer], handler) (answer, error)) *guard {
@@ -72,11 +78,11 @@ func (g *guard) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	key, sent, err := incomingKey(ctx)
 	switch {
 	case err != nil:
-		return nil, refuse(ReasonKeyInvalid, err.Error())
+		return nil, refuse(ReasonKeyInvalid, err.Error(), 0, nil)
 	case sent:
 		return g.guarded(ctx, key, req, info, next)
 	case g.Required != nil && g.Required(info.FullMethod):
-		return nil, refuse(ReasonKeyMissing, "this method needs a key: send the metadata "+KeyMetadata)
+		return nil, refuse(ReasonKeyMissing, "this method needs a key: send the metadata "+KeyMetadata, 0, nil)
 	default:
 		return next(ctx, req)
 	}
@@ -87,12 +93,12 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 	work := g.op.For(key).In(caller)
 	if err != nil || caller == "" || work.Key().Validate() != nil { // the rest of the key has been checked
 		g.store.Options().Logger.InfoContext(ctx, "grpconce: no caller", "method", info.FullMethod, "caller", caller, "error", err)
-		return nil, refuse(ReasonCallerUnknown, "the caller is not known")
+		return nil, refuse(ReasonCallerUnknown, "the caller is not known", 0, nil)
 	}
 	input, err := g.fingerprint(info.FullMethod, req)
 	if err != nil {
 		g.store.Options().Logger.ErrorContext(ctx, "grpconce: no fingerprint", "method", info.FullMethod, "error", err)
-		return nil, refuse(ReasonMisconfigured, "the request cannot be compared with others")
+		return nil, refuse(ReasonMisconfigured, "the request cannot be compared with others", 0, nil)
 	}
 	var report once.Report
 	patient, detach := detachable(ctx)
@@ -122,12 +128,16 @@ func (g *guard) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, n
 		defer cancel()
 		ctx = limited
 	}
+	if message, ok := req.(proto.Message); ok && g.again {
+		req = proto.Clone(message) // the next run must not find what this one does to it
+	}
 	response, err := next(ctx, req)
 	if err == nil {
 		return answer{response: response}, nil
 	}
-	a := answer{refusal: statusOf(err)}
-	return a, g.verdict(info.FullMethod, a.refusal, err)
+	refusal := statusOf(err)
+	err = g.verdict(info.FullMethod, refusal, err)
+	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, mask.NotDone)}, err
 }
 
 // verdict is what once is told of a handler's error. It keeps the error in its tree, so that a conflict is recognised.
