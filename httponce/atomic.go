@@ -23,29 +23,29 @@ func HandlerTx[Tx any](s once.TxStore[Tx], caller Caller, run func(http.Response
 	if s == nil {
 		panic("httponce: the store and the function that says who calls are mandatory")
 	}
-	return &atomic[Tx]{settings: newSettings(s, caller, o), store: s, run: run}
+	return &guardTx[Tx]{settings: newSettings(s, caller, o), store: s, run: run}
 }
 
-type atomic[Tx any] struct {
+type guardTx[Tx any] struct {
 	*settings
 	store once.TxStore[Tx]
 	run   func(http.ResponseWriter, *http.Request, Tx) error
 }
 
 // ServeHTTP handles a request.
-func (a *atomic[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := newExchange(a.settings, w, r)
+func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(g.settings, w, r)
 	defer x.close()
 	if !x.read() {
 		return
 	}
 	ctx, stop := untilClaimed(r.Context())
-	answer, err := a.attempt(ctx, stop, x)
+	answer, err := g.attempt(ctx, stop, x)
 	failed := new(notRecorded)
-	switch rejected := errors.Is(err, once.ErrRejected); {
-	case (err == nil || rejected) && x.rep.Replayed:
+	switch {
+	case hasAnswer(answer, err) && x.rep.Replayed:
 		x.replay(answer)
-	case err == nil || rejected:
+	case hasAnswer(answer, err):
 		x.rec.deliver()
 	case errors.As(err, &failed) && failed.err == nil:
 		x.rec.deliver()
@@ -57,17 +57,20 @@ func (a *atomic[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *atomic[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
+func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
 	defer stop()
 	return withMark(x, func(mark []byte) (*Response, error) {
-		return once.DoTx(ctx, a.store, x.work(mark), func(ctx context.Context, tx Tx) (*Response, error) {
+		return once.DoTx(ctx, g.store, x.work(mark), func(ctx context.Context, tx Tx) (*Response, error) {
 			if !stop() {
 				return nil, errGone
 			}
 			x.ran = true
 			x.begin(true)
-			err := a.run(&x.rec, x.request(ctx), tx)
+			err := g.run(x.rec, x.request(ctx), tx)
 			x.rec.end()
+			if errors.Is(err, once.ErrRejected) { // of a step: here only the status of a response says no
+				err = errors.New(err.Error())
+			}
 			if err != nil {
 				return nil, &notRecorded{err}
 			}

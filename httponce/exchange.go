@@ -1,7 +1,6 @@
 package httponce
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/gowebpki/jcs"
 )
 
 // exchange is a guarded request on its way.
@@ -26,8 +24,10 @@ type exchange struct {
 	body []byte // of the request
 	mark []byte // digest of what repeats must have in common
 	bufs *buffers
-	rec  recorder
-	ran  bool // the handler has run, or panicked
+	rec  *recorder     // of the run of the handler, nil before it
+	req  *http.Request // as that run got it
+	one  recorder      // of the first run, which is nearly always the only one
+	ran  bool          // the handler has run, or panicked
 	rep  once.Report
 	wait time.Duration // of a caller over its limits
 }
@@ -43,14 +43,14 @@ func newExchange(g *settings, w http.ResponseWriter, r *http.Request) *exchange 
 	return &exchange{settings: g, w: w, r: r, bufs: pool.Get().(*buffers)}
 }
 
-// close ends the exchange. A handler that panicked may still be read from and written to by what it has started, so its
-// buffers are left to it.
+// close ends the exchange. What a handler that panicked has started may be writing at this moment, and to a client that
+// does not read: that is not waited for, and the buffers are left to it.
 func (x *exchange) close() {
-	panicked := x.ran && !x.rec.over
-	if x.rec.over = true; panicked {
-		return
-	}
-	if x.rec.body != nil {
+	x.endRequest()
+	if x.rec != nil {
+		if panicked := !x.rec.over.Swap(true); panicked {
+			return
+		}
 		x.bufs.response = x.rec.body
 	}
 	if cap(x.bufs.request) <= keepBuffer && cap(x.bufs.response) <= keepBuffer {
@@ -102,7 +102,7 @@ func (x *exchange) readKey() (id string, ok bool) {
 
 func (x *exchange) readBody() bool {
 	if x.r.ContentLength > x.MaxBody {
-		return x.tooLarge()
+		return x.tooLarge(x.MaxBody)
 	}
 	if x.r.Body == nil || x.r.Body == http.NoBody {
 		return true
@@ -110,19 +110,37 @@ func (x *exchange) readBody() bool {
 	err := x.readAll()
 	switch {
 	case err != nil:
-		x.fail(problemBody)
-		return false
+		return x.unreadable(err)
 	case int64(len(x.body)) > x.MaxBody:
 		x.w.Header().Set("Connection", "close") // instead of reading the rest
-		return x.tooLarge()
+		return x.tooLarge(x.MaxBody)
+	case x.readBefore():
+		x.log("the body was read before it could be compared: let the Caller and outer handlers leave it alone, or put it back", nil)
+		x.fail(problemSetUp)
+		return false
 	}
 	return true
 }
 
+// unreadable answers where reading failed, perhaps at a lower limit that somebody outside has set.
+func (x *exchange) unreadable(err error) bool {
+	var over *http.MaxBytesError
+	if errors.As(err, &over) {
+		return x.tooLarge(over.Limit)
+	}
+	x.fail(problemBody)
+	return false
+}
+
+// readBefore reports whether somebody has taken the body. Without it, other requests with this key would pass for the same.
+func (x *exchange) readBefore() bool {
+	return len(x.body) == 0 && (x.r.ContentLength > 0 || len(x.r.PostForm) > 0 || x.r.MultipartForm != nil)
+}
+
 // readAll reads until the body ends, or is too large by a byte. How long it was said to be is a hint: something in between
-// may have unpacked it.
+// may have unpacked it, and who announces much and sends nothing gets no memory for it.
 func (x *exchange) readAll() error {
-	b := slices.Grow(x.bufs.request[:0], int(max(x.r.ContentLength, 0))+1)
+	b := slices.Grow(x.bufs.request[:0], int(min(max(x.r.ContentLength, 0)+1, keepBuffer)))
 	defer func() { x.body, x.bufs.request = b, b }()
 	for int64(len(b)) <= x.MaxBody {
 		if len(b) == cap(b) {
@@ -140,8 +158,8 @@ func (x *exchange) readAll() error {
 	return nil
 }
 
-func (x *exchange) tooLarge() bool {
-	x.fail(problemTooLarge.because(fmt.Sprintf("At most %d bytes are taken. Nothing was done.", x.MaxBody)))
+func (x *exchange) tooLarge(limit int64) bool {
+	x.fail(problemTooLarge.because(fmt.Sprintf("At most %d bytes are taken. Nothing was done.", limit)))
 	return false
 }
 
@@ -164,15 +182,6 @@ func (x *exchange) digest() bool {
 	h.Write(same)
 	x.mark = h.Sum(b[:0])
 	return true
-}
-
-// CanonicalJSON is a Fingerprint for JSON (RFC 8785): the order of members, spaces, and how numbers and strings are
-// written make no difference. A body that is no JSON is compared as it is.
-func CanonicalJSON(_ *http.Request, body []byte) ([]byte, error) {
-	if same, err := jcs.Transform(body); err == nil {
-		return same, nil
-	}
-	return body, nil
 }
 
 // RefuseGuessable is a CheckKey that asks for at least 16 characters with some variety, so that nobody finds out by
@@ -215,22 +224,44 @@ func withMark(x *exchange, try func(mark []byte) (*Response, error)) (answer *Re
 
 // begin makes ready for a run of the handler.
 func (x *exchange) begin(held bool) {
+	if x.rec == nil {
+		x.rec = &x.one
+	} else { // what the run before has started may still hold the other
+		x.rec = new(recorder)
+	}
 	x.rec.start(x.w, x.MaxResponse, held, x.bufs.response)
 }
 
 // request is the request as the handler gets it.
 func (x *exchange) request(ctx context.Context) *http.Request {
-	r := x.r.WithContext(ctx)
-	r.Body = http.NoBody
+	x.endRequest()
+	x.req = x.r.WithContext(ctx)
+	x.req.Body = http.NoBody
 	if len(x.body) > 0 {
-		r.Body = &content{Reader: *bytes.NewReader(x.body)}
+		x.req.Body = &content{left: x.body}
 	}
-	return r
+	return x.req
 }
 
-// content is a body that was read already.
+// endRequest does what net/http does when a handler has returned, and cannot do for a copy of its request: the body is
+// closed, and temporary files of its form are removed.
+func (x *exchange) endRequest() {
+	if x.req == nil {
+		return
+	}
+	if body, ours := x.req.Body.(*content); ours {
+		_ = body.Close()
+	}
+	if x.req.MultipartForm != nil && x.r.MultipartForm == nil {
+		_ = x.req.MultipartForm.RemoveAll()
+	}
+}
+
+// content is a body that was read already. It lies in a buffer that another request gets next, so nothing is read from it
+// once it is closed.
 type content struct {
-	bytes.Reader
+	mu     sync.Mutex
+	left   []byte
 	closed bool
 }
 
@@ -238,14 +269,23 @@ var _ io.ReadCloser = (*content)(nil)
 
 // Read reads.
 func (c *content) Read(p []byte) (int, error) {
-	if c.closed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
 		return 0, http.ErrBodyReadAfterClose
+	case len(c.left) == 0:
+		return 0, io.EOF
 	}
-	return c.Reader.Read(p)
+	n := copy(p, c.left)
+	c.left = c.left[n:]
+	return n, nil
 }
 
 // Close ends the reading.
 func (c *content) Close() error {
-	c.closed = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left, c.closed = nil, true
 	return nil
 }

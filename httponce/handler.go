@@ -46,7 +46,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case x.ran:
 		x.finish(err)
-	case err == nil:
+	case hasAnswer(answer, err):
 		x.replay(answer)
 	default:
 		x.refuse(err, g.next)
@@ -62,7 +62,7 @@ func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (*Re
 			}
 			x.ran = true
 			x.begin(false)
-			g.next.ServeHTTP(&x.rec, x.request(ctx))
+			g.next.ServeHTTP(x.rec, x.request(ctx))
 			x.rec.end()
 			return x.decided()
 		})
@@ -73,6 +73,9 @@ func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (*Re
 func (x *exchange) decided() (*Response, error) {
 	answer := x.rec.response(x.headers)
 	answer.key = x.key.UUID()
+	if x.rec.partial() && x.r.Method != http.MethodHead {
+		answer.Body, answer.NoBody = nil, true
+	}
 	switch d := x.decide(x.r, x.rec.status); {
 	case x.rec.nothing, d == Release:
 		return answer, once.NotDone(errStatus)
@@ -97,17 +100,20 @@ func (x *exchange) finish(err error) {
 	x.rec.deliver()
 }
 
-// refuse answers where the handler did not run.
+// hasAnswer reports whether there is an answer, which may be a no.
+func hasAnswer(answer *Response, err error) bool {
+	return answer != nil && (err == nil || errors.Is(err, once.ErrRejected))
+}
+
+// refuse answers where the handler did not run. It does so also when the context of the request has ended: that need not
+// mean that the client has left, and saying nothing would be 200.
 func (x *exchange) refuse(err error, next http.Handler) {
-	switch {
-	case x.r.Context().Err() != nil: // nobody is there any more
-		return
-	case errors.Is(err, errLimit):
+	if errors.Is(err, errLimit) {
 		x.fail(problemLimit.retried(x.wait))
 		return
 	}
-	p := problemOf(err)
-	if p.name == problemDown.name {
+	p, ended := problemOf(err), x.r.Context().Err() != nil
+	if p.name == problemDown.name && !ended {
 		x.log("the store cannot be used", err)
 		if x.FailOpen && next != nil {
 			next.ServeHTTP(x.w, x.request(x.r.Context()))

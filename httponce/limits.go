@@ -57,7 +57,7 @@ func (l *limiter) enter(caller string, now time.Time) (wait time.Duration) {
 	if l.limits.PerSecond > 0 {
 		l.refill(a, now)
 		if a.tokens < 1 {
-			return time.Duration((1 - a.tokens) / l.limits.PerSecond * float64(time.Second))
+			return max(time.Duration((1-a.tokens)/l.limits.PerSecond*float64(time.Second)), 1) // 0 would let it in
 		}
 		a.tokens--
 	}

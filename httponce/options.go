@@ -3,6 +3,7 @@ package httponce
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
@@ -77,7 +78,12 @@ var replayed = []string{"Cache-Control", "Content-Disposition", "Content-Encodin
 // neverReplayed belong to one connection or one client, or are set anew for every response.
 var neverReplayed = map[string]bool{"Authorization": true, "Connection": true, "Content-Length": true, "Date": true, "Keep-Alive": true,
 	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Set-Cookie": true, "Set-Cookie2": true, "Te": true,
-	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Www-Authenticate": true, ReplayedHeader: true}
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Www-Authenticate": true, ReplayedHeader: true, bodyNotKept: true}
+
+// validHeader reports whether a header can have this name.
+func validHeader(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
+}
 
 // settings are Options made ready.
 type settings struct {
@@ -110,6 +116,9 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 		if neverReplayed[canonical] || strings.HasPrefix(canonical, http.TrailerPrefix) {
 			panic(fmt.Sprintf("httponce: the header %s is for one response and is never replayed: remove it from Options.Headers", canonical))
 		}
+		if !validHeader(name) {
+			panic(fmt.Sprintf("httponce: %q in Options.Headers is not the name of a header", name))
+		}
 		g.headers[canonical] = true
 	}
 	if g.MaxBody < 0 || g.MaxResponse < 0 {
@@ -119,6 +128,10 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, Codec: codec{g.Ring}}
 	if g.Lookup != nil {
 		g.op.Lookup = g.lookup
+	}
+	_, err := g.op.Ask(context.Background(), s, once.Record{}) // checks the declaration, and asks about nothing
+	if err = errors.Join(err, once.Key{Operation: g.Operation, ID: "any"}.Validate()); err != nil {
+		panic("httponce: the options make no sense: " + err.Error())
 	}
 	return g
 }
@@ -130,6 +143,12 @@ func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, e
 		found = &Response{Status: http.StatusNoContent}
 	}
 	some := *found
+	if some.Header = found.Header.Clone(); some.Header == nil {
+		some.Header = make(http.Header)
+	}
+	if some.Header.Get("Content-Type") == "" && len(some.Body) > 0 {
+		some.Header.Set("Content-Type", http.DetectContentType(some.Body))
+	}
 	some.key, some.only = key.UUID(), g.headers
 	return &some, happened, err
 }

@@ -66,6 +66,8 @@ func problemOf(err error) problem {
 			after = whenUnknown
 		}
 		return problemUnknown.retried(after)
+	case is(once.ErrOutcomeTooLarge):
+		return problemFailed
 	case is(once.ErrInvalid), is(once.ErrInTx):
 		return problemSetUp
 	}

@@ -9,11 +9,14 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // recorder is the ResponseWriter of a guarded handler. It keeps the response until it is recorded; one that is flushed
 // or too large goes through to the client as it comes, unless it is held until a commit.
 type recorder struct {
+	mu    sync.Mutex // over what a goroutine that outlives its handler calls
 	w     http.ResponseWriter
 	limit int  // bytes of body that are recorded
 	held  bool // nothing goes through
@@ -26,9 +29,10 @@ type recorder struct {
 	length   int64 // that the handler has declared; -1: none
 	lost     bool  // what was written is not all in body
 	through  bool  // all of it so far is with w
+	sniffed  int   // bytes of body that went through first: net/http takes the type from them
 	hijacked bool
-	nothing  bool // the handler says that nothing happened
-	over     bool // the handler has returned
+	nothing  bool        // the handler says that nothing happened
+	over     atomic.Bool // the handler has returned, or panicked
 }
 
 var (
@@ -39,9 +43,9 @@ var (
 	errHeld = fmt.Errorf("httponce: nothing is sent before the commit: %w", http.ErrNotSupported)
 )
 
-// start makes the recorder ready for a run of the handler, which may be the second.
+// start makes a new recorder ready for a run of the handler.
 func (c *recorder) start(w http.ResponseWriter, limit int, held bool, body []byte) {
-	*c = recorder{w: w, limit: limit, held: held, header: maps.Clone(w.Header()), body: body[:0], length: -1}
+	c.w, c.limit, c.held, c.header, c.body, c.length = w, limit, held, maps.Clone(w.Header()), body[:0], -1
 	if c.header == nil {
 		c.header = make(http.Header)
 	}
@@ -55,15 +59,23 @@ func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
 
 // WriteHeader begins the response. Informational ones are sent at once, and are not recorded.
 func (c *recorder) WriteHeader(status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeHeader(status)
+}
+
+func (c *recorder) writeHeader(status int) {
 	switch {
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("httponce: WriteHeader of the status %d", status)) // as net/http does
-	case c.over || c.hijacked || c.status != 0:
+	case c.over.Load() || c.hijacked || c.status != 0:
 		return
 	case status < 200 && status != http.StatusSwitchingProtocols:
 		if !c.held {
+			before := c.w.Header().Clone() // in case that another response than the handler's follows
 			replace(c.w.Header(), c.header)
 			c.w.WriteHeader(status)
+			replace(c.w.Header(), before)
 		}
 		return
 	}
@@ -77,6 +89,8 @@ func (c *recorder) WriteHeader(status int) {
 
 // Write writes to the body.
 func (c *recorder) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.admit(int64(len(p))); err != nil || len(p) == 0 {
 		return 0, err
 	}
@@ -99,13 +113,13 @@ func (c *recorder) admit(n int64) error {
 	switch {
 	case c.hijacked:
 		return http.ErrHijacked
-	case c.over:
+	case c.over.Load():
 		return errOver
 	}
 	if c.status == 0 {
-		c.WriteHeader(http.StatusOK)
+		c.writeHeader(http.StatusOK)
 	}
-	if !hasBody(c.status) {
+	if n > 0 && !hasBody(c.status) {
 		return http.ErrBodyNotAllowed
 	}
 	if c.written += n; c.length >= 0 && c.written > c.length {
@@ -124,10 +138,12 @@ func (c *recorder) Flush() { _ = c.FlushError() }
 // FlushError sends what was written so far, which is then no longer kept until it is recorded. It fails where nothing is sent before
 // a commit.
 func (c *recorder) FlushError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case c.hijacked:
 		return http.ErrHijacked
-	case c.over:
+	case c.over.Load():
 		return errOver
 	case c.held:
 		return errHeld
@@ -138,11 +154,15 @@ func (c *recorder) FlushError() error {
 
 // Hijack hands the connection to the handler. What is said on it is not recorded.
 func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case c.over:
+	case c.over.Load():
 		return nil, nil, errOver
 	case c.held:
 		return nil, nil, errHeld
+	case c.status != 0:
+		c.sendSoFar()
 	}
 	conn, buffered, err := http.NewResponseController(c.w).Hijack()
 	if err == nil {
@@ -169,10 +189,17 @@ func NotDone(w http.ResponseWriter) {
 
 // end ends the response: what the handler's goroutines write from now on is refused.
 func (c *recorder) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.status == 0 && !c.hijacked {
-		c.WriteHeader(http.StatusOK)
+		c.writeHeader(http.StatusOK)
 	}
-	c.over = true
+	c.over.Store(true)
+}
+
+// partial reports whether the body is not the one that was declared. The client was told so by the end of its connection.
+func (c *recorder) partial() bool {
+	return c.length >= 0 && hasBody(c.status) && c.length != int64(len(c.body))
 }
 
 // response is what is recorded.
@@ -181,9 +208,13 @@ func (c *recorder) response(headers map[string]bool) *Response {
 		c.status = http.StatusSwitchingProtocols
 	}
 	r := &Response{Status: c.status, Header: c.sent, Body: c.body, NoBody: c.lost || len(c.body) > c.limit, only: headers}
-	if _, set := c.sent["Content-Type"]; !set && len(c.body) > 0 && c.sent.Get("Content-Encoding") == "" {
+	first := c.body
+	if c.through {
+		first = c.body[:c.sniffed]
+	}
+	if _, set := c.sent["Content-Type"]; !set && len(first) > 0 && c.sent.Get("Content-Encoding") == "" {
 		r.Header = maps.Clone(c.sent) // without it, net/http finds out by itself
-		r.Header["Content-Type"] = []string{http.DetectContentType(c.body)}
+		r.Header["Content-Type"] = []string{http.DetectContentType(first)}
 	}
 	if r.NoBody {
 		r.Body = nil
@@ -200,9 +231,9 @@ func (c *recorder) sendSoFar() {
 		return
 	}
 	if c.status == 0 {
-		c.WriteHeader(http.StatusOK)
+		c.writeHeader(http.StatusOK)
 	}
-	c.through = true
+	c.through, c.sniffed = true, len(c.body)
 	replace(c.w.Header(), c.sent)
 	c.w.WriteHeader(c.status)
 	if len(c.body) > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,16 +80,21 @@ func (r *Response) append(b []byte) ([]byte, error) {
 			continue
 		}
 		for _, value := range values {
-			if strings.ContainsAny(name, ":\r\n \x00") || strings.ContainsAny(value, "\r\n\x00") {
-				return nil, fmt.Errorf("httponce: the header %q has a line break or is no header", name)
-			}
-			b = append(append(append(append(b, name...), ": "...), value...), "\r\n"...)
+			b = append(append(append(append(b, name...), ": "...), oneLine(value)...), "\r\n"...)
 		}
 	}
 	if r.NoBody {
 		return append(b, bodyNotKept+": 1\r\n\r\n"...), nil
 	}
 	return append(append(b, "\r\n"...), r.Body...), nil
+}
+
+// oneLine is a value of a header as net/http sends it.
+func oneLine(value string) string {
+	if strings.ContainsAny(value, "\r\n") {
+		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
+	}
+	return textproto.TrimString(value)
 }
 
 var errResponse = errors.New("httponce: this is no recorded response")
@@ -110,7 +116,7 @@ func parseResponse(text []byte) (*Response, error) {
 			break
 		}
 		name, value, ok := bytes.Cut(line, []byte(": "))
-		if !ok || len(name) == 0 {
+		if !ok || !validHeader(string(name)) || bytes.ContainsAny(value, "\r\n") {
 			return nil, errResponse
 		}
 		if string(name) == bodyNotKept {
@@ -130,6 +136,9 @@ func (r *Response) replay(w http.ResponseWriter) {
 	header := w.Header()
 	for name, values := range r.Header {
 		header[name] = values
+	}
+	if _, typed := r.Header["Content-Type"]; !typed {
+		header["Content-Type"] = nil // the first had none, so net/http must not guess one
 	}
 	header[ReplayedHeader] = yes
 	w.WriteHeader(r.Status)

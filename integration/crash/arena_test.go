@@ -94,12 +94,6 @@ func (l *lane) setUp(t *testing.T, ctx context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w, err = l.world(forgetPrefix); err == nil {
-		err = w.migrate(ctx)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (l *lane) world(prefix string) (world, error) {
@@ -162,7 +156,7 @@ func (a *arena) begin(ctx context.Context, l *lane, p path) (*scene, task, error
 
 // done gives back what a unit of work had for itself.
 func (a *arena) done(l *lane, k task) {
-	if k.Prefix != "" && k.Prefix != forgetPrefix {
+	if k.Prefix != "" {
 		l.forgetWorld(k.Prefix)
 	}
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // lanesOn is how many units of work die at the same time on an engine. MariaDB has the most points, and waits the most.
-var lanesOn = map[string]int{SQLite: 8, Postgres: 8, PGStore: 8, MariaDB: 12}
+var lanesOn = map[string]int{SQLite: 8, Postgres: 8, PGStore: 8, Parts: 8, MariaDB: 12}
 
 // TestCrash kills workers at every point of every path, and at random moments, on all engines side by side.
 func TestCrash(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,7 @@ const (
 	SQLite   = "sqlite"
 	Postgres = "postgres"
 	PGStore  = "postgres-pgstore"
+	Parts    = "pgstore-partitions" // the same, which forgets by dropping partitions
 	MariaDB  = "mariadb"
 )
 
@@ -42,7 +44,7 @@ func (p place) open(t *trap) (world, error) {
 		return p.openPostgres(t)
 	case MariaDB:
 		return p.openMariaDB(t)
-	case PGStore:
+	case PGStore, Parts:
 		return p.openPGStore(t)
 	}
 	return nil, fmt.Errorf("no such engine: %q", p.Engine)
@@ -148,7 +150,11 @@ func (p place) openPGStore(t *trap) (world, error) {
 	if err != nil {
 		return nil, err
 	}
-	store := pgstore.New(pool, &pgstore.Options{Prefix: p.Prefix})
+	options := &pgstore.Options{Prefix: p.Prefix}
+	if p.Engine == Parts {
+		options.Partition = time.Millisecond // each Forget begins a new one
+	}
+	store := pgstore.New(pool, options)
 	return &on[pgx.Tx]{
 		trappedStore: newTrappedStore(store, t),
 		tables:       store.Migrate,

@@ -62,12 +62,10 @@ func afterAsking(run func(context.Context, *scene) (string, error),
 // disturb others.
 func keepingPaths() []path {
 	return []path{
-		{name: "forget", prefix: func(string) string { return forgetPrefix }, stage: leaveDue, run: forget, check: checkForgotten},
+		{name: "forget", prefix: func(id string) string { return "f" + id + "_" }, stage: leaveDue, run: forget, check: checkForgotten},
 		{name: "migrate", cold: true, prefix: func(id string) string { return "m" + id + "_" }, run: migrate, check: checkMigrated},
 	}
 }
-
-const forgetPrefix = "forgetting_"
 
 // fates are what becomes of the keys of a scene when it is time to forget.
 var fates = []struct {
@@ -82,6 +80,9 @@ func (s *scene) fated(name string) (id string, key once.Key) {
 
 // leaveDue has one key for each fate, which none of them has met yet.
 func leaveDue(ctx context.Context, s *scene) error {
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
 	for _, fate := range fates {
 		id, key := s.fated(fate.name)
 		if err := s.doOnce(ctx, id); err != nil {

@@ -22,7 +22,7 @@ func places(t *testing.T, engine string, n int) []place {
 	all := make([]place, n)
 	dsn := ""
 	switch engine {
-	case Postgres, PGStore:
+	case Postgres, PGStore, Parts:
 		dsn = postgresDatabase(t)
 	case MariaDB:
 		dsn = mariaDatabase(t)

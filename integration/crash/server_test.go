@@ -25,6 +25,7 @@ const (
 var starters = map[string]func(context.Context) (*server.Instance, error){
 	Postgres: server.StartPostgres,
 	PGStore:  server.StartPostgres,
+	Parts:    server.StartPostgres,
 	MariaDB:  server.StartMariaDB,
 }
 

@@ -129,6 +129,7 @@ func (a *arena) everyStall(t *testing.T, ctx context.Context) {
 var endsIdleTransactions = map[string]string{
 	Postgres: "&idle_in_transaction_session_timeout=300",
 	PGStore:  "&idle_in_transaction_session_timeout=300",
+	Parts:    "&idle_in_transaction_session_timeout=300",
 	MariaDB:  "?idle_transaction_timeout=1",
 }
 

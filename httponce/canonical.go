@@ -1,0 +1,65 @@
+package httponce
+
+import (
+	"bytes"
+	"net/http"
+
+	"github.com/gowebpki/jcs"
+)
+
+// CanonicalJSON is a Fingerprint for JSON (RFC 8785): the order of members, spaces, and how numbers and strings are
+// written make no difference. A body that is no JSON is compared as it is, and so is one with a number of more than 15
+// digits: RFC 8785 rounds numbers to doubles, where two long account numbers may become one.
+func CanonicalJSON(_ *http.Request, body []byte) ([]byte, error) {
+	if !exact(body) {
+		return body, nil
+	}
+	if same, err := jcs.Transform(body); err == nil {
+		return same, nil
+	}
+	return body, nil
+}
+
+// exact reports whether all numbers in a text of JSON stay apart as doubles.
+func exact(text []byte) bool {
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			i += skipString(text[i:])
+		case c >= '0' && c <= '9':
+			n := len(text[i:]) - len(bytes.TrimLeft(text[i:], "0123456789.eE+-"))
+			if !exactNumber(text[i : i+n]) {
+				return false
+			}
+			i += n - 1
+		}
+	}
+	return true
+}
+
+// skipString returns where the string ends that begins text.
+func skipString(text []byte) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return len(text)
+}
+
+// exactNumber allows 15 digits that matter, and exponents far from the ends of what a double holds.
+func exactNumber(number []byte) bool {
+	const digits, zeros, exponent = 15, 40, 3
+	mantissa := number
+	if at := bytes.IndexAny(number, "eE"); at >= 0 {
+		mantissa = number[:at]
+		if len(number)-at-1 > exponent {
+			return false
+		}
+	}
+	matter := bytes.TrimLeft(mantissa, "0.")
+	return len(mantissa) <= zeros && len(matter)-bytes.Count(matter, []byte(".")) <= digits
+}

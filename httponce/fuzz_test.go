@@ -1,0 +1,181 @@
+package httponce
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once"
+)
+
+// FuzzKey: whatever a header holds, it is refused or names a key that once takes, the same one in both forms.
+func FuzzKey(f *testing.F) {
+	for _, value := range []string{"", `"`, `""`, `"a"`, "a", `"a\"b"`, `"a\b"`, `"a";p=1`, `"a"  `, `"a", "b"`, "a,b", "a b", "\x00", "é", `"é"`, "\"a\r\n\"", strings.Repeat("x", 256),
+		`"` + strings.Repeat("x", 255) + `"`, `" "`, "?1", ":YWJj:", "1.5", `("a")`, `"a";"b"`, `"\\"`, "@1659578233", `%"a"`, `"a";x="\""`} {
+		f.Add(value)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		key, err := parseKey([]string{value})
+		if err != nil {
+			if key != "" {
+				t.Fatalf("%q is refused, and is the key %q", value, key)
+			}
+			return
+		}
+		if len(key) < 1 || len(key) > 255 || strings.Trim(key, printable) != "" {
+			t.Fatalf("%q is the key %q", value, key)
+		}
+		if err := (once.Key{Scope: "s", Operation: "o", ID: key}).Validate(); err != nil {
+			t.Fatalf("%q: %v", value, err)
+		}
+		written, err := formatKey(key)
+		if err != nil {
+			t.Fatalf("%q cannot be written: %v", key, err)
+		}
+		if again, err := parseKey([]string{written}); err != nil || again != key {
+			t.Fatalf("%q is written as %q, which is the key %q, %v", key, written, again, err)
+		}
+		if bare, err := parseKey([]string{key}); err == nil && key[0] != '"' && bare != key {
+			t.Fatalf("bare, %q is %q", key, bare)
+		}
+		if _, err := parseKey([]string{value, value}); err == nil {
+			t.Fatal("two headers are one key")
+		}
+		if joined, err := parseKey([]string{value + ", " + value}); err == nil && joined == key {
+			t.Fatalf("two headers that a proxy has joined are the key %q", joined)
+		}
+	})
+}
+
+var printable = func() string {
+	var all []byte
+	for b := byte(' '); b <= '~'; b++ {
+		all = append(all, b)
+	}
+	return string(all)
+}()
+
+// FuzzRecord: whatever a store returns, it is refused or is a response that is written again as it was read.
+func FuzzRecord(f *testing.F) {
+	for _, text := range []string{"", "HTTP/1.1 200\r\n\r\n", "HTTP/1.1 200\r\n\r\nbody", "HTTP/1.1 201\r\nLocation: /a\r\nLink: a\r\nLink: b\r\n\r\nx", "HTTP/1.1 200\r\nOnce-Body-Not-Kept: 1\r\n\r\n",
+		"HTTP/1.1 200\r\nOnce-Body-Not-Kept: 1\r\n\r\nbody", "HTTP/1.1 200\r\na:b: c\r\n\r\n", "HTTP/1.1 200\r\nA: b\nC: d\r\n\r\n", "HTTP/1.1 099\r\n\r\n", "HTTP/1.1 +20\r\n\r\n",
+		"HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200\r\nA:\r\n\r\n", "HTTP/1.1 200\r\n: b\r\n\r\n", "HTTP/1.1 200\r\nA: \r\n\r\n", "HTTP/1.1 200\r\n B: c\r\n\r\n", "HTTP/1.1 200\r\nA:  b \r\n\r\n"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := parseResponse(text)
+		if err != nil {
+			return
+		}
+		if r.Status < 200 || r.Status > 999 || r.NoBody && len(r.Body) > 0 {
+			t.Fatalf("%q is %+v", text, r)
+		}
+		for name, values := range r.Header {
+			if strings.ContainsAny(name+strings.Join(values, ""), "\r\n") {
+				t.Fatalf("%q has a line break in %s: %q", text, name, values)
+			}
+		}
+		wantSame(t, r)
+	})
+}
+
+// FuzzRoundTrip: what was recorded is what is replayed, plain and sealed.
+func FuzzRoundTrip(f *testing.F) {
+	f.Add(200, "Location", "/a", "Link", "b", []byte("body"), false)
+	f.Add(204, "", "", "", "", []byte{}, false)
+	f.Add(200, "Link", "a", "Link", "b", []byte("\r\n\r\nHTTP/1.1 200\r\n\r\n"), false)
+	f.Add(303, "Location", "/a\r\nSet-Cookie: evil=1\r\n\r\nbody", "Link", "\n", []byte("x"), true)
+	f.Add(200, "Once-Body-Not-Kept", "1", "Content-Type", "\x00", []byte("x"), false)
+	ring, err := NewRing(Secret{ID: "a", Bytes: bytes.Repeat([]byte("a"), 32)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, status int, name1, value1, name2, value2 string, body []byte, notKept bool) {
+		r := &Response{Status: status, Header: make(http.Header), Body: body, NoBody: notKept, only: make(map[string]bool)}
+		r.key[0] = 7
+		want := make(http.Header)
+		for _, h := range [][2]string{{name1, value1}, {name2, value2}} {
+			name := http.CanonicalHeaderKey(h[0])
+			if !validHeader(name) || neverReplayed[name] {
+				continue
+			}
+			r.only[name] = true
+			r.Header.Add(name, h[1])
+			want.Add(name, strings.Trim(strings.NewReplacer("\r", " ", "\n", " ").Replace(h[1]), " \t"))
+		}
+		for _, c := range []codec{{}, {ring}} {
+			out, err := c.Encode(r)
+			if ok := status >= 200 && status <= 999; (err == nil) != ok {
+				t.Fatalf("%d: %v", status, err)
+			}
+			if err != nil {
+				return
+			}
+			back, err := c.Decode(out)
+			if err != nil {
+				t.Fatalf("%q cannot be read: %v", out.Body, err)
+			}
+			if back.Status != status || back.NoBody != notKept || !maps.EqualFunc(back.Header, want, slices.Equal) || !notKept && !bytes.Equal(back.Body, body) {
+				t.Fatalf("%+v came back as %+v", r, back)
+			}
+			if c.ring != nil && back.key != r.key {
+				t.Fatal("it answers another key")
+			}
+		}
+	})
+}
+
+// wantSame writes a response that was read, and reads it again.
+func wantSame(t *testing.T, r *Response) {
+	t.Helper()
+	r.only = make(map[string]bool)
+	for name := range r.Header {
+		r.only[name] = true
+	}
+	text, err := r.append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := parseResponse(text)
+	if err != nil {
+		t.Fatalf("%q was written, and cannot be read: %v", text, err)
+	}
+	for name, values := range r.Header { // written as net/http sends them
+		for i := range values {
+			values[i] = strings.Trim(values[i], " \t")
+		}
+		r.Header[name] = values
+	}
+	if again.Status != r.Status || again.NoBody != r.NoBody || !bytes.Equal(again.Body, r.Body) || !maps.EqualFunc(again.Header, r.Header, slices.Equal) {
+		t.Fatalf("%+v was written as %q", r, text)
+	}
+}
+
+// FuzzDigest: no two requests that differ in any part look the same.
+func FuzzDigest(f *testing.F) {
+	f.Add("POST", "/a", "b=1", "c", "POST", "/ab", "=1", "c")
+	f.Add("POST", "/a", "", "c", "POST", "/a", "c", "")
+	f.Add("PUT", "/", "x", "\x00\x00\x00\x01y", "PUT", "/", "x", "y")
+	f.Fuzz(func(t *testing.T, m1, p1, q1, b1, m2, p2, q2, b2 string) {
+		same := m1 == m2 && p1 == p2 && q1 == q2 && b1 == b2
+		if got := bytes.Equal(digestOf(m1, p1, q1, b1), digestOf(m2, p2, q2, b2)); got != same {
+			t.Fatalf("%q and %q: %v", []string{m1, p1, q1, b1}, []string{m2, p2, q2, b2}, got)
+		}
+	})
+}
+
+func digestOf(method, path, query, body string) []byte {
+	r := &http.Request{Method: method, URL: urlOf(path, query)}
+	x := &exchange{settings: &settings{}, r: r, body: []byte(body)}
+	x.digest()
+	return x.mark
+}
+
+// urlOf is a URL whose path is escaped as it was sent.
+func urlOf(path, query string) *url.URL {
+	return &url.URL{Path: path, RawQuery: query}
+}

@@ -1,0 +1,175 @@
+package httpclients_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/store/memstore"
+	stripe "github.com/stripe/stripe-go/v82"
+	"github.com/stripe/stripe-go/v82/charge"
+)
+
+// payments is a server of charges, as clients of Stripe know it, behind a network that loses replies.
+type payments struct {
+	charges atomic.Int64 // that were made
+	seen    sync.Map     // keys that have arrived
+	arrived atomic.Int64 // requests
+	lose    atomic.Int64 // how many replies are lost
+	cut     atomic.Int64 // how many requests are lost
+	status  atomic.Int64 // what is answered instead of a charge
+}
+
+func (p *payments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := p.charges.Add(1)
+	if status := p.status.Load(); status != 0 {
+		http.Error(w, "no", int(status))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"id": fmt.Sprint("ch_", n), "object": "charge", "amount": json.Number(r.FormValue("amount")), "currency": r.FormValue("currency")})
+}
+
+// account is the caller: whose secret key it is.
+func account(r *http.Request) (string, error) {
+	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return "", errors.New("no secret key")
+	}
+	return key, nil
+}
+
+// lossy loses requests and replies, as a network does: the client sees its connection end.
+func (p *payments) lossy(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.arrived.Add(1)
+		p.seen.Store(r.Header.Get(httponce.KeyHeader), true)
+		if p.cut.Add(-1) >= 0 {
+			panic(http.ErrAbortHandler)
+		}
+		if p.lose.Add(-1) >= 0 {
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (p *payments) keys() (n int) {
+	p.seen.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+func newPayments(t *testing.T, o *httponce.Options) (*payments, charge.Client) {
+	p := new(payments)
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/charges", p.lossy(httponce.Handler(memstore.New(nil), account, p, o)))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return p, charge.Client{Key: "sk_test_1", B: stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
+		URL: stripe.String(server.URL), MaxNetworkRetries: stripe.Int64(3), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull}})}
+}
+
+func params(amount int64, key string) *stripe.ChargeParams {
+	p := &stripe.ChargeParams{Amount: stripe.Int64(amount), Currency: stripe.String("eur"), Source: &stripe.PaymentSourceSourceParams{Token: stripe.String("tok_visa")}}
+	if key != "" {
+		p.SetIdempotencyKey(key)
+	}
+	return p
+}
+
+// TestStripeRetries has the client of Stripe retry by itself, with keys of its own making.
+func TestStripeRetries(t *testing.T) {
+	for name, lose := range map[string]func(*payments){
+		"nothing lost":      func(*payments) {},
+		"a request lost":    func(p *payments) { p.cut.Store(1) },
+		"two replies lost":  func(p *payments) { p.lose.Store(2) },
+		"one and the other": func(p *payments) { p.cut.Store(1); p.lose.Store(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, client := newPayments(t, &httponce.Options{Required: true, CheckKey: httponce.RefuseGuessable})
+			lose(p)
+			lossy := p.lose.Load() > 0
+			got, err := client.New(params(4999, ""))
+			if err != nil || got.ID != "ch_1" || got.Amount != 4999 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if replayed := got.LastResponse.Header.Get(httponce.ReplayedHeader) == "true"; replayed != lossy {
+				t.Errorf("replayed: %v", replayed)
+			}
+			if p.charges.Load() != 1 || p.keys() != 1 {
+				t.Errorf("%d charges under %d keys", p.charges.Load(), p.keys())
+			}
+			if again, err := client.New(params(4999, "")); err != nil || again.ID != "ch_2" {
+				t.Errorf("a new charge: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+// TestStripeKeys has the user of the client choose the key.
+func TestStripeKeys(t *testing.T) {
+	p, client := newPayments(t, nil)
+	first, err := client.New(params(100, "order-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := client.New(params(100, "order-1"))
+	if err != nil || again.ID != first.ID || again.LastResponse.Header.Get(httponce.ReplayedHeader) != "true" {
+		t.Errorf("%+v, %v", again, err)
+	}
+	// The client knows only Stripe's own form of errors, and repeats whatever has another: in vain, and without harm.
+	if got, err := client.New(params(200, "order-1")); err == nil || !strings.Contains(err.Error(), "#key-reused") {
+		t.Errorf("another amount under the same key: %+v, %v", got, err)
+	}
+	other := client
+	other.Key = "sk_test_2"
+	if hers, err := other.New(params(100, "order-1")); err != nil || hers.ID == first.ID {
+		t.Errorf("another account under the same key: %+v, %v", hers, err)
+	}
+	if p.charges.Load() != 2 {
+		t.Errorf("%d charges", p.charges.Load())
+	}
+}
+
+// TestStripeCrowd races with one key, against a server that lets repeats wait and one that refuses them.
+func TestStripeCrowd(t *testing.T) {
+	for _, o := range []*httponce.Options{nil, {Policy: once.Policy{Wait: once.Refuse}}} {
+		p, client := newPayments(t, o)
+		var all sync.WaitGroup
+		for range 64 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				if got, err := client.New(params(100, "order-1")); err != nil || got.ID != "ch_1" {
+					t.Errorf("%+v, %v", got, err)
+				}
+			}()
+		}
+		all.Wait()
+		if p.charges.Load() != 1 {
+			t.Errorf("%d charges", p.charges.Load())
+		}
+	}
+}
+
+// TestStripeUnknown has the handler fail without saying that nothing happened. However often the client asks, it is not run again.
+func TestStripeUnknown(t *testing.T) {
+	p, client := newPayments(t, nil)
+	p.status.Store(500)
+	if _, err := client.New(params(100, "")); err == nil || !strings.Contains(err.Error(), "#outcome-unknown") || p.arrived.Load() != 4 {
+		t.Errorf("%v, after %d requests", err, p.arrived.Load())
+	}
+	if p.charges.Load() != 1 || p.keys() != 1 {
+		t.Errorf("it ran %d times under %d keys", p.charges.Load(), p.keys())
+	}
+}
