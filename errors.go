@@ -43,7 +43,7 @@ var ErrConflict = errors.New("once: transaction conflict")
 
 // The first three are marks that callers put on their errors, matched with errors.Is anywhere in a tree.
 var (
-	errNotDone    = mask.NotDone
+	errNotDone    = mask.ErrNotDone
 	errPermanent  = errors.New("once: a retry cannot help")
 	errRetryAfter = errors.New("once: try again")
 	errSlow       = errors.New("once: the store answers slower than a lease lasts")

@@ -137,12 +137,12 @@ func (g *guard) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, n
 	}
 	refusal := statusOf(err)
 	err = g.verdict(info.FullMethod, refusal, err)
-	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, mask.NotDone)}, err
+	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, mask.ErrNotDone)}, err
 }
 
 // verdict is what once is told of a handler's error. It keeps the error in its tree, so that a conflict is recognised.
 func (g *guard) verdict(fullMethod string, s *status.Status, err error) error {
-	if errors.Is(err, mask.NotDone) || errors.Is(err, once.ErrRejected) {
+	if errors.Is(err, mask.ErrNotDone) || errors.Is(err, once.ErrRejected) {
 		return err
 	}
 	switch g.decide(fullMethod, s) {

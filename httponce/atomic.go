@@ -13,7 +13,7 @@ import (
 // free again. One of 400 or more that is recorded rolls the rows back and remembers the answer.
 //
 // The handler returns the errors of its statements, as in [once.DoTx]: after a deadlock it is called again, with a
-// new response. Any other error is logged and answered with 500. Nothing can be flushed or hijacked before the commit,
+// new response. Any other error is logged and answered with 500, or with 503 if [once.RetryAfter] says when to come back. Nothing can be flushed or hijacked before the commit,
 // and informational responses are not sent. Every request needs a key, whatever its method. HandlerTx panics if the
 // options make no sense.
 func HandlerTx[Tx any](s once.TxStore[Tx], caller Caller, run func(http.ResponseWriter, *http.Request, Tx) error, o *Options) http.Handler {
@@ -51,6 +51,10 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.rec.deliver()
 	case errors.As(err, &failed) && !errors.Is(err, once.ErrConflict):
 		x.log("the handler failed, and everything was rolled back", failed.err)
+		if after, ok := once.MayRetry(failed.err); ok && after > 0 {
+			x.fail(problemDown.retried(after))
+			return
+		}
 		x.fail(problemFailed)
 	default:
 		x.refuse(err, nil)

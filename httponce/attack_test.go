@@ -292,8 +292,8 @@ func TestFailedInTx(t *testing.T) {
 			}, nil))
 			defer server.Close()
 			s.url = server.URL
-			s.wantProblem(s.send("k", "1"), 500, "failed")
-			s.wantProblem(s.send("k", "1"), 500, "failed")
+			s.wantProblem(s.send("k", "1"), 500, "rolled-back")
+			s.wantProblem(s.send("k", "1"), 500, "rolled-back")
 			s.wantRuns(2)
 		})
 	}
@@ -311,8 +311,8 @@ func TestLargeHeader(t *testing.T) {
 		s.url = server.URL
 		first, second := s.send("k", "1"), s.send("k", "1")
 		if name == "HandlerTx" {
-			s.wantProblem(first, 500, "failed")
-			s.wantProblem(second, 500, "failed")
+			s.wantProblem(first, 500, "rolled-back")
+			s.wantProblem(second, 500, "rolled-back")
 			continue
 		}
 		if first.status != 201 {

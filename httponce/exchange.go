@@ -66,17 +66,16 @@ func (x *exchange) log(text string, err error) {
 
 // read reads all of the request. If it cannot be guarded, it is answered.
 func (x *exchange) read() bool {
+	scope, err := x.caller(x.r)
+	if err != nil || scope == "" {
+		x.fail(problemCaller)
+		return false
+	}
 	id, ok := x.readKey()
 	if !ok {
 		return false
 	}
-	scope, err := x.caller(x.r)
-	x.key = once.Key{Scope: scope, Operation: x.Operation, ID: id}
-	switch {
-	case err != nil || scope == "":
-		x.fail(problemCaller)
-		return false
-	case x.key.Validate() != nil:
+	if x.key = (once.Key{Scope: scope, Operation: x.Operation, ID: id}); x.key.Validate() != nil {
 		x.log("the caller has an impossible name", x.key.Validate())
 		x.fail(problemSetUp)
 		return false
@@ -214,8 +213,8 @@ func withMark(x *exchange, try func(mark []byte) (*Response, error)) (answer *Re
 	if x.Ring == nil {
 		return try(x.mark)
 	}
-	for _, s := range x.Ring.secrets {
-		if answer, err = try(s.mark(x.mark)); !errors.Is(err, once.ErrMismatch) {
+	for _, mark := range x.Ring.marks(x.mark) {
+		if answer, err = try(mark); !errors.Is(err, once.ErrMismatch) {
 			break
 		}
 	}

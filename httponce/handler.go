@@ -11,7 +11,8 @@ import (
 )
 
 // Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
-// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to other systems.
+// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to other systems;
+// the Scope of that is the caller.
 //
 // Handler panics if the options make no sense. The client's leaving cancels the wait of a repeat, but not next once the
 // key is claimed: next's context ends only when its lease is lost.
@@ -154,7 +155,7 @@ func untilClaimed(parent context.Context) (ctx context.Context, stop func() bool
 	left := context.AfterFunc(parent, func() { cancel(fmt.Errorf("%w: %w", errGone, context.Canceled)) })
 	stopped := false
 	return ctx, func() bool {
-		stopped = stopped || left() && ctx.Err() == nil
+		stopped = stopped || left() && parent.Err() == nil
 		return stopped
 	}
 }
@@ -164,18 +165,14 @@ func (g *settings) passes(r *http.Request) bool {
 	if _, has := r.Header[KeyHeader]; !has && !g.Required {
 		return true
 	}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
-		return true
-	}
-	return false
+	return isSafe(r.Method)
 }
 
 // limited refuses a new key of a caller who is over its limits. leave is called when the request is over.
 func (x *exchange) limited(ctx context.Context) (leave func(unused bool), err error) {
-	wait := x.limiter.enter(x.key.Scope, time.Now())
+	fresh, wait := x.limiter.enter(x.key.Scope, x.key.ID, time.Now())
 	if wait == 0 {
-		return func(unused bool) { x.limiter.leave(x.key.Scope, unused) }, nil
+		return func(unused bool) { x.limiter.leave(x.key.Scope, x.key.ID, fresh && unused) }, nil
 	}
 	rec, err := x.store.Get(ctx, x.key)
 	if err == nil && rec.Status == once.Absent {

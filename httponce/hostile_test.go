@@ -76,25 +76,25 @@ func TestLimiterCounts(t *testing.T) {
 	now := time.Unix(0, 0)
 	for i := range 1000 {
 		caller := fmt.Sprint(i)
-		if wait := l.enter(caller, now); wait != 0 {
+		if _, wait := l.enter(caller, "a", now); wait != 0 {
 			t.Fatalf("the first has to wait %v", wait)
 		}
-		l.leave(caller, false)
+		l.leave(caller, "a", false)
 		// A third of a second, less half a nanosecond: not yet a whole new token.
-		if l.enter(caller, now.Add(333_333_333)) == 0 {
-			l.leave(caller, false)
+		if _, wait := l.enter(caller, "b", now.Add(333_333_333)); wait == 0 {
+			l.leave(caller, "b", false)
 		}
-		if open := l.callers[caller].open; open != 0 {
-			t.Fatalf("%d are open", open)
+		if open := l.callers[caller].open; len(open) != 0 {
+			t.Fatalf("%v are open", open)
 		}
 		if tokens := l.callers[caller].tokens; tokens < 0 || tokens > 1 {
 			t.Fatalf("%v tokens", tokens)
 		}
-		if l.enter(caller, now.Add(333_333_333)) == 0 {
+		if _, wait := l.enter(caller, "c", now.Add(333_333_333)); wait == 0 {
 			t.Fatal("it was let in, and nothing was counted")
 		}
 	}
-	l.enter("last", now.Add(time.Hour))
+	l.enter("last", "a", now.Add(time.Hour))
 	if len(l.callers) != 1 {
 		t.Errorf("%d callers are remembered", len(l.callers))
 	}

@@ -6,9 +6,9 @@ import (
 )
 
 // Limits bound what one caller may begin. They are kept in each process by itself: n processes let through up to n times as
-// much. Repeats of known keys are always answered. Zero: no limit.
+// much. Repeats of known keys are always answered; while a caller is over its limits, each costs a look into the store. Zero: no limit.
 type Limits struct {
-	Open      int     // requests with new keys at the same time
+	Open      int     // keys under way at the same time: repeats of one are no other
 	PerSecond float64 // new keys, in the long run
 	Burst     int     // new keys at once; default: as many as in one second, at least 1
 }
@@ -23,7 +23,7 @@ type limiter struct {
 }
 
 type share struct {
-	open   int
+	open   map[string]int // requests under way, by key
 	tokens float64
 	at     time.Time // when tokens was right
 }
@@ -41,28 +41,33 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{limits: l, callers: make(map[string]*share)}
 }
 
-// enter counts a new key, or says how long to wait. Whoever enters also leaves.
-func (l *limiter) enter(caller string, now time.Time) (wait time.Duration) {
+// enter counts a request, or says how long to wait. One with a key that is under way here costs nothing more: fresh is
+// false. Whoever enters also leaves.
+func (l *limiter) enter(caller, key string, now time.Time) (fresh bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweep(now)
 	a := l.callers[caller]
 	if a == nil {
-		a = &share{tokens: float64(l.limits.Burst), at: now}
+		a = &share{open: make(map[string]int), tokens: float64(l.limits.Burst), at: now}
 		l.callers[caller] = a
 	}
-	if l.limits.Open > 0 && a.open >= l.limits.Open {
-		return time.Second
+	if a.open[key] > 0 {
+		a.open[key]++
+		return false, 0
+	}
+	if l.limits.Open > 0 && len(a.open) >= l.limits.Open {
+		return false, time.Second
 	}
 	if l.limits.PerSecond > 0 {
 		l.refill(a, now)
 		if a.tokens < 1 {
-			return max(time.Duration((1-a.tokens)/l.limits.PerSecond*float64(time.Second)), 1) // 0 would let it in
+			return false, max(time.Duration((1-a.tokens)/l.limits.PerSecond*float64(time.Second)), 1) // 0 would let it in
 		}
 		a.tokens--
 	}
-	a.open++
-	return 0
+	a.open[key] = 1
+	return true, 0
 }
 
 func (l *limiter) refill(a *share, now time.Time) {
@@ -70,12 +75,14 @@ func (l *limiter) refill(a *share, now time.Time) {
 	a.at = now
 }
 
-// leave gives back what was entered; unused says that the key was not new.
-func (l *limiter) leave(caller string, unused bool) {
+// leave gives back what was entered; unused says that a fresh key was not new.
+func (l *limiter) leave(caller, key string, unused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.callers[caller]
-	a.open--
+	if a.open[key]--; a.open[key] == 0 {
+		delete(a.open, key)
+	}
 	if unused && l.limits.PerSecond > 0 {
 		a.tokens = min(float64(l.limits.Burst), a.tokens+1)
 	}
@@ -88,7 +95,7 @@ func (l *limiter) sweep(now time.Time) {
 	}
 	l.swept = now
 	for caller, a := range l.callers {
-		if l.refill(a, now); a.open == 0 && (l.limits.PerSecond <= 0 || a.tokens >= float64(l.limits.Burst)) {
+		if l.refill(a, now); len(a.open) == 0 && (l.limits.PerSecond <= 0 || a.tokens >= float64(l.limits.Burst)) {
 			delete(l.callers, caller)
 		}
 	}

@@ -8,13 +8,14 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+	"time"
 
 	"github.com/effectively-once/once"
 )
 
 // Caller says whose request it is: the tenant or client that was authenticated. Keys of different callers are different
 // keys. It is called before anything is read or claimed. An error, or no name at all, is answered with 401: there is no
-// caller that all share.
+// caller that all share. It leaves the body of the request alone.
 type Caller func(*http.Request) (string, error)
 
 // Decision is what becomes of the key when the handler has answered.
@@ -30,29 +31,31 @@ const (
 // Options are the options of a handler. A nil *Options and the zero value work.
 type Options struct {
 	// Operation is part of every key. Handlers with the same Operation share the keys of a caller, so that one key at two
-	// routes is a mistake that is noticed. Without a slash. Default "http".
+	// routes is a mistake that is noticed. Services that share a store and callers need names of their own. Without a slash. Default "http".
 	Operation string
 
-	Required bool        // requests with an unsafe method must have a key
+	Required bool        // Handler: requests with an unsafe method must have a key. HandlerTx: all must
 	Policy   once.Policy // how long repeats wait and are remembered. With Wait: once.Refuse they do not wait
 
 	// OnUnknown says what becomes of a request whose handler died, or answered that it does not know. Default: once.Park,
 	// unless there is a Lookup. Resend runs the handler again.
 	OnUnknown once.OnUnknown
 
-	// Lookup finds out whether the request with this key happened, and with what response. See [once.Operation].
-	Lookup func(context.Context, once.Key) (r *Response, happened bool, err error)
+	// Lookup finds out whether the request with this key happened, and with what response; a nil one is 204. It has nothing to go
+	// by but the key. SettleTime and KeyValidFor are what [once.Operation] says of them.
+	Lookup                  func(context.Context, once.Key) (r *Response, happened bool, err error)
+	SettleTime, KeyValidFor time.Duration
 
 	MaxBody     int64    // bytes of a request, default 1 MiB
 	MaxResponse int      // bytes of a response that are recorded; default 256 KiB, never more than the store keeps
 	Headers     []string // of responses, replayed besides the usual ones
 
 	// Fingerprint returns what two requests with one key must have in common; method, path and query are added to it.
-	// Default: the body as it is. [CanonicalJSON] takes no notice of the order and the spaces in JSON.
+	// Default: the body as it is. It neither keeps nor changes body; its error goes to the client, with 400. [CanonicalJSON] takes no notice of the order and the spaces in JSON.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 
 	Decide   func(r *http.Request, status int) Decision // nil: ByStatus
-	CheckKey func(key string) error                     // refuses keys, with 400; see [RefuseGuessable]
+	CheckKey func(key string) error                     // refuses keys, with 400 and its error; see [RefuseGuessable]
 	Limits   Limits
 	Ring     *Ring // seals what is recorded, and keys the fingerprints. Default: neither
 
@@ -125,7 +128,8 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 		panic("httponce: MaxBody and MaxResponse are not negative")
 	}
 	g.limiter = newLimiter(g.Limits)
-	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, Codec: codec{g.Ring}}
+	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, SettleTime: g.SettleTime, KeyValidFor: g.KeyValidFor,
+		Codec: codec{g.Ring}}
 	if g.Lookup != nil {
 		g.op.Lookup = g.lookup
 	}

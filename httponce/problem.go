@@ -25,6 +25,7 @@ const (
 	inProgress     = "in-progress"
 	outcomeUnknown = "outcome-unknown"
 	whenUnknown    = 30 * time.Second // to come back, where nothing better is known
+	whenParked     = 5 * time.Minute  // where a person has to find out
 	whenDown       = 2 * time.Second
 )
 
@@ -34,14 +35,14 @@ var (
 	problemBody       = problem{name: "body-unreadable", status: http.StatusBadRequest, title: "The request could not be read", detail: "Nothing was done."}
 	problemCaller     = problem{name: "caller-unknown", status: http.StatusUnauthorized, title: "The caller is unknown", detail: "A key belongs to its caller. Nothing was done."}
 	problemTooLarge   = problem{name: "body-too-large", status: http.StatusRequestEntityTooLarge, title: "The request is too large", detail: "Nothing was done."}
-	problemMismatch   = problem{name: "key-reused", status: http.StatusUnprocessableEntity, title: "Idempotency-Key was used for another request", detail: "The first request with this key had another method, path, query or body. Use a new key for a new request."}
+	problemMismatch   = problem{name: "key-reused", status: http.StatusUnprocessableEntity, title: "Idempotency-Key was used for another request", detail: "The first request with this key had another method, path, query or body. If this is the same request, send it unchanged. A new key means new work."}
 	problemInProgress = problem{name: inProgress, status: http.StatusConflict, title: "The first request with this key is still running", detail: "Repeat this request later, with the same key."}
 	problemUnknown    = problem{name: outcomeUnknown, status: http.StatusConflict, title: "The outcome of the first request with this key is unknown", detail: "It may have happened, and is not run again until that is found out. Repeat this request later, with the same key."}
 	problemExpired    = problem{name: "answer-expired", status: http.StatusGone, title: "The answer is no longer kept", detail: "The first request with this key is done, too long ago for its answer. It was not run again."}
 	problemNotKept    = problem{name: "answer-not-kept", status: http.StatusGone, title: "The answer was not kept", detail: "The first request with this key is done. Its response could not be kept. It was not run again."}
 	problemLimit      = problem{name: "too-many-requests", status: http.StatusTooManyRequests, title: "Too many new keys", detail: "Nothing was done. Repeat this request later, with the same key."}
 	problemDamaged    = problem{name: "record-damaged", status: http.StatusInternalServerError, title: "The record of this key is damaged", detail: "Nothing was run again."}
-	problemFailed     = problem{name: "failed", status: http.StatusInternalServerError, title: "The request failed", detail: "Everything was rolled back. It may be repeated with the same key."}
+	problemFailed     = problem{name: "rolled-back", status: http.StatusInternalServerError, title: "The request failed", detail: "Everything was rolled back. It may be repeated with the same key."}
 	problemSetUp      = problem{name: "misconfigured", status: http.StatusInternalServerError, title: "The server is not set up right", detail: "Nothing was done."}
 	problemDown       = problem{name: "unavailable", status: http.StatusServiceUnavailable, title: "Requests cannot be remembered at the moment", after: whenDown, detail: "Nothing was done. Repeat this request later, with the same key."}
 )
@@ -62,7 +63,10 @@ func problemOf(err error) problem {
 	case is(once.ErrInProgress):
 		return problemInProgress.retried(max(after, time.Second))
 	case is(once.ErrUnknown), is(once.ErrParked), is(once.ErrLeaseLost):
-		if after <= 0 {
+		switch {
+		case is(once.ErrParked):
+			after = whenParked
+		case after <= 0:
 			after = whenUnknown
 		}
 		return problemUnknown.retried(after)

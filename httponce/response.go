@@ -21,8 +21,12 @@ type Response struct {
 	NoBody bool // it had a body, which was not kept
 
 	key  [16]byte        // of the request that it answers
-	only map[string]bool // the headers that are written
+	only map[string]bool // the headers that are written; nil: all that may be
 }
+
+// Outcome is the response as it is recorded, without a seal. It is for [once.MarkDone], by which a person settles a request
+// whose outcome is unknown.
+func (r *Response) Outcome() (once.Outcome, error) { return codec{}.Encode(r) }
 
 // codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The version in the
 // status line is that of this format.
@@ -39,7 +43,7 @@ func (c codec) Encode(r *Response) (once.Outcome, error) {
 		return once.Outcome{}, errors.New("httponce: there is no response")
 	}
 	text, err := r.append(nil)
-	if err != nil || c.ring == nil {
+	if err != nil || !c.ring.seals() {
 		return once.Outcome{Body: text, ContentType: plainType}, err
 	}
 	sealed, id, err := c.ring.seal(text, r.key)
@@ -76,7 +80,7 @@ func (r *Response) append(b []byte) ([]byte, error) {
 	b = strconv.AppendInt(b, int64(r.Status), 10)
 	b = append(b, "\r\n"...)
 	for name, values := range r.Header {
-		if !r.only[name] {
+		if r.only != nil && !r.only[name] || neverReplayed[name] {
 			continue
 		}
 		for _, value := range values {

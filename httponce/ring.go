@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// Secret is a key of a [Ring].
+// Secret is a key of a [Ring]. The zero Secret seals nothing: as the current one, it is for the time until all processes have
+// the next.
 type Secret struct {
 	ID    string // stored with what it seals: at most 32 letters, digits, - and _
 	Bytes []byte // at least 32, random
@@ -20,7 +21,11 @@ type Secret struct {
 
 // Ring seals recorded responses with AES-256-GCM and keys the fingerprints of requests, so that who reads the database sees
 // neither answers nor whether two requests were the same. The first secret seals; the others open what they have sealed
-// and recognise the requests that they have marked. A secret may be removed when nothing that it sealed is kept any more.
+// and recognise the requests that they have marked. What was recorded without a Ring is recognised as well.
+//
+// Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it sealed, and takes
+// a repeat for another request: first as the last of all rings, then as the first. The first ring of all is
+// NewRing(Secret{}, next), then NewRing(next). A secret may be removed when nothing that it sealed is kept any more.
 type Ring struct{ secrets []secret }
 
 type secret struct {
@@ -41,7 +46,11 @@ func NewRing(secrets ...Secret) (*Ring, error) {
 		return nil, errors.New("httponce: a Ring needs a secret")
 	}
 	ring, seen := new(Ring), make(map[string]bool)
-	for _, s := range secrets {
+	for i, s := range secrets {
+		if i == 0 && s.ID == "" && s.Bytes == nil {
+			ring.secrets = append(ring.secrets, secret{})
+			continue
+		}
 		if seen[s.ID] || !validID(s.ID) {
 			return nil, fmt.Errorf("httponce: the ID %q of a secret is used twice, or is not 1 to %d letters, digits, - and _", s.ID, longestID)
 		}
@@ -92,7 +101,7 @@ func (r *Ring) seal(text []byte, key [16]byte) (sealed []byte, id string, err er
 
 func (r *Ring) open(sealed []byte, id string) (text []byte, key [16]byte, err error) {
 	for _, s := range r.secrets {
-		if s.id != id {
+		if s.id != id || s.aead == nil {
 			continue
 		}
 		size := s.aead.NonceSize()
@@ -108,8 +117,26 @@ func (r *Ring) open(sealed []byte, id string) (text []byte, key [16]byte, err er
 	return nil, key, fmt.Errorf("httponce: the response was sealed with the secret %q, which is not in the Ring", id)
 }
 
+// seals reports whether there is a current secret.
+func (r *Ring) seals() bool { return r != nil && r.secrets[0].aead != nil }
+
+// marks are what a digest may have been recorded as, the current one first.
+func (r *Ring) marks(digest []byte) [][]byte {
+	var all [][]byte
+	for _, s := range r.secrets {
+		all = append(all, s.mark(digest))
+	}
+	if r.seals() {
+		all = append(all, digest)
+	}
+	return all
+}
+
 // mark keys a digest of a request with a secret of the ring.
 func (s secret) mark(digest []byte) []byte {
+	if s.aead == nil {
+		return digest
+	}
 	h := hmac.New(sha256.New, s.marks)
 	h.Write(digest)
 	return h.Sum(nil)

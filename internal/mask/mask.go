@@ -3,8 +3,8 @@ package mask
 
 import "errors"
 
-// NotDone is the mark of once.NotDone.
-var NotDone = errors.New("once: nothing happened")
+// ErrNotDone is the mark of once.NotDone.
+var ErrNotDone = errors.New("once: nothing happened")
 
 // Hide returns err, in which errors.Is no longer finds mark.
 func Hide(err, mark error) error {
