@@ -62,7 +62,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 		out.Rejected = no != nil
 		return out, nil
 	}))
-	w.tell(rec, mine)
+	w.tell(rec, mine || err != nil)
 	switch {
 	case err != nil:
 		return value, spent(err)

@@ -248,9 +248,10 @@ func TestDoMismatch(t *testing.T) {
 	for name, w := range map[string]once.Work[string]{
 		"other": work.Input([]byte("b")), "empty": work.Input(nil), "looked at first": work.Input([]byte("b")).Redelivered(),
 	} {
-		_, err := once.Do(testCtx, s, w, c.run("", nil))
-		if !errors.Is(err, once.ErrMismatch) {
-			t.Errorf("%s: %v", name, err)
+		var how once.Report
+		_, err := once.Do(testCtx, s, w.Report(&how), c.run("", nil))
+		if !errors.Is(err, once.ErrMismatch) || how.Replayed {
+			t.Errorf("%s: %v, %+v", name, err, how)
 		}
 	}
 	for name, w := range map[string]once.Work[string]{

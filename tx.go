@@ -42,7 +42,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		return outcomeInTx(w, c, value, no)
 	}
 	rec, mine, err := c.answer(ctx, t.try)
-	w.tell(rec, mine)
+	w.tell(rec, mine || err != nil)
 	switch {
 	case err != nil && t.err == nil:
 		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
@@ -193,12 +193,12 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err != nil {
 		return value, err
 	}
-	rec, mine := recs[0], c.owns(recs[0])
-	w.tell(rec, mine)
-	switch err := c.checkInput(rec); {
+	rec, mine, wrong := recs[0], c.owns(recs[0]), c.checkInput(recs[0])
+	w.tell(rec, mine || wrong != nil)
+	switch {
 	case mine:
-	case err != nil:
-		return value, err
+	case wrong != nil:
+		return value, wrong
 	case rec.Status == Done:
 		return replay(w, rec)
 	default:
