@@ -15,7 +15,6 @@ import (
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/store/memstore"
 	stripe "github.com/stripe/stripe-go/v82"
-	"github.com/stripe/stripe-go/v82/charge"
 )
 
 // payments is a server of charges, as clients of Stripe know it, behind a network that loses replies.
@@ -68,22 +67,29 @@ func (p *payments) keys() (n int) {
 	return n
 }
 
-func newPayments(t *testing.T, o *httponce.Options) (*payments, charge.Client) {
+// shop is a user of Stripe's client, with a key of its API.
+type shop struct {
+	t        *testing.T
+	backends *stripe.Backends
+	account  string
+}
+
+func (s shop) charge(amount int64, key string) (*stripe.Charge, error) {
+	p := &stripe.ChargeCreateParams{Amount: stripe.Int64(amount), Currency: stripe.String("eur"), Source: &stripe.PaymentSourceSourceParams{Token: stripe.String("tok_visa")}}
+	if key != "" {
+		p.SetIdempotencyKey(key)
+	}
+	return stripe.NewClient(s.account, stripe.WithBackends(s.backends)).V1Charges.Create(s.t.Context(), p)
+}
+
+func newPayments(t *testing.T, o *httponce.Options) (*payments, shop) {
 	p := new(payments)
 	mux := http.NewServeMux()
 	mux.Handle("POST /v1/charges", p.lossy(httponce.Handler(memstore.New(nil), account, p, o)))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	return p, charge.Client{Key: "sk_test_1", B: stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
-		URL: stripe.String(server.URL), MaxNetworkRetries: stripe.Int64(3), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull}})}
-}
-
-func params(amount int64, key string) *stripe.ChargeParams {
-	p := &stripe.ChargeParams{Amount: stripe.Int64(amount), Currency: stripe.String("eur"), Source: &stripe.PaymentSourceSourceParams{Token: stripe.String("tok_visa")}}
-	if key != "" {
-		p.SetIdempotencyKey(key)
-	}
-	return p
+	return p, shop{t, &stripe.Backends{API: stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
+		URL: stripe.String(server.URL), MaxNetworkRetries: stripe.Int64(3), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull}})}, "sk_test_1"}
 }
 
 // TestStripeRetries has the client of Stripe retry by itself, with keys of its own making.
@@ -99,7 +105,7 @@ func TestStripeRetries(t *testing.T) {
 			p, client := newPayments(t, &httponce.Options{Required: true, CheckKey: httponce.RefuseGuessable})
 			lose(p)
 			lossy := p.lose.Load() > 0
-			got, err := client.New(params(4999, ""))
+			got, err := client.charge(4999, "")
 			if err != nil || got.ID != "ch_1" || got.Amount != 4999 {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -109,7 +115,7 @@ func TestStripeRetries(t *testing.T) {
 			if p.charges.Load() != 1 || p.keys() != 1 {
 				t.Errorf("%d charges under %d keys", p.charges.Load(), p.keys())
 			}
-			if again, err := client.New(params(4999, "")); err != nil || again.ID != "ch_2" {
+			if again, err := client.charge(4999, ""); err != nil || again.ID != "ch_2" {
 				t.Errorf("a new charge: %+v, %v", again, err)
 			}
 		})
@@ -119,21 +125,21 @@ func TestStripeRetries(t *testing.T) {
 // TestStripeKeys has the user of the client choose the key.
 func TestStripeKeys(t *testing.T) {
 	p, client := newPayments(t, nil)
-	first, err := client.New(params(100, "order-1"))
+	first, err := client.charge(100, "order-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := client.New(params(100, "order-1"))
+	again, err := client.charge(100, "order-1")
 	if err != nil || again.ID != first.ID || again.LastResponse.Header.Get(httponce.ReplayedHeader) != "true" {
 		t.Errorf("%+v, %v", again, err)
 	}
 	// The client knows only Stripe's own form of errors, and repeats whatever has another: in vain, and without harm.
-	if got, err := client.New(params(200, "order-1")); err == nil || !strings.Contains(err.Error(), "#key-reused") {
+	if got, err := client.charge(200, "order-1"); err == nil || !strings.Contains(err.Error(), "#key-reused") {
 		t.Errorf("another amount under the same key: %+v, %v", got, err)
 	}
 	other := client
-	other.Key = "sk_test_2"
-	if hers, err := other.New(params(100, "order-1")); err != nil || hers.ID == first.ID {
+	other.account = "sk_test_2"
+	if hers, err := other.charge(100, "order-1"); err != nil || hers.ID == first.ID {
 		t.Errorf("another account under the same key: %+v, %v", hers, err)
 	}
 	if p.charges.Load() != 2 {
@@ -150,7 +156,7 @@ func TestStripeCrowd(t *testing.T) {
 			all.Add(1)
 			go func() {
 				defer all.Done()
-				if got, err := client.New(params(100, "order-1")); err != nil || got.ID != "ch_1" {
+				if got, err := client.charge(100, "order-1"); err != nil || got.ID != "ch_1" {
 					t.Errorf("%+v, %v", got, err)
 				}
 			}()
@@ -166,7 +172,7 @@ func TestStripeCrowd(t *testing.T) {
 func TestStripeUnknown(t *testing.T) {
 	p, client := newPayments(t, nil)
 	p.status.Store(500)
-	if _, err := client.New(params(100, "")); err == nil || !strings.Contains(err.Error(), "#outcome-unknown") || p.arrived.Load() != 4 {
+	if _, err := client.charge(100, ""); err == nil || !strings.Contains(err.Error(), "#outcome-unknown") || p.arrived.Load() != 4 {
 		t.Errorf("%v, after %d requests", err, p.arrived.Load())
 	}
 	if p.charges.Load() != 1 || p.keys() != 1 {
