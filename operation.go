@@ -49,7 +49,8 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses to start.
+// OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses
+// to start.
 type OnUnknown int
 
 const (
@@ -79,8 +80,8 @@ type Operation[T any] struct {
 	// since the first attempt, unknown work is parked instead of run again. Default 0: no limit.
 	KeyValidFor time.Duration
 
-	// SoftClaim lets Do go on before its claim is on the disk of the database, which a crash there may then forget: the next
-	// call runs as the first, also beside an attempt under way. Allowed where that does no harm: with Resend and KeyValidFor, in which repeats must come.
+	// SoftClaim lets Do go on before its claim is on the database's disk. A crash there may forget it: then the next call
+	// runs as the first, perhaps beside it. Allowed with Resend and a KeyValidFor, in which repeats must come.
 	SoftClaim bool
 
 	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:

@@ -53,8 +53,8 @@ func WithKey(ctx context.Context, key string) context.Context {
 }
 
 // Client returns an interceptor that gives a call one key and repeats it with that key: after Unavailable, and after
-// Aborted and ResourceExhausted with a RetryInfo, not before the time that it gives. Between attempts it waits, ever longer and with jitter.
-// It stops when attempts, time or the context are used up, and returns the last error.
+// Aborted and ResourceExhausted with a RetryInfo, not before the time that it gives. Between attempts it waits, ever
+// longer and with jitter. It stops when attempts, time or the context are used up, and returns the last error.
 //
 // The key is the one of [WithKey]; else what is in the outgoing metadata already; else, in work guarded by once, the key
 // of its claim; else random. In guarded work, metadata that a handler copies from what came in does not name the call.

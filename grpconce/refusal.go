@@ -114,7 +114,7 @@ func explain(err error) error {
 	case is(once.ErrUnknown), is(once.ErrLeaseLost):
 		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known yet: repeat it with the same key", later, nil)
 	case is(once.ErrMismatch):
-		return refuse(ReasonMismatch, "this key was first used for another request: use a new key for a new request", 0, nil)
+		return refuse(ReasonMismatch, "this key was first used for another request: send that one unchanged; a new key means new work", 0, nil)
 	case is(once.ErrExpired):
 		return refuse(ReasonExpired, "this call was answered too long ago to repeat the answer; it is not run again", 0, nil)
 	case is(once.ErrOutcomeUnavailable):

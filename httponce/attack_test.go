@@ -225,8 +225,12 @@ func TestUploadedFilesAreRemoved(t *testing.T) {
 
 func (s *service) eventually(what string, is func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(5 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	end, tick := time.After(10*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-end:
 			s.t.Fatalf("not in time: %s", what)
 		}
 	}

@@ -34,8 +34,9 @@
 //
 // # Limits
 //
-// Requests with a safe method (GET, HEAD, OPTIONS, TRACE) are never guarded. The request is read before the key is
-// claimed, so a request body is not streamed. A response is sent when it is recorded, unless the handler flushes it or it is larger
-// than what is recorded: then it is sent as it comes, as net/http does. Of a response that is larger, hijacked, or sealed with a key that is gone,
-// the effect is remembered and the response is not, and repeats are told so.
+// Handler passes requests with a safe method (GET, HEAD, OPTIONS, TRACE) on unguarded. The request is read before the key is
+// claimed, so a request body is not streamed. A response is sent when it is recorded, unless the handler flushes it or
+// it is larger than what is recorded: then it is sent as it comes, as net/http does. Of a response that is larger,
+// hijacked, or sealed with a key that is gone, the effect is remembered and the response is not, and repeats are told
+// so.
 package httponce

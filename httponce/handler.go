@@ -11,8 +11,8 @@ import (
 )
 
 // Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
-// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to other systems;
-// the Scope of that is the caller.
+// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to
+// other systems; the Scope of that is the caller.
 //
 // Handler panics if the options make no sense. The client's leaving cancels the wait of a repeat, but not next once the
 // key is claimed: next's context ends only when its lease is lost.

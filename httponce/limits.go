@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Limits bound what one caller may begin. They are kept in each process by itself: n processes let through up to n times as
-// much. Repeats of known keys are always answered; while a caller is over its limits, each costs a look into the store. Zero: no limit.
+// Limits bound what one caller may begin. They are kept in each process by itself: n processes let through up to n
+// times as much. Repeats of known keys are always answered; while a caller is over its limits, each costs a look into
+// the store. Zero: no limit.
 type Limits struct {
 	Open      int     // keys under way at the same time: repeats of one are no other
 	PerSecond float64 // new keys, in the long run

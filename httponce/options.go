@@ -30,8 +30,9 @@ const (
 
 // Options are the options of a handler. A nil *Options and the zero value work.
 type Options struct {
-	// Operation is part of every key. Handlers with the same Operation share the keys of a caller, so that one key at two
-	// routes is a mistake that is noticed. Services that share a store and callers need names of their own. Without a slash. Default "http".
+	// Operation is part of every key. Handlers with the same Operation share the keys of a caller, so that one key at
+	// two routes is a mistake that is noticed. Services that share a store and callers need names of their own. Without
+	// a slash. Default "http".
 	Operation string
 
 	Required bool        // Handler: requests with an unsafe method must have a key. HandlerTx: all must
@@ -41,8 +42,8 @@ type Options struct {
 	// unless there is a Lookup. Resend runs the handler again.
 	OnUnknown once.OnUnknown
 
-	// Lookup finds out whether the request with this key happened, and with what response; a nil one is 204. It has nothing to go
-	// by but the key. SettleTime and KeyValidFor are what [once.Operation] says of them.
+	// Lookup finds out whether the request with this key happened, and with what response; a nil one is 204. It has
+	// nothing to go by but the key. SettleTime and KeyValidFor are what [once.Operation] says of them.
 	Lookup                  func(context.Context, once.Key) (r *Response, happened bool, err error)
 	SettleTime, KeyValidFor time.Duration
 
@@ -51,7 +52,8 @@ type Options struct {
 	Headers     []string // of responses, replayed besides the usual ones
 
 	// Fingerprint returns what two requests with one key must have in common; method, path and query are added to it.
-	// Default: the body as it is. It neither keeps nor changes body; its error goes to the client, with 400. [CanonicalJSON] takes no notice of the order and the spaces in JSON.
+	// Default: the body as it is. It neither keeps nor changes body; its error goes to the client, with 400.
+	// [CanonicalJSON] takes no notice of the order and the spaces in JSON.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 
 	Decide   func(r *http.Request, status int) Decision // nil: ByStatus

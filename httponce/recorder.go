@@ -135,8 +135,8 @@ func hasBody(status int) bool {
 // Flush is FlushError without its error.
 func (c *recorder) Flush() { _ = c.FlushError() }
 
-// FlushError sends what was written so far, which is then no longer kept until it is recorded. It fails where nothing is sent before
-// a commit.
+// FlushError sends what was written so far, which is then no longer kept until it is recorded. It fails where nothing
+// is sent before a commit.
 func (c *recorder) FlushError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

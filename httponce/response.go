@@ -28,8 +28,8 @@ type Response struct {
 // whose outcome is unknown.
 func (r *Response) Outcome() (once.Outcome, error) { return codec{}.Encode(r) }
 
-// codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The version in the
-// status line is that of this format.
+// codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The
+// version in the status line is that of this format.
 type codec struct{ ring *Ring }
 
 const (

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Secret is a key of a [Ring]. The zero Secret seals nothing: as the current one, it is for the time until all processes have
-// the next.
+// Secret is a key of a [Ring]. The zero Secret seals nothing: as the current one, it is for the time until all
+// processes have the next.
 type Secret struct {
 	ID    string // stored with what it seals: at most 32 letters, digits, - and _
 	Bytes []byte // at least 32, random
@@ -23,9 +23,10 @@ type Secret struct {
 // neither answers nor whether two requests were the same. The first secret seals; the others open what they have sealed
 // and recognise the requests that they have marked. What was recorded without a Ring is recognised as well.
 //
-// Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it sealed, and takes
-// a repeat for another request: first as the last of all rings, then as the first. The first ring of all is
-// NewRing(Secret{}, next), then NewRing(next). A secret may be removed when nothing that it sealed is kept any more.
+// Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it
+// sealed, and takes a repeat for another request: first as the last of all rings, then as the first. The first ring of
+// all is NewRing(Secret{}, next), then NewRing(next). A secret may be removed when nothing that it sealed is kept any
+// more.
 type Ring struct{ secrets []secret }
 
 type secret struct {

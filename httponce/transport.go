@@ -18,8 +18,9 @@ import (
 const Never = -1
 
 // Transport is an [http.RoundTripper] that makes one request out of several attempts: it gives a request that changes
-// something a key (see [KeyHeader]), and sends it again, with the same key and body, when the connection fails
-// or the server says that it may work later. The zero value works. It may be used concurrently, and is not copied after its first use.
+// something a key (see [KeyHeader]), and sends it again, with the same key and body, when the connection fails or the
+// server says that it may work later. The zero value works. It may be used concurrently, and is not copied after its
+// first use.
 //
 // Use it for servers that honour the key: one that ignores it may do the work once per attempt. Have a Transport for
 // each service, so that an outage of one does not use up the retries of the others.
@@ -32,11 +33,11 @@ const Never = -1
 //	ctx = httponce.WithKey(ctx, key.Step("capture").String())
 //
 // Sent again are: a request that got no answer, unless its context is over or the server's certificate is refused; and
-// one that was answered with 408, 425, 429, 502, 503, 504, or 409 with a Retry-After, which says that the first
-// attempt is still at work, or that its outcome is being found out. Never any other answer: 500 says that the server failed at this very request, and may have been recorded.
-// The pause is as long as Retry-After says, which is measured by the server's clock, and on top of it random, up to
-// half a second at first and then to twice as much each time. When there is to be no other attempt, the caller
-// gets the last answer or error.
+// one that was answered with 408, 425, 429, 502, 503, 504, or 409 with a Retry-After, which says that the first attempt
+// is still at work, or that its outcome is being found out. Never any other answer: 500 says that the server failed at
+// this very request, and may have been recorded. The pause is as long as Retry-After says, which is measured by the
+// server's clock, and on top of it random, up to half a second at first and then to twice as much each time. When there
+// is to be no other attempt, the caller gets the last answer or error.
 //
 // An answer that breaks off while its body is read is not asked for again: send the request again under the
 // same key. A redirect with 307 or 308 takes the key and the body along, wherever it leads, and has attempts of its own.
@@ -57,9 +58,9 @@ type Transport struct {
 	// the longest Retry-After of a [Handler] with the default lease.
 	Budget time.Duration
 
-	// MaxBody is how much is read of a body that has no GetBody, to be able to send it again. A longer one is streamed, and sent
-	// once. Never: nothing is read before it is sent, as a request needs that writes its body
-	// while it reads the answer. Default 1 MiB.
+	// MaxBody is how much is read of a body that has no GetBody, to be able to send it again. A longer one is streamed,
+	// and sent once. Never: nothing is read before it is sent, as a request needs that writes its body while it reads
+	// the answer. Default 1 MiB.
 	MaxBody int64
 
 	// Bare sends the key without the quotes of a structured field, for servers that take the header as plain text.
@@ -77,7 +78,8 @@ const (
 	attemptsOfContext
 )
 
-// WithKey gives the requests made with the context their key: 1 to 255 printable ASCII characters. Requests that differ need keys that differ.
+// WithKey gives the requests made with the context their key: 1 to 255 printable ASCII characters. Requests that differ
+// need keys that differ.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext, key)
 }
@@ -88,7 +90,8 @@ func Replayed(resp *http.Response) bool {
 	return strings.EqualFold(resp.Header.Get(ReplayedHeader), "true")
 }
 
-// Attempts is how many attempts a [Transport] made to get this answer; after a redirect, those since then. 0: it came by another way.
+// Attempts is how many attempts a [Transport] made to get this answer; after a redirect, those since then. 0: it came
+// by another way.
 func Attempts(resp *http.Response) int {
 	if resp.Request == nil {
 		return 0

@@ -230,7 +230,8 @@ func doEach(ctx context.Context, s *scene) (string, error) {
 		return "", err
 	}
 	second, err := once.Do(ctx, s.world, s.soft().For(s.id), func(_ context.Context, key once.Key) (string, error) {
-		return s.outside.addOnce(key, rand.Text())
+		sent, err := s.outside.addOnce(key, rand.Text())
+		return sent + "/" + rand.Text(), err // so that an answer that is lost cannot come again
 	})
 	if err != nil {
 		return "", err
@@ -242,6 +243,7 @@ func doEach(ctx context.Context, s *scene) (string, error) {
 func checkEach(ctx context.Context, s *scene, answer string, err error) error {
 	parts := append(strings.Fields(answer), "", "", "")
 	sent, found := s.outside.addedOnce(s.soft().For(s.id).Key())
-	return errors.Join(onceOutside(ctx, s, parts[0], err), found, exactly("outside by key", []string{sent}, parts[1], 1),
+	first, _, _ := strings.Cut(parts[1], "/")
+	return errors.Join(onceOutside(ctx, s, parts[0], err), found, exactly("outside by key", []string{sent}, first, 1),
 		rowsInside(1)(ctx, s, parts[2], nil))
 }

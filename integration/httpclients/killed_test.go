@@ -198,7 +198,10 @@ func TestKilled(t *testing.T) {
 			}
 			url := start(t, dir)
 			status, body, replayed := ask(t, url+test.route, "")
-			for end := time.Now().Add(10 * time.Second); strings.Contains(body, "#in-progress") && time.Now().Before(end); time.Sleep(lease / 20) {
+			tick := time.NewTicker(lease / 20)
+			defer tick.Stop()
+			for end := time.Now().Add(10 * time.Second); strings.Contains(body, "#in-progress") && time.Now().Before(end); {
+				<-tick.C // the lease of the dead has to lapse
 				status, body, replayed = ask(t, url+test.route, "")
 			}
 			if status != test.status || replayed != test.replayed || status == 200 && body != "done" || status == 409 && !strings.Contains(body, "#outcome-unknown") {

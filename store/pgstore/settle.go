@@ -45,8 +45,8 @@ func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, ss []once.Settlement) e
 	return nil
 }
 
-// settle tries the usual case first, which costs half. It looks twice before it says that it is lost: if it has waited for the same settlement, sent by somebody else,
-// only the second snapshot shows that.
+// settle tries the usual case first, which costs half. It looks twice before it says that it is lost: if it has waited
+// for the same settlement, sent by somebody else, only the second snapshot shows that.
 func (s *Store) settle(ctx context.Context, q querier, set once.Settlement) error {
 	args, err := settleArgs(set)
 	if err != nil {

@@ -12,12 +12,13 @@
 // # Limits
 //
 // PostgreSQL 13 or newer, in UTF8; 15 was tried. A duplicate of DoTx that is not flagged as a redelivery leaves, unless
-// more than one claim in eight was lost lately and the store looks first, an ERROR in the server's log, and costs more than the work of one statement that it prevents. Each
-// claim of a transaction holds an advisory lock until it ends: for thousands of claims at a time, raise
-// max_locks_per_transaction. Under REPEATABLE READ and SERIALIZABLE a lost race is
-// [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie close
-// together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A store that
-// names the same tables in another way (Schema set, or left to the search_path) does not see the lock, and waits.
+// more than one claim in eight was lost lately and the store looks first, an ERROR in the server's log, and costs more
+// than the work of one statement that it prevents. Each claim of a transaction holds an advisory lock until it ends:
+// for thousands of claims at a time, raise max_locks_per_transaction. Under REPEATABLE READ and SERIALIZABLE a lost
+// race is [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie
+// close together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A
+// store that names the same tables in another way (Schema set, or left to the search_path) does not see the lock, and
+// waits.
 //
 // # The transaction of a handler
 //
@@ -25,11 +26,11 @@
 // there is part of the transaction as well, and nothing guards it. A store without Options.Schema refuses to have its
 // search_path changed. A handler that passes over the error of a statement commits nothing, and gets an error that says so.
 //
-// In [once.DoTx], the handler of a duplicate may be entered. Its first statement fails then with an error that is nobody's
-// to match, and no other is run; one that claims in the same moment as another can also see the rows of the first, and is
-// rolled back at its end. Either way nothing of it stays, and what it returns is ignored; a panic is not. BEGIN and the claim go together with the first
-// statement if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or VALUES sent by Exec, Query or QueryRow, and alone
-// before anything else. A tracer of pgx sees a batch of them.
+// In [once.DoTx], the handler of a duplicate may be entered. Its first statement fails then with an error that is
+// nobody's to match, and no other is run; one that claims in the same moment as another can also see the rows of the
+// first, and is rolled back at its end. Either way nothing of it stays, and what it returns is ignored; a panic is not.
+// BEGIN and the claim go together with the first statement if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
+// VALUES sent by Exec, Query or QueryRow, and alone before anything else. A tracer of pgx sees a batch of them.
 //
 // # PgBouncer
 //
@@ -39,9 +40,10 @@
 //
 // # Compatibility
 //
-// That of package once. The tables are those of store/sqlstore, so both can be used on one database at once, without Options.Partition.
-// A build works with the tables of any newer one that says so, and refuses others. A role that may SELECT, INSERT,
-// UPDATE and DELETE is enough (Forget of partitions needs the owner), once [Store.Migrate] or the SQL of [Schema] has made the tables.
+// That of package once. The tables are those of store/sqlstore, so both can be used on one database at once, without
+// Options.Partition. A build works with the tables of any newer one that says so, and refuses others. A role that may
+// SELECT, INSERT, UPDATE and DELETE is enough (Forget of partitions needs the owner), once [Store.Migrate] or the SQL
+// of [Schema] has made the tables.
 package pgstore
 
 import (

@@ -20,8 +20,8 @@ func TestWatch(t *testing.T) {
 		t.Errorf("read ended after %v with %v", time.Since(begun), err)
 	}
 	one.end()
-	for w.isLooking() { // nobody is waited for
-		time.Sleep(w.every)
+	for tick := time.NewTicker(w.every); w.isLooking(); { // nobody is waited for
+		<-tick.C
 	}
 	again := w.add(silent, time.Hour)
 	go func() { _, _ = other.Write([]byte{7}) }()
