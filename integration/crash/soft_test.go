@@ -1,0 +1,96 @@
+//go:build linux
+
+package crash
+
+import (
+	"context"
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/server"
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+// A server that dies at once may have forgotten a soft claim, never the end of its work, nor a claim that is not soft.
+func TestOnlyTheClaimIsSoft(t *testing.T) {
+	testenv.Postgres(t) // where there is none, there is no other either
+	instance, err := server.StartPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := instance.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w, err := place{Engine: PGStore, DSN: instance.DSN()}.open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.close)
+	if err := w.setUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const most = 10 // the server's writer of its log may come in between, now and then
+	forgotten := 0
+	for range most {
+		soft, ended := claimNow(t, w, true), claimNow(t, w, false)
+		set := once.Settlement{Hold: ended, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}
+		begun := claimNow(t, w, true)
+		if err := w.Settle(t.Context(), set); err != nil { // and with it what was claimed before
+			t.Fatal(err)
+		}
+		after := claimNow(t, w, true)
+		die(t, instance)
+		for hold, want := range map[once.Hold]once.Status{soft: once.Running, begun: once.Running, ended: once.Done} {
+			if rec := getNow(t, w, hold.Key); rec.Status != want {
+				t.Errorf("what was committed is %v, want %v", rec.Status, want)
+			}
+		}
+		if getNow(t, w, after.Key).Status == once.Absent {
+			forgotten++
+		}
+	}
+	if forgotten == 0 {
+		t.Errorf("of %d soft claims none was forgotten: they wait for the disk", most)
+	}
+}
+
+func die(t *testing.T, instance *server.Instance) {
+	t.Helper()
+	if err := instance.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := instance.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func claimNow(t *testing.T, w world, soft bool) once.Hold {
+	t.Helper()
+	h := once.Hold{Key: once.Key{Operation: "soft", ID: rand.Text()}, Owner: token()}
+	rec, err := w.Claim(t.Context(), once.Request{Hold: h, Lease: time.Hour, Soft: soft})
+	if err != nil || rec.Owner != h.Owner {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	h.Attempt = rec.Attempt
+	return h
+}
+
+// getNow asks until a connection of now answers: those to the dead server have to be found out first.
+func getNow(t *testing.T, w world, k once.Key) once.Record {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		rec, err := w.Get(ctx, k)
+		if err == nil {
+			return rec
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
