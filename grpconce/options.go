@@ -24,7 +24,7 @@ type Caller func(ctx context.Context, info *grpc.UnaryServerInfo) (string, error
 type Decision int
 
 const (
-	Default Decision = iota // what the documentation of the package says of the code
+	ByCode  Decision = iota // what the documentation of the package says of the code
 	Record                  // the status is the answer, for every repeat
 	Release                 // nothing happened: the next call with this key is the first again
 	Unknown                 // nobody knows what happened: nothing is run again before somebody finds out
@@ -109,7 +109,7 @@ func (o *Options) check(s once.Store, caller Caller) {
 
 func (o *Options) decide(fullMethod string, s *status.Status) Decision {
 	if o.Decide != nil {
-		if d := o.Decide(fullMethod, s); d != Default {
+		if d := o.Decide(fullMethod, s); d != ByCode {
 			return d
 		}
 	}

@@ -104,7 +104,7 @@ func TestWhatAHandlerSaysOfItsError(t *testing.T) {
 		{"policy records", errors.New("plain"), decide(grpconce.Record), codes.Unknown, 1, codes.Unknown},
 		{"policy is not asked about rejected", errors.Join(once.ErrRejected, gone), decide(grpconce.Release), codes.NotFound, 1, codes.NotFound},
 		{"policy does not know", gone, decide(grpconce.Unknown), codes.NotFound, 1, codes.Aborted},
-		{"policy leaves it", gone, decide(grpconce.Default), codes.NotFound, 1, codes.NotFound},
+		{"policy leaves it", gone, decide(grpconce.ByCode), codes.NotFound, 1, codes.NotFound},
 		{"resend", errors.New("plain"), &grpconce.Options{OnUnknown: once.Resend}, codes.Unknown, 2, codes.Unknown},
 	}
 	for _, test := range tests {

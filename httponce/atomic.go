@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/mask"
 )
 
 // HandlerTx guards a handler that writes through a transaction: the key, its rows and its response are one commit, and the
@@ -51,11 +52,7 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.rec.deliver()
 	case errors.As(err, &failed) && !errors.Is(err, once.ErrConflict):
 		x.log("the handler failed, and everything was rolled back", failed.err)
-		if after, ok := once.MayRetry(failed.err); ok && after > 0 {
-			x.fail(problemDown.retried(after))
-			return
-		}
-		x.fail(problemFailed)
+		x.fail(failedWith(failed.err))
 	default:
 		x.refuse(err, nil)
 	}
@@ -73,7 +70,7 @@ func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange
 			err := g.run(x.rec, x.request(ctx), tx)
 			x.rec.end()
 			if errors.Is(err, once.ErrRejected) { // of a step: here only the status of a response says no
-				err = errors.New(err.Error())
+				err = mask.Hide(err, once.ErrRejected)
 			}
 			if err != nil {
 				return nil, &notRecorded{err}

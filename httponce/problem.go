@@ -78,6 +78,15 @@ func problemOf(err error) problem {
 	return problemDown
 }
 
+// failedWith is what a client is told of an error of a handler whose transaction was rolled back.
+func failedWith(err error) problem {
+	p := problemFailed
+	if after, ok := once.MayRetry(err); ok && after > 0 {
+		p.status, p.after = http.StatusServiceUnavailable, after
+	}
+	return p
+}
+
 func (p problem) retried(after time.Duration) problem {
 	p.after = after
 	return p

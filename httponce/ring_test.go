@@ -125,7 +125,7 @@ func TestFailedInTxForNow(t *testing.T) {
 	defer server.Close()
 	s.url = server.URL
 	a := s.send("k", "1")
-	s.wantProblem(a, 503, "unavailable")
+	s.wantProblem(a, 503, "rolled-back")
 	if a.header.Get("Retry-After") != "7" {
 		t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
 	}

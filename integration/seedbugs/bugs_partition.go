@@ -68,6 +68,26 @@ var manyBugs = []Bug{
 	},
 }
 
+// softBugs are in what does not wait for the disk.
+var softBugs = []Bug{
+	{
+		Name: "end-of-work-as-soft-as-its-claim",
+		Why:  "an answer that was given is forgotten when the database dies, and the work is sent again",
+		File: pgStatements,
+		Old:  "AND NOT (r.status = 3 AND $4::smallint = 2)`\n\n\t// settleSQL counts",
+		New:  "AND NOT (r.status = 3 AND $4::smallint = 2) AND set_config('synchronous_commit', 'off', true) = 'off'`\n\n\t// settleSQL counts",
+		Test: Test{"./integration/crash", "^TestOnlyTheClaimIsSoft$"},
+	},
+	{
+		Name: "soft-claim-waits-for-the-disk",
+		Why:  "SoftClaim changes nothing: each claim costs a flush",
+		File: pgStatements,
+		Old:  "AND set_config('synchronous_commit', 'off', true) = 'off'",
+		New:  "AND set_config('synchronous_commit', 'on', true) = 'on'",
+		Test: Test{"./integration/crash", "^TestOnlyTheClaimIsSoft$"},
+	},
+}
+
 // partitionBugs are in the store on PostgreSQL that forgets by dropping partitions.
 var partitionBugs = []Bug{
 	{
