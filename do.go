@@ -8,6 +8,7 @@ import (
 	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
+	"github.com/effectively-once/once/internal/scope"
 )
 
 // Claim is what work knows of its own claim.
@@ -41,8 +42,11 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
-	if insideTx(ctx) {
+	if scope.InsideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "do outside work before the transaction, and the last step in it"}
+	}
+	if scope.RefusesEffects(ctx) {
+		return value, &failure{kind: ErrNoEffects, key: w.key, hint: "nothing was run"}
 	}
 	c, err := newCall(ctx, s, w, run != nil, true)
 	if err != nil {

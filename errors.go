@@ -11,9 +11,10 @@ import (
 
 // Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
 var (
-	ErrInvalid = errors.New("once: invalid")              // the text says what to change
-	ErrInTx    = errors.New("once: inside a transaction") // do outside work before it
-	ErrClosed  = errors.New("once: store closed")
+	ErrInvalid   = errors.New("once: invalid")                         // the text says what to change
+	ErrInTx      = errors.New("once: inside a transaction")            // do outside work before it
+	ErrNoEffects = errors.New("once: no outside effects in a rebuild") // see inbox.WithoutEffects
+	ErrClosed    = errors.New("once: store closed")
 )
 
 // Instead of running: the key is known.
@@ -63,7 +64,7 @@ func RetryAfter(d time.Duration, err error) error {
 
 // MayRetry reports whether the same call may succeed later, and how long to wait before it; where not, it is pointless.
 func MayRetry(err error) (after time.Duration, ok bool) {
-	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrClosed, ErrMismatch, ErrExpired,
+	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
 		ErrOutcomeUnavailable, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
 	if err == nil || isAny(err, final...) {
 		return 0, false

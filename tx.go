@@ -8,15 +8,8 @@ import (
 
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/scope"
 )
-
-type txKey struct{}
-
-func insideTx(ctx context.Context) bool { return ctx.Value(txKey{}) != nil }
-
-func inTx(ctx context.Context, rec Record) context.Context {
-	return withClaim(context.WithValue(ctx, txKey{}, true), rec)
-}
 
 // DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and what run wrote through
 // tx. An error rolls all of it back; so does [ErrRejected], but the value returned with it is recorded as the answer.
@@ -27,7 +20,7 @@ func inTx(ctx context.Context, rec Record) context.Context {
 // Outside work goes before it, with [Do]; inside it Do is refused with [ErrInTx]. What is sent through a pool instead of tx
 // is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
-	if insideTx(ctx) {
+	if scope.InsideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
 	c, err := newCall(ctx, s, w, run != nil, false)
@@ -174,7 +167,7 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 	if err := t.caller.Err(); err != nil {
 		return &failure{kind: err, key: t.key, hint: "nothing was done"}
 	}
-	if t.out, err = t.work(inTx(t.caller, rec), tx); err == nil && t.out.Rejected {
+	if t.out, err = t.work(scope.InTx(withClaim(t.caller, rec)), tx); err == nil && t.out.Rejected {
 		return errRollBack
 	}
 	return err
@@ -217,7 +210,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
 		}
 	}()
-	value, no := run(inTx(ctx, rec))
+	value, no := run(scope.InTx(withClaim(ctx, rec)))
 	out, err := outcomeInTx(w, c, value, no)
 	if err != nil {
 		return value, err

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -78,8 +79,31 @@ func Reason(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "")
 }
 
+// Line makes a text fit for a header: one line of at most limit bytes, in which each control character is a space.
+func Line(text string, limit int) string {
+	line := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	return strings.ToValidUTF8(line[:min(len(line), limit)], "")
+}
+
 // Token is a random name.
 func Token() (token [16]byte) {
 	rand.Read(token[:]) // never fails: it ends the program instead
 	return token
+}
+
+// Ordered is a version 7 UUID: names that are made later, by one clock, come later in the order of bytes, to the
+// millisecond.
+func Ordered(now time.Time) string {
+	id := Token()
+	var stamp [8]byte
+	binary.BigEndian.PutUint64(stamp[:], uint64(now.UnixMilli()))
+	copy(id[:6], stamp[2:])
+	id[6] = id[6]&0x0f | 0x70
+	id[8] = id[8]&0x3f | 0x80
+	return Format(id)
 }
