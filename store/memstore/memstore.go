@@ -1,11 +1,14 @@
 // Package memstore remembers keys in memory: for tests, and as the model to read before writing another store.
 //
-// It keeps every rule of [once.Store], [once.TxStore] and [once.Lister], within one process, for as long as the
-// process lives: it survives no crash. Its clock is the monotonic one, so a change of the wall clock changes no
-// claim and no expiry, and time can be faked with testing/synctest. Nothing is forgotten before Forget runs,
-// which looks at every record. Its compatibility is that of package once.
+// It keeps every rule of [once.Store], [once.TxStore] and [once.Lister], and of [store.Registry], [store.Positions],
+// [store.TxShelf], [store.Outbox] and [store.Bell], within one process, for as long as the process lives: it survives
+// no crash. Its clock is the monotonic one, so a change of the wall clock changes no claim and no expiry, and time can
+// be faked with testing/synctest. Nothing is forgotten before Forget runs, which looks at every record. Its
+// compatibility is that of package once.
 //
-// What a record goes through is in row.go, transactions are in tx.go. This file is the rest: one mutex and a map.
+// What a record goes through is in row.go, transactions are in tx.go, what is kept for consumers is in consumer.go,
+// position.go and shelf.go, and what relays publish in outbox.go and lane.go. This file is the rest: one mutex and a
+// map.
 package memstore
 
 import (
@@ -18,6 +21,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 // Options are the options of a Store. The zero value works.
@@ -34,11 +38,27 @@ type Store struct {
 	rows   map[once.Key]row
 	values map[string]string
 	taken  map[once.Key]*Tx // keys written by a transaction in flight
+
+	consumers map[string]registered
+	positions map[place]store.Position
+	moving    map[place]*Tx // positions written by a transaction in flight
+	shelf     map[int64]shelved
+	aside     map[identity]bool // what is on the shelf
+	changing  map[int64]*Tx     // shelved messages written by a transaction in flight
+	seq       int64             // the last that was given
+
+	outbox outbox
 }
 
 var (
 	_ once.TxStore[*Tx] = (*Store)(nil)
 	_ once.Lister       = (*Store)(nil)
+
+	_ store.Registry       = (*Store)(nil)
+	_ store.Positions[*Tx] = (*Store)(nil)
+	_ store.TxShelf[*Tx]   = (*Store)(nil)
+	_ store.Outbox[*Tx]    = (*Store)(nil)
+	_ store.Bell           = (*Store)(nil)
 )
 
 // New returns an empty store. A nil Options means the defaults.
@@ -47,10 +67,17 @@ func New(o *Options) *Store {
 		o = new(Options)
 	}
 	return &Store{
-		options: o.Ready(),
-		rows:    make(map[once.Key]row),
-		values:  make(map[string]string),
-		taken:   make(map[once.Key]*Tx),
+		options:   o.Ready(),
+		rows:      make(map[once.Key]row),
+		values:    make(map[string]string),
+		taken:     make(map[once.Key]*Tx),
+		consumers: make(map[string]registered),
+		positions: make(map[place]store.Position),
+		moving:    make(map[place]*Tx),
+		shelf:     make(map[int64]shelved),
+		aside:     make(map[identity]bool),
+		changing:  make(map[int64]*Tx),
+		outbox:    outbox{alive: make(map[[16]byte]time.Time), ears: make(map[*ear]bool)},
 	}
 }
 
@@ -59,6 +86,7 @@ func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	s.outbox.ring()
 }
 
 // Options returns the options that the store was made with, and what its users share.

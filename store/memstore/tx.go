@@ -8,23 +8,31 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 // Tx is a transaction over the records and the values of a [Store]. It reads what is committed and what it has
 // written itself; what it writes is applied at its commit, all or nothing. A key that it has claimed or settled
 // is its own until it ends: other claims of the key get Running with LeaseLeft 0 at once, whatever their Wait;
-// other settlements and extensions get [once.ErrConflict]. Values are not guarded: the last commit wins.
+// other settlements and extensions get [once.ErrConflict], and so does whoever writes a position or a shelved message
+// that it has written. Values are not guarded: the last commit wins.
 type Tx struct {
 	store   *Store
-	managed bool // by Transact: nobody else ends it
+	managed bool // by Transact or TransactAt: nobody else ends it
 	ended   bool
 	rows    map[once.Key]row
 	values  map[string]string
+
+	positions map[place]store.Position
+	shelved   []shelved         // put aside by it
+	changed   map[int64]shelved // on the shelf, by it
+	put       []*outgoing       // into the outbox, by it
 }
 
 // Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and [once.InTx].
 func (s *Store) Begin() *Tx {
-	return &Tx{store: s, rows: make(map[once.Key]row), values: make(map[string]string)}
+	return &Tx{store: s, rows: make(map[once.Key]row), values: make(map[string]string),
+		positions: make(map[place]store.Position), changed: make(map[int64]shelved)}
 }
 
 // Set writes a value when the transaction commits. After its end it does nothing.
@@ -52,7 +60,7 @@ func (s *Store) Value(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Commit applies what the transaction has written. In the body of Transact it is refused.
+// Commit applies what the transaction has written. In the body of Transact or TransactAt it is refused.
 func (tx *Tx) Commit() error {
 	if tx.managed {
 		return fmt.Errorf("%w: this transaction is committed when its body returns nil", once.ErrInvalid)
@@ -60,7 +68,8 @@ func (tx *Tx) Commit() error {
 	return tx.end(true)
 }
 
-// Rollback drops what the transaction has written. After its end, and in the body of Transact, it does nothing.
+// Rollback drops what the transaction has written. After its end, and in the body of Transact or TransactAt, it does
+// nothing.
 func (tx *Tx) Rollback() {
 	if !tx.managed {
 		_ = tx.end(false) // fails only where nothing is left to drop
@@ -75,17 +84,31 @@ func (tx *Tx) end(commit bool) error {
 		return errEnded()
 	}
 	tx.ended = true
-	for k := range tx.rows {
-		delete(s.taken, k)
-	}
+	tx.letGo()
 	switch {
 	case s.closed:
 		return once.ErrClosed
 	case commit:
 		maps.Copy(s.rows, tx.rows)
 		maps.Copy(s.values, tx.values)
+		maps.Copy(s.positions, tx.positions)
+		s.applyShelf(tx, time.Now())
+		s.outbox.add(tx.put)
 	}
 	return nil
+}
+
+// letGo lets others write what this transaction has written.
+func (tx *Tx) letGo() {
+	for k := range tx.rows {
+		delete(tx.store.taken, k)
+	}
+	for at := range tx.positions {
+		delete(tx.store.moving, at)
+	}
+	for seq := range tx.changed {
+		delete(tx.store.changing, seq)
+	}
 }
 
 func errEnded() error {

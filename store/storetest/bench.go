@@ -153,8 +153,9 @@ func (b *bench) request(k once.Key, who string, lease time.Duration) once.Reques
 	return once.Request{Hold: once.Hold{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who)}
 }
 
-// claim is a claim whose answer the case goes on to check.
+// claim is a claim whose answer the case goes on to check, and that no transaction stands in the way of.
 func (b *bench) claim(r once.Request) once.Record {
+	r.Wait = slowest
 	rec, err := b.store.Claim(b, r)
 	b.must("Claim", err)
 	return rec
@@ -162,9 +163,7 @@ func (b *bench) claim(r once.Request) once.Record {
 
 // own claims a key that is free, and fails if it is not.
 func (b *bench) own(k once.Key, who string, lease time.Duration) once.Hold {
-	r := b.request(k, who, lease)
-	r.Wait = slowest
-	rec := b.claim(r)
+	rec := b.claim(b.request(k, who, lease))
 	if rec.Owner != b.token(who) || rec.Status != once.Running && rec.Status != once.Unknown {
 		b.failf("the key %q was free, and its claim returned %s", k.ID, show(rec))
 	}

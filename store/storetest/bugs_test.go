@@ -199,10 +199,13 @@ func TestWithoutTransactions(t *testing.T) {
 	})
 }
 
-func TestBugsAreCaught(t *testing.T) {
+func TestBugsAreCaught(t *testing.T) { catch(t, bugs, buggy) }
+
+// catch lets the cases that are named for each bug look for it.
+func catch[Tx any](t *testing.T, bugs map[string]string, harness func(bug string) storetest.TxHarness[Tx]) {
 	for bug, cases := range bugs {
 		t.Run(bug, func(t *testing.T) {
-			h := buggy(bug)
+			h := harness(bug)
 			h.Patience = 250 * time.Millisecond
 			all := storetest.TxCases(t, h)
 			for _, name := range strings.Fields(cases) {

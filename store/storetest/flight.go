@@ -21,6 +21,7 @@ func flightCommits[Tx any](b *txBench[Tx]) {
 		f := b.takeOff(first, way)
 		b.rivalInFlight(way, rival, claim)
 		b.must("the Transact in flight", f.land(nil))
+		rival.Wait = slowest
 		rec, err := claim(b, rival)
 		if b.must(way+" after the commit", err); rec.Status != once.Done || rec.Owner != first.Owner {
 			b.failf("%s after the commit returned %s", way, show(rec))
@@ -48,6 +49,7 @@ func flightRollsBack[Tx any](b *txBench[Tx]) {
 		if err := f.land(no); !errors.Is(err, no) {
 			b.failf("the error of the body came back as %v", err)
 		}
+		rival.Wait = slowest
 		rec, err := claim(b, rival)
 		b.must(way+" after the rollback", err)
 		b.wantRunning(rec, rival, 1)
@@ -61,6 +63,7 @@ func flightAnotherKey[Tx any](b *txBench[Tx]) {
 	}
 	f := b.takeOff(b.request(b.key("1"), "first", long), "first")
 	r := b.request(b.key("2"), "second", long)
+	r.Wait = slowest
 	recs, err := b.txStores[1].Transact(b, []once.Request{r}, b.completing("second", r.Owner))
 	if b.must("Transact of another key", err); len(recs) != 1 {
 		b.failf("Transact of one request returned %d records", len(recs))

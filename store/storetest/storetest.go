@@ -1,13 +1,14 @@
-// Package storetest checks that a store keeps the contract of [once.Store], [once.TxStore] and [once.Lister],
-// and ships stores that misbehave on purpose.
+// Package storetest checks that a store keeps the contract of [once.Store], [once.TxStore] and [once.Lister], and those
+// of store.Registry, store.Positions, store.TxShelf, store.Outbox and store.Bell that it has, and ships stores that
+// misbehave on purpose.
 //
 // [Run] and [RunTx] are the suite for the author of an adapter. Every [Case] names the rule that it checks.
 // A store that passes has shown these rules for one process that opens it several times, on a database that
 // stays up. What the suite cannot show is durability (nothing is killed here) and what depends on the database
 // alone, such as a failover or a clock that jumps.
 //
-// [Faulty] and [FaultyTx] wrap a store so that requests or replies are lost, commits are late and leases break.
-// They are for tests of whatever stands on a store.
+// [Faulty], [FaultyTx] and [FaultyOutbox] wrap a store so that requests or replies are lost, commits are late and
+// leases break. They are for tests of whatever stands on a store.
 //
 // Cases are added in minor releases: a store that passed may then be found to break a rule that it always broke.
 package storetest
@@ -36,7 +37,8 @@ type Harness struct {
 
 // TxHarness is how the suite gets at a transactional store and its database.
 type TxHarness[Tx any] struct {
-	// Open, NoList and Patience are as in [Harness].
+	// Open, NoList and Patience are as in [Harness]. But an outbox is empty when the suite begins, and nobody else puts
+	// anything there, or leases its lanes, while the suite runs.
 	Open     func(testing.TB) once.TxStore[Tx]
 	NoList   bool
 	Patience time.Duration
@@ -59,6 +61,9 @@ type TxHarness[Tx any] struct {
 	// ForgetsTogether declares that Forget drops records by the partition: those that are past their time go when all that
 	// came with them can, an outcome no sooner than its key. So a Forget may find nothing to do although some are due.
 	ForgetsTogether bool
+
+	// Slow declares an engine that takes seconds for a thousand rows: cases that need many thousands are left out.
+	Slow bool
 }
 
 // Case checks one rule of the contract.
@@ -69,8 +74,8 @@ type Case struct {
 	check func(context.Context) error
 }
 
-// Check reports how the rule is broken, or nil. It may be called repeatedly. Cases may run at once,
-// except for forget/bounded, which counts what is forgotten.
+// Check reports how the rule is broken, or nil. It may be called repeatedly. Cases may run at once, except for
+// forget/bounded and shelf/forget, which count what is forgotten, and those of outbox, which share its lanes.
 func (c Case) Check(ctx context.Context) error { return c.check(ctx) }
 
 // Run checks a store without transactions. Each case is a subtest. A test of an adapter is no more than
@@ -85,7 +90,8 @@ func Run(t *testing.T, h Harness) {
 	runCases(t, Cases(t, h))
 }
 
-// RunTx checks a transactional store: all that [Run] checks, and its transactions.
+// RunTx checks a transactional store: all that [Run] checks, and its transactions, and what it keeps for consumers and
+// relays, as far as it is a store.Registry, a store.Positions, a store.TxShelf, a store.Outbox and a store.Bell.
 func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 	t.Helper()
 	runCases(t, TxCases(t, h))

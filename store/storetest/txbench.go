@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 // txBench is a bench with transactions.
@@ -30,7 +31,8 @@ type txRule[Tx any] struct {
 
 func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	var cases []Case
-	for _, group := range [][]txRule[Tx]{transactRules[Tx](), earlyRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()} {
+	groups := [][]txRule[Tx]{transactRules[Tx](), earlyRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()}
+	for _, group := range append(groups, consumerRules(f.stores[0])...) {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
 				return inCase(ctx, f.patience, func(b *bench) {
@@ -41,6 +43,30 @@ func transactionCases[Tx any](f txFixture[Tx]) []Case {
 		}
 	}
 	return cases
+}
+
+// consumerRules are those of what a store keeps for consumers and relays, which is optional.
+func consumerRules[Tx any](s once.TxStore[Tx]) (groups [][]txRule[Tx]) {
+	_, hasRegistry := s.(store.Registry)
+	_, hasPositions := s.(store.Positions[Tx])
+	_, hasShelf := s.(store.TxShelf[Tx])
+	if hasRegistry {
+		groups = append(groups, registryRules[Tx]())
+	}
+	if hasPositions {
+		groups = append(groups, positionRules[Tx]())
+	}
+	if hasShelf {
+		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx]())
+	}
+	if hasPositions && hasShelf {
+		groups = append(groups, shelfFlagRules[Tx]())
+	}
+	if _, hasOutbox := s.(store.Outbox[Tx]); hasOutbox {
+		_, hasBell := s.(store.Bell)
+		groups = append(groups, outboxRules[Tx](hasBell)...)
+	}
+	return groups
 }
 
 func (b *txBench[Tx]) txSpread(i int) once.TxStore[Tx] { return b.txStores[i%len(b.txStores)] }

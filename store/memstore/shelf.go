@@ -1,0 +1,258 @@
+package memstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+)
+
+// shelved is a message that is put aside. It has no Seq before the transaction that does so has committed.
+type shelved struct {
+	store.Shelved
+	due time.Time
+}
+
+// identity is what a message is on the shelf once by.
+type identity struct{ consumer, id string }
+
+func (m shelved) identity() identity { return identity{m.Consumer, m.Message.ID} }
+
+// at is the message in a value that belongs to its reader.
+func (m shelved) at(now time.Time, bodiless bool) store.Shelved {
+	is := own(m.Shelved)
+	if is.State == store.Waiting {
+		is.Due = m.due.Sub(now)
+	}
+	if bodiless {
+		is.Message.Body, is.Message.Header = nil, nil
+	}
+	return is
+}
+
+func own(m store.Shelved) store.Shelved {
+	m.Message.Body, m.Message.Header = bytes.Clone(m.Message.Body), maps.Clone(m.Message.Header)
+	return m
+}
+
+func isOpen(m store.Shelved, parkedToo bool) bool {
+	return m.State == store.Waiting || m.State == store.Parked && parkedToo
+}
+
+func (s *Store) hasShelved(consumer string) bool {
+	for _, m := range s.shelf {
+		if m.Consumer == consumer && isOpen(m.Shelved, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// Shelve puts messages aside.
+func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
+	tx := s.Begin()
+	defer tx.Rollback()
+	if err := s.ShelveTx(ctx, tx, ms); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// ShelveTx is Shelve in a transaction of the caller's. The messages get their Seq and their times when the
+// transaction commits.
+func (s *Store) ShelveTx(ctx context.Context, tx *Tx, ms []store.Shelved) error {
+	for _, m := range ms {
+		if err := checkShelved(m); err != nil {
+			return err
+		}
+	}
+	return s.within(ctx, tx, func(now time.Time) error {
+		for _, m := range ms {
+			m = own(m)
+			m.Version, m.Message.Attempt = 1, 0
+			tx.shelved = append(tx.shelved, shelved{m, now.Add(m.Due)})
+		}
+		return nil
+	})
+}
+
+// BlockedTx returns those of these ordering keys that have messages on the shelf.
+func (s *Store) BlockedTx(ctx context.Context, tx *Tx, consumer string, orderingKeys []string,
+	parkedToo bool) (blocked []string, err error) {
+
+	err = s.within(ctx, tx, func(time.Time) error {
+		has := make(map[string]bool)
+		for _, m := range s.seenBy(tx) {
+			if m.Consumer == consumer && isOpen(m.Shelved, parkedToo) {
+				has[m.Message.OrderingKey] = true
+			}
+		}
+		for _, key := range orderingKeys {
+			if key != "" && has[key] {
+				blocked = append(blocked, key)
+				delete(has, key) // each is named once
+			}
+		}
+		return nil
+	})
+	return blocked, err
+}
+
+// seenBy is the shelf as a transaction sees it, in no order.
+func (s *Store) seenBy(tx *Tx) []shelved {
+	all := slices.Clone(tx.shelved)
+	for seq, m := range s.shelf {
+		switch changed, ok := tx.changed[seq]; {
+		case !ok:
+			all = append(all, m)
+		case !changed.gone():
+			all = append(all, changed)
+		}
+	}
+	return all
+}
+
+// gone reports whether a message that was changed to this is deleted.
+func (m shelved) gone() bool { return m.State == store.Handled && m.History == "" }
+
+// Change writes the state of a message, if its Version is still the one that it was read with.
+func (s *Store) Change(ctx context.Context, m store.Shelved) error {
+	if err := checkState(m); err != nil {
+		return err
+	}
+	return s.do(ctx, func(now time.Time) error {
+		tx := s.Begin()
+		defer tx.letGo()
+		err := s.change(tx, m, now)
+		if err == nil {
+			s.applyShelf(tx, now)
+		}
+		return err
+	})
+}
+
+// ChangeTx is Change in a transaction of the caller's. Beside another one on the message it is [once.ErrConflict].
+func (s *Store) ChangeTx(ctx context.Context, tx *Tx, m store.Shelved) error {
+	if err := checkState(m); err != nil {
+		return err
+	}
+	return s.within(ctx, tx, func(now time.Time) error { return s.change(tx, m, now) })
+}
+
+func (s *Store) change(tx *Tx, m store.Shelved, now time.Time) error {
+	if holder := s.changing[m.Seq]; holder != nil && holder != tx {
+		return fmt.Errorf("%w: a transaction on shelved message %d is in flight: repeat the call", once.ErrConflict, m.Seq)
+	}
+	is, known := s.shelf[m.Seq]
+	if changed, ok := tx.changed[m.Seq]; ok {
+		is, known = changed, !changed.gone()
+	}
+	if !known || is.Version != m.Version {
+		return fmt.Errorf("%w: shelved message %d is gone, or was changed after version %d",
+			once.ErrLeaseLost, m.Seq, m.Version)
+	}
+	is.State, is.Attempts, is.Reason, is.History = m.State, m.Attempts, m.Reason, m.History
+	is.Version, is.Updated, is.due = m.Version+1, now, now.Add(m.Due)
+	tx.changed[m.Seq], s.changing[m.Seq] = is, tx
+	return nil
+}
+
+// applyShelf is what the commit of tx does to the shelf.
+func (s *Store) applyShelf(tx *Tx, now time.Time) {
+	for seq, m := range tx.changed {
+		if m.gone() {
+			delete(s.shelf, seq)
+			delete(s.aside, m.identity())
+		} else {
+			s.shelf[seq] = m
+		}
+	}
+	for _, m := range tx.shelved {
+		if s.aside[m.identity()] {
+			continue
+		}
+		s.seq++
+		m.Seq, m.Created, m.Updated = s.seq, now, now
+		s.shelf[m.Seq], s.aside[m.identity()] = m, true
+	}
+}
+
+// ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep.
+func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("%w: ForgetShelved with a limit of %d: give at least 1", once.ErrInvalid, limit)
+	}
+	err = s.do(ctx, func(now time.Time) error {
+		for seq, m := range s.shelf {
+			if forgotten == limit {
+				break
+			}
+			if !isOpen(m.Shelved, true) && now.Sub(m.Updated) > keep && s.changing[seq] == nil {
+				delete(s.shelf, seq)
+				delete(s.aside, m.identity())
+				forgotten++
+			}
+		}
+		return nil
+	})
+	return forgotten, err
+}
+
+// Shelved returns messages in the order of their Seq.
+func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	err = s.do(ctx, func(now time.Time) error {
+		held := make(map[identity]bool) // ordering keys that have a message before those that come
+		for _, seq := range slices.Sorted(maps.Keys(s.shelf)) {
+			m := s.shelf[seq]
+			lane := identity{m.Consumer, m.Message.OrderingKey}
+			ready := m.State == store.Waiting && !now.Before(m.due) && !held[lane]
+			if wanted(q, m.Shelved) && (ready || !q.Ready) && len(page) < limit {
+				page = append(page, m.at(now, q.Bodiless))
+			}
+			held[lane] = held[lane] || lane.id != "" && isOpen(m.Shelved, q.BehindParked)
+		}
+		return nil
+	})
+	return page, err
+}
+
+// wanted reports whether a query selects a message, apart from what is ready.
+func wanted(q store.ShelfQuery, m store.Shelved) bool {
+	return m.Seq > q.After && (q.Consumer == "" || q.Consumer == m.Consumer) &&
+		(len(q.States) == 0 || slices.Contains(q.States, m.State)) &&
+		(len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID)) &&
+		(q.OrderingKey == "" || q.OrderingKey == m.Message.OrderingKey) && (q.Topic == "" || q.Topic == m.Message.Topic)
+}
+
+func checkShelved(m store.Shelved) error {
+	if err := checkNames("Consumer", m.Consumer); err != nil {
+		return err
+	}
+	err := checkNames("ID", m.Message.ID, "Key", m.Key, "OrderingKey", m.Message.OrderingKey, "Topic", m.Message.Topic)
+	if err != nil {
+		return fmt.Errorf("message %.40q: %w", m.Message.ID, err)
+	}
+	return checkState(m)
+}
+
+const longestText = 64 << 10
+
+func checkState(m store.Shelved) error {
+	if m.State < store.Waiting || m.State > store.Discarded {
+		return fmt.Errorf("%w: a message on the shelf has no state %d", once.ErrInvalid, m.State)
+	}
+	for what, text := range map[string]string{"Reason": m.Reason, "History": m.History, "Origin": m.Origin} {
+		if len(text) > longestText {
+			return fmt.Errorf("%w: the %s has %d bytes, the limit is %d: shorten it",
+				once.ErrInvalid, what, len(text), longestText)
+		}
+	}
+	return nil
+}

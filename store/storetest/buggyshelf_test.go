@@ -1,0 +1,199 @@
+package storetest_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// consumerBugs are seeded bugs in what is kept for consumers, and for each the cases that must catch it.
+var consumerBugs = map[string]string{
+	"keys of the last time": "registry/keys-stay",
+	"empty keys stay empty": "registry/first",
+	"no sign of life":       "registry/seen",
+	"names without case":    "registry/names",
+	"looks, then registers": "registry/race",
+
+	"epochs from 0 on":              "position/never-written",
+	"opening begins anew":           "position/opened",
+	"no fence":                      "position/fenced position/set",
+	"SetPosition fences nobody":     "position/set",
+	"moves from anywhere":           "position/elsewhere",
+	"repeat taken for lost":         "position/repeated position/race",
+	"repeat runs again":             "position/repeated position/race",
+	"rows in a commit of their own": "position/fails",
+	"commits on a panic":            "position/panics",
+	"error of the body flattened":   "position/fails",
+	"digest lost":                   "position/exact position/moves",
+	"offsets as floats":             "position/exact",
+	"partitions in no order":        "position/lists",
+	"keys in a commit of their own": "position/keys",
+	"context ignored":               "position/context-ended",
+	"ends with its context":         "position/context-ends",
+	"conflict taken for lost":       "position/in-flight",
+	"looks, then moves":             "position/race",
+
+	"bodies made texts":                "shelf/exact",
+	"headers made texts":               "shelf/exact",
+	"key lost":                         "shelf/exact",
+	"bodies cut at 1 MiB":              "shelf/large",
+	"put aside in a commit of its own": "shelf/commits",
+	"put aside again is a change":      "shelf/again",
+	"put aside backwards":              "shelf/order shelf/exact",
+	"always shelved":                   "shelf/flag",
+	"parked blocks nobody":             "shelf/blocked",
+	"handled blocks":                   "shelf/blocked",
+	"blocked by a snapshot":            "shelf/blocked-fresh",
+	"blocked by what is not committed": "shelf/blocked-fresh",
+	"changes the body":                 "shelf/change",
+	"change forgets the history":       "shelf/change",
+	"changed whatever the version":     "shelf/stale-change shelf/change-race",
+	"changed in a commit of its own":   "shelf/change-tx",
+	"handled stays":                    "shelf/handled",
+	"forgets without a limit":          "shelf/forget",
+	"forgets early":                    "shelf/forget",
+	"states ignored":                   "shelf/selects",
+	"topics without case":              "shelf/selects",
+	"pages overlap":                    "shelf/pages",
+	"pages without a limit":            "shelf/pages",
+	"due at once":                      "shelf/due",
+	"nothing holds":                    "shelf/ready",
+	"parked always holds":              "shelf/ready",
+}
+
+func (k *keeper) Shelve(ctx context.Context, ms []store.Shelved) error {
+	return k.Store.Shelve(ctx, k.asides(ms))
+}
+
+func (k *keeper) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
+	if k.has("put aside in a commit of its own") || k.has("blocked by what is not committed") {
+		return k.Store.Shelve(ctx, ms)
+	}
+	if k.has("put aside again is a change") {
+		for _, m := range ms {
+			there, _ := k.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}})
+			if len(there) > 0 {
+				there[0].Reason = m.Reason
+				_ = k.Store.Change(ctx, there[0])
+			}
+		}
+	}
+	return k.Store.ShelveTx(ctx, tx, k.asides(ms))
+}
+
+func (k *keeper) BlockedTx(ctx context.Context, tx *memstore.Tx, consumer string, keys []string,
+	parkedToo bool) ([]string, error) {
+
+	got, err := k.Store.BlockedTx(ctx, tx, consumer, keys, parkedToo && !k.has("parked blocks nobody"))
+	if k.has("handled blocks") && slices.Contains(keys, "handled") {
+		got = append(got, "handled")
+	}
+	if k.has("blocked by a snapshot") {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if first, ok := k.answers[tx]; ok {
+			return first, err
+		}
+		k.answers[tx] = got
+	}
+	return got, err
+}
+
+// present is a message as it is on the shelf.
+func (k *keeper) present(ctx context.Context, seq int64) (m store.Shelved) {
+	all, _ := k.Store.Shelved(ctx, store.ShelfQuery{After: seq - 1, Limit: 1})
+	if len(all) > 0 && all[0].Seq == seq {
+		m = all[0]
+	}
+	return m
+}
+
+func (k *keeper) spoilChange(ctx context.Context, m store.Shelved) store.Shelved {
+	switch k.bug {
+	case "changed whatever the version":
+		m.Version = k.present(ctx, m.Seq).Version
+	case "change forgets the history":
+		m.History = ""
+	case "handled stays":
+		if m.State == store.Handled && m.History == "" {
+			m.History = "kept"
+		}
+	}
+	return m
+}
+
+func (k *keeper) Change(ctx context.Context, m store.Shelved) error {
+	return k.Store.Change(ctx, k.spoilChange(ctx, m))
+}
+
+func (k *keeper) ChangeTx(ctx context.Context, tx *memstore.Tx, m store.Shelved) error {
+	if k.has("changed in a commit of its own") {
+		return k.Store.Change(ctx, m)
+	}
+	return k.Store.ChangeTx(ctx, tx, k.spoilChange(ctx, m))
+}
+
+func (k *keeper) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	switch {
+	case k.has("forgets early"):
+		keep = 0
+	case k.has("forgets without a limit") && limit > 0:
+		n, err := k.Store.ForgetShelved(ctx, keep, 1000)
+		return min(n, limit), err
+	}
+	return k.Store.ForgetShelved(ctx, keep, limit)
+}
+
+func (k *keeper) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	topic := q.Topic
+	switch k.bug {
+	case "states ignored":
+		q.States = nil
+	case "topics without case":
+		q.Topic = ""
+	case "pages overlap":
+		q.After--
+	case "pages without a limit":
+		q.Limit = 1000
+	case "parked always holds":
+		q.BehindParked = true
+	case "nothing holds":
+		if q.Ready {
+			q.Ready, q.States = false, []store.ShelfState{store.Waiting}
+		}
+	}
+	all, err := k.Store.Shelved(ctx, q)
+	if k.has("topics without case") && topic != "" {
+		all = slices.DeleteFunc(all, func(m store.Shelved) bool { return !strings.EqualFold(m.Message.Topic, topic) })
+	}
+	if k.has("changes the body") {
+		for i, m := range all {
+			if m.Version > 1 {
+				all[i].Message.Body = nil
+			}
+		}
+	}
+	return all, err
+}
+
+func TestNoBugInConsumers(t *testing.T) { storetest.RunTx(t, keeping("")) }
+
+func TestBugsInConsumersAreCaught(t *testing.T) { catch(t, consumerBugs, keeping) }
+
+// TestEveryCaseOfConsumersCatchesABug shows that no case is there for nothing.
+func TestEveryCaseOfConsumersCatchesABug(t *testing.T) {
+	named := strings.Fields(strings.Join(slices.Collect(maps.Values(consumerBugs)), " "))
+	for _, c := range storetest.TxCases(t, keeping("")) {
+		group, _, _ := strings.Cut(c.Name, "/")
+		if (group == "registry" || group == "position" || group == "shelf") && !slices.Contains(named, c.Name) {
+			t.Errorf("no seeded bug is caught by %s", c.Name)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/effectively-once/once/store"
+)
+
+func registryRules[Tx any]() []txRule[Tx] {
+	return []txRule[Tx]{
+		{"registry/first", "Register returns the zero Consumer if nothing was known; an empty Keys is the Name.",
+			registryFirst[Tx]},
+		{"registry/keys-stay", "Keys is written at the first time only, and stays; Source is that of the last time.",
+			registryKeysStay[Tx]},
+		{"registry/seen", "Each Register is a sign of life; Seen is how long ago it was.", registrySeen[Tx]},
+		{"registry/names", "Names are kept in full and compared by their bytes; Consumers returns all, in their order.",
+			registryNames[Tx]},
+		{"registry/race", "Of any number of first times at once, the Keys of exactly one are written.", registryRace[Tx]},
+	}
+}
+
+func (b *txBench[Tx]) registry(i int) store.Registry {
+	return b.txStores[i%len(b.txStores)].(store.Registry)
+}
+
+// consumer is the name of a consumer that no other case has.
+func (b *txBench[Tx]) consumer(name string) string { return b.run + " " + name }
+
+func (b *txBench[Tx]) register(c store.Consumer) (before store.Consumer) {
+	before, err := b.registry(0).Register(b, c)
+	b.must("Register", err)
+	return before
+}
+
+// registered are the consumers of this case.
+func (b *txBench[Tx]) registered() (mine []store.Consumer) {
+	all, err := b.registry(1).Consumers(b)
+	b.must("Consumers", err)
+	for _, c := range all {
+		if strings.HasPrefix(c.Name, b.run) {
+			mine = append(mine, c)
+		}
+	}
+	return mine
+}
+
+func (b *txBench[Tx]) wantConsumer(doing string, got, want store.Consumer) {
+	if got.Name != want.Name || got.Source != want.Source || got.Keys != want.Keys || got.Seen < 0 || got.Seen > long {
+		b.failf("%s returned %+v, want %+v", doing, got, want)
+	}
+}
+
+func registryFirst[Tx any](b *txBench[Tx]) {
+	name := b.consumer("a")
+	if before := b.register(store.Consumer{Name: name, Source: "queue 1", Seen: long}); before != (store.Consumer{}) {
+		b.failf("the first Register returned %+v", before)
+	}
+	want := store.Consumer{Name: name, Source: "queue 1", Keys: name}
+	b.wantConsumer("the second Register", b.register(store.Consumer{Name: name, Source: "queue 1"}), want)
+	renamed := store.Consumer{Name: b.consumer("b"), Source: "queue 2", Keys: name}
+	b.register(renamed)
+	b.wantConsumer("a Register with Keys", b.register(renamed), renamed)
+}
+
+func registryKeysStay[Tx any](b *txBench[Tx]) {
+	first := store.Consumer{Name: b.consumer("a"), Source: "queue 1", Keys: "first"}
+	b.register(first)
+	for _, keys := range []string{"second", "", first.Name} {
+		b.wantConsumer("Register", b.register(store.Consumer{Name: first.Name, Source: "queue 2", Keys: keys}), first)
+		first.Source = "queue 2"
+	}
+	all := b.registered()
+	if len(all) != 1 {
+		b.failf("one consumer was registered, and Consumers returned %+v", all)
+	}
+	b.wantConsumer("Consumers", all[0], first)
+}
+
+func registrySeen[Tx any](b *txBench[Tx]) {
+	c := store.Consumer{Name: b.consumer("a"), Source: "queue"}
+	b.register(c)
+	b.until("Seen grows", func() bool { return b.registered()[0].Seen >= 2*short })
+	if before := b.register(c); before.Seen < 2*short {
+		b.failf("Register returned a Seen of %v, and Consumers a longer one before it", before.Seen)
+	}
+	b.until("Seen begins anew", func() bool {
+		before := b.register(c)
+		return before.Seen >= 0 && before.Seen < 2*short
+	})
+}
+
+func registryNames[Tx any](b *txBench[Tx]) {
+	var want []string
+	for _, name := range b.hardNames() {
+		want = append(want, b.consumer(name))
+	}
+	for _, name := range want {
+		if before := b.register(store.Consumer{Name: name, Source: name, Keys: name}); before != (store.Consumer{}) {
+			b.failf("%q was taken for %+v", name, before)
+		}
+	}
+	slices.Sort(want)
+	var got []string
+	for _, c := range b.registered() {
+		b.wantConsumer("Consumers", c, store.Consumer{Name: c.Name, Source: c.Name, Keys: c.Name})
+		got = append(got, c.Name)
+	}
+	if !slices.Equal(got, want) {
+		b.failf("Consumers returned %q, want %q", got, want)
+	}
+}
+
+// hardNames are different, and not longer than 255 bytes behind what makes a name unique.
+func (b *txBench[Tx]) hardNames() []string {
+	room := 255 - len(b.consumer(""))
+	return []string{"a", "A", "a ", "a  ", "\u00e1", "a\u0301", "ß", "ss", "名前", "🙂", "a'b\"c`d", `a\b`, "%_",
+		"{now} @key $1 ?",
+		strings.Repeat("x", room), strings.Repeat("x", room-1) + "y", strings.Repeat("🙂", room/4)}
+}
+
+func registryRace[Tx any](b *txBench[Tx]) {
+	const n = 16
+	name := b.consumer("a")
+	var mu sync.Mutex
+	firsts, seen := 0, make(map[string]bool)
+	b.together(n, func(i int) {
+		var before store.Consumer
+		b.persist("Register", func() (err error) {
+			before, err = b.registry(i).Register(b, store.Consumer{Name: name, Source: "queue", Keys: fmt.Sprint("keys ", i)})
+			return err
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if before == (store.Consumer{}) {
+			firsts++
+		} else {
+			seen[before.Keys] = true
+		}
+	})
+	if firsts != 1 || len(seen) != 1 || !seen[b.registered()[0].Keys] {
+		b.failf("%d of %d were first, and the others were told of %d different Keys", firsts, n, len(seen))
+	}
+}

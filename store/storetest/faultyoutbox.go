@@ -1,0 +1,142 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+)
+
+// FaultyOutbox is [Faulty] for an outbox. The Method of a [Call] is the name of the method; its Key is zero. PutTx is
+// part of somebody else's transaction and cannot be late.
+func FaultyOutbox[Tx any](s store.Outbox[Tx], plan Plan) *FaultyOutboxStore[Tx] {
+	return &FaultyOutboxStore[Tx]{store: s, faults: Faulty(nil, plan)}
+}
+
+// FaultyOutboxStore is a [store.Outbox] on which calls go wrong as planned. It is a [store.Bell] if its store is one,
+// and what it hears is that store's; HearOutbox fails with [errors.ErrUnsupported] if it is not.
+type FaultyOutboxStore[Tx any] struct {
+	store  store.Outbox[Tx]
+	faults *FaultyStore
+}
+
+// Wait waits until the calls that were late have been carried out. Their Late must be closed.
+func (f *FaultyOutboxStore[Tx]) Wait() { f.faults.Wait() }
+
+// copied are messages that the call may outlive the caller of.
+func copied(ms []store.Outgoing) []store.Outgoing {
+	ms = slices.Clone(ms)
+	for i := range ms {
+		ms[i].Message.Body, ms[i].Message.Header = bytes.Clone(ms[i].Message.Body), maps.Clone(ms[i].Message.Header)
+	}
+	return ms
+}
+
+// PutTx is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Outgoing) error {
+	fault := f.faults.next("PutTx", once.Key{})
+	fault.Late = nil
+	_, err := suffer(ctx, f.faults, fault, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, f.store.PutTx(ctx, tx, ms)
+	})
+	return err
+}
+
+// LeaseLanes is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration,
+	lanes []int) (store.Leases, error) {
+
+	lanes = slices.Clone(lanes)
+	return perform(ctx, f.faults, "LeaseLanes", once.Key{}, func(ctx context.Context) (store.Leases, error) {
+		return f.store.LeaseLanes(ctx, relay, ttl, lanes)
+	})
+}
+
+// ReleaseLanes is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
+	lanes = slices.Clone(lanes)
+	return f.faults.performErr(ctx, "ReleaseLanes", once.Key{}, func(ctx context.Context) error {
+		return f.store.ReleaseLanes(ctx, relay, lanes)
+	})
+}
+
+// Outgoing is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	return perform(ctx, f.faults, "Outgoing", once.Key{}, func(ctx context.Context) ([]store.Outgoing, error) {
+		return f.store.Outgoing(ctx, q)
+	})
+}
+
+// Sent is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	then store.Ending) (int, error) {
+
+	ms = copied(ms)
+	return perform(ctx, f.faults, "Sent", once.Key{}, func(ctx context.Context) (int, error) {
+		return f.store.Sent(ctx, relay, ms, then)
+	})
+}
+
+// MoveOutgoing is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	to store.OutgoingState) (int, error) {
+
+	ms = copied(ms)
+	return perform(ctx, f.faults, "MoveOutgoing", once.Key{}, func(ctx context.Context) (int, error) {
+		return f.store.MoveOutgoing(ctx, relay, ms, to)
+	})
+}
+
+// WakeDelayed is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
+	most int) (woken int, next time.Duration, err error) {
+
+	type answer struct {
+		woken int
+		next  time.Duration
+	}
+	a, err := perform(ctx, f.faults, "WakeDelayed", once.Key{}, func(ctx context.Context) (answer, error) {
+		woken, next, err := f.store.WakeDelayed(ctx, relay, to, most)
+		return answer{woken, next}, err
+	})
+	return a.woken, a.next, err
+}
+
+// RemoveOutgoing is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (int, error) {
+	ms = copied(ms)
+	return perform(ctx, f.faults, "RemoveOutgoing", once.Key{}, func(ctx context.Context) (int, error) {
+		return f.store.RemoveOutgoing(ctx, relay, ms)
+	})
+}
+
+// ForgetOutgoing is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	return perform(ctx, f.faults, "ForgetOutgoing", once.Key{}, func(ctx context.Context) (int, error) {
+		return f.store.ForgetOutgoing(ctx, keep, limit)
+	})
+}
+
+// OutboxDepth is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
+	return perform(ctx, f.faults, "OutboxDepth", once.Key{}, func(ctx context.Context) ([]store.Depth, error) {
+		return f.store.OutboxDepth(ctx, count)
+	})
+}
+
+// HearOutbox is that of the store, unless it goes wrong.
+func (f *FaultyOutboxStore[Tx]) HearOutbox(ctx context.Context) (store.Ear, error) {
+	bell, ok := f.store.(store.Bell)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T has no bell", errors.ErrUnsupported, f.store)
+	}
+	fault := f.faults.next("HearOutbox", once.Key{})
+	fault.Late = nil // nobody would close the ear
+	return suffer(ctx, f.faults, fault, bell.HearOutbox)
+}

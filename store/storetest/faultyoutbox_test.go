@@ -1,0 +1,131 @@
+package storetest_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// faultless is a store whose outbox is behind a wrapper.
+type faultless struct {
+	once.TxStore[*memstore.Tx]
+	*storetest.FaultyOutboxStore[*memstore.Tx]
+}
+
+func TestFaultyOutboxWithoutFaults(t *testing.T) {
+	s, n := memstore.New(nil), newNotes()
+	none := func(storetest.Call) storetest.Fault { return storetest.Fault{} }
+	h := inMemory(s, n, func() once.TxStore[*memstore.Tx] { return faultless{s, storetest.FaultyOutbox(s, none)} })
+	ran := 0
+	for _, c := range storetest.TxCases(t, h) {
+		if !strings.HasPrefix(c.Name, "outbox/") {
+			continue
+		}
+		ran++
+		if err := c.Check(t.Context()); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+	}
+	if ran < 40 {
+		t.Errorf("only %d cases ran", ran)
+	}
+}
+
+func putOne(t *testing.T, s *memstore.Store, id string) store.Outgoing {
+	t.Helper()
+	tx, m := s.Begin(), broker.Message{ID: id, Topic: "topic", Body: []byte("body")}
+	if err := errors.Join(s.PutTx(background, tx, []store.Outgoing{{Message: m}}), tx.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	return wantPending(t, s, id)[0]
+}
+
+func wantPending(t *testing.T, s *memstore.Store, want ...string) []store.Outgoing {
+	t.Helper()
+	ms, err := s.Outgoing(background, store.OutgoingQuery{})
+	var got []string
+	for _, m := range ms {
+		got = append(got, m.Message.ID)
+	}
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("%q are pending (%v), want %q", got, err, want)
+	}
+	return ms
+}
+
+// Every method is in the plan under its name, with its number, and does not reach the store if its request is lost.
+func TestOutboxCallsArePlannedByName(t *testing.T) {
+	var calls []string
+	s := memstore.New(nil)
+	m := putOne(t, s, "1")
+	f := storetest.FaultyOutbox(s, func(c storetest.Call) storetest.Fault {
+		calls = append(calls, fmt.Sprint(c.Method, " ", c.N))
+		return storetest.Fault{Request: errLost, Late: make(chan struct{})}
+	})
+	relay, ms, tx := [16]byte{}, []store.Outgoing{m}, s.Begin()
+	for _, call := range []func() error{
+		func() error { return f.PutTx(background, tx, ms) },
+		func() error { _, err := f.LeaseLanes(background, [16]byte{1}, time.Hour, nil); return err },
+		func() error { return f.ReleaseLanes(background, relay, nil) },
+		func() error { _, err := f.Outgoing(background, store.OutgoingQuery{}); return err },
+		func() error { _, err := f.Sent(background, relay, ms, store.Delete); return err },
+		func() error { _, err := f.MoveOutgoing(background, relay, ms, store.Held); return err },
+		func() error { _, _, err := f.WakeDelayed(background, relay, store.Held, 1); return err },
+		func() error { _, err := f.RemoveOutgoing(background, relay, ms); return err },
+		func() error { _, err := f.ForgetOutgoing(background, 0, 1); return err },
+		func() error { _, err := f.OutboxDepth(background, 1); return err },
+		func() error { _, err := f.HearOutbox(background); return err },
+		func() error { _, err := f.Sent(background, relay, ms, store.Delete); return err },
+	} {
+		wantError(t, call(), errLost)
+	}
+	want := "[PutTx 1 LeaseLanes 1 ReleaseLanes 1 Outgoing 1 Sent 1 MoveOutgoing 1 WakeDelayed 1 RemoveOutgoing 1 " +
+		"ForgetOutgoing 1 OutboxDepth 1 HearOutbox 1 Sent 2]"
+	if got := fmt.Sprint(calls); got != want {
+		t.Errorf("planned %s\nwant    %s", got, want)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	wantPending(t, s, "1")
+}
+
+func TestReplyToSentIsLost(t *testing.T) {
+	s := memstore.New(nil)
+	m := putOne(t, s, "1")
+	f := storetest.FaultyOutbox(s, storetest.On("Sent", 1, storetest.Fault{Reply: errLost}))
+	n, err := f.Sent(background, [16]byte{}, []store.Outgoing{m}, store.Delete)
+	if wantError(t, err, errLost); n != 0 {
+		t.Errorf("a reply that was lost says that %d rows were changed", n)
+	}
+	wantPending(t, s)
+}
+
+func TestLateSent(t *testing.T) {
+	s, late := memstore.New(nil), make(chan struct{})
+	ms := []store.Outgoing{putOne(t, s, "1")}
+	f := storetest.FaultyOutbox(s, storetest.On("Sent", 1, storetest.Fault{Late: late}))
+	_, err := f.Sent(background, [16]byte{}, ms, store.Delete)
+	wantError(t, err, once.ErrUnknown)
+	clear(ms) // it is the caller's again
+	wantPending(t, s, "1")
+	close(late)
+	f.Wait()
+	wantPending(t, s)
+}
+
+func TestHearOutboxOfAStoreThatCannot(t *testing.T) {
+	s := memstore.New(nil)
+	mute := struct{ store.Outbox[*memstore.Tx] }{s}
+	f := storetest.FaultyOutbox[*memstore.Tx](mute, storetest.On("", 0, storetest.Fault{}))
+	_, err := f.HearOutbox(background)
+	wantError(t, err, errors.ErrUnsupported)
+}

@@ -1,0 +1,351 @@
+package storetest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+func shelfRules[Tx any]() []txRule[Tx] {
+	return []txRule[Tx]{
+		{"shelf/exact", "What was put aside comes back as it was, with a Seq and the Version 1.", shelfExact[Tx]},
+		{"shelf/large", "Bodies of several MiB are kept.", shelfLarge[Tx]},
+		{"shelf/commits", "ShelveTx commits, and is rolled back, with the transaction that it is part of.", shelfCommits[Tx]},
+		{"shelf/again", "A message that its consumer has on the shelf already, by its ID, is left as it is.", shelfAgain[Tx]},
+		{"shelf/order", "Seq is the order in which messages were put aside, also within one call.", shelfOrder[Tx]},
+		{"shelf/blocked", "BlockedTx returns the keys that have a message of this consumer that is waiting, or parked.",
+			shelfBlocked[Tx]},
+		{"shelf/blocked-fresh", "BlockedTx sees what other transactions have committed, and nothing that they have not.",
+			shelfBlockedFresh[Tx]},
+		{"shelf/change", "Change writes State, Due, Attempts, Reason and History, raises the Version, and leaves the rest.",
+			shelfChange[Tx]},
+		{"shelf/stale-change",
+			"A Change with a Version that is no longer the present one is ErrLeaseLost and changes nothing.",
+			shelfStaleChange[Tx]},
+		{"shelf/change-race", "Of any number of changes of one Version at once, exactly one is made.", shelfChangeRace[Tx]},
+		{"shelf/change-tx", "ChangeTx commits, and is rolled back, with the transaction that it is part of.",
+			shelfChangeTx[Tx]},
+		{"shelf/handled",
+			"A change to Handled without a History deletes; its ID is free then, and its Seq is not given again.",
+			shelfHandled[Tx]},
+		{"shelf/forget", "ForgetShelved deletes what is Handled or Discarded and older than keep, and at most limit.",
+			shelfForget[Tx]},
+	}
+}
+
+func shelfFlagRules[Tx any]() []txRule[Tx] {
+	return []txRule[Tx]{
+		{"shelf/flag", "Position.Shelved says whether its consumer has messages on the shelf that are waiting or parked.",
+			shelfFlag[Tx]},
+	}
+}
+
+func (b *txBench[Tx]) shelf(i int) store.TxShelf[Tx] {
+	return b.txStores[i%len(b.txStores)].(store.TxShelf[Tx])
+}
+
+// aside is a message as it is put aside.
+func aside(consumer, id, orderingKey string) store.Shelved {
+	return store.Shelved{Consumer: consumer, State: store.Waiting,
+		Message: broker.Message{ID: id, Topic: "topic", OrderingKey: orderingKey}}
+}
+
+func parked(m store.Shelved) store.Shelved {
+	m.State = store.Parked
+	return m
+}
+
+func (b *txBench[Tx]) shelve(ms ...store.Shelved) { b.must("Shelve", b.shelf(0).Shelve(b, ms)) }
+
+func (b *txBench[Tx]) shelved(q store.ShelfQuery) []store.Shelved {
+	ms, err := b.shelf(1).Shelved(b, q)
+	b.must("Shelved", err)
+	return ms
+}
+
+// shelvedAs is a message that must be on the shelf.
+func (b *txBench[Tx]) shelvedAs(consumer, id string) store.Shelved {
+	ms := b.shelved(store.ShelfQuery{Consumer: consumer, IDs: []string{id}})
+	if len(ms) != 1 {
+		b.failf("%d messages of %q on the shelf have the ID %q, want one", len(ms), consumer, id)
+	}
+	return ms[0]
+}
+
+func (b *txBench[Tx]) wantShelved(doing string, q store.ShelfQuery, want ...string) {
+	var got []string
+	for _, m := range b.shelved(q) {
+		got = append(got, m.Message.ID)
+	}
+	if strings.Join(got, "|") != strings.Join(want, "|") {
+		b.failf("%s: the shelf has %q, want %q", doing, got, want)
+	}
+}
+
+func (b *txBench[Tx]) wantSame(after string, got, want store.Shelved) {
+	if d := shelvedDifference(got, want); d != "" {
+		b.failf("after %s a message differs in %s:\ngot  %s\nwant %s", after, d, showShelved(got), showShelved(want))
+	}
+}
+
+// shelvedDifference names the first field in which two readings differ, but for Due, which counts down.
+func shelvedDifference(got, want store.Shelved) string {
+	g, w := got.Message, want.Message
+	switch {
+	case got.Seq != want.Seq:
+		return "Seq"
+	case got.Version != want.Version:
+		return "Version"
+	case got.Consumer != want.Consumer:
+		return "Consumer"
+	case got.Key != want.Key:
+		return "Key"
+	case g.ID != w.ID:
+		return "ID"
+	case g.Topic != w.Topic:
+		return "Topic"
+	case g.OrderingKey != w.OrderingKey:
+		return "OrderingKey"
+	case !bytes.Equal(g.Body, w.Body):
+		return "Body"
+	case !maps.Equal(g.Header, w.Header):
+		return "Header"
+	case !g.Time.Truncate(time.Microsecond).Equal(w.Time.Truncate(time.Microsecond)):
+		return "Time"
+	case g.Attempt != 0:
+		return "Attempt, which is not kept"
+	case got.Origin != want.Origin:
+		return "Origin"
+	case got.State != want.State:
+		return "State"
+	case got.Attempts != want.Attempts:
+		return "Attempts"
+	case got.Reason != want.Reason:
+		return "Reason"
+	case got.History != want.History:
+		return "History"
+	case !got.Created.Equal(want.Created):
+		return "Created"
+	case !got.Updated.Equal(want.Updated):
+		return "Updated"
+	}
+	return ""
+}
+
+func showShelved(m store.Shelved) string {
+	m.Message.Body, m.History = m.Message.Body[:min(len(m.Message.Body), 40)], m.History[:min(len(m.History), 40)]
+	return fmt.Sprintf("%.2000s", fmt.Sprintf("%+q", fmt.Sprintf("%+v", m)))
+}
+
+func everyByte() []byte {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return all
+}
+
+func shelfExact[Tx any](b *txBench[Tx]) {
+	text := strings.Repeat("é\n\t'\"\\ 🙂 ", (64<<10)/20)
+	var want []store.Shelved
+	for i, name := range b.hardNames() {
+		m := aside(b.consumer("a"), name, name)
+		m.Key, m.Message.Topic, m.Origin, m.State = name, name, name, store.ShelfState(i%4+1)
+		m.Message.Attempt, m.Attempts, m.Reason, m.History = 9, i, name, text
+		m.Seq, m.Version, m.Created, m.Updated = 12345, 77, time.Unix(1, 0), time.Unix(1, 0) // are the store's to give
+		switch i % 3 {
+		case 0:
+			m.Message.Body = everyByte()
+			m.Message.Header = map[string]string{"all": string(everyByte()), "empty": "", "é": "ü\u2028<&>",
+				"once-type": "x", "\xff": "\x00", "": "no name"}
+			m.Message.Time = time.Date(2026, 2, 3, 4, 5, 6, 123456789, time.FixedZone("", 3600))
+		case 1:
+			m.Message.Body, m.Message.Header = []byte{}, map[string]string{}
+			m.Message.Time = time.Date(1815, 12, 10, 0, 0, 0, 0, time.UTC)
+		}
+		want = append(want, m)
+	}
+	start := time.Now()
+	b.shelve(want...)
+	last := int64(0)
+	for i, got := range b.shelved(store.ShelfQuery{Consumer: b.consumer("a")}) {
+		w := want[i]
+		w.Seq, w.Version, w.Created, w.Updated = got.Seq, 1, got.Created, got.Created
+		b.wantSame("ShelveTx", got, w)
+		if got.Seq <= last || got.Created.Before(start.Add(-long)) || got.Created.After(start.Add(long)) {
+			b.failf("a message has the Seq %d behind %d, and was created %v", got.Seq, last, got.Created)
+		}
+		last = got.Seq
+	}
+	for _, m := range b.shelved(store.ShelfQuery{Consumer: b.consumer("a"), Bodiless: true}) {
+		if len(m.Message.Body)+len(m.Message.Header) > 0 || m.History != text {
+			b.failf("a query for messages without bodies and headers returned %s", showShelved(m))
+		}
+	}
+	if want[0].Message.Attempt != 9 || want[0].Seq != 12345 {
+		b.failf("ShelveTx changed a message of its caller's")
+	}
+}
+
+func shelfLarge[Tx any](b *txBench[Tx]) {
+	m := aside(b.consumer("a"), "large", "")
+	m.Message.Body = bytes.Repeat([]byte("0123456789abcde\x00"), 3<<16)
+	m.Message.Header = map[string]string{"large": strings.Repeat("x", 100<<10)}
+	b.shelve(m)
+	got := b.shelvedAs(m.Consumer, "large")
+	if !bytes.Equal(got.Message.Body, m.Message.Body) || !maps.Equal(got.Message.Header, m.Message.Header) {
+		b.failf("a body of %d bytes came back with %d", len(m.Message.Body), len(got.Message.Body))
+	}
+}
+
+func shelfCommits[Tx any](b *txBench[Tx]) {
+	m := aside(b.consumer("a"), "1", "k")
+	both := func(tx Tx) {
+		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{m}))
+		b.must("Effect", b.effect(tx, "row"))
+	}
+	b.inTx(false, both)
+	b.wantShelved("a rollback", store.ShelfQuery{Consumer: m.Consumer})
+	b.inTx(true, both)
+	b.wantShelved("a commit", store.ShelfQuery{Consumer: m.Consumer}, "1")
+	b.wantEffects("row", 1)
+	b.inTx(true, func(tx Tx) { b.must("ShelveTx of nothing", b.shelf(0).ShelveTx(b, tx, nil)) })
+	b.must("Shelve of nothing", b.shelf(0).Shelve(b, nil))
+}
+
+func shelfAgain[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	for _, state := range []store.ShelfState{store.Waiting, store.Parked, store.Handled, store.Discarded} {
+		id := fmt.Sprint("state ", state)
+		m := aside(c, id, "k")
+		m.State, m.History, m.Message.Body = state, "kept", []byte("first")
+		b.shelve(m)
+		before := b.shelvedAs(c, id)
+		other := parked(aside(c, id, "other"))
+		other.Message.Body, other.Reason = []byte("second"), "again"
+		b.inTx(true, func(tx Tx) {
+			b.must("ShelveTx, again", b.shelf(1).ShelveTx(b, tx, []store.Shelved{other, aside(c, id+" too", ""), other}))
+			b.must("Effect", b.effect(tx, "row"))
+		})
+		b.wantSame("ShelveTx of a message that was there", b.shelvedAs(c, id), before)
+		b.shelvedAs(c, id+" too")
+	}
+	b.wantEffects("row", 4)
+	b.shelve(aside(b.consumer("b"), "state 1", "k"), aside(b.consumer("b"), "State 1", "k"))
+	b.wantShelved("another consumer", store.ShelfQuery{Consumer: b.consumer("b")}, "state 1", "State 1")
+}
+
+func shelfOrder[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "9", ""), aside(c, "1", ""), aside(b.consumer("b"), "x", ""), aside(c, "5", ""))
+	b.inTx(false, func(tx Tx) { b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "7", "")})) })
+	b.inTx(true, func(tx Tx) {
+		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "4", ""), aside(c, "3", "")}))
+		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "0", "")}))
+	})
+	b.wantShelved("several ShelveTx", store.ShelfQuery{Consumer: c}, "9", "1", "5", "4", "3", "0")
+}
+
+func shelfFlag[Tx any](b *txBench[Tx]) {
+	p, other := b.open(b.consumer("a"), "0"), b.open(b.consumer("b"), "0")
+	want := func(after string, shelved bool) {
+		if got := b.stored(p).Shelved; got != shelved {
+			b.failf("%s, Positions returned Shelved %v", after, got)
+		}
+		if got := b.open(p.Consumer, "1").Shelved; got != shelved {
+			b.failf("%s, OpenPosition returned Shelved %v", after, got)
+		}
+	}
+	want("with nothing on the shelf", false)
+	b.shelve(parked(aside(p.Consumer, "1", "")), aside(p.Consumer, "2", "k"))
+	want("with a message that is waiting and one that is parked", true)
+	for i, end := range []store.ShelfState{store.Discarded, store.Handled} {
+		m := b.shelvedAs(p.Consumer, fmt.Sprint(2-i))
+		m.State = end
+		m.History = "kept"
+		b.must("Change", b.shelf(0).Change(b, m))
+		want("with messages of which some are handled or discarded", i == 0)
+	}
+	if b.stored(other).Shelved {
+		b.failf("the messages of one consumer are on the shelf of another")
+	}
+}
+
+// blocked is BlockedTx in a transaction of its own.
+func (b *txBench[Tx]) blocked(consumer string, parkedToo bool, keys ...string) (got []string) {
+	b.inTx(true, func(tx Tx) {
+		var err error
+		got, err = b.shelf(1).BlockedTx(b, tx, consumer, keys, parkedToo)
+		b.must("BlockedTx", err)
+	})
+	return got
+}
+
+func (b *txBench[Tx]) wantBlocked(consumer string, parkedToo bool, keys []string, want ...string) {
+	got := make(map[string]bool)
+	for _, key := range b.blocked(consumer, parkedToo, keys...) {
+		got[key] = true
+	}
+	ok := len(got) == len(want)
+	for _, key := range want {
+		ok = ok && got[key]
+	}
+	if !ok {
+		b.failf("of %q, parked too: %v, BlockedTx returned %v, want %q", keys, parkedToo, got, want)
+	}
+}
+
+func shelfBlocked[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	handled, discarded := aside(c, "3", "handled"), aside(c, "4", "discarded")
+	handled.State, handled.History, discarded.State = store.Handled, "kept", store.Discarded
+	b.shelve(aside(c, "1", "waiting"), parked(aside(c, "2", "parked")), handled, discarded, aside(c, "5", ""),
+		aside(b.consumer("b"), "6", "other"), aside(c, "7", "both"), parked(aside(c, "8", "both")))
+	keys := []string{"free", "parked", "handled", "waiting", "both", "discarded", "other", "Waiting", "waiting ", ""}
+	b.wantBlocked(c, true, keys, "parked", "waiting", "both")
+	b.wantBlocked(c, false, keys, "waiting", "both")
+	b.wantBlocked(c, true, []string{"parked", "parked"}, "parked")
+	b.wantBlocked(c, true, nil)
+	b.wantBlocked(b.consumer("b"), true, keys, "other")
+	many := []string{"waiting"}
+	for i := range 1000 {
+		many = append(many, fmt.Sprint("key ", i))
+	}
+	b.wantBlocked(c, true, many, "waiting")
+	b.inTx(false, func(tx Tx) {
+		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "9", "own")}))
+		got, err := b.shelf(0).BlockedTx(b, tx, c, []string{"own", "free"}, false)
+		if b.must("BlockedTx", err); len(got) != 1 || got[0] != "own" {
+			b.failf("BlockedTx of what the same transaction has put aside returned %q", got)
+		}
+	})
+	b.wantBlocked(c, true, []string{"own"})
+}
+
+// shelfHandled also looks at the key of the message that is gone.
+func shelfHandled[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"), parked(aside(c, "2", "k")))
+	gone, kept := b.shelvedAs(c, "1"), b.shelvedAs(c, "2")
+	gone.State, kept.State, kept.History = store.Handled, store.Handled, "tried again by a person"
+	b.must("Change", b.shelf(0).Change(b, gone))
+	b.must("Change", b.shelf(0).Change(b, kept))
+	b.wantShelved("a change to Handled", store.ShelfQuery{Consumer: c}, "2")
+	b.wantBlocked(c, true, []string{"k"})
+	b.wantErr("Change of what is gone", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
+	b.shelve(aside(c, "1", "k"), aside(c, "2", "k"))
+	b.wantShelved("ShelveTx of both, again", store.ShelfQuery{Consumer: c}, "2", "1")
+	if again := b.shelvedAs(c, "1"); again.Seq <= gone.Seq || again.Version != 1 {
+		b.failf("a message that is new on the shelf has the Seq %d and the Version %d, and one that is gone had %d",
+			again.Seq, again.Version, gone.Seq)
+	}
+	gone.Version = 1
+	b.wantErr("Change of one that had this ID before", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
+	b.wantBlocked(c, true, []string{"k"}, "k")
+}

@@ -1,0 +1,199 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+)
+
+// shelfBlockedFresh lets one transaction look twice. Some databases let nobody put anything aside in between.
+func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	look := func(ctx context.Context, tx Tx) ([]string, error) {
+		return b.shelf(0).BlockedTx(ctx, tx, c, []string{"k"}, true)
+	}
+	b.inTx(false, func(tx Tx) {
+		if got, err := look(b, tx); err != nil || len(got) > 0 {
+			b.failf("BlockedTx with nothing on the shelf returned %q, %v", got, err)
+		}
+		if b.shelveBeside(aside(c, "1", "k")) != nil {
+			return
+		}
+		if got, err := look(b, tx); err != nil || len(got) != 1 {
+			b.failf("after another transaction has committed, BlockedTx returned %q, %v", got, err)
+		}
+	})
+	m := aside(b.consumer("b"), "1", "in flight")
+	b.inTx(false, func(tx Tx) {
+		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{m}))
+		b.wantShelved("ShelveTx in a transaction in flight", store.ShelfQuery{Consumer: m.Consumer})
+		ctx, cancel := context.WithTimeout(b, inFlightWait)
+		defer cancel()
+		other, err := b.h.Begin(ctx)
+		if err != nil {
+			return
+		}
+		defer func() { _ = b.h.Rollback(context.WithoutCancel(b), other) }() // it may be broken by now
+		if got, err := b.shelf(1).BlockedTx(ctx, other, m.Consumer, []string{"in flight"}, true); err == nil && len(got) > 0 {
+			b.failf("BlockedTx saw what another transaction had not committed: %q", got)
+		}
+	})
+}
+
+// shelveBeside puts a message aside in a short time, or fails.
+func (b *txBench[Tx]) shelveBeside(m store.Shelved) error {
+	ctx, cancel := context.WithTimeout(b, inFlightWait)
+	defer cancel()
+	tx, err := b.h.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.shelf(1).ShelveTx(ctx, tx, []store.Shelved{m}); err != nil {
+		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may be broken by now
+		return err
+	}
+	return b.h.Commit(b, tx)
+}
+
+func shelfChange[Tx any](b *txBench[Tx]) {
+	m := aside(b.consumer("a"), "1", "k")
+	m.Message.Body, m.Message.Header, m.Origin, m.Reason = everyByte(), map[string]string{"a": "b"}, "queue", "boom"
+	b.shelve(m, aside(b.consumer("a"), "2", "k"))
+	want, other := b.shelvedAs(m.Consumer, "1"), b.shelvedAs(m.Consumer, "2")
+	for i, state := range []store.ShelfState{store.Waiting, store.Parked, store.Waiting, store.Handled, store.Parked,
+		store.Discarded} {
+		change := want
+		change.State, change.Attempts = state, i+1
+		change.Reason, change.History = fmt.Sprint("reason é\n", i), fmt.Sprint("line ", i)
+		change.Message.Body, change.Message.ID, change.Origin = []byte("is not written"), "neither", "nor this"
+		b.must("Change", b.shelf(i).Change(b, change))
+		got := b.shelvedAs(m.Consumer, "1")
+		want.State, want.Attempts, want.Reason, want.History = state, change.Attempts, change.Reason, change.History
+		if want.Version++; got.Updated.Before(want.Updated) {
+			b.failf("a Change moved Updated back from %v to %v", want.Updated, got.Updated)
+		}
+		want.Updated = got.Updated
+		b.wantSame("Change", got, want)
+	}
+	b.wantSame("changes of another message", b.shelvedAs(m.Consumer, "2"), other)
+}
+
+func shelfStaleChange[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"))
+	first := b.shelvedAs(c, "1")
+	change := first
+	change.State, change.Reason = store.Parked, "changed"
+	b.must("Change", b.shelf(0).Change(b, change))
+	present := b.shelvedAs(c, "1")
+	future := present
+	future.Version++
+	for name, m := range map[string]store.Shelved{
+		"the version before":         first,
+		"a version to come":          future,
+		"no version":                 {Seq: first.Seq, Consumer: c},
+		"a Seq that was never given": {Seq: first.Seq + 1<<40, Version: 1, Consumer: c},
+	} {
+		m.State = store.Waiting
+		b.wantErr("Change of "+name, b.shelf(1).Change(b, m), once.ErrLeaseLost)
+		b.inTx(false, func(tx Tx) {
+			b.wantErr("ChangeTx of "+name, b.shelf(1).ChangeTx(b, tx, m), once.ErrLeaseLost)
+		})
+		b.wantSame("a change that was refused", b.shelvedAs(c, "1"), present)
+	}
+}
+
+func shelfChangeRace[Tx any](b *txBench[Tx]) {
+	const n = 64
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"))
+	m := b.shelvedAs(c, "1")
+	var won atomic.Int32
+	b.together(n, func(i int) {
+		mine := m
+		mine.Reason = fmt.Sprint("racer ", i)
+		lost := false
+		b.persist("Change", func() error {
+			err := b.shelf(i).Change(b, mine)
+			if lost = errors.Is(err, once.ErrLeaseLost); lost {
+				return nil
+			}
+			return err
+		})
+		if !lost {
+			won.Add(1)
+		}
+	})
+	if got := b.shelvedAs(c, "1"); won.Load() != 1 || got.Version != 2 {
+		b.failf("%d of %d changes of one version were made, and it is %d now", won.Load(), n, got.Version)
+	}
+}
+
+func shelfChangeTx[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"), aside(c, "2", "k"))
+	first, second := b.shelvedAs(c, "1"), b.shelvedAs(c, "2")
+	both := func(tx Tx) {
+		change, gone := first, second
+		change.State, gone.State, gone.History = store.Parked, store.Handled, ""
+		b.must("ChangeTx", b.shelf(0).ChangeTx(b, tx, change))
+		b.must("ChangeTx", b.shelf(0).ChangeTx(b, tx, gone))
+		got, err := b.shelf(0).BlockedTx(b, tx, c, []string{"k"}, false)
+		if b.must("BlockedTx", err); len(got) > 0 {
+			b.failf("BlockedTx does not see what the same transaction has changed: %q", got)
+		}
+		b.must("Effect", b.effect(tx, "row"))
+	}
+	b.inTx(false, both)
+	b.wantSame("a rollback", b.shelvedAs(c, "1"), first)
+	b.wantSame("a rollback", b.shelvedAs(c, "2"), second)
+	b.inTx(true, both)
+	b.wantShelved("a commit", store.ShelfQuery{Consumer: c, States: []store.ShelfState{store.Parked}}, "1")
+	b.wantShelved("a commit", store.ShelfQuery{Consumer: c}, "1")
+	b.wantEffects("row", 1)
+}
+
+// shelfForget counts: nobody else may forget meanwhile.
+func shelfForget[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	var ms []store.Shelved
+	for i, state := range []store.ShelfState{store.Waiting, store.Parked, store.Handled, store.Discarded, store.Handled,
+		store.Discarded, store.Handled} {
+		m := aside(c, fmt.Sprint(i), "")
+		m.State, m.History = state, "kept"
+		ms = append(ms, m)
+	}
+	b.shelve(ms...)
+	all := []string{"0", "1", "2", "3", "4", "5", "6"}
+	for _, limit := range []int{0, -1} {
+		_, err := b.shelf(0).ForgetShelved(b, 0, limit)
+		b.wantErr(fmt.Sprintf("ForgetShelved with a limit of %d", limit), err, once.ErrInvalid)
+	}
+	b.wantShelved("ForgetShelved without a limit", store.ShelfQuery{Consumer: c}, all...)
+	if _, err := b.shelf(0).ForgetShelved(b, long, 1000); err != nil {
+		b.failf("ForgetShelved: %v", err)
+	}
+	b.wantShelved("ForgetShelved of what is older", store.ShelfQuery{Consumer: c}, all...)
+	late := b.shelvedAs(c, "3")
+	late.State = store.Parked
+	b.must("Change", b.shelf(0).Change(b, late))
+	left, forgotten := len(all), 0
+	b.until("all is forgotten that is to be", func() bool {
+		n, err := b.shelf(0).ForgetShelved(b, 0, 2)
+		b.must("ForgetShelved", err)
+		before := left
+		left, forgotten = len(b.shelved(store.ShelfQuery{Consumer: c})), forgotten+n
+		if n > 2 || before-left > 2 {
+			b.failf("ForgetShelved with a limit of 2 says that it has deleted %d, and %d are gone", n, before-left)
+		}
+		return left <= 3
+	})
+	b.wantShelved("ForgetShelved", store.ShelfQuery{Consumer: c}, "0", "1", "3")
+	if forgotten < len(all)-left {
+		b.failf("ForgetShelved has deleted %d messages, and says %d", len(all)-left, forgotten)
+	}
+}
