@@ -143,9 +143,11 @@ func apply(ctx context.Context, x Executor, m Migration) error {
 	return x.Exec(ctx, m.Row)
 }
 
-// Check reports whether this build can work on the tables as they are, with a [Refusal] that says what to do.
+// Check reports whether this build can keep keys in the tables as they are, with a [Refusal] that says what to do.
 // It only reads, and does not fail a transaction that it is in.
-func (n Names) Check(ctx context.Context, x Executor) error {
+func (n Names) Check(ctx context.Context, x Executor) error { return n.check(ctx, x, n.keysVersion()) }
+
+func (n Names) check(ctx context.Context, x Executor, need int) error {
 	at, err := n.installed(ctx, x)
 	switch {
 	case err != nil:
@@ -153,11 +155,15 @@ func (n Names) Check(ctx context.Context, x Executor) error {
 	case at.version == 0:
 		return Refusal(fmt.Sprintf("the tables %s and %s are missing: call Migrate, "+
 			"or have a DBA run the SQL that Schema prints", n.Table(), n.Versions()))
-	case at.version < n.Latest():
-		return Refusal(fmt.Sprintf("schema version %d is too old, this program needs %d: call Migrate, "+
-			"or have a DBA run the SQL that Schema prints from version %d on", at.version, n.Latest(), at.version))
+	case at.version < need:
+		return tooOld(at.version, need)
 	}
 	return n.refuseFuture(at)
+}
+
+func tooOld(version, need int) Refusal {
+	return Refusal(fmt.Sprintf("schema version %d is too old, this program needs %d: call Migrate, "+
+		"or have a DBA run the SQL that Schema prints from version %d on", version, need, version))
 }
 
 // state is the version of the tables; 0: there are none.

@@ -35,8 +35,16 @@ func (n Names) Migrations() []Migration {
 		fewer := Migration{Version: 3, Compatible: 1, Name: "fewer indexes", SQL: []string{n.fill(dropOperationIndex)}}
 		all = append(all, n.withRow(fewer))
 	}
-	return all
+	all = append(all, n.consumerTables(len(all)+1, 1))
+	return append(all, n.outboxTables(len(all)+1, 1))
 }
+
+// keysVersion is the version that the methods of a once.Store need. Later ones made the tables of consumers and of the
+// outbox.
+func (n Names) keysVersion() int { return n.Latest() - 2 }
+
+// consumersVersion is the version that made the tables of consumers.
+func (n Names) consumersVersion() int { return n.Latest() - 1 }
 
 func (n Names) withRow(m Migration) Migration {
 	m.Row = fmt.Sprintf("INSERT INTO %s (version, compatible, name, applied) VALUES (%d, %d, '%s', %s)",
@@ -44,7 +52,7 @@ func (n Names) withRow(m Migration) Migration {
 	return m
 }
 
-// Latest is the version that this build knows and needs.
+// Latest is the version that this build knows, and needs for all that it can do.
 func (n Names) Latest() int {
 	all := n.Migrations()
 	return all[len(all)-1].Version
@@ -102,7 +110,8 @@ func (n Names) fill(statement string) string {
 	}[n.dialect]
 	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"),
 		"{operation}", n.quote(n.prefix + "record_operation"), "{named operation}", n.table("record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
-	return strings.NewReplacer(append(names, types...)...).Replace(statement)
+	marks := append(append(append(n.consumerNames(), n.outboxNames()...), names...), types...)
+	return strings.NewReplacer(marks...).Replace(statement)
 }
 
 // database is the MySQL database of the tables, as SQL.

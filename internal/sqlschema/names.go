@@ -2,9 +2,12 @@
 // the names of their tables, their versions, and how to get from one version to the next. For the store behind
 // database/sql it has the statements, and what the errors of drivers mean.
 //
-// Two tables carry the prefix of a store: <prefix>record has a row for each key that is known, and
-// <prefix>schema a row for each version that was applied. The names of indexes carry it too, so two prefixes in one
-// database never touch each other.
+// The tables carry the prefix of a store: <prefix>record has a row for each key that is known, <prefix>schema one for
+// each version that was applied, <prefix>consumer one for each consumer, <prefix>position one for each partition of a log
+// that a consumer has opened, and <prefix>shelf one for each message that was put aside. <prefix>outbox has a row for each message
+// that is to be published, <prefix>outbox_archive for those that were and are kept there, <prefix>lane has one for each lane of the
+// outbox, and <prefix>relay one for each relay at work. The names of indexes carry the prefix too, so two prefixes in one database
+// never touch each other.
 //
 // The rules of a record's row, which every store on it keeps:
 //

@@ -74,7 +74,8 @@ func (p Partitioned) Migrations() []Migration {
 	tables := Migration{Version: partitionedFrom + 1, Compatible: partitionedFrom + 1, Name: "partitions",
 		SQL: []string{p.fill(partitionedTable()), p.fill(versionTable), "CREATE TABLE " + p.Parts() + partColumns}}
 	tables.SQL = append(append(tables.SQL, p.Create(1)...), p.Attach(1)...)
-	return []Migration{p.withRow(tables)}
+	return []Migration{p.withRow(tables), p.consumerTables(partitionedFrom+2, partitionedFrom+1),
+		p.outboxTables(partitionedFrom+3, partitionedFrom+1)}
 }
 
 func partitionedTable() string {
@@ -90,7 +91,7 @@ const partColumns = ` (
 	tried bigint NOT NULL DEFAULT 0
 )`
 
-// Latest is the version that this build knows and needs.
+// Latest is the version that this build knows, and needs for all that it can do.
 func (p Partitioned) Latest() int {
 	all := p.Migrations()
 	return all[len(all)-1].Version
@@ -134,6 +135,10 @@ func (p Partitioned) migrateInTx(ctx context.Context, x Executor) error {
 
 // Check is [Names.Check] for tables with partitions.
 func (p Partitioned) Check(ctx context.Context, x Executor) error {
+	return p.check(ctx, x, partitionedFrom+1)
+}
+
+func (p Partitioned) check(ctx context.Context, x Executor, need int) error {
 	at, err := p.installed(ctx, x)
 	switch {
 	case err != nil:
@@ -141,9 +146,8 @@ func (p Partitioned) Check(ctx context.Context, x Executor) error {
 	case at.version == 0:
 		return Refusal(fmt.Sprintf("the tables %s, %s and %s are missing: call Migrate, or have a DBA run the SQL that Schema prints",
 			p.Table(), p.Parts(), p.Versions()))
-	case at.version > partitionedFrom && at.version < p.Latest():
-		return Refusal(fmt.Sprintf("schema version %d is too old, this program needs %d: call Migrate, "+
-			"or have a DBA run the SQL that Schema prints from version %d on", at.version, p.Latest(), at.version))
+	case at.version > partitionedFrom && at.version < need:
+		return tooOld(at.version, need)
 	}
 	return p.refuse(at)
 }

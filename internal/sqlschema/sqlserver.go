@@ -25,7 +25,12 @@ func (n Names) inTransactSQL(st *Statements) {
 // typesSQLServer are those of the columns: a driver sends NULL as a text, which does not become bytes by itself.
 var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)", "after": "binary(16)",
 	"scope": "nvarchar(255)", "operation": "nvarchar(255)", "id": "nvarchar(255)", "type": "nvarchar(255)", "reason": "nvarchar(max)",
-	"fingerprint": "varbinary(max)", "body": "varbinary(max)", "status": "smallint", "flags": "smallint"}
+	"fingerprint": "varbinary(max)", "body": "varbinary(max)", "status": "smallint", "flags": "smallint",
+	"row": "binary(16)", "who": "binary(16)", "lane": "binary(16)", "digest": "binary(16)", "state": "smallint",
+	"name": "nvarchar(255)", "source": "nvarchar(255)", "keys": "nvarchar(255)", "partition": "nvarchar(255)",
+	"log": "nvarchar(255)", "from": "nvarchar(255)", "message": "nvarchar(255)", "topic": "nvarchar(255)",
+	"ordering": "nvarchar(255)", "produced": "nvarchar(255)", "origin": "nvarchar(max)", "history": "nvarchar(max)",
+	"header": "nvarchar(max)", "of": "smallint"}
 
 const (
 	// countedSQL undoes the one setting that would hide how many rows a statement has changed. What is set in a statement

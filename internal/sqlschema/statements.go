@@ -48,7 +48,7 @@ func (n Names) UUID(id [16]byte) any {
 
 // Statements are made once for a store: making them costs more than running one.
 func (n Names) Statements() *Statements {
-	st := &Statements{text: n.texts(), dialect: n.dialect}
+	st := &Statements{text: strings.NewReplacer(n.texts()...), dialect: n.dialect}
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
@@ -65,6 +65,20 @@ func (n Names) Statements() *Statements {
 	}
 	return st
 }
+
+// Compile fills the names of tables, and what the dialects spell differently, into a statement that is written once for
+// all of them. Marks are what more names in braces stand for.
+func (n Names) Compile(text string, marks ...string) Statement { return n.Compiler(marks...)(text) }
+
+// Compiler is [Names.Compile] for many statements, or those that are made again and again.
+func (n Names) Compiler(marks ...string) func(text string) Statement {
+	marks = append(append(append(marks, n.consumerNames()...), n.outboxNames()...), n.texts()...)
+	st := &Statements{text: strings.NewReplacer(marks...), dialect: n.dialect}
+	return st.compile
+}
+
+// Dialect is the SQL that the names are for.
+func (n Names) Dialect() Dialect { return n.dialect }
 
 // ClaimsAtOnce reports whether Insert takes over what is free, too, and returns the row that is the caller's now, or
 // what stands in its way: none if it has lost a race, one with an attempt 0 if it has met a transaction in flight.
@@ -91,14 +105,14 @@ func (st *Statements) List(operation, after bool, statuses []int) Statement {
 }
 
 // texts are what names in braces stand for.
-func (n Names) texts() *strings.Replacer {
+func (n Names) texts() []string {
 	texts := []string{"{table}", n.Table(), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
 		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL, "{clock}", n.Now()}
 	if n.dialect != PostgreSQL {
 		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due")
 	}
 	if n.dialect == SQLServer {
-		return strings.NewReplacer(append(texts, n.transactSQL()...)...)
+		return append(texts, n.transactSQL()...)
 	}
 	texts = append(texts, "{target}", "{table} AS r", "{from}", "", "{hint}", "", "{null}", "NULL", "{asked}", "r.operation = @operation", "{top}", "", "{limit}", " LIMIT @limit")
 	switch n.dialect {
@@ -113,7 +127,7 @@ func (n Names) texts() *strings.Replacer {
 		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{due}", "WITH due AS ({rows})",
 			"{in}", "IN (SELECT k FROM due)", "{locked}", "")
 	}
-	return strings.NewReplacer(texts...)
+	return texts
 }
 
 const deepest = 4 // how far names in braces stand for texts that have others
@@ -125,12 +139,21 @@ var parameter = regexp.MustCompile(`@?@\w+`)
 var types = map[Dialect]map[string]string{PostgreSQL: typesPostgreSQL, SQLServer: typesSQLServer}
 
 var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "scope": "text", "operation": "text",
-	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint"}
+	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint",
+	"row": "uuid", "who": "uuid", "lane": "uuid", "digest": "uuid", "state": "smallint", "name": "text", "source": "text", "keys": "text",
+	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text",
+	"origin": "text", "history": "text", "header": "text", "of": "smallint", "seqs": "text", "lanes": "text",
+	"states": "smallint[]", "delays": "bigint[]", "ids": "text[]", "topics": "text[]", "orderings": "text[]", "times": "text[]",
+	"headers": "text[]", "bodies": "bytea[]", "tracks": "smallint[]"}
 
 // compile fills in what is in braces, and puts the dialect's placeholders in place of @names.
 func (st *Statements) compile(text string) (out Statement) {
 	for range deepest {
-		text = st.text.Replace(text)
+		filled := st.text.Replace(text)
+		if filled == text {
+			break
+		}
+		text = filled
 	}
 	numbered := map[string]string{}
 	out.Text = parameter.ReplaceAllStringFunc(text, func(at string) string {
@@ -145,7 +168,8 @@ func (st *Statements) compile(text string) (out Statement) {
 		if types[st.dialect] == nil {
 			return "?"
 		}
-		numbered[name] = st.typed(len(out.names), cmp.Or(types[st.dialect][name], "bigint"))
+		kind := types[st.dialect][strings.TrimRight(name, "0123456789")]
+		numbered[name] = st.typed(len(out.names), cmp.Or(kind, "bigint"))
 		return numbered[name]
 	})
 	return out

@@ -5,7 +5,7 @@
 // everything, it fails instead, so that a run that was meant to be complete cannot skip in silence.
 //
 // A DSN can be wrong: set by hand, or left over from a server whose port now belongs to another. So a test asks the
-// server for its data directory before it creates or drops anything, with [CheckPostgres] or [CheckMariaDB].
+// server who it is before it creates or drops anything, with [CheckPostgres], [CheckMariaDB] or [CheckRabbitMQ].
 //
 // The package holds no driver, because the root module requires nothing.
 package testenv
@@ -13,6 +13,7 @@ package testenv
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -26,6 +27,9 @@ const (
 	// What SHOW data_directory and SELECT @@datadir must answer there.
 	PostgresDataVar = "ONCE_TEST_POSTGRES_DATA"
 	MariaDBDataVar  = "ONCE_TEST_MARIADB_DATA"
+	RabbitMQVar     = "ONCE_TEST_RABBITMQ"
+	// What the name of the cluster there must begin with, up to the @.
+	RabbitMQClusterVar = "ONCE_TEST_RABBITMQ_CLUSTER"
 )
 
 // Postgres is the URL of a PostgreSQL superuser, or the end of the test. The server is shared: a test works in a
@@ -49,6 +53,14 @@ func MariaDB(t testing.TB) string {
 	return dsn(t, "MariaDB", MariaDBVar)
 }
 
+// RabbitMQ is the URL, which ends with a slash, of a RabbitMQ and a user who may do everything there, or the end of the
+// test. The server is shared: a test works with queues and exchanges of its own. Every connection is for CheckRabbitMQ
+// first.
+func RabbitMQ(t testing.TB) string {
+	t.Helper()
+	return dsn(t, "RabbitMQ", RabbitMQVar)
+}
+
 // CheckPostgres ends the test unless query, which runs a query of one row and one column, reaches the server that
 // was started for tests. It holds through PgBouncer too.
 func CheckPostgres(t testing.TB, query func(string) (string, error)) {
@@ -60,6 +72,17 @@ func CheckPostgres(t testing.TB, query func(string) (string, error)) {
 func CheckMariaDB(t testing.TB, query func(string) (string, error)) {
 	t.Helper()
 	check(t, query, "SELECT @@datadir", MariaDBDataVar)
+}
+
+// CheckRabbitMQ ends the test unless the properties, which the server sends at the begin of each connection, are those
+// of the server that was started for tests.
+func CheckRabbitMQ(t testing.TB, properties map[string]any) {
+	t.Helper()
+	check(t, func(property string) (string, error) {
+		name, _ := properties[property].(string)
+		node, _, _ := strings.Cut(name, "@") // behind it stands the machine
+		return node, nil
+	}, "cluster_name", RabbitMQClusterVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {

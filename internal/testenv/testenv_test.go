@@ -42,6 +42,7 @@ func judge(body func(testing.TB)) *verdict {
 func TestMissingServerSkipsWithOneLineOrFailsWhenRequired(t *testing.T) {
 	for name, accessor := range map[string]func(testing.TB) string{
 		testenv.PostgresVar: testenv.Postgres, testenv.MariaDBVar: testenv.MariaDB, testenv.PgBouncerVar: testenv.PgBouncer,
+		testenv.RabbitMQVar: testenv.RabbitMQ,
 	} {
 		get := func(tb testing.TB) { accessor(tb) }
 		t.Setenv(name, "")
@@ -85,6 +86,25 @@ func TestOnlyTheServerOfTheEnvironmentPasses(t *testing.T) {
 			if v := judge(func(tb testing.TB) { check(tb, c.query) }); v.word != c.want {
 				t.Errorf("%s: %s %q, want %s", c.name, v.word, v.line, c.want)
 			}
+		}
+	}
+}
+
+func TestRabbitMQIsKnownByTheNameOfItsCluster(t *testing.T) {
+	for _, c := range []struct {
+		name, env, want string
+		properties      map[string]any
+	}{
+		{"ours", "once-1", "pass", map[string]any{"cluster_name": "once-1@machine", "product": "RabbitMQ"}},
+		{"another", "once-1", "fatal", map[string]any{"cluster_name": "once-11@machine"}},
+		{"nameless", "once-1", "fatal", map[string]any{"product": "RabbitMQ"}},
+		{"odd", "once-1", "fatal", map[string]any{"cluster_name": 1}},
+		{"silent", "once-1", "fatal", nil},
+		{"unknown to the environment", "", "fatal", nil},
+	} {
+		t.Setenv(testenv.RabbitMQClusterVar, c.env)
+		if v := judge(func(tb testing.TB) { testenv.CheckRabbitMQ(tb, c.properties) }); v.word != c.want {
+			t.Errorf("%s: %s %q, want %s", c.name, v.word, v.line, c.want)
 		}
 	}
 }

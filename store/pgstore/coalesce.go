@@ -145,8 +145,11 @@ func (c *claimer) send() {
 
 // claimTogether sends the claims of different keys. One of a key that comes twice is not won: it will meet the first.
 func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) error {
-	var c columns
-	var locks []int64
+	var keys, owners uuids
+	var scopes, operations, ids []string
+	var leases, locks, grains []int64
+	var fingerprints [][]byte
+	var keeps []*int64
 	places := make(map[[16]byte]*waiter, len(batch))
 	for _, w := range batch {
 		key := w.r.Key.UUID()
@@ -155,16 +158,16 @@ func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) e
 		}
 		places[key] = w
 		keep, grain := foreseen(w.r)
-		c.key, c.owner, locks = append(c.key, uuid(key)), append(c.owner, uuid(w.r.Owner)), append(locks, s.names.Lock(key))
-		c.scope, c.operation, c.id = append(c.scope, w.r.Key.Scope), append(c.operation, w.r.Key.Operation), append(c.id, w.r.Key.ID)
-		c.lease, c.fingerprint = append(c.lease, micros(w.r.Lease)), append(c.fingerprint, w.r.Fingerprint)
-		c.due, c.grain = append(c.due, keep), append(c.grain, grain)
+		keys, owners, locks = append(keys, key), append(owners, w.r.Owner), append(locks, s.names.Lock(key))
+		scopes, operations, ids = append(scopes, w.r.Key.Scope), append(operations, w.r.Key.Operation), append(ids, w.r.Key.ID)
+		leases, fingerprints = append(leases, w.r.Lease.Microseconds()), append(fingerprints, w.r.Fingerprint)
+		keeps, grains = append(keeps, keep), append(grains, grain)
 	}
 	sql := s.sql.claimMany
 	if batch[0].r.Soft {
 		sql = s.sql.claimManySoft
 	}
-	rows, _ := q.Query(ctx, sql, c.key, c.scope, c.operation, c.id, c.owner, c.lease, c.fingerprint, locks, c.due, c.grain)
+	rows, _ := q.Query(ctx, sql, keys, scopes, operations, ids, owners, leases, fingerprints, locks, keeps, grains)
 	var key [16]byte
 	var created int64
 	_, err := pgx.ForEachRow(rows, []any{&key, &created}, func() error {

@@ -79,7 +79,7 @@ func (s *Store) transactEarly(ctx context.Context, conn *pgx.Conn, tx *handle, r
 	if err := e.check(sets, rec); err != nil {
 		return nil, true, err
 	}
-	switch won, err := e.commit(ctx, sets[0].Outcome); {
+	switch won, err := e.commit(ctx, tx, sets[0].Outcome); {
 	case !won:
 		return e.met(ctx)
 	case err != nil:
@@ -130,7 +130,7 @@ func (e *early) check(sets []once.Settlement, rec once.Record) error {
 
 // commit ends the transaction, in one round trip. Where nothing was sent so far, that is the whole of it. It reports
 // whether the claim was won; an error is about what came behind that.
-func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err error) {
+func (e *early) commit(ctx context.Context, tx *handle, out once.Outcome) (won bool, err error) {
 	b := new(pgx.Batch)
 	if !e.sent {
 		b.Queue(e.begin)
@@ -149,6 +149,10 @@ func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err err
 	}
 	defer limit(e.conn).end()
 	ctx = context.WithoutCancel(ctx)
+	claims := b.Len()
+	if err := tx.queuePuts(b); err != nil {
+		return true, err
+	}
 	before := b.Len()
 	if before == 0 {
 		return true, committed(e.conn.Exec(ctx, "commit")) // without the costs of a batch
@@ -156,8 +160,11 @@ func (e *early) commit(ctx context.Context, out once.Outcome) (won bool, err err
 	b.Queue("commit")
 	replies := e.conn.SendBatch(ctx, b)
 	defer replies.Close()
-	for range before {
+	for i := range before {
 		if _, err := replies.Exec(); err != nil {
+			if i >= claims {
+				return true, putFailed(err)
+			}
 			pe, refused := serverError(err)
 			e.busy = refused && pe.Code == divisionByZero
 			return !refused || !claiming, settleFailed(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
 )
@@ -25,16 +26,22 @@ func sqlState(err error) string {
 // explain puts what the caller of a store has to know in front of an error.
 func explain(err error) error {
 	var refused sqlschema.Refusal
+	var moved consuming.Lost
 	switch {
+	case errors.As(err, &moved):
+		return fmt.Errorf("%w: %w", once.ErrLeaseLost, err)
 	case errors.As(err, &refused):
 		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
 	case errors.Is(err, puddle.ErrClosedPool):
 		return fmt.Errorf("%w: %w", once.ErrClosed, err)
-	case sqlState(err) == "25P02":
+	case sqlState(err) == aborted:
 		return fmt.Errorf("once: "+passedOver+": %w", err)
 	}
 	return conflict(err)
 }
+
+// aborted is how statements fail after one that failed.
+const aborted = "25P02"
 
 const passedOver = "a statement of this transaction failed and its error was passed over, so nothing of it can be " +
 	"committed: return that error, or put the statement into a nested transaction"
@@ -69,6 +76,17 @@ func settleFailed(err error) error {
 		return fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)
 	}
 	return explain(err)
+}
+
+// putFailed explains an error of messages that were sent together with COMMIT.
+func putFailed(err error) error {
+	switch pe, refused := serverError(err); {
+	case !refused:
+		return unknown(err)
+	case pe.Code == aborted:
+		return explain(err)
+	}
+	return fmt.Errorf("once: the messages that were put were refused, so nothing was committed: %w", explain(err))
 }
 
 // commitFailed explains an error of COMMIT. Whether the driver thinks that nothing was sent is not asked.

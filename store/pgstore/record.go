@@ -29,13 +29,16 @@ func flagsOf(out once.Outcome) (flags int16) {
 func uuid(id [16]byte) string { return name.Format(id) }
 
 // readRecord reads the columns of columnsSQL.
-func readRecord(row pgx.CollectableRow) (rec once.Record, err error) {
+func readRecord(row pgx.CollectableRow) (once.Record, error) { return readRecordBehind(row) }
+
+// readRecordBehind reads other columns first.
+func readRecordBehind(row pgx.CollectableRow, others ...any) (rec once.Record, err error) {
 	var key, owner pgtype.UUID
 	var status, flags int
 	var left, age, sum, created, updated int64
 	var out once.Outcome
-	if err := row.Scan(&key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner, &left, &age,
-		&rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated); err != nil {
+	if err := row.Scan(append(others, &key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner,
+		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated)...); err != nil {
 		return rec, err
 	}
 	rec.Status = once.Status(status)

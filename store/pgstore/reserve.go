@@ -3,12 +3,10 @@ package pgstore
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -17,40 +15,46 @@ import (
 type reservation struct {
 	store  *Store
 	rs     []once.Request
+	keys   uuids // theirs
 	recs   []once.Record
-	locked []bool            // which of rs are reserved
-	ends   []once.Settlement // theirs; a zero Hold: not settled
-	open   map[once.Hold]int // those that are not settled yet
+	locked []bool             // which of rs are reserved
+	ends   []*once.Settlement // theirs; nil: not settled
 }
 
-// canReserve reports whether these are claims of different keys.
-func canReserve(rs []once.Request) bool {
-	seen := make(map[once.Key]bool, len(rs))
-	for _, r := range rs {
-		if seen[r.Key] {
-			return false
-		}
-		seen[r.Key] = true
+// newReservation returns nil if these are not several claims, of different keys.
+func (s *Store) newReservation(rs []once.Request) *reservation {
+	if s.partition != nil || len(rs) < 2 {
+		return nil
 	}
-	return len(rs) > 1
+	keys, seen := make(uuids, len(rs)), make(map[[16]byte]bool, len(rs))
+	for i, r := range rs {
+		keys[i] = r.Key.UUID()
+		if seen[keys[i]] {
+			return nil
+		}
+		seen[keys[i]] = true
+	}
+	return &reservation{store: s, rs: rs, keys: keys, recs: make([]once.Record, len(rs)), locked: make([]bool, len(rs)),
+		ends: make([]*once.Settlement, len(rs))}
 }
 
-// reserve begins the transaction and takes the locks in one round trip. What has a record already is claimed in a second.
-func (s *Store) reserve(ctx context.Context, conn *pgx.Conn, rs []once.Request) (*reservation, error) {
-	v := &reservation{store: s, rs: rs, recs: make([]once.Record, len(rs)), locked: make([]bool, len(rs)),
-		ends: make([]once.Settlement, len(rs)), open: make(map[once.Hold]int, len(rs))}
-	keys, locks := make([]string, len(rs)), make([]int64, len(rs))
-	for i, r := range rs {
-		key := r.Key.UUID()
-		keys[i], locks[i] = uuid(key), s.names.Lock(key)
+// begin begins the transaction and takes the locks in one round trip. What has a record already is read in a second,
+// and what of it may be free is claimed in a third.
+func (v *reservation) begin(ctx context.Context, conn *pgx.Conn) error {
+	locks := make([]int64, len(v.keys))
+	for i, key := range v.keys {
+		locks[i] = v.store.names.Lock(key)
 	}
 	b := new(pgx.Batch)
-	b.Queue(s.begin)
-	b.Queue(s.sql.reserve, keys, locks).Query(v.read)
+	b.Queue(v.store.begin)
+	b.Queue(v.store.sql.reserve, v.keys, locks).Query(v.read)
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		return nil, explain(err)
+		return explain(err)
 	}
-	return v, v.claimKnown(ctx, conn)
+	if err := v.readKnown(ctx, conn); err != nil {
+		return err
+	}
+	return v.claimFree(ctx, conn)
 }
 
 // read takes the answer: which keys have no record, and whether their locks are ours.
@@ -58,35 +62,68 @@ func (v *reservation) read(rows pgx.Rows) error {
 	var nth, now int64
 	var ours bool
 	_, err := pgx.ForEachRow(rows, []any{&nth, &ours, &now}, func() error {
-		i := nth - 1
-		r := v.rs[i]
-		v.recs[i] = once.Record{Key: r.Key, Status: once.Running}
-		if ours {
-			at := time.UnixMicro(now)
-			v.recs[i] = once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
-				Fingerprint: bytes.Clone(r.Fingerprint), Created: at, Updated: at}
-			v.locked[i] = true
-			v.open[once.Hold{Key: r.Key, Owner: r.Owner, Attempt: 1}] = int(i)
-		}
+		v.reserve(int(nth-1), ours, time.UnixMicro(now))
 		return nil
 	})
 	return err
 }
 
-func (v *reservation) claimKnown(ctx context.Context, conn *pgx.Conn) error {
-	var which []int
-	var known []once.Request
+func (v *reservation) reserve(i int, ours bool, at time.Time) {
+	r := v.rs[i]
+	v.recs[i] = once.Record{Key: r.Key, Status: once.Running}
+	if ours {
+		v.recs[i] = once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
+			Fingerprint: bytes.Clone(r.Fingerprint), Created: at, Updated: at}
+		v.locked[i] = true
+	}
+}
+
+// unanswered are those of the claims that nothing is known of yet.
+func (v *reservation) unanswered() (which []int) {
 	for i, rec := range v.recs {
 		if rec.Status == once.Absent {
-			which, known = append(which, i), append(known, v.rs[i])
+			which = append(which, i)
 		}
 	}
-	if len(known) == 0 {
+	return which
+}
+
+// readKnown reads the records that no claim could have: a repeated batch costs no more than that.
+func (v *reservation) readKnown(ctx context.Context, conn *pgx.Conn) error {
+	which := v.unanswered()
+	if len(which) == 0 {
 		return nil
 	}
-	recs, err := v.store.claims(ctx, conn, new(pgx.Batch), known)
-	for i, rec := range recs {
-		v.recs[which[i]] = rec
+	keys := make(uuids, len(which))
+	for n, i := range which {
+		keys[n] = v.keys[i]
+	}
+	rows, _ := conn.Query(ctx, v.store.sql.stand, keys)
+	defer rows.Close()
+	for rows.Next() {
+		var nth int64
+		rec, err := readRecordBehind(rows, &nth)
+		if err != nil {
+			return explain(err)
+		}
+		v.recs[which[nth-1]] = rec
+	}
+	return explain(rows.Err())
+}
+
+// claimFree claims what is free, or may be.
+func (v *reservation) claimFree(ctx context.Context, conn *pgx.Conn) error {
+	which := v.unanswered()
+	if len(which) == 0 {
+		return nil
+	}
+	rs := make([]once.Request, len(which))
+	for n, i := range which {
+		rs[n] = v.rs[i]
+	}
+	recs, err := v.store.claims(ctx, conn, new(pgx.Batch), rs)
+	for n, rec := range recs {
+		v.recs[which[n]] = rec
 	}
 	return err
 }
@@ -94,14 +131,14 @@ func (v *reservation) claimKnown(ctx context.Context, conn *pgx.Conn) error {
 // settle queues the records that were reserved, and then the ends of the other claims.
 func (v *reservation) settle(b *pgx.Batch, sets []once.Settlement) error {
 	var others []once.Settlement
-	for _, set := range sets {
-		i, reserved := v.open[set.Hold]
-		if !reserved {
-			others = append(others, set)
+	next := 0
+	for n := range sets {
+		i := v.find(sets[n].Hold, next)
+		if i < 0 {
+			others = append(others, sets[n])
 			continue
 		}
-		delete(v.open, set.Hold)
-		v.ends[i] = set
+		v.ends[i], next = &sets[n], i+1
 	}
 	if err := v.queueRecords(b); err != nil {
 		return err
@@ -109,62 +146,26 @@ func (v *reservation) settle(b *pgx.Batch, sets []once.Settlement) error {
 	return v.store.queueSettlements(b, others)
 }
 
-// columns of reserved records, as writeSQL takes them.
-type columns struct {
-	key, scope, operation, id, owner, kind, reason []string
-	status, flags                                  []int16
-	sum, grain, created                            []int64
-	lease, keepOutcome, keepKey, due               []*int64
-	fingerprint, body                              [][]byte
+// find returns which of the claims is reserved, not settled yet, and this one; -1 if none is. It begins at a place:
+// settlements mostly come in the order of the claims.
+func (v *reservation) find(h once.Hold, from int) int {
+	for n := range v.rs {
+		i := (from + n) % len(v.rs)
+		if v.rs[i].Owner == h.Owner && v.locked[i] && v.ends[i] == nil && v.rs[i].Key == h.Key && h.Attempt == 1 {
+			return i
+		}
+	}
+	return -1
 }
 
 func (v *reservation) queueRecords(b *pgx.Batch) error {
-	var c columns
+	w := newWritten(len(v.rs))
 	for i, locked := range v.locked {
-		if !locked {
-			continue
-		}
-		if err := c.add(v.rs[i], v.recs[i], v.ends[i]); err != nil {
-			return err
+		if locked {
+			w.add(v.keys[i], v.rs[i], v.recs[i].Created, v.ends[i])
 		}
 	}
-	if len(c.key) > 0 {
-		b.Queue(v.store.sql.write, c.key, c.scope, c.operation, c.id, c.status, c.owner, c.lease, c.fingerprint, c.body, c.kind,
-			c.flags, c.sum, c.keepOutcome, c.keepKey, c.due, c.grain, c.reason, c.created)
-	}
-	return nil
-}
-
-// add appends a record as it is at the end of the transaction. One that was not settled is left running.
-func (c *columns) add(r once.Request, rec once.Record, set once.Settlement) error {
-	var out once.Outcome
-	var lease, keepOutcome, keepKey, due *int64
-	status, first := once.Running, set.KeepKey
-	if set.Hold != (once.Hold{}) {
-		status = set.Status
-	}
-	switch status {
-	case once.Running:
-		lease = micros(r.Lease)
-	case once.Unknown:
-		lease = new(int64)
-	case once.Done:
-		out, keepOutcome, keepKey, first = set.Outcome, micros(set.KeepOutcome), micros(set.KeepKey), min(first, set.KeepOutcome)
-		due = micros(first)
-	case once.Absent:
-		keepKey, due = micros(set.KeepKey), micros(first)
-	case once.Parked:
-	default:
-		return fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
-	}
-	c.key, c.owner = append(c.key, uuid(r.Key.UUID())), append(c.owner, uuid(r.Owner))
-	c.scope, c.operation, c.id = append(c.scope, r.Key.Scope), append(c.operation, r.Key.Operation), append(c.id, r.Key.ID)
-	c.status, c.flags = append(c.status, int16(status)), append(c.flags, flagsOf(out))
-	c.lease, c.keepOutcome, c.keepKey, c.due = append(c.lease, lease), append(c.keepOutcome, keepOutcome), append(c.keepKey, keepKey), append(c.due, due)
-	c.fingerprint, c.body, c.kind = append(c.fingerprint, r.Fingerprint), append(c.body, out.Body), append(c.kind, out.ContentType)
-	c.sum, c.grain = append(c.sum, int64(out.Sum)), append(c.grain, sqlschema.Grain(first))
-	c.reason, c.created = append(c.reason, clean(set.Reason)), append(c.created, rec.Created.UnixMicro())
-	return nil
+	return w.queue(b, v.store.sql.write)
 }
 
 // has reports whether a key is reserved.
@@ -176,10 +177,10 @@ func (v *reservation) has(k once.Key) bool {
 // overtaken reports, after a rollback, whether a key that was reserved has a row all the same: then body may have failed
 // over the rows of another, whose commit came between the look at the key and its lock.
 func (v *reservation) overtaken(ctx context.Context, conn *pgx.Conn) bool {
-	var keys []string
+	var keys uuids
 	for i, locked := range v.locked {
 		if locked {
-			keys = append(keys, uuid(v.rs[i].Key.UUID()))
+			keys = append(keys, v.keys[i])
 		}
 	}
 	if len(keys) == 0 {

@@ -22,6 +22,7 @@ const (
 type judgement struct {
 	kind  kind
 	moves bool // it changes the schema that tables without one are in
+	nests bool // it may begin a savepoint, or go back to one
 }
 
 // judged are texts that were looked at before: a program has few, as long as values are not in them.
@@ -40,7 +41,7 @@ func judge(sql string) judgement {
 	if known, ok := judged.texts.Load(sql); ok {
 		return known.(judgement)
 	}
-	j := judgement{kind: classify(sql), moves: movesTables(sql)}
+	j := judgement{kind: classify(sql), moves: movesTables(sql), nests: nests(sql)}
 	if len(sql) <= longestJudged && judged.count.Add(1) <= mostJudged {
 		judged.texts.Store(strings.Clone(sql), j)
 	}

@@ -9,14 +9,16 @@ import (
 // statements are the SQL of one table. Every parameter has an explicit cast, so that they mean the same in
 // each of pgx's exec modes, whether the server or the client decides on types.
 type statements struct {
-	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                    string // with partitions only
-	lock, gate, gateNew                                                                                                                                          string // with partitions only
-	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, exist, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	stillMoved string
+
+	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                           string // with partitions only
+	lock, gate, gateNew                                                                                                                                                 string // with partitions only
+	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
 }
 
 // fill puts names and parts of statements into a statement.
 func fill(n sqlschema.Names, marks []string) func(sql string) string {
-	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
+	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{position}", n.Positions(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
 		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL}, marks...)...)
 	return func(sql string) string { return all.Replace(all.Replace(all.Replace(sql))) }
 }
@@ -25,6 +27,7 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 	text := fill(n, marks)
 	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
+		stillMoved:    text(stillMovedSQL),
 		open:          text(openSQL),
 		look:          text(lookSQL),
 		mustAmend:     text(mustAmendSQL),
@@ -33,6 +36,7 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		claimManySoft: text(strings.Replace(claimManySQL, "{soft}", softSQL, 1)),
 		claimMany:     text(strings.Replace(claimManySQL, "{soft}", "", 1)),
 		reserve:       text(reserveSQL),
+		stand:         text(standSQL),
 		exist:         text(existSQL),
 		write:         text(writeSQL),
 		claim:         text(claimSQL),
@@ -106,27 +110,40 @@ WHERE pg_try_advisory_xact_lock($8::bigint){soft} ON CONFLICT (key) DO NOTHING R
 	softSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
 
 	// claimManySQL is claimNewSQL for several keys.
-	claimManySQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
-SELECT key, scope, operation, id, 1, 1, owner, {begun} + lease, fingerprint, ({begun} + keep + grain - 1) / grain * grain, {begun}, {begun}
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[])
+	claimManySQL = `WITH {clock} INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+SELECT key, scope, operation, id, 1, 1, owner, now + lease, fingerprint, (now + keep + grain - 1) / grain * grain, now, now
+FROM clock, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[])
 	AS u (key, scope, operation, id, owner, lease, fingerprint, lock, keep, grain)
 WHERE pg_try_advisory_xact_lock(lock){soft} ON CONFLICT (key) DO NOTHING RETURNING key, created`
 
 	// reserveSQL takes the locks of the keys that have no row, as far as they are to be had, and says which. The lock of a
-	// key that has a row is not worth having.
-	reserveSQL = `SELECT u.nth, pg_try_advisory_xact_lock(u.lock), {begun}
-FROM unnest($1::text[]::uuid[], $2::bigint[]) WITH ORDINALITY AS u (key, lock, nth) WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key)`
+	// key that has a row is not worth having. OFFSET keeps the look at a row from becoming a join, for which the first plans
+	// of a connection would read the whole table.
+	reserveSQL = `SELECT u.nth, pg_try_advisory_xact_lock(u.lock), (SELECT {begun})
+FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS u (key, lock, nth)
+WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key OFFSET 0)`
 
-	existSQL = `SELECT EXISTS (SELECT FROM {table} WHERE key = ANY ($1::text[]::uuid[]))`
+	// standSQL reads records that no claim could have, whoever made it. What it leaves out, claimSQL has to be asked for.
+	standSQL = `WITH {clock} SELECT u.nth, known.* FROM clock CROSS JOIN unnest($1::uuid[]) WITH ORDINALITY AS u (key, nth)
+CROSS JOIN LATERAL (SELECT {columns} FROM {table} r WHERE r.key = u.key AND (r.key_until <= now OR r.outcome_until IS NULL AND
+	(r.status IN (0, 2) OR r.status = 1 AND r.lease_until <= now)) IS NOT TRUE OFFSET 0) AS known`
 
-	// writeSQL writes the rows that reserveSQL has made room for, as they are at the end of the transaction.
-	writeSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
+	existSQL = `SELECT EXISTS (SELECT FROM {table} WHERE key = ANY ($1::uuid[]))`
+
+	// writeSQL writes the rows that reserveSQL has made room for, as they are at the end of the transaction. What they have
+	// in common is sent and computed once.
+	writeSQL = `WITH {clock}, ending AS MATERIALIZED (
+	SELECT nth, scope, operation, status, now + lease AS lease_until, outcome, kind, flags, now + keep_outcome AS outcome_until,
+		now + keep_key AS key_until, (now + due + grain - 1) / grain * grain AS due, reason, created, now AS updated
+	FROM clock, unnest($7::text[], $8::text[], $9::smallint[], $10::bigint[], $11::bytea[], $12::text[], $13::smallint[], $14::bigint[],
+		$15::bigint[], $16::bigint[], $17::bigint[], $18::text[], $19::bigint[]) WITH ORDINALITY
+		AS e (scope, operation, status, lease, outcome, kind, flags, keep_outcome, keep_key, due, grain, reason, created, nth))
+INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
 	outcome_until, key_until, due, reason, created, updated)
-SELECT key, scope, operation, id, status, 1, owner, {begun} + lease, fingerprint, outcome, kind, flags, sum,
-	{begun} + keep_outcome, {begun} + keep_key, ({begun} + due + grain - 1) / grain * grain, reason, created, {begun}
-FROM unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::text[]::uuid[], $7::bigint[], $8::bytea[], $9::bytea[],
-	$10::text[], $11::smallint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[], $18::bigint[])
-	AS u (key, scope, operation, id, status, owner, lease, fingerprint, outcome, kind, flags, sum, keep_outcome, keep_key, due, grain, reason, created)`
+SELECT u.key, scope, operation, u.id, status, 1, u.owner, lease_until, u.fingerprint, outcome, kind, flags, u.sum,
+	outcome_until, key_until, due, reason, created, updated
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[]) AS u (key, id, owner, fingerprint, sum, nth)
+JOIN ending USING (nth)`
 
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
 	// and in the latter case without a write. The gate is a lock that its transaction holds to the end; whoever
@@ -187,6 +204,10 @@ WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.s
 	// mustSettleSQL fails, on dividing by zero, if there is no row to settle: then the server skips what was sent
 	// behind it, a COMMIT.
 	mustSettleSQL = `WITH {settling} SELECT 1 / count(*) FROM changed`
+
+	// stillMovedSQL fails, on dividing by zero, in any transaction but the one that has moved the position: the server skips
+	// what was sent behind it, a COMMIT.
+	stillMovedSQL = `SELECT 1 / count(*) FROM {position} WHERE id = $1::uuid AND xmin = pg_current_xact_id()::xid`
 
 	getSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
 WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`

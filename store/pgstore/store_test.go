@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -186,8 +187,15 @@ func TestBadOptionsAreReportedByEveryMethod(t *testing.T) {
 				"Forget":   func() error { _, err := s.Forget(ctx, 1); return err },
 				"List":     func() error { _, err := s.List(ctx, once.Query{}); return err },
 				"Transact": func() error { _, err := transact(ctx, s, r, nothing); return err },
+
+				"Outgoing":    func() error { _, err := s.Outgoing(ctx, store.OutgoingQuery{}); return err },
+				"Sent":        func() error { _, err := s.Sent(ctx, random(), messages("a"), store.Delete); return err },
+				"LeaseLanes":  func() error { _, err := s.LeaseLanes(ctx, random(), time.Second, []int{1}); return err },
+				"OutboxDepth": func() error { _, err := s.OutboxDepth(ctx, 10); return err },
+				"HearOutbox":  func() error { _, err := s.HearOutbox(ctx); return err },
 			}
 			if c.want == once.ErrInvalid {
+				calls["PutTx"] = func() error { return s.PutTx(ctx, tx, messages("a")) }
 				calls["ClaimTx"] = func() error { _, err := s.ClaimTx(ctx, tx, []once.Request{r}); return err }
 				calls["SettleTx"] = func() error { return s.SettleTx(ctx, tx, []once.Settlement{done(once.Record{Key: r.Key}, "")}) }
 			}

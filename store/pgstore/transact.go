@@ -35,13 +35,13 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err != nil {
 		return nil, explain(err)
 	}
-	defer pooled.Release() // closes a connection that could not leave its transaction
+	var tx *handle
+	defer func() { tx.ring() }() // when the connection is free
+	defer pooled.Release()       // closes a connection that could not leave its transaction
 	conn := pooled.Conn()
-	tx, err := newHandle(ctx, conn)
-	if err != nil {
+	if tx, err = s.newHandle(ctx, conn); err != nil {
 		return nil, explain(err)
 	}
-	tx.named = s.named
 	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
 	defer tx.end()
 
@@ -58,7 +58,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if !anyWon(rs, claimed.recs) {
 		return claimed.recs, nil
 	}
-	tx.own = claimed.has
+	tx.own, tx.puts = claimed.has, puts{} // nothing is left of what was put early
 	sets, err := body(tx, slices.Clone(claimed.recs))
 	switch {
 	case err != nil && claimed.overtaken(ctx, conn):
@@ -70,7 +70,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err := claimed.settle(b, sets); err != nil {
 		return nil, err
 	}
-	if err := commit(ctx, conn, b); err != nil {
+	if err := tx.commit(ctx, b); err != nil {
 		return nil, err
 	}
 	return claimed.recs, nil
@@ -78,8 +78,8 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 
 // begun begins a transaction and claims. Several claims are reservations, as far as that goes.
 func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) (*reservation, error) {
-	if s.partition == nil && canReserve(rs) {
-		return s.reserve(ctx, conn, rs)
+	if v := s.newReservation(rs); v != nil {
+		return v, v.begin(ctx, conn)
 	}
 	b := new(pgx.Batch)
 	b.Queue(s.begin)
@@ -110,9 +110,14 @@ func anyWon(rs []once.Request, recs []once.Record) bool {
 	return false
 }
 
-// commit sends what is queued, and COMMIT, in one round trip.
-func commit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
+// commit sends what is queued, the messages that were put, and COMMIT, in one round trip.
+func (h *handle) commit(ctx context.Context, b *pgx.Batch) error {
+	conn := h.Tx.Conn()
 	if err := checkOpen(conn); err != nil {
+		return err
+	}
+	settlements := b.Len()
+	if err := h.queuePuts(b); err != nil {
 		return err
 	}
 	before := b.Len()
@@ -120,9 +125,12 @@ func commit(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	defer limit(conn).end()
 	replies := conn.SendBatch(context.WithoutCancel(ctx), b)
 	defer replies.Close()
-	for range before {
-		if _, err := replies.Exec(); err != nil {
+	for i := range before {
+		switch _, err := replies.Exec(); {
+		case err != nil && i < settlements:
 			return settleFailed(err)
+		case err != nil:
+			return putFailed(err)
 		}
 	}
 	return committed(replies.Exec())

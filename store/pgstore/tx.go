@@ -18,6 +18,10 @@ type handle struct {
 	opening *opening            // nil: the transaction was begun without it
 	own     func(once.Key) bool // whose claims are this transaction's, and whose rows are not what they seem
 	named   bool                // the tables of the store have a schema
+	raw     bool                // its user has, or had, the connection itself
+	ctx     context.Context     // for what has none of its own
+	store   *Store
+	puts    puts
 }
 
 // savepoint is a transaction nested in a handle.
@@ -32,7 +36,7 @@ type session struct{ open, closed pgx.Tx }
 
 const sessionKey = "once/pgstore"
 
-func newHandle(ctx context.Context, conn *pgx.Conn) (*handle, error) {
+func (s *Store) newHandle(ctx context.Context, conn *pgx.Conn) (*handle, error) {
 	custom := conn.PgConn().CustomData()
 	made, ok := custom[sessionKey].(session)
 	if !ok {
@@ -42,7 +46,7 @@ func newHandle(ctx context.Context, conn *pgx.Conn) (*handle, error) {
 		}
 		custom[sessionKey] = made
 	}
-	return &handle{Tx: made.open, closed: made.closed}, nil
+	return &handle{Tx: made.open, closed: made.closed, named: s.named, ctx: ctx, store: s}, nil
 }
 
 func newSession(ctx context.Context, conn *pgx.Conn) (made session, err error) {
@@ -64,8 +68,17 @@ func (h *handle) end() {
 	}
 }
 
+// isOver reports whether the transaction has ended, whatever came of it.
+func (h *handle) isOver() bool { return h.Tx == h.closed }
+
+// isBusy reports whether rows are open. What is sent then breaks them.
+func (h *handle) isBusy() bool { return h.Tx.Conn().PgConn().IsBusy() }
+
 // Begin begins a nested transaction: a savepoint.
 func (h *handle) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := h.nests(ctx); err != nil {
+		return nil, err
+	}
 	if err := h.openOddly(ctx); err != nil {
 		return nil, err
 	}
@@ -121,6 +134,13 @@ func (h *handle) first(ctx context.Context, sql string, args []any) (first bool,
 	if err := h.refuse(sql); err != nil {
 		return false, err
 	}
+	if err := h.heed(ctx, sql, args); err != nil {
+		return false, err
+	}
+	return h.leads(ctx, sql, args)
+}
+
+func (h *handle) leads(ctx context.Context, sql string, args []any) (first bool, err error) {
 	switch {
 	case h.opening == nil:
 		return false, nil
@@ -176,6 +196,11 @@ func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := h.refuseAny(b); err != nil {
 		return failedBatch{err: err}
 	}
+	for _, q := range b.QueuedQueries {
+		if err := h.heed(ctx, q.SQL, q.Arguments); err != nil {
+			return failedBatch{err: err}
+		}
+	}
 	if err := h.openOddly(ctx); err != nil {
 		return failedBatch{err: err}
 	}
@@ -184,6 +209,9 @@ func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 
 // CopyFrom copies rows into a table.
 func (h *handle) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := h.heedTable(ctx, table); err != nil {
+		return 0, err
+	}
 	if err := h.openOddly(ctx); err != nil {
 		return 0, err
 	}
@@ -214,6 +242,8 @@ func (h *handle) Conn() *pgx.Conn {
 }
 
 func (h *handle) expose() {
+	h.sendBeforeConn()
+	h.raw = true
 	if h.opening != nil {
 		h.opening.exposed()
 	}
@@ -249,6 +279,12 @@ func (sp *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResul
 		return failedBatch{err: err}
 	}
 	return sp.Tx.SendBatch(ctx, b)
+}
+
+// Conn is the connection, on which nothing guards the transaction.
+func (sp *savepoint) Conn() *pgx.Conn {
+	sp.of.raw = true
+	return sp.Tx.Conn()
 }
 
 // handleOf is the handle that a transaction is, or is nested in; nil if it is a caller's own.

@@ -71,12 +71,13 @@ func (w *watch) look() {
 	}
 }
 
-// end is called when the answer is there, or when there will be none.
-func (one *watched) end() {
+// end is called when the answer is there, or when there will be none. It reports whether the connection was cut.
+func (one *watched) end() (cut bool) {
 	one.by.mu.Lock()
 	defer one.by.mu.Unlock()
 	delete(one.by.now, one)
 	if one.cut {
 		_ = one.wire.SetDeadline(time.Time{})
 	}
+	return one.cut
 }

@@ -1,12 +1,16 @@
 // Package sqlstore remembers keys in a database behind database/sql: SQLite, PostgreSQL, MySQL or MariaDB, SQL Server.
-// The record of a key commits with the rows of its work. It imports no driver, and works with any that keeps to database/sql.
+// The record of a key commits with the rows of its work. It imports no driver, and works with any that keeps to
+// database/sql.
 //
 // # Promise
 //
-// It keeps every rule of [once.TxStore] and [once.Lister], as long as it talks to one writable primary that loses
-// no commit: never give it a replica. Time is the database's clock; the time zone of a session changes nothing.
-// The tables come from [Store.Migrate], or from the SQL that [Schema] prints. After that, a role that may only
-// SELECT, INSERT, UPDATE and DELETE is enough. The tables are those of store/pgstore, so both can be used at once.
+// It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf] and
+// [store.Outbox], as long as it talks to one writable primary that loses no commit: never give it a replica. Time is
+// the database's clock; the time zone of a session changes nothing. The tables come from [Store.Migrate], or from the
+// SQL that [Schema] prints. After that, a role that may only SELECT, INSERT, UPDATE and DELETE is enough. What is kept
+// for consumers, and of messages on their way out, has tables of its own, which such a role must be given, too; until
+// they are made, only the methods that need them fail, with [once.ErrInvalid]. The tables are those of store/pgstore,
+// so both can be used at once.
 //
 // # A claim that meets a transaction in flight on its key
 //
@@ -24,42 +28,63 @@
 //
 // # PostgreSQL
 //
-// Version 12 or newer, in UTF8. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so PgBouncer's
-// transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or simple_protocol.
-// Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails ends the
-// transaction: a handler that passes the error over gets it back when its claim is settled.
+// Version 12 or newer, in UTF8. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so
+// PgBouncer's transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or
+// simple_protocol. Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails
+// ends the transaction: a handler that passes the error over gets it back when its claim is settled.
 //
 // # MySQL and MariaDB
 //
-// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc and
-// clientFoundRows are free; autocommit must be on, as it is by default, and READ UNCOMMITTED is not supported: it shows
-// the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a word. In Transact, a handler that
-// passes such an error over commits nothing: what it goes on to write is rolled back, with [once.ErrLeaseLost].
-// In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the like
-// commit on their own: they are not supported in a handler.
+// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc
+// and clientFoundRows are free; autocommit must be on, as it is by default, and READ UNCOMMITTED is not supported: it
+// shows the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a
+// word. In Transact, a handler that passes such an error over commits nothing: what it goes on to write is rolled back,
+// with [once.ErrLeaseLost]. In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the
+// like commit on their own: they are not supported in a handler.
 //
 // # SQL Server and Azure SQL
 //
-// No server has been run with this dialect: its statements were parsed, and the driver was tried against a server that is
-// a script. docs/sqlserver.md says what that shows, and how to run the conformance suite, which is the first thing to do.
+// No server has been run with this dialect: its statements were parsed, and the driver was tried against a server that
+// is a script. docs/sqlserver.md says what that shows, and how to run the conformance suite, which is the first thing
+// to do.
 //
-// SQL Server 2016 or newer, with go-mssqldb 1.10 or newer: with older ones, what a handler writes after the server has rolled
-// back commits by itself. READ_COMMITTED_SNAPSHOT may be on or off, XACT_ABORT too; IMPLICIT_TRANSACTIONS must be off, as it is by default.
-// A deadlock (error 1205) ends the transaction, and a handler that passes it over commits nothing.
+// SQL Server 2016 or newer, with go-mssqldb 1.10 or newer: with older ones, what a handler writes after the server has
+// rolled back commits by itself. READ_COMMITTED_SNAPSHOT may be on or off, XACT_ABORT too; IMPLICIT_TRANSACTIONS must
+// be off, as it is by default. A deadlock (error 1205) ends the transaction, and a handler that passes it over commits
+// nothing.
+//
+// # Positions and the shelf
+//
+// What meets a transaction in flight on a position waits for it, up to ten seconds or what the database allows, and is
+// [once.ErrConflict] then. TransactAt costs two statements besides its BEGIN and COMMIT: the second makes sure that the
+// database has not ended the transaction meanwhile. In MySQL, BlockedTx reads in share mode: until its transaction
+// ends, others wait with putting messages aside, and two that do both can meet in a deadlock, which is
+// [once.ErrConflict]. Under REPEATABLE READ and SERIALIZABLE in PostgreSQL, it sees what was committed before the
+// snapshot of its transaction. The size of a message is what the database takes in one packet or row:
+// max_allowed_packet in MySQL.
+//
+// # The outbox
+//
+// A relay hears of messages that were put through the same Store, after the commit in Transact and TransactAt, and
+// before it in other transactions; of all others it hears nothing, and has to look. What other programs may insert is
+// in docs/outbox-row.md. In PostgreSQL, what relays do all the time runs in transactions with settings of their own: no
+// plans that read a whole table, and no wait for the disk in Sent. The archive has all columns, and no reader here.
+// MySQL is 8.0.16 or newer, for the defaults and checks of the row; in MySQL and SQLite, archiving takes three
+// statements. In SQL Server without READ_COMMITTED_SNAPSHOT, a relay waits for the transactions of producers.
 //
 // # SQLite
 //
-// Version 3.24 or newer. Tests run with modernc.org/sqlite; mattn/go-sqlite3 has passed them, too. Open the file like
-// this, or with the same settings of another driver:
+// Version 3.24 or newer, for the outbox 3.25. Tests run with modernc.org/sqlite; mattn/go-sqlite3 has passed them, too.
+// Open the file like this, or with the same settings of another driver:
 //
 //	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
 //
-// Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has
-// read before it claims can fail as busy without waiting. With synchronous at NORMAL or OFF, a power cut may undo commits.
+// Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has read
+// before it claims can fail as busy without waiting. With synchronous at NORMAL or OFF, a power cut may undo commits.
 // The clock is this machine's, in milliseconds, and nothing hides its steps. One connection is enough
 // (SetMaxOpenConns(1)), and it is needed for a database in memory. After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM,
-// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself: a handler must return such an error. If it
-// writes on, the call fails with [once.ErrLeaseLost], but these later writes may be committed.
+// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself: a handler must return such an
+// error. If it writes on, the call fails with [once.ErrLeaseLost], but these later writes may be committed.
 //
 // # Everywhere
 //
@@ -67,6 +92,6 @@
 // but what was committed stands and the key stays claimed. Statements sent through the *sql.DB are not part
 // of the transaction; with one connection they wait for ever.
 //
-// The compatibility of this package is that of package once. A build works with the tables of any newer one that says so,
-// and refuses others.
+// The compatibility of this package is that of package once. A build works with the tables of any newer one that says
+// so, and refuses others.
 package sqlstore

@@ -8,14 +8,18 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/consuming"
 )
 
 // fail puts what the caller of a store has to know in front of an error.
 func (s *Store) fail(err error) error {
 	var refusal sqlschema.Refusal
+	var moved consuming.Lost
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &moved):
+		return fmt.Errorf("%w: %w", once.ErrLeaseLost, err)
 	case errors.As(err, &refusal):
 		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
 	case strings.HasSuffix(err.Error(), "sql: database is closed"): // database/sql does not export it

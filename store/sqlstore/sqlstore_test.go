@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -52,6 +53,17 @@ func callAll(ctx context.Context, s *sqlstore.Store) map[string]error {
 	_, all["Get"] = s.Get(ctx, once.Key{})
 	_, all["Forget"] = s.Forget(ctx, 1)
 	_, all["List"] = s.List(ctx, once.Query{})
+	all["PutTx"] = s.PutTx(ctx, nil, nil)
+	all["ReleaseLanes"] = s.ReleaseLanes(ctx, [16]byte{}, nil)
+	_, all["LeaseLanes"] = s.LeaseLanes(ctx, [16]byte{1}, 0, nil)
+	_, all["Outgoing"] = s.Outgoing(ctx, store.OutgoingQuery{Lanes: []int{1}})
+	_, all["Sent"] = s.Sent(ctx, [16]byte{}, nil, store.Delete)
+	_, all["MoveOutgoing"] = s.MoveOutgoing(ctx, [16]byte{}, nil, store.Held)
+	_, _, all["WakeDelayed"] = s.WakeDelayed(ctx, [16]byte{}, store.Pending, 1)
+	_, all["RemoveOutgoing"] = s.RemoveOutgoing(ctx, [16]byte{}, nil)
+	_, all["ForgetOutgoing"] = s.ForgetOutgoing(ctx, 0, 1)
+	_, all["OutboxDepth"] = s.OutboxDepth(ctx, 1)
+	_, all["HearOutbox"] = s.HearOutbox(ctx)
 	return all
 }
 
@@ -61,7 +73,7 @@ func TestBadCalls(t *testing.T) {
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
 	_, forgot := s.Forget(t.Context(), 0)
 	_, claimed := s.ClaimTx(t.Context(), nil, nil)
-	for _, err := range []error{forgot, claimed, s.SettleTx(t.Context(), nil, nil)} {
+	for _, err := range []error{forgot, claimed, s.SettleTx(t.Context(), nil, nil), s.PutTx(t.Context(), nil, nil)} {
 		if !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("got %v, want ErrInvalid", err)
 		}
@@ -78,7 +90,7 @@ func TestSchemaIsForPeople(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, text)
 		}
 	}
-	if later, err := sqlstore.Schema(sqlstore.PostgreSQL, nil, 1); err != nil || strings.Contains(later, "CREATE TABLE") {
+	if later, err := sqlstore.Schema(sqlstore.PostgreSQL, nil, 1); err != nil || strings.Contains(later, `CREATE TABLE "once_record"`) {
 		t.Errorf("from version 1 on: %v\n%s", err, later)
 	}
 	if _, err := sqlstore.Schema(sqlstore.SQLite, &sqlstore.Options{Prefix: "-"}, 0); !errors.Is(err, once.ErrInvalid) {

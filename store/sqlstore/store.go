@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+	"github.com/effectively-once/once/store"
 )
 
 // Dialect is the SQL that a database speaks.
@@ -40,11 +43,24 @@ type Store struct {
 	sql     *sqlschema.Statements
 	invalid error
 	checked atomic.Bool // the tables were found to be right
+
+	consumers        *consumers
+	checkedConsumers atomic.Bool // the tables of consumers, too
+
+	outbox        *outbox
+	checkedOutbox atomic.Bool // and those of the outbox
+	bell          bell
 }
 
 var (
 	_ once.TxStore[*sql.Tx] = (*Store)(nil)
 	_ once.Lister           = (*Store)(nil)
+
+	_ store.Registry           = (*Store)(nil)
+	_ store.Positions[*sql.Tx] = (*Store)(nil)
+	_ store.TxShelf[*sql.Tx]   = (*Store)(nil)
+	_ store.Outbox[*sql.Tx]    = (*Store)(nil)
+	_ store.Bell               = (*Store)(nil)
 )
 
 // New returns a store that uses db, which stays the caller's to close. A nil Options means the defaults.
@@ -59,7 +75,8 @@ func New(db *sql.DB, d Dialect, o *Options) *Store {
 		s.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
 	}
 	if s.invalid == nil {
-		s.sql = s.names.Statements()
+		s.sql, s.consumers = s.names.Statements(), consuming.New[broker.Message, store.ShelfState](s.names)
+		s.outbox = outboxOf(s.names)
 	}
 	return s
 }

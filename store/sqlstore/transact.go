@@ -28,6 +28,9 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err != nil || !holdsAny(rs, claimed) {
 		return claimed, err
 	}
+	committing := false
+	s.bell.begun(t.Tx)
+	defer func() { s.bell.ended(t.Tx, committing) }()
 	sets, err := body(t.Tx, slices.Clone(claimed))
 	if err != nil {
 		return nil, s.conflict(err)
@@ -35,6 +38,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if err := s.settleOwn(ctx, t.Tx, sets); err != nil {
 		return nil, err
 	}
+	committing = true
 	if err := t.Commit(); err != nil {
 		return nil, s.commitFailed(err)
 	}

@@ -1,0 +1,282 @@
+package publishing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/consuming"
+)
+
+type (
+	msg    = consuming.Message
+	row0   = Outgoing[msg, int]
+	tables = Tables[row0, msg, int]
+)
+
+var errBad = errors.New("bad")
+
+// tablesOf have lanes by the lengths of ordering keys, and refuse messages without a topic.
+func tablesOf(t testing.TB, d sqlschema.Dialect) *tables {
+	t.Helper()
+	n, err := sqlschema.For(d, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(m *msg) error {
+		if m.Topic == "" {
+			return errBad
+		}
+		return nil
+	}
+	return New[row0](n, check, func(m *msg) int { return len(m.OrderingKey) })
+}
+
+// recorder is a database that writes down what it is asked, and answers with rows of numbers.
+type recorder struct {
+	asked  map[string][]any
+	answer [][]any
+}
+
+func (r *recorder) Exec(_ context.Context, statement string, args ...any) (int64, error) {
+	r.asked[statement] = args
+	return 1, nil
+}
+
+func (r *recorder) Query(_ context.Context, statement string, args ...any) (Rows, error) {
+	r.asked[statement] = args
+	return &answer{rows: r.answer}, nil
+}
+
+type answer struct{ rows [][]any }
+
+func (a *answer) Next() bool { return len(a.rows) > 0 }
+func (a *answer) Err() error { return nil }
+func (a *answer) Close()     {}
+
+func (a *answer) Scan(dest ...any) error {
+	now := a.rows[0]
+	a.rows = a.rows[1:]
+	for i, to := range dest {
+		switch to := to.(type) {
+		case *int64:
+			*to = now[i].(int64)
+		case *string:
+			*to = now[i].(string)
+		case *[]byte:
+			*to, _ = now[i].([]byte)
+		}
+	}
+	return nil
+}
+
+func messages(n int) (ms []row0) {
+	for i := range n {
+		ms = append(ms, row0{Message: msg{ID: fmt.Sprint(i), Topic: "t"}, Lane: i % lanes, Seq: int64(i + 1)})
+	}
+	return ms
+}
+
+// everything calls all methods in all ways that make a difference for the SQL.
+func everything(t *testing.T, d sqlschema.Dialect) map[string][]any {
+	t.Helper()
+	ctx, r, all, relay := t.Context(), &recorder{asked: make(map[string][]any)}, tablesOf(t, d), [16]byte{1}
+	late := row0{Message: msg{ID: "1", Topic: "t"}, Delay: time.Hour}
+	failed := []error{all.Put(ctx, r, messages(300)), all.Put(ctx, r, append(messages(8), late)),
+		all.Release(ctx, r, relay, nil), all.Release(ctx, r, relay, []int{1, 2})}
+	did := func(_ any, err error) { failed = append(failed, err) }
+	for _, who := range [][16]byte{{}, relay} {
+		for _, then := range []int{endDelete, endKeep, endArchive} {
+			did(all.Sent(ctx, r, who, messages(3), then))
+		}
+		did(all.Move(ctx, r, who, messages(3), delayed))
+		did(all.Remove(ctx, r, who, messages(3)))
+		_, _, err := all.Wake(ctx, r, who, pending, 7)
+		failed = append(failed, err)
+	}
+	did(all.Forget(ctx, r, time.Hour, 7))
+	did(all.Depth(ctx, r, 7))
+	did(all.estimate(ctx, r, Depth[int]{}))
+	for _, q := range []Query[int]{{}, {Lanes: []int{3, 1}}, {Lanes: []int{1}, MostBytes: 5, After: 3},
+		{State: delayed, Bodiless: true, MostBytes: 1}, {Heads: true, IDs: []string{"1"}},
+		{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, Lanes: []int{2, 1}, MostBytes: 9}} {
+		did(all.Outgoing(ctx, r, q))
+	}
+	if d == sqlschema.PostgreSQL {
+		c, err := all.PutArrays(messages(3))
+		r.asked[c.Text] = c.Args
+		failed = append(failed, err)
+	}
+	if _, err := all.Lease(ctx, r, relay, time.Hour, []int{0, 15}); !isRefusal(err) { // there are no rows
+		t.Errorf("Lease on a table without lanes returned %v", err)
+	}
+	if err := errors.Join(failed...); err != nil {
+		t.Error(err)
+	}
+	return r.asked
+}
+
+func isRefusal(err error) bool {
+	var refused sqlschema.Refusal
+	return errors.As(err, &refused)
+}
+
+var dialects = []sqlschema.Dialect{sqlschema.PostgreSQL, sqlschema.MySQL, sqlschema.SQLite, sqlschema.SQLServer}
+
+func TestStatementsAreComplete(t *testing.T) {
+	placeholder := map[sqlschema.Dialect]string{sqlschema.PostgreSQL: "$%d::", sqlschema.SQLServer: "(@p%d AS "}
+	for _, d := range dialects {
+		all := everything(t, d)
+		if len(all) < 30 {
+			t.Errorf("dialect %v has %d statements only: the test does not call what it says", d, len(all))
+		}
+		for text, args := range all {
+			bare := strings.NewReplacer("@@", "", "@p", "", "'{", "", "}'", "").Replace(text)
+			if strings.ContainsAny(bare, "{}@") {
+				t.Errorf("a statement of dialect %v is not filled in:\n%s", d, text)
+			}
+			want := strings.Count(text, "?")
+			if numbered := placeholder[d]; numbered != "" {
+				for want = 0; strings.Contains(text, fmt.Sprintf(numbered, want+1)); want++ {
+				}
+			}
+			if len(args) != want {
+				t.Errorf("dialect %v has %d arguments for %d placeholders:\n%s", d, len(args), want, text)
+			}
+		}
+	}
+}
+
+func TestNoStatementHasTooManyParameters(t *testing.T) {
+	for _, d := range dialects {
+		ms := messages(1000)
+		ms[0].Delay = time.Hour
+		calls, err := tablesOf(t, d).PutCalls(ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range calls {
+			if len(c.Args) > 2000 { // SQL Server takes 2,100
+				t.Errorf("dialect %v: %d parameters", d, len(c.Args))
+			}
+		}
+		if len(calls) > 12 {
+			t.Errorf("dialect %v: %d statements for 1,000 messages", d, len(calls))
+		}
+	}
+}
+
+func TestStatementsAreMadeOnce(t *testing.T) {
+	all := tablesOf(t, sqlschema.PostgreSQL)
+	q := Query[int]{Lanes: []int{1, 2}, MostBytes: 5}
+	first, err := all.OutgoingCall(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Lanes = []int{7, 3}
+	again, _ := all.OutgoingCall(q)
+	if first.Text != again.Text || !slices.Contains(again.Args, any(int64(7))) {
+		t.Errorf("other lanes are another statement:\n%s\n%s\n%v", first.Text, again.Text, again.Args)
+	}
+	made := 0
+	all.sql.made.Range(func(any, any) bool { made++; return true })
+	if made != 1 {
+		t.Errorf("%d statements were made", made)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	all, ctx, r := tablesOf(t, sqlschema.SQLite), t.Context(), &recorder{asked: make(map[string][]any)}
+	ms, relay := messages(1), [16]byte{1}
+	for name, call := range map[string]func() error{
+		"a bad message":     func() error { return all.Put(ctx, r, append(ms, row0{Message: msg{ID: "1"}})) },
+		"a lane":            func() error { _, err := all.Outgoing(ctx, r, Query[int]{Lanes: []int{16}}); return err },
+		"a state":           func() error { _, err := all.Outgoing(ctx, r, Query[int]{State: 5}); return err },
+		"lanes":             func() error { _, err := all.Lease(ctx, r, relay, time.Hour, []int{-1}); return err },
+		"nobody":            func() error { _, err := all.Lease(ctx, r, [16]byte{}, time.Hour, nil); return err },
+		"a lane to release": func() error { return all.Release(ctx, r, relay, []int{16}) },
+		"an ending":         func() error { _, err := all.Sent(ctx, r, relay, ms, 3); return err },
+		"a lane of a row":   func() error { _, err := all.Remove(ctx, r, relay, []row0{{Lane: 16}}); return err },
+		"another state":     func() error { _, err := all.Move(ctx, r, relay, ms, 5); return err },
+		"a long reason": func() error {
+			_, err := all.Move(ctx, r, relay, []row0{{Reason: strings.Repeat("x", longestReason+1)}}, held)
+			return err
+		},
+		"no limit":      func() error { _, err := all.Forget(ctx, r, time.Hour, 0); return err },
+		"no most":       func() error { _, _, err := all.Wake(ctx, r, relay, pending, 0); return err },
+		"woken to wait": func() error { _, _, err := all.Wake(ctx, r, relay, delayed, 1); return err },
+	} {
+		if err := call(); !isRefusal(err) {
+			t.Errorf("%s: got %v, want a refusal", name, err)
+		}
+	}
+	if len(r.asked) > 0 {
+		t.Errorf("the database was asked: %v", r.asked)
+	}
+}
+
+func TestRowsOfOneFateAreTogether(t *testing.T) {
+	all := tablesOf(t, sqlschema.SQLite)
+	ms := messages(2*atOnce + 1)
+	calls, err := all.SentCalls([16]byte{1}, ms, endDelete)
+	if err != nil || len(calls) != 3 {
+		t.Fatalf("%d calls, %v", len(calls), err)
+	}
+	seen := 0
+	for _, m := range ms {
+		key := fmt.Sprintf("%d", m.Seq)
+		for _, c := range calls {
+			for _, list := range strings.Split(c.Text, "lane = ")[1:] {
+				lane, seqs, _ := strings.Cut(list, " AND state = 0 AND seq IN (")
+				seqs, _, _ = strings.Cut(seqs, ")")
+				if lane == fmt.Sprint(m.Lane) && slices.Contains(strings.Split(seqs, ","), key) {
+					seen++
+				}
+			}
+		}
+	}
+	if seen != len(ms) {
+		t.Errorf("%d of %d rows are in the statements", seen, len(ms))
+	}
+	ms = messages(4)
+	ms[1].State, ms[3].State = held, held
+	if calls, err = all.SentCalls([16]byte{}, ms, endArchive); err != nil || len(calls) != 6 {
+		t.Errorf("two states and an archive: %d calls, %v", len(calls), err)
+	}
+}
+
+func TestEstimateTakesTheBeginningForAll(t *testing.T) {
+	r := &recorder{asked: make(map[string][]any)}
+	r.answer = [][]any{{int64(perLane), int64(1), int64(1 + 2*(perLane-1)), int64(1 + 2*(999))}, // every second: 1,000
+		{int64(3), int64(5), int64(90), int64(90)}, {int64(0), int64(0), int64(0), int64(0)}}
+	got, err := tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, Depth[int]{Count: 10})
+	if err != nil || got != 1003 {
+		t.Errorf("the estimate is %d, %v, want 1003", got, err)
+	}
+	r.answer = nil
+	if got, _ = tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, Depth[int]{Count: 10}); got != 10 {
+		t.Errorf("the estimate is %d, below what was counted", got)
+	}
+}
+
+func TestDamagedColumnsAreNoMessage(t *testing.T) {
+	for _, c := range []struct{ header, produced, want string }{
+		{"", "", ""}, {"x", "", "column header"}, {"", "yesterday", "column produced"},
+		{"x", "yesterday", "column header"},
+	} {
+		header, at := headerOf(c.header, c.produced)
+		if !at.IsZero() || (len(header) == 0) != (c.want == "") {
+			t.Errorf("%q, %q became %q, %v", c.header, c.produced, header, at)
+		}
+		for name := range header {
+			if !strings.Contains(name, c.want) || !strings.Contains(name, " ") { // which no name of a header has
+				t.Errorf("%q, %q became %q", c.header, c.produced, header)
+			}
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package publishing
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/consuming"
+)
+
+// putShape is a statement that inserts so many messages.
+type putShape struct {
+	rows    int
+	delayed bool
+}
+
+// putAtOnce are the numbers of messages that there are statements for: a statement for any number would be prepared
+// anew each time. The largest keeps to the 2,100 parameters that SQL Server takes.
+var putAtOnce = []int{128, 64, 32, 16, 8, 7, 6, 5, 4, 3, 2, 1}
+
+const (
+	putColumns     = "lane, id, topic, ordering_key, produced, header, body"
+	delayedColumns = ", state, due"
+
+	// putArraysSQL keeps the order of the arrays.
+	putArraysSQL = `INSERT INTO {outbox} (` + putColumns + delayedColumns + `)
+SELECT u.lane, u.id, u.topic, u.ordering_key, u.produced, u.header, u.body, u.state, {clock} + u.delay
+FROM unnest(@tracks, @ids, @topics, @orderings, @times, @headers, @bodies, @states, @delays)
+	AS u (lane, id, topic, ordering_key, produced, header, body, state, delay)`
+)
+
+// putSQL numbers rows in the order of the list, which SQL Server promises for a SELECT with an order only.
+func (st *statements) putSQL(rows int, delayed bool) string {
+	columns := putColumns
+	if delayed {
+		columns += delayedColumns
+	}
+	values := make([]string, rows)
+	for i := range values {
+		row := fmt.Sprintf("@of%d, @message%[1]d, @topic%[1]d, @ordering%[1]d, @produced%[1]d, @header%[1]d, "+
+			"@body%[1]d", i)
+		if delayed {
+			row += fmt.Sprintf(", @state%d, {clock} + @delay%[1]d", i)
+		}
+		if st.dialect == sqlschema.SQLServer {
+			row += fmt.Sprintf(", %d", i)
+		}
+		values[i] = "(" + row + ")"
+	}
+	list := strings.Join(values, ",\n\t")
+	if st.dialect == sqlschema.SQLServer {
+		return fmt.Sprintf("INSERT INTO {outbox} (%s)\nSELECT %[1]s FROM (VALUES %s) AS v (%[1]s, seq) ORDER BY v.seq",
+			columns, list)
+	}
+	return fmt.Sprintf("INSERT INTO {outbox} (%s) VALUES %s", columns, list)
+}
+
+// row is a message as it is inserted.
+type row struct {
+	consuming.Message
+
+	lane             int
+	header, produced string
+	state            int
+	delay            any // microseconds, or nil
+}
+
+func (t *Tables[O, M, S]) row(m O) (r row, err error) {
+	o := Outgoing[M, S](m)
+	if err := t.check(&o.Message); err != nil {
+		return r, sqlschema.Refusal(err.Error())
+	}
+	r.Message, r.lane = consuming.Message(o.Message), t.lane(&o.Message)
+	r.header, err = consuming.EncodeHeader(r.Header)
+	r.produced = consuming.EncodeTime(r.Time)
+	if o.Delay > 0 {
+		r.state, r.delay = delayed, o.Delay.Microseconds()
+	}
+	return r, err
+}
+
+// rows are the messages as they are inserted, and whether any of them is delayed.
+func (t *Tables[O, M, S]) rows(ms []O) (all []row, anyDelayed bool, err error) {
+	all = make([]row, len(ms))
+	for i, m := range ms {
+		if all[i], err = t.row(m); err != nil {
+			return nil, false, err
+		}
+		anyDelayed = anyDelayed || all[i].state == delayed
+	}
+	return all, anyDelayed, nil
+}
+
+// PutCalls are the statements of PutTx of store.Outbox: mostly one.
+func (t *Tables[O, M, S]) PutCalls(ms []O) (calls []Call, err error) {
+	rows, anyDelayed, err := t.rows(ms)
+	if err != nil {
+		return nil, err
+	}
+	for len(rows) > 0 {
+		n := 0
+		for putAtOnce[n] > len(rows) {
+			n++
+		}
+		now := rows[:putAtOnce[n]]
+		rows = rows[len(now):]
+		calls = append(calls, t.put(now, anyDelayed))
+	}
+	return calls, nil
+}
+
+// put takes the arguments in the order of putSQL.
+func (t *Tables[O, M, S]) put(rows []row, anyDelayed bool) Call {
+	args := make([]any, 0, 9*len(rows))
+	for _, r := range rows {
+		args = append(args, int64(r.lane), r.ID, r.Topic, r.OrderingKey, r.produced, r.header, bytesOf(r.Body))
+		if anyDelayed {
+			args = append(args, int64(r.state), r.delay)
+		}
+	}
+	st := t.sql.once(putShape{len(rows), anyDelayed}, func() string { return t.sql.putSQL(len(rows), anyDelayed) })
+	return Call{Text: st.Text, Args: args}
+}
+
+// bytesOf is b, or NULL: some drivers send a nil slice as an empty one.
+func bytesOf(b []byte) any {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// PutArrays is PutCalls in one statement, for clients of PostgreSQL that have arrays.
+func (t *Tables[O, M, S]) PutArrays(ms []O) (Call, error) {
+	rows, _, err := t.rows(ms)
+	if err != nil {
+		return Call{}, err
+	}
+	n := len(rows)
+	of, states, bodies, delays := make([]int16, n), make([]int16, n), make([][]byte, n), make([]*int64, n)
+	ids, topics, orderings := make([]string, n), make([]string, n), make([]string, n)
+	times, headers := make([]string, n), make([]string, n)
+	for i, r := range rows {
+		of[i], states[i] = int16(r.lane), int16(r.state)
+		ids[i], topics[i], orderings[i], times[i], headers[i] = r.ID, r.Topic, r.OrderingKey, r.produced, r.header
+		if len(r.Body) > 0 {
+			bodies[i] = r.Body
+		}
+		if delay, ok := r.delay.(int64); ok {
+			delays[i] = &delay
+		}
+	}
+	return call(t.sql.putArrays, sqlschema.Params{"tracks": of, "ids": ids, "topics": topics, "orderings": orderings,
+		"times": times, "headers": headers, "bodies": bodies, "states": states, "delays": delays}), nil
+}
+
+// Put is PutTx of store.Outbox.
+func (t *Tables[O, M, S]) Put(ctx context.Context, q Querier, ms []O) error {
+	calls, err := t.PutCalls(ms)
+	if err == nil {
+		_, err = run(ctx, q, calls)
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package publishing
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+)
+
+// wakeSQL takes no row that another transaction is about to change, where that can be said.
+var wakeSQL = map[sqlschema.Dialect]string{
+	sqlschema.PostgreSQL: `{with} UPDATE {outbox} SET state = @to, changed = {now}, due = {now} + @delay
+WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM {outbox} AS o
+	WHERE o.state = 1 AND o.due <= {now}{leased} ORDER BY o.due LIMIT @limit FOR UPDATE SKIP LOCKED))`,
+	sqlschema.MySQL: `UPDATE {outbox} AS o SET state = @to, changed = {now}, due = {now} + @delay
+WHERE state = 1 AND due <= {now}{leased} ORDER BY due LIMIT @limit`,
+	sqlschema.SQLite: `UPDATE {outbox} SET state = @to, changed = {now}, due = {now} + @delay
+WHERE seq IN (SELECT o.seq FROM {outbox} AS o
+	WHERE o.state = 1 AND o.due <= {now}{leased} ORDER BY o.due LIMIT @limit)`,
+	sqlschema.SQLServer: `{counted}WITH picked AS (SELECT TOP (@limit) d.state, d.changed, d.due
+	FROM {outbox} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
+	WHERE d.state = 1 AND d.due <= {now}{leased} ORDER BY d.due)
+UPDATE picked SET state = @to, changed = {now}, due = {now} + @delay`,
+}
+
+// forgetSQL is like it.
+var forgetSQL = map[sqlschema.Dialect]string{
+	sqlschema.PostgreSQL: `{with} DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM {outbox} AS o
+	WHERE o.state = 4 AND o.due < {now} - @keep ORDER BY o.due LIMIT @limit FOR UPDATE SKIP LOCKED))`,
+	sqlschema.MySQL: `DELETE FROM {outbox} WHERE state = 4 AND due < {now} - @keep ORDER BY due LIMIT @limit`,
+	sqlschema.SQLite: `DELETE FROM {outbox} WHERE seq IN (SELECT o.seq FROM {outbox} AS o
+	WHERE o.state = 4 AND o.due < {now} - @keep ORDER BY o.due LIMIT @limit)`,
+	sqlschema.SQLServer: `{counted}WITH picked AS (SELECT TOP (@limit) d.seq
+	FROM {outbox} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
+	WHERE d.state = 4 AND d.due < {now} - @keep ORDER BY d.due)
+DELETE FROM picked`,
+}
+
+const nextSQL = `{with} SELECT {top}o.due - {now} FROM {outbox} AS o{hint}
+WHERE o.state = 1 AND o.due IS NOT NULL{leased} ORDER BY o.due{limit}`
+
+// longestWait is how long a relay waits at most until it asks again.
+const longestWait = time.Hour
+
+// Wake is WakeDelayed of store.Relayable. It needs a transaction.
+func (t *Tables[O, M, S]) Wake(ctx context.Context, q Querier, relay [16]byte, to S,
+	most int) (int, time.Duration, error) {
+
+	if err := checkState(to); err != nil {
+		return 0, 0, err
+	}
+	if to == delayed {
+		return 0, 0, sqlschema.Refusal("messages that are woken go to another state than Delayed")
+	}
+	if most <= 0 {
+		return 0, 0, sqlschema.Refusal(fmt.Sprintf("WakeDelayed with a limit of %d: give at least 1", most))
+	}
+	p := sqlschema.Params{"who": t.names.UUID(relay), "to": int64(to), "limit": int64(most)}
+	if to == published {
+		p["delay"] = int64(0)
+	}
+	woken, err := exec(ctx, q, t.sql.wake.of(relay), p)
+	if err != nil || woken == most {
+		return woken, 0, err
+	}
+	p["limit"] = int64(1)
+	next := longestWait
+	err = each(ctx, q, call(t.sql.next.of(relay), p), func(rows Rows) error {
+		var left int64
+		err := rows.Scan(&left)
+		next = min(next, micros(left))
+		return err
+	})
+	return woken, next, err
+}
+
+// Forget is ForgetOutgoing of store.Relayable, in one statement.
+func (t *Tables[O, M, S]) Forget(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetOutgoing with a limit of %d: give at least 1", limit))
+	}
+	return exec(ctx, q, t.sql.forget, sqlschema.Params{"keep": keep.Microseconds(), "limit": int64(limit)})
+}

@@ -1,0 +1,185 @@
+package pgstore
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// Random transactions are done in a random order, and the position is compared with what it may be at most, and, once
+// everything is done, has to be.
+func TestTrackConfirmsNothingThatIsOpen(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		track := logTrack{messages: make(map[logKey]delivered)}
+		type tx struct {
+			end  uint64
+			left []logKey
+		}
+		var all []*tx
+		ended := make(map[logKey]uint64) // rows, and where the log has to be for that to be on the disk
+		flushed := 0
+		at := uint64(100)
+		check := func() {
+			most := track.received
+			for _, x := range all {
+				x.left = slices.DeleteFunc(x.left, func(key logKey) bool {
+					until, is := ended[key]
+					if is = is && until <= track.received; is {
+						flushed++
+					}
+					return is
+				})
+				if len(x.left) > 0 {
+					most = min(most, x.end-1)
+				}
+			}
+			if track.confirmed > most {
+				t.Fatalf("seed %d: %d is confirmed, and %d is open", seed, track.confirmed, most)
+			}
+		}
+		for range 200 {
+			at += 1 + r.Uint64N(50)
+			switch r.IntN(4) {
+			case 0:
+				x := &tx{end: at + 10}
+				all = append(all, x)
+				track.begin()
+				for i := range r.IntN(4) {
+					key := logKey{place: at, seq: int64(i)}
+					x.left = append(x.left, key)
+					track.arrive(key, 1)
+					check()
+				}
+				track.pass(at + 5) // a sign of life within it
+				check()
+				at += 10
+				track.commit(at)
+			case 1:
+				track.pass(at)
+			default:
+				i := slices.IndexFunc(all, func(x *tx) bool { return len(x.left) > 0 && r.IntN(3) > 0 })
+				if i < 0 {
+					continue
+				}
+				key := all[i].left[0]
+				if r.IntN(2) == 0 {
+					all[i].left = all[i].left[1:]
+					track.done([]logKey{key})
+				} else { // it counts as open until the log has come further
+					ended[key] = at + 1
+					track.ended([]logKey{key}, at+1)
+				}
+			}
+			check()
+		}
+		for _, x := range all {
+			track.done(x.left)
+		}
+		track.pass(at + 2)
+		if track.confirmed != at+2 || len(track.messages) > 0 || len(track.commits) > 0 || flushed == 0 {
+			t.Fatalf("seed %d: %d is confirmed, want %d; %+v", seed, track.confirmed, at+2, track)
+		}
+	}
+}
+
+func TestTransactionNumbersAreCompleted(t *testing.T) {
+	const epoch = uint64(7) << 32
+	for _, c := range []struct{ near, want uint64 }{
+		{epoch + 10, epoch + 12}, {epoch + 10, epoch - 3}, {epoch - 3, epoch + 5}, {1000, 990}, {epoch + 1<<31, epoch + 1<<31 + 9},
+	} {
+		b := make([]byte, 16, 20)
+		b = append(b, byte(c.want>>24), byte(c.want>>16), byte(c.want>>8), byte(c.want))
+		if tx := readBegin(&logBytes{rest: b}, c.near); tx.xid != c.want {
+			t.Errorf("near %d: %d, want %d", c.near, tx.xid, c.want)
+		}
+	}
+}
+
+// Whatever is cut off is an error, and no panic.
+func TestCutOffLog(t *testing.T) {
+	row := []byte("\x00\x00\x00\x07N\x00\x02t\x00\x00\x00\x0242t\x00\x00\x00\x01a")
+	relation := []byte("\x00\x00\x00\x07s\x00once_outbox\x00d\x00\x02\x01seq\x00\x00\x00\x00\x14\xff\xff\xff\xff\x00id\x00\x00\x00\x00\x19\xff\xff\xff\xff")
+	content := `{"id":"1","topic":"t"}` + "\nbody"
+	emitted := []byte("\x01\x00\x00\x00\x00\x00\x00\x00\x09s.once_outbox.1\x00\x00\x00\x00\x1b" + content)
+	fresh := func() *logTail {
+		s := &Store{}
+		s.log.mode = OutboxRowsByLog
+		tail := &logTail{store: s, names: logNames{schema: "s", relation: "once_outbox", prefix: "s.once_outbox.1"},
+			relations: map[uint32]logRelation{7: {schema: "s", name: "once_outbox", columns: []string{"seq", "id"}}}}
+		tail.track.messages = make(map[logKey]delivered)
+		return tail
+	}
+	for kind, whole := range map[byte][]byte{'I': row, 'R': relation, 'M': emitted} {
+		message := append([]byte("w\x00\x00\x00\x00\x00\x00\x00\x0900000000"+"00000000"), kind)
+		message = append(message, whole...)
+		for n := 1; n <= len(message); n++ {
+			tail := fresh()
+			if err := tail.take(message[:n]); (err == nil) != (n == len(message)) {
+				t.Errorf("%c: %d of %d bytes: %v", kind, n, len(message), err)
+			}
+			if len(tail.queue) > 0 && n < len(message) {
+				t.Errorf("%c: %d of %d bytes are a message", kind, n, len(message))
+			}
+		}
+	}
+	tail := fresh()
+	_ = tail.take(append([]byte("w0000000000000000"+"00000000I"), row...))
+	if len(tail.queue) != 1 || tail.queue[0].message.Seq != 42 || tail.queue[0].message.Message.ID != "a" {
+		t.Errorf("got %+v", tail.queue)
+	}
+}
+
+// What arrives while a tail is being closed is dropped, and must not count as done.
+func TestNothingIsDoneByClosing(t *testing.T) {
+	tail := &logTail{store: &Store{}, names: logNames{prefix: "p"}, closing: true}
+	tail.track.messages = make(map[logKey]delivered)
+	head := "w" + strings.Repeat("\x00", 24)
+	for _, change := range []string{
+		"B\x00\x00\x00\x00\x00\x00\x00\x10" + "\x00\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x01",
+		"M\x01\x00\x00\x00\x00\x00\x00\x00\x09p\x00\x00\x00\x00\x03{}\n",
+		"C\x00\x00\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x20" + strings.Repeat("\x00", 8),
+	} {
+		if err := tail.take([]byte(head + change)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tail.track.received != 0x20 || tail.track.confirmed != 0 || len(tail.queue) > 0 {
+		t.Errorf("%d is confirmed of %d, %d messages wait", tail.track.confirmed, tail.track.received, len(tail.queue))
+	}
+}
+
+func FuzzLogContent(f *testing.F) {
+	f.Add([]byte(`{"id":"1","topic":"t","key":"k","header":{"a":"b"},"time":"2026-01-02T03:04:05.6Z"}` + "\nbody"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		m, err := readLogContent(content)
+		if err != nil {
+			return
+		}
+		again, err := logContent(&m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := readLogContent(again)
+		if err != nil || back.ID != m.ID || back.Topic != m.Topic || string(back.Body) != string(m.Body) || !back.Time.Equal(m.Time) {
+			t.Errorf("%+v became %+v, %v", m, back, err)
+		}
+	})
+}
+
+func TestEmitStatementHasAllMessages(t *testing.T) {
+	for n := 1; n < 3; n++ {
+		ms := make([]store.Outgoing, n)
+		for i := range ms {
+			ms[i].Message = broker.Message{ID: "1", Topic: "t"}
+		}
+		_, args, err := emitStatement(logNames{prefix: "p"}, ms)
+		if err != nil || len(args) != 2 || args[0] != "p" {
+			t.Errorf("got %v, %v", args, err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package pgstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/effectively-once/once/internal/sqlschema/publishing"
+	"github.com/effectively-once/once/store"
+	"github.com/jackc/pgx/v5"
+)
+
+type outboxQuery = publishing.Query[store.OutgoingState]
+
+// Outgoing returns committed messages. What relays ask for takes one round trip, and reads by the index only.
+func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	if err := s.readyOutbox(ctx, s.pool); err != nil {
+		return nil, err
+	}
+	query := outboxQuery(q)
+	if !query.Hot() {
+		page, err := s.outbox.Outgoing(ctx, client{s.pool}, query)
+		return page, explain(err)
+	}
+	call, err := s.outbox.OutgoingCall(query)
+	if err != nil {
+		return nil, explain(err)
+	}
+	var page []store.Outgoing
+	err = s.inOneTrip(ctx, s.outbox.Plans(), []publishing.Call{call}, func(replies pgx.BatchResults) error {
+		rows, err := replies.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		page, err = s.outbox.ReadOutgoing(rows, query)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return page, nil
+}
+
+// Sent ends messages that were published, in one round trip whose commit waits for no disk.
+func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	then store.Ending) (changed int, err error) {
+
+	if err := s.readyOutbox(ctx, s.pool); err != nil {
+		return 0, err
+	}
+	calls, err := s.outbox.SentCalls(relay, ms, int(then))
+	if err != nil || len(calls) == 0 {
+		return 0, explain(err)
+	}
+	err = s.inOneTrip(ctx, s.outbox.Settings(), calls, func(replies pgx.BatchResults) error {
+		tag, err := replies.Exec()
+		changed += int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return changed, nil
+}
+
+// inOneTrip sends a transaction, and calls read for the reply to each call.
+func (s *Store) inOneTrip(ctx context.Context, settings string, calls []publishing.Call,
+	read func(pgx.BatchResults) error) error {
+
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	defer pooled.Release() // closes a connection that could not leave its transaction
+	conn := pooled.Conn()
+	defer rollback(ctx, conn) // nothing after a commit
+
+	b := new(pgx.Batch)
+	b.Queue("begin")
+	b.Queue(settings)
+	queueCalls(b, calls)
+	b.Queue("commit")
+	replies := conn.SendBatch(ctx, b)
+	err = readTrip(replies, len(calls), read)
+	if ended := replies.Close(); err == nil {
+		err = ended
+	}
+	return explain(err)
+}
+
+func readTrip(replies pgx.BatchResults, calls int, read func(pgx.BatchResults) error) error {
+	for range 2 {
+		if _, err := replies.Exec(); err != nil {
+			return err
+		}
+	}
+	for range calls {
+		if err := read(replies); err != nil {
+			return err
+		}
+	}
+	_, err := replies.Exec()
+	return err
+}
+
+// inOutboxTx runs a short transaction of the store's own on the outbox.
+func (s *Store) inOutboxTx(ctx context.Context, do func(context.Context, client) error) error {
+	if err := s.readyOutbox(ctx, s.pool); err != nil {
+		return err
+	}
+	begin := "begin isolation level read committed; " + s.outbox.Plans() // one round trip
+	return s.within(ctx, pgx.TxOptions{BeginQuery: begin}, do)
+}
+
+// LeaseLanes is the sign of life of a relay.
+func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration,
+	lanes []int) (all store.Leases, err error) {
+
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
+		leases, err := s.outbox.Lease(ctx, q, relay, ttl, lanes)
+		all.Relays = leases.Relays
+		for i, lease := range leases.Lanes {
+			all.Lanes[i] = store.LaneLease(lease)
+		}
+		return err
+	})
+	return all, err
+}
+
+// ReleaseLanes makes lanes of a relay nobody's.
+func (s *Store) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
+	return s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
+		return s.outbox.Release(ctx, q, relay, lanes)
+	})
+}
+
+// MoveOutgoing gives messages another state.
+func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	to store.OutgoingState) (changed int, err error) {
+
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		changed, err = s.outbox.Move(ctx, q, relay, ms, to)
+		return err
+	})
+	return changed, err
+}
+
+// WakeDelayed gives another state to messages that are due.
+func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
+	most int) (woken int, next time.Duration, err error) {
+
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		woken, next, err = s.outbox.Wake(ctx, q, relay, to, most)
+		return err
+	})
+	return woken, next, err
+}
+
+// RemoveOutgoing deletes messages.
+func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (changed int, err error) {
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		changed, err = s.outbox.Remove(ctx, q, relay, ms)
+		return err
+	})
+	return changed, err
+}
+
+// ForgetOutgoing deletes messages that were published and kept, in one statement.
+func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		n, err = s.outbox.Forget(ctx, q, keep, limit)
+		return err
+	})
+	return n, err
+}
+
+// OutboxDepth tells how much there is in each state.
+func (s *Store) OutboxDepth(ctx context.Context, count int) (all []store.Depth, err error) {
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
+		found, err := s.outbox.Depth(ctx, q, count)
+		for _, depth := range found {
+			all = append(all, store.Depth(depth))
+		}
+		return err
+	})
+	return all, err
+}
