@@ -1,0 +1,363 @@
+package brokertest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+// bench is what a case works at: its place, messages of its own, and a way to fail. It is not a testing.T because that
+// cases can fail must be shown in a test that passes.
+type bench struct {
+	context.Context
+	Place
+	tb      testing.TB
+	harness Harness
+	onTest  chan func() // what the test's own goroutine has to do: it alone may call Fatal
+	run     string      // makes IDs unique
+	sent    int
+
+	mu       sync.Mutex
+	first    error
+	skipped  string
+	sessions []broker.Session
+}
+
+// longest is how many times its patience a case may take, for adapters that wait for ever.
+const longest = 10
+
+// inCase runs a case in a goroutine of its own, which a failure ends, as in package testing.
+func inCase(tb testing.TB, h Harness, check func(*bench)) (skipped string, err error) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), longest*h.patience())
+	defer cancel()
+	b := &bench{Context: ctx, Place: h.Fresh(tb), tb: tb, harness: h, onTest: make(chan func()), run: unique()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer b.closeSessions()
+		check(b)
+	}()
+	for {
+		select {
+		case call := <-b.onTest:
+			call()
+		case <-done:
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.skipped, b.first
+		}
+	}
+}
+
+func unique() string {
+	var random [8]byte
+	rand.Read(random[:])
+	return hex.EncodeToString(random[:])
+}
+
+// failf ends the goroutine that calls it. The first failure of a case counts.
+func (b *bench) failf(format string, args ...any) {
+	b.mu.Lock()
+	if b.first == nil {
+		b.first = fmt.Errorf(format, args...)
+	}
+	b.mu.Unlock()
+	runtime.Goexit()
+}
+
+// needs ends a case that has nothing to check here.
+func (b *bench) needs(there bool, why string) {
+	if !there {
+		b.mu.Lock()
+		b.skipped = why
+		b.mu.Unlock()
+		runtime.Goexit()
+	}
+}
+
+func (b *bench) failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.first != nil
+}
+
+// must fails on an error of a call that had no reason for one.
+func (b *bench) must(doing string, err error) {
+	if err != nil {
+		b.failf("%s: %v", doing, err)
+	}
+}
+
+// wantErr fails unless err is target.
+func (b *bench) wantErr(doing string, err, target error) {
+	if !errors.Is(err, target) {
+		b.failf("%s: got error %v, want %v", doing, err, target)
+	}
+}
+
+// test lets the test's own goroutine make a call of the harness.
+func (b *bench) test(call func(testing.TB)) {
+	done := make(chan struct{})
+	select {
+	case b.onTest <- func() { call(b.tb); close(done) }:
+	case <-b.Done():
+		b.failf("the harness: %v", b.Err())
+	}
+	select {
+	case <-done:
+	case <-b.Done():
+		b.failf("the harness: %v", b.Err())
+	}
+}
+
+func (b *bench) restart() { b.test(b.harness.Restart) }
+
+// within bounds the waiting for something that must happen.
+func (b *bench) within() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(b, b.harness.patience())
+}
+
+// until polls for something that must become true.
+func (b *bench) until(what string, ok func() bool) {
+	ctx, cancel := b.within()
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			b.failf("%s: not within %v", what, b.harness.patience())
+		}
+	}
+}
+
+// together runs n calls at once and waits for them. It fails if one of them did.
+func (b *bench) together(n int, call func(i int)) {
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			<-start
+			call(i)
+		}()
+	}
+	close(start)
+	wg.Wait()
+	if b.failed() {
+		runtime.Goexit()
+	}
+}
+
+// message is one that differs from all others in its ID and body.
+func (b *bench) message(orderingKey string) *broker.Message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent++
+	id := fmt.Sprintf("%s-%d", b.run, b.sent)
+	return &broker.Message{ID: id, Topic: b.Topic, OrderingKey: orderingKey, Body: []byte("body of " + id)}
+}
+
+// messages are n messages, all of which have an ordering key in common, if it is not empty.
+func (b *bench) messages(n int, orderingKey string) []*broker.Message {
+	ms := make([]*broker.Message, n)
+	for i := range ms {
+		ms[i] = b.message(orderingKey)
+	}
+	return ms
+}
+
+// publish publishes messages that must all be confirmed.
+func (b *bench) publish(ms ...*broker.Message) {
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Publish", allConfirmed(ms, b.Publisher.Publish(ctx, ms)))
+}
+
+// allConfirmed checks the form of an answer too: nil, or an error for each message, not all of which are nil.
+func allConfirmed(ms []*broker.Message, errs []error) error {
+	if errs == nil {
+		return nil
+	}
+	if len(errs) != len(ms) {
+		return fmt.Errorf("%d errors for %d messages: want one for each, or nil", len(errs), len(ms))
+	}
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("message %d of %d: %w", i+1, len(ms), err)
+		}
+	}
+	return fmt.Errorf("%d errors that are all nil: want nil if all messages were confirmed", len(errs))
+}
+
+// send publishes n new messages.
+func (b *bench) send(n int) []*broker.Message {
+	ms := b.messages(n, "")
+	b.publish(ms...)
+	return ms
+}
+
+const wide = 64 // a window that is not in the way
+
+// open opens a session, which is closed at the end of the case if it is not before.
+func (b *bench) open(window int) broker.Session {
+	ctx, cancel := b.within()
+	defer cancel()
+	s, err := b.Source.Open(ctx, window)
+	b.must("Open", err)
+	if s == nil {
+		b.failf("Open: a nil session without an error")
+	}
+	b.keep(s)
+	return s
+}
+
+func (b *bench) keep(s broker.Session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sessions = append(b.sessions, s)
+}
+
+// reopen opens a session as a consumer does after one was broken: until it works.
+func (b *bench) reopen(window int) (s broker.Session) {
+	b.until("Open works again", func() bool {
+		ctx, cancel := b.within()
+		defer cancel()
+		opened, err := b.Source.Open(ctx, window)
+		s = opened
+		return err == nil
+	})
+	b.keep(s)
+	return s
+}
+
+// close closes a session, and returns when that is done: what it had out comes again from now on.
+func (b *bench) close(s broker.Session) {
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Close", s.Close(ctx))
+}
+
+func (b *bench) closeSessions() {
+	b.mu.Lock()
+	sessions := b.sessions
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b), b.harness.patience())
+	defer cancel()
+	for _, s := range sessions {
+		s.Close(ctx) // the cases look at its error; it may be closed or broken already
+	}
+}
+
+// receive receives at most most messages, and fails if none comes.
+func (b *bench) receive(s broker.Session, most int) []broker.Delivery {
+	ctx, cancel := b.within()
+	defer cancel()
+	ds, err := s.Receive(ctx, most)
+	b.must("Receive", err)
+	b.sane(ds, most)
+	return ds
+}
+
+// sane checks what holds for every answer of Receive.
+func (b *bench) sane(ds []broker.Delivery, most int) {
+	if len(ds) < 1 || len(ds) > most {
+		b.failf("Receive returned %d deliveries, want at least 1 and at most %d", len(ds), most)
+	}
+	for _, d := range ds {
+		if d.Message == nil {
+			b.failf("Receive returned a delivery without a message")
+		}
+		if d.Message.Attempt < 0 || d.Message.Attempt == 0 && !d.Redelivered {
+			b.failf("the Attempt of %s is %d: they count from 1, and 0 is for what may have come before", d.Message.ID, d.Message.Attempt)
+		}
+	}
+}
+
+// get receives until all of some messages have come, and returns the first delivery of each, in the order of their
+// coming. One that comes twice, without saying so, is a failure, and so is any other, unless it may come as well.
+func (b *bench) get(s broker.Session, due []*broker.Message, mayComeToo ...*broker.Message) []broker.Delivery {
+	var got []broker.Delivery
+	came := make(map[string]bool)
+	deadline := time.Now().Add(b.harness.patience())
+	for missing := len(due); missing > 0; {
+		if time.Now().After(deadline) {
+			b.failf("%d of %d messages have not come within %v", missing, len(due), b.harness.patience())
+		}
+		for _, d := range b.receive(s, missing) {
+			id := d.Message.ID
+			switch {
+			case came[id] && !d.Redelivered:
+				b.failf("%s came twice, and is not Redelivered", id)
+			case came[id]:
+			case has(due, id):
+				missing--
+				came[id] = true
+				got = append(got, d)
+			case !has(mayComeToo, id):
+				b.failf("%s came, which was settled before or never published (Redelivered %v)", id, d.Redelivered)
+			}
+		}
+	}
+	return got
+}
+
+func has(ms []*broker.Message, id string) bool {
+	return slices.ContainsFunc(ms, func(m *broker.Message) bool { return m.ID == id })
+}
+
+// nothing listens for messages that must not come.
+func (b *bench) nothing(s broker.Session, why string) {
+	ctx, cancel := context.WithTimeout(b, b.harness.quiet())
+	defer cancel()
+	ds, err := s.Receive(ctx, wide)
+	if len(ds) > 0 {
+		b.failf("%s, and %s came", why, ids(ds))
+	}
+	if err == nil {
+		b.failf("Receive returned nothing, and no error")
+	}
+	if ctx.Err() == nil {
+		b.failf("Receive: %v", err)
+	}
+}
+
+func (b *bench) ack(s broker.Session, ds ...broker.Delivery) {
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Ack", s.Ack(ctx, ds))
+}
+
+// spent checks that what was settled does not come again, in this session or the next: not before a message that is
+// published now, and not in a while.
+func (b *bench) spent(s broker.Session, why string) {
+	next := b.send(1)
+	b.ack(s, b.get(s, next)...)
+	b.nothing(s, why)
+	b.close(s)
+	s = b.open(wide)
+	next = b.send(1)
+	b.ack(s, b.get(s, next)...)
+	b.nothing(s, why)
+}
+
+func ids(ds []broker.Delivery) string {
+	var names []string
+	for _, d := range ds {
+		names = append(names, d.Message.ID)
+	}
+	return strings.Join(names, " ")
+}

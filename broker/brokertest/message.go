@@ -1,0 +1,142 @@
+package brokertest
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+func messageRules() []rule {
+	return []rule{
+		{"message/fields", "all fields of a message survive the way, and its arrival says where it came from", messageFields},
+		{"message/bare", "a message with an ID and a topic only arrives as such", messageBare},
+		{"message/body", "a body arrives byte for byte: empty, 1 MiB, and every value of a byte", messageBody},
+		{"message/header", "headers arrive with every value that Check takes, and with no others beside them", messageHeader},
+		{"message/time", "the time of a message survives to the millisecond", messageTime},
+		{"message/long", "an ID and an ordering key may have 255 bytes, and every character that Check takes", messageLong},
+	}
+}
+
+// travel publishes messages and returns them as they arrived, in the order of publishing.
+func (b *bench) travel(ms ...*broker.Message) []*broker.Message {
+	s := b.open(wide)
+	b.publish(ms...)
+	ds := b.get(s, ms)
+	b.ack(s, ds...)
+	arrived := make([]*broker.Message, len(ms))
+	for i, m := range ms {
+		arrived[i] = ds[slices.IndexFunc(ds, func(d broker.Delivery) bool { return d.Message.ID == m.ID })].Message
+	}
+	return arrived
+}
+
+// same fails unless a message is the one that was published. Neither nil nor empty slices and maps hold anything.
+func (b *bench) same(was, is *broker.Message) {
+	switch {
+	case was.ID != is.ID:
+		b.failf("ID %q arrived as %q", was.ID, is.ID)
+	case was.Topic != is.Topic:
+		b.failf("Topic %q arrived as %q", was.Topic, is.Topic)
+	case was.OrderingKey != is.OrderingKey:
+		b.failf("OrderingKey %q arrived as %q", was.OrderingKey, is.OrderingKey)
+	case !bytes.Equal(was.Body, is.Body):
+		b.failf("a body of %d bytes arrived as another one of %d: %.40q as %.40q",
+			len(was.Body), len(is.Body), was.Body, is.Body)
+	case !maps.Equal(was.Header, is.Header):
+		b.failf("the header %q arrived as %q", was.Header, is.Header)
+	case !was.Time.IsZero() && !was.Time.Truncate(time.Millisecond).Equal(is.Time.Truncate(time.Millisecond)):
+		b.failf("Time %v arrived as %v", was.Time, is.Time)
+	}
+}
+
+func messageFields(b *bench) {
+	m := b.message("customer 7")
+	m.Header = map[string]string{"content-type": "text/plain", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-01"}
+	m.Time = time.Now()
+	s := b.open(wide)
+	b.publish(m)
+	d := b.get(s, []*broker.Message{m})[0]
+	b.same(m, d.Message)
+	if d.Origin == "" {
+		b.failf("the Origin is empty: say where exactly the message came from")
+	}
+	if b.Log != (d.Position != nil) {
+		b.failf("the Position is %v, and the source is declared a log: %v", d.Position, b.Log)
+	}
+}
+
+func messageBare(b *bench) {
+	m := &broker.Message{ID: b.message("").ID, Topic: b.Topic}
+	b.same(m, b.travel(m)[0])
+}
+
+func messageBody(b *bench) {
+	var all []byte
+	for i := range 256 {
+		all = append(all, byte(i))
+	}
+	bodies := [][]byte{nil, {}, {0}, all, []byte("{}"), []byte("\xff\xfe no UTF-8"), bytes.Repeat(all, 1<<20/len(all))}
+	ms := b.messages(len(bodies), "")
+	for i, body := range bodies {
+		ms[i].Body = body
+	}
+	for i, arrived := range b.travel(ms...) {
+		b.same(ms[i], arrived)
+	}
+}
+
+func messageHeader(b *bench) {
+	many := make(map[string]string)
+	for c := 'a'; c <= 'z'; c++ {
+		many["x-"+string(c)] = strings.Repeat(string(c), 100)
+	}
+	headers := []map[string]string{
+		nil,
+		{"empty": ""},
+		{"a": " spaces around ", "b.c_d-e": "quotes \" ' commas , ; colons : = %41 \\"},
+		{"unicode": "Straße, 東京, 🜁"},
+		{"once-trace": "the library's own"},
+		{"0": "1"},
+		many,
+	}
+	ms := b.messages(len(headers), "")
+	for i, header := range headers {
+		ms[i].Header = header
+	}
+	for i, arrived := range b.travel(ms...) {
+		b.same(ms[i], arrived)
+	}
+}
+
+func messageTime(b *bench) {
+	elsewhere := time.FixedZone("elsewhere", 5*3600+1800)
+	times := []time.Time{
+		time.Date(2024, 2, 29, 23, 59, 59, 999_999_999, time.UTC),
+		time.Date(2030, 1, 1, 0, 0, 0, 1_000_000, elsewhere),
+		time.Date(2001, 9, 9, 1, 46, 40, 0, time.UTC),
+		time.Now(),
+	}
+	ms := b.messages(len(times), "")
+	for i, at := range times {
+		ms[i].Time = at
+	}
+	for i, arrived := range b.travel(ms...) {
+		b.same(ms[i], arrived)
+	}
+}
+
+func messageLong(b *bench) {
+	odd := " Ä/ß?&#%.*>:\"'\\{}[]東京 "
+	long := b.message(strings.Repeat("k", 255))
+	long.ID += strings.Repeat("i", 255-len(long.ID))
+	strange := b.message(odd)
+	strange.ID += odd
+	ms := []*broker.Message{long, strange}
+	for i, arrived := range b.travel(ms...) {
+		b.same(ms[i], arrived)
+	}
+}

@@ -1,0 +1,231 @@
+package brokertest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+func receiveRules() []rule {
+	return []rule{
+		{"source/name", "a source says where messages come from: always the same, and not empty", sourceName},
+		{"source/horizon", "a source that is a Horizon knows how long a message may come", sourceHorizon},
+		{"receive/waits", "Receive waits for messages", receiveWaits},
+		{"receive/at-once", "Receive returns what there is, without waiting for more", receiveAtOnce},
+		{"receive/most", "Receive returns at most as many as were asked for, and none of the rest is lost", receiveMost},
+		{"receive/context", "Receive ends with its context, and the session goes on", receiveContext},
+		{"receive/given-up", "no message is lost between calls of Receive that end with their contexts", receiveGivenUp},
+		{"window/kept", "no more than the window is out at once", windowKept},
+		{"window/frees", "every way of settling makes room in the window", windowFrees},
+	}
+}
+
+func sourceName(b *bench) {
+	name := b.Source.Name()
+	s := b.open(wide)
+	b.consume(s, b.send(1))
+	if after := b.Source.Name(); name == "" || after != name {
+		b.failf("the Name was %q and is %q now", name, after)
+	}
+}
+
+func sourceHorizon(b *bench) {
+	h, ok := b.Source.(broker.Horizon)
+	b.needs(ok, "the source is no Horizon")
+	ctx, cancel := b.within()
+	defer cancel()
+	d, err := h.RedeliveryHorizon(ctx)
+	b.must("RedeliveryHorizon", err)
+	if d < 0 {
+		b.failf("RedeliveryHorizon: %v: want 0 for ever, or how long", d)
+	}
+}
+
+func receiveWaits(b *bench) {
+	s := b.open(wide)
+	type answer struct {
+		ds  []broker.Delivery
+		err error
+	}
+	answers := make(chan answer, 1)
+	ctx, cancel := b.within()
+	defer cancel()
+	go func() {
+		ds, err := s.Receive(ctx, wide)
+		answers <- answer{ds, err}
+	}()
+	quiet := time.NewTimer(b.harness.quiet())
+	defer quiet.Stop()
+	select {
+	case a := <-answers:
+		b.failf("nothing was published, and Receive returned %d deliveries and the error %v", len(a.ds), a.err)
+	case <-quiet.C:
+	}
+	m := b.send(1)
+	a := <-answers // Receive ends with its context at the latest
+	b.must("Receive, for which a message was published", a.err)
+	if len(a.ds) != 1 || a.ds[0].Message.ID != m[0].ID {
+		b.failf("%s was published, and Receive returned %s", m[0].ID, ids(a.ds))
+	}
+}
+
+// receiveAtOnce has the session at work before it measures: to begin may take its time.
+func receiveAtOnce(b *bench) {
+	s := b.open(wide)
+	b.consume(s, b.send(1))
+	ms := b.send(3)
+	start := time.Now()
+	for got := 0; got < len(ms); {
+		got += len(b.receive(s, wide))
+	}
+	if took, most := time.Since(start), b.harness.patience()/10; took > most {
+		b.failf("Receive took %v for what was there, as if it waited for more", took)
+	}
+}
+
+func receiveMost(b *bench) {
+	s := b.open(wide)
+	ms := b.send(7)
+	var got []broker.Delivery
+	for len(got) < len(ms) {
+		got = append(got, b.receive(s, min(2, len(ms)-len(got)))...)
+	}
+	for _, d := range got {
+		if !has(ms, d.Message.ID) {
+			b.failf("%s came, which was never published", d.Message.ID)
+		}
+	}
+	if len(got) != len(ms) || len(distinct(got)) != len(ms) {
+		b.failf("%d messages were published, and %d came: %s", len(ms), len(distinct(got)), ids(got))
+	}
+}
+
+func distinct(ds []broker.Delivery) map[string]bool {
+	seen := make(map[string]bool)
+	for _, d := range ds {
+		seen[d.Message.ID] = true
+	}
+	return seen
+}
+
+func receiveContext(b *bench) {
+	s := b.open(wide)
+	ended, cancel := context.WithCancel(b)
+	cancel()
+	b.givesUp(s, ended, context.Canceled)
+	for range 3 {
+		soon, cancel := context.WithTimeout(b, b.harness.quiet()/3)
+		b.givesUp(s, soon, context.DeadlineExceeded)
+		cancel()
+	}
+	b.ack(s, b.get(s, b.send(2))...)
+}
+
+// givesUp checks that Receive ends with its context, and says so.
+func (b *bench) givesUp(s broker.Session, ctx context.Context, want error) {
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Receive(ctx, wide)
+		done <- err
+	}()
+	late, cancel := b.within()
+	defer cancel()
+	select {
+	case err := <-done:
+		b.wantErr("Receive, whose context ended", err, want)
+	case <-late.Done():
+		b.failf("Receive waits on, although its context has ended")
+	}
+}
+
+func receiveGivenUp(b *bench) {
+	const n = 100
+	s := b.open(wide)
+	ms := b.messages(n, "")
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		pace := time.NewTicker(2 * time.Millisecond) // so that messages come when contexts end
+		defer pace.Stop()
+		for i := range n / 2 {
+			<-pace.C
+			b.publish(ms[2*i : 2*i+2]...)
+		}
+	}()
+	due := idsOf(ms)
+	deadline := time.Now().Add(b.harness.patience())
+	for i := 0; len(due) > 0; i++ {
+		if time.Now().After(deadline) || b.failed() {
+			b.failf("%d of %d messages have not come within %v", len(due), n, b.harness.patience())
+		}
+		ds, err := b.glance(s, time.Duration(i%10)*time.Millisecond)
+		if err != nil {
+			b.failf("Receive: %v", err)
+		}
+		for _, d := range ds {
+			delete(due, d.Message.ID)
+		}
+		if len(ds) > 0 {
+			b.ack(s, ds...)
+		}
+	}
+	<-published
+}
+
+// glance receives what comes within a short time. That nothing does is no error.
+func (b *bench) glance(s broker.Session, d time.Duration) ([]broker.Delivery, error) {
+	ctx, cancel := context.WithTimeout(b, d)
+	defer cancel()
+	ds, err := s.Receive(ctx, 3)
+	if len(ds) == 0 && err != nil && ctx.Err() != nil {
+		return nil, nil
+	}
+	return ds, err
+}
+
+func windowKept(b *bench) {
+	const window = 3
+	ms := b.send(3 * window)
+	s := b.open(window)
+	var out []broker.Delivery
+	for len(out) < window {
+		out = append(out, b.receive(s, wide)...)
+	}
+	if len(out) > window {
+		b.failf("the window is %d, and %d deliveries are out", window, len(out))
+	}
+	b.nothing(s, "the window is full")
+	b.ack(s, out[0])
+	if ds := b.receive(s, wide); len(ds) != 1 {
+		b.failf("one of %d was settled, and %d more came", window, len(ds))
+	}
+	b.nothing(s, "the window is full again")
+	b.consume(b.closed(s), except(ms, out[0]))
+}
+
+// closed closes a session and opens another.
+func (b *bench) closed(s broker.Session) broker.Session {
+	b.close(s)
+	return b.open(wide)
+}
+
+// except is what is left of some messages.
+func except(ms []*broker.Message, gone ...broker.Delivery) []*broker.Message {
+	without := distinct(gone)
+	return slices.DeleteFunc(slices.Clone(ms), func(m *broker.Message) bool { return without[m.ID] })
+}
+
+func windowFrees(b *bench) {
+	s := b.open(1)
+	ctx, cancel := b.within()
+	defer cancel()
+	ms := b.send(4)
+	first := b.receive(s, 1)
+	b.ack(s, first...)
+	second := b.receive(s, 1)
+	b.must("Reject", s.Reject(ctx, second, "to make room"))
+	b.must("Return", s.Return(ctx, b.receive(s, 1), 0))
+	b.consume(s, except(ms, first[0], second[0]))
+}

@@ -1,0 +1,252 @@
+package brokertest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+func settleRules() []rule {
+	return []rule{
+		{"ack/for-good", "what was acknowledged does not come again, in any session", ackForGood},
+		{"ack/any-order", "deliveries may be settled in any order, one by one and several at once", ackAnyOrder},
+		{"ack/only-named", "Ack settles what it names, and nothing that stands before or behind it", ackOnlyNamed},
+		{"ack/concurrent", "deliveries are settled concurrently with each other and with Receive", ackConcurrent},
+		{"ack/prefix", "what was acknowledged, with all before it, does not come again, and the rest does", ackPrefix},
+		{"return/again", "what was returned comes again, Redelivered, and its attempts do not fall", returnAgain},
+		{"return/elsewhere", "what was returned comes again in the next session too", returnElsewhere},
+		{"return/others-pass", "others pass what is held back", returnOthersPass},
+		{"return/delay", "a Delayer holds back what is returned for as long as it was told, and no longer", returnDelay},
+		{"reject/for-good", "what was rejected does not come again, in any session, and others do", rejectForGood},
+		{"reject/dead-letters", "what was rejected goes where the broker keeps it, with the reason", rejectDeadLetters},
+	}
+}
+
+func ackForGood(b *bench) {
+	s := b.open(wide)
+	b.ack(s, b.get(s, b.send(5))...)
+	b.spent(s, "all messages were acknowledged")
+}
+
+func ackAnyOrder(b *bench) {
+	s := b.open(wide)
+	ms := b.messages(6, "key")
+	b.publish(ms...)
+	ds := b.get(s, ms)
+	b.ack(s, ds[4])
+	b.ack(s, ds[5], ds[1])
+	b.ack(s, ds[0])
+	b.ack(s, ds[3], ds[2])
+	b.spent(s, "all messages were acknowledged")
+}
+
+func ackConcurrent(b *bench) {
+	const n = 60
+	s := b.open(wide)
+	ms := b.send(n)
+	settled := make(chan struct{}, n)
+	due, out := idsOf(ms), 0
+	for len(due) > 0 {
+		for _, d := range b.receive(s, 5) {
+			delete(due, d.Message.ID)
+			out++
+			go func() {
+				b.ack(s, d)
+				settled <- struct{}{}
+			}()
+		}
+	}
+	for range out {
+		select {
+		case <-settled:
+		case <-b.Done():
+			b.failf("Ack: %v", b.Err())
+		}
+	}
+	b.spent(s, "all messages were acknowledged")
+}
+
+// ackOnlyNamed lets what was acknowledged come again in a log, which keeps only up to where everything was settled.
+func ackOnlyNamed(b *bench) {
+	s := b.open(wide)
+	ms := b.messages(5, "key")
+	b.publish(ms...)
+	ds := b.get(s, ms)
+	b.ack(s, ds[1], ds[3])
+	var mayComeToo []*broker.Message
+	if b.Log {
+		mayComeToo = ms
+	}
+	s = b.closed(s)
+	again := b.get(s, except(ms, ds[1], ds[3]), mayComeToo...)
+	b.redelivered(again)
+}
+
+func ackPrefix(b *bench) {
+	s := b.open(wide)
+	ms := b.messages(6, "key")
+	b.publish(ms...)
+	ds := b.get(s, ms)
+	b.ack(s, ds[1], ds[0], ds[2])
+	s = b.closed(s)
+	again := b.get(s, ms[3:])
+	b.redelivered(again)
+	b.ack(s, again...)
+	b.spent(s, "the first messages were acknowledged")
+}
+
+// redelivered fails unless deliveries say that they may not be the first.
+func (b *bench) redelivered(ds []broker.Delivery) {
+	for _, d := range ds {
+		if !d.Redelivered {
+			b.failf("%s was delivered before, and comes again without being Redelivered: false is a promise", d.Message.ID)
+		}
+	}
+}
+
+func returnAgain(b *bench) {
+	s := b.open(wide)
+	ms := b.send(3)
+	for range 3 {
+		before := b.get(s, ms)
+		b.giveBack(s, 0, before...)
+		again := b.get(s, ms)
+		b.redelivered(again)
+		for _, d := range again {
+			if was := attemptOf(before, d.Message.ID); d.Message.Attempt < was {
+				b.failf("attempt %d of %s came after attempt %d", d.Message.Attempt, d.Message.ID, was)
+			}
+		}
+		b.giveBack(s, 0, again...)
+	}
+	b.ack(s, b.get(s, ms)...)
+	b.spent(s, "all messages were returned, and then acknowledged")
+}
+
+func (b *bench) giveBack(s broker.Session, after time.Duration, ds ...broker.Delivery) {
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Return", s.Return(ctx, ds, after))
+}
+
+func attemptOf(ds []broker.Delivery, id string) int {
+	for _, d := range ds {
+		if d.Message.ID == id {
+			return d.Message.Attempt
+		}
+	}
+	return 0
+}
+
+func returnElsewhere(b *bench) {
+	s := b.open(wide)
+	ms := b.send(2)
+	b.giveBack(s, 0, b.get(s, ms)...)
+	s = b.closed(s)
+	again := b.get(s, ms)
+	b.redelivered(again)
+	b.ack(s, again...)
+	b.spent(s, "all messages were returned, and then acknowledged")
+}
+
+func returnOthersPass(b *bench) {
+	s := b.open(wide)
+	first := b.send(1)
+	b.giveBack(s, b.delay(s, 2*b.harness.patience()), b.get(s, first)...)
+	second := b.send(3)
+	b.ack(s, b.get(s, second, first...)...)
+}
+
+// delay is one that the session keeps to.
+func (b *bench) delay(s broker.Session, want time.Duration) time.Duration {
+	d, ok := s.(broker.Delayer)
+	if !ok {
+		return 0
+	}
+	longest := d.LongestDelay()
+	if longest <= 0 {
+		b.failf("the LongestDelay of a Delayer is %v", longest)
+	}
+	return min(longest, want)
+}
+
+func returnDelay(b *bench) {
+	s := b.open(wide)
+	_, ok := s.(broker.Delayer)
+	b.needs(ok, "the session is no Delayer")
+	ms := b.send(2)
+	ds := b.get(s, ms)
+	delay, start := b.delay(s, 2*b.harness.quiet()), time.Now()
+	b.giveBack(s, delay, ds...)
+	again := b.get(s, ms[:1], ms[1])
+	if passed := time.Since(start); passed < delay {
+		b.failf("returned for %v, and there again after %v", delay, passed)
+	}
+	b.redelivered(again)
+}
+
+func rejectForGood(b *bench) {
+	s := b.open(wide)
+	ms := b.send(4)
+	ds := b.get(s, ms)
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Reject", s.Reject(ctx, ds[1:3], "no use"))
+	b.ack(s, ds[0])
+	b.ack(s, ds[3])
+	b.spent(s, "two messages were rejected, and the others acknowledged")
+}
+
+func rejectDeadLetters(b *bench) {
+	s := b.open(wide)
+	keeper, ok := s.(broker.DeadLetterer)
+	if b.DeadLetters == nil {
+		if ok && keeper.KeepsRejected() {
+			b.failf("the session says that it keeps what is rejected, and the place has no DeadLetters")
+		}
+		b.needs(false, "the broker keeps no dead letters")
+	}
+	if !ok || !keeper.KeepsRejected() {
+		b.failf("rejected messages are kept, and the session is no DeadLetterer that says so")
+	}
+	const reason = "no such customer: 7"
+	m := b.message("key")
+	m.Header = map[string]string{"a": "b"}
+	b.publish(m)
+	ctx, cancel := b.within()
+	defer cancel()
+	b.must("Reject", s.Reject(ctx, b.get(s, []*broker.Message{m}), reason))
+	b.isDeadLetter(b.deadLetter(), m, reason)
+}
+
+// deadLetter waits for the only message that is rejected.
+func (b *bench) deadLetter() *broker.Message {
+	var dead []*broker.Message
+	b.until("a rejected message is among the dead letters", func() bool {
+		b.test(func(tb testing.TB) { dead = b.DeadLetters(tb) })
+		return len(dead) > 0
+	})
+	if len(dead) != 1 || dead[0] == nil {
+		b.failf("one message was rejected, and there are %d dead letters", len(dead))
+	}
+	return dead[0]
+}
+
+// isDeadLetter looks for what a person needs to have the message handled again. The broker may add to it.
+func (b *bench) isDeadLetter(dead, m *broker.Message, reason string) {
+	if dead.ID != m.ID || string(dead.Body) != string(m.Body) || dead.OrderingKey != m.OrderingKey ||
+		dead.Header["a"] != m.Header["a"] {
+		b.failf("the dead letter is %+v, and the message was %+v", dead, m)
+	}
+	if b.NoReason {
+		return
+	}
+	for _, value := range dead.Header {
+		if strings.Contains(value, reason) {
+			return
+		}
+	}
+	b.failf("no header of the dead letter has the reason %q: %q", reason, dead.Header)
+}

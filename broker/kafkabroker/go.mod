@@ -1,0 +1,16 @@
+module github.com/effectively-once/once/broker/kafkabroker
+
+go 1.26.0
+
+require (
+	github.com/effectively-once/once v0.0.0
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+)
+
+require (
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+)
+
+replace github.com/effectively-once/once => ../..

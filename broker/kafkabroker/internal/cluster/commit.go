@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Mark is what a commit says of a partition: everything below Offset is settled, and nothing from Reach on was ever
+// handed out. The reach is in the metadata of the commit, together with the identity of the log. Where somebody else has
+// written that, the log is empty. A commit that was never made has an Offset of -1.
+type Mark struct {
+	Offset, Reach int64
+	Log           string
+}
+
+const metadata = "once"
+
+func (m Mark) metadata() string { return fmt.Sprintf("%s %d %s", metadata, m.Reach, m.Log) }
+
+func parse(offset int64, text *string) Mark {
+	m := Mark{Offset: offset, Reach: -1}
+	if text == nil {
+		return m
+	}
+	words := strings.SplitN(*text, " ", 3)
+	if len(words) != 3 || words[0] != metadata {
+		return m
+	}
+	if reach, err := strconv.ParseInt(words[1], 10, 64); err == nil {
+		m.Reach, m.Log = reach, words[2]
+	}
+	return m
+}
+
+// Fetched are the last commits of partitions, without those that the cluster has an error for.
+func Fetched(resp *kmsg.OffsetFetchResponse) iter.Seq2[Place, Mark] {
+	return func(yield func(Place, Mark) bool) {
+		for _, group := range resp.Groups {
+			for _, topic := range group.Topics {
+				for _, at := range topic.Partitions {
+					if at.ErrorCode == 0 && !yield(Place{topic.Topic, at.Partition}, parse(at.Offset, at.Metadata)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Commit tells the client's group how far partitions are settled.
+func Commit(ctx context.Context, client *kgo.Client, marks map[Place]Mark) (failed error) {
+	offsets := make(map[string]map[int32]kgo.EpochOffset)
+	for at, m := range marks {
+		if offsets[at.Topic] == nil {
+			offsets[at.Topic] = make(map[int32]kgo.EpochOffset)
+		}
+		offsets[at.Topic][at.Number] = kgo.EpochOffset{Epoch: -1, Offset: m.Offset}
+	}
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for _, topic := range req.Topics {
+			for i := range topic.Partitions {
+				at := &topic.Partitions[i]
+				at.Metadata = kmsg.StringPtr(marks[Place{topic.Topic, at.Partition}].metadata())
+			}
+		}
+		return nil
+	})
+	client.CommitOffsetsSync(ctx, offsets,
+		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+			failed = commitError(resp, err)
+		})
+	return failed
+}
+
+func commitError(resp *kmsg.OffsetCommitResponse, err error) error {
+	if err != nil {
+		return err
+	}
+	for _, topic := range resp.Topics {
+		for _, at := range topic.Partitions {
+			if err := kerr.ErrorForCode(at.ErrorCode); err != nil {
+				return fmt.Errorf("%s: %w", Place{topic.Topic, at.Partition}, err)
+			}
+		}
+	}
+	return nil
+}

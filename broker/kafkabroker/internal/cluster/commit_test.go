@@ -1,0 +1,36 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/effectively-once/once/broker"
+)
+
+func TestMetadataOfACommit(t *testing.T) {
+	own := Mark{Offset: 3, Reach: 103, Log: "orders#00ff and more"}
+	text := own.metadata()
+	if got := parse(3, &text); got != own {
+		t.Errorf("%q was read as %+v", text, got)
+	}
+	for _, foreign := range []string{"", "once", "once 7", "once x log", "other 7 log"} {
+		if got := parse(3, &foreign); got != (Mark{Offset: 3, Reach: -1}) {
+			t.Errorf("%q was read as %+v", foreign, got)
+		}
+	}
+	if got := parse(-1, nil); got != (Mark{Offset: -1, Reach: -1}) {
+		t.Errorf("no commit was read as %+v", got)
+	}
+}
+
+func TestPlacesAreReadAsTheyAreWritten(t *testing.T) {
+	at := Place{Topic: "orders.v1", Number: 12}
+	if got, err := ParsePlace(at.String()); got != at || err != nil {
+		t.Error(got, err)
+	}
+	for _, text := range []string{"orders", "orders/", "orders/x", "orders/99999999999"} {
+		if _, err := ParsePlace(text); !errors.Is(err, broker.ErrInvalid) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

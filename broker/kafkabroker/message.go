@@ -1,0 +1,79 @@
+package kafkabroker
+
+import (
+	"bytes"
+	"cmp"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// The headers of a record that are this package's own.
+const (
+	headerID      = "once-id"
+	headerTime    = "once-time" // the timestamp of a record is when it was sent
+	headerEventID = "ce_id"     // of a CloudEvent that somebody else has sent
+	headerReason  = "once-reason"
+	headerOrigin  = "once-origin"
+)
+
+// encode makes the record of a message. The body is copied, because a record may outlive the call that it came with.
+func encode(m *broker.Message) *kgo.Record {
+	r := &kgo.Record{Topic: m.Topic, Value: append(make([]byte, 0, len(m.Body)), m.Body...)}
+	if m.OrderingKey != "" {
+		r.Key = []byte(m.OrderingKey)
+	}
+	for name, value := range m.Header {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+	}
+	r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerID, Value: []byte(m.ID)})
+	if !m.Time.IsZero() {
+		stamp := m.Time.UTC().Format(time.RFC3339Nano)
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerTime, Value: []byte(stamp)})
+	}
+	return r
+}
+
+// decode makes the message of a record, whoever has written it.
+func decode(r *kgo.Record) *broker.Message {
+	header := make(map[string]string, len(r.Headers))
+	for _, h := range r.Headers {
+		header[strings.ToLower(h.Key)] = string(h.Value)
+	}
+	m := &broker.Message{
+		ID:          cmp.Or(header[headerID], header[headerEventID]),
+		Topic:       r.Topic,
+		OrderingKey: string(r.Key),
+		Body:        r.Value,
+		Time:        r.Timestamp,
+		Header:      header,
+	}
+	if produced, err := time.Parse(time.RFC3339Nano, header[headerTime]); err == nil {
+		m.Time = produced
+	}
+	delete(header, headerID)
+	delete(header, headerTime)
+	return m
+}
+
+// deadLetter makes the record that keeps a rejected message, as it came.
+func deadLetter(topic string, was *kgo.Record, origin, reason string) *kgo.Record {
+	r := &kgo.Record{Topic: topic, Key: was.Key, Value: bytes.Clone(was.Value)}
+	for _, h := range was.Headers {
+		if h.Key != headerReason && h.Key != headerOrigin {
+			r.Headers = append(r.Headers, h)
+		}
+	}
+	printable := strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(reason, "?"))
+	r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerReason, Value: []byte(printable)},
+		kgo.RecordHeader{Key: headerOrigin, Value: []byte(origin)})
+	return r
+}

@@ -1,0 +1,95 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/leash"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	connectLimit = 30 * time.Second // for a context without an end
+	closeLimit   = 5 * time.Second
+)
+
+// link is a connection that can be cut: amqp091 heeds no context, and neither does a write to a broker that does not
+// read.
+type link struct {
+	*leash.Conn
+	amqp *amqp.Connection
+}
+
+func (b *Broker) connect(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	l, err := leash.Wait(ctx, func() (*link, error) { return b.dial(ctx) }, func(l *link) { l.Cut() })
+	if err != nil {
+		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
+	}
+	return l, nil
+}
+
+// dial gives up the connection when ctx ends before it is returned.
+func (b *Broker) dial(ctx context.Context) (*link, error) {
+	if _, err := amqp.ParseURI(b.url); err != nil {
+		// The error is not shown: it may hold the password.
+		return nil, fmt.Errorf("%w: the URL is not like amqp://user:password@host:5672/vhost", broker.ErrInvalid)
+	}
+	config := b.options.Config
+	config.Recovery = nil
+	config.Properties = maps.Clone(config.Properties) // amqp091 writes to it
+	if config.Properties == nil {
+		config.Properties = amqp.NewConnectionProperties()
+	}
+	inner := config.Dial
+	if inner == nil {
+		inner = func(network, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+	}
+	var l link
+	config.Dial = func(network, address string) (net.Conn, error) {
+		conn, err := inner(network, address)
+		if err != nil {
+			return nil, err
+		}
+		l.Conn = leash.Hold(ctx, conn)
+		return l.Conn, nil
+	}
+	var err error
+	if l.amqp, err = amqp.DialConfig(b.url, config); l.Conn == nil {
+		return nil, err
+	}
+	if !l.Release() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		l.Cut()
+		return nil, err
+	}
+	return &l, nil
+}
+
+func (l *link) isClosed() bool { return l.IsCut() || l.amqp.IsClosed() }
+
+// close takes leave of the broker, or cuts.
+func (l *link) close(ctx context.Context) error {
+	deadline := time.Now().Add(closeLimit)
+	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	stop := context.AfterFunc(ctx, l.Cut)
+	defer stop()
+	err := l.amqp.CloseDeadline(deadline)
+	l.Cut()
+	if err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("close the connection to RabbitMQ: %w", leash.EndedBy(ctx, err))
+	}
+	return nil
+}

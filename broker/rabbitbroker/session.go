@@ -1,0 +1,175 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/rabbitbroker/internal/parcel"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// session is a consumer, on a connection of its own: to end it is to close that.
+type session struct {
+	source  *source
+	link    *link
+	channel *amqp.Channel
+	dead    *publisher // nil: it is left to the queue
+
+	in    chan broker.Delivery // has room for the window, so RabbitMQ sends no more than fit
+	ended chan struct{}        // closed when nothing comes any more
+	cause error                // why; to be read after that
+}
+
+// tag names a delivery. Another session has deliveries with the same number.
+type tag struct {
+	session *session
+	raw     *amqp.Delivery
+}
+
+func (n *session) consume(window int) (err error) {
+	if n.channel, err = n.link.amqp.Channel(); err != nil {
+		return err
+	}
+	closes := n.channel.NotifyClose(make(chan *amqp.Error, 1))
+	if err := n.channel.Qos(window, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := n.channel.Consume(n.source.queue, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	go n.pump(deliveries, closes)
+	return nil
+}
+
+// pump moves what has arrived to where Receive finds all of it at once.
+func (n *session) pump(deliveries <-chan amqp.Delivery, closes <-chan *amqp.Error) {
+	defer close(n.ended)
+	for d := range deliveries {
+		m, again := parcel.Unpack(&d, n.source.queue)
+		n.in <- broker.Delivery{
+			Message: m, Redelivered: again, Tag: tag{n, &d},
+			Origin: fmt.Sprintf("queue %s, exchange %q", n.source.queue, d.Exchange),
+		}
+	}
+	n.cause = fmt.Errorf("the session of %s is broken: %w", n.source.Name(), reason(closes))
+	if !n.channel.IsClosed() {
+		n.cause = fmt.Errorf("the session of %s is broken: RabbitMQ has cancelled it: is the queue gone?", n.source.Name())
+	}
+}
+
+// Receive waits for messages.
+func (n *session) Receive(ctx context.Context, max int) (ds []broker.Delivery, err error) {
+	if max < 1 {
+		return nil, fmt.Errorf("%w: Receive at most %d messages: ask for 1 or more", broker.ErrInvalid, max)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case <-n.ended: // what has arrived before comes again
+		return nil, n.cause
+	default:
+	}
+	select {
+	case d := <-n.in:
+		ds = append(ds, d)
+	case <-n.ended:
+		return nil, n.cause
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for len(ds) < max {
+		select {
+		case d := <-n.in:
+			ds = append(ds, d)
+		default:
+			return ds, nil
+		}
+	}
+	return ds, nil
+}
+
+// Ack sends acks. RabbitMQ does not confirm them.
+func (n *session) Ack(ctx context.Context, ds []broker.Delivery) error {
+	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Ack(number, false) })
+}
+
+// Return gives messages back at once: the delay is not kept to.
+func (n *session) Return(ctx context.Context, ds []broker.Delivery, _ time.Duration) error {
+	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Nack(number, false, true) })
+}
+
+// Reject publishes messages as dead letters, if Options say where, and acks those that are confirmed; else it leaves it
+// to the queue.
+func (n *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
+	if n.dead == nil {
+		return n.settle(ctx, ds, func(number uint64) error { return n.channel.Reject(number, false) })
+	}
+	raws, err := n.own(ds)
+	if err != nil {
+		return err
+	}
+	letters, errs := make([]parcel.Parcel, len(ds)), make([]error, len(ds))
+	for i, raw := range raws {
+		letters[i] = parcel.Letter(raw, n.source.broker.options.DeadLetter.RoutingKey, reason)
+	}
+	n.dead.send(ctx, letters, errs)
+	var kept []broker.Delivery
+	for i, d := range ds {
+		if errs[i] == nil {
+			kept = append(kept, d)
+		}
+	}
+	return errors.Join(append(errs, n.Ack(ctx, kept))...)
+}
+
+// KeepsRejected goes by the Options.
+func (n *session) KeepsRejected() bool {
+	return n.dead != nil || n.source.broker.options.QueueDeadLetters
+}
+
+// Close closes the connections.
+func (n *session) Close(ctx context.Context) error {
+	err := n.link.close(ctx)
+	if n.dead != nil {
+		err = errors.Join(err, n.dead.Close())
+	}
+	return err
+}
+
+// settle sends something for each delivery, and stops at the first that the connection does not take.
+func (n *session) settle(ctx context.Context, ds []broker.Delivery, send func(number uint64) error) error {
+	raws, err := n.own(ds)
+	if err != nil {
+		return err
+	}
+	return n.link.During(ctx, func() error {
+		for i, raw := range raws {
+			err := ctx.Err()
+			if err == nil {
+				err = send(raw.DeliveryTag)
+			}
+			if err != nil {
+				return fmt.Errorf("%d of %d messages were not settled: %w", len(ds)-i, len(ds), err)
+			}
+		}
+		return nil
+	})
+}
+
+// own returns deliveries as they came, if all of them came here.
+func (n *session) own(ds []broker.Delivery) ([]*amqp.Delivery, error) {
+	raws := make([]*amqp.Delivery, len(ds))
+	for i, d := range ds {
+		t, ok := d.Tag.(tag)
+		if !ok || t.session != n {
+			return nil, fmt.Errorf("%w: a delivery is settled by the session that it came from", broker.ErrInvalid)
+		}
+		raws[i] = t.raw
+	}
+	return raws, nil
+}
