@@ -1,0 +1,173 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+const (
+	lookEvery    = time.Second      // at the shelf
+	shelfLease   = 2 * time.Minute  // how long an attempt at a message of the shelf is left alone
+	tidyEvery    = 10 * time.Minute // and how often the shelf is tidied
+	tidyAtOnce   = 1000
+	shelfRetired = 90 * 24 * time.Hour // how long what people have dealt with stays there
+)
+
+// attendShelf handles the messages on the shelf whose time has come, several at once, until ctx ends.
+func (s *shift) attendShelf(ctx, work context.Context) {
+	if s.shelf == nil {
+		return
+	}
+	a := &attendant{shift: s, busy: make(map[int64]bool), free: make(chan struct{}, 1)}
+	defer a.running.Wait()
+	tidied := time.Time{}
+	for ctx.Err() == nil {
+		q := store.ShelfQuery{Consumer: s.keys, Ready: true, BehindParked: s.OnParked == Hold, Limit: 4 * s.Concurrency}
+		ready, err := s.shelf.Shelved(ctx, q)
+		if err != nil && ctx.Err() == nil {
+			s.logger.WarnContext(ctx, "inbox: the shelf could not be read", "error", err)
+		}
+		if time.Since(tidied) > tidyEvery {
+			tidied = time.Now()
+			if _, err := s.shelf.ForgetShelved(ctx, shelfRetired, tidyAtOnce); err != nil && ctx.Err() == nil {
+				s.logger.WarnContext(ctx, "inbox: the shelf could not be tidied", "error", err)
+			}
+		}
+		a.start(work, ready)
+		a.wait(ctx)
+	}
+}
+
+// attendant is who handles the messages of the shelf.
+type attendant struct {
+	*shift
+	running crew
+	free    chan struct{} // something was dealt with: look again
+
+	mu   sync.Mutex
+	busy map[int64]bool // by Seq
+}
+
+// start begins with as many messages as there are places.
+func (a *attendant) start(work context.Context, ready []store.Shelved) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range ready {
+		if a.busy[m.Seq] || len(a.busy) >= a.Concurrency {
+			continue
+		}
+		a.busy[m.Seq] = true
+		a.running.start(func() {
+			changed := false
+			defer func() {
+				a.mu.Lock()
+				delete(a.busy, m.Seq)
+				a.mu.Unlock()
+				if changed {
+					select {
+					case a.free <- struct{}{}:
+					default:
+					}
+				}
+			}()
+			changed = a.handleShelved(work, m)
+		})
+	}
+}
+
+// wait waits until there may be something to do.
+func (a *attendant) wait(ctx context.Context) {
+	timer := time.NewTimer(lookEvery)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-a.free:
+	}
+}
+
+// handleShelved makes one attempt, and reports whether it could. It is counted before it begins, and whoever counts it has
+// the message for a while.
+func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
+	m.Attempts, m.Due = m.Attempts+1, 2*s.Policy.Lease
+	if !s.change(ctx, &m) {
+		return false
+	}
+	message := original(m.Message)
+	it := s.newItem(broker.Delivery{Message: &message, Redelivered: true, Origin: m.Origin})
+	it.counted = true
+	if it.wrong != nil && !s.keyed { // by its place in the log it was told apart from others, and here by its name on the shelf
+		it.key.ID, it.wrong = m.Message.ID, nil
+	}
+	if m.Attempts > s.Retry.Attempts {
+		s.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errDeadly, m.Reason))
+		return true
+	}
+	tried := m
+	tried.State = store.Handled
+	known, err := false, it.wrong
+	if err == nil {
+		known, err = s.worker.handleShelved(ctx, it, tried)
+	}
+	var failed *failure
+	handlers := errors.As(err, &failed)
+	switch after, retry := once.MayRetry(err); {
+	case err == nil && known:
+		m.State = store.Handled
+		s.change(ctx, &m)
+		s.Stats.Duplicates.Add(1)
+	case err == nil:
+		s.Stats.Handled.Add(1)
+	case ctx.Err() != nil, retry && !handlers && !errors.Is(err, once.ErrUnknown): // it was not the message's fault
+		m.Attempts, m.Due = m.Attempts-1, trouble
+		s.change(ctx, &m)
+	case !retry, m.Attempts >= s.Retry.Attempts:
+		s.Stats.Failed.Add(1)
+		s.parkShelved(ctx, it, m, err)
+	default:
+		s.Stats.Failed.Add(1)
+		m.Due, m.Reason = max(after, s.Retry.wait(int64(m.Attempts))), err.Error()
+		s.change(ctx, &m)
+	}
+	return true
+}
+
+var errDeadly = errors.New("begun as often as it may be, and never ended: it may end its process")
+
+func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) {
+	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
+	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) {
+		m.Reason = unknownOutcome + m.Reason
+	}
+	if !s.change(ctx, &m) {
+		return
+	}
+	s.Stats.Parked.Add(1)
+	s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "reason", m.Reason)
+	if it.wrong == nil && s.keyed {
+		if err := s.parkKey(context.WithoutCancel(ctx), it, m.Reason); err != nil {
+			s.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
+		}
+	}
+}
+
+// change writes a message, and reports whether it was still as it was read.
+func (s *shift) change(ctx context.Context, m *store.Shelved) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	m.Reason = name.Reason(m.Reason)
+	err := s.shelf.Change(ctx, *m)
+	m.Version++
+	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
+		s.logger.WarnContext(ctx, "inbox: a message on the shelf could not be changed", "message", m.Message.ID, "error", err)
+	}
+	return err == nil
+}

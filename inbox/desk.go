@@ -1,0 +1,194 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+)
+
+// Desk is where a person deals with the messages that consumers have parked. Its work is in the store alone, so it needs
+// neither the broker nor the consumers: those take up what it has decided within seconds.
+type Desk struct {
+	Store DeskStore
+}
+
+// DeskStore is a store that a [Desk] works on. All transactional stores of this project are.
+type DeskStore interface {
+	once.Store
+	store.Shelf
+	SetPosition(ctx context.Context, p store.Position) error
+	Positions(ctx context.Context, consumer string) ([]store.Position, error)
+}
+
+// Decision says who decides what, and how it is carried out.
+type Decision struct {
+	By     string // mandatory: a person, or a ticket
+	Reason string // mandatory: why
+
+	// DryRun changes nothing, and counts.
+	DryRun bool
+
+	// PerSecond spreads replays over time; 0: all at once.
+	PerSecond float64
+
+	// NotDone says of messages with an unknown outcome that their effect did not happen, and can no longer. Without it
+	// they are left alone by Replay, because another attempt could double it.
+	NotDone bool
+}
+
+// Tally is what a decision has come to.
+type Tally struct {
+	Matched int // messages that were parked and are selected
+	Changed int // or would be, in a dry run
+	Unknown int // left alone: their outcome is unknown, and NotDone was not said
+	Moved   int // left alone: somebody else has changed them meanwhile
+}
+
+// List returns a page of what is on the shelf, whatever its state, in the order in which it came there. The next page is
+// behind the Seq of the last.
+func (d Desk) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	return d.Store.Shelved(ctx, q)
+}
+
+// Replay has parked messages handled again by their consumer: under their own ids, so that steps that are done are
+// skipped, in their order, with all attempts before them. It can be interrupted and repeated: what it has changed is no
+// longer parked. A Limit is the most that are replayed, 0 is no limit; the States and After of q are not used.
+func (d Desk) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
+	return d.decide(ctx, q, by, d.free, func(m *store.Shelved, n int) bool {
+		if strings.HasPrefix(m.Reason, unknownOutcome) && !by.NotDone {
+			return false
+		}
+		m.State, m.Attempts, m.Due = store.Waiting, 0, untilFree
+		if by.PerSecond > 0 {
+			m.Due += time.Duration(float64(n) / by.PerSecond * float64(time.Second))
+		}
+		return true
+	})
+}
+
+// Discard gives parked messages up, of a consumer or with certain IDs. They stay on the shelf for a while, for people
+// to find, and copies of them are taken for duplicates; those behind them with their ordering key go on.
+func (d Desk) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
+	if q.Consumer == "" && len(q.IDs) == 0 {
+		return Tally{}, invalid("Discard of everything: say of which Consumer, or which IDs")
+	}
+	return d.decide(ctx, q, by, d.close, func(m *store.Shelved, _ int) bool {
+		m.State, m.Due = store.Discarded, 0
+		return true
+	})
+}
+
+// SetPosition makes a consumer go on behind another place of a log, at once: for a log that was made anew, or to have a part
+// of it handled again, which doubles effects unless the handlers are made for it. The zero Offset is a place like
+// any other: the first message behind it is 1.
+func (d Desk) SetPosition(ctx context.Context, p store.Position) error {
+	if p.Consumer == "" || p.Partition == "" || p.Log == "" {
+		return invalid("a position needs a Consumer, a Partition and a Log: see Positions for what they are now")
+	}
+	return d.Store.SetPosition(ctx, p)
+}
+
+// Positions returns how far a consumer has come.
+func (d Desk) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
+	return d.Store.Positions(ctx, consumer)
+}
+
+// untilFree is how long a replayed message is left alone, so that its key is free by then.
+const untilFree = 500 * time.Millisecond
+
+// decide changes all parked messages that are selected, page by page: first the message, which somebody else may have
+// decided about meanwhile, and then its key.
+func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settle func(context.Context, *store.Shelved, string) error,
+	change func(m *store.Shelved, n int) bool) (t Tally, err error) {
+
+	switch {
+	case by.By == "" || by.Reason == "":
+		return t, invalid("a decision needs By and Reason: who decides, and why")
+	case by.PerSecond < 0:
+		return t, invalid("PerSecond is negative")
+	case q.Ready:
+		return t, invalid("what is Ready is not parked")
+	}
+	most := q.Limit
+	q.States, q.After, q.Bodiless = []store.ShelfState{store.Parked}, 0, true
+	for {
+		if q.Limit = 0; most > 0 {
+			q.Limit = min(most-t.Matched, largestPage)
+		}
+		if q.Limit == 0 && most > 0 {
+			return t, nil
+		}
+		page, err := d.Store.Shelved(ctx, q)
+		if err != nil || len(page) == 0 {
+			return t, err
+		}
+		for _, m := range page {
+			t.Matched++
+			q.After = m.Seq
+			if !change(&m, t.Changed) {
+				t.Unknown++
+				continue
+			}
+			if !by.DryRun {
+				if err = d.write(ctx, m, by); err == nil {
+					err = settle(ctx, &m, deeds[m.State]+" by "+by.By+": "+by.Reason)
+				}
+			}
+			switch {
+			case errors.Is(err, once.ErrLeaseLost):
+				t.Moved++
+			case err != nil:
+				return t, fmt.Errorf("at message %q of %s: %w", m.Message.ID, m.Consumer, err)
+			default:
+				t.Changed++
+			}
+		}
+	}
+}
+
+const largestPage = 1000
+
+var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
+
+func (d Desk) write(ctx context.Context, m store.Shelved, by Decision) error {
+	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
+		oneLine(by.By), oneLine(by.Reason), oneLine(m.Reason))
+	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting {
+		line += ", and says that it did not happen"
+	}
+	m.History = strings.TrimPrefix(m.History+"\n"+line, "\n")
+	return d.Store.Change(ctx, m)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// free makes the key of a message free, if it is parked.
+func (d Desk) free(ctx context.Context, m *store.Shelved, why string) error {
+	return d.settle(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, d.Store, rec, why) })
+}
+
+// close makes the key of a message done, with a no for an answer, if it is parked.
+func (d Desk) close(ctx context.Context, m *store.Shelved, why string) error {
+	return d.settle(ctx, m, func(rec once.Record) error {
+		return once.MarkDone(ctx, d.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
+	})
+}
+
+func (d Desk) settle(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
+	if m.Key == "" {
+		return nil
+	}
+	rec, err := d.Store.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
+	if err != nil || rec.Status != once.Parked && rec.Status != once.Unknown {
+		return err
+	}
+	if err := mark(rec); !errors.Is(err, once.ErrLeaseLost) {
+		return err
+	}
+	return nil // somebody else has decided about the key
+}

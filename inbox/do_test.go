@@ -1,0 +1,230 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+)
+
+func doConsumer(b *bench, op *once.Operation[string], h func(context.Context, once.Key, *broker.Message) (string, error)) *inbox.Consumer {
+	return &inbox.Consumer{Name: "mail", Source: b.broker.Queue("orders"), Handler: inbox.Do(b.store, op, h), Retry: retryAtOnce(4),
+		Stats: new(inbox.Stats)}
+}
+
+func TestAnEffectOnceAcrossFaultsOfTheBroker(t *testing.T) {
+	b := newBench(t)
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(_ context.Context, key once.Key, m *broker.Message) (string, error) {
+		b.called(m)
+		return key.String(), nil
+	})
+	b.broker.Duplicate(20)
+	b.broker.LoseAcks(20)
+	start(t, c)
+	for i, m := range numbered(60) {
+		b.publish("orders", m)
+		if i%20 == 19 {
+			b.broker.Restart()
+		}
+	}
+	await(t, "60 handled", func() bool { return c.Stats.Handled.Load() == 60 })
+	b.broker.Restart()
+	b.publish("orders", message("last"))
+	await(t, "the last", func() bool { return c.Stats.Handled.Load() == 61 })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, n := range b.calls {
+		if n != 1 {
+			t.Errorf("%s: %d calls", id, n)
+		}
+	}
+}
+
+func TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord(t *testing.T) {
+	b := newBench(t)
+	var calls atomic.Int64
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+		if calls.Add(1) == 1 {
+			return "", errors.New("connection reset")
+		}
+		return "sent", nil
+	})
+	start(t, c)
+	b.publish("orders", ordered("m0", "k"), ordered("m1", "k"))
+	await(t, "one parked, one behind it", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 1 })
+	desk := inbox.Desk{Store: b.store}
+	found, err := desk.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked}})
+	if err != nil || len(found) != 1 || !strings.HasPrefix(found[0].Reason, "unknown outcome: ") {
+		t.Fatal(found, err)
+	}
+	decision := inbox.Decision{By: "me", Reason: "looked at the mail server"}
+	if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
+		t.Error(got, err)
+	}
+	decision.NotDone = true
+	if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+		t.Error(got, err)
+	}
+	await(t, "both", func() bool { return c.Stats.Handled.Load() == 2 })
+	if calls.Load() != 3 {
+		t.Errorf("%d calls", calls.Load())
+	}
+	found, err = desk.List(t.Context(), store.ShelfQuery{})
+	if err != nil || len(found) != 1 || found[0].State != store.Handled {
+		t.Error("what was done about it is not kept:", found, err)
+	}
+}
+
+func TestNotDoneIsTriedAgain(t *testing.T) {
+	b := newBench(t)
+	var calls atomic.Int64
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+		if calls.Add(1) < 3 {
+			return "", once.NotDone(errors.New("refused"))
+		}
+		return "sent", nil
+	})
+	start(t, c)
+	b.publish("orders", message("m0"))
+	await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+	if calls.Load() != 3 || c.Stats.Failed.Load() != 2 {
+		t.Error(calls.Load(), c.Stats.Failed.Load())
+	}
+}
+
+func TestNotDoneEndsAtTheLastAttempt(t *testing.T) {
+	b := newBench(t)
+	var calls atomic.Int64
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+		calls.Add(1)
+		return "", once.NotDone(errors.New("refused"))
+	})
+	start(t, c)
+	b.publish("orders", message("m0"))
+	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+	if calls.Load() != 4 {
+		t.Errorf("%d calls, 4 are allowed", calls.Load())
+	}
+	got, err := inbox.Desk{Store: b.store}.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+	if err != nil || got.Changed != 1 { // nothing is unknown here
+		t.Error(got, err)
+	}
+}
+
+func TestLookupSparesTheSecondEffect(t *testing.T) {
+	b := newBench(t)
+	var calls, asked atomic.Int64
+	op := &once.Operation[string]{Lookup: func(context.Context, once.Key) (string, bool, error) {
+		asked.Add(1)
+		return "sent", true, nil
+	}}
+	c := doConsumer(b, op, func(context.Context, once.Key, *broker.Message) (string, error) {
+		calls.Add(1)
+		return "", errors.New("the reply was lost")
+	})
+	start(t, c)
+	b.publish("orders", message("m0"))
+	await(t, "answered", func() bool { return c.Stats.Handled.Load()+c.Stats.Duplicates.Load() == 1 })
+	if calls.Load() != 1 || asked.Load() != 1 {
+		t.Errorf("%d calls, %d questions", calls.Load(), asked.Load())
+	}
+}
+
+func TestARejectionIsAnAnswer(t *testing.T) {
+	b := newBench(t)
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+		return "declined", once.ErrRejected
+	})
+	start(t, c)
+	b.publish("orders", message("m0"))
+	await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+}
+
+// A replay goes on where the message stopped: steps that are done answer, and do not run again.
+func TestAReplaySkipsFinishedSteps(t *testing.T) {
+	b := newBench(t)
+	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Park}
+	ship := &once.Operation[string]{Name: "ship", OnUnknown: once.Park}
+	var charged, shipped atomic.Int64
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+		_, err := once.Do(ctx, b.store, charge.Under(key), func(context.Context, once.Key) (string, error) {
+			charged.Add(1)
+			return "charged", nil
+		})
+		if err != nil {
+			return "", err
+		}
+		_, err = once.Do(ctx, b.store, ship.Under(key), func(context.Context, once.Key) (string, error) {
+			if shipped.Add(1) <= 4 {
+				return "", once.NotDone(errors.New("closed"))
+			}
+			return "shipped", nil
+		})
+		if err != nil {
+			return "", once.NotDone(err)
+		}
+		return "done", nil
+	})
+	start(t, c)
+	b.publish("orders", message("m0"))
+	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+	got, err := inbox.Desk{Store: b.store}.Replay(t.Context(), store.ShelfQuery{IDs: []string{"m0"}}, inbox.Decision{By: "me", Reason: "open"})
+	if err != nil || got.Changed != 1 {
+		t.Fatal(got, err)
+	}
+	await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+	if charged.Load() != 1 || shipped.Load() != 5 {
+		t.Errorf("charged %d times, shipped %d", charged.Load(), shipped.Load())
+	}
+}
+
+func TestAReplayInterruptedGoesOn(t *testing.T) {
+	b := newBench(t)
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+		return "", once.NotDone(once.Permanent(errors.New("closed")))
+	})
+	stop := start(t, c)
+	b.publish("orders", numbered(250)...)
+	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 250 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	decision := inbox.Decision{By: "me", Reason: "open", PerSecond: 1000}
+	ctx, cancel := context.WithCancel(t.Context())
+	first, err := inbox.Desk{Store: stopping{b.store, cancel, new(atomic.Int64)}}.Replay(ctx, store.ShelfQuery{}, decision)
+	if err == nil || first.Changed == 0 || first.Changed >= 250 {
+		t.Fatal("it was not interrupted:", first, err)
+	}
+	desk := inbox.Desk{Store: b.store}
+	one, err := desk.Replay(t.Context(), store.ShelfQuery{Limit: 1}, decision)
+	if err != nil || one.Changed != 1 {
+		t.Error("one was asked for:", one, err)
+	}
+	rest, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision)
+	if err != nil || first.Changed+one.Changed+rest.Changed != 250 {
+		t.Error(first, one, rest, err)
+	}
+	if _, err := desk.Discard(t.Context(), store.ShelfQuery{}, decision); !errors.Is(err, once.ErrInvalid) {
+		t.Error("everything was discarded:", err)
+	}
+}
+
+// stopping is a store whose user is interrupted after a hundred changes.
+type stopping struct {
+	inbox.DeskStore
+	cancel  context.CancelFunc
+	changes *atomic.Int64
+}
+
+func (s stopping) Change(ctx context.Context, m store.Shelved) error {
+	if s.changes.Add(1) == 100 {
+		s.cancel()
+	}
+	return s.DeskStore.Change(ctx, m)
+}

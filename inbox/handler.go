@@ -1,0 +1,117 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// Handler handles messages. It is made by [Tx], [Do] or [Batch].
+type Handler struct {
+	engine func(*Consumer) (*shift, error)
+}
+
+// Tx handles each message in a transaction of the store, which holds its key or the consumer's position as well. The handler
+// may be called again after a conflict, so it does nothing that leaves the database; see [once.DoTx] for what else holds.
+// With Consumer.Checkpoint, it is called for several messages in one transaction.
+func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Message) error) Handler {
+	if handle == nil {
+		return Handler{}
+	}
+	return Handler{func(c *Consumer) (*shift, error) {
+		return newTxWorker(c, s, c.Checkpoint, func(ctx context.Context, tx T, ms []*broker.Message) error {
+			for _, m := range ms {
+				if err := handle(ctx, tx, m); err != nil {
+					return Failed(m, err)
+				}
+			}
+			return nil
+		})
+	}}
+}
+
+// Batch handles messages together in a transaction: those whose keys were free, or that lie behind the position, in the
+// order in which they came. Each message keeps its own claim and its own fate: if the batch fails, the handler is called
+// again with fewer of them, until the one that fails is alone; see [Failed].
+func Batch[T any](s once.TxStore[T], handle func(context.Context, T, []*broker.Message) error) Handler {
+	if handle == nil {
+		return Handler{}
+	}
+	return Handler{func(c *Consumer) (*shift, error) { return newTxWorker(c, s, true, handle) }}
+}
+
+// Do handles each message by an effect outside the database of the store: as [once.Do] with the settings of op, whose
+// Name is the consumer's and may be empty. The handler gets the key to pass on. Its value is kept as the outcome. Where
+// an outcome is unknown and cannot be asked about, the message is parked.
+func Do[T any](s once.Store, op *once.Operation[T], handle func(context.Context, once.Key, *broker.Message) (T, error)) Handler {
+	if handle == nil || op == nil {
+		return Handler{}
+	}
+	return Handler{func(c *Consumer) (*shift, error) { return newDoWorker(c, s, op, handle) }}
+}
+
+func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
+	handle func(context.Context, T, []*broker.Message) error) (*shift, error) {
+
+	if s == nil {
+		return nil, invalid("the store of consumer %q is nil", c.Name)
+	}
+	base, err := c.newShiftOf(s, together)
+	if err != nil {
+		return nil, err
+	}
+	w := &txWorker[T]{shift: base, txStore: s, call: handle}
+	w.shelves, _ = s.(store.TxShelf[T])
+	if positions, ok := s.(store.Positions[T]); c.Checkpoint {
+		if !ok || w.shelves == nil {
+			return nil, invalid("Checkpoint of consumer %q needs a store that keeps positions and a shelf: %T does not", c.Name, s)
+		}
+		w.positions = positions
+	}
+	base.worker = w
+	return base, nil
+}
+
+// none is the value of work that has none.
+type none struct{}
+
+// operation is what the keys of Tx and Batch handlers belong to. A transaction leaves nothing behind, so one whose end is
+// not known can be run again.
+func (s *shift) operation() *once.Operation[none] {
+	return &once.Operation[none]{Name: s.keys, Policy: s.Policy, OnUnknown: once.Resend}
+}
+
+// failure is an error of a handler, told from those of the store by its address.
+type failure struct{ err error }
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// guarded calls a handler, and makes an error of a panic: one message must not end the process of all.
+func guarded(call func() error) (failed *failure) {
+	defer func() {
+		if p := recover(); p != nil {
+			failed = &failure{fmt.Errorf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}
+		}
+	}()
+	if err := call(); err != nil {
+		_ = err.Error() // a nil pointer in an error panics here, and not where nobody is prepared for it
+		return &failure{err}
+	}
+	return nil
+}
+
+// blamed is the item that a failure is about, or -1.
+func blamed(f *failure, items []*item) int {
+	var b *blame
+	if !errors.As(f, &b) {
+		return -1
+	}
+	return slices.IndexFunc(items, func(it *item) bool { return it.Message == b.message })
+}

@@ -1,0 +1,190 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/scope"
+	"github.com/effectively-once/once/store"
+)
+
+// shift is one Run of a consumer: its settings with their defaults, and what is known of its past.
+type shift struct {
+	*Consumer
+	store  once.Store
+	logger *slog.Logger
+	worker worker
+	shelf  store.Shelf // nil: the store has none
+	keys   string      // the operation of its keys
+
+	single  bool        // messages are handled one by one
+	keyed   bool        // each message has a key
+	effects bool        // handlers act outside the database
+	fatal   func(error) // ends the shift
+	begun   time.Time   // the shift
+	since   time.Time   // what was produced later cannot have been handled before this shift; zero: not known
+}
+
+// worker is what differs between the shapes of handlers.
+type worker interface {
+	// prepare is called once, when the name of the keys is known.
+	prepare()
+
+	// handle deals with items that were taken together, and returns a fate for each.
+	handle(ctx context.Context, items []*item) []fate
+
+	// handleShelved handles a message that was on the shelf, and changes it to Handled in the same commit where that is
+	// possible. known reports that its key was done before.
+	handleShelved(ctx context.Context, it *item, m store.Shelved) (known bool, err error)
+
+	// newSession forgets what was known of positions. Where a partition has to be read again, it is asked for of k.
+	newSession(k *seeks)
+}
+
+// newShiftOf fills in what all shapes of handlers share.
+func (c *Consumer) newShiftOf(st once.Store, together bool) (*shift, error) {
+	if st == nil || st.Options() == nil {
+		return nil, invalid("the store of consumer %q is nil, or has no Options", c.Name)
+	}
+	c.finish(together)
+	c.Policy.Lease = cmp.Or(c.Policy.Lease, 30*time.Second)
+	c.Policy.KeepOutcome = cmp.Or(c.Policy.KeepOutcome, 3*24*time.Hour)
+	c.Policy.KeepKey = cmp.Or(c.Policy.KeepKey, max(30*24*time.Hour, c.Policy.KeepOutcome))
+	keyed := !c.Checkpoint || c.Key != nil
+	if c.Key == nil {
+		c.Key = func(m *broker.Message) (string, error) { return m.ID, nil }
+	}
+	if c.OrderBy == nil {
+		c.OrderBy = func(m *broker.Message) string { return m.OrderingKey }
+	}
+	if c.Input == nil {
+		c.Input = func(m *broker.Message) []byte { return m.Body }
+	}
+	s := &shift{Consumer: c, store: st, logger: st.Options().Logger.With("consumer", c.Name), single: !together, keyed: keyed,
+		begun: time.Now()}
+	s.keys = s.named(c.Name)
+	s.shelf, _ = st.(store.Shelf)
+	return s, nil
+}
+
+// named is the operation of keys and the name of positions, of a consumer of that name.
+func (s *shift) named(consumer string) string {
+	if s.Rebuild == "" {
+		return consumer
+	}
+	return consumer + "@" + s.Rebuild
+}
+
+const signOfLife = time.Minute
+
+// register makes sure that a new name is not an old consumer by mistake, and finds out what its keys are named by.
+func (s *shift) register(ctx context.Context) error {
+	registry, ok := s.store.(store.Registry)
+	if !ok {
+		return nil
+	}
+	me := store.Consumer{Name: s.keys, Source: s.Source.Name()}
+	all, err := registry.Consumers(ctx)
+	if err == nil {
+		err = s.findKeys(&me, all)
+	}
+	begun := time.Now()
+	var before store.Consumer
+	if err == nil {
+		before, err = registry.Register(ctx, me)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("inbox: consumer %q could not be registered: %w", s.Name, err)
+	case before.Name == "" && me.Keys == me.Name:
+		s.keys, s.since = me.Name, time.Unix(1, 0) // nothing was ever handled by it
+	case before.Name == "":
+		s.keys = me.Keys // and when it was at work by its name of then is not known
+	default:
+		s.keys = before.Keys
+		s.since = begun.Add(-before.Seen).Add(signOfLife + clockTolerance)
+	}
+	return nil
+}
+
+// findKeys fills in the Keys that a consumer goes on with.
+func (s *shift) findKeys(me *store.Consumer, all []store.Consumer) error {
+	seen := time.Duration(math.MaxInt64) // never
+	for _, c := range all {
+		if c.Name == me.Name {
+			me.Keys, seen = c.Keys, c.Seen
+		} else if s.RenamedFrom != "" && c.Name == s.named(s.RenamedFrom) && me.Keys == "" {
+			me.Keys = c.Keys
+		}
+	}
+	if me.Keys == "" && s.RenamedFrom != "" && s.Rebuild == "" {
+		return invalid("it is renamed from %q, which was never at the source %q", s.RenamedFrom, me.Source)
+	}
+	me.Keys = cmp.Or(me.Keys, me.Name)
+	for _, c := range all {
+		switch {
+		case c.Keys != me.Keys && c.Source == me.Source && plain(c.Name) && s.Rebuild == "":
+			return invalid("the source %q was consumed by %q: if this is the same consumer with a new name, say RenamedFrom: %q, "+
+				"or everything would be handled again; if it is another one, give it a source of its own", me.Source, c.Name, c.Name)
+		case c.Keys == me.Keys && c.Source != me.Source && c.Name != me.Name && c.Seen < seen:
+			return invalid("its keys belong to consumer %q at the source %q, which had this name before: call it something else", c.Name, c.Source)
+		}
+	}
+	return nil
+}
+
+// clockTolerance is how far the clocks of producers may be ahead of the store's.
+const clockTolerance = 10 * time.Minute
+
+// stayAlive gives the sign of life until ctx ends.
+func (s *shift) stayAlive(ctx context.Context) {
+	registry, ok := s.store.(store.Registry)
+	if !ok {
+		return
+	}
+	for backoff.Sleep(ctx, signOfLife) == nil {
+		_, err := registry.Register(ctx, store.Consumer{Name: s.named(s.Name), Source: s.Source.Name(), Keys: s.keys})
+		if err != nil && ctx.Err() == nil {
+			s.logger.WarnContext(ctx, "inbox: the sign of life could not be written", "error", err)
+		}
+	}
+}
+
+// checkHorizon refuses keys that are forgotten before a message comes for the last time.
+func (s *shift) checkHorizon(ctx context.Context) error {
+	source, ok := s.Source.(broker.Horizon)
+	if !ok || !s.keyed {
+		return nil
+	}
+	horizon, err := source.RedeliveryHorizon(ctx)
+	switch {
+	case err != nil:
+		s.logger.WarnContext(ctx, "inbox: how long messages can come again could not be read", "error", err)
+	case horizon > s.Policy.KeepKey:
+		return invalid("consumer %q remembers keys for %v, but %s can deliver a message again after %v: raise Policy.KeepKey",
+			s.Name, s.Policy.KeepKey, s.Source.Name(), horizon)
+	}
+	return nil
+}
+
+// tooOld reports whether a message may have been handled so long ago that its key is forgotten: before this shift, or in
+// it, when that has gone on for longer than keys are kept.
+func (s *shift) tooOld(it *item) bool {
+	made, keep := it.Message.Time, s.Policy.KeepKey
+	return !made.IsZero() && time.Since(made) > keep && (s.since.IsZero() || made.Before(s.since) || time.Since(s.begun) > keep)
+}
+
+// context is what handlers get.
+func (s *shift) context(ctx context.Context) context.Context {
+	if s.Rebuild != "" {
+		return scope.NoEffects(ctx)
+	}
+	return ctx
+}

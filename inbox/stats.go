@@ -1,0 +1,14 @@
+package inbox
+
+import "sync/atomic"
+
+// Stats counts what becomes of messages. The fields may be read at any time.
+type Stats struct {
+	Received   atomic.Int64 // deliveries
+	Handled    atomic.Int64 // by a handler, and committed
+	Duplicates atomic.Int64 // recognised, and not handled
+	Prevented  atomic.Int64 // handlers that returned Duplicate
+	Failed     atomic.Int64 // attempts that failed
+	Shelved    atomic.Int64 // put aside for later, or behind another message
+	Parked     atomic.Int64
+}
