@@ -1,0 +1,127 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+// Desk is where a person deals with messages that are Stuck, or should not go out. Its work is in the store alone, so it
+// needs neither the broker nor the relays: those take up what it has decided within seconds.
+type Desk struct {
+	Store store.Relayable
+}
+
+// Decision says who decides what.
+type Decision struct {
+	By     string // mandatory: a person, or a ticket
+	Reason string // mandatory: why
+	DryRun bool   // changes nothing, and counts
+}
+
+// Tally is what a decision has come to.
+type Tally struct {
+	Matched int
+	Changed int // or would be, in a dry run; what is missing was changed by somebody else meanwhile
+}
+
+// List returns a page of the messages in one state. The next page is behind the Seq of the last of them, if q names at most
+// one lane: several come one after the other.
+func (d Desk) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	return d.Store.Outgoing(ctx, q)
+}
+
+// Replay has Stuck messages published after all, under their own IDs, with all attempts before them. A Limit is the most
+// that are replayed, 0 is no limit; the State and Heads of q are not used. It can be interrupted and repeated.
+func (d Desk) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+	q.State = store.Stuck
+	return d.decide(ctx, q, by, "replayed", func(ms []store.Outgoing) (int, error) {
+		for i := range ms {
+			ms[i].Attempts = 0
+		}
+		return d.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Held)
+	})
+}
+
+// Park makes messages Stuck that are Pending, Delayed or Held: that is the State of q. One that a relay is just sending may
+// go out all the same.
+func (d Desk) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+	if q.State != store.Pending && q.State != store.Delayed && q.State != store.Held {
+		return Tally{}, invalid("messages that are %v are not waiting to be published: choose Pending, Delayed or Held", q.State)
+	}
+	return d.decide(ctx, q, by, "parked", func(ms []store.Outgoing) (int, error) {
+		return d.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
+	})
+}
+
+// Discard gives Stuck messages up. They go to the archive, with the decision as their reason.
+func (d Desk) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+	q.State = store.Stuck
+	return d.decide(ctx, q, by, "discarded", func(ms []store.Outgoing) (int, error) {
+		if _, err := d.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck); err != nil { // writes the reason
+			return 0, err
+		}
+		return d.Store.Sent(ctx, [16]byte{}, ms, store.Archive)
+	})
+}
+
+const deskPage = 500
+
+// decide goes through what is selected, in pages. What was changed is not selected any more.
+func (d Desk) decide(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
+	do func([]store.Outgoing) (int, error)) (t Tally, err error) {
+
+	if strings.TrimSpace(by.By) == "" || strings.TrimSpace(by.Reason) == "" {
+		return t, invalid("a decision needs By and Reason: who decides, and why")
+	}
+	q.Heads, q.Bodiless = false, true
+	if len(q.Lanes) < 2 {
+		return d.decideAll(ctx, q, by, verb, do)
+	}
+	for most, lanes := q.Limit, q.Lanes; len(lanes) > 0 && (most == 0 || t.Matched < most); lanes = lanes[1:] {
+		if q.Lanes = lanes[:1]; most > 0 {
+			q.Limit = most - t.Matched
+		}
+		one, err := d.decideAll(ctx, q, by, verb, do)
+		t.Matched, t.Changed = t.Matched+one.Matched, t.Changed+one.Changed
+		if err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+func (d Desk) decideAll(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
+	do func([]store.Outgoing) (int, error)) (t Tally, err error) {
+
+	most := q.Limit
+	for {
+		q.Limit = deskPage
+		if most > 0 {
+			q.Limit = min(deskPage, most-t.Matched)
+		}
+		if q.Limit == 0 {
+			return t, nil
+		}
+		page, err := d.Store.Outgoing(ctx, q)
+		if err != nil || len(page) == 0 {
+			return t, err
+		}
+		q.After = page[len(page)-1].Seq
+		t.Matched += len(page)
+		if by.DryRun {
+			t.Changed += len(page)
+			continue
+		}
+		for i := range page {
+			page[i].Reason = name.Reason(fmt.Sprintf("%s by %s: %s; was: %s", verb, by.By, by.Reason, page[i].Reason))
+		}
+		n, err := do(page)
+		if t.Changed += n; err != nil {
+			return t, err
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/scope"
+	"github.com/effectively-once/once/store"
+)
+
+// Options are the options of an [Outbox]. The zero value works.
+type Options struct {
+	// Header adds headers to each message that does not have them: the trace that ctx belongs to, for example.
+	Header func(ctx context.Context) map[string]string
+
+	// MaxBody is how many bytes a body may have. Default: 1 MiB. Brokers have limits of their own, and a database is no
+	// place for films: put large things elsewhere, and send where they are.
+	MaxBody int
+}
+
+const defaultMaxBody = 1 << 20
+
+// Outbox writes messages into transactions of one store. Tx is that of the store. It may be used concurrently.
+type Outbox[Tx any] struct {
+	store   store.Outbox[Tx]
+	options Options
+}
+
+// New returns the outbox of a store. Nil options mean the defaults.
+func New[Tx any](s store.Outbox[Tx], o *Options) *Outbox[Tx] {
+	b := &Outbox[Tx]{store: s}
+	if o != nil {
+		b.options = *o
+	}
+	if b.options.MaxBody <= 0 {
+		b.options.MaxBody = defaultMaxBody
+	}
+	return b
+}
+
+// Put writes messages inside a transaction: that of [once.DoTx] or [once.InTx], of a handler of package inbox, or one
+// that the caller began. They are published if it commits. A message without an ID is given one, which rises with time (a
+// UUID of version 7), and one without a Time the current one; else nothing of them is changed, and nothing is kept.
+//
+// A message that can never be published is [once.ErrInvalid], as is a body above MaxBody and a transaction that is nil; after
+// any error, roll back. In a rebuild (inbox.Consumer.Rebuild) it is [once.ErrNoEffects]: whoever reads the messages has
+// had them.
+func (b *Outbox[Tx]) Put(ctx context.Context, tx Tx, ms ...*broker.Message) error {
+	return b.PutAfter(ctx, tx, 0, ms...)
+}
+
+// PutAfter is Put for messages that are to be published no earlier than after a delay, from when they are put.
+func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, ms ...*broker.Message) error {
+	if scope.RefusesEffects(ctx) {
+		return fmt.Errorf("outbox: %w: messages were put when this was handled first", once.ErrNoEffects)
+	}
+	if len(ms) == 0 {
+		return nil
+	}
+	var added map[string]string
+	if b.options.Header != nil {
+		added = b.options.Header(ctx)
+	}
+	out := make([]store.Outgoing, len(ms))
+	for i, m := range ms {
+		if err := b.check(m); err != nil {
+			return err
+		}
+		out[i] = store.Outgoing{Message: *m, Delay: max(delay, 0)}
+		out[i].Message.Header = withHeaders(m.Header, added)
+	}
+	return b.store.PutTx(ctx, tx, out)
+}
+
+// check completes a message, and refuses one that no broker would take.
+func (b *Outbox[Tx]) check(m *broker.Message) error {
+	if m != nil && m.ID == "" {
+		m.ID = name.Ordered(time.Now())
+	}
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("%w: outbox: %w", once.ErrInvalid, err)
+	}
+	if len(m.Body) > b.options.MaxBody {
+		return fmt.Errorf("%w: outbox: the body of message %q has %d bytes, the limit is %d: raise Options.MaxBody, or put it "+
+			"elsewhere and send where it is", once.ErrInvalid, m.ID, len(m.Body), b.options.MaxBody)
+	}
+	if m.Time.IsZero() {
+		m.Time = time.Now()
+	}
+	return nil
+}
+
+// withHeaders adds what is not there, and leaves out what a relay has said of another message. The message's own map is
+// not changed.
+func withHeaders(own, added map[string]string) map[string]string {
+	_, relayed := own[SeqHeader]
+	if len(added) == 0 && !relayed {
+		return own
+	}
+	all := maps.Clone(own)
+	delete(all, SeqHeader)
+	for name, value := range added {
+		if _, there := all[name]; !there {
+			if all == nil {
+				all = make(map[string]string, len(added))
+			}
+			all[name] = value
+		}
+	}
+	return all
+}

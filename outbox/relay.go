@@ -1,0 +1,202 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+// Relay publishes what was put into an outbox. Store and Publisher are mandatory; the zero value of all other fields
+// works. It is not changed by use, and may run any number of times, here and elsewhere: relays share the lanes of
+// an outbox among themselves by leases.
+type Relay struct {
+	Store     store.Relayable
+	Publisher broker.Publisher // stays the caller's to close
+
+	// Batch is how many messages are published together. Default 500.
+	Batch int
+
+	// MostBytes bounds the bodies that are in memory at once. A message is taken however large it is, then alone.
+	// Default 16 MiB.
+	MostBytes int
+
+	// Overtaking lets messages of one ordering key be in one batch. It makes a key with many messages much faster, and
+	// costs its order when the broker takes a message and has refused one before it.
+	Overtaking bool
+
+	// Then is what becomes of rows when they are published: store.Delete, store.Keep or store.Archive.
+	Then store.Ending
+
+	// KeepFor is how long rows are kept that were published with store.Keep. Default a week.
+	KeepFor time.Duration
+
+	Retry   Retry   // of messages that the broker does not take, while it takes others
+	OnStuck OnStuck // what becomes of messages behind a Stuck one of their ordering key
+
+	// Lease is how long a lane stays with a relay that gives no sign of life. It has to be longer than PublishTime.
+	// Default 30 seconds.
+	Lease time.Duration
+
+	// PublishTime is how long one call of the Publisher may take. Default 10 seconds.
+	PublishTime time.Duration
+
+	// Poll is the longest time between two looks into the table. A relay looks as soon as it hears that something was
+	// put, and then again and again, less and less often. Default: a second where the store tells of what any process
+	// has put ([store.Ear]), else 200 ms.
+	Poll time.Duration
+
+	// StopTime is how long what has begun may go on when Run is to end. Default 20 seconds.
+	StopTime time.Duration
+
+	Logger *slog.Logger // of what goes wrong; default: nothing is logged
+	Stats  *Stats       // counts what becomes of messages, if it is not nil
+}
+
+// Retry says how often and when a message that failed is tried again.
+type Retry struct {
+	Attempts int           // then it is Stuck; default 10
+	First    time.Duration // the wait after the first failure; it doubles from then on, with jitter; default 1 second
+	Limit    time.Duration // no wait is longer; default 5 minutes
+}
+
+// OnStuck says what becomes of messages behind a Stuck one of their ordering key.
+type OnStuck int
+
+const (
+	Hold OnStuck = iota // they wait until a person has decided about it
+	Pass                // they are published: order is kept only among those that are not Stuck
+)
+
+// Run publishes until ctx ends, and returns nil when everything that had begun is confirmed and ended, and the lanes are
+// free for others. It goes on whatever becomes of the broker and the database; an error means that the Relay itself, or
+// the store, is set up wrong: its text says what to do.
+func (r *Relay) Run(ctx context.Context) error {
+	run, err := r.newRun()
+	if err != nil {
+		return err
+	}
+	return run.all(ctx)
+}
+
+func (r *Relay) newRun() (*run, error) {
+	set := *r
+	set.Batch = cmp.Or(set.Batch, 500)
+	set.MostBytes = cmp.Or(set.MostBytes, 16<<20)
+	set.KeepFor = cmp.Or(set.KeepFor, 7*24*time.Hour)
+	set.Retry.Attempts = cmp.Or(set.Retry.Attempts, 10)
+	set.Retry.First = cmp.Or(set.Retry.First, time.Second)
+	set.Retry.Limit = cmp.Or(set.Retry.Limit, max(5*time.Minute, set.Retry.First))
+	set.Lease = cmp.Or(set.Lease, 30*time.Second)
+	set.PublishTime = cmp.Or(set.PublishTime, 10*time.Second)
+	set.StopTime = cmp.Or(set.StopTime, 20*time.Second)
+	if set.Logger == nil {
+		set.Logger = slog.New(slog.DiscardHandler)
+	}
+	if set.Stats == nil {
+		set.Stats = new(Stats)
+	}
+	switch {
+	case r.Store == nil || r.Publisher == nil:
+		return nil, invalid("a Relay needs a Store and a Publisher")
+	case set.Batch < 1 || set.Batch > mostChunk || set.MostBytes < 1:
+		return nil, invalid("Batch %d or MostBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MostBytes, mostChunk)
+	case set.Then < store.Delete || set.Then > store.Archive || r.OnStuck < Hold || r.OnStuck > Pass:
+		return nil, invalid("Then is none of Delete, Keep and Archive, or OnStuck neither Hold nor Pass")
+	case set.Retry.Attempts < 1 || set.Retry.First < 0 || set.Retry.Limit < set.Retry.First:
+		return nil, invalid("Retry needs at least one attempt, and a Limit that is not below First")
+	case set.PublishTime < 0 || set.StopTime < 0 || set.KeepFor < 0 || set.Poll < 0:
+		return nil, invalid("PublishTime, StopTime, KeepFor and Poll must not be negative")
+	case set.Lease < 2*set.PublishTime:
+		return nil, invalid("the Lease of %v is not twice the PublishTime of %v: another relay would send what this one is "+
+			"still sending", set.Lease, set.PublishTime)
+	}
+	me := name.Token()
+	s := &run{Relay: set, me: me, rung: make(chan struct{}, 1)}
+	s.lanes = newLanes(s)
+	return s, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: outbox: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// run is a Relay that runs.
+type run struct {
+	Relay
+	me      [16]byte
+	lanes   *lanes
+	rung    chan struct{} // something may have been put
+	through atomic.Int64  // how many messages got through: Stats may be shared
+	calling atomic.Int64  // since when the pump waits for the publisher, in nanoseconds; 0: it does not
+	far     atomic.Bool   // what rings hears of all processes
+}
+
+// all runs everything there is to do, until ctx ends.
+func (r *run) all(ctx context.Context) error {
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(r.StopTime, stop)
+		context.AfterFunc(working, func() { timer.Stop() })
+	})()
+
+	if err := r.begin(ctx); err != nil || ctx.Err() != nil {
+		if err == nil {
+			r.lanes.leave(working) // what was asked for may have been given
+		}
+		return err
+	}
+	var side sync.WaitGroup
+	for _, do := range []func(context.Context){r.listen, r.keep} {
+		side.Add(1)
+		go func() {
+			defer side.Done()
+			do(ctx)
+		}()
+	}
+	var main sync.WaitGroup
+	for _, do := range []func(ctx, working context.Context){r.pump, r.tail} {
+		main.Add(1)
+		go func() {
+			defer main.Done()
+			do(ctx, working)
+		}()
+	}
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		r.lanes.renew(ctx, working)
+	}()
+	main.Wait() // the lanes are renewed until nothing is on its way any more
+	r.lanes.end()
+	<-renewed
+	side.Wait()
+	r.lanes.leave(working)
+	return nil
+}
+
+// begin leases the first lanes. Tables that were never made are told from a database in trouble.
+func (r *run) begin(ctx context.Context) error {
+	pause := backoffOf(firstPause, longestWait)
+	for {
+		_, err := r.lanes.ask(ctx, true)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed):
+			return err
+		}
+		r.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", "error", err)
+		_ = sleep(ctx, pause.Next())
+	}
+}
