@@ -4,13 +4,17 @@ go 1.26.0
 
 replace (
 	github.com/effectively-once/once => ../
+	github.com/effectively-once/once/broker/natsbroker => ../broker/natsbroker
 	github.com/effectively-once/once/httponce => ../httponce
 )
 
 require (
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/go-chi/chi/v5 v5.5.0
+	github.com/nats-io/nats-server/v2 v2.15.2
+	github.com/nats-io/nats.go v1.55.0
 	github.com/uptrace/bun v1.2.16
 	github.com/uptrace/bun/dialect/sqlitedialect v1.2.16
 	google.golang.org/grpc v1.85.0
@@ -19,8 +23,17 @@ require (
 )
 
 require (
+	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/nats-io/jwt/v2 v2.8.2 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
-	golang.org/x/text v0.42.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
 

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The child processes of the test are the test binary.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("ONCE_ORDERS_WORKER"); dir != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := work(ctx, dir); err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestOrders(t *testing.T) {
+	var out strings.Builder
+	if err := play(t.Context(), &out, story{orders: 20, kills: 3, seed: 7}); err != nil {
+		t.Error(err)
+	}
+	t.Log(out.String())
+}
