@@ -23,5 +23,6 @@ bench:
 # Proofs, each for as long as SOAK says, and then the seeded bugs.
 soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test -race -v -count=1 -timeout 0 -p 1 \
-		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/...
+		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
+		./integration/publish ./integration/outboxlog
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/seedbugs

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // child starts servers, prints their process ids, and waits for the end of its input, which does not come.
 func child(how string) error {
-	s, err := Start(context.Background(), Postgres, MariaDB, PgBouncer)
+	s, err := Start(context.Background(), everyKind...)
 	if err != nil {
 		return err
 	}
@@ -47,11 +47,14 @@ func child(how string) error {
 		}
 	}
 	if how == "paused" {
-		if err := errors.Join(s.Postgres.Pause(), s.MariaDB.Pause(), s.PgBouncer.Pause()); err != nil {
+		if err := errors.Join(s.Postgres.Pause(), s.MariaDB.Pause(), s.PgBouncer.Pause(), s.RabbitMQ.Pause()); err != nil {
 			return err
 		}
 	}
-	fmt.Println(s.Postgres.process.cmd.Process.Pid, s.MariaDB.process.cmd.Process.Pid, s.PgBouncer.process.cmd.Process.Pid)
+	for _, i := range []*Instance{s.Postgres, s.MariaDB, s.PgBouncer, s.RabbitMQ} {
+		fmt.Print(i.process.cmd.Process.Pid, " ")
+	}
+	fmt.Println()
 	_, err = os.Stdin.Read(make([]byte, 1))
 	return fmt.Errorf("the input has ended: %v", err)
 }
@@ -102,7 +105,7 @@ func onThreadThatEnds(do func()) (thread int) {
 func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 	for _, how := range []string{"idle", "busy", "paused"} {
 		t.Run(how, func(t *testing.T) {
-			dir := need(t, Postgres, MariaDB, PgBouncer)
+			dir := need(t, everyKind...)
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), childVar+"="+how)
 			cmd.Stderr = os.Stderr
@@ -134,8 +137,8 @@ func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 			}
 			_ = cmd.Wait() // it was killed, and says so
 			eventually(t, fmt.Sprintf("all of %v are gone", all), func() bool { return !anyLives(all) })
-			if left, err := os.ReadDir(dir); err != nil || len(left) != 3 {
-				t.Fatalf("the killed process has left %v, %v: want three homes to sweep", left, err)
+			if left, err := os.ReadDir(dir); err != nil || len(left) != len(everyKind) {
+				t.Fatalf("the killed process has left %v, %v: want a home of each to sweep", left, err)
 			}
 			if err := sweep(dir); err != nil { // privateTemp sees whether it left something
 				t.Fatal(err)

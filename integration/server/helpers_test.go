@@ -58,8 +58,11 @@ func started(t *testing.T) func(*Instance, error) *Instance {
 }
 
 func starter(k Kind) func(context.Context) (*Instance, error) {
-	return map[Kind]func(context.Context) (*Instance, error){Postgres: StartPostgres, MariaDB: StartMariaDB}[k]
+	return map[Kind]func(context.Context) (*Instance, error){Postgres: StartPostgres, MariaDB: StartMariaDB,
+		RabbitMQ: func(ctx context.Context) (*Instance, error) { return StartRabbitMQ(ctx) }}[k]
 }
+
+var everyKind = []Kind{Postgres, MariaDB, PgBouncer, RabbitMQ}
 
 // open opens a database by the driver of the instance's kind.
 func open(t *testing.T, i *Instance) *sql.DB {

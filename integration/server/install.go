@@ -64,6 +64,9 @@ func installed(k Kind) (debianPackage string, found bool) {
 	case PgBouncer:
 		debianPackage = "pgbouncer"
 		_, err = findProgram("pgbouncer")
+	case RabbitMQ:
+		debianPackage = "rabbitmq-server"
+		_, err = newRabbitMQ(nil)
 	}
 	return debianPackage, err == nil
 }

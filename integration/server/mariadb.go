@@ -68,7 +68,9 @@ func (e *mariadb) dsn(port int) string {
 
 func (*mariadb) dataDir(h *home) string { return h.path("data") }
 
-func (*mariadb) askDataDir(ctx context.Context, dsn string) (string, error) {
+func (e *mariadb) identity(h *home) string { return e.dataDir(h) }
+
+func (*mariadb) askIdentity(ctx context.Context, dsn string) (string, error) {
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return "", err

@@ -66,8 +66,8 @@ func (*pgbouncer) shutdown(p *process) error { return p.kill() }
 
 func (e *pgbouncer) dsn(port int) string { return postgresURL(e.password, port) }
 
-func (e *pgbouncer) dataDir(*home) string { return e.upstream.DataDir() }
+func (e *pgbouncer) identity(*home) string { return e.upstream.Identity() }
 
-func (*pgbouncer) askDataDir(ctx context.Context, dsn string) (string, error) {
+func (*pgbouncer) askIdentity(ctx context.Context, dsn string) (string, error) {
 	return askPostgres(ctx, dsn)
 }

@@ -87,7 +87,9 @@ func postgresURL(password string, port int) string {
 
 func (*postgres) dataDir(h *home) string { return h.path("data") }
 
-func (*postgres) askDataDir(ctx context.Context, dsn string) (string, error) {
+func (e *postgres) identity(h *home) string { return e.dataDir(h) }
+
+func (*postgres) askIdentity(ctx context.Context, dsn string) (string, error) {
 	return askPostgres(ctx, dsn)
 }
 

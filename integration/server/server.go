@@ -1,13 +1,14 @@
 //go:build linux
 
-// Package server brings up private instances of PostgreSQL, MariaDB and PgBouncer from the machine's own packages,
-// for tests that need the real thing, and that kill it, stop it in mid-air and start it again.
+// Package server brings up private instances of PostgreSQL, MariaDB, PgBouncer and RabbitMQ from the machine's own
+// packages, for tests that need the real thing, and that kill it, stop it in mid-air and start it again.
 //
 // # What is promised
 //
 //   - An instance is private: data, configuration and socket are in a new temporary directory, it listens on a free
 //     port of 127.0.0.1 only, and its password is random. No server that happens to run is touched.
-//   - It is handed out after it has named its own data directory in answer to a query.
+//   - It is handed out after it has named its own data directory in answer to a query, or, a RabbitMQ, the name that
+//     the directory gave to its cluster.
 //   - What it acknowledges is on disk: fsync and its like stay on.
 //   - It does not outlive the process that started it, however that ends. A directory that a killed process leaves
 //     behind is removed at the next start.
@@ -40,10 +41,11 @@ const (
 	Postgres  Kind = "postgres"
 	MariaDB   Kind = "mariadb"
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
+	RabbitMQ  Kind = "rabbitmq"
 )
 
 // The limits are generous: a loaded machine is slow, and a server that cannot start ends long before.
-const startLimit, endLimit = time.Minute, 30 * time.Second
+const startLimit, endLimit = 2 * time.Minute, 30 * time.Second
 
 // Instance is one server. Its methods may be called from several goroutines; they run one after another.
 type Instance struct {
@@ -67,9 +69,9 @@ type engine interface {
 	// shutdown makes a server of this kind end in order: clients are told, nothing waits for them.
 	shutdown(p *process) error
 	dsn(port int) string
-	// dataDir is what askDataDir must answer for a server in that home.
-	dataDir(h *home) string
-	askDataDir(ctx context.Context, dsn string) (string, error)
+	// identity is what askIdentity must answer for a server in that home.
+	identity(h *home) string
+	askIdentity(ctx context.Context, dsn string) (string, error)
 }
 
 // StartPostgres starts a PostgreSQL. The context bounds the start only.
@@ -94,6 +96,17 @@ func StartMariaDB(ctx context.Context) (*Instance, error) {
 // same password. The context bounds the start only.
 func StartPgBouncer(ctx context.Context, upstream *Instance) (*Instance, error) {
 	e, err := newPgBouncer(upstream)
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, e, freePort)
+}
+
+// StartRabbitMQ starts a RabbitMQ of one node, with settings that are lines of its rabbitmq.conf. The node takes part in
+// no Erlang distribution: it listens for clients only, there is no epmd, and rabbitmqctl cannot reach it. The context
+// bounds the start only.
+func StartRabbitMQ(ctx context.Context, settings ...string) (*Instance, error) {
+	e, err := newRabbitMQ(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +158,7 @@ func (i *Instance) launch(ctx context.Context) error {
 }
 
 func (i *Instance) awaitAnswer(ctx context.Context) error {
-	want := i.engine.dataDir(i.home)
+	want := i.Identity()
 	pause := backoff.Backoff{First: 20 * time.Millisecond, Limit: 100 * time.Millisecond}
 	for {
 		got, err := i.ask(ctx)
@@ -159,8 +172,8 @@ func (i *Instance) awaitAnswer(ctx context.Context) error {
 		case err == nil:
 			return fmt.Errorf("%w, which serves %s", errPortTaken, got)
 		}
-		if backoff.Sleep(ctx, pause.Next()) != nil {
-			return fmt.Errorf("no answer in time (%w); the end of the log:\n%s", err, i.home.logTail())
+		if late := backoff.Sleep(ctx, pause.Next()); late != nil {
+			return fmt.Errorf("no answer in time: %w (%w); the end of the log:\n%s", late, err, i.home.logTail())
 		}
 	}
 }
@@ -169,7 +182,7 @@ func (i *Instance) awaitAnswer(ctx context.Context) error {
 func (i *Instance) ask(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	return i.engine.askDataDir(ctx, i.DSN())
+	return i.engine.askIdentity(ctx, i.DSN())
 }
 
 // DSN names the server, as [testenv] documents it for each kind: parameters may be appended.
@@ -178,9 +191,9 @@ func (i *Instance) DSN() string { return i.engine.dsn(i.port) }
 // Addr is the host and port that the server listens on, for a proxy in front of it.
 func (i *Instance) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(i.port)) }
 
-// DataDir is what the server answers when it is asked for its data directory; a PgBouncer answers for the
-// PostgreSQL behind it.
-func (i *Instance) DataDir() string { return i.engine.dataDir(i.home) }
+// Identity is what the server answers when it is asked for its data directory; a PgBouncer answers for the PostgreSQL
+// behind it. A RabbitMQ is not asked that, but for the name of its cluster: see [testenv.CheckRabbitMQ].
+func (i *Instance) Identity() string { return i.engine.identity(i.home) }
 
 // Kill ends the server and all of its children by SIGKILL, also while it is paused, and returns when they are gone.
 // Its data stay, for [Instance.Restart].

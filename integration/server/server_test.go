@@ -18,8 +18,8 @@ import (
 )
 
 func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
-	need(t, Postgres, MariaDB, PgBouncer)
-	s, err := Start(t.Context(), Postgres, MariaDB, PgBouncer)
+	need(t, everyKind...)
+	s, err := Start(t.Context(), everyKind...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,8 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 		name, value, _ := strings.Cut(variable, "=")
 		t.Setenv(name, value)
 	}
-	if testenv.Postgres(t) != s.Postgres.DSN() || testenv.MariaDB(t) != s.MariaDB.DSN() || testenv.PgBouncer(t) != s.PgBouncer.DSN() {
+	if testenv.Postgres(t) != s.Postgres.DSN() || testenv.MariaDB(t) != s.MariaDB.DSN() ||
+		testenv.PgBouncer(t) != s.PgBouncer.DSN() || testenv.RabbitMQ(t) != s.RabbitMQ.DSN() {
 		t.Errorf("the environment names other servers: %q", s.Env())
 	}
 	if os.Getenv(testenv.RequireVar) != "1" {
@@ -42,6 +43,7 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 	testenv.CheckPostgres(t, ask(postgres))
 	testenv.CheckPostgres(t, ask(pooled))
 	testenv.CheckMariaDB(t, ask(maria))
+	testenv.CheckRabbitMQ(t, connect(t, s.RabbitMQ).Properties)
 
 	for query, want := range map[string]string{
 		"SHOW fsync": "on", "SHOW synchronous_commit": "on", "SHOW full_page_writes": "on", "SHOW wal_level": "logical",
@@ -59,7 +61,7 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
-	for _, i := range []*Instance{s.Postgres, s.PgBouncer, s.MariaDB} {
+	for _, i := range []*Instance{s.Postgres, s.PgBouncer, s.MariaDB, s.RabbitMQ} {
 		mustBePrivate(t, i)
 	}
 	mustPoolTransactions(t, s.PgBouncer)
@@ -83,17 +85,21 @@ func mustBePrivate(t *testing.T, i *Instance) {
 			t.Errorf("process %d of %s runs as root", member.pid, k)
 		}
 	}
-	if _, err := i.engine.askDataDir(t.Context(), guess(i)); err == nil {
+	if _, err := i.engine.askIdentity(t.Context(), guess(i)); err == nil {
 		t.Errorf("%s lets in who does not know the password", k)
 	}
 }
 
 // guess is the DSN of somebody who knows the port and the first account that one tries.
 func guess(i *Instance) string {
-	if i.engine.kind() == MariaDB {
+	switch i.engine.kind() {
+	case MariaDB:
 		return fmt.Sprintf("root@tcp(%s)/", i.Addr())
+	case RabbitMQ:
+		return fmt.Sprintf("amqp://guest:guest@%s/", i.Addr())
+	default:
+		return postgresURL("postgres", i.port)
 	}
-	return postgresURL("postgres", i.port)
 }
 
 func listeners(t *testing.T, port int) (addresses []string) {
@@ -132,7 +138,7 @@ func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			need(t, k)
 			i := started(t)(starter(k)(t.Context()))
-			address, dir := i.Addr(), i.DataDir()
+			address, dir := i.Addr(), i.Identity()
 			db := open(t, i)
 			mustExec(t, db, "CREATE TABLE kept (n int)")
 			mustExec(t, db, "INSERT INTO kept VALUES (1)")
@@ -155,8 +161,8 @@ func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
 			if err := i.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if i.Addr() != address || i.DataDir() != dir {
-				t.Errorf("restarted as %s on %s, was %s on %s", i.Addr(), i.DataDir(), address, dir)
+			if i.Addr() != address || i.Identity() != dir {
+				t.Errorf("restarted as %s on %s, was %s on %s", i.Addr(), i.Identity(), address, dir)
 			}
 			if got := mustAsk(t, open(t, i), "SELECT sum(n) FROM kept"); got != "1" {
 				t.Errorf("the sum of committed rows is %s, want 1", got)
@@ -230,12 +236,12 @@ func TestPausedServerIsSilentUntilResumed(t *testing.T) {
 }
 
 func TestStopLeavesNothing(t *testing.T) {
-	need(t, Postgres, MariaDB, PgBouncer)
-	s, err := Start(t.Context(), Postgres, MariaDB, PgBouncer)
+	need(t, everyKind...)
+	s, err := Start(t.Context(), everyKind...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	instances := []*Instance{s.Postgres, s.MariaDB, s.PgBouncer}
+	instances := []*Instance{s.Postgres, s.MariaDB, s.PgBouncer, s.RabbitMQ}
 	var all []status
 	for _, i := range instances {
 		all = append(all, members(t, i.process.cmd.Process.Pid)...)
@@ -272,8 +278,8 @@ func TestServerThatEndsByItselfIsReported(t *testing.T) {
 }
 
 func TestStartThatFailsLeavesNothing(t *testing.T) {
-	need(t, Postgres, MariaDB)
-	for _, k := range []Kind{Postgres, MariaDB} {
+	need(t, Postgres, MariaDB, RabbitMQ)
+	for _, k := range []Kind{Postgres, MariaDB, RabbitMQ} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		if i, err := starter(k)(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v, %v: want that the time was too short", k, i, err)
@@ -291,7 +297,7 @@ func TestStartThatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestTakenPortIsLeftToItsOwner(t *testing.T) {
-	need(t, Postgres, MariaDB, PgBouncer)
+	need(t, everyKind...)
 	owner := started(t)(StartPostgres(t.Context()))
 	twin := *owner.engine.(*postgres)
 	stranger, err := newPostgres()
@@ -306,11 +312,15 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	rabbit, err := newRabbitMQ(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		engine
 		taken int
 	}{
-		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)},
+		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)}, {rabbit, occupy(t)},
 		{&twin, owner.port}, // who lives there lets us in and answers
 	} {
 		offered := 0

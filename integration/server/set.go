@@ -13,18 +13,19 @@ import (
 
 // Set is servers that were started together; nil is one that was not asked for.
 type Set struct {
-	Postgres, MariaDB, PgBouncer *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ *Instance
 }
 
 // Start starts servers of those kinds side by side; a PgBouncer brings its PostgreSQL along. If one fails, none runs.
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	var s Set
 	var starting sync.WaitGroup
-	var first, second error
-	starting.Go(func() { first = s.startPostgres(ctx, kinds) })
-	starting.Go(func() { second = s.startMariaDB(ctx, kinds) })
+	var errs [3]error
+	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
+	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
+	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
 	starting.Wait()
-	if err := errors.Join(first, second); err != nil {
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return &s, nil
@@ -48,22 +49,33 @@ func (s *Set) startMariaDB(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
+func (s *Set) startRabbitMQ(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, RabbitMQ) {
+		s.RabbitMQ, err = StartRabbitMQ(ctx)
+	}
+	return err
+}
+
 // Env is what [testenv] reads: the addresses, and, if all kinds of servers run, that none may be missing.
 func (s *Set) Env() []string {
 	var env []string
 	add := func(name, value string) { env = append(env, name+"="+value) }
 	if s.Postgres != nil {
 		add(testenv.PostgresVar, s.Postgres.DSN())
-		add(testenv.PostgresDataVar, s.Postgres.DataDir())
+		add(testenv.PostgresDataVar, s.Postgres.Identity())
 	}
 	if s.PgBouncer != nil {
 		add(testenv.PgBouncerVar, s.PgBouncer.DSN())
 	}
 	if s.MariaDB != nil {
 		add(testenv.MariaDBVar, s.MariaDB.DSN())
-		add(testenv.MariaDBDataVar, s.MariaDB.DataDir())
+		add(testenv.MariaDBDataVar, s.MariaDB.Identity())
 	}
-	if s.Postgres != nil && s.PgBouncer != nil && s.MariaDB != nil {
+	if s.RabbitMQ != nil {
+		add(testenv.RabbitMQVar, s.RabbitMQ.DSN())
+		add(testenv.RabbitMQClusterVar, s.RabbitMQ.Identity())
+	}
+	if s.Postgres != nil && s.PgBouncer != nil && s.MariaDB != nil && s.RabbitMQ != nil {
 		add(testenv.RequireVar, "1")
 	}
 	return env
@@ -72,7 +84,7 @@ func (s *Set) Env() []string {
 // Stop stops them side by side.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB}
+	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB, s.RabbitMQ}
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {

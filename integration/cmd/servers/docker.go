@@ -28,7 +28,7 @@ var composeFile []byte
 // and "docker compose ls" shows them. Tests that kill and pause servers of their own still need the packages, so
 // ONCE_TEST_REQUIRE is not set and they skip.
 type containers struct {
-	run      string // the name of the project, and of the data directories
+	run      string // the name of the project, of the data directories, and of the RabbitMQ node
 	password string
 	kinds    []server.Kind
 	address  map[server.Kind]string
@@ -59,8 +59,11 @@ func (c *containers) up(ctx context.Context) error {
 	}
 	for _, k := range c.kinds {
 		port := "5432"
-		if k == server.MariaDB {
+		switch k {
+		case server.MariaDB:
 			port = "3306"
+		case server.RabbitMQ:
+			port = "5672"
 		}
 		address, err := c.compose(ctx, "port", string(k), port)
 		if err != nil {
@@ -94,6 +97,10 @@ func (c *containers) Env() []string {
 	if slices.Contains(c.kinds, server.MariaDB) {
 		dsn := fmt.Sprintf("root:%s@tcp(%s)/once", c.password, c.address[server.MariaDB])
 		env = append(env, testenv.MariaDBVar+"="+dsn, testenv.MariaDBDataVar+"="+data)
+	}
+	if slices.Contains(c.kinds, server.RabbitMQ) {
+		url := fmt.Sprintf("amqp://once:%s@%s/", c.password, c.address[server.RabbitMQ])
+		env = append(env, testenv.RabbitMQVar+"="+url, testenv.RabbitMQClusterVar+"="+c.run)
 	}
 	return env
 }

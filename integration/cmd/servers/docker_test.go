@@ -43,7 +43,7 @@ func TestContainersAreStartedAskedAndRemoved(t *testing.T) {
 	if !dockerAnswers(t.Context()) {
 		t.Fatal("docker does not answer")
 	}
-	c, err := startContainers(t.Context(), []server.Kind{server.MariaDB, server.PgBouncer, server.Postgres})
+	c, err := startContainers(t.Context(), []server.Kind{server.MariaDB, server.PgBouncer, server.Postgres, server.RabbitMQ})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +52,15 @@ func TestContainersAreStartedAskedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := strings.ReplaceAll(log(), "compose --project-name "+c.run+" --file - ", "")
-	want := "info\nup --detach --wait mariadb pgbouncer postgres\nport mariadb 3306\nport pgbouncer 5432\nport postgres 5432\ndown --volumes --timeout 10\n"
+	want := "info\nup --detach --wait mariadb pgbouncer postgres rabbitmq\nport mariadb 3306\nport pgbouncer 5432\n" +
+		"port postgres 5432\nport rabbitmq 5672\ndown --volumes --timeout 10\n"
 	if told != want {
 		t.Errorf("docker was told:\n%s\nwant:\n%s", told, want)
 	}
 	postgres := "postgres://postgres:" + c.password + "@127.0.0.1:4711/postgres?sslmode=disable"
 	wantEnv := "ONCE_TEST_POSTGRES=" + postgres + "\nONCE_TEST_POSTGRES_DATA=/tmp/" + c.run + "/data\nONCE_TEST_PGBOUNCER=" + postgres +
-		"\nONCE_TEST_MARIADB=root:" + c.password + "@tcp(127.0.0.1:4711)/once\nONCE_TEST_MARIADB_DATA=/tmp/" + c.run + "/data"
+		"\nONCE_TEST_MARIADB=root:" + c.password + "@tcp(127.0.0.1:4711)/once\nONCE_TEST_MARIADB_DATA=/tmp/" + c.run + "/data" +
+		"\nONCE_TEST_RABBITMQ=amqp://once:" + c.password + "@127.0.0.1:4711/\nONCE_TEST_RABBITMQ_CLUSTER=" + c.run
 	if env != wantEnv {
 		t.Errorf("the environment is:\n%s\nwant:\n%s", env, wantEnv)
 	}

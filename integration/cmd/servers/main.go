@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command servers starts private PostgreSQL, MariaDB and PgBouncer servers, runs a command with their addresses in
-// its environment, and stops them.
+// Command servers starts private PostgreSQL, MariaDB, PgBouncer and RabbitMQ servers, runs a command with their
+// addresses in its environment, and stops them.
 //
 // What the servers promise is said in package server. The command's exit code is passed on, and so are signals; it
 // is killed if this tool dies. Where packages are missing and may not be installed, but a Docker engine answers,
@@ -38,15 +38,16 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb and pgbouncer, separated by commas (default: all three);
-                  pgbouncer brings the postgres behind it along
+    -only KINDS   of postgres, mariadb, pgbouncer and rabbitmq, separated by commas (default: all
+                  of them); pgbouncer brings the postgres behind it along
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
 
-    ONCE_TEST_POSTGRES, ONCE_TEST_MARIADB, ONCE_TEST_PGBOUNCER   DSNs
-    ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA              data directories, to recognise the servers by
-    ONCE_TEST_REQUIRE=1   set when all three run: tests fail, rather than skip, if an address is missing
+    ONCE_TEST_POSTGRES, ONCE_TEST_MARIADB, ONCE_TEST_PGBOUNCER, ONCE_TEST_RABBITMQ   DSNs
+    ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA   data directories, to recognise the servers by
+    ONCE_TEST_RABBITMQ_CLUSTER                        and what the name of the cluster begins with
+    ONCE_TEST_REQUIRE=1   set when all of them run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
 install, or, if a Docker engine answers, runs the servers in containers. Exit codes of its own: 2 for wrong usage,
@@ -87,7 +88,7 @@ func run(args []string) int {
 }
 
 func parse(args []string) (*task, error) {
-	t := &task{kinds: []server.Kind{server.Postgres, server.MariaDB, server.PgBouncer}}
+	t := &task{kinds: []server.Kind{server.Postgres, server.MariaDB, server.PgBouncer, server.RabbitMQ}}
 	flags := flag.NewFlagSet("servers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
