@@ -88,6 +88,7 @@ func TestDeadlock(t *testing.T) {
 		must(t, other.Exec(t.Context(), raise(2)))
 		var rivals sync.WaitGroup
 		tries := attempts(t, d, func(ctx context.Context, tx engine.Tx, try int) error {
+			rivals.Wait() // or the next try may overtake the rival, which was only just woken, and meet it again
 			if err := tx.Exec(ctx, raise(1)); err != nil {
 				return err
 			}

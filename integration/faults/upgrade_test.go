@@ -59,7 +59,11 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		for version := 1; version < names(t, e).Latest(); version++ {
 			t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
 				d, dsn := at(t, e, version)
-				for how, call := range calls(d, upgraded, "old", never(t, "before the upgrade")) {
+				tooOld := calls(d, upgraded, "old", never(t, "before the upgrade"))
+				if version >= names(t, e).Latest()-2 {
+					tooOld = nil // the latest ones have added the tables of consumers and outboxes, and keys are kept as before
+				}
+				for how, call := range tooOld {
 					if _, err := call(t.Context()); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "too old") {
 						t.Errorf("on version %d, %s returned %v, want ErrInvalid: too old", version, how, err)
 					}

@@ -25,6 +25,7 @@ type site struct {
 	driver  string
 	proxy   *wire.Proxy
 	dsn     string  // through the proxy
+	around  string  // past it
 	through *sql.DB // the same
 	direct  *sql.DB
 }
@@ -45,7 +46,7 @@ func newSite(t *testing.T, driver string) *site {
 	t.Helper()
 	d := drivers[driver]
 	dsn := d.fresh(t)
-	s := &site{driver: driver, direct: open(t, d.registered, dsn)}
+	s := &site{driver: driver, around: dsn, direct: open(t, d.registered, dsn)}
 	s.proxy, s.dsn = wire.Between(t, dsn, d.protocol)
 	s.through = open(t, d.registered, s.dsn)
 	exec(t, s.direct, "CREATE TABLE effect (id VARCHAR(100) NOT NULL, run INT NOT NULL)")

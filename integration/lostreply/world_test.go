@@ -51,7 +51,8 @@ var worlds = []struct {
 	{"sqlstore, pgx", func(t *testing.T) *world { return newSQLWorld(t, "pgx", sqlstore.PostgreSQL) }},
 	{"sqlstore, pq", func(t *testing.T) *world { return newSQLWorld(t, "pq", sqlstore.PostgreSQL) }},
 	{"sqlstore, mysql", func(t *testing.T) *world { return newSQLWorld(t, "mysql", sqlstore.MySQL) }},
-	{"pgstore", newPGWorld},
+	{"pgstore", func(t *testing.T) *world { return newPGWorld(t, new(pgstore.Options)) }},
+	{"pgstore, partitions", func(t *testing.T) *world { return newPGWorld(t, &pgstore.Options{Partition: time.Hour}) }},
 }
 
 func onEach(t *testing.T, test func(*testing.T, *world)) {
@@ -89,15 +90,11 @@ func newSQLWorld(t *testing.T, driver string, dialect sqlstore.Dialect) *world {
 	return w
 }
 
-func newPGWorld(t *testing.T) *world {
+func newPGWorld(t *testing.T, o *pgstore.Options) *world {
 	w := &world{site: newSite(t, "pgx")}
-	pool, err := pgxpool.New(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	store := pgstore.New(pool, nil)
-	w.around = sqlstore.New(w.direct, sqlstore.PostgreSQL, nil)
+	pool := openPool(t, w.dsn)
+	store := pgstore.New(pool, o)
+	w.around = pgstore.New(openPool(t, w.site.around), o)
 	if err := store.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +106,7 @@ func newPGWorld(t *testing.T) *world {
 		}
 	}
 	w.renew = func() { // a store that has lost no claims lately: one that has looks first, which is another request
-		store = pgstore.New(pool, nil)
+		store = pgstore.New(pool, o)
 		w.store, w.doTx, w.tellTx = store, doTx[int](store, writerOf), doTx[told](store, writerOf)
 	}
 	w.renew()
@@ -122,6 +119,16 @@ func newPGWorld(t *testing.T) *world {
 			func() error { return tx.Rollback(context.WithoutCancel(ctx)) }}, nil
 	}
 	return w
+}
+
+func openPool(t *testing.T, dsn string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func doTx[T, Tx any](store once.TxStore[Tx], writerOf func(Tx) writer) func(context.Context, once.Work[T],

@@ -94,8 +94,8 @@ var rootBugs = []Bug{
 		Name: "in-tx-check-missing",
 		Why:  "Do inside DoTx waits for a second connection, and on SQLite for ever",
 		File: "do.go",
-		Old:  "if insideTx(ctx) {",
-		New:  "if insideTx(ctx) && run == nil {",
+		Old:  "if scope.InsideTx(ctx) {",
+		New:  "if scope.InsideTx(ctx) && run == nil {",
 		Test: Test{".", "^TestInsideATransaction$"},
 	},
 	{

@@ -102,9 +102,15 @@ func walk(v reflect.Value, visit func(node any)) {
 	}
 }
 
-// columns are those of both tables, and what else looks like one.
+// columns are those of all tables, and what else looks like one.
 var columns = strings.Fields(`key scope operation id status attempt owner lease_until fingerprint outcome content_type flags sum
-	outcome_until key_until due reason created updated version compatible name applied microsecond`)
+	outcome_until key_until due reason created updated version compatible name applied microsecond
+	source key_name seen consumer_id consumer partition_name epoch log_name log_offset digest
+	seq state attempts ended lane key_id message_id topic ordering_key produced origin history header body
+	changed relay place bytes running nth`)
+
+// numberedAlias is one of a lane.
+var numberedAlias = regexp.MustCompile(`^[sf][0-9]+$`)
 
 func knownName(node any) error {
 	column, ok := node.(*ast.ColumnReferenceExpression)
@@ -118,7 +124,8 @@ func knownName(node any) error {
 		return fmt.Errorf("%q is no column of ours", last.Value)
 	case last.Value == "key" && last.QuoteType != "SquareBracket":
 		return errors.New("key is reserved: it stands without brackets")
-	case len(parts) == 2 && !slices.Contains([]string{"r", "d"}, parts[0].Value):
+	case len(parts) == 2 && !numberedAlias.MatchString(parts[0].Value) && !slices.Contains([]string{"r", "d", "c", "p", "b", "s",
+		"o", "l", "f", "h", "a", "q", "v", "deleted"}, parts[0].Value):
 		return fmt.Errorf("%q is no table of ours", parts[0].Value)
 	}
 	return nil
@@ -131,7 +138,8 @@ func knownType(node any) error {
 	return nil
 }
 
-var functions = strings.Fields(`DATEDIFF_BIG SYSUTCDATETIME DATALENGTH ERROR_NUMBER XACT_STATE OBJECT_ID SCHEMA_ID SIGN MAX COUNT`)
+var functions = strings.Fields(`DATEDIFF_BIG SYSUTCDATETIME DATALENGTH ERROR_NUMBER XACT_STATE OBJECT_ID SCHEMA_ID SIGN MAX COUNT ABS
+	MIN SUM ROW_NUMBER`)
 
 func knownFunction(node any) error {
 	if call, ok := node.(*ast.FunctionCall); ok && !slices.Contains(functions, strings.ToUpper(call.FunctionName.Value)) {

@@ -123,6 +123,7 @@ func TestSchemaPrintsWhatMigrateDoes(t *testing.T) {
 		mustExec(t, db, statements(text)...)
 		s := sqlstore.New(db, e.dialect, nil)
 		lives(t, s)
+		consumes(t, s, db)
 		must(t, s.Migrate(t.Context()))
 		want := strings.Count(text, "\n-- version ")
 		if n := number(t, db, "SELECT count(*) FROM once_schema"); n != want {
@@ -195,6 +196,8 @@ func TestPrefixes(t *testing.T) {
 			t.Errorf("the other prefix returned %+v, %v", rec, err)
 		}
 		lives(t, b)
+		consumes(t, a, db)
+		consumes(t, b, db)
 	})
 }
 
@@ -218,6 +221,10 @@ func TestSchemas(t *testing.T) {
 		here, there := sqlstore.New(db, e.dialect, nil), sqlstore.New(db, e.dialect, &sqlstore.Options{Schema: other})
 		must(t, errors.Join(here.Migrate(t.Context()), there.Migrate(t.Context()), there.Migrate(t.Context())))
 		lives(t, there)
+		consumes(t, there, db)
+		if all, err := here.Consumers(t.Context()); len(all) != 0 || err != nil {
+			t.Errorf("the store of the connection's own schema has the consumers %+v, %v", all, err)
+		}
 		if n := number(t, db, "SELECT count(*) FROM "+other+".once_record"); n != 1 {
 			t.Errorf("%d records in the schema, want 1", n)
 		}
@@ -230,11 +237,13 @@ func TestSchemas(t *testing.T) {
 func TestMigrateGoesOnAfterAnInterruption(t *testing.T) {
 	names, err := sqlschema.For(sqlschema.MySQL, "", "")
 	must(t, err)
-	first, second := names.Migrations()[0], names.Migrations()[1]
+	first, second, third := names.Migrations()[0], names.Migrations()[1], names.Migrations()[2]
 	for name, done := range map[string][]string{
-		"one table":       first.SQL[:1],
-		"tables, no row":  first.SQL,
-		"indexes, no row": append(append(first.SQL, first.Row), second.SQL...),
+		"one table":        first.SQL[:1],
+		"tables, no row":   first.SQL,
+		"indexes, no row":  append(append(first.SQL, first.Row), second.SQL...),
+		"one of consumers": append(append(append(append(first.SQL, first.Row), second.SQL...), second.Row), third.SQL[0]),
+		"all of consumers": append(append(append(append(first.SQL, first.Row), second.SQL...), second.Row), third.SQL...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := freshMariaDB(t)(t)
@@ -269,8 +278,10 @@ func TestRoleThatMayOnlyReadAndWriteRows(t *testing.T) {
 	for _, e := range engines[1:] {
 		t.Run(e.name, func(t *testing.T) {
 			_, db := e.migrated(t)
-			s := sqlstore.New(asRole(t, e, db), e.dialect, nil)
+			limited := asRole(t, e, db)
+			s := sqlstore.New(limited, e.dialect, nil)
 			lives(t, s)
+			consumes(t, s, limited)
 			_, err := s.Transact(t.Context(), []once.Request{request("tx", "a")},
 				func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 					return []once.Settlement{settlement(recs[0], once.Done)}, nil
@@ -293,8 +304,10 @@ func asRole(t *testing.T, e engine, db *sql.DB) *sql.DB {
 		var database string
 		must(t, db.QueryRow("SELECT DATABASE()").Scan(&database))
 		mustExec(t, db, "CREATE USER "+role+"@'%' IDENTIFIED BY 'secret'",
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON "+database+".once_record TO "+role+"@'%'",
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON "+database+".once_schema TO "+role+"@'%'")
+			"GRANT SELECT ON "+database+".once_schema TO "+role+"@'%'")
+		for _, table := range []string{"record", "consumer", "position", "shelf"} {
+			mustExec(t, db, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+database+".once_"+table+" TO "+role+"@'%'")
+		}
 		t.Cleanup(func() { mustExec(t, db, "DROP USER "+role+"@'%'") })
 		config, err := mysql.ParseDSN(testenv.MariaDB(t))
 		must(t, err)
@@ -304,7 +317,8 @@ func asRole(t *testing.T, e engine, db *sql.DB) *sql.DB {
 	var schema string
 	must(t, db.QueryRow("SELECT current_schema()").Scan(&schema))
 	mustExec(t, db, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'", "GRANT USAGE ON SCHEMA "+schema+" TO "+role,
-		"GRANT SELECT, INSERT, UPDATE, DELETE ON once_record, once_schema TO "+role)
+		"GRANT SELECT ON once_schema TO "+role,
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON once_record, once_consumer, once_position, once_shelf TO "+role)
 	t.Cleanup(func() { mustExec(t, db, "DROP OWNED BY "+role, "DROP ROLE "+role) })
 	u, err := url.Parse(withSettings(t, testenv.Postgres(t), "search_path="+schema))
 	must(t, err)

@@ -35,5 +35,6 @@ func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHa
 			return n, err
 		},
 		SeesInFlight: e.dialect == sqlstore.PostgreSQL,
+		Slow:         e.dialect == sqlstore.SQLite, // under -race
 	}
 }

@@ -1,0 +1,148 @@
+package brokers_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// The tests in this file stop the adapter in the moment between two of its steps.
+
+// kafkaTaken stops the first poll of a client that takes a record, before the client returns it.
+type kafkaTaken struct {
+	once          sync.Once
+	taken, resume chan struct{}
+}
+
+func (k *kafkaTaken) OnFetchRecordUnbuffered(_ *kgo.Record, polled bool) {
+	if polled {
+		k.once.Do(func() {
+			close(k.taken)
+			<-k.resume
+		})
+	}
+}
+
+// TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt has another session join while records are on their way to the first.
+func TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt(t *testing.T) {
+	k := fakeKafka(t)
+	topic, group := k.topic(2), k.name("group")
+	hook := &kafkaTaken{taken: make(chan struct{}), resume: make(chan struct{})}
+	b := k.broker(kafkabroker.Options{})
+	p := b.Publisher()
+	defer p.Close()
+	var ms []*broker.Message
+	for i := range 40 {
+		ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
+	}
+	kafkaPublish(t, p, ms...)
+	first := kafkaOpen(t, k.broker(kafkabroker.Options{}, kgo.WithHooks(hook)).Topics(group, topic), 100)
+	got := make(chan []broker.Delivery, 1)
+	go func() {
+		ds, _ := first.Receive(t.Context(), 100)
+		got <- ds
+	}()
+	<-hook.taken
+	second := kafkaOpen(t, b.Topics(group, topic), 100)
+	kafkaQuiet(t, second)
+	close(hook.resume)
+	kafkaAck(t, first, <-got...)
+	kafkaPublish(t, p, ms...) // into both partitions
+	kafkaGet(t, second, 1)
+}
+
+// TestKafkaPollsNothingDuringASeek stops a Seek in its middle.
+func TestKafkaPollsNothingDuringASeek(t *testing.T) {
+	k := fakeKafka(t)
+	topic := k.topic(1)
+	b := k.broker(kafkabroker.Options{})
+	p := b.Publisher()
+	defer p.Close()
+	kafkaPublish(t, p, kafkaMessages(topic, 3)...)
+	s := kafkaOpen(t, b.Topics(k.name("group"), topic), 10)
+	ds := kafkaGet(t, s, 3)
+	asked, answer, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	k.fake.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
+		close(asked)
+		k.fake.SleepControl(func() { <-answer })
+		return nil, nil, false
+	})
+	go func() { done <- s.(broker.Seeker).Seek(t.Context(), *ds[0].Position) }()
+	<-asked
+	kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic})
+	kafkaQuiet(t, s)
+	close(answer)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(kafkaGet(t, s, 3)); fmt.Sprint(got) != "[m1 m2 new]" {
+		t.Errorf("after the Seek came %v", got)
+	}
+}
+
+// TestKafkaSeeksWhileOffsetsAreFetched seeks in a partition that the group has given, but not yet begun.
+func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
+	k := fakeKafka(t)
+	topic, group := k.topic(1), k.name("group")
+	b := k.broker(kafkabroker.Options{})
+	p := b.Publisher()
+	defer p.Close()
+	kafkaPublish(t, p, kafkaMessages(topic, 9)...)
+	s := kafkaOpen(t, b.Topics(group, topic), 10)
+	ds := kafkaGet(t, s, 9)
+	kafkaAck(t, s, ds...)
+	kafkaClose(t, s)
+
+	asked, answer, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	k.fake.ControlKey(int16(kmsg.OffsetFetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		close(asked)
+		k.fake.SleepControl(func() { <-answer })
+		return nil, nil, false
+	})
+	s = kafkaOpen(t, b.Topics(group, topic), 10)
+	<-asked
+	go func() { done <- s.(broker.Seeker).Seek(t.Context(), *ds[3].Position) }()
+	select {
+	case err := <-done:
+		t.Errorf("Seek returned %v, before the session could know where it is", err)
+		done <- err
+	case <-time.After(300 * time.Millisecond):
+	}
+	close(answer)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := kafkaGet(t, s, 1); got[0].Message.ID != "m4" || !got[0].Redelivered {
+		t.Errorf("after the Seek came %s, redelivered: %v", got[0].Message.ID, got[0].Redelivered)
+	}
+}
+
+// TestKafkaReturnsInOrder returns messages at once.
+func TestKafkaReturnsInOrder(t *testing.T) {
+	eachKafka(t, func(t *testing.T, k *kafka) {
+		topic := k.topic(1)
+		b := k.broker(kafkabroker.Options{LargestHeld: 3})
+		p := b.Publisher()
+		defer p.Close()
+		kafkaPublish(t, p, kafkaMessages(topic, 3)...)
+		s := kafkaOpen(t, b.Topics(k.name("group"), topic), 10)
+		ds := kafkaGet(t, s, 3)
+		if err := s.Return(t.Context(), ds, 200*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		got, err := s.Receive(ctx, 10) // nothing new comes while as many as may be are kept
+		if err != nil || fmt.Sprint(ids(got)) != "[m0 m1 m2]" || got[0].Message.Attempt != 2 {
+			t.Errorf("returned messages came again as %v, %v", ids(got), err)
+		}
+	})
+}

@@ -1,0 +1,350 @@
+package brokers_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/brokertest"
+	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
+)
+
+// kafka is a cluster that tests run against: one in this process, which can be told to fail, or a real one.
+type kafka struct {
+	tb    testing.TB
+	fake  *kfake.Cluster // nil: it is a real one
+	seeds []string
+}
+
+var kafkaNames atomic.Int64
+
+// eachKafka runs a test against a cluster in this process, and against the real one that ONCE_TEST_KAFKA names.
+func eachKafka(t *testing.T, test func(t *testing.T, k *kafka)) {
+	t.Run("kfake", func(t *testing.T) { test(t, fakeKafka(t)) })
+	if seeds := os.Getenv("ONCE_TEST_KAFKA"); seeds != "" {
+		t.Run("kafka", func(t *testing.T) { test(t, &kafka{tb: t, seeds: strings.Split(seeds, ",")}) })
+	}
+}
+
+// impatient are settings of a broker that lets groups rebalance, and sessions die, in a time that tests can wait for.
+var impatient = map[string]string{"group.initial.rebalance.delay.ms": "0"}
+
+func fakeKafka(tb testing.TB, opts ...kfake.Opt) *kafka {
+	tb.Helper()
+	opts = append([]kfake.Opt{kfake.NumBrokers(3), kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+		kfake.BrokerConfigs(impatient)}, opts...)
+	fake, err := kfake.NewCluster(opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(fake.Close)
+	return &kafka{tb: tb, fake: fake, seeds: fake.ListenAddrs()}
+}
+
+// name makes a name that no other test, and no other run, has.
+func (k *kafka) name(of string) string {
+	return fmt.Sprintf("%s-%d-%d", of, time.Now().UnixNano(), kafkaNames.Add(1))
+}
+
+// client is a bare client of the cluster, for what a test does behind the adapter's back.
+func (k *kafka) client(opts ...kgo.Opt) *kgo.Client {
+	k.tb.Helper()
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(k.seeds...)}, opts...)...)
+	if err != nil {
+		k.tb.Fatal(err)
+	}
+	k.tb.Cleanup(client.Close)
+	return client
+}
+
+// broker makes the adapter, with timeouts that a test can wait for.
+func (k *kafka) broker(o kafkabroker.Options, opts ...kgo.Opt) *kafkabroker.Broker {
+	o.Client = append([]kgo.Opt{
+		kgo.SeedBrokers(k.seeds...), kgo.FetchMaxWait(100 * time.Millisecond), kgo.ProducerBatchMaxBytes(4 << 20),
+		kgo.HeartbeatInterval(100 * time.Millisecond), kgo.SessionTimeout(10 * time.Second),
+		kgo.RebalanceTimeout(10 * time.Second),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }),
+	}, append(o.Client, opts...)...)
+	return kafkabroker.New(&o)
+}
+
+// topic makes a topic.
+func (k *kafka) topic(partitions int32, settings ...string) string {
+	k.tb.Helper()
+	name := k.name("topic")
+	k.create(name, partitions, settings...)
+	return name
+}
+
+func (k *kafka) create(name string, partitions int32, settings ...string) {
+	k.tb.Helper()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	for _, setting := range append(settings, "max.message.bytes=8388608") {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		key, value, _ := strings.Cut(setting, "=")
+		config.Name, config.Value = key, kmsg.StringPtr(value)
+		topic.Configs = append(topic.Configs, config)
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(k.tb.Context(), k.client())
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		k.tb.Fatalf("making topic %s: %v", name, err)
+	}
+}
+
+func (k *kafka) remove(name string) {
+	k.tb.Helper()
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	topic := kmsg.NewDeleteTopicsRequestTopic()
+	topic.Topic = kmsg.StringPtr(name)
+	req.TopicNames, req.Topics = []string{name}, append(req.Topics, topic)
+	resp, err := req.RequestWith(k.tb.Context(), k.client())
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		k.tb.Fatalf("deleting topic %s: %v", name, err)
+	}
+}
+
+// read returns the messages of a topic with one partition, through a group of its own.
+func (k *kafka) read(tb testing.TB, b *kafkabroker.Broker, topic string) (ms []*broker.Message) {
+	tb.Helper()
+	n := k.end(tb, topic)
+	s := kafkaOpen(tb, b.Topics(k.name("reader"), topic), 1000)
+	for _, d := range kafkaGet(tb, s, int(n)) {
+		ms = append(ms, d.Message)
+	}
+	return ms
+}
+
+// end is the offset behind the last message of partition 0 of a topic.
+func (k *kafka) end(tb testing.TB, topic string) int64 {
+	tb.Helper()
+	req := kmsg.NewPtrListOffsetsRequest()
+	part := kmsg.NewListOffsetsRequestTopicPartition()
+	part.Timestamp = -1
+	at := kmsg.NewListOffsetsRequestTopic()
+	at.Topic, at.Partitions = topic, append(at.Partitions, part)
+	req.ReplicaID, req.Topics = -1, append(req.Topics, at)
+	resp, err := req.RequestWith(tb.Context(), k.client())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return resp.Topics[0].Partitions[0].Offset
+}
+
+// committed is what a group has committed for a partition: the offset, and the metadata with it. -1: nothing.
+func (k *kafka) committed(tb testing.TB, group, topic string, partition int32) (int64, string) {
+	tb.Helper()
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = group
+	at := kmsg.NewOffsetFetchRequestTopic()
+	at.Topic, at.Partitions = topic, []int32{partition}
+	req.Topics = append(req.Topics, at)
+	client := k.client(kgo.MaxVersions(kversion.V2_8_0()))
+	resp, err := req.RequestWith(tb.Context(), client)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := resp.Topics[0].Partitions[0]
+	if p.Metadata == nil {
+		return p.Offset, ""
+	}
+	return p.Offset, *p.Metadata
+}
+
+// line is a way to the cluster that can be cut, as when a process is killed: nobody says good-bye.
+type line struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	l.conns = append(l.conns, conn)
+	return conn, nil
+}
+
+func (l *line) kill() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = true
+	for _, conn := range l.conns {
+		conn.Close()
+	}
+}
+
+func kafkaOpen(tb testing.TB, source broker.Source, window int) broker.Session {
+	tb.Helper()
+	s, err := source.Open(tb.Context(), window)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { kafkaClose(tb, s) })
+	return s
+}
+
+func kafkaClose(tb testing.TB, s broker.Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		tb.Logf("Close: %v", err)
+	}
+}
+
+func kafkaPublish(tb testing.TB, p broker.Publisher, ms ...*broker.Message) {
+	tb.Helper()
+	for i, err := range p.Publish(tb.Context(), ms) {
+		if err != nil {
+			tb.Fatalf("publishing %s: %v", ms[i].ID, err)
+		}
+	}
+}
+
+// kafkaMessages are n messages with an ordering key, so that they are all in one partition.
+func kafkaMessages(topic string, n int) (ms []*broker.Message) {
+	for i := range n {
+		ms = append(ms, &broker.Message{ID: fmt.Sprintf("m%d", i), Topic: topic, OrderingKey: "one", Body: []byte("x")})
+	}
+	return ms
+}
+
+// kafkaGet receives n deliveries.
+func kafkaGet(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	defer cancel()
+	for len(ds) < n {
+		more, err := s.Receive(ctx, n-len(ds))
+		if err != nil {
+			tb.Fatalf("after %d of %d deliveries: %v", len(ds), n, err)
+		}
+		ds = append(ds, more...)
+	}
+	return ds
+}
+
+func kafkaAck(tb testing.TB, s broker.Session, ds ...broker.Delivery) {
+	tb.Helper()
+	if err := s.Ack(tb.Context(), ds); err != nil {
+		tb.Fatalf("Ack: %v", err)
+	}
+}
+
+// kafkaQuiet checks that nothing comes for a while.
+func kafkaQuiet(tb testing.TB, s broker.Session) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
+	defer cancel()
+	if ds, err := s.Receive(ctx, 100); len(ds) > 0 || ctx.Err() == nil {
+		tb.Fatalf("Receive returned %v and %v, but there is nothing more", ids(ds), err)
+	}
+}
+
+func ids(ds []broker.Delivery) (ids []string) {
+	for _, d := range ds {
+		ids = append(ids, d.Message.ID)
+	}
+	return ids
+}
+
+// eventually polls until a condition is true.
+func kafkaEventually(tb testing.TB, what string, is func() bool) {
+	tb.Helper()
+	tick, late := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-late:
+			tb.Fatalf("it was waited in vain for this: %s", what)
+		}
+	}
+}
+
+func TestKafkaKeepsTheContract(t *testing.T) {
+	eachKafka(t, func(t *testing.T, k *kafka) {
+		brokertest.Run(t, brokertest.Harness{Confirms: true, Fresh: k.place})
+	})
+}
+
+// TestKafkaSurvivesARestart runs the cases that stop the cluster, and start it again on its files and ports.
+func TestKafkaSurvivesARestart(t *testing.T) {
+	ports := []int{freePort(t), freePort(t), freePort(t)}
+	opts := []kfake.Opt{kfake.Ports(ports...), kfake.DataDir(t.TempDir()), kfake.SyncWrites()}
+	k := fakeKafka(t, opts...)
+	restart := func(tb testing.TB) {
+		k.fake.Close()
+		fake, err := kfake.NewCluster(append(opts, kfake.BrokerConfigs(impatient))...)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		t.Cleanup(fake.Close)
+		k.fake = fake
+	}
+	cases := 0
+	for _, c := range brokertest.Cases(brokertest.Harness{Confirms: true, Fresh: k.place, Restart: restart}) {
+		if !strings.HasPrefix(c.Name, "restart/") {
+			continue
+		}
+		cases++
+		t.Run(c.Name, func(t *testing.T) {
+			if _, err := c.Check(t); err != nil {
+				t.Errorf("%v\nthe rule: %s", err, c.Rule)
+			}
+		})
+	}
+	if cases == 0 {
+		t.Error("no case restarts the cluster")
+	}
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (k *kafka) place(tb testing.TB) brokertest.Place {
+	topic, dead := k.topic(3), k.topic(1)
+	b := k.broker(kafkabroker.Options{DeadLetter: dead})
+	publisher := b.Publisher()
+	tb.Cleanup(func() { publisher.Close() })
+	return brokertest.Place{
+		Publisher: publisher, Source: b.Topics(k.name("group"), topic), Topic: topic, Log: true,
+		Unroutable:  k.name("nowhere"),
+		DeadLetters: func(tb testing.TB) []*broker.Message { return k.read(tb, b, dead) },
+	}
+}

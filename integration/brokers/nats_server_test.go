@@ -1,0 +1,228 @@
+package brokers_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const natsPatience = 30 * time.Second
+
+// natsServer runs in this process. It can be stopped, and started again with the same address and the same files.
+type natsServer struct {
+	options *server.Options
+	*server.Server
+}
+
+func startNATS(tb testing.TB) *natsServer {
+	tb.Helper()
+	s := &natsServer{options: &server.Options{
+		Host: "127.0.0.1", Port: freeNATSPort(tb),
+		JetStream: true, StoreDir: tb.TempDir(), SyncAlways: true,
+		MaxPayload: 8 << 20, NoLog: true, NoSigs: true,
+	}}
+	s.start(tb)
+	tb.Cleanup(s.stop)
+	return s
+}
+
+func (s *natsServer) url() string { return "nats://127.0.0.1:" + strconv.Itoa(s.options.Port) }
+
+func (s *natsServer) start(tb testing.TB) {
+	tb.Helper()
+	o := *s.options
+	running, err := server.NewServer(&o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	go running.Start()
+	if !running.ReadyForConnections(natsPatience) {
+		tb.Fatal("the server does not take connections")
+	}
+	s.Server = running
+}
+
+func (s *natsServer) stop() {
+	s.Shutdown()
+	s.WaitForShutdown()
+}
+
+func (s *natsServer) restart(tb testing.TB) {
+	tb.Helper()
+	s.stop()
+	s.start(tb)
+}
+
+func freeNATSPort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func natsUntil(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	deadline := time.After(natsPatience)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			tb.Fatalf("%s: not within %v", what, natsPatience)
+		}
+	}
+}
+
+func natsContext(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*natsPatience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// dialNATS connects as a program does that wants to live through restarts.
+func dialNATS[S interface{ url() string }](tb testing.TB, servers ...S) jetstream.JetStream {
+	tb.Helper()
+	var urls []string
+	for _, s := range servers {
+		urls = append(urls, s.url())
+	}
+	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return js
+}
+
+// natsPlace is a stream with a consumer, and a broker that reaches them.
+type natsPlace struct {
+	*natsbroker.Broker
+	js     jetstream.JetStream
+	stream string
+	topic  string
+	source broker.Source
+}
+
+var natsPlaces atomic.Int64
+
+func newNATSPlace(tb testing.TB, js jetstream.JetStream, o *natsbroker.Options, change ...func(*jetstream.StreamConfig,
+	*jetstream.ConsumerConfig)) *natsPlace {
+
+	tb.Helper()
+	name := fmt.Sprintf("S%d", natsPlaces.Add(1))
+	p := &natsPlace{Broker: natsbroker.New(js, o), js: js, stream: name, topic: name + ".orders"}
+	p.source = p.Consumer(name, "billing")
+	p.create(tb, change...)
+	return p
+}
+
+// create makes the stream and the consumer, perhaps anew.
+func (p *natsPlace) create(tb testing.TB, change ...func(*jetstream.StreamConfig, *jetstream.ConsumerConfig)) {
+	tb.Helper()
+	stream := jetstream.StreamConfig{Name: p.stream, Subjects: []string{p.stream + ".>"}}
+	consumer := jetstream.ConsumerConfig{Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy}
+	for _, c := range change {
+		c(&stream, &consumer)
+	}
+	ctx := natsContext(tb)
+	natsUntil(tb, "the stream and its consumer are there", func() bool {
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_, err := p.js.CreateStream(short, stream)
+		if err == nil {
+			_, err = p.js.CreateConsumer(short, p.stream, consumer)
+		}
+		return err == nil
+	})
+}
+
+func natsAckWait(d time.Duration) func(*jetstream.StreamConfig, *jetstream.ConsumerConfig) {
+	return func(_ *jetstream.StreamConfig, c *jetstream.ConsumerConfig) { c.AckWait = d }
+}
+
+func (p *natsPlace) message(i int) *broker.Message {
+	return &broker.Message{ID: fmt.Sprintf("%s-%d", p.stream, i), Topic: p.topic, Body: []byte(strconv.Itoa(i))}
+}
+
+func (p *natsPlace) messages(n int) []*broker.Message {
+	ms := make([]*broker.Message, n)
+	for i := range ms {
+		ms[i] = p.message(i)
+	}
+	return ms
+}
+
+// publish publishes the first n messages.
+func (p *natsPlace) publish(tb testing.TB, n int) {
+	tb.Helper()
+	pub := p.Publisher()
+	defer pub.Close()
+	if errs := pub.Publish(natsContext(tb), p.messages(n)); errs != nil {
+		tb.Fatal(errs)
+	}
+}
+
+func (p *natsPlace) open(tb testing.TB, window int) broker.Session {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
+	defer cancel()
+	s, err := p.source.Open(ctx, window)
+	for err != nil && ctx.Err() == nil { // a cluster may be choosing a leader
+		tick := time.NewTimer(100 * time.Millisecond)
+		<-tick.C
+		s, err = p.source.Open(ctx, window)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { s.Close(context.Background()) })
+	return s
+}
+
+// natsReceive receives until there are n deliveries.
+func natsReceive(tb testing.TB, s broker.Session, n int) []broker.Delivery {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
+	defer cancel()
+	var all []broker.Delivery
+	for len(all) < n {
+		ds, err := s.Receive(ctx, n-len(all))
+		if err != nil {
+			tb.Fatalf("Receive, with %d of %d there: %v", len(all), n, err)
+		}
+		all = append(all, ds...)
+	}
+	return all
+}
+
+// natsNothing listens for what must not come.
+func natsNothing(tb testing.TB, s broker.Session, d time.Duration) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	ds, err := s.Receive(ctx, 100)
+	if len(ds) > 0 || ctx.Err() == nil {
+		tb.Fatalf("within %v came %d deliveries, the first %+v, error %v", d, len(ds), ds[:min(1, len(ds))], err)
+	}
+}

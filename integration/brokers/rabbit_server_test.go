@@ -1,0 +1,231 @@
+//go:build linux
+
+package brokers_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/brokertest"
+	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/server"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// rabbit is a private RabbitMQ.
+type rabbit struct {
+	*server.Instance
+	names  atomic.Int64
+	quorum []string // the quorum queues
+}
+
+func startRabbit(t *testing.T, settings ...string) *rabbit {
+	t.Helper()
+	server.Need(t, server.RabbitMQ)
+	i, err := server.StartRabbitMQ(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := i.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &rabbit{Instance: i}
+}
+
+// kill kills the server, but not before it has written down its quorum queues. RabbitMQ 3.10 takes up to three seconds
+// to write the name of a new one where it looks for it after a crash (names.dets, which it does not sync), and a queue
+// that is not found there stays without a leader.
+func (r *rabbit) kill(tb testing.TB) {
+	tb.Helper()
+	node := r.Identity() + "@localhost"
+	file := filepath.Join(os.TempDir(), r.Identity(), "data", node, "quorum", node, "names.dets")
+	rabbitUntil(tb, "the names of the quorum queues are on disk", func() bool {
+		text, err := os.ReadFile(file)
+		return err == nil && !slices.ContainsFunc(r.quorum, func(queue string) bool {
+			return !bytes.Contains(text, []byte("%2F_"+queue))
+		})
+	})
+	rabbitMust(tb, r.Kill())
+}
+
+func (r *rabbit) restart(tb testing.TB) {
+	tb.Helper()
+	r.kill(tb)
+	rabbitMust(tb, r.Restart(tb.Context()))
+}
+
+// rabbitPlace is a queue, an exchange that is bound to it by its name, and a queue for its dead letters.
+type rabbitPlace struct {
+	rabbit          *rabbit
+	broker          *rabbitbroker.Broker
+	publisher       broker.Publisher
+	exchange, queue string
+	dead            string
+}
+
+// place makes a place. The options and the queue get its queue of dead letters: published to, or by the queue.
+func (r *rabbit) place(tb testing.TB, o rabbitbroker.Options, q rabbitbroker.QueueOptions) *rabbitPlace {
+	tb.Helper()
+	name := fmt.Sprintf("once-%d", r.names.Add(1))
+	p := &rabbitPlace{rabbit: r, exchange: name, queue: name + ".queue", dead: name + ".dead"}
+	q.Exchange, q.Topics = name, []string{p.queue}
+	letters := &rabbitbroker.DeadLetter{RoutingKey: p.dead}
+	if o.QueueDeadLetters {
+		q.DeadLetter = letters
+	} else {
+		o.DeadLetter = letters
+	}
+	p.broker = rabbitbroker.New(r.DSN(), &o)
+	p.publisher = p.broker.Publisher(name)
+	tb.Cleanup(func() { _ = p.publisher.Close() })
+	p.declare(tb, p.dead, rabbitbroker.QueueOptions{})
+	p.declare(tb, p.queue, q)
+	return p
+}
+
+func (p *rabbitPlace) declare(tb testing.TB, queue string, q rabbitbroker.QueueOptions) {
+	tb.Helper()
+	rabbitMust(tb, p.broker.DeclareQueue(rabbitSoon(tb), queue, q))
+	if !q.Classic {
+		p.rabbit.quorum = append(p.rabbit.quorum, queue)
+	}
+}
+
+// channel is a bare one, to do what a foreigner does.
+func (r *rabbit) channel(tb testing.TB) *amqp.Channel {
+	tb.Helper()
+	conn, err := amqp.Dial(r.DSN())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
+	ch, err := conn.Channel()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return ch
+}
+
+// letters are those in the queue of dead letters, which keeps them.
+func (p *rabbitPlace) letters(tb testing.TB) (ms []*broker.Message) {
+	tb.Helper()
+	s := rabbitOpen(tb, p.broker.Queue(p.dead), 1000)
+	defer s.Close(rabbitSoon(tb))
+	for {
+		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
+		ds, err := s.Receive(ctx, 1000)
+		cancel()
+		if err != nil {
+			return ms
+		}
+		for _, d := range ds {
+			ms = append(ms, d.Message)
+		}
+	}
+}
+
+func (p *rabbitPlace) message(i int) *broker.Message {
+	return &broker.Message{ID: fmt.Sprintf("%s-%d", p.queue, i), Topic: p.queue, Body: []byte(fmt.Sprint(i))}
+}
+
+func (p *rabbitPlace) messages(n int) (ms []*broker.Message) {
+	for i := range n {
+		ms = append(ms, p.message(i))
+	}
+	return ms
+}
+
+func (p *rabbitPlace) publish(tb testing.TB, ms ...*broker.Message) {
+	tb.Helper()
+	for i, err := range p.publisher.Publish(rabbitSoon(tb), ms) {
+		if err != nil {
+			tb.Fatalf("message %d: %v", i, err)
+		}
+	}
+}
+
+func (p *rabbitPlace) open(tb testing.TB, window int) broker.Session {
+	tb.Helper()
+	return rabbitOpen(tb, p.broker.Queue(p.queue), window)
+}
+
+func rabbitOpen(tb testing.TB, source broker.Source, window int) broker.Session {
+	tb.Helper()
+	s, err := source.Open(rabbitSoon(tb), window)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+	return s
+}
+
+func rabbitReceive(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
+	tb.Helper()
+	ctx := rabbitSoon(tb)
+	for len(ds) < n {
+		more, err := s.Receive(ctx, n-len(ds))
+		if err != nil {
+			tb.Fatalf("received %d of %d messages: %v", len(ds), n, err)
+		}
+		ds = append(ds, more...)
+	}
+	return ds
+}
+
+func rabbitNothing(tb testing.TB, s broker.Session) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
+	defer cancel()
+	if ds, err := s.Receive(ctx, 10); err == nil {
+		tb.Errorf("%d messages have come, the first is %v", len(ds), ds[0].Message)
+	}
+}
+
+func rabbitMust(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func rabbitUntil(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	ctx := rabbitSoon(tb)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tb.Fatalf("in 30 seconds it did not come true that %s", what)
+		}
+	}
+}
+
+// rabbitSoon is a context for what does not take long.
+func rabbitSoon(tb testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+func (p *rabbitPlace) harnessPlace(reason bool) brokertest.Place {
+	return brokertest.Place{
+		Publisher: p.publisher, Source: p.broker.Queue(p.queue), Topic: p.queue,
+		DeadLetters: p.letters, NoReason: !reason, Unroutable: "nowhere",
+	}
+}

@@ -1,0 +1,194 @@
+//go:build linux
+
+package consume
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+)
+
+// plan is what a process is started for: one consumer.
+type plan struct {
+	Base   base
+	Post   post
+	Calls  string // the file of attempts
+	Shape  string // of the handler
+	Pass   bool   // OnParked
+	Check  bool   // Checkpoint
+	Keyed  bool   // by the business
+	Remote string // the address of the other system of a Do handler
+	Name   string // of the process
+
+	AckDies   bool // the process kills itself before its first Ack is sent
+	AckDiesIn bool // and that after it was sent, and before it is known
+	Stops     bool // before a position is moved for the second time, it waits for a line of its input
+	StopsNow  bool // and that before the first
+}
+
+// The shapes of handlers.
+const (
+	shapeTx    = "tx"
+	shapeBatch = "batch"
+	shapeDo    = "do"
+)
+
+const (
+	planVar  = "ONCE_CONSUME_PLAN"
+	attempts = 3 // of Retry
+	batch    = 4 // messages
+)
+
+// What a process says, one line each.
+const (
+	saysReady   = "ready"
+	saysStopped = "stopped"
+)
+
+// TestMain makes this binary the program of the processes, too.
+func TestMain(m *testing.M) {
+	text := os.Getenv(planVar)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	if err := work(text); err != nil {
+		fmt.Fprintln(os.Stderr, "consumer:", err)
+		os.Exit(1)
+	}
+}
+
+// work runs a consumer until its input ends.
+func work(text string) error {
+	var p plan
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lines := make(chan struct{})
+	go func() {
+		for in := bufio.NewReader(os.Stdin); ; {
+			if _, err := in.ReadString('\n'); err != nil {
+				cancel()
+				return
+			}
+			lines <- struct{}{}
+		}
+	}()
+	c, end, err := p.consumer(lines)
+	if err != nil {
+		return err
+	}
+	defer end()
+	fmt.Println(saysReady)
+	return c.Run(ctx)
+}
+
+// consumer is the consumer of a plan.
+func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if os.Getenv("ONCE_CONSUME_QUIET") != "" {
+		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	w, err := p.Base.open(once.Options{Logger: logger.With("process", p.Name)}, p.hooks(lines))
+	if err != nil {
+		return nil, nil, err
+	}
+	place, err := newWorkplace(p.Name, p.Calls)
+	if err != nil {
+		return nil, nil, err
+	}
+	source, end, err := p.Post.source()
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &inbox.Consumer{
+		Name: "soak", Source: p.observed(source, place), Checkpoint: p.Check, BatchSize: batch, Concurrency: 3,
+		Retry: inbox.Retry{Attempts: attempts, First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
+		// Short, so that what a killed process held is free soon.
+		Policy:   once.Policy{Lease: time.Second},
+		StopTime: 5 * time.Second,
+	}
+	if p.Pass {
+		c.OnParked = inbox.Pass
+	}
+	if p.Keyed {
+		c.Key = key
+		c.Input = func(m *broker.Message) []byte { // a copy by the business may be written in another way
+			n, _ := noteOf(m)
+			return []byte(n.Kind + n.Item)
+		}
+	}
+	switch p.Shape {
+	case shapeBatch:
+		c.Handler = w.batch(place.handleAll)
+	case shapeDo:
+		c.Handler = inbox.Do(w.store, &once.Operation[string]{OnUnknown: once.Resend}, place.send(p.Remote))
+	default:
+		c.Handler = w.tx(place.handle)
+	}
+	return c, func() { end(); w.close() }, nil
+}
+
+// hooks stop the process where the plan says, until its input has a line.
+func (p plan) hooks(lines <-chan struct{}) hooks {
+	if !p.Stops && !p.StopsNow {
+		return hooks{}
+	}
+	moves := 0
+	return hooks{transactAt: func(from store.Position) {
+		moves++
+		if p.StopsNow && moves == 1 || p.Stops && moves == 2 {
+			fmt.Println(saysStopped, from.Epoch)
+			<-lines
+		}
+	}}
+}
+
+// send hands a message to the other system, with its key.
+func (w *workplace) send(address string) func(context.Context, once.Key, *broker.Message) (string, error) {
+	client := &http.Client{Timeout: 5 * time.Second}
+	return func(ctx context.Context, k once.Key, m *broker.Message) (string, error) {
+		n, err := w.begin(m)
+		if err != nil {
+			return "", err
+		}
+		body, _ := json.Marshal(order{Name: nameOf(m, n), Ord: n.Ord, Seq: n.Seq, Process: w.process})
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(string(body)))
+		if err != nil {
+			return "", err
+		}
+		r.Header.Set("Idempotency-Key", k.String())
+		answer, err := client.Do(r)
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = errors.New(answer.Status)
+		}
+		return string(text), err
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,62 @@
+//go:build linux
+
+package consume
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/wire"
+)
+
+// between puts a proxy in front of a database.
+func between(t testing.TB, b base) (*wire.Proxy, base) {
+	t.Helper()
+	protocol := wire.MySQL
+	if b.Engine == pgStore {
+		protocol = wire.Postgres
+	}
+	p, dsn := wire.Between(t, b.DSN, protocol)
+	return p, base{b.Engine, dsn}
+}
+
+// TestCommitReplyIsLost: the database has committed, and nobody hears of it. Each message has its effect once.
+func TestCommitReplyIsLost(t *testing.T) {
+	for _, m := range modes {
+		for name, action := range map[string]wire.Action{"reply": wire.SwallowReply, "request": wire.DropRequest} {
+			for _, engine := range []string{pgStore, mariaDB} {
+				t.Run(fmt.Sprint(m, " ", name, " ", engine), func(t *testing.T) { commitIsLost(t, engine, m, action) })
+			}
+		}
+	}
+}
+
+func commitIsLost(t *testing.T, engine string, m mode, action wire.Action) {
+	const n = 8
+	b := newBase(t, engine)
+	direct := b.world(t)
+	proxy, through := between(t, b)
+	w, err := through.open(once.Options{Logger: testLogger(t)}, hooks{})
+	must(t, err)
+	t.Cleanup(w.close)
+	s := newStand(t, w)
+	c := s.consumer(m)
+	c.Concurrency = 1
+	stop := run(t, c)
+	s.publish(t, notes(0, n, note{Kind: plain})...)
+	direct.handled(t, n)
+	await(t, "all of it is settled", func() bool { return c.Stats.Handled.Load() == n })
+	lost := proxy.On(wire.Runs("commit"), action)
+	s.publish(t, notes(n, 2*n, note{Kind: plain})...)
+	direct.handled(t, 2*n)
+	await(t, "the rest is settled", func() bool { return c.Stats.Handled.Load()+c.Stats.Duplicates.Load() == 2*n })
+	must(t, stop())
+	direct.onceEach(t, 2*n)
+	if lost.Hits() != 1 {
+		t.Error("no commit was lost, so nothing was tested")
+	}
+	if all := direct.shelf(t); len(all) > 0 {
+		t.Errorf("on the shelf is %+v", all)
+	}
+}

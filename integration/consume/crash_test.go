@@ -1,0 +1,133 @@
+//go:build linux
+
+package consume
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// TestCrashAroundTheAck kills a process between its commit and its Ack, and between its Ack and what follows it. The
+// next process finds what was done.
+func TestCrashAroundTheAck(t *testing.T) {
+	for _, engine := range []string{pgStore, sqlite} {
+		for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch}, {Shape: shapeBatch, Check: true}} {
+			for _, sent := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s checkpoint=%v sent=%v", engine, shape.Shape, shape.Check, sent), func(t *testing.T) {
+					p := shape
+					p.AckDies, p.AckDiesIn = !sent, sent
+					crashAroundTheAck(t, engine, p)
+				})
+			}
+		}
+	}
+}
+
+func crashAroundTheAck(t *testing.T, engine string, p plan) {
+	const n = 6
+	w := newWorldOn(t, engine)
+	o := openOffice(t, p.kindOfLog(), p.Check)
+	o.publish(t, plainMessagesOf(o, n))
+	p.Base, p.Post, p.Calls, p.Name = w.base, o.post, filepath.Join(t.TempDir(), "calls"), "first"
+	first := startProcess(t, p)
+	<-first.ended
+	if !first.wasKilled() {
+		t.Fatalf("it did not come to an Ack: %s", first.complained.String())
+	}
+	done := len(w.counts(t))
+	if done == 0 {
+		t.Error("nothing was committed before the first Ack")
+	}
+	p.AckDies, p.AckDiesIn, p.Name = false, false, "second"
+	second := startProcess(t, p)
+	w.handled(t, n)
+	await(t, "nothing is left at the broker", func() bool { return o.idle(t) })
+	second.leave(t)
+	w.onceEach(t, n)
+}
+
+// kindOfLog is a broker that this shape of handlers can work with.
+func (p plan) kindOfLog() string {
+	if p.Check {
+		return kafka
+	}
+	return natsJS
+}
+
+func plainMessagesOf(o *office, n int) (ms []*broker.Message) {
+	for _, m := range notes(0, n, note{Kind: plain, Ord: "k"}) {
+		m.Topic = o.topic
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+// TestZombie stops a process when it is about to move its position, until the broker has given its partition to
+// another one and that has opened the position. Then it wakes, and its commit is refused, although nothing else was
+// committed.
+func TestZombie(t *testing.T) {
+	for _, engine := range []string{pgStore, sqlite} {
+		t.Run(engine, func(t *testing.T) {
+			w := newWorldOn(t, engine)
+			o := openKafka(t, 1)
+			p := plan{Base: w.base, Post: o.post, Calls: filepath.Join(t.TempDir(), "calls"), Shape: shapeBatch, Check: true}
+			p.Name, p.Stops = "zombie", true
+			zombie := startProcess(t, p)
+			all := plainMessagesOf(o, 2*batch)
+			o.publish(t, all[:1])
+			w.handled(t, 1)
+			o.publish(t, all[1:])
+			zombie.hear(t, saysStopped)
+			zombie.signal(syscall.SIGSTOP)
+
+			p.Name, p.Stops, p.StopsNow = "heir", false, true
+			heir := startProcess(t, p)
+			epoch := heir.hear(t, saysStopped)
+			zombie.signal(syscall.SIGCONT)
+			zombie.tell(t)
+			zombie.leave(t) // it ends what it has begun
+			if n := len(w.counts(t)); n != 1 {
+				t.Errorf("%d messages were handled while the heir had the position (%s)", n-1, epoch)
+			}
+			if said := zombie.complained.String(); !strings.Contains(said, "another owner") {
+				t.Errorf("the zombie was not told: %s", said)
+			}
+			heir.tell(t)
+			w.handled(t, len(all))
+			heir.leave(t)
+			w.onceEach(t, len(all))
+			w.inOrder(t)
+		})
+	}
+}
+
+// TestDeadlyMessage: a message kills whoever handles it. It is parked after a bounded number of deaths, and all others
+// are handled.
+func TestDeadlyMessage(t *testing.T) {
+	for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch}, {Shape: shapeBatch, Check: true}} {
+		t.Run(fmt.Sprintf("%s checkpoint=%v", shape.Shape, shape.Check), func(t *testing.T) {
+			const n = 8
+			w := newWorldOn(t, sqlite)
+			p := shape
+			o := openOffice(t, p.kindOfLog(), p.Check)
+			ms := plainMessagesOf(o, n)
+			ms[n/2] = note{Kind: deadly}.message(o.topic, "deadly")
+			p.Base, p.Post, p.Calls = w.base, o.post, filepath.Join(t.TempDir(), "calls")
+			f := startFleet(t, p, 1)
+			o.publish(t, ms)
+			w.handled(t, n-1)
+			await(t, "it is parked", func() bool { return len(w.shelf(t, store.Parked)) == 1 })
+			f.stop()
+			w.onceEach(t, n-1)
+			if deaths := f.deaths(); deaths < attempts || deaths > attempts+4 {
+				t.Errorf("%d processes have died of it", deaths)
+			}
+		})
+	}
+}

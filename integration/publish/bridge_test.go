@@ -1,0 +1,219 @@
+//go:build linux
+
+package publish
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/outbox"
+)
+
+// Where a bridge kills itself.
+const (
+	diesInHandler  = "before its commit"
+	diesBeforeAck  = "between its commit and its ack"
+	diesBeforeSent = "when it has published"
+	diesAfterSent  = "when it has written that down"
+)
+
+var deaths = []string{diesInHandler, diesBeforeAck, diesBeforeSent, diesAfterSent, ""}
+
+// bridge consumes, and in the transaction of each message writes a row and puts another message, which it publishes.
+func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
+	in, end, err := p.Link.source(p.Link.In)
+	if err != nil {
+		return err
+	}
+	defer end()
+	publisher, closed, err := p.Link.publisher()
+	if err != nil {
+		return err
+	}
+	defer closed()
+	if p.Dies == diesBeforeAck {
+		in = &deadlySource{in}
+	}
+	c := &inbox.Consumer{Name: "bridge", Source: in, Checkpoint: p.Link.Kind == kafka, BatchSize: 4, Concurrency: 2,
+		Policy: once.Policy{Lease: time.Second}, StopTime: 5 * time.Second,
+		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond}}
+	var handled atomic.Int64
+	c.Handler = w.handler(func(x tx, m *broker.Message) error {
+		if err := p.pass(x, m); err != nil {
+			return err
+		}
+		if handled.Add(1) == 3 && p.Dies == diesInHandler {
+			dieNow()
+		}
+		return nil
+	})
+	s := w.store
+	if p.Dies == diesBeforeSent || p.Dies == diesAfterSent {
+		s = gated(s, p.deadlyGate())
+	}
+	relay := quick(&outbox.Relay{Store: s, Publisher: publisher, Lease: p.Lease, Batch: 5, Logger: logger})
+	relayed := make(chan error, 1)
+	go func() { relayed <- relay.Run(ctx) }()
+	err = c.Run(ctx)
+	if ended := <-relayed; err == nil {
+		err = ended
+	}
+	return err
+}
+
+// pass makes a row of a message, and tells of it.
+func (p plan) pass(x tx, m *broker.Message) error {
+	seq, err := strconv.ParseInt(string(m.Body), 10, 64)
+	if err != nil {
+		return err
+	}
+	out := message("out-"+m.ID, m.OrderingKey, seq)
+	out.Topic = p.Link.Out
+	if err := x.exec(addMade, out.ID, m.OrderingKey, seq); err != nil {
+		return err
+	}
+	return x.put(0, out)
+}
+
+func (p plan) deadlyGate() gate {
+	return func(send func() error) error {
+		if p.Dies == diesBeforeSent {
+			dieNow()
+		}
+		err := send()
+		if err == nil {
+			dieNow()
+		}
+		return err
+	}
+}
+
+// deadlySource has sessions that kill the process at their first Ack.
+type deadlySource struct{ broker.Source }
+
+func (s *deadlySource) Open(ctx context.Context, window int) (broker.Session, error) {
+	session, err := s.Source.Open(ctx, window)
+	if err != nil {
+		return nil, err
+	}
+	if seeker, ok := session.(broker.Seeker); ok {
+		return struct {
+			deadlySession
+			broker.Seeker
+		}{deadlySession{session}, seeker}, nil
+	}
+	return deadlySession{session}, nil
+}
+
+type deadlySession struct{ broker.Session }
+
+func (deadlySession) Ack(context.Context, []broker.Delivery) error {
+	dieNow()
+	return nil
+}
+
+// TestFromMessageToMessage kills a bridge at each point of its way, and starts it again, while messages come, each of
+// them twice. Behind it, a consumer handles what it has published.
+func TestFromMessageToMessage(t *testing.T) {
+	t.Parallel()
+	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog}
+	beside(t, 3, []string{rabbit, natsJS, kafka}, func(t *testing.T, kind string) {
+		w := newWorldOn(t, modes[kind])
+		mustExec(t, w.db, "CREATE TABLE arrived (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)")
+		o := openOffice(t, kind)
+		final := w.finalConsumer(t, o.link)
+		runConsumer(t, final)
+		p := plan{Base: w.base, Role: roleBridge, Link: o.link, Lease: 1500 * time.Millisecond}
+		sent := 0
+		for _, death := range deaths {
+			p.Dies, p.Name = death, "bridge that dies "+death
+			o.publish(t, sent, sent+8)
+			if kind != kafka { // what comes twice has its ID twice, which a position alone does not tell
+				o.publish(t, sent, sent+8)
+			}
+			sent += 8
+			b := startProcess(t, p)
+			if death == "" {
+				await(t, "all is handled, and has arrived", func() bool {
+					ok := w.count(t, "SELECT count(*) FROM made") >= sent && w.count(t, "SELECT count(*) FROM arrived") >= sent
+					return ok && w.waits(t) == 0
+				})
+				b.leave(t)
+				break
+			}
+			select {
+			case <-b.ended:
+			case <-time.After(patience):
+				t.Fatalf("the %s lives: %s", p.Name, b.complained.String())
+			}
+			if !b.wasKilled() {
+				t.Fatalf("the %s ended by itself: %s", p.Name, b.complained.String())
+			}
+		}
+		for _, place := range []string{"made", "arrived"} {
+			if n := w.count(t, "SELECT count(*) FROM "+place); n != sent {
+				t.Errorf("%d rows were %s, of %d messages", n, place, sent)
+			}
+			if n := w.count(t, "SELECT count(DISTINCT id) FROM "+place); n != sent {
+				t.Errorf("rows of %d different messages were %s, and not %d", n, place, sent)
+			}
+		}
+	})
+}
+
+// finalConsumer writes down what it handles.
+func (w *world) finalConsumer(t testing.TB, l link) *inbox.Consumer {
+	t.Helper()
+	out, end, err := l.source(l.Out)
+	must(t, err)
+	t.Cleanup(end)
+	c := &inbox.Consumer{Name: "final", Source: out, Checkpoint: l.Kind == kafka,
+		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
+		Handler: w.handler(func(x tx, m *broker.Message) error {
+			seq, err := strconv.ParseInt(string(m.Body), 10, 64)
+			if err != nil {
+				return err
+			}
+			return x.exec("INSERT INTO arrived (id, ord, seq) VALUES (?, ?, ?)", m.ID, m.OrderingKey, seq)
+		})}
+	if c.Checkpoint { // what a relay repeats lies in the log twice, and its position does not tell
+		c.Key = func(m *broker.Message) (string, error) { return m.ID, nil }
+	}
+	return c
+}
+
+func runConsumer(t testing.TB, c *inbox.Consumer) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// publish publishes messages to where the bridge begins.
+func (o *office) publish(t testing.TB, from, to int) {
+	t.Helper()
+	var ms []*broker.Message
+	for i := from; i < to; i++ {
+		m := message(fmt.Sprintf("in%d", i), fmt.Sprintf("k%d", i%3), int64(i))
+		m.Topic = o.In
+		ms = append(ms, m)
+	}
+	for i, err := range o.sender.Publish(soon(t), ms) {
+		if err != nil {
+			t.Fatalf("%s: %v", ms[i].ID, err)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+//go:build linux
+
+package publish
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+)
+
+// plan is what a process is started for.
+type plan struct {
+	Base base
+	Role string // a relay, a producer, or a bridge
+	Name string // of the process
+	Seed uint64
+
+	Press string // the URL that a relay publishes to
+	Then  store.Ending
+	Lease time.Duration
+	Waits bool // in front of its first Sent, a relay waits for a line of its input, and says what came of it
+
+	Work workload // of a producer
+
+	Link link   // of a bridge
+	Dies string // where a bridge kills itself; empty: nowhere
+}
+
+// The roles of processes.
+const (
+	roleRelay    = "relay"
+	roleProducer = "producer"
+	roleBridge   = "bridge"
+)
+
+const planVar = "ONCE_PUBLISH_PLAN"
+
+// What a process says, one line each.
+const (
+	saysReady = "ready"
+	saysSends = "sends"
+	saysSent  = "sent"
+)
+
+// TestMain makes this binary the program of the processes, too.
+func TestMain(m *testing.M) {
+	text := os.Getenv(planVar)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	if err := work(text); err != nil {
+		fmt.Fprintln(os.Stderr, "process:", err)
+		os.Exit(1)
+	}
+}
+
+// work does what a plan says, until its input ends.
+func work(text string) error {
+	var p plan
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lines := make(chan struct{})
+	go func() {
+		for in := bufio.NewReader(os.Stdin); ; {
+			if _, err := in.ReadString('\n'); err != nil {
+				cancel()
+				return
+			}
+			lines <- struct{}{}
+		}
+	}()
+	w, err := p.Base.open()
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("process", p.Name)
+	fmt.Println(saysReady)
+	switch p.Role {
+	case roleRelay:
+		return p.relay(w, logger, lines).Run(ctx)
+	case roleProducer:
+		return p.produce(ctx, w, logger)
+	case roleBridge:
+		return p.bridge(ctx, w, logger)
+	}
+	return fmt.Errorf("no such role: %q", p.Role)
+}
+
+// relay is a relay of a plan.
+func (p plan) relay(w *world, logger *slog.Logger, lines <-chan struct{}) *outbox.Relay {
+	s := w.store
+	if p.Waits {
+		s = gated(s, waiting(lines))
+	}
+	return quick(&outbox.Relay{Store: s, Publisher: newCourier(p.Press, p.Name), Then: p.Then, Lease: p.Lease, Batch: 20,
+		Logger: logger})
+}
+
+// quick lets a relay try again soon, and give nothing up.
+func quick(r *outbox.Relay) *outbox.Relay {
+	r.PublishTime = r.Lease * 2 / 5
+	r.Retry = outbox.Retry{Attempts: 10_000, First: 20 * time.Millisecond, Limit: 200 * time.Millisecond}
+	r.StopTime = 10 * time.Second
+	return r
+}
+
+// waiting stops in front of the first Sent, until there is a line.
+func waiting(lines <-chan struct{}) gate {
+	first := true
+	return func(send func() error) error {
+		if !first {
+			return send()
+		}
+		first = false
+		fmt.Println(saysSends)
+		<-lines
+		return send()
+	}
+}
+
+// dieNow does not return.
+func dieNow() {
+	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// gate stands around each Sent of a store.
+type gate func(send func() error) error
+
+// gated is a store with a gate. It can do what it could without.
+func gated(s store.Relayable, g gate) store.Relayable {
+	table := gatedTable{s.(ringing), g}
+	if log, ok := s.(store.OutboxLog); ok {
+		return struct {
+			gatedTable
+			gatedLog
+		}{table, gatedLog{log, g}}
+	}
+	return table
+}
+
+// ringing is what all stores here are.
+type ringing interface {
+	store.Relayable
+	store.Bell
+}
+
+type gatedTable struct {
+	ringing
+	gate gate
+}
+
+func (s gatedTable) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	then store.Ending) (changed int, err error) {
+
+	err = s.gate(func() (err error) {
+		changed, err = s.ringing.Sent(ctx, relay, ms, then)
+		if err == nil {
+			fmt.Println(saysSent, changed)
+		}
+		return err
+	})
+	return changed, err
+}
+
+type gatedLog struct {
+	store.OutboxLog
+	gate gate
+}
+
+func (l gatedLog) TailOutbox(ctx context.Context) (store.OutboxTail, error) {
+	t, err := l.OutboxLog.TailOutbox(ctx)
+	if t == nil || err != nil {
+		return t, err
+	}
+	return gatedTail{t, l.gate}, nil
+}
+
+type gatedTail struct {
+	store.OutboxTail
+	gate gate
+}
+
+func (t gatedTail) Sent(ctx context.Context, ms []store.Outgoing, then store.Ending) error {
+	return t.gate(func() error {
+		err := t.OutboxTail.Sent(ctx, ms, then)
+		fmt.Println(saysSent, err)
+		return err
+	})
+}
+
+var _ broker.Publisher = (*courier)(nil)

@@ -1,0 +1,155 @@
+//go:build linux
+
+package publish
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/store"
+)
+
+const seedVar = "ONCE_SEED" // a number: what chance decides is decided again as it was
+
+func newSeed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(seedVar); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("%s=%d", seedVar, seed)
+	return seed
+}
+
+// endings are what becomes of rows, so that each of it is tried.
+var endings = map[string]store.Ending{
+	pgTable: store.Archive, pgRows: store.Keep, mariaDB: store.Keep, sqlite: store.Archive,
+}
+
+// shop is producers and relays at work on one database.
+type shop struct {
+	*world
+	press     *press
+	chance    *rand.Rand
+	then      store.Ending
+	producers *fleet
+	relays    *fleet
+}
+
+func openShop(t *testing.T, engine string, seed uint64, lease time.Duration, w workload) *shop {
+	s := &shop{world: newWorldOn(t, engine), press: newPress(t, seed), chance: rand.New(rand.NewPCG(seed, 1)),
+		then: endings[engine]}
+	if engine == sqlite { // which has one writer at a time
+		w.Long = min(w.Long, 200*time.Millisecond)
+	}
+	p := plan{Base: s.base, Press: s.press.url, Then: s.then, Lease: lease, Work: w, Seed: seed}
+	p.Role = roleRelay
+	s.relays = startFleet(t, p, 3)
+	p.Role = roleProducer
+	s.producers = startFleet(t, p, 2)
+	return s
+}
+
+// settle ends the production, waits until everything is out, and judges.
+func (s *shop) settle(t *testing.T, doubles bool) verdict {
+	t.Helper()
+	s.producers.stop()
+	s.press.set(false, nil)
+	made := s.made(t)
+	ids := make([]string, len(made))
+	for i, o := range made {
+		ids[i] = o.id
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("%v; the last words of relays: %s\nand of producers: %s", judge(made, s.press.all()), s.relays.lastWords(),
+				s.producers.lastWords())
+		}
+	}()
+	await(t, "everything is published, and nothing waits", func() bool { return s.press.has(ids...) && s.waits(t) == 0 })
+	s.relays.stop()
+	v := judge(made, s.press.all())
+	v.check(t, doubles)
+	s.checkRows(t, len(made))
+	return v
+}
+
+// checkRows checks that rows have ended as they should, each once.
+func (s *shop) checkRows(t *testing.T, made int) {
+	t.Helper()
+	kept := s.count(t, "SELECT count(*) FROM "+table)
+	archived := s.count(t, "SELECT count(*) FROM once_outbox_archive")
+	want := map[store.Ending][2]int{store.Delete: {0, 0}, store.Keep: {made, 0}, store.Archive: {0, made}}[s.then]
+	if got := [2]int{kept, archived}; got != want {
+		t.Errorf("%d rows are left and %d archived, not %v", kept, archived, want)
+	}
+}
+
+// enough is how many messages have to be committed by each of these tests, so that it proves something.
+const enough = 100
+
+// storm disturbs for so long, and until enough was published, at the pace at which the machine can work.
+func (s *shop) storm(t *testing.T, length time.Duration, least int, disturb func()) {
+	t.Helper()
+	begun := time.Now()
+	for times := 0; times < least || s.press.different() < enough || time.Since(begun) < length; times++ {
+		before, since := s.press.different(), time.Now()
+		pause(50*time.Millisecond + time.Duration(s.chance.IntN(400))*time.Millisecond)
+		disturb()
+		for s.press.different() < before+5 && time.Since(since) < 2*time.Second {
+			pause(20 * time.Millisecond)
+		}
+		if time.Since(begun) > length+patience {
+			t.Errorf("only %d messages were published: this proves little", s.press.different())
+			return
+		}
+	}
+}
+
+// TestNothingIsLostWhenProcessesAreKilled kills producers and relays at random, while the press loses replies.
+func TestNothingIsLostWhenProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	seed := newSeed(t)
+	length := max(4*time.Second, soaking(t)/time.Duration(len(engines)))
+	beside(t, len(engines), engines, func(t *testing.T, engine string) {
+		s := openShop(t, engine, seed, 2500*time.Millisecond,
+			workload{Pause: 20 * time.Millisecond, Long: 1500 * time.Millisecond})
+		s.press.set(true, nil)
+		s.storm(t, length, 8, func() {
+			if s.chance.IntN(3) == 0 {
+				s.producers.kill(s.chance.IntN(2))
+			} else {
+				s.relays.kill(s.chance.IntN(3))
+			}
+		})
+		v := s.settle(t, true)
+		t.Logf("%v; %d relays and %d producers killed, %d replies lost of %d", v, s.relays.killed, s.producers.killed,
+			s.press.lost, s.press.calls)
+	})
+}
+
+// TestNothingIsSentTwiceWithoutFaults has relays come and go in order: the hand-over of lanes, and of the log, repeats
+// nothing.
+func TestNothingIsSentTwiceWithoutFaults(t *testing.T) {
+	t.Parallel()
+	seed := newSeed(t)
+	length := max(4*time.Second, soaking(t)/time.Duration(len(engines)))
+	beside(t, 3, engines, func(t *testing.T, engine string) {
+		s := openShop(t, engine, seed, 10*time.Second, workload{Pause: 15 * time.Millisecond, Long: time.Second})
+		s.storm(t, length, 6, func() { s.relays.relieve(s.chance.IntN(3)) })
+		v := s.settle(t, false)
+		published := make(map[string]bool)
+		for _, p := range s.press.all() {
+			published[p.relay] = true
+		}
+		t.Logf("%v; %d relays were at work, and %d of them published", v, s.relays.started, len(published))
+		if len(published) < 2 {
+			t.Error("one relay has published everything: no hand-over was seen")
+		}
+	})
+}

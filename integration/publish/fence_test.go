@@ -1,0 +1,114 @@
+//go:build linux
+
+package publish
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/integration/wire"
+	"github.com/effectively-once/once/store"
+)
+
+// TestRelayThatSleptThroughItsLease stops a relay when it has published, and not yet written that down, for longer
+// than its lease. Another one has its lanes by then, and cannot publish the same messages: so they have to stay,
+// although the first one wakes and says that they were sent.
+func TestRelayThatSleptThroughItsLease(t *testing.T) {
+	t.Parallel()
+	beside(t, 3, engines, func(t *testing.T, engine string) {
+		w, p := newWorldOn(t, engine), newPress(t, 1)
+		if w.postgres() { // who reads the log and is silent loses it by this
+			name := w.DSN[strings.LastIndex(w.DSN, "/")+1:]
+			name, _, _ = strings.Cut(name, "?")
+			mustExec(t, w.db, "ALTER DATABASE "+name+" SET wal_sender_timeout = '1s'")
+		}
+		p.set(false, func(relay string, _ sheet) error {
+			if relay == "heir" {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		all := w.putSome(t, "m", 10)
+		asleep := plan{Base: w.base, Role: roleRelay, Name: "sleeper", Press: p.url, Lease: 2 * time.Second, Waits: true}
+		sleeper := startProcess(t, asleep)
+		sleeper.hear(t, saysSends)
+		sleeper.signal(syscall.SIGSTOP)
+		t.Cleanup(func() { sleeper.signal(syscall.SIGKILL) })
+		had := p.all()
+
+		asleep.Name, asleep.Waits = "heir", false
+		heir := startProcess(t, asleep)
+		await(t, "the heir has tried", func() bool { return strings.Contains(heir.complained.String(), "not yet") })
+		sleeper.signal(syscall.SIGCONT)
+		sleeper.tell(t)
+		said := sleeper.hear(t, saysSent)
+		if w.mode() == 0 { // what is in the table is the heir's
+			if said != saysSent+" 0" {
+				t.Errorf("the relay that had lost its lanes has changed rows: %q", said)
+			}
+			if n := w.waits(t); n != len(all) {
+				t.Errorf("%d messages wait, and not all %d", n, len(all))
+			}
+		}
+		sleeper.signal(syscall.SIGKILL)
+		<-sleeper.ended
+		p.set(false, nil)
+		p.await(t, all)
+		more := w.putSome(t, "n", 10)
+		p.await(t, more)
+		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		heir.leave(t)
+		v := judge(w.made(t), p.all())
+		v.check(t, true)
+		repeatable := make(map[string]bool)
+		for _, p := range had {
+			repeatable[p.ID] = true
+		}
+		for _, id := range v.doubled {
+			if !repeatable[id] {
+				t.Errorf("%s is not of the batch that was on its way, and was published twice", id)
+			}
+		}
+		if len(v.doubled) > len(had) {
+			t.Errorf("%d messages were repeated, and the batch had %d", len(v.doubled), len(had))
+		}
+		if left := w.outgoing(t, store.Stuck); len(left) > 0 {
+			t.Errorf("%d messages are stuck", len(left))
+		}
+	})
+}
+
+// TestRelayThatVanishesWhileItLeases loses a relay between two statements of a lease, and the database does not hear of
+// it, as when its machine has lost its power, or its network. The others must not wait for its locks much longer than
+// for its lease.
+func TestRelayThatVanishesWhileItLeases(t *testing.T) {
+	t.Parallel()
+	beside(t, 2, []string{pgTable, mariaDB}, func(t *testing.T, engine string) {
+		w, p := newWorldOn(t, engine), newPress(t, 1)
+		protocol := wire.Postgres
+		if engine == mariaDB {
+			protocol = wire.MySQL
+		}
+		proxy, through := wire.Between(t, w.DSN, protocol)
+		t.Cleanup(proxy.Cut)
+		rule := proxy.On(wire.Runs("once_relay"), wire.SplitRequest)
+		gone := startProcess(t, plan{Base: base{engine, through}, Role: roleRelay, Name: "gone", Press: p.url,
+			Lease: 2 * time.Second})
+		select {
+		case <-rule.Done():
+		case <-time.After(patience):
+			t.Fatalf("no lease was asked for: %s", gone.complained.String())
+		}
+		gone.signal(syscall.SIGKILL)
+		stop := run(t, w.relay(t, p))
+		begun := time.Now()
+		p.await(t, w.putSome(t, "m", 10))
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("it took %v until another relay could publish", took.Round(time.Second))
+		}
+		stop()
+	})
+}
