@@ -96,7 +96,8 @@ func (b *bench) run(peersDir, file, markdown string) error {
 }
 
 func (b *bench) stages() (stages []stage) {
-	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), databaseStages(), httpStages()} {
+	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), consumeStages(),
+		publishStages(), databaseStages(), httpStages()} {
 		stages = append(stages, s...)
 	}
 	return stages

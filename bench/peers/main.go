@@ -103,7 +103,8 @@ func (o *opened) open(ctx context.Context, dsn string) error {
 	if o.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return err
 	}
-	return errors.Join(o.addRiver(ctx), o.addDBOS(ctx), o.addFiber())
+	o.addWatermill()
+	return errors.Join(o.addRiver(ctx), o.addDBOS(ctx), o.addFiber(), o.addPublishing(ctx))
 }
 
 func (o *opened) add(p peer) { o.peers = append(o.peers, p) }

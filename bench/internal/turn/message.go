@@ -28,7 +28,16 @@ type Peer struct {
 
 // The scenarios that peers take part in.
 const (
-	Guarded  = "guarded"
-	TwoPhase = "two-phase"
-	HTTP     = "http" // in memory
+	Guarded      = "guarded"
+	TwoPhase     = "two-phase"
+	HTTP         = "http" // in memory
+	Consume      = "consume"
+	ConsumeBatch = "consume in batches"
+	ConsumeLog   = "consume a log" // 64 messages in a transaction, statement by statement
+	Put          = "put"           // a message, in the transaction that it announces
+	Relay        = "relay"         // publish a backlog
+	EndToEnd     = "end to end"    // put, and publish
 )
+
+// Backlog is how many messages a relay publishes in a turn that takes so long elsewhere.
+func Backlog(length time.Duration) int { return int(length.Milliseconds()) * 2000 }

@@ -15,6 +15,21 @@ type Tally struct {
 	PerSecond float64       // the sum of the workers' own rates: they do not stop at the same time
 	P50       time.Duration // of one unit
 	P99       time.Duration
+	Work      time.Duration // of processors, on both sides, where the scenario measures it
+}
+
+// Working adds to a turn the Work of it.
+func Working(run func() (Tally, error)) (Tally, error) {
+	before, failed := Work()
+	t, err := run()
+	if err != nil || failed != nil {
+		return t, err
+	}
+	after, failed := Work()
+	if failed == nil {
+		t.Work = after - before
+	}
+	return t, nil
 }
 
 // Run lets workers repeat unit until length is over. The first error ends the turn.
