@@ -23,11 +23,17 @@ var floors = []struct {
 }{
 	{[]string{"internal"}, 1},
 	{[]string{"."}, 1},
-	{[]string{"store", "broker"}, 2},
+	{[]string{"broker"}, 1},
+	{[]string{"store"}, 1},
+	{[]string{"broker/internal"}, 2},
+	{[]string{"store/*", "broker/*"}, 2},
 	{[]string{"inbox", "outbox", "reconcile", "httponce", "grpconce", "observe", "oncetest"}, 1},
 	{[]string{"console"}, 1},
 	{[]string{"cmd"}, 2},
 }
+
+// hasInner are rooms whose folders stand on a floor above theirs.
+var hasInner = map[string]bool{"store": true, "broker": true}
 
 // doubles are what the tests of the same floor may share. sqlstore is one because pgstore works on its tables.
 var doubles = map[string]bool{"store/sqlstore": true, "store/storetest": true, "store/memstore": true, "broker/brokertest": true, "broker/membroker": true}
@@ -36,7 +42,9 @@ func floorOf(dir string) (floor int, room string) {
 	parts := strings.Split(dir, "/")
 	for i, f := range floors {
 		for _, name := range f.rooms {
-			if parts[0] == name {
+			inner, below := strings.CutSuffix(name, "/*")
+			rest, inside := strings.CutPrefix(dir+"/", inner+"/")
+			if inside && (!below || rest != "") && (below || rest == "" || !hasInner[name]) {
 				return i, strings.Join(parts[:min(f.depth, len(parts))], "/")
 			}
 		}
