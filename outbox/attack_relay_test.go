@@ -143,7 +143,7 @@ func TestAStuckMessageHoldsUpTheOneInFrontOfIt(t *testing.T) {
 	})
 }
 
-// The same without a person: in a batch with Overtaking, one of a key fails for now, and one behind it is ErrInvalid.
+// The same without a person: in a batch with Overtaking, one of a key does not get through, and one behind it is ErrInvalid.
 func TestAnInvalidMessageHoldsUpTheOneInFrontOfIt(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		begun := time.Now()

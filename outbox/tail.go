@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +70,7 @@ func (r *run) follow(ctx, working context.Context, t store.OutboxTail, progress 
 		f.deliver(ctx, working)
 		progress()
 	}
+	f.finish(working)
 	return f.broken
 }
 
@@ -78,6 +81,8 @@ type follower struct {
 	carrier carrier
 	trouble *backoff.Backoff
 	rest    []store.Outgoing     // received, and neither sent nor set aside
+	owed    int                  // how many of rest are before the latest that is done, or of its transaction
+	open    bool                 // and more of that transaction is still in the log
 	done    map[place]bool       // what was sent in this round
 	blocked map[string]time.Time // ordering keys that are held in the table, and when that was last seen
 	learned time.Time
@@ -121,34 +126,83 @@ func (f *follower) deliver(ctx, working context.Context) {
 		}
 	}
 	for len(f.rest) > 0 && ctx.Err() == nil && f.broken == nil {
-		free, held, err := f.split(ctx)
-		if err != nil {
-			f.broken = err
-			return
-		}
-		f.done = make(map[place]bool, len(free))
-		f.aside(working, held, store.Held)
-		out := f.carrier.carry(ctx, working, free)
-		f.settle(working, out)
-		f.rest = f.left()
-		if !out.refused {
+		refused := f.round(ctx, working)
+		if !refused {
 			f.trouble = backoffOf(firstPause, longestWait)
 			continue
 		}
 		if err := f.takeMore(ctx); err != nil {
-			f.broken = err
+			f.broken = cmp.Or(f.broken, err)
 		}
 	}
 }
 
-// left is what was not dealt with.
-func (f *follower) left() (left []store.Outgoing) {
-	for _, m := range f.rest {
-		if !f.done[placeOf(&m)] {
-			left = append(left, m)
+// round publishes once what may be, and reports whether the broker has refused all of it.
+func (f *follower) round(ctx, working context.Context) (refused bool) {
+	free, held, err := f.split(working)
+	if err != nil {
+		f.broken = err
+		return false
+	}
+	f.done = make(map[place]bool, len(f.rest))
+	f.aside(working, held, store.Held)
+	out := f.carrier.carry(ctx, working, free)
+	f.settle(working, out)
+	f.forget()
+	return out.refused
+}
+
+// forget drops what was dealt with.
+func (f *follower) forget() {
+	reach := f.owed
+	if f.open && reach < len(f.rest) {
+		reach++
+	}
+	for i := range f.rest {
+		if f.done[placeOf(&f.rest[i])] {
+			reach = max(reach, i+1)
 		}
 	}
-	return left
+	for reach > 0 && reach < len(f.rest) && f.rest[reach-1].LogMore {
+		reach++
+	}
+	if reach > 0 && len(f.rest) > 0 {
+		f.open = reach == len(f.rest) && f.rest[reach-1].LogMore
+	}
+	f.owed = 0
+	var left []store.Outgoing
+	for i, m := range f.rest {
+		if f.done[placeOf(&m)] {
+			continue
+		}
+		if left = append(left, m); i < reach {
+			f.owed++
+		}
+	}
+	f.rest = left
+}
+
+// finish publishes what would have the next reader begin before something that was published: the log is confirmed by
+// one position, of the end of a transaction. What was received and is behind that is left to the next reader.
+func (f *follower) finish(working context.Context) {
+	for working.Err() == nil && f.broken == nil && (f.owed > 0 || f.open) {
+		f.rest = f.rest[:f.owed]
+		if f.open {
+			limited, cancel := context.WithTimeout(working, time.Second) // it is on its way
+			ms, err := f.tail.Receive(limited, max(f.most(), 1))
+			cancel()
+			if err != nil {
+				return
+			}
+			if last := slices.IndexFunc(ms, func(m store.Outgoing) bool { return !m.LogMore }); last >= 0 {
+				ms = ms[:last+1]
+			}
+			f.rest = append(f.rest, ms...)
+		}
+		if f.round(working, working) {
+			return
+		}
+	}
 }
 
 // takeMore waits, and takes what comes meanwhile: it may get through where nothing else does, and then shows that the

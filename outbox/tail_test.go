@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -27,6 +28,7 @@ type logStore struct {
 	done   map[uint64]bool // sent, or set aside
 	reader *logTail        // nil: nobody
 	breaks int             // how many more calls of Sent fail
+	few    int             // most messages of one Receive; 0: as many as are asked for
 	opened int
 	wake   chan struct{}
 }
@@ -37,12 +39,14 @@ func newLogStore(s *memstore.Store) *logStore {
 
 func (s *logStore) LogsRows() bool { return false }
 
+// put puts messages in one transaction.
 func (s *logStore) put(ms ...*broker.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	end := uint64(len(s.log) + len(ms))
 	for _, m := range ms {
 		place := uint64(len(s.log) + 1)
-		s.log = append(s.log, store.Outgoing{Message: *m, Lane: store.Lane(m), LogPlace: place})
+		s.log = append(s.log, store.Outgoing{Message: *m, Lane: store.Lane(m), LogPlace: place, LogMore: place < end})
 	}
 	select {
 	case s.wake <- struct{}{}:
@@ -71,6 +75,9 @@ type logTail struct {
 }
 
 func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, error) {
+	if t.few > 0 {
+		most = min(most, t.few)
+	}
 	for {
 		t.mu.Lock()
 		if t.broken {
@@ -166,6 +173,48 @@ func TestWhatTheLogHasGoesOutOnce(t *testing.T) {
 		b.wantAll(all)
 		b.wantOrder("key")
 	})
+}
+
+// The log is confirmed by one position, and only at the end of a transaction. Whoever stops has published all that is
+// before the latest message that it published, and all of its transaction.
+func TestStoppingSendsNothingTwice(t *testing.T) {
+	for _, few := range []int{1, 3, 7, 0} {
+		for calls := range 12 {
+			t.Run(fmt.Sprintf("%d at once, after %d calls", few, calls), func(t *testing.T) {
+				inBubble(t, func(b *bench) {
+					log := newLogStore(b.store)
+					log.few = few
+					var all []*broker.Message
+					for i := range 6 {
+						ms := append(some(i, fmt.Sprintf("k%d", i), "key"), some(4, fmt.Sprintf("a%d", i), "")...)
+						ms = append(ms, some(3, fmt.Sprintf("m%d", i), "key")...)
+						log.put(ms...)
+						all = append(all, ms...)
+					}
+					r := b.relay()
+					r.Store, r.Batch = log, 3
+					b.sender.gate = make(chan struct{})
+					ctx, cancel := context.WithCancel(b.Context())
+					ended := make(chan error)
+					go func() { ended <- r.Run(ctx) }()
+					for range calls {
+						b.sender.gate <- struct{}{}
+					}
+					synctest.Wait()
+					cancel()
+					close(b.sender.gate)
+					b.must(<-ended)
+					if few > 0 && len(b.sender.taken()) == len(all) {
+						b.Error("it went on to the end")
+					}
+					stop := b.run(r)
+					b.until("everything is out", func() bool { return log.left() == 0 })
+					stop()
+					b.wantAll(all)
+				})
+			})
+		}
+	}
 }
 
 func TestABrokenTailIsOpenedAgain(t *testing.T) {

@@ -94,6 +94,10 @@ type Outgoing struct {
 
 	// LogPlace is where it stands in the database's log, if it came from there.
 	LogPlace uint64
+
+	// LogMore says that more of its transaction follows it in the log. A reader that ends between them, with some of them
+	// sent, has these sent again.
+	LogMore bool
 }
 
 // OutgoingState is what a message in the outbox waits for.

@@ -6,13 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// damaged is an operation that would run again whatever can be run again.
-var damaged = &once.Operation[string]{Name: "damaged", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+// damaged is an operation that would run again whatever can be run again. It waits, because a claim that a slow server
+// answers late is taken for one that has met another.
+var damaged = &once.Operation[string]{Name: "damaged", OnUnknown: once.Resend, Policy: once.Policy{Wait: time.Minute}}
 
 const stored = `"answer"` // as it is in the row
 

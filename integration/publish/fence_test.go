@@ -35,7 +35,7 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 		asleep := plan{Base: w.base, Role: roleRelay, Name: "sleeper", Press: p.url, Lease: 2 * time.Second, Waits: true}
 		sleeper := startProcess(t, asleep)
 		sleeper.hear(t, saysSends)
-		sleeper.signal(syscall.SIGSTOP)
+		stopOutsideOfTransactions(t, w, sleeper)
 		t.Cleanup(func() { sleeper.signal(syscall.SIGKILL) })
 		had := p.all()
 
@@ -78,6 +78,28 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 		if left := w.outgoing(t, store.Stuck); len(left) > 0 {
 			t.Errorf("%d messages are stuck", len(left))
 		}
+	})
+}
+
+// stopOutsideOfTransactions stops a process. In SQLite the lock of a stopped writer is everybody's, for as long as the
+// process is stopped, so it is stopped again if it was writing just then.
+func stopOutsideOfTransactions(t *testing.T, w *world, p *process) {
+	t.Helper()
+	p.signal(syscall.SIGSTOP)
+	if w.Engine != sqlite {
+		return
+	}
+	db := openSQL(t, "sqlite", strings.Replace(w.DSN, "busy_timeout(10000)", "busy_timeout(0)", 1))
+	await(t, "the process is stopped, and holds no lock", func() bool {
+		tx, err := db.Begin()
+		if err == nil {
+			must(t, tx.Rollback())
+			return true
+		}
+		p.signal(syscall.SIGCONT)
+		pause(time.Millisecond)
+		p.signal(syscall.SIGSTOP)
+		return false
 	})
 }
 

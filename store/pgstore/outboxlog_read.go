@@ -82,7 +82,7 @@ func (t *logTail) change(b *logBytes, at uint64) error {
 		t.mu.Lock()
 		t.track.commit(end)
 		t.mu.Unlock()
-		signal(t.whole)
+		signal(t.arrived) // the last of its messages may be received now
 	case 'R':
 		oid, relation := readRelation(b)
 		t.relations[oid] = relation
@@ -156,12 +156,16 @@ func (t *logTail) put(m store.Outgoing, wrong error) error {
 		if t.bytes == 0 || t.bytes+e.size <= mostQueued {
 			break
 		}
+		t.full = true
 		t.mu.Unlock()
+		signal(t.arrived)
 		if err := t.awaitRoom(); err != nil {
 			return err
 		}
 	}
+	t.full = false
 	t.track.arrive(e.key(), t.tx.xid)
+	e.commit = t.track.open
 	t.queue = append(t.queue, e)
 	t.bytes += e.size
 	t.mu.Unlock()

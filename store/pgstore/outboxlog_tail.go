@@ -40,12 +40,12 @@ type logTail struct {
 	bytes    int
 	late     []lateRows
 	catching bool
+	full     bool // a message waits for room in the queue
 	broken   error
 	closing  bool
 
 	arrived chan struct{} // there is something in the queue, or it broke
 	room    chan struct{} // there is room in the queue
-	whole   chan struct{} // a transaction has arrived to its end
 	asked   chan struct{} // the server wants to know how far everything is
 	ended   chan struct{} // nothing is read any more
 	told    chan struct{} // nor confirmed
@@ -54,6 +54,7 @@ type logTail struct {
 // logEntry is a message that waits to be received.
 type logEntry struct {
 	message store.Outgoing
+	commit  *logCommit
 	xid     uint64
 	size    int
 	earlier bool // it was put before this reader came
@@ -102,7 +103,7 @@ func (t *logTail) open(ctx context.Context) error {
 	}
 	t.relations = make(map[uint32]logRelation)
 	t.track.messages = make(map[logKey]delivered)
-	for _, signal := range []*chan struct{}{&t.arrived, &t.room, &t.whole, &t.asked} {
+	for _, signal := range []*chan struct{}{&t.arrived, &t.room, &t.asked} {
 		*signal = make(chan struct{}, 1)
 	}
 	t.ended, t.told = make(chan struct{}), make(chan struct{})
@@ -169,9 +170,7 @@ func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, erro
 // pop takes messages from the queue, less those that are no one's to publish any more, and reports whether there was
 // anything in it.
 func (t *logTail) pop(ctx context.Context, most int) (ms []store.Outgoing, any bool, err error) {
-	t.mu.Lock()
-	batch := t.queue[:min(most, len(t.queue)):len(t.queue)]
-	t.mu.Unlock()
+	batch, more := t.peek(most)
 	if len(batch) == 0 {
 		return nil, false, nil
 	}
@@ -183,8 +182,12 @@ func (t *logTail) pop(ctx context.Context, most int) (ms []store.Outgoing, any b
 	size := 0
 	for i := range batch {
 		size += batch[i].size
-		if !gone[batch[i].key()] {
+		switch {
+		case !gone[batch[i].key()]:
 			ms = append(ms, batch[i].message)
+			ms[len(ms)-1].LogMore = more[i]
+		case len(ms) > 0 && i > 0 && batch[i-1].commit == batch[i].commit && ms[len(ms)-1].LogMore:
+			ms[len(ms)-1].LogMore = more[i]
 		}
 	}
 	t.mu.Lock()
@@ -197,6 +200,27 @@ func (t *logTail) pop(ctx context.Context, most int) (ms []store.Outgoing, any b
 	t.mu.Unlock()
 	signal(t.room)
 	return ms, true, nil
+}
+
+// peek looks at what is to be taken from the queue, and at which of it more of the same transaction follows. The latest
+// message of a transaction stays there until it is known whether it is the last one.
+func (t *logTail) peek(most int) (batch []logEntry, more []bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.queue)
+	if n > 0 && t.track.open != nil && !t.full {
+		n--
+	}
+	n = min(n, most)
+	more = make([]bool, n)
+	for i := range more {
+		if i+1 < len(t.queue) {
+			more[i] = t.queue[i].commit == t.queue[i+1].commit
+		} else {
+			more[i] = t.track.open != nil
+		}
+	}
+	return t.queue[:n:n], more
 }
 
 // sift finds what an earlier reader has dealt with, by its row, and sets aside what cannot be read. That is on the
@@ -267,7 +291,6 @@ func (t *logTail) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	t.awaitCommit(ctx)
 	t.confirm(false)
 	if err := t.conn.finish(); err != nil {
 		return err
@@ -278,28 +301,6 @@ func (t *logTail) Close(ctx context.Context) error {
 	case <-t.ended:
 	}
 	return t.conn.leave(ctx)
-}
-
-// awaitCommit waits a moment for the end of a transaction of which everything so far is done: it is on its way, and what
-// it has could not be confirmed without it.
-func (t *logTail) awaitCommit(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for {
-		t.mu.Lock()
-		waits := t.track.open != nil && t.track.open.left == 0
-		t.mu.Unlock()
-		if !waits {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.ended:
-			return
-		case <-t.whole:
-		}
-	}
 }
 
 // abandon ends the connection, and with it everything else.

@@ -50,7 +50,7 @@ func (b *txBench[Tx]) hardOutgoing() (ms []store.Outgoing) {
 		}
 		// The rest is the store's to give.
 		m.Lane, m.Seq, m.State, m.Attempts, m.Reason = 99, 12345, store.Stuck, 7, "reason"
-		m.Created, m.Changed, m.LogPlace = time.Unix(1, 0), time.Unix(1, 0), 77
+		m.Created, m.Changed, m.LogPlace, m.LogMore = time.Unix(1, 0), time.Unix(1, 0), 77, true
 		ms = append(ms, m)
 	}
 	return ms

@@ -62,6 +62,7 @@ type Outgoing[M message, S ~int] struct {
 	Created  time.Time
 	Changed  time.Time
 	LogPlace uint64
+	LogMore  bool
 }
 
 type outgoing[M message, S ~int] interface {
@@ -76,6 +77,7 @@ type outgoing[M message, S ~int] interface {
 		Created  time.Time
 		Changed  time.Time
 		LogPlace uint64
+		LogMore  bool
 	}
 }
 
