@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 )
 
@@ -32,6 +32,40 @@ func (e Engine) Fresh(t testing.TB) string {
 	default:
 		return freshPostgres(t)
 	}
+}
+
+// FreshDatabase is like Fresh, but for what a schema of PostgreSQL cannot hold: the test has a database of its own there
+// too. With that end its connections, and its replication slots.
+func (e Engine) FreshDatabase(t testing.TB) string {
+	t.Helper()
+	if e.Name != Postgres && e.Name != PGStore {
+		return e.Fresh(t)
+	}
+	dsn := testenv.Postgres(t)
+	admin := open(t, "pgx", dsn)
+	testenv.CheckPostgres(t, asker(admin))
+	address, err := url.Parse(dsn)
+	proof.Must(t, err)
+	database := unique()
+	mustExec(t, admin, "CREATE DATABASE "+database)
+	t.Cleanup(func() { dropPostgres(t, admin, database) })
+	address.Path = "/" + database
+	return address.String()
+}
+
+// dropPostgres drops a database, and its slots, which somebody who was killed may still seem to read.
+func dropPostgres(t testing.TB, admin *sql.DB, database string) {
+	proof.Await(t, "the slots are free", func() bool {
+		var left int
+		err := admin.QueryRow(`SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots
+			WHERE database = $1 AND active`, database).Scan(&left)
+		if err == nil && left == 0 {
+			_, err = admin.Exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1`,
+				database)
+		}
+		return err == nil && left == 0
+	})
+	mustExec(t, admin, "DROP DATABASE "+database+" WITH (FORCE)")
 }
 
 func freshPostgres(t testing.TB) string {
@@ -106,7 +140,7 @@ func asker(db *sql.DB) func(string) (string, error) {
 
 func mustExec(t testing.TB, db *sql.DB, statement string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), proof.Patience)
 	defer cancel()
 	if _, err := db.ExecContext(ctx, statement); err != nil {
 		t.Errorf("%v\n%s", err, statement)

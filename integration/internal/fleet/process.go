@@ -1,0 +1,181 @@
+//go:build linux
+
+// Package fleet runs the binary of a test as other processes, which tests kill, stop, and start anew. A process is told
+// what it is for by a plan, a value that goes through JSON. It hears lines of its input, and says lines.
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/integration/internal/proof"
+)
+
+const planVar = "ONCE_FLEET_PLAN"
+
+// Main is for the TestMain of a package: the binary runs its tests, or it works, where it is a process of this package.
+// Then the context ends with the input, and each line of that is an element of the channel.
+func Main[P any](m *testing.M, work func(context.Context, P, <-chan struct{}) error) {
+	text := os.Getenv(planVar)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	var plan P
+	err := json.Unmarshal([]byte(text), &plan)
+	if err == nil {
+		err = listen(plan, work)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "process:", err)
+		os.Exit(1)
+	}
+}
+
+func listen[P any](plan P, work func(context.Context, P, <-chan struct{}) error) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lines := make(chan struct{})
+	go func() {
+		for in := bufio.NewReader(os.Stdin); ; {
+			if _, err := in.ReadString('\n'); err != nil {
+				cancel()
+				return
+			}
+			lines <- struct{}{}
+		}
+	}()
+	return work(ctx, plan, lines)
+}
+
+// DieNow kills the process that calls it, and does not return.
+func DieNow() {
+	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// Process is a process, seen from the test that started it. It dies with the test.
+type Process struct {
+	cmd        *exec.Cmd
+	in         io.WriteCloser
+	lines      chan string // what it says
+	ended      chan struct{}
+	dismissed  atomic.Bool // it was asked to end
+	complained complaints
+}
+
+// complaints may be read while they are written.
+type complaints struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (c *complaints) Write(text []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.Write(text)
+}
+
+// Start starts a process.
+func Start(t testing.TB, plan any) *Process {
+	t.Helper()
+	text, err := json.Marshal(plan)
+	proof.Must(t, err)
+	p := &Process{cmd: exec.Command(os.Args[0]), lines: make(chan string, 10_000), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), planVar+"="+string(text))
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Stderr = &p.complained
+	p.in, err = p.cmd.StdinPipe()
+	proof.Must(t, err)
+	out, err := p.cmd.StdoutPipe()
+	proof.Must(t, err)
+	proof.Must(t, p.cmd.Start())
+	go func() {
+		for said := bufio.NewScanner(out); said.Scan(); {
+			p.lines <- said.Text()
+		}
+		close(p.lines)
+		_ = p.cmd.Wait() // how it ended is in its state
+		close(p.ended)
+	}()
+	return p
+}
+
+// Hear waits for a line that begins like this.
+func (p *Process) Hear(t testing.TB, line string) string {
+	t.Helper()
+	deadline := time.After(proof.Patience)
+	for {
+		select {
+		case said, ok := <-p.lines:
+			if !ok {
+				<-p.ended
+				t.Fatalf("the process ended before it said %q: %s", line, p.Complaints())
+			}
+			if strings.HasPrefix(said, line) {
+				return said
+			}
+		case <-deadline:
+			t.Fatalf("the process did not say %q: %s", line, p.Complaints())
+		}
+	}
+}
+
+// Tell writes a line to its input.
+func (p *Process) Tell(t testing.TB) {
+	t.Helper()
+	_, err := io.WriteString(p.in, "\n")
+	proof.Must(t, err)
+}
+
+// Signal sends a signal, which a process that has ended does not mind.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Ended is closed when it has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Complaints are what it has written to its standard error until now.
+func (p *Process) Complaints() string {
+	p.complained.mu.Lock()
+	defer p.complained.mu.Unlock()
+	return p.complained.text.String()
+}
+
+// WasKilled reports how a process that has ended did that.
+func (p *Process) WasKilled() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
+}
+
+// Leave lets it end in order.
+func (p *Process) Leave(t testing.TB) {
+	t.Helper()
+	p.dismiss()
+	select {
+	case <-p.ended:
+		if !p.cmd.ProcessState.Success() && !p.WasKilled() {
+			t.Errorf("a process ended with %v: %s", p.cmd.ProcessState, p.Complaints())
+		}
+	case <-time.After(proof.Patience):
+		p.Signal(syscall.SIGKILL)
+		<-p.ended
+		t.Errorf("a process did not end in order: %s", p.Complaints())
+	}
+}
+
+// dismiss has it end, and does not wait for that.
+func (p *Process) dismiss() {
+	p.dismissed.Store(true)
+	_ = p.in.Close()
+}

@@ -1,0 +1,170 @@
+// Package offices starts brokers for tests that restart them, and connects to them as programs do that live through
+// that, and notice soon when somebody has died.
+package offices
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+var names atomic.Int64
+
+// Name is a name that no other test, and no other run, has.
+func Name(of string) string { return fmt.Sprintf("%s-%d-%d", of, time.Now().UnixNano(), names.Add(1)) }
+
+// FreePort is a port on which nobody listens.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	proof.Must(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// DialKafka is the adapter for a cluster, whose addresses have commas between them.
+func DialKafka(addresses string) *kafkabroker.Broker {
+	return kafkabroker.New(&kafkabroker.Options{Client: []kgo.Opt{
+		kgo.SeedBrokers(strings.Split(addresses, ",")...), kgo.FetchMaxWait(100 * time.Millisecond),
+		kgo.HeartbeatInterval(100 * time.Millisecond), kgo.SessionTimeout(1500 * time.Millisecond),
+		kgo.RebalanceTimeout(3 * time.Second),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }),
+	}})
+}
+
+// CreateTopic makes a topic of Kafka.
+func CreateTopic(t testing.TB, addresses, name string, partitions int32, settings ...string) {
+	t.Helper()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	for _, setting := range settings {
+		config := kmsg.NewCreateTopicsRequestTopicConfig()
+		key, value, _ := strings.Cut(setting, "=")
+		config.Name, config.Value = key, kmsg.StringPtr(value)
+		topic.Configs = append(topic.Configs, config)
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(t.Context(), KafkaClient(t, addresses))
+	proof.Must(t, err)
+	proof.Must(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
+}
+
+// RemoveTopic deletes a topic of Kafka.
+func RemoveTopic(t testing.TB, addresses, name string) {
+	t.Helper()
+	topic := kmsg.NewDeleteTopicsRequestTopic()
+	topic.Topic = kmsg.StringPtr(name)
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames, req.Topics = []string{name}, append(req.Topics, topic)
+	resp, err := req.RequestWith(t.Context(), KafkaClient(t, addresses))
+	proof.Must(t, err)
+	proof.Must(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
+}
+
+// KafkaClient is a bare client, for what a test does behind the adapter's back.
+func KafkaClient(t testing.TB, addresses string, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(addresses, ",")...)}, opts...)...)
+	proof.Must(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// DialNATS connects for as long as there is a server, or will be.
+func DialNATS(addresses string) (jetstream.JetStream, error) {
+	nc, err := nats.Connect(addresses, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return nil, err
+	}
+	return jetstream.New(nc)
+}
+
+// NATSServer runs in this process, and syncs what it confirms. It can be stopped, and started again with the same
+// address and the same files.
+type NATSServer struct {
+	options server.Options
+	running *server.Server
+}
+
+// StartNATS starts a server, and stops it with the test.
+func StartNATS(t testing.TB) *NATSServer {
+	t.Helper()
+	s := &NATSServer{options: server.Options{Host: "127.0.0.1", Port: FreePort(t), JetStream: true, StoreDir: t.TempDir(),
+		SyncAlways: true, MaxPayload: 8 << 20, NoLog: true, NoSigs: true}}
+	s.Start(t)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// URL is where it is.
+func (s *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port) }
+
+// Start starts it again.
+func (s *NATSServer) Start(t testing.TB) {
+	t.Helper()
+	o := s.options // which the server changes
+	running, err := server.NewServer(&o)
+	proof.Must(t, err)
+	go running.Start()
+	if !running.ReadyForConnections(proof.Patience) {
+		t.Fatal("the server does not take connections")
+	}
+	s.running = running
+}
+
+// Stop stops it, in order.
+func (s *NATSServer) Stop() {
+	s.running.Shutdown()
+	s.running.WaitForShutdown()
+}
+
+// Restart is Stop and Start.
+func (s *NATSServer) Restart(t testing.TB) {
+	t.Helper()
+	s.Stop()
+	s.Start(t)
+}
+
+// RabbitMQ is the server that was started for tests, and a bare channel to it.
+func RabbitMQ(t testing.TB) (dsn string, channel *amqp.Channel) {
+	t.Helper()
+	dsn = testenv.RabbitMQ(t)
+	conn, err := amqp.Dial(dsn)
+	proof.Must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	testenv.CheckRabbitMQ(t, conn.Properties)
+	channel, err = conn.Channel()
+	proof.Must(t, err)
+	return dsn, channel
+}
+
+// DeclareQueue makes a queue there for one test.
+func DeclareQueue(t testing.TB, b *rabbitbroker.Broker, channel *amqp.Channel, queue string,
+	o rabbitbroker.QueueOptions) {
+
+	t.Helper()
+	proof.Must(t, b.DeclareQueue(proof.Soon(t), queue, o))
+	t.Cleanup(func() {
+		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+			t.Error(err)
+		}
+	})
+}
