@@ -3,7 +3,6 @@
 package consume
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,12 +18,14 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/engines"
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/store"
 )
 
 // plan is what a process is started for: one consumer.
 type plan struct {
-	Base   base
+	Base   engines.Place
 	Post   post
 	Calls  string // the file of attempts
 	Shape  string // of the handler
@@ -48,7 +49,6 @@ const (
 )
 
 const (
-	planVar  = "ONCE_CONSUME_PLAN"
 	attempts = 3 // of Retry
 	batch    = 4 // messages
 )
@@ -60,35 +60,10 @@ const (
 )
 
 // TestMain makes this binary the program of the processes, too.
-func TestMain(m *testing.M) {
-	text := os.Getenv(planVar)
-	if text == "" {
-		os.Exit(m.Run())
-	}
-	if err := work(text); err != nil {
-		fmt.Fprintln(os.Stderr, "consumer:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { fleet.Main(m, consume) }
 
-// work runs a consumer until its input ends.
-func work(text string) error {
-	var p plan
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	lines := make(chan struct{})
-	go func() {
-		for in := bufio.NewReader(os.Stdin); ; {
-			if _, err := in.ReadString('\n'); err != nil {
-				cancel()
-				return
-			}
-			lines <- struct{}{}
-		}
-	}()
+// consume runs the consumer of a plan.
+func consume(ctx context.Context, p plan, lines <-chan struct{}) error {
 	c, end, err := p.consumer(lines)
 	if err != nil {
 		return err
@@ -98,13 +73,23 @@ func work(text string) error {
 	return c.Run(ctx)
 }
 
+// startFleet starts consumers of a plan, each with a name of its own.
+func startFleet(t testing.TB, p plan, size int) *fleet.Fleet {
+	t.Helper()
+	return fleet.Keep(t, size, func(n int) any {
+		p := p
+		p.Name = fmt.Sprint("p", n)
+		return p
+	})
+}
+
 // consumer is the consumer of a plan.
 func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if os.Getenv("ONCE_CONSUME_QUIET") != "" {
 		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	w, err := p.Base.open(once.Options{Logger: logger.With("process", p.Name)}, p.hooks(lines))
+	w, err := open(p.Base, once.Options{Logger: logger.With("process", p.Name)}, p.hooks(lines))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -141,7 +126,7 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	default:
 		c.Handler = w.tx(place.handle)
 	}
-	return c, func() { end(); w.close() }, nil
+	return c, func() { end(); w.Close() }, nil
 }
 
 // hooks stop the process where the plan says, until its input has a line.
@@ -183,12 +168,5 @@ func (w *workplace) send(address string) func(context.Context, once.Key, *broker
 			err = errors.New(answer.Status)
 		}
 		return string(text), err
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

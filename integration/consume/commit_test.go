@@ -6,19 +6,20 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// between puts a proxy in front of a database.
-func between(t testing.TB, b base) (*wire.Proxy, base) {
+// behind is a stand on a database behind a proxy, and a direct way to that.
+func behind(t testing.TB, engine string) (s *stand, proxy *wire.Proxy, direct *world) {
 	t.Helper()
+	direct = newWorldOn(t, engine)
 	protocol := wire.MySQL
-	if b.Engine == pgStore {
+	if direct.Postgres() {
 		protocol = wire.Postgres
 	}
-	p, dsn := wire.Between(t, b.DSN, protocol)
-	return p, base{b.Engine, dsn}
+	through := direct.Place
+	proxy, through.DSN = wire.Between(t, direct.DSN, protocol)
+	return newStand(t, openWorld(t, through)), proxy, direct
 }
 
 // TestCommitReplyIsLost: the database has committed, and nobody hears of it. Each message has its effect once.
@@ -34,13 +35,7 @@ func TestCommitReplyIsLost(t *testing.T) {
 
 func commitIsLost(t *testing.T, engine string, m mode, action wire.Action) {
 	const n = 8
-	b := newBase(t, engine)
-	direct := b.world(t)
-	proxy, through := between(t, b)
-	w, err := through.open(once.Options{Logger: testLogger(t)}, hooks{})
-	must(t, err)
-	t.Cleanup(w.close)
-	s := newStand(t, w)
+	s, proxy, direct := behind(t, engine)
 	c := s.consumer(m)
 	c.Concurrency = 1
 	stop := run(t, c)

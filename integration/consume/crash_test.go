@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/store"
 )
 
@@ -34,21 +35,21 @@ func crashAroundTheAck(t *testing.T, engine string, p plan) {
 	w := newWorldOn(t, engine)
 	o := openOffice(t, p.kindOfLog(), p.Check)
 	o.publish(t, plainMessagesOf(o, n))
-	p.Base, p.Post, p.Calls, p.Name = w.base, o.post, filepath.Join(t.TempDir(), "calls"), "first"
-	first := startProcess(t, p)
-	<-first.ended
-	if !first.wasKilled() {
-		t.Fatalf("it did not come to an Ack: %s", first.complained.String())
+	p.Base, p.Post, p.Calls, p.Name = w.Place, o.post, filepath.Join(t.TempDir(), "calls"), "first"
+	first := fleet.Start(t, p)
+	<-first.Ended()
+	if !first.WasKilled() {
+		t.Fatalf("it did not come to an Ack: %s", first.Complaints())
 	}
 	done := len(w.counts(t))
 	if done == 0 {
 		t.Error("nothing was committed before the first Ack")
 	}
 	p.AckDies, p.AckDiesIn, p.Name = false, false, "second"
-	second := startProcess(t, p)
+	second := fleet.Start(t, p)
 	w.handled(t, n)
 	await(t, "nothing is left at the broker", func() bool { return o.idle(t) })
-	second.leave(t)
+	second.Leave(t)
 	w.onceEach(t, n)
 }
 
@@ -76,31 +77,31 @@ func TestZombie(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			w := newWorldOn(t, engine)
 			o := openKafka(t, 1)
-			p := plan{Base: w.base, Post: o.post, Calls: filepath.Join(t.TempDir(), "calls"), Shape: shapeBatch, Check: true}
+			p := plan{Base: w.Place, Post: o.post, Calls: filepath.Join(t.TempDir(), "calls"), Shape: shapeBatch, Check: true}
 			p.Name, p.Stops = "zombie", true
-			zombie := startProcess(t, p)
+			zombie := fleet.Start(t, p)
 			all := plainMessagesOf(o, 2*batch)
 			o.publish(t, all[:1])
 			w.handled(t, 1)
 			o.publish(t, all[1:])
-			zombie.hear(t, saysStopped)
-			zombie.signal(syscall.SIGSTOP)
+			zombie.Hear(t, saysStopped)
+			zombie.Signal(syscall.SIGSTOP)
 
 			p.Name, p.Stops, p.StopsNow = "heir", false, true
-			heir := startProcess(t, p)
-			epoch := heir.hear(t, saysStopped)
-			zombie.signal(syscall.SIGCONT)
-			zombie.tell(t)
-			zombie.leave(t) // it ends what it has begun
+			heir := fleet.Start(t, p)
+			epoch := heir.Hear(t, saysStopped)
+			zombie.Signal(syscall.SIGCONT)
+			zombie.Tell(t)
+			zombie.Leave(t) // it ends what it has begun
 			if n := len(w.counts(t)); n != 1 {
 				t.Errorf("%d messages were handled while the heir had the position (%s)", n-1, epoch)
 			}
-			if said := zombie.complained.String(); !strings.Contains(said, "another owner") {
+			if said := zombie.Complaints(); !strings.Contains(said, "another owner") {
 				t.Errorf("the zombie was not told: %s", said)
 			}
-			heir.tell(t)
+			heir.Tell(t)
 			w.handled(t, len(all))
-			heir.leave(t)
+			heir.Leave(t)
 			w.onceEach(t, len(all))
 			w.inOrder(t)
 		})
@@ -118,14 +119,14 @@ func TestDeadlyMessage(t *testing.T) {
 			o := openOffice(t, p.kindOfLog(), p.Check)
 			ms := plainMessagesOf(o, n)
 			ms[n/2] = note{Kind: deadly}.message(o.topic, "deadly")
-			p.Base, p.Post, p.Calls = w.base, o.post, filepath.Join(t.TempDir(), "calls")
+			p.Base, p.Post, p.Calls = w.Place, o.post, filepath.Join(t.TempDir(), "calls")
 			f := startFleet(t, p, 1)
 			o.publish(t, ms)
 			w.handled(t, n-1)
 			await(t, "it is parked", func() bool { return len(w.shelf(t, store.Parked)) == 1 })
-			f.stop()
+			f.Stop()
 			w.onceEach(t, n-1)
-			if deaths := f.deaths(); deaths < attempts || deaths > attempts+4 {
+			if deaths := f.Deaths(); deaths < attempts || deaths > attempts+4 {
 				t.Errorf("%d processes have died of it", deaths)
 			}
 		})

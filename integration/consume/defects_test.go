@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/store"
 )
 
@@ -23,7 +24,7 @@ func TestPositionInAStreamThatOvertakes(t *testing.T) {
 	o := openOffice(t, natsJS, false)
 	ms := plainMessagesOf(o, n)
 	o.publish(t, ms[:n/2])
-	js, err := o.nats()
+	js, err := offices.DialNATS(o.Address)
 	must(t, err)
 	dead, err := natsbroker.New(js, nil).Consumer(o.Place, group).Open(soon(t), n)
 	must(t, err)
@@ -80,7 +81,7 @@ func TestDeadlyMessageOnTheShelf(t *testing.T) {
 	m := note{Kind: deadly}.message(o.topic, "deadly")
 	replayed := store.Shelved{Consumer: "soak", Key: "deadly", Message: *m, State: store.Waiting}
 	must(t, w.store.Shelve(t.Context(), []store.Shelved{replayed}))
-	p := plan{Base: w.base, Post: o.post, Calls: filepath.Join(t.TempDir(), "calls"), Shape: shapeTx}
+	p := plan{Base: w.Place, Post: o.post, Calls: filepath.Join(t.TempDir(), "calls"), Shape: shapeTx}
 	f := startFleet(t, p, 1)
 	parked := func() bool { return len(w.shelf(t, store.Parked)) == 1 }
 	await(t, "it is parked, or has killed too many", func() bool {
@@ -90,9 +91,9 @@ func TestDeadlyMessageOnTheShelf(t *testing.T) {
 				_ = w.store.Change(t.Context(), m) // somebody else may have changed it, which is as well
 			}
 		}
-		return parked() || f.deaths() > 2*attempts
+		return parked() || f.Deaths() > 2*attempts
 	})
-	if deaths := f.deaths(); !parked() || deaths > attempts+1 {
+	if deaths := f.Deaths(); !parked() || deaths > attempts+1 {
 		t.Errorf("it has killed %d processes, and is parked: %v", deaths, parked())
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/fleet"
 )
 
 // note is the body of a message: what it is about, and what it does to its handler.
@@ -91,7 +91,7 @@ func (w *workplace) begin(m *broker.Message) (note, error) {
 	case poison:
 		return n, errors.New("poison: it always fails")
 	case deadly:
-		dieNow()
+		fleet.DieNow()
 	case flaky:
 		w.mu.Lock()
 		first := !w.seen[m.ID]
@@ -102,12 +102,6 @@ func (w *workplace) begin(m *broker.Message) (note, error) {
 		}
 	}
 	return n, nil
-}
-
-// dieNow does not return.
-func dieNow() {
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-	select {}
 }
 
 // handle writes what a message is about.
@@ -121,7 +115,7 @@ func (w *workplace) handle(_ context.Context, tx rows, m *broker.Message) error 
 			return err
 		}
 	}
-	_, err = tx.exec(addEffect, "handled", nameOf(m, n), n.Ord, n.Seq, w.process)
+	_, err = tx.Exec(addEffect, "handled", nameOf(m, n), n.Ord, n.Seq, w.process)
 	return err
 }
 
@@ -143,18 +137,18 @@ func (w *workplace) project(tx rows, n note) error {
 	written := false
 	err := inbox.Versions{Every: 20 * time.Millisecond}.Apply(n.Version,
 		func(from, to int64) (bool, error) {
-			changed, err := tx.exec(setVersion, n.Version, n.Item, from, to)
+			changed, err := tx.Exec(setVersion, n.Version, n.Item, from, to)
 			written = changed == 1
 			return written, err
 		},
 		func() (have int64, err error) {
-			err = tx.ask(&have, getVersion, n.Item)
+			err = tx.Ask(&have, getVersion, n.Item)
 			return have, err
 		})
 	if err != nil || !written {
 		return err
 	}
-	_, err = tx.exec(addEffect, "applied", fmt.Sprintf("%s v%d", n.Item, n.Version), n.Item, n.Version, w.process)
+	_, err = tx.Exec(addEffect, "applied", fmt.Sprintf("%s v%d", n.Item, n.Version), n.Item, n.Version, w.process)
 	return err
 }
 

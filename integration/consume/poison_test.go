@@ -78,7 +78,7 @@ func (s *stand) holds(t *testing.T, m mode) {
 	mended.Handler = s.tx(func(_ context.Context, tx rows, m *broker.Message) error {
 		n, err := noteOf(m)
 		if err == nil {
-			_, err = tx.exec(addEffect, "handled", m.ID, n.Ord, n.Seq, "mended")
+			_, err = tx.Exec(addEffect, "handled", m.ID, n.Ord, n.Seq, "mended")
 		}
 		return err
 	})
@@ -156,7 +156,7 @@ func (s *stand) putBack(t *testing.T, c *inbox.Consumer, times int) {
 func (s *stand) mendAndReplay(t *testing.T, m mode) {
 	c := s.consumer(m)
 	c.Handler = s.tx(func(_ context.Context, tx rows, m *broker.Message) error {
-		_, err := tx.exec(addEffect, "handled", m.ID, "", 1, "mended")
+		_, err := tx.Exec(addEffect, "handled", m.ID, "", 1, "mended")
 		return err
 	})
 	run(t, c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/offices"
 )
 
 // TestRealBrokerRestartsInTheMiddle stops a broker, and starts it again on its files, while a handler has written and
@@ -60,8 +61,8 @@ func TestTopicMadeAnew(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- consumer().Run(soon(t)) }()
 		s.handled(t, 3)
-		o.removeTopic(t)
-		o.createTopic(t, 1)
+		offices.RemoveTopic(t, o.Address, o.topic)
+		offices.CreateTopic(t, o.Address, o.topic, 1)
 		o.publish(t, ms[3:])
 		select {
 		case err := <-ended:

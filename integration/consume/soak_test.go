@@ -6,15 +6,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/fleet"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
 )
 
@@ -43,9 +43,6 @@ var settings = []setting{
 }
 
 const (
-	soakVar = "ONCE_SOAK" // a duration: go on for that long
-	seedVar = "ONCE_SEED" // a number: what chance decides is decided again as it was
-
 	atOnce   = 3 // settings that run beside each other
 	kills    = 4
 	settling = 90 * time.Second
@@ -53,18 +50,7 @@ const (
 
 // TestSoak has everything at once. It goes through all settings, and again until it was long enough.
 func TestSoak(t *testing.T) {
-	seed, end := uint64(time.Now().UnixNano()), time.Now()
-	if text := os.Getenv(seedVar); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	if text := os.Getenv(soakVar); text != "" {
-		d, err := time.ParseDuration(text)
-		must(t, err)
-		end = end.Add(d)
-	}
-	t.Logf("%s=%d", seedVar, seed)
+	seed, end := proof.Seed(t), time.Now().Add(proof.Soaking(t))
 	for round := uint64(0); ; round++ {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) { soakAll(t, seed+round) })
 		if t.Failed() || !time.Now().Before(end) {
@@ -74,16 +60,14 @@ func TestSoak(t *testing.T) {
 }
 
 func soakAll(t *testing.T, seed uint64) {
-	places := make(chan struct{}, atOnce)
-	var all sync.WaitGroup // not t.Parallel, which would have no more of them at once than there are processors
-	for i, s := range settings {
-		all.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
-			t.Run(s.name, func(t *testing.T) { newSoak(t, s, seed, uint64(i)).run(t) })
-		})
+	var names []string
+	for _, s := range settings {
+		names = append(names, s.name)
 	}
-	all.Wait()
+	proof.Beside(t, atOnce, names, func(t *testing.T, name string) {
+		i := slices.Index(names, name)
+		newSoak(t, settings[i], seed, uint64(i)).run(t)
+	})
 }
 
 // soak is one setting at work.
@@ -96,7 +80,7 @@ type soak struct {
 	remote *remote
 	script *script
 	calls  string
-	fleet  *fleet
+	fleet  *fleet.Fleet
 
 	publishing sync.Mutex // nobody is disturbed who publishes: that would write messages twice, or in another order
 	replayed   int
@@ -108,9 +92,7 @@ func newSoak(t *testing.T, s setting, seed, stream uint64) *soak {
 	k := &soak{setting: s, seed: seed, abandoned: make(map[int64]abandoned), chance: rand.New(rand.NewPCG(seed, stream))}
 	k.world = newWorldOn(t, s.engine)
 	for i := range items {
-		statement := "INSERT INTO projection (item, version) VALUES ('item" + strconv.Itoa(i) + "', 0)"
-		_, err := k.world.db.Exec(statement)
-		must(t, err)
+		k.world.Exec(t, fmt.Sprintf("INSERT INTO projection (item, version) VALUES ('item%d', 0)", i))
 	}
 	k.office = openOffice(t, s.broker, s.inOrder)
 	k.remote = openRemote(t, seed)
@@ -121,7 +103,7 @@ func newSoak(t *testing.T, s setting, seed, stream uint64) *soak {
 
 func (k *soak) run(t *testing.T) {
 	begun := time.Now()
-	k.fleet = startFleet(t, plan{Base: k.world.base, Post: k.office.post, Calls: k.calls, Shape: k.shape, Pass: k.pass,
+	k.fleet = startFleet(t, plan{Base: k.world.Place, Post: k.office.post, Calls: k.calls, Shape: k.shape, Pass: k.pass,
 		Check: k.check, Keyed: k.keyed, Remote: k.remote.url}, k.size)
 	var storm sync.WaitGroup
 	storm.Go(func() { k.disturb(t, rand.New(rand.NewPCG(k.seed, k.chance.Uint64()))) })
@@ -129,7 +111,7 @@ func (k *soak) run(t *testing.T) {
 	storm.Wait()
 	k.settle(t)
 	k.replay(t)
-	k.fleet.killOne(0)
+	k.fleet.Kill(0)
 	k.settle(t)
 	k.remote.heal()
 	k.replay(t)
@@ -143,9 +125,9 @@ func (k *soak) run(t *testing.T) {
 	}
 	k.await(t, "the source has nothing left", func() bool { return k.office.idle(t) })
 	k.settle(t)
-	k.fleet.stop()
+	k.fleet.Stop()
 	v := k.judge(t)
-	t.Logf("%s in %v (%s=%d)", v, time.Since(begun).Round(100*time.Millisecond), seedVar, k.seed)
+	t.Logf("%s in %v (%s=%d)", v, time.Since(begun).Round(100*time.Millisecond), proof.SeedVar, k.seed)
 }
 
 // publishAll publishes at the pace of the storm.
@@ -166,7 +148,7 @@ func (k *soak) publishAll(t *testing.T) {
 func (k *soak) disturb(t *testing.T, chance *rand.Rand) {
 	for i := range kills {
 		pause(300*time.Millisecond + time.Duration(chance.IntN(700))*time.Millisecond)
-		k.fleet.killOne(chance.IntN(k.size))
+		k.fleet.Kill(chance.IntN(k.size))
 		if i%2 == 1 {
 			k.publishing.Lock()
 			k.office.disturb(t)
@@ -214,7 +196,7 @@ func (k *soak) settle(t *testing.T) {
 	left := []string(nil)
 	defer func() {
 		if t.Failed() && len(left) > 0 {
-			t.Logf("still open: %v; the last words of a consumer: %s", left, k.lastWords())
+			t.Logf("still open: %v; the last words of a consumer: %s", left, k.fleet.LastWords())
 		}
 	}()
 	k.await(t, "everything is handled, or parked", func() bool {
@@ -295,17 +277,7 @@ func (k *soak) await(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("within %v it did not come true that %s (%s=%d)", settling, what, seedVar, k.seed)
+			t.Fatalf("within %v it did not come true that %s (%s=%d)", settling, what, proof.SeedVar, k.seed)
 		}
 	}
-}
-
-func (k *soak) lastWords() string {
-	k.fleet.stop()
-	var all strings.Builder
-	for _, p := range k.fleet.running {
-		text := p.complained.String()
-		all.WriteString(text[max(0, len(text)-3000):])
-	}
-	return all.String()
 }

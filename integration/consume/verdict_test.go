@@ -30,7 +30,7 @@ func (v verdict) String() string {
 
 // judge looks at everything when nobody works any more.
 func (k *soak) judge(t *testing.T) verdict {
-	v := verdict{published: len(k.script.messages), repeats: k.script.repeats, deaths: k.fleet.deaths(),
+	v := verdict{published: len(k.script.messages), repeats: k.script.repeats, deaths: k.fleet.Deaths(),
 		replayed: k.replayed}
 	if k.repeats {
 		v.published += len(k.script.harmless())

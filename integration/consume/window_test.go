@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
@@ -213,8 +212,7 @@ func TestBusinessDuplicates(t *testing.T) {
 // TestVersions lets events come twice, late, too early, and behind one that never comes.
 func TestVersions(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) {
-		_, err := s.db.Exec("INSERT INTO projection (item, version) VALUES ('item', 0)")
-		must(t, err)
+		s.Exec(t, "INSERT INTO projection (item, version) VALUES ('item', 0)")
 		c := s.consumer(m)
 		c.Retry.Attempts = 4
 		run(t, c)
@@ -297,13 +295,7 @@ func TestStoreIsDown(t *testing.T) {
 
 func storeIsDown(t *testing.T, engine string, m mode) {
 	const n = 12
-	b := newBase(t, engine)
-	direct := b.world(t)
-	proxy, through := between(t, b)
-	w, err := through.open(once.Options{Logger: testLogger(t)}, hooks{})
-	must(t, err)
-	t.Cleanup(w.close)
-	s := newStand(t, w)
+	s, proxy, direct := behind(t, engine)
 	c := s.consumer(m)
 	stop := run(t, c)
 	s.publish(t, notes(0, n/2, note{Kind: plain})...)

@@ -4,99 +4,26 @@ package consume
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
-	"net/url"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
-	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
-	_ "github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 )
 
-// The engines, by the names that they have in the output.
+// The engines.
 const (
-	pgStore = "pgstore"
-	mariaDB = "mariadb"
-	sqlite  = "sqlite"
+	pgStore = engines.PGStore
+	mariaDB = engines.MariaDB
+	sqlite  = engines.SQLite
 )
 
-// base is a database, as it is said to a process.
-type base struct{ Engine, DSN string }
-
-// No test cuts the power, so nothing needs to be synced.
-const sqliteSettings = "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)" +
-	"&_txlock=immediate"
-
-// newBase makes a database for one test.
-func newBase(t testing.TB, engine string) base {
-	t.Helper()
-	switch engine {
-	case pgStore:
-		dsn := testenv.Postgres(t)
-		db := openSQL(t, "pgx", dsn)
-		testenv.CheckPostgres(t, asker(db))
-		address, err := url.Parse(dsn)
-		must(t, err)
-		address.Path = "/" + newDatabase(t, db, " WITH (FORCE)")
-		return base{engine, address.String()}
-	case mariaDB:
-		dsn := testenv.MariaDB(t)
-		db := openSQL(t, "mysql", dsn)
-		testenv.CheckMariaDB(t, asker(db))
-		return base{engine, dsn[:strings.LastIndex(dsn, "/")+1] + newDatabase(t, db, "")}
-	}
-	return base{engine, "file:" + filepath.Join(t.TempDir(), "once.db") + sqliteSettings}
-}
-
-var databases atomic.Int64
-
-func newDatabase(t testing.TB, db *sql.DB, force string) string {
-	name := fmt.Sprintf("consume_%d_%d", time.Now().UnixNano(), databases.Add(1))
-	_, err := db.Exec("CREATE DATABASE " + name)
-	must(t, err)
-	t.Cleanup(func() {
-		if _, err := db.Exec("DROP DATABASE " + name + force); err != nil {
-			t.Error(err)
-		}
-	})
-	return name
-}
-
-func openSQL(t testing.TB, driver, dsn string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open(driver, dsn)
-	must(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-func asker(db *sql.DB) func(string) (string, error) {
-	return func(query string) (answer string, err error) {
-		err = db.QueryRow(query).Scan(&answer)
-		return answer, err
-	}
-}
-
-// rows is the transaction of a handler. Statements have question marks on all engines.
-type rows struct {
-	exec func(statement string, args ...any) (int64, error)
-	ask  func(to *int64, statement string, args ...any) error
-}
+// rows is the transaction of a handler.
+type rows = engines.Tx
 
 type (
 	single  = func(context.Context, rows, *broker.Message) error
@@ -109,20 +36,19 @@ type consuming[T any] interface {
 	store.Registry
 	store.Positions[T]
 	store.TxShelf[T]
+	Migrate(context.Context) error
 }
 
 // world is a store on an engine, whatever its transactions are.
 type world struct {
-	base
+	*engines.Pool
 	store interface {
 		inbox.DeskStore
 		OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error)
+		Migrate(context.Context) error
 	}
-	tx      func(single) inbox.Handler
-	batch   func(several) inbox.Handler
-	migrate func(context.Context) error
-	db      *sql.DB // to look at the rows
-	close   func()
+	tx    func(single) inbox.Handler
+	batch func(several) inbox.Handler
 }
 
 // hooks are what stands before the calls of a store; nil: nothing.
@@ -141,79 +67,23 @@ func (h *hooked[T]) TransactAt(ctx context.Context, from, to store.Position, bod
 	return h.consuming.TransactAt(ctx, from, to, body)
 }
 
-func (b base) open(o once.Options, h hooks) (*world, error) {
-	switch b.Engine {
-	case pgStore:
-		return b.openPostgres(o, h)
-	case mariaDB:
-		return b.openSQL("mysql", sqlstore.MySQL, o, h)
+func open(p engines.Place, o once.Options, h hooks) (*world, error) {
+	pool, err := p.Open(12)
+	if err != nil {
+		return nil, err
 	}
-	return b.openSQL("sqlite", sqlstore.SQLite, o, h)
+	if pool.PGX != nil {
+		return newWorld(pool, pgstore.New(pool.PGX, &pgstore.Options{Options: o}), h, engines.PGX), nil
+	}
+	return newWorld(pool, sqlstore.New(pool.SQL, pool.Dialect, &sqlstore.Options{Options: o}), h, engines.SQL), nil
 }
 
-func (b base) openPostgres(o once.Options, h hooks) (*world, error) {
-	config, err := pgxpool.ParseConfig(b.DSN)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = 12
-	pool, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		return nil, err
-	}
-	db, err := sql.Open("pgx", b.DSN)
-	if err != nil {
-		return nil, err
-	}
-	s := pgstore.New(pool, &pgstore.Options{Options: o})
-	w := newWorld(s, h, func(ctx context.Context, tx pgx.Tx) rows {
-		return rows{
-			exec: func(statement string, args ...any) (int64, error) {
-				tag, err := tx.Exec(ctx, numbered(statement), args...)
-				return tag.RowsAffected(), err
-			},
-			ask: func(to *int64, statement string, args ...any) error {
-				return tx.QueryRow(ctx, numbered(statement), args...).Scan(to)
-			},
-		}
-	})
-	w.base, w.migrate, w.db = b, s.Migrate, db
-	w.close = func() { pool.Close(); _ = db.Close() }
-	return w, nil
-}
-
-func (b base) openSQL(driver string, d sqlstore.Dialect, o once.Options, h hooks) (*world, error) {
-	db, err := sql.Open(driver, b.DSN)
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(12)
-	db.SetMaxIdleConns(12)
-	s := sqlstore.New(db, d, &sqlstore.Options{Options: o})
-	w := newWorld(s, h, func(ctx context.Context, tx *sql.Tx) rows {
-		return rows{
-			exec: func(statement string, args ...any) (int64, error) {
-				done, err := tx.ExecContext(ctx, statement, args...)
-				if err != nil {
-					return 0, err
-				}
-				return done.RowsAffected()
-			},
-			ask: func(to *int64, statement string, args ...any) error {
-				return tx.QueryRowContext(ctx, statement, args...).Scan(to)
-			},
-		}
-	})
-	w.base, w.migrate, w.db = b, s.Migrate, db
-	w.close = func() { _ = db.Close() }
-	return w, nil
-}
-
-func newWorld[T any](s consuming[T], h hooks, bind func(context.Context, T) rows) *world {
+func newWorld[T any](p *engines.Pool, s consuming[T], h hooks, bind func(context.Context, T) rows) *world {
 	if h.transactAt != nil {
 		s = &hooked[T]{s, h}
 	}
 	return &world{
+		Pool:  p,
 		store: s,
 		tx: func(handle single) inbox.Handler {
 			return inbox.Tx(s, func(ctx context.Context, tx T, m *broker.Message) error { return handle(ctx, bind(ctx, tx), m) })
@@ -224,14 +94,6 @@ func newWorld[T any](s consuming[T], h hooks, bind func(context.Context, T) rows
 			})
 		},
 	}
-}
-
-// numbered writes placeholders as PostgreSQL has them.
-func numbered(statement string) string {
-	for n := 1; strings.Contains(statement, "?"); n++ {
-		statement = strings.Replace(statement, "?", "$"+strconv.Itoa(n), 1)
-	}
-	return statement
 }
 
 // The tables of handlers. Nothing in them is unique but what the test relies on, so that doubles show. The number of an
@@ -261,19 +123,19 @@ const (
 // newWorldOn makes a database with the tables of the store and of handlers.
 func newWorldOn(t testing.TB, engine string) *world {
 	t.Helper()
-	return newBase(t, engine).world(t)
+	w := openWorld(t, engines.New(t, engine))
+	must(t, w.store.Migrate(t.Context()))
+	for _, statement := range tables[engine] {
+		w.Exec(t, statement)
+	}
+	return w
 }
 
-func (b base) world(t testing.TB) *world {
+func openWorld(t testing.TB, p engines.Place) *world {
 	t.Helper()
-	w, err := b.open(once.Options{Logger: testLogger(t)}, hooks{})
+	w, err := open(p, once.Options{Logger: testLogger(t)}, hooks{})
 	must(t, err)
-	t.Cleanup(w.close)
-	must(t, w.migrate(t.Context()))
-	for _, statement := range tables[b.Engine] {
-		_, err := w.db.Exec(statement)
-		must(t, err)
-	}
+	t.Cleanup(w.Close)
 	return w
 }
 
@@ -288,10 +150,7 @@ type effect struct {
 func (w *world) effects(t testing.TB, kind string) (all []effect) {
 	t.Helper()
 	statement := "SELECT kind, id, ord, seq, process FROM effect WHERE kind = ? ORDER BY n"
-	if w.Engine == pgStore {
-		statement = numbered(statement)
-	}
-	found, err := w.db.Query(statement, kind)
+	found, err := w.SQL.Query(w.Spelled(statement), kind)
 	must(t, err)
 	defer found.Close()
 	for found.Next() {

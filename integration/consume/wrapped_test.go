@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/fleet"
 )
 
 // observed is a source that notes what it delivers, and whose sessions may kill the process at their first Ack.
@@ -21,12 +22,12 @@ func (p plan) observed(s broker.Source, w *workplace) broker.Source {
 	if p.AckDies || p.AckDiesIn {
 		o.ack = func(ctx context.Context, session broker.Session, ds []broker.Delivery) error {
 			if p.AckDies {
-				dieNow()
+				fleet.DieNow()
 			}
 			if err := session.Ack(ctx, ds); err != nil {
 				return err
 			}
-			dieNow()
+			fleet.DieNow()
 			return nil
 		}
 	}

@@ -4,7 +4,6 @@ package publish
 
 import (
 	"context"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ const (
 // PostgreSQL from cleaning up what was deleted.
 func TestBacklogCostsTheSamePerRow(t *testing.T) {
 	rows := backlogRows
-	if os.Getenv(soakVar) != "" {
+	if soaking(t) > 0 {
 		rows = backlogRowsSoak
 	}
 	for _, open := range []bool{false, true} {
@@ -33,9 +32,9 @@ func TestBacklogCostsTheSamePerRow(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			w := newWorldOn(t, pgTable)
-			mustExec(t, w.db, `INSERT INTO `+table+` (lane, id, topic, body)
+			w.Exec(t, `INSERT INTO `+table+` (lane, id, topic, body)
 				SELECT n % 16, 'row-' || n, 'orders', convert_to(repeat('x', 100), 'UTF8') FROM generate_series(1, $1) AS n`, rows)
-			mustExec(t, w.db, "VACUUM ANALYZE "+table)
+			w.Exec(t, "VACUUM ANALYZE "+table)
 			if open {
 				x, end, err := w.begin(t.Context())
 				must(t, err)

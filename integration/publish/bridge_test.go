@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/outbox"
 )
 
@@ -51,7 +52,7 @@ func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
 			return err
 		}
 		if handled.Add(1) == 3 && p.Dies == diesInHandler {
-			dieNow()
+			fleet.DieNow()
 		}
 		return nil
 	})
@@ -86,11 +87,11 @@ func (p plan) pass(x tx, m *broker.Message) error {
 func (p plan) deadlyGate() gate {
 	return func(send func() error) error {
 		if p.Dies == diesBeforeSent {
-			dieNow()
+			fleet.DieNow()
 		}
 		err := send()
 		if err == nil {
-			dieNow()
+			fleet.DieNow()
 		}
 		return err
 	}
@@ -116,7 +117,7 @@ func (s *deadlySource) Open(ctx context.Context, window int) (broker.Session, er
 type deadlySession struct{ broker.Session }
 
 func (deadlySession) Ack(context.Context, []broker.Delivery) error {
-	dieNow()
+	fleet.DieNow()
 	return nil
 }
 
@@ -127,11 +128,11 @@ func TestFromMessageToMessage(t *testing.T) {
 	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog}
 	beside(t, 3, []string{rabbit, natsJS, kafka}, func(t *testing.T, kind string) {
 		w := newWorldOn(t, modes[kind])
-		mustExec(t, w.db, "CREATE TABLE arrived (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)")
+		w.Exec(t, "CREATE TABLE arrived (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)")
 		o := openOffice(t, kind)
 		final := w.finalConsumer(t, o.link)
 		runConsumer(t, final)
-		p := plan{Base: w.base, Role: roleBridge, Link: o.link, Lease: 1500 * time.Millisecond}
+		p := plan{Base: w.Place, Role: roleBridge, Link: o.link, Lease: 1500 * time.Millisecond}
 		sent := 0
 		for _, death := range deaths {
 			p.Dies, p.Name = death, "bridge that dies "+death
@@ -140,22 +141,22 @@ func TestFromMessageToMessage(t *testing.T) {
 				o.publish(t, sent, sent+8)
 			}
 			sent += 8
-			b := startProcess(t, p)
+			b := fleet.Start(t, p)
 			if death == "" {
 				await(t, "all is handled, and has arrived", func() bool {
 					ok := w.count(t, "SELECT count(*) FROM made") >= sent && w.count(t, "SELECT count(*) FROM arrived") >= sent
 					return ok && w.waits(t) == 0
 				})
-				b.leave(t)
+				b.Leave(t)
 				break
 			}
 			select {
-			case <-b.ended:
+			case <-b.Ended():
 			case <-time.After(patience):
-				t.Fatalf("the %s lives: %s", p.Name, b.complained.String())
+				t.Fatalf("the %s lives: %s", p.Name, b.Complaints())
 			}
-			if !b.wasKilled() {
-				t.Fatalf("the %s ended by itself: %s", p.Name, b.complained.String())
+			if !b.WasKilled() {
+				t.Fatalf("the %s ended by itself: %s", p.Name, b.Complaints())
 			}
 		}
 		for _, place := range []string{"made", "arrived"} {

@@ -3,24 +3,23 @@
 package publish
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/engines"
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
 
 // plan is what a process is started for.
 type plan struct {
-	Base base
+	Base engines.Place
 	Role string // a relay, a producer, or a bridge
 	Name string // of the process
 	Seed uint64
@@ -43,8 +42,6 @@ const (
 	roleBridge   = "bridge"
 )
 
-const planVar = "ONCE_PUBLISH_PLAN"
-
 // What a process says, one line each.
 const (
 	saysReady = "ready"
@@ -53,40 +50,15 @@ const (
 )
 
 // TestMain makes this binary the program of the processes, too.
-func TestMain(m *testing.M) {
-	text := os.Getenv(planVar)
-	if text == "" {
-		os.Exit(m.Run())
-	}
-	if err := work(text); err != nil {
-		fmt.Fprintln(os.Stderr, "process:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { fleet.Main(m, work) }
 
-// work does what a plan says, until its input ends.
-func work(text string) error {
-	var p plan
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	lines := make(chan struct{})
-	go func() {
-		for in := bufio.NewReader(os.Stdin); ; {
-			if _, err := in.ReadString('\n'); err != nil {
-				cancel()
-				return
-			}
-			lines <- struct{}{}
-		}
-	}()
-	w, err := p.Base.open()
+// work does what a plan says.
+func work(ctx context.Context, p plan, lines <-chan struct{}) error {
+	w, err := open(p.Base)
 	if err != nil {
 		return err
 	}
-	defer w.close()
+	defer w.Close()
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("process", p.Name)
 	fmt.Println(saysReady)
 	switch p.Role {
@@ -98,6 +70,16 @@ func work(text string) error {
 		return p.bridge(ctx, w, logger)
 	}
 	return fmt.Errorf("no such role: %q", p.Role)
+}
+
+// startFleet starts processes of a plan, each with a name and a seed of its own.
+func startFleet(t testing.TB, p plan, size int) *fleet.Fleet {
+	t.Helper()
+	return fleet.Keep(t, size, func(n int) any {
+		p := p
+		p.Name, p.Seed = fmt.Sprint(p.Role, n), p.Seed+uint64(n)
+		return p
+	})
 }
 
 // relay is a relay of a plan.
@@ -130,12 +112,6 @@ func waiting(lines <-chan struct{}) gate {
 		<-lines
 		return send()
 	}
-}
-
-// dieNow does not return.
-func dieNow() {
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-	select {}
 }
 
 // gate stands around each Sent of a store.

@@ -4,27 +4,12 @@ package publish
 
 import (
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/store"
 )
-
-const seedVar = "ONCE_SEED" // a number: what chance decides is decided again as it was
-
-func newSeed(t testing.TB) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(seedVar); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
-	t.Logf("%s=%d", seedVar, seed)
-	return seed
-}
 
 // endings are what becomes of rows, so that each of it is tried.
 var endings = map[string]store.Ending{
@@ -37,8 +22,8 @@ type shop struct {
 	press     *press
 	chance    *rand.Rand
 	then      store.Ending
-	producers *fleet
-	relays    *fleet
+	producers *fleet.Fleet
+	relays    *fleet.Fleet
 }
 
 func openShop(t *testing.T, engine string, seed uint64, lease time.Duration, w workload) *shop {
@@ -47,7 +32,7 @@ func openShop(t *testing.T, engine string, seed uint64, lease time.Duration, w w
 	if engine == sqlite { // which has one writer at a time
 		w.Long = min(w.Long, 200*time.Millisecond)
 	}
-	p := plan{Base: s.base, Press: s.press.url, Then: s.then, Lease: lease, Work: w, Seed: seed}
+	p := plan{Base: s.Place, Press: s.press.url, Then: s.then, Lease: lease, Work: w, Seed: seed}
 	p.Role = roleRelay
 	s.relays = startFleet(t, p, 3)
 	p.Role = roleProducer
@@ -58,7 +43,7 @@ func openShop(t *testing.T, engine string, seed uint64, lease time.Duration, w w
 // settle ends the production, waits until everything is out, and judges.
 func (s *shop) settle(t *testing.T, doubles bool) verdict {
 	t.Helper()
-	s.producers.stop()
+	s.producers.Stop()
 	s.press.set(false, nil)
 	made := s.made(t)
 	ids := make([]string, len(made))
@@ -67,12 +52,12 @@ func (s *shop) settle(t *testing.T, doubles bool) verdict {
 	}
 	defer func() {
 		if t.Failed() {
-			t.Logf("%v; the last words of relays: %s\nand of producers: %s", judge(made, s.press.all()), s.relays.lastWords(),
-				s.producers.lastWords())
+			t.Logf("%v; the last words of relays: %s\nand of producers: %s", judge(made, s.press.all()), s.relays.LastWords(),
+				s.producers.LastWords())
 		}
 	}()
 	await(t, "everything is published, and nothing waits", func() bool { return s.press.has(ids...) && s.waits(t) == 0 })
-	s.relays.stop()
+	s.relays.Stop()
 	v := judge(made, s.press.all())
 	v.check(t, doubles)
 	s.checkRows(t, len(made))
@@ -115,20 +100,20 @@ func (s *shop) storm(t *testing.T, length time.Duration, least int, disturb func
 func TestNothingIsLostWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
-	length := max(4*time.Second, soaking(t)/time.Duration(len(engines)))
-	beside(t, len(engines), engines, func(t *testing.T, engine string) {
+	length := max(4*time.Second, soaking(t)/time.Duration(len(allEngines)))
+	beside(t, len(allEngines), allEngines, func(t *testing.T, engine string) {
 		s := openShop(t, engine, seed, 2500*time.Millisecond,
 			workload{Pause: 20 * time.Millisecond, Long: 1500 * time.Millisecond})
 		s.press.set(true, nil)
 		s.storm(t, length, 8, func() {
 			if s.chance.IntN(3) == 0 {
-				s.producers.kill(s.chance.IntN(2))
+				s.producers.Kill(s.chance.IntN(2))
 			} else {
-				s.relays.kill(s.chance.IntN(3))
+				s.relays.Kill(s.chance.IntN(3))
 			}
 		})
 		v := s.settle(t, true)
-		t.Logf("%v; %d relays and %d producers killed, %d replies lost of %d", v, s.relays.killed, s.producers.killed,
+		t.Logf("%v; %d relays and %d producers killed, %d replies lost of %d", v, s.relays.Deaths(), s.producers.Deaths(),
 			s.press.lost, s.press.calls)
 	})
 }
@@ -138,16 +123,16 @@ func TestNothingIsLostWhenProcessesAreKilled(t *testing.T) {
 func TestNothingIsSentTwiceWithoutFaults(t *testing.T) {
 	t.Parallel()
 	seed := newSeed(t)
-	length := max(4*time.Second, soaking(t)/time.Duration(len(engines)))
-	beside(t, 3, engines, func(t *testing.T, engine string) {
+	length := max(4*time.Second, soaking(t)/time.Duration(len(allEngines)))
+	beside(t, 3, allEngines, func(t *testing.T, engine string) {
 		s := openShop(t, engine, seed, 10*time.Second, workload{Pause: 15 * time.Millisecond, Long: time.Second})
-		s.storm(t, length, 6, func() { s.relays.relieve(s.chance.IntN(3)) })
+		s.storm(t, length, 6, func() { s.relays.Relieve(s.chance.IntN(3)) })
 		v := s.settle(t, false)
 		published := make(map[string]bool)
 		for _, p := range s.press.all() {
 			published[p.relay] = true
 		}
-		t.Logf("%v; %d relays were at work, and %d of them published", v, s.relays.started, len(published))
+		t.Logf("%v; %d relays were at work, and %d of them published", v, s.relays.Started(), len(published))
 		if len(published) < 2 {
 			t.Error("one relay has published everything: no hand-over was seen")
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/integration/internal/engines"
+	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/wire"
 	"github.com/effectively-once/once/store"
 )
@@ -18,12 +20,12 @@ import (
 // although the first one wakes and says that they were sent.
 func TestRelayThatSleptThroughItsLease(t *testing.T) {
 	t.Parallel()
-	beside(t, 3, engines, func(t *testing.T, engine string) {
+	beside(t, 3, allEngines, func(t *testing.T, engine string) {
 		w, p := newWorldOn(t, engine), newPress(t, 1)
-		if w.postgres() { // who reads the log and is silent loses it by this
+		if w.Postgres() { // who reads the log and is silent loses it by this
 			name := w.DSN[strings.LastIndex(w.DSN, "/")+1:]
 			name, _, _ = strings.Cut(name, "?")
-			mustExec(t, w.db, "ALTER DATABASE "+name+" SET wal_sender_timeout = '1s'")
+			w.Exec(t, "ALTER DATABASE "+name+" SET wal_sender_timeout = '1s'")
 		}
 		p.set(false, func(relay string, _ sheet) error {
 			if relay == "heir" {
@@ -32,20 +34,20 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 			return nil
 		})
 		all := w.putSome(t, "m", 10)
-		asleep := plan{Base: w.base, Role: roleRelay, Name: "sleeper", Press: p.url, Lease: 2 * time.Second, Waits: true}
-		sleeper := startProcess(t, asleep)
-		sleeper.hear(t, saysSends)
+		asleep := plan{Base: w.Place, Role: roleRelay, Name: "sleeper", Press: p.url, Lease: 2 * time.Second, Waits: true}
+		sleeper := fleet.Start(t, asleep)
+		sleeper.Hear(t, saysSends)
 		stopOutsideOfTransactions(t, w, sleeper)
-		t.Cleanup(func() { sleeper.signal(syscall.SIGKILL) })
+		t.Cleanup(func() { sleeper.Signal(syscall.SIGKILL) })
 		had := p.all()
 
 		asleep.Name, asleep.Waits = "heir", false
-		heir := startProcess(t, asleep)
-		await(t, "the heir has tried", func() bool { return strings.Contains(heir.complained.String(), "not yet") })
-		sleeper.signal(syscall.SIGCONT)
-		sleeper.tell(t)
-		said := sleeper.hear(t, saysSent)
-		if w.mode() == 0 { // what is in the table is the heir's
+		heir := fleet.Start(t, asleep)
+		await(t, "the heir has tried", func() bool { return strings.Contains(heir.Complaints(), "not yet") })
+		sleeper.Signal(syscall.SIGCONT)
+		sleeper.Tell(t)
+		said := sleeper.Hear(t, saysSent)
+		if mode(w.Place) == 0 { // what is in the table is the heir's
 			if said != saysSent+" 0" {
 				t.Errorf("the relay that had lost its lanes has changed rows: %q", said)
 			}
@@ -53,14 +55,14 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 				t.Errorf("%d messages wait, and not all %d", n, len(all))
 			}
 		}
-		sleeper.signal(syscall.SIGKILL)
-		<-sleeper.ended
+		sleeper.Signal(syscall.SIGKILL)
+		<-sleeper.Ended()
 		p.set(false, nil)
 		p.await(t, all)
 		more := w.putSome(t, "n", 10)
 		p.await(t, more)
 		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
-		heir.leave(t)
+		heir.Leave(t)
 		v := judge(w.made(t), p.all())
 		v.check(t, true)
 		repeatable := make(map[string]bool)
@@ -83,22 +85,24 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 
 // stopOutsideOfTransactions stops a process. In SQLite the lock of a stopped writer is everybody's, for as long as the
 // process is stopped, so it is stopped again if it was writing just then.
-func stopOutsideOfTransactions(t *testing.T, w *world, p *process) {
+func stopOutsideOfTransactions(t *testing.T, w *world, p *fleet.Process) {
 	t.Helper()
-	p.signal(syscall.SIGSTOP)
+	p.Signal(syscall.SIGSTOP)
 	if w.Engine != sqlite {
 		return
 	}
-	db := openSQL(t, "sqlite", strings.Replace(w.DSN, "busy_timeout(10000)", "busy_timeout(0)", 1))
+	pool, err := busyFor(w.Place, 0).Open(1)
+	must(t, err)
+	t.Cleanup(pool.Close)
 	await(t, "the process is stopped, and holds no lock", func() bool {
-		tx, err := db.Begin()
+		tx, err := pool.SQL.Begin()
 		if err == nil {
 			must(t, tx.Rollback())
 			return true
 		}
-		p.signal(syscall.SIGCONT)
+		p.Signal(syscall.SIGCONT)
 		pause(time.Millisecond)
-		p.signal(syscall.SIGSTOP)
+		p.Signal(syscall.SIGSTOP)
 		return false
 	})
 }
@@ -117,14 +121,14 @@ func TestRelayThatVanishesWhileItLeases(t *testing.T) {
 		proxy, through := wire.Between(t, w.DSN, protocol)
 		t.Cleanup(proxy.Cut)
 		rule := proxy.On(wire.Runs("once_relay"), wire.SplitRequest)
-		gone := startProcess(t, plan{Base: base{engine, through}, Role: roleRelay, Name: "gone", Press: p.url,
-			Lease: 2 * time.Second})
+		gone := fleet.Start(t, plan{Base: engines.Place{Engine: engine, DSN: through}, Role: roleRelay, Name: "gone",
+			Press: p.url, Lease: 2 * time.Second})
 		select {
 		case <-rule.Done():
 		case <-time.After(patience):
-			t.Fatalf("no lease was asked for: %s", gone.complained.String())
+			t.Fatalf("no lease was asked for: %s", gone.Complaints())
 		}
-		gone.signal(syscall.SIGKILL)
+		gone.Signal(syscall.SIGKILL)
 		stop := run(t, w.relay(t, p))
 		begun := time.Now()
 		p.await(t, w.putSome(t, "m", 10))

@@ -32,7 +32,7 @@ func TestRowsOfOtherLanguages(t *testing.T) {
 		fmt.Fprintf(&script, "INSERT INTO %s (id, topic, state, due) VALUES ('late', 'orders', 1, 1);\n", table)
 
 		stop := run(t, w.relay(t, p))
-		if w.postgres() {
+		if w.Postgres() {
 			psql(t, w.DSN, "BEGIN;\n"+script.String()+"COMMIT;\n")
 		} else {
 			must(t, w.own(t.Context(), func(x tx) error {
@@ -47,7 +47,7 @@ func TestRowsOfOtherLanguages(t *testing.T) {
 		p.await(t, append(ids, "late"))
 		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
 		stop()
-		mustExec(t, w.db, "INSERT INTO made (id, ord, seq) VALUES ('late', '', 0)")
+		w.Exec(t, "INSERT INTO made (id, ord, seq) VALUES ('late', '', 0)")
 		judge(w.made(t), p.all()).check(t, false)
 	})
 }

@@ -3,26 +3,16 @@
 package publish
 
 import (
-	"fmt"
-	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/kafkabroker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
-	"github.com/effectively-once/once/internal/testenv"
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
+	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/nats-io/nats.go/jetstream"
-	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // The kinds of brokers.
@@ -42,9 +32,9 @@ const group = "soak"
 func (l link) source(place string) (broker.Source, func(), error) {
 	switch l.Kind {
 	case kafka:
-		return l.kafka().Topics(group, place), func() {}, nil
+		return offices.DialKafka(l.Address).Topics(group, place), func() {}, nil
 	case natsJS:
-		js, err := l.nats()
+		js, err := offices.DialNATS(l.Address)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -57,10 +47,10 @@ func (l link) source(place string) (broker.Source, func(), error) {
 func (l link) publisher() (broker.Publisher, func(), error) {
 	switch l.Kind {
 	case kafka:
-		p := l.kafka().Publisher()
+		p := offices.DialKafka(l.Address).Publisher()
 		return p, func() { _ = p.Close() }, nil
 	case natsJS:
-		js, err := l.nats()
+		js, err := offices.DialNATS(l.Address)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -69,25 +59,6 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 	}
 	p := rabbitbroker.New(l.Address, nil).Publisher("")
 	return p, func() { _ = p.Close() }, nil
-}
-
-// kafka is a client that notices soon that somebody has died.
-func (l link) kafka() *kafkabroker.Broker {
-	return kafkabroker.New(&kafkabroker.Options{Client: []kgo.Opt{
-		kgo.SeedBrokers(strings.Split(l.Address, ",")...), kgo.FetchMaxWait(100 * time.Millisecond),
-		kgo.HeartbeatInterval(100 * time.Millisecond), kgo.SessionTimeout(1500 * time.Millisecond),
-		kgo.RebalanceTimeout(3 * time.Second),
-		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }),
-	}})
-}
-
-func (l link) nats() (jetstream.JetStream, error) {
-	nc, err := nats.Connect(l.Address, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))
-	if err != nil {
-		return nil, err
-	}
-	return jetstream.New(nc)
 }
 
 func stream(place string) string {
@@ -101,11 +72,9 @@ type office struct {
 	sender broker.Publisher
 }
 
-var places atomic.Int64
-
 func openOffice(t testing.TB, kind string) *office {
 	t.Helper()
-	name := fmt.Sprintf("publish-%d-%d", time.Now().UnixNano(), places.Add(1))
+	name := offices.Name("publish")
 	o := &office{link: link{Kind: kind, In: name + "-in.all", Out: name + "-out.all"}}
 	switch kind {
 	case kafka:
@@ -128,31 +97,14 @@ func (o *office) openKafka(t testing.TB) {
 	must(t, err)
 	t.Cleanup(cluster.Close)
 	o.Address = strings.Join(cluster.ListenAddrs(), ",")
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
-	must(t, err)
-	defer client.Close()
 	for _, name := range []string{o.In, o.Out} {
-		topic := kmsg.NewCreateTopicsRequestTopic()
-		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 2, 1
-		req := kmsg.NewPtrCreateTopicsRequest()
-		req.Topics = append(req.Topics, topic)
-		resp, err := req.RequestWith(t.Context(), client)
-		must(t, err)
-		must(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
+		offices.CreateTopic(t, o.Address, name, 2)
 	}
 }
 
 func (o *office) openNATS(t testing.TB) {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: freePort(t), JetStream: true,
-		StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
-	must(t, err)
-	go s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(patience) {
-		t.Fatal("the server does not take connections")
-	}
-	o.Address = s.ClientURL()
-	js, err := o.nats()
+	o.Address = offices.StartNATS(t).URL()
+	js, err := offices.DialNATS(o.Address)
 	must(t, err)
 	t.Cleanup(js.Conn().Close)
 	for _, name := range []string{o.In, o.Out} {
@@ -167,27 +119,9 @@ func (o *office) openNATS(t testing.TB) {
 
 // openRabbit makes queues on the server that was started for tests.
 func (o *office) openRabbit(t testing.TB) {
-	o.Address = testenv.RabbitMQ(t)
-	conn, err := amqp.Dial(o.Address)
-	must(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	testenv.CheckRabbitMQ(t, conn.Properties)
-	channel, err := conn.Channel()
-	must(t, err)
+	address, channel := offices.RabbitMQ(t)
+	o.Address = address
 	for _, queue := range []string{o.In, o.Out} {
-		must(t, rabbitbroker.New(o.Address, nil).DeclareQueue(soon(t), queue, rabbitbroker.QueueOptions{}))
-		t.Cleanup(func() {
-			if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-				t.Error(err)
-			}
-		})
+		offices.DeclareQueue(t, rabbitbroker.New(address, nil), channel, queue, rabbitbroker.QueueOptions{})
 	}
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }

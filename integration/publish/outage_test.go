@@ -39,7 +39,7 @@ func TestBrokerThatGoesAway(t *testing.T) {
 
 	r := &outbox.Relay{Store: w.store, Publisher: publisher, Batch: 50, Lease: 20 * time.Second, Stats: new(outbox.Stats),
 		Logger: testLogger(t)}
-	producing := startFleet(t, plan{Base: w.base, Role: roleProducer, Work: workload{Pause: 10 * time.Millisecond}}, 2)
+	producing := startFleet(t, plan{Base: w.Place, Role: roleProducer, Work: workload{Pause: 10 * time.Millisecond}}, 2)
 	stop := run(t, r)
 	published := func(n int64) {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestBrokerThatGoesAway(t *testing.T) {
 	}
 	outage(proxy.Down, proxy.Up)
 	outage(func() { must(t, instance.Kill()) }, func() { must(t, instance.Restart(t.Context())) })
-	producing.stop()
+	producing.Stop()
 	await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
 	stop()
 	if left := w.outgoing(t, store.Stuck); len(left) > 0 {

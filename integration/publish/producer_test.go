@@ -86,7 +86,7 @@ func (f *factory) transact(ctx context.Context) error {
 func put(x tx, id, key string, late bool) (err error) {
 	var seq int64
 	if key != "" {
-		if err := errors.Join(x.exec(addTurn, key), x.ask(&seq, getTurn, key)); err != nil {
+		if err := errors.Join(x.exec(addTurn, key), x.Ask(&seq, getTurn, key)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/internal/testenv"
 )
 
@@ -42,8 +43,8 @@ func (w *world) burn(t testing.TB) {
 		must(t, err)
 		must(t, x.exec(w.byHand(), 1_000_000, 0, "burnt"))
 		must(t, end.rollback())
-	case w.postgres():
-		mustExec(t, w.db, "SELECT setval(pg_get_serial_sequence('"+table+"', 'seq'), 1000000)")
+	case w.Postgres():
+		w.Exec(t, "SELECT setval(pg_get_serial_sequence('"+table+"', 'seq'), 1000000)")
 	}
 }
 
@@ -86,7 +87,7 @@ func TestSlowTransactionIsNotSkipped(t *testing.T) {
 // byHand is the statement of a client that knows only the table, and says which number the row has.
 func (w *world) byHand() string {
 	override := ""
-	if w.postgres() {
+	if w.Postgres() {
 		override = " OVERRIDING SYSTEM VALUE"
 	}
 	return "INSERT INTO " + table + " (seq, lane, id, topic, body)" + override + " VALUES (?, ?, ?, 'orders', '0')"
@@ -140,7 +141,7 @@ func TestRestoredDump(t *testing.T) {
 			}
 			must(t, restored.reset(t.Context()))
 			restored.prepare(t)
-			mustExec(t, restored.db, "DELETE FROM made WHERE id LIKE 'waiting%'")
+			restored.Exec(t, "DELETE FROM made WHERE id LIKE 'waiting%'")
 			waiting = nil
 		}
 		stop = run(t, restored.relay(t, again))
@@ -150,11 +151,11 @@ func TestRestoredDump(t *testing.T) {
 		again.await(t, restored.putSome(t, "restored", 30))
 		await(t, "nothing waits", func() bool { return restored.waits(t) == 0 })
 
-		mustExec(t, restored.db, "SELECT setval(pg_get_serial_sequence('"+table+"', 'seq'), 1, false)")
+		restored.Exec(t, "SELECT setval(pg_get_serial_sequence('"+table+"', 'seq'), 1, false)")
 		again.await(t, restored.putSome(t, "from-one", 30))
 		await(t, "nothing waits", func() bool { return restored.waits(t) == 0 })
 		stop()
-		mustExec(t, restored.db, "DELETE FROM made WHERE id LIKE 'published%'") // by the relay of the other database
+		restored.Exec(t, "DELETE FROM made WHERE id LIKE 'published%'") // by the relay of the other database
 		judge(restored.made(t), again.all()).check(t, false)
 	})
 }
@@ -162,14 +163,14 @@ func TestRestoredDump(t *testing.T) {
 // copyOf dumps a database and restores it under another name.
 func (w *world) copyOf(t testing.TB) *world {
 	t.Helper()
-	other := newBase(t, w.Engine)
+	other := engines.New(t, w.Engine)
 	dump := exec.CommandContext(t.Context(), postgresProgram(t, "pg_dump"), "--no-owner", clientDSN(t, w.DSN))
 	text, err := dump.Output()
 	if err != nil {
 		t.Fatalf("pg_dump: %v: %s", err, err.(*exec.ExitError).Stderr)
 	}
 	psql(t, other.DSN, string(text))
-	return other.world(t)
+	return newWorldAt(t, other)
 }
 
 // psql runs a script, as somebody who has never heard of Go.
