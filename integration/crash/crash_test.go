@@ -5,19 +5,16 @@ package crash
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 const (
-	soakVar = "ONCE_SOAK" // a duration: go on for that long on each engine
-	seedVar = "ONCE_SEED" // a number: what chance decides is decided again as it was
-
 	enoughCycles = 2000 // in all, when all engines run
 
 	// shortLease is that of workers that die in their work: somebody waits for it to lapse. It must be longer than a
@@ -56,24 +53,11 @@ type run struct {
 }
 
 func newRun(t *testing.T) *run {
-	r := &run{worker: filepath.Join(t.TempDir(), "worker"), seed: uint64(time.Now().UnixNano())}
-	if text := os.Getenv(seedVar); text != "" {
-		var err error
-		if r.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s: %v", seedVar, err)
-		}
-	}
-	if text := os.Getenv(soakVar); text != "" {
-		var err error
-		if r.soak, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", soakVar, err)
-		}
-	}
+	r := &run{worker: filepath.Join(t.TempDir(), "worker"), seed: proof.Seed(t), soak: proof.Soaking(t)}
 	// Without the race detector: a worker lives for one death, and most of its time is its start.
 	if out, err := exec.Command("go", "build", "-o", r.worker, "./worker").CombinedOutput(); err != nil {
 		t.Fatalf("build the worker: %v\n%s", err, out)
 	}
-	t.Logf("%s=%d", seedVar, r.seed)
 	return r
 }
 
@@ -125,7 +109,7 @@ func (r *run) report(t *testing.T) {
 			whole++
 		}
 	}
-	t.Logf("%-16s %5d crash cycles (%s=%d)", "all engines", cycles, seedVar, r.seed)
+	t.Logf("%-16s %5d crash cycles (%s=%d)", "all engines", cycles, proof.SeedVar, r.seed)
 	if whole == len(lanesOn) && cycles < enoughCycles {
 		t.Errorf("only %d crash cycles, %d are wanted", cycles, enoughCycles)
 	}

@@ -10,13 +10,14 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/storetest"
 )
 
 // TestFirstAnswers checks that all calls of Do, DoTx and InTx on a key get the answer of one of them, whose effect is
 // there exactly once, although requests and replies are lost, commits fail and transactions are rolled back.
 func TestFirstAnswers(t *testing.T) {
-	seed := seedOf(t)
+	seed := proof.Seed(t)
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		first, dsn := e.Migrated(t)
 		first.MustExec(t, effectTable)
@@ -27,7 +28,7 @@ func TestFirstAnswers(t *testing.T) {
 			b := workRound(t, processes, seed, rounds)
 			for k, attempts := range b.attempts {
 				if err := checkAnswers(attempts); err != nil {
-					t.Errorf("%s=%d, round %d: %v", seedVar, seed, rounds, err)
+					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
 				}
 				checkEffects(t, first, k, attempts)
 				for _, a := range attempts {
@@ -35,7 +36,7 @@ func TestFirstAnswers(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%s=%d: %d rounds: %v", seedVar, seed, rounds, tally)
+		t.Logf("%s=%d: %d rounds: %v", proof.SeedVar, seed, rounds, tally)
 	})
 }
 
@@ -55,7 +56,7 @@ func workRound(t *testing.T, processes []*engine.Database, seed uint64, round in
 		wg.Go(func() {
 			for range 5 {
 				if err := w.work(t.Context(), id(w.chance.IntN(keysAtOnce))); err != nil {
-					t.Errorf("%s=%d, round %d: %v", seedVar, seed, round, err)
+					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, round, err)
 				}
 			}
 		})

@@ -1,11 +1,10 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -14,20 +13,18 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/storetest"
 )
 
 const (
-	seedVar = "ONCE_SEED" // a number: the choices of an earlier run, though not its timing
-	soakVar = "ONCE_SOAK" // a duration: for that long on each engine
-
 	clients, keysAtOnce, steps = 5, 3, 14
 	shortRun                   = 4 * time.Second
 )
 
 // TestHistories checks that stores do what the model says.
 func TestHistories(t *testing.T) {
-	seed := seedOf(t)
+	seed := proof.Seed(t)
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		first, dsn := e.Migrated(t)
 		processes := []*engine.Database{first, e.Connect(t, dsn)}
@@ -37,12 +34,12 @@ func TestHistories(t *testing.T) {
 			r := oneRound(t, e, processes, seed, rounds)
 			for _, events := range r.events {
 				if err := check(events); err != nil {
-					t.Errorf("%s=%d, round %d: %v", seedVar, seed, rounds, err)
+					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
 				}
 				count(tally, events)
 			}
 		}
-		t.Logf("%s=%d: %d rounds on %d keys each: %v", seedVar, seed, rounds, keysAtOnce, tally)
+		t.Logf("%s=%d: %d rounds on %d keys each: %v", proof.SeedVar, seed, rounds, keysAtOnce, tally)
 		for _, must := range []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"} {
 			if tally[must] == 0 && rounds > 20 {
 				t.Errorf("no history had anything %s, so nothing was shown of it", must)
@@ -71,7 +68,7 @@ func oneRound(t *testing.T, e engine.Engine, processes []*engine.Database, seed 
 			defer faulty.Wait()
 			for range steps {
 				if err := c.step(ctx); err != nil {
-					t.Errorf("%s=%d, round %d, client %d: %v", seedVar, seed, round, id, err)
+					t.Errorf("%s=%d, round %d, client %d: %v", proof.SeedVar, seed, round, id, err)
 					return
 				}
 			}
@@ -114,26 +111,5 @@ func hadBefore(events []event, e event) bool {
 	return false
 }
 
-func seedOf(t *testing.T) uint64 {
-	text := os.Getenv(seedVar)
-	if text == "" {
-		return uint64(time.Now().UnixNano())
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", seedVar, err)
-	}
-	return seed
-}
-
-func lasting(t *testing.T) time.Duration {
-	text := os.Getenv(soakVar)
-	if text == "" {
-		return shortRun
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("%s: %v", soakVar, err)
-	}
-	return d
-}
+// lasting is for how long histories are made on an engine.
+func lasting(t *testing.T) time.Duration { return cmp.Or(proof.Soaking(t), shortRun) }

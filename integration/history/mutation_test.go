@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 // mutation makes a right history wrong at one place. It reports whether that place is one where it applies.
@@ -109,18 +110,18 @@ var mutations = map[string]mutation{
 func TestWrongHistoriesAreRejected(t *testing.T) {
 	e := engine.All()[0]
 	database, _ := e.Migrated(t)
-	seed := seedOf(t)
+	seed := proof.Seed(t)
 	r := newRecorder()
 	c := &client{recorder: r, chance: rand.New(rand.NewPCG(seed, 0)), store: database.Store, begin: database.Begin, patient: true}
 	for i := range 6 {
 		c.keys = []once.Key{{Operation: "mutation", ID: string(rune('a' + i))}}
 		if err := c.tellTale(t.Context(), c.keys[0]); err != nil {
-			t.Fatalf("%s=%d: %v", seedVar, seed, err)
+			t.Fatalf("%s=%d: %v", proof.SeedVar, seed, err)
 		}
 	}
 	for _, events := range r.events {
 		if err := check(events); err != nil {
-			t.Fatalf("%s=%d: the history itself is rejected: %v", seedVar, seed, err)
+			t.Fatalf("%s=%d: the history itself is rejected: %v", proof.SeedVar, seed, err)
 		}
 	}
 	for name, mutate := range mutations {
@@ -133,12 +134,12 @@ func TestWrongHistoriesAreRejected(t *testing.T) {
 				}
 				places++
 				if check(wrong[:min(at+2, len(wrong))]) == nil {
-					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", seedVar, seed, name, wrong[at].call, wrong[at].reply)
+					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", proof.SeedVar, seed, name, wrong[at].call, wrong[at].reply)
 				}
 			}
 		}
 		if places == 0 {
-			t.Errorf("%s=%d: the history has no place for: %s", seedVar, seed, name)
+			t.Errorf("%s=%d: the history has no place for: %s", proof.SeedVar, seed, name)
 		}
 		t.Logf("%s: rejected at %d places", name, places)
 	}
