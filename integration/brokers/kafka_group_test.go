@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -91,14 +92,11 @@ func TestKafkaRebalancesWithoutRepeatingWhatIsAcked(t *testing.T) {
 
 func rebalances(t *testing.T, k *kafka, opts []kgo.Opt) {
 	const n = 3000
-	topic, group := k.topic(6), k.name("group")
-	b := k.broker(kafkabroker.Options{CommitEvery: time.Hour}, opts...)
-	p := b.Publisher()
-	defer p.Close()
+	w := k.stand(6, kafkabroker.Options{CommitEvery: time.Hour}, opts...)
 	ledger := newKafkaLedger()
 	var leave []func() // each has a session finish what it has, and close
 	join := func() {
-		s := kafkaOpen(t, b.Topics(group, topic), 20)
+		s := w.open(t, 20)
 		ctx, cancel := context.WithCancel(t.Context())
 		var worker sync.WaitGroup
 		worker.Go(func() { ledger.work(ctx, s, 0) })
@@ -111,9 +109,9 @@ func rebalances(t *testing.T, k *kafka, opts []kgo.Opt) {
 	publish := func(from, to int) {
 		var ms []*broker.Message
 		for i := from; i < to; i++ {
-			ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i%50)})
+			ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: w.topic, OrderingKey: fmt.Sprint("k", i%50)})
 		}
-		kafkaPublish(t, p, ms...)
+		w.publish(t, ms...)
 	}
 	join()
 	publish(0, n/3)
@@ -125,13 +123,13 @@ func rebalances(t *testing.T, k *kafka, opts []kgo.Opt) {
 	publish(2*n/3, n)
 	ledger.wait(t, n/3)
 	leave[0]()
-	kafkaEventually(t, "all messages are acked", func() bool { return ledger.size() == n })
+	proof.Await(t, "all messages are acked", func() bool { return ledger.size() == n })
 	leave[1]()
 	leave[2]()
 	if len(ledger.again) > 0 {
 		t.Errorf("%d messages came again after they were acked: %v", len(ledger.again), ledger.again)
 	}
-	kafkaQuiet(t, kafkaOpen(t, b.Topics(group, topic), 20))
+	kafkaQuiet(t, w.open(t, 20))
 }
 
 func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
@@ -150,7 +148,7 @@ func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
 		s := kafkaOpen(t, killed.Topics(group, topic), 5)
 		ds := kafkaGet(t, s, 5)
 		kafkaAck(t, s, ds[0], ds[1], ds[3]) // the third is not acked, so the fourth is not committed
-		kafkaEventually(t, "the acks are committed", func() bool {
+		proof.Await(t, "the acks are committed", func() bool {
 			offset, _ := k.committed(t, group, topic, 0)
 			return offset == 2
 		})
@@ -163,7 +161,7 @@ func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
 			}
 		}
 		if err := s.Ack(t.Context(), ds[2:3]); err == nil {
-			kafkaEventually(t, "the killed session learns that it is dead", func() bool {
+			proof.Await(t, "the killed session learns that it is dead", func() bool {
 				return s.Ack(t.Context(), ds[4:5]) != nil
 			})
 		}
@@ -172,27 +170,24 @@ func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
 
 func TestKafkaCommitsOnlyWhatIsSettledWithoutAGap(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 5)...)
-		s := kafkaOpen(t, b.Topics(group, topic), 10)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 5)
+		s := w.open(t, 10)
 		ds := kafkaGet(t, s, 5)
 		if err := s.Return(t.Context(), ds[1:2], time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		kafkaAck(t, s, ds[0], ds[2], ds[3], ds[4])
-		kafkaPublish(t, p, &broker.Message{ID: "more", Topic: topic, OrderingKey: "one"})
+		w.publish(t, &broker.Message{ID: "more", Topic: w.topic, OrderingKey: "one"})
 		if more := kafkaGet(t, s, 1); more[0].Message.ID != "more" || more[0].Redelivered {
 			t.Errorf("behind a returned message came %+v", more[0])
 		}
 		kafkaClose(t, s)
-		if offset, note := k.committed(t, group, topic, 0); offset != 1 || !strings.HasPrefix(note, "once 6 ") {
+		if offset, note := k.committed(t, w.group, w.topic, 0); offset != 1 || !strings.HasPrefix(note, "once 6 ") {
 			t.Errorf("committed is offset %d with the note %q; want 1, and that 6 were handed out", offset, note)
 		}
-		kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic, OrderingKey: "one"})
-		got := kafkaGet(t, kafkaOpen(t, b.Topics(group, topic), 10), 6)
+		w.publish(t, &broker.Message{ID: "new", Topic: w.topic, OrderingKey: "one"})
+		got := kafkaGet(t, w.open(t, 10), 6)
 		if fmt.Sprint(ids(got)) != "[m1 m2 m3 m4 more new]" {
 			t.Errorf("came %v", ids(got))
 		}
@@ -207,25 +202,22 @@ func TestKafkaCommitsOnlyWhatIsSettledWithoutAGap(t *testing.T) {
 // TestKafkaSaysRedeliveredWhereItCannotKnow has somebody else write the group's offset.
 func TestKafkaSaysRedeliveredWhereItCannotKnow(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 3)...)
-		s := kafkaOpen(t, b.Topics(group, topic), 10)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 3)
+		s := w.open(t, 10)
 		ds := kafkaGet(t, s, 3)
 		kafkaAck(t, s, ds...)
 		kafkaClose(t, s)
 
-		k.commit(t, group, topic, 0, 1, "")
-		s = kafkaOpen(t, b.Topics(group, topic), 10)
+		k.commit(t, w.group, w.topic, 0, 1, "")
+		s = w.open(t, 10)
 		if err := s.(broker.Seeker).Seek(t.Context(), *ds[0].Position); err != nil {
 			t.Fatal(err)
 		}
 		kafkaClose(t, s) // it received nothing, so it does not know either
-		s = kafkaOpen(t, b.Topics(group, topic), 10)
+		s = w.open(t, 10)
 		got := kafkaGet(t, s, 2)
-		kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic})
+		w.publish(t, &broker.Message{ID: "new", Topic: w.topic})
 		got = append(got, kafkaGet(t, s, 1)...)
 		if !got[0].Redelivered || !got[1].Redelivered || got[2].Redelivered {
 			t.Errorf("%v are redelivered: %v %v %v; want those that were there before", ids(got), got[0].Redelivered,
@@ -237,20 +229,17 @@ func TestKafkaSaysRedeliveredWhereItCannotKnow(t *testing.T) {
 // TestKafkaHandsOutOnlyWhatIsNoted keeps a new group from committing how far messages may have been handed out.
 func TestKafkaHandsOutOnlyWhatIsNoted(t *testing.T) {
 	k := fakeKafka(t)
-	topic, group := k.topic(1), k.name("group")
-	b := k.broker(kafkabroker.Options{})
-	p := b.Publisher()
-	defer p.Close()
-	kafkaPublish(t, p, kafkaMessages(topic, 3)...)
+	w := k.stand(1, kafkabroker.Options{})
+	w.fill(t, 3)
 	fault := k.fake.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.CoordinatorLoadInProgress, Count: -1})
-	s := kafkaOpen(t, b.Topics(group, topic), 10)
+	s := w.open(t, 10)
 	kafkaQuiet(t, s)
 	if fault.Hits() == 0 {
 		t.Error("no commit was tried")
 	}
 	fault.Remove()
 	kafkaGet(t, s, 3)
-	if offset, note := k.committed(t, group, topic, 0); offset != 0 || !strings.HasPrefix(note, "once 1") {
+	if offset, note := k.committed(t, w.group, w.topic, 0); offset != 0 || !strings.HasPrefix(note, "once 1") {
 		t.Errorf("messages were handed out, and committed is %d with the note %q", offset, note)
 	}
 }
@@ -277,18 +266,11 @@ func (k *kafka) commit(tb testing.TB, group, topic string, partition int32, offs
 // TestKafkaLetsGoInTime has a handler that takes longer than a rebalance may.
 func TestKafkaLetsGoInTime(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(2), k.name("group")
-		b := k.broker(kafkabroker.Options{CommitEvery: time.Hour}, kgo.RebalanceTimeout(2*time.Second))
-		p := b.Publisher()
-		defer p.Close()
-		var ms []*broker.Message
-		for i := range 40 {
-			ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
-		}
-		kafkaPublish(t, p, ms...)
-		first := kafkaOpen(t, b.Topics(group, topic), 100)
+		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour}, kgo.RebalanceTimeout(2*time.Second))
+		w.publish(t, kafkaSpread(w.topic, 40)...)
+		first := w.open(t, 100)
 		slow := kafkaGet(t, first, 40)
-		second := kafkaOpen(t, b.Topics(group, topic), 100)
+		second := w.open(t, 100)
 		moved := kafkaGet(t, second, 1)[0].Position.Partition
 		stayed := 0
 		for _, d := range slow {
@@ -311,22 +293,15 @@ func TestKafkaLetsGoInTime(t *testing.T) {
 // TestKafkaWaitsForHandlersWhenAPartitionMoves acks while the partition is being taken away.
 func TestKafkaWaitsForHandlersWhenAPartitionMoves(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(2), k.name("group")
-		b := k.broker(kafkabroker.Options{CommitEvery: time.Hour})
-		p := b.Publisher()
-		defer p.Close()
-		var ms []*broker.Message
-		for i := range 40 {
-			ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
-		}
-		kafkaPublish(t, p, ms...)
-		first := kafkaOpen(t, b.Topics(group, topic), 100)
+		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour})
+		w.publish(t, kafkaSpread(w.topic, 40)...)
+		first := w.open(t, 100)
 		slow := kafkaGet(t, first, 40)
-		second := kafkaOpen(t, b.Topics(group, topic), 100)
+		second := w.open(t, 100)
 		kafkaQuiet(t, second) // by then the group knows of the second, and waits for the first
 		kafkaAck(t, first, slow...)
-		kafkaEventually(t, "both sessions have a partition", func() bool {
-			kafkaPublish(t, p, &broker.Message{ID: "probe", Topic: topic, OrderingKey: fmt.Sprint("k", time.Now().UnixNano())})
+		proof.Await(t, "both sessions have a partition", func() bool {
+			w.publish(t, &broker.Message{ID: "probe", Topic: w.topic, OrderingKey: fmt.Sprint("k", time.Now().UnixNano())})
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			ds, _ := second.Receive(ctx, 10)
@@ -377,16 +352,13 @@ func TestKafkaOutlivesErrorsOfTheGroup(t *testing.T) {
 // consumesAll publishes and consumes until a fault was met, opening another session when one breaks, and checks that
 // the group gets to the end.
 func (k *kafka) consumesAll(t *testing.T, met func() bool) {
-	topic, group := k.topic(3), k.name("group")
-	b := k.broker(kafkabroker.Options{CommitEvery: 5 * time.Millisecond})
-	p := b.Publisher()
-	defer p.Close()
+	w := k.stand(3, kafkabroker.Options{CommitEvery: 5 * time.Millisecond})
 	ledger, ctx := newKafkaLedger(), t.Context()
 	stop, cancel := context.WithCancel(ctx)
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		for stop.Err() == nil {
-			s, err := b.Topics(group, topic).Open(stop, 10)
+			s, err := w.b.Topics(w.group, w.topic).Open(stop, 10)
 			if err != nil {
 				continue
 			}
@@ -395,23 +367,23 @@ func (k *kafka) consumesAll(t *testing.T, met func() bool) {
 		}
 	})
 	n := 0
-	kafkaEventually(t, "the fault is met", func() bool {
+	proof.Await(t, "the fault is met", func() bool {
 		for range 20 {
-			kafkaPublish(t, p, &broker.Message{ID: fmt.Sprint("m", n), Topic: topic, OrderingKey: fmt.Sprint("k", n%20)})
+			w.publish(t, &broker.Message{ID: fmt.Sprint("m", n), Topic: w.topic, OrderingKey: fmt.Sprint("k", n%20)})
 			n++
 		}
 		return n >= 200 && met()
 	})
-	kafkaEventually(t, "all messages are acked", func() bool { return ledger.size() == n })
-	kafkaEventually(t, "all acks are committed", func() bool {
+	proof.Await(t, "all messages are acked", func() bool { return ledger.size() == n })
+	proof.Await(t, "all acks are committed", func() bool {
 		sum := int64(0)
 		for i := range int32(3) {
-			offset, _ := k.committed(t, group, topic, i)
+			offset, _ := k.committed(t, w.group, w.topic, i)
 			sum += max(offset, 0)
 		}
 		return sum == int64(n)
 	})
 	cancel()
 	worker.Wait()
-	kafkaQuiet(t, kafkaOpen(t, b.Topics(group, topic), 20))
+	kafkaQuiet(t, w.open(t, 20))
 }

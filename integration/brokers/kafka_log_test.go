@@ -10,20 +10,19 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 func TestKafkaBeginsWithTheOldest(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic := k.topic(1)
-		b := k.broker(kafkabroker.Options{}, kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()))
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 6)...)
-		k.cut(t, topic, 2)
-		got := kafkaGet(t, kafkaOpen(t, b.Topics(k.name("group"), topic), 10), 4)
-		if fmt.Sprint(ids(got)) != "[m2 m3 m4 m5]" || got[0].Origin != topic+"/0@2" {
+		w := k.stand(1, kafkabroker.Options{}, kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()))
+		w.fill(t, 6)
+		k.cut(t, w.topic, 2)
+		got := kafkaGet(t, w.open(t, 10), 4)
+		if fmt.Sprint(ids(got)) != "[m2 m3 m4 m5]" || got[0].Origin != w.topic+"/0@2" {
 			t.Errorf("a new group got %v, from %s on", ids(got), got[0].Origin)
 		}
 	})
@@ -45,17 +44,14 @@ func (k *kafka) cut(tb testing.TB, topic string, before int64) {
 
 func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 6)...)
-		s := kafkaOpen(t, b.Topics(group, topic), 10)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 6)
+		s := w.open(t, 10)
 		kafkaAck(t, s, kafkaGet(t, s, 6)[:2]...)
 		kafkaClose(t, s)
-		k.cut(t, topic, 4)
+		k.cut(t, w.topic, 4)
 		for range 2 { // nor at the second try
-			s = kafkaOpen(t, b.Topics(group, topic), 10)
+			s = w.open(t, 10)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			ds, err := s.Receive(ctx, 10)
@@ -67,8 +63,8 @@ func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
 			}
 			kafkaClose(t, s)
 		}
-		k.commit(t, group, topic, 0, 4, "")
-		got := kafkaGet(t, kafkaOpen(t, b.Topics(group, topic), 10), 2)
+		k.commit(t, w.group, w.topic, 0, 4, "")
+		got := kafkaGet(t, w.open(t, 10), 2)
 		if fmt.Sprint(ids(got)) != "[m4 m5]" {
 			t.Errorf("after a person has moved the group, it got %v", ids(got))
 		}
@@ -77,20 +73,17 @@ func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
 
 func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 3)...)
-		s := kafkaOpen(t, b.Topics(group, topic), 10)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 3)
+		s := w.open(t, 10)
 		before := kafkaGet(t, s, 3)
 		kafkaAck(t, s, before...)
-		k.remove(topic)
-		k.create(topic, 1)
+		offices.RemoveTopic(t, k.addresses(), w.topic)
+		k.create(w.topic, 1)
 
 		// Neither the session nor the publisher may take the new topic for the old one.
-		kafkaEventually(t, "the publisher writes to the new topic", func() bool {
-			return p.Publish(t.Context(), []*broker.Message{{ID: "new", Topic: topic}}) == nil
+		proof.Await(t, "the publisher writes to the new topic", func() bool {
+			return w.p.Publish(t.Context(), []*broker.Message{{ID: "new", Topic: w.topic}}) == nil
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -99,10 +92,10 @@ func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 		}
 		kafkaClose(t, s)
 
-		s = kafkaOpen(t, b.Topics(group, topic), 10)
+		s = w.open(t, 10)
 		after := kafkaGet(t, s, 1)[0]
 		was, is := before[0].Position.Log, after.Position.Log
-		if after.Message.ID != "new" || is == was || !strings.HasPrefix(is, topic+"#") {
+		if after.Message.ID != "new" || is == was || !strings.HasPrefix(is, w.topic+"#") {
 			t.Errorf("%s of log %s came, after log %s", after.Message.ID, is, was)
 		}
 		err := s.(broker.Seeker).Seek(t.Context(), *before[0].Position)
@@ -115,13 +108,10 @@ func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 // TestKafkaDoesNotTrustOffsetsOfAnotherLog has offsets that outlived their topic.
 func TestKafkaDoesNotTrustOffsetsOfAnotherLog(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 4)...)
-		k.commit(t, group, topic, 0, 2, "once 2 "+topic+"#00112233445566778899aabbccddeeff")
-		got := kafkaGet(t, kafkaOpen(t, b.Topics(group, topic), 10), 4)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 4)
+		k.commit(t, w.group, w.topic, 0, 2, "once 2 "+w.topic+"#00112233445566778899aabbccddeeff")
+		got := kafkaGet(t, w.open(t, 10), 4)
 		if fmt.Sprint(ids(got)) != "[m0 m1 m2 m3]" {
 			t.Errorf("came %v", ids(got))
 		}
@@ -130,19 +120,16 @@ func TestKafkaDoesNotTrustOffsetsOfAnotherLog(t *testing.T) {
 
 func TestKafkaSeeks(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic, group := k.topic(1), k.name("group")
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 1)...)
-		s := kafkaOpen(t, b.Topics(group, topic), 10)
+		w := k.stand(1, kafkabroker.Options{})
+		w.fill(t, 1)
+		s := w.open(t, 10)
 		first := kafkaGet(t, s, 1)
-		kafkaPublish(t, p, kafkaMessages(topic, 100)[1:]...) // nobody can have had these before
+		w.publish(t, kafkaMessages(w.topic, 100)[1:]...) // nobody can have had these before
 		first = append(first, kafkaGet(t, s, 9)...)
 		log := first[0].Position.Log
 		seek := func(to int64) {
 			t.Helper()
-			err := s.(broker.Seeker).Seek(t.Context(), broker.Position{Log: log, Partition: topic + "/0", Offset: to})
+			err := s.(broker.Seeker).Seek(t.Context(), broker.Position{Log: log, Partition: w.topic + "/0", Offset: to})
 			if err != nil {
 				t.Fatalf("Seek to %d: %v", to, err)
 			}
@@ -175,20 +162,20 @@ func TestKafkaSeeks(t *testing.T) {
 		seek(69)
 		kafkaAck(t, s, next(10, "m70", true)...)
 		kafkaClose(t, s)
-		if offset, _ := k.committed(t, group, topic, 0); offset != 80 {
+		if offset, _ := k.committed(t, w.group, w.topic, 0); offset != 80 {
 			t.Errorf("committed is %d, want 80", offset)
 		}
 
-		k.cut(t, topic, 90)
-		s = kafkaOpen(t, b.Topics(k.name("group"), topic), 10)
+		k.cut(t, w.topic, 90)
+		s = kafkaOpen(t, w.b.Topics(k.name("group"), w.topic), 10)
 		seek(95) // before anything was received
 		next(1, "m96", true)
 		seek(-1)
 		next(1, "m90", true)
 		seeker := s.(broker.Seeker)
 		for _, to := range []broker.Position{
-			{Log: log, Partition: topic + "/0", Offset: 50}, {Log: "x", Partition: topic + "/0"},
-			{Log: log, Partition: topic}, {Log: log, Partition: topic + "/9"},
+			{Log: log, Partition: w.topic + "/0", Offset: 50}, {Log: "x", Partition: w.topic + "/0"},
+			{Log: log, Partition: w.topic}, {Log: log, Partition: w.topic + "/9"},
 		} {
 			if err := seeker.Seek(t.Context(), to); err == nil {
 				t.Errorf("Seek to %+v is no error", to)

@@ -33,40 +33,31 @@ func (k *kafkaTaken) OnFetchRecordUnbuffered(_ *kgo.Record, polled bool) {
 // TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt has another session join while records are on their way to the first.
 func TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt(t *testing.T) {
 	k := fakeKafka(t)
-	topic, group := k.topic(2), k.name("group")
 	hook := &kafkaTaken{taken: make(chan struct{}), resume: make(chan struct{})}
-	b := k.broker(kafkabroker.Options{})
-	p := b.Publisher()
-	defer p.Close()
-	var ms []*broker.Message
-	for i := range 40 {
-		ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
-	}
-	kafkaPublish(t, p, ms...)
-	first := kafkaOpen(t, k.broker(kafkabroker.Options{}, kgo.WithHooks(hook)).Topics(group, topic), 100)
+	w := k.stand(2, kafkabroker.Options{})
+	ms := kafkaSpread(w.topic, 40)
+	w.publish(t, ms...)
+	first := kafkaOpen(t, k.broker(kafkabroker.Options{}, kgo.WithHooks(hook)).Topics(w.group, w.topic), 100)
 	got := make(chan []broker.Delivery, 1)
 	go func() {
 		ds, _ := first.Receive(t.Context(), 100)
 		got <- ds
 	}()
 	<-hook.taken
-	second := kafkaOpen(t, b.Topics(group, topic), 100)
+	second := w.open(t, 100)
 	kafkaQuiet(t, second)
 	close(hook.resume)
 	kafkaAck(t, first, <-got...)
-	kafkaPublish(t, p, ms...) // into both partitions
+	w.publish(t, ms...) // into both partitions
 	kafkaGet(t, second, 1)
 }
 
 // TestKafkaPollsNothingDuringASeek stops a Seek in its middle.
 func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 	k := fakeKafka(t)
-	topic := k.topic(1)
-	b := k.broker(kafkabroker.Options{})
-	p := b.Publisher()
-	defer p.Close()
-	kafkaPublish(t, p, kafkaMessages(topic, 3)...)
-	s := kafkaOpen(t, b.Topics(k.name("group"), topic), 10)
+	w := k.stand(1, kafkabroker.Options{})
+	w.fill(t, 3)
+	s := w.open(t, 10)
 	ds := kafkaGet(t, s, 3)
 	asked, answer, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	k.fake.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -76,7 +67,7 @@ func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 	})
 	go func() { done <- s.(broker.Seeker).Seek(t.Context(), *ds[0].Position) }()
 	<-asked
-	kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic})
+	w.publish(t, &broker.Message{ID: "new", Topic: w.topic})
 	kafkaQuiet(t, s)
 	close(answer)
 	if err := <-done; err != nil {
@@ -90,12 +81,9 @@ func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 // TestKafkaSeeksWhileOffsetsAreFetched seeks in a partition that the group has given, but not yet begun.
 func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 	k := fakeKafka(t)
-	topic, group := k.topic(1), k.name("group")
-	b := k.broker(kafkabroker.Options{})
-	p := b.Publisher()
-	defer p.Close()
-	kafkaPublish(t, p, kafkaMessages(topic, 9)...)
-	s := kafkaOpen(t, b.Topics(group, topic), 10)
+	w := k.stand(1, kafkabroker.Options{})
+	w.fill(t, 9)
+	s := w.open(t, 10)
 	ds := kafkaGet(t, s, 9)
 	kafkaAck(t, s, ds...)
 	kafkaClose(t, s)
@@ -106,7 +94,7 @@ func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 		k.fake.SleepControl(func() { <-answer })
 		return nil, nil, false
 	})
-	s = kafkaOpen(t, b.Topics(group, topic), 10)
+	s = w.open(t, 10)
 	<-asked
 	go func() { done <- s.(broker.Seeker).Seek(t.Context(), *ds[3].Position) }()
 	select {
@@ -127,17 +115,14 @@ func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 // TestKafkaReturnsInOrder returns messages at once.
 func TestKafkaReturnsInOrder(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		topic := k.topic(1)
-		b := k.broker(kafkabroker.Options{LargestHeld: 3})
-		p := b.Publisher()
-		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 3)...)
-		s := kafkaOpen(t, b.Topics(k.name("group"), topic), 10)
+		w := k.stand(1, kafkabroker.Options{LargestHeld: 3})
+		w.fill(t, 3)
+		s := w.open(t, 10)
 		ds := kafkaGet(t, s, 3)
 		if err := s.Return(t.Context(), ds, 200*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
-		kafkaPublish(t, p, &broker.Message{ID: "new", Topic: topic})
+		w.publish(t, &broker.Message{ID: "new", Topic: w.topic})
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		got, err := s.Receive(ctx, 10) // nothing new comes while as many as may be are kept

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,27 +20,24 @@ import (
 func TestKafkaPublishesFromManyGoroutines(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		const goroutines, rounds = 64, 20
-		topic := k.topic(4)
-		b := k.broker(kafkabroker.Options{})
-		p := b.Publisher()
-		defer p.Close()
+		w := k.stand(4, kafkabroker.Options{})
 		var all sync.WaitGroup
 		for g := range goroutines {
 			all.Go(func() {
 				for r := range rounds {
 					id := fmt.Sprintf("%d-%d", g, r)
 					ms := []*broker.Message{
-						{ID: id + "a", Topic: topic, OrderingKey: fmt.Sprint(g)},
-						{ID: id + "b", Topic: topic, OrderingKey: fmt.Sprint(g)},
+						{ID: id + "a", Topic: w.topic, OrderingKey: fmt.Sprint(g)},
+						{ID: id + "b", Topic: w.topic, OrderingKey: fmt.Sprint(g)},
 					}
-					if errs := p.Publish(t.Context(), ms); errs != nil {
+					if errs := w.p.Publish(t.Context(), ms); errs != nil {
 						t.Errorf("publishing %s: %v", id, errs)
 					}
 				}
 			})
 		}
 		all.Wait()
-		s := kafkaOpen(t, b.Topics(k.name("group"), topic), 10_000)
+		s := w.open(t, 10_000)
 		order := make(map[string][]string)
 		for _, d := range kafkaGet(t, s, goroutines*rounds*2) {
 			order[d.Message.OrderingKey] = append(order[d.Message.OrderingKey], d.Message.ID)
@@ -90,16 +88,13 @@ func TestKafkaProducerWritesOnceAndInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := fakeKafka(t)
-			topic := k.topic(1)
-			b := k.broker(kafkabroker.Options{})
-			p := b.Publisher()
-			defer p.Close()
-			kafkaPublish(t, p, &broker.Message{ID: "m", Topic: topic})
+			w := k.stand(1, kafkabroker.Options{})
+			w.publish(t, &broker.Message{ID: "m", Topic: w.topic})
 			sabotage(k.fake)
-			ms := kafkaMessages(topic, 50)
-			kafkaPublish(t, p, ms[:25]...)
-			kafkaPublish(t, p, ms[25:]...)
-			got := k.read(t, b, topic)[1:]
+			ms := kafkaMessages(w.topic, 50)
+			w.publish(t, ms[:25]...)
+			w.publish(t, ms[25:]...)
+			got := k.read(t, w.b, w.topic)[1:]
 			if len(got) != len(ms) {
 				t.Fatalf("%d messages were published, and %d are in the log", len(ms), len(got))
 			}
@@ -176,7 +171,7 @@ func TestKafkaPublishErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("a good message among bad ones: %v", errs[5])
 		}
 		k.create(nowhere, 1)
-		kafkaEventually(t, "the topic is found once it exists", func() bool { return p.Publish(t.Context(), ms[2:3]) == nil })
+		proof.Await(t, "the topic is found once it exists", func() bool { return p.Publish(t.Context(), ms[2:3]) == nil })
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
@@ -201,7 +196,7 @@ func TestKafkaKeepsAMessageThatCannotBeRejected(t *testing.T) {
 			t.Fatal("Reject to a topic that does not exist is no error")
 		}
 		k.create(dead, 1)
-		kafkaEventually(t, "the message comes again, and is rejected", func() bool {
+		proof.Await(t, "the message comes again, and is rejected", func() bool {
 			ds := kafkaGet(t, s, 1)
 			if ds[0].Message.Attempt < 2 || !ds[0].Redelivered {
 				t.Errorf("it came again as %+v", ds[0].Message)

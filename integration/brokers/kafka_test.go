@@ -7,14 +7,13 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/brokertest"
 	"github.com/effectively-once/once/broker/kafkabroker"
-	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -27,8 +26,6 @@ type kafka struct {
 	fake  *kfake.Cluster // nil: it is a real one
 	seeds []string
 }
-
-var kafkaNames atomic.Int64
 
 // eachKafka runs a test against a cluster in this process, and against the real one that ONCE_TEST_KAFKA names.
 func eachKafka(t *testing.T, test func(t *testing.T, k *kafka)) {
@@ -53,20 +50,15 @@ func fakeKafka(tb testing.TB, opts ...kfake.Opt) *kafka {
 	return &kafka{tb: tb, fake: fake, seeds: fake.ListenAddrs()}
 }
 
+func (k *kafka) addresses() string { return strings.Join(k.seeds, ",") }
+
 // name makes a name that no other test, and no other run, has.
-func (k *kafka) name(of string) string {
-	return fmt.Sprintf("%s-%d-%d", of, time.Now().UnixNano(), kafkaNames.Add(1))
-}
+func (k *kafka) name(of string) string { return offices.Name(of) }
 
 // client is a bare client of the cluster, for what a test does behind the adapter's back.
 func (k *kafka) client(opts ...kgo.Opt) *kgo.Client {
 	k.tb.Helper()
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(k.seeds...)}, opts...)...)
-	if err != nil {
-		k.tb.Fatal(err)
-	}
-	k.tb.Cleanup(client.Close)
-	return client
+	return offices.KafkaClient(k.tb, k.addresses(), opts...)
 }
 
 // broker makes the adapter, with timeouts that a test can wait for.
@@ -90,38 +82,7 @@ func (k *kafka) topic(partitions int32, settings ...string) string {
 
 func (k *kafka) create(name string, partitions int32, settings ...string) {
 	k.tb.Helper()
-	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
-	for _, setting := range append(settings, "max.message.bytes=8388608") {
-		config := kmsg.NewCreateTopicsRequestTopicConfig()
-		key, value, _ := strings.Cut(setting, "=")
-		config.Name, config.Value = key, kmsg.StringPtr(value)
-		topic.Configs = append(topic.Configs, config)
-	}
-	req := kmsg.NewPtrCreateTopicsRequest()
-	req.Topics = append(req.Topics, topic)
-	resp, err := req.RequestWith(k.tb.Context(), k.client())
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		k.tb.Fatalf("making topic %s: %v", name, err)
-	}
-}
-
-func (k *kafka) remove(name string) {
-	k.tb.Helper()
-	req := kmsg.NewPtrDeleteTopicsRequest()
-	topic := kmsg.NewDeleteTopicsRequestTopic()
-	topic.Topic = kmsg.StringPtr(name)
-	req.TopicNames, req.Topics = []string{name}, append(req.Topics, topic)
-	resp, err := req.RequestWith(k.tb.Context(), k.client())
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
-	}
-	if err != nil {
-		k.tb.Fatalf("deleting topic %s: %v", name, err)
-	}
+	offices.CreateTopic(k.tb, k.addresses(), name, partitions, append(settings, "max.message.bytes=8388608")...)
 }
 
 // read returns the messages of a topic with one partition, through a group of its own.
@@ -202,6 +163,38 @@ func (l *line) kill() {
 	}
 }
 
+// kafkaStand is a topic with a group and a publisher, which most tests need.
+type kafkaStand struct {
+	topic, group string
+	b            *kafkabroker.Broker
+	p            broker.Publisher
+}
+
+func (k *kafka) stand(partitions int32, o kafkabroker.Options, opts ...kgo.Opt) *kafkaStand {
+	k.tb.Helper()
+	w := &kafkaStand{topic: k.topic(partitions), group: k.name("group"), b: k.broker(o, opts...)}
+	w.p = w.b.Publisher()
+	k.tb.Cleanup(func() { _ = w.p.Close() })
+	return w
+}
+
+// open opens a session of the group.
+func (w *kafkaStand) open(tb testing.TB, window int) broker.Session {
+	tb.Helper()
+	return kafkaOpen(tb, w.b.Topics(w.group, w.topic), window)
+}
+
+func (w *kafkaStand) publish(tb testing.TB, ms ...*broker.Message) {
+	tb.Helper()
+	kafkaPublish(tb, w.p, ms...)
+}
+
+// fill publishes messages of one partition.
+func (w *kafkaStand) fill(tb testing.TB, n int) {
+	tb.Helper()
+	w.publish(tb, kafkaMessages(w.topic, n)...)
+}
+
 func kafkaOpen(tb testing.TB, source broker.Source, window int) broker.Session {
 	tb.Helper()
 	s, err := source.Open(tb.Context(), window)
@@ -233,6 +226,14 @@ func kafkaPublish(tb testing.TB, p broker.Publisher, ms ...*broker.Message) {
 func kafkaMessages(topic string, n int) (ms []*broker.Message) {
 	for i := range n {
 		ms = append(ms, &broker.Message{ID: fmt.Sprintf("m%d", i), Topic: topic, OrderingKey: "one", Body: []byte("x")})
+	}
+	return ms
+}
+
+// kafkaSpread are n messages, each with an ordering key of its own.
+func kafkaSpread(topic string, n int) (ms []*broker.Message) {
+	for i := range n {
+		ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
 	}
 	return ms
 }
@@ -276,20 +277,6 @@ func ids(ds []broker.Delivery) (ids []string) {
 	return ids
 }
 
-// eventually polls until a condition is true.
-func kafkaEventually(tb testing.TB, what string, is func() bool) {
-	tb.Helper()
-	tick, late := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-late:
-			tb.Fatalf("it was waited in vain for this: %s", what)
-		}
-	}
-}
-
 func TestKafkaKeepsTheContract(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		brokertest.Run(t, brokertest.Harness{Confirms: true, Fresh: k.place})
@@ -298,7 +285,7 @@ func TestKafkaKeepsTheContract(t *testing.T) {
 
 // TestKafkaSurvivesARestart runs the cases that stop the cluster, and start it again on its files and ports.
 func TestKafkaSurvivesARestart(t *testing.T) {
-	ports := []int{freePort(t), freePort(t), freePort(t)}
+	ports := []int{offices.FreePort(t), offices.FreePort(t), offices.FreePort(t)}
 	opts := []kfake.Opt{kfake.Ports(ports...), kfake.DataDir(t.TempDir()), kfake.SyncWrites()}
 	k := fakeKafka(t, opts...)
 	restart := func(tb testing.TB) {
@@ -325,16 +312,6 @@ func TestKafkaSurvivesARestart(t *testing.T) {
 	if cases == 0 {
 		t.Error("no case restarts the cluster")
 	}
-}
-
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func (k *kafka) place(tb testing.TB) brokertest.Place {

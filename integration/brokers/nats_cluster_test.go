@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -137,7 +138,7 @@ func consumeThrough(t *testing.T, p *natsPlace, disturb func()) {
 	}
 	<-begun
 	disturb()
-	natsUntil(t, "nothing is pending", func() bool {
+	proof.Await(t, "nothing is pending", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		info, err := p.js.Consumer(ctx, p.stream, "billing")

@@ -9,6 +9,8 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/memstore"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -46,7 +48,7 @@ func natsRead(tb testing.TB, s broker.Session, n int) (offsets []int64) {
 }
 
 func TestNATSLogIsReadInOrderFromWhereItIsSought(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 50)
 	s := natsLog(t, js, p, 7)
@@ -73,7 +75,7 @@ func TestNATSLogIsReadInOrderFromWhereItIsSought(t *testing.T) {
 }
 
 func TestNATSLogKeepsItsWindowAndGivesBackWhatIsReturned(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 5)
 	s := natsLog(t, js, p, 3)
@@ -99,18 +101,18 @@ func TestNATSLogKeepsItsWindowAndGivesBackWhatIsReturned(t *testing.T) {
 }
 
 func TestNATSLogSurvivesItsServer(t *testing.T) {
-	server := startNATS(t)
+	server := offices.StartNATS(t)
 	js := dialNATS(t, server)
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 20)
 	s := natsLog(t, js, p, 100)
 	natsRead(t, s, 10)
-	server.restart(t)
+	server.Restart(t)
 	source := natsbroker.New(js, nil).Log(p.stream, "readers")
 	for read := 0; read < 10; { // in this session, or in the next one
 		ds, err := s.Receive(natsContext(t), 10)
 		if err != nil {
-			natsUntil(t, "another session", func() bool {
+			proof.Await(t, "another session", func() bool {
 				s, err = source.Open(natsContext(t), 100)
 				return err == nil
 			})
@@ -126,7 +128,7 @@ func TestNATSLogSurvivesItsServer(t *testing.T) {
 
 // Messages of a stream that was made anew have the numbers of others.
 func TestNATSLogNoticesAStreamMadeAnew(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 10)
 	s := natsLog(t, js, p, 100)
@@ -146,7 +148,7 @@ func TestNATSLogNoticesAStreamMadeAnew(t *testing.T) {
 }
 
 func TestNATSLogUnderACheckpoint(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil)
 	store := memstore.New(nil)
 	consumer := func() *inbox.Consumer {
@@ -186,13 +188,13 @@ func TestNATSLogUnderACheckpoint(t *testing.T) {
 	write()
 	first, second := consumer(), consumer()
 	stop := run(first)
-	natsUntil(t, "a hundred", func() bool { return read() == 100 })
+	proof.Await(t, "a hundred", func() bool { return read() == 100 })
 	defer run(second)() // both go on from here
 	write()
-	natsUntil(t, "two hundred", func() bool { return read() == 200 })
+	proof.Await(t, "two hundred", func() bool { return read() == 200 })
 	stop()
 	write() // the other one notices that nobody else is at work
-	natsUntil(t, "three hundred", func() bool { return read() == 300 })
+	proof.Await(t, "three hundred", func() bool { return read() == 300 })
 	if second.Stats.Handled.Load() == 0 {
 		t.Error("the second did nothing, and yet all is read")
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
@@ -63,14 +65,14 @@ func TestNATSProcess(t *testing.T) {
 
 func startNATSProcess(tb testing.TB, set natsSettings) *natsProcess {
 	tb.Helper()
-	set.Port, set.StoreDir = freeNATSPort(tb), tb.TempDir()
+	set.Port, set.StoreDir = offices.FreePort(tb), tb.TempDir()
 	p := &natsProcess{settings: set}
 	tb.Cleanup(p.kill)
 	p.start(tb)
 	return p
 }
 
-func (p *natsProcess) url() string { return "nats://127.0.0.1:" + strconv.Itoa(p.settings.Port) }
+func (p *natsProcess) URL() string { return "nats://127.0.0.1:" + strconv.Itoa(p.settings.Port) }
 
 func (p *natsProcess) start(tb testing.TB) {
 	tb.Helper()
@@ -86,8 +88,8 @@ func (p *natsProcess) start(tb testing.TB) {
 	if err := p.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}
-	natsUntil(tb, "the server takes connections", func() bool {
-		nc, err := nats.Connect(p.url())
+	proof.Await(tb, "the server takes connections", func() bool {
+		nc, err := nats.Connect(p.URL())
 		if err == nil {
 			nc.Close()
 		}
@@ -114,7 +116,7 @@ func startNATSCluster(tb testing.TB) []*natsProcess {
 	var ports []int
 	var routes []string
 	for range 3 {
-		port := freeNATSPort(tb)
+		port := offices.FreePort(tb)
 		ports = append(ports, port)
 		routes = append(routes, "nats://127.0.0.1:"+strconv.Itoa(port))
 	}
@@ -129,7 +131,7 @@ func startNATSCluster(tb testing.TB) []*natsProcess {
 func killNATSLeader(tb testing.TB, all []*natsProcess, p *natsPlace, ofConsumer bool) {
 	tb.Helper()
 	leader := ""
-	natsUntil(tb, "the stream has a leader, and the others keep up", func() bool {
+	proof.Await(tb, "the stream has a leader, and the others keep up", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		stream, err := p.js.Stream(ctx, p.stream)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -27,7 +29,7 @@ func (p *natsPlace) stored(tb testing.TB) jetstream.StreamState {
 }
 
 func TestNATSDuplicatesAreStoredOnce(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	for range 3 {
 		p.publish(t, 20)
 	}
@@ -46,7 +48,7 @@ func TestNATSDuplicatesAreStoredOnce(t *testing.T) {
 func TestNATSPublishConcurrently(t *testing.T) {
 	const callers, each = 64, 30
 	// Each message is synced to a disk that others use too.
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), &natsbroker.Options{ReplyWait: time.Minute})
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), &natsbroker.Options{ReplyWait: time.Minute})
 	pub := p.Publisher()
 	var wg sync.WaitGroup
 	for c := range callers {
@@ -80,7 +82,7 @@ func TestNATSPublishConcurrently(t *testing.T) {
 }
 
 func TestNATSPublishErrors(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil, func(s *jetstream.StreamConfig, _ *jetstream.ConsumerConfig) { s.MaxMsgSize = 100 << 10 })
 	// It answers like any service, and is no stream.
 	if _, err := js.Conn().Subscribe("service", func(m *nats.Msg) { m.Respond([]byte("hello")) }); err != nil {
@@ -132,7 +134,7 @@ func rangeID(topic string, body []byte) string { return fmt.Sprintf("beside %s %
 
 // A batch that is larger than what may be on its way at once.
 func TestNATSPublishLarge(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	ms := p.messages(300)
 	for i := range 12 {
 		ms[100+i].Body = bytes.Repeat([]byte{byte(i)}, 1<<20)
@@ -149,18 +151,18 @@ func TestNATSPublishLarge(t *testing.T) {
 }
 
 func TestNATSPublishWithoutServer(t *testing.T) {
-	server := startNATS(t)
+	server := offices.StartNATS(t)
 	p := newNATSPlace(t, dialNATS(t, server), nil)
 	pub := p.Publisher()
-	server.stop()
-	natsUntil(t, "the connection is seen to be lost", func() bool { return !p.js.Conn().IsConnected() })
+	server.Stop()
+	proof.Await(t, "the connection is seen to be lost", func() bool { return !p.js.Conn().IsConnected() })
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	errs := pub.Publish(ctx, p.messages(3))
 	if len(errs) != 3 || !errors.Is(errs[2], context.DeadlineExceeded) {
 		t.Errorf("errors %v", errs)
 	}
-	server.start(t)
+	server.Start(t)
 	p.publish(t, 3) // the same again, with the connection that has come back
 	if n := p.stored(t).Msgs; n != 3 {
 		t.Errorf("%d messages are stored, want 3", n)

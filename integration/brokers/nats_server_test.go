@@ -3,7 +3,6 @@ package brokers_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -12,81 +11,12 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
-	"github.com/nats-io/nats-server/v2/server"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const natsPatience = 30 * time.Second
-
-// natsServer runs in this process. It can be stopped, and started again with the same address and the same files.
-type natsServer struct {
-	options *server.Options
-	*server.Server
-}
-
-func startNATS(tb testing.TB) *natsServer {
-	tb.Helper()
-	s := &natsServer{options: &server.Options{
-		Host: "127.0.0.1", Port: freeNATSPort(tb),
-		JetStream: true, StoreDir: tb.TempDir(), SyncAlways: true,
-		MaxPayload: 8 << 20, NoLog: true, NoSigs: true,
-	}}
-	s.start(tb)
-	tb.Cleanup(s.stop)
-	return s
-}
-
-func (s *natsServer) url() string { return "nats://127.0.0.1:" + strconv.Itoa(s.options.Port) }
-
-func (s *natsServer) start(tb testing.TB) {
-	tb.Helper()
-	o := *s.options
-	running, err := server.NewServer(&o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	go running.Start()
-	if !running.ReadyForConnections(natsPatience) {
-		tb.Fatal("the server does not take connections")
-	}
-	s.Server = running
-}
-
-func (s *natsServer) stop() {
-	s.Shutdown()
-	s.WaitForShutdown()
-}
-
-func (s *natsServer) restart(tb testing.TB) {
-	tb.Helper()
-	s.stop()
-	s.start(tb)
-}
-
-func freeNATSPort(tb testing.TB) int {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func natsUntil(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.After(natsPatience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			tb.Fatalf("%s: not within %v", what, natsPatience)
-		}
-	}
-}
 
 func natsContext(tb testing.TB) context.Context {
 	tb.Helper()
@@ -96,11 +26,11 @@ func natsContext(tb testing.TB) context.Context {
 }
 
 // dialNATS connects as a program does that wants to live through restarts.
-func dialNATS[S interface{ url() string }](tb testing.TB, servers ...S) jetstream.JetStream {
+func dialNATS[S interface{ URL() string }](tb testing.TB, servers ...S) jetstream.JetStream {
 	tb.Helper()
 	var urls []string
 	for _, s := range servers {
-		urls = append(urls, s.url())
+		urls = append(urls, s.URL())
 	}
 	nc, err := nats.Connect(strings.Join(urls, ","), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
 		nats.ReconnectJitter(0, 0))
@@ -146,7 +76,7 @@ func (p *natsPlace) create(tb testing.TB, change ...func(*jetstream.StreamConfig
 		c(&stream, &consumer)
 	}
 	ctx := natsContext(tb)
-	natsUntil(tb, "the stream and its consumer are there", func() bool {
+	proof.Await(tb, "the stream and its consumer are there", func() bool {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		_, err := p.js.CreateStream(short, stream)

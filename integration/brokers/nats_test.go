@@ -12,14 +12,16 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/brokertest"
 	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestNATSConformance(t *testing.T) {
 	t.Parallel() // most of it is waiting
-	s := startNATS(t)
-	brokertest.Run(t, natsHarness(s.restart, s))
+	s := offices.StartNATS(t)
+	brokertest.Run(t, natsHarness(s.Restart, s))
 }
 
 // A server that is killed has had no time to write down what it has delivered.
@@ -38,7 +40,7 @@ func TestNATSConformanceWhenKilled(t *testing.T) {
 	}
 }
 
-func natsHarness[S interface{ url() string }](restart func(testing.TB), s S) brokertest.Harness {
+func natsHarness[S interface{ URL() string }](restart func(testing.TB), s S) brokertest.Harness {
 	return brokertest.Harness{
 		Confirms: true,
 		Restart:  restart,
@@ -73,7 +75,7 @@ func deadNATSLetters(tb testing.TB, dead *natsPlace) []*broker.Message {
 }
 
 func TestNATSServerStartsAgain(t *testing.T) {
-	server := startNATS(t)
+	server := offices.StartNATS(t)
 	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(2*time.Second))
 	p.publish(t, 10)
 	s := p.open(t, 10)
@@ -81,7 +83,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 	if err := s.Ack(t.Context(), ds[:2]); err != nil {
 		t.Fatal(err)
 	}
-	server.restart(t)
+	server.Restart(t)
 
 	// The session lives on, and what it has out is settled as if nothing had been.
 	if err := s.Ack(t.Context(), ds[2:]); err != nil {
@@ -100,7 +102,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 }
 
 func TestNATSSlowHandlerKeepsItsMessage(t *testing.T) {
-	server := startNATS(t)
+	server := offices.StartNATS(t)
 	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(600*time.Millisecond))
 	p.publish(t, 2)
 	mine := dialNATS(t, server)
@@ -135,7 +137,7 @@ func slowOnly(tb testing.TB, slow, other broker.Session) broker.Session {
 }
 
 func TestNATSWindow(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 10)
 	s := p.open(t, 3)
 	ds := natsReceive(t, s, 3)
@@ -162,11 +164,11 @@ func (p *natsPlace) consumer(tb testing.TB) *jetstream.ConsumerInfo {
 
 // A Receive that ends lets messages come that it has asked for: they are kept for the next one, and given back at Close.
 func TestNATSReceiveGivenUp(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil, natsAckWait(time.Hour))
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(time.Hour))
 	s := p.open(t, 10)
 	natsNothing(t, s, 100*time.Millisecond) // leaves a request for ten messages behind
 	p.publish(t, 10)
-	natsUntil(t, "the messages have come to the session", func() bool { return p.consumer(t).NumAckPending == 10 })
+	proof.Await(t, "the messages have come to the session", func() bool { return p.consumer(t).NumAckPending == 10 })
 	if d := natsReceive(t, s, 1)[0]; d.Message.ID != p.message(0).ID || d.Redelivered {
 		t.Errorf("%+v", d)
 	}
@@ -182,7 +184,7 @@ func TestNATSReceiveGivenUp(t *testing.T) {
 }
 
 func TestNATSForeignMessage(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	before := time.Now().Add(-time.Second)
 	for _, m := range []*nats.Msg{
 		{Subject: p.topic, Data: []byte("bare")},
@@ -209,7 +211,7 @@ func TestNATSForeignMessage(t *testing.T) {
 }
 
 func TestNATSSpacesAround(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	var ms []*broker.Message
 	for _, id := range []string{"id", " id", "id ", "%20id", "日本 "} {
 		ms = append(ms, &broker.Message{ID: id, Topic: p.topic, OrderingKey: id, Header: map[string]string{"a": id, "b": ""}})
@@ -230,7 +232,7 @@ func TestNATSSpacesAround(t *testing.T) {
 func TestNATSStreamMadeAnewUnderASession(t *testing.T) {
 	for name, full := range map[string]bool{"waiting": false, "full": true} {
 		t.Run(name, func(t *testing.T) {
-			p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+			p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 			p.publish(t, 1)
 			window := 10
 			if full {
@@ -281,13 +283,13 @@ func natsReceiveEnds(s broker.Session) error {
 }
 
 func TestNATSConsumerDeleted(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 1)
 	s := p.open(t, 10)
 	ds := natsReceive(t, s, 1)
 	ended := make(chan error, 1)
 	go func() { ended <- natsReceiveEnds(s) }()
-	natsUntil(t, "Receive waits", func() bool { return p.consumer(t).NumWaiting > 0 })
+	proof.Await(t, "Receive waits", func() bool { return p.consumer(t).NumWaiting > 0 })
 	if err := p.js.DeleteConsumer(t.Context(), p.stream, "billing"); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +305,7 @@ func TestNATSConsumerDeleted(t *testing.T) {
 }
 
 func TestNATSRefusesConsumersThatLose(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	for name, spoil := range map[string]func(*jetstream.ConsumerConfig){
 		"explicit":          func(c *jetstream.ConsumerConfig) { c.AckPolicy = jetstream.AckAllPolicy },
 		"MaxDeliver":        func(c *jetstream.ConsumerConfig) { c.MaxDeliver = 5 },
@@ -340,7 +342,7 @@ func TestNATSRefusesConsumersThatLose(t *testing.T) {
 }
 
 func TestNATSHorizon(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	for _, age := range []time.Duration{0, time.Hour} {
 		p := newNATSPlace(t, js, nil, func(s *jetstream.StreamConfig, _ *jetstream.ConsumerConfig) { s.MaxAge = age })
 		if got, err := p.source.(broker.Horizon).RedeliveryHorizon(t.Context()); got != age || err != nil {
@@ -351,7 +353,7 @@ func TestNATSHorizon(t *testing.T) {
 
 // Signals of other deliveries must not shorten or lengthen a delay.
 func TestNATSDelayIsKept(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil, natsAckWait(300*time.Millisecond))
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(300*time.Millisecond))
 	p.publish(t, 2)
 	s := p.open(t, 10)
 	ds := natsReceive(t, s, 2)
@@ -374,7 +376,7 @@ func TestNATSDelayIsKept(t *testing.T) {
 
 // A stream that has seen the message must not take its dead letter for a duplicate, the second time neither.
 func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
-	js := dialNATS(t, startNATS(t))
+	js := dialNATS(t, offices.StartNATS(t))
 	dead := newNATSPlace(t, js, nil)
 	p := newNATSPlace(t, js, &natsbroker.Options{DeadLetter: dead.topic})
 	m := p.message(0)
@@ -403,7 +405,7 @@ func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 }
 
 func TestNATSUnconfirmedAcks(t *testing.T) {
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), &natsbroker.Options{UnconfirmedAcks: true})
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), &natsbroker.Options{UnconfirmedAcks: true})
 	p.publish(t, 3)
 	s := p.open(t, 3)
 	ds := natsReceive(t, s, 3)
@@ -418,13 +420,13 @@ func TestNATSUnconfirmedAcks(t *testing.T) {
 	if err := s.Ack(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	natsUntil(t, "nothing is pending", func() bool { return p.consumer(t).NumAckPending == 0 })
+	proof.Await(t, "nothing is pending", func() bool { return p.consumer(t).NumAckPending == 0 })
 }
 
 // Sixteen at once settle what one receives, and each message is settled once.
 func TestNATSSettleConcurrently(t *testing.T) {
 	const n = 300
-	p := newNATSPlace(t, dialNATS(t, startNATS(t)), nil)
+	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, n)
 	s := p.open(t, 50)
 	var wg sync.WaitGroup

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 // TestRabbitLosesNothing kills the server amidst publishing and consuming.
@@ -30,11 +31,11 @@ func TestRabbitLosesNothing(t *testing.T) {
 			consuming.Go(func() { l.consume(t, p) })
 			for range 2 {
 				before := l.count()
-				rabbitUntil(t, "messages flow", func() bool { return l.count() > before+300 })
+				proof.Await(t, "messages flow", func() bool { return l.count() > before+300 })
 				r.restart(t)
 			}
 			before := l.count()
-			rabbitUntil(t, "messages flow again", func() bool { return l.count() > before+300 })
+			proof.Await(t, "messages flow again", func() bool { return l.count() > before+300 })
 			stop()
 			publishing.Wait()
 			l.end()
@@ -100,7 +101,7 @@ func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) {
 			ds, err = s.Receive(ctx, 20)
 			if errors.Is(err, context.DeadlineExceeded) && l.complete() {
 				cancel()
-				rabbitMust(t, s.Close(rabbitSoon(t)))
+				proof.Must(t, s.Close(rabbitSoon(t)))
 				return
 			}
 			if errors.Is(err, context.DeadlineExceeded) {

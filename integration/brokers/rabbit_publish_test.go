@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -88,7 +89,7 @@ func rabbitCrowd(t *testing.T, r *rabbit) {
 	all.Wait()
 	s := p.open(t, 1000)
 	for range crowd {
-		rabbitMust(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, batches*(size-size/3))))
+		proof.Must(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, batches*(size-size/3))))
 	}
 	rabbitNothing(t, s)
 }
@@ -103,8 +104,8 @@ func rabbitLateExchange(t *testing.T, r *rabbit) {
 		}
 	}
 	ch := r.channel(t)
-	rabbitMust(t, ch.ExchangeDeclare(p.exchange+".late", amqp.ExchangeFanout, true, false, false, false, nil))
-	rabbitMust(t, ch.QueueBind(p.queue, "", p.exchange+".late", false, nil))
+	proof.Must(t, ch.ExchangeDeclare(p.exchange+".late", amqp.ExchangeFanout, true, false, false, false, nil))
+	proof.Must(t, ch.QueueBind(p.queue, "", p.exchange+".late", false, nil))
 	if errs := late.Publish(rabbitSoon(t), p.messages(3)); errs != nil {
 		t.Error(errs)
 	}
@@ -167,7 +168,7 @@ func rabbitSilent(t *testing.T, r *rabbit) {
 	}
 	s := p.open(t, 2)
 	ds := rabbitReceive(t, s, 2)
-	rabbitMust(t, r.Pause())
+	proof.Must(t, r.Pause())
 	defer r.Resume()
 	publish := func(to broker.Publisher) func(context.Context) error {
 		return func(ctx context.Context) error { return errors.Join(to.Publish(ctx, p.messages(1))...) }
@@ -191,7 +192,7 @@ func rabbitSilent(t *testing.T, r *rabbit) {
 		<-ctx.Done() // Close may be earlier, but not later
 		return ctx.Err()
 	})
-	rabbitMust(t, r.Resume())
+	proof.Must(t, r.Resume())
 	p.publish(t, p.message(9))
 	if errs := idle.Publish(rabbitSoon(t), p.messages(1)); errs != nil {
 		t.Error(errs)
@@ -214,7 +215,7 @@ var (
 func rabbitHangingWrite(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitLarge, rabbitbroker.QueueOptions{})
 	p.publish(t, p.message(1))
-	rabbitMust(t, r.Pause())
+	proof.Must(t, r.Pause())
 	defer r.Resume()
 	var all sync.WaitGroup
 	for range 4 {
@@ -225,25 +226,25 @@ func rabbitHangingWrite(t *testing.T, r *rabbit) {
 		})
 	}
 	all.Wait()
-	rabbitMust(t, r.Resume())
+	proof.Must(t, r.Resume())
 	p.publish(t, p.message(2))
 }
 
 func rabbitCloseWhileWriting(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitLarge, rabbitbroker.QueueOptions{})
 	p.publish(t, p.message(1))
-	rabbitMust(t, r.Pause())
+	proof.Must(t, r.Pause())
 	defer r.Resume()
 	done := make(chan []error)
 	go func() { done <- p.publisher.Publish(context.Background(), p.large()) }()
-	rabbitUntil(t, "the write hangs", func() bool {
+	proof.Await(t, "the write hangs", func() bool {
 		return strings.Contains(stacks(), ".(*outlet).write(")
 	})
 	_ = p.publisher.Close() // without an answer, but it ends
 	if errs := <-done; errs == nil {
 		t.Error("a paused server has confirmed a message")
 	}
-	rabbitMust(t, p.publisher.Close())
+	proof.Must(t, p.publisher.Close())
 	if errs := p.publisher.Publish(rabbitSoon(t), p.messages(1)); errs == nil {
 		t.Error("a closed publisher publishes")
 	}
@@ -256,7 +257,7 @@ func rabbitHeartbeat(t *testing.T, r *rabbit) {
 	p.publish(t, p.message(1))
 	s := p.open(t, 10)
 	rabbitReceive(t, s, 1)
-	rabbitMust(t, r.Pause())
+	proof.Must(t, r.Pause())
 	defer r.Resume()
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -296,12 +297,12 @@ func rabbitWrongAddress(t *testing.T, r *rabbit) {
 				t.Errorf("%v, want %q and no password", err, want)
 			}
 		}
-		rabbitMust(t, publisher.Close())
+		proof.Must(t, publisher.Close())
 	}
 }
 
 func rabbitLeavesNothing(t *testing.T, r *rabbit) {
-	rabbitUntil(t, "no goroutines of others are left", func() bool { return len(left()) == 0 })
+	proof.Await(t, "no goroutines of others are left", func() bool { return len(left()) == 0 })
 	// Shared by all connections that are made at once.
 	shared := amqp.Config{Properties: amqp.Table{"connection_name": "shared"}}
 	p := r.place(t, rabbitbroker.Options{Config: shared}, rabbitbroker.QueueOptions{})
@@ -331,7 +332,7 @@ func rabbitLeavesNothing(t *testing.T, r *rabbit) {
 			t.Log(strings.Join(left(), "\n\n"))
 		}
 	})
-	rabbitUntil(t, "no goroutine is left", func() bool { return len(left()) == 0 })
+	proof.Await(t, "no goroutine is left", func() bool { return len(left()) == 0 })
 	if len(shared.Properties) != 1 {
 		t.Errorf("the caller's properties were changed: %v", shared.Properties)
 	}
@@ -376,7 +377,7 @@ func TestRabbitAlarmHoldsUpPublishersOnly(t *testing.T) {
 	}
 	s := p.open(t, 10)
 	if published > 0 {
-		rabbitMust(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, published)))
+		proof.Must(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, published)))
 	}
-	rabbitMust(t, s.Close(rabbitSoon(t)))
+	proof.Must(t, s.Close(rabbitSoon(t)))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/brokertest"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -49,19 +50,19 @@ func (r *rabbit) kill(tb testing.TB) {
 	tb.Helper()
 	node := r.Identity() + "@localhost"
 	file := filepath.Join(os.TempDir(), r.Identity(), "data", node, "quorum", node, "names.dets")
-	rabbitUntil(tb, "the names of the quorum queues are on disk", func() bool {
+	proof.Await(tb, "the names of the quorum queues are on disk", func() bool {
 		text, err := os.ReadFile(file)
 		return err == nil && !slices.ContainsFunc(r.quorum, func(queue string) bool {
 			return !bytes.Contains(text, []byte("%2F_"+queue))
 		})
 	})
-	rabbitMust(tb, r.Kill())
+	proof.Must(tb, r.Kill())
 }
 
 func (r *rabbit) restart(tb testing.TB) {
 	tb.Helper()
 	r.kill(tb)
-	rabbitMust(tb, r.Restart(tb.Context()))
+	proof.Must(tb, r.Restart(tb.Context()))
 }
 
 // rabbitPlace is a queue, an exchange that is bound to it by its name, and a queue for its dead letters.
@@ -95,7 +96,7 @@ func (r *rabbit) place(tb testing.TB, o rabbitbroker.Options, q rabbitbroker.Que
 
 func (p *rabbitPlace) declare(tb testing.TB, queue string, q rabbitbroker.QueueOptions) {
 	tb.Helper()
-	rabbitMust(tb, p.broker.DeclareQueue(rabbitSoon(tb), queue, q))
+	proof.Must(tb, p.broker.DeclareQueue(rabbitSoon(tb), queue, q))
 	if !q.Classic {
 		p.rabbit.quorum = append(p.rabbit.quorum, queue)
 	}
@@ -192,27 +193,6 @@ func rabbitNothing(tb testing.TB, s broker.Session) {
 	defer cancel()
 	if ds, err := s.Receive(ctx, 10); err == nil {
 		tb.Errorf("%d messages have come, the first is %v", len(ds), ds[0].Message)
-	}
-}
-
-func rabbitMust(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func rabbitUntil(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	ctx := rabbitSoon(tb)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			tb.Fatalf("in 30 seconds it did not come true that %s", what)
-		}
 	}
 }
 

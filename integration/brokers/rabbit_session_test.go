@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -55,8 +56,8 @@ func rabbitForeign(t *testing.T, r *rabbit) {
 	for _, classic := range []bool{true, false} {
 		p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{Classic: classic})
 		ch := r.channel(t)
-		rabbitMust(t, ch.Publish("", p.queue, true, false, rabbitOdd()))
-		rabbitMust(t, ch.Publish("", p.queue, true, false, amqp.Publishing{}))
+		proof.Must(t, ch.Publish("", p.queue, true, false, rabbitOdd()))
+		proof.Must(t, ch.Publish("", p.queue, true, false, amqp.Publishing{}))
 		s := p.open(t, 10)
 		ds := rabbitReceive(t, s, 2)
 		m := ds[0].Message
@@ -75,7 +76,7 @@ func rabbitForeign(t *testing.T, r *rabbit) {
 		if bare := ds[1].Message; bare.ID != "" || len(bare.Body) > 0 || bare.Header != nil || !bare.Time.IsZero() {
 			t.Errorf("%+v", bare)
 		}
-		rabbitMust(t, s.Ack(rabbitSoon(t), ds))
+		proof.Must(t, s.Ack(rabbitSoon(t), ds))
 		rabbitNothing(t, s)
 	}
 }
@@ -86,9 +87,9 @@ func rabbitForeignLetter(t *testing.T, r *rabbit) {
 	odd := rabbitOdd()
 	odd.Headers["CC"] = []any{p.queue + "-copy"}
 	p.declare(t, p.queue+"-copy", rabbitbroker.QueueOptions{})
-	rabbitMust(t, ch.Publish("", p.queue, true, false, odd))
+	proof.Must(t, ch.Publish("", p.queue, true, false, odd))
 	s := p.open(t, 10)
-	rabbitMust(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 1), "bad\n\x00\xff "+strings.Repeat("é", 4000)))
+	proof.Must(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 1), "bad\n\x00\xff "+strings.Repeat("é", 4000)))
 	rabbitNothing(t, s)
 	letter, ok, err := ch.Get(p.dead, true)
 	if err != nil || !ok {
@@ -121,7 +122,7 @@ func rabbitLetterLost(t *testing.T, r *rabbit) {
 	if err := s.Reject(rabbitSoon(t), ds, "no"); err == nil || !strings.Contains(err.Error(), "NO_ROUTE") {
 		t.Errorf("%v, want that there is no place", err)
 	}
-	rabbitMust(t, s.Close(rabbitSoon(t)))
+	proof.Must(t, s.Close(rabbitSoon(t)))
 	for _, d := range rabbitReceive(t, p.open(t, 10), 3) {
 		if !d.Redelivered {
 			t.Errorf("%s is not redelivered", d.Message.ID)
@@ -134,8 +135,8 @@ func rabbitQueueLetters(t *testing.T, r *rabbit) {
 		p := r.place(t, rabbitbroker.Options{QueueDeadLetters: true}, rabbitbroker.QueueOptions{Classic: classic})
 		p.publish(t, p.messages(3)...)
 		s := p.open(t, 10)
-		rabbitMust(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 3), "no"))
-		rabbitUntil(t, "the letters have come", func() bool { return len(p.letters(t)) == 3 })
+		proof.Must(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 3), "no"))
+		proof.Await(t, "the letters have come", func() bool { return len(p.letters(t)) == 3 })
 		for _, s := range []broker.Session{s, rabbitOpen(t, rabbitbroker.New(r.DSN(), nil).Queue(p.queue), 1)} {
 			_, options := s.(broker.DeadLetterer)
 			if !options {
@@ -167,7 +168,7 @@ func rabbitOtherSession(t *testing.T, r *rabbit) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
 	}
-	rabbitMust(t, errors.Join(first.Close(rabbitSoon(t)), second.Close(rabbitSoon(t))))
+	proof.Must(t, errors.Join(first.Close(rabbitSoon(t)), second.Close(rabbitSoon(t))))
 	rabbitReceive(t, p.open(t, 10), 2) // nothing was acked
 }
 
@@ -176,7 +177,7 @@ func rabbitTwice(t *testing.T, r *rabbit) {
 	p.publish(t, p.messages(2)...)
 	s := p.open(t, 10)
 	ds := rabbitReceive(t, s, 2)
-	rabbitMust(t, s.Ack(rabbitSoon(t), ds[:1]))
+	proof.Must(t, s.Ack(rabbitSoon(t), ds[:1]))
 	_ = s.Ack(rabbitSoon(t), ds[:1]) // it was sent
 	_, err := s.Receive(rabbitSoon(t), 1)
 	if err == nil || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
@@ -185,7 +186,7 @@ func rabbitTwice(t *testing.T, r *rabbit) {
 	if err := s.Ack(rabbitSoon(t), ds[1:]); err == nil {
 		t.Error("a broken session acknowledges")
 	}
-	rabbitMust(t, s.Close(rabbitSoon(t)))
+	proof.Must(t, s.Close(rabbitSoon(t)))
 	rabbitReceive(t, p.open(t, 10), 1)
 	p.publish(t, p.message(3))
 }
@@ -214,7 +215,7 @@ func rabbitSingleActive(t *testing.T, r *rabbit) {
 				t.Errorf("%s has come, want %s", ds[0].Message.ID, want)
 			}
 			if ack {
-				rabbitMust(t, s.Ack(rabbitSoon(t), ds))
+				proof.Must(t, s.Ack(rabbitSoon(t), ds))
 			}
 			next++
 		}
@@ -222,7 +223,7 @@ func rabbitSingleActive(t *testing.T, r *rabbit) {
 	take(first, 10, true)
 	take(first, 5, false)
 	rabbitNothing(t, second)
-	rabbitMust(t, first.Close(rabbitSoon(t)))
+	proof.Must(t, first.Close(rabbitSoon(t)))
 	next -= 5
 	take(second, 10, true)
 }
@@ -233,12 +234,12 @@ func rabbitHead(t *testing.T, r *rabbit) {
 		p.publish(t, p.messages(5)...)
 		s := p.open(t, 1)
 		for i := range 5 {
-			rabbitMust(t, s.Return(rabbitSoon(t), rabbitReceive(t, s, 1), time.Hour))
+			proof.Must(t, s.Return(rabbitSoon(t), rabbitReceive(t, s, 1), time.Hour))
 			d := rabbitReceive(t, s, 1)
 			if d[0].Message.ID != p.message(i).ID || !d[0].Redelivered {
 				t.Errorf("classic %v: %s has come, want %s again", classic, d[0].Message.ID, p.message(i).ID)
 			}
-			rabbitMust(t, s.Ack(rabbitSoon(t), d))
+			proof.Must(t, s.Ack(rabbitSoon(t), d))
 		}
 	}
 }
@@ -253,11 +254,11 @@ func rabbitAttempts(t *testing.T, r *rabbit) {
 			t.Fatalf("attempt %d, redelivered: %v, want attempt %d", d[0].Message.Attempt, d[0].Redelivered, attempt)
 		}
 		if attempt%2 == 0 {
-			rabbitMust(t, s.Close(rabbitSoon(t)))
+			proof.Must(t, s.Close(rabbitSoon(t)))
 			s = p.open(t, 1)
 			continue
 		}
-		rabbitMust(t, s.Return(rabbitSoon(t), d, 0))
+		proof.Must(t, s.Return(rabbitSoon(t), d, 0))
 	}
 }
 
@@ -274,7 +275,7 @@ func rabbitDetour(t *testing.T, r *rabbit) {
 		if d[0].Message.Attempt != attempt || d[0].Redelivered != (attempt > 1) {
 			t.Errorf("attempt %d, redelivered: %v, want attempt %d", d[0].Message.Attempt, d[0].Redelivered, attempt)
 		}
-		rabbitMust(t, s.Reject(rabbitSoon(t), d, ""))
+		proof.Must(t, s.Reject(rabbitSoon(t), d, ""))
 	}
 }
 
@@ -308,7 +309,7 @@ func rabbitNotOpened(t *testing.T, r *rabbit) {
 func rabbitDeclaredTwice(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	same := rabbitbroker.QueueOptions{Exchange: p.exchange, Topics: []string{"more"}}
-	rabbitMust(t, p.broker.DeclareQueue(rabbitSoon(t), p.queue, same))
+	proof.Must(t, p.broker.DeclareQueue(rabbitSoon(t), p.queue, same))
 	other := rabbitbroker.QueueOptions{SingleActive: true}
 	if err := p.broker.DeclareQueue(rabbitSoon(t), p.queue, other); err == nil || !strings.Contains(err.Error(), "406") {
 		t.Errorf("%v, want that the queue is another one", err)
