@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -103,35 +101,7 @@ func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() 
 
 // TestTablesFromBeforeTheOutbox has tables that a build has made that knew of keys and consumers only: these go on.
 func TestTablesFromBeforeTheOutbox(t *testing.T) {
-	onEach(t, func(t *testing.T, e engine) {
-		db := e.fresh(t)(t)
-		names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
-		must(t, err)
-		all := names.Migrations()
-		for _, m := range all[:len(all)-1] {
-			mustExec(t, db, append(m.SQL, m.Row)...)
-		}
-		mustExec(t, db, effectTable)
-		s := sqlstore.New(db, e.dialect, nil)
-		lives(t, s)
-		consumes(t, s, db)
-		tx, err := db.BeginTx(t.Context(), nil)
-		must(t, err)
-		defer tx.Rollback()
-		calls := outboxCalls(t, s, tx)
-		if e.dialect == sqlstore.SQLite { // where the others would wait for this transaction
-			maps.DeleteFunc(calls, func(name string, _ func() error) bool { return name != "PutTx" })
-		}
-		for name, call := range calls {
-			if err := call(); !errors.Is(err, once.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "call Migrate") {
-				t.Errorf("%s on tables without room for it returned %v, want ErrInvalid: call Migrate", name, err)
-			}
-		}
-		must(t, tx.Rollback())
-		must(t, s.Migrate(t.Context()))
-		publishes(t, s, db) // by the store that was refused
-		answers(t, s, "lives")
-	})
+	onEach(t, func(t *testing.T, e engine) { tablesFromBefore(t, e, 1, consumes, outboxCalls, publishes) })
 }
 
 // examples are the SQL of docs/outbox-row.md for a database.

@@ -39,43 +39,9 @@ func writes(t testing.TB, name string) func(*sql.Tx) error {
 // TestDeadlockUnderAPosition has a deadlock that the work passes over: what it writes then is in another transaction.
 func TestDeadlockUnderAPosition(t *testing.T) {
 	s, db := engines[2].migrated(t)
-	mustExec(t, db, "CREATE TABLE account (id int PRIMARY KEY, n int NOT NULL)",
-		"INSERT INTO account VALUES (1, 0), (2, 0)")
 	from, to := opened(t, s)
-	rival, err := db.Begin()
-	must(t, err)
-	defer rival.Rollback()
-	for i := range 20 { // has written more, so it is the other one that InnoDB ends
-		must(t, effect(t.Context(), rival, fmt.Sprint("rival ", i)))
-	}
-	_, err = rival.Exec("UPDATE account SET n = n + 1 WHERE id = 1")
-	must(t, err)
-	var swallowed error
-	err = s.TransactAt(t.Context(), from, to, func(tx *sql.Tx) error {
-		must(t, effect(t.Context(), tx, "before"))
-		if _, err := tx.Exec("UPDATE account SET n = n + 10 WHERE id = 2"); err != nil {
-			return err
-		}
-		locked := make(chan error, 1)
-		go func() {
-			_, err := rival.Exec("UPDATE account SET n = n + 1 WHERE id = 2")
-			locked <- err
-		}()
-		untilBlocked(t, db)
-		_, swallowed = tx.Exec("UPDATE account SET n = n + 10 WHERE id = 1")
-		must(t, effect(t.Context(), tx, "after"))
-		return <-locked
-	})
-	if swallowed == nil || !strings.Contains(swallowed.Error(), "1213") {
-		t.Fatalf("the update returned %v, want a deadlock: the test has not forced what it is about", swallowed)
-	}
-	if !errors.Is(err, once.ErrLeaseLost) {
-		t.Errorf("TransactAt returned %v, want ErrLeaseLost", err)
-	}
-	must(t, rival.Rollback())
-	if before, after := count(t, db, "before"), count(t, db, "after"); before != 0 || after != 0 {
-		t.Errorf("committed: %d rows of before and %d of after the deadlock, want none", before, after)
-	}
+	d := newDeadlock(t, db)
+	d.check(t, s.TransactAt(t.Context(), from, to, func(tx *sql.Tx) error { return d.passOver(t, tx) }))
 	wantPosition(t, s, from)
 	idle(t, db)
 }

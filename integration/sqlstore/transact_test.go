@@ -55,45 +55,66 @@ func untilBlocked(t *testing.T, db *sql.DB) {
 
 func TestSwallowedDeadlockCommitsNothing(t *testing.T) {
 	s, db := engines[2].migrated(t)
+	d := newDeadlock(t, db)
+	_, err := s.Transact(t.Context(), []once.Request{request("deadlock", "a")},
+		doing(func(tx *sql.Tx) error { return d.passOver(t, tx) }))
+	d.check(t, err)
+	absent(t, s, "deadlock")
+	idle(t, db)
+}
+
+// deadlock is one in MariaDB, which ends a transaction that goes on as if nothing had happened.
+type deadlock struct {
+	db        *sql.DB
+	rival     *sql.Tx
+	swallowed error
+}
+
+func newDeadlock(t *testing.T, db *sql.DB) *deadlock {
+	t.Helper()
 	mustExec(t, db, "CREATE TABLE account (id int PRIMARY KEY, n int NOT NULL)", "INSERT INTO account VALUES (1, 0), (2, 0)")
 	rival, err := db.Begin()
 	must(t, err)
-	defer rival.Rollback()
+	t.Cleanup(func() { _ = rival.Rollback() })
 	// The rival has written more, so it is the other one that InnoDB ends.
 	for i := range 20 {
 		must(t, effect(t.Context(), rival, fmt.Sprint("rival ", i)))
 	}
 	_, err = rival.Exec("UPDATE account SET n = n + 1 WHERE id = 1")
 	must(t, err)
+	return &deadlock{db: db, rival: rival}
+}
 
-	var swallowed error
-	_, err = s.Transact(t.Context(), []once.Request{request("deadlock", "a")}, doing(func(tx *sql.Tx) error {
-		must(t, effect(t.Context(), tx, "before"))
-		if _, err := tx.Exec("UPDATE account SET n = n + 10 WHERE id = 2"); err != nil {
-			return err
-		}
-		locked := make(chan error, 1)
-		go func() {
-			_, err := rival.Exec("UPDATE account SET n = n + 1 WHERE id = 2")
-			locked <- err
-		}()
-		untilBlocked(t, db)
-		_, swallowed = tx.Exec("UPDATE account SET n = n + 10 WHERE id = 1")
-		must(t, effect(t.Context(), tx, "after")) // goes on as if nothing had happened
-		return <-locked
-	}))
-	if swallowed == nil || !strings.Contains(swallowed.Error(), "1213") {
-		t.Fatalf("the update returned %v, want a deadlock: the test has not forced what it is about", swallowed)
+// passOver runs into the deadlock, and passes over it.
+func (d *deadlock) passOver(t *testing.T, tx *sql.Tx) error {
+	must(t, effect(t.Context(), tx, "before"))
+	if _, err := tx.Exec("UPDATE account SET n = n + 10 WHERE id = 2"); err != nil {
+		return err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		_, err := d.rival.Exec("UPDATE account SET n = n + 1 WHERE id = 2")
+		locked <- err
+	}()
+	untilBlocked(t, d.db)
+	_, d.swallowed = tx.Exec("UPDATE account SET n = n + 10 WHERE id = 1")
+	must(t, effect(t.Context(), tx, "after")) // goes on as if nothing had happened
+	return <-locked
+}
+
+// check checks what came of the transaction, and ends the rival.
+func (d *deadlock) check(t *testing.T, err error) {
+	t.Helper()
+	if d.swallowed == nil || !strings.Contains(d.swallowed.Error(), "1213") {
+		t.Fatalf("the update returned %v, want a deadlock: the test has not forced what it is about", d.swallowed)
 	}
 	if !errors.Is(err, once.ErrLeaseLost) {
-		t.Errorf("Transact returned %v, want ErrLeaseLost", err)
+		t.Errorf("the transaction returned %v, want ErrLeaseLost", err)
 	}
-	must(t, rival.Rollback())
-	if before, after := count(t, db, "before"), count(t, db, "after"); before != 0 || after != 0 {
+	must(t, d.rival.Rollback())
+	if before, after := count(t, d.db, "before"), count(t, d.db, "after"); before != 0 || after != 0 {
 		t.Errorf("committed: %d rows of before and %d of after the deadlock, want none", before, after)
 	}
-	absent(t, s, "deadlock")
-	idle(t, db)
 }
 
 func absent(t *testing.T, s *sqlstore.Store, id string) {
