@@ -48,8 +48,11 @@ func TestPositionInAStreamThatOvertakes(t *testing.T) {
 	await(t, "all were handled, or the consumer has refused to start", func() bool {
 		return settled() >= n || len(ended) > 0
 	})
-	if len(ended) > 0 {
-		return // a refusal loses nothing
+	if len(ended) > 0 { // a refusal loses nothing
+		if err := <-ended; err == nil {
+			t.Error("the consumer has refused nothing, and has not handled all")
+		}
+		return
 	}
 	w.onceEach(t, n)
 }
