@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
@@ -79,23 +80,9 @@ func (w *world) tryPut(ctx context.Context, ids ...string) error {
 	return tx.Commit(ctx)
 }
 
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	end := time.After(40 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-end:
-			t.Fatalf("waited in vain: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func (w *world) tail(t *testing.T) (tail store.OutboxTail) {
 	t.Helper()
-	await(t, "a tail", func() (ok bool) {
+	proof.Await(t, "a tail", func() (ok bool) {
 		var err error
 		if tail, err = w.TailOutbox(t.Context()); err != nil {
 			t.Log(err)
@@ -192,7 +179,7 @@ func TestServerRestarts(t *testing.T) {
 				}
 				if mode == pgstore.OutboxRowsByLog {
 					var n int
-					await(t, "all rows end", func() bool {
+					proof.Await(t, "all rows end", func() bool {
 						return w.pool.QueryRow(t.Context(), `SELECT count(*) FROM m1_outbox`).Scan(&n) == nil && n == 0
 					})
 				}
@@ -248,7 +235,7 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 	w.exec(t, `CREATE TABLE probe ()`)
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
-	await(t, "commits wait for the standby", func() bool { // the checkpointer makes them, in its own time
+	proof.Await(t, "commits wait for the standby", func() bool { // the checkpointer makes them, in its own time
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		_, err := w.pool.Exec(ctx, `INSERT INTO probe DEFAULT VALUES`)
@@ -313,7 +300,7 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 	if err := <-set; err != nil {
 		t.Fatal(err)
 	}
-	await(t, "one row is held, the other one gone", func() bool {
+	proof.Await(t, "one row is held, the other one gone", func() bool {
 		var n, held int
 		err := alone.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE state = 2) FROM m1_outbox`).Scan(&n, &held)
 		return err == nil && n == 1 && held == 1
@@ -334,7 +321,7 @@ func TestInvalidatedSlot(t *testing.T) {
 	}
 	w.exec(t, `ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
-	await(t, "the slots are lost", func() bool {
+	proof.Await(t, "the slots are lost", func() bool {
 		w.exec(t, `SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))`)
 		w.exec(t, `SELECT pg_switch_wal()`)
 		w.exec(t, `CHECKPOINT`)
@@ -351,7 +338,7 @@ func TestInvalidatedSlot(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), pgstore.ErrSlotLost.Error()) {
 		t.Errorf("got %v", err)
 	}
-	await(t, "a writer learns of it", func() bool { return only.tryPut(t.Context(), "c") != nil })
+	proof.Await(t, "a writer learns of it", func() bool { return only.tryPut(t.Context(), "c") != nil })
 	if err := only.ResetOutboxSlot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +355,7 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	await(t, "the pool notices", func() bool {
+	proof.Await(t, "the pool notices", func() bool {
 		_, err = w.TailOutbox(t.Context())
 		return err != nil && strings.Contains(err.Error(), "wal_level")
 	})
@@ -378,7 +365,7 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 	if err := i.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "too few slots", func() bool {
+	proof.Await(t, "too few slots", func() bool {
 		_, err = w.TailOutbox(t.Context())
 		return err != nil && strings.Contains(err.Error(), "max_replication_slots")
 	})
@@ -387,7 +374,7 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 	if err := i.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "no senders", func() bool {
+	proof.Await(t, "no senders", func() bool {
 		_, err = w.TailOutbox(t.Context())
 		return err != nil && strings.Contains(err.Error(), "max_wal_senders")
 	})
