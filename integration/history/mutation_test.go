@@ -134,7 +134,8 @@ func TestWrongHistoriesAreRejected(t *testing.T) {
 				}
 				places++
 				if check(wrong[:min(at+2, len(wrong))]) == nil {
-					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", proof.SeedVar, seed, name, wrong[at].call, wrong[at].reply)
+					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", proof.SeedVar, seed, name, wrong[at].call,
+						wrong[at].reply)
 				}
 			}
 		}

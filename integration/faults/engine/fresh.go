@@ -34,8 +34,8 @@ func (e Engine) Fresh(t testing.TB) string {
 	}
 }
 
-// FreshDatabase is like Fresh, but for what a schema of PostgreSQL cannot hold: the test has a database of its own there
-// too. With that end its connections, and its replication slots.
+// FreshDatabase is like Fresh, but for what a schema of PostgreSQL cannot hold: the test has a database of its own
+// there too. With that end its connections, and its replication slots.
 func (e Engine) FreshDatabase(t testing.TB) string {
 	t.Helper()
 	if e.Name != Postgres && e.Name != PGStore {
