@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -98,6 +99,24 @@ func TestABrokerThatIsDownBlamesNobody(t *testing.T) {
 		stop()
 		b.wantAll(all)
 		b.wantOrder("key")
+	})
+}
+
+// What is alone and does not get through is never stuck: its name and topic are in the log.
+func TestTheLogNamesWhatDoesNotGetThrough(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.sender.set(func([]*broker.Message) error { return errDown }, nil)
+		b.put(message("alone", ""))
+		r, said := b.relay(), new(strings.Builder)
+		r.Logger = slog.New(slog.NewTextHandler(said, nil))
+		stop := b.run(r)
+		time.Sleep(time.Minute)
+		stop()
+		for _, want := range []string{"first=alone", "topic=orders", errDown.Error()} {
+			if !strings.Contains(said.String(), want) {
+				b.Errorf("the log lacks %q: %.300s", want, said)
+			}
+		}
 	})
 }
 

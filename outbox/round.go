@@ -253,7 +253,8 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	}
 	if len(ok) == 0 && len(failed) > 0 {
 		r.Stats.Refused.Add(1)
-		r.Logger.WarnContext(r.working, "outbox: nothing of a batch got through", "messages", len(batch), "error", failed[0].Reason)
+		r.Logger.WarnContext(r.working, "outbox: nothing of a batch got through", "messages", len(batch),
+			"first", failed[0].Message.ID, "topic", failed[0].Message.Topic, "error", failed[0].Reason)
 	}
 	return ok, failed, invalid
 }
