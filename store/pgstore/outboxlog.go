@@ -182,11 +182,13 @@ func (s *Store) checkServer(ctx context.Context) (version int, err error) {
 // messagesVersion is the first that hands out messages in the log.
 const messagesVersion = 140000
 
+const inUse = "55006" // SQLSTATE
+
 // explainLog is explain, with what the errors of replication mean here.
 func explainLog(err error) error {
 	var refused sqlschema.Refusal
 	switch sqlState(err) {
-	case "55006": // object in use
+	case inUse:
 		return fmt.Errorf("%w: another reader has the slot: %w", once.ErrConflict, err)
 	case "42501", "28000": // insufficient privilege, invalid authorization
 		return fmt.Errorf("%w: the role of the reader needs REPLICATION, and, for the first time, CREATE on the database and "+

@@ -91,7 +91,7 @@ func (s *Store) emitReady(ctx context.Context, q querier) (logNames, error) {
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return names, fmt.Errorf("%w: there is no replication slot %s yet, so a message in the log would be lost: start a "+
-			"relay, which makes it, before anything is put", once.ErrInvalid, names.slot)
+			"relay before anything is put: it makes the slot, or logs why it cannot", once.ErrInvalid, names.slot)
 	case err != nil:
 		return names, explain(err)
 	case slot.lost():

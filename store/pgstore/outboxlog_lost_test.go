@@ -78,10 +78,14 @@ func TestLostSlotOfMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, fresh.PutTx(t.Context(), tx, messages("b")), once.ErrInvalid) // nobody would read it
+	err = fresh.PutTx(t.Context(), tx, messages("b")) // nobody would read it
+	wantError(t, err, once.ErrInvalid)
+	wantText(t, err, "start a relay before anything is put")
 	_ = tx.Rollback(t.Context())
 	second := tail(t, f.log)
-	wantError(t, f.log.ResetOutboxSlot(t.Context()), once.ErrConflict)
+	err = f.log.ResetOutboxSlot(t.Context())
+	wantError(t, err, once.ErrConflict)
+	wantText(t, err, "stop all relays first")
 	f.wantNothing(t, second)
 }
 

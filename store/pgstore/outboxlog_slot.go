@@ -17,9 +17,10 @@ type Slot struct {
 	Active   bool  // somebody reads it
 	Retained int64 // bytes of log that PostgreSQL keeps for it
 	Lag      int64 // bytes of log behind what is known to be published
-	Status   string
+
 	// Status is wal_status: "reserved", or "extended", with more log than max_wal_size, or "unreserved", which may be
 	// lost at the next checkpoint, or "lost".
+	Status string
 
 	Safe int64 // bytes of log that may be written before it can be lost; -1: max_slot_wal_keep_size sets no limit
 }
@@ -59,7 +60,7 @@ func readSlot(ctx context.Context, q querier, name string) (slot Slot, err error
 
 // ResetOutboxSlot drops the slot, whatever is in it, so that the next reader makes a new one, and delivers the rows that
 // are pending then. Messages that are in the log only, and not published, are lost by that: it is the answer to
-// [ErrSlotLost], or the end of the log modes. [once.ErrConflict]: somebody reads the slot.
+// [ErrSlotLost], or the end of the log modes. [once.ErrConflict]: a relay reads the slot, and has to be stopped first.
 func (s *Store) ResetOutboxSlot(ctx context.Context) error {
 	if s.invalid != nil {
 		return s.invalid
@@ -69,6 +70,9 @@ func (s *Store) ResetOutboxSlot(ctx context.Context) error {
 		return err
 	}
 	if err := dropSlot(ctx, s.pool, names.slot); err != nil {
+		if sqlState(err) == inUse {
+			return fmt.Errorf("%w: a relay reads the slot %s: stop all relays first: %w", once.ErrConflict, names.slot, err)
+		}
 		return explainLog(err)
 	}
 	s.log.emits.Store(nil)
