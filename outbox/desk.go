@@ -57,7 +57,8 @@ func (d Desk) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tal
 	})
 }
 
-// Discard gives Stuck messages up. They go to the archive, with the decision as their reason.
+// Discard gives Stuck messages up. They go to the archive, with the decision as their reason. Others are passed over:
+// Park them first.
 func (d Desk) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	q.State = store.Stuck
 	return d.decide(ctx, q, by, "discarded", func(ms []store.Outgoing) (int, error) {

@@ -43,7 +43,7 @@ type Relay struct {
 	Retry   Retry   // of messages that the broker does not take, while it takes others
 	OnStuck OnStuck // what becomes of messages behind a Stuck one of their ordering key
 
-	// Lease is how long a lane stays with a relay that gives no sign of life. It has to be longer than PublishTime.
+	// Lease is how long a lane stays with a relay that gives no sign of life. It has to be at least twice PublishTime.
 	// Default 30 seconds.
 	Lease time.Duration
 
@@ -58,7 +58,7 @@ type Relay struct {
 	// StopTime is how long what has begun may go on when Run is to end. Default 20 seconds.
 	StopTime time.Duration
 
-	Logger *slog.Logger // of what goes wrong; default: nothing is logged
+	Logger *slog.Logger // of what goes wrong, which nothing else tells; default: nothing is logged
 	Stats  *Stats       // counts what becomes of messages, if it is not nil
 }
 
@@ -79,7 +79,8 @@ const (
 
 // Run publishes until ctx ends, and returns nil when everything that had begun is confirmed and ended, and the lanes are
 // free for others. It goes on whatever becomes of the broker and the database; an error means that the Relay itself, or
-// the store, is set up wrong: its text says what to do.
+// the store, is set up wrong: its text says what to do. That the database's log cannot be read is no such error: it is
+// logged, and tried again.
 func (r *Relay) Run(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {

@@ -73,8 +73,9 @@ func (s *Store) putNow(ctx context.Context, tx pgx.Tx, names logNames, ms []stor
 
 // QueueOutbox queues in a batch of the caller's what PutTx would send, so that it costs no round trip of its own. The
 // batch has to be sent in the transaction of the rows that the messages announce, or be it, from its BEGIN on; and it
-// has to be sent soon, because relays are told at once, and some milliseconds later. That the tables are there is not
-// looked at. The messages are the store's until the batch was sent. With OutboxLogOnly, a PutTx has to come first.
+// has to be sent soon, because relays are told at once, and some milliseconds later. Each message needs an ID. That the
+// tables are there is not looked at. The messages are the store's until the batch was sent. With OutboxLogOnly, a PutTx
+// has to come first.
 func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 	switch {
 	case s.invalid != nil:
