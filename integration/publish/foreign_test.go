@@ -3,9 +3,15 @@
 package publish
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/effectively-once/once/store/pgstore"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // TestRowsOfOtherLanguages has rows inserted by SQL alone: by psql on PostgreSQL, and by bare statements elsewhere.
@@ -50,4 +56,49 @@ func TestRowsOfOtherLanguages(t *testing.T) {
 		w.Exec(t, "INSERT INTO made (id, ord, seq) VALUES ('late', '', 0)")
 		judge(w.made(t), p.all()).check(t, false)
 	})
+}
+
+// TestNotifyOfOthers runs the SQL of docs/publishing.md that tells relays of rows: for a table whose name fits into that
+// of a channel, and for one whose name does not, by the form for both.
+func TestNotifyOfOthers(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/publishing.md")
+	must(t, err)
+	_, section, _ := strings.Cut(string(text), "\n### Rows that others insert, and NOTIFY\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := strings.Split(section, "```")
+	if len(blocks) != 5 {
+		t.Fatalf("%d parts of the section, want two pieces of SQL", len(blocks))
+	}
+	plain, computed := strings.TrimPrefix(blocks[1], "sql\n"), strings.TrimPrefix(blocks[3], "sql\n")
+	const name = "'a_schema.with_a_long_prefix_outbox'"
+	if !strings.Contains(computed, name) {
+		t.Fatalf("there is no %s in %s", name, computed)
+	}
+	long := strings.Repeat("long", 15)
+	for _, c := range []struct{ schema, ring string }{
+		{"", plain},
+		{"", strings.Replace(computed, name, "'public.once_outbox'", 1)},
+		{long, strings.Replace(computed, name, "'"+long+".once_outbox'", 1)},
+	} {
+		b := newBase(t, pgTable)
+		db := openSQL(t, "pgx", b.DSN)
+		if c.schema != "" {
+			mustExec(t, db, "CREATE SCHEMA "+c.schema)
+		}
+		pool, err := pgxpool.New(t.Context(), b.DSN)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		s := pgstore.New(pool, &pgstore.Options{Schema: c.schema})
+		must(t, s.Migrate(t.Context()))
+		e, err := s.HearOutbox(t.Context())
+		must(t, err)
+		mustExec(t, db, c.ring)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := e.Wait(ctx); err != nil {
+			t.Errorf("nothing was heard of %s: %v", c.ring, err)
+		}
+		cancel()
+		e.Close()
+	}
 }
