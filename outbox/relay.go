@@ -118,8 +118,8 @@ func (r *Relay) newRun() (*run, error) {
 	case set.PublishTime < 0 || set.StopTime < 0 || set.KeepFor < 0 || set.Poll < 0:
 		return nil, invalid("PublishTime, StopTime, KeepFor and Poll must not be negative")
 	case set.Lease < 2*set.PublishTime:
-		return nil, invalid("the Lease of %v is not twice the PublishTime of %v: another relay would send what this one is "+
-			"still sending", set.Lease, set.PublishTime)
+		return nil, invalid("the Lease of %v is below twice the PublishTime of %v, so another relay would send what "+
+			"this one is still sending: raise the one, or lower the other", set.Lease, set.PublishTime)
 	}
 	me := name.Token()
 	s := &run{Relay: set, me: me, rung: make(chan struct{}, 1)}

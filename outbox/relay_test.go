@@ -573,6 +573,8 @@ func TestABadRelayIsRefused(t *testing.T) {
 		change(r)
 		if err := r.Run(t.Context()); !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
+		} else if name == "short lease" && !strings.Contains(err.Error(), "raise the one") {
+			t.Errorf("%s: %v does not say what to do", name, err)
 		}
 	}
 }

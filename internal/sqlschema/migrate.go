@@ -154,7 +154,7 @@ func (n Names) check(ctx context.Context, x Executor, need int) error {
 		return err
 	case at.version == 0:
 		return Refusal(fmt.Sprintf("the tables %s and %s are missing: call Migrate, "+
-			"or have a DBA run the SQL that Schema prints", n.Table(), n.Versions()))
+			"or have a DBA run the SQL that Schema returns", n.Table(), n.Versions()))
 	case at.version < need:
 		return tooOld(at.version, need)
 	}
@@ -163,7 +163,7 @@ func (n Names) check(ctx context.Context, x Executor, need int) error {
 
 func tooOld(version, need int) Refusal {
 	return Refusal(fmt.Sprintf("schema version %d is too old, this program needs %d: call Migrate, "+
-		"or have a DBA run the SQL that Schema prints from version %d on", version, need, version))
+		"or have a DBA run the SQL that Schema returns from version %d on", version, need, version))
 }
 
 // state is the version of the tables; 0: there are none.

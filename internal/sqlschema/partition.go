@@ -144,8 +144,8 @@ func (p Partitioned) check(ctx context.Context, x Executor, need int) error {
 	case err != nil:
 		return err
 	case at.version == 0:
-		return Refusal(fmt.Sprintf("the tables %s, %s and %s are missing: call Migrate, or have a DBA run the SQL that Schema prints",
-			p.Table(), p.Parts(), p.Versions()))
+		return Refusal(fmt.Sprintf("the tables %s, %s and %s are missing: call Migrate, "+
+			"or have a DBA run the SQL that Schema returns", p.Table(), p.Parts(), p.Versions()))
 	case at.version > partitionedFrom && at.version < need:
 		return tooOld(at.version, need)
 	}
