@@ -70,6 +70,7 @@ func TestLostSlotOfMessages(t *testing.T) {
 	}
 	_, err := f.log.OutboxSlot(t.Context())
 	wantError(t, err, once.ErrInvalid)
+	wantText(t, err, "in a mode that reads the log")
 	if err := f.log.ResetOutboxSlot(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,8 @@ func (s *Store) OutboxSlot(ctx context.Context) (Slot, error) {
 	}
 	slot, err := readSlot(ctx, s.pool, names.slot)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return slot, fmt.Errorf("%w: there is no replication slot %s: a relay makes it", once.ErrInvalid, names.slot)
+		return slot, fmt.Errorf("%w: there is no replication slot %s: a relay makes it, in a mode that reads the log",
+			once.ErrInvalid, names.slot)
 	}
 	return slot, explain(err)
 }
