@@ -28,8 +28,7 @@ type Tally struct {
 	Changed int // or would be, in a dry run; what is missing was changed by somebody else meanwhile
 }
 
-// List returns a page of the messages in one state. The next page is behind the Seq of the last of them, if q names at most
-// one lane: several come one after the other.
+// List returns a page of the messages in one state. The next page is behind the Seq of the last of them.
 func (d Desk) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	return d.Store.Outgoing(ctx, q)
 }
@@ -79,25 +78,6 @@ func (d Desk) decide(ctx context.Context, q store.OutgoingQuery, by Decision, ve
 		return t, invalid("a decision needs By and Reason: who decides, and why")
 	}
 	q.Heads, q.Bodiless = false, true
-	if len(q.Lanes) < 2 {
-		return d.decideAll(ctx, q, by, verb, do)
-	}
-	for most, lanes := q.Limit, q.Lanes; len(lanes) > 0 && (most == 0 || t.Matched < most); lanes = lanes[1:] {
-		if q.Lanes = lanes[:1]; most > 0 {
-			q.Limit = most - t.Matched
-		}
-		one, err := d.decideAll(ctx, q, by, verb, do)
-		t.Matched, t.Changed = t.Matched+one.Matched, t.Changed+one.Changed
-		if err != nil {
-			return t, err
-		}
-	}
-	return t, nil
-}
-
-func (d Desk) decideAll(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
-	do func([]store.Outgoing) (int, error)) (t Tally, err error) {
-
 	most := q.Limit
 	for {
 		q.Limit = deskPage

@@ -35,7 +35,6 @@ type pump struct {
 	trouble *backoff.Backoff
 	idle    time.Duration // until the next look
 	due     time.Time     // when delayed messages are to be asked for
-	turn    int           // the lane to begin with
 	probe   int64         // >0: what fills a chunk does not get through, and this is how far was looked behind it
 	full    bool          // the last chunk was full, and nothing of it got through
 	rows    bool          // Pending rows are for the table's reader, and not for the log's
@@ -151,14 +150,10 @@ func (p *pump) wake(ctx context.Context) error {
 	return nil
 }
 
-// publish reads a chunk, in one snapshot, and publishes it. It begins with another lane each time, because a chunk may
-// not have room for all of them.
+// publish reads a chunk, in one snapshot, and publishes it.
 func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
-	p.turn++
-	n := p.turn % len(lanes)
 	most := min(20*p.Batch, mostChunk)
-	q := store.OutgoingQuery{State: store.Pending, Limit: most, MostBytes: p.MostBytes,
-		Lanes: append(slices.Clone(lanes[n:]), lanes[:n]...)}
+	q := store.OutgoingQuery{State: store.Pending, Limit: most, MostBytes: p.MostBytes, Lanes: lanes}
 	behind := p.full
 	if behind {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, mostChunk

@@ -36,7 +36,7 @@ type Relayable interface {
 	// ReleaseLanes makes lanes of a relay nobody's. With nil it is all of them, and the relay is no longer alive.
 	ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error
 
-	// Outgoing returns committed messages.
+	// Outgoing returns committed messages, by Seq.
 	Outgoing(ctx context.Context, q OutgoingQuery) ([]Outgoing, error)
 
 	// Sent ends messages that were published. It is durable some moments later only: a message whose end is lost in a
@@ -98,6 +98,9 @@ type Outgoing struct {
 	// LogMore says that more of its transaction follows it in the log. A reader that ends between them, with some of them
 	// sent, has these sent again.
 	LogMore bool
+
+	// Hint helps the store that returned it to find it again. It is nobody else's.
+	Hint uint64
 }
 
 // OutgoingState is what a message in the outbox waits for.
@@ -144,9 +147,7 @@ type LaneLease struct {
 type OutgoingQuery struct {
 	State OutgoingState
 
-	// Lanes are those to look at. The messages come in the order of these lanes, and by Seq within each. None are all:
-	// then they come by Seq.
-	Lanes []int
+	Lanes []int // those to look at; none: all
 
 	OrderingKey string // exactly, unless it is empty
 	Topic       string // exactly, unless it is empty

@@ -138,11 +138,22 @@ func consumeThrough(t *testing.T, p *natsPlace, disturb func()) {
 	}
 	<-begun
 	disturb()
+	var last *jetstream.ConsumerInfo
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if t.Failed() {
+			t.Logf("%d are acknowledged, in %d sessions; the consumer: %+v", len(c.acked), c.opened, last)
+		}
+	}()
 	proof.Await(t, "nothing is pending", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		info, err := p.js.Consumer(ctx, p.stream, "billing")
-		return err == nil && info.CachedInfo().NumAckPending == 0 && info.CachedInfo().NumPending == 0
+		if err == nil {
+			last = info.CachedInfo()
+		}
+		return err == nil && last.NumAckPending == 0 && last.NumPending == 0
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -142,7 +142,7 @@ var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after":
 	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint",
 	"row": "uuid", "who": "uuid", "lane": "uuid", "digest": "uuid", "state": "smallint", "name": "text", "source": "text", "keys": "text",
 	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text",
-	"origin": "text", "history": "text", "header": "text", "of": "smallint", "seqs": "text", "lanes": "text",
+	"origin": "text", "history": "text", "header": "text", "of": "smallint", "seqs": "text", "lanes": "text", "places": "text",
 	"states": "smallint[]", "delays": "bigint[]", "ids": "text[]", "topics": "text[]", "orderings": "text[]", "times": "text[]",
 	"headers": "text[]", "bodies": "bytea[]", "tracks": "smallint[]"}
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -127,17 +128,28 @@ func (o *outbox) sweepLane(lane int) {
 	o.lanes[lane] = slices.DeleteFunc(o.lanes[lane], func(m *outgoing) bool { return m.State == gone })
 }
 
-// inOrder are the messages of lanes in the order of these, or of all lanes by Seq.
-func (o *outbox) inOrder(lanes []int) (all []*outgoing) {
-	if len(lanes) == 0 {
-		all = slices.Concat(o.lanes[:]...)
-		slices.SortFunc(all, func(a, b *outgoing) int { return cmp.Compare(a.Seq, b.Seq) })
-		return all
+// inOrder are the messages of some lanes, or of all, by Seq.
+func (o *outbox) inOrder(lanes []int) iter.Seq[*outgoing] {
+	var left [store.Lanes][]*outgoing
+	for lane := range left {
+		if len(lanes) == 0 || slices.Contains(lanes, lane) {
+			left[lane] = o.lanes[lane]
+		}
 	}
-	for _, lane := range lanes {
-		all = append(all, o.lanes[lane]...)
+	return func(yield func(*outgoing) bool) {
+		for {
+			next := -1
+			for lane, ms := range left {
+				if len(ms) > 0 && (next < 0 || ms[0].Seq < left[next][0].Seq) {
+					next = lane
+				}
+			}
+			if next < 0 || !yield(left[next][0]) {
+				return
+			}
+			left[next] = left[next][1:]
+		}
 	}
-	return all
 }
 
 const largestChunk = 20_000
@@ -150,7 +162,7 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []sto
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestChunk)
 	err = s.do(ctx, func(now time.Time) error {
 		bodies, headed := 0, make(map[string]bool) // ordering keys that have a message before those that come
-		for _, m := range s.outbox.inOrder(q.Lanes) {
+		for m := range s.outbox.inOrder(q.Lanes) {
 			if m.State != q.State {
 				continue
 			}

@@ -10,14 +10,23 @@ import (
 	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // outbox is the tables of messages on their way out.
 type outbox = publishing.Tables[store.Outgoing, broker.Message, store.OutgoingState]
 
 func newOutbox(n sqlschema.Names) *outbox {
-	return publishing.New[store.Outgoing, broker.Message, store.OutgoingState](n, (*broker.Message).Check, store.Lane)
+	o := publishing.New[store.Outgoing, broker.Message, store.OutgoingState](n, (*broker.Message).Check, store.Lane)
+	o.UsePlaces(func() publishing.Place { return new(rowPlace) })
+	return o
 }
+
+// rowPlace is where a row is. An update moves it.
+type rowPlace struct{ pgtype.TID }
+
+// Hint is never 0: the rows of a page are counted from 1.
+func (p *rowPlace) Hint() uint64 { return uint64(p.BlockNumber)<<16 | uint64(p.OffsetNumber) }
 
 // readyOutbox is ready for the outbox: tables of an older version have no room for it.
 func (s *Store) readyOutbox(ctx context.Context, q querier) error {

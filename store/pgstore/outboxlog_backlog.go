@@ -48,6 +48,10 @@ func (t *logTail) openBacklog(ctx context.Context) error {
 	if _, err := t.backlog.tx.Exec(ctx, t.store.outbox.Settings()); err != nil {
 		return err
 	}
+	// It is idle for as long as a page takes to be published.
+	if _, err := t.backlog.tx.Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+		return err
+	}
 	_, err = t.conn.query(ctx, `DROP_REPLICATION_SLOT `+temporary)
 	return err
 }

@@ -1,7 +1,10 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema/publishing"
@@ -21,24 +24,33 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 		page, err := s.outbox.Outgoing(ctx, client{s.pool}, query)
 		return page, explain(err)
 	}
-	call, err := s.outbox.OutgoingCall(query)
+	page, err := s.hotPage(ctx, query, s.outbox.Light(query))
+	if errors.Is(err, publishing.ErrHeavy) {
+		page, err = s.hotPage(ctx, query, false)
+	}
+	return page, err
+}
+
+func (s *Store) hotPage(ctx context.Context, query outboxQuery, light bool) (page []store.Outgoing, err error) {
+	call, err := s.outbox.OutgoingCall(query, light)
 	if err != nil {
 		return nil, explain(err)
 	}
-	var page []store.Outgoing
+	var heavy error
 	err = s.inOneTrip(ctx, s.outbox.Plans(), []publishing.Call{call}, func(replies pgx.BatchResults) error {
 		rows, err := replies.Query()
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
-		page, err = s.outbox.ReadOutgoing(rows, query)
+		page, err = s.outbox.ReadOutgoing(rows, query, light)
+		if errors.Is(err, publishing.ErrHeavy) {
+			heavy = err
+			return nil
+		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return page, nil
+	return page, cmp.Or(err, heavy)
 }
 
 // Sent ends messages that were published, in one round trip whose commit waits for no disk.
@@ -48,6 +60,22 @@ func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	if err := s.readyOutbox(ctx, s.pool); err != nil {
 		return 0, err
 	}
+	changed, err = s.endOutgoing(ctx, relay, ms, then)
+	if err != nil || changed == len(ms) || ms[0].Hint == 0 {
+		return changed, err
+	}
+	// Some rows are not where they were: somebody has touched them, and they may still be in the same state.
+	bare := slices.Clone(ms)
+	for i := range bare {
+		bare[i].Hint = 0
+	}
+	more, err := s.endOutgoing(ctx, relay, bare, then)
+	return changed + more, err
+}
+
+func (s *Store) endOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
+	then store.Ending) (changed int, err error) {
+
 	calls, err := s.outbox.SentCalls(relay, ms, int(then))
 	if err != nil || len(calls) == 0 {
 		return 0, explain(err)

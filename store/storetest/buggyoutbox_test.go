@@ -81,9 +81,8 @@ var outboxBugs = map[string]string{
 	"topics without case":       "outbox/selects",
 	"keys without spaces":       "outbox/selects",
 	"IDs by prefix":             "outbox/selects",
-	"lanes in their own order":  "outbox/lane-order",
-	"lanes mixed":               "outbox/lane-order",
-	"lanes are fewer":           "outbox/lanes outbox/lane-order",
+	"one lane after another":    "outbox/seq-order",
+	"lanes are fewer":           "outbox/lanes outbox/seq-order",
 	"pages overlap":             "outbox/pages",
 	"lanes by commit":           "outbox/commit-order",
 	"pages without a limit":     "outbox/pages",
@@ -255,9 +254,7 @@ func (s *sender) spoilQuery(q store.OutgoingQuery) store.OutgoingQuery {
 	switch s.bug {
 	case "topics without case", "keys without spaces", "IDs by prefix":
 		q.Topic, q.OrderingKey, q.IDs, q.Limit = "", "", nil, 20_000
-	case "lanes in their own order":
-		q.Lanes = slices.Sorted(slices.Values(q.Lanes))
-	case "lanes mixed":
+	case "one lane after another":
 		q.Limit = 20_000
 	case "lanes are fewer":
 		q.Lanes = slices.DeleteFunc(slices.Clone(q.Lanes), func(lane int) bool { return lane == 13 })
@@ -291,8 +288,8 @@ func (s *sender) spoilPage(q store.OutgoingQuery, ms []store.Outgoing) []store.O
 	case "topics without case", "keys without spaces", "IDs by prefix":
 		only(func(m store.Outgoing) bool { return s.selects(q, m) })
 		ms = ms[:min(len(ms), limitOf(q))]
-	case "lanes mixed":
-		slices.SortFunc(ms, func(a, b store.Outgoing) int { return int(a.Seq - b.Seq) })
+	case "one lane after another":
+		slices.SortStableFunc(ms, func(a, b store.Outgoing) int { return slices.Index(q.Lanes, a.Lane) - slices.Index(q.Lanes, b.Lane) })
 		ms = ms[:min(len(ms), limitOf(q))]
 	case "bytes and one too many":
 		only(func(m store.Outgoing) bool {

@@ -149,5 +149,11 @@ func outboxKnown[Tx any](b *txBench[Tx]) {
 		b.changes(1, name+" of both, of which one is changed", change(people, two...))
 		b.changes(0, name+" of nothing", change(people))
 	}
-	b.wantIDs("changes of other messages", b.chunk(1, 2), "1", "3", "2")
+	b.wantIDs("changes of other messages", b.chunk(1, 2), "1", "2", "3")
+
+	away := b.chunk(1)[:1]
+	b.changes(1, "MoveOutgoing", b.move1(people, store.Held, away[0]))
+	b.changes(1, "MoveOutgoing back", b.move1(people, store.Pending, b.outAs(store.Held, "1")))
+	b.changes(1, "Sent of a message that was away meanwhile", b.sent(people, store.Delete, away...))
+	b.wantIDs("the end of one that was away", b.chunk(1, 2), "2", "3")
 }

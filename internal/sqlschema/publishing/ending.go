@@ -3,6 +3,7 @@ package publishing
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ type fate struct {
 func (t *Tables[O, M, S]) SentCalls(relay [16]byte, ms []O, then int) ([]Call, error) {
 	var steps []pair
 	switch {
+	case then == endDelete && t.knowsPlaces(ms):
+		return t.removeAt(relay, ms), nil
 	case then == endDelete:
 		steps = []pair{t.sql.remove}
 	case then == endKeep:
@@ -36,6 +39,39 @@ func (t *Tables[O, M, S]) SentCalls(relay [16]byte, ms []O, then int) ([]Call, e
 		return nil, sqlschema.Refusal(fmt.Sprintf("messages that were published have no ending %d", then))
 	}
 	return t.change(relay, ms, steps, byState[M, S])
+}
+
+// knowsPlaces reports whether all messages, of which there is at least one, are of one state, and came with their places.
+func (t *Tables[O, M, S]) knowsPlaces(ms []O) bool {
+	for _, m := range ms {
+		if o := Outgoing[M, S](m); o.Hint == 0 || o.State != Outgoing[M, S](ms[0]).State {
+			return false
+		}
+	}
+	return t.newPlace != nil && len(ms) > 0
+}
+
+// removeAt are the calls that delete rows where they were read.
+func (t *Tables[O, M, S]) removeAt(relay [16]byte, ms []O) (all []Call) {
+	for some := range slices.Chunk(ms, atOnce) {
+		places, lanes, seqs := []byte{'{'}, []byte{'{'}, []byte{'{'}
+		for i, m := range some {
+			o := Outgoing[M, S](m)
+			if i > 0 {
+				places, lanes, seqs = append(places, ','), append(lanes, ','), append(seqs, ',')
+			}
+			places = append(places, `"(`...)
+			places = strconv.AppendUint(places, o.Hint>>16, 10)
+			places = append(places, ',')
+			places = strconv.AppendUint(places, o.Hint&0xffff, 10)
+			places = append(places, `)"`...)
+			lanes, seqs = strconv.AppendInt(lanes, int64(o.Lane), 10), strconv.AppendInt(seqs, o.Seq, 10)
+		}
+		p := sqlschema.Params{"state": int64(Outgoing[M, S](ms[0]).State), "who": t.names.UUID(relay),
+			"places": string(append(places, '}')), "lanes": string(append(lanes, '}')), "seqs": string(append(seqs, '}'))}
+		all = append(all, call(t.sql.removeAt.of(relay), p))
+	}
+	return all
 }
 
 // Sent is that of store.Relayable. It needs a transaction if SentCalls says so.

@@ -63,6 +63,7 @@ type Outgoing[M message, S ~int] struct {
 	Changed  time.Time
 	LogPlace uint64
 	LogMore  bool
+	Hint     uint64
 }
 
 type outgoing[M message, S ~int] interface {
@@ -78,6 +79,7 @@ type outgoing[M message, S ~int] interface {
 		Changed  time.Time
 		LogPlace uint64
 		LogMore  bool
+		Hint     uint64
 	}
 }
 
@@ -108,7 +110,9 @@ type Tables[O outgoing[Message, State], Message message, State ~int] struct {
 	lane  func(*Message) int
 	sql   *statements
 
+	newPlace func() Place // nil: places are not read
 	lastPage atomic.Int64 // how many messages it had
+	heavy    atomic.Bool  // the last page that was bounded had a large body
 }
 
 // New makes the statements, once for a store. Check says what is wrong with a message, and lane which one is its.

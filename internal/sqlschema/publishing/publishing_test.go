@@ -174,12 +174,12 @@ func TestNoStatementHasTooManyParameters(t *testing.T) {
 func TestStatementsAreMadeOnce(t *testing.T) {
 	all := tablesOf(t, sqlschema.PostgreSQL)
 	q := Query[int]{Lanes: []int{1, 2}, MostBytes: 5}
-	first, err := all.OutgoingCall(q)
+	first, err := all.OutgoingCall(q, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	q.Lanes = []int{7, 3}
-	again, _ := all.OutgoingCall(q)
+	again, _ := all.OutgoingCall(q, false)
 	if first.Text != again.Text || !slices.Contains(again.Args, any(int64(7))) {
 		t.Errorf("other lanes are another statement:\n%s\n%s\n%v", first.Text, again.Text, again.Args)
 	}

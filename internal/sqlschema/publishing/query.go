@@ -25,10 +25,34 @@ type Query[S ~int] struct {
 	Heads       bool
 }
 
+// ErrHeavy is that a light query has found a large body, and is to be asked again without Light.
+var ErrHeavy = errors.New("a body is too large for a light query")
+
+// Place is where a driver scans the place of a row in PostgreSQL.
+type Place interface{ Hint() uint64 }
+
+// UsePlaces has hot queries read where rows are, which is the Hint of messages: then SentCalls find them sooner, unless
+// they have moved.
+func (t *Tables[O, M, S]) UsePlaces(make func() Place) { t.newPlace = make }
+
+func (t *Tables[O, M, S]) placed(q Query[S]) bool { return t.newPlace != nil && q.Hot() }
+
+// Light reports whether a query is better asked lightly. It costs half, and leaves out bodies that are so large that Limit
+// of them could be more than MostBytes: then its answer is [ErrHeavy]. That is seldom, because the last page tells.
+func (t *Tables[O, M, S]) Light(q Query[S]) bool {
+	return t.sql.dialect == sqlschema.PostgreSQL && q.Hot() && q.State != delayed && !q.Bodiless && q.MostBytes > 0 &&
+		!t.heavy.Load()
+}
+
+// small is the largest body of a light query.
+func (q Query[S]) small() int { return q.MostBytes / q.limit() }
+
 const defaultPage, largestPage = 100, 20_000
 
+func (q Query[S]) limit() int { return min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage) }
+
 // Hot reports whether a query is what a relay asks all the time. In PostgreSQL, such a one needs a transaction that
-// begins with [Tables.Settings], or the order of lanes is not sure.
+// begins with [Tables.Plans] or [Tables.Settings], or it may read all of the table.
 func (q Query[S]) Hot() bool {
 	return len(q.Lanes) > 0 && q.OrderingKey == "" && q.Topic == "" && len(q.IDs) == 0 && !q.Heads
 }
@@ -45,7 +69,7 @@ func (t *Tables[O, M, S]) Settings() string { return t.sql.settings }
 
 // Outgoing is that of store.Relayable.
 func (t *Tables[O, M, S]) Outgoing(ctx context.Context, q Querier, query Query[S]) ([]O, error) {
-	c, err := t.OutgoingCall(query)
+	c, err := t.OutgoingCall(query, false)
 	if err != nil {
 		return nil, err
 	}
@@ -54,42 +78,73 @@ func (t *Tables[O, M, S]) Outgoing(ctx context.Context, q Querier, query Query[S
 		return nil, err
 	}
 	defer rows.Close()
-	return t.ReadOutgoing(rows, query)
+	return t.ReadOutgoing(rows, query, false)
 }
 
 // ReadOutgoing reads the answer to an OutgoingCall.
-func (t *Tables[O, M, S]) ReadOutgoing(rows Rows, query Query[S]) (page []O, err error) {
+func (t *Tables[O, M, S]) ReadOutgoing(rows Rows, query Query[S], light bool) (page []O, err error) {
 	defer func() { t.lastPage.Store(int64(len(page))) }() // the next one is often as long
 	page = make([]O, 0, t.lastPage.Load())
+	var place Place
+	if t.placed(query) {
+		place = t.newPlace()
+	}
+	r, largest := newReader[M](query.State, place), 0
 	for rows.Next() {
-		o, err := read[M](rows, query.State)
-		if err != nil {
+		if err := rows.Scan(r.into...); err != nil {
 			return nil, err
 		}
-		page = append(page, O(o))
+		if light && r.wait > 0 {
+			t.heavy.Store(true)
+			return nil, ErrHeavy
+		}
+		page = append(page, O(r.message()))
+		largest = max(largest, len(r.body))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
+	if query.Hot() && query.MostBytes > 0 && len(page) > 0 && !query.Bodiless {
+		t.heavy.Store(largest > query.small())
+	}
 	return page, nil
 }
 
-func read[M message, S ~int](rows Rows, state S) (o Outgoing[M, S], err error) {
-	var m consuming.Message
-	var produced, header string
-	var lane, delay, attempts, created, changed int64
-	if err := rows.Scan(&lane, &o.Seq, &delay, &attempts, &o.Reason, &created, &changed, &m.ID, &m.Topic,
-		&m.OrderingKey, &produced, &header, &m.Body); err != nil {
-		return o, err
+// reader reads rows, one after another.
+type reader[M message, S ~int] struct {
+	state S
+	place Place // nil: it is not read
+	into  []any
+
+	lane, seq, wait, attempts, created, changed int64
+	reason, id, topic, ordering                 string
+	produced, header                            string
+	body                                        []byte
+}
+
+func newReader[M message, S ~int](state S, place Place) *reader[M, S] {
+	r := &reader[M, S]{state: state, place: place}
+	r.into = []any{&r.lane, &r.seq, &r.wait, &r.attempts, &r.reason, &r.created, &r.changed, &r.id, &r.topic, &r.ordering,
+		&r.produced, &r.header, &r.body}
+	if place != nil {
+		r.into = append(r.into, place)
 	}
-	o.State, o.Lane, o.Attempts, o.Delay = state, int(lane), int(attempts), micros(delay)
-	o.Created = time.UnixMicro(created)
-	if changed != 0 {
-		o.Changed = time.UnixMicro(changed)
+	return r
+}
+
+func (r *reader[M, S]) message() (o Outgoing[M, S]) {
+	m := consuming.Message{ID: r.id, Topic: r.topic, OrderingKey: r.ordering, Body: r.body}
+	m.Header, m.Time = headerOf(r.header, r.produced)
+	o = Outgoing[M, S]{Message: M(m), Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
+		Attempts: int(r.attempts), Reason: r.reason, Created: time.UnixMicro(r.created)}
+	if r.changed != 0 {
+		o.Changed = time.UnixMicro(r.changed)
 	}
-	m.Header, m.Time = headerOf(header, produced)
-	o.Message = M(m)
-	return o, nil
+	if r.place != nil {
+		o.Hint = r.place.Hint()
+	}
+	r.body = nil
+	return o
 }
 
 // headerOf reads what others may have written. What is damaged becomes a header that no message may have: so whoever
@@ -107,17 +162,17 @@ func headerOf(text, produced string) (map[string]string, time.Time) {
 }
 
 // OutgoingCall is the statement of Outgoing.
-func (t *Tables[O, M, S]) OutgoingCall(q Query[S]) (Call, error) {
+func (t *Tables[O, M, S]) OutgoingCall(q Query[S], light bool) (Call, error) {
 	if err := errors.Join(checkState(q.State), checkLanes(q.Lanes)); err != nil {
 		return Call{}, err
 	}
 	q.Lanes = distinct(q.Lanes)
-	st, p := t.text(q), t.params(q)
+	st, p := t.text(q, light), t.params(q)
 	return call(st, p), nil
 }
 
-func (t *Tables[O, M, S]) text(q Query[S]) sqlschema.Statement {
-	form := t.form(q)
+func (t *Tables[O, M, S]) text(q Query[S], light bool) sqlschema.Statement {
+	form := t.form(q, light)
 	if form.ids > 0 {
 		return t.sql.compile(form.text())
 	}
@@ -138,7 +193,7 @@ func distinct(of []int) (all []int) {
 
 func (t *Tables[O, M, S]) params(q Query[S]) sqlschema.Params {
 	p := sqlschema.Params{"state": int64(q.State), "seq": q.After, "ordering": q.OrderingKey, "topic": q.Topic,
-		"limit": int64(min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)), "most": int64(q.MostBytes)}
+		"limit": int64(q.limit()), "most": int64(q.MostBytes), "small": int64(q.small())}
 	for i, lane := range q.lanes() {
 		p[fmt.Sprint("of", i)] = int64(lane)
 	}

@@ -11,6 +11,7 @@ import (
 // statements are the SQL of [Tables]. Those in pairs are for people and for relays, which need a lease.
 type statements struct {
 	remove, keep, move pair
+	removeAt           pair    // by the places of rows, in PostgreSQL
 	archive            [3]pair // the other two are empty where one statement does it all
 	wake, next         pair
 	forget             sqlschema.Statement
@@ -51,6 +52,7 @@ func newStatements(n sqlschema.Names) *statements {
 	st.release, st.dismiss = st.compile(releaseSQL), st.compile(dismissSQL)
 	st.counts, st.samples = st.compile(countsSQL()), st.compile(samplesSQL())
 	if d == sqlschema.PostgreSQL {
+		st.removeAt = st.pair(removeAtSQL)
 		st.putArrays, st.plans, st.settings = st.compile(putArraysSQL), plansSQL, settingsSQL
 	}
 	return st
@@ -107,7 +109,7 @@ func marks(d sqlschema.Dialect) []string {
 // that each statement is compiled first.
 const (
 	plansSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-	set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true),
+	set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true),
 	set_config('idle_in_transaction_session_timeout', '10000', true)`
 	settingsSQL = plansSQL + `, set_config('synchronous_commit', 'off', true)`
 )
@@ -138,8 +140,14 @@ var picked = map[sqlschema.Dialect]string{
 
 const (
 	removeSQL = `{counted}{delete} WHERE {picked}`
-	keepSQL   = `{counted}{with} {update} SET state = 4, changed = {now}, due = {now} WHERE {picked}`
-	moveSQL   = `{counted}{with} {update} SET state = @to, attempts = @attempts, reason = @reason,
+
+	// removeAtSQL looks at nothing but the places. Another row may be there by now: its seq is another one.
+	removeAtSQL = `DELETE FROM {outbox} AS o
+	USING unnest(CAST(@places AS tid[]), CAST(@lanes AS smallint[]), CAST(@seqs AS bigint[])) AS u (place, home, nth)
+	WHERE o.ctid = u.place AND o.lane = u.home AND o.seq = u.nth AND o.state = @state{leased}`
+
+	keepSQL = `{counted}{with} {update} SET state = 4, changed = {now}, due = {now} WHERE {picked}`
+	moveSQL = `{counted}{with} {update} SET state = @to, attempts = @attempts, reason = @reason,
 	changed = {now}, due = {now} + @delay WHERE {picked}`
 
 	archived = `seq, created, due, changed, attempts, lane, state, id, topic, ordering_key, produced, reason, header,
