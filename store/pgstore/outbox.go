@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -107,7 +108,8 @@ func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 	return nil
 }
 
-// putCalls are the statements that put messages: one, or two if some go to the log and some to the table.
+// putCalls are the statements that put messages: one, or two if some go to the log and some to the table; more if they are
+// large.
 func (s *Store) putCalls(names logNames, ms []store.Outgoing) (calls []publishing.Call, err error) {
 	rows := ms
 	if s.log.mode == OutboxLogOnly {
@@ -115,16 +117,41 @@ func (s *Store) putCalls(names logNames, ms []store.Outgoing) (calls []publishin
 		if now, rows, err = undelayed(ms); err != nil {
 			return nil, err
 		}
-		if len(now) > 0 {
-			text, args, err := emitStatement(names, now)
+		for some := range parts(now) {
+			text, args, err := emitStatement(names, some)
 			if err != nil {
 				return nil, err
 			}
 			calls = append(calls, publishing.Call{Text: text, Args: args})
 		}
 	}
-	more, err := s.rowCalls(rows)
-	return append(calls, more...), err
+	for some := range parts(rows) {
+		more, err := s.rowCalls(some)
+		if err != nil {
+			return nil, err
+		}
+		calls = append(calls, more...)
+	}
+	return calls, nil
+}
+
+// statementBytes is how much goes into one statement. PostgreSQL has no room for more than a gigabyte.
+const statementBytes = 16 << 20
+
+// parts divides messages among statements. A message is in one of them, however large it is.
+func parts(ms []store.Outgoing) iter.Seq[[]store.Outgoing] {
+	return func(yield func([]store.Outgoing) bool) {
+		for len(ms) > 0 {
+			n, size := 1, len(ms[0].Message.Body)
+			for ; n < len(ms) && size+len(ms[n].Message.Body) <= statementBytes; n++ {
+				size += len(ms[n].Message.Body)
+			}
+			if !yield(ms[:n:n]) {
+				return
+			}
+			ms = ms[n:]
+		}
+	}
 }
 
 // fewRows is how many rows are cheaper as values than as arrays.

@@ -171,6 +171,24 @@ func TestNoStatementHasTooManyParameters(t *testing.T) {
 	}
 }
 
+func TestLargeBodiesGoInStatementsOfTheirOwn(t *testing.T) {
+	ms := messages(5)
+	for i, size := range []int{putBytes + 1, putBytes / 2, putBytes / 2, 1, 1} {
+		ms[i].Message.Body = make([]byte, size)
+	}
+	calls, err := tablesOf(t, sqlschema.MySQL).PutCalls(ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for _, c := range calls {
+		got = append(got, len(c.Args)/7)
+	}
+	if !slices.Equal(got, []int{1, 2, 2}) {
+		t.Errorf("the statements have %v messages", got)
+	}
+}
+
 func TestStatementsAreMadeOnce(t *testing.T) {
 	all := tablesOf(t, sqlschema.PostgreSQL)
 	q := Query[int]{Lanes: []int{1, 2}, MostBytes: 5}

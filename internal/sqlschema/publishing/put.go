@@ -100,7 +100,7 @@ func (t *Tables[O, M, S]) PutCalls(ms []O) (calls []Call, err error) {
 	}
 	for len(rows) > 0 {
 		n := 0
-		for putAtOnce[n] > len(rows) {
+		for putAtOnce[n] > max(fitting(rows), 1) {
 			n++
 		}
 		now := rows[:putAtOnce[n]]
@@ -108,6 +108,19 @@ func (t *Tables[O, M, S]) PutCalls(ms []O) (calls []Call, err error) {
 		calls = append(calls, t.put(now, anyDelayed))
 	}
 	return calls, nil
+}
+
+// putBytes is how much goes into one statement: MariaDB takes 16 MiB, unless it is told otherwise.
+const putBytes = 8 << 20
+
+// fitting is how many of the first rows fit into one statement.
+func fitting(rows []row) (n int) {
+	for size := 0; n < min(len(rows), putAtOnce[0]); n++ {
+		if size += len(rows[n].Body); size > putBytes {
+			break
+		}
+	}
+	return n
 }
 
 // put takes the arguments in the order of putSQL.
