@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -81,19 +82,21 @@ func TestNotifyOfOthers(t *testing.T) {
 		{"", strings.Replace(computed, name, "'public.once_outbox'", 1)},
 		{long, strings.Replace(computed, name, "'"+long+".once_outbox'", 1)},
 	} {
-		b := newBase(t, pgTable)
-		db := openSQL(t, "pgx", b.DSN)
-		if c.schema != "" {
-			mustExec(t, db, "CREATE SCHEMA "+c.schema)
-		}
-		pool, err := pgxpool.New(t.Context(), b.DSN)
+		pool, err := pgxpool.New(t.Context(), engines.New(t, pgTable).DSN)
 		must(t, err)
 		t.Cleanup(pool.Close)
+		run := func(statement string) {
+			_, err := pool.Exec(t.Context(), statement)
+			must(t, err)
+		}
+		if c.schema != "" {
+			run("CREATE SCHEMA " + c.schema)
+		}
 		s := pgstore.New(pool, &pgstore.Options{Schema: c.schema})
 		must(t, s.Migrate(t.Context()))
 		e, err := s.HearOutbox(t.Context())
 		must(t, err)
-		mustExec(t, db, c.ring)
+		run(c.ring)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if err := e.Wait(ctx); err != nil {
 			t.Errorf("nothing was heard of %s: %v", c.ring, err)
