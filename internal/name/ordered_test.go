@@ -15,7 +15,7 @@ func TestOrderedRisesByTheMillisecond(t *testing.T) {
 		}
 		last = id
 	}
-	if Ordered(begin) == Ordered(begin) {
-		t.Error("two of one millisecond are the same")
+	if one, other := Ordered(begin), Ordered(begin); one == other {
+		t.Errorf("two of one millisecond are both %q", one)
 	}
 }
