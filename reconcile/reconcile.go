@@ -1,0 +1,192 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+)
+
+// Reconciler asks about unknown outcomes. Store and Operations are mandatory; the zero value of all other fields works. It
+// is not changed by use. Any number of them may run on one store; each asks for itself, so that the other systems are asked
+// as often as there are reconcilers.
+type Reconciler struct {
+	Store      once.Store
+	Operations []Operation
+
+	// Every is the time between two looks for records, each of which may read all keys of the store. A record that has been
+	// unknown for long is asked about in few of them, at random: about once in a tenth of the time that has passed. Default a
+	// minute.
+	Every time.Duration
+
+	// AskTime is how long the answer about one record may take, and a Resume. Default 30 seconds.
+	AskTime time.Duration
+
+	Logger *slog.Logger // of what is found out, and what cannot be; default: nothing is logged
+	Stats  *Stats       // counts what becomes of records, if it is not nil
+}
+
+// Operation is an operation whose records are looked after: made by [Of], and then changed where the defaults do not fit.
+type Operation struct {
+	AtOnce    int     // how many records are dealt with at the same time; default 4
+	PerSecond float64 // how many are begun with in a second, at most; default: no limit
+
+	// Resume has a unit of work run to its end that its caller has abandoned: it reads what the work needs, and calls
+	// once.Do, which asks about the attempt before, as always. It is called instead of asking, for records that may be run
+	// again. Of a step, the key is that of the step: it is the whole work that has to be called. Default: a unit that may
+	// be run again waits for its caller.
+	Resume func(context.Context, once.Key) error
+
+	name string
+	ask  func(context.Context, once.Store, once.Record) (once.Record, error)
+}
+
+// Of is an operation as it is declared for once.Do. Its steps in other operations are its records, too.
+func Of[T any](op *once.Operation[T]) Operation {
+	if op == nil {
+		return Operation{}
+	}
+	return Operation{name: op.Name, ask: op.Ask}
+}
+
+// Stats counts what becomes of records. The fields may be read at any time. Several who find out the same at once count it
+// each.
+type Stats struct {
+	Done       atomic.Int64 // it happened, or was rejected
+	Freed      atomic.Int64 // it did not happen: the next call runs it
+	Parked     atomic.Int64 // waits for a person
+	Resumed    atomic.Int64 // by Resume
+	Unanswered atomic.Int64 // there was no answer, and it is asked about again
+	Overtaken  atomic.Int64 // somebody else decided
+
+	Unknown  atomic.Int64 // how many there were in the last look, whatever their operation
+	Orphaned atomic.Int64 // of these, how many are of operations that are not among the Operations
+	Oldest   atomic.Int64 // for how long the oldest of them had been unknown, in nanoseconds
+}
+
+// Run looks again and again, until ctx ends, and returns nil then. Trouble with the store, or with those who are asked, is
+// logged, and it goes on; an error means that the Reconciler is set up wrong: its text says what to do.
+func (r *Reconciler) Run(ctx context.Context) error {
+	run, err := r.newRun()
+	if err != nil {
+		return err
+	}
+	idle := make(chan *worker)
+	var all sync.WaitGroup
+	defer all.Wait()
+	wait := backoff.Backoff{First: run.Every, Limit: run.Every}
+	trouble := wait
+	for ctx.Err() == nil {
+		pause := wait.Next()
+		due, err := run.find(ctx, false)
+		if err == nil {
+			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
+		} else if ctx.Err() == nil {
+			pause = trouble.Next()
+			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and nothing is found out", "error", err)
+		}
+		for w, recs := range due { // no operation waits for another
+			if w.busy {
+				continue
+			}
+			w.busy = true
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				w.work(ctx, recs)
+				select {
+				case idle <- w:
+				case <-ctx.Done():
+				}
+			}()
+		}
+		rest(ctx, pause, idle)
+	}
+	return nil
+}
+
+// rest waits until the next look, and takes note of workers that are ready for more.
+func rest(ctx context.Context, pause time.Duration, idle <-chan *worker) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case w := <-idle:
+			w.busy = false
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Sweep looks once, and asks about everything that is unknown, for however long it has been. The error is the store's, or
+// that of ctx: what could not be found out is counted and logged.
+func (r *Reconciler) Sweep(ctx context.Context) error {
+	run, err := r.newRun()
+	if err != nil {
+		return err
+	}
+	due, err := run.find(ctx, true)
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	for w, recs := range due {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			w.work(ctx, recs)
+		}()
+	}
+	all.Wait()
+	return ctx.Err()
+}
+
+func (r *Reconciler) newRun() (*run, error) {
+	run := &run{Reconciler: *r, workers: make(map[string]*worker), told: make(map[string]bool)}
+	run.Every = cmp.Or(run.Every, time.Minute)
+	run.AskTime = cmp.Or(run.AskTime, 30*time.Second)
+	if run.Logger == nil {
+		run.Logger = slog.New(slog.DiscardHandler)
+	}
+	if run.Stats == nil {
+		run.Stats = new(Stats)
+	}
+	lister, ok := r.Store.(once.Lister)
+	switch {
+	case r.Store == nil:
+		return nil, invalid("a Reconciler needs a Store")
+	case !ok:
+		return nil, invalid("the Store is no once.Lister: what is unknown there is found only by its key")
+	case len(r.Operations) == 0:
+		return nil, invalid("there are no Operations: make them by Of")
+	case run.Every < 0 || run.AskTime < 0:
+		return nil, invalid("Every and AskTime must not be negative")
+	}
+	run.lister = lister
+	for _, op := range r.Operations {
+		switch {
+		case op.ask == nil || op.name == "":
+			return nil, invalid("an Operation was not made by Of, or has no Name")
+		case run.workers[op.name] != nil:
+			return nil, invalid("the operation %q is there twice", op.name)
+		case op.AtOnce < 0 || op.PerSecond < 0:
+			return nil, invalid("operation %q: AtOnce and PerSecond must not be negative", op.name)
+		}
+		op.AtOnce = cmp.Or(op.AtOnce, 4)
+		run.workers[op.name] = &worker{run: run, Operation: op}
+	}
+	return run, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: reconcile: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
+}

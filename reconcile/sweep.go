@@ -1,0 +1,180 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+)
+
+const (
+	page     = 200    // records that are read at once
+	patience = 10     // a record is asked about once in this part of the time for which it has been unknown
+	mostDue  = 10_000 // records of one operation that are in memory
+)
+
+// run is a Reconciler that runs.
+type run struct {
+	Reconciler
+	lister  once.Lister
+	workers map[string]*worker
+	told    map[string]bool // operations that nobody looks after, and that were logged
+}
+
+// find lists what is unknown, and sorts what is due by its operation; all means that everything is.
+func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
+	var unknown, orphaned int64
+	var oldest time.Duration
+	due = make(map[*worker][]once.Record)
+	q := once.Query{Status: []once.Status{once.Unknown}, Limit: page}
+	for {
+		recs, err := r.lister.List(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range recs {
+			unknown++
+			oldest = max(oldest, since(&rec))
+			w := r.workers[operationOf(rec.Key)]
+			switch {
+			case w == nil:
+				orphaned++
+				r.tell(ctx, operationOf(rec.Key))
+			case all || len(due[w]) < mostDue && r.isDue(&rec):
+				due[w] = append(due[w], rec)
+			}
+		}
+		if len(recs) < page {
+			break
+		}
+		q.After = recs[len(recs)-1].Key
+	}
+	r.Stats.Unknown.Store(unknown)
+	r.Stats.Orphaned.Store(orphaned)
+	r.Stats.Oldest.Store(int64(oldest))
+	return due, nil
+}
+
+// operationOf is the operation of a record: the last step of its name.
+func operationOf(k once.Key) string { return k.Operation[strings.LastIndexByte(k.Operation, '/')+1:] }
+
+// since is for how long a record has been unknown, as far as it is known.
+func since(rec *once.Record) time.Duration {
+	if rec.LeaseLeft < 0 {
+		return -rec.LeaseLeft
+	}
+	return max(rec.Age, 0)
+}
+
+func (r *run) tell(ctx context.Context, op string) {
+	if !r.told[op] && len(r.told) < page {
+		r.told[op] = true
+		r.Logger.WarnContext(ctx, "reconcile: there are unknown outcomes of an operation that nobody looks after", "operation", op)
+	}
+}
+
+// isDue chooses at random, so that nothing needs to be remembered about records.
+func (r *run) isDue(rec *once.Record) bool {
+	span := since(rec) / patience
+	return span <= r.Every || rand.N(span) < r.Every
+}
+
+// worker deals with the records of one operation.
+type worker struct {
+	*run
+	Operation
+
+	busy bool // until it has dealt with what it was given
+	next time.Time
+}
+
+// work deals with records.
+func (w *worker) work(ctx context.Context, recs []once.Record) {
+	places := make(chan struct{}, w.AtOnce)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, rec := range recs {
+		if w.pace(ctx) != nil {
+			return
+		}
+		places <- struct{}{}
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			defer func() { <-places }()
+			w.deal(ctx, rec)
+		}()
+	}
+}
+
+// pace waits until the next record may be begun with.
+func (w *worker) pace(ctx context.Context) error {
+	if w.PerSecond == 0 {
+		return ctx.Err()
+	}
+	now := time.Now()
+	if w.next.Before(now) {
+		w.next = now
+	}
+	wait := w.next.Sub(now)
+	w.next = w.next.Add(time.Duration(float64(time.Second) / w.PerSecond))
+	return backoff.Sleep(ctx, wait)
+}
+
+// deal finds out about a record.
+func (w *worker) deal(ctx context.Context, rec once.Record) {
+	limited, cancel := context.WithTimeout(ctx, w.AskTime)
+	defer cancel()
+	after, resumed := rec, false
+	err := errors.New("the goroutine of Lookup or Resume was ended")
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+		if ctx.Err() == nil || err == nil {
+			w.note(ctx, rec, after, resumed, err)
+		}
+	}()
+	if w.Resume != nil {
+		err, resumed = w.Resume(limited, rec.Key), true
+		return
+	}
+	after, err = w.ask(limited, w.Store, rec)
+}
+
+// note counts and logs what has come of a record.
+func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool, err error) {
+	log := w.Logger.With("key", rec.Key, "attempt", rec.Attempt)
+	switch {
+	case errors.Is(err, once.ErrLeaseLost):
+		w.Stats.Overtaken.Add(1)
+	case resumed && errors.Is(err, once.ErrParked):
+		w.Stats.Parked.Add(1)
+		log.ErrorContext(ctx, "reconcile: a person has to decide", "error", err)
+	case err != nil && !(resumed && errors.Is(err, once.ErrRejected)):
+		w.Stats.Unanswered.Add(1)
+		log.WarnContext(ctx, "reconcile: there is no answer", "error", err)
+	case resumed:
+		w.Stats.Resumed.Add(1)
+		log.InfoContext(ctx, "reconcile: a unit that was abandoned has run to its end")
+	case after.Status == once.Done:
+		w.Stats.Done.Add(1)
+		log.InfoContext(ctx, "reconcile: it had happened", "rejected", after.Outcome.Rejected)
+	case after.Status == once.Absent:
+		w.Stats.Freed.Add(1)
+		log.InfoContext(ctx, "reconcile: it had not happened")
+	case after.Status == once.Parked:
+		w.Stats.Parked.Add(1)
+		log.ErrorContext(ctx, "reconcile: a person has to decide", "reason", after.Reason)
+	case after.Attempt == rec.Attempt && after.Status == once.Unknown:
+		w.Stats.Unanswered.Add(1) // of an operation that resends: its caller has to come
+	default:
+		w.Stats.Overtaken.Add(1)
+	}
+}
