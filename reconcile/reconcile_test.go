@@ -290,6 +290,34 @@ func TestRate(t *testing.T) {
 	})
 }
 
+// AtOnce holds from one look to the next.
+func TestABusyOperationIsNotBegunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := memstore.New(nil), newBank()
+		var busy, most atomic.Int64
+		b.ask = func(string) error {
+			if n := busy.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(20 * time.Second)
+			busy.Add(-1)
+			return nil
+		}
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		for i := range 40 {
+			crash(t, s, charge, fmt.Sprint(i))
+		}
+		op := reconcile.Of(charge)
+		op.AtOnce = 2
+		stop := run(t, &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Every: time.Second})
+		time.Sleep(10 * time.Minute)
+		stop()
+		if most.Load() != 2 || len(b.asked) != 40 {
+			t.Errorf("%d were asked about, %d at once", len(b.asked), most.Load())
+		}
+	})
+}
+
 func TestLookupsThatMisbehave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()
