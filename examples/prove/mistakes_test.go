@@ -54,6 +54,7 @@ func consumer(p *oncetest.Process, s *shop) *inbox.Consumer {
 func right(ctx context.Context, p *oncetest.Process, s *shop) error { return consumer(p, s).Run(ctx) }
 
 func TestAFreshKeyForEachAttempt(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(*broker.Message) (string, error) { return rand.Text(), nil }
@@ -63,6 +64,7 @@ func TestAFreshKeyForEachAttempt(t *testing.T) {
 
 // Nothing is wrong with the service, but the kit cannot see what it does, and so could not find anything either.
 func TestAStoreThatIsNotSeen(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Handler = inbox.Tx(s.db, func(_ context.Context, tx *memstore.Tx, m *broker.Message) error { return add(tx, m) })
@@ -71,6 +73,7 @@ func TestAStoreThatIsNotSeen(t *testing.T) {
 }
 
 func TestAKeyFromATimestamp(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(m *broker.Message) (string, error) { return m.Time.Format(time.RFC3339), nil }
@@ -79,6 +82,7 @@ func TestAKeyFromATimestamp(t *testing.T) {
 }
 
 func TestAKeyThatIsTooCoarse(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(m *broker.Message) (string, error) { return m.OrderingKey, nil } // the customer
@@ -105,6 +109,7 @@ func loop(ctx context.Context, p *oncetest.Process, handle func(broker.Session, 
 }
 
 func TestAckBeforeCommit(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		return loop(ctx, p, func(session broker.Session, d broker.Delivery) error {
 			if err := session.Ack(ctx, []broker.Delivery{d}); err != nil {
@@ -118,6 +123,7 @@ func TestAckBeforeCommit(t *testing.T) {
 }
 
 func TestAnIncrementWithoutAClaim(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		return loop(ctx, p, func(session broker.Session, d broker.Delivery) error {
 			tx := s.db.Begin()
@@ -131,6 +137,7 @@ func TestAnIncrementWithoutAClaim(t *testing.T) {
 }
 
 func TestPublishOutsideTheTransaction(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	mistake := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c, events := consumer(p, s), p.Publisher(s.events.Publisher())
 		c.Handler = inbox.Tx(oncetest.Store(p, s.db), func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {

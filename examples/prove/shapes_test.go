@@ -18,6 +18,7 @@ import (
 
 // Many messages in one transaction: each keeps its own claim.
 func TestABatch(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	oncetest.Prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Handler = inbox.Batch(oncetest.Store(p, s.db), func(_ context.Context, tx *memstore.Tx, ms []*broker.Message) error {
@@ -34,6 +35,7 @@ func TestABatch(t *testing.T) {
 
 // A business duplicate has another message ID, and the key is the number of the order.
 func TestTheSameOrderInAnotherMessage(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	number := func(m *broker.Message) string { return m.ID[:len("order-1")] }
 	mistake := oneCase(right)
 	mended := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
@@ -69,6 +71,7 @@ func (o *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A request that charges a card: its reply can be lost, so it is sent again, and it has the same key each time.
 func TestARequestWithoutItsKey(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	charging := func(keyed bool) oncetest.Case[*shop] {
 		var mu sync.Mutex
 		addresses := make(map[*shop]string)
@@ -114,6 +117,7 @@ func TestARequestWithoutItsKey(t *testing.T) {
 
 // A handler that fails now and then is no fault: the message is tried again.
 func TestAHandlerThatFailsAtFirst(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	oncetest.Prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c, seen := consumer(p, s), make(map[string]bool)
 		var mu sync.Mutex
