@@ -15,18 +15,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// bell tells ears that messages were put: those of its store at once, all others by NOTIFY. That is never part of the
-// transaction that puts, since PostgreSQL commits only one transaction with a NOTIFY at a time, and flushes its log
-// under that lock. It follows in one of its own, which waits for no disk, for all that was put within some
-// milliseconds.
+// bell tells ears that messages were put: those of its store at once if that is committed, all others by NOTIFY. That is
+// never part of the transaction that puts, since PostgreSQL commits only one transaction with a NOTIFY at a time, and
+// flushes its log under that lock. It follows in one of its own, which waits for no disk, for all that was put within some
+// milliseconds. What is not committed yet the ears of its store hear of by that, too: on its way, most transactions commit.
 type bell struct {
 	store *Store
-	self  string // marks what this bell has sent: the ears of its store were told before
+	self  string // marks what the ears of this bell's store were told before
 
 	mu      sync.Mutex
 	ears    map[*ear]struct{}
 	channel string // empty: not asked for yet
 	rung    bool   // there is something to tell
+	early   bool   // some of it may still have to commit, and the ears of its store were not told
 	again   bool   // and again a little later, for a transaction that may still have to commit
 	running bool
 }
@@ -54,8 +55,10 @@ func newBell(s *Store) *bell {
 func (b *bell) ring(committed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.wake()
-	b.rung, b.again = true, b.again || !committed
+	if committed {
+		b.wake()
+	}
+	b.rung, b.early, b.again = true, b.early || !committed, b.again || !committed
 	if !b.running {
 		b.running = true
 		go b.run()
@@ -69,42 +72,61 @@ func (b *bell) wake() {
 	}
 }
 
+func (b *bell) wakeNow() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wake()
+}
+
 // run tells the ears elsewhere, until there is nothing to tell. If all connections of the pool are in use all the time,
 // it gives up: relays look by themselves, too.
 func (b *bell) run() {
-	for b.next() {
+	for {
+		payload, any := b.next()
+		if !any {
+			return
+		}
 		for told, tries := false, bellTries; !told && tries > 0; tries-- {
-			told = b.tell()
+			var err error
+			if told, err = b.tell(payload); payload == unsure && (!told || err != nil) {
+				b.wakeNow()
+			}
 			time.Sleep(bellGap)
 		}
 	}
 }
 
-// next reports whether there is something to tell; if not, run has ended.
-func (b *bell) next() bool {
+// unsure is the payload of a NOTIFY that the ears of its store do not pass over.
+const unsure = "unsure"
+
+// next is what to tell, if there is anything; if not, run has ended.
+func (b *bell) next() (payload string, any bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	payload = b.self
 	switch {
 	case b.rung:
-		b.rung = false
+		if b.early {
+			payload = unsure
+		}
+		b.rung, b.early = false, false
 	case b.again:
 		b.again = false
 		b.wake()
 	default:
 		b.running = false
 	}
-	return b.running
+	return payload, b.running
 }
 
 // tell sends a NOTIFY, if there is a connection that nobody uses, or room for another. What fails is not repeated.
-func (b *bell) tell() (told bool) {
+func (b *bell) tell(payload string) (told bool, err error) {
 	if use := b.store.pool.Stat(); use.IdleConns() == 0 && use.TotalConns() >= use.MaxConns() {
-		return false
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bellTime)
 	defer cancel()
-	_ = b.notify(ctx, b.self)
-	return true
+	return true, b.notify(ctx, payload)
 }
 
 // notify sends a NOTIFY over the pool.
