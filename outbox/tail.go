@@ -185,6 +185,7 @@ func (f *follower) forget() {
 // finish publishes what would have the next reader begin before something that was published: the log is confirmed by
 // one position, of the end of a transaction. What was received and is behind that is left to the next reader.
 func (f *follower) finish(working context.Context) {
+	f.forget() // what was received since the last round may be of the open transaction
 	for working.Err() == nil && f.broken == nil && (f.owed > 0 || f.open) {
 		f.rest = f.rest[:f.owed]
 		if f.open {

@@ -217,6 +217,43 @@ func TestStoppingSendsNothingTwice(t *testing.T) {
 	}
 }
 
+// A relay is stopped while the broker takes nothing, and has received more of the transaction of which something was
+// published since it last tried.
+func TestStoppingWhileTheBrokerTakesNothing(t *testing.T) {
+	for _, after := range []time.Duration{10 * time.Millisecond, 150 * time.Millisecond, time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				log := newLogStore(b.store)
+				log.few = 2
+				r := b.relay()
+				r.Store = log
+				calls := 0
+				b.sender.set(func([]*broker.Message) error {
+					if calls++; calls > 1 {
+						return errors.New("busy")
+					}
+					return nil
+				}, nil)
+				all := some(12, "k", "key")
+				log.put(all[:8]...)
+				log.put(all[8:]...)
+				ctx, cancel := context.WithCancel(b.Context())
+				ended := make(chan error)
+				go func() { ended <- r.Run(ctx) }()
+				time.Sleep(after)
+				b.sender.set(nil, nil)
+				cancel()
+				b.must(<-ended)
+				stop := b.run(r)
+				b.until("everything is out", func() bool { return log.left() == 0 })
+				stop()
+				b.wantAll(all)
+				b.wantOrder("key")
+			})
+		})
+	}
+}
+
 func TestABrokenTailIsOpenedAgain(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		log := newLogStore(b.store)
