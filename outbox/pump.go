@@ -35,8 +35,8 @@ type pump struct {
 	trouble *backoff.Backoff
 	idle    time.Duration // until the next look
 	due     time.Time     // when delayed messages are to be asked for
-	probe   int64         // >0: what fills a chunk does not get through, and this is how far was looked behind it
-	full    bool          // the last chunk was full, and nothing of it got through
+	probe   int64         // >0: a chunk does not get through, and this is how far was looked behind it
+	full    bool          // nothing of the last chunk got through, and MostBytes or its limit may have cut it off
 	rows    bool          // Pending rows are for the table's reader, and not for the log's
 }
 
@@ -152,8 +152,7 @@ func (p *pump) wake(ctx context.Context) error {
 
 // publish reads a chunk, in one snapshot, and publishes it.
 func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
-	most := min(20*p.Batch, mostChunk)
-	q := store.OutgoingQuery{State: store.Pending, Limit: most, MostBytes: p.MostBytes, Lanes: lanes}
+	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*p.Batch, mostChunk), MostBytes: p.MostBytes, Lanes: lanes}
 	behind := p.full
 	if behind {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, mostChunk
@@ -173,7 +172,7 @@ func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, er
 		return true, err
 	}
 	out := p.carrier.carry(ctx, working, free)
-	p.full = out.refused && !behind && len(chunk) >= most/2
+	p.full = out.refused && !behind
 	if err := p.holds.settle(working, out); err != nil {
 		return true, err
 	}
