@@ -141,10 +141,14 @@ var picked = map[sqlschema.Dialect]string{
 const (
 	removeSQL = `{counted}{delete} WHERE {picked}`
 
-	// removeAtSQL looks at nothing but the places. Another row may be there by now: its seq is another one.
-	removeAtSQL = `DELETE FROM {outbox} AS o
-	USING unnest(CAST(@places AS tid[]), CAST(@lanes AS smallint[]), CAST(@seqs AS bigint[])) AS u (place, home, nth)
-	WHERE o.ctid = u.place AND o.lane = u.home AND o.seq = u.nth AND o.state = @state{leased}`
+	// removeAtSQL looks at nothing but the places, whatever a plan that was made for an empty table takes for cheap: LIMIT
+	// keeps the list in front. Another row may be there by now: its seq is another one. The state is looked at once more
+	// because the row may change while it is waited for, and in a way that no index is chosen by.
+	removeAtSQL = `DELETE FROM {outbox} AS d WHERE d.ctid = ANY (ARRAY(SELECT k.place
+	FROM unnest(CAST(@places AS tid[]), CAST(@lanes AS smallint[]), CAST(@seqs AS bigint[])) AS u (place, lane, seq)
+	CROSS JOIN LATERAL (SELECT o.ctid AS place FROM {outbox} AS o
+		WHERE o.ctid = u.place AND o.lane = u.lane AND o.state = @state AND o.seq = u.seq LIMIT 1) AS k WHERE true{leased}))
+	AND (d.state = @state) IS TRUE`
 
 	keepSQL = `{counted}{with} {update} SET state = 4, changed = {now}, due = {now} WHERE {picked}`
 	moveSQL = `{counted}{with} {update} SET state = @to, attempts = @attempts, reason = @reason,

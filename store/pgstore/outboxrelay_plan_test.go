@@ -1,0 +1,51 @@
+package pgstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/store"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The plans of a relay are made while the outbox is empty, and nobody has looked at it since when it is full.
+func TestPlansOfAnEmptyOutboxReadNoMoreThanTheyNeed(t *testing.T) {
+	f := newFixture(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
+	must(t, f.admin, `ALTER TABLE `+f.outbox()+` SET (autovacuum_enabled = off)`)
+	fill := func(n int) {
+		must(t, f.admin, `INSERT INTO `+f.outbox()+` (lane, id, topic, ordering_key, produced, header)
+			SELECT i % 16, 'm' || i, 't', '', '', '' FROM generate_series(1, $1) AS i`, n)
+	}
+	lanes := make([]int, store.Lanes)
+	for i := range lanes {
+		lanes[i] = i
+	}
+	relay := random()
+	if _, err := f.LeaseLanes(t.Context(), relay, time.Hour, lanes); err != nil {
+		t.Fatal(err)
+	}
+	once := func(most int) {
+		t.Helper()
+		ms, err := f.Outgoing(t.Context(), store.OutgoingQuery{Lanes: lanes, Limit: most, MostBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := f.Sent(t.Context(), relay, ms, store.Delete); err != nil || n != most || len(ms) != most {
+			t.Fatalf("%d were read and %d ended, want %d; %v", len(ms), n, most, err)
+		}
+	}
+	for range 10 { // then the server keeps a plan for any arguments
+		fill(1)
+		once(1)
+	}
+	fill(50_000)
+	once(500)
+	waitFor(t, func() bool { // until the server has counted
+		must(t, f.pool, `SELECT 1`)
+		return f.number(t, `SELECT n_tup_del FROM pg_stat_user_tables WHERE relid = '`+f.outbox()+`'::regclass`) >= 510
+	})
+	read := f.number(t, `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relid = '`+f.outbox()+`'::regclass`)
+	if read > 10_000 {
+		t.Errorf("%d rows were read to end 510", read)
+	}
+}
