@@ -137,6 +137,7 @@ func (t *logTail) emitted(b *logBytes) error {
 	t.mu.Lock()
 	t.track.commit(at + 1)
 	t.mu.Unlock()
+	signal(t.arrived)
 	return err
 }
 

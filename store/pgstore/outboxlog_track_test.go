@@ -1,10 +1,12 @@
 package pgstore
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/store"
@@ -150,6 +152,40 @@ func TestNothingIsDoneByClosing(t *testing.T) {
 	}
 	if tail.track.received != 0x20 || tail.track.confirmed != 0 || len(tail.queue) > 0 {
 		t.Errorf("%d is confirmed of %d, %d messages wait", tail.track.confirmed, tail.track.received, len(tail.queue))
+	}
+}
+
+// A message of no transaction is committed with itself, so whoever waits for it hears of that, too.
+func TestWhatBelongsToNoTransactionIsHeardOf(t *testing.T) {
+	tail := &logTail{store: &Store{}, names: logNames{prefix: "p"}, arrived: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	tail.track.messages = make(map[logKey]delivered)
+	content := `{"id":"1","topic":"t"}` + "\n"
+	got := make(chan struct{})
+	go func() {
+		for range tail.arrived {
+			for {
+				if batch, _ := tail.peek(1); len(batch) == 0 {
+					break
+				}
+				tail.mu.Lock()
+				tail.queue, tail.bytes = nil, 0
+				tail.mu.Unlock()
+				got <- struct{}{}
+			}
+		}
+	}()
+	defer close(tail.arrived)
+	for i := range 20_000 {
+		change := "M\x00" + string(binary.BigEndian.AppendUint64(nil, uint64(i+1))) + "p\x00\x00\x00\x00" +
+			string(rune(len(content))) + content
+		if err := tail.take([]byte("w" + strings.Repeat("\x00", 24) + change)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-got:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nobody has heard of message %d", i)
+		}
 	}
 }
 
