@@ -44,7 +44,8 @@ func TestPlansOfAnEmptyOutboxReadNoMoreThanTheyNeed(t *testing.T) {
 		must(t, f.pool, `SELECT 1`)
 		return f.number(t, `SELECT n_tup_del FROM pg_stat_user_tables WHERE relid = '`+f.outbox()+`'::regclass`) >= 510
 	})
-	read := f.number(t, `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relid = '`+f.outbox()+`'::regclass`)
+	read := f.number(t, `SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables
+		WHERE relid = '`+f.outbox()+`'::regclass`)
 	if read > 10_000 {
 		t.Errorf("%d rows were read to end 510", read)
 	}
