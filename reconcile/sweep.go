@@ -127,7 +127,7 @@ func (w *worker) pace(ctx context.Context) error {
 	return backoff.Sleep(ctx, wait)
 }
 
-// deal finds out about a record.
+// deal finds out about a record, if it is still unknown: it may have waited for its turn for long. Its age decides, too.
 func (w *worker) deal(ctx context.Context, rec once.Record) {
 	limited, cancel := context.WithTimeout(ctx, w.AskTime)
 	defer cancel()
@@ -141,11 +141,18 @@ func (w *worker) deal(ctx context.Context, rec once.Record) {
 			w.note(ctx, rec, after, resumed, err)
 		}
 	}()
-	if w.Resume != nil {
+	now, failed := w.Store.Get(limited, rec.Key)
+	switch {
+	case failed != nil:
+		err = failed
+	case now.Status != once.Unknown:
+		err = once.ErrLeaseLost
+	case w.Resume != nil:
 		err, resumed = w.Resume(limited, rec.Key), true
-		return
+	default:
+		rec = now
+		after, err = w.ask(limited, w.Store, rec)
 	}
-	after, err = w.ask(limited, w.Store, rec)
 }
 
 // note counts and logs what has come of a record.
