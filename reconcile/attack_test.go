@@ -4,6 +4,8 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -76,6 +78,84 @@ func TestAKeyThatRunsOutWhileItWaits(t *testing.T) {
 		}
 		if stats.Freed.Load() != 1 || stats.Parked.Load() != 1 {
 			t.Errorf("%d freed, %d parked", stats.Freed.Load(), stats.Parked.Load())
+		}
+	})
+}
+
+// A place that was waited for is no reason to begin with two at once.
+func TestTheRateHoldsAfterAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := memstore.New(nil), newBank()
+		begun := time.Now()
+		b.ask = func(string) error { // all answers come on the minute
+			time.Sleep(time.Minute - time.Since(begun)%time.Minute)
+			return nil
+		}
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		for i := range 50 {
+			crash(t, s, charge, fmt.Sprint(i))
+		}
+		op := reconcile.Of(charge)
+		op.PerSecond, op.AtOnce = 0.5, 3
+		r := reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}}
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, at := range b.times[1:] {
+			if gap := at.Sub(b.times[i]); gap < 2*time.Second {
+				t.Errorf("question %d came %v after the one before", i+1, gap)
+			}
+		}
+	})
+}
+
+// Nothing is begun with after the end, also by those who were waiting for a place.
+func TestNothingBeginsAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		charge := &once.Operation[string]{Name: "charge", Lookup: func(asked context.Context, _ once.Key) (string, bool, error) {
+			if ctx.Err() != nil {
+				t.Error("asked after the end")
+			}
+			<-asked.Done()
+			return "", false, asked.Err()
+		}}
+		for i := range 50 {
+			crash(t, s, charge, fmt.Sprint(i))
+		}
+		r := reconcile.Reconciler{Store: heedless{s}, Operations: []reconcile.Operation{reconcile.Of(charge)}}
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// heedless is a store whose Get does not look at its context.
+type heedless struct{ *memstore.Store }
+
+func (s heedless) Get(_ context.Context, k once.Key) (once.Record, error) {
+	return s.Store.Get(context.Background(), k)
+}
+
+// The slowest rate that can be written is slow, and the longest time between two looks is long.
+func TestExtremeSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := memstore.New(nil), newBank()
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		crash(t, s, charge, "1", "2", "3", "4")
+		op := reconcile.Of(charge)
+		op.PerSecond, op.AtOnce = math.SmallestNonzeroFloat64, math.MaxInt
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Every: math.MaxInt64, AskTime: math.MaxInt64}
+		stop := run(t, r)
+		time.Sleep(24 * time.Hour)
+		stop()
+		if len(b.asked) != 1 {
+			t.Errorf("%d questions in a day", len(b.asked))
 		}
 	})
 }

@@ -17,6 +17,8 @@ const (
 	page     = 200    // records that are read at once
 	patience = 10     // a record is asked about once in this part of the time for which it has been unknown
 	mostDue  = 10_000 // records of one operation that are in memory
+
+	longest = float64(365 * 24 * time.Hour) // between two records: a Duration ends somewhere
 )
 
 // run is a Reconciler that runs.
@@ -100,10 +102,14 @@ func (w *worker) work(ctx context.Context, recs []once.Record) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, rec := range recs {
-		if w.pace(ctx) != nil {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
 			return
 		}
-		places <- struct{}{}
+		if w.pace(ctx) != nil { // with a place, so that no rate is saved up while waiting for one
+			return
+		}
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -123,8 +129,9 @@ func (w *worker) pace(ctx context.Context) error {
 		w.next = now
 	}
 	wait := w.next.Sub(now)
-	w.next = w.next.Add(time.Duration(float64(time.Second) / w.PerSecond))
-	return backoff.Sleep(ctx, wait)
+	w.next = w.next.Add(time.Duration(min(float64(time.Second)/w.PerSecond, longest)))
+	_ = backoff.Sleep(ctx, wait) // it may say nothing of a context that ends at the same time
+	return ctx.Err()
 }
 
 // deal finds out about a record, if it is still unknown: it may have waited for its turn for long. Its age decides, too.
