@@ -4,6 +4,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -158,4 +159,20 @@ func TestExtremeSettings(t *testing.T) {
 			t.Errorf("%d questions in a day", len(b.asked))
 		}
 	})
+}
+
+func TestOperationsThatCannotWork(t *testing.T) {
+	s, b := memstore.New(nil), newBank()
+	rate := reconcile.Of(&once.Operation[string]{Name: "charge", Lookup: b.lookup})
+	rate.PerSecond = math.NaN()
+	for name, op := range map[string]reconcile.Operation{
+		"no rate": rate,
+		"a slash": reconcile.Of(&once.Operation[string]{Name: "order/charge", Lookup: b.lookup}),
+		"both":    reconcile.Of(&once.Operation[string]{Name: "charge", Lookup: b.lookup, OnUnknown: once.Park}),
+	} {
+		r := reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}}
+		if err := r.Sweep(t.Context()); !errors.Is(err, once.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

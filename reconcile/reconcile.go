@@ -178,8 +178,11 @@ func (r *Reconciler) newRun() (*run, error) {
 			return nil, invalid("an Operation was not made by Of, or has no Name")
 		case run.workers[op.name] != nil:
 			return nil, invalid("the operation %q is there twice", op.name)
-		case op.AtOnce < 0 || op.PerSecond < 0:
-			return nil, invalid("operation %q: AtOnce and PerSecond must not be negative", op.name)
+		case op.AtOnce < 0 || !(op.PerSecond >= 0): // NaN is neither
+			return nil, invalid("operation %q: AtOnce and PerSecond must be positive, or 0", op.name)
+		}
+		if _, err := op.ask(context.Background(), r.Store, once.Record{}); err != nil { // about nothing: is it declared well?
+			return nil, fmt.Errorf("reconcile: %w", err)
 		}
 		op.AtOnce = cmp.Or(op.AtOnce, 4)
 		run.workers[op.name] = &worker{run: run, Operation: op}
