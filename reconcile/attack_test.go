@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -175,4 +179,109 @@ func TestOperationsThatCannotWork(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// large is a store with many unknown records of one operation, which are made up as they are listed. From broken on, the
+// list cannot be read.
+type large struct {
+	*memstore.Store
+	records, broken int
+	reason          string
+}
+
+func (s *large) record(i int) once.Record {
+	return once.Record{Key: once.Key{Operation: "charge", ID: strconv.Itoa(i)}, Status: once.Unknown, Attempt: 1,
+		LeaseLeft: -1, Reason: strings.Clone(s.reason)}
+}
+
+func (s *large) List(ctx context.Context, q once.Query) (page []once.Record, err error) {
+	next := 0
+	if q.After.ID != "" {
+		next, _ = strconv.Atoi(q.After.ID)
+		next++
+	}
+	for ; next < s.records && len(page) < q.Limit; next++ {
+		if s.broken > 0 && next >= s.broken {
+			return nil, once.ErrCorrupt
+		}
+		page = append(page, s.record(next))
+	}
+	return page, ctx.Err()
+}
+
+func (s *large) Get(_ context.Context, k once.Key) (once.Record, error) {
+	i, err := strconv.Atoi(k.ID)
+	return s.record(i), err
+}
+
+func (s *large) Settle(context.Context, once.Settlement) error { return nil }
+
+// What stands before a damaged record, or what cannot be read, is asked about all the same.
+func TestPartOfTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &large{Store: memstore.New(nil), records: 500, broken: 450}, newBank()
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		text := new(strings.Builder)
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{reconcile.Of(charge)},
+			Logger: slog.New(slog.NewTextHandler(text, nil))}
+		if err := r.Sweep(t.Context()); !errors.Is(err, once.ErrCorrupt) {
+			t.Errorf("Sweep returned %v", err)
+		}
+		if b.count("0") != 1 || b.count("399") != 1 {
+			t.Errorf("Sweep asked about %d", len(b.asked))
+		}
+		stop := run(t, r)
+		time.Sleep(time.Second)
+		stop()
+		if b.count("0") != 2 || b.count("399") != 2 {
+			t.Errorf("Run asked about %d", len(b.asked))
+		}
+		if !strings.Contains(text.String(), "damaged") {
+			t.Errorf("the log says nothing of it:\n%s", text)
+		}
+	})
+}
+
+// A sweep asks about everything, and has little of it in memory.
+func TestASweepOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &large{Store: memstore.New(nil), records: 25_000, reason: strings.Repeat("x", 8<<10)}, newBank()
+		var first sync.Once
+		var held runtime.MemStats
+		b.ask = func(string) error {
+			first.Do(func() {
+				runtime.GC()
+				runtime.ReadMemStats(&held)
+			})
+			return nil
+		}
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{reconcile.Of(charge)}}
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.asked) != s.records {
+			t.Errorf("asked about %d", len(b.asked))
+		}
+		if mib := held.HeapAlloc >> 20; mib > 150 { // all are 200
+			t.Errorf("%d MiB are held", mib)
+		}
+	})
+}
+
+// More records than are dealt with at once have no answer: those at the end of the list have their turn, too.
+func TestTheEndOfALongListHasItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &large{Store: memstore.New(nil), records: 11_000}, newBank()
+		b.ask = func(string) error { return errBoom }
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		op := reconcile.Of(charge)
+		op.AtOnce = 100
+		stop := run(t, &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}})
+		time.Sleep(8 * time.Minute)
+		stop()
+		if b.count("0") < 2 || b.count("10999") == 0 {
+			t.Errorf("the first was asked about %d times, the last %d times", b.count("0"), b.count("10999"))
+		}
+	})
 }

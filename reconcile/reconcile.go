@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -89,7 +90,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
 		} else if ctx.Err() == nil {
 			pause = trouble.Next()
-			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and nothing is found out", "error", err)
+			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and not all is found out", "error", err)
 		}
 		for w, recs := range due { // no operation waits for another
 			if w.busy {
@@ -135,19 +136,14 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 		return err
 	}
 	due, err := run.find(ctx, true)
-	if err != nil {
-		return err
-	}
-	var all sync.WaitGroup
+	errs := make(chan error, len(due))
 	for w, recs := range due {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			w.work(ctx, recs)
-		}()
+		go func() { errs <- w.sweep(ctx, recs) }()
 	}
-	all.Wait()
-	return ctx.Err()
+	for range due {
+		err = errors.Join(err, <-errs)
+	}
+	return cmp.Or(err, ctx.Err())
 }
 
 func (r *Reconciler) newRun() (*run, error) {

@@ -29,38 +29,59 @@ type run struct {
 	told    map[string]bool // operations that nobody looks after, and that were logged
 }
 
-// find lists what is unknown, and sorts what is due by its operation; all means that everything is.
+// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to mostDue. With an
+// error comes what was found before it.
 func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
 	var unknown, orphaned int64
 	var oldest time.Duration
 	due = make(map[*worker][]once.Record)
-	q := once.Query{Status: []once.Status{once.Unknown}, Limit: page}
-	for {
-		recs, err := r.lister.List(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range recs {
-			unknown++
-			oldest = max(oldest, since(&rec))
-			w := r.workers[operationOf(rec.Key)]
-			switch {
-			case w == nil:
-				orphaned++
-				r.tell(ctx, operationOf(rec.Key))
-			case all || len(due[w]) < mostDue && r.isDue(&rec):
+	seen := make(map[*worker]int)
+	err = r.each(ctx, once.Key{}, func(rec once.Record) (more bool) {
+		unknown++
+		oldest = max(oldest, since(&rec))
+		w := r.workers[operationOf(rec.Key)]
+		switch {
+		case w == nil:
+			orphaned++
+			r.tell(ctx, operationOf(rec.Key))
+		case all && len(due[w]) < mostDue:
+			due[w] = append(due[w], rec)
+		case !all && r.isDue(&rec):
+			if seen[w]++; seen[w] <= mostDue {
 				due[w] = append(due[w], rec)
+			} else if i := rand.N(seen[w]); i < mostDue { // the end of a long list has the same chance as its beginning
+				due[w][i] = rec
 			}
 		}
-		if len(recs) < page {
-			break
-		}
-		q.After = recs[len(recs)-1].Key
+		return true
+	})
+	if err != nil {
+		return due, err
 	}
 	r.Stats.Unknown.Store(unknown)
 	r.Stats.Orphaned.Store(orphaned)
 	r.Stats.Oldest.Store(int64(oldest))
 	return due, nil
+}
+
+// each lists what is unknown behind a key, until do wants no more.
+func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (more bool)) error {
+	q := once.Query{Status: []once.Status{once.Unknown}, After: after, Limit: page}
+	for {
+		recs, err := r.lister.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, rec := range recs {
+			if !do(rec) {
+				return nil
+			}
+		}
+		if len(recs) < page {
+			return nil
+		}
+		q.After = recs[len(recs)-1].Key
+	}
 }
 
 // operationOf is the operation of a record: the last step of its name.
@@ -94,6 +115,21 @@ type worker struct {
 
 	busy bool // until it has dealt with what it was given
 	next time.Time
+}
+
+// sweep deals with records, and with those of its operation that are behind them in the list, if they were too many.
+func (w *worker) sweep(ctx context.Context, recs []once.Record) (err error) {
+	for w.work(ctx, recs); len(recs) >= mostDue && err == nil; w.work(ctx, recs) {
+		last := recs[len(recs)-1].Key
+		recs = recs[:0]
+		err = w.each(ctx, last, func(rec once.Record) (more bool) {
+			if w.workers[operationOf(rec.Key)] == w {
+				recs = append(recs, rec)
+			}
+			return len(recs) < mostDue
+		})
+	}
+	return err
 }
 
 // work deals with records.
