@@ -285,3 +285,63 @@ func TestTheEndOfALongListHasItsTurn(t *testing.T) {
 		}
 	})
 }
+
+// What Resume says is not believed: it may have done nothing, or called once.Do with another key.
+func TestAResumeThatLeavesTheRecordAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, text, stats := memstore.New(nil), new(strings.Builder), new(reconcile.Stats)
+		charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
+		fail := func(context.Context, once.Key) (string, error) { return "", errBoom }
+		if _, err := once.Do(t.Context(), s, charge.For("1").In("tenant"), fail); !errors.Is(err, errBoom) {
+			t.Fatal(err)
+		}
+		op := reconcile.Of(charge)
+		op.Resume = func(ctx context.Context, k once.Key) error {
+			_, err := once.Do(ctx, s, charge.For(k.ID), func(context.Context, once.Key) (string, error) { return "", nil })
+			return err
+		}
+		r := reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Stats: stats,
+			Logger: slog.New(slog.NewTextHandler(text, nil))}
+		if err := r.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if stats.Resumed.Load() != 0 || stats.Unanswered.Load() != 1 || !strings.Contains(text.String(), "another key") {
+			t.Errorf("%d resumed, %d without an answer\n%s", stats.Resumed.Load(), stats.Unanswered.Load(), text)
+		}
+	})
+}
+
+// A unit that somebody else is at work on is no trouble.
+func TestResumedBySomebodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, stats := memstore.New(nil), new(reconcile.Stats)
+		charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+		crash(t, s, charge, "1")
+		var both sync.WaitGroup
+		both.Add(2)
+		op := reconcile.Of(charge)
+		op.Resume = func(ctx context.Context, k once.Key) error {
+			both.Done()
+			both.Wait()
+			_, err := once.Do(ctx, s, charge.For(k.ID), func(context.Context, once.Key) (string, error) {
+				time.Sleep(10 * time.Second)
+				return "", nil
+			})
+			return err
+		}
+		r := reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Stats: stats}
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if err := r.Sweep(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if stats.Resumed.Load() != 1 || stats.Overtaken.Load() != 1 {
+			t.Errorf("%d resumed, %d overtaken, %d without an answer", stats.Resumed.Load(), stats.Overtaken.Load(),
+				stats.Unanswered.Load())
+		}
+	})
+}

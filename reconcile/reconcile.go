@@ -64,7 +64,7 @@ type Stats struct {
 	Parked     atomic.Int64 // waits for a person
 	Resumed    atomic.Int64 // by Resume
 	Unanswered atomic.Int64 // there was no answer, and it is asked about again
-	Overtaken  atomic.Int64 // somebody else decided
+	Overtaken  atomic.Int64 // somebody else decided, or is at work on it
 
 	Unknown  atomic.Int64 // how many there were in the last look, whatever their operation
 	Orphaned atomic.Int64 // of these, how many are of operations that are not among the Operations

@@ -191,18 +191,31 @@ func (w *worker) deal(ctx context.Context, rec once.Record) {
 	case now.Status != once.Unknown:
 		err = once.ErrLeaseLost
 	case w.Resume != nil:
-		err, resumed = w.Resume(limited, rec.Key), true
+		rec = now
+		err, resumed = w.resume(limited, rec), true
 	default:
 		rec = now
 		after, err = w.ask(limited, w.Store, rec)
 	}
 }
 
+// resume does not believe that a record was dealt with which is as it was.
+func (w *worker) resume(ctx context.Context, rec once.Record) error {
+	err := w.Resume(ctx, rec.Key)
+	if err == nil || errors.Is(err, once.ErrRejected) {
+		after, failed := w.Store.Get(ctx, rec.Key)
+		if failed == nil && after.Status == once.Unknown && after.Attempt == rec.Attempt {
+			return errors.New("Resume left the record as it was: it did nothing, or called once.Do with another key")
+		}
+	}
+	return err
+}
+
 // note counts and logs what has come of a record.
 func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool, err error) {
 	log := w.Logger.With("key", rec.Key, "attempt", rec.Attempt)
 	switch {
-	case errors.Is(err, once.ErrLeaseLost):
+	case errors.Is(err, once.ErrLeaseLost), resumed && errors.Is(err, once.ErrInProgress):
 		w.Stats.Overtaken.Add(1)
 	case resumed && errors.Is(err, once.ErrParked):
 		w.Stats.Parked.Add(1)
