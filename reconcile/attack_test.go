@@ -345,3 +345,20 @@ func TestResumedBySomebodyElse(t *testing.T) {
 		}
 	})
 }
+
+// Gauges that stand still because the list cannot be read are told from those that have nothing to tell.
+func TestLooksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, b, stats := &failing{Store: memstore.New(nil)}, newBank(), new(reconcile.Stats)
+		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
+		stop := run(t, &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{reconcile.Of(charge)}, Stats: stats})
+		time.Sleep(10 * time.Minute)
+		before := stats.Looks.Load()
+		s.down.Store(true)
+		time.Sleep(time.Hour)
+		stop()
+		if after := stats.Looks.Load(); before < 10 || after != before {
+			t.Errorf("%d looks in ten minutes, and %d in an hour without a store", before, after-before)
+		}
+	})
+}

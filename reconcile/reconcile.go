@@ -66,7 +66,8 @@ type Stats struct {
 	Unanswered atomic.Int64 // there was no answer, and it is asked about again
 	Overtaken  atomic.Int64 // somebody else decided, or is at work on it
 
-	Unknown  atomic.Int64 // how many there were in the last look, whatever their operation
+	Looks    atomic.Int64 // how many have read the whole list; the next three are of the last of them
+	Unknown  atomic.Int64 // how many there were, whatever their operation
 	Orphaned atomic.Int64 // of these, how many are of operations that are not among the Operations
 	Oldest   atomic.Int64 // for how long the oldest of them had been unknown, in nanoseconds
 }

@@ -61,6 +61,7 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 	r.Stats.Unknown.Store(unknown)
 	r.Stats.Orphaned.Store(orphaned)
 	r.Stats.Oldest.Store(int64(oldest))
+	r.Stats.Looks.Add(1)
 	return due, nil
 }
 
