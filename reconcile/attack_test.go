@@ -21,8 +21,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// A record may wait for hours for its turn. Meanwhile a person may have said that it did not happen and is not to be run,
-// or it was done and is forgotten: whoever resumes it then does what nobody wants, or does it twice.
+// A record may wait for hours for its turn. Meanwhile a person may have said that it did not happen and is not to be
+// run, or it was done and is forgotten: whoever resumes it then does what nobody wants, or does it twice.
 func TestWhatHasMovedOnIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ran := memstore.New(nil), make(map[string]int)
@@ -119,13 +119,14 @@ func TestNothingBeginsAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		charge := &once.Operation[string]{Name: "charge", Lookup: func(asked context.Context, _ once.Key) (string, bool, error) {
+		lookup := func(asked context.Context, _ once.Key) (string, bool, error) {
 			if ctx.Err() != nil {
 				t.Error("asked after the end")
 			}
 			<-asked.Done()
 			return "", false, asked.Err()
-		}}
+		}
+		charge := &once.Operation[string]{Name: "charge", Lookup: lookup}
 		for i := range 50 {
 			crash(t, s, charge, fmt.Sprint(i))
 		}
@@ -155,7 +156,8 @@ func TestExtremeSettings(t *testing.T) {
 		crash(t, s, charge, "1", "2", "3", "4")
 		op := reconcile.Of(charge)
 		op.PerSecond, op.AtOnce = math.SmallestNonzeroFloat64, math.MaxInt
-		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Every: math.MaxInt64, AskTime: math.MaxInt64}
+		r := &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op},
+			Every: math.MaxInt64, AskTime: math.MaxInt64}
 		stop := run(t, r)
 		time.Sleep(24 * time.Hour)
 		stop()
@@ -181,8 +183,8 @@ func TestOperationsThatCannotWork(t *testing.T) {
 	}
 }
 
-// large is a store with many unknown records of one operation, which are made up as they are listed. From broken on, the
-// list cannot be read.
+// large is a store with many unknown records of one operation, which are made up as they are listed. From broken on,
+// the list cannot be read.
 type large struct {
 	*memstore.Store
 	records, broken int

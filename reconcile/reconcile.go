@@ -14,41 +14,43 @@ import (
 	"github.com/effectively-once/once/internal/backoff"
 )
 
-// Reconciler asks about unknown outcomes. Store and Operations are mandatory; the zero value of all other fields works. It
-// is not changed by use. Any number of them may run on one store; each asks for itself, so that the other systems are asked
-// as often as there are reconcilers.
+// Reconciler asks about unknown outcomes. Store and Operations are mandatory; the zero value of all other fields works.
+// It is not changed by use. Any number of them may run on one store; AtOnce and PerSecond hold for each.
 type Reconciler struct {
 	Store      once.Store
 	Operations []Operation
 
-	// Every is the time between two looks for records, each of which may read all keys of the store. A record that has been
-	// unknown for long is asked about in few of them, at random: about once in a tenth of the time that has passed. Default a
-	// minute.
+	// Every is the time between two looks for records, at most, each of which may read all keys of the store. What has
+	// been unknown for long is not asked about at each look, but at random: about once in a tenth of the time that has
+	// passed. While the store is in trouble, looks are up to ten times as far apart. Default a minute.
 	Every time.Duration
 
-	// AskTime is how long the answer about one record may take, and a Resume. Default 30 seconds.
+	// AskTime is how long the answer about one record may take, and a Resume with all its work: their context ends then.
+	// One that does not heed it keeps its place among AtOnce, and Run from returning. Default 30 seconds.
 	AskTime time.Duration
 
 	Logger *slog.Logger // of what is found out, and what cannot be; default: nothing is logged
 	Stats  *Stats       // counts what becomes of records, if it is not nil
 }
 
-// Operation is an operation whose records are looked after: made by [Of], and then changed where the defaults do not fit.
+// Operation is an operation whose records are looked after: made by [Of], and then changed where the defaults do not
+// fit.
 type Operation struct {
 	AtOnce    int     // how many records are dealt with at the same time; default 4
 	PerSecond float64 // how many are begun with in a second, at most; default: no limit
 
-	// Resume has a unit of work run to its end that its caller has abandoned: it reads what the work needs, and calls
-	// once.Do, which asks about the attempt before, as always. It is called instead of asking, for records that may be run
-	// again. Of a step, the key is that of the step: it is the whole work that has to be called. Default: a unit that may
-	// be run again waits for its caller.
+	// Resume brings a unit of work to its end that its caller has abandoned. It is called for each unknown record, instead
+	// of asking, and does what the caller did: it comes to once.Do, with the same key, which asks about the attempt
+	// before, as always. Another key runs the work a second time: mind the scope; and of a step ("pay/charge") it is the
+	// whole work that has to be called. Default: records are asked about, and what may be run again waits for its caller.
 	Resume func(context.Context, once.Key) error
 
 	name string
 	ask  func(context.Context, once.Store, once.Record) (once.Record, error)
 }
 
-// Of is an operation as it is declared for once.Do. Its steps in other operations are its records, too.
+// Of is an operation as it is declared for once.Do. Its records are also those of its steps: of "charge" those of
+// "pay/charge".
 func Of[T any](op *once.Operation[T]) Operation {
 	if op == nil {
 		return Operation{}
@@ -56,24 +58,24 @@ func Of[T any](op *once.Operation[T]) Operation {
 	return Operation{name: op.Name, ask: op.Ask}
 }
 
-// Stats counts what becomes of records. The fields may be read at any time. Several who find out the same at once count it
-// each.
+// Stats counts what becomes of records. The fields may be read at any time. Several who find out the same at once count
+// it each. Reconcilers with different Operations have Stats of their own.
 type Stats struct {
 	Done       atomic.Int64 // it happened, or was rejected
 	Freed      atomic.Int64 // it did not happen: the next call runs it
-	Parked     atomic.Int64 // waits for a person
+	Parked     atomic.Int64 // waits for a person, from now on
 	Resumed    atomic.Int64 // by Resume
-	Unanswered atomic.Int64 // there was no answer, and it is asked about again
+	Unanswered atomic.Int64 // there was no answer, or it waits for its caller; it is asked about again
 	Overtaken  atomic.Int64 // somebody else decided, or is at work on it
 
 	Looks    atomic.Int64 // how many have read the whole list; the next three are of the last of them
 	Unknown  atomic.Int64 // how many there were, whatever their operation
-	Orphaned atomic.Int64 // of these, how many are of operations that are not among the Operations
+	Orphaned atomic.Int64 // of these, how many are not of the Operations: nobody looks after them, or another Reconciler
 	Oldest   atomic.Int64 // for how long the oldest of them had been unknown, in nanoseconds
 }
 
-// Run looks again and again, until ctx ends, and returns nil then. Trouble with the store, or with those who are asked, is
-// logged, and it goes on; an error means that the Reconciler is set up wrong: its text says what to do.
+// Run looks again and again, until ctx ends, and returns nil then. Trouble with the store, or with those who are asked,
+// is logged, and it goes on; an error means that the Reconciler is set up wrong: its text says what to do.
 func (r *Reconciler) Run(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {
@@ -129,8 +131,9 @@ func rest(ctx context.Context, pause time.Duration, idle <-chan *worker) {
 	}
 }
 
-// Sweep looks once, and asks about everything that is unknown, for however long it has been. The error is the store's, or
-// that of ctx: what could not be found out is counted and logged.
+// Sweep looks once, and asks about everything that is unknown, for however long it has been. The error is the store's,
+// that of ctx, or says that the Reconciler is set up wrong; what could not be found out is no error: it is counted and
+// logged. What was read before the store failed is asked about all the same.
 func (r *Reconciler) Sweep(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {

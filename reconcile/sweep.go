@@ -29,8 +29,8 @@ type run struct {
 	told    map[string]bool // operations that nobody looks after, and that were logged
 }
 
-// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to mostDue. With an
-// error comes what was found before it.
+// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to mostDue. With
+// an error comes what was found before it.
 func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
 	var unknown, orphaned int64
 	var oldest time.Duration
@@ -99,7 +99,8 @@ func since(rec *once.Record) time.Duration {
 func (r *run) tell(ctx context.Context, op string) {
 	if !r.told[op] && len(r.told) < page {
 		r.told[op] = true
-		r.Logger.WarnContext(ctx, "reconcile: there are unknown outcomes of an operation that nobody looks after", "operation", op)
+		r.Logger.WarnContext(ctx, "reconcile: there are unknown outcomes of an operation that nobody looks after",
+			"operation", op)
 	}
 }
 
@@ -171,7 +172,8 @@ func (w *worker) pace(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// deal finds out about a record, if it is still unknown: it may have waited for its turn for long. Its age decides, too.
+// deal finds out about a record, if it is still unknown: it may have waited for its turn for long. Its age decides,
+// too.
 func (w *worker) deal(ctx context.Context, rec once.Record) {
 	limited, cancel := context.WithTimeout(ctx, w.AskTime)
 	defer cancel()
