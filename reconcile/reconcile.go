@@ -49,8 +49,9 @@ type Operation struct {
 	ask  func(context.Context, once.Store, once.Record) (once.Record, error)
 }
 
-// Of is an operation as it is declared for once.Do. Its records are also those of its steps: of "charge" those of
-// "pay/charge".
+// Of is an operation as it is declared for once.Do. All records of its name are taken for its own, also where it is a
+// step: of "charge" those of "pay/charge". So no other operation on the same store, of whatever service, may have its
+// name and another Lookup: it would be asked about what it does not know.
 func Of[T any](op *once.Operation[T]) Operation {
 	if op == nil {
 		return Operation{}
