@@ -16,6 +16,7 @@ const (
 	leastPause  = time.Second           // the same, when something new comes
 	firstLook   = time.Millisecond      // after something was found, or heard of
 	lastLook    = 50 * time.Millisecond // the same: then it is given up, if there is more to hear
+	gatherTime  = 10 * time.Millisecond // at most, between looks that find little: each costs as much as some messages
 	delayGrain  = time.Second           // how often delayed messages are asked for
 	holdsEvery  = 5 * time.Second       // how often what others have put aside is looked for
 )
@@ -37,6 +38,8 @@ type pump struct {
 	due     time.Time     // when delayed messages are to be asked for
 	probe   int64         // >0: a chunk does not get through, and this is how far was looked behind it
 	full    bool          // nothing of the last chunk got through, and MostBytes or its limit may have cut it off
+	looked  time.Time     // when it was read
+	little  time.Duration // rises while chunks are small, one after another
 	rows    bool          // Pending rows are for the table's reader, and not for the log's
 }
 
@@ -157,9 +160,15 @@ func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, er
 	if behind {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, mostChunk
 	}
+	p.looked = time.Now()
 	chunk, err := p.read(ctx, q)
 	if err != nil {
 		return false, err
+	}
+	if len(chunk) < p.Batch/8 {
+		p.little += 2 * time.Millisecond
+	} else {
+		p.little = 0
 	}
 	p.full, p.probe = false, p.lookBehind(behind, chunk)
 	if len(chunk) == 0 {
@@ -207,12 +216,16 @@ func (r *run) move(ctx context.Context, ms []store.Outgoing, to store.OutgoingSt
 	return r.Store.MoveOutgoing(ctx, r.me, ms, to)
 }
 
-// rest waits for more. Where something was found, more is expected soon.
+// rest waits for more. Where something was found, more is expected soon. Where it was little again and again, it is
+// gathered for a moment.
 func (p *pump) rest(ctx context.Context, busy bool) {
 	if busy {
-		p.idle = 0
+		if p.idle = 0; p.little > 0 {
+			_ = sleep(ctx, min(p.little, gatherTime)-time.Since(p.looked))
+		}
 		return
 	}
+	p.little = 0
 	poll := p.Poll
 	if poll == 0 && p.far.Load() {
 		poll = time.Second
