@@ -55,6 +55,20 @@ func (b *bank) count(id string) int {
 	return b.asked[id]
 }
 
+// slow makes each answer take a while. It returns how many were asked for at once, at most.
+func (b *bank) slow(d time.Duration) *atomic.Int64 {
+	var busy, most atomic.Int64
+	b.ask = func(string) error {
+		if n := busy.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		time.Sleep(d)
+		busy.Add(-1)
+		return nil
+	}
+	return &most
+}
+
 func (b *bank) pay(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,15 +270,7 @@ func TestSilenceIsAskedLessAndLessOften(t *testing.T) {
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()
-		var busy, most atomic.Int64
-		b.ask = func(string) error {
-			if n := busy.Add(1); n > most.Load() {
-				most.Store(n)
-			}
-			time.Sleep(2 * time.Second)
-			busy.Add(-1)
-			return nil
-		}
+		most := b.slow(2 * time.Second)
 		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
 		for i := range 450 {
 			crash(t, s, charge, fmt.Sprint(i))
@@ -294,15 +300,7 @@ func TestRate(t *testing.T) {
 func TestABusyOperationIsNotBegunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()
-		var busy, most atomic.Int64
-		b.ask = func(string) error {
-			if n := busy.Add(1); n > most.Load() {
-				most.Store(n)
-			}
-			time.Sleep(20 * time.Second)
-			busy.Add(-1)
-			return nil
-		}
+		most := b.slow(20 * time.Second)
 		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
 		for i := range 40 {
 			crash(t, s, charge, fmt.Sprint(i))

@@ -34,4 +34,20 @@ var reconcileBugs = []Bug{
 		New:  "			w.busy = false",
 		Test: Test{"./reconcile", "^TestABusyOperationIsNotBegunAgain$"},
 	},
+	{
+		Name: "old-lists-are-believed",
+		Why:  "work is run again that was done and forgotten since it was listed",
+		File: "reconcile/sweep.go",
+		Old:  "	case now.Status != once.Unknown:",
+		New:  "	case now.Status == once.Parked:",
+		Test: Test{"./reconcile", "^TestWhatHasMovedOnIsNotResumed$"},
+	},
+	{
+		Name: "ages-of-lists-are-believed",
+		Why:  "work is freed whose key the other system has forgotten meanwhile",
+		File: "reconcile/sweep.go",
+		Old:  "	default:\n		rec = now\n",
+		New:  "	default:\n",
+		Test: Test{"./reconcile", "^TestAKeyThatRunsOutWhileItWaits$"},
+	},
 }
