@@ -208,7 +208,7 @@ func (w *worker) resume(ctx context.Context, rec once.Record) error {
 	if err == nil || errors.Is(err, once.ErrRejected) {
 		after, failed := w.Store.Get(ctx, rec.Key)
 		if failed == nil && after.Status == once.Unknown && after.Attempt == rec.Attempt {
-			return errors.New("Resume left the record as it was: it did nothing, or called once.Do with another key")
+			return errors.New("reconcile: Resume left the record as it was: it did nothing, or called once.Do with another key")
 		}
 	}
 	return err

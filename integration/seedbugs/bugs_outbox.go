@@ -118,8 +118,8 @@ var outboxBugs = []Bug{
 		Name: "rows-are-known-by-their-place",
 		Why:  "a message that has taken the place of a published one is never published",
 		File: "internal/sqlschema/publishing/statements.go",
-		Old:  " AND o.lane = u.home AND o.seq = u.nth",
-		New:  "",
+		Old:  "o.ctid = u.place AND o.lane = u.lane AND o.state = @state AND o.seq = u.seq LIMIT 1",
+		New:  "o.ctid = u.place AND o.state = @state LIMIT 1",
 		Test: onPostgres("^TestConformance$/^direct$/^outbox$"),
 	},
 	{

@@ -20,6 +20,7 @@ import (
 type puts struct {
 	ms     []store.Outgoing  // not sent
 	calls  []publishing.Call // that send them; nil: to be made
+	partly bool              // some of them were sent
 	names  logNames          // for these
 	bytes  int
 	atOnce bool
@@ -58,7 +59,10 @@ func (h *handle) keep(ctx context.Context, names logNames, ms []store.Outgoing) 
 		return err
 	}
 	p := &h.puts
-	if len(p.ms) > 0 {
+	switch {
+	case p.partly: // what was sent must not be made again
+		calls = append(p.calls, calls...)
+	case len(p.ms) > 0:
 		calls = nil
 	}
 	p.ms, p.calls, p.names, p.bytes = append(p.ms, copies...), calls, names, p.bytes+size
@@ -109,9 +113,9 @@ func (h *handle) sendPuts(ctx context.Context) error {
 		if err := h.send(ctx, p.calls[0]); err != nil {
 			return fmt.Errorf("once: the messages that were put before this could not be sent: %w", err)
 		}
-		p.calls = p.calls[1:]
+		p.calls, p.partly = p.calls[1:], true
 	}
-	p.ms, p.calls, p.bytes = nil, nil, 0
+	p.ms, p.calls, p.partly, p.bytes = nil, nil, false, 0
 	return nil
 }
 
