@@ -227,11 +227,12 @@ func TestServerShutsDownUnderASlowRelay(t *testing.T) {
 	}
 }
 
-// While a standby is missing, a message is in the log, and its row is not to be seen. It is ended all the same, once it is.
-func TestRowsThatCannotBeSeenYet(t *testing.T) {
+// unseen is an outbox with two messages that are in the log, and whose rows are not to be seen, because a standby is
+// missing. The function lets the commits end.
+func unseen(t *testing.T) (w *world, first store.OutboxTail, ms []store.Outgoing, put chan error, appear func()) {
 	i := start(t)
-	w := newWorld(t, i, pgstore.OutboxRowsByLog, "")
-	first := w.tail(t)
+	w = newWorld(t, i, pgstore.OutboxRowsByLog, "")
+	first = w.tail(t)
 	w.exec(t, `CREATE TABLE probe ()`)
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
@@ -241,13 +242,11 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 		_, err := w.pool.Exec(ctx, `INSERT INTO probe DEFAULT VALUES`)
 		return err != nil
 	})
-	put := make(chan error, 2)
+	put = make(chan error, 2)
 	for _, id := range []string{"a", "b"} {
 		go func() { put <- w.tryPut(t.Context(), id) }()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	var ms []store.Outgoing
+	ctx := proof.Soon(t)
 	for len(ms) < 2 {
 		more, err := first.Receive(ctx, 2)
 		if err != nil {
@@ -259,6 +258,46 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM m1_outbox`).Scan(&n); err != nil || n != 0 {
 		t.Fatalf("%d rows are seen, the test shows nothing; %v", n, err)
 	}
+	return w, first, ms, put, func() {
+		t.Helper()
+		alone, err := pgxpool.New(ctx, i.DSN()+"&options=-csynchronous_commit%3Dlocal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer alone.Close()
+		for _, statement := range []string{`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`} {
+			if _, err := alone.Exec(ctx, statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := <-put; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Whoever closes in order waits for the ends of rows that it could not see when they were sent.
+func TestCloseWaitsForRowsThatCannotBeSeenYet(t *testing.T) {
+	w, first, ms, _, appear := unseen(t)
+	ctx := proof.Soon(t)
+	if err := first.Sent(ctx, ms[:1], store.Delete); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- first.Close(ctx) }()
+	appear()
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	receive(t, w.tail(t), ms[1].Message.ID)
+}
+
+// While a standby is missing, a message is in the log, and its row is not to be seen. It is ended all the same, once it is.
+func TestRowsThatCannotBeSeenYet(t *testing.T) {
+	w, first, ms, put, appear := unseen(t)
+	ctx := proof.Soon(t)
 	sent := func(tail store.OutboxTail, m ...store.Outgoing) {
 		if err := tail.Sent(ctx, m, store.Delete); err != nil {
 			t.Fatal(err)
@@ -281,28 +320,13 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 		t.Fatalf("the commit did not wait: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
-	alone, err := pgxpool.New(ctx, i.DSN()+"&options=-csynchronous_commit%3Dlocal")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer alone.Close()
-	if _, err := alone.Exec(ctx, `ALTER SYSTEM RESET synchronous_standby_names`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := alone.Exec(ctx, `SELECT pg_reload_conf()`); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := <-put; err != nil {
-			t.Fatal(err)
-		}
-	}
+	appear()
 	if err := <-set; err != nil {
 		t.Fatal(err)
 	}
 	proof.Await(t, "one row is held, the other one gone", func() bool {
 		var n, held int
-		err := alone.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE state = 2) FROM m1_outbox`).Scan(&n, &held)
+		err := w.pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE state = 2) FROM m1_outbox`).Scan(&n, &held)
 		return err == nil && n == 1 && held == 1
 	})
 }

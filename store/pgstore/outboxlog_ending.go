@@ -29,6 +29,7 @@ type lateRows struct {
 const (
 	unseenGap = 5 * time.Millisecond
 	lateGap   = 50 * time.Millisecond
+	lateTime  = 2 * time.Second // for their end, when the reader is to close
 )
 
 // rows tells the fate of rows that came out of the log.

@@ -291,6 +291,7 @@ func (t *logTail) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
+	t.awaitLate(ctx)
 	t.confirm(false)
 	if err := t.conn.finish(); err != nil {
 		return err
@@ -301,6 +302,30 @@ func (t *logTail) Close(ctx context.Context) error {
 	case <-t.ended:
 	}
 	return t.conn.leave(ctx)
+}
+
+// awaitLate waits for a while for the ends of rows that were sent before they could be seen: the next reader would send
+// them again.
+func (t *logTail) awaitLate(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lateTime)
+	defer cancel()
+	tick := time.NewTicker(unseenGap)
+	defer tick.Stop()
+	for {
+		t.mu.Lock()
+		late := t.catching && t.broken == nil
+		t.mu.Unlock()
+		if !late {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.ended:
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // abandon ends the connection, and with it everything else.
