@@ -30,7 +30,7 @@ var outboxBugs = map[string]string{
 	"lanes of its own":            "outbox/lanes outbox/exact",
 	"drops what cannot be sent":   "outbox/invalid",
 	"the first 500 of a batch":    "outbox/batches",
-	"what is leased is taken":     "outbox/leased outbox/lease-race outbox/fenced",
+	"what is leased is taken":     "outbox/leased outbox/fenced",
 	"extends what was not named":  "outbox/leased outbox/lapsed",
 	"releases everything":         "outbox/released",
 	"releases what others have":   "outbox/released",
