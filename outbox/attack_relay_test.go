@@ -195,8 +195,8 @@ func TestOvertakingPanicsOnAChunkThatIsHeld(t *testing.T) {
 	})
 }
 
-// A decision with Lanes goes through pages in the order of lanes, and goes on behind the Seq of the last row.
-func TestADecisionOnLanesSkipsMessages(t *testing.T) {
+// A decision goes through pages, each behind the Seq of the last row of the one before: also over several lanes.
+func TestADecisionOnLanesSkipsNothing(t *testing.T) {
 	b := newBench(t)
 	b.put(some(1200, "a", "")...)
 	q := store.OutgoingQuery{State: store.Pending}
