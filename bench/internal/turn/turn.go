@@ -66,13 +66,13 @@ func RunWithin(ctx context.Context, workers int, length time.Duration,
 // repeat begins the last unit before the end, and one in any case.
 func repeat(ctx context.Context, length time.Duration, unit func() error) (latencies []time.Duration, rate float64, err error) {
 	begun := time.Now()
-	for now := begun; len(latencies) == 0 || now.Sub(begun) < length && ctx.Err() == nil; {
+	for at := begun; len(latencies) == 0 || at.Sub(begun) < length && ctx.Err() == nil; {
 		if err := unit(); err != nil {
 			return nil, 0, err
 		}
-		before := now
-		now = time.Now()
-		latencies = append(latencies, now.Sub(before))
+		before := at
+		at = time.Now()
+		latencies = append(latencies, at.Sub(before))
 	}
 	return latencies, float64(len(latencies)) / time.Since(begun).Seconds(), nil
 }
