@@ -85,7 +85,7 @@ func TestZombie(t *testing.T) {
 			w.handled(t, 1)
 			o.publish(t, all[1:])
 			zombie.Hear(t, saysStopped)
-			zombie.Signal(syscall.SIGSTOP)
+			zombie.Stop(t)
 
 			p.Name, p.Stops, p.StopsNow = "heir", false, true
 			heir := fleet.Start(t, p)

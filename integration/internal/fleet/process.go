@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -141,6 +142,28 @@ func (p *Process) Tell(t testing.TB) {
 
 // Signal sends a signal, which a process that has ended does not mind.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Stop sends SIGSTOP, and returns when no thread of the process runs any longer. That is later than the signal is sent:
+// until then, a thread may go on to take a lock.
+func (p *Process) Stop(t testing.TB) {
+	t.Helper()
+	p.Signal(syscall.SIGSTOP)
+	proof.Await(t, "all threads of the process are stopped", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		proof.Must(t, err)
+		for _, file := range threads {
+			stat, err := os.ReadFile(file)
+			if err != nil {
+				continue // the thread has ended
+			}
+			_, state, _ := strings.Cut(string(stat), ") ")
+			if !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "Z") {
+				return false
+			}
+		}
+		return true
+	})
+}
 
 // Ended is closed when it has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
