@@ -152,6 +152,9 @@ func (s *Store) openTail(ctx context.Context) (*logTail, error) {
 	}
 	t := &logTail{store: s, names: names, conn: conn, version: version}
 	if err := t.open(ctx); err != nil {
+		if conn.net == nil { // the end of the session frees the place too, but some moments after its connection is closed
+			_, _ = conn.query(ctx, `SELECT pg_advisory_unlock_all()`)
+		}
 		t.abandon()
 		return nil, err
 	}
