@@ -108,7 +108,7 @@ func (w *world) silence(t *testing.T, v verb, step string, action wire.Action) {
 	for most := deadline; rule == nil || rule.Hits() == 0 && most <= bound; most *= 2 {
 		id = w.given(t, v)
 		rule = w.proxy.On(about(step), action)
-		answer, err, took = w.callWithin(most, t, v, id)
+		answer, took, err = w.callWithin(most, t, v, id)
 		rule.Remove()
 	}
 	if rule.Hits() != 1 || took > bound {
@@ -126,14 +126,14 @@ func (w *world) silence(t *testing.T, v verb, step string, action wire.Action) {
 	w.wantOnce(later, t, v, id, answer)
 }
 
-func (w *world) callWithin(most time.Duration, t *testing.T, v verb, id string) (int, error, time.Duration) {
+func (w *world) callWithin(most time.Duration, t *testing.T, v verb, id string) (int, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
 	begun := time.Now()
 	answer, err := v.call(ctx, t, w, id)
 	took := time.Since(begun)
 	t.Logf("%v: %d, %v", took.Round(time.Millisecond), answer, err)
-	return answer, err, took
+	return answer, took, err
 }
 
 // TestSlowConnection: every request takes long to arrive. Duplicates get the one answer.
