@@ -236,3 +236,68 @@ func (c *compiler) compile(b block, context, result string) error {
 	_, _ = config.Check("docs", c.files, []*ast.File{c.context, parsed}, nil)
 	return found.Err()
 }
+
+// TestNamedTestsExist makes sure that the tests which docs/windows.md names are in the folders that it names.
+func TestNamedTestsExist(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "windows.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("\\| (?:`([a-z/]+)` |the root package: )(Test\\w+) \\|").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 30 {
+		t.Errorf("only %d tests were found", len(named))
+	}
+	for _, m := range named {
+		files, _ := filepath.Glob(filepath.Join(root, m[1], "*_test.go"))
+		if !slices.ContainsFunc(files, func(file string) bool {
+			source, err := os.ReadFile(file)
+			return err == nil && bytes.Contains(source, []byte("\nfunc "+m[2]+"("))
+		}) {
+			t.Errorf("there is no %s in %q", m[2], m[1])
+		}
+	}
+}
+
+// TestLinksLeadSomewhere follows the links between the documents, and to files of the tree.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
+	files, _ := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	for _, file := range append(files, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target := file
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(file), m[1])
+			}
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			there, err := os.Stat(target)
+			if err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(file), m[1], err)
+			} else if m[2] != "" && !there.IsDir() && !slices.Contains(anchors(t, target), m[2][1:]) {
+				t.Errorf("%s links to %s, which has no such heading", filepath.Base(file), m[1]+m[2])
+			}
+		}
+	}
+}
+
+// anchors are the names that the headings of a document can be linked by.
+func anchors(t *testing.T, file string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N}\-_ ]`)
+	for line := range strings.Lines(string(text)) {
+		if name, heading := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); heading && strings.HasPrefix(line, "#") {
+			name = dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(name)), "")
+			all = append(all, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return all
+}
