@@ -1,6 +1,8 @@
 # Everything is a plain go command; the targets only spare you the typing.
 GO      ?= go
 SOAK    ?= 1m
+# Packages that wait for servers leave a processor to others.
+PACKAGES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -13,7 +15,7 @@ demo:
 # The servers tool starts private servers, runs the command with their addresses in its environment, and stops them.
 # What vet has to say is said by lint.
 test:
-	$(GO) run ./integration/cmd/servers -- $(GO) test -race -vet=off -timeout 15m work
+	$(GO) run ./integration/cmd/servers -- $(GO) test -race -vet=off -p $(PACKAGES) -timeout 15m work
 
 lint:
 	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)
