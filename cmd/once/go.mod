@@ -11,8 +11,20 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.2 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/text v0.29.0 // indirect
+)
+
+require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/effectively-once/once/store/pgstore v0.0.0
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/jackc/pgx/v5 v5.8.0
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
@@ -23,4 +35,7 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 )
 
-replace github.com/effectively-once/once => ../..
+replace (
+	github.com/effectively-once/once => ../..
+	github.com/effectively-once/once/store/pgstore => ../../store/pgstore
+)

@@ -1,0 +1,163 @@
+package target
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/pgstore"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+const connectTime = 10 * time.Second
+
+var outboxModes = map[string]pgstore.OutboxMode{
+	"": pgstore.OutboxTable, "table": pgstore.OutboxTable,
+	"rows-by-log": pgstore.OutboxRowsByLog, "log-only": pgstore.OutboxLogOnly,
+}
+
+func openPostgres(ctx context.Context, u *url.URL, own own, o *Options) (*Target, error) {
+	mode, ok := outboxModes[own.outbox]
+	if !ok {
+		return nil, refuse("the parameter outbox is %q: it is one of table, rows-by-log and log-only", own.outbox)
+	}
+	names, err := namesFor(sqlschema.PostgreSQL, own)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		return nil, refuse("%v", err) // without the password, as pgx sees to
+	}
+	switch q := u.Query(); {
+	case o.Connections > 0:
+		config.MaxConns = int32(o.Connections)
+	case !q.Has("pool_max_conns"):
+		config.MaxConns = defaultConnections
+	}
+	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, connectTime)
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "once"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	options := &pgstore.Options{Options: o.Options, Schema: own.schema, Prefix: own.prefix, Partition: own.partition,
+		Outbox: mode, Slot: own.slot}
+	db := stdlib.OpenDBFromPool(pool)
+	return &Target{Store: pgstore.New(pool, options), Engine: PostgreSQL, DB: db, Names: names,
+		Partitioned: own.partition > 0, Logged: mode != pgstore.OutboxTable,
+		schema: func(from int) (string, error) { return pgstore.Schema(options, from) },
+		close: func() error {
+			err := db.Close()
+			pool.Close()
+			return err
+		}}, nil
+}
+
+func openMySQL(u *url.URL, own own, o *Options) (*Target, error) {
+	names, err := namesFor(sqlschema.MySQL, own)
+	if err != nil {
+		return nil, err
+	}
+	q := u.Query()
+	socket := q.Get("socket")
+	q.Del("socket")
+	config, err := mysql.ParseDSN("/?" + q.Encode()) // where no password is, which its errors could show
+	if err != nil {
+		return nil, refuse("%v", err)
+	}
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	config.DBName = strings.TrimPrefix(u.Path, "/")
+	config.Net, config.Addr = "tcp", u.Host
+	switch {
+	case socket != "":
+		config.Net, config.Addr = "unix", socket
+	case u.Hostname() == "":
+		return nil, refuse("it names neither a host nor, as ?socket=/path, a socket")
+	case u.Port() == "":
+		config.Addr += ":3306"
+	}
+	if config.DBName == "" && own.schema == "" {
+		return nil, refuse("it names no database: write mysql://user@host:3306/database")
+	}
+	config.Timeout = cmp.Or(config.Timeout, connectTime)
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, refuse("%v", err)
+	}
+	return viaSQL(sql.OpenDB(connector), MySQL, sqlstore.MySQL, names, own, o), nil
+}
+
+// openSQLite keeps the journal mode of the file: that is for its application to choose.
+func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
+	names, err := namesFor(sqlschema.SQLite, own)
+	if err != nil {
+		return nil, err
+	}
+	path := cmp.Or(u.Opaque, u.Path)
+	if u.Opaque != "" {
+		if path, err = url.PathUnescape(path); err != nil {
+			return nil, refuse("the path cannot be parsed: write special characters as %%XX")
+		}
+	}
+	switch {
+	case u.Host != "":
+		return nil, refuse("sqlite://%s has a host: write sqlite:file.db, or sqlite:/path/file.db", u.Host)
+	case path == "" || strings.HasPrefix(path, ":"):
+		return nil, refuse("it names no file: write sqlite:/path/file.db")
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !o.Create {
+		return nil, refuse("there is no file %s", path)
+	}
+	q := u.Query()
+	q.Set("mode", "rw")
+	if o.Create {
+		q.Set("mode", "rwc")
+	}
+	if !q.Has("_txlock") {
+		q.Set("_txlock", "immediate")
+	}
+	pragmas := strings.Join(q["_pragma"], " ")
+	for name, value := range map[string]string{"busy_timeout": "5000", "synchronous": "FULL"} {
+		if !strings.Contains(pragmas, name) {
+			q.Add("_pragma", name+"("+value+")")
+		}
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+	if err != nil {
+		return nil, refuse("%v", err)
+	}
+	return viaSQL(db, SQLite, sqlstore.SQLite, names, own, o), nil
+}
+
+func viaSQL(db *sql.DB, e Engine, d sqlstore.Dialect, n sqlschema.Names, own own, o *Options) *Target {
+	connections := cmp.Or(max(o.Connections, 0), defaultConnections)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	options := &sqlstore.Options{Options: o.Options, Schema: own.schema, Prefix: own.prefix}
+	return &Target{Store: sqlstore.New(db, d, options), Engine: e, DB: db, Names: n, close: db.Close,
+		schema: func(from int) (string, error) { return sqlstore.Schema(d, options, from) }}
+}
+
+func namesFor(d sqlschema.Dialect, own own) (sqlschema.Names, error) {
+	n, err := sqlschema.For(d, own.schema, own.prefix)
+	if err != nil {
+		return n, refuse("%v", err)
+	}
+	return n, nil
+}

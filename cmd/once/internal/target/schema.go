@@ -1,0 +1,69 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+)
+
+// Schema is how the tables are.
+type Schema struct {
+	Version    int // 0: there are none
+	Compatible int // the oldest version that a program may know to work with them
+	Latest     int // that this program knows
+	Applied    []Applied
+
+	// Misfit says why this program cannot work with them, and what to do; nil if it can.
+	Misfit error
+}
+
+// Applied is a version that was applied.
+type Applied struct {
+	Version int
+	Name    string
+	At      time.Time
+}
+
+// tables are the names of tables with or without partitions.
+type tables interface {
+	Version(ctx context.Context, x sqlschema.Executor) (version, compatible int, err error)
+	Latest() int
+	CheckOutbox(ctx context.Context, x sqlschema.Executor) error
+}
+
+// Schema reads how the tables are. It changes nothing.
+func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
+	var names tables = t.Names.Whole()
+	if t.Partitioned {
+		names = t.Names.Partitioned()
+	}
+	x := sqltx.Executor{Querier: t.DB}
+	if s.Version, s.Compatible, err = names.Version(ctx, x); err != nil {
+		return s, err
+	}
+	s.Latest, s.Misfit = names.Latest(), names.CheckOutbox(ctx, x)
+	if s.Misfit != nil && sqlschema.HasPartitions(s.Version) && !t.Partitioned {
+		s.Misfit = fmt.Errorf("the tables have partitions: add partition=24h, or what the application has, to the target's URL")
+	}
+	if s.Version == 0 {
+		return s, nil
+	}
+	rows, err := t.DB.QueryContext(ctx, "SELECT version, name, applied FROM "+t.Names.Versions()+" ORDER BY version")
+	if err != nil {
+		return s, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var a Applied
+		var micros int64
+		if err := rows.Scan(&a.Version, &a.Name, &micros); err != nil {
+			return s, err
+		}
+		a.At = time.UnixMicro(micros)
+		s.Applied = append(s.Applied, a)
+	}
+	return s, rows.Err()
+}

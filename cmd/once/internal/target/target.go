@@ -1,0 +1,184 @@
+// Package target opens the store that a URL names, for the verbs of the command that work on one.
+//
+//	postgres://user@host:5432/database?sslmode=require&schema=payments&prefix=once_
+//	mysql://user@host:3306/database?tls=true
+//	mysql://user@localhost/database?socket=/run/mysqld/mysqld.sock
+//	sqlite:/var/lib/shop/shop.db
+//	sqlite:shop.db?prefix=shop_
+//
+// The parameters schema, prefix, partition, outbox and slot are those of the stores' Options, and are taken out before the
+// driver sees the rest. ${NAME} is the environment's variable of that name, see [Expand].
+package target
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
+)
+
+// Store is what the stores of all targets are. A [store.OutboxLog] is found by type assertion.
+type Store interface {
+	once.Store
+	once.Lister
+	store.Registry
+	store.Shelf
+	store.Relayable
+	store.Bell
+	SetPosition(ctx context.Context, p store.Position) error
+	Positions(ctx context.Context, consumer string) ([]store.Position, error)
+	Migrate(ctx context.Context) error
+}
+
+// Engine is the database behind a target.
+type Engine string
+
+const (
+	PostgreSQL Engine = "postgres"
+	MySQL      Engine = "mysql" // and MariaDB
+	SQLite     Engine = "sqlite"
+)
+
+// Options are the options of [Open]. The zero value works.
+type Options struct {
+	once.Options
+	Connections int  // at most; default 4, or what the URL says
+	Create      bool // make a SQLite file that is missing; without it, that is an error
+}
+
+const defaultConnections = 4
+
+// Target is a store that is open.
+type Target struct {
+	Store  Store
+	Engine Engine
+
+	// DB is the same database, for what no store asks.
+	DB *sql.DB
+
+	// Names are those of the tables.
+	Names sqlschema.Names
+
+	// Partitioned says that the tables are, or are to be, made with partitions.
+	Partitioned bool
+
+	// Logged says that the outbox is read from the database's log: then Store has the OutboxSlot of pgstore.
+	Logged bool
+
+	printed string
+	schema  func(from int) (string, error)
+	close   func() error
+}
+
+// String is the URL without its passwords.
+func (t *Target) String() string { return t.printed }
+
+// Close closes the connections.
+func (t *Target) Close() error { return t.close() }
+
+// Migrate makes the tables, or leads them to the version of this build.
+func (t *Target) Migrate(ctx context.Context) error { return t.Store.Migrate(ctx) }
+
+// SQL is what Migrate would run on tables of a version, 0 for none.
+func (t *Target) SQL(from int) (string, error) { return t.schema(from) }
+
+// ErrURL is wrapped by what is wrong with a URL, as opposed to the database that it names.
+var ErrURL = errors.New("the target's URL is not usable")
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrURL, fmt.Sprintf(format, args...))
+}
+
+// Open opens the store that a URL names. It connects to nothing: the first use does. A nil Options means the defaults.
+func Open(ctx context.Context, from string, o *Options) (*Target, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	expanded, err := Expand(from)
+	if err != nil {
+		return nil, err
+	}
+	u, err := parse(expanded)
+	if err != nil {
+		return nil, err
+	}
+	own, err := takeOwn(u)
+	if err != nil {
+		return nil, err
+	}
+	var t *Target
+	switch engineOf(u.Scheme) {
+	case PostgreSQL:
+		t, err = openPostgres(ctx, u, own, o)
+	case MySQL:
+		t, err = openMySQL(u, own, o)
+	case SQLite:
+		t, err = openSQLite(u, own, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.printed, err = Redact(expanded)
+	return t, err
+}
+
+// Redact returns a URL without its passwords, to be printed. One with ${NAME} in it keeps that.
+func Redact(from string) (string, error) {
+	if whole.MatchString(from) {
+		return from, nil
+	}
+	if plain := variable.ReplaceAllString(from, "x"); plain != from { // a name is not secret, and no URL in this form
+		if _, err := parse(plain); err != nil {
+			return "", err
+		}
+		return hidePassword(from), nil
+	}
+	u, err := parse(from)
+	if err != nil {
+		return "", err
+	}
+	if _, set := u.User.Password(); set {
+		u.User = url.UserPassword(u.User.Username(), hidden)
+	}
+	if q := u.Query(); hideSecrets(q) {
+		u.RawQuery = q.Encode()
+	}
+	return u.String(), nil
+}
+
+const hidden = "xxxxx"
+
+// hidePassword is for a URL with variables. A password that is nothing but a variable is left as it is.
+func hidePassword(from string) string {
+	user, ok := userinfo(from)
+	if !ok {
+		return from
+	}
+	name, password, ok := strings.Cut(user, ":")
+	if !ok || whole.MatchString(password) {
+		return from
+	}
+	return strings.Replace(from, "//"+user+"@", "//"+name+":"+hidden+"@", 1)
+}
+
+func hideSecrets(q url.Values) (found bool) {
+	for name, values := range q {
+		if strings.Contains(strings.ToLower(name), "password") {
+			found = true
+			for i := range values {
+				values[i] = hidden
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,129 @@
+package target
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once"
+)
+
+func TestExpand(t *testing.T) {
+	t.Setenv("PW", "p@ss:w/ord %")
+	t.Setenv("HOST", "db.internal:5432")
+	t.Setenv("URL", "postgres://u:p%40@h/d")
+	for from, want := range map[string]string{
+		"postgres://app:${PW}@${HOST}/d":  "postgres://app:p%40ss%3Aw%2Ford%20%25@db.internal:5432/d",
+		"postgres://${HOST}/d?prefix=${}": "",
+		"postgres://${MISSING}/d":         "",
+		"${URL}":                          "postgres://u:p%40@h/d",
+		"sqlite:/a/b.db?x=1@2":            "sqlite:/a/b.db?x=1@2",
+		"postgres://u:p$@h/d":             "postgres://u:p$@h/d",
+	} {
+		got, err := Expand(from)
+		if got != want && want != "" || (err != nil) != (want == "") || err != nil && !errors.Is(err, ErrURL) {
+			t.Errorf("Expand(%q) is %q and %v, want %q", from, got, err, want)
+		}
+	}
+}
+
+func TestNothingShowsAPassword(t *testing.T) {
+	t.Setenv("SECRET", "hunter2")
+	for _, from := range []string{
+		"postgres://u:hunter2@h/d?sslpassword=hunter2", "postgres://u:hunter2@${HOST}/d", "mysql://u:hunter2@h/d",
+		"postgres://u:hun/ter2hunter2@h/d", "postgres://u:%zzhunter2@h/d", "oracle://u:hunter2@h/d",
+		"postgres://u:${SECRET}@h:x/d", "mysql://u:hunter2@/d", "postgres://u:hunter2@h/d?sslmode=odd", "${SECRET}",
+	} {
+		printed, err := Redact(from)
+		if strings.Contains(printed, "hunter2") || err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("Redact(%q): %q %v", from, printed, err)
+		}
+		opened, err := Open(t.Context(), from, nil)
+		switch {
+		case err == nil:
+			if strings.Contains(opened.String(), "hunter2") {
+				t.Errorf("Open(%q) prints %q", from, opened)
+			}
+			opened.Close()
+		case strings.Contains(err.Error(), "hunter2"):
+			t.Errorf("Open(%q): %v", from, err)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for from, want := range map[string]string{
+		"postgres://u:${PW}@h/d":      "postgres://u:${PW}@h/d",
+		"postgres://u:x${PW}@h/d":     "postgres://u:xxxxx@h/d",
+		"postgres://u:p@h/d?prefix=a": "postgres://u:xxxxx@h/d?prefix=a",
+		"sqlite:/a/b.db":              "sqlite:/a/b.db",
+		"${URL}":                      "${URL}",
+	} {
+		if got, err := Redact(from); got != want || err != nil {
+			t.Errorf("Redact(%q) is %q and %v, want %q", from, got, err, want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for from, want := range map[string]string{
+		"":                                   "has to begin with",
+		"shop.db":                            "has to begin with",
+		"sqlite:":                            "names no file",
+		"sqlite://shop.db":                   "has a host",
+		"sqlite:/nowhere/at/all.db":          "there is no file",
+		"sqlite:x.db?schema=a":               "schema is not for sqlite",
+		"mysql://u@h":                        "names no database",
+		"mysql://u@/d":                       "neither a host nor",
+		"mysql://u@h/d?outbox=table":         "outbox is not for mysql",
+		"postgres://h/d?outbox=log":          "one of table, rows-by-log and log-only",
+		"postgres://h/d?partition=soon":      "give a duration",
+		"postgres://h/d?prefix=a-b":          "is not made of letters",
+		"postgres://h/d?sslmode=unheard-of":  "sslmode",
+		"postgres://h/d?prefix=%zz":          "behind the ?",
+		"mysql://u@h/d?readTimeout=whenever": "whenever",
+	} {
+		opened, err := Open(t.Context(), from, nil)
+		if !errors.Is(err, ErrURL) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Open(%q): %v, want %q", from, err, want)
+		}
+		if err == nil {
+			opened.Close()
+		}
+	}
+}
+
+func TestSQLite(t *testing.T) {
+	from := "sqlite:" + filepath.ToSlash(filepath.Join(t.TempDir(), "a shop%3F.db")) + "?prefix=shop_"
+	opened, err := Open(t.Context(), from, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	before, err := opened.Schema(t.Context())
+	if err != nil || before.Version != 0 || before.Misfit == nil {
+		t.Errorf("before Migrate: %+v %v", before, err)
+	}
+	if err := opened.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after, err := opened.Schema(t.Context())
+	if err != nil || after.Misfit != nil || after.Version != after.Latest || len(after.Applied) != after.Latest {
+		t.Errorf("after Migrate: %+v %v", after, err)
+	}
+	if text, err := opened.SQL(0); err != nil || !strings.Contains(text, "shop_record") {
+		t.Errorf("SQL: %v in %q", err, text)
+	}
+	if _, err := opened.Store.Get(t.Context(), once.Key{Operation: "pay", ID: "1"}); err != nil {
+		t.Error(err)
+	}
+	again, err := Open(t.Context(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got, err := again.Schema(t.Context()); err != nil || got.Version != got.Latest {
+		t.Errorf("opened again: %+v %v", got, err)
+	}
+}

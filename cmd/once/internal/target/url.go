@@ -1,0 +1,129 @@
+package target
+
+import (
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+)
+
+var (
+	variable = regexp.MustCompile(`\$\{([^{}]*)\}`)
+	whole    = regexp.MustCompile(`^\$\{[^{}]*\}$`)
+	named    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// Expand puts the environment's variables in place of ${NAME}. In the user and the password the value is escaped, so that a
+// password may hold anything; elsewhere it is taken as it is, also when it is the whole URL. One that is not set is an error.
+func Expand(from string) (string, error) {
+	secret, _ := userinfo(from)
+	user, err := expand(secret, escape)
+	if err != nil || secret == "" {
+		if err == nil {
+			return expand(from, func(s string) string { return s })
+		}
+		return "", err
+	}
+	before, after, _ := strings.Cut(from, secret+"@")
+	if before, err = expand(before, func(s string) string { return s }); err != nil {
+		return "", err
+	}
+	after, err = expand(after, func(s string) string { return s })
+	return before + user + "@" + after, err
+}
+
+func expand(text string, spell func(string) string) (expanded string, err error) {
+	expanded = variable.ReplaceAllStringFunc(text, func(found string) string {
+		name := found[2 : len(found)-1]
+		value, set := os.LookupEnv(name)
+		switch {
+		case !named.MatchString(name):
+			err = refuse("%s is not the name of a variable: write ${NAME}", found)
+		case !set:
+			err = refuse("the variable %s is not set in the environment", name)
+		}
+		return spell(value)
+	})
+	return expanded, err
+}
+
+// escape is exact in every part of a URL.
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+
+// userinfo is what stands between // and @.
+func userinfo(from string) (string, bool) {
+	_, rest, ok := strings.Cut(from, "://")
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		rest = rest[:end]
+	}
+	at := strings.LastIndex(rest, "@")
+	if !ok || at < 0 {
+		return "", false
+	}
+	return rest[:at], true
+}
+
+func engineOf(scheme string) Engine {
+	switch scheme {
+	case "postgres", "postgresql":
+		return PostgreSQL
+	case "mysql", "mariadb":
+		return MySQL
+	case "sqlite":
+		return SQLite
+	}
+	return ""
+}
+
+// parse never repeats the URL in its errors: there may be a password in it.
+func parse(from string) (*url.URL, error) {
+	u, err := url.Parse(from)
+	if err != nil {
+		return nil, refuse("it cannot be parsed: in the user and the password, write special characters as %%XX, " +
+			"or put them into a variable and write ${NAME}")
+	}
+	if engineOf(u.Scheme) == "" {
+		return nil, refuse("it has to begin with postgres://, mysql:// or sqlite:")
+	}
+	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+		return nil, refuse("what is behind the ? cannot be parsed: write special characters as %%XX")
+	}
+	return u, nil
+}
+
+// own are the parameters that are not the driver's.
+type own struct {
+	schema, prefix, outbox, slot string
+	partition                    time.Duration
+}
+
+// takeOwn takes our parameters out of u.
+func takeOwn(u *url.URL) (o own, err error) {
+	q := u.Query()
+	take := func(name string, engines ...Engine) (value string) {
+		if !q.Has(name) {
+			return ""
+		}
+		value = q.Get(name)
+		q.Del(name)
+		for _, e := range engines {
+			if e == engineOf(u.Scheme) {
+				return value
+			}
+		}
+		err = refuse("the parameter %s is not for %s", name, engineOf(u.Scheme))
+		return value
+	}
+	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite)
+	o.schema = take("schema", PostgreSQL, MySQL)
+	o.outbox, o.slot = take("outbox", PostgreSQL), take("slot", PostgreSQL)
+	if length := take("partition", PostgreSQL); length != "" && err == nil {
+		o.partition, err = time.ParseDuration(length)
+		if err != nil || o.partition <= 0 {
+			err = refuse("the parameter partition is %q: give a duration, for example 24h", length)
+		}
+	}
+	u.RawQuery = q.Encode()
+	return o, err
+}
