@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -13,27 +12,29 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
-// Exit codes. What a verb returns as its own result is in its help.
-const (
-	exitOK     = 0
-	exitWrong  = 1 // the demo ran, and the protected side was wrong
-	exitUsage  = 2
-	exitFailed = 3 // the verb could not do its work
-)
-
 // cli is the command line, a field per verb.
 type cli struct {
-	Demo    demoCommand    `cmd:"" help:"Show a payment handler with and without once, under duplicates, races and kills."`
-	Version versionCommand `cmd:"" help:"Print the version."`
-	Worker  workerCommand  `cmd:"" name:"demo-worker" hidden:"" help:"A worker process of the demo."`
+	Demo      demoCommand      `cmd:"" help:"Show a payment handler with and without once, under duplicates, races and kills."`
+	Context   contextCommand   `cmd:"" help:"Name the databases to work on, and choose one."`
+	Doctor    doctorCommand    `cmd:"" help:"Say what is unsafe about a database, and what waits for somebody."`
+	Keys      keysCommand      `cmd:"" help:"Look at keys, and decide about those that nobody knows the outcome of."`
+	Unknown   unknownCommand   `cmd:"" help:"Units of work that may have happened: find them, and say whether they did."`
+	Parked    parkedCommand    `cmd:"" help:"Messages that consumers could not handle: look, replay, discard."`
+	Outbox    outboxCommand    `cmd:"" help:"Messages on their way out: how they are, and what to do with those that are stuck."`
+	Consumers consumersCommand `cmd:"" help:"Who consumes, when it was seen last, and how far it has come."`
+	Migrate   migrateCommand   `cmd:"" help:"Make the tables, or lead them to the version of this program."`
+	Version   versionCommand   `cmd:"" help:"Print the version."`
+
+	Completion completionCommand `cmd:"" help:"Print the script that completes words in a shell."`
+	Complete   completeCommand   `cmd:"" name:"complete-words" hidden:"" help:"Answers the script of once completion."`
+	Worker     workerCommand     `cmd:"" name:"demo-worker" hidden:"" help:"A worker process of the demo."`
 }
 
 const description = `Effectively-once processing for Go: sync.Once that survives crashes, restarts, retries and redelivery.
 
-Start with: once demo`
+Start with: once demo
 
-// errWrong is the answer no, not a failure: it has been printed already.
-var errWrong = errors.New("the protected side was wrong")
+For a database: once context set --help, then once doctor`
 
 // run runs the command. The handlers are what the demo compares.
 func run(args []string, handlers map[string]demo.Handler) int {
@@ -49,20 +50,5 @@ func run(args []string, handlers map[string]demo.Handler) int {
 	if err != nil {
 		return fail(exitUsage, fmt.Errorf("%w (see once --help)", err))
 	}
-	err = verb.Run()
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errWrong):
-		return exitWrong
-	case ctx.Err() != nil:
-		return fail(exitFailed, errors.New("interrupted"))
-	default:
-		return fail(exitFailed, err)
-	}
-}
-
-func fail(code int, err error) int {
-	fmt.Fprintln(os.Stderr, "once:", err)
-	return code
+	return exitOf(ctx, verb.Run(parser))
 }

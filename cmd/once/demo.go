@@ -77,7 +77,7 @@ func (d *demoCommand) Run(ctx context.Context) error {
 		return err
 	}
 	if !report.Right() {
-		return errWrong
+		return errNo
 	}
 	return nil
 }

@@ -5,6 +5,9 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/store/pgstore v0.0.0
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/jackc/pgx/v5 v5.8.0
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/term v0.47.0
 	modernc.org/sqlite v1.61.1
@@ -12,23 +15,17 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.2 // indirect
-	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/text v0.29.0 // indirect
-)
-
-require (
-	github.com/dustin/go-humanize v1.1.0 // indirect
-	github.com/effectively-once/once/store/pgstore v0.0.0
-	github.com/go-sql-driver/mysql v1.10.1
-	github.com/google/uuid v1.6.0 // indirect
-	github.com/jackc/pgx/v5 v5.8.0
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.29.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect

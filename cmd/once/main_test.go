@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"once":           main,
+		"seed":           seed,
+		"sql":            runSQL,
 		"once-repeating": protect(demo.HandleByHand),
 		"once-losing":    protect(func(context.Context, *demo.Shop, demo.Order) error { return nil }),
 		"once-refusing": protect(func(context.Context, *demo.Shop, demo.Order) error {
@@ -125,7 +127,7 @@ func TestProtectedSideWrong(t *testing.T) {
 		t.Run(test.command, func(t *testing.T) {
 			cmd, temp := command(t, test.command, "demo", "--json", "--orders", test.orders)
 			output, err := cmd.Output()
-			wantExit(t, err, exitWrong)
+			wantExit(t, err, exitNo)
 			if r := report(t, output); !test.wrong(r.With) || r.Right() {
 				t.Errorf("not found to be wrong: %+v", r.With)
 			}
@@ -137,7 +139,7 @@ func TestProtectedSideWrong(t *testing.T) {
 func TestVerdictIsWrongInWords(t *testing.T) {
 	cmd, _ := command(t, "once-repeating", "demo", "--orders", manyOrders)
 	output, err := cmd.Output()
-	wantExit(t, err, exitWrong)
+	wantExit(t, err, exitNo)
 	if _, verdict, _ := strings.Cut(string(output), "\nWith once: "); !strings.Contains(verdict, " too many") {
 		t.Errorf("the verdict hides the duplicates: %s", output)
 	}

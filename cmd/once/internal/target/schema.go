@@ -2,7 +2,7 @@ package target
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
@@ -46,7 +46,8 @@ func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 	}
 	s.Latest, s.Misfit = names.Latest(), names.CheckOutbox(ctx, x)
 	if s.Misfit != nil && sqlschema.HasPartitions(s.Version) && !t.Partitioned {
-		s.Misfit = fmt.Errorf("the tables have partitions: add partition=24h, or what the application has, to the target's URL")
+		s.Misfit = errors.New(
+			"the tables have partitions: add partition=24h, or what your programs have, to the target's URL")
 	}
 	if s.Version == 0 {
 		return s, nil

@@ -6,8 +6,8 @@
 //	sqlite:/var/lib/shop/shop.db
 //	sqlite:shop.db?prefix=shop_
 //
-// The parameters schema, prefix, partition, outbox and slot are those of the stores' Options, and are taken out before the
-// driver sees the rest. ${NAME} is the environment's variable of that name, see [Expand].
+// The parameters schema, prefix, partition, outbox and slot are those of the stores' Options, and are taken out before
+// the driver sees the rest. ${NAME} is the environment's variable of that name, see [Expand].
 package target
 
 import (

@@ -14,8 +14,9 @@ var (
 	named    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Expand puts the environment's variables in place of ${NAME}. In the user and the password the value is escaped, so that a
-// password may hold anything; elsewhere it is taken as it is, also when it is the whole URL. One that is not set is an error.
+// Expand puts the environment's variables in place of ${NAME}. In the user and the password the value is escaped, so
+// that a password may hold anything; elsewhere it is taken as it is, also when it is the whole URL. One that is not set
+// is an error.
 func Expand(from string) (string, error) {
 	secret, _ := userinfo(from)
 	user, err := expand(secret, escape)

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/effectively-once/once/cmd/once/internal/show"
+)
+
+type consumersCommand struct {
+	List      consumersList      `cmd:"" help:"List all that were ever registered."`
+	Positions consumersPositions `cmd:"" help:"How far one has come in each partition of its log."`
+}
+
+// Help is the long text of once consumers --help.
+func (consumersCommand) Help() string {
+	return `
+Examples:
+  once consumers list
+  once consumers positions billing
+
+` + exitHelp
+}
+
+type consumersList struct {
+	storeFlags
+	outputFlags
+}
+
+// Help is the long text of once consumers list --help.
+func (consumersList) Help() string { return "\nExample:\n  once consumers list -o json" }
+
+type consumerJSON struct {
+	Name   string  `json:"name"`
+	Source string  `json:"source"`
+	Keys   string  `json:"keys"`
+	Seen   float64 `json:"seen_seconds"`
+}
+
+// Run prints the consumers.
+func (c *consumersList) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	all, err := s.Store.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	if c.json() {
+		j := []consumerJSON{}
+		for _, one := range all {
+			j = append(j, consumerJSON{one.Name, one.Source, one.Keys, seconds(one.Seen)})
+		}
+		return printJSON(map[string]any{"consumers": j})
+	}
+	table := newTable("NAME", "SEEN", "SOURCE", "KEYS")
+	for _, one := range all {
+		table.Row(one.Name, show.Ago(one.Seen), one.Source, one.Keys)
+	}
+	return table.Print(os.Stdout)
+}
+
+type consumersPositions struct {
+	storeFlags
+	outputFlags
+	Name string `arg:"" help:"The consumer."`
+}
+
+// Help is the long text of once consumers positions --help.
+func (consumersPositions) Help() string {
+	return "\nOnly consumers with a Checkpoint have positions.\n\nExample:\n  once consumers positions billing"
+}
+
+type positionJSON struct {
+	Partition string `json:"partition"`
+	Log       string `json:"log"`
+	Offset    int64  `json:"offset"`
+	Epoch     int64  `json:"epoch"`
+	Shelved   bool   `json:"shelved"`
+}
+
+// Run prints the positions.
+func (c *consumersPositions) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	all, err := s.Store.Positions(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return moved("no position of a consumer %q is known", c.Name)
+	}
+	if c.json() {
+		j := []positionJSON{}
+		for _, p := range all {
+			j = append(j, positionJSON{p.Partition, p.Log, p.Offset, p.Epoch, p.Shelved})
+		}
+		return printJSON(map[string]any{"positions": j})
+	}
+	table := newTable("PARTITION", "OFFSET", "LOG", "EPOCH", "ON THE SHELF")
+	for _, p := range all {
+		shelf := "nothing"
+		if p.Shelved {
+			shelf = "messages"
+		}
+		table.Row(p.Partition, fmt.Sprint(p.Offset), p.Log, fmt.Sprint(p.Epoch), shelf)
+	}
+	return table.Print(os.Stdout)
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+// Exit codes, the same for all verbs.
+const (
+	exitOK     = 0
+	exitNo     = 1 // the answer is no: the demo's protected side was wrong, doctor found something, you did not say yes
+	exitUsage  = 2
+	exitFailed = 3 // the verb could not do its work
+	exitMoved  = 4 // what was named is not there, or has moved on since it was read
+)
+
+const exitHelp = "Exit status: 0 done, 1 the answer is no, 2 wrong usage, 3 it failed, 4 not found, or moved on meanwhile."
+
+// errNo is the answer no, not a failure: it has been printed already.
+var errNo = errors.New("no")
+
+// coded is an error that says its exit code.
+type coded struct {
+	code int
+	text string
+}
+
+func (c coded) Error() string { return c.text }
+
+func usage(format string, args ...any) error {
+	return coded{exitUsage, fmt.Sprintf(format, args...)}
+}
+
+func moved(format string, args ...any) error {
+	return coded{exitMoved, fmt.Sprintf(format, args...)}
+}
+
+// exitOf is the exit code of what a verb returned. It prints what is wrong.
+func exitOf(ctx context.Context, err error) int {
+	var c coded
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errNo):
+		return exitNo
+	case ctx.Err() != nil:
+		return fail(exitFailed, errors.New("interrupted"))
+	case errors.As(err, &c):
+		return fail(c.code, err)
+	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName):
+		return fail(exitUsage, err)
+	case errors.Is(err, once.ErrLeaseLost):
+		return fail(exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))
+	}
+	return fail(exitFailed, err)
+}
+
+func fail(code int, err error) int {
+	fmt.Fprintln(os.Stderr, "once:", err)
+	return code
+}

@@ -1,0 +1,235 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/store"
+)
+
+func sqliteDurability(ctx context.Context, e *examination) error {
+	mode, err := e.text(ctx, "PRAGMA journal_mode")
+	if err != nil {
+		return err
+	}
+	if mode == "off" || mode == "memory" {
+		e.found("journal-mode", Unsafe, "journal_mode is "+mode+".",
+			"A crash in the middle of a transaction damages the file.",
+			"Let your programs open it with journal_mode WAL, or DELETE.")
+	}
+	version, err := e.text(ctx, "SELECT sqlite_version()")
+	if err != nil {
+		return err
+	}
+	e.found("synchronous-not-seen", Note, "SQLite "+version+" keeps the setting synchronous for each connection.",
+		"With NORMAL or OFF, a loss of power undoes commits. Which one your programs have cannot be seen from here.",
+		"Have them open the file with _pragma=synchronous(FULL).")
+	return nil
+}
+
+const farApart = time.Second
+
+// clock compares the clocks, as exactly as the way to the database allows.
+func clock(ctx context.Context, e *examination) error {
+	if e.Engine == target.SQLite { // which has this machine's
+		return nil
+	}
+	var distance, exact time.Duration
+	for range 3 { // the quickest answer is the most exact
+		before := time.Now()
+		micros, err := e.number(ctx, "SELECT "+e.Names.Now())
+		if err != nil {
+			return err
+		}
+		way := time.Since(before) / 2
+		if exact == 0 || way < exact {
+			distance, exact = before.Add(way).Sub(time.UnixMicro(micros)), way
+		}
+	}
+	if distance.Abs() > farApart+exact {
+		side := "behind"
+		if distance > 0 {
+			side = "before"
+		}
+		e.found("clock", Warning, fmt.Sprintf("This machine's clock is %s %s the database's.", show.Span(distance.Abs()),
+			side),
+			"Leases do not suffer: only the database's clock counts for them. But logs do not fit together.",
+			"See that both are set by NTP.")
+	}
+	return nil
+}
+
+const (
+	oldUnknown  = time.Hour
+	unseen      = time.Hour
+	oldPending  = 5 * time.Minute
+	oldHeld     = 30 * time.Minute
+	lateForget  = 24 * time.Hour
+	manyExpired = 10_000
+	countUpTo   = 1000
+)
+
+// keys looks at one page of what nobody knows the outcome of.
+func keys(ctx context.Context, e *examination) error {
+	for _, status := range []once.Status{once.Unknown, once.Parked} {
+		recs, more, err := e.first(ctx, status)
+		if err != nil {
+			return err
+		}
+		old, oldest := 0, time.Duration(0)
+		operations := map[string]int{}
+		for _, r := range recs {
+			since := max(r.Age-r.Updated.Sub(r.Created), 0)
+			if status == once.Unknown && r.LeaseLeft < 0 {
+				since = -r.LeaseLeft
+			}
+			if oldest = max(oldest, since); status == once.Parked || since > oldUnknown {
+				old++
+				operations[r.Key.Operation]++
+			}
+		}
+		if old == 0 {
+			continue
+		}
+		count := fmt.Sprint(old)
+		if more {
+			count = "At least " + count
+		}
+		if status == once.Unknown {
+			e.found("unknown-old", Warning, fmt.Sprintf("%s keys have been unknown for more than %s, the oldest for %s: %s.",
+				count,
+				show.Span(oldUnknown), show.Span(oldest), most(operations)),
+				"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
+				"See once unknown list. Run package reconcile with these operations, or decide with once unknown decide.")
+		} else {
+			e.found("parked-keys", Warning, fmt.Sprintf("%s keys are parked: %s.", count, most(operations)),
+				"They wait for a person.", "See once parked list for messages, and once parked keys for the rest.")
+		}
+	}
+	return nil
+}
+
+// most are the names that were counted most.
+func most(counts map[string]int) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var all []string
+	for i, name := range names {
+		if i == 5 {
+			all = append(all, "and others")
+			break
+		}
+		all = append(all, fmt.Sprintf("%s (%d)", show.Line(name), counts[name]))
+	}
+	return strings.Join(all, ", ")
+}
+
+// retention finds tables that nobody clears: what is past its time by more than a day.
+func retention(ctx context.Context, e *examination) error {
+	if e.Partitioned { // which are dropped as a whole, later
+		return nil
+	}
+	n, err := e.number(ctx,
+		fmt.Sprintf("SELECT count(*) FROM (SELECT 1 AS one FROM %s WHERE due IS NOT NULL AND due < %s - %d LIMIT %d) AS late",
+			e.Names.Table(), e.Names.Now(), lateForget.Microseconds(), manyExpired))
+	if err == nil && n >= manyExpired {
+		e.found("forget-behind", Warning, fmt.Sprintf("%d keys or more are past their time by more than %s.", n,
+			show.Span(lateForget)),
+			"Nobody calls Forget, or not often enough: the table grows for ever.",
+			"Call Store.Forget now and again, see docs/guide.md.")
+	}
+	return err
+}
+
+func shelf(ctx context.Context, e *examination) error {
+	parked, err := e.Store.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo,
+		Bodiless: true})
+	if err != nil || len(parked) == 0 {
+		return err
+	}
+	consumers := map[string]int{}
+	for _, m := range parked {
+		consumers[m.Consumer]++
+	}
+	count := fmt.Sprint(len(parked))
+	if len(parked) == countUpTo {
+		count = "At least " + count
+	}
+	e.found("parked-messages", Warning, fmt.Sprintf("%s messages are parked: %s.", count, most(consumers)),
+		"They wait for a person, and so may others with their ordering keys.", "See once parked list.")
+	return nil
+}
+
+func outgoing(ctx context.Context, e *examination) error {
+	depth, err := e.Store.OutboxDepth(ctx, countUpTo)
+	if err != nil {
+		return err
+	}
+	leases, err := e.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	waiting := 0
+	for _, d := range depth {
+		count := fmt.Sprint(d.Count)
+		if d.Estimated {
+			count = "About " + count
+		}
+		switch {
+		case d.State == store.Stuck:
+			e.found("outbox-stuck", Warning, fmt.Sprintf("%s messages are stuck in the outbox, the oldest was put %s.", count,
+				show.Ago(d.Oldest)),
+				"They are not published before somebody decides.", "See once outbox peek, then once outbox retry or discard.")
+		case d.State == store.Pending && d.Oldest > oldPending:
+			e.found("outbox-behind", Warning, fmt.Sprintf("%s messages are pending, the oldest was put %s.", count,
+				show.Ago(d.Oldest)),
+				"No relay runs, or it gets nothing through.", "See once outbox status, and the relays' log.")
+		case d.State == store.Held && d.Oldest > oldHeld:
+			e.found("outbox-held", Warning, fmt.Sprintf("%s messages are held, the oldest was put %s.", count,
+				show.Ago(d.Oldest)),
+				"They failed, or wait behind one of their ordering key that did.", "See once outbox peek --state held.")
+		}
+		if d.State == store.Pending || d.State == store.Held || d.State == store.Delayed {
+			waiting += d.Count
+		}
+	}
+	if waiting > 0 && leases.Relays == 0 {
+		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is alive, and %d messages wait.", waiting),
+			"Nothing is published.", "Start a relay: outbox.Relay in a program, see docs/publishing.md.")
+	}
+	return nil
+}
+
+func consumers(ctx context.Context, e *examination) error {
+	all, err := e.Store.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, c := range all {
+		if c.Seen > unseen {
+			gone = append(gone, fmt.Sprintf("%s (%s)", show.Line(c.Name), show.Ago(c.Seen)))
+		}
+	}
+	if len(gone) > 0 {
+		e.found("consumers-unseen", Warning, "Not seen for more than "+show.Span(unseen)+": "+strings.Join(gone, ", ")+".",
+			"They do not run, and their messages pile up at the broker. Or they were given up.",
+			"Start them, or leave it if they are gone for good.")
+	}
+	return nil
+}
+
+// first is one page of the records in a status, and whether there may be more.
+func (e *examination) first(ctx context.Context, s once.Status) (recs []once.Record, more bool, err error) {
+	recs, err = e.Store.List(ctx, once.Query{Status: []once.Status{s}, Limit: countUpTo})
+	return recs, len(recs) == countUpTo, err
+}

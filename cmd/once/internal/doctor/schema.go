@@ -1,0 +1,173 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+)
+
+func schema(ctx context.Context, e *examination) error {
+	now, err := e.Schema(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now.Misfit != nil:
+		e.found("schema", Unsafe, now.Misfit.Error(),
+			"Programs of this version cannot work with the tables, or not with all.",
+			"once migrate up, or have somebody run what once migrate sql prints. If the tables are newer: upgrade this program.")
+	case now.Version > now.Latest:
+		e.fits = true
+		e.found("schema-newer", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
+			now.Latest),
+			"A newer program has led them there, and says that this one may go on.", "Upgrade this program when there is time.")
+	default:
+		e.fits = true
+	}
+	return nil
+}
+
+var (
+	indexMade    = regexp.MustCompile("(?:CREATE (?:UNIQUE )?|ADD |\n\\s*(?:UNIQUE )?)INDEX (?:IF NOT EXISTS )?[\"`\\[]([A-Za-z0-9_]+)")
+	indexDropped = regexp.MustCompile("DROP INDEX (?:IF EXISTS )?(?:[\"`][A-Za-z0-9_]+[\"`]\\.)?[\"`]([A-Za-z0-9_]+)")
+)
+
+// indexes are those that migrations leave behind.
+func indexes(ms []sqlschema.Migration) (names []string) {
+	for _, m := range ms {
+		for _, statement := range m.SQL {
+			for _, found := range indexMade.FindAllStringSubmatch(statement, -1) {
+				names = append(names, found[1])
+			}
+			if found := indexDropped.FindStringSubmatch(statement); found != nil {
+				names = slices.DeleteFunc(names, func(name string) bool { return name == found[1] })
+			}
+		}
+	}
+	return names
+}
+
+// drift compares what is there with what the migrations have made: somebody may have dropped an index, or restored half
+// of a dump. Tables of another version are not compared: schema tells about them.
+func drift(ctx context.Context, e *examination) error {
+	now, err := e.Schema(ctx)
+	if err != nil || now.Version != now.Latest {
+		return err
+	}
+	want, err := model(ctx, e)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for table, names := range want {
+		have, err := e.columns(ctx, table)
+		if err != nil {
+			return err
+		}
+		if len(have) == 0 {
+			missing = append(missing, "the table "+e.Names.Prefix()+table)
+			continue
+		}
+		for _, name := range names {
+			if !slices.Contains(have, name) {
+				missing = append(missing, "the column "+name+" of "+e.Names.Prefix()+table)
+			}
+		}
+	}
+	ms := e.Names.Migrations()
+	if e.Partitioned {
+		ms = e.Names.Partitioned().Migrations()
+	}
+	have, err := e.indexes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range indexes(ms) {
+		if !slices.Contains(have, name) && !ofPartition.MatchString(name) {
+			missing = append(missing, "the index "+name)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		e.found("schema-drift", Unsafe, "Missing, or not usable: "+strings.Join(missing, ", ")+".",
+			fmt.Sprintf("The tables say that they have version %d, and have not all of it. Calls fail, or read whole tables.",
+				now.Version),
+			"Compare with what once migrate sql --from 0 prints, and make what is missing.")
+	}
+	return nil
+}
+
+// ofPartition is an index that goes with its partition.
+var ofPartition = regexp.MustCompile(`record_[0-9]+_key$`)
+
+// model is the columns of each table, without the prefix, as SQLite gets them: their names are the same everywhere.
+func model(ctx context.Context, e *examination) (map[string][]string, error) {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	names, err := sqlschema.For(sqlschema.SQLite, "", "")
+	if err != nil {
+		return nil, err
+	}
+	if err := names.Migrate(ctx, sqltx.Executor{Querier: db}); err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "+
+		"WHERE m.type = 'table' AND m.name LIKE 'once!_%' ESCAPE '!'")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := map[string][]string{}
+	for rows.Next() {
+		var table, column string
+		if err := rows.Scan(&table, &column); err != nil {
+			return nil, err
+		}
+		table = strings.TrimPrefix(table, names.Prefix())
+		all[table] = append(all[table], column)
+	}
+	if e.Partitioned {
+		all["record"], all["part"] = append(all["record"], "part"), []string{"id", "begun", "due", "tried"}
+	}
+	return all, rows.Err()
+}
+
+// columns are none if there is no such table.
+func (e *examination) columns(ctx context.Context, table string) ([]string, error) {
+	switch e.Engine {
+	case target.PostgreSQL:
+		return e.texts(ctx,
+			"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
+			e.Names.Named(table))
+	case target.MySQL:
+		return e.texts(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = "+e.Names.Database()+
+			" AND table_name = ?", e.Names.Prefix()+table)
+	}
+	return e.texts(ctx, "SELECT name FROM pragma_table_info(?)", e.Names.Prefix()+table)
+}
+
+// indexes are those that can be used.
+func (e *examination) indexes(ctx context.Context) ([]string, error) {
+	switch e.Engine {
+	case target.PostgreSQL: // in whatever schema the tables are
+		return e.texts(ctx,
+			"SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid "+
+				"WHERE x.indisvalid AND t.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1))",
+			e.Names.Versions())
+	case target.MySQL:
+		return e.texts(ctx,
+			"SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = "+e.Names.Database())
+	}
+	return e.texts(ctx, "SELECT name FROM sqlite_master WHERE type = 'index'")
+}

@@ -1,0 +1,142 @@
+// Package show prints what people read: aligned tables, ages, and no control characters out of a database.
+package show
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Colors reports whether a file is a terminal that is to be given colours.
+func Colors(f *os.File) bool {
+	return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
+}
+
+const (
+	red    = "\x1b[31m"
+	yellow = "\x1b[33m"
+	green  = "\x1b[32m"
+	plain  = "\x1b[0m"
+)
+
+// paints are the colours of cells, by what they say.
+var paints = map[string]string{
+	"unknown": yellow, "parked": red, "stuck": red, "done": green, "handled": green, "held": yellow,
+	"unsafe": red, "warning": yellow, "ok": green,
+}
+
+// Table is an aligned table. Its zero value has no heading.
+type Table struct {
+	Heading []string // printed unless there are no rows
+	Color   bool
+	rows    [][]string
+}
+
+// Row adds a row.
+func (t *Table) Row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = Line(cell)
+	}
+	t.rows = append(t.rows, cells)
+}
+
+// Print prints the rows that were added since the last Print, and the heading with the first of them.
+func (t *Table) Print(w io.Writer) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	rows := t.rows
+	if len(t.Heading) > 0 {
+		rows = append([][]string{t.Heading}, rows...)
+	}
+	widths := make([]int, 0, 8)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			text := cell
+			if paint := paints[cell]; paint != "" && t.Color {
+				text = paint + cell + plain
+			}
+			b.WriteString(text)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		b.WriteString("\n")
+	}
+	t.Heading, t.rows = nil, nil
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Line is a text on one line, without anything that a terminal would obey. An empty one is a dash, so that columns
+// stay.
+func Line(s string) string {
+	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Cf, r) {
+			return ' '
+		}
+		return r
+	}, s)), " ")
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+const longest = 72
+
+// Short is a text for the last column of a table.
+func Short(s string) string {
+	if s = Line(s); utf8.RuneCountInString(s) <= longest {
+		return s
+	}
+	return string([]rune(s)[:longest-1]) + "…"
+}
+
+// Span is a duration in its largest unit.
+func Span(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d m", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%d d", int(d.Hours()/24))
+	}
+}
+
+// Ago is how long ago something was.
+func Ago(d time.Duration) string { return Span(d) + " ago" }
+
+// Bytes is a size in its largest unit.
+func Bytes(n int64) string {
+	for _, unit := range []struct {
+		size int64
+		name string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= unit.size {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(unit.size), unit.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+)
+
+// selection is which keys are listed.
+type selection struct {
+	once.Query
+	scope     *string
+	olderThan time.Duration // since the last change; 0: any
+	newerThan time.Duration // 0: any
+}
+
+func (s selection) has(r once.Record) bool {
+	since := unchanged(r)
+	return (s.scope == nil || r.Key.Scope == *s.scope) && (s.olderThan == 0 || since >= s.olderThan) &&
+		(s.newerThan == 0 || since < s.newerThan)
+}
+
+// unchanged is how long ago a record last changed, by the store's clock.
+func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.Created), 0) }
+
+// pageTime ends a page that is not full: what is looked for may be rare.
+const pageTime = 10 * time.Second
+
+// page returns records that are selected, and where to go on; the zero Key if there is nothing more.
+func page(ctx context.Context, l once.Lister, s selection) (found []once.Record, next once.Key, err error) {
+	most := s.Limit
+	for begun := time.Now(); ; {
+		s.Limit = most - len(found)
+		recs, next, err := look(ctx, l, s.Query)
+		if err != nil {
+			return found, next, err
+		}
+		found = append(found, slices.DeleteFunc(recs, func(r once.Record) bool { return !s.has(r) })...)
+		if next == (once.Key{}) || len(found) >= most || time.Since(begun) > pageTime {
+			return found, next, nil
+		}
+		s.After = next
+	}
+}
+
+// look is the one place that knows how stores list.
+func look(ctx context.Context, l once.Lister, q once.Query) (recs []once.Record, next once.Key, err error) {
+	recs, err = l.List(ctx, q)
+	if err == nil && len(recs) == q.Limit {
+		next = recs[len(recs)-1].Key
+	}
+	return recs, next, err
+}
+
+// token is a key as --after takes it.
+func token(k once.Key) string {
+	if k == (once.Key{}) {
+		return ""
+	}
+	text, _ := json.Marshal([]string{k.Scope, k.Operation, k.ID})
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+func untoken(text string) (k once.Key, err error) {
+	if text == "" {
+		return k, nil
+	}
+	var parts []string
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(raw, &parts)
+	}
+	if err != nil || len(parts) != 3 {
+		return k, usage("--after is %q: give what the page before it has said", text)
+	}
+	return once.Key{Scope: parts[0], Operation: parts[1], ID: parts[2]}, nil
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+type migrateCommand struct {
+	Status migrateStatus `cmd:"" help:"Say which version the tables have, and which this program needs."`
+	Up     migrateUp     `cmd:"" help:"Make the tables, or lead them to the version of this program."`
+	SQL    migrateSQL    `cmd:"" name:"sql" help:"Print the SQL of that, for those who run it by hand."`
+}
+
+// Help is the long text of once migrate --help.
+func (migrateCommand) Help() string {
+	return `
+Examples:
+  once migrate status
+  once migrate sql > once.sql
+  once migrate up
+
+` + exitHelp
+}
+
+type migrateStatus struct {
+	storeFlags
+	outputFlags
+}
+
+// Help is the long text of once migrate status --help.
+func (migrateStatus) Help() string {
+	return `
+Exit status: 0 the tables fit, 1 they do not: what to do is printed.
+
+Example:
+  once migrate status -o json`
+}
+
+// schemaJSON is the state of the tables as JSON.
+type schemaJSON struct {
+	Version    int           `json:"version"`
+	Compatible int           `json:"compatible"`
+	Latest     int           `json:"latest"`
+	Fits       bool          `json:"fits"`
+	Misfit     string        `json:"misfit,omitempty"`
+	Applied    []appliedJSON `json:"applied"`
+}
+
+type appliedJSON struct {
+	Version int    `json:"version"`
+	Name    string `json:"name"`
+	At      string `json:"at"`
+}
+
+// Run prints the versions.
+func (c *migrateStatus) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	now, err := s.Schema(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.print(now); err != nil {
+		return err
+	}
+	if now.Misfit != nil {
+		return errNo
+	}
+	return nil
+}
+
+func (c *migrateStatus) print(now target.Schema) error {
+	if c.json() {
+		j := schemaJSON{now.Version, now.Compatible, now.Latest, now.Misfit == nil, "", []appliedJSON{}}
+		if now.Misfit != nil {
+			j.Misfit = now.Misfit.Error()
+		}
+		for _, a := range now.Applied {
+			j.Applied = append(j.Applied, appliedJSON{a.Version, a.Name, stamp(a.At)})
+		}
+		return printJSON(j)
+	}
+	table := newTable("VERSION", "NAME", "APPLIED")
+	for _, a := range now.Applied {
+		table.Row(fmt.Sprint(a.Version), a.Name, show.Ago(time.Since(a.At)))
+	}
+	if err := table.Print(os.Stdout); err != nil {
+		return err
+	}
+	verdict := "The tables are as this program needs them.\n"
+	if now.Misfit != nil {
+		verdict = "The tables do not fit: " + show.Line(now.Misfit.Error()) + "\n"
+	}
+	_, err := os.Stdout.WriteString(verdict)
+	return err
+}
+
+type migrateUp struct {
+	storeFlags
+	Yes bool `short:"y" help:"Do not ask."`
+}
+
+// Help is the long text of once migrate up --help.
+func (migrateUp) Help() string {
+	return `
+It may be interrupted and repeated, and run beside programs that use the tables. A SQLite file that is missing is made.
+
+Example:
+  once migrate up --yes`
+}
+
+// Run makes the tables.
+func (c *migrateUp) Run(ctx context.Context) error {
+	s, err := c.openWith(ctx, &target.Options{Create: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	before, err := s.Schema(ctx)
+	if err != nil {
+		return err
+	}
+	if before.Misfit == nil && before.Version >= before.Latest {
+		note("Nothing to do: %s has version %d.", s, before.Version)
+		return nil
+	}
+	ask := changeFlags{Yes: c.Yes}
+	if err := ask.confirm(ctx, s, fmt.Sprintf("  The tables go from version %d to %d.", before.Version,
+		before.Latest)); err != nil {
+		return err
+	}
+	if err := s.Migrate(ctx); err != nil {
+		return err
+	}
+	after, err := s.Schema(ctx)
+	if err == nil {
+		note("They have version %d now.", after.Version)
+	}
+	return err
+}
+
+type migrateSQL struct {
+	storeFlags
+	From *int `placeholder:"VERSION" help:"The version to begin at, 0 for no tables at all. Default: the one that the database has."`
+}
+
+// Help is the long text of once migrate sql --help.
+func (migrateSQL) Help() string {
+	return `
+With --from, nothing is asked of the database.
+
+Examples:
+  once migrate sql
+  once migrate sql --from 0 --url postgres://host/shop`
+}
+
+// Run prints the SQL.
+func (c *migrateSQL) Run(ctx context.Context) error {
+	s, err := c.openWith(ctx, &target.Options{Create: c.From != nil}) // which makes no file before it is used
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	from := 0
+	if c.From != nil {
+		from = *c.From
+	} else {
+		now, err := s.Schema(ctx)
+		if err != nil {
+			return err
+		}
+		if from = now.Version; from >= now.Latest {
+			note("Nothing to do: %s has version %d.", s, from)
+			return nil
+		}
+	}
+	text, err := s.SQL(from)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(text)
+	return err
+}

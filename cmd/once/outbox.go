@@ -1,0 +1,450 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/pgstore"
+)
+
+type outboxCommand struct {
+	Status  outboxStatus  `cmd:"" help:"How much waits, for how long, and who publishes it."`
+	Peek    outboxPeek    `cmd:"" help:"List messages."`
+	Retry   outboxRetry   `cmd:"" help:"Have messages that are stuck published after all."`
+	Park    outboxPark    `cmd:"" help:"Hold messages back: they are stuck until somebody retries or discards them."`
+	Discard outboxDiscard `cmd:"" help:"Give messages up that are stuck: they go to the archive."`
+}
+
+// Help is the long text of once outbox --help.
+func (outboxCommand) Help() string {
+	return `
+A message is pending (for a relay), delayed (until it is due), held (for another attempt, or behind one of its ordering
+key that is), stuck (for a person), or published (and kept for a while).
+
+` + exitHelp
+}
+
+type outboxStatus struct {
+	storeFlags
+	outputFlags
+}
+
+// Help is the long text of once outbox status --help.
+func (outboxStatus) Help() string {
+	return `
+Above 10,000 messages in a state, their number is an estimate. What is in PostgreSQL's log only is in no number: there
+the slot tells how much of the log waits.
+
+Example:
+  once outbox status -o json`
+}
+
+type outboxJSON struct {
+	Depth  []depthJSON `json:"depth"`
+	Relays int         `json:"relays"`
+	Lanes  []laneJSON  `json:"lanes"`
+	Slot   *slotJSON   `json:"slot,omitempty"`
+}
+
+type depthJSON struct {
+	State     string  `json:"state"`
+	Count     int     `json:"count"`
+	Estimated bool    `json:"estimated"`
+	Oldest    float64 `json:"oldest_seconds"`
+}
+
+type laneJSON struct {
+	Lane  int     `json:"lane"`
+	Relay string  `json:"relay,omitempty"`
+	Left  float64 `json:"lease_left_seconds,omitempty"`
+}
+
+type slotJSON struct {
+	Name     string `json:"name"`
+	Active   bool   `json:"active"`
+	Status   string `json:"status"`
+	Retained int64  `json:"retained_bytes"`
+	Lag      int64  `json:"lag_bytes"`
+	Safe     int64  `json:"safe_bytes"`
+}
+
+// slotted is a store that reads its outbox from PostgreSQL's log.
+type slotted interface {
+	OutboxSlot(context.Context) (pgstore.Slot, error)
+}
+
+const countUpTo = 10_000
+
+// Run prints how the outbox is.
+func (c *outboxStatus) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	depth, err := s.Store.OutboxDepth(ctx, countUpTo)
+	if err != nil {
+		return err
+	}
+	leases, err := s.Leases(ctx)
+	if err != nil {
+		return err
+	}
+	var slot *slotJSON
+	if log, ok := s.Store.(slotted); ok && s.Logged {
+		found, err := log.OutboxSlot(ctx)
+		if err != nil && !errors.Is(err, once.ErrInvalid) { // no relay has made it yet
+			return err
+		}
+		if err == nil {
+			slot = &slotJSON{found.Name, found.Active, found.Status, found.Retained, found.Lag, found.Safe}
+		}
+	}
+	if c.json() {
+		return printJSON(outboxAsJSON(depth, leases, slot))
+	}
+	return printOutbox(depth, leases, slot)
+}
+
+func outboxAsJSON(depth []store.Depth, leases store.Leases, slot *slotJSON) outboxJSON {
+	j := outboxJSON{Depth: []depthJSON{}, Relays: leases.Relays, Slot: slot}
+	for _, d := range depth {
+		j.Depth = append(j.Depth, depthJSON{d.State.String(), d.Count, d.Estimated, seconds(d.Oldest)})
+	}
+	for i, lane := range leases.Lanes {
+		one := laneJSON{Lane: i}
+		if lane.Relay != ([16]byte{}) {
+			one.Relay, one.Left = fmt.Sprintf("%x", lane.Relay), seconds(lane.Left)
+		}
+		j.Lanes = append(j.Lanes, one)
+	}
+	return j
+}
+
+func printOutbox(depth []store.Depth, leases store.Leases, slot *slotJSON) error {
+	table := newTable("STATE", "MESSAGES", "OLDEST")
+	for _, d := range depth {
+		count := fmt.Sprint(d.Count)
+		if d.Estimated {
+			count = "about " + count
+		}
+		table.Row(d.State.String(), count, show.Ago(d.Oldest))
+	}
+	if len(depth) == 0 {
+		table.Row("all", "0", "")
+	}
+	if err := table.Print(os.Stdout); err != nil {
+		return err
+	}
+	lanes := map[string][]string{} // by who has them
+	var order []string
+	for i, lane := range leases.Lanes {
+		who := "nobody"
+		switch {
+		case lane.Relay == [16]byte{}:
+		case lane.Left <= 0:
+			who = fmt.Sprintf("%x (lapsed)", lane.Relay[:4])
+		default:
+			who = fmt.Sprintf("%x", lane.Relay[:4])
+		}
+		if lanes[who] == nil {
+			order = append(order, who)
+		}
+		lanes[who] = append(lanes[who], fmt.Sprint(i))
+	}
+	fmt.Printf("\n%d relays are alive.\n\n", leases.Relays)
+	table = newTable("RELAY", "LANES")
+	for _, who := range order {
+		table.Row(who, strings.Join(lanes[who], " "))
+	}
+	if err := table.Print(os.Stdout); err != nil || slot == nil {
+		return err
+	}
+	fmt.Println()
+	table = newTable("SLOT", "STATUS", "READ", "BEHIND", "KEPT")
+	table.Row(slot.Name, slot.Status, map[bool]string{true: "yes", false: "no"}[slot.Active], show.Bytes(slot.Lag),
+		show.Bytes(slot.Retained))
+	return table.Print(os.Stdout)
+}
+
+// messageFilter selects messages in the outbox.
+type messageFilter struct {
+	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
+	Topic       string   `placeholder:"TOPIC" help:"To this topic, exactly."`
+	OrderingKey string   `placeholder:"KEY" help:"With this ordering key, exactly."`
+}
+
+func (f messageFilter) query() store.OutgoingQuery {
+	return store.OutgoingQuery{IDs: f.IDs, Topic: f.Topic, OrderingKey: f.OrderingKey}
+}
+
+func (f messageFilter) none() bool { return len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == "" }
+
+var outgoingStates = map[string]store.OutgoingState{"pending": store.Pending, "delayed": store.Delayed,
+	"held":  store.Held,
+	"stuck": store.Stuck, "published": store.Published}
+
+type outboxPeek struct {
+	storeFlags
+	outputFlags
+	messageFilter
+	State string `enum:"pending,delayed,held,stuck,published" default:"stuck" help:"pending, delayed, held, stuck or published (default stuck)."`
+	Limit int    `default:"100" placeholder:"N" help:"How many at most, up to 1000 (default 100)."`
+	After int64  `placeholder:"SEQ" help:"Go on behind the SEQ that a page ends with."`
+	Body  bool   `help:"With headers and bodies, as JSON; a body is in base64."`
+}
+
+// Help is the long text of once outbox peek --help.
+func (outboxPeek) Help() string {
+	return `
+Examples:
+  once outbox peek
+  once outbox peek --state pending --topic order.paid --limit 5
+  once outbox peek --id 0198c7de-0000-7000-8000-000000000001 --body -o json
+
+` + exitHelp
+}
+
+// Validate is called by kong.
+func (c *outboxPeek) Validate() error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return fmt.Errorf("--limit is %d: give 1 to 1000", c.Limit)
+	}
+	if c.Body && !c.json() {
+		return fmt.Errorf("--body is for -o json")
+	}
+	return nil
+}
+
+// outgoingJSON is a message in the outbox as JSON.
+type outgoingJSON struct {
+	Seq         int64             `json:"seq"`
+	ID          string            `json:"id"`
+	Topic       string            `json:"topic"`
+	OrderingKey string            `json:"ordering_key,omitempty"`
+	Lane        int               `json:"lane"`
+	State       string            `json:"state"`
+	Attempts    int               `json:"attempts"`
+	Reason      string            `json:"reason,omitempty"`
+	Created     string            `json:"created"`
+	Changed     string            `json:"changed,omitempty"`
+	Header      map[string]string `json:"header,omitempty"`
+	Body        []byte            `json:"body,omitempty"`
+}
+
+// Run prints messages.
+func (c *outboxPeek) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	q := c.query()
+	q.State, q.Limit, q.After, q.Bodiless = outgoingStates[c.State], c.Limit, c.After, !c.Body
+	found, err := outbox.Desk{Store: s.Store}.List(ctx, q)
+	if err != nil {
+		return err
+	}
+	next := int64(0)
+	if len(found) == c.Limit {
+		next = found[len(found)-1].Seq
+	}
+	if c.json() {
+		return printOutgoing(found, next)
+	}
+	table := newTable("SEQ", "PUT", "ATTEMPTS", "TOPIC", "ORDERING KEY", "ID", "REASON")
+	for _, m := range found {
+		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Created)), fmt.Sprint(m.Attempts), m.Message.Topic,
+			m.Message.OrderingKey, m.Message.ID, show.Short(m.Reason))
+	}
+	if next != 0 {
+		defer note("There may be more: --after %d", next)
+	}
+	return table.Print(os.Stdout)
+}
+
+func printOutgoing(found []store.Outgoing, next int64) error {
+	all := []outgoingJSON{}
+	for _, m := range found {
+		all = append(all, outgoingJSON{m.Seq, m.Message.ID, m.Message.Topic, m.Message.OrderingKey, m.Lane, m.State.String(),
+			m.Attempts, m.Reason, stamp(m.Created), stamp(m.Changed), m.Message.Header, m.Message.Body})
+	}
+	return printJSON(struct {
+		Messages []outgoingJSON `json:"messages"`
+		Next     int64          `json:"next,omitempty"`
+	}{all, next})
+}
+
+// outboxChange is what retry, park and discard have in common.
+type outboxChange struct {
+	storeFlags
+	outputFlags
+	changeFlags
+	messageFilter
+	All    bool `help:"All of them, instead of some."`
+	Limit  int  `placeholder:"N" help:"At most so many."`
+	DryRun bool `help:"Count, and change nothing."`
+}
+
+// Validate is called by kong.
+func (c *outboxChange) Validate() error {
+	switch {
+	case c.none() && !c.All:
+		return fmt.Errorf("say which messages: --id, --topic, --ordering-key, or --all")
+	case c.All && !c.none():
+		return fmt.Errorf("--all is instead of --id, --topic and --ordering-key")
+	case c.Limit < 0:
+		return fmt.Errorf("--limit is %d: give 1 or more", c.Limit)
+	}
+	return c.changeFlags.Validate()
+}
+
+// tallyJSON is what became of a change of messages, as JSON.
+type tallyJSON struct {
+	Matched int  `json:"matched"`
+	Changed int  `json:"changed"`
+	Unknown int  `json:"unknown"`
+	Moved   int  `json:"moved"`
+	DryRun  bool `json:"dry_run"`
+}
+
+// run counts, asks, and does it to at most as many as were counted.
+func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQuery,
+	do func(outbox.Desk, store.OutgoingQuery, outbox.Decision) (outbox.Tally, error)) error {
+
+	by, err := c.by()
+	if err != nil {
+		return err
+	}
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	q.Limit = c.Limit
+	desk, decision := outbox.Desk{Store: s.Store}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	tally, err := do(desk, q, decision)
+	if err != nil {
+		return err
+	}
+	if tally.Matched == 0 {
+		return moved("no such message is %v", q.State)
+	}
+	if !c.DryRun {
+		if err := c.confirm(ctx, s, fmt.Sprintf("  %d messages that are %v are to be %s.", tally.Matched, q.State,
+			deed)); err != nil {
+			return err
+		}
+		q.Limit, decision.DryRun = tally.Matched, false
+		if tally, err = do(desk, q, decision); tally.Changed > 0 {
+			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", tally.Matched, "changed", tally.Changed)
+		}
+		if err != nil {
+			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
+		}
+	}
+	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, 0, tally.Matched - tally.Changed, c.DryRun})
+}
+
+// finish prints a tally. Nothing changed, because others were faster, is the exit status of that; and what was left
+// alone because its outcome is unknown is a no.
+func finish(o outputFlags, deed string, t tallyJSON) error {
+	if o.json() {
+		if err := printJSON(t); err != nil {
+			return err
+		}
+	} else {
+		if t.DryRun {
+			deed = "would be " + deed
+		}
+		fmt.Printf("%d of %d messages: %s\n", t.Changed, t.Matched, deed)
+	}
+	if t.Unknown > 0 {
+		note("%d were left alone: their outcome is unknown. If it is certain that they did not happen, add --not-done.",
+			t.Unknown)
+		return errNo
+	}
+	if t.Changed == 0 {
+		return moved("somebody else has changed them meanwhile")
+	}
+	return nil
+}
+
+type outboxRetry struct{ outboxChange }
+
+// Help is the long text of once outbox retry --help.
+func (outboxRetry) Help() string {
+	return `
+They go out within seconds, with their own IDs, and all attempts before them.
+
+Examples:
+  once outbox retry --topic order.paid --reason "the topic exists now" --dry-run
+  once outbox retry --all --reason "the broker takes large messages now"
+
+` + exitHelp
+}
+
+// Run has messages published after all.
+func (c *outboxRetry) Run(ctx context.Context) error {
+	q := c.query()
+	q.State = store.Stuck
+	return c.run(ctx, "retried", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
+		return d.Replay(ctx, q, by)
+	})
+}
+
+type outboxPark struct {
+	outboxChange
+	State string `enum:"pending,delayed,held" default:"pending" help:"pending, delayed or held (default pending)."`
+}
+
+// Help is the long text of once outbox park --help.
+func (outboxPark) Help() string {
+	return `
+One that a relay is just sending may go out all the same.
+
+Example:
+  once outbox park --topic mail.welcome --reason "wrong template, ticket 91"
+
+` + exitHelp
+}
+
+// Run makes messages stuck.
+func (c *outboxPark) Run(ctx context.Context) error {
+	q := c.query()
+	q.State = outgoingStates[c.State]
+	return c.run(ctx, "parked", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
+		return d.Park(ctx, q, by)
+	})
+}
+
+type outboxDiscard struct{ outboxChange }
+
+// Help is the long text of once outbox discard --help.
+func (outboxDiscard) Help() string {
+	return `
+They are never published. Their rows go to the table of the archive, with the decision as their reason.
+
+Example:
+  once outbox discard --id 0198c7de-0000-7000-8000-000000000001 --reason "a test order"
+
+` + exitHelp
+}
+
+// Run gives messages up.
+func (c *outboxDiscard) Run(ctx context.Context) error {
+	q := c.query()
+	q.State = store.Stuck
+	return c.run(ctx, "discarded", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally,
+		error) {
+		return d.Discard(ctx, q, by)
+	})
+}

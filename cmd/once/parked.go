@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+)
+
+type parkedCommand struct {
+	List    parkedList    `cmd:"" help:"List messages that consumers have put aside."`
+	Show    parkedShow    `cmd:"" help:"Show one of them, with what people did about it."`
+	Replay  parkedReplay  `cmd:"" help:"Have parked messages handled again."`
+	Discard parkedDiscard `cmd:"" help:"Give parked messages up."`
+	Keys    parkedKeys    `cmd:"" help:"List parked keys: decide about them with once keys release and complete."`
+}
+
+// Help is the long text of once parked --help.
+func (parkedCommand) Help() string {
+	return `
+A consumer parks a message that it cannot handle, with its payload and the reason, and the message's key with it. A
+decision here is for both: whoever replays or discards the message need not care about the key.
+
+` + exitHelp
+}
+
+// shelfFilter selects messages on the shelf.
+type shelfFilter struct {
+	Consumer    string   `placeholder:"NAME" help:"Of this consumer."`
+	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
+	Topic       string   `placeholder:"TOPIC" help:"From this topic, exactly."`
+	OrderingKey string   `placeholder:"KEY" help:"With this ordering key, exactly."`
+}
+
+func (f shelfFilter) query() store.ShelfQuery {
+	return store.ShelfQuery{Consumer: f.Consumer, IDs: f.IDs, Topic: f.Topic, OrderingKey: f.OrderingKey}
+}
+
+func (f shelfFilter) none() bool {
+	return f.Consumer == "" && len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == ""
+}
+
+// shelvedJSON is a message on the shelf as JSON.
+type shelvedJSON struct {
+	Seq         int64             `json:"seq"`
+	Consumer    string            `json:"consumer"`
+	ID          string            `json:"id"`
+	Topic       string            `json:"topic"`
+	OrderingKey string            `json:"ordering_key,omitempty"`
+	State       string            `json:"state"`
+	Attempts    int               `json:"attempts"`
+	Reason      string            `json:"reason,omitempty"`
+	History     string            `json:"history,omitempty"`
+	Origin      string            `json:"origin,omitempty"`
+	Key         string            `json:"key,omitempty"`
+	Created     string            `json:"created"`
+	Updated     string            `json:"updated"`
+	Header      map[string]string `json:"header,omitempty"`
+	Body        []byte            `json:"body,omitempty"`
+}
+
+func shelvedAsJSON(m store.Shelved) shelvedJSON {
+	return shelvedJSON{m.Seq, m.Consumer, m.Message.ID, m.Message.Topic, m.Message.OrderingKey, m.State.String(),
+		m.Attempts,
+		m.Reason, m.History, m.Origin, m.Key, stamp(m.Created), stamp(m.Updated), m.Message.Header, m.Message.Body}
+}
+
+type parkedList struct {
+	storeFlags
+	outputFlags
+	shelfFilter
+	State string `enum:"parked,waiting,handled,discarded" default:"parked" help:"parked, waiting, handled or discarded (default parked)."`
+	Limit int    `default:"100" placeholder:"N" help:"How many at most, up to 1000 (default 100)."`
+	After int64  `placeholder:"SEQ" help:"Go on behind the SEQ that a page ends with."`
+}
+
+// Help is the long text of once parked list --help.
+func (parkedList) Help() string {
+	return `
+Waiting messages are tried again by themselves; handled and discarded ones are kept for a while.
+
+Examples:
+  once parked list
+  once parked list --consumer billing --limit 20 -o json
+
+` + exitHelp
+}
+
+// Validate is called by kong.
+func (c *parkedList) Validate() error {
+	if c.Limit < 1 || c.Limit > 1000 {
+		return fmt.Errorf("--limit is %d: give 1 to 1000", c.Limit)
+	}
+	return nil
+}
+
+var shelfStates = map[string]store.ShelfState{"waiting": store.Waiting, "parked": store.Parked,
+	"handled":   store.Handled,
+	"discarded": store.Discarded}
+
+// Run prints messages.
+func (c *parkedList) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	q := c.query()
+	q.States, q.Limit, q.After, q.Bodiless = []store.ShelfState{shelfStates[c.State]}, c.Limit, c.After, true
+	found, err := inbox.Desk{Store: s.Store}.List(ctx, q)
+	if err != nil {
+		return err
+	}
+	next := int64(0)
+	if len(found) == c.Limit {
+		next = found[len(found)-1].Seq
+	}
+	if c.json() {
+		all := []shelvedJSON{}
+		for _, m := range found {
+			all = append(all, shelvedAsJSON(m))
+		}
+		return printJSON(struct {
+			Messages []shelvedJSON `json:"messages"`
+			Next     int64         `json:"next,omitempty"`
+		}{all, next})
+	}
+	table := newTable("SEQ", "CHANGED", "ATTEMPTS", "CONSUMER", "TOPIC", "ID", "REASON")
+	for _, m := range found {
+		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Updated)), fmt.Sprint(m.Attempts), m.Consumer, m.Message.Topic,
+			m.Message.ID, show.Short(m.Reason))
+	}
+	if next != 0 {
+		defer note("There may be more: --after %d", next)
+	}
+	return table.Print(os.Stdout)
+}
+
+type parkedShow struct {
+	storeFlags
+	outputFlags
+	Consumer string `arg:"" help:"The consumer."`
+	ID       string `arg:"" name:"id" help:"The ID of the message."`
+	Body     bool   `help:"Print the body, and nothing else; as JSON, it is there anyway, in base64."`
+}
+
+// Help is the long text of once parked show --help.
+func (parkedShow) Help() string {
+	return `
+Examples:
+  once parked show billing order-4711-paid
+  once parked show billing order-4711-paid --body | jq .
+
+` + exitHelp
+}
+
+// Run prints a message.
+func (c *parkedShow) Run(ctx context.Context) error {
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	found, err := inbox.Desk{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: c.Consumer, IDs: []string{c.ID},
+		Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return moved("%s has no message %s on the shelf", show.Line(c.Consumer), show.Line(c.ID))
+	}
+	m := found[0]
+	switch {
+	case c.json():
+		return printJSON(shelvedAsJSON(m))
+	case c.Body:
+		_, err := os.Stdout.Write(m.Message.Body)
+		return err
+	}
+	return printShelved(m)
+}
+
+func printShelved(m store.Shelved) error {
+	t := newTable()
+	t.Row("consumer", m.Consumer)
+	t.Row("message", m.Message.ID)
+	t.Row("topic", m.Message.Topic)
+	t.Row("ordering key", m.Message.OrderingKey)
+	t.Row("state", m.State.String())
+	t.Row("attempts", fmt.Sprint(m.Attempts))
+	t.Row("put aside", show.Ago(time.Since(m.Created)))
+	t.Row("last changed", show.Ago(time.Since(m.Updated)))
+	t.Row("reason", m.Reason)
+	t.Row("came from", m.Origin)
+	t.Row("body", show.Bytes(int64(len(m.Message.Body))))
+	for _, name := range slices.Sorted(maps.Keys(m.Message.Header)) {
+		t.Row("header "+name, m.Message.Header[name])
+	}
+	if m.History != "" {
+		t.Row("history", m.History)
+	}
+	return t.Print(os.Stdout)
+}
+
+// shelfChange is what replay and discard have in common.
+type shelfChange struct {
+	storeFlags
+	outputFlags
+	changeFlags
+	shelfFilter
+	Limit  int  `placeholder:"N" help:"At most so many."`
+	DryRun bool `help:"Count, and change nothing."`
+}
+
+func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decision,
+	do func(inbox.Desk, store.ShelfQuery, inbox.Decision) (inbox.Tally, error)) error {
+
+	by, err := c.by()
+	if err != nil {
+		return err
+	}
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	q := c.query()
+	q.Limit = c.Limit
+	desk := inbox.Desk{Store: s.Store}
+	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
+	tally, err := do(desk, q, decision)
+	if err != nil {
+		return err
+	}
+	if tally.Matched == 0 {
+		return moved("no such message is parked")
+	}
+	if !c.DryRun && tally.Changed > 0 {
+		what := fmt.Sprintf("  %d of %d parked messages are to be %s.", tally.Changed, tally.Matched, deed)
+		if err := c.confirm(ctx, s, what); err != nil {
+			return err
+		}
+		q.Limit, decision.DryRun = tally.Matched, false
+		if tally, err = do(desk, q, decision); tally.Changed > 0 {
+			audit(s, "parked messages were "+deed, by, c.Reason, "matched", tally.Matched, "changed", tally.Changed)
+		}
+		if err != nil {
+			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
+		}
+	}
+	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, tally.Unknown, tally.Moved, c.DryRun})
+}
+
+type parkedReplay struct {
+	shelfChange
+	All     bool    `help:"All of them, instead of some."`
+	Rate    float64 `placeholder:"N" help:"So many in a second, spread over time; default: all at once."`
+	NotDone bool    `help:"Also those whose outcome is unknown: it is certain that they did not happen, and can no longer."`
+}
+
+// Validate is called by kong.
+func (c *parkedReplay) Validate() error {
+	switch {
+	case c.none() && !c.All:
+		return fmt.Errorf("say which messages: --consumer, --id, --topic, --ordering-key, or --all")
+	case c.Limit < 0 || c.Rate < 0:
+		return fmt.Errorf("--limit and --rate are not negative")
+	}
+	return c.changeFlags.Validate()
+}
+
+// Help is the long text of once parked replay --help.
+func (parkedReplay) Help() string {
+	return `
+They are handled within seconds, under their own IDs, in their order, with all attempts before them. Steps that are done
+are skipped.
+
+Examples:
+  once parked replay --consumer billing --reason "fixed in release 1.42" --dry-run
+  once parked replay --consumer billing --rate 5 --reason "fixed in release 1.42"
+
+` + exitHelp
+}
+
+// Run replays messages.
+func (c *parkedReplay) Run(ctx context.Context) error {
+	by := inbox.Decision{PerSecond: c.Rate, NotDone: c.NotDone}
+	return c.run(ctx, "replayed", by, func(d inbox.Desk, q store.ShelfQuery, by inbox.Decision) (inbox.Tally, error) {
+		return d.Replay(ctx, q, by)
+	})
+}
+
+type parkedDiscard struct{ shelfChange }
+
+// Validate is called by kong.
+func (c *parkedDiscard) Validate() error {
+	if c.Consumer == "" && len(c.IDs) == 0 {
+		return fmt.Errorf("say which messages: --consumer, or --id")
+	}
+	if c.Limit < 0 {
+		return fmt.Errorf("--limit is not negative")
+	}
+	return c.changeFlags.Validate()
+}
+
+// Help is the long text of once parked discard --help.
+func (parkedDiscard) Help() string {
+	return `
+They stay on the shelf for a while, for people to find, and copies of them are taken for duplicates.
+
+Example:
+  once parked discard --consumer billing --id order-4711-paid --reason "a test order"
+
+` + exitHelp
+}
+
+// Run discards messages.
+func (c *parkedDiscard) Run(ctx context.Context) error {
+	return c.run(ctx, "discarded", inbox.Decision{}, func(d inbox.Desk, q store.ShelfQuery,
+		by inbox.Decision) (inbox.Tally, error) {
+		return d.Discard(ctx, q, by)
+	})
+}
+
+type parkedKeys struct {
+	storeFlags
+	outputFlags
+	keyFilter
+	pageFlags
+}
+
+// Help is the long text of once parked keys --help.
+func (parkedKeys) Help() string {
+	return `
+Keys of messages are among them: decide about those with once parked replay and discard.
+
+Example:
+  once parked keys --operation pay
+
+` + exitHelp
+}
+
+// Run prints the parked keys.
+func (c *parkedKeys) Run(ctx context.Context) error {
+	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, []once.Status{once.Parked})
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/store"
+)
+
+// seed makes the tables at a URL, and fills them: it is a command of the scripts.
+func seed() {
+	if err := seedAt(context.Background(), os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// runSQL runs a statement on a SQLite file: it is another command of the scripts.
+func runSQL() {
+	db, err := sql.Open("sqlite", "file:"+os.Args[1])
+	if err == nil {
+		_, err = db.Exec(os.Args[2])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func seedAt(ctx context.Context, from string) error {
+	t, err := target.Open(ctx, from, &target.Options{Create: true})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	if err := t.Migrate(ctx); err != nil {
+		return err
+	}
+	pay := &once.Operation[map[string]string]{Name: "pay", OnUnknown: once.Park}
+	if _, err := once.Do(ctx, t.Store, pay.For("paid"), func(context.Context, once.Key) (map[string]string, error) {
+		return map[string]string{"charge": "ch_1"}, nil
+	}); err != nil {
+		return err
+	}
+	for _, k := range []struct {
+		key once.Key
+		to  once.Status
+	}{
+		{once.Key{Operation: "pay/charge", ID: "cut off"}, once.Unknown},
+		{once.Key{Operation: "pay/charge", ID: "--cut/off"}, once.Unknown},
+		{once.Key{Scope: "tenant 7", Operation: "pay", ID: "odd"}, once.Parked},
+		{once.Key{Operation: "mail", ID: "welcome"}, once.Parked},
+		{once.Key{Operation: "mail", ID: "bye"}, once.Running},
+	} {
+		if err := bring(ctx, t.Store, k.key, k.to); err != nil {
+			return err
+		}
+	}
+	if err := seedShelf(ctx, t.Store); err != nil {
+		return err
+	}
+	return seedOutbox(ctx, t)
+}
+
+func bring(ctx context.Context, s once.Store, k once.Key, to once.Status) error {
+	r := once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{1}}, Lease: time.Hour}
+	rec, err := s.Claim(ctx, r)
+	if err != nil || to == once.Running {
+		return err
+	}
+	return s.Settle(ctx, once.Settlement{Hold: once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: to,
+		Reason: "made so by\nthe seed"})
+}
+
+func seedShelf(ctx context.Context, s target.Store) error {
+	if _, err := s.Register(ctx, store.Consumer{Name: "billing", Source: "queue orders"}); err != nil {
+		return err
+	}
+	put := func(consumer, id, reason string) store.Shelved {
+		return store.Shelved{Consumer: consumer, Message: broker.Message{ID: id, Topic: "orders", OrderingKey: id,
+			Body:   []byte("{}"),
+			Header: map[string]string{"from": "seed"}}, State: store.Parked, Attempts: 10, Reason: reason}
+	}
+	if err := s.Shelve(ctx, []store.Shelved{put("billing", "m1", "no such customer"), put("billing", "m2",
+		"no such customer"),
+		put("billing", "m3", "unknown outcome: cut off"), put("mailing", "m1", "no such address")}); err != nil {
+		return err
+	}
+	return s.SetPosition(ctx, store.Position{Consumer: "ledger", Partition: "orders/0", Log: "log", Offset: 41})
+}
+
+func seedOutbox(ctx context.Context, t *target.Target) error {
+	for _, id := range []string{"o1", "o2", "o3"} {
+		if _, err := t.DB.ExecContext(ctx,
+			fmt.Sprintf("INSERT INTO %s (lane, id, topic, ordering_key) VALUES (1, '%s', 'order.paid', 'k')",
+				t.Names.Outbox(), id)); err != nil {
+			return err
+		}
+	}
+	ms, err := t.Store.Outgoing(ctx, store.OutgoingQuery{State: store.Pending, Limit: 2})
+	if err != nil {
+		return err
+	}
+	for i := range ms {
+		ms[i].Attempts, ms[i].Reason = 10, "no such topic"
+	}
+	_, err = t.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
+	return err
+}
