@@ -258,7 +258,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		scope: filter.Scope, olderThan: filter.OlderThan, newerThan: filter.NewerThan}
 	table := newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
 	for {
-		recs, next, err := page(ctx, s.Store, what)
+		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
 // selection is which keys are listed.
@@ -31,11 +32,11 @@ func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.C
 const pageTime = 10 * time.Second
 
 // page returns records that are selected, and where to go on; the zero Key if there is nothing more.
-func page(ctx context.Context, l once.Lister, s selection) (found []once.Record, next once.Key, err error) {
+func page(ctx context.Context, t *target.Target, s selection) (found []once.Record, next once.Key, err error) {
 	most := s.Limit
 	for begun := time.Now(); ; {
 		s.Limit = most - len(found)
-		recs, next, err := look(ctx, l, s.Query)
+		recs, next, err := t.List(ctx, s.Query)
 		if err != nil {
 			return found, next, err
 		}
@@ -45,15 +46,6 @@ func page(ctx context.Context, l once.Lister, s selection) (found []once.Record,
 		}
 		s.After = next
 	}
-}
-
-// look is the one place that knows how stores list.
-func look(ctx context.Context, l once.Lister, q once.Query) (recs []once.Record, next once.Key, err error) {
-	recs, err = l.List(ctx, q)
-	if err == nil && len(recs) == q.Limit {
-		next = recs[len(recs)-1].Key
-	}
-	return recs, next, err
 }
 
 // token is a key as --after takes it.

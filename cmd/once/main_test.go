@@ -42,7 +42,16 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
+		return at(e, "sqlite:"+filepath.ToSlash(e.WorkDir)+"/shop.db")
+	}})
+}
+
+// at sets a script up to work on a database. With the race detector, a process sleeps for a second at its end otherwise.
+func at(e *testscript.Env, database string) error {
+	e.Setenv("DATABASE", database)
+	e.Setenv("GORACE", "atexit_sleep_ms=0")
+	return nil
 }
 
 const testTime = 2 * time.Minute

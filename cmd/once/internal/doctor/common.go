@@ -80,7 +80,7 @@ const (
 // keys looks at one page of what nobody knows the outcome of.
 func keys(ctx context.Context, e *examination) error {
 	for _, status := range []once.Status{once.Unknown, once.Parked} {
-		recs, more, err := e.first(ctx, status)
+		recs, next, err := e.List(ctx, once.Query{Status: []once.Status{status}, Limit: countUpTo})
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func keys(ctx context.Context, e *examination) error {
 			continue
 		}
 		count := fmt.Sprint(old)
-		if more {
+		if next != (once.Key{}) {
 			count = "At least " + count
 		}
 		if status == once.Unknown {
@@ -226,10 +226,4 @@ func consumers(ctx context.Context, e *examination) error {
 			"Start them, or leave it if they are gone for good.")
 	}
 	return nil
-}
-
-// first is one page of the records in a status, and whether there may be more.
-func (e *examination) first(ctx context.Context, s once.Status) (recs []once.Record, more bool, err error) {
-	recs, err = e.Store.List(ctx, once.Query{Status: []once.Status{s}, Limit: countUpTo})
-	return recs, len(recs) == countUpTo, err
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 )
@@ -117,6 +118,13 @@ func TestSQLite(t *testing.T) {
 	}
 	if _, err := opened.Store.Get(t.Context(), once.Key{Operation: "pay", ID: "1"}); err != nil {
 		t.Error(err)
+	}
+	if _, err := opened.Store.LeaseLanes(t.Context(), [16]byte{7, 15: 9}, time.Hour, []int{3}); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := opened.Leases(t.Context())
+	if err != nil || leases.Relays != 1 || leases.Lanes[3].Relay != [16]byte{7, 15: 9} || leases.Lanes[3].Left <= 0 {
+		t.Errorf("leases are %+v %v", leases, err)
 	}
 	again, err := Open(t.Context(), from, nil)
 	if err != nil {

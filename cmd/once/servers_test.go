@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+// servers are where the scripts run besides SQLite: each returns the URL of a place that is its own.
+var servers = map[string]func(testing.TB) string{"postgres": freshPostgres, "mariadb": freshMariaDB}
+
+func TestScriptsOnServers(t *testing.T) {
+	for name, fresh := range servers {
+		t.Run(name, func(t *testing.T) {
+			fresh(t) // or skip
+			testscript.Run(t, testscript.Params{
+				Files:               []string{"testdata/servers.txtar"},
+				RequireExplicitExec: true,
+				Setup: func(e *testscript.Env) error {
+					return at(e, fresh(e.T().(testing.TB)))
+				},
+			})
+		})
+	}
+}
+
+func TestDoctorOnServers(t *testing.T) {
+	for name, fresh := range servers {
+		t.Run(name, func(t *testing.T) { examineDamage(t, fresh(t), name) })
+	}
+	t.Run("partitions", func(t *testing.T) {
+		from := freshPostgres(t)
+		at := open(t, from+"&partition=24h")
+		if err := at.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if names := examine(t, at); slices.Contains(names, "schema") || slices.Contains(names, "schema-drift") {
+			t.Errorf("with partitions: %v", names)
+		}
+		if now, err := open(t, from).Schema(t.Context()); err != nil || now.Misfit == nil ||
+			!strings.Contains(now.Misfit.Error(), "add partition=24h") {
+			t.Errorf("without partition in the URL: %+v %v", now, err)
+		}
+	})
+	t.Run("wal_level", func(t *testing.T) {
+		at := open(t, freshPostgres(t)+"&outbox=log-only")
+		if err := at.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		level := ""
+		if err := at.DB.QueryRow("SHOW wal_level").Scan(&level); err != nil {
+			t.Fatal(err)
+		}
+		want := map[bool]string{true: "slot-missing", false: "wal-level"}[level == "logical"]
+		if names := examine(t, at); !slices.Contains(names, want) {
+			t.Errorf("with wal_level %s: %v, want %s", level, names, want)
+		}
+	})
+}
+
+// examineDamage takes an index and a column away, and other things that a doctor has to see.
+func examineDamage(t *testing.T, from, server string) {
+	if err := seedAt(t.Context(), from); err != nil {
+		t.Fatal(err)
+	}
+	at := open(t, from)
+	healthy := examine(t, at)
+	for _, name := range []string{"not-checked", "schema", "schema-drift", "engine", "replica", "read-only", "clock", "forget-behind"} {
+		if slices.Contains(healthy, name) {
+			t.Errorf("found without reason: %s in %v", name, healthy)
+		}
+	}
+	for _, name := range []string{"parked-keys", "parked-messages", "outbox-stuck", "outbox-no-relay"} {
+		if !slices.Contains(healthy, name) {
+			t.Errorf("not found: %s in %v", name, healthy)
+		}
+	}
+	relay := [16]byte{7, 15: 9}
+	want, err := at.Store.LeaseLanes(t.Context(), relay, time.Hour, []int{0, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := at.Leases(t.Context())
+	if err != nil || got.Relays != 1 || got.Lanes[3].Relay != want.Lanes[3].Relay || got.Lanes[3].Left <= 0 {
+		t.Errorf("leases are %+v and %v, want %+v", got, err, want)
+	}
+	drop := "DROP INDEX " + at.Names.Named("record_due")
+	if server == "mariadb" {
+		drop = "ALTER TABLE " + at.Names.Table() + " DROP INDEX once_record_due"
+	}
+	for _, statement := range []string{drop, "ALTER TABLE " + at.Names.Shelf() + " DROP COLUMN reason"} {
+		if _, err := at.DB.Exec(statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	report, err := doctor.Examine(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := "Missing, or not usable: the column reason of once_shelf, the index once_record_due."
+	if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.What == missing }) {
+		t.Errorf("the damage is not seen: %+v", report.Findings)
+	}
+}
+
+func open(t testing.TB, from string) *target.Target {
+	t.Helper()
+	at, err := target.Open(context.Background(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { at.Close() })
+	return at
+}
+
+func examine(t *testing.T, at *target.Target) (names []string) {
+	t.Helper()
+	report, err := doctor.Examine(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range report.Findings {
+		names = append(names, f.Name)
+		if f.Name == "not-checked" {
+			t.Log(f.What)
+		}
+	}
+	return names
+}
+
+func freshPostgres(t testing.TB) string {
+	t.Helper()
+	from := testenv.Postgres(t)
+	at := open(t, from)
+	testenv.CheckPostgres(t, asker(at.DB))
+	schema := "cmd_" + strings.ToLower(rand.Text())
+	t.Cleanup(func() { at.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
+	u, err := url.Parse(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("schema", schema)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+func freshMariaDB(t testing.TB) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(testenv.MariaDB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: "/" + config.DBName}
+	if config.Net == "unix" {
+		u.Host, u.RawQuery = "localhost", "socket="+url.QueryEscape(config.Addr)
+	}
+	at := open(t, u.String())
+	testenv.CheckMariaDB(t, asker(at.DB))
+	database := "cmd_" + strings.ToLower(rand.Text())
+	if _, err := at.DB.Exec("CREATE DATABASE " + database); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { at.DB.Exec("DROP DATABASE IF EXISTS " + database) })
+	u.Path = "/" + database
+	return u.String()
+}
+
+func asker(db *sql.DB) func(string) (string, error) {
+	return func(query string) (answer string, err error) {
+		err = db.QueryRow(query).Scan(&answer)
+		return answer, err
+	}
+}
