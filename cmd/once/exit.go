@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/target"
@@ -56,6 +57,8 @@ func exitOf(ctx context.Context, err error) int {
 		return fail(exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fail(exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))
+	case errors.Is(err, once.ErrInvalid) && strings.Contains(err.Error(), "call Migrate"): // as a program would
+		return fail(exitFailed, fmt.Errorf("%w. Here, that is once migrate up, or once migrate sql", err))
 	}
 	return fail(exitFailed, err)
 }

@@ -54,6 +54,19 @@ func TestDoctorOnServers(t *testing.T) {
 			t.Errorf("without partition in the URL: %+v %v", now, err)
 		}
 	})
+	t.Run("settings", func(t *testing.T) {
+		postgres, mariadb := freshPostgres(t), freshMariaDB(t)
+		mariadb += map[bool]string{true: "&", false: "?"}[strings.Contains(mariadb, "?")]
+		for from, want := range map[string]string{
+			postgres + "&synchronous_commit=off":            "synchronous_commit-off",
+			postgres + "&default_transaction_read_only=on":  "read-only",
+			mariadb + "tx_isolation=%27READ-UNCOMMITTED%27": "read-uncommitted",
+		} {
+			if names := examine(t, open(t, from)); !slices.Contains(names, want) {
+				t.Errorf("found %v, not %s", names, want)
+			}
+		}
+	})
 	t.Run("wal_level", func(t *testing.T) {
 		at := open(t, freshPostgres(t)+"&outbox=log-only")
 		if err := at.Migrate(t.Context()); err != nil {
