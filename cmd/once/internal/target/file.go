@@ -122,8 +122,4 @@ func (f *File) known() string {
 }
 
 // HasPassword reports whether there is a password in a URL as it stands, so not by way of a variable.
-func HasPassword(from string) bool {
-	user, _ := userinfo(from)
-	_, password, _ := strings.Cut(user, ":")
-	return password != "" && !variable.MatchString(password)
-}
+func HasPassword(from string) bool { return hidePassword(from) != from }

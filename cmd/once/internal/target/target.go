@@ -16,7 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/effectively-once/once"
@@ -137,48 +137,30 @@ func Redact(from string) (string, error) {
 	if whole.MatchString(from) {
 		return from, nil
 	}
-	if plain := variable.ReplaceAllString(from, "x"); plain != from { // a name is not secret, and no URL in this form
-		if _, err := parse(plain); err != nil {
-			return "", err
-		}
-		return hidePassword(from), nil
-	}
-	u, err := parse(from)
-	if err != nil {
+	if _, err := parse(variable.ReplaceAllString(from, "x")); err != nil { // with ${NAME}, it is no URL yet
 		return "", err
 	}
-	if _, set := u.User.Password(); set {
-		u.User = url.UserPassword(u.User.Username(), hidden)
-	}
-	if q := u.Query(); hideSecrets(q) {
-		u.RawQuery = q.Encode()
-	}
-	return u.String(), nil
+	return hidePassword(from), nil
 }
 
 const hidden = "xxxxx"
 
-// hidePassword is for a URL with variables. A password that is nothing but a variable is left as it is.
+// hidePassword leaves a password that is nothing but a variable as it is.
 func hidePassword(from string) string {
-	user, ok := userinfo(from)
-	if !ok {
-		return from
-	}
+	from = secretParameter.ReplaceAllStringFunc(from, func(found string) string {
+		name, value, _ := strings.Cut(found, "=")
+		if whole.MatchString(value) {
+			return found
+		}
+		return name + "=" + hidden
+	})
+	user, _ := userinfo(from)
 	name, password, ok := strings.Cut(user, ":")
-	if !ok || whole.MatchString(password) {
+	if !ok || password == "" || whole.MatchString(password) {
 		return from
 	}
 	return strings.Replace(from, "//"+user+"@", "//"+name+":"+hidden+"@", 1)
 }
 
-func hideSecrets(q url.Values) (found bool) {
-	for name, values := range q {
-		if strings.Contains(strings.ToLower(name), "password") {
-			found = true
-			for i := range values {
-				values[i] = hidden
-			}
-		}
-	}
-	return found
-}
+// secretParameter is one of a URL's, such as password and sslpassword.
+var secretParameter = regexp.MustCompile(`(?i)[^?&=]*password=[^&#]*`)

@@ -33,6 +33,7 @@ func TestNothingShowsAPassword(t *testing.T) {
 	t.Setenv("SECRET", "hunter2")
 	for _, from := range []string{
 		"postgres://u:hunter2@h/d?sslpassword=hunter2", "postgres://u:hunter2@${HOST}/d", "mysql://u:hunter2@h/d",
+		"postgres://${HOST}/d?x=1&password=hunter2", "postgres://h/d?password=hunter2#x",
 		"postgres://u:hun/ter2hunter2@h/d", "postgres://u:%zzhunter2@h/d", "oracle://u:hunter2@h/d",
 		"postgres://u:${SECRET}@h:x/d", "mysql://u:hunter2@/d", "postgres://u:hunter2@h/d?sslmode=odd", "${SECRET}",
 	} {
@@ -55,11 +56,12 @@ func TestNothingShowsAPassword(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	for from, want := range map[string]string{
-		"postgres://u:${PW}@h/d":      "postgres://u:${PW}@h/d",
-		"postgres://u:x${PW}@h/d":     "postgres://u:xxxxx@h/d",
-		"postgres://u:p@h/d?prefix=a": "postgres://u:xxxxx@h/d?prefix=a",
-		"sqlite:/a/b.db":              "sqlite:/a/b.db",
-		"${URL}":                      "${URL}",
+		"postgres://u:${PW}@h/d":                            "postgres://u:${PW}@h/d",
+		"postgres://u:x${PW}@h/d":                           "postgres://u:xxxxx@h/d",
+		"postgres://u:p@h/d?prefix=a":                       "postgres://u:xxxxx@h/d?prefix=a",
+		"postgres://${H}/d?a=1&sslpassword=x&password=${P}": "postgres://${H}/d?a=1&sslpassword=xxxxx&password=${P}",
+		"sqlite:/a/b.db":                                    "sqlite:/a/b.db",
+		"${URL}":                                            "${URL}",
 	} {
 		if got, err := Redact(from); got != want || err != nil {
 			t.Errorf("Redact(%q) is %q and %v, want %q", from, got, err, want)
