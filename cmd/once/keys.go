@@ -417,12 +417,7 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	if !utf8.ValidString(reason) {
 		return usage("--reason and --by have to be UTF-8")
 	}
-	if out != nil {
-		err = once.MarkDone(ctx, s.Store, r, *out, reason)
-	} else {
-		err = once.MarkNotDone(ctx, s.Store, r, reason)
-	}
-	if err != nil {
+	if err := settle(ctx, s.Store, r, out, reason); err != nil {
 		return err
 	}
 	audit(s, "a key was "+deed, by, c.Reason, "key", r.Key, "attempt", r.Attempt, "was", r.Status.String())
@@ -435,4 +430,12 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 		return printJSON(keyAsJSON(now))
 	}
 	return printRecord(now)
+}
+
+// settle changes the record as it was shown, or nothing.
+func settle(ctx context.Context, s once.Store, shown once.Record, out *once.Outcome, reason string) error {
+	if out == nil {
+		return once.MarkNotDone(ctx, s, shown, reason)
+	}
+	return once.MarkDone(ctx, s, shown, *out, reason)
 }

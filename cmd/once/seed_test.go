@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"fmt"
 	"os"
@@ -69,7 +70,8 @@ func seedAt(ctx context.Context, from string) error {
 }
 
 func bring(ctx context.Context, s once.Store, k once.Key, to once.Status) error {
-	r := once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{1}}, Lease: time.Hour}
+	r := once.Request{Hold: once.Hold{Key: k}, Lease: time.Hour}
+	rand.Read(r.Owner[:])
 	rec, err := s.Claim(ctx, r)
 	if err != nil || to == once.Running {
 		return err
