@@ -47,7 +47,12 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
 		}
 		if happened || rejected {
-			set.Status, set.Outcome = Done, o.found(s, rec.Key, value, rejected)
+			out, err := o.Outcome(value)
+			if err != nil { // an answer that cannot be kept is no reason to run the work again
+				out = Outcome{Omitted: true}
+			}
+			out.Rejected, set.Status = rejected, Done
+			set.Outcome, _ = s.Options().pack(rec.Key, out)
 			return set, nil
 		}
 		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
@@ -58,8 +63,7 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
 	case o.OnUnknown == 0:
-		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt,
-			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
+		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "there is no Lookup and no OnUnknown"}
 	}
 	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
 		set.Status, set.Reason = Parked, "not run again: KeyValidFor has passed since "+rec.Created.UTC().Format(time.RFC3339)
@@ -67,20 +71,8 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 	return set, nil
 }
 
-// found packs the answer of a Lookup. One that cannot be kept is no reason to run the work again.
-func (o *Operation[T]) found(s Store, k Key, value T, rejected bool) Outcome {
-	out, err := o.Outcome(value)
-	if err != nil {
-		out = Outcome{Omitted: true}
-	}
-	out.Rejected = rejected
-	out, _ = s.Options().pack(k, out)
-	return out
-}
-
-// MarkDone records what a person found out: that the work of an Unknown or Parked record happened, with this
-// outcome, which [Operation.Outcome] must have made, and how that is known. ErrLeaseLost: the record has moved on
-// since it was read.
+// MarkDone records what a person found out: that the work of an Unknown or Parked record happened, how that is known,
+// and its outcome, as [Operation.Outcome] makes it. ErrLeaseLost: the record has moved on since it was read.
 func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
 	out, ok := s.Options().pack(rec.Key, out)
 	if !ok {

@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -92,16 +93,26 @@ type TxStore[Tx any] interface {
 
 // Lister is a store that can list its records. It is optional: without it, stuck keys are found only by their name.
 type Lister interface {
-	// List returns records in a stable order that only the store knows, without the bodies of outcomes.
-	List(context.Context, Query) ([]Record, error)
+	// List returns records in a stable order that only the store knows, without the bodies of outcomes. A page is bounded
+	// work, so it may be short, or empty, and not be the last. If Status has no others than Running, Unknown and Parked,
+	// records that are none of these cost nothing.
+	List(context.Context, Query) (Page, error)
+}
+
+// Page is a part of a list.
+type Page struct {
+	Records []Record
+	Next    Key // Query.After of the next page; zero: there is none
 }
 
 // Query selects records; zero fields select all.
 type Query struct {
-	Operation string   // exactly
-	Status    []Status // any of them
-	After     Key      // continue behind the last record of the page before
-	Limit     int      // default 100, at most 1,000
+	Operation string        // exactly
+	Scopes    []string      // any of them
+	Status    []Status      // any of them
+	Unchanged time.Duration // for at least so long
+	After     Key           // Next of the page before, or any other key
+	Limit     int           // default 100, at most 1,000
 }
 
 // Hold is the fence of a claim: only a settlement or extension that names the current one is applied.
@@ -150,9 +161,7 @@ type Options struct {
 
 // Ready returns a copy with the defaults, and with what the calls of one process share. An adapter calls it once.
 func (o Options) Ready() *Options {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.MaxOutcome <= 0 {
 		o.MaxOutcome = 1 << 20
 	}

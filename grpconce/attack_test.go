@@ -146,11 +146,11 @@ func TestAPersonSettlesACall(t *testing.T) {
 		store := memstore.New(nil)
 		s := open(t, func(context.Context, *text) (*text, error) { return nil, status.Error(codes.Internal, "boom") }, guard(store, nil))
 		_, _, _ = s.call(t, "k", "tea")
-		recs, err := store.List(t.Context(), once.Query{})
-		if err != nil || len(recs) != 1 || recs[0].Status != once.Parked {
-			t.Fatalf("%+v, %v", recs, err)
+		page, err := store.List(t.Context(), once.Query{})
+		if err != nil || len(page.Records) != 1 || page.Records[0].Status != once.Parked {
+			t.Fatalf("%+v, %v", page, err)
 		}
-		if err := once.MarkDone(t.Context(), store, recs[0], out, "the bank says so"); err != nil {
+		if err := once.MarkDone(t.Context(), store, page.Records[0], out, "the bank says so"); err != nil {
 			t.Fatal(err)
 		}
 		if answer, replayed, err := s.call(t, "k", "tea"); status.Code(err) != want || !replayed || want == codes.OK && answer != "found" {

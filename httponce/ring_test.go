@@ -66,16 +66,16 @@ func TestAPersonSettlesARequest(t *testing.T) {
 	if a.header.Get("Retry-After") != "300" {
 		t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
 	}
-	recs, err := s.store.List(t.Context(), once.Query{})
-	if err != nil || len(recs) != 1 {
-		t.Fatalf("%+v, %v", recs, err)
+	page, err := s.store.List(t.Context(), once.Query{})
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("%+v, %v", page, err)
 	}
 	found := httponce.Response{Status: 201, Header: http.Header{"Location": {"/payments/7"}}, Body: []byte("paid")}
 	out, err := found.Outcome()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := once.MarkDone(t.Context(), s.store, recs[0], out, "the bank says so"); err != nil {
+	if err := once.MarkDone(t.Context(), s.store, page.Records[0], out, "the bank says so"); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.send("k", "1"); a.status != 201 || a.body != "paid" || a.header.Get("Location") != "/payments/7" || !a.replayed() {

@@ -559,11 +559,11 @@ func TestSealed(t *testing.T) {
 			}
 			use(ring("a"))
 			s.send("k", "very secret")
-			recs, err := s.store.List(t.Context(), once.Query{})
-			if err != nil || len(recs) != 1 {
-				t.Fatal(recs, err)
+			page, err := s.store.List(t.Context(), once.Query{})
+			if err != nil || len(page.Records) != 1 {
+				t.Fatal(page, err)
 			}
-			rec, _ := s.store.Get(t.Context(), recs[0].Key)
+			rec, _ := s.store.Get(t.Context(), page.Records[0].Key)
 			if bytes.Contains(rec.Outcome.Body, []byte("secret")) || rec.Outcome.ContentType != "application/http; sealed=a" {
 				t.Errorf("stored: %q %q", rec.Outcome.ContentType, rec.Outcome.Body)
 			}

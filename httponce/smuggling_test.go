@@ -55,9 +55,9 @@ func TestSmuggling(t *testing.T) {
 					t.Errorf("got %+v", a)
 				}
 				s.wantRuns(test.runs)
-				recs, err := s.store.List(t.Context(), once.Query{})
-				if err != nil || int64(len(recs)) != test.runs || test.runs == 1 && recs[0].Key.ID != "k" {
-					t.Errorf("claimed: %+v, %v", recs, err)
+				page, err := s.store.List(t.Context(), once.Query{})
+				if err != nil || int64(len(page.Records)) != test.runs || test.runs == 1 && page.Records[0].Key.ID != "k" {
+					t.Errorf("claimed: %+v, %v", page, err)
 				}
 				if test.runs == 1 {
 					if again := overTCP(t, strings.TrimPrefix(s.url, "http://"), posted).final(); !again.replayed() || again.body != a.body {

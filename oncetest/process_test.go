@@ -152,9 +152,9 @@ func TestADeadProcessReachesNobody(t *testing.T) {
 			t.Errorf("%s: the goroutine goes on", name)
 		}
 	}
-	recs, err := inner.List(ctx, once.Query{})
-	if len(recs) > 0 || err != nil || sent > 0 || len(mem.Messages("events")) > 0 {
-		t.Errorf("it left %v (%v), %d requests, %d events", recs, err, sent, len(mem.Messages("events")))
+	page, err := inner.List(ctx, once.Query{})
+	if len(page.Records) > 0 || err != nil || sent > 0 || len(mem.Messages("events")) > 0 {
+		t.Errorf("it left %v (%v), %d requests, %d events", page.Records, err, sent, len(mem.Messages("events")))
 	}
 	if !tr.until(5*time.Second, func() bool { return p.ended && p.calls == 0 }) {
 		t.Error("its context has not ended, or calls are still under way")

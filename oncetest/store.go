@@ -126,12 +126,12 @@ type lister struct {
 	inner   once.Lister
 }
 
-func (l *lister) List(ctx context.Context, q once.Query) (recs []once.Record, err error) {
+func (l *lister) List(ctx context.Context, q once.Query) (page once.Page, err error) {
 	err = l.process.look(func() error {
-		recs, err = l.inner.List(ctx, q)
+		page, err = l.inner.List(ctx, q)
 		return err
 	})
-	return recs, err
+	return page, err
 }
 
 type registrar struct {

@@ -196,17 +196,20 @@ func (s *large) record(i int) once.Record {
 		LeaseLeft: -1, Reason: strings.Clone(s.reason)}
 }
 
-func (s *large) List(ctx context.Context, q once.Query) (page []once.Record, err error) {
+func (s *large) List(ctx context.Context, q once.Query) (page once.Page, err error) {
 	next := 0
 	if q.After.ID != "" {
 		next, _ = strconv.Atoi(q.After.ID)
 		next++
 	}
-	for ; next < s.records && len(page) < q.Limit; next++ {
+	for ; next < s.records && len(page.Records) < q.Limit; next++ {
 		if s.broken > 0 && next >= s.broken {
-			return nil, once.ErrCorrupt
+			return once.Page{}, once.ErrCorrupt
 		}
-		page = append(page, s.record(next))
+		page.Records = append(page.Records, s.record(next))
+	}
+	if next < s.records {
+		page.Next = s.record(next - 1).Key
 	}
 	return page, ctx.Err()
 }

@@ -20,9 +20,8 @@ type Reconciler struct {
 	Store      once.Store
 	Operations []Operation
 
-	// Every is the time between two looks for records, at most, each of which may read all keys of the store. What has
-	// been unknown for long is not asked about at each look, but at random: about once in a tenth of the time that has
-	// passed. While the store is in trouble, looks are up to ten times as far apart. Default a minute.
+	// Every is the time between two looks for records, at most. What has been unknown for long is not asked about at each
+	// look, but at random: about once in a tenth of the time that has passed. While the store is in trouble, looks are up to ten times as far apart. Default a minute.
 	Every time.Duration
 
 	// AskTime is how long the answer about one record may take, and a Resume with all its work: their context ends then.

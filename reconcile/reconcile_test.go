@@ -419,9 +419,9 @@ type failing struct {
 	down atomic.Bool
 }
 
-func (s *failing) List(ctx context.Context, q once.Query) ([]once.Record, error) {
+func (s *failing) List(ctx context.Context, q once.Query) (once.Page, error) {
 	if s.down.Load() {
-		return nil, errBoom
+		return once.Page{}, errBoom
 	}
 	return s.Store.List(ctx, q)
 }

@@ -69,19 +69,18 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (more bool)) error {
 	q := once.Query{Status: []once.Status{once.Unknown}, After: after, Limit: page}
 	for {
-		recs, err := r.lister.List(ctx, q)
+		found, err := r.lister.List(ctx, q)
 		if err != nil {
 			return err
 		}
-		for _, rec := range recs {
+		for _, rec := range found.Records {
 			if !do(rec) {
 				return nil
 			}
 		}
-		if len(recs) < page {
+		if q.After = found.Next; q.After == (once.Key{}) {
 			return nil
 		}
-		q.After = recs[len(recs)-1].Key
 	}
 }
 

@@ -60,8 +60,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
 				d, dsn := at(t, e, version)
 				tooOld := calls(d, upgraded, "old", never(t, "before the upgrade"))
-				if version >= names(t, e).Latest()-2 {
-					tooOld = nil // the latest ones have added the tables of consumers and outboxes, and keys are kept as before
+				if version >= names(t, e).KeysVersion() {
+					tooOld = nil // later ones have added other tables and an index for lists, and keys are kept as before
 				}
 				for how, call := range tooOld {
 					if _, err := call(t.Context()); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "too old") {
@@ -196,8 +196,8 @@ func life(t *testing.T, d *engine.Database, id string) {
 	must(t, d.Store.Extend(t.Context(), h, time.Minute))
 	must(t, d.Store.Settle(t.Context(), once.Settlement{Hold: h, Status: once.Absent, KeepKey: time.Hour}))
 	listed, err := d.Store.List(t.Context(), once.Query{Operation: "upgraded", Status: []once.Status{once.Done, once.Absent}})
-	if err != nil || len(listed) < 2 {
-		t.Errorf("List returned %d records, %v", len(listed), err)
+	if err != nil || len(listed.Records) < 2 {
+		t.Errorf("List returned %d records, %v", len(listed.Records), err)
 	}
 	_, err = d.Store.Forget(t.Context(), 10)
 	must(t, err)

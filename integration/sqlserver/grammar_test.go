@@ -31,14 +31,27 @@ var kinds = map[string][]string{
 	"Settle":    {"PredicateSet", "Update"},
 	"Forget":    {"PredicateSet", "Delete"},
 	"Expire":    {"PredicateSet", "Update"},
-	"List":      {"Select"},
-	"list":      {"Select"},
+
+	"end of all":        {"Select"},
+	"end of open":       {"Select"},
+	"end of operation":  {"Select"},
+	"page of all":       {"Select"},
+	"page of open":      {"Select"},
+	"page of operation": {"Select"},
 }
 
 // statementsOf are all that a store of a dialect runs.
 func statementsOf(n sqlschema.Names) map[string]string {
 	st := n.Statements()
-	all := map[string]string{"List": st.List(true, true, []int{1, 4}).Text, "list": st.List(false, false, nil).Text}
+	all := map[string]string{}
+	for name, l := range map[string]sqlschema.Listing{
+		"all":       {},
+		"open":      {Operation: true, Scopes: 2, Statuses: []int{1, 2}},
+		"operation": {Operation: true, Scopes: 1, Statuses: []int{1, 4}, Unchanged: true},
+	} {
+		end, page := st.List(l)
+		all["end of "+name], all["page of "+name] = end.Text, page.Text
+	}
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {

@@ -145,7 +145,7 @@ func apply(ctx context.Context, x Executor, m Migration) error {
 
 // Check reports whether this build can keep keys in the tables as they are, with a [Refusal] that says what to do.
 // It only reads, and does not fail a transaction that it is in.
-func (n Names) Check(ctx context.Context, x Executor) error { return n.check(ctx, x, n.keysVersion()) }
+func (n Names) Check(ctx context.Context, x Executor) error { return n.check(ctx, x, n.KeysVersion()) }
 
 func (n Names) check(ctx context.Context, x Executor, need int) error {
 	at, err := n.installed(ctx, x)

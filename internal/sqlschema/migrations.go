@@ -36,15 +36,36 @@ func (n Names) Migrations() []Migration {
 		all = append(all, n.withRow(fewer))
 	}
 	all = append(all, n.consumerTables(len(all)+1, 1))
-	return append(all, n.outboxTables(len(all)+1, 1))
+	all = append(all, n.outboxTables(len(all)+1, 1))
+	if n.dialect == PostgreSQL || n.dialect == SQLite { // elsewhere the index on due has those that have no due
+		all = append(all, n.openRecords(len(all)+1, 1))
+	}
+	return all
 }
 
-// keysVersion is the version that the methods of a once.Store need. Later ones made the tables of consumers and of the
-// outbox.
-func (n Names) keysVersion() int { return n.Latest() - 2 }
+// openRecords is an index that pages of records go along that are running, unknown or parked. Nothing fails without it.
+func (n Names) openRecords(version, compatible int) Migration {
+	index := openIndex
+	if n.dialect == PostgreSQL {
+		index = openIndexPostgreSQL
+	}
+	return n.withRow(Migration{Version: version, Compatible: compatible, Name: "open records", SQL: []string{n.fill(index)}})
+}
+
+// KeysVersion is the version that the methods of a once.Store need. Later ones made the tables of consumers and of the
+// outbox, and an index for lists.
+func (n Names) KeysVersion() int {
+	if n.dialect == PostgreSQL {
+		return 3
+	}
+	return 2
+}
 
 // consumersVersion is the version that made the tables of consumers.
-func (n Names) consumersVersion() int { return n.Latest() - 1 }
+func (n Names) consumersVersion() int { return n.KeysVersion() + 1 }
+
+// outboxVersion is the version that made the tables of the outbox.
+func (n Names) outboxVersion() int { return n.KeysVersion() + 2 }
 
 func (n Names) withRow(m Migration) Migration {
 	m.Row = fmt.Sprintf("INSERT INTO %s (version, compatible, name, applied) VALUES (%d, %d, '%s', %s)",
@@ -108,7 +129,7 @@ func (n Names) fill(statement string) string {
 		SQLServer: {"{uuid}", "binary(16)", "{part}", "nvarchar(255) COLLATE Latin1_General_100_BIN2", "{text}", "nvarchar(max)",
 			"{bytes}", "varbinary(max)", "{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, "[key]"},
 	}[n.dialect]
-	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"),
+	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"), "{open}", n.quote(n.prefix + "record_open"),
 		"{operation}", n.quote(n.prefix + "record_operation"), "{named operation}", n.table("record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
 	marks := append(append(append(n.consumerNames(), n.outboxNames()...), names...), types...)
 	return strings.NewReplacer(marks...).Replace(statement)
@@ -153,10 +174,15 @@ const versionTable = `CREATE TABLE {unless}{schema} (
 	applied {big} NOT NULL
 ){options}`
 
-// No index is on status: it would cost every completion its update in place.
 const (
 	dueIndex       = `CREATE INDEX {due} ON {record} (due) WHERE due IS NOT NULL`
 	operationIndex = `CREATE INDEX {operation} ON {record} (operation, "key")`
+
+	openIndex = `CREATE INDEX IF NOT EXISTS {open} ON {record} ("key") WHERE due IS NULL`
+
+	// In PostgreSQL a claim foresees when its row is due. The index is ordered by the bytes of the key, which no other one
+	// is: so none is ever taken in its place, whatever the planner knows of a table that was small a moment ago.
+	openIndexPostgreSQL = `CREATE INDEX IF NOT EXISTS {open} ON {record} (uuid_send("key")) WHERE ` + openSQL
 
 	// A claim writes to each index, and that on the operation took more room than the key's: people who list wait for a scan.
 	dropOperationIndex = `DROP INDEX {named operation}`

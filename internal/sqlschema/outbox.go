@@ -20,12 +20,12 @@ func (n Names) Relays() string { return n.table("relay") }
 
 // CheckOutbox is [Names.Check] for the tables of the outbox, which tables of an earlier version do not have.
 func (n Names) CheckOutbox(ctx context.Context, x Executor) error {
-	return n.check(ctx, x, n.Latest())
+	return n.check(ctx, x, n.outboxVersion())
 }
 
 // CheckOutbox is [Partitioned.Check] for the tables of the outbox.
 func (p Partitioned) CheckOutbox(ctx context.Context, x Executor) error {
-	return p.check(ctx, x, p.Latest())
+	return p.check(ctx, x, partitionedFrom+3)
 }
 
 // CheckOutbox is [Names.CheckOutbox].

@@ -11,8 +11,8 @@ import (
 // Partitioned are the tables of a store that forgets by dropping partitions, in PostgreSQL. [Names.Partitioned] makes them.
 //
 // The table of records is partitioned by its column part, which is the id of a row in <prefix>part. The partition with
-// the largest id takes all new rows; the others are closed. No index is on the table as a whole, each partition has a
-// unique one on its keys, so that a key is in one partition at most is for the store to see to, by these rules:
+// the largest id takes all new rows; the others are closed. No unique index is on the table as a whole, each partition has
+// one on its keys, so that a key is in one partition at most is for the store to see to, by these rules:
 //
 //   - Whoever inserts a key holds its advisory lock since an earlier statement than the one that looked for the key.
 //   - A row that has a key_until is never updated, only deleted: so what is past its time in a closed partition stays so.
@@ -75,7 +75,7 @@ func (p Partitioned) Migrations() []Migration {
 		SQL: []string{p.fill(partitionedTable()), p.fill(versionTable), "CREATE TABLE " + p.Parts() + partColumns}}
 	tables.SQL = append(append(tables.SQL, p.Create(1)...), p.Attach(1)...)
 	return []Migration{p.withRow(tables), p.consumerTables(partitionedFrom+2, partitionedFrom+1),
-		p.outboxTables(partitionedFrom+3, partitionedFrom+1)}
+		p.outboxTables(partitionedFrom+3, partitionedFrom+1), p.openRecords(partitionedFrom+4, partitionedFrom+1)}
 }
 
 func partitionedTable() string {

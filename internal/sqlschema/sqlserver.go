@@ -10,6 +10,7 @@ const lockMillis = "100"
 func (n Names) transactSQL() []string {
 	return []string{"{with}", "", "{now}", n.Now(), "{bytes}", "", `"key"`, "[key]",
 		"{target}", "r", "{from}", "\nFROM {table} AS r", "{hint}", " WITH (READCOMMITTED)", "{top}", "TOP (@limit) ", "{limit}", "",
+		"{last}", " OFFSET " + passedOver + " ROWS FETCH NEXT 1 ROWS ONLY",
 		"{null}", "CAST(NULL AS varbinary(max))", // a CASE of nothing but NULL is an error
 		"{asked}", "r.operation = @operation AND DATALENGTH(r.operation) = DATALENGTH(@operation)", "{picked}", pickedSQL}
 }
@@ -23,7 +24,7 @@ func (n Names) inTransactSQL(st *Statements) {
 }
 
 // typesSQLServer are those of the columns: a driver sends NULL as a text, which does not become bytes by itself.
-var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)", "after": "binary(16)",
+var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)", "after": "binary(16)", "until": "binary(16)",
 	"scope": "nvarchar(255)", "operation": "nvarchar(255)", "id": "nvarchar(255)", "type": "nvarchar(255)", "reason": "nvarchar(max)",
 	"fingerprint": "varbinary(max)", "body": "varbinary(max)", "status": "smallint", "flags": "smallint",
 	"row": "binary(16)", "who": "binary(16)", "lane": "binary(16)", "digest": "binary(16)", "state": "smallint",

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/effectively-once/once/internal/name"
@@ -84,41 +83,23 @@ func (n Names) Dialect() Dialect { return n.dialect }
 // what stands in its way: none if it has lost a race, one with an attempt 0 if it has met a transaction in flight.
 func (d Dialect) ClaimsAtOnce() bool { return d == PostgreSQL || d == SQLServer }
 
-// List selects a page of records, without the bodies of outcomes, that have one of these statuses; none: any.
-func (st *Statements) List(operation, after bool, statuses []int) Statement {
-	text := strings.Replace(getSQL, `r."key" = @key`, "{known}", 1)
-	text = strings.Replace(text, "{columns}", "{top}"+strings.Replace(columnsSQL, "THEN r.outcome", "THEN {null}", 1), 1)
-	if operation {
-		text += " AND {asked}"
-	}
-	if after {
-		text += ` AND r."key" > @after`
-	}
-	if len(statuses) > 0 {
-		numbers := make([]string, len(statuses))
-		for i, status := range statuses {
-			numbers[i] = strconv.Itoa(status)
-		}
-		text += " AND ({status}) IN (" + strings.Join(numbers, ", ") + ")"
-	}
-	return st.compile(text + ` ORDER BY r."key"{limit}`)
-}
-
 // texts are what names in braces stand for.
 func (n Names) texts() []string {
-	texts := []string{"{table}", n.Table(), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
+	texts := []string{"{table}", n.Table(), "{due index}", n.quote(n.prefix + "record_due"),
+		"{operation index}", n.quote(n.prefix + "record_operation"), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
 		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL, "{clock}", n.Now()}
 	if n.dialect != PostgreSQL {
-		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due")
+		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due", "{open}", "r.due IS NULL")
 	}
 	if n.dialect == SQLServer {
 		return append(texts, n.transactSQL()...)
 	}
-	texts = append(texts, "{target}", "{table} AS r", "{from}", "", "{hint}", "", "{null}", "NULL", "{asked}", "r.operation = @operation", "{top}", "", "{limit}", " LIMIT @limit")
+	texts = append(texts, "{target}", "{table} AS r", "{from}", "", "{hint}", "", "{null}", "NULL", "{asked}", "r.operation = @operation", "{top}", "", "{limit}", " LIMIT @limit",
+		"{last}", " LIMIT 1 OFFSET "+passedOver)
 	switch n.dialect {
 	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
 		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
-		texts = append(texts, "{foreseen}", foreseenSQL, "{due at}", dueAtSQL, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
+		texts = append(texts, "{foreseen}", foreseenSQL, "{due at}", dueAtSQL, "{open}", "r."+openSQL, "{with}", clock, "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
 			"{due}", clock+", due AS ({rows})",
 			"{in}", "= ANY (ARRAY(SELECT k FROM due))", "{locked}", " FOR UPDATE SKIP LOCKED")
 	case MySQL:
@@ -138,7 +119,7 @@ var parameter = regexp.MustCompile(`@?@\w+`)
 // All others are bigint.
 var types = map[Dialect]map[string]string{PostgreSQL: typesPostgreSQL, SQLServer: typesSQLServer}
 
-var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "scope": "text", "operation": "text",
+var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "until": "uuid", "scope": "text", "operation": "text",
 	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint",
 	"row": "uuid", "who": "uuid", "lane": "uuid", "digest": "uuid", "state": "smallint", "name": "text", "source": "text", "keys": "text",
 	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text",

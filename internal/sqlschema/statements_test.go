@@ -15,7 +15,10 @@ func statementsOf(t *testing.T, d Dialect) map[string]Statement {
 		t.Fatal(err)
 	}
 	st := n.Statements()
-	all := map[string]Statement{"List": st.List(true, true, []int{1, 4}), "list of all": st.List(false, false, nil)}
+	all := map[string]Statement{}
+	for name, l := range listings {
+		all["end of "+name], all["page of "+name] = st.List(l)
+	}
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {
@@ -25,11 +28,19 @@ func statementsOf(t *testing.T, d Dialect) map[string]Statement {
 	return all
 }
 
+var listings = map[string]Listing{
+	"all":         {},
+	"open":        {Statuses: []int{1, 2}},
+	"done":        {Statuses: []int{1, 4}, Scopes: 2},
+	"operation":   {Operation: true, Unchanged: true},
+	"open of one": {Operation: true, Statuses: []int{3}},
+}
+
 func TestStatementsAreComplete(t *testing.T) {
 	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		all := statementsOf(t, d)
-		if len(all) != 10 {
-			t.Errorf("dialect %v has %d statements, want 10", d, len(all))
+		if len(all) != 18 {
+			t.Errorf("dialect %v has %d statements, want 18", d, len(all))
 		}
 		for name, st := range all {
 			if strings.ContainsAny(strings.NewReplacer("@@", "", "@p", "").Replace(st.Text), "{}@") {

@@ -158,29 +158,51 @@ func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) 
 	return changed, err
 }
 
-const defaultPage, largestPage = 100, 1000
+const defaultPage, largestPage, mostLooks = 100, 1000, 1000
 
-// List returns records in the order of their digests.
-func (s *Store) List(ctx context.Context, q once.Query) (page []once.Record, err error) {
+// List returns records in the order of their digests. A page looks at 1,000 records at most: of those that are running,
+// unknown or parked, if no others are asked for, or else of all.
+func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		for k, r := range s.rows {
-			is := r.read(now)
-			if is.Attempt > 0 && selects(q, is) && (q.After == once.Key{} || order(q.After, k) < 0) {
-				is.Outcome.Body = nil
-				page = append(page, is)
-			}
-		}
+		page = s.page(q, now)
 		return nil
 	})
-	slices.SortFunc(page, func(a, b once.Record) int { return order(a.Key, b.Key) })
-	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
-	return page[:min(len(page), limit)], err
+	return page, err
 }
 
-func selects(q once.Query, rec once.Record) bool {
-	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
-		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status))
+func (s *Store) page(q once.Query, now time.Time) (page once.Page) {
+	unsettled := len(q.Status) > 0 && !slices.ContainsFunc(q.Status, func(s once.Status) bool { return !isUnsettled(s) })
+	var behind []once.Key
+	for k, r := range s.rows {
+		if (unsettled && !isUnsettled(r.Status)) || (q.After != once.Key{} && order(q.After, k) >= 0) {
+			continue
+		}
+		behind = append(behind, k)
+	}
+	slices.SortFunc(behind, order)
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	for i, k := range behind {
+		if i == mostLooks || len(page.Records) == limit {
+			page.Next = behind[i-1]
+			break
+		}
+		if is := s.rows[k].read(now); is.Attempt > 0 && selects(q, is, now) {
+			is.Outcome.Body = nil
+			page.Records = append(page.Records, is)
+		}
+	}
+	return page
 }
+
+func selects(q once.Query, rec once.Record, now time.Time) bool {
+	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
+		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, rec.Key.Scope)) &&
+		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status)) &&
+		(q.Unchanged <= 0 || now.Sub(rec.Updated) >= q.Unchanged)
+}
+
+// isUnsettled says that it is not known how the work of a record ended.
+func isUnsettled(s once.Status) bool { return s >= once.Running && s <= once.Parked }
 
 func order(a, b once.Key) int {
 	x, y := a.UUID(), b.UUID()

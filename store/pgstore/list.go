@@ -3,10 +3,15 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Get returns the record of a key as it is now. What a transaction in flight has written is not seen.
@@ -27,8 +32,12 @@ func (s *Store) record(ctx context.Context, q querier, k once.Key) (once.Record,
 
 const defaultPage, largestPage = 100, 1000
 
-// List returns records in the order of their digests.
-func (s *Store) List(ctx context.Context, q once.Query) ([]once.Record, error) {
+// List returns records in the order of their digests. A page looks at 1,000 rows at most: of those that are running,
+// unknown or parked, if no others are asked for, or else of all.
+func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return page, err
+	}
 	var after [16]byte // less than any digest
 	if q.After != (once.Key{}) {
 		after = q.After.UUID()
@@ -37,12 +46,66 @@ func (s *Store) List(ctx context.Context, q once.Query) ([]once.Record, error) {
 	for _, status := range q.Status {
 		statuses = append(statuses, int32(status))
 	}
-	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
-	if err := s.ready(ctx, s.pool); err != nil {
-		return nil, err
+	sql := s.sql.all
+	if sqlschema.Open(statuses) {
+		sql = s.sql.unsettled
 	}
-	return records(ctx, s.pool, s.sql.list, uuid(after), q.Operation, statuses, int64(limit))
+	until := lastUUID
+	if page.Next, err = s.endOf(ctx, sql.end, after); err != nil {
+		return page, err
+	}
+	if page.Next != (once.Key{}) {
+		until = page.Next.UUID()
+	}
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation, q.Scopes, statuses,
+		max(q.Unchanged, 0).Microseconds(), int64(limit))
+	if err != nil {
+		return once.Page{}, err
+	}
+	if len(page.Records) == limit {
+		page.Next = page.Records[limit-1].Key
+	}
+	return page, nil
 }
+
+var lastUUID = [16]byte(slices.Repeat([]byte{255}, 16))
+
+// endOf is the key of the last row that a page looks at: the zero Key if there are fewer.
+func (s *Store) endOf(ctx context.Context, sql string, after [16]byte) (k once.Key, err error) {
+	var digest pgtype.UUID
+	err = s.pool.QueryRow(ctx, sql, pgx.QueryExecModeExec, uuid(after)).Scan(&digest, &k.Scope, &k.Operation, &k.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return k, nil
+	}
+	if err != nil {
+		return k, explain(err)
+	}
+	return k, checkKey(k, digest.Bytes)
+}
+
+// listing are the statements of a page. They are planned at each call: a plan that is kept may be one for a table that was
+// small, and read all of it.
+type listing struct{ end, page string }
+
+func newListing(text func(sql string) string, marks ...string) listing {
+	fill := strings.NewReplacer(marks...)
+	page := strings.Replace(pageSQL, "{columns}", strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1), 1)
+	return listing{end: text(fill.Replace(endSQL)), page: text(fill.Replace(page))}
+}
+
+const (
+	// endSQL is the last row that a page looks at, if there are as many.
+	endSQL = `SELECT r.key, r.scope, r.operation, r.id FROM {table} r
+WHERE {place}(r.key) > {place}($1::uuid){walked} ORDER BY {place}(r.key) LIMIT 1 OFFSET 999`
+
+	// pageSQL goes by key, so that what changes meanwhile moves no record across a page.
+	pageSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
+WHERE {place}(r.key) > {place}($1::uuid) AND {place}(r.key) <= {place}($2::uuid){walked} AND (r.key_until <= clock.now) IS NOT TRUE
+	AND ($3::text = '' OR r.operation = $3::text) AND ($4::text[] IS NULL OR r.scope = ANY ($4::text[]))
+	AND ($5::int[] IS NULL OR ({status}) = ANY ($5::int[])) AND ($6::bigint = 0 OR r.updated <= clock.now - $6::bigint)
+ORDER BY {place}(r.key) LIMIT $7::bigint`
+)
 
 func records(ctx context.Context, q querier, sql string, args ...any) ([]once.Record, error) {
 	rows, _ := q.Query(ctx, sql, args...) // its error is also in rows

@@ -243,13 +243,13 @@ func TestRecordsInOldPartitions(t *testing.T) {
 			t.Errorf("%s: taken over into the partition %d", name, part)
 		}
 	}
-	recs, err := f.List(t.Context(), once.Query{Limit: 5})
-	if err != nil || len(recs) != 5 {
-		t.Fatalf("List: %d, %v", len(recs), err)
+	page, err := f.List(t.Context(), once.Query{Limit: 5})
+	if err != nil || len(page.Records) != 5 {
+		t.Fatalf("List: %d, %v", len(page.Records), err)
 	}
-	rest, err := f.List(t.Context(), once.Query{Limit: 5, After: recs[4].Key})
-	if err != nil || len(rest) != 2 {
-		t.Errorf("List: %d more, %v", len(rest), err)
+	rest, err := f.List(t.Context(), once.Query{Limit: 5, After: page.Next})
+	if err != nil || len(rest.Records) != 2 || rest.Next != (once.Key{}) {
+		t.Errorf("List: %d more, %v", len(rest.Records), err)
 	}
 }
 

@@ -56,12 +56,19 @@ func readRecordBehind(row pgx.CollectableRow, others ...any) (rec once.Record, e
 
 // check refuses a row that no store has written: its key is the digest of its parts.
 func check(rec once.Record, key [16]byte) error {
-	if rec.Key.UUID() != key {
-		return fmt.Errorf("%w: the row with the key %s has the parts of another: %q, %q, %q", once.ErrCorrupt,
-			uuid(key), rec.Key.Scope, rec.Key.Operation, rec.Key.ID)
+	if err := checkKey(rec.Key, key); err != nil {
+		return err
 	}
 	if rec.Status < once.Absent || rec.Status > once.Expired {
 		return fmt.Errorf("%w: the row with the key %s has the status %d", once.ErrCorrupt, uuid(key), int(rec.Status))
+	}
+	return nil
+}
+
+func checkKey(k once.Key, digest [16]byte) error {
+	if k.UUID() != digest {
+		return fmt.Errorf("%w: the row with the key %s has the parts of another: %q, %q, %q", once.ErrCorrupt,
+			uuid(digest), k.Scope, k.Operation, k.ID)
 	}
 	return nil
 }

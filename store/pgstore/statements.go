@@ -11,9 +11,11 @@ import (
 type statements struct {
 	stillMoved string
 
-	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                           string // with partitions only
-	lock, gate, gateNew                                                                                                                                                 string // with partitions only
-	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, list, forget string
+	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                     string // with partitions only
+	lock, gate, gateNew                                                                                                                                           string // with partitions only
+	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, forget string
+
+	all, unsettled listing
 }
 
 // fill puts names and parts of statements into a statement.
@@ -25,7 +27,6 @@ func fill(n sqlschema.Names, marks []string) func(sql string) string {
 
 func newStatements(n sqlschema.Names, marks []string) statements {
 	text := fill(n, marks)
-	withoutBody := strings.Replace(columnsSQL, "{body}", "NULL::bytea", 1)
 	return statements{
 		stillMoved:    text(stillMovedSQL),
 		open:          text(openSQL),
@@ -45,7 +46,8 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		settle:        text(settleSQL),
 		mustSettle:    text(mustSettleSQL),
 		get:           text(getSQL),
-		list:          text(strings.Replace(listSQL, "{columns}", withoutBody, 1)),
+		all:           newListing(text, "{place}", "", "{walked}", ""),
+		unsettled:     newListing(text, "{place}", "uuid_send", "{walked}", " AND r.status IN (1, 2, 3)"),
 		forget:        text(forgetSQL),
 	}
 }
@@ -211,11 +213,6 @@ WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.s
 
 	getSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
 WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
-
-	// listSQL pages by key, so that what changes meanwhile moves no record across a page.
-	listSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
-WHERE r.key > $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE AND ($2::text = '' OR r.operation = $2::text)
-	AND ($3::int[] IS NULL OR ({status}) = ANY ($3::int[])) ORDER BY r.key LIMIT $4::bigint`
 
 	// forgetSQL takes no row that another transaction is about to change, a second janitor's among them.
 	// It joins by an array, for which no plan reads the whole table. What is not to be forgotten yet gets the time at

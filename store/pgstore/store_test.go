@@ -92,11 +92,11 @@ func life(t *testing.T, f *fixture, s *pgstore.Store) {
 	if rec, err := transact(ctx, s, rival(r2), nothing); err != nil || rec.Status != once.Done {
 		t.Errorf("Transact, replayed: %+v, %v", rec, err)
 	}
-	if recs, err := s.List(ctx, once.Query{Status: []once.Status{once.Done, once.Parked}, Operation: "test"}); err != nil || len(recs) != 2 {
-		t.Errorf("List: %d records, %v", len(recs), err)
+	if page, err := s.List(ctx, once.Query{Status: []once.Status{once.Done, once.Parked}, Operation: "test"}); err != nil || len(page.Records) != 2 {
+		t.Errorf("List: %d records, %v", len(page.Records), err)
 	}
-	if recs, err := s.List(ctx, once.Query{Limit: 1}); err != nil || len(recs) != 1 || recs[0].Outcome.Body != nil {
-		t.Errorf("List: %+v, %v", recs, err)
+	if page, err := s.List(ctx, once.Query{Limit: 1}); err != nil || len(page.Records) != 1 || page.Records[0].Outcome.Body != nil {
+		t.Errorf("List: %+v, %v", page, err)
 	}
 	if n, err := s.Forget(ctx, 10); err != nil || n != 0 {
 		t.Errorf("Forget: %d, %v", n, err)
@@ -266,8 +266,8 @@ func TestPrefixesAndSchemas(t *testing.T) {
 	}
 	for _, s := range stores {
 		wantStatus(t, s, r.Key, once.Done)
-		if recs, err := s.List(t.Context(), once.Query{}); err != nil || len(recs) != 1 {
-			t.Errorf("%d records, %v", len(recs), err)
+		if page, err := s.List(t.Context(), once.Query{}); err != nil || len(page.Records) != 1 {
+			t.Errorf("%d records, %v", len(page.Records), err)
 		}
 	}
 }

@@ -3,6 +3,10 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
@@ -10,21 +14,61 @@ import (
 
 const defaultPage, largestPage = 100, 1000
 
-// List returns records in the order of their digests, so that what changes meanwhile moves none across a page.
-func (s *Store) List(ctx context.Context, q once.Query) ([]once.Record, error) {
+// List returns records in the order of their digests, so that what changes meanwhile moves none across a page. A page
+// looks at 1,000 rows at most: of those that are running, unknown or parked, if no others are asked for; of those of the
+// operation, if there is one and the dialect is not PostgreSQL; or of all.
+func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
 	if err := s.ready(ctx, s.db); err != nil {
-		return nil, err
+		return page, err
 	}
-	statuses := make([]int, len(q.Status))
-	for i, status := range q.Status {
-		statuses[i] = int(status)
+	l := sqlschema.Listing{Operation: q.Operation != "", Scopes: len(q.Scopes), Unchanged: q.Unchanged > 0}
+	for _, status := range q.Status {
+		l.Statuses = append(l.Statuses, int(status))
 	}
-	p := sqlschema.Params{"operation": q.Operation, "after": s.names.UUID(q.After.UUID()),
-		"limit": int64(min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage))}
-	found, err := s.rows(ctx, s.db, s.sql.List(q.Operation != "", q.After != once.Key{}, statuses), p)
-	recs := make([]once.Record, len(found))
-	for i, r := range found {
-		recs[i] = r.record()
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	p := sqlschema.Params{"operation": q.Operation, "after": s.names.UUID(after(q)), "until": s.names.UUID(lastUUID),
+		"unchanged": q.Unchanged.Microseconds(), "limit": int64(limit)}
+	for i, scope := range q.Scopes {
+		p[fmt.Sprint("scope", i)] = scope
 	}
-	return recs, err
+	end, records := s.sql.List(l)
+	if page.Next, err = s.endOf(ctx, end, p); err != nil {
+		return page, err
+	}
+	if page.Next != (once.Key{}) {
+		p["until"] = s.names.UUID(page.Next.UUID())
+	}
+	found, err := s.rows(ctx, s.db, records, p)
+	if err != nil {
+		return once.Page{}, err
+	}
+	for _, r := range found {
+		page.Records = append(page.Records, r.record())
+	}
+	if len(found) == limit {
+		page.Next = found[limit-1].Key
+	}
+	return page, nil
+}
+
+var lastUUID = [16]byte(slices.Repeat([]byte{255}, 16))
+
+func after(q once.Query) (digest [16]byte) {
+	if q.After != (once.Key{}) {
+		digest = q.After.UUID()
+	}
+	return digest
+}
+
+// endOf is the key of the last row that a page looks at: the zero Key if there are fewer.
+func (s *Store) endOf(ctx context.Context, st sqlschema.Statement, p sqlschema.Params) (k once.Key, err error) {
+	var digest []byte
+	err = s.db.QueryRowContext(ctx, st.Text, st.Args(p)...).Scan(&digest, &k.Scope, &k.Operation, &k.ID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return k, nil
+	}
+	if err != nil {
+		return k, s.fail(err)
+	}
+	return k, checkKey(k, digest)
 }

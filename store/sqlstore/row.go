@@ -50,12 +50,19 @@ func readRow(rows *sql.Rows) (r row, err error) {
 
 // check refuses a row that no store has written: its key is the digest of its parts.
 func (r row) check(key []byte) error {
-	if id := r.Key.UUID(); string(id[:]) != string(key) {
-		return fmt.Errorf("%w: the row with the key %x has the parts of another: %q, %q, %q", once.ErrCorrupt,
-			key, r.Key.Scope, r.Key.Operation, r.Key.ID)
+	if err := checkKey(r.Key, key); err != nil {
+		return err
 	}
 	if r.Status < once.Absent || r.Status > once.Expired {
 		return fmt.Errorf("%w: the row of %s %q has a status that does not exist", once.ErrCorrupt, r.Key.Operation, r.Key.ID)
+	}
+	return nil
+}
+
+func checkKey(k once.Key, digest []byte) error {
+	if id := k.UUID(); string(id[:]) != string(digest) {
+		return fmt.Errorf("%w: the row with the key %x has the parts of another: %q, %q, %q", once.ErrCorrupt,
+			digest, k.Scope, k.Operation, k.ID)
 	}
 	return nil
 }

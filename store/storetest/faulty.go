@@ -110,12 +110,12 @@ func (f *FaultyStore) Forget(ctx context.Context, limit int) (int, error) {
 }
 
 // List is that of the store, unless it goes wrong.
-func (f *FaultyStore) List(ctx context.Context, q once.Query) ([]once.Record, error) {
+func (f *FaultyStore) List(ctx context.Context, q once.Query) (once.Page, error) {
 	l, ok := f.store.(once.Lister)
 	if !ok {
-		return nil, fmt.Errorf("%w: %T cannot list its records", errors.ErrUnsupported, f.store)
+		return once.Page{}, fmt.Errorf("%w: %T cannot list its records", errors.ErrUnsupported, f.store)
 	}
-	return perform(ctx, f, "List", once.Key{}, func(ctx context.Context) ([]once.Record, error) { return l.List(ctx, q) })
+	return perform(ctx, f, "List", once.Key{}, func(ctx context.Context) (once.Page, error) { return l.List(ctx, q) })
 }
 
 func (f *FaultyStore) performErr(ctx context.Context, method string, k once.Key, call func(context.Context) error) error {

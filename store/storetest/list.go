@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -10,9 +11,10 @@ import (
 func listRules() []rule {
 	return []rule{
 		{"list/offered", "A store is a Lister, unless its harness says that it is not.", listOffered},
-		{"list/selects", "List selects by operation, exactly, and by any of several statuses as they are now.", listSelects},
+		{"list/selects", "List selects by operation and scopes, exactly, and by any of several statuses as they are now.", listSelects},
+		{"list/unchanged", "List selects what was not changed for a time.", listUnchanged},
 		{"list/records", "List returns what Get returns, without the bodies of outcomes.", listRecords},
-		{"list/pages", "Pages that continue behind the last record of the page before are complete and without repeats.", listPages},
+		{"list/pages", "Pages that continue with Next, or behind any record, are complete and without repeats, and come to an end.", listPages},
 	}
 }
 
@@ -24,10 +26,32 @@ func (b *bench) lister() once.Lister {
 	return l
 }
 
-func (b *bench) list(q once.Query) []once.Record {
-	recs, err := b.lister().List(b, q)
+func (b *bench) page(q once.Query) once.Page {
+	page, err := b.lister().List(b, q)
 	b.must("List", err)
-	return recs
+	return page
+}
+
+// list is what a query selects, on all pages.
+func (b *bench) list(q once.Query) (recs []once.Record) {
+	seen := make(map[once.Key]bool)
+	for {
+		page := b.page(q)
+		recs = append(recs, page.Records...)
+		if page.Next == (once.Key{}) {
+			return recs
+		}
+		b.goesOn(seen, page.Next)
+		q.After = page.Next
+	}
+}
+
+// goesOn fails where pages go round in a circle.
+func (b *bench) goesOn(seen map[once.Key]bool, next once.Key) {
+	if seen[next] {
+		b.failf("List says for the second time that the next page is behind %+q", next)
+	}
+	seen[next] = true
 }
 
 func listOffered(b *bench) { b.lister() }
@@ -58,13 +82,38 @@ func listSelects(b *bench) {
 	b.wantIDs(nil, once.Query{Operation: holds["done"].Key.Operation[:10]})
 	b.vanish(b.doneFor("forgotten", short, 2*short))
 	b.wantIDs(all, once.Query{Operation: holds["done"].Key.Operation})
-	for _, rec := range b.list(once.Query{Limit: 1000}) {
+	for _, rec := range b.page(once.Query{Limit: 1000}).Records {
 		if rec.Key.Operation == "" {
 			b.failf("a query for everything returned %s of %+q", show(rec), rec.Key)
 		}
 	}
+	b.inScopes(holds["done"].Key.Operation)
 	b.settle(done(holds["parked"]))
 	b.wantIDs([]string{"done", "parked"}, once.Query{Operation: holds["done"].Key.Operation, Status: []once.Status{once.Done}})
+}
+
+// inScopes lists records that differ in their scopes only.
+func (b *bench) inScopes(operation string) {
+	for _, scope := range []string{"", "other", "other ", "Other"} {
+		b.own(once.Key{Scope: scope, Operation: operation, ID: "in " + scope}, "me", long)
+	}
+	b.wantIDs([]string{"in other"}, once.Query{Operation: operation, Scopes: []string{"other"}})
+	b.wantIDs([]string{"in "}, once.Query{Operation: operation, Scopes: []string{""}})
+	b.wantIDs([]string{"in ", "in Other"}, once.Query{Operation: operation, Scopes: []string{"Other", "", "no such"},
+		Status: []once.Status{once.Running, once.Unknown}})
+	b.wantIDs(nil, once.Query{Operation: operation, Scopes: []string{"other"}, Status: []once.Status{once.Done}})
+}
+
+func listUnchanged(b *bench) {
+	h := b.own(b.key("old"), "me", long)
+	b.until("a record that nobody changes is listed as such", func() bool {
+		return len(b.list(once.Query{Operation: h.Key.Operation, Unchanged: short})) == 1
+	})
+	b.own(b.key("new"), "me", long)
+	b.wantIDs(nil, once.Query{Operation: h.Key.Operation, Unchanged: long})
+	b.wantIDs([]string{"new", "old"}, once.Query{Operation: h.Key.Operation})
+	b.must("Extend", b.store.Extend(b, h, long))
+	b.wantIDs(nil, once.Query{Operation: h.Key.Operation, Unchanged: long, Status: []once.Status{once.Running}})
 }
 
 func (b *bench) wantIDs(want []string, q once.Query) {
@@ -106,37 +155,33 @@ func listPages(b *bench) {
 		want[k] = true
 	}
 	for _, size := range []int{limit, 0, 1000} {
-		got := make(map[once.Key]bool)
-		var after once.Key
-		for page := 0; ; page++ {
-			recs := b.list(once.Query{Operation: op, Status: []once.Status{once.Running, once.Done}, After: after, Limit: size})
-			b.wantPage(len(recs), size, n-len(got))
-			for _, rec := range recs {
+		got, seen := make(map[once.Key]bool), make(map[once.Key]bool)
+		q := once.Query{Operation: op, Status: []once.Status{once.Running, once.Done}, Limit: size}
+		for n := 0; ; n++ {
+			page := b.page(q)
+			if most := cmp.Or(size, 100); len(page.Records) > most {
+				b.failf("a page with a limit of %d has %d records", most, len(page.Records))
+			}
+			for _, rec := range page.Records {
 				if got[rec.Key] || !want[rec.Key] {
-					b.failf("page %d repeats %+q, or never had it to return", page, rec.Key)
+					b.failf("page %d repeats %+q, or never had it to return", n, rec.Key)
 				}
 				got[rec.Key] = true
-				after = rec.Key
 			}
-			if len(recs) == 0 {
+			if page.Next == (once.Key{}) {
 				break
 			}
-			if size == limit && page == 1 { // what was listed may be changed while it is paged through
-				b.settle(done(holdOf(recs[0])))
+			b.goesOn(seen, page.Next)
+			q.After = page.Next
+			if last := len(page.Records) - 1; last >= 0 && size == limit { // from there it goes on, too
+				q.After = page.Records[last].Key
+			}
+			if size == limit && len(got) < 3*limit && len(page.Records) > 0 { // what was listed may be changed while it is paged through
+				b.settle(done(holdOf(page.Records[0])))
 			}
 		}
 		if len(got) != n {
 			b.failf("in pages of %d, %d records of %d were listed", size, len(got), n)
 		}
-	}
-}
-
-// wantPage checks that a page is full, or the last one.
-func (b *bench) wantPage(got, limit, left int) {
-	if limit == 0 {
-		limit = 100
-	}
-	if got != min(limit, left) {
-		b.failf("a page with a limit of %d has %d records, and %d were left", limit, got, left)
 	}
 }

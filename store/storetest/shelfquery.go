@@ -153,3 +153,13 @@ func shelfReady[Tx any](b *txBench[Tx]) {
 	second.Limit = 2
 	b.wantShelved("ready, two of them", second, "behind waiting", "behind done")
 }
+
+// wantPage checks that a page is full, or the last one.
+func (b *bench) wantPage(got, limit, left int) {
+	if limit == 0 {
+		limit = 100
+	}
+	if got != min(limit, left) {
+		b.failf("a page with a limit of %d has %d records, and %d were left", limit, got, left)
+	}
+}

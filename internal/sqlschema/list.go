@@ -1,0 +1,106 @@
+package sqlschema
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Listing is what a page of records selects, as far as the text of its statements depends on it.
+type Listing struct {
+	Operation bool  // @operation
+	Scopes    int   // any of @scope0 and so on; 0: all
+	Statuses  []int // any of them; none: all
+	Unchanged bool  // for @unchanged
+}
+
+// passedOver is the number of rows that a page looks at, without the last.
+const passedOver = "999"
+
+// openSQL is what [Open] is as SQL, where rows are due that have no end yet.
+const openSQL = `status IN (1, 2, 3)`
+
+// Open reports whether these statuses are found without the records that are done: none of them is that of a row
+// that has an end.
+func Open[T int | int32](statuses []T) bool {
+	for _, status := range statuses {
+		if status < 1 || status > 3 {
+			return false
+		}
+	}
+	return len(statuses) > 0
+}
+
+// walk is the index that a page goes along, and so the rows that it looks at.
+type walk struct {
+	hint  string // where a planner might think otherwise
+	rows  string // those that are in the index
+	place string // what the index is ordered by; %s is a key
+}
+
+func (st *Statements) walk(l Listing) walk {
+	w := walk{rows: "", place: "%s"}
+	switch {
+	case Open(l.Statuses):
+		w = walk{hint: "{due index}", rows: " AND {open}", place: "{bytes}(%s)"}
+	case l.Operation && st.dialect != PostgreSQL: // where no index is on it
+		w = walk{hint: "{operation index}", rows: " AND {asked}", place: "%s"}
+	case st.dialect == MySQL:
+		w.hint = "PRIMARY"
+	}
+	switch {
+	case st.dialect == MySQL:
+		w.hint = " FORCE INDEX (" + w.hint + ")"
+	case st.dialect == SQLServer && w.hint != "":
+		w.hint = " WITH (READCOMMITTED, INDEX (" + w.hint + "))"
+	case st.dialect == SQLServer:
+		w.hint = "{hint}"
+	default:
+		w.hint = ""
+	}
+	return w
+}
+
+// List returns the statements of a page of records behind the key @after. End yields the key, and its parts, of the last
+// row that the page looks at: none if there are fewer to its end. Page yields the records up to the key @until, without
+// the bodies of their outcomes.
+func (st *Statements) List(l Listing) (end, page Statement) {
+	w := st.walk(l)
+	place := func(key string) string { return fmt.Sprintf(w.place, key) }
+	from := "{table} AS r" + w.hint + " WHERE " + place(`r."key"`) + " > " + place("@after") + w.rows
+	order := " ORDER BY " + place(`r."key"`)
+	end = st.compile(`SELECT {bytes}(r."key"), r.scope, r.operation, r.id FROM ` + from + order + "{last}")
+
+	columns := strings.Replace(columnsSQL, "THEN r.outcome", "THEN {null}", 1)
+	filters := []string{place(`r."key"`) + " <= " + place("@until"), "{known}"}
+	if l.Operation {
+		filters = append(filters, "{asked}")
+	}
+	if l.Scopes > 0 {
+		filters = append(filters, st.scopes(l.Scopes))
+	}
+	if len(l.Statuses) > 0 {
+		numbers := make([]string, len(l.Statuses))
+		for i, status := range l.Statuses {
+			numbers[i] = strconv.Itoa(status)
+		}
+		filters = append(filters, "({status}) IN ("+strings.Join(numbers, ", ")+")")
+	}
+	if l.Unchanged {
+		filters = append(filters, "r.updated <= {now} - @unchanged")
+	}
+	return end, st.compile("{with} SELECT {top}" + columns + " FROM " + from + " AND " + strings.Join(filters, " AND ") + order + "{limit}")
+}
+
+// scopes compares exactly: = of SQL Server passes over spaces at the end.
+func (st *Statements) scopes(n int) string {
+	same := "r.scope = @scope%[1]d"
+	if st.dialect == SQLServer {
+		same = "r.scope = @scope%[1]d AND DATALENGTH(r.scope) = DATALENGTH(@scope%[1]d)"
+	}
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(same, i)
+	}
+	return "(" + strings.Join(all, " OR ") + ")"
+}
