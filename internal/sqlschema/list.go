@@ -73,7 +73,10 @@ func (st *Statements) List(l Listing) (end, page Statement) {
 
 	columns := strings.Replace(columnsSQL, "THEN r.outcome", "THEN {null}", 1)
 	filters := []string{place(`r."key"`) + " <= " + place("@until"), "{known}"}
-	if l.Operation {
+	switch {
+	case l.Operation && st.dialect == SQLite && Open(l.Statuses):
+		filters = append(filters, "+{asked}") // with a sign, it is nothing that it looks for an index for
+	case l.Operation:
 		filters = append(filters, "{asked}")
 	}
 	if l.Scopes > 0 {

@@ -1,0 +1,159 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+// fillKeys inserts records that are done, or have no end.
+func (e engine) fillKeys(t *testing.T, db *sql.DB, operation string, status, n int) {
+	t.Helper()
+	names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
+	must(t, err)
+	far, lapsed := fmt.Sprint(time.Now().Add(time.Hour).UnixMicro()), "NULL"
+	if status != 4 {
+		far = "NULL"
+	}
+	if status == 1 {
+		lapsed = "1"
+	}
+	var rows []string
+	for i := range n {
+		digest := once.Key{Operation: operation, ID: fmt.Sprint(i)}.UUID()
+		key := fmt.Sprintf("x'%x'", digest)
+		if e.dialect == sqlstore.PostgreSQL {
+			key = fmt.Sprintf("'%x'", digest)
+		}
+		rows = append(rows, fmt.Sprintf("(%[1]s, '', '%[2]s', '%[3]d', %[4]d, 1, %[1]s, %[5]s, 5, %[6]s, %[6]s, %[6]s, 1, 1)",
+			key, operation, i, status, lapsed, far))
+		if len(rows) == 500 || i == n-1 {
+			mustExec(t, db, "INSERT INTO "+names.Table()+" ("+names.Compile(`"key"`).Text+", scope, operation, id, status, attempt, owner, lease_until, sum, "+
+				"outcome_until, key_until, due, created, updated) VALUES "+strings.Join(rows, ", "))
+			rows = nil
+		}
+	}
+}
+
+// Records that are not done are found without those that are, and any page looks at a bounded number of rows.
+func TestPagesAreBoundedWork(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		db.SetMaxOpenConns(1)
+		e.fillKeys(t, db, "usual", 4, 20_000)
+		e.fillKeys(t, db, "rare", 4, 7)
+		e.fillKeys(t, db, "crashed", 1, 5)
+		e.fillKeys(t, db, "stuck", 3, 3)
+		rare := 40
+		if e.dialect == sqlstore.PostgreSQL { // which has no index on it
+			rare = 2100
+			mustExec(t, db, "SET random_page_cost = 1.1")
+		}
+		for name, want := range map[string]struct {
+			query       once.Query
+			found, most int
+		}{
+			"all":                  {once.Query{Limit: 1000}, 20_015, 2100},
+			"unknown":              {once.Query{Status: []once.Status{once.Unknown}}, 5, 40},
+			"parked, of one":       {once.Query{Status: []once.Status{once.Parked}, Operation: "rare"}, 0, 40},
+			"unchanged":            {once.Query{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 40},
+			"a rare operation":     {once.Query{Operation: "rare"}, 7, rare},
+			"a scope without keys": {once.Query{Scopes: []string{"nobody"}}, 0, 2100},
+			"expired of a usual":   {once.Query{Operation: "usual", Status: []once.Status{once.Expired}}, 0, 2100},
+		} {
+			found := 0
+			for q, page := want.query, 0; ; page++ {
+				before := e.reads(t, db)
+				got, err := s.List(t.Context(), q)
+				must(t, err)
+				if read := e.reads(t, db) - before; read > want.most {
+					t.Errorf("%s: page %d has read %d rows, the limit is %d", name, page, read, want.most)
+				}
+				found += len(got.Records)
+				if q.After = got.Next; q.After == (once.Key{}) {
+					break
+				}
+			}
+			if found != want.found {
+				t.Errorf("%s: %d records, want %d", name, found, want.found)
+			}
+		}
+	})
+}
+
+// reads is the number of rows that the connection has read so far. SQLite does not count them: see the next test.
+func (e engine) reads(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	switch e.dialect {
+	case sqlstore.PostgreSQL:
+		mustExec(t, db, "SELECT pg_stat_force_next_flush()")
+		mustExec(t, db, "SELECT 1")
+		must(t, db.QueryRow("SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relid = 'once_record'::regclass").Scan(&n))
+	case sqlstore.MySQL:
+		must(t, db.QueryRow("SELECT sum(variable_value) FROM information_schema.session_status "+
+			"WHERE variable_name LIKE 'handler_read%'").Scan(&n))
+	}
+	return n
+}
+
+// The plans of SQLite are searches in the index that holds what is asked for, in its order.
+func TestPlansOfPagesInSQLite(t *testing.T) {
+	e := engines[0]
+	s, db := e.migrated(t)
+	_, err := s.List(t.Context(), once.Query{})
+	must(t, err)
+	names, err := sqlschema.For(sqlschema.SQLite, "", "")
+	must(t, err)
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			e.fillKeys(t, db, "usual", 4, 5000)
+			e.fillKeys(t, db, "crashed", 1, 2000)
+			mustExec(t, db, "ANALYZE")
+		}
+		for _, c := range []struct {
+			index string
+			of    sqlschema.Listing
+		}{
+			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{1, 2, 3}}},
+			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3}, Operation: true, Scopes: 1}},
+			{"once_record_operation (operation=? AND key>? AND key<?)", sqlschema.Listing{Operation: true, Unchanged: true}},
+			{"once_record_operation (operation=? AND key>? AND key<?)", sqlschema.Listing{Operation: true, Statuses: []int{5}}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3, 4}, Scopes: 2}},
+		} {
+			end, page := names.Statements().List(c.of)
+			for i, st := range []sqlschema.Statement{end, page} {
+				want := c.index
+				if i == 0 {
+					want = strings.Replace(want, " AND key<?", "", 1)
+				}
+				if plan := e.plan(t, db, st); !strings.Contains(plan, "USING INDEX "+want) && !strings.Contains(plan, "USING COVERING INDEX "+want) ||
+					strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP") {
+					t.Errorf("analyzed: %v, want %s, got %s\n%s", analyzed, want, plan, st.Text)
+				}
+			}
+		}
+	}
+}
+
+func (e engine) plan(t *testing.T, db *sql.DB, st sqlschema.Statement) string {
+	t.Helper()
+	rows, err := db.Query("EXPLAIN QUERY PLAN "+st.Text, st.Args(sqlschema.Params{"operation": "usual", "limit": 10})...)
+	must(t, err)
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		must(t, rows.Scan(&id, &parent, &unused, &detail))
+		all = append(all, detail)
+	}
+	must(t, rows.Err())
+	return strings.Join(all, "; ")
+}
