@@ -85,7 +85,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	wait := backoff.Backoff{First: run.Every, Limit: run.Every}
-	trouble := wait
+	trouble := backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
 	for ctx.Err() == nil {
 		pause := wait.Next()
 		due, err := run.find(ctx, false)
@@ -152,7 +152,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 
 func (r *Reconciler) newRun() (*run, error) {
 	run := &run{Reconciler: *r, workers: make(map[string]*worker), told: make(map[string]bool)}
-	run.Every = cmp.Or(run.Every, time.Minute)
+	run.Every = min(cmp.Or(run.Every, time.Minute), time.Duration(longest)) // of which there is ten times as much
 	run.AskTime = cmp.Or(run.AskTime, 30*time.Second)
 	if run.Logger == nil {
 		run.Logger = slog.New(slog.DiscardHandler)

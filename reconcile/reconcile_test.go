@@ -416,10 +416,12 @@ func TestResume(t *testing.T) {
 // failing is a store whose List fails.
 type failing struct {
 	*memstore.Store
-	down atomic.Bool
+	down  atomic.Bool
+	asked atomic.Int64
 }
 
 func (s *failing) List(ctx context.Context, q once.Query) (once.Page, error) {
+	s.asked.Add(1)
 	if s.down.Load() {
 		return once.Page{}, errBoom
 	}
@@ -439,6 +441,9 @@ func TestAStoreInTrouble(t *testing.T) {
 		stop := run(t, r)
 		time.Sleep(time.Hour)
 		wantStatus(t, s, charge, "1", once.Unknown)
+		if n := s.asked.Load(); n > 30 {
+			t.Errorf("it looked %d times in an hour of trouble", n)
+		}
 		s.down.Store(false)
 		time.Sleep(3 * time.Hour) // it has been unknown for an hour
 		stop()

@@ -180,8 +180,8 @@ var pgstoreBugs = []Bug{
 		Name: "row-of-another-key-believed",
 		Why:  "the answer in a row that does not belong to the key is given out",
 		File: "store/pgstore/record.go",
-		Old:  "if rec.Key.UUID() != key {",
-		New:  "if rec.Key.UUID() != key && rec.Key.ID == \"\" {",
+		Old:  "if k.UUID() != digest {",
+		New:  "if k.UUID() != digest && k.ID == \"\" {",
 		Test: onPostgres("^TestAForeignRowIsCorrupt$"),
 	},
 	{

@@ -110,8 +110,8 @@ var sqlstoreBugs = []Bug{
 		Name: "row-of-another-key-read",
 		Why:  "the answer in a row that does not belong to the key is given out",
 		File: "store/sqlstore/row.go",
-		Old:  "string(id[:]) != string(key) {",
-		New:  "len(id) != len(key) {",
+		Old:  "string(id[:]) != string(digest) {",
+		New:  "len(id) != len(digest) {",
 		Test: onEngine("^TestDamagedRows$/^sqlite$"),
 	},
 	{

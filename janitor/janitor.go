@@ -1,0 +1,196 @@
+package janitor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/store"
+)
+
+// Janitor forgets what has had its time. Store is mandatory; the zero value of all other fields works. It is not changed
+// by use.
+type Janitor struct {
+	// Store is whose keys are forgotten. If it is a store.Shelf or a store.Relayable, so are the messages that have had
+	// their time there.
+	Store once.Store
+
+	// Every is the time between two looks, at most. A look goes on until nothing is left to forget. While the store is in
+	// trouble, looks are up to ten times as far apart. Default a minute.
+	Every time.Duration
+
+	// Batch is how much is forgotten in one transaction. With Options.Partition of pgstore it also is how many records that
+	// are still needed are moved out of a partition: see docs/partitions.md. Default 1,000.
+	Batch int
+
+	// BatchTime is how long one transaction may take before it is given up. Default 5 minutes: that is for stores that
+	// forget by partitions, elsewhere it takes milliseconds.
+	BatchTime time.Duration
+
+	// Share is the part of the time in which the store is kept at work, at most: after each transaction it is left alone
+	// for long enough. It holds for each Janitor. Default 0.1, at most 1.
+	Share float64
+
+	// KeepShelved is how long messages stay on the shelf after people had them handled or discarded. Consumers that attend
+	// to the shelf keep them for 90 days, which is the default.
+	KeepShelved time.Duration
+
+	// KeepPublished is how long messages stay in the outbox after a relay has published them with store.Keep. Default 0:
+	// that is left to the relays and their KeepFor.
+	KeepPublished time.Duration
+
+	Logger *slog.Logger // of trouble with the store; default: nothing is logged
+	Stats  *Stats       // counts what is forgotten, if it is not nil
+}
+
+// Stats counts what is forgotten. The fields may be read at any time.
+type Stats struct {
+	Keys      atomic.Int64 // an outcome that is dropped before its key counts as well
+	Shelved   atomic.Int64
+	Published atomic.Int64
+
+	Looks  atomic.Int64 // how many ended with nothing left to forget
+	Behind atomic.Bool  // there may be more to forget now: if it stays so, Share is too small or the store in trouble
+}
+
+// Run forgets again and again, until ctx ends, and returns nil then. Trouble with the store is logged, and it goes on; an
+// error means that the Janitor is set up wrong: its text says what to do.
+func (j *Janitor) Run(ctx context.Context) error {
+	run, err := j.newRun()
+	if err != nil {
+		return err
+	}
+	wait := backoff.Backoff{First: run.Every, Limit: run.Every}
+	trouble := backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
+	for ctx.Err() == nil {
+		pause := wait.Next()
+		err := run.look(ctx)
+		if err == nil {
+			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
+		} else if ctx.Err() == nil {
+			pause = trouble.Next()
+			run.Logger.WarnContext(ctx, "janitor: the store is in trouble, and not all is forgotten", "error", err)
+		}
+		_ = backoff.Sleep(ctx, pause)
+	}
+	return nil
+}
+
+// Sweep looks once, until nothing is left to forget. The error is the store's, that of ctx, or says that the Janitor is
+// set up wrong. If one kind cannot be forgotten, the others are all the same.
+func (j *Janitor) Sweep(ctx context.Context) error {
+	run, err := j.newRun()
+	if err != nil {
+		return err
+	}
+	return cmp.Or(run.look(ctx), ctx.Err())
+}
+
+// run is a Janitor that runs.
+type run struct {
+	Janitor
+	kinds []kind
+}
+
+// kind is something that is forgotten.
+type kind struct {
+	forget func(ctx context.Context, limit int) (int, error)
+	count  *atomic.Int64
+}
+
+const longestEvery = 365 * 24 * time.Hour // ten times as long is still a Duration
+
+func (j *Janitor) newRun() (*run, error) {
+	run := &run{Janitor: *j}
+	run.Every = cmp.Or(run.Every, time.Minute)
+	run.Batch = cmp.Or(run.Batch, 1000)
+	run.BatchTime = cmp.Or(run.BatchTime, 5*time.Minute)
+	run.Share = cmp.Or(run.Share, 0.1)
+	run.KeepShelved = cmp.Or(run.KeepShelved, 90*24*time.Hour)
+	if run.Logger == nil {
+		run.Logger = slog.New(slog.DiscardHandler)
+	}
+	if run.Stats == nil {
+		run.Stats = new(Stats)
+	}
+	switch {
+	case j.Store == nil:
+		return nil, invalid("a Janitor needs a Store")
+	case run.Every < 0 || run.Every > longestEvery || run.BatchTime < 0:
+		return nil, invalid("Every and BatchTime must be positive, or 0, and Every no longer than a year")
+	case run.Batch < 0:
+		return nil, invalid("Batch must be positive, or 0")
+	case !(run.Share > 0 && run.Share <= 1): // NaN is neither
+		return nil, invalid("Share is a part of the time: above 0, up to 1, or 0 for the default")
+	case run.KeepShelved < 0 || run.KeepPublished < 0:
+		return nil, invalid("KeepShelved and KeepPublished must not be negative")
+	}
+	run.kinds = []kind{{j.Store.Forget, &run.Stats.Keys}}
+	if s, ok := j.Store.(store.Shelf); ok {
+		run.kinds = append(run.kinds, kind{func(ctx context.Context, limit int) (int, error) {
+			return s.ForgetShelved(ctx, run.KeepShelved, limit)
+		}, &run.Stats.Shelved})
+	}
+	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished > 0 {
+		run.kinds = append(run.kinds, kind{func(ctx context.Context, limit int) (int, error) {
+			return s.ForgetOutgoing(ctx, run.KeepPublished, limit)
+		}, &run.Stats.Published})
+	}
+	return run, nil
+}
+
+func invalid(text string) error { return fmt.Errorf("%w: janitor: %s", once.ErrInvalid, text) }
+
+// look forgets what there is, a batch of each kind at a time, so that none waits for another with much to do. A kind that
+// fails is left to the next look.
+func (r *run) look(ctx context.Context) (failed error) {
+	for left := r.kinds; len(left) > 0; {
+		var more []kind
+		for _, k := range left {
+			begun := time.Now()
+			n, err := r.batch(ctx, k)
+			switch {
+			case errors.Is(err, errors.ErrUnsupported): // by what the store wraps
+			case err != nil:
+				failed = errors.Join(failed, err)
+				r.Stats.Behind.Store(true)
+			case n >= r.Batch:
+				more = append(more, k)
+				r.Stats.Behind.Store(true)
+			}
+			if backoff.Sleep(ctx, r.rest(time.Since(begun))) != nil || ctx.Err() != nil {
+				return errors.Join(failed, ctx.Err())
+			}
+		}
+		left = more
+	}
+	if failed == nil {
+		r.Stats.Behind.Store(false)
+		r.Stats.Looks.Add(1)
+	}
+	return failed
+}
+
+func (r *run) batch(ctx context.Context, k kind) (int, error) {
+	limited, cancel := context.WithTimeout(ctx, r.BatchTime)
+	defer cancel()
+	n, err := k.forget(limited, r.Batch)
+	k.count.Add(int64(n))
+	return n, err
+}
+
+const longestRest = float64(24 * time.Hour)
+
+// rest is how long the store is left alone after it was at work for so long: up to half as long again as it has to be, so
+// that those who run side by side do not meet again.
+func (r *run) rest(worked time.Duration) time.Duration {
+	least := time.Duration(min(float64(worked)*(1/r.Share-1), longestRest))
+	return least + rand.N(least/2+1)
+}
