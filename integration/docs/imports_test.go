@@ -23,6 +23,7 @@ import (
 	_ "github.com/effectively-once/once/broker/rabbitbroker"
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"
+	_ "github.com/effectively-once/once/janitor"
 	_ "github.com/effectively-once/once/outbox"
 	_ "github.com/effectively-once/once/reconcile"
 	_ "github.com/effectively-once/once/store"
