@@ -221,3 +221,46 @@ func TestOptionsHaveDefaults(t *testing.T) {
 		t.Errorf("without options they are %+v", o)
 	}
 }
+
+// A page of 2,505 keys is bounded: it ends, and says where the next one begins, before it has found much.
+func TestPagesAreBoundedWork(t *testing.T) {
+	s := memstore.New(nil)
+	add := func(operation string, n int, status once.Status) {
+		for i := range n {
+			h := once.Hold{Key: once.Key{Operation: operation, ID: fmt.Sprint(i)}, Owner: [16]byte{1}, Attempt: 1}
+			if _, err := s.Claim(t.Context(), once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Settle(t.Context(), once.Settlement{Hold: h, Status: status, KeepOutcome: time.Hour, KeepKey: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add("usual", 2500, once.Done)
+	add("rare", 5, once.Unknown)
+	for name, want := range map[string]struct {
+		query        once.Query
+		found, pages int
+	}{
+		"unknown":  {once.Query{Status: []once.Status{once.Unknown}}, 5, 1},
+		"rare":     {once.Query{Operation: "rare"}, 5, 3},
+		"parked":   {once.Query{Status: []once.Status{once.Parked, once.Done}, Operation: "rare"}, 0, 3},
+		"everyone": {once.Query{Limit: 1000}, 2505, 3},
+	} {
+		found, pages := 0, 0
+		for q := want.query; ; {
+			page, err := s.List(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found += len(page.Records)
+			pages++
+			if q.After = page.Next; q.After == (once.Key{}) {
+				break
+			}
+		}
+		if found != want.found || pages != want.pages {
+			t.Errorf("%s: %d records on %d pages, want %d on %d", name, found, pages, want.found, want.pages)
+		}
+	}
+}
