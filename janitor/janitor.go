@@ -15,19 +15,19 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Janitor forgets what has had its time. Store is mandatory; the zero value of all other fields works. It is not changed
-// by use.
+// Janitor forgets what has had its time. Store is mandatory; the zero value of all other fields works. It is not
+// changed by use.
 type Janitor struct {
 	// Store is whose keys are forgotten. If it is a store.Shelf or a store.Relayable, so are the messages that have had
 	// their time there.
 	Store once.Store
 
-	// Every is the time between two looks, at most. A look goes on until nothing is left to forget. While the store is in
-	// trouble, looks are up to ten times as far apart. Default a minute.
+	// Every is the time between two looks, at most. A look goes on until nothing is left to forget. While the store
+	// is in trouble, looks are up to ten times as far apart. Default a minute.
 	Every time.Duration
 
-	// Batch is how much is forgotten in one transaction. With Options.Partition of pgstore it also is how many records that
-	// are still needed are moved out of a partition: see docs/partitions.md. Default 1,000.
+	// Batch is how much is forgotten in one transaction. With Options.Partition of pgstore it also is how many
+	// records that are still needed are moved out of a partition: see docs/partitions.md. Default 1,000.
 	Batch int
 
 	// BatchTime is how long one transaction may take before it is given up. Default 5 minutes: that is for stores that
@@ -38,8 +38,8 @@ type Janitor struct {
 	// for long enough. It holds for each Janitor. Default 0.1, at most 1.
 	Share float64
 
-	// KeepShelved is how long messages stay on the shelf after people had them handled or discarded. Consumers that attend
-	// to the shelf keep them for 90 days, which is the default.
+	// KeepShelved is how long messages stay on the shelf after people had them handled or discarded. Consumers that
+	// attend to the shelf keep them for 90 days, which is the default.
 	KeepShelved time.Duration
 
 	// KeepPublished is how long messages stay in the outbox after a relay has published them with store.Keep. Default 0:
@@ -60,8 +60,8 @@ type Stats struct {
 	Behind atomic.Bool  // there may be more to forget now: if it stays so, Share is too small or the store in trouble
 }
 
-// Run forgets again and again, until ctx ends, and returns nil then. Trouble with the store is logged, and it goes on; an
-// error means that the Janitor is set up wrong: its text says what to do.
+// Run forgets again and again, until ctx ends, and returns nil then. Trouble with the store is logged, and it goes
+// on; an error means that the Janitor is set up wrong: its text says what to do.
 func (j *Janitor) Run(ctx context.Context) error {
 	run, err := j.newRun()
 	if err != nil {
@@ -83,8 +83,8 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Sweep looks once, until nothing is left to forget. The error is the store's, that of ctx, or says that the Janitor is
-// set up wrong. If one kind cannot be forgotten, the others are all the same.
+// Sweep looks once, until nothing is left to forget. The error is the store's, that of ctx, or says that the Janitor
+// is set up wrong. If one kind cannot be forgotten, the others are all the same.
 func (j *Janitor) Sweep(ctx context.Context) error {
 	run, err := j.newRun()
 	if err != nil {
@@ -148,8 +148,8 @@ func (j *Janitor) newRun() (*run, error) {
 
 func invalid(text string) error { return fmt.Errorf("%w: janitor: %s", once.ErrInvalid, text) }
 
-// look forgets what there is, a batch of each kind at a time, so that none waits for another with much to do. A kind that
-// fails is left to the next look.
+// look forgets what there is, a batch of each kind at a time, so that none waits for another with much to do. A kind
+// that fails is left to the next look.
 func (r *run) look(ctx context.Context) (failed error) {
 	for left := r.kinds; len(left) > 0; {
 		var more []kind
@@ -188,8 +188,8 @@ func (r *run) batch(ctx context.Context, k kind) (int, error) {
 
 const longestRest = float64(24 * time.Hour)
 
-// rest is how long the store is left alone after it was at work for so long: up to half as long again as it has to be, so
-// that those who run side by side do not meet again.
+// rest is how long the store is left alone after it was at work for so long: up to half as long again as it has to
+// be, so that those who run side by side do not meet again.
 func (r *run) rest(worked time.Duration) time.Duration {
 	least := time.Duration(min(float64(worked)*(1/r.Share-1), longestRest))
 	return least + rand.N(least/2+1)

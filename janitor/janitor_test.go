@@ -103,7 +103,8 @@ func run(t *testing.T, j *janitor.Janitor) (stop func()) {
 func TestItForgetsWhatHasHadItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stats := memstore.New(nil), new(janitor.Stats)
-		op := &once.Operation[int]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{KeepOutcome: time.Hour, KeepKey: 2 * time.Hour}}
+		op := &once.Operation[int]{Name: "charge", OnUnknown: once.Resend,
+			Policy: once.Policy{KeepOutcome: time.Hour, KeepKey: 2 * time.Hour}}
 		do := func(id string, work error) {
 			_, err := once.Do(t.Context(), s, op.For(id), func(context.Context, once.Key) (int, error) { return 1, work })
 			if !errors.Is(err, work) {
@@ -138,14 +139,16 @@ func TestEachKindIsKeptForItsTime(t *testing.T) {
 		published int64
 	}{
 		"by default": {janitor.Janitor{}, [2]time.Duration{90 * 24 * time.Hour, 0}, 0},
-		"as set":     {janitor.Janitor{KeepShelved: time.Hour, KeepPublished: time.Minute}, [2]time.Duration{time.Hour, time.Minute}, 33},
+		"as set": {janitor.Janitor{KeepShelved: time.Hour, KeepPublished: time.Minute},
+			[2]time.Duration{time.Hour, time.Minute}, 33},
 	} {
 		s, stats := newLarge(15, 24, 33), new(janitor.Stats)
 		c.j.Store, c.j.Stats, c.j.Batch = s, stats, 10
 		if err := c.j.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if stats.Keys.Load() != 15 || stats.Shelved.Load() != 24 || stats.Published.Load() != c.published || s.keeps != c.keeps {
+		if stats.Keys.Load() != 15 || stats.Shelved.Load() != 24 || stats.Published.Load() != c.published ||
+			s.keeps != c.keeps {
 			t.Errorf("%s: %d, %d and %d are forgotten, kept for %v", name, stats.Keys.Load(), stats.Shelved.Load(),
 				stats.Published.Load(), s.keeps)
 		}
@@ -186,7 +189,8 @@ func TestKindsTakeTurns(t *testing.T) {
 		s.fail("keys", errBoom)
 		j := janitor.Janitor{Store: s, Stats: stats, Batch: 10}
 		if err := j.Sweep(t.Context()); !errors.Is(err, errBoom) || stats.Shelved.Load() != 50 || !stats.Behind.Load() {
-			t.Errorf("Sweep returned %v, %d of the shelf are forgotten, behind: %v", err, stats.Shelved.Load(), stats.Behind.Load())
+			t.Errorf("Sweep returned %v, %d of the shelf are forgotten, behind: %v", err, stats.Shelved.Load(),
+				stats.Behind.Load())
 		}
 	})
 }

@@ -34,8 +34,8 @@ func (e engine) fillKeys(t *testing.T, db *sql.DB, operation string, status, n i
 		rows = append(rows, fmt.Sprintf("(%[1]s, '', '%[2]s', '%[3]d', %[4]d, 1, %[1]s, %[5]s, 5, %[6]s, %[6]s, %[6]s, 1, 1)",
 			key, operation, i, status, lapsed, far))
 		if len(rows) == 500 || i == n-1 {
-			mustExec(t, db, "INSERT INTO "+names.Table()+" ("+names.Compile(`"key"`).Text+", scope, operation, id, status, attempt, owner, lease_until, sum, "+
-				"outcome_until, key_until, due, created, updated) VALUES "+strings.Join(rows, ", "))
+			mustExec(t, db, "INSERT INTO "+names.Table()+" ("+names.Compile(`"key"`).Text+", scope, operation, id, "+
+				"status, attempt, owner, lease_until, sum, outcome_until, key_until, due, created, updated) VALUES "+strings.Join(rows, ", "))
 			rows = nil
 		}
 	}
@@ -94,7 +94,8 @@ func (e engine) reads(t *testing.T, db *sql.DB) (n int) {
 	case sqlstore.PostgreSQL:
 		mustExec(t, db, "SELECT pg_stat_force_next_flush()")
 		mustExec(t, db, "SELECT 1")
-		must(t, db.QueryRow("SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relid = 'once_record'::regclass").Scan(&n))
+		must(t, db.QueryRow("SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0)::bigint FROM pg_stat_user_tables "+
+			"WHERE relid = 'once_record'::regclass").Scan(&n))
 	case sqlstore.MySQL:
 		must(t, db.QueryRow("SELECT sum(variable_value) FROM information_schema.session_status "+
 			"WHERE variable_name LIKE 'handler_read%'").Scan(&n))
@@ -133,8 +134,8 @@ func TestPlansOfPagesInSQLite(t *testing.T) {
 				if i == 0 {
 					want = strings.Replace(want, " AND key<?", "", 1)
 				}
-				if plan := e.plan(t, db, st); !strings.Contains(plan, "USING INDEX "+want) && !strings.Contains(plan, "USING COVERING INDEX "+want) ||
-					strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP") {
+				plan := e.plan(t, db, st)
+				if !strings.Contains(plan, "INDEX "+want) || strings.Contains(plan, "SCAN") || strings.Contains(plan, "TEMP") {
 					t.Errorf("analyzed: %v, want %s, got %s\n%s", analyzed, want, plan, st.Text)
 				}
 			}

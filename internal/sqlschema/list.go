@@ -61,9 +61,9 @@ func (st *Statements) walk(l Listing) walk {
 	return w
 }
 
-// List returns the statements of a page of records behind the key @after. End yields the key, and its parts, of the last
-// row that the page looks at: none if there are fewer to its end. Page yields the records up to the key @until, without
-// the bodies of their outcomes.
+// List returns the statements of a page of records behind the key @after. End yields the key, and its parts, of the
+// last row that the page looks at: none if there are fewer to its end. Page yields the records up to the key @until,
+// without the bodies of their outcomes.
 func (st *Statements) List(l Listing) (end, page Statement) {
 	w := st.walk(l)
 	place := func(key string) string { return fmt.Sprintf(w.place, key) }
@@ -92,7 +92,8 @@ func (st *Statements) List(l Listing) (end, page Statement) {
 	if l.Unchanged {
 		filters = append(filters, "r.updated <= {now} - @unchanged")
 	}
-	return end, st.compile("{with} SELECT {top}" + columns + " FROM " + from + " AND " + strings.Join(filters, " AND ") + order + "{limit}")
+	from += " AND " + strings.Join(filters, " AND ")
+	return end, st.compile("{with} SELECT {top}" + columns + " FROM " + from + order + "{limit}")
 }
 
 // scopes compares exactly: = of SQL Server passes over spaces at the end.

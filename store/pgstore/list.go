@@ -58,8 +58,8 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 		until = page.Next.UUID()
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
-	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation, q.Scopes, statuses,
-		max(q.Unchanged, 0).Microseconds(), int64(limit))
+	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation,
+		q.Scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit))
 	if err != nil {
 		return once.Page{}, err
 	}
@@ -101,9 +101,10 @@ WHERE {place}(r.key) > {place}($1::uuid){walked} ORDER BY {place}(r.key) LIMIT 1
 
 	// pageSQL goes by key, so that what changes meanwhile moves no record across a page.
 	pageSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
-WHERE {place}(r.key) > {place}($1::uuid) AND {place}(r.key) <= {place}($2::uuid){walked} AND (r.key_until <= clock.now) IS NOT TRUE
-	AND ($3::text = '' OR r.operation = $3::text) AND ($4::text[] IS NULL OR r.scope = ANY ($4::text[]))
-	AND ($5::int[] IS NULL OR ({status}) = ANY ($5::int[])) AND ($6::bigint = 0 OR r.updated <= clock.now - $6::bigint)
+WHERE {place}(r.key) > {place}($1::uuid) AND {place}(r.key) <= {place}($2::uuid){walked}
+	AND (r.key_until <= clock.now) IS NOT TRUE AND ($3::text = '' OR r.operation = $3::text)
+	AND ($4::text[] IS NULL OR r.scope = ANY ($4::text[])) AND ($5::int[] IS NULL OR ({status}) = ANY ($5::int[]))
+	AND ($6::bigint = 0 OR r.updated <= clock.now - $6::bigint)
 ORDER BY {place}(r.key) LIMIT $7::bigint`
 )
 

@@ -68,8 +68,8 @@ func (f *fixture) fillForPages(t testing.TB, rows int) {
 	f.fillKeys(t, "stuck", 3, 1, 3)
 }
 
-// Pages read no more than they may, although nobody has looked at the table since it was empty. Where the disk is slow at
-// random, PostgreSQL would rather read all of a table as small as this.
+// Pages read no more than they may, although nobody has looked at the table since it was empty. Where the disk is
+// slow at random, PostgreSQL would rather read all of a table as small as this.
 func TestPagesAreBoundedWork(t *testing.T) {
 	one := func(c *pgxpool.Config) {
 		c.MaxConns = 1
