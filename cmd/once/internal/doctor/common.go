@@ -145,7 +145,7 @@ func retention(ctx context.Context, e *examination) error {
 		e.found("forget-behind", Warning, fmt.Sprintf("%d keys or more are past their time by more than %s.", n,
 			show.Span(lateForget)),
 			"Nobody calls Forget, or not often enough: the table grows for ever.",
-			"Call Store.Forget now and again, see docs/guide.md.")
+			"Run a janitor.Janitor, see docs/guide.md.")
 	}
 	return err
 }
