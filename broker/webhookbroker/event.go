@@ -1,0 +1,143 @@
+package webhookbroker
+
+import (
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+// The prefixes of headers. CloudEvents have attributes of letters and digits only; other names go beside them.
+const (
+	attribute = "ce-"
+	beside    = "once-header-"
+	library   = "once-" // names that begin with it are the library's, and go as they are
+
+	contentType = "content-type"
+	mostName    = 20 // letters of an attribute, as CloudEvents recommend
+)
+
+// own are the attributes that come from other fields than the header.
+var own = map[string]bool{"specversion": true, "id": true, "source": true, "type": true, "time": true,
+	"partitionkey": true, "datacontenttype": true, "data": true}
+
+// event writes a message as a CloudEvent in binary mode: in headers, beside its body.
+func event(h http.Header, m *broker.Message, source string) {
+	h.Set("User-Agent", "once")
+	h.Set(attribute+"specversion", "1.0")
+	h.Set(attribute+"id", escape(m.ID))
+	h.Set(attribute+"source", escape(source))
+	h.Set(attribute+"type", escape(m.Topic))
+	if m.OrderingKey != "" {
+		h.Set(attribute+"partitionkey", escape(m.OrderingKey))
+	}
+	if !m.Time.IsZero() {
+		h.Set(attribute+"time", m.Time.UTC().Format(time.RFC3339Nano))
+	}
+	for name, value := range m.Header {
+		switch {
+		case name == contentType && isMediaType(value):
+			h.Set(name, value)
+		case strings.HasPrefix(name, library) && !strings.HasPrefix(name, beside):
+			h.Set(name, escape(value))
+		case isAttribute(name):
+			h.Set(attribute+name, escape(value))
+		default:
+			h.Set(beside+name, escape(value))
+		}
+	}
+	for _, trace := range []string{"traceparent", "tracestate"} { // for the tracing of the receiver's HTTP server
+		if value := m.Header[trace]; value != "" && isPlain(value) {
+			h.Set(trace, value)
+		}
+	}
+}
+
+// unpack reads a message that event has written, but for its ID and its body.
+func unpack(h http.Header, m *broker.Message) {
+	m.Topic = unescape(h.Get(attribute + "type"))
+	m.OrderingKey = unescape(h.Get(attribute + "partitionkey"))
+	m.Time, _ = time.Parse(time.RFC3339, unescape(h.Get(attribute+"time"))) // else it is not known
+	header := make(map[string]string)
+	if kind := h.Get(contentType); kind != "" {
+		header[contentType] = kind
+	}
+	for name, values := range h {
+		name = strings.ToLower(name)
+		if rest, ok := strings.CutPrefix(name, attribute); ok && !own[rest] {
+			header[rest] = unescape(values[0])
+		} else if rest, ok := strings.CutPrefix(name, beside); ok {
+			header[rest] = unescape(values[0])
+		} else if strings.HasPrefix(name, library) {
+			header[name] = unescape(values[0])
+		}
+	}
+	if len(header) > 0 {
+		m.Header = header
+	}
+}
+
+func isAttribute(name string) bool {
+	if len(name) > mostName || own[name] {
+		return false
+	}
+	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == "" // which cuts at both ends
+}
+
+func isMediaType(value string) bool {
+	_, _, err := mime.ParseMediaType(value)
+	return err == nil && isPlain(value)
+}
+
+// isPlain reports whether a value arrives as it is.
+func isPlain(value string) bool {
+	for i := range len(value) {
+		if value[i] < ' ' || value[i] > '~' {
+			return false
+		}
+	}
+	return value == strings.TrimSpace(value)
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// escape percent-encodes a value as the HTTP binding of CloudEvents says: all but visible ASCII, quotes and percent
+// signs; and those bytes, too.
+func escape(value string, also ...byte) string {
+	var b strings.Builder
+	for i := range len(value) {
+		c := value[i]
+		if c <= ' ' || c > '~' || c == '"' || c == '%' || len(also) > 0 && c == also[0] {
+			b.Write([]byte{'%', hexDigits[c>>4], hexDigits[c&15]})
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+// unescape undoes it. A percent sign that begins nothing stays.
+func unescape(value string) string {
+	var b strings.Builder
+	for i := 0; i < len(value); i++ {
+		if value[i] == '%' && i+2 < len(value) {
+			high, low := strings.IndexByte(hexDigits, upper(value[i+1])), strings.IndexByte(hexDigits, upper(value[i+2]))
+			if high >= 0 && low >= 0 {
+				b.WriteByte(byte(high<<4 | low))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(value[i])
+	}
+	return b.String()
+}
+
+func upper(c byte) byte {
+	if 'a' <= c && c <= 'f' {
+		return c - 'a' + 'A'
+	}
+	return c
+}

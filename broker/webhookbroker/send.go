@@ -1,0 +1,189 @@
+package webhookbroker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/name"
+)
+
+// call is one call of Publish.
+type call struct {
+	*publisher
+	ms   []*broker.Message
+	errs []error // each is written by one goroutine
+
+	mu   sync.Mutex
+	down map[*endpoint]error // what nothing more is sent to, and why
+}
+
+// all sends the messages of each ordering key one after another, and the keys beside each other.
+func (c *call) all(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, chain := range chains(c.ms) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c.follow(ctx, chain)
+		}()
+	}
+	wg.Wait()
+}
+
+// chains are the indexes of messages that have an ordering key in common. One without is a chain of its own.
+func chains(ms []*broker.Message) (all [][]int) {
+	at := make(map[string]int)
+	for i, m := range ms {
+		if m != nil && m.OrderingKey != "" {
+			if k, known := at[m.OrderingKey]; known {
+				all[k] = append(all[k], i)
+				continue
+			}
+			at[m.OrderingKey] = len(all)
+		}
+		all = append(all, []int{i})
+	}
+	return all
+}
+
+// follow sends a chain, up to the first message that fails.
+func (c *call) follow(ctx context.Context, chain []int) {
+	for k, i := range chain {
+		if c.errs[i] = c.send(ctx, c.ms[i]); c.errs[i] == nil {
+			continue
+		}
+		for _, behind := range chain[k+1:] {
+			c.errs[behind] = c.behind(c.ms[i], c.ms[behind])
+		}
+		return
+	}
+}
+
+// behind is the error of a message behind one that failed.
+func (c *call) behind(failed, m *broker.Message) error {
+	if err := m.Check(); err != nil {
+		return err
+	}
+	return fmt.Errorf("webhookbroker: not sent: message %q, which is before it in its ordering key, failed", failed.ID)
+}
+
+func (c *call) send(ctx context.Context, m *broker.Message) error {
+	if err := m.Check(); err != nil {
+		return err
+	}
+	to := c.topics[m.Topic]
+	if to == nil {
+		to = c.other
+	}
+	if to == nil {
+		return fmt.Errorf("webhookbroker: topic %q has no endpoint, and there is no default", m.Topic)
+	}
+	select {
+	case to.slots <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("webhookbroker: not sent: %w", ctx.Err())
+	}
+	defer func() { <-to.slots }()
+	if c.closed.Load() {
+		return errClosed
+	}
+	if err := c.whyNot(to); err != nil {
+		return fmt.Errorf("webhookbroker: not sent: %w", err)
+	}
+	down, err := c.post(ctx, to, m)
+	if down {
+		c.mu.Lock()
+		c.down[to] = err
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// whyNot says why an endpoint gets nothing now.
+func (c *call) whyNot(to *endpoint) error {
+	if until := time.Unix(0, to.resting.Load()); time.Now().Before(until) {
+		return fmt.Errorf("%s asked for a rest until %s", to.host, until.UTC().Format(time.RFC3339))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.down[to]
+}
+
+// post sends a message. It also reports whether its endpoint is down, and takes nothing at all for now.
+func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(m.Body))
+	if err != nil {
+		return false, fmt.Errorf("webhookbroker: %s: %w", to.host, err)
+	}
+	event(r.Header, m, c.source)
+	stamp(r.Header, to.secrets, m, time.Now())
+	answer, err := c.transport.RoundTrip(r) // it follows no redirects
+	if err != nil {
+		return true, fmt.Errorf("webhookbroker: %s: %w", to.host, err)
+	}
+	defer answer.Body.Close()
+	status := answer.StatusCode
+	if 200 <= status && status < 300 {
+		drain(answer.Body)
+		return false, nil
+	}
+	err = fmt.Errorf("webhookbroker: %s answered %d %s%s", to.host, status, http.StatusText(status), excerpt(answer.Body))
+	switch {
+	case isAboutTheMessage(status):
+		return false, fmt.Errorf("%w: %w", broker.ErrInvalid, err)
+	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		if d := retryAfter(answer.Header.Get("Retry-After"), time.Now()); d > 0 {
+			to.resting.Store(time.Now().Add(d).UnixNano())
+		}
+		return true, err
+	}
+	return false, err
+}
+
+func isAboutTheMessage(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusUnprocessableEntity,
+		http.StatusRequestHeaderFieldsTooLarge:
+		return true
+	}
+	return http.StatusLengthRequired <= status && status <= http.StatusExpectationFailed // 411 to 417
+}
+
+// longestRest bounds what a receiver can ask for: a relay gives a message up that it could not send for long.
+const longestRest = time.Minute
+
+// retryAfter reads a Retry-After: seconds, or a date. What it is not is 0.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, longestRest)
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return max(0, min(at.Sub(now), longestRest))
+}
+
+const (
+	mostAnswer  = 16 << 10 // bytes that are read of an answer, so that its connection can be used again
+	mostExcerpt = 200      // bytes of it that are worth telling
+)
+
+func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, mostAnswer) }
+
+func excerpt(body io.Reader) string {
+	text, _ := io.ReadAll(io.LimitReader(body, mostAnswer)) // what there is of it will do
+	if text = bytes.TrimSpace(text); len(text) == 0 {
+		return ""
+	}
+	return ": " + name.Line(string(text), mostExcerpt)
+}
