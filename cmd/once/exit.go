@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
@@ -53,7 +54,7 @@ func exitOf(ctx context.Context, err error) int {
 		return fail(exitFailed, errors.New("interrupted"))
 	case errors.As(err, &c):
 		return fail(c.code, err)
-	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName):
+	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, serve.ErrConfig):
 		return fail(exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fail(exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))

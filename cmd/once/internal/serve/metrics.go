@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once/store"
+)
+
+// page is a text of metrics. Their names and labels are those that package otelobserve has with a Prometheus exporter, so
+// that alerts on them hold for both.
+type page struct{ strings.Builder }
+
+// series is a number, and what tells it from the others of its metric.
+type series struct {
+	label, value string // none: it is the only one
+	number       float64
+}
+
+func (p *page) add(kind, name, help string, all ...series) {
+	fmt.Fprintf(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	for _, s := range all {
+		labels := `once_name="serve"`
+		if s.label != "" {
+			labels += fmt.Sprintf(",%s=%q", s.label, s.value)
+		}
+		fmt.Fprintf(p, "%s{%s} %v\n", name, labels, s.number)
+	}
+}
+
+func just(number float64) series { return series{number: number} }
+
+func outcome(value string, n *atomic.Int64) series {
+	return series{"once_outcome", value, float64(n.Load())}
+}
+
+func (s *server) metrics() string {
+	seen := s.lookouts.see()
+	p := new(page)
+	ready := 1.0
+	if seen.err != nil {
+		ready = 0
+	}
+	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(ready))
+	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed)))
+	if seen.err == nil {
+		p.depth(seen.depth)
+	}
+	if s.relay != nil {
+		t := &s.published
+		p.add("counter", "once_outbox_messages_total", "What became of messages.", outcome("published", &t.Published),
+			outcome("held", &t.Held), outcome("stuck", &t.Stuck), outcome("repeated", &t.Repeated))
+		p.add("counter", "once_outbox_failures_total", "Attempts that failed while others got through.", just(float64(t.Failed.Load())))
+		p.add("counter", "once_outbox_refusals_total", "Calls in which nothing got through.", just(float64(t.Refused.Load())))
+	}
+	if s.parking != nil {
+		t := &s.parked
+		p.add("counter", "once_reconcile_records_total", "What became of unknown records.", outcome("parked", &t.Parked),
+			outcome("unanswered", &t.Unanswered), outcome("overtaken", &t.Overtaken))
+		p.add("counter", "once_reconcile_looks_total", "Looks that have read the whole list.", just(float64(t.Looks.Load())))
+		p.add("gauge", "once_unknown_records", "Unknown records, at the last look.", just(float64(t.Unknown.Load())))
+		p.add("gauge", "once_unknown_orphaned", "Of these, those that are not parked here.", just(float64(t.Orphaned.Load())))
+		p.add("gauge", "once_unknown_oldest_seconds", "For how long the oldest had been unknown.",
+			just(time.Duration(t.Oldest.Load()).Seconds()))
+	}
+	return p.String()
+}
+
+// depth has all states, also those without messages: a series that is missing raises no alarm.
+func (p *page) depth(all []store.Depth) {
+	var depths, ages []series
+	for _, state := range []store.OutgoingState{store.Pending, store.Delayed, store.Held, store.Stuck} {
+		var of store.Depth
+		for _, d := range all {
+			if d.State == state {
+				of = d
+			}
+		}
+		depths = append(depths, series{"once_state", state.String(), float64(of.Count)})
+		ages = append(ages, series{"once_state", state.String(), of.Oldest.Seconds()})
+	}
+	p.add("gauge", "once_outbox_depth", "Messages in the outbox; estimated from 10,000 on.", depths...)
+	p.add("gauge", "once_outbox_oldest_seconds", "Since the oldest message of a state was put.", ages...)
+}

@@ -1,0 +1,89 @@
+package serve
+
+import (
+	"errors"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/broker/webhookbroker"
+)
+
+// publisher returns what messages are published by, and nil if nothing is to be published.
+func (c *Config) publisher() (broker.Publisher, error) {
+	given := 0
+	for _, there := range []bool{c.Webhook != nil, c.NATS != nil, c.RabbitMQ != nil} {
+		if there {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return nil, refuse("only one of webhook, nats and rabbitmq can be published to: run a process for each database")
+	case c.Webhook != nil:
+		return c.Webhook.publisher()
+	case c.NATS != nil:
+		return c.NATS.publisher()
+	case c.RabbitMQ != nil:
+		return c.RabbitMQ.publisher()
+	}
+	return nil, nil
+}
+
+func (w *Webhook) publisher() (broker.Publisher, error) {
+	o := webhookbroker.Options{Source: w.Source, Allow: w.Allow, AllowHTTP: w.AllowHTTP, Timeout: w.Timeout,
+		Concurrent: w.Concurrent, Topics: make(map[string]webhookbroker.Endpoint)}
+	var err error
+	if o.Default, err = w.Default.endpoint("webhook.default"); err != nil {
+		return nil, err
+	}
+	for topic, to := range w.Topics {
+		if o.Topics[topic], err = to.endpoint("webhook.topics." + topic); err != nil {
+			return nil, err
+		}
+	}
+	p, err := webhookbroker.New(o)
+	if err != nil {
+		return nil, refuse("%v", err)
+	}
+	return p, nil
+}
+
+// natsPublisher closes its connection, too.
+type natsPublisher struct {
+	broker.Publisher
+	connection *nats.Conn
+}
+
+func (p natsPublisher) Close() error {
+	err := p.Publisher.Close()
+	p.connection.Close()
+	return err
+}
+
+func (n *NATS) publisher() (broker.Publisher, error) {
+	url, err := expand("nats.url", n.URL)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := nats.Connect(url, nats.Name("once serve"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		return nil, refuse("nats.url: %v", err)
+	}
+	js, err := jetstream.New(connection)
+	if err != nil {
+		return nil, errors.Join(err, connection.Drain())
+	}
+	return natsPublisher{natsbroker.New(js, nil).Publisher(), connection}, nil
+}
+
+func (r *RabbitMQ) publisher() (broker.Publisher, error) {
+	url, err := expand("rabbitmq.url", r.URL)
+	if err != nil {
+		return nil, err
+	}
+	return rabbitbroker.New(url, nil).Publisher(r.Exchange), nil
+}

@@ -1,0 +1,143 @@
+// Package serve runs what an outbox and its store need beside the application, for services that are not written in Go,
+// or do not want it in their own processes: the relay, the parking of abandoned work, health and metrics.
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/reconcile"
+)
+
+const (
+	defaultListen = "127.0.0.1:9464"
+	defaultStop   = 20 * time.Second
+	spareStop     = 5 * time.Second // more than that: what does not heed its context is left behind
+)
+
+// server is a process at work.
+type server struct {
+	target    *target.Target
+	logger    *slog.Logger
+	relay     *outbox.Relay         // nil: nothing is published
+	parking   *reconcile.Reconciler // nil: nothing is parked
+	lookouts  lookout
+	stopping  atomic.Bool
+	stop      time.Duration
+	published outbox.Stats
+	parked    reconcile.Stats
+}
+
+// Run does what the configuration says until ctx ends, and returns nil when all that had begun is ended. Any number of
+// processes may do so on one database.
+func Run(ctx context.Context, c Config, logger *slog.Logger) error {
+	s := &server{logger: logger, stop: cmp.Or(c.Stop, defaultStop)}
+	if c.Stop < 0 {
+		return refuse("stop is %v: it must not be negative", c.Stop)
+	}
+	var err error
+	s.target, err = target.Open(ctx, c.URL, &target.Options{Options: once.Options{Logger: logger}})
+	if err != nil {
+		return err
+	}
+	defer s.target.Close()
+	if err := s.plan(c); err != nil {
+		return err
+	}
+	if s.relay != nil {
+		defer s.relay.Publisher.Close()
+	}
+	listener, err := net.Listen("tcp", cmp.Or(c.Listen, defaultListen))
+	if err != nil {
+		return fmt.Errorf("the health endpoints and metrics cannot be served: %w", err)
+	}
+	defer listener.Close()
+	logger.InfoContext(ctx, "serving", "database", s.target.String(), "address", listener.Addr().String(),
+		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park))
+	err = s.all(ctx, listener)
+	logger.InfoContext(ctx, "stopped", "error", err)
+	return err
+}
+
+// plan makes what is to run.
+func (s *server) plan(c Config) error {
+	s.lookouts = lookout{target: s.target}
+	publisher, err := c.publisher()
+	if err != nil {
+		return err
+	}
+	if publisher != nil {
+		if s.relay, err = c.relay(); err != nil {
+			return errors.Join(err, publisher.Close())
+		}
+		s.relay.Store, s.relay.Publisher, s.relay.Logger = s.target.Store, publisher, s.logger
+		s.relay.StopTime, s.relay.Stats = s.stop, &s.published
+	}
+	if len(c.Reconcile.Park) > 0 {
+		s.parking = &reconcile.Reconciler{Store: s.target.Store, Every: c.Reconcile.Every, Logger: s.logger, Stats: &s.parked}
+		for _, name := range c.Reconcile.Park {
+			op := &once.Operation[any]{Name: name, OnUnknown: once.Park}
+			s.parking.Operations = append(s.parking.Operations, reconcile.Of(op))
+		}
+	}
+	if s.relay == nil && s.parking == nil {
+		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, or what to park in reconcile.park")
+	}
+	return nil
+}
+
+// all runs everything until ctx ends, or something cannot run.
+func (s *server) all(ctx context.Context, l net.Listener) error {
+	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(l) }()
+	defer web.Close()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var tasks []func(context.Context) error
+	if s.relay != nil {
+		tasks = append(tasks, s.relay.Run)
+	}
+	if s.parking != nil {
+		tasks = append(tasks, s.parking.Run)
+	}
+	ended := make(chan error, len(tasks))
+	for _, run := range tasks {
+		go func() { ended <- run(ctx) }()
+	}
+
+	var errs []error
+	running := len(tasks)
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		errs = append(errs, fmt.Errorf("the health endpoints and metrics cannot be served any more: %w", err))
+	case err := <-ended:
+		running--
+		errs = append(errs, err)
+	}
+	s.stopping.Store(true)
+	cancel()
+	late := time.After(s.stop + spareStop)
+	for ; running > 0; running-- {
+		select {
+		case err := <-ended:
+			errs = append(errs, err)
+		case <-late:
+			return errors.Join(append(errs, errors.New("what has begun did not end in time"))...)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,92 @@
+package serve
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/store"
+)
+
+const (
+	lookTime  = 3 * time.Second // for one look at the database
+	lookEvery = 2 * time.Second // what is younger answers the next question, too
+	exact     = 10_000          // messages of a state that are counted; more are estimated
+)
+
+// lookout looks at the database, now and again, however often it is asked.
+type lookout struct {
+	target *target.Target
+
+	mu   sync.Mutex
+	last sighting
+}
+
+// sighting is how the database was at a time.
+type sighting struct {
+	at     time.Time
+	err    error // it does not answer, or its tables do not fit this program
+	depth  []store.Depth
+	failed int // looks, until now
+}
+
+func (l *lookout) see() sighting {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.last.at) < lookEvery {
+		return l.last
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // whoever has asked first may be gone
+	defer cancel()
+	failed := l.last.failed
+	l.last = l.look(ctx)
+	if l.last.err != nil {
+		failed++
+	}
+	l.last.at, l.last.failed = time.Now(), failed
+	return l.last
+}
+
+func (l *lookout) look(ctx context.Context) (s sighting) {
+	schema, err := l.target.Schema(ctx)
+	switch {
+	case err != nil:
+		s.err = err
+	case schema.Misfit != nil:
+		s.err = schema.Misfit
+	default:
+		s.depth, s.err = l.target.Store.OutboxDepth(ctx, exact)
+	}
+	return s
+}
+
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "live") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if s.stopping.Load() {
+			say(w, http.StatusServiceUnavailable, "stopping")
+			return
+		}
+		if seen := s.lookouts.see(); seen.err != nil {
+			s.logger.WarnContext(r.Context(), "not ready", "error", seen.err)
+			say(w, http.StatusServiceUnavailable, "the database does not answer, or its tables do not fit: see the log")
+			return
+		}
+		say(w, http.StatusOK, "ready")
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = io.WriteString(w, s.metrics()) // who has asked may be gone
+	})
+	return mux
+}
+
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n")
+}
