@@ -247,6 +247,24 @@ func TestServeParksAbandonedWork(t *testing.T) {
 	}
 }
 
+func TestServeForgets(t *testing.T) {
+	url, shop := shopFile(t)
+	op := &once.Operation[string]{Name: "mail", OnUnknown: once.Park,
+		Policy: once.Policy{KeepOutcome: time.Nanosecond, KeepKey: time.Nanosecond}}
+	if _, err := once.Do(t.Context(), shop.Store, op.For("7"), func(context.Context, once.Key) (string, error) {
+		return "sent", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := startService(t, url, "[janitor]\nevery = \"50ms\"\n")
+	s.await("/metrics", `once_janitor_forgotten_total\{once_name="serve",once_kind="key"\} 1`)
+	s.await("/metrics", `once_janitor_behind\{once_name="serve"\} 0`)
+	s.stop()
+	if rec, err := shop.Store.Get(t.Context(), once.Key{Operation: "mail", ID: "7"}); err != nil || rec.Status != once.Absent {
+		t.Errorf("%v, %v", rec.Status, err)
+	}
+}
+
 // abandon leaves an attempt whose outcome nobody knows.
 func abandon(t *testing.T, shop *target.Target, operation string) {
 	t.Helper()

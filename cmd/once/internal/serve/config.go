@@ -27,6 +27,7 @@ type Config struct {
 	RabbitMQ *RabbitMQ
 
 	Reconcile Reconcile
+	Janitor   *Janitor // nil: nothing is forgotten
 }
 
 // Relay is what can be chosen of an outbox.Relay.
@@ -72,6 +73,15 @@ type RabbitMQ struct{ URL, Exchange string }
 type Reconcile struct {
 	Park  []string // operations whose unknown records wait for a person
 	Every time.Duration
+}
+
+// Janitor is what can be chosen of a janitor.Janitor.
+type Janitor struct {
+	Every         time.Duration
+	Batch         int
+	Share         float64
+	KeepShelved   time.Duration `toml:"keep_shelved"`
+	KeepPublished time.Duration `toml:"keep_published"`
 }
 
 // ErrConfig is wrapped by what is wrong with the configuration.

@@ -36,6 +36,8 @@ func outcome(value string, n *atomic.Int64) series {
 	return series{"once_outcome", value, float64(n.Load())}
 }
 
+func kind(value string, n *atomic.Int64) series { return series{"once_kind", value, float64(n.Load())} }
+
 func (s *server) metrics() string {
 	seen := s.lookouts.see()
 	p := new(page)
@@ -64,6 +66,17 @@ func (s *server) metrics() string {
 		p.add("gauge", "once_unknown_orphaned", "Of these, those that are not parked here.", just(float64(t.Orphaned.Load())))
 		p.add("gauge", "once_unknown_oldest_seconds", "For how long the oldest had been unknown.",
 			just(time.Duration(t.Oldest.Load()).Seconds()))
+	}
+	if s.janitor != nil {
+		t := &s.forgotten
+		behind := 0.0
+		if t.Behind.Load() {
+			behind = 1
+		}
+		p.add("counter", "once_janitor_forgotten_total", "What was forgotten.", kind("key", &t.Keys),
+			kind("shelved", &t.Shelved), kind("published", &t.Published))
+		p.add("counter", "once_janitor_looks_total", "Looks that ended with nothing left to forget.", just(float64(t.Looks.Load())))
+		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(behind))
 	}
 	return p.String()
 }

@@ -1,5 +1,5 @@
 // Package serve runs what an outbox and its store need beside the application, for services that are not written in Go,
-// or do not want it in their own processes: the relay, the parking of abandoned work, health and metrics.
+// or do not want it in their own processes: the relay, the janitor, the parking of abandoned work, health and metrics.
 package serve
 
 import (
@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
 )
@@ -31,11 +32,13 @@ type server struct {
 	logger    *slog.Logger
 	relay     *outbox.Relay         // nil: nothing is published
 	parking   *reconcile.Reconciler // nil: nothing is parked
+	janitor   *janitor.Janitor      // nil: nothing is forgotten
 	lookouts  lookout
 	stopping  atomic.Bool
 	stop      time.Duration
 	published outbox.Stats
 	parked    reconcile.Stats
+	forgotten janitor.Stats
 }
 
 // Run does what the configuration says until ctx ends, and returns nil when all that had begun is ended. Any number of
@@ -63,7 +66,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	}
 	defer listener.Close()
 	logger.InfoContext(ctx, "serving", "database", s.target.String(), "address", listener.Addr().String(),
-		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park))
+		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park), "forgets", s.janitor != nil)
 	err = s.all(ctx, listener)
 	logger.InfoContext(ctx, "stopped", "error", err)
 	return err
@@ -90,8 +93,13 @@ func (s *server) plan(c Config) error {
 			s.parking.Operations = append(s.parking.Operations, reconcile.Of(op))
 		}
 	}
-	if s.relay == nil && s.parking == nil {
-		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, or what to park in reconcile.park")
+	if j := c.Janitor; j != nil {
+		s.janitor = &janitor.Janitor{Store: s.target.Store, Every: j.Every, Batch: j.Batch, Share: j.Share,
+			KeepShelved: j.KeepShelved, KeepPublished: j.KeepPublished, Logger: s.logger, Stats: &s.forgotten}
+	}
+	if s.relay == nil && s.parking == nil && s.janitor == nil {
+		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, what to park in " +
+			"reconcile.park, or have a janitor")
 	}
 	return nil
 }
@@ -112,6 +120,9 @@ func (s *server) all(ctx context.Context, l net.Listener) error {
 	}
 	if s.parking != nil {
 		tasks = append(tasks, s.parking.Run)
+	}
+	if s.janitor != nil {
+		tasks = append(tasks, s.janitor.Run)
 	}
 	ended := make(chan error, len(tasks))
 	for _, run := range tasks {
