@@ -29,7 +29,7 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, er
 	limited := patience.Limit(ctx, callTime)
 	defer limited.Stop()
 	if err := s.Settle(limited, set); err != nil {
-		return rec, &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
+		return rec, &failure{Kind: err, Key: rec.Key, Attempt: rec.Attempt}
 	}
 	return s.Get(limited, rec.Key)
 }
@@ -44,7 +44,7 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 		value, happened, err := o.Lookup(ctx, rec.Key)
 		rejected := errors.Is(err, ErrRejected)
 		if err != nil && !rejected {
-			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
+			return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt, Hint: "Lookup has no answer yet", Cause: err}
 		}
 		if happened || rejected {
 			out, err := o.Outcome(value)
@@ -56,14 +56,15 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 			return set, nil
 		}
 		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
-			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
-				hint: "Lookup does not see it, but it can still arrive"}
+			return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt, After: early,
+				Hint: "Lookup does not see it, but it can still arrive"}
 		}
 		again, set.Reason = Absent, "Lookup says that it did not happen"
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
 	case o.OnUnknown == 0:
-		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "there is no Lookup and no OnUnknown"}
+		return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt,
+			Hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
 	}
 	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
 		set.Status, set.Reason = Parked, "not run again: KeyValidFor has passed since "+rec.Created.UTC().Format(time.RFC3339)
@@ -76,7 +77,7 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
 	out, ok := s.Options().pack(rec.Key, out)
 	if !ok {
-		return &failure{kind: ErrOutcomeTooLarge, key: rec.Key}
+		return &failure{Kind: ErrOutcomeTooLarge, Key: rec.Key}
 	}
 	return decide(ctx, s, rec, reason, Settlement{Status: Done, Outcome: out})
 }
@@ -97,7 +98,7 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	set.Hold, set.Reason = rec.hold(), name.Reason(reason)
 	set.KeepOutcome, set.KeepKey = 30*24*time.Hour, 365*24*time.Hour // for long: here the operation's policy is not known
 	if err := s.Settle(ctx, set); err != nil {
-		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
+		return &failure{Kind: err, Key: rec.Key, Attempt: rec.Attempt}
 	}
 	return nil
 }

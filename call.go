@@ -54,7 +54,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
+		return nil, &failure{Kind: err, Key: w.key, Hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
 		token: name.Token(), redelivered: w.redelivered, soft: w.op.SoftClaim, free: Absent, unknown: Unknown}
@@ -89,7 +89,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 		}, Record.apart)
 		switch {
 		case late && ctx.Err() != nil:
-			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
+			return rec, false, &failure{Kind: ErrInProgress, Key: c.key, Cause: ctx.Err()}
 		case late:
 			rec, _ = c.get(ctx) // only for a better retry-after
 			return rec, false, c.inProgress(rec)
@@ -142,18 +142,18 @@ func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 
 // standing is the error for a record that is not waited for.
 func (c *call) standing(rec Record) error {
-	f := &failure{kind: ErrCorrupt, key: c.key, attempt: rec.Attempt}
+	f := &failure{Kind: ErrCorrupt, Key: c.key, Attempt: rec.Attempt}
 	switch rec.Status {
 	case Running:
 		return c.inProgress(rec)
 	case Expired:
-		f.kind = ErrExpired
+		f.Kind = ErrExpired
 	case Parked:
-		f.kind, f.hint = ErrParked, rec.Reason
+		f.Kind, f.Hint = ErrParked, rec.Reason
 	case Unknown:
-		f.kind, f.hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
+		f.Kind, f.Hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
 	default:
-		f.hint = "a claim met the status " + rec.Status.String()
+		f.Hint = "a claim met the status " + rec.Status.String()
 	}
 	return f
 }
@@ -166,7 +166,7 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 			return c.inProgress(rec)
 		}
 		if err := backoff.Sleep(ctx, min(pause.Next(), left)); err != nil {
-			return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, cause: err}
+			return &failure{Kind: ErrInProgress, Key: c.key, Attempt: rec.Attempt, Cause: err}
 		}
 		now, err := c.get(ctx)
 		if err == nil && (now.Status != Running || c.owns(now)) || isFinal(err) {
@@ -185,7 +185,7 @@ func (c *call) get(ctx context.Context) (Record, error) {
 // inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
 func (c *call) inProgress(rec Record) error {
 	after := cmp.Or(max(rec.LeaseLeft, 0), time.Second)
-	return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, after: after}
+	return &failure{Kind: ErrInProgress, Key: c.key, Attempt: rec.Attempt, After: after}
 }
 
 // find asks about an unknown attempt. It returns the attempt to take over, 0 for none.
@@ -204,7 +204,7 @@ func (c *call) checkInput(rec Record) error {
 	if len(c.fingerprint) == 0 || len(rec.Fingerprint) == 0 || hmac.Equal(c.fingerprint, rec.Fingerprint) {
 		return nil
 	}
-	return &failure{kind: ErrMismatch, key: c.key, attempt: rec.Attempt, hint: "the key was first used for another input"}
+	return &failure{Kind: ErrMismatch, Key: c.key, Attempt: rec.Attempt, Hint: "the key was first used for another input"}
 }
 
 func (c *call) request(take int64) Request {
@@ -235,7 +235,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 			if inFlight {
 				return rec, nil
 			}
-			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
+			return rec, &failure{Kind: err, Key: c.key, Hint: "the store could not be reached, nothing was run"}
 		}
 	}
 }

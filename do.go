@@ -43,10 +43,10 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
 	if scope.InsideTx(ctx) {
-		return value, &failure{kind: ErrInTx, key: w.key, hint: "do outside work before the transaction, and the last step in it"}
+		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "do outside work before the transaction, and the last step in it"}
 	}
 	if scope.RefusesEffects(ctx) {
-		return value, &failure{kind: ErrNoEffects, key: w.key, hint: "nothing was run"}
+		return value, &failure{Kind: ErrNoEffects, Key: w.key, Hint: "nothing was run"}
 	}
 	c, err := newCall(ctx, s, w, run != nil, true)
 	if err != nil {
@@ -73,8 +73,8 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	case !mine:
 		return replay(w, rec)
 	case unkept != nil:
-		return value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
-			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(unkept, no)}
+		return value, &failure{Kind: errPermanent, Key: w.key, Attempt: rec.Attempt,
+			Hint: "it happened and is recorded as done, without its value, which cannot be encoded", Cause: errors.Join(unkept, no)}
 	default:
 		return value, no
 	}
@@ -107,7 +107,7 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 				take = rec.Attempt
 			}
 		}
-		return Record{}, false, &failure{kind: errSlow, key: c.key, hint: "nothing was run: raise Policy.Lease, or look at the store"}
+		return Record{}, false, &failure{Kind: errSlow, Key: c.key, Hint: "nothing was run: raise Policy.Lease, or look at the store"}
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble error, work func(context.Context) (Outcome, error)) (Record, error) {
 	if trouble != nil {
 		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
-		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
+		return rec, &failure{Kind: trouble, Key: c.key, Attempt: rec.Attempt, Hint: "nothing was run", Cause: released}
 	}
 	alive := lease.Keep(ctx, &holder{c, rec.hold()}, c.policy.Lease, begun)
 	defer alive.Stop()
@@ -152,18 +152,18 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	if recorded != nil {
 		rec.Status = Unknown
 	}
-	f := &failure{key: c.key, attempt: rec.Attempt, cause: err, hint: "the work failed without saying NotDone"}
+	f := &failure{Key: c.key, Attempt: rec.Attempt, Cause: err, Hint: "the work failed without saying NotDone"}
 	switch {
 	case errors.Is(recorded, ErrLeaseLost):
-		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
+		f.Kind, f.Hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
-		f.kind, f.hint, f.cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
+		f.Kind, f.Hint, f.Cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
 	case rec.Status == Done, errors.Is(err, errNotDone):
 		return rec, err
 	case rec.Status == Parked:
-		f.kind = ErrParked
+		f.Kind = ErrParked
 	default:
-		f.kind = ErrUnknown
+		f.Kind = ErrUnknown
 	}
 	return rec, f
 }
@@ -181,7 +181,7 @@ func (h *holder) Extend(ctx context.Context) (final bool, err error) {
 
 func (h *holder) Lost(ctx context.Context, err error) error {
 	h.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", h.key, "attempt", h.hold.Attempt, "error", err)
-	return &failure{kind: ErrLeaseLost, key: h.key, attempt: h.hold.Attempt, cause: err}
+	return &failure{Kind: ErrLeaseLost, Key: h.key, Attempt: h.hold.Attempt, Cause: err}
 }
 
 func (c *call) record(ctx context.Context, set Settlement) error {
@@ -221,7 +221,7 @@ func (w Work[T]) tell(rec Record, mine bool) {
 // replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.
 func replay[T any](w Work[T], rec Record) (value T, err error) {
 	fail := func(kind, cause error) error {
-		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
+		return &failure{Kind: kind, Key: rec.Key, Attempt: rec.Attempt, Cause: cause}
 	}
 	var no error
 	if rec.Outcome.Rejected {

@@ -52,14 +52,14 @@ var (
 )
 
 // NotDone says of an error of [Do]'s work that nothing happened: the key is free again. It is never nil, even for nil.
-func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
+func NotDone(err error) error { return &failure{Kind: errNotDone, Cause: err} }
 
 // Permanent says of an error that a retry cannot help, not that nothing happened. It is never nil, even for nil.
-func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
+func Permanent(err error) error { return &failure{Kind: errPermanent, Cause: err} }
 
 // RetryAfter says of an error when a retry makes sense, not that nothing happened. It is never nil, even for nil.
 func RetryAfter(d time.Duration, err error) error {
-	return &failure{kind: errRetryAfter, after: d, cause: err}
+	return &failure{Kind: errRetryAfter, After: d, Cause: err}
 }
 
 // MayRetry reports whether the same call may succeed later, and how long to wait before it; where not, it is pointless.
@@ -69,14 +69,7 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 	if err == nil || isAny(err, final...) {
 		return 0, false
 	}
-	var f *failure
-	for errors.As(err, &f) && f.after <= 0 && f.cause != nil {
-		err, f = f.cause, nil
-	}
-	if f == nil {
-		return 0, true
-	}
-	return max(f.after, 0), true
+	return prose.After[Key](err), true
 }
 
 // IsDuplicate reports whether err says that a key is being worked on, is done without an answer to replay, or had another input.
@@ -84,27 +77,8 @@ func IsDuplicate(err error) bool {
 	return isAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
 }
 
-// failure is an error with its circumstances: a sentinel, which key and attempt it is about, and its cause.
-type failure struct {
-	kind    error
-	key     Key // zero: not about one
-	attempt int64
-	after   time.Duration
-	hint    string // what to do
-	cause   error
-}
-
-func (f *failure) Error() string {
-	return prose.Failure{Kind: f.kind, Scope: f.key.Scope, Operation: f.key.Operation, ID: f.key.ID,
-		Attempt: f.attempt, After: f.after, Hint: f.hint, Cause: f.cause}.String()
-}
-
-func (f *failure) Unwrap() []error {
-	if f.cause == nil {
-		return []error{f.kind}
-	}
-	return []error{f.kind, f.cause}
-}
+// failure is an error with its circumstances: which key and attempt it is about, and its cause.
+type failure = prose.Failure[Key]
 
 // spent is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
 func spent(err error) error { return mask.Hide(err, errNotDone) }

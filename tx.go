@@ -21,7 +21,7 @@ import (
 // is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	if scope.InsideTx(ctx) {
-		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
+		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
 	c, err := newCall(ctx, s, w, run != nil, false)
 	if err != nil {
@@ -55,13 +55,13 @@ func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) 
 	}
 	out, err := w.op.Outcome(value)
 	if err != nil {
-		return Outcome{}, &failure{kind: errPermanent, key: w.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
+		return Outcome{}, &failure{Kind: errPermanent, Key: w.key, Hint: "the value cannot be encoded, so nothing was done", Cause: err}
 	}
 	out.Rejected = no != nil
 	packed, ok := c.opts.pack(w.key, out)
 	if !ok {
-		return Outcome{}, &failure{kind: ErrOutcomeTooLarge, key: w.key,
-			hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
+		return Outcome{}, &failure{Kind: ErrOutcomeTooLarge, Key: w.key,
+			Hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
 	}
 	return packed, nil
 }
@@ -129,7 +129,7 @@ func (t *transaction[Tx]) unless(err error) error {
 	if t.lost == nil {
 		return err
 	}
-	return &failure{kind: ErrUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
+	return &failure{Kind: ErrUnknown, Key: t.key, Hint: "whether the commit took place could not be found out", Cause: err}
 }
 
 // transact runs one transaction. If it committed, the record is Done and ours.
@@ -165,7 +165,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 
 func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 	if err := t.caller.Err(); err != nil {
-		return &failure{kind: err, key: t.key, hint: "nothing was done"}
+		return &failure{Kind: err, Key: t.key, Hint: "nothing was done"}
 	}
 	if t.out, err = t.work(scope.InTx(withClaim(t.caller, rec)), tx); err == nil && t.out.Rejected {
 		return errRollBack

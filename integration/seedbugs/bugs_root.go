@@ -262,8 +262,8 @@ var rootBugs = []Bug{
 		Name: "answer-over-the-limit-committed",
 		Why:  "DoTx commits an answer over the limit without it, instead of rolling back",
 		File: "tx.go",
-		Old:  "\tif !ok {\n\t\treturn Outcome{}, &failure{kind: ErrOutcomeTooLarge",
-		New:  "\tif !ok && err != nil {\n\t\treturn Outcome{}, &failure{kind: ErrOutcomeTooLarge",
+		Old:  "\tif !ok {\n\t\treturn Outcome{}, &failure{Kind: ErrOutcomeTooLarge",
+		New:  "\tif !ok && err != nil {\n\t\treturn Outcome{}, &failure{Kind: ErrOutcomeTooLarge",
 		Test: Test{".", "^TestDoTxOutcomeTooLargeRollsBack$"},
 	},
 	{
