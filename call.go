@@ -16,7 +16,7 @@ import (
 const (
 	callTime                         = 5 * time.Second  // for one call of a store where the caller set no limit
 	finishTime                       = 10 * time.Second // for recording what has happened, whatever became of the caller
-	minLease, shortTime              = 10 * time.Millisecond, 250 * time.Millisecond
+	shortTime                        = 250 * time.Millisecond
 	claimTries, txTries, commitTries = 4, 10, 3
 )
 

@@ -1,14 +1,12 @@
 package once
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
+	"github.com/effectively-once/once/internal/declared"
+	"github.com/effectively-once/once/internal/jsoncodec"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -34,19 +32,11 @@ type Policy struct {
 const Refuse time.Duration = -1
 
 func (p Policy) withDefaults() (Policy, error) {
-	p.Lease = cmp.Or(p.Lease, 30*time.Second)
-	p.Wait = cmp.Or(p.Wait, 5*time.Second)
-	p.KeepOutcome = cmp.Or(p.KeepOutcome, 3*24*time.Hour)
-	p.KeepKey = cmp.Or(p.KeepKey, max(30*24*time.Hour, p.KeepOutcome))
-	switch {
-	case p.Lease < minLease:
-		return p, invalid("policy: a Lease of %v lapses before it can be extended: at least %v", p.Lease, minLease)
-	case p.Wait < 0 && p.Wait != Refuse:
-		return p, invalid("policy: Wait is %v: give a duration, or Refuse", p.Wait)
-	case p.KeepOutcome < 0 || p.KeepKey < p.KeepOutcome:
-		return p, invalid("policy: KeepOutcome (%v) is negative, or KeepKey (%v) is shorter", p.KeepOutcome, p.KeepKey)
+	ready, err := declared.Policy(p).WithDefaults(Refuse)
+	if err != nil {
+		return p, invalid("%v", err)
 	}
-	return p, nil
+	return Policy(ready), nil
 }
 
 // OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses
@@ -129,27 +119,15 @@ func (o *Operation[T]) codec() Codec[T] {
 	if o.Codec != nil {
 		return o.Codec
 	}
-	return jsonCodec[T]{}
+	return jsoncodec.Codec[T, Outcome]{}
 }
 
 // validate checks the declaration, and for Do that the choice about unknown outcomes was made.
 func (o *Operation[T]) validate(needsChoice bool) error {
-	switch {
-	case o.Name == "":
-		return invalid("operation: the Name is empty")
-	case strings.Contains(o.Name, "/"):
-		return invalid("operation %q: a Name has no slash: declare steps with Under", o.Name)
-	case o.OnUnknown < 0 || o.OnUnknown > Resend:
-		return invalid("operation %q: OnUnknown is neither Park nor Resend", o.Name)
-	case o.Lookup != nil && o.OnUnknown != 0:
-		return invalid("operation %q: Lookup and OnUnknown exclude each other", o.Name)
-	case o.SettleTime < 0 || o.KeyValidFor < 0:
-		return invalid("operation %q: SettleTime and KeyValidFor must not be negative", o.Name)
-	case o.SoftClaim && (o.OnUnknown != Resend || o.KeyValidFor == 0):
-		return invalid("operation %q: SoftClaim needs Resend and KeyValidFor: a claim that is forgotten is run again", o.Name)
-	case needsChoice && o.Lookup == nil && o.OnUnknown == 0:
-		return invalid("operation %q: after a crash nobody can tell whether it happened: "+
-			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name)
+	is := declared.Operation{Name: o.Name, Asks: o.Lookup != nil, Soft: o.SoftClaim, Choice: declared.Choice(o.OnUnknown),
+		SettleTime: o.SettleTime, KeyValidFor: o.KeyValidFor}
+	if err := is.Check(needsChoice); err != nil {
+		return invalid("%v", err)
 	}
 	_, err := o.Policy.withDefaults()
 	return err
@@ -197,27 +175,4 @@ func (w Work[T]) Report(r *Report) Work[T] {
 type Report struct {
 	Replayed bool  // the answer was recorded by another call
 	Attempt  int64 // the attempt that the answer or the error is about; 0: none
-}
-
-type jsonCodec[T any] struct{}
-
-const jsonType = "application/json"
-
-func (jsonCodec[T]) Encode(v T) (Outcome, error) {
-	if out, ok := any(v).(Outcome); ok {
-		return out, nil
-	}
-	body, err := json.Marshal(v)
-	return Outcome{Body: body, ContentType: jsonType}, err
-}
-
-func (jsonCodec[T]) Decode(out Outcome) (v T, err error) {
-	if asIs, ok := any(&v).(*Outcome); ok {
-		*asIs = out
-		return v, nil
-	}
-	if out.ContentType != jsonType {
-		return v, fmt.Errorf("the stored outcome is of the type %q, not JSON: another Codec wrote it", out.ContentType)
-	}
-	return v, json.Unmarshal(out.Body, &v)
 }

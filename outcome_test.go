@@ -32,7 +32,7 @@ func TestChecksumCoversTheKeyAndEverything(t *testing.T) {
 }
 
 func FuzzOutcome(f *testing.F) {
-	f.Add([]byte(`{"a":1}`), jsonType, false, uint(0))
+	f.Add([]byte(`{"a":1}`), "application/json", false, uint(0))
 	f.Add([]byte{0xff, 0}, "", true, uint(9))
 	f.Fuzz(func(t *testing.T, body []byte, contentType string, rejected bool, bit uint) {
 		key := Key{Operation: "pay", ID: "1"}
@@ -56,7 +56,7 @@ func FuzzOutcome(f *testing.F) {
 
 // Whatever record a store hands out, the work runs only if the record is the caller's own claim.
 func FuzzRecord(f *testing.F) {
-	f.Add(int(Done), int64(1), []byte("fingerprint"), []byte("{}"), jsonType, uint32(0), false)
+	f.Add(int(Done), int64(1), []byte("fingerprint"), []byte("{}"), "application/json", uint32(0), false)
 	f.Add(-1, int64(-1), []byte{}, []byte{}, "", uint32(7), true)
 	f.Fuzz(func(t *testing.T, status int, attempt int64, fingerprint, body []byte, contentType string, sum uint32, omitted bool) {
 		rec := Record{Key: Key{Operation: "pay", ID: "1"}, Status: Status(status), Attempt: attempt, Fingerprint: fingerprint,

@@ -173,9 +173,9 @@ var rootBugs = []Bug{
 	{
 		Name: "falsy-answer-lost",
 		Why:  "0, false, \"\" and null come back as \"not kept\"",
-		File: "operation.go",
+		File: "internal/jsoncodec/jsoncodec.go",
 		Old:  "\tbody, err := json.Marshal(v)\n",
-		New:  "\tif reflect.ValueOf(&v).Elem().IsZero() {\n\t\treturn Outcome{Omitted: true}, nil\n\t}\n\tbody, err := json.Marshal(v)\n",
+		New:  "\tif fmt.Sprintf(\"%#v\", v) == fmt.Sprintf(\"%#v\", *new(T)) {\n\t\treturn O(fields{Omitted: true}), nil\n\t}\n\tbody, err := json.Marshal(v)\n",
 		Test: Test{".", "^TestDoReplaysFalsyValues$"},
 	},
 	{
