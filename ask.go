@@ -15,13 +15,21 @@ import (
 // It never runs the work: a record of an operation that resends stays Unknown until the next call with its input.
 // Ask returns the record as it is then. ErrUnknown: there is no answer yet. ErrLeaseLost: somebody else
 // settled or took the record meanwhile.
-func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (Record, error) {
+func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record, err error) {
 	if err := o.validate(false); err != nil || rec.Status != Unknown {
 		return rec, err
 	}
 	if op := rec.Key.Operation; op != o.Name && !strings.HasSuffix(op, "/"+o.Name) {
 		return rec, invalid("operation %q is asked about a record of %q", o.Name, op)
 	}
+	ctx, seen := watch(ctx, s, "Ask", rec.Key)
+	defer seen.End(&err)
+	now, err = o.find(ctx, s, rec)
+	seen.Tell(rec.Attempt, false, now.Status.String(), now.Outcome.Rejected, err)
+	return now, err
+}
+
+func (o *Operation[T]) find(ctx context.Context, s Store, rec Record) (Record, error) {
 	set, err := o.judge(ctx, s, rec)
 	if err != nil || set.Status == Unknown {
 		return rec, err

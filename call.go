@@ -9,8 +9,10 @@ import (
 
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 const (
@@ -24,6 +26,7 @@ const (
 type call struct {
 	store     Store
 	opts      *Options
+	seen      *sight.Call
 	key       Key
 	policy    Policy
 	onUnknown OnUnknown
@@ -31,6 +34,7 @@ type call struct {
 		Ask(context.Context, Store, Record) (Record, error)
 	}
 	token             [16]byte
+	held              Hold // while the work of Do runs
 	fingerprint       []byte
 	redelivered, soft bool
 	joinUntil         time.Time
@@ -39,7 +43,7 @@ type call struct {
 }
 
 // newCall checks everything that can be checked before the store is touched.
-func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoice bool) (*call, error) {
+func newCall[T any](ctx context.Context, s Store, w Work[T], seen *sight.Call, hasWork, needsChoice bool) (*call, error) {
 	switch {
 	case s == nil:
 		return nil, invalid("the store is nil")
@@ -56,7 +60,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], hasWork, needsChoic
 	if err := ctx.Err(); err != nil {
 		return nil, &failure{Kind: err, Key: w.key, Hint: "nothing was tried"}
 	}
-	c := &call{store: s, opts: s.Options(), key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
+	c := &call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
 		token: name.Token(), redelivered: w.redelivered, soft: w.op.SoftClaim, free: Absent, unknown: Unknown}
 	if c.onUnknown == Park {
 		c.unknown = Parked
@@ -277,7 +281,7 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 }
 
 // isFinal reports whether repeating a call of a store is pointless.
-func isFinal(err error) bool { return isAny(err, ErrInvalid, ErrClosed, ErrCorrupt) }
+func isFinal(err error) bool { return mask.HasAny(err, ErrInvalid, ErrClosed, ErrCorrupt) }
 
 // pack makes an outcome ready for the store. ok is false if it is too large.
 func (o *Options) pack(k Key, out Outcome) (packed Outcome, ok bool) {

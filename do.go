@@ -9,6 +9,7 @@ import (
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
 	"github.com/effectively-once/once/internal/scope"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 // Claim is what work knows of its own claim.
@@ -25,7 +26,9 @@ func ClaimFrom(ctx context.Context) (Claim, bool) {
 	return c, ok
 }
 
-func withClaim(ctx context.Context, rec Record) context.Context {
+// enter makes the context that the work of a claim runs with.
+func (c *call) enter(ctx context.Context, rec Record) context.Context {
+	c.seen.Enter()
 	return context.WithValue(ctx, claimKey{}, Claim{Key: rec.Key, Attempt: rec.Attempt})
 }
 
@@ -42,13 +45,15 @@ func withClaim(ctx context.Context, rec Record) context.Context {
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
+	ctx, seen := watch(ctx, s, "Do", w.key)
+	defer seen.End(&err)
 	if scope.InsideTx(ctx) {
 		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "do outside work before the transaction, and the last step in it"}
 	}
 	if scope.RefusesEffects(ctx) {
 		return value, &failure{Kind: ErrNoEffects, Key: w.key, Hint: "nothing was run"}
 	}
-	c, err := newCall(ctx, s, w, run != nil, true)
+	c, err := newCall(ctx, s, w, seen, run != nil, true)
 	if err != nil {
 		return value, err
 	}
@@ -66,7 +71,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 		out.Rejected = no != nil
 		return out, nil
 	}))
-	w.tell(rec, mine || err != nil)
+	w.tell(seen, rec, mine, err)
 	switch {
 	case err != nil:
 		return value, spent(err)
@@ -128,7 +133,8 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
 		return rec, &failure{Kind: trouble, Key: c.key, Attempt: rec.Attempt, Hint: "nothing was run", Cause: released}
 	}
-	alive := lease.Keep(ctx, &holder{c, rec.hold()}, c.policy.Lease, begun)
+	c.held = rec.hold()
+	alive := lease.Keep(ctx, c, c.policy.Lease, begun)
 	defer alive.Stop()
 	returned := false
 	defer func() {
@@ -136,7 +142,7 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 			c.record(ctx, c.settlement(rec.hold(), c.unknown, "the work panicked, or ended its goroutine"))
 		}
 	}()
-	out, err := work(withClaim(alive, rec))
+	out, err := work(c.enter(alive, rec))
 	returned = true
 
 	set := c.verdict(rec.hold(), out, err)
@@ -158,7 +164,10 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 		f.Kind, f.Hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
 		f.Kind, f.Hint, f.Cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
-	case rec.Status == Done, errors.Is(err, errNotDone):
+	case rec.Status == Done:
+		return rec, err
+	case errors.Is(err, errNotDone):
+		c.seen.Fail(err)
 		return rec, err
 	case rec.Status == Parked:
 		f.Kind = ErrParked
@@ -168,20 +177,15 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	return rec, f
 }
 
-// holder keeps the lease of a claim.
-type holder struct {
-	*call
-	hold Hold
-}
-
-func (h *holder) Extend(ctx context.Context) (final bool, err error) {
-	err = h.store.Extend(ctx, h.hold, h.policy.Lease)
+// Extend and Lost keep the lease of the claim that is held.
+func (c *call) Extend(ctx context.Context) (final bool, err error) {
+	err = c.store.Extend(ctx, c.held, c.policy.Lease)
 	return errors.Is(err, ErrLeaseLost) || isFinal(err), err
 }
 
-func (h *holder) Lost(ctx context.Context, err error) error {
-	h.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", h.key, "attempt", h.hold.Attempt, "error", err)
-	return &failure{Kind: ErrLeaseLost, Key: h.key, Attempt: h.hold.Attempt, Cause: err}
+func (c *call) Lost(ctx context.Context, err error) error {
+	c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", c.key, "attempt", c.held.Attempt, "error", err)
+	return &failure{Kind: ErrLeaseLost, Key: c.key, Attempt: c.held.Attempt, Cause: err}
 }
 
 func (c *call) record(ctx context.Context, set Settlement) error {
@@ -212,10 +216,12 @@ func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
 	}
 }
 
-func (w Work[T]) tell(rec Record, mine bool) {
+func (w Work[T]) tell(seen *sight.Call, rec Record, mine bool, err error) {
+	r := Report{Replayed: !mine && err == nil && rec.Status == Done, Attempt: rec.Attempt}
 	if w.report != nil {
-		*w.report = Report{Replayed: !mine && rec.Status == Done, Attempt: rec.Attempt}
+		*w.report = r
 	}
+	seen.Tell(r.Attempt, r.Replayed, rec.Status.String(), rec.Outcome.Rejected, err)
 }
 
 // replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.

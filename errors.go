@@ -2,36 +2,36 @@ package once
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/prose"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 // Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
 var (
-	ErrInvalid   = errors.New("once: invalid")                         // the text says what to change
-	ErrInTx      = errors.New("once: inside a transaction")            // do outside work before it
-	ErrNoEffects = errors.New("once: no outside effects in a rebuild") // see inbox.WithoutEffects
-	ErrClosed    = errors.New("once: store closed")
+	ErrInvalid   = sight.NewError(sight.Invalid, "once: invalid")                         // the text says what to change
+	ErrInTx      = sight.NewError(sight.Invalid, "once: inside a transaction")            // do outside work before it
+	ErrNoEffects = sight.NewError(sight.Invalid, "once: no outside effects in a rebuild") // see inbox.WithoutEffects
+	ErrClosed    = sight.NewError(sight.Store, "once: store closed")
 )
 
 // Instead of running: the key is known.
 var (
-	ErrInProgress         = errors.New("once: in progress elsewhere")              // come back after what MayRetry says
-	ErrMismatch           = errors.New("once: same key, different input")          // the caller is wrong
-	ErrExpired            = errors.New("once: done, and its outcome is forgotten") // longer ago than KeepOutcome
-	ErrOutcomeUnavailable = errors.New("once: done, and its outcome was not kept") // too large, or of another type
-	ErrParked             = errors.New("once: parked until a person decides")      // see MarkDone, MarkNotDone
-	ErrCorrupt            = errors.New("once: stored record is damaged")           // never replayed, never run again
+	ErrInProgress         = sight.NewError(sight.InProgress, "once: in progress elsewhere")               // come back after what MayRetry says
+	ErrMismatch           = sight.NewError(sight.Mismatch, "once: same key, different input")             // the caller is wrong
+	ErrExpired            = sight.NewError(sight.Expired, "once: done, and its outcome is forgotten")     // longer ago than KeepOutcome
+	ErrOutcomeUnavailable = sight.NewError(sight.Unavailable, "once: done, and its outcome was not kept") // too large, or of another type
+	ErrParked             = sight.NewError(sight.Parked, "once: parked until a person decides")           // see MarkDone, MarkNotDone
+	ErrCorrupt            = sight.NewError(sight.Corrupt, "once: stored record is damaged")               // never replayed, never run again
 )
 
 // After running, or instead of it. ErrUnknown is never "it did not happen", and neither is ErrLeaseLost.
 var (
-	ErrUnknown         = errors.New("once: outcome unknown")   // call again: it is asked about, or run again
-	ErrLeaseLost       = errors.New("once: lease lost")        // call again: another attempt may have an answer
-	ErrOutcomeTooLarge = errors.New("once: outcome too large") // of DoTx, which has rolled back
+	ErrUnknown         = sight.NewError(sight.Unknown, "once: outcome unknown")  // call again: it is asked about, or run again
+	ErrLeaseLost       = sight.NewError(sight.LeaseLost, "once: lease lost")     // call again: another attempt may have an answer
+	ErrOutcomeTooLarge = sight.NewError(sight.Failed, "once: outcome too large") // of DoTx, which has rolled back
 )
 
 // ErrRejected is returned by work together with its answer: a business no. It is recorded and replayed
@@ -40,7 +40,7 @@ var ErrRejected = errors.New("once: rejected")
 
 // ErrConflict is how a [TxStore] says that the database rolled the whole transaction back and wants it again:
 // a deadlock, a serialization failure, a busy database. [DoTx] does that, a bounded number of times.
-var ErrConflict = errors.New("once: transaction conflict")
+var ErrConflict = sight.NewError(sight.Conflict, "once: transaction conflict")
 
 // The first three are marks that callers put on their errors, matched with errors.Is anywhere in a tree.
 var (
@@ -66,7 +66,7 @@ func RetryAfter(d time.Duration, err error) error {
 func MayRetry(err error) (after time.Duration, ok bool) {
 	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
 		ErrOutcomeUnavailable, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
-	if err == nil || isAny(err, final...) {
+	if err == nil || mask.HasAny(err, final...) {
 		return 0, false
 	}
 	return prose.After[Key](err), true
@@ -74,7 +74,7 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 
 // IsDuplicate reports whether err says that a key is being worked on, is done without an answer to replay, or had another input.
 func IsDuplicate(err error) bool {
-	return isAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
+	return mask.HasAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
 }
 
 // failure is an error with its circumstances: which key and attempt it is about, and its cause.
@@ -82,7 +82,3 @@ type failure = prose.Failure[Key]
 
 // spent is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
 func spent(err error) error { return mask.Hide(err, errNotDone) }
-
-func isAny(err error, targets ...error) bool {
-	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
-}

@@ -153,6 +153,7 @@ type Settlement struct {
 // Options are the options that all stores share. Adapters embed them in their own. The zero value works.
 type Options struct {
 	Logger     *slog.Logger // what went wrong behind a caller's back; default: nothing is logged
+	Observer   Observer     // sees every call: for metrics and spans; default: none
 	MaxOutcome int          // bytes of an outcome's body; default 1 MiB
 	Secret     []byte       // when set, fingerprints are keyed with it. Changing it makes repeats of older keys mismatch
 

@@ -20,10 +20,12 @@ import (
 // Outside work goes before it, with [Do]; inside it Do is refused with [ErrInTx]. What is sent through a pool instead of tx
 // is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
+	ctx, seen := watch(ctx, s, "DoTx", w.key)
+	defer seen.End(&err)
 	if scope.InsideTx(ctx) {
 		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
-	c, err := newCall(ctx, s, w, run != nil, false)
+	c, err := newCall(ctx, s, w, seen, run != nil, false)
 	if err != nil {
 		return value, err
 	}
@@ -35,11 +37,12 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		return outcomeInTx(w, c, value, no)
 	}
 	rec, mine, err := c.answer(ctx, t.try)
-	w.tell(rec, mine || err != nil)
+	w.tell(seen, rec, mine, err)
 	switch {
 	case err != nil && t.err == nil:
 		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
 	case err != nil:
+		seen.Fail(err)
 		return value, spent(err)
 	case !mine:
 		return replay(w, rec)
@@ -167,7 +170,7 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 	if err := t.caller.Err(); err != nil {
 		return &failure{Kind: err, Key: t.key, Hint: "nothing was done"}
 	}
-	if t.out, err = t.work(scope.InTx(withClaim(t.caller, rec)), tx); err == nil && t.out.Rejected {
+	if t.out, err = t.work(scope.InTx(t.enter(t.caller, rec)), tx); err == nil && t.out.Rejected {
 		return errRollBack
 	}
 	return err
@@ -178,7 +181,9 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 // is the caller's: a commit remembers the answer, and commits the rows that run wrote; a roll back forgets both.
 // Duplicates in flight are not waited for, beyond what the database does by itself, and unknown outcomes are not asked about.
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
-	c, err := newCall(ctx, s, w, run != nil, false)
+	ctx, seen := watch(ctx, s, "InTx", w.key)
+	defer seen.End(&err)
+	c, err := newCall(ctx, s, w, seen, run != nil, false)
 	if err != nil {
 		return value, err
 	}
@@ -187,7 +192,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		return value, err
 	}
 	rec, mine, wrong := recs[0], c.owns(recs[0]), c.checkInput(recs[0])
-	w.tell(rec, mine || wrong != nil)
+	w.tell(seen, rec, mine, wrong)
 	switch {
 	case mine:
 	case wrong != nil:
@@ -207,10 +212,11 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	}
 	defer func() {
 		if !settled { // it failed, or it panicked, which goes on
+			seen.Fail(err)
 			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
 		}
 	}()
-	value, no := run(scope.InTx(withClaim(ctx, rec)))
+	value, no := run(scope.InTx(c.enter(ctx, rec)))
 	out, err := outcomeInTx(w, c, value, no)
 	if err != nil {
 		return value, err
@@ -218,5 +224,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err := settle(c.done(rec.hold(), out)); err != nil {
 		return value, err
 	}
+	rec.Status, rec.Outcome = Done, out
+	w.tell(seen, rec, true, nil)
 	return value, no
 }

@@ -1,7 +1,10 @@
-// Package mask hides one error in the tree of another.
+// Package mask finds errors in the tree of another, and hides them there.
 package mask
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // ErrNotDone is the mark of once.NotDone.
 var ErrNotDone = errors.New("once: nothing happened")
@@ -34,3 +37,8 @@ func Tag(err error) *Tagged {
 }
 
 func (t *Tagged) Unwrap() error { return t.error }
+
+// HasAny reports whether any of the targets is in the tree of err.
+func HasAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}

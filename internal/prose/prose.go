@@ -46,6 +46,9 @@ func (f *Failure[K]) Error() string {
 	return text
 }
 
+// What is the kind of failure.
+func (f *Failure[K]) What() error { return f.Kind }
+
 // Unwrap returns the kind, and then the cause, if there is one.
 func (f *Failure[K]) Unwrap() []error {
 	if f.Cause == nil {
