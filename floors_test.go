@@ -27,7 +27,8 @@ var floors = []struct {
 	{[]string{"store"}, 1},
 	{[]string{"broker/internal"}, 2},
 	{[]string{"store/*", "broker/*"}, 2},
-	{[]string{"inbox", "outbox", "reconcile", "janitor", "httponce", "grpconce", "observe", "oncetest"}, 1},
+	{[]string{"inbox", "outbox", "reconcile", "janitor", "httponce", "grpconce", "oncetest"}, 1},
+	{[]string{"observe"}, 1},
 	{[]string{"console"}, 1},
 	{[]string{"cmd"}, 2},
 }

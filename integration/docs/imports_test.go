@@ -27,6 +27,7 @@ import (
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"
 	_ "github.com/effectively-once/once/janitor"
+	_ "github.com/effectively-once/once/observe/otelobserve"
 	_ "github.com/effectively-once/once/outbox"
 	_ "github.com/effectively-once/once/reconcile"
 	_ "github.com/effectively-once/once/store"
@@ -39,4 +40,5 @@ import (
 	_ "github.com/labstack/echo/v4"
 	_ "github.com/nats-io/nats.go/jetstream"
 	_ "github.com/twmb/franz-go/pkg/kgo"
+	_ "go.opentelemetry.io/otel/trace"
 )

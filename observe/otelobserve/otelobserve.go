@@ -1,0 +1,118 @@
+// Package otelobserve tells OpenTelemetry what package once does: a metric and a span for each call, what the Stats of
+// consumers, relays and reconcilers count, and the trace of a message from its producer to its consumers.
+//
+//	observer, err := otelobserve.New(nil) // or with Options
+//	store := pgstore.New(pool, &pgstore.Options{Options: once.Options{Observer: observer}})
+//	err = observer.WatchInbox("billing", consumer.Stats)
+//
+// docs/observing.md lists every metric. Their attributes have few values: names that are in the code, verbs, results.
+// Keys are on spans only. The compatibility is that of package once, for the names of metrics and attributes, too.
+package otelobserve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/effectively-once/once"
+)
+
+const scope = "github.com/effectively-once/once/observe/otelobserve"
+
+// Options are the options of an [Observer]. The zero value works.
+type Options struct {
+	MeterProvider  metric.MeterProvider // default: the global one
+	TracerProvider trace.TracerProvider // default: the global one
+	Keys           Keys                 // what spans show of a key; default: Readable
+
+	// OutboxEvery is the time between two readings of how much there is in an outbox, at least, however often metrics are
+	// collected. Default 15 seconds.
+	OutboxEvery time.Duration
+}
+
+// Keys says what spans show of a key.
+type Keys int
+
+const (
+	Readable Keys = iota // its parts, and the text of errors
+	Hashed               // key.String() only: who can guess the parts of a key can check the guess
+	Omitted              // nothing, so that attempts are not linked either
+)
+
+// Observer is a [once.Observer]. It may be used by any number of stores, concurrently.
+type Observer struct {
+	tracer   trace.Tracer
+	keys     Keys
+	calls    metric.Int64Counter
+	duration metric.Float64Histogram
+	watched  watched
+}
+
+// New makes an Observer; nil options mean the defaults. Make one for a MeterProvider: another one has the same instruments.
+func New(o *Options) (*Observer, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	if o.Keys < Readable || o.Keys > Omitted || o.OutboxEvery < 0 {
+		return nil, errors.New("otelobserve: Keys is none of Readable, Hashed and Omitted, or OutboxEvery is negative")
+	}
+	meters, tracers := o.MeterProvider, o.TracerProvider
+	if meters == nil {
+		meters = otel.GetMeterProvider()
+	}
+	if tracers == nil {
+		tracers = otel.GetTracerProvider()
+	}
+	meter := meters.Meter(scope)
+	b := &Observer{tracer: tracers.Tracer(scope), keys: o.Keys}
+	var err1, err2 error
+	b.calls, err1 = meter.Int64Counter("once.calls", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls of Do, DoTx, InTx and Ask that have ended."))
+	b.duration, err2 = meter.Float64Histogram("once.call.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long calls took, with their waiting and their work."),
+		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
+	return b, errors.Join(err1, err2, b.watched.register(meter, cmp.Or(o.OutboxEvery, 15*time.Second)))
+}
+
+// Begin begins a span. Calls of one key have a link to the same span context in common, which is made of the key: its
+// trace is key.UUID(), and its span the second half of that. No such span exists; a backend that is asked for what links to it
+// finds all attempts, in whatever trace they are.
+func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended)) {
+	begun := time.Now()
+	of := []attribute.KeyValue{attribute.String("once.operation", k.Operation), attribute.String("once.verb", verb)}
+	ctx, span := b.tracer.Start(ctx, verb+" "+k.Operation, append(b.about(k), trace.WithAttributes(of...))...)
+	return ctx, func(e once.Ended) {
+		took := time.Since(begun).Seconds()
+		of := metric.WithAttributeSet(attribute.NewSet(append(of, attribute.String("once.result", e.Result))...))
+		b.calls.Add(ctx, 1, of)
+		b.duration.Record(ctx, took, of)
+		span.SetAttributes(attribute.String("once.result", e.Result), attribute.Int64("once.attempt", e.Attempt),
+			attribute.Bool("once.ran", e.Ran))
+		if e.Err != nil && !errors.Is(e.Err, once.ErrRejected) {
+			span.SetStatus(codes.Error, e.Result)
+			if b.keys == Readable { // the text of an error names its key
+				span.RecordError(e.Err)
+			}
+		}
+		span.End()
+	}
+}
+
+// about is what a span shows of its key.
+func (b *Observer) about(k once.Key) []trace.SpanStartOption {
+	if b.keys == Omitted {
+		return nil
+	}
+	of := []attribute.KeyValue{attribute.String("once.key", k.String())}
+	if b.keys == Readable {
+		of = append(of, attribute.String("once.scope", k.Scope), attribute.String("once.id", k.ID))
+	}
+	return []trace.SpanStartOption{trace.WithLinks(trace.Link{SpanContext: SpanContext(k)}), trace.WithAttributes(of...)}
+}

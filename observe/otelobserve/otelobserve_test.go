@@ -1,0 +1,278 @@
+package otelobserve_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/observe/otelobserve"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+var charge = &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
+
+// bench is a store that is observed, and what was seen.
+type bench struct {
+	*otelobserve.Observer
+	store  *memstore.Store
+	spans  *tracetest.SpanRecorder
+	traces *trace.TracerProvider
+	reader *metric.ManualReader
+}
+
+func newBench(t *testing.T, o otelobserve.Options) *bench {
+	t.Helper()
+	b := &bench{spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
+	b.traces = trace.NewTracerProvider(trace.WithSpanProcessor(b.spans))
+	o.TracerProvider, o.MeterProvider = b.traces, metric.NewMeterProvider(metric.WithReader(b.reader))
+	var err error
+	if b.Observer, err = otelobserve.New(&o); err != nil {
+		t.Fatal(err)
+	}
+	b.store = memstore.New(&memstore.Options{Options: once.Options{Observer: b}})
+	return b
+}
+
+func (b *bench) do(ctx context.Context, id string, err error) {
+	_, _ = once.Do(ctx, b.store, charge.For(id).In("tenant"), func(context.Context, once.Key) (string, error) { return "", err })
+}
+
+func (b *bench) metrics(t *testing.T) map[string]metricdata.Metrics {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := b.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]metricdata.Metrics)
+	for _, of := range all.ScopeMetrics {
+		for _, m := range of.Metrics {
+			got[m.Name] = m
+		}
+	}
+	return got
+}
+
+func attributesOf(s trace.ReadOnlySpan) map[string]string {
+	got := make(map[string]string)
+	for _, a := range s.Attributes() {
+		got[string(a.Key)] = a.Value.String()
+	}
+	return got
+}
+
+func TestAttemptsOfAKeyLinkToTheSameSpanContext(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	ctx, parent := b.traces.Tracer("test").Start(t.Context(), "request")
+	b.do(ctx, "1", errors.New("timeout"))
+	b.do(t.Context(), "1", nil)
+	b.do(t.Context(), "1", nil)
+	key := charge.For("1").In("tenant").Key()
+	ended := b.spans.Ended()
+	ended = slices.DeleteFunc(ended, func(s trace.ReadOnlySpan) bool { return s.Name() != "Do charge" })
+	if len(ended) != 3 {
+		t.Fatalf("%d spans have ended, want 3", len(ended))
+	}
+	for i, want := range []map[string]string{
+		{"once.result": "unknown", "once.attempt": "1", "once.ran": "true"},
+		{"once.result": "done", "once.attempt": "2", "once.ran": "true"},
+		{"once.result": "replayed", "once.attempt": "2", "once.ran": "false"},
+	} {
+		got := attributesOf(ended[i])
+		want["once.key"], want["once.id"], want["once.scope"], want["once.operation"] = key.String(), "1", "tenant", "charge"
+		for name, value := range want {
+			if got[name] != value {
+				t.Errorf("span %d: %s is %q, want %q", i, name, got[name], value)
+			}
+		}
+		links := ended[i].Links()
+		if len(links) != 1 || links[0].SpanContext.TraceID() != key.UUID() || !links[0].SpanContext.IsValid() {
+			t.Errorf("span %d has the links %v", i, links)
+		}
+		if failed := ended[i].Status().Code == codes.Error; failed != (i == 0) {
+			t.Errorf("span %d has the status %v", i, ended[i].Status())
+		}
+	}
+	if ended[0].Parent().SpanID() != parent.SpanContext().SpanID() {
+		t.Error("the span is not below its caller's")
+	}
+}
+
+func TestKeysAreShownAsChosen(t *testing.T) {
+	for keys, want := range map[otelobserve.Keys][]string{
+		otelobserve.Readable: {"once.id", "once.key", "once.scope"},
+		otelobserve.Hashed:   {"once.key"},
+		otelobserve.Omitted:  nil,
+	} {
+		b := newBench(t, otelobserve.Options{Keys: keys})
+		b.do(t.Context(), "secret-id", errors.New("timeout"))
+		span := b.spans.Ended()[0]
+		var got []string
+		for name, value := range attributesOf(span) {
+			if name == "once.id" || name == "once.key" || name == "once.scope" {
+				got = append(got, name)
+			}
+			if keys != otelobserve.Readable && strings.Contains(value, "secret") {
+				t.Errorf("%d: %s is %q", keys, name, value)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d: spans have %q, want %q", keys, got, want)
+		}
+		if linked := len(span.Links()) > 0; linked != (keys != otelobserve.Omitted) {
+			t.Errorf("%d: links are %v", keys, span.Links())
+		}
+		if told := len(span.Events()) > 0; told != (keys == otelobserve.Readable) {
+			t.Errorf("%d: events are %v", keys, span.Events())
+		}
+	}
+	if _, err := otelobserve.New(&otelobserve.Options{Keys: 7}); err == nil {
+		t.Error("a choice that there is not was taken")
+	}
+}
+
+func TestTraceTravelsWithAMessage(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	ctx, span := b.traces.Tracer("test").Start(t.Context(), "order")
+	var m broker.Message
+	otelobserve.Inject(ctx, &m)
+	put := outbox.New(b.store, &outbox.Options{Header: otelobserve.Header})
+	tx := b.store.Begin()
+	if err := put.Put(ctx, tx, &broker.Message{ID: "1", Topic: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := b.store.Outgoing(t.Context(), store.OutgoingQuery{})
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for where, m := range map[string]*broker.Message{"message": &m, "row": &rows[0].Message} {
+		_, child := b.traces.Tracer("test").Start(otelobserve.Extract(context.Background(), m), "consumer")
+		if child.SpanContext().TraceID() != span.SpanContext().TraceID() {
+			t.Errorf("%s: the consumer's span is in another trace (%q)", where, m.Header)
+		}
+	}
+	var none broker.Message
+	if otelobserve.Inject(t.Context(), &none); none.Header != nil {
+		t.Errorf("without a trace the headers are %q", none.Header)
+	}
+}
+
+// counted is an outbox that counts its readings.
+type counted struct {
+	store.Relayable
+	readings int
+	err      error
+}
+
+func (c *counted) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
+	c.readings++
+	return []store.Depth{{State: store.Pending, Count: 3, Oldest: time.Minute}}, c.err
+}
+
+func TestOutboxIsReadNoMoreOftenThanAllowed(t *testing.T) {
+	b := newBench(t, otelobserve.Options{OutboxEvery: time.Hour})
+	box := &counted{}
+	b.WatchOutbox("orders", box)
+	for range 5 {
+		oldest := b.metrics(t)["once.outbox.oldest"].Data.(metricdata.Gauge[float64])
+		for _, p := range oldest.DataPoints {
+			if state, _ := p.Attributes.Value("once.state"); state.AsString() == "pending" && p.Value != 60 {
+				t.Errorf("the oldest message is %v s old, want 60", p.Value)
+			}
+		}
+		if len(oldest.DataPoints) != 4 {
+			t.Errorf("there are %d states, want 4", len(oldest.DataPoints))
+		}
+	}
+	if box.readings != 1 {
+		t.Errorf("the outbox was read %d times, want once", box.readings)
+	}
+	broken := &counted{err: errors.New("down")}
+	b.WatchOutbox("orders", broken) // in place of the other
+	got := b.metrics(t)
+	if _, there := got["once.outbox.depth"]; there {
+		t.Error("what could not be read is reported")
+	}
+	if err := b.WatchInbox("billing", nil); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("nothing was watched: %v", err)
+	}
+	if sum := got["once.outbox.unread"].Data.(metricdata.Sum[int64]); sum.DataPoints[0].Value != 1 {
+		t.Errorf("%d readings have failed, want 1", sum.DataPoints[0].Value)
+	}
+}
+
+var row = regexp.MustCompile("(?m)^\\| `(once\\.[a-z._]+)` \\| ([a-z ]+), `([^`]+)` \\| ([^|]*) \\|")
+
+// The table in the documentation is compared with what there is.
+func TestMetricsAreDocumented(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	looked := new(reconcile.Stats)
+	looked.Looks.Store(1)
+	b.WatchInbox("billing", new(inbox.Stats))
+	b.WatchRelay("shop", new(outbox.Stats))
+	b.WatchReconciler("charges", looked)
+	b.WatchOutbox("orders", &counted{})
+	b.WatchOutbox("broken", &counted{err: errors.New("down")})
+	b.do(t.Context(), "1", nil)
+	text, err := os.ReadFile("../../docs/observing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string][]string)
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		listed[m[1]] = m[2:]
+	}
+	got := b.metrics(t)
+	for name, m := range got {
+		kind, attributes := describe(m.Data)
+		want := []string{kind, m.Unit, strings.Join(attributes, ", ")}
+		if have := listed[name]; !slices.Equal(have, want) {
+			t.Errorf("docs/observing.md has %s as %q, want %q", name, have, want)
+		}
+	}
+	for name := range listed {
+		if _, there := got[name]; !there {
+			t.Errorf("docs/observing.md lists %s, which there is not", name)
+		}
+	}
+}
+
+// describe tells the kind of a metric, and which attributes it has.
+func describe(data metricdata.Aggregation) (kind string, attributes []string) {
+	var set attribute.Set
+	switch d := data.(type) {
+	case metricdata.Sum[int64]:
+		kind, set = "counter", d.DataPoints[0].Attributes
+	case metricdata.Gauge[int64]:
+		kind, set = "gauge", d.DataPoints[0].Attributes
+	case metricdata.Gauge[float64]:
+		kind, set = "gauge", d.DataPoints[0].Attributes
+	case metricdata.Histogram[float64]:
+		kind, set = "histogram", d.DataPoints[0].Attributes
+	}
+	for _, a := range set.ToSlice() {
+		attributes = append(attributes, "`"+string(a.Key)+"`")
+	}
+	return kind, attributes
+}

@@ -1,0 +1,41 @@
+package otelobserve
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+)
+
+// SpanContext is what the spans of all calls with one key link to. See [Observer.Begin].
+func SpanContext(k once.Key) trace.SpanContext {
+	id := k.UUID()
+	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: [8]byte(id[8:]), Remote: true})
+}
+
+// Header is the trace that ctx belongs to, as W3C headers: for outbox.Options.Header, so that each message that is put
+// carries it, through its row and its broker, to its consumers.
+func Header(ctx context.Context) map[string]string {
+	header := make(map[string]string)
+	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(header))
+	return header
+}
+
+// Inject writes the trace that ctx belongs to into the headers of a message. Without one nothing is written.
+func Inject(ctx context.Context, m *broker.Message) {
+	for name, value := range Header(ctx) {
+		if m.Header == nil {
+			m.Header = make(map[string]string)
+		}
+		m.Header[name] = value
+	}
+}
+
+// Extract returns a context that belongs to the trace of a message: what is begun in it is a part of that. Without a trace
+// in the message it returns ctx.
+func Extract(ctx context.Context, m *broker.Message) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(m.Header))
+}
