@@ -13,9 +13,10 @@ demo:
 	$(GO) run ./cmd/once demo
 
 # The servers tool starts private servers, runs the command with their addresses in its environment, and stops them.
-# What vet has to say is said by lint.
+# What vet has to say is said by lint. The alerts are tested with the engine of Prometheus, whose requirements stay out of the workspace.
 test:
 	$(GO) run ./integration/cmd/servers -- $(GO) test -race -vet=off -p $(PACKAGES) -timeout 15m work
+	cd observe/alerts && GOWORK=off $(GO) test -timeout 5m ./...
 
 lint:
 	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)
