@@ -30,6 +30,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/observe/otelobserve"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
@@ -55,7 +56,7 @@ var (
 // house is a service with all of its parts, some of which a scene breaks.
 type house struct {
 	*memstore.Store
-	down, lost, damaged, unread, silent, refusing atomic.Bool
+	down, lost, damaged, unread, silent, refusing, full atomic.Bool
 
 	inbox inbox.Stats
 }
@@ -79,9 +80,16 @@ func (h *house) Settle(ctx context.Context, s once.Settlement) error {
 	return err
 }
 
-func (h *house) List(ctx context.Context, q once.Query) ([]once.Record, error) {
+func (h *house) Forget(ctx context.Context, limit int) (int, error) {
+	if h.full.Load() {
+		return 0, errDown
+	}
+	return h.Store.Forget(ctx, limit)
+}
+
+func (h *house) List(ctx context.Context, q once.Query) (once.Page, error) {
 	if h.silent.Load() {
-		return nil, errDown
+		return once.Page{}, errDown
 	}
 	return h.Store.List(ctx, q)
 }
@@ -216,6 +224,7 @@ var scenes = map[string]scene{
 			h.do(charge, "orphan", "", nil)
 		}
 	}},
+	"nothing forgotten":  {[]string{"OnceJanitorBehind"}, func(h *house, i int) { h.full.Store(true) }},
 	"reconciler stopped": {[]string{"OnceReconcilerStopped"}, func(h *house, i int) { h.silent.Store(true) }},
 }
 
@@ -244,8 +253,11 @@ func play(t *testing.T, s scene) (scrapes []scrape) {
 		observer.WatchRelay("shop", relay.Stats)
 		observer.WatchOutbox("shop", h)
 		observer.WatchReconciler("lookups", asks.Stats)
+		cleans := &janitor.Janitor{Store: h, Stats: new(janitor.Stats)}
+		observer.WatchJanitor("all", cleans.Stats)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 2)
+		ended := make(chan error, 3)
+		go func() { ended <- cleans.Run(ctx) }()
 		go func() { ended <- relay.Run(ctx) }()
 		go func() { ended <- asks.Run(ctx) }()
 		for i := range steps {
@@ -264,7 +276,7 @@ func play(t *testing.T, s scene) (scrapes []scrape) {
 			scrapes = append(scrapes, scrape{time.Now(), families})
 		}
 		cancel()
-		if err := errors.Join(<-ended, <-ended); err != nil {
+		if err := errors.Join(<-ended, <-ended, <-ended); err != nil {
 			t.Error(err)
 		}
 	})

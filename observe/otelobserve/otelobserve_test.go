@@ -20,6 +20,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/observe/otelobserve"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
@@ -232,6 +233,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	b.WatchInbox("billing", new(inbox.Stats))
 	b.WatchRelay("shop", new(outbox.Stats))
 	b.WatchReconciler("charges", looked)
+	b.WatchJanitor("all", new(janitor.Stats))
 	b.WatchOutbox("orders", &counted{})
 	b.WatchOutbox("broken", &counted{err: errors.New("down")})
 	b.do(t.Context(), "1", nil)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store"
@@ -31,8 +32,8 @@ type watched struct {
 
 	received, inboxed, inboxFailures           metric.Int64ObservableCounter
 	outboxed, outboxFailures, refusals, unread metric.Int64ObservableCounter
-	reconciled, looks                          metric.Int64ObservableCounter
-	depth, unknown, orphaned                   metric.Int64ObservableGauge
+	reconciled, looks, forgotten, cleanings    metric.Int64ObservableCounter
+	depth, unknown, orphaned, behind           metric.Int64ObservableGauge
 	oldestMessage, oldestUnknown               metric.Float64ObservableGauge
 }
 
@@ -67,6 +68,9 @@ func (w *watched) register(meter metric.Meter, every time.Duration) error {
 	gauge(&w.unknown, "once.unknown.records", "{record}", "Unknown outcomes, at the last look.")
 	gauge(&w.orphaned, "once.unknown.orphaned", "{record}", "Of these, how many the reconciler does not look after.")
 	seconds(&w.oldestUnknown, "once.unknown.oldest", "For how long the oldest of them had been unknown.")
+	counter(&w.forgotten, "once.janitor.forgotten", "{record}", "What a janitor has forgotten.")
+	counter(&w.cleanings, "once.janitor.looks", "{look}", "Looks of a janitor that ended with nothing left to forget.")
+	gauge(&w.behind, "once.janitor.behind", "{janitor}", "1 while there may be more to forget.")
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -147,6 +151,22 @@ func (b *Observer) WatchReconciler(name string, s *reconcile.Stats) error {
 			o.ObserveInt64(w.orphaned, s.Orphaned.Load(), named(name))
 			o.ObserveFloat64(w.oldestUnknown, time.Duration(s.Oldest.Load()).Seconds(), named(name))
 		}
+	})
+}
+
+// WatchJanitor reports what a janitor counts.
+func (b *Observer) WatchJanitor(name string, s *janitor.Stats) error {
+	w := &b.watched
+	return w.add("janitor", name, s == nil, func(_ context.Context, o metric.Observer) {
+		o.ObserveInt64(w.forgotten, s.Keys.Load(), named(name, "once.kind", "key"))
+		o.ObserveInt64(w.forgotten, s.Shelved.Load(), named(name, "once.kind", "shelved"))
+		o.ObserveInt64(w.forgotten, s.Published.Load(), named(name, "once.kind", "published"))
+		o.ObserveInt64(w.cleanings, s.Looks.Load(), named(name))
+		behind := int64(0)
+		if s.Behind.Load() {
+			behind = 1
+		}
+		o.ObserveInt64(w.behind, behind, named(name))
 	})
 }
 
