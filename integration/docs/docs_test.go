@@ -301,3 +301,23 @@ func anchors(t *testing.T, file string) (all []string) {
 	}
 	return all
 }
+
+// TestEachAlertIsExplained makes sure that whom an alert wakes finds it in docs/operating.md, and no other.
+func TestEachAlertIsExplained(t *testing.T) {
+	names := func(file, pattern string) (all []string) {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			all = append(all, m[1])
+		}
+		slices.Sort(all)
+		return all
+	}
+	alerts := names("observe/alerts/once.rules.yml", `alert: (\w+)`)
+	explained := names("docs/operating.md", `(?m)^\| (Once\w+) \|`)
+	if len(alerts) < 10 || !slices.Equal(alerts, explained) {
+		t.Errorf("the alerts are %v, docs/operating.md explains %v", alerts, explained)
+	}
+}
