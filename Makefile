@@ -3,7 +3,7 @@ GO      ?= go
 SOAK    ?= 1m
 # Packages that wait for servers leave a processor to others.
 PACKAGES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers
+MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers $(CURDIR)/observe/alerts
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
