@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
@@ -33,14 +34,12 @@ type Report struct {
 	Findings []Finding
 }
 
+// ranks are how bad severities are.
+var ranks = map[Severity]int{Note: 1, Warning: 2, Unsafe: 3}
+
 // Worst reports whether there is a finding of this severity, or of a worse one.
 func (r Report) Worst(least Severity) bool {
-	for _, f := range r.Findings {
-		if f.Severity == Unsafe || f.Severity == least {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return ranks[f.Severity] >= ranks[least] })
 }
 
 // check looks at one thing.
