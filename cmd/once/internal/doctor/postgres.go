@@ -65,7 +65,8 @@ func postgresDurability(ctx context.Context, e *examination) error {
 	}
 	others, err := e.texts(ctx, `SELECT coalesce(r.rolname, 'every role') || ' in ' || coalesce(d.datname, 'every database')
 		FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
-		WHERE 'synchronous_commit=off' = ANY (s.setconfig) AND (s.setdatabase = 0 OR d.datname = current_database()) LIMIT 20`)
+		WHERE EXISTS (SELECT FROM unnest(s.setconfig) AS one WHERE lower(one) ~ '^synchronous_commit=(off|false|no|0)$')
+		AND (s.setdatabase = 0 OR d.datname = current_database()) LIMIT 20`)
 	if err != nil {
 		return err
 	}
