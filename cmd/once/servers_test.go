@@ -67,6 +67,19 @@ func TestDoctorOnServers(t *testing.T) {
 			}
 		}
 	})
+	t.Run("synchronous_commit of a role", func(t *testing.T) {
+		at := open(t, freshPostgres(t))
+		role := "cmd_" + strings.ToLower(rand.Text())
+		t.Cleanup(func() { at.DB.Exec("DROP ROLE IF EXISTS " + role) })
+		for _, statement := range []string{"CREATE ROLE " + role, "ALTER ROLE " + role + " SET synchronous_commit = false"} {
+			if _, err := at.DB.Exec(statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if names := examine(t, at); !slices.Contains(names, "synchronous_commit-off-for-roles") {
+			t.Errorf("false is off, and found were %v", names)
+		}
+	})
 	t.Run("wal_level", func(t *testing.T) {
 		at := open(t, freshPostgres(t)+"&outbox=log-only")
 		if err := at.Migrate(t.Context()); err != nil {
@@ -113,7 +126,9 @@ func examineDamage(t *testing.T, from, server string) {
 	if server == "mariadb" {
 		drop = "ALTER TABLE " + at.Names.Table() + " DROP INDEX once_record_due"
 	}
-	for _, statement := range []string{drop, "ALTER TABLE " + at.Names.Shelf() + " DROP COLUMN reason"} {
+	for _, statement := range []string{drop, "ALTER TABLE " + at.Names.Shelf() + " DROP COLUMN reason",
+		"ALTER TABLE " + at.Names.Relays() + " RENAME TO once_aside",
+		"CREATE TABLE " + at.Names.Relays() + " AS SELECT * FROM " + at.Names.Named("aside")} {
 		if _, err := at.DB.Exec(statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
 		}
@@ -122,7 +137,8 @@ func examineDamage(t *testing.T, from, server string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := "Missing, or not usable: the column reason of once_shelf, the index once_record_due."
+	missing := "Missing, or not usable: the column reason of once_shelf, the index once_record_due, " +
+		"the unique key id of once_relay."
 	if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.What == missing }) {
 		t.Errorf("the damage is not seen: %+v", report.Findings)
 	}

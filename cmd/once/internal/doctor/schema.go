@@ -15,10 +15,13 @@ import (
 
 func schema(ctx context.Context, e *examination) error {
 	now, err := e.Schema(ctx)
-	if err != nil {
+	if ctx.Err() != nil {
 		return err
 	}
 	switch {
+	case err != nil:
+		e.found("schema", Unsafe, "The tables cannot be read: "+err.Error(), "Nothing is known about them.",
+			"Give the role the right to read all of them, or see who has made them.")
 	case now.Misfit != nil:
 		e.found("schema", Unsafe, now.Misfit.Error(),
 			"Programs of this version cannot work with the tables, or not with all.",
@@ -65,7 +68,7 @@ func drift(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
-	var missing []string
+	var missing, indexed []string
 	for table, names := range want {
 		have, err := e.columns(ctx, table)
 		if err != nil {
@@ -80,17 +83,25 @@ func drift(ctx context.Context, e *examination) error {
 				missing = append(missing, "the column "+name+" of "+e.Names.Prefix()+table)
 			}
 		}
+		have, err = e.indexes(ctx, table)
+		if err != nil {
+			return err
+		}
+		indexed = append(indexed, have...)
+		unique, err := e.unique(ctx, table)
+		if err != nil {
+			return err
+		}
+		if key := keyOf[table]; key != "" && !slices.Contains(unique, key) && !(e.Partitioned && table == "record") {
+			missing = append(missing, "the unique key "+key+" of "+e.Names.Prefix()+table)
+		}
 	}
 	ms := e.Names.Migrations()
 	if e.Partitioned {
 		ms = e.Names.Partitioned().Migrations()
 	}
-	have, err := e.indexes(ctx)
-	if err != nil {
-		return err
-	}
 	for _, name := range indexes(ms) {
-		if !slices.Contains(have, name) && !ofPartition.MatchString(name) {
+		if !slices.Contains(indexed, name) && !ofPartition.MatchString(name) {
 			missing = append(missing, "the index "+name)
 		}
 	}
@@ -157,17 +168,36 @@ func (e *examination) columns(ctx context.Context, table string) ([]string, erro
 	return e.texts(ctx, "SELECT name FROM pragma_table_info(?)", e.Names.Prefix()+table)
 }
 
-// indexes are those that can be used.
-func (e *examination) indexes(ctx context.Context) ([]string, error) {
+// indexes are those of a table that can be used. A copy of the table that was put aside has others of the same names.
+func (e *examination) indexes(ctx context.Context, table string) ([]string, error) {
 	switch e.Engine {
-	case target.PostgreSQL: // in whatever schema the tables are
-		return e.texts(ctx,
-			"SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid "+
-				"WHERE x.indisvalid AND t.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1))",
-			e.Names.Versions())
+	case target.PostgreSQL:
+		return e.texts(ctx, "SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid "+
+			"WHERE x.indisvalid AND x.indrelid = to_regclass($1)", e.Names.Named(table))
 	case target.MySQL:
-		return e.texts(ctx,
-			"SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = "+e.Names.Database())
+		return e.texts(ctx, "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = "+
+			e.Names.Database()+" AND table_name = ?", e.Names.Prefix()+table)
 	}
-	return e.texts(ctx, "SELECT name FROM sqlite_master WHERE type = 'index'")
+	return e.texts(ctx, "SELECT name FROM pragma_index_list(?)", e.Names.Prefix()+table)
+}
+
+// keyOf is the column of each table that tells its rows apart. Without it, two claims of a key are two rows.
+var keyOf = map[string]string{"schema": "version", "record": "key", "consumer": "id", "position": "id", "shelf": "id",
+	"lane": "lane", "relay": "id"}
+
+// unique are the columns of a table that are unique, each on its own.
+func (e *examination) unique(ctx context.Context, table string) ([]string, error) {
+	switch e.Engine {
+	case target.PostgreSQL:
+		return e.texts(ctx, "SELECT a.attname FROM pg_index x "+
+			"JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0] WHERE x.indrelid = to_regclass($1) "+
+			"AND x.indisunique AND x.indisvalid AND x.indpred IS NULL AND x.indnkeyatts = 1", e.Names.Named(table))
+	case target.MySQL:
+		return e.texts(ctx, "SELECT min(column_name) FROM information_schema.statistics WHERE table_schema = "+
+			e.Names.Database()+" AND table_name = ? AND non_unique = 0 GROUP BY index_name HAVING count(*) = 1",
+			e.Names.Prefix()+table)
+	}
+	return e.texts(ctx, "SELECT min(c.name) FROM pragma_index_list(?1) i, pragma_index_info(i.name) c "+
+		`WHERE i."unique" = 1 AND i.partial = 0 GROUP BY i.name HAVING count(*) = 1 `+
+		"UNION ALL SELECT name FROM pragma_table_info(?1) WHERE pk = 1", e.Names.Prefix()+table)
 }
