@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -119,7 +120,10 @@ Example:
 
 // Run makes the tables.
 func (c *migrateUp) Run(ctx context.Context) error {
-	s, err := c.openWith(ctx, &target.Options{Create: true})
+	s, err := c.open(ctx)
+	if errors.Is(err, target.ErrNoFile) {
+		return c.make(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -137,6 +141,24 @@ func (c *migrateUp) Run(ctx context.Context) error {
 		before.Latest)); err != nil {
 		return err
 	}
+	return migrate(ctx, s)
+}
+
+// make makes a SQLite file, not before that is wanted: its name may be a slip.
+func (c *migrateUp) make(ctx context.Context) error {
+	s, err := c.openWith(ctx, &target.Options{Create: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ask := changeFlags{Yes: c.Yes}
+	if err := ask.confirm(ctx, s, "  There is no such file: it is made, with the tables."); err != nil {
+		return err
+	}
+	return migrate(ctx, s)
+}
+
+func migrate(ctx context.Context, s *session) error {
 	if err := s.Migrate(ctx); err != nil {
 		return err
 	}

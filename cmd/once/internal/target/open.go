@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
@@ -122,7 +123,7 @@ func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
 		return nil, refuse("it names no file: write sqlite:/path/file.db")
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !o.Create {
-		return nil, refuse("there is no file %s", path)
+		return nil, fmt.Errorf("%w %s", ErrNoFile, path)
 	}
 	q := u.Query()
 	q.Set("mode", "rw")

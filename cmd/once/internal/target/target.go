@@ -92,6 +92,9 @@ func (t *Target) SQL(from int) (string, error) { return t.schema(from) }
 // ErrURL is wrapped by what is wrong with a URL, as opposed to the database that it names.
 var ErrURL = errors.New("the target's URL is not usable")
 
+// ErrNoFile is wrapped by the error for a SQLite file that is missing. It wraps ErrURL.
+var ErrNoFile = fmt.Errorf("%w: there is no file", ErrURL)
+
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrURL, fmt.Sprintf(format, args...))
 }
