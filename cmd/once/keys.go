@@ -198,7 +198,7 @@ func (f *pageFlags) Validate() error {
 
 // keyFilter selects keys, whatever their status.
 type keyFilter struct {
-	Operation string        `placeholder:"NAME" help:"Of this operation, exactly."`
+	Operation chosen        `placeholder:"NAME" help:"Of this operation, exactly."`
 	Scope     *string       `placeholder:"TEXT" help:"Of this scope, exactly; --scope= is the empty one."`
 	OlderThan time.Duration `placeholder:"TIME" help:"Not changed for so long, for example 90s, 15m or 48h."`
 	NewerThan time.Duration `placeholder:"TIME" help:"Changed since."`
@@ -254,7 +254,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		return err
 	}
 	defer s.Close()
-	what := selection{Query: once.Query{Operation: filter.Operation, Status: of, After: after, Limit: p.Limit},
+	what := selection{Query: once.Query{Operation: string(filter.Operation), Status: of, After: after, Limit: p.Limit},
 		scope: filter.Scope, olderThan: filter.OlderThan, newerThan: filter.NewerThan}
 	table := newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
 	for {

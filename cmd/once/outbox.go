@@ -178,12 +178,12 @@ func printOutbox(depth []store.Depth, leases store.Leases, slot *slotJSON) error
 // messageFilter selects messages in the outbox.
 type messageFilter struct {
 	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
-	Topic       string   `placeholder:"TOPIC" help:"To this topic, exactly."`
-	OrderingKey string   `placeholder:"KEY" help:"With this ordering key, exactly."`
+	Topic       chosen   `placeholder:"TOPIC" help:"To this topic, exactly."`
+	OrderingKey chosen   `placeholder:"KEY" help:"With this ordering key, exactly."`
 }
 
 func (f messageFilter) query() store.OutgoingQuery {
-	return store.OutgoingQuery{IDs: f.IDs, Topic: f.Topic, OrderingKey: f.OrderingKey}
+	return store.OutgoingQuery{IDs: f.IDs, Topic: string(f.Topic), OrderingKey: string(f.OrderingKey)}
 }
 
 func (f messageFilter) none() bool { return len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == "" }
@@ -289,9 +289,8 @@ type outboxChange struct {
 	outputFlags
 	changeFlags
 	messageFilter
-	All    bool `help:"All of them, instead of some."`
-	Limit  int  `placeholder:"N" help:"At most so many."`
-	DryRun bool `help:"Count, and change nothing."`
+	mostFlags
+	All bool `help:"All of them, instead of some."`
 }
 
 // Validate is called by kong.
@@ -301,8 +300,9 @@ func (c *outboxChange) Validate() error {
 		return fmt.Errorf("say which messages: --id, --topic, --ordering-key, or --all")
 	case c.All && !c.none():
 		return fmt.Errorf("--all is instead of --id, --topic and --ordering-key")
-	case c.Limit < 0:
-		return fmt.Errorf("--limit is %d: give 1 or more", c.Limit)
+	}
+	if err := c.check(); err != nil {
+		return err
 	}
 	return c.changeFlags.Validate()
 }
@@ -329,7 +329,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	defer s.Close()
-	q.Limit = c.Limit
+	q.Limit = c.most()
 	desk, decision := outbox.Desk{Store: s.Store}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(desk, q, decision)
 	if err != nil {

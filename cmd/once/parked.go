@@ -33,14 +33,15 @@ decision here is for both: whoever replays or discards the message need not care
 
 // shelfFilter selects messages on the shelf.
 type shelfFilter struct {
-	Consumer    string   `placeholder:"NAME" help:"Of this consumer."`
+	Consumer    chosen   `placeholder:"NAME" help:"Of this consumer."`
 	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
-	Topic       string   `placeholder:"TOPIC" help:"From this topic, exactly."`
-	OrderingKey string   `placeholder:"KEY" help:"With this ordering key, exactly."`
+	Topic       chosen   `placeholder:"TOPIC" help:"From this topic, exactly."`
+	OrderingKey chosen   `placeholder:"KEY" help:"With this ordering key, exactly."`
 }
 
 func (f shelfFilter) query() store.ShelfQuery {
-	return store.ShelfQuery{Consumer: f.Consumer, IDs: f.IDs, Topic: f.Topic, OrderingKey: f.OrderingKey}
+	return store.ShelfQuery{Consumer: string(f.Consumer), IDs: f.IDs, Topic: string(f.Topic),
+		OrderingKey: string(f.OrderingKey)}
 }
 
 func (f shelfFilter) none() bool {
@@ -146,7 +147,7 @@ func (c *parkedList) Run(ctx context.Context) error {
 type parkedShow struct {
 	storeFlags
 	outputFlags
-	Consumer string `arg:"" help:"The consumer."`
+	Consumer chosen `arg:"" help:"The consumer."`
 	ID       string `arg:"" name:"id" help:"The ID of the message."`
 	Body     bool   `help:"Print the body, and nothing else; as JSON, it is there anyway, in base64."`
 }
@@ -168,13 +169,13 @@ func (c *parkedShow) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	found, err := inbox.Desk{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: c.Consumer, IDs: []string{c.ID},
+	found, err := inbox.Desk{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: string(c.Consumer), IDs: []string{c.ID},
 		Limit: 1})
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		return moved("%s has no message %s on the shelf", show.Line(c.Consumer), show.Line(c.ID))
+		return moved("%s has no message %s on the shelf", show.Line(string(c.Consumer)), show.Line(c.ID))
 	}
 	m := found[0]
 	switch {
@@ -215,8 +216,7 @@ type shelfChange struct {
 	outputFlags
 	changeFlags
 	shelfFilter
-	Limit  int  `placeholder:"N" help:"At most so many."`
-	DryRun bool `help:"Count, and change nothing."`
+	mostFlags
 }
 
 func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decision,
@@ -232,7 +232,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	}
 	defer s.Close()
 	q := c.query()
-	q.Limit = c.Limit
+	q.Limit = c.most()
 	desk := inbox.Desk{Store: s.Store}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(desk, q, decision)
@@ -258,6 +258,9 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, tally.Unknown, tally.Moved, c.DryRun})
 }
 
+// Rates at which the last of many messages still has a time.
+const slowest, fastest = 0.001, 1e6
+
 type parkedReplay struct {
 	shelfChange
 	All     bool    `help:"All of them, instead of some."`
@@ -270,8 +273,11 @@ func (c *parkedReplay) Validate() error {
 	switch {
 	case c.none() && !c.All:
 		return fmt.Errorf("say which messages: --consumer, --id, --topic, --ordering-key, or --all")
-	case c.Limit < 0 || c.Rate < 0:
-		return fmt.Errorf("--limit and --rate are not negative")
+	case c.Rate != 0 && !(c.Rate >= slowest && c.Rate <= fastest):
+		return fmt.Errorf("--rate is %v: give %v to %v in a second, or leave it out", c.Rate, slowest, fastest)
+	}
+	if err := c.check(); err != nil {
+		return err
 	}
 	return c.changeFlags.Validate()
 }
@@ -304,8 +310,8 @@ func (c *parkedDiscard) Validate() error {
 	if c.Consumer == "" && len(c.IDs) == 0 {
 		return fmt.Errorf("say which messages: --consumer, or --id")
 	}
-	if c.Limit < 0 {
-		return fmt.Errorf("--limit is not negative")
+	if err := c.check(); err != nil {
+		return err
 	}
 	return c.changeFlags.Validate()
 }

@@ -51,7 +51,7 @@ func (s *serveCommand) Run(ctx context.Context) error {
 		return err
 	}
 	if s.URL != "" || s.Target != "" || config.URL == "" {
-		if config.URL, _, err = target.Choose(s.URL, s.Target); err != nil {
+		if config.URL, _, err = target.Choose(string(s.URL), string(s.Target)); err != nil {
 			return err
 		}
 	}

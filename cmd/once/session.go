@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,10 +20,23 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
+// chosen is what a flag chooses by: never empty, as a variable of a shell that is not set would make it. Left out, it
+// means another thing: all, or the target in use.
+type chosen string
+
+// UnmarshalText is called by kong for a flag that is given.
+func (c *chosen) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return errors.New("it is empty: leave it out, or give a value")
+	}
+	*c = chosen(text)
+	return nil
+}
+
 // storeFlags choose the database.
 type storeFlags struct {
-	Target string `placeholder:"NAME" help:"The target, see once context. Default: $$ONCE_TARGET, then the one in use."`
-	URL    string `name:"url" placeholder:"URL" help:"A database without a name; $${NAME} in it is a variable of the environment."`
+	Target chosen `placeholder:"NAME" help:"The target, see once context. Default: $$ONCE_TARGET, then the one in use."`
+	URL    chosen `name:"url" placeholder:"URL" help:"A database without a name; $${NAME} in it is a variable of the environment."`
 }
 
 // session is a store that is open, and what it is called.
@@ -34,7 +48,7 @@ type session struct {
 func (f storeFlags) open(ctx context.Context) (*session, error) { return f.openWith(ctx, nil) }
 
 func (f storeFlags) openWith(ctx context.Context, o *target.Options) (*session, error) {
-	from, name, err := target.Choose(f.URL, f.Target)
+	from, name, err := target.Choose(string(f.URL), string(f.Target))
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +91,27 @@ type changeFlags struct {
 	Reason string `required:"" placeholder:"TEXT" help:"Why, and how it is known. It is kept with what is changed."`
 	By     string `placeholder:"NAME" help:"Who decides. Default: $$ONCE_BY, then your name on this machine."`
 	Yes    bool   `short:"y" help:"Do not ask."`
+}
+
+// mostFlags bound a change, or only count.
+type mostFlags struct {
+	Limit  *int `placeholder:"N" help:"At most so many."`
+	DryRun bool `help:"Count, and change nothing."`
+}
+
+// most is 0 if there is no limit.
+func (f mostFlags) most() int {
+	if f.Limit == nil {
+		return 0
+	}
+	return *f.Limit
+}
+
+func (f mostFlags) check() error {
+	if f.Limit != nil && *f.Limit < 1 {
+		return fmt.Errorf("--limit is %d: give 1 or more", *f.Limit)
+	}
+	return nil
 }
 
 const longestReason = 400
