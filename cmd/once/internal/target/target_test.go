@@ -31,10 +31,13 @@ func TestExpand(t *testing.T) {
 
 func TestNothingShowsAPassword(t *testing.T) {
 	t.Setenv("SECRET", "hunter2")
+	t.Setenv("PAIR", "u:hunter2")
 	for _, from := range []string{
 		"postgres://u:hunter2@h/d?sslpassword=hunter2", "postgres://u:hunter2@${HOST}/d", "mysql://u:hunter2@h/d",
 		"postgres://${HOST}/d?x=1&password=hunter2", "postgres://h/d?password=hunter2#x",
 		"postgres://u:hun/ter2hunter2@h/d", "postgres://u:%zzhunter2@h/d", "oracle://u:hunter2@h/d",
+		"postgres://u:1/hunter2@h/d", "postgres://u:#hunter2@h/d", "mysql://u:1?hunter2@h/d", "postgres://u/hunter2@h/d",
+		"postgres://h/d?pass%77ord=hunter2", "postgres://h/d?ssl%50assword=hunter2", "postgres://${PAIR}@h/d",
 		"postgres://u:${SECRET}@h:x/d", "mysql://u:hunter2@/d", "postgres://u:hunter2@h/d?sslmode=odd", "${SECRET}",
 	} {
 		printed, err := Redact(from)

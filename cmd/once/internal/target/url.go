@@ -26,6 +26,10 @@ func Expand(from string) (string, error) {
 		}
 		return "", err
 	}
+	if !strings.Contains(secret, ":") && strings.Count(user, "%3A") > strings.Count(secret, "%3A") {
+		return "", refuse("the variable in front of the @ holds a colon: give the user and the password a variable each, " +
+			"${USER}:${PASSWORD}, or the whole URL one")
+	}
 	before, after, _ := strings.Cut(from, secret+"@")
 	if before, err = expand(before, func(s string) string { return s }); err != nil {
 		return "", err
@@ -86,6 +90,17 @@ func parse(from string) (*url.URL, error) {
 	}
 	if engineOf(u.Scheme) == "" {
 		return nil, refuse("it has to begin with postgres://, mysql:// or sqlite:")
+	}
+	_, rest, _ := strings.Cut(from, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end >= 0 && strings.Contains(rest[end:], "@") && engineOf(u.Scheme) != SQLite {
+		return nil, refuse("there is an @ behind a /, a ? or a #: in the user and the password, write these as %%2F, %%3F " +
+			"and %%23, or put them into a variable and write ${NAME}; elsewhere, write the @ as %%40")
+	}
+	for parameter := range strings.SplitSeq(u.RawQuery, "&") {
+		if name, _, _ := strings.Cut(parameter, "="); strings.Contains(name, "%") {
+			return nil, refuse("the name of a parameter has a %% in it: write it as it is")
+		}
 	}
 	if _, err := url.ParseQuery(u.RawQuery); err != nil {
 		return nil, refuse("what is behind the ? cannot be parsed: write special characters as %%XX")
