@@ -316,7 +316,7 @@ type tallyJSON struct {
 	DryRun  bool `json:"dry_run"`
 }
 
-// run counts, asks, and does it to at most as many as were counted.
+// run counts, asks, and does it to none but those that were counted.
 func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQuery,
 	do func(outbox.Desk, store.OutgoingQuery, outbox.Decision) (outbox.Tally, error)) error {
 
@@ -330,7 +330,8 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	}
 	defer s.Close()
 	q.Limit = c.most()
-	desk, decision := outbox.Desk{Store: s.Store}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	those := newShown(s.Store)
+	desk, decision := outbox.Desk{Store: those}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(desk, q, decision)
 	if err != nil {
 		return err
@@ -343,19 +344,21 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 			deed)); err != nil {
 			return err
 		}
-		q.Limit, decision.DryRun = tally.Matched, false
+		matched := tally.Matched
+		those.counted, decision.DryRun = true, false
 		if tally, err = do(desk, q, decision); tally.Changed > 0 {
-			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", tally.Matched, "changed", tally.Changed)
+			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {
 			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
 		}
+		tally.Matched = matched
 	}
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, 0, tally.Matched - tally.Changed, c.DryRun})
 }
 
-// finish prints a tally. Nothing changed, because others were faster, is the exit status of that; and what was left
-// alone because its outcome is unknown is a no.
+// finish prints a tally. What others were faster with is the exit status of that; and what was left alone because its
+// outcome is unknown is a no.
 func finish(o outputFlags, deed string, t tallyJSON) error {
 	if o.json() {
 		if err := printJSON(t); err != nil {
@@ -372,8 +375,8 @@ func finish(o outputFlags, deed string, t tallyJSON) error {
 			t.Unknown)
 		return errNo
 	}
-	if t.Changed == 0 {
-		return moved("somebody else has changed them meanwhile")
+	if t.Changed < t.Matched {
+		return moved("%d had moved on since they were counted, and were left alone", t.Matched-t.Changed)
 	}
 	return nil
 }

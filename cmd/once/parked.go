@@ -233,7 +233,8 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	defer s.Close()
 	q := c.query()
 	q.Limit = c.most()
-	desk := inbox.Desk{Store: s.Store}
+	those := newShown(s.Store)
+	desk := inbox.Desk{Store: those}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(desk, q, decision)
 	if err != nil {
@@ -247,13 +248,16 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		if err := c.confirm(ctx, s, what); err != nil {
 			return err
 		}
-		q.Limit, decision.DryRun = tally.Matched, false
+		matched := tally.Matched
+		those.counted, decision.DryRun = true, false
 		if tally, err = do(desk, q, decision); tally.Changed > 0 {
-			audit(s, "parked messages were "+deed, by, c.Reason, "matched", tally.Matched, "changed", tally.Changed)
+			audit(s, "parked messages were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {
 			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
 		}
+		tally.Moved += matched - tally.Matched
+		tally.Matched = matched
 	}
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, tally.Unknown, tally.Moved, c.DryRun})
 }

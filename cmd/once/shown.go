@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/store"
+)
+
+// shown is a store of which a first run counts messages, for people to say yes to. Once that is over, it has no others:
+// what came later, or has moved on since, is not what they were asked about.
+type shown struct {
+	target.Store
+	seen    map[sight]bool
+	counted bool
+}
+
+// sight is a message as it was: one that changes has another.
+type sight struct {
+	seq, version int64
+	attempts     int
+}
+
+func newShown(s target.Store) *shown { return &shown{Store: s, seen: map[sight]bool{}} }
+
+// Outgoing returns messages of the outbox, after the count only those that it has seen.
+func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	for {
+		page, err := s.Store.Outgoing(ctx, q)
+		if err != nil || len(page) == 0 {
+			return nil, err
+		}
+		q.After = page[len(page)-1].Seq
+		page = only(s, page, func(m store.Outgoing) sight { return sight{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
+		if len(page) > 0 {
+			return page, nil
+		}
+	}
+}
+
+// Shelved returns messages of the shelf, after the count only those that it has seen.
+func (s *shown) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	for {
+		page, err := s.Store.Shelved(ctx, q)
+		if err != nil || len(page) == 0 {
+			return nil, err
+		}
+		q.After = page[len(page)-1].Seq
+		page = only(s, page, func(m store.Shelved) sight { return sight{m.Seq, m.Version, m.Attempts} })
+		if len(page) > 0 {
+			return page, nil
+		}
+	}
+}
+
+func only[M any](s *shown, page []M, as func(M) sight) (kept []M) {
+	for _, m := range page {
+		if !s.counted {
+			s.seen[as(m)] = true
+		}
+		if s.seen[as(m)] {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
