@@ -85,6 +85,9 @@ func (c *doctorCommand) print(s *session, r doctor.Report) error {
 	if r.Worst(doctor.Unsafe) {
 		verdict = "it is not safe to work with"
 	}
+	if n := r.Unmade(); n > 0 {
+		verdict += fmt.Sprintf(", and %d checks could not be made", n)
+	}
 	_, err := fmt.Printf("%s: %d checks, %d findings, %s.\n", show.Line(s.String()), len(r.Checks), len(r.Findings),
 		verdict)
 	return err

@@ -42,6 +42,18 @@ func (r Report) Worst(least Severity) bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return ranks[f.Severity] >= ranks[least] })
 }
 
+// Unmade is how many checks could not be made.
+func (r Report) Unmade() (n int) {
+	for _, f := range r.Findings {
+		if f.Name == notChecked {
+			n++
+		}
+	}
+	return n
+}
+
+const notChecked = "not-checked"
+
 // check looks at one thing.
 type check struct {
 	name   string
@@ -103,7 +115,7 @@ func Examine(ctx context.Context, t *target.Target) (Report, error) {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
 		case err != nil:
-			e.found("not-checked", Note, fmt.Sprintf("%s: %v", c.name, err),
+			e.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, err),
 				"This could not be looked at, so nothing is known about it.",
 				"Give the role the right to read it, or look yourself.")
 		default:

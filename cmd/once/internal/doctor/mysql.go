@@ -36,11 +36,11 @@ func mysqlServer(ctx context.Context, e *examination) error {
 			"It shows answers of transactions that are rolled back later.",
 			"Set transaction_isolation to READ-COMMITTED or REPEATABLE-READ.")
 	}
-	autocommit, err := e.number(ctx, "SELECT @@global.autocommit")
+	autocommit, err := e.number(ctx, "SELECT @@global.autocommit AND @@session.autocommit")
 	if err == nil && autocommit == 0 {
-		e.found("autocommit-off", Unsafe, "autocommit is off by default.",
+		e.found("autocommit-off", Unsafe, "autocommit is off, by default or in this session.",
 			"What is not in a transaction is never committed, so no key is remembered.",
-			"Set autocommit = 1, in the server or in the DSN of your programs.")
+			"Set autocommit = 1, in the server and in the DSN of your programs.")
 	}
 	return err
 }
