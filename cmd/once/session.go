@@ -114,7 +114,8 @@ func (f mostFlags) check() error {
 	return nil
 }
 
-const longestReason = 400
+// A store keeps 500 bytes of a reason, in which the name and a few words stand in front.
+const longestReason, longestName = 400, 80
 
 // Validate is called by kong.
 func (f *changeFlags) Validate() error {
@@ -136,6 +137,9 @@ func (f *changeFlags) by() (string, error) {
 	}
 	if strings.TrimSpace(name) == "" {
 		return "", usage("your name is not known: give --by, or set ONCE_BY")
+	}
+	if len(name) > longestName {
+		return "", usage("--by, or ONCE_BY, has %d bytes, and %d are kept: shorten it", len(name), longestName)
 	}
 	return show.Line(name), nil
 }
