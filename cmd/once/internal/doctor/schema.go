@@ -31,6 +31,11 @@ func schema(ctx context.Context, e *examination) error {
 		e.found("schema-newer", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
 			now.Latest),
 			"A newer program has led them there, and says that this one may go on.", "Upgrade this program when there is time.")
+	case now.Version < now.Latest:
+		e.fits = true
+		e.found("schema-older", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
+			now.Latest),
+			"It works with both.", "once migrate up, or have somebody run what once migrate sql prints.")
 	default:
 		e.fits = true
 	}
@@ -58,10 +63,10 @@ func indexes(ms []sqlschema.Migration) (names []string) {
 }
 
 // drift compares what is there with what the migrations have made: somebody may have dropped an index, or restored half
-// of a dump. Tables of another version are not compared: schema tells about them.
+// of a dump. Of tables that are older, and fit, it compares what that version has made, but for the columns.
 func drift(ctx context.Context, e *examination) error {
 	now, err := e.Schema(ctx)
-	if err != nil || now.Version != now.Latest {
+	if err != nil || now.Misfit != nil || now.Version > now.Latest {
 		return err
 	}
 	want, err := model(ctx, e)
@@ -79,7 +84,7 @@ func drift(ctx context.Context, e *examination) error {
 			continue
 		}
 		for _, name := range names {
-			if !slices.Contains(have, name) {
+			if !slices.Contains(have, name) && now.Version == now.Latest {
 				missing = append(missing, "the column "+name+" of "+e.Names.Prefix()+table)
 			}
 		}
@@ -100,6 +105,7 @@ func drift(ctx context.Context, e *examination) error {
 	if e.Partitioned {
 		ms = e.Names.Partitioned().Migrations()
 	}
+	ms = slices.DeleteFunc(ms, func(m sqlschema.Migration) bool { return m.Version > now.Version })
 	for _, name := range indexes(ms) {
 		if !slices.Contains(indexed, name) && !ofPartition.MatchString(name) {
 			missing = append(missing, "the index "+name)
@@ -108,8 +114,8 @@ func drift(ctx context.Context, e *examination) error {
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		e.found("schema-drift", Unsafe, "Missing, or not usable: "+strings.Join(missing, ", ")+".",
-			fmt.Sprintf("The tables say that they have version %d, and have not all of it. Calls fail, or read whole tables.",
-				now.Version),
+			fmt.Sprintf("The tables say that they have version %d, and have not all of it. Calls fail, read whole tables or, "+
+				"without a unique key, run work twice.", now.Version),
 			"Compare with what once migrate sql --from 0 prints, and make what is missing.")
 	}
 	return nil
