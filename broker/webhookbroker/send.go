@@ -132,7 +132,10 @@ func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down 
 	}
 	defer answer.Body.Close()
 	status := answer.StatusCode
-	if 200 <= status && status < 300 {
+	switch {
+	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not heed ctx
+		return true, fmt.Errorf("webhookbroker: %s wants to speak another protocol", to.host)
+	case 200 <= status && status < 300:
 		drain(answer.Body)
 		return false, nil
 	}

@@ -114,6 +114,9 @@ func New(o Options) (broker.Publisher, error) {
 		MaxIdleConnsPerHost:    atOnce,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
+		// A timeout ends a connection of HTTP/1, but only a request of HTTP/2: without pings, one whose other end is gone
+		// would be used for a quarter of an hour.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * p.timeout, PingTimeout: p.timeout},
 	}
 	return p, nil
 }
@@ -143,7 +146,7 @@ type endpoint struct {
 func newEndpoint(e Endpoint, allowHTTP bool, atOnce int) (*endpoint, error) {
 	u, err := url.Parse(e.URL)
 	switch {
-	case err != nil || u.Host == "" || u.Opaque != "":
+	case err != nil || u.Hostname() == "" || u.Opaque != "":
 		return nil, invalid("an endpoint has no valid URL") // its text may hold a secret
 	case u.User != nil || u.Fragment != "":
 		return nil, invalid("the URL of an endpoint at %s has a user or a fragment, which cannot be sent: leave it out", u.Host)

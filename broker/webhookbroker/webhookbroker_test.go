@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -332,6 +333,83 @@ func TestTimeout(t *testing.T) {
 	<-ended
 }
 
+// An answer that hands over the connection has no end.
+func TestAnotherProtocolHoldsNothingUp(t *testing.T) {
+	ended := make(chan struct{})
+	p := publisher(t, plain(t, func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer connection.Close()
+		_, _ = io.WriteString(connection, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nx")
+		_, _ = io.Copy(io.Discard, connection)
+		close(ended)
+	}))
+	if err := one(p, message("1", "")); err == nil || errors.Is(err, broker.ErrInvalid) {
+		t.Errorf("the error is %v", err)
+	}
+	<-ended
+}
+
+// A connection whose other end is gone without a word is given up, and not used for all that comes.
+func TestASilentConnectionIsReplaced(t *testing.T) {
+	var silent atomic.Bool
+	o := serve(t, func(http.ResponseWriter, *http.Request) {})
+	server := strings.TrimPrefix(o.Default.URL, "https://")
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer front.Close()
+	go relayConnections(front, server, &silent)
+	o.Default.URL = "https://" + front.Addr().String()
+	o.Timeout = 200 * time.Millisecond
+	p := publisher(t, o)
+	for one(p, message("1", "")) != nil { // a slow machine
+	}
+	silent.Store(true)
+	for attempts := 1; one(p, message("2", "")) != nil; attempts++ {
+		if attempts == 50 { // a few are enough
+			t.Fatal("the connection is still used")
+		}
+	}
+}
+
+// relayConnections passes connections on. Those that were there when they fell silent say nothing more, for ever.
+func relayConnections(front net.Listener, to string, silent *atomic.Bool) {
+	for {
+		from, err := front.Accept()
+		if err != nil {
+			return
+		}
+		back, err := net.Dial("tcp", to)
+		if err != nil {
+			return
+		}
+		old := !silent.Load()
+		pass := func(to, from net.Conn) {
+			defer to.Close()
+			buffer := make([]byte, 4096)
+			for {
+				n, err := from.Read(buffer)
+				if err != nil {
+					return
+				}
+				if old && silent.Load() {
+					continue
+				}
+				if _, err := to.Write(buffer[:n]); err != nil {
+					return
+				}
+			}
+		}
+		go pass(from, back)
+		go pass(back, from)
+	}
+}
+
 func TestOptionsThatAreRefused(t *testing.T) {
 	good := webhookbroker.Options{Source: "/x", Default: webhookbroker.Endpoint{URL: "https://a.example/x", Secrets: []string{secret}}}
 	for what, spoil := range map[string]func(*webhookbroker.Options){
@@ -340,6 +418,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		"nowhere":   func(o *webhookbroker.Options) { o.Default.URL = "" },
 		"http":      func(o *webhookbroker.Options) { o.Default.URL = "http://a.example" },
 		"ftp":       func(o *webhookbroker.Options) { o.Default.URL = "ftp://a.example" },
+		"no host":   func(o *webhookbroker.Options) { o.Default.URL = "https://:443/x" },
 		"relative":  func(o *webhookbroker.Options) { o.Default.URL = "/x" },
 		"user":      func(o *webhookbroker.Options) { o.Default.URL = "https://user:word@a.example" },
 		"fragment":  func(o *webhookbroker.Options) { o.Default.URL = "https://a.example/#x" },
