@@ -98,7 +98,7 @@ func New(o Options) (broker.Publisher, error) {
 			return nil, fmt.Errorf("%w (the endpoint of topic %q)", err, topic)
 		}
 	}
-	if o.Default.URL != "" {
+	if o.Default.URL != "" || len(o.Default.Secrets) > 0 {
 		if p.other, err = newEndpoint(o.Default, o.AllowHTTP, atOnce); err != nil {
 			return nil, err
 		}

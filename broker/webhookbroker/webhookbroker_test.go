@@ -422,6 +422,10 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		"relative":  func(o *webhookbroker.Options) { o.Default.URL = "/x" },
 		"user":      func(o *webhookbroker.Options) { o.Default.URL = "https://user:word@a.example" },
 		"fragment":  func(o *webhookbroker.Options) { o.Default.URL = "https://a.example/#x" },
+		"no URL": func(o *webhookbroker.Options) {
+			o.Topics = map[string]webhookbroker.Endpoint{"t": o.Default}
+			o.Default.URL = ""
+		},
 		"no secret": func(o *webhookbroker.Options) { o.Default.Secrets = nil },
 		"short":     func(o *webhookbroker.Options) { o.Default.Secrets = []string{"whsec_c2hvcnQ="} },
 		"no base64": func(o *webhookbroker.Options) { o.Default.Secrets = []string{"whsec_" + strings.Repeat("?", 40)} },

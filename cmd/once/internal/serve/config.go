@@ -15,11 +15,11 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Config is what one process does. Texts may have ${NAME} in them, the environment's variable of that name.
+// Config is what one process does. URLs and secrets may have ${NAME} in them, the environment's variable of that name.
 type Config struct {
-	URL    string        // of the database, see package target
-	Listen string        // default 127.0.0.1:9464
-	Stop   time.Duration // how long what has begun may go on after SIGTERM; default 20 seconds
+	URL    string   // of the database, see package target
+	Listen string   // default 127.0.0.1:9464
+	Stop   Duration // how long what has begun may go on after SIGTERM; default 20 seconds
 
 	Relay    Relay
 	Webhook  *Webhook // one of these three, or none: then nothing is published
@@ -30,19 +30,32 @@ type Config struct {
 	Janitor   *Janitor // nil: nothing is forgotten
 }
 
+// Duration is a time that is written with its unit: a bare 20 would be 20 nanoseconds.
+type Duration time.Duration
+
+// UnmarshalText reads a duration like 1m30s.
+func (d *Duration) UnmarshalText(text []byte) error {
+	read, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration: write it with its unit, like \"20s\"", text)
+	}
+	*d = Duration(read)
+	return nil
+}
+
 // Relay is what can be chosen of an outbox.Relay.
 type Relay struct {
 	Batch       int
 	Overtaking  bool
-	Then        string        // delete, keep or archive
-	KeepFor     time.Duration `toml:"keep_for"`
-	OnStuck     string        `toml:"on_stuck"` // hold or pass
-	Lease       time.Duration
-	PublishTime time.Duration `toml:"publish_time"`
-	Poll        time.Duration
+	Then        string   // delete, keep or archive
+	KeepFor     Duration `toml:"keep_for"`
+	OnStuck     string   `toml:"on_stuck"` // hold or pass
+	Lease       Duration
+	PublishTime Duration `toml:"publish_time"`
+	Poll        Duration
 	Retry       struct {
 		Attempts     int
-		First, Limit time.Duration
+		First, Limit Duration
 	}
 }
 
@@ -53,7 +66,7 @@ type Webhook struct {
 	Topics     map[string]Endpoint
 	Allow      []netip.Prefix
 	AllowHTTP  bool `toml:"allow_http"`
-	Timeout    time.Duration
+	Timeout    Duration
 	Concurrent int
 }
 
@@ -72,16 +85,16 @@ type RabbitMQ struct{ URL, Exchange string }
 // Reconcile is what becomes of work whose holder crashed, where that can be said without Go.
 type Reconcile struct {
 	Park  []string // operations whose unknown records wait for a person
-	Every time.Duration
+	Every Duration
 }
 
 // Janitor is what can be chosen of a janitor.Janitor.
 type Janitor struct {
-	Every         time.Duration
+	Every         Duration
 	Batch         int
 	Share         float64
-	KeepShelved   time.Duration `toml:"keep_shelved"`
-	KeepPublished time.Duration `toml:"keep_published"`
+	KeepShelved   Duration `toml:"keep_shelved"`
+	KeepPublished Duration `toml:"keep_published"`
 }
 
 // ErrConfig is wrapped by what is wrong with the configuration.
@@ -145,9 +158,14 @@ func (c *Config) relay() (*outbox.Relay, error) {
 	if !ok {
 		return nil, refuse("relay.on_stuck is %q: it is one of hold and pass", c.Relay.OnStuck)
 	}
-	r := &outbox.Relay{Batch: c.Relay.Batch, Overtaking: c.Relay.Overtaking, Then: then, KeepFor: c.Relay.KeepFor,
-		OnStuck: policy, Lease: c.Relay.Lease, PublishTime: c.Relay.PublishTime, Poll: c.Relay.Poll, StopTime: c.Stop}
-	r.Retry.Attempts, r.Retry.First, r.Retry.Limit = c.Relay.Retry.Attempts, c.Relay.Retry.First, c.Relay.Retry.Limit
+	if c.Relay.KeepFor != 0 && then != store.Keep {
+		return nil, refuse("relay.keep_for is for relay.then = \"keep\" only: rows are not kept else")
+	}
+	retry := c.Relay.Retry
+	r := &outbox.Relay{Batch: c.Relay.Batch, Overtaking: c.Relay.Overtaking, Then: then,
+		KeepFor: time.Duration(c.Relay.KeepFor), OnStuck: policy, Lease: time.Duration(c.Relay.Lease),
+		PublishTime: time.Duration(c.Relay.PublishTime), Poll: time.Duration(c.Relay.Poll), Retry: outbox.Retry{
+			Attempts: retry.Attempts, First: time.Duration(retry.First), Limit: time.Duration(retry.Limit)}}
 	if c.Webhook != nil && r.Batch == 0 {
 		r.Batch = webhookBatch
 	}

@@ -2,9 +2,11 @@ package serve
 
 import (
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
@@ -34,8 +36,8 @@ func (c *Config) publisher() (broker.Publisher, error) {
 }
 
 func (w *Webhook) publisher() (broker.Publisher, error) {
-	o := webhookbroker.Options{Source: w.Source, Allow: w.Allow, AllowHTTP: w.AllowHTTP, Timeout: w.Timeout,
-		Concurrent: w.Concurrent, Topics: make(map[string]webhookbroker.Endpoint)}
+	o := webhookbroker.Options{Source: w.Source, Allow: w.Allow, AllowHTTP: w.AllowHTTP,
+		Timeout: time.Duration(w.Timeout), Concurrent: w.Concurrent, Topics: make(map[string]webhookbroker.Endpoint)}
 	var err error
 	if o.Default, err = w.Default.endpoint("webhook.default"); err != nil {
 		return nil, err
@@ -69,9 +71,13 @@ func (n *NATS) publisher() (broker.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	connection, err := nats.Connect(url, nats.Name("once serve"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
-	if err != nil {
-		return nil, refuse("nats.url: %v", err)
+	if url == "" {
+		return nil, refuse("nats.url is missing: it is like nats://user:password@host:4222")
+	}
+	connection, err := nats.Connect(url, nats.Name("once serve"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort()) // who may publish is put right at the server
+	if err != nil { // whose text may have the password
+		return nil, refuse("nats.url is not like nats://user:password@host:4222")
 	}
 	js, err := jetstream.New(connection)
 	if err != nil {
@@ -84,6 +90,9 @@ func (r *RabbitMQ) publisher() (broker.Publisher, error) {
 	url, err := expand("rabbitmq.url", r.URL)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := amqp.ParseURI(url); err != nil { // whose text may have the password
+		return nil, refuse("rabbitmq.url is missing, or not like amqps://user:password@host:5671/vhost")
 	}
 	return rabbitbroker.New(url, nil).Publisher(r.Exchange), nil
 }

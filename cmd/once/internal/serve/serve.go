@@ -18,6 +18,7 @@ import (
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store"
 )
 
 const (
@@ -44,9 +45,9 @@ type server struct {
 // Run does what the configuration says until ctx ends, and returns nil when all that had begun is ended. Any number of
 // processes may do so on one database.
 func Run(ctx context.Context, c Config, logger *slog.Logger) error {
-	s := &server{logger: logger, stop: cmp.Or(c.Stop, defaultStop)}
+	s := &server{logger: logger, stop: cmp.Or(time.Duration(c.Stop), defaultStop)}
 	if c.Stop < 0 {
-		return refuse("stop is %v: it must not be negative", c.Stop)
+		return refuse("stop is %v: it must not be negative", s.stop)
 	}
 	var err error
 	s.target, err = target.Open(ctx, c.URL, &target.Options{Options: once.Options{Logger: logger}})
@@ -59,6 +60,12 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	}
 	if s.relay != nil {
 		defer s.relay.Publisher.Close()
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	if err := s.lookouts.misfit(ctx); err != nil {
+		return err
 	}
 	listener, err := net.Listen("tcp", cmp.Or(c.Listen, defaultListen))
 	if err != nil {
@@ -79,6 +86,12 @@ func (s *server) plan(c Config) error {
 	if err != nil {
 		return err
 	}
+	switch {
+	case publisher == nil && c.Relay != Relay{}:
+		return refuse("there are settings of relay, and nothing to publish to: give webhook, nats or rabbitmq")
+	case len(c.Reconcile.Park) == 0 && c.Reconcile.Every != 0:
+		return refuse("there is a reconcile.every, and nothing to park: give reconcile.park")
+	}
 	if publisher != nil {
 		if s.relay, err = c.relay(); err != nil {
 			return errors.Join(err, publisher.Close())
@@ -87,15 +100,17 @@ func (s *server) plan(c Config) error {
 		s.relay.StopTime, s.relay.Stats = s.stop, &s.published
 	}
 	if len(c.Reconcile.Park) > 0 {
-		s.parking = &reconcile.Reconciler{Store: s.target.Store, Every: c.Reconcile.Every, Logger: s.logger, Stats: &s.parked}
+		s.parking = &reconcile.Reconciler{Store: s.target.Store, Every: time.Duration(c.Reconcile.Every),
+			Logger: s.logger, Stats: &s.parked}
 		for _, name := range c.Reconcile.Park {
 			op := &once.Operation[any]{Name: name, OnUnknown: once.Park}
 			s.parking.Operations = append(s.parking.Operations, reconcile.Of(op))
 		}
 	}
 	if j := c.Janitor; j != nil {
-		s.janitor = &janitor.Janitor{Store: s.target.Store, Every: j.Every, Batch: j.Batch, Share: j.Share,
-			KeepShelved: j.KeepShelved, KeepPublished: j.KeepPublished, Logger: s.logger, Stats: &s.forgotten}
+		s.janitor = &janitor.Janitor{Store: s.target.Store, Every: time.Duration(j.Every), Batch: j.Batch,
+			Share: j.Share, KeepShelved: time.Duration(j.KeepShelved), KeepPublished: time.Duration(j.KeepPublished),
+			Logger: s.logger, Stats: &s.forgotten}
 	}
 	if s.relay == nil && s.parking == nil && s.janitor == nil {
 		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, what to park in " +
@@ -103,6 +118,36 @@ func (s *server) plan(c Config) error {
 	}
 	return nil
 }
+
+// check has each task say what is wrong with its settings. A run whose context has ended does nothing else.
+func (s *server) check() (wrong error) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if s.relay != nil {
+		relay := *s.relay
+		relay.Store = nowhere{}
+		wrong = relay.Run(ended)
+	}
+	if s.parking != nil {
+		wrong = errors.Join(wrong, s.parking.Run(ended))
+	}
+	if s.janitor != nil {
+		wrong = errors.Join(wrong, s.janitor.Run(ended))
+	}
+	if wrong != nil {
+		return refuse("%v", wrong)
+	}
+	return nil
+}
+
+// nowhere has no lanes for a relay.
+type nowhere struct{ store.Relayable }
+
+func (nowhere) LeaseLanes(ctx context.Context, _ [16]byte, _ time.Duration, _ []int) (store.Leases, error) {
+	return store.Leases{}, ctx.Err()
+}
+
+func (nowhere) ReleaseLanes(context.Context, [16]byte, []int) error { return nil }
 
 // all runs everything until ctx ends, or something cannot run.
 func (s *server) all(ctx context.Context, l net.Listener) error {

@@ -63,6 +63,17 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 	return s
 }
 
+// misfit is what is wrong with the tables. What is wrong with the database may pass.
+func (l *lookout) misfit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	schema, err := l.target.Schema(ctx)
+	if err != nil {
+		return nil
+	}
+	return schema.Misfit
+}
+
 func (s *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "live") })

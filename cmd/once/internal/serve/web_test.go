@@ -1,21 +1,14 @@
 package serve
 
 import (
-	"path/filepath"
 	"sync"
 	"testing"
-
-	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
 // However many ask at once, the database is looked at once.
 func TestScrapesShareALook(t *testing.T) {
-	shop, err := target.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "shop.db"), &target.Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer shop.Close()
-	l := &lookout{target: shop}
+	_, at := shop(t)
+	l := &lookout{target: at}
 	looks := make([]sighting, 50)
 	var all sync.WaitGroup
 	for i := range looks {

@@ -1,0 +1,99 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+const hooks = `
+[webhook]
+source = "/shop"
+[webhook.topics.paid]
+url = "https://partner.example/hooks"
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+`
+
+// run serves what a file says, and returns what is wrong with it.
+func run(t *testing.T, url, text string) error {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "once.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(file)
+	if err != nil {
+		return err
+	}
+	c.URL, c.Listen = url, "127.0.0.1:0"
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // what is wrong shows before anything runs
+	defer cancel()
+	return Run(ctx, c, slog.New(slog.DiscardHandler))
+}
+
+// shop makes a database without tables.
+func shop(t *testing.T) (url string, at *target.Target) {
+	t.Helper()
+	url = "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	at, err := target.Open(t.Context(), url, &target.Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { at.Close() })
+	if err := at.DB.PingContext(t.Context()); err != nil { // which makes the file
+		t.Fatal(err)
+	}
+	return url, at
+}
+
+func TestMistakesAreRefused(t *testing.T) {
+	url, at := shop(t)
+	if err := at.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"stop = 20\n[janitor]":                        "with its unit",
+		"[janitor]\nevery = 60":                       "with its unit",
+		"[janitor]\nshare = 5.0":                      "Share",
+		"[janitor]\nevry = \"1m\"":                    "janitor.evry",
+		"stop = \"-1s\"\n[janitor]":                   "negative",
+		"[reconcile]\npark = [\"pay/mail\"]":          "no slash",
+		"[reconcile]\npark = [\"\"]":                  "no Name",
+		"[reconcile]\nevery = \"1m\"\n[janitor]":      "nothing to park",
+		"[relay]\nbatch = 5\n[janitor]":               "nothing to publish to",
+		hooks + "timeout = \"5s\"":                    "timeout",
+		hooks + "[relay]\nbatch = -1":                 "Batch",
+		hooks + "[relay]\nlease = \"5s\"":             "Lease",
+		hooks + "[relay]\nthen = \"forget\"":          "relay.then",
+		hooks + "[relay]\nkeep_for = \"1h\"":          "relay.keep_for",
+		hooks + "[webhook.default]\nsecrets = [\"\"]": "no valid URL",
+		hooks + "[nats]\nurl = \"nats://h\"":          "only one",
+		"[nats]":                                      "nats.url",
+		"[nats]\nurl = \"nats://u:hunter2@h:x\"":      "nats.url",
+		"[rabbitmq]\nexchange = \"orders\"":           "rabbitmq.url",
+		"[rabbitmq]\nurl = \"amqp://u:hunter2@h:x\"":  "rabbitmq.url",
+		"": "nothing to do",
+	} {
+		err := run(t, url, text)
+		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s\nis %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Whatever there is to do, it cannot be done without the tables.
+func TestMissingTablesEndIt(t *testing.T) {
+	url, _ := shop(t)
+	for _, text := range []string{hooks, "[janitor]", "[reconcile]\npark = [\"mail\"]"} {
+		if err := run(t, url, text); err == nil || errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "call Migrate") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
