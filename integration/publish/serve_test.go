@@ -19,8 +19,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/webhookbroker"
+	"github.com/effectively-once/once/integration/internal/offices"
 )
 
 const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -116,38 +119,51 @@ func (s *service) end(t testing.TB, signal syscall.Signal) error {
 	return s.cmd.Wait()
 }
 
-func serviceConfig(t testing.TB, dsn, hook string) string {
+// buildOnce builds the command.
+func buildOnce(t testing.TB) (binary string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "once.toml")
-	text := fmt.Sprintf(`
-url = %q
-listen = "127.0.0.1:0"
-[webhook]
-source = "/shop"
-allow = ["127.0.0.0/8"]
-allow_http = true
-default = {url = %q, secrets = [%q]}
-[relay]
-lease = "2s"
-publish_time = "1s"
-retry = {attempts = 10000, first = "20ms", limit = "200ms"}
-`, dsn, hook, hookSecret)
-	must(t, os.WriteFile(file, []byte(text), 0o600))
-	return file
-}
-
-// Two processes of once serve are killed in turn while rows are put. The receiver, which tells copies by webhook-id, has
-// lost and doubled nothing, and has had each ordering key in order.
-func TestServeKilledInTurn(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "once")
+	binary = filepath.Join(t.TempDir(), "once")
 	build := exec.Command("go", "build", "-o", binary, ".")
 	build.Dir = filepath.Join("..", "..", "cmd", "once")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return binary
+}
+
+// serviceConfig writes a configuration that publishes to one place.
+func serviceConfig(t testing.TB, dsn, to string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "once.toml")
+	text := fmt.Sprintf(`
+url = %q
+listen = "127.0.0.1:0"
+[relay]
+lease = "2s"
+publish_time = "1s"
+retry = {attempts = 10000, first = "20ms", limit = "200ms"}
+%s`, dsn, to)
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+func toHook(url string) string {
+	return fmt.Sprintf(`
+[webhook]
+source = "/shop"
+allow = ["127.0.0.0/8"]
+allow_http = true
+default = {url = %q, secrets = [%q]}
+`, url, hookSecret)
+}
+
+// Two processes of once serve are killed in turn while rows are put. The receiver, which tells copies by webhook-id, has
+// lost and doubled nothing, and has had each ordering key in order.
+func TestServeKilledInTurn(t *testing.T) {
+	binary := buildOnce(t)
 	w := newWorldOn(t, pgTable)
 	receiver := newSubscriber(t, newSeed(t))
-	config := serviceConfig(t, w.DSN, receiver.url)
+	config := serviceConfig(t, w.DSN, toHook(receiver.url))
 	services := []*service{startService(t, binary, config), startService(t, binary, config)}
 
 	const rounds, batch, keys = 3, 60, 5
@@ -208,4 +224,51 @@ func TestServeKilledInTurn(t *testing.T) {
 		t.Errorf("%d rows are left", left)
 	}
 	t.Logf("%d messages, %d came again", len(want), receiver.again)
+}
+
+// The server is away when once serve begins, and once more later. What was put meanwhile comes, in order.
+func TestServeOutlivesNATS(t *testing.T) {
+	binary := buildOnce(t)
+	w := newWorldOn(t, pgTable)
+	server := offices.StartNATS(t)
+	js, err := offices.DialNATS(server.URL())
+	must(t, err)
+	defer js.Conn().Close()
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+	must(t, err)
+	server.Stop()
+	s := startService(t, binary, serviceConfig(t, w.DSN, fmt.Sprintf("[nats]\nurl = %q\n", server.URL())))
+	var want []string
+	put := func(n int) {
+		for range n {
+			seq := int64(len(want))
+			must(t, w.own(t.Context(), func(x tx) error { return x.put(0, message(fmt.Sprint("m.", seq), "k", seq)) }))
+			want = append(want, fmt.Sprint("m.", seq))
+		}
+	}
+	drained := func() bool { return w.count(t, "SELECT count(*) FROM "+table) == 0 }
+	put(5)
+	server.Start(t)
+	await(t, "what was put before has come", drained)
+	server.Stop()
+	put(5)
+	server.Start(t)
+	await(t, "what was put meanwhile has come", drained)
+	if err := s.end(t, syscall.SIGTERM); err != nil {
+		t.Errorf("%v: %s", err, s.log.String())
+	}
+
+	stream, err := js.Stream(t.Context(), "orders")
+	must(t, err)
+	info, err := stream.Info(t.Context())
+	must(t, err)
+	var got []string
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		must(t, err)
+		got = append(got, m.Header.Get("Nats-Msg-Id"))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("came as %v, was put as %v", got, want)
+	}
 }
