@@ -139,7 +139,7 @@ func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down 
 		drain(answer.Body)
 		return false, nil
 	}
-	err = fmt.Errorf("webhookbroker: %s answered %d %s%s", to.host, status, http.StatusText(status), excerpt(answer.Body))
+	err = fmt.Errorf("webhookbroker: %s answered %d %s%s", to.host, status, http.StatusText(status), to.excerpt(answer.Body))
 	switch {
 	case isAboutTheMessage(status):
 		return false, fmt.Errorf("%w: %w", broker.ErrInvalid, err)
@@ -183,10 +183,10 @@ const (
 
 func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, mostAnswer) }
 
-func excerpt(body io.Reader) string {
+func (e *endpoint) excerpt(body io.Reader) string {
 	text, _ := io.ReadAll(io.LimitReader(body, mostAnswer)) // what there is of it will do
 	if text = bytes.TrimSpace(text); len(text) == 0 {
 		return ""
 	}
-	return ": " + name.Line(string(text), mostExcerpt)
+	return ": " + name.Line(e.hide.Replace(string(text)), mostExcerpt)
 }

@@ -44,6 +44,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -137,7 +138,8 @@ type publisher struct {
 // endpoint is an Endpoint that was checked.
 type endpoint struct {
 	url     string
-	host    string // for people: paths and queries may be secret
+	host    string            // for people: paths and queries may be secret
+	hide    *strings.Replacer // takes them out of an answer, which often repeats them
 	secrets [][]byte
 	slots   chan struct{}
 	resting atomic.Int64 // until when it has asked to be left alone, in nanoseconds since 1970
@@ -159,7 +161,13 @@ func newEndpoint(e Endpoint, allowHTTP bool, atOnce int) (*endpoint, error) {
 	if err != nil {
 		return nil, invalid("the endpoint at %s: %v", u.Host, err)
 	}
-	return &endpoint{url: e.URL, host: u.Host, secrets: secrets, slots: make(chan struct{}, atOnce)}, nil
+	var hidden []string
+	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} { // longest first
+		if len(part) > 1 {
+			hidden = append(hidden, part, "...")
+		}
+	}
+	return &endpoint{url: e.URL, host: u.Host, hide: strings.NewReplacer(hidden...), secrets: secrets, slots: make(chan struct{}, atOnce)}, nil
 }
 
 var errClosed = errors.New("webhookbroker: the publisher was closed")

@@ -151,11 +151,11 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 }
 
 func TestErrorsSayWhatWasAnsweredAndNotWhereTo(t *testing.T) {
-	o := plain(t, func(w http.ResponseWriter, _ *http.Request) {
+	o := plain(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, "no\ntable "+strings.Repeat("x", 1<<20))
+		_, _ = io.WriteString(w, "POST "+r.URL.Path+" "+r.URL.String()+" no\ntable "+strings.Repeat("x", 1<<20))
 	})
-	o.Default.URL += "/path-secret?token=query-secret"
+	o.Default.URL += "/path%2Dsecret?token=query-secret"
 	p := publisher(t, o)
 	err := one(p, message("1", ""))
 	if text := fmt.Sprint(err); !strings.Contains(text, "no table xxx") || len(text) > 400 || strings.Contains(text, "secret") {
