@@ -36,6 +36,7 @@ type server struct {
 	janitor   *janitor.Janitor      // nil: nothing is forgotten
 	lookouts  lookout
 	stopping  atomic.Bool
+	late      bool // something did not end in time
 	stop      time.Duration
 	published outbox.Stats
 	parked    reconcile.Stats
@@ -54,7 +55,11 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer s.target.Close()
+	defer func() {
+		if !s.late { // else it would wait for connections that nobody gives back
+			s.target.Close()
+		}
+	}()
 	if err := s.plan(c); err != nil {
 		return err
 	}
@@ -192,6 +197,7 @@ func (s *server) all(ctx context.Context, l net.Listener) error {
 		case err := <-ended:
 			errs = append(errs, err)
 		case <-late:
+			s.late = true
 			return errors.Join(append(errs, errors.New("what has begun did not end in time"))...)
 		}
 	}
