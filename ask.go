@@ -24,20 +24,18 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 	}
 	ctx, seen := watch(ctx, s, "Ask", rec.Key)
 	defer seen.End(&err)
-	now, err = o.find(ctx, s, rec)
-	seen.Tell(rec.Attempt, false, now.Status.String(), now.Outcome.Rejected, err)
-	return now, err
-}
-
-func (o *Operation[T]) find(ctx context.Context, s Store, rec Record) (Record, error) {
 	set, err := o.judge(ctx, s, rec)
-	if err != nil || set.Status == Unknown {
-		return rec, err
-	}
 	limited := patience.Limit(ctx, callTime)
 	defer limited.Stop()
-	if err := s.Settle(limited, set); err != nil {
-		return rec, &failure{Kind: err, Key: rec.Key, Attempt: rec.Attempt}
+	if err == nil && set.Status != Unknown {
+		if lost := s.Settle(limited, set); lost != nil {
+			err = &failure{Kind: lost, Key: rec.Key, Attempt: rec.Attempt}
+		}
+	}
+	// What was found out, and not the record: whoever was waiting for the key may have it by now.
+	seen.Tell(rec.Attempt, false, set.Status.String(), set.Outcome.Rejected, err)
+	if err != nil || set.Status == Unknown {
+		return rec, err
 	}
 	return s.Get(limited, rec.Key)
 }

@@ -192,6 +192,9 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		return value, err
 	}
 	rec, mine, wrong := recs[0], c.owns(recs[0]), c.checkInput(recs[0])
+	if mine {
+		rec.Status = Running // also if it had lapsed: how it ends is not known yet
+	}
 	w.tell(seen, rec, mine, wrong)
 	switch {
 	case mine:

@@ -21,8 +21,9 @@ var errNet = errors.New("connection reset")
 // faulty is a store that fails where a test says so.
 type faulty struct {
 	*memstore.Store
-	claim, settle, transact error
-	damaged                 bool
+	claim, settle, settleTx, transact error
+	damaged, lapsed                   bool
+	settled                           func() // after a settlement
 }
 
 func (f *faulty) Claim(ctx context.Context, r once.Request) (once.Record, error) {
@@ -37,7 +38,26 @@ func (f *faulty) Settle(ctx context.Context, s once.Settlement) error {
 	if f.settle != nil {
 		return f.settle
 	}
-	return f.Store.Settle(ctx, s)
+	err := f.Store.Settle(ctx, s)
+	if f.settled != nil {
+		f.settled()
+	}
+	return err
+}
+
+func (f *faulty) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.Request) ([]once.Record, error) {
+	recs, err := f.Store.ClaimTx(ctx, tx, rs)
+	if f.lapsed && len(recs) == 1 { // while it waited for a transaction in flight
+		recs[0].Status = once.Unknown
+	}
+	return recs, err
+}
+
+func (f *faulty) SettleTx(ctx context.Context, tx *memstore.Tx, ss []once.Settlement) error {
+	if f.settleTx != nil {
+		return f.settleTx
+	}
+	return f.Store.SettleTx(ctx, tx, ss)
 }
 
 func (f *faulty) Transact(ctx context.Context, rs []once.Request,
@@ -106,6 +126,13 @@ func TestResults(t *testing.T) {
 			inTx(f, parks.For("1"), "", nil)
 		}},
 		{"Ask, not happened", observe.Free, false, func(f *faulty) { ask(f, looks(false, nil)) }},
+		{"Ask, not happened, and claimed at once", observe.Free, false, func(f *faulty) {
+			f.settled = func() {
+				k := looks(false, nil).For("1").Key()
+				_, _ = f.Claim(ctx, once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{2}}, Lease: time.Hour})
+			}
+			ask(f, looks(false, nil))
+		}},
 		{"Do inside Do", observe.InProgress, false, func(f *faulty) {
 			_, _ = once.Do(ctx, f, refuses.For("1"), func(ctx context.Context, _ once.Key) (string, error) {
 				do(f, ctx, refuses.For("1"), "", nil)
@@ -150,6 +177,14 @@ func TestResults(t *testing.T) {
 		{"DoTx, deadlocks", observe.Conflict, false, func(f *faulty) {
 			f.transact = once.ErrConflict
 			doTx(f, parks.For("1"), "", nil)
+		}},
+		{"InTx, deadlock in a claim that had lapsed", observe.Conflict, true, func(f *faulty) {
+			f.lapsed = true
+			inTx(f, parks.For("1"), "", once.ErrConflict)
+		}},
+		{"InTx, store down after a claim that had lapsed", observe.Store, true, func(f *faulty) {
+			f.lapsed, f.settleTx = true, errNet
+			inTx(f, parks.For("1"), "", nil)
 		}},
 		{"Do, damaged", observe.Corrupt, false, func(f *faulty) {
 			do(f, ctx, parks.For("1"), "", nil)

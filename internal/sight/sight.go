@@ -57,7 +57,6 @@ type Call struct {
 	caller context.Context
 	logger *slog.Logger
 	ended  func(Ended)
-	told   bool
 }
 
 // Begin begins a call. A panic of the observer is logged, and then the call goes on unobserved.
@@ -86,7 +85,7 @@ func (c *Call) Tell(attempt int64, replayed bool, status string, rejected bool, 
 	if c == nil {
 		return
 	}
-	c.told, c.Attempt, c.Replayed = true, attempt, replayed
+	c.Attempt, c.Replayed = attempt, replayed
 	switch {
 	case err != nil:
 	case replayed:
