@@ -77,10 +77,23 @@ const (
 	countUpTo   = 1000
 )
 
-// keys looks at one page of what nobody knows the outcome of.
+// some lists countUpTo records at least, or all that there are: pages on which all is running are empty.
+func some(ctx context.Context, e *examination, status once.Status) (recs []once.Record, next once.Key, err error) {
+	for {
+		q := once.Query{Status: []once.Status{status}, After: next, Limit: countUpTo}
+		var page []once.Record
+		page, next, err = e.List(ctx, q)
+		recs = append(recs, page...)
+		if err != nil || next == (once.Key{}) || len(recs) >= countUpTo {
+			return recs, next, err
+		}
+	}
+}
+
+// keys looks at some of what nobody knows the outcome of.
 func keys(ctx context.Context, e *examination) error {
 	for _, status := range []once.Status{once.Unknown, once.Parked} {
-		recs, next, err := e.List(ctx, once.Query{Status: []once.Status{status}, Limit: countUpTo})
+		recs, next, err := some(ctx, e, status)
 		if err != nil {
 			return err
 		}
