@@ -96,15 +96,17 @@ func (st *Statements) List(l Listing) (end, page Statement) {
 	return end, st.compile("{with} SELECT {top}" + columns + " FROM " + from + order + "{limit}")
 }
 
-// scopes compares exactly: = of SQL Server passes over spaces at the end.
+// scopes compares exactly: = of SQL Server passes over spaces at the end. SQLite allows 1,000 OR, and more IN a list.
 func (st *Statements) scopes(n int) string {
-	same := "r.scope = @scope%[1]d"
-	if st.dialect == SQLServer {
-		same = "r.scope = @scope%[1]d AND DATALENGTH(r.scope) = DATALENGTH(@scope%[1]d)"
-	}
 	all := make([]string, n)
 	for i := range all {
-		all[i] = fmt.Sprintf(same, i)
+		all[i] = fmt.Sprintf("@scope%d", i)
+	}
+	if st.dialect != SQLServer {
+		return "r.scope IN (" + strings.Join(all, ", ") + ")"
+	}
+	for i, scope := range all {
+		all[i] = fmt.Sprintf("r.scope = %[1]s AND DATALENGTH(r.scope) = DATALENGTH(%[1]s)", scope)
 	}
 	return "(" + strings.Join(all, " OR ") + ")"
 }

@@ -102,6 +102,11 @@ func (b *bench) inScopes(operation string) {
 	b.wantIDs([]string{"in ", "in Other"}, once.Query{Operation: operation, Scopes: []string{"Other", "", "no such"},
 		Status: []once.Status{once.Running, once.Unknown}})
 	b.wantIDs(nil, once.Query{Operation: operation, Scopes: []string{"other"}, Status: []once.Status{once.Done}})
+	many := []string{"other"}
+	for i := range 1500 {
+		many = append(many, fmt.Sprint("tenant ", i))
+	}
+	b.wantIDs([]string{"in other"}, once.Query{Operation: operation, Scopes: many})
 }
 
 func listUnchanged(b *bench) {
