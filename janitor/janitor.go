@@ -191,6 +191,6 @@ const longestRest = float64(24 * time.Hour)
 // rest is how long the store is left alone after it was at work for so long: up to half as long again as it has to
 // be, so that those who run side by side do not meet again.
 func (r *run) rest(worked time.Duration) time.Duration {
-	least := time.Duration(min(float64(worked)*(1/r.Share-1), longestRest))
+	least := time.Duration(min(float64(worked)/r.Share-float64(worked), longestRest))
 	return least + rand.N(least/2+1)
 }

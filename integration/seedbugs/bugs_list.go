@@ -34,8 +34,8 @@ var janitorBugs = []Bug{
 		Name: "a-janitor-without-rest",
 		Why:  "forgetting takes all of the database's time",
 		File: "janitor/janitor.go",
-		Old:  "float64(worked)*(1/r.Share-1)",
-		New:  "float64(worked)*(1-r.Share)",
+		Old:  "float64(worked)/r.Share-float64(worked)",
+		New:  "float64(worked)-float64(worked)*r.Share",
 		Test: Test{"./janitor", "^TestShare$"},
 	},
 	{
