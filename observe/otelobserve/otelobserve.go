@@ -13,7 +13,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -22,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/name"
 )
 
 const scope = "github.com/effectively-once/once/observe/otelobserve"
@@ -86,8 +89,9 @@ func New(o *Options) (*Observer, error) {
 // finds all attempts, in whatever trace they are.
 func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended)) {
 	begun := time.Now()
-	of := []attribute.KeyValue{attribute.String("once.operation", k.Operation), attribute.String("once.verb", verb)}
-	ctx, span := b.tracer.Start(ctx, verb+" "+k.Operation, append(b.about(k), trace.WithAttributes(of...))...)
+	operation := name.Line(k.Operation, name.Limit)
+	of := []attribute.KeyValue{attribute.String("once.operation", operation), attribute.String("once.verb", verb)}
+	ctx, span := b.tracer.Start(ctx, verb+" "+operation, append(b.about(k), trace.WithAttributes(of...))...)
 	return ctx, func(e once.Ended) {
 		took := time.Since(begun).Seconds()
 		of := metric.WithAttributeSet(attribute.NewSet(append(of, attribute.String("once.result", e.Result))...))
@@ -98,21 +102,31 @@ func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.
 		if e.Err != nil && !errors.Is(e.Err, once.ErrRejected) {
 			span.SetStatus(codes.Error, e.Result)
 			if b.keys == Readable { // the text of an error names its key
-				span.RecordError(e.Err)
+				span.RecordError(exportable(e.Err))
 			}
 		}
 		span.End()
 	}
 }
 
-// about is what a span shows of its key.
+// exportable is err, or its text where a byte of it would cost the exporter all spans of a batch.
+func exportable(err error) error {
+	if text := err.Error(); !utf8.ValidString(text) {
+		return errors.New(strings.ToValidUTF8(text, "?"))
+	}
+	return err
+}
+
+// about is what a span shows of its key. The call of a key that is refused has a span, too: of such a key it shows no
+// more than there can be in a good one, and no bytes that exporters stumble over.
 func (b *Observer) about(k once.Key) []trace.SpanStartOption {
 	if b.keys == Omitted {
 		return nil
 	}
 	of := []attribute.KeyValue{attribute.String("once.key", k.String())}
 	if b.keys == Readable {
-		of = append(of, attribute.String("once.scope", k.Scope), attribute.String("once.id", k.ID))
+		of = append(of, attribute.String("once.scope", name.Line(k.Scope, name.Limit)),
+			attribute.String("once.id", name.Line(k.ID, name.Limit)))
 	}
 	return []trace.SpanStartOption{trace.WithLinks(trace.Link{SpanContext: SpanContext(k)}), trace.WithAttributes(of...)}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -147,6 +148,30 @@ func TestKeysAreShownAsChosen(t *testing.T) {
 	}
 	if _, err := otelobserve.New(&otelobserve.Options{Keys: 7}); err == nil {
 		t.Error("a choice that there is not was taken")
+	}
+}
+
+// A string that is not UTF-8 is nothing that OTLP can carry: all spans that are exported with it are lost.
+func TestKeysThatAreRefusedCanBeExported(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	b.do(t.Context(), "caf\xe9", nil)
+	b.do(t.Context(), strings.Repeat("x", 1<<20), nil)
+	b.do(t.Context(), "1", errors.New("caf\xe9"))
+	for i, span := range b.spans.Ended() {
+		all := attributesOf(span)
+		for _, event := range span.Events() {
+			for _, a := range event.Attributes {
+				all[event.Name+" "+string(a.Key)] = a.Value.String()
+			}
+		}
+		for name, value := range all {
+			if !utf8.ValidString(value) || len(value) > 1000 {
+				t.Errorf("span %d: %s has %d bytes, UTF-8: %v", i, name, len(value), utf8.ValidString(value))
+			}
+		}
+	}
+	if n := len(b.spans.Ended()); n != 3 {
+		t.Errorf("there are %d spans, want 3", n)
 	}
 }
 
