@@ -46,6 +46,10 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 	for _, status := range q.Status {
 		statuses = append(statuses, int32(status))
 	}
+	var scopes []string // the same, also if there are none in a slice
+	if len(q.Scopes) > 0 {
+		scopes = q.Scopes
+	}
 	sql := s.sql.all
 	if sqlschema.Open(statuses) {
 		sql = s.sql.unsettled
@@ -59,7 +63,7 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation,
-		q.Scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit))
+		scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit))
 	if err != nil {
 		return once.Page{}, err
 	}

@@ -107,6 +107,8 @@ func (b *bench) inScopes(operation string) {
 		many = append(many, fmt.Sprint("tenant ", i))
 	}
 	b.wantIDs([]string{"in other"}, once.Query{Operation: operation, Scopes: many})
+	b.wantIDs([]string{"running", "in ", "in Other", "in other", "in other "}, once.Query{Operation: operation,
+		Scopes: []string{}, Status: []once.Status{once.Running}})
 }
 
 func listUnchanged(b *bench) {
