@@ -30,7 +30,8 @@ type sighting struct {
 	at     time.Time
 	err    error // it does not answer, or its tables do not fit this program
 	depth  []store.Depth
-	failed int // looks, until now
+	unread error // why the depth is not known; that it takes long is no reason to be not ready
+	failed int   // looks, until now
 }
 
 func (l *lookout) see() sighting {
@@ -43,7 +44,7 @@ func (l *lookout) see() sighting {
 	defer cancel()
 	failed := l.last.failed
 	l.last = l.look(ctx)
-	if l.last.err != nil {
+	if l.last.err != nil || l.last.unread != nil {
 		failed++
 	}
 	l.last.at, l.last.failed = time.Now(), failed
@@ -58,7 +59,10 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 	case schema.Misfit != nil:
 		s.err = schema.Misfit
 	default:
-		s.depth, s.err = l.target.Store.OutboxDepth(ctx, exact)
+		s.depth, s.unread = l.target.Store.OutboxDepth(ctx, exact)
+		if s.unread != nil && ctx.Err() == nil {
+			s.err = s.unread
+		}
 	}
 	return s
 }
