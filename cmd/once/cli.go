@@ -23,6 +23,7 @@ type cli struct {
 	Outbox    outboxCommand    `cmd:"" help:"Messages on their way out: how they are, and what to do with those that are stuck."`
 	Consumers consumersCommand `cmd:"" help:"Who consumes, when it was seen last, and how far it has come."`
 	Migrate   migrateCommand   `cmd:"" help:"Make the tables, or lead them to the version of this program."`
+	Bench     benchCommand     `cmd:"" help:"Measure what protection costs on your database."`
 	Serve     serveCommand     `cmd:"" help:"Publish the outbox of a database as a service: to webhooks, NATS or RabbitMQ."`
 	Version   versionCommand   `cmd:"" help:"Print the version."`
 

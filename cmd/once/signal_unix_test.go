@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,4 +60,36 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 			wantEmpty(t, temp)
 		})
 	}
+}
+
+// A run that is interrupted while it writes leaves no table, and no key that stays.
+func TestBenchClearsUpWhenInterrupted(t *testing.T) {
+	from := "sqlite:" + filepath.ToSlash(t.TempDir()) + "/shop.db"
+	if err := seedAt(t.Context(), from); err != nil {
+		t.Fatal(err)
+	}
+	at := open(t, from)
+	cmd, _ := command(t, "once", "bench", "--yes", "--seconds", "60", "--workers", "3", "--url", from)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	keys := 0
+	for begun := time.Now(); keys == 0; {
+		if time.Since(begun) > testTime {
+			t.Fatal("it makes no keys")
+		}
+		// Its transactions may lock readers out for longer than they wait: then the next look sees more.
+		_ = at.DB.QueryRow("SELECT count(*) FROM once_record WHERE operation = 'once-bench'").Scan(&keys)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantExit(t, cmd.Wait(), exitFailed)
+	said := stderr.String()
+	if !strings.HasSuffix(said, "\nonce: interrupted\n") || !strings.Contains(said, " keys of once-bench are left.") {
+		t.Errorf("stderr says %q", said)
+	}
+	wantNoTrace(t, at)
 }

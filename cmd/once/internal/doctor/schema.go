@@ -75,7 +75,7 @@ func drift(ctx context.Context, e *examination) error {
 	}
 	var missing, indexed []string
 	for table, names := range want {
-		have, err := e.columns(ctx, table)
+		have, err := e.Columns(ctx, table)
 		if err != nil {
 			return err
 		}
@@ -158,20 +158,6 @@ func model(ctx context.Context, e *examination) (map[string][]string, error) {
 		all["record"], all["part"] = append(all["record"], "part"), []string{"id", "begun", "due", "tried"}
 	}
 	return all, rows.Err()
-}
-
-// columns are none if there is no such table.
-func (e *examination) columns(ctx context.Context, table string) ([]string, error) {
-	switch e.Engine {
-	case target.PostgreSQL:
-		return e.texts(ctx,
-			"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
-			e.Names.Named(table))
-	case target.MySQL:
-		return e.texts(ctx, "SELECT column_name FROM information_schema.columns WHERE table_schema = "+e.Names.Database()+
-			" AND table_name = ?", e.Names.Prefix()+table)
-	}
-	return e.texts(ctx, "SELECT name FROM pragma_table_info(?)", e.Names.Prefix()+table)
 }
 
 // indexes are those of a table that can be used. A copy of the table that was put aside has others of the same names.

@@ -59,7 +59,9 @@ func openPostgres(ctx context.Context, u *url.URL, own own, o *Options) (*Target
 	options := &pgstore.Options{Options: o.Options, Schema: own.schema, Prefix: own.prefix, Partition: own.partition,
 		Outbox: mode, Slot: own.slot}
 	db := stdlib.OpenDBFromPool(pool)
-	return &Target{Store: pgstore.New(pool, options), Engine: PostgreSQL, DB: db, Names: names,
+	keys := pgstore.New(pool, options)
+	return &Target{Store: keys, Engine: PostgreSQL, DB: db, Names: names, bare: barePostgres(pool),
+		guarded:     guarded(keys, execPostgres),
 		Partitioned: own.partition > 0, Logged: mode != pgstore.OutboxTable,
 		schema: func(from int) (string, error) { return pgstore.Schema(options, from) },
 		close: func() error {
@@ -151,8 +153,10 @@ func viaSQL(db *sql.DB, e Engine, d sqlstore.Dialect, n sqlschema.Names, own own
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	options := &sqlstore.Options{Options: o.Options, Schema: own.schema, Prefix: own.prefix}
-	return &Target{Store: sqlstore.New(db, d, options), Engine: e, DB: db, Names: n, close: db.Close,
-		schema: func(from int) (string, error) { return sqlstore.Schema(d, options, from) }}
+	keys := sqlstore.New(db, d, options)
+	return &Target{Store: keys, Engine: e, DB: db, Names: n, close: db.Close, bare: bareSQL(db),
+		guarded: guarded(keys, execSQL),
+		schema:  func(from int) (string, error) { return sqlstore.Schema(d, options, from) }}
 }
 
 func namesFor(d sqlschema.Dialect, own own) (sqlschema.Names, error) {

@@ -68,3 +68,29 @@ func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 	}
 	return s, rows.Err()
 }
+
+// Columns are the columns of the table with this name behind the prefix: none if there is no such table.
+func (t *Target) Columns(ctx context.Context, table string) (names []string, err error) {
+	query, name := "SELECT name FROM pragma_table_info(?)", t.Names.Prefix()+table
+	switch t.Engine {
+	case PostgreSQL:
+		query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped"
+		name = t.Names.Named(table)
+	case MySQL:
+		query = "SELECT column_name FROM information_schema.columns WHERE table_schema = " + t.Names.Database() +
+			" AND table_name = ?"
+	}
+	rows, err := t.DB.QueryContext(ctx, query, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var column string
+		if err := rows.Scan(&column); err != nil {
+			return nil, err
+		}
+		names = append(names, column)
+	}
+	return names, rows.Err()
+}

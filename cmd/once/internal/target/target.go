@@ -75,6 +75,8 @@ type Target struct {
 	printed string
 	schema  func(from int) (string, error)
 	close   func() error
+	bare    func(ctx context.Context, statement string) error
+	guarded func(ctx context.Context, w once.Work[struct{}], statement string) error
 }
 
 // String is the URL without its passwords.

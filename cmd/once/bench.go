@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/bench"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+type benchCommand struct {
+	storeFlags
+	outputFlags
+	Workers int     `default:"8" placeholder:"N" help:"Workers, 1 to 256, with a connection each (default 8)."`
+	Seconds float64 `default:"10" placeholder:"N" help:"For each of the four, 0.1 to 60 (default 10)."`
+	Yes     bool    `short:"y" help:"Do not ask."`
+}
+
+// Help is the long text of once bench --help.
+func (benchCommand) Help() string {
+	return `
+How long protection takes on your own database, as a multiple of the same transaction without it. Four things take turns
+of half a second or less, so that what else the machine does changes all of them:
+
+  bare transaction  one row into a scratch table, and commit
+  DoTx, new key     the same transaction in once.DoTx, each time with a new key
+  DoTx, duplicate   the same call again with a key that is done: what a redelivery costs
+  Do, nothing       once.Do around nothing: two commits, to which your call to the other system is added
+
+  cost              the time of one, as a multiple of a bare transaction's: the median of the rounds
+
+It writes as fast as it can: not on a database where others wait for theirs. The scratch table is dropped at the end,
+also after Ctrl-C. Keys have the operation once-bench and are kept for a minute. At the end, keys that are past their
+time are forgotten, as by a janitor; the rest goes with the next Forget.
+
+Examples:
+  once bench
+  once bench --workers 1 --seconds 5
+  once bench --url sqlite:copy.db --yes -o json | jq '.operations[] | {name, cost}'
+
+` + exitHelp
+}
+
+// Validate is called by kong.
+func (c *benchCommand) Validate() error {
+	if c.Workers < 1 || c.Workers > 256 {
+		return fmt.Errorf("--workers is %d: give 1 to 256", c.Workers)
+	}
+	if !(c.Seconds >= 0.1 && c.Seconds <= 60) {
+		return fmt.Errorf("--seconds is %v: give 0.1 to 60", c.Seconds)
+	}
+	return nil
+}
+
+// benchJSON is what was measured as JSON.
+type benchJSON struct {
+	Target     string          `json:"target"`
+	Engine     string          `json:"engine"`
+	Workers    int             `json:"workers"`
+	Seconds    float64         `json:"seconds"`
+	Rounds     int             `json:"rounds"`
+	Operations []operationJSON `json:"operations"`
+	KeysLeft   int             `json:"keys_left"`
+	KeysDue    string          `json:"keys_due,omitempty"`
+}
+
+type operationJSON struct {
+	Name      string  `json:"name"`
+	Count     int     `json:"count"`
+	PerSecond float64 `json:"per_second"`
+	P50       float64 `json:"p50_seconds"`
+	P95       float64 `json:"p95_seconds"`
+	P99       float64 `json:"p99_seconds"`
+	Cost      float64 `json:"cost"`
+}
+
+// Run measures.
+func (c *benchCommand) Run(ctx context.Context) error {
+	s, err := c.openWith(ctx, &target.Options{Connections: c.Workers})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.Store.Get(ctx, once.Key{Operation: bench.Operation, ID: "tables"}); err != nil {
+		return err // so also if there are none
+	}
+	o := bench.Options{Workers: c.Workers, Length: time.Duration(c.Seconds * float64(time.Second))}
+	plan, err := c.plan(ctx, s, o)
+	if err != nil {
+		return err
+	}
+	ask := changeFlags{Yes: c.Yes}
+	if err := ask.confirm(ctx, s, plan); err != nil {
+		return err
+	}
+	done := func() {}
+	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
+		o.Progress = func(done, of int) { fmt.Fprintf(os.Stderr, "\r%3d%%", 100*done/of) }
+		done = func() { fmt.Fprint(os.Stderr, "\r    \r") }
+	}
+	r, err := bench.Run(ctx, s.Target, o)
+	done()
+	tellKeys(s, r.Keys)
+	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, bench.ErrStays) { // else only the interruption is told of
+			note("%v", err)
+		}
+		return err
+	}
+	return c.print(s, r)
+}
+
+// plan is what will be done, for people to agree to.
+func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (string, error) {
+	state, err := bench.Find(ctx, s.Target)
+	if err != nil {
+		return "", err
+	}
+	table := bench.Scratch(s.Target)
+	plan := fmt.Sprintf("  %d workers write as fast as they can for %v: into the table %s, which is made and dropped,\n"+
+		"  and keys of the operation %s, which are kept for a minute.", c.Workers, 4*o.Length, table, bench.Operation)
+	switch state {
+	case bench.Foreign:
+		return "", fmt.Errorf("there is a table %s, and it is not a scratch table of once bench: nothing was changed. "+
+			"Rename it, or measure on another database", table)
+	case bench.Left:
+		plan += fmt.Sprintf("\n  There is a %s of a once bench that was killed, or is still running: it is dropped.", table)
+	}
+	return plan, nil
+}
+
+func tellKeys(s *session, k bench.Keys) {
+	if k.Err != nil {
+		note("The keys of %s could not be forgotten: %v", bench.Operation, k.Err)
+	}
+	if k.Left == 0 {
+		return
+	}
+	goes := "go with the next Forget after that: a janitor's, or that of another once bench"
+	if s.Partitioned {
+		goes = "go with their partition, as a janitor drops it"
+	}
+	note("%d keys of %s are left. They have had their time at %s, and %s.", k.Left, bench.Operation,
+		k.Due.UTC().Format(time.RFC3339), goes)
+}
+
+var benchNames = map[string]string{"bare": "bare transaction", "dotx-new": "DoTx, new key",
+	"dotx-duplicate": "DoTx, duplicate", "do": "Do, nothing"}
+
+func (c *benchCommand) print(s *session, r bench.Report) error {
+	if c.json() {
+		j := benchJSON{Target: s.String(), Engine: string(s.Engine), Workers: c.Workers, Seconds: c.Seconds,
+			Rounds: r.Rounds, KeysLeft: r.Keys.Left, KeysDue: stamp(r.Keys.Due)}
+		for _, o := range r.Sides {
+			j.Operations = append(j.Operations, operationJSON{o.Name, o.Count, rounded(o.PerSecond), seconds(o.P50),
+				seconds(o.P95), seconds(o.P99), rounded(o.Cost)})
+		}
+		return printJSON(j)
+	}
+	table := newTable("OPERATION", "PER SECOND", "P50", "P95", "P99", "COST")
+	for _, o := range r.Sides {
+		table.Row(benchNames[o.Name], fmt.Sprintf("%.0f", o.PerSecond), millis(o.P50), millis(o.P95), millis(o.P99),
+			fmt.Sprintf("%.2f", o.Cost))
+	}
+	return table.Print(os.Stdout)
+}
+
+func rounded(f float64) float64 { return math.Round(f*1000) / 1000 }
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }

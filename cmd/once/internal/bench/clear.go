@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+const scratch = "bench" // the table, behind the prefix
+
+// marks are the columns by which a scratch table is known.
+var marks = []string{"body", "once_bench_row"}
+
+// State is whether there is a scratch table.
+type State int
+
+const (
+	None    State = iota
+	Left          // of a run that was killed, or that is still running
+	Foreign       // a table of that name is something else
+)
+
+// Scratch is the scratch table, as SQL.
+func Scratch(t *target.Target) string { return t.Names.Named(scratch) }
+
+// Find looks for a scratch table.
+func Find(ctx context.Context, t *target.Target) (State, error) {
+	columns, err := t.Columns(ctx, scratch)
+	slices.Sort(columns)
+	switch {
+	case err != nil || len(columns) == 0:
+		return None, err
+	case slices.Equal(columns, marks):
+		return Left, nil
+	}
+	return Foreign, nil
+}
+
+// create makes the table, in place of one that was left.
+func create(ctx context.Context, t *target.Target) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := drop(ctx, t); err != nil {
+		return err
+	}
+	ctx, cancel := lasting(ctx, patience) // so that it is known whether there is one
+	defer cancel()
+	columns := map[target.Engine]string{
+		target.PostgreSQL: "once_bench_row bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text NOT NULL)",
+		target.MySQL:      "once_bench_row bigint AUTO_INCREMENT PRIMARY KEY, body varchar(200) NOT NULL) ENGINE=InnoDB",
+		target.SQLite:     "once_bench_row integer PRIMARY KEY, body text NOT NULL)",
+	}[t.Engine]
+	_, err := t.DB.ExecContext(ctx, "CREATE TABLE "+Scratch(t)+" ("+columns)
+	return err
+}
+
+func insertInto(t *target.Target) string {
+	return "INSERT INTO " + Scratch(t) + " (body) VALUES ('a row as small as an order, a payment or an entry in a ledger')"
+}
+
+// drop drops no table but its own.
+func drop(ctx context.Context, t *target.Target) error {
+	ctx, cancel := lasting(ctx, patience)
+	defer cancel()
+	state, err := Find(ctx, t)
+	if err == nil && state == Left {
+		_, err = t.DB.ExecContext(ctx, "DROP TABLE "+Scratch(t))
+	}
+	return err
+}
+
+// Keys are those that are not forgotten yet.
+type Keys struct {
+	Left int
+	Due  time.Time // when the last of them has had its time; zero: none is left
+	Err  error     // why they could not be forgotten, or counted
+}
+
+const batch = 1000
+
+// forget forgets keys that are due, at most about as many as were made, and counts those that are left.
+func (b *bench) forget(ctx context.Context) (k Keys) {
+	limited, cancel := lasting(ctx, patience)
+	defer cancel()
+	k.Err = b.free(limited)
+	for n, all := batch, 0; k.Err == nil && n == batch && all < int(b.keys.Load()); all += n {
+		n, k.Err = b.target.Store.Forget(limited, batch)
+	}
+	ctx, cancel = lasting(ctx, patience)
+	defer cancel()
+	if b.target.Partitioned { // where keys go together, later
+		if k.Left = int(b.keys.Load()); k.Left > 0 {
+			k.Due = time.Now().Add(keep)
+		}
+		return k
+	}
+	var due sql.NullInt64
+	err := b.target.DB.QueryRowContext(ctx, fmt.Sprintf( // by the index on what is due: the table may be large
+		"SELECT count(*), max(due) FROM %s WHERE operation = '%s' AND due IS NOT NULL AND due <= %s + %d",
+		b.target.Names.Table(), Operation, b.target.Names.Now(), keep.Microseconds())).Scan(&k.Left, &due)
+	if k.Err = errors.Join(k.Err, err); due.Valid {
+		k.Due = time.UnixMicro(due.Int64)
+	}
+	return k
+}
+
+// free gives back keys whose holder was killed, in a run before this one: nothing was to be done for them, and as they
+// are they would stay for ever.
+func (b *bench) free(ctx context.Context) error {
+	q := once.Query{Operation: Operation, Status: []once.Status{once.Unknown}, Limit: batch}
+	for {
+		page, err := b.target.Store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, r := range page.Records {
+			err := b.target.Store.Settle(ctx, once.Settlement{Status: once.Absent, KeepOutcome: keep, KeepKey: keep,
+				Hold: once.Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt}, Reason: "once bench was killed"})
+			if err != nil && !errors.Is(err, once.ErrLeaseLost) {
+				return err
+			}
+		}
+		if page.Next == (once.Key{}) {
+			return nil
+		}
+		q.After = page.Next
+	}
+}

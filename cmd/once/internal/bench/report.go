@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+)
+
+// Report is what was measured.
+type Report struct {
+	Rounds int
+	Sides  []Side // first the bare transaction, then what is compared with it
+	Keys   Keys
+}
+
+// Side is one kind of work.
+type Side struct {
+	Name          string // bare, dotx-new, dotx-duplicate or do
+	Count         int
+	PerSecond     float64
+	P50, P95, P99 time.Duration
+	Cost          float64 // the time it takes, as a multiple of a bare transaction's: the median of the rounds
+}
+
+// side is a Side on its way.
+type side struct {
+	name    string
+	do      func(context.Context, *worker) error
+	took    []time.Duration
+	elapsed time.Duration
+	rates   []float64 // per second, of each round
+}
+
+// add adds a turn.
+func (s *side) add(workers []worker, elapsed time.Duration) {
+	n := 0
+	for _, w := range workers {
+		s.took = append(s.took, w.took...)
+		n += len(w.took)
+	}
+	s.elapsed += elapsed
+	s.rates = append(s.rates, float64(n)/elapsed.Seconds())
+}
+
+// against compares a side with the bare one, round by round: what else the machine does changes both.
+func (s *side) against(bare *side) Side {
+	ratios := make([]float64, len(s.rates))
+	for i, rate := range s.rates {
+		ratios[i] = bare.rates[i] / rate
+	}
+	slices.Sort(ratios)
+	slices.Sort(s.took)
+	n := len(ratios)
+	return Side{Name: s.name, Count: len(s.took), PerSecond: float64(len(s.took)) / s.elapsed.Seconds(),
+		P50: quantile(s.took, 0.5), P95: quantile(s.took, 0.95), P99: quantile(s.took, 0.99),
+		Cost: (ratios[(n-1)/2] + ratios[n/2]) / 2}
+}
+
+// quantile is the least of the sorted times that this part of them does not exceed.
+func quantile(sorted []time.Duration, part float64) time.Duration {
+	return sorted[max(int(math.Ceil(part*float64(len(sorted))))-1, 0)]
+}
