@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once/broker/brokertest"
 	"github.com/effectively-once/once/broker/kafkabroker"
 	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -279,7 +280,7 @@ func ids(ds []broker.Delivery) (ids []string) {
 
 func TestKafkaKeepsTheContract(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
-		brokertest.Run(t, brokertest.Harness{Confirms: true, Fresh: k.place})
+		brokertest.Run(t, brokertest.Harness{Confirms: true, Fresh: k.place, Patience: proof.Patience})
 	})
 }
 
@@ -298,7 +299,7 @@ func TestKafkaSurvivesARestart(t *testing.T) {
 		k.fake = fake
 	}
 	cases := 0
-	for _, c := range brokertest.Cases(brokertest.Harness{Confirms: true, Fresh: k.place, Restart: restart}) {
+	for _, c := range brokertest.Cases(brokertest.Harness{Confirms: true, Fresh: k.place, Restart: restart, Patience: proof.Patience}) {
 		if !strings.HasPrefix(c.Name, "restart/") {
 			continue
 		}

@@ -44,6 +44,7 @@ func natsHarness[S interface{ URL() string }](restart func(testing.TB), s S) bro
 	return brokertest.Harness{
 		Confirms: true,
 		Restart:  restart,
+		Patience: natsPatience,
 		Fresh: func(tb testing.TB) brokertest.Place {
 			js := dialNATS(tb, s)
 			dead := newNATSPlace(tb, js, nil)

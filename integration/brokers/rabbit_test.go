@@ -26,7 +26,7 @@ func TestRabbitConformance(t *testing.T) {
 				Fresh: func(tb testing.TB) brokertest.Place {
 					return r.place(tb, c.options, c.queue).harnessPlace(!c.options.QueueDeadLetters)
 				},
-				Confirms: true, Restart: r.restart,
+				Confirms: true, Restart: r.restart, Patience: proof.Patience,
 			}
 			if c.options.QueueDeadLetters || c.queue.Classic && proof.Soaking(t) == 0 {
 				// With its dead letters, it is the quorum queue once more. TestRabbitLosesNothing restarts below a classic one.
