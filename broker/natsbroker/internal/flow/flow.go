@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,11 +32,16 @@ type Reader interface {
 type Flow struct {
 	context.Context // ends with it
 
-	stream   *Stream
-	made     time.Time // the stream
-	cancel   context.CancelFunc
-	consume  jetstream.ConsumeContext
+	stream  *Stream
+	made    time.Time // the stream
+	cancel  context.CancelFunc
+	consume jetstream.ConsumeContext
+
+	// taking is held for one message at a time. A client that had to begin anew calls for the next message while the
+	// call for the one before may still wait for room.
+	taking   sync.Mutex
 	consumer string // the server's; it changes when the client had to begin anew
+	last     uint64 // the number of the last message that was taken
 }
 
 // resets is how often the client tries to go on after a lost server, before the flow is broken.
@@ -95,15 +101,21 @@ func (f *Flow) watch(to Reader) {
 }
 
 func (f *Flow) take(m jetstream.Msg, to Reader) {
+	f.taking.Lock()
+	defer f.taking.Unlock()
 	if f.Err() != nil {
 		return
 	}
 	meta, err := f.check(m)
+	if err == nil && meta.Sequence.Stream <= f.last {
+		err = fmt.Errorf("number %d was overtaken by %d", meta.Sequence.Stream, f.last)
+	}
 	if err != nil {
 		to.Broken(f, fmt.Errorf("a message was lost: %w", err))
 		f.cancel()
 		return
 	}
+	f.last = meta.Sequence.Stream
 	to.Take(f, m, meta)
 }
 
