@@ -137,7 +137,7 @@ func TestSlow(t *testing.T) {
 		"after":  {storetest.Fault{After: time.Hour}, once.Running},
 	} {
 		s := memstore.New(nil)
-		ctx, cancel := context.WithTimeout(background, time.Millisecond)
+		ctx, cancel := context.WithTimeout(background, 500*time.Millisecond) // enough to come to the claim
 		_, err := storetest.Faulty(s, storetest.On("Claim", 1, c.fault)).Claim(ctx, request(name))
 		cancel()
 		wantError(t, err, context.DeadlineExceeded)
