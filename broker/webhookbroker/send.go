@@ -116,7 +116,7 @@ func (c *call) whyNot(to *endpoint) error {
 	return c.down[to]
 }
 
-// post sends a message. It also reports whether its endpoint is down, and takes nothing at all for now.
+// post sends a message. It also reports whether its endpoint is down, so that it is spared further requests.
 func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
