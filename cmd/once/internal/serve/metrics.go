@@ -47,7 +47,7 @@ func (s *server) metrics() string {
 	}
 	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(ready))
 	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed)))
-	if seen.err == nil {
+	if seen.err == nil && seen.unread == nil {
 		p.depth(seen.depth)
 	}
 	if s.relay != nil {
