@@ -146,18 +146,18 @@ func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 
 // standing is the error for a record that is not waited for.
 func (c *call) standing(rec Record) error {
-	f := &failure{Kind: ErrCorrupt, Key: c.key, Attempt: rec.Attempt}
+	f := &failure{Kind: ErrCorrupt, Key: c.key, Attempt: rec.Attempt, Hint: "a claim met the status " + rec.Status.String()}
 	switch rec.Status {
 	case Running:
 		return c.inProgress(rec)
+	case Absent: // it was ours, and somebody has freed it since
+		f.Kind, f.Hint = ErrLeaseLost, rec.Reason
 	case Expired:
-		f.Kind = ErrExpired
+		f.Kind, f.Hint = ErrExpired, ""
 	case Parked:
 		f.Kind, f.Hint = ErrParked, rec.Reason
 	case Unknown:
 		f.Kind, f.Hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
-	default:
-		f.Hint = "a claim met the status " + rec.Status.String()
 	}
 	return f
 }

@@ -31,6 +31,12 @@ var kinds = map[string][]string{
 	"Settle":    {"PredicateSet", "Update"},
 	"Forget":    {"PredicateSet", "Delete"},
 	"Expire":    {"PredicateSet", "Update"},
+	"Due":       {"Select"},
+	"PutOff":    nil, // only where a claim foresees when its row is due
+	"Reopen":    {"PredicateSet", "Update"},
+
+	"forget only": {"PredicateSet", "Delete"},
+	"expire only": {"PredicateSet", "Update"},
 
 	"end of all":        {"Select"},
 	"end of open":       {"Select"},
@@ -52,6 +58,8 @@ func statementsOf(n sqlschema.Names) map[string]string {
 		end, page := st.List(l)
 		all["end of "+name], all["page of "+name] = end.Text, page.Text
 	}
+	forget, expire := st.ForgetOnly(3)
+	all["forget only"], all["expire only"] = forget.Text, expire.Text
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {

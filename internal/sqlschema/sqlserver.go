@@ -12,7 +12,8 @@ func (n Names) transactSQL() []string {
 		"{target}", "r", "{from}", "\nFROM {table} AS r", "{hint}", " WITH (READCOMMITTED)", "{top}", "TOP (@limit) ", "{limit}", "",
 		"{last}", " OFFSET " + passedOver + " ROWS FETCH NEXT 1 ROWS ONLY",
 		"{null}", "CAST(NULL AS varbinary(max))", // a CASE of nothing but NULL is an error
-		"{asked}", "r.operation = @operation AND DATALENGTH(r.operation) = DATALENGTH(@operation)", "{picked}", pickedSQL}
+		"{asked}", "r.operation = @operation AND DATALENGTH(r.operation) = DATALENGTH(@operation)", "{picked}", pickedSQL,
+		"{past locks}", " WITH (READPAST, READCOMMITTEDLOCK)"}
 }
 
 // inTransactSQL replaces the statements that are different in SQL Server.
@@ -21,6 +22,7 @@ func (n Names) inTransactSQL(st *Statements) {
 	st.GetLocked = st.compile(strings.Replace(getSQL, "{hint}", " WITH (READCOMMITTEDLOCK)", 1))
 	st.Extend, st.Settle = st.compile(countedSQL+extendSQL), st.compile(countedSQL+settleSQL)
 	st.Forget, st.Expire = st.compile(countedSQL+forgetSQLServer), st.compile(countedSQL+expireSQLServer)
+	st.Reopen = st.compile(countedSQL + reopenSQL)
 }
 
 // typesSQLServer are those of the columns: a driver sends NULL as a text, which does not become bytes by itself.

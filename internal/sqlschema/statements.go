@@ -14,6 +14,7 @@ type Statements struct {
 	Insert, Take                   Statement // Take what is free, where Insert found a row; see ClaimsAtOnce
 	Get, GetLocked, Extend, Settle Statement
 	Forget, Expire                 Statement
+	Due, PutOff, Reopen            Statement // PutOff is empty where a row is due exactly when it is to be forgotten
 
 	text    *strings.Replacer
 	dialect Dialect
@@ -51,9 +52,11 @@ func (n Names) Statements() *Statements {
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
+	st.Due, st.Reopen = st.compile(dueRecordsSQL), st.compile(reopenSQL)
 	switch n.dialect {
 	case PostgreSQL:
 		st.Insert, st.Expire = st.compile(claimPostgreSQL), st.compile(laterSQL)
+		st.Due, st.PutOff = st.compile(dueRecordsPostgreSQL), st.compile(putOffSQL)
 	case SQLite:
 		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
 	case MySQL:
@@ -94,8 +97,11 @@ func (n Names) texts() []string {
 	if n.dialect == SQLServer {
 		return append(texts, n.transactSQL()...)
 	}
+	if n.dialect != MySQL {
+		texts = append(texts, "{by key}", "")
+	}
 	texts = append(texts, "{target}", "{table} AS r", "{from}", "", "{hint}", "", "{null}", "NULL", "{asked}", "r.operation = @operation", "{top}", "", "{limit}", " LIMIT @limit",
-		"{last}", " LIMIT 1 OFFSET "+passedOver)
+		"{last}", " LIMIT 1 OFFSET "+passedOver, "{past locks}", "")
 	switch n.dialect {
 	case PostgreSQL: // whose clock moves on within a statement, unless it is read once
 		clock := "WITH clock AS (SELECT " + n.Now() + " AS now)"
@@ -103,7 +109,8 @@ func (n Names) texts() []string {
 			"{due}", clock+", due AS ({rows})",
 			"{in}", "= ANY (ARRAY(SELECT k FROM due))", "{locked}", " FOR UPDATE SKIP LOCKED")
 	case MySQL:
-		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{locked}", " FOR UPDATE SKIP LOCKED", `"key"`, "`key`")
+		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{locked}", " FOR UPDATE SKIP LOCKED", `"key"`, "`key`",
+			"{by key}", " FORCE INDEX (PRIMARY)")
 	case SQLite:
 		texts = append(texts, "{with}", "", "{now}", n.Now(), "{bytes}", "", "{due}", "WITH due AS ({rows})",
 			"{in}", "IN (SELECT k FROM due)", "{locked}", "")

@@ -19,6 +19,7 @@ func statementsOf(t *testing.T, d Dialect) map[string]Statement {
 	for name, l := range listings {
 		all["end of "+name], all["page of "+name] = st.List(l)
 	}
+	all["forget only"], all["expire only"] = st.ForgetOnly(2)
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {
@@ -39,8 +40,8 @@ var listings = map[string]Listing{
 func TestStatementsAreComplete(t *testing.T) {
 	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		all := statementsOf(t, d)
-		if len(all) != 18 {
-			t.Errorf("dialect %v has %d statements, want 18", d, len(all))
+		if len(all) != 23 {
+			t.Errorf("dialect %v has %d statements, want 23", d, len(all))
 		}
 		for name, st := range all {
 			if strings.ContainsAny(strings.NewReplacer("@@", "", "@p", "").Replace(st.Text), "{}@") {

@@ -1,14 +1,14 @@
 // Package memstore remembers keys in memory: for tests, and as the model to read before writing another store.
 //
 // It keeps every rule of [once.Store], [once.TxStore] and [once.Lister], and of [store.Registry], [store.Positions],
-// [store.TxShelf], [store.Outbox] and [store.Bell], within one process, for as long as the process lives: it survives
-// no crash. Its clock is the monotonic one, so a change of the wall clock changes no claim and no expiry, and time can
-// be faked with testing/synctest. Nothing is forgotten before Forget runs, which looks at every record. Its
-// compatibility is that of package once.
+// [store.TxShelf], [store.Outbox], [store.Bell], [store.Archivable] and [store.Reopener], within one process, for as
+// long as the process lives: it survives no crash. Its clock is the monotonic one, so a change of the wall clock changes
+// no claim and no expiry, and time can be faked with testing/synctest. Nothing is forgotten before Forget runs, which
+// looks at every record. Its compatibility is that of package once.
 //
-// What a record goes through is in row.go, transactions are in tx.go, what is kept for consumers is in consumer.go,
-// position.go and shelf.go, and what relays publish in outbox.go and lane.go. This file is the rest: one mutex and a
-// map.
+// What a record goes through is in row.go and retention.go, transactions are in tx.go, what is kept for consumers is in
+// consumer.go, position.go and shelf.go, and what relays publish in outbox.go and lane.go. This file is the rest: one
+// mutex and a map.
 package memstore
 
 import (
@@ -59,6 +59,8 @@ var (
 	_ store.TxShelf[*Tx]   = (*Store)(nil)
 	_ store.Outbox[*Tx]    = (*Store)(nil)
 	_ store.Bell           = (*Store)(nil)
+	_ store.Archivable     = (*Store)(nil)
+	_ store.Reopener       = (*Store)(nil)
 )
 
 // New returns an empty store. A nil Options means the defaults.
@@ -139,17 +141,12 @@ func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) 
 		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
 	}
 	err = s.do(ctx, func(now time.Time) error {
-		for k, was := range s.rows {
+		for _, r := range s.rows {
 			if changed == limit {
 				break
 			}
-			switch is := was.at(now); {
-			case is.Attempt == 0:
-				delete(s.rows, k)
-				changed++
-			case is.Status == once.Expired && was.Status == once.Done:
-				was.Status, was.Outcome = once.Expired, once.Outcome{}
-				s.rows[k] = was
+			if r.isDue(now) {
+				s.forget(r, now)
 				changed++
 			}
 		}

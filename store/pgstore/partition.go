@@ -72,6 +72,7 @@ func (p *partitioned) statements() statements {
 	st.claimNew += ` RETURNING created`
 	st.survey, st.rest, st.janitor = text(surveySQL), text(restSQL), text(janitorSQL)
 	st.isNewest, st.isPart, st.lockTable = text(isNewestSQL), text(isPartSQL), text(lockTableSQL)
+	st.reopen = text(reopenInPartsSQL)
 	st.dueParts, st.countPart, st.movePart, st.putOff = text(duePartsSQL), text(countPartSQL), text(movePartSQL), text(putOffSQL)
 	return st
 }

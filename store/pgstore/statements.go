@@ -16,6 +16,7 @@ type statements struct {
 	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, forget string
 
 	all, unsettled listing
+	retentionStatements
 }
 
 // fill puts names and parts of statements into a statement.
@@ -49,6 +50,8 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		all:           newListing(text, "{place}", "", "{walked}", ""),
 		unsettled:     newListing(text, "{place}", "uuid_send", "{walked}", " AND r.status IN (1, 2, 3)"),
 		forget:        text(forgetSQL),
+
+		retentionStatements: newRetentionStatements(text),
 	}
 }
 

@@ -3,12 +3,12 @@
 // # Promise
 //
 // It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf],
-// [store.Outbox] and [store.Bell], as long as it talks to one writable primary that loses no commit: never give it a
-// replica, or synchronous_commit=off. The claim of a new key is one round trip, and none in [once.DoTx], where it
-// travels with the first statement of the work, and the record with COMMIT. A replay that is flagged as a redelivery
-// is one, and writes nothing. A transaction in flight on a key is seen, by a lock that ends with it, and not waited
-// for: the claim returns Running with LeaseLeft 0. Extend and Settle wait for one that has taken their record over,
-// up to ctx.
+// [store.Outbox], [store.Bell], [store.Reopener] and, without Options.Partition, [store.Archivable], as long as it talks
+// to one writable primary that loses no commit: never give it a replica, or synchronous_commit=off. The claim of a new
+// key is one round trip, and none in [once.DoTx], where it travels with the first statement of the work, and the record
+// with COMMIT. A replay that is flagged as a redelivery is one, and writes nothing. A transaction in flight on a key is
+// seen, by a lock that ends with it, and not waited for: the claim returns Running with LeaseLeft 0. Extend and Settle
+// wait for one that has taken their record over, up to ctx.
 //
 // # Limits
 //
@@ -155,6 +155,8 @@ var (
 	_ store.TxShelf[pgx.Tx]   = (*Store)(nil)
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
 	_ store.Bell              = (*Store)(nil)
+	_ store.Archivable        = (*Store)(nil)
+	_ store.Reopener          = (*Store)(nil)
 )
 
 // New returns a store that uses pool, which stays the caller's to close. A nil Options means the defaults.

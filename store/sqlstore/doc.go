@@ -4,13 +4,13 @@
 //
 // # Promise
 //
-// It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf] and
-// [store.Outbox], as long as it talks to one writable primary that loses no commit: never give it a replica. Time is
-// the database's clock; the time zone of a session changes nothing. The tables come from [Store.Migrate], or from the
-// SQL that [Schema] returns. After that, a role that may only SELECT, INSERT, UPDATE and DELETE is enough. What is kept
-// for consumers, and of messages on their way out, has tables of its own, which such a role must be given, too; until
-// they are made, only the methods that need them fail, with [once.ErrInvalid]. The tables are those of store/pgstore,
-// so both can be used at once.
+// It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf],
+// [store.Outbox], [store.Archivable] and [store.Reopener], as long as it talks to one writable primary that loses no
+// commit: never give it a replica. Time is the database's clock; the time zone of a session changes nothing. The tables
+// come from [Store.Migrate], or from the SQL that [Schema] returns. After that, a role that may only SELECT, INSERT,
+// UPDATE and DELETE is enough. What is kept for consumers, and of messages on their way out, has tables of its own,
+// which such a role must be given, too; until they are made, only the methods that need them fail, with
+// [once.ErrInvalid]. The tables are those of store/pgstore, so both can be used at once.
 //
 // # A claim that meets a transaction in flight on its key
 //

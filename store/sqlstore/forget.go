@@ -18,13 +18,9 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return 0, err
 	}
-	options := &sql.TxOptions{}
-	if s.dialect == sqlschema.MySQL || s.dialect == sqlschema.SQLServer { // else the gaps between the rows are locked, too
-		options.Isolation = sql.LevelReadCommitted
-	}
-	tx, err := s.db.BeginTx(ctx, options)
+	tx, err := s.beginForgetting(ctx)
 	if err != nil {
-		return 0, s.fail(err)
+		return 0, err
 	}
 	defer tx.Rollback()
 	changed, err := s.forget(ctx, tx, int64(limit))
@@ -32,6 +28,15 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 		return 0, err
 	}
 	return changed, s.fail(tx.Commit())
+}
+
+func (s *Store) beginForgetting(ctx context.Context) (*sql.Tx, error) {
+	options := &sql.TxOptions{}
+	if s.dialect == sqlschema.MySQL || s.dialect == sqlschema.SQLServer { // else the gaps between the rows are locked, too
+		options.Isolation = sql.LevelReadCommitted
+	}
+	tx, err := s.db.BeginTx(ctx, options)
+	return tx, s.fail(err)
 }
 
 // forget deletes those of the rows that are due whose keys are, and drops the outcomes of the others.

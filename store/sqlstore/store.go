@@ -61,6 +61,8 @@ var (
 	_ store.TxShelf[*sql.Tx]   = (*Store)(nil)
 	_ store.Outbox[*sql.Tx]    = (*Store)(nil)
 	_ store.Bell               = (*Store)(nil)
+	_ store.Archivable         = (*Store)(nil)
+	_ store.Reopener           = (*Store)(nil)
 )
 
 // New returns a store that uses db, which stays the caller's to close. A nil Options means the defaults.

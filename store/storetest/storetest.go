@@ -1,6 +1,6 @@
 // Package storetest checks that a store keeps the contract of [once.Store], [once.TxStore] and [once.Lister], and those
-// of store.Registry, store.Positions, store.TxShelf, store.Outbox and store.Bell that it has, and ships stores that
-// misbehave on purpose.
+// of store.Registry, store.Positions, store.TxShelf, store.Outbox, store.Bell, store.Archivable and store.Reopener that
+// it has, and ships stores that misbehave on purpose.
 //
 // [Run] and [RunTx] are the suite for the author of an adapter. Every [Case] names the rule that it checks.
 // A store that passes has shown these rules for one process that opens it several times, on a database that
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 // Harness is how the suite gets at a store that has no transactions.
@@ -75,10 +76,12 @@ type Case struct {
 }
 
 // Check reports how the rule is broken, or nil. It may be called repeatedly. Cases may run at once, except for
-// forget/bounded and shelf/forget, which count what is forgotten, and those of outbox, which share its lanes.
+// forget/bounded and shelf/forget, which count what is forgotten, those of archive, which nobody else may forget
+// anything of, and those of outbox, which share its lanes.
 func (c Case) Check(ctx context.Context) error { return c.check(ctx) }
 
-// Run checks a store without transactions. Each case is a subtest. A test of an adapter is no more than
+// Run checks a store without transactions, and as far as it is one a store.Archivable and a store.Reopener. Each case is
+// a subtest. A test of an adapter is no more than
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
@@ -146,6 +149,17 @@ func storeCases(f fixture, noList bool) []Case {
 		retentionRules(), forgetRules(), raceRules(), contextRules(), doRules()}
 	if !noList {
 		groups = append(groups, listRules())
+	}
+	_, archives := f.stores[0].(store.Archivable)
+	_, reopens := f.stores[0].(store.Reopener)
+	switch {
+	case archives && f.forgetsTogether:
+		groups = append(groups, []rule{unsupportedRule()})
+	case archives:
+		groups = append(groups, archiveRules())
+	}
+	if reopens {
+		groups = append(groups, reopenRules())
 	}
 	var cases []Case
 	for _, group := range groups {
