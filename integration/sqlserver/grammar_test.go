@@ -32,7 +32,6 @@ var kinds = map[string][]string{
 	"Forget":    {"PredicateSet", "Delete"},
 	"Expire":    {"PredicateSet", "Update"},
 	"Due":       {"Select"},
-	"PutOff":    nil, // only where a claim foresees when its row is due
 	"Reopen":    {"PredicateSet", "Update"},
 
 	"forget only": {"PredicateSet", "Delete"},

@@ -29,15 +29,19 @@ func (st *Statements) ForgetOnly(n int) (forget, expire Statement) {
 	return fill(forgetSQL), fill(expireSQL)
 }
 
+// PutOff gives rows that are due before it is time to forget anything of them the time at which it is, up to @limit. There
+// are none where no claim foresees that time.
+func (st *Statements) PutOff() (put Statement, some bool) { return st.putOff, st.putOff.Text != "" }
+
 const (
 	// onlySQL has a limit for MySQL, which does not change the table that it reads from unless that is read beforehand.
 	onlySQL       = `SELECT d."key" AS k FROM {table} AS d{by key} WHERE %s LIMIT @limit{locked}`
-	onlySQLServer = `SELECT d.outcome, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK) WHERE %s`
+	onlySQLServer = `SELECT d.outcome, d.lease_until, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK) WHERE %s`
 
-	// leftSQL is the status of a row that is due, by what is still there of it: when an outcome was dropped, the row is due
-	// when its key is. A body that is empty is not enough to tell.
-	leftSQL = `CASE WHEN r.outcome IS NOT NULL OR r.due <> r.key_until OR r.outcome_until >= r.key_until THEN
-	CASE WHEN r.outcome_until IS NULL THEN 0 ELSE 4 END WHEN r.outcome_until IS NULL THEN 0 ELSE 5 END`
+	// leftSQL is the status of a row that is due, by what is still there of it. That its outcome was dropped shows in its
+	// lease, and where an earlier build did it, in when it is due.
+	leftSQL = `CASE WHEN r.outcome IS NULL AND r.outcome_until IS NULL THEN 0
+	WHEN r.outcome IS NULL AND (r.lease_until = 0 OR r.due = r.key_until AND r.outcome_until < r.key_until - 1000000) THEN 5 ELSE 4 END`
 
 	// dueRecordsSQL are records as readers of columnsSQL take them, of the rows that it is time for.
 	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
@@ -54,7 +58,7 @@ WHERE r."key" {in} AND r.due <= {now} AND (` + pastSQL + `) IS NOT TRUE`
 	pastSQL = `r.key_until <= {now} OR r.outcome_until <= {now}`
 
 	// reopenSQL keeps the owner, as a settlement does that frees a key: that is how what it still sends is known to be late.
-	reopenSQL = `{with} UPDATE {target} SET status = 0, outcome = NULL, content_type = '', flags = 0, sum = 0, outcome_until = NULL,
+	reopenSQL = `{with} UPDATE {target} SET status = 0, lease_until = NULL, outcome = NULL, content_type = '', flags = 0, sum = 0, outcome_until = NULL,
 	key_until = {now} + @keepKey, due = {now} + @keepKey, reason = @reason, updated = {now}{from}
 WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status = 4 AND {known}`
 )

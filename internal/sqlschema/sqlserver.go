@@ -63,9 +63,9 @@ BEGIN CATCH
 END CATCH`
 
 	// pickedSQL passes over rows that others have locked, whatever READ_COMMITTED_SNAPSHOT says.
-	pickedSQL = `SELECT TOP (@limit) d.outcome, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
+	pickedSQL = `SELECT TOP (@limit) d.outcome, d.lease_until, d.due, d.key_until FROM {table} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE d.due <= {now} ORDER BY d.due`
 
 	forgetSQLServer = `WITH picked AS ({picked}) DELETE FROM picked WHERE key_until <= {now}`
-	expireSQLServer = `WITH picked AS ({picked}) UPDATE picked SET outcome = NULL, due = key_until`
+	expireSQLServer = `WITH picked AS ({picked}) UPDATE picked SET outcome = NULL, lease_until = 0, due = key_until`
 )

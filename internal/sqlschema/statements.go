@@ -14,8 +14,9 @@ type Statements struct {
 	Insert, Take                   Statement // Take what is free, where Insert found a row; see ClaimsAtOnce
 	Get, GetLocked, Extend, Settle Statement
 	Forget, Expire                 Statement
-	Due, PutOff, Reopen            Statement // PutOff is empty where a row is due exactly when it is to be forgotten
+	Due, Reopen                    Statement
 
+	putOff  Statement
 	text    *strings.Replacer
 	dialect Dialect
 }
@@ -56,7 +57,7 @@ func (n Names) Statements() *Statements {
 	switch n.dialect {
 	case PostgreSQL:
 		st.Insert, st.Expire = st.compile(claimPostgreSQL), st.compile(laterSQL)
-		st.Due, st.PutOff = st.compile(dueRecordsPostgreSQL), st.compile(putOffSQL)
+		st.Due, st.putOff = st.compile(dueRecordsPostgreSQL), st.compile(putOffSQL)
 	case SQLite:
 		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
 	case MySQL:
@@ -225,19 +226,21 @@ WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status 
 	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.
 	dueSQL = `SELECT d."key" AS k FROM {table} AS d WHERE d.due <= {now} ORDER BY d.due LIMIT @limit{locked}`
 
-	// In PostgreSQL, no plan reads the whole table for an array.
+	// In PostgreSQL, no plan reads the whole table for an array. What is done has no lease: a 0 in its place says that the
+	// outcome was dropped, which an empty one does not.
 	forgetSQL = `{due} DELETE FROM {table} WHERE "key" {in} AND key_until <= {now}`
-	expireSQL = `{due} UPDATE {table} SET outcome = NULL, due = key_until WHERE "key" {in} AND due <= {now}`
+	expireSQL = `{due} UPDATE {table} SET outcome = NULL, lease_until = 0, due = key_until WHERE "key" {in} AND due <= {now}`
 
 	// In PostgreSQL, an update that changes no column of an index is done in place. So a claim foresees when its row is due,
 	// a settlement leaves that alone, and a row that turns out to be due later gets the right time when it is looked at.
 	foreseenSQL = `({now} + @keep + @grain - 1) / @grain * @grain`
 	dueAtSQL    = `CASE WHEN r.due <= {now} + @due + @grain THEN r.due ELSE {now} + @due END`
 	laterSQL    = `{due} UPDATE {table} SET outcome = CASE WHEN outcome_until > {now} THEN outcome END,
+	lease_until = CASE WHEN outcome_until <= {now} THEN 0 ELSE lease_until END,
 	due = CASE WHEN outcome_until > {now} THEN outcome_until ELSE key_until END WHERE "key" {in} AND due <= {now}`
 
 	// MySQL would go through the whole table for an IN, or without these hints, and wait at rows that are locked.
 	forgetMySQL = `DELETE r FROM ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k WHERE r.key_until <= {now}`
 	expireMySQL = `UPDATE ({rows}) AS d STRAIGHT_JOIN {table} AS r FORCE INDEX (PRIMARY) ON r."key" = d.k
-SET r.outcome = NULL, r.due = r.key_until WHERE r.due <= {now}`
+SET r.outcome = NULL, r.lease_until = 0, r.due = r.key_until WHERE r.due <= {now}`
 )

@@ -20,6 +20,9 @@ func statementsOf(t *testing.T, d Dialect) map[string]Statement {
 		all["end of "+name], all["page of "+name] = st.List(l)
 	}
 	all["forget only"], all["expire only"] = st.ForgetOnly(2)
+	if putOff, some := st.PutOff(); some {
+		all["put off"] = putOff
+	}
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {
@@ -40,8 +43,9 @@ var listings = map[string]Listing{
 func TestStatementsAreComplete(t *testing.T) {
 	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		all := statementsOf(t, d)
-		if len(all) != 23 {
-			t.Errorf("dialect %v has %d statements, want 23", d, len(all))
+		want := map[Dialect]int{PostgreSQL: 23}
+		if len(all) != max(22, want[d]) {
+			t.Errorf("dialect %v has %d statements", d, len(all))
 		}
 		for name, st := range all {
 			if strings.ContainsAny(strings.NewReplacer("@@", "", "@p", "").Replace(st.Text), "{}@") {

@@ -138,10 +138,10 @@ func newRetentionStatements(text func(sql string) string) retentionStatements {
 const (
 	pastSQL = `(r.key_until <= (SELECT now FROM clock) OR r.outcome_until <= (SELECT now FROM clock))`
 
-	// leftSQL is the status of a row that is due, by what is still there of it: when an outcome was dropped, the row is due
-	// when its key is. A body that is empty is not enough to tell.
-	leftSQL = `CASE WHEN r.outcome IS NOT NULL OR r.due <> r.key_until OR r.outcome_until >= r.key_until THEN
-	CASE WHEN r.outcome_until IS NULL THEN 0 ELSE 4 END WHEN r.outcome_until IS NULL THEN 0 ELSE 5 END`
+	// leftSQL is the status of a row that is due, by what is still there of it. That its outcome was dropped shows in its
+	// lease, and where an earlier build did it, in when it is due.
+	leftSQL = `CASE WHEN r.outcome IS NULL AND r.outcome_until IS NULL THEN 0
+	WHEN r.outcome IS NULL AND (r.lease_until = 0 OR r.due = r.key_until AND r.outcome_until < r.key_until - 1000000) THEN 5 ELSE 4 END`
 
 	// keepLaterSQL puts off what turns out to be due later than its claim foresaw, so that it is not in the way.
 	keepLaterSQL = `WITH {clock},
@@ -160,12 +160,12 @@ due AS (SELECT r.key FROM {table} r WHERE r.key = ANY ($1::uuid[]) AND ` + pastS
 	(r.key, r.owner, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[])) OR
 	r.status = 0 AND (r.key, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $3::bigint[]))) FOR UPDATE SKIP LOCKED),
 forgotten AS (DELETE FROM {table} r WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND r.key_until <= (SELECT now FROM clock) RETURNING 1),
-kept AS (UPDATE {table} r SET outcome = NULL, due = r.key_until
+kept AS (UPDATE {table} r SET outcome = NULL, lease_until = 0, due = r.key_until
 	WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND (r.key_until <= (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
 SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM kept)`
 
 	// reopenSQL keeps the owner, as a settlement does that frees a key: that is how what it still sends is known to be late.
-	reopenSQL = `UPDATE {table} AS r SET status = 0, outcome = NULL, content_type = '', flags = 0, sum = 0, outcome_until = NULL,
+	reopenSQL = `UPDATE {table} AS r SET status = 0, lease_until = NULL, outcome = NULL, content_type = '', flags = 0, sum = 0, outcome_until = NULL,
 	key_until = {now} + $4::bigint, due = {now} + $4::bigint, reason = $5::text, updated = {now}
 WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.status = 4 AND r.key_until > {now}`
 

@@ -219,11 +219,13 @@ WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
 
 	// forgetSQL takes no row that another transaction is about to change, a second janitor's among them.
 	// It joins by an array, for which no plan reads the whole table. What is not to be forgotten yet gets the time at
-	// which it is, which need not be the one that its claim foresaw; what has no such time gets none.
+	// which it is, which need not be the one that its claim foresaw; what has no such time gets none. What is done has no
+	// lease: a 0 in its place says that the outcome was dropped, which an empty one does not.
 	forgetSQL = `WITH {clock},
 due AS (SELECT key FROM {table} WHERE due <= (SELECT now FROM clock) ORDER BY due LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
 forgotten AS (DELETE FROM {table} WHERE key = ANY (ARRAY(SELECT key FROM due)) AND key_until <= (SELECT now FROM clock) RETURNING 1),
 kept AS (UPDATE {table} SET outcome = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome END,
+	lease_until = CASE WHEN outcome_until <= (SELECT now FROM clock) THEN 0 ELSE lease_until END,
 	due = CASE WHEN outcome_until > (SELECT now FROM clock) THEN outcome_until ELSE key_until END
 	WHERE key = ANY (ARRAY(SELECT key FROM due)) AND (key_until <= (SELECT now FROM clock)) IS NOT TRUE RETURNING 1)
 SELECT (SELECT count(*) FROM forgotten) + (SELECT count(*) FROM kept)`

@@ -22,8 +22,8 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 	}
 	p := sqlschema.Params{"limit": int64(limit)}
 	later := int64(0)
-	if s.sql.PutOff.Text != "" {
-		if later, err = s.exec(ctx, s.db, s.sql.PutOff, p); err != nil {
+	if putOff, some := s.sql.PutOff(); some {
+		if later, err = s.exec(ctx, s.db, putOff, p); err != nil {
 			return nil, false, err
 		}
 	}

@@ -13,6 +13,7 @@ func archiveRules() []rule {
 	return []rule{
 		{"archive/due", "Forgettable returns what is past its time as it still is, an outcome exactly, and nothing else; it changes no answer.", archiveDue},
 		{"archive/two-stages", "ForgetRecords drops the outcome first and the key later; an outcome is returned until it is dropped, and not after.", archiveTwoStages},
+		{"archive/after-forget", "An outcome that Forget has dropped is not returned, an empty one neither.", archiveAfterForget},
 		{"archive/same", "ForgetRecords leaves a record alone that is not the one that was returned, or not past its time.", archiveSame},
 		{"archive/bounded", "Forgettable returns at most limit records, and more says whether there may be others; a limit below 1 is ErrInvalid.", archiveBounded},
 		{"archive/race", "Of several who forget the same records, beside claims of their keys, each record is forgotten once, and no claim is.", archiveRace},
@@ -166,6 +167,25 @@ func (b *bench) inTime(id string, out once.Outcome) once.Record {
 			b.failf("an outcome that was forgotten is returned again: %s", show(rec))
 		}
 		return rec
+	}
+}
+
+func archiveAfterForget(b *bench) {
+	for id, out := range outcomes {
+		for keep := 8 * short; ; keep *= 2 { // until Forget comes between the two ends
+			id := fmt.Sprint(id, keep)
+			set, _ := b.keep(id, func(set *once.Settlement) { set.Outcome, set.KeepOutcome, set.KeepKey = out, short, keep })
+			b.dueAfter("an outcome is past its time", has(id))
+			b.forgetAll()
+			if isZero(b.get(set.Key)) {
+				continue
+			}
+			rec := b.dueAfter("a key is past its time", has(id))[id]
+			if rec.Status != once.Expired || !sameOutcome(rec.Outcome, once.Outcome{}) {
+				b.failf("an outcome that Forget has dropped is returned: %s", show(rec))
+			}
+			break
+		}
 	}
 }
 
