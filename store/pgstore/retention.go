@@ -156,7 +156,7 @@ WHERE ` + pastSQL + ` ORDER BY r.due`
 
 	// forgetRecordsSQL is forgetSQL for the records that were read, as long as they are the same.
 	forgetRecordsSQL = `WITH {clock},
-due AS (SELECT r.key FROM {table} r WHERE r.key = ANY ($1::uuid[]) AND ` + pastSQL + ` AND (
+due AS (SELECT r.key FROM {table} r WHERE r.key = ANY ($1::uuid[]) AND r.due <= (SELECT now FROM clock) AND ` + pastSQL + ` AND (
 	(r.key, r.owner, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[])) OR
 	r.status = 0 AND (r.key, r.attempt) IN (SELECT * FROM unnest($1::uuid[], $3::bigint[]))) FOR UPDATE SKIP LOCKED),
 forgotten AS (DELETE FROM {table} r WHERE r.key = ANY (ARRAY(SELECT key FROM due)) AND r.key_until <= (SELECT now FROM clock) RETURNING 1),

@@ -1,0 +1,139 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+// pastTime makes records that are done and past their time: of every second one the key, of the others the outcome.
+func pastTime(t *testing.T, s *sqlstore.Store, n int) {
+	t.Helper()
+	for i := range n {
+		rec, err := s.Claim(t.Context(), request(fmt.Sprint(i), "a"))
+		must(t, err)
+		set := settlement(rec, once.Done)
+		if set.KeepOutcome, set.KeepKey = 0, time.Hour; i%2 == 0 {
+			set.KeepKey = 0
+		}
+		must(t, s.Settle(t.Context(), set))
+	}
+}
+
+// What is forgotten takes several statements, and is counted once.
+func TestForgetRecordsInManyStatements(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		const n = 230
+		pastTime(t, s, n)
+		due, more, err := s.Forgettable(t.Context(), n+1)
+		if err != nil || len(due) != n || more {
+			t.Fatalf("%d of %d are past their time, more: %v, %v", len(due), n, more, err)
+		}
+		for _, want := range []int{n, 0} {
+			if got, err := s.ForgetRecords(t.Context(), due); got != want || err != nil {
+				t.Errorf("%d were forgotten, %v; want %d", got, err, want)
+			}
+		}
+		if left := number(t, db, "SELECT count(*) FROM once_record WHERE outcome IS NULL"); left != n/2 {
+			t.Errorf("%d rows are left without an outcome, want %d", left, n/2)
+		}
+	})
+}
+
+// A row that another transaction is changing is read as it was, and left to a later call.
+func TestForgetRecordsWaitsForNobody(t *testing.T) {
+	for _, e := range engines[1:] {
+		t.Run(e.name, func(t *testing.T) {
+			s, db := e.migrated(t)
+			pastTime(t, s, 4)
+			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks no more than it changes
+			must(t, err)
+			defer tx.Rollback()
+			_, err = tx.Exec("UPDATE once_record SET reason = 'locked' WHERE id IN ('0', '1')")
+			must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			due, _, err := s.Forgettable(ctx, 10)
+			if err != nil || len(due) != 4 {
+				t.Fatalf("%d records are past their time, %v", len(due), err)
+			}
+			for i, want := range []int{2, 2, 0} {
+				if n, err := s.ForgetRecords(ctx, due); n != want || err != nil {
+					t.Errorf("%d were forgotten, %v; want %d", n, err, want)
+				}
+				if i == 0 {
+					must(t, tx.Rollback())
+				}
+			}
+		})
+	}
+}
+
+// In PostgreSQL a claim foresees when its row is due. What turns out to be due later is in nobody's way.
+func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		if e.dialect != sqlstore.PostgreSQL {
+			t.Skip("here a row is due exactly when it is to be forgotten")
+		}
+		s, db := e.migrated(t)
+		for i, status := range []once.Status{once.Done, once.Absent, once.Parked, once.Running, once.Done, once.Absent} {
+			rec, err := s.Claim(t.Context(), request(fmt.Sprint("early ", i), "a"))
+			must(t, err)
+			if status != once.Running {
+				set := settlement(rec, status)
+				set.KeepOutcome, set.KeepKey = time.Hour, 2*time.Hour
+				must(t, s.Settle(t.Context(), set))
+			}
+		}
+		mustExec(t, db, "UPDATE once_record SET due = 1")
+		pastTime(t, s, 2)
+		looks, found := 0, 0
+		for more := true; more && looks < 20; looks++ {
+			var due []once.Record
+			var err error
+			due, more, err = s.Forgettable(t.Context(), 2)
+			must(t, err)
+			n, err := s.ForgetRecords(t.Context(), due)
+			if err != nil || n != len(due) {
+				t.Errorf("%d of %d were forgotten, %v", n, len(due), err)
+			}
+			found += n
+		}
+		if found != 2 || looks < 4 || number(t, db, "SELECT count(*) FROM once_record WHERE due = 1") > 0 {
+			t.Errorf("%d were found in %d looks", found, looks)
+		}
+	})
+}
+
+// A statement about some keys looks at their rows, however many others are past their time.
+func TestPlansOfForgettingInSQLite(t *testing.T) {
+	e := engines[0]
+	s, db := e.migrated(t)
+	_, err := s.List(t.Context(), once.Query{})
+	must(t, err)
+	names, err := sqlschema.For(sqlschema.SQLite, "", "")
+	must(t, err)
+	const byKey, byDue = "sqlite_autoindex_once_record_1 (key=?)", "once_record_due (due<?)"
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			e.fillKeys(t, db, "usual", 4, 5000)
+			mustExec(t, db, "UPDATE once_record SET due = 1, key_until = 1", "ANALYZE")
+		}
+		st := names.Statements()
+		forget, expire := st.ForgetOnly(100)
+		for want, of := range map[string]sqlschema.Statement{byKey: forget, byKey + " ": expire, byDue: st.Due} {
+			plan := e.plan(t, db, of)
+			if !strings.Contains(plan, "INDEX "+strings.TrimSpace(want)) || strings.Contains(plan, "SCAN") || want != byDue && strings.Contains(plan, byDue) {
+				t.Errorf("analyzed: %v, want %s, got %s", analyzed, want, plan)
+			}
+		}
+	}
+}
