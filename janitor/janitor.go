@@ -46,7 +46,23 @@ type Janitor struct {
 	// that is left to the relays and their KeepFor.
 	KeepPublished time.Duration
 
-	Logger *slog.Logger // of trouble with the store; default: nothing is logged
+	// Archive, if it is set, gets records that are done before their outcomes are forgotten. An error keeps them: it is
+	// logged, and they come again with the next look. It needs a store that is a store.Archivable; with any other, and with
+	// Options.Partition of pgstore, Run and Sweep are once.ErrInvalid.
+	//
+	// Each outcome comes at least once: again after a crash or an error, and to each of several Janitors. So write it by key
+	// and attempt, which together name one outcome, rejections and those that were omitted among them. Nothing comes for a
+	// key whose outcome was forgotten before, and for the count of attempts that failed.
+	//
+	// What forgets without asking is not to be had beside it: all Janitors of the store have an Archive, nobody calls Forget,
+	// and neither once serve with a [janitor] nor once bench is at work there. A key that is claimed anew when its KeepKey
+	// has passed takes its row: so keep keys for longer than outcomes, by more than no Janitor may be there. What a person
+	// reopens does not come either.
+	//
+	// The slice is Archive's to keep. The context ends after BatchTime.
+	Archive func(ctx context.Context, done []once.Record) error
+
+	Logger *slog.Logger // of trouble with the store or the Archive; default: nothing is logged
 	Stats  *Stats       // counts what is forgotten, if it is not nil
 }
 
@@ -72,11 +88,14 @@ func (j *Janitor) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause := wait.Next()
 		err := run.look(ctx)
-		if err == nil {
+		switch {
+		case errors.Is(err, errCannotArchive):
+			return err
+		case err == nil:
 			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
-		} else if ctx.Err() == nil {
+		case ctx.Err() == nil:
 			pause = trouble.Next()
-			run.Logger.WarnContext(ctx, "janitor: the store is in trouble, and not all is forgotten", "error", err)
+			run.complain(ctx, err)
 		}
 		_ = backoff.Sleep(ctx, pause)
 	}
@@ -101,8 +120,23 @@ type run struct {
 
 // kind is something that is forgotten.
 type kind struct {
-	forget func(ctx context.Context, limit int) (int, error)
+	forget func(ctx context.Context, limit int) (batch, error)
 	count  *atomic.Int64
+}
+
+// batch is how a transaction went.
+type batch struct {
+	forgotten int
+	more      bool          // there may be more
+	elsewhere time.Duration // when the store was left alone
+}
+
+// simply is a kind that one call of the store forgets.
+func simply(forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
+	return kind{func(ctx context.Context, limit int) (batch, error) {
+		n, err := forget(ctx, limit)
+		return batch{forgotten: n, more: n >= limit}, err
+	}, count}
 }
 
 const longestEvery = 365 * 24 * time.Hour // ten times as long is still a Duration
@@ -132,16 +166,23 @@ func (j *Janitor) newRun() (*run, error) {
 	case run.KeepShelved < 0 || run.KeepPublished < 0:
 		return nil, invalid("KeepShelved and KeepPublished must not be negative")
 	}
-	run.kinds = []kind{{j.Store.Forget, &run.Stats.Keys}}
+	run.kinds = []kind{simply(j.Store.Forget, &run.Stats.Keys)}
+	if j.Archive != nil {
+		s, ok := j.Store.(store.Archivable)
+		if !ok {
+			return nil, fmt.Errorf("%w: %T is no store.Archivable", errCannotArchive, j.Store)
+		}
+		run.kinds = []kind{{run.archiving(s), &run.Stats.Keys}}
+	}
 	if s, ok := j.Store.(store.Shelf); ok {
-		run.kinds = append(run.kinds, kind{func(ctx context.Context, limit int) (int, error) {
+		run.kinds = append(run.kinds, simply(func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetShelved(ctx, run.KeepShelved, limit)
-		}, &run.Stats.Shelved})
+		}, &run.Stats.Shelved))
 	}
 	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished > 0 {
-		run.kinds = append(run.kinds, kind{func(ctx context.Context, limit int) (int, error) {
+		run.kinds = append(run.kinds, simply(func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetOutgoing(ctx, run.KeepPublished, limit)
-		}, &run.Stats.Published})
+		}, &run.Stats.Published))
 	}
 	return run, nil
 }
@@ -155,17 +196,19 @@ func (r *run) look(ctx context.Context) (failed error) {
 		var more []kind
 		for _, k := range left {
 			begun := time.Now()
-			n, err := r.batch(ctx, k)
+			b, err := r.batch(ctx, k)
 			switch {
+			case errors.Is(err, errCannotArchive):
+				return err
 			case errors.Is(err, errors.ErrUnsupported): // by what the store wraps
 			case err != nil:
 				failed = errors.Join(failed, err)
 				r.Stats.Behind.Store(true)
-			case n >= r.Batch:
+			case b.more:
 				more = append(more, k)
 				r.Stats.Behind.Store(true)
 			}
-			if backoff.Sleep(ctx, r.rest(time.Since(begun))) != nil || ctx.Err() != nil {
+			if backoff.Sleep(ctx, r.rest(time.Since(begun)-b.elsewhere)) != nil || ctx.Err() != nil {
 				return errors.Join(failed, ctx.Err())
 			}
 		}
@@ -178,12 +221,12 @@ func (r *run) look(ctx context.Context) (failed error) {
 	return failed
 }
 
-func (r *run) batch(ctx context.Context, k kind) (int, error) {
+func (r *run) batch(ctx context.Context, k kind) (batch, error) {
 	limited, cancel := context.WithTimeout(ctx, r.BatchTime)
 	defer cancel()
-	n, err := k.forget(limited, r.Batch)
-	k.count.Add(int64(n))
-	return n, err
+	b, err := k.forget(limited, r.Batch)
+	k.count.Add(int64(b.forgotten))
+	return b, err
 }
 
 const longestRest = float64(24 * time.Hour)
