@@ -1,0 +1,77 @@
+package seedbugs
+
+// retentionBugs are in what is kept elsewhere before it is forgotten, and in what people have run again.
+var retentionBugs = []Bug{
+	{
+		Name: "what-the-archive-refused-is-forgotten",
+		Why:  "outcomes are lost while the archive is down",
+		File: "janitor/archive.go",
+		Old:  "r.archive(ctx, due); err != nil {",
+		New:  "r.archive(ctx, due); err != nil && due == nil {",
+		Test: Test{"./janitor", "^TestAnArchiveInTrouble$"},
+	},
+	{
+		Name: "forgotten-by-the-key-alone",
+		Why:  "an outcome that nobody has archived is dropped in place of the one before it",
+		File: "internal/sqlschema/retention.go",
+		Old:  `d.attempt = @attempt%[1]d AND (d.owner = @owner%[1]d OR d.status = 0))`,
+		New:  `d.attempt = @attempt%[1]d AND (d.owner = @owner%[1]d OR d.status >= 0))`,
+		Test: onEngine(sqlite + "archive/same"),
+	},
+	{
+		Name: "dropped-outcomes-look-empty",
+		Why:  "an empty outcome takes the place of the true one in the archive",
+		File: "internal/sqlschema/statements.go",
+		Old:  `SET outcome = NULL, lease_until = 0, due = key_until WHERE "key" {in}`,
+		New:  `SET outcome = NULL, due = key_until WHERE "key" {in}`,
+		Test: onEngine(sqlite + "archive/after-forget"),
+	},
+	{
+		Name: "archiving-waits-for-others",
+		Why:  "the janitor stands still behind one long transaction",
+		File: "store/pgstore/retention.go",
+		Old:  `unnest($1::uuid[], $3::bigint[]))) FOR UPDATE SKIP LOCKED`,
+		New:  `unnest($1::uuid[], $3::bigint[]))) FOR UPDATE`,
+		Test: onPostgres("^TestForgetRecords$"),
+	},
+	{
+		Name: "rows-that-are-due-later-are-in-the-way",
+		Why:  "nothing is forgotten behind a thousand keys that are parked",
+		File: "store/pgstore/retention.go",
+		Old:  `s.sql.keepLater, int64(limit)`,
+		New:  `s.sql.keepLater, int64(limit-limit)`,
+		Test: onPostgres("^TestForgettablePassesOverWhatIsNotDueYet$"),
+	},
+	{
+		Name: "reopened-without-the-owner",
+		Why:  "a decision about an outcome that somebody has seen drops another one",
+		File: "internal/sqlschema/retention.go",
+		Old:  `r.owner = @owner AND r.attempt = @attempt AND r.status = 4`,
+		New:  `r.attempt = @attempt AND r.status = 4`,
+		Test: onEngine(sqlite + "reopen/stale"),
+	},
+	{
+		Name: "what-is-running-is-reopened",
+		Why:  "a second attempt runs beside the first",
+		File: "internal/sqlschema/retention.go",
+		Old:  `AND r.status = 4 AND {known}`,
+		New:  `AND r.status > 0 AND {known}`,
+		Test: onEngine(sqlite + "reopen/not-done"),
+	},
+	{
+		Name: "a-reopened-key-has-no-owner",
+		Why:  "a call whose commit took place, and whose key was reopened, runs its work again by itself",
+		File: "store/pgstore/retention.go",
+		Old:  `SET status = 0, lease_until = NULL,`,
+		New:  `SET status = 0, owner = gen_random_uuid(), lease_until = NULL,`,
+		Test: onPostgres("^TestReopenedBeforeALostCommitIsFoundOut$/^one_table$"),
+	},
+	{
+		Name: "reopened-in-its-old-partition",
+		Why:  "the count of attempts goes with a partition that was found to be over",
+		File: "store/pgstore/retention.go",
+		Old:  `SELECT {newest}, key, scope, operation, id, 0, attempt`,
+		New:  `SELECT part, key, scope, operation, id, 0, attempt`,
+		Test: onPostgres("^TestReopenedRowGoesToTheNewestPartition$"),
+	},
+}
