@@ -19,6 +19,7 @@ type keysCommand struct {
 	List     keysList     `cmd:"" help:"List keys."`
 	Release  keysRelease  `cmd:"" help:"Say that it did not happen, and can no longer: the key is free again."`
 	Complete keysComplete `cmd:"" help:"Say that it happened: the key is done."`
+	Forget   keysForget   `cmd:"" help:"Have work that is done run again: the key is free, and its answer gone."`
 }
 
 // Help is the long text of once keys --help.
@@ -29,8 +30,8 @@ A key is named by its operation, its ID, and its scope if it has one, each on it
   once keys get --scope tenant-7 pay/charge order-4711
 
 A key is running, unknown (its holder is gone, and whether it happened is not known), parked (it waits for a person),
-done, expired (done, and its outcome forgotten), or absent. Only unknown and parked ones are for a person to decide.
-No key is forgotten by hand: a done one has to be known until nobody repeats it any more.
+done, expired (done, and its outcome forgotten), or absent. What became of unknown and parked ones is for a person to
+decide. A done one is known until nobody repeats it any more: once keys forget undoes that for one key.
 
 ` + exitHelp
 }
@@ -420,7 +421,12 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	if err := settle(ctx, s.Store, r, out, reason); err != nil {
 		return err
 	}
-	audit(s, "a key was "+deed, by, c.Reason, "key", r.Key, "attempt", r.Attempt, "was", r.Status.String())
+	return decided(ctx, s, o, r, deed, by, c.Reason)
+}
+
+// decided writes down what was decided about a record, and prints what became of it.
+func decided(ctx context.Context, s *session, o outputFlags, r once.Record, deed, by, reason string) error {
+	audit(s, "a key was "+deed, by, reason, "key", r.Key, "attempt", r.Attempt, "was", r.Status.String())
 	now, err := s.Store.Get(ctx, r.Key)
 	if err != nil {
 		return fmt.Errorf("it is %s, but could not be read again: %w", deed, err)

@@ -32,6 +32,7 @@ type Store interface {
 	store.Shelf
 	store.Relayable
 	store.Bell
+	store.Reopener
 	SetPosition(ctx context.Context, p store.Position) error
 	Positions(ctx context.Context, consumer string) ([]store.Position, error)
 	Migrate(ctx context.Context) error
