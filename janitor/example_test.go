@@ -6,15 +6,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// Outcomes go to a file of JSON lines before they are forgotten. A line may be there twice: key and attempt say so.
+// line is an outcome in an archive. The same claim may be there twice; its lines are equal.
+type line struct {
+	Claim                string // names the outcome for ever
+	Scope, Operation, ID string
+	Rejected, Omitted    bool
+	Type, Body           string
+	Created              time.Time
+}
+
+// Outcomes go to a file of JSON lines before they are forgotten.
 func ExampleJanitor_archive() {
-	ctx, store, file := context.Background(), memstore.New(nil), new(bytes.Buffer) // in earnest a file, and a Sync behind the lines
+	ctx, store, file := context.Background(), memstore.New(nil), new(bytes.Buffer) // in earnest an *os.File, and its Sync at the end
 	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Park,
 		Policy: once.Policy{KeepOutcome: 1}} // a nanosecond, for the example
 	_, err := once.Do(ctx, store, charge.For("order-4711").In("tenant-7"), func(context.Context, once.Key) (string, error) {
@@ -27,9 +37,9 @@ func ExampleJanitor_archive() {
 	j := janitor.Janitor{Store: store, Archive: func(_ context.Context, done []once.Record) error {
 		lines := json.NewEncoder(file)
 		for _, rec := range done {
-			if err := lines.Encode(map[string]any{"scope": rec.Key.Scope, "operation": rec.Key.Operation, "id": rec.Key.ID,
-				"attempt": rec.Attempt, "rejected": rec.Outcome.Rejected, "omitted": rec.Outcome.Omitted,
-				"type": rec.Outcome.ContentType, "body": string(rec.Outcome.Body)}); err != nil {
+			k, out := rec.Key, rec.Outcome
+			if err := lines.Encode(line{fmt.Sprintf("%x", rec.Owner), k.Scope, k.Operation, k.ID, out.Rejected, out.Omitted,
+				out.ContentType, string(out.Body), rec.Created}); err != nil {
 				return err // nothing of these is forgotten, and they come again
 			}
 		}
@@ -38,6 +48,11 @@ func ExampleJanitor_archive() {
 	if err := j.Sweep(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Print(file)
-	// Output: {"attempt":1,"body":"\"ch_99\"","id":"order-4711","omitted":false,"operation":"charge","rejected":false,"scope":"tenant-7","type":"application/json"}
+
+	var kept line
+	if err := json.Unmarshal(file.Bytes(), &kept); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(kept.Scope, kept.Operation, kept.ID, kept.Type, kept.Body)
+	// Output: tenant-7 charge order-4711 application/json "ch_99"
 }

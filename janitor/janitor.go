@@ -50,9 +50,10 @@ type Janitor struct {
 	// logged, and they come again with the next look. It needs a store that is a store.Archivable; with any other, and with
 	// Options.Partition of pgstore, Run and Sweep are once.ErrInvalid.
 	//
-	// Each outcome comes at least once: again after a crash or an error, and to each of several Janitors. So write it by key
-	// and attempt, which together name one outcome, rejections and those that were omitted among them. Nothing comes for a
-	// key whose outcome was forgotten before, and for the count of attempts that failed.
+	// Each outcome comes at least once, rejections and those that were omitted among them: again after a crash or an error,
+	// and to each of several Janitors. So write it by key and Owner, the random token of the claim, which name one outcome
+	// for ever; attempts begin at 1 again when a key was forgotten. Nothing comes for a key whose outcome was forgotten
+	// before, and for the count of attempts that failed.
 	//
 	// What forgets without asking is not to be had beside it: all Janitors of the store have an Archive, nobody calls Forget,
 	// and neither once serve with a [janitor] nor once bench is at work there. A key that is claimed anew when its KeepKey
