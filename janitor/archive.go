@@ -32,7 +32,7 @@ func (r *run) archiving(s store.Archivable) func(ctx context.Context, limit int)
 			return b, archiveError{fmt.Errorf("janitor: the Archive: %w", err)}
 		}
 		b.forgotten, err = s.ForgetRecords(ctx, due)
-		b.more = more && err == nil
+		b.more = more && err == nil && (b.forgotten > 0 || len(due) == 0) // what others are changing is left to the next look
 		return b, err
 	}
 }

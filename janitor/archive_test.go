@@ -282,6 +282,31 @@ func TestTheArchiveTakesNoneOfTheShare(t *testing.T) {
 	})
 }
 
+// stuck is a store of which nothing can be forgotten now, because others are changing it all.
+type stuck struct{ *memstore.Store }
+
+func (stuck) ForgetRecords(context.Context, []once.Record) (int, error) { return 0, nil }
+
+// What cannot be forgotten is not archived over and over.
+func TestWhatOthersAreChangingIsLeftToTheNextLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, a := stuck{memstore.New(nil)}, new(archive)
+		for i := range 25 {
+			do(t, s, charge, fmt.Sprint(i), "answer", nil)
+		}
+		time.Sleep(2 * time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		j := janitor.Janitor{Store: s, Archive: a.take, Batch: 10}
+		if err := j.Sweep(ctx); err != nil {
+			t.Error(err)
+		}
+		if _, calls := a.seen(); calls != 1 {
+			t.Errorf("it was archived in %d calls", calls)
+		}
+	})
+}
+
 // unsupported is a store that forgets records together.
 type unsupported struct{ *memstore.Store }
 

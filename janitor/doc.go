@@ -9,7 +9,8 @@
 //
 // One is enough. Any number may run side by side, on one store or in all of its processes: no two wait for each
 // other, except in SQLite, and what one has forgotten is nothing to the next. Keys are kept as long as the Policy of
-// their operation says, and what is unknown or parked is never forgotten.
+// their operation says, and what is unknown or parked is never forgotten. With an Archive, outcomes are handed over
+// before they are forgotten.
 //
 // The compatibility is that of package once.
 package janitor

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -75,6 +77,36 @@ func TestForgetRecordsWaitsForNobody(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whose outcome it is has to be known. And a page does not have to fit into memory whatever its outcomes are.
+func TestForgettableOfOddRows(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		pastTime(t, s, 1)
+		mustExec(t, db, "UPDATE once_record SET scope = 'another'")
+		if _, _, err := s.Forgettable(t.Context(), 10); !errors.Is(err, once.ErrCorrupt) {
+			t.Errorf("beside a damaged row: %v", err)
+		}
+		if n, err := s.Forget(t.Context(), 10); n != 1 || err != nil {
+			t.Errorf("Forget returned %d, %v", n, err)
+		}
+		for i := range 3 { // each has more than a page may
+			rec, err := s.Claim(t.Context(), request(fmt.Sprint("large ", i), "a"))
+			must(t, err)
+			set := settlement(rec, once.Done)
+			set.KeepOutcome, set.Outcome.Body = 0, make([]byte, store.MostForgettable/2+i)
+			must(t, s.Settle(t.Context(), set))
+		}
+		for _, want := range []int{2, 1} {
+			due, more, err := s.Forgettable(t.Context(), 10)
+			if err != nil || len(due) != want || more != (want == 2) {
+				t.Errorf("%d records, more: %v, %v; want %d", len(due), more, err, want)
+			}
+			_, err = s.ForgetRecords(t.Context(), due)
+			must(t, err)
+		}
+	})
 }
 
 // In PostgreSQL a claim foresees when its row is due. What turns out to be due later is in nobody's way.

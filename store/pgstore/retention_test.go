@@ -263,6 +263,26 @@ func TestForgetRecords(t *testing.T) {
 	}
 }
 
+// Whose outcome it is has to be known.
+func TestADamagedRowStopsTheArchive(t *testing.T) {
+	f := newFixture(t)
+	rec, err := f.Claim(t.Context(), newRequest())
+	set := done(rec, "ok")
+	set.KeepOutcome, set.KeepKey = 0, 0
+	if err := errors.Join(err, f.Settle(t.Context(), set)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, f.admin, `UPDATE `+f.records()+` SET scope = 'another'`)
+	_, _, err = f.Forgettable(t.Context(), 10)
+	wantError(t, err, once.ErrCorrupt)
+	if n, err := f.Forget(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("Forget: %d, %v", n, err)
+	}
+	if due, more, err := f.Forgettable(t.Context(), 10); len(due) > 0 || more || err != nil {
+		t.Errorf("then %+v, %v, %v", due, more, err)
+	}
+}
+
 // A page does not have to fit into memory whatever its outcomes are.
 func TestForgettableEndsEarly(t *testing.T) {
 	f := newFixture(t)
