@@ -106,9 +106,9 @@ func (s *screen) table(r demo.Report, last bool) string {
 // windows tells for each thing that was done what became of the orders.
 func (s *screen) windows(r demo.Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "  %-22s%8s   %-24s%s\n", "done to orders", "orders", "by hand", "with once")
+	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "done to orders", "by hand", "with once")
 	for _, w := range r.Windows {
-		fmt.Fprintf(&b, "  %-22s%8d   %s%s\n", w.Scenario, w.With.Orders, s.became(w.Without, 24), s.became(w.With, 0))
+		fmt.Fprintf(&b, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
 	}
 	return b.String()
 }
@@ -124,12 +124,12 @@ func (s *screen) became(t demo.Tally, width int) string {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}
 	}
-	text, color := strings.Join(parts, ", "), red
-	if t.Doubled+t.Lost == 0 {
-		color = green
-		if text == "" {
-			text = "right"
-		}
+	text, color := fmt.Sprintf("%d right", t.Orders), green
+	if len(parts) > 0 {
+		text = fmt.Sprintf("of %d: %s", t.Orders, strings.Join(parts, ", "))
+	}
+	if t.Doubled+t.Lost > 0 {
+		color = red
 	}
 	text = fmt.Sprintf("%-*s", width, text)
 	if s.color {

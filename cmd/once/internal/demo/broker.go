@@ -31,7 +31,6 @@ type events struct {
 	js      jetstream.JetStream
 	publish broker.Publisher
 	server  *server.Server
-	clients int // that were there when it was stopped
 }
 
 func startEvents(ctx context.Context, dir string) (*events, error) {
@@ -67,20 +66,28 @@ func (e *events) start() error {
 
 // stop takes the server away from everybody at once.
 func (e *events) stop() {
-	e.clients = e.server.NumClients()
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 }
 
-// restart starts it again, and waits for its clients to come back, if they live.
-func (e *events) restart() error {
+// restart starts it again, and waits until somebody waits for the messages of each consumer: so that what comes next is
+// not delivered together, when they come back.
+func (e *events) restart(ctx context.Context) error {
 	if err := e.start(); err != nil {
 		return err
 	}
-	for late := time.Now().Add(publishTime); e.server.NumClients() < e.clients && time.Now().Before(late); {
-		time.Sleep(pollEvery)
+	for late := time.Now().Add(startTime); time.Now().Before(late) && ctx.Err() == nil; pause(ctx, pollEvery) {
+		back := 0
+		for _, name := range consumers {
+			if c, err := e.js.Consumer(ctx, stream, name); err == nil && c.CachedInfo().NumWaiting > 0 {
+				back++
+			}
+		}
+		if back == len(consumers) {
+			break
+		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 func (e *events) close() {
@@ -112,9 +119,9 @@ func (e *events) declare(ctx context.Context) (err error) {
 	return nil
 }
 
-// again publishes a copy of a message, when the stream does not drop it any more.
-func (e *events) again(ctx context.Context, m *broker.Message) {
-	for pause(ctx, 2*duplicateWindow); ctx.Err() == nil; pause(ctx, pollEvery) {
+// again publishes a copy of a message later: not before the stream has ceased to drop it.
+func (e *events) again(ctx context.Context, m *broker.Message, later time.Duration) {
+	for pause(ctx, later); ctx.Err() == nil; pause(ctx, pollEvery) {
 		if e.publish.Publish(ctx, []*broker.Message{m}) == nil {
 			return
 		}

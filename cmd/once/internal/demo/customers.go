@@ -42,7 +42,7 @@ func (s *side) place(ctx context.Context, p phase) error {
 			continue
 		}
 		ordering.Wait() // nobody else is to suffer
-		if err := s.inOutage(orders, begin); err != nil {
+		if err := s.inOutage(ctx, orders, begin); err != nil {
 			cancel(err)
 		}
 	}
@@ -51,7 +51,7 @@ func (s *side) place(ctx context.Context, p phase) error {
 }
 
 // inOutage takes the broker away, until each order has been tried.
-func (s *side) inOutage(orders []Order, begin func(Order, func())) error {
+func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, func())) error {
 	s.fate(question{Order: orders[0]})
 	s.mu.Lock()
 	s.outages++
@@ -63,7 +63,7 @@ func (s *side) inOutage(orders []Order, begin func(Order, func())) error {
 		begin(o, sync.OnceFunc(tried.Done))
 	}
 	tried.Wait()
-	return s.events.restart()
+	return s.events.restart(ctx)
 }
 
 // order places an order, as often as it takes. It says when it was tried for the first time.

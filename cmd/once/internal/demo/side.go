@@ -17,6 +17,7 @@ import (
 const (
 	pollEvery  = 50 * time.Millisecond
 	meetTime   = 1500 * time.Millisecond // how long the first of two waits for the second
+	copyTime   = time.Second             // after which a copy comes: when its message is dealt with
 	quietTime  = 250 * time.Millisecond
 	stuckAfter = 2 * time.Minute
 )
@@ -205,8 +206,10 @@ func (s *side) reply(ctx context.Context, p *process, q question) {
 			s.quiet(ctx)
 		}
 	case !s.fate(q):
-	case fate == copied || fate == raced:
-		s.again(ctx, q.Message)
+	case fate == copied:
+		s.again(ctx, q.Message, copyTime)
+	case fate == raced:
+		s.again(ctx, q.Message, 2*duplicateWindow)
 	case fate == lostAck:
 		a.Lose = true
 	default:
@@ -246,12 +249,12 @@ func (s *side) fate(q question) bool {
 	return true
 }
 
-func (s *side) again(ctx context.Context, m *broker.Message) {
+func (s *side) again(ctx context.Context, m *broker.Message, later time.Duration) {
 	s.mu.Lock()
 	s.copying++
 	s.mu.Unlock()
 	go func() {
-		s.events.again(ctx, m)
+		s.events.again(ctx, m, later)
 		s.mu.Lock()
 		s.copying--
 		s.mu.Unlock()
