@@ -169,7 +169,9 @@ func goesOn(text string) (bool, error) {
 	if strings.HasSuffix(text, "\\") {
 		return true, nil
 	}
-	out, err := exec.Command("bash", "-n", "-c", text).CombinedOutput()
+	check := exec.Command("bash", "-n", "-c", text)
+	check.Env = append(os.Environ(), "LC_ALL=C") // for the language of its errors
+	out, err := check.CombinedOutput()
 	if err == nil {
 		return false, nil
 	}

@@ -4,6 +4,7 @@ package docs
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"regexp"
@@ -25,7 +26,8 @@ type rule struct {
 	serves bool   // it runs until it is interrupted: that happens when it is ready
 	there  string // the folder of the world in which it runs
 	then   string // runs after it; %s is its fourth word
-	skip   bool   // it is not run
+	says   string // what it says has to match this
+	skip   bool   // it is not run, as why says
 }
 
 var rules = []rule{
@@ -34,6 +36,9 @@ var rules = []rule{
 	{command: "once context set ", then: "once migrate status --target %s"},
 	{command: "once doctor", status: 1, why: "synchronous_commit is off, as docs/command.md shows it"},
 	{command: "once serve ", serves: true},
+	{command: "once migrate sql", then: "once migrate sql --from 0 | grep 'CREATE TABLE'"},
+	{command: "source <(once completion bash)", then: "complete -p once"},
+	{command: "echo \"whsec_$(openssl", says: `^whsec_[0-9A-Za-z+/]{43}=\n$`},
 	{command: "go run ./integration/cmd/servers -- go test", listed: true, why: "they take long"},
 	{command: "ONCE_SOAK=1m go run ./integration/cmd/servers -- go test", listed: true, why: "a soak"},
 	{command: "ONCE_TEST_SQLSERVER=", listed: true, why: "there is no SQL Server"},
@@ -60,24 +65,16 @@ func TestCommandsRun(t *testing.T) {
 		}
 	}
 	w := newWorld(t)
-	used := make(map[string]bool)
+	t.Run("wrong ones", w.testWrongOnes)
+	seen := make(map[string]bool) // beginnings of commands, pages with SQL, names
 	commands, passed := 0, 0
 	for _, page := range order {
 		t.Run(page, func(t *testing.T) {
 			passed++
 			s := w.shell(t)
 			for _, f := range byPage[page] {
-				if f.kind == "sql" {
-					w.runSQL(t, f, used)
-					continue
-				}
-				all, err := f.commands()
-				must(t, err)
 				w.mustRun(t, s, "cd '"+w.checkout+"'") // each block begins there
-				for _, c := range all {
-					commands++
-					w.runCommand(t, s, c, used)
-				}
+				commands += w.runBlock(t, s, f, seen)
 			}
 		})
 	}
@@ -87,45 +84,82 @@ func TestCommandsRun(t *testing.T) {
 	if commands < 50 {
 		t.Errorf("only %d commands were found: the test reads the wrong blocks", commands)
 	}
-	w.checkUsed(t, used)
+	for _, unused := range w.unused(seen) {
+		t.Error(unused)
+	}
 }
 
-// checkUsed finds what the lists name and the documents do not.
-func (w *world) checkUsed(t *testing.T, used map[string]bool) {
+// runBlock runs what is in a block, and returns how many commands that were.
+func (w *world) runBlock(t *testing.T, s *shell, f fence, seen map[string]bool) int {
 	t.Helper()
+	w.see(strings.Join(f.text, "\n"), seen)
+	if f.kind == "sql" {
+		seen[f.page] = true
+		if err := w.runSQL(t, f); err != nil {
+			t.Errorf("%s:%d: %v:\n%s", f.page, f.line, err, strings.Join(f.text, "\n"))
+		}
+		return 0
+	}
+	all, err := f.commands()
+	must(t, err)
+	for _, c := range all {
+		begun := time.Now()
+		r := ruleFor(c.text)
+		seen[r.command] = true
+		if err := w.runCommand(t, s, c, r); err != nil {
+			t.Errorf("%s\n%v", c, err)
+		} else {
+			t.Logf("%v %s", time.Since(begun).Round(time.Millisecond), c)
+		}
+	}
+	return len(all)
+}
+
+// unused is what the lists name and the documents do not.
+func (w *world) unused(seen map[string]bool) (all []string) {
 	for _, r := range rules {
-		if !used[r.command] {
-			t.Errorf("no document has a command that begins with %q: take it out of rules", r.command)
+		if !seen[r.command] {
+			all = append(all, fmt.Sprintf("no document has a command that begins with %q: take it out of rules", r.command))
 		}
 	}
 	for _, s := range statements {
-		if !used[s.page] {
-			t.Errorf("%s has no SQL: take it out of statements", s.page)
+		if !seen[s.page] {
+			all = append(all, s.page+" has no SQL: take it out of statements")
 		}
 	}
+	w.see(w.configured, seen)
 	for _, p := range w.names() {
-		if !w.seen[p.document] {
-			t.Errorf("no document has %q: take it out of names", p.document)
+		if !seen[p.document] {
+			all = append(all, fmt.Sprintf("no document has %q: take it out of names", p.document))
 		}
+	}
+	return all
+}
+
+// see takes down which of the names are in a text.
+func (w *world) see(text string, seen map[string]bool) {
+	for _, p := range w.names() {
+		seen[p.document] = seen[p.document] || strings.Contains(text, p.document)
 	}
 }
 
-func ruleFor(c command) (found rule) {
+func ruleFor(text string) (found rule) {
 	for _, r := range rules {
-		if strings.HasPrefix(c.text, r.command) && len(r.command) > len(found.command) {
+		if strings.HasPrefix(text, r.command) && len(r.command) > len(found.command) {
 			found = r
 		}
 	}
 	return found
 }
 
-func (w *world) runCommand(t *testing.T, s *shell, c command, used map[string]bool) {
+func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 	t.Helper()
-	r := ruleFor(c)
-	used[r.command] = true
 	if r.skip {
 		t.Logf("%s: not run: %s", c, r.why)
-		return
+		return nil
+	}
+	if r.then == "" && r.says == "" && (strings.Contains(c.text, "<(") || strings.Contains(c.text, "$(")) {
+		return errors.New("an error of the command in parentheses would not be seen: give it a rule, with then or says")
 	}
 	if strings.HasPrefix(c.text, "once ") {
 		w.reset(t)
@@ -140,24 +174,55 @@ func (w *world) runCommand(t *testing.T, s *shell, c command, used map[string]bo
 	case r.serves:
 		until = ready
 	}
-	if r.then != "" {
-		text += " && " + strings.ReplaceAll(r.then, "%s", strings.Fields(c.text + " . . .")[3])
+	if r.then != "" { // behind the end of a line, as there may be a comment in it
+		text = "{ " + text + "\n} && " + strings.ReplaceAll(r.then, "%s", strings.Fields(c.text + " . . .")[3])
 	}
 	if r.there != "" {
-		text = "(cd '" + filepath.Join(w.dir, r.there) + "' && " + text + ")"
+		text = "(cd '" + filepath.Join(w.dir, r.there) + "' && " + text + "\n)"
 	}
-	begun := time.Now()
 	status, said := s.run(t, text, until)
-	t.Logf("%v %s", time.Since(begun).Round(time.Millisecond), c)
-	if status != r.status {
-		t.Errorf("%s\nwas run as\n%s\nexit status %d, want %d:\n%s", c, text, status, r.status, said)
-		return
+	line := missing(c.shown, said)
+	switch {
+	case status != r.status:
+		return fmt.Errorf("was run as\n%s\nand ends with %d, not %d:\n%s", text, status, r.status, said)
+	case !regexp.MustCompile(r.says).MatchString(said):
+		return fmt.Errorf("says\n%s\nwhich does not match %s", said, r.says)
+	case line != "":
+		return fmt.Errorf("says\n%s\nin which there is no %q", said, line)
+	case r.listed:
+		return everyTest(text, said)
 	}
-	if line := missing(c.shown, said); line != "" {
-		t.Errorf("%s\nsays\n%s\nin which there is no %q", c, said, line)
+	return nil
+}
+
+// testWrongOnes makes sure that what is wrong with a document is found.
+func (w *world) testWrongOnes(t *testing.T) {
+	s := w.shell(t)
+	for _, c := range []struct{ text, shown, want string }{
+		{"once keys get pay order-1", "", "ends with 4, not 0"},
+		{"once keys list --nothing", "", "ends with 2, not 0"},
+		{"once outbox discard --id o3 --reason x", "", "ends with"},
+		{"once consumers list", "NAME  SINCE\na  b", `there is no "NAME  SINCE"`},
+		{"once doctor", "unsafe fsync-off: fsync is off.", "in which there is no"},
+		{"once doctor --fail-on nothing", "", "ends with 2, not 1"},
+		{"source <(once completion csh)", "", "would not be seen"},
+		{"once keys list | nowhere", "", "ends with 127, not 0"},
+		{"once keys get pay order-1 | cat", "", "ends with 4, not 0"},
+		{"go run ./cmd/twice", "", "ends with 1, not 0"},
+		{"go run ./integration/cmd/servers -- go test -run 'TestUnguarded|TestNowhere' ./integration/lostreply", "", "no test TestNowhere"},
+		{"go run ./integration/cmd/servers -- go test -pace ./integration/lostreply", "", "ends with"},
+		{"once context set prod sqlite:/var/lib/shop/none.db", "", "ends with"},
+	} {
+		text := command{page: "here", line: 1, text: c.text, shown: strings.Split(c.shown, "\n")}
+		if err := w.runCommand(t, s, text, ruleFor(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.text, err, c.want)
+		}
 	}
-	if r.listed {
-		everyTest(t, c, text, said)
+	if err := w.runSQL(t, fence{text: []string{"INSERT INTO once_outbox (nothing) VALUES (1);"}}); err == nil {
+		t.Error("SQL that is wrong is taken for right")
+	}
+	if all := w.unused(map[string]bool{}); len(all) < len(rules)+len(statements) {
+		t.Errorf("if nothing is named, the lists have only %q too many", all)
 	}
 }
 
@@ -201,31 +266,32 @@ func listing(t *testing.T, text string) string {
 }
 
 // everyTest makes sure that each part of a pattern has found a test.
-func everyTest(t *testing.T, c command, text, said string) {
-	t.Helper()
+func everyTest(text, said string) error {
 	pattern := regexp.MustCompile(`-list ('[^']+'|\S+)`).FindStringSubmatch(text)[1]
 	for part := range strings.SplitSeq(strings.Trim(pattern, "'"), "|") {
 		fits := regexp.MustCompile(part).MatchString
 		if !slices.ContainsFunc(strings.Split(said, "\n"), func(line string) bool { return strings.HasPrefix(line, "Test") && fits(line) }) {
-			t.Errorf("%s: there is no test %s among\n%s", c, part, said)
+			return fmt.Errorf("there is no test %s among\n%s", part, said)
 		}
 	}
+	return nil
 }
 
 // runSQL runs the SQL of a block, or makes sure that the test that does so reads the page.
-func (w *world) runSQL(t *testing.T, f fence, used map[string]bool) {
+func (w *world) runSQL(t *testing.T, f fence) error {
 	t.Helper()
-	used[f.page] = true
 	for _, s := range statements {
-		if s.page != f.page {
-			continue
-		}
-		if s.test == "" {
+		switch {
+		case s.page != f.page:
+		case s.test == "":
 			t.Logf("%s:%d: not run: %s", f.page, f.line, s.why)
-		} else if source := read(t, filepath.Join(root, s.file)); !strings.Contains(source, "/"+f.page) || !strings.Contains(source, "func "+s.test+"(") {
-			t.Errorf("%s has no %s that reads %s", s.file, s.test, f.page)
+			return nil
+		default:
+			if source := read(t, filepath.Join(root, s.file)); !strings.Contains(source, "/"+f.page+`"`) || !strings.Contains(source, "\nfunc "+s.test+"(") {
+				return fmt.Errorf("%s has no %s that reads the page", s.file, s.test)
+			}
+			return nil
 		}
-		return
 	}
 	w.reset(t)
 	text := w.here(strings.Join(f.text, "\n"))
@@ -233,9 +299,8 @@ func (w *world) runSQL(t *testing.T, f fence, used map[string]bool) {
 		w.exec(t, "SELECT pg_create_physical_replication_slot('"+m[1]+"')")
 		defer w.exec(t, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+m[1]+"'")
 	}
-	if _, err := w.conn.PgConn().Exec(t.Context(), text).ReadAll(); err != nil {
-		t.Errorf("%s:%d: %v:\n%s", f.page, f.line, err, text)
-	}
+	_, err := w.conn.PgConn().Exec(t.Context(), text).ReadAll()
+	return err
 }
 
 var droppedSlot = regexp.MustCompile(`pg_drop_replication_slot\('(\w+)'\)`)

@@ -47,7 +47,7 @@ func newShell(t *testing.T, dir string, env []string) *shell {
 	statusRead, statusWrite, err := os.Pipe()
 	must(t, err)
 	s.script = scriptWrite
-	s.cmd = exec.Command("bash", "--norc", "--noprofile", "/dev/fd/3")
+	s.cmd = exec.Command("bash", "--norc", "--noprofile", "-o", "pipefail", "/dev/fd/3")
 	s.cmd.Dir, s.cmd.Env = dir, env
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = s.terminal, said, said
 	s.cmd.ExtraFiles = []*os.File{scriptRead, statusWrite}
@@ -176,6 +176,7 @@ func TestShell(t *testing.T) {
 		{"sh -c 'echo a\n\techo b; false'", "a\nb\n", 1},
 		{"source <(echo 'f() { echo of f; }')", "", 0},
 		{"f", "of f\n", 0},
+		{"false | true", "", 1},
 	} {
 		if status, said := s.run(t, c.text, nil); status != c.status || said != c.said {
 			t.Errorf("%s: %d, %q, want %d, %q", c.text, status, said, c.status, c.said)

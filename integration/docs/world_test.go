@@ -57,20 +57,21 @@ type world struct {
 	postgres, postgresUser, postgresPassword, postgresPlace string
 	mariadbUser, mariadbPassword, mariadbPlace              string
 
-	conn   *pgx.Conn // to the PostgreSQL
-	before string    // SQL that makes its rows what they were
-	seen   map[string]bool
+	conn       *pgx.Conn // to the PostgreSQL
+	before     string    // SQL that makes its rows what they were
+	configured string    // the configuration of once serve that is shown
 }
 
 // newWorld has all of it.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{seen: make(map[string]bool)}
+	w := new(world)
 	w.takeDatabases(t) // or skip
 	w.furnish(t)
 	w.seed(t)
 	w.write(t, filepath.Join(w.checkout, "charge.json"), `{"charge":"ch_99"}`)
-	w.write(t, filepath.Join(w.checkout, "once.toml"), w.here(w.configuration(t)))
+	w.configured = configuration(t)
+	w.write(t, filepath.Join(w.checkout, "once.toml"), w.here(w.configured))
 	w.write(t, filepath.Join(w.program, "go.mod"), "module program\n\ngo 1.24\n")
 	w.write(t, filepath.Join(w.program, "main.go"), "package main\n\nimport (\n\t_ \"github.com/effectively-once/once\"\n"+
 		"\t_ \"github.com/effectively-once/once/store/sqlstore\"\n)\n\nfunc main() {}\n")
@@ -169,16 +170,13 @@ func (w *world) environment(t *testing.T, home string) []string {
 // here replaces the names of a document by those of the world.
 func (w *world) here(text string) string {
 	for _, p := range w.names() {
-		if strings.Contains(text, p.document) {
-			w.seen[p.document] = true
-			text = strings.ReplaceAll(text, p.document, p.here)
-		}
+		text = strings.ReplaceAll(text, p.document, p.here)
 	}
 	return text
 }
 
 // configuration is that of docs/operating.md.
-func (w *world) configuration(t *testing.T) string {
+func configuration(t *testing.T) string {
 	t.Helper()
 	for _, f := range fences(t) {
 		if f.page == "docs/operating.md" && f.kind == "toml" {
@@ -200,7 +198,7 @@ func (w *world) shell(t *testing.T) *shell {
 	home := filepath.Join(t.TempDir(), "home")
 	must(t, os.Mkdir(home, 0o700))
 	s := newShell(t, w.checkout, w.environment(t, home))
-	w.mustRun(t, s, w.here("once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?sslmode=disable'"))
+	w.mustRun(t, s, w.here("once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?sslmode=verify-full'"))
 	return s
 }
 
