@@ -110,7 +110,7 @@ func fencesOf(page, text string) (all []fence, err error) {
 	return all, nil
 }
 
-var program = regexp.MustCompile(`^(\$ |once [a-z]|go (run|test|get|mod|build|install) |make [a-z]|cd /|docker |psql |apt)`)
+var program = regexp.MustCompile(`^(\$ |once [a-z]|go (run|test|get|mod|build|install) |make [a-z]|cd /|docker |psql |apt|SELECT |INSERT |UPDATE |DELETE |ALTER |CREATE )`)
 
 // know finds out whether a block holds something to type. One that looks like it must say so.
 func (f *fence) know() error {
@@ -123,7 +123,7 @@ func (f *fence) know() error {
 	case !slices.Contains(notTyped, f.kind):
 		return fmt.Errorf("%s:%d: a block of %q: add it to typed or notTyped in blocks_test.go", f.page, f.line, f.kind)
 	case f.kind == "" && slices.ContainsFunc(f.text, program.MatchString):
-		return fmt.Errorf("%s:%d: this looks like a command: mark the block as sh or console", f.page, f.line)
+		return fmt.Errorf("%s:%d: this looks like a command: mark the block as sh, console or sql, or as text", f.page, f.line)
 	}
 	return nil
 }
@@ -219,6 +219,7 @@ func TestBlocksThatCannotBeTakenApart(t *testing.T) {
 		"```cobol\nMOVE\n```":            "add it to typed or notTyped",
 		"```\nonce keys get pay 1\n```":  "mark the block",
 		"```\ngo run ./cmd/once x\n```":  "mark the block",
+		"```\nSELECT 1\n```":             "mark the block",
 		"```sh\ncat <<END\nonce a\n```":  "does not end",
 		"```sh\nfor i in 1 2; do x\n```": "does not end",
 	} {

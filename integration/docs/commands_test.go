@@ -45,11 +45,25 @@ var rules = []rule{
 }
 
 // statements says of which pages the SQL is run elsewhere, or not at all: by a test, or why not. All other SQL runs on the
-// PostgreSQL of the world.
-var statements = []struct{ page, file, test, why string }{
-	{page: "docs/outbox-row.md", file: "integration/sqlstore/outbox_test.go", test: "TestRowsOfOthers"},
-	{page: "docs/publishing.md", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
-	{page: "docs/sqlserver.md", why: "there is no SQL Server"},
+// PostgreSQL of the world, in a transaction for each block that is rolled back.
+var statements = []elsewhere{
+	{page: "outbox-row.md", begins: "INSERT INTO [", why: "there is no SQL Server"},
+	{page: "outbox-row.md", begins: "INSERT INTO ", file: "integration/sqlstore/outbox_test.go", test: "TestRowsOfOthers"},
+	{page: "publishing.md", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
+	{page: "sqlserver.md", why: "there is no SQL Server"},
+}
+
+type elsewhere struct {
+	page       string // the end of its path
+	begins     string // the block does; empty: all
+	file, test string
+	why        string // without a test
+}
+
+func (e elsewhere) String() string { return fmt.Sprintf("%s, %q", e.page, e.begins) }
+
+func (e elsewhere) has(f fence) bool {
+	return strings.HasSuffix(f.page, "/"+e.page) && strings.HasPrefix(f.text[0], e.begins)
 }
 
 // TestCommandsRun runs every command and every SQL statement of the documents: in a world that has what they need, one
@@ -94,7 +108,9 @@ func (w *world) runBlock(t *testing.T, s *shell, f fence, seen map[string]bool) 
 	t.Helper()
 	w.see(strings.Join(f.text, "\n"), seen)
 	if f.kind == "sql" {
-		seen[f.page] = true
+		if e := elsewhereFor(f); e != nil {
+			seen[e.String()] = true
+		}
 		if err := w.runSQL(t, f); err != nil {
 			t.Errorf("%s:%d: %v:\n%s", f.page, f.line, err, strings.Join(f.text, "\n"))
 		}
@@ -123,8 +139,8 @@ func (w *world) unused(seen map[string]bool) (all []string) {
 		}
 	}
 	for _, s := range statements {
-		if !seen[s.page] {
-			all = append(all, s.page+" has no SQL: take it out of statements")
+		if !seen[s.String()] {
+			all = append(all, "no document has SQL of "+s.String()+": take it out of statements")
 		}
 	}
 	w.see(w.configured, seen)
@@ -141,6 +157,15 @@ func (w *world) see(text string, seen map[string]bool) {
 	for _, p := range w.names() {
 		seen[p.document] = seen[p.document] || strings.Contains(text, p.document)
 	}
+}
+
+func elsewhereFor(f fence) *elsewhere {
+	for i := range statements {
+		if statements[i].has(f) {
+			return &statements[i]
+		}
+	}
+	return nil
 }
 
 func ruleFor(text string) (found rule) {
@@ -234,7 +259,8 @@ func ready(said string) error {
 	if m == nil {
 		return errors.New("it does not serve yet")
 	}
-	answer, err := http.Get("http://" + m[1] + "/readyz")
+	client := http.Client{Timeout: 10 * time.Second}
+	answer, err := client.Get("http://" + m[1] + "/readyz")
 	if err != nil {
 		return err
 	}
@@ -280,18 +306,17 @@ func everyTest(text, said string) error {
 // runSQL runs the SQL of a block, or makes sure that the test that does so reads the page.
 func (w *world) runSQL(t *testing.T, f fence) error {
 	t.Helper()
-	for _, s := range statements {
-		switch {
-		case s.page != f.page:
-		case s.test == "":
-			t.Logf("%s:%d: not run: %s", f.page, f.line, s.why)
-			return nil
-		default:
-			if source := read(t, filepath.Join(root, s.file)); !strings.Contains(source, "/"+f.page+`"`) || !strings.Contains(source, "\nfunc "+s.test+"(") {
-				return fmt.Errorf("%s has no %s that reads the page", s.file, s.test)
-			}
-			return nil
+	switch e := elsewhereFor(f); {
+	case e == nil:
+	case e.test == "":
+		t.Logf("%s:%d: not run: %s", f.page, f.line, e.why)
+		return nil
+	default:
+		source := read(t, filepath.Join(root, e.file))
+		if !strings.Contains(source, "/"+f.page+`"`) || !strings.Contains(source, "\nfunc "+e.test+"(") {
+			return fmt.Errorf("%s has no %s that reads the page", e.file, e.test)
 		}
+		return nil
 	}
 	w.reset(t)
 	text := w.here(strings.Join(f.text, "\n"))
@@ -299,6 +324,8 @@ func (w *world) runSQL(t *testing.T, f fence) error {
 		w.exec(t, "SELECT pg_create_physical_replication_slot('"+m[1]+"')")
 		defer w.exec(t, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+m[1]+"'")
 	}
+	w.exec(t, "BEGIN")
+	defer w.exec(t, "ROLLBACK")
 	_, err := w.conn.PgConn().Exec(t.Context(), text).ReadAll()
 	return err
 }

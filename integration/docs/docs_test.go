@@ -1,4 +1,4 @@
-// Package docs compiles the Go code of the documentation.
+// Package docs compiles the Go code of the documentation, and runs its commands.
 package docs
 
 import (

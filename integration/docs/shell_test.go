@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +20,9 @@ import (
 )
 
 // longest is for how long a command may run. It is no measure: on a machine that builds everything anew, that takes minutes.
-const longest = 8 * time.Minute
+const longest = 5 * time.Minute
+
+const ctrlC = "\x03"
 
 // shell is a bash that is told one command after another, at a terminal at which somebody says yes to everything.
 type shell struct {
@@ -51,9 +52,12 @@ func newShell(t *testing.T, dir string, env []string) *shell {
 	s.cmd.Dir, s.cmd.Env = dir, env
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = s.terminal, said, said
 	s.cmd.ExtraFiles = []*os.File{scriptRead, statusWrite}
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// What it starts ends with this process, when the other end of the terminal is closed.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(t, s.cmd.Start())
 	_, _ = scriptRead.Close(), statusWrite.Close()
+	_, err = io.WriteString(s.script, "trap : INT\n") // it goes on after a command that Ctrl-C has ended
+	must(t, err)
 	go func() {
 		defer close(s.statuses)
 		for lines := bufio.NewScanner(statusRead); lines.Scan(); {
@@ -117,7 +121,8 @@ func (s *shell) run(t *testing.T, text string, until func(said string) error) (s
 			return status, said
 		case <-look.C:
 			if until != nil && until(s.since(t, from)) == nil {
-				s.interrupt(t)
+				_, err := s.master.WriteString(ctrlC)
+				must(t, err)
 				until = nil
 			}
 		case <-ctx.Done():
@@ -131,26 +136,6 @@ func (s *shell) since(t *testing.T, from int64) string {
 	text, err := io.ReadAll(io.NewSectionReader(s.said, from, 1<<20))
 	must(t, err)
 	return string(text)
-}
-
-var group = regexp.MustCompile(`^(\d+) \(.*\) \w \d+ (\d+) `)
-
-// interrupt is Ctrl-C: a signal for all processes of the group but bash, which has no other commands of its own then.
-func (s *shell) interrupt(t *testing.T) {
-	t.Helper()
-	shell := strconv.Itoa(s.cmd.Process.Pid)
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	must(t, err)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		if m := group.FindStringSubmatch(string(text)); m != nil && m[2] == shell && m[1] != shell {
-			pid, _ := strconv.Atoi(m[1])
-			_ = syscall.Kill(pid, syscall.SIGINT)
-		}
-	}
 }
 
 func must(t *testing.T, err error) {
@@ -190,5 +175,12 @@ func TestShell(t *testing.T) {
 	})
 	if status != 3 || !strings.Contains(said, "stopped") {
 		t.Errorf("interrupted: %d, %q", status, said)
+	}
+	status, _ = s.run(t, "sleep 600", func(string) error { return nil })
+	if want := 128 + int(syscall.SIGINT); status != want {
+		t.Errorf("interrupted: %d, want %d", status, want)
+	}
+	if status, said := s.run(t, "read answer && echo $answer", nil); status != 0 || said != "y\n" {
+		t.Errorf("after that: %d, %q", status, said)
 	}
 }
