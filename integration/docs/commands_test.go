@@ -205,9 +205,11 @@ func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 	if r.there != "" {
 		text = "(cd '" + filepath.Join(w.dir, r.there) + "' && " + text + "\n)"
 	}
-	status, said := s.run(t, text, until)
+	status, said, err := s.run(t, text, until)
 	line := missing(c.shown, said)
 	switch {
+	case err != nil:
+		return err
 	case status != r.status:
 		return fmt.Errorf("was run as\n%s\nand ends with %d, not %d:\n%s", text, status, r.status, said)
 	case !regexp.MustCompile(r.says).MatchString(said):
@@ -233,6 +235,7 @@ func (w *world) testWrongOnes(t *testing.T) {
 		{"source <(once completion csh)", "", "would not be seen"},
 		{"once keys list | nowhere", "", "ends with 127, not 0"},
 		{"once keys get pay order-1 | cat", "", "ends with 4, not 0"},
+		{"once serve --config none.toml", "", "by itself, with 2"},
 		{"go run ./cmd/twice", "", "ends with 1, not 0"},
 		{"go run ./integration/cmd/servers -- go test -run 'TestUnguarded|TestNowhere' ./integration/lostreply", "", "no test TestNowhere"},
 		{"go run ./integration/cmd/servers -- go test -pace ./integration/lostreply", "", "ends with"},

@@ -90,8 +90,8 @@ func (s *shell) openTerminal(t *testing.T) {
 }
 
 // run runs a command and returns its exit status and what it says. If there is an until, the command is one that runs
-// until it is interrupted: that happens as soon as until has nothing against it.
-func (s *shell) run(t *testing.T, text string, until func(said string) error) (status int, said string) {
+// until it is interrupted: that happens as soon as until has nothing against it, and one that ends before that is an error.
+func (s *shell) run(t *testing.T, text string, until func(said string) error) (status int, said string, err error) {
 	t.Helper()
 	from, err := s.said.Seek(0, io.SeekEnd)
 	must(t, err)
@@ -110,15 +110,15 @@ func (s *shell) run(t *testing.T, text string, until func(said string) error) (s
 		case line, open := <-s.statuses:
 			said = s.since(t, from)
 			if !open {
-				t.Fatalf("it ends the shell, and says:\n%s", said)
+				t.Fatalf("%s\nends the shell, and says\n%s", text, said)
 			}
 			must(t, unix.IoctlSetInt(int(s.terminal.Fd()), unix.TCFLSH, unix.TCIFLUSH)) // what nobody has read
 			status, err = strconv.Atoi(line)
 			must(t, err)
 			if until != nil {
-				t.Fatalf("it has ended by itself, with %d, and says:\n%s", status, said)
+				err = fmt.Errorf("has ended by itself, with %d, and says\n%s", status, said)
 			}
-			return status, said
+			return status, said, err
 		case <-look.C:
 			if until != nil && until(s.since(t, from)) == nil {
 				_, err := s.master.WriteString(ctrlC)
@@ -126,7 +126,7 @@ func (s *shell) run(t *testing.T, text string, until func(said string) error) (s
 				until = nil
 			}
 		case <-ctx.Done():
-			t.Fatalf("it does not end, and says:\n%s", s.since(t, from))
+			t.Fatalf("%s\ndoes not end, and says\n%s", text, s.since(t, from))
 		}
 	}
 }
@@ -163,24 +163,27 @@ func TestShell(t *testing.T) {
 		{"f", "of f\n", 0},
 		{"false | true", "", 1},
 	} {
-		if status, said := s.run(t, c.text, nil); status != c.status || said != c.said {
+		if status, said, _ := s.run(t, c.text, nil); status != c.status || said != c.said {
 			t.Errorf("%s: %d, %q, want %d, %q", c.text, status, said, c.status, c.said)
 		}
 	}
-	status, said := s.run(t, `sh -c 'trap "echo stopped; exit 3" INT; echo begun; while :; do sleep 0.01; done'`, func(said string) error {
+	status, said, err := s.run(t, `sh -c 'trap "echo stopped; exit 3" INT; echo begun; while :; do sleep 0.01; done'`, func(said string) error {
 		if !strings.Contains(said, "begun") {
 			return io.ErrUnexpectedEOF
 		}
 		return nil
 	})
-	if status != 3 || !strings.Contains(said, "stopped") {
-		t.Errorf("interrupted: %d, %q", status, said)
+	if err != nil || status != 3 || !strings.Contains(said, "stopped") {
+		t.Errorf("interrupted: %d, %q, %v", status, said, err)
 	}
-	status, _ = s.run(t, "sleep 600", func(string) error { return nil })
-	if want := 128 + int(syscall.SIGINT); status != want {
-		t.Errorf("interrupted: %d, want %d", status, want)
+	status, _, err = s.run(t, "sleep 600", func(string) error { return nil })
+	if want := 128 + int(syscall.SIGINT); err != nil || status != want {
+		t.Errorf("interrupted: %d, %v, want %d", status, err, want)
 	}
-	if status, said := s.run(t, "read answer && echo $answer", nil); status != 0 || said != "y\n" {
+	if _, _, err := s.run(t, "true", func(string) error { return io.EOF }); err == nil {
+		t.Error("a service that has ended by itself is taken for right")
+	}
+	if status, said, _ := s.run(t, "read answer && echo $answer", nil); status != 0 || said != "y\n" {
 		t.Errorf("after that: %d, %q", status, said)
 	}
 }

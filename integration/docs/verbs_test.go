@@ -45,7 +45,7 @@ func asked(text string) string {
 func TestVerbsExist(t *testing.T) {
 	w := new(world)
 	w.furnish(t)
-	s := newShell(t, w.checkout, w.environment(t, w.dir))
+	s := newShell(t, w.checkout, w.environment(t, newHome(t)))
 	known := make(map[string]bool)
 	for _, path := range pages(t) {
 		for i, line := range strings.Split(read(t, path), "\n") {
@@ -55,7 +55,7 @@ func TestVerbsExist(t *testing.T) {
 					continue
 				}
 				known[question] = true
-				if status, said := s.run(t, question, nil); status != 0 {
+				if status, said, _ := s.run(t, question, nil); status != 0 {
 					t.Errorf("%s:%d: %s: %s ends with %d:\n%s", filepath.Base(path), i+1, text, question, status, said)
 				}
 			}
@@ -69,7 +69,7 @@ func TestVerbsExist(t *testing.T) {
 		if len(found) != 1 {
 			t.Fatalf("%s mentions %q", wrong, found)
 		}
-		if status, _ := s.run(t, asked(found[0]), nil); status == 0 {
+		if status, _, _ := s.run(t, asked(found[0]), nil); status == 0 {
 			t.Errorf("%s is taken for right: %s", wrong, asked(found[0]))
 		}
 	}

@@ -89,7 +89,7 @@ func (w *world) furnish(t *testing.T) {
 	}
 	w.copyCheckout(t)
 	build := exec.Command("go", "build", "-o", filepath.Join(w.dir, "bin", "once"), "./cmd/once")
-	build.Dir, build.Env = w.checkout, w.environment(t, w.dir)
+	build.Dir, build.Env = w.checkout, w.environment(t, newHome(t))
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build.Args, err, out)
 	}
@@ -141,6 +141,16 @@ func (w *world) copyCheckout(t *testing.T) {
 		}
 		return os.WriteFile(to, text, info.Mode().Perm())
 	}))
+}
+
+// newHome is a home without anything, in which go does not count what it does: it would do so in the background.
+func newHome(t *testing.T) string {
+	t.Helper()
+	home := t.TempDir()
+	telemetry := filepath.Join(home, ".config", "go", "telemetry")
+	must(t, os.MkdirAll(telemetry, 0o700))
+	must(t, os.WriteFile(filepath.Join(telemetry, "mode"), []byte("off\n"), 0o600))
+	return home
 }
 
 // environment is that of a command. What go has built is found again, although the world is elsewhere each time: so paths
@@ -195,16 +205,14 @@ func (w *world) write(t *testing.T, path, text string) {
 // shell is that of a reader who begins with a page: prod is the target in use.
 func (w *world) shell(t *testing.T) *shell {
 	t.Helper()
-	home := filepath.Join(t.TempDir(), "home")
-	must(t, os.Mkdir(home, 0o700))
-	s := newShell(t, w.checkout, w.environment(t, home))
+	s := newShell(t, w.checkout, w.environment(t, newHome(t)))
 	w.mustRun(t, s, w.here("once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?sslmode=verify-full'"))
 	return s
 }
 
 func (w *world) mustRun(t *testing.T, s *shell, text string) (said string) {
 	t.Helper()
-	status, said := s.run(t, text, nil)
+	status, said, _ := s.run(t, text, nil)
 	if status != 0 {
 		t.Fatalf("%s: exit status %d:\n%s", text, status, said)
 	}
