@@ -10,12 +10,13 @@ import (
 )
 
 var (
-	inBackquotes = regexp.MustCompile("`((?:once|make) [^`]+)`")
+	inBackquotes = regexp.MustCompile("`((?:once|make|go (?:run|test)) [^`]+)`")
 	inComment    = regexp.MustCompile(`# .*: (once [^|;]+)`)
-	word         = regexp.MustCompile(`^(--)?[a-z][a-z-]*$`)
+	word         = regexp.MustCompile(`^[a-z][a-z-]*$`)
+	flag         = regexp.MustCompile(`^--[a-z-]+$`)
 )
 
-// mentioned is what a line of a document says in passing about the command and the Makefile: `once keys get`.
+// mentioned is what a line of a document says in passing about the command, the Makefile and programs: `once keys get`.
 func mentioned(line string) (all []string) {
 	for _, pattern := range []*regexp.Regexp{inBackquotes, inComment} {
 		for _, m := range pattern.FindAllStringSubmatch(line, -1) {
@@ -25,23 +26,37 @@ func mentioned(line string) (all []string) {
 	return all
 }
 
-// asked is the question about the verbs and the flags of what is mentioned, up to the first argument that is none of them.
+// asked is the question about what is mentioned: of once and make about the words up to the first that is none, and about
+// the flags; of go about the packages.
 func asked(text string) string {
-	var words []string
+	var words, flags, packages []string
+	all := true
 	for w := range strings.FieldsSeq(text) {
-		if !word.MatchString(w) {
-			break
+		all = all && word.MatchString(w)
+		switch {
+		case strings.HasPrefix(w, "./"):
+			packages = append(packages, w)
+		case flag.MatchString(w):
+			flags = append(flags, w)
+		case all:
+			words = append(words, w)
 		}
-		words = append(words, w)
 	}
-	if words[0] == "make" {
+	switch words[0] {
+	case "go":
+		return "go list " + strings.Join(packages, " ")
+	case "make":
 		return strings.Join(words, " ") + " -n"
 	}
-	return strings.Join(words, " ") + " --help"
+	question := `help=$(` + strings.Join(words, " ") + " --help)"
+	for _, f := range flags {
+		question += ` && grep -e '` + f + `\b' <<< "$help"`
+	}
+	return question
 }
 
-// TestVerbsExist asks once and make about what the documents mention in passing: verbs, flags and targets that are gone are
-// errors.
+// TestVerbsExist asks once, make and go about what the documents mention in passing: verbs, flags, targets and packages that
+// are gone are errors.
 func TestVerbsExist(t *testing.T) {
 	w := new(world)
 	w.furnish(t)
@@ -64,7 +79,12 @@ func TestVerbsExist(t *testing.T) {
 	if len(known) < 20 {
 		t.Errorf("only %d were found: the test reads the wrong lines", len(known))
 	}
-	for _, wrong := range []string{"`once keys forget`", "`once keys list --nothing`", "x # then: once unknown solve", "`make tea`"} {
+	for _, right := range []string{"once serve --config FILE --listen ADDRESS", "once keys release pay/charge ID --reason '...'"} {
+		if status, said, _ := s.run(t, asked(right), nil); status != 0 {
+			t.Errorf("%s: %s ends with %d:\n%s", right, asked(right), status, said)
+		}
+	}
+	for _, wrong := range []string{"`once keys forget`", "`once keys list --nothing`", "`once serve --config once.toml --listens X`", "x # then: once unknown solve", "`make tea`", "`go run ./examples/order`"} {
 		found := mentioned(wrong)
 		if len(found) != 1 {
 			t.Fatalf("%s mentions %q", wrong, found)
