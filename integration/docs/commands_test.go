@@ -18,7 +18,7 @@ import (
 // without a rule is run as it stands, with the names of the world in it, in the checkout, and has to end with 0.
 type rule struct {
 	command string
-	why     string // in words, where something else is done than to run it and to expect 0
+	why     string // if something else is done than to run it and to expect 0
 
 	status int    // to expect
 	run    string // in its place
@@ -63,7 +63,7 @@ type elsewhere struct {
 func (e elsewhere) String() string { return fmt.Sprintf("%s, %q", e.page, e.begins) }
 
 func (e elsewhere) has(f fence) bool {
-	return strings.HasSuffix(f.page, "/"+e.page) && strings.HasPrefix(f.text[0], e.begins)
+	return strings.HasSuffix(f.page, "/"+e.page) && strings.HasPrefix(strings.Join(f.text, "\n"), e.begins)
 }
 
 // TestCommandsRun runs every command and every SQL statement of the documents: in a world that has what they need, one
@@ -179,7 +179,10 @@ func ruleFor(text string) (found rule) {
 
 func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 	t.Helper()
-	if r.skip {
+	switch {
+	case r.why == "" && (r.skip || r.run != "" || r.listed || r.status != 0):
+		return errors.New("is not run as it stands, or does not end with 0: say why in its rule")
+	case r.skip:
 		t.Logf("%s: not run: %s", c, r.why)
 		return nil
 	}
@@ -245,6 +248,9 @@ func (w *world) testWrongOnes(t *testing.T) {
 		if err := w.runCommand(t, s, text, ruleFor(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.text, err, c.want)
 		}
+	}
+	if err := w.runCommand(t, s, command{text: "reboot"}, rule{command: "reboot", skip: true}); err == nil {
+		t.Error("a command is left out, and nobody says why")
 	}
 	if err := w.runSQL(t, fence{text: []string{"INSERT INTO once_outbox (nothing) VALUES (1);"}}); err == nil {
 		t.Error("SQL that is wrong is taken for right")
