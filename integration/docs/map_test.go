@@ -74,3 +74,42 @@ func TestEachPageIsOnTheMap(t *testing.T) {
 		t.Errorf("only %d decisions were found", len(records))
 	}
 }
+
+var (
+	fenced    = regexp.MustCompile("(?ms)^```.*?^```$")
+	testName  = regexp.MustCompile(`\bTest[A-Z]\w+`)
+	testBegin = regexp.MustCompile(`(?m)^func (Test[A-Z]\w+)\(`)
+)
+
+// TestEachNamedTestIsThere makes sure that the tests which pages name exist somewhere in the tree.
+func TestEachNamedTestIsThere(t *testing.T) {
+	there := make(map[string]bool)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range testBegin.FindAllSubmatch(source, -1) {
+			there[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, page := range documents(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range testName.FindAllString(fenced.ReplaceAllString(string(text), ""), -1) {
+			if named++; !there[name] {
+				t.Errorf("%s names %s, which does not exist", page, name)
+			}
+		}
+	}
+	if named < 60 {
+		t.Errorf("only %d names were found", named)
+	}
+}
