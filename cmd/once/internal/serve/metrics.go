@@ -1,8 +1,10 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +34,13 @@ func (p *page) add(kind, name, help string, all ...series) {
 
 func just(number float64) series { return series{number: number} }
 
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
 func outcome(value string, n *atomic.Int64) series {
 	return series{"once_outcome", value, float64(n.Load())}
 }
@@ -40,15 +49,15 @@ func kind(value string, n *atomic.Int64) series { return series{"once_kind", val
 
 func (s *server) metrics() string {
 	seen := s.lookouts.see()
+	lag, unread := s.lag(seen)
 	p := new(page)
-	ready := 1.0
-	if seen.err != nil {
-		ready = 0
-	}
-	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(ready))
-	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed)))
+	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(oneIf(seen.err == nil)))
+	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed+unread)))
 	if seen.err == nil && seen.unread == nil {
 		p.depth(seen.depth)
+	}
+	if lag != nil {
+		p.lag(lag)
 	}
 	if s.relay != nil {
 		t := &s.published
@@ -69,14 +78,10 @@ func (s *server) metrics() string {
 	}
 	if s.janitor != nil {
 		t := &s.forgotten
-		behind := 0.0
-		if t.Behind.Load() {
-			behind = 1
-		}
 		p.add("counter", "once_janitor_forgotten_total", "What was forgotten.", kind("key", &t.Keys),
 			kind("shelved", &t.Shelved), kind("published", &t.Published))
 		p.add("counter", "once_janitor_looks_total", "Looks that ended with nothing left to forget.", just(float64(t.Looks.Load())))
-		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(behind))
+		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(oneIf(t.Behind.Load())))
 	}
 	return p.String()
 }
@@ -96,4 +101,52 @@ func (p *page) depth(all []store.Depth) {
 	}
 	p.add("gauge", "once_outbox_depth", "Messages in the outbox; estimated from 10,000 on.", depths...)
 	p.add("gauge", "once_outbox_oldest_seconds", "Since the oldest message of a state was put.", ages...)
+}
+
+// lagLook is what was last read of how far the reader of the log is behind.
+type lagLook struct {
+	mu     sync.Mutex
+	at     time.Time // of the sighting that it belongs to
+	lag    *store.Lag
+	failed int
+}
+
+// lagLooks has the lagLook of each server: of one, but in tests.
+var lagLooks sync.Map
+
+// lag reads how far the reader of the log is behind, once for each look at the database. It returns nil if that is not known,
+// or the outbox is not read from a log; and how many readings have failed until now.
+func (s *server) lag(seen sighting) (lag *store.Lag, failed int) {
+	kept, _ := lagLooks.LoadOrStore(s, new(lagLook))
+	l := kept.(*lagLook)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	log, ok := s.target.Store.(store.LogLag)
+	switch {
+	case !ok || seen.err != nil:
+		return nil, l.failed
+	case seen.at.Equal(l.at):
+		return l.lag, l.failed
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // whoever has asked first may be gone
+	defer cancel()
+	var err error
+	if l.lag, err = log.OutboxLag(ctx); err != nil {
+		l.lag = nil
+		l.failed++
+	}
+	l.at = seen.at
+	return l.lag, l.failed
+}
+
+// lag has all statuses, those too that it has not.
+func (p *page) lag(lag *store.Lag) {
+	var statuses []series
+	for _, status := range store.LagStatuses() {
+		statuses = append(statuses, series{"once_status", status.String(), oneIf(status == lag.Status)})
+	}
+	p.add("gauge", "once_outbox_log_lag_bytes", "Log that was written since what is known to be published.", just(float64(lag.Behind)))
+	p.add("gauge", "once_outbox_log_retained_bytes", "Log that the database keeps for the reader.", just(float64(lag.Retained)))
+	p.add("gauge", "once_outbox_log_active", "Whether a relay reads the log.", just(oneIf(lag.Active)))
+	p.add("gauge", "once_outbox_log_status", "What has become of the reader's place in the log.", statuses...)
 }

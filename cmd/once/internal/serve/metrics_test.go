@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"os"
 	"regexp"
@@ -8,16 +9,57 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
+	"github.com/effectively-once/once/store"
 )
 
 // seeing is a server that does everything, and has just looked at its database.
 func seeing(s sighting) *server {
 	s.at = time.Now()
 	return &server{lookouts: lookout{last: s}, relay: new(outbox.Relay), parking: new(reconcile.Reconciler),
-		janitor: new(janitor.Janitor)}
+		janitor: new(janitor.Janitor), target: &target.Target{Store: new(logged)}}
+}
+
+// logged is a store whose outbox is read from a log.
+type logged struct {
+	target.Store
+	readings int
+	err      error
+}
+
+func (l *logged) OutboxLag(context.Context) (*store.Lag, error) {
+	l.readings++
+	return &store.Lag{Behind: 5, Retained: 7, Active: true, Status: store.LagUnreserved}, l.err
+}
+
+func TestLagOfALog(t *testing.T) {
+	s := seeing(sighting{})
+	log := s.target.Store.(*logged)
+	for range 3 { // scrapes share a look at the database
+		text := s.metrics()
+		for _, want := range []string{`once_outbox_log_lag_bytes{once_name="serve"} 5`, `once_outbox_log_retained_bytes{once_name="serve"} 7`,
+			`once_outbox_log_active{once_name="serve"} 1`, `once_outbox_log_status{once_name="serve",once_status="unreserved"} 1`,
+			`once_outbox_log_status{once_name="serve",once_status="reserved"} 0`, `once_outbox_unread_total{once_name="serve"} 0`} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("there is no %s in\n%s", want, text)
+			}
+		}
+	}
+	if log.readings != 1 {
+		t.Errorf("it was read %d times for one look at the database", log.readings)
+	}
+	log.err = errors.New("too slow")
+	s.lookouts.last.at = time.Now()
+	if text := s.metrics(); strings.Contains(text, "once_outbox_log") || !strings.Contains(text, `once_outbox_unread_total{once_name="serve"} 1`) {
+		t.Errorf("a lag that could not be read is reported:\n%s", text)
+	}
+	s.lookouts.last.at, s.lookouts.last.err, log.readings = time.Now(), errors.New("down"), 0
+	if text := s.metrics(); strings.Contains(text, "once_outbox_log") || log.readings > 0 {
+		t.Errorf("of a database that does not answer it asks more:\n%s", text)
+	}
 }
 
 // A depth that is not known is no depth of nothing.
@@ -42,8 +84,11 @@ func TestNamesAreThoseOfOpenTelemetry(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| `(once\\.[a-z.]+)` \\| ([a-z]+), `([^`]+)` \\|").FindAllStringSubmatch(string(text), -1)
 	for _, row := range rows {
 		name := strings.ReplaceAll(row[1], ".", "_")
-		if row[3] == "s" {
+		switch row[3] {
+		case "s":
 			name += "_seconds"
+		case "By":
+			name += "_bytes"
 		}
 		if row[2] == "counter" {
 			name += "_total"
