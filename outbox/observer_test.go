@@ -146,6 +146,40 @@ func TestABrokenObserverLosesAndDoublesNothing(t *testing.T) {
 	})
 }
 
+// slow is an Observer that takes longer than a call may.
+type slow struct{ calls int }
+
+func (o *slow) BeginPublishing(ctx context.Context, _ outbox.Publishing) (context.Context, func([]error)) {
+	if o.calls++; o.calls == 1 {
+		time.Sleep(15 * time.Second)
+	}
+	return context.WithoutCancel(ctx), nil
+}
+
+// The time of a call begins before its observer: while that takes its time, another relay may get the lanes.
+func TestASlowObserverTakesTheTimeOfTheCall(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		r, calls := b.relay(), 0
+		r.Observer = new(slow)
+		r.Publisher = within{b.sender, func(ctx context.Context) {
+			if calls++; ctx.Err() != nil != (calls == 1) {
+				b.Errorf("call %d: its context says %v", calls, ctx.Err())
+			}
+		}}
+		b.sender.set(func([]*broker.Message) error {
+			if calls == 1 {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}, nil)
+		b.put(message("1", ""))
+		stop := b.run(r)
+		b.until("it is out", func() bool { return len(b.sender.taken()) == 1 })
+		stop()
+		b.wantAll([]*broker.Message{message("1", "")})
+	})
+}
+
 // A publisher that does not keep to its contract is seen as the relay takes it.
 func TestAnObserverSeesErrorsThatDoNotFit(t *testing.T) {
 	inBubble(t, func(b *bench) {
