@@ -2,14 +2,19 @@ package serve
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
@@ -71,6 +76,81 @@ func TestAnUnknownDepthIsNotReported(t *testing.T) {
 		if text := seeing(s).metrics(); strings.Contains(text, "once_outbox_depth") || strings.Contains(text, "once_outbox_oldest") {
 			t.Errorf("a depth that could not be read is reported:\n%s", text)
 		}
+	}
+}
+
+// A reader of PostgreSQL's log stands still, while others write to the log.
+func TestLagOfPostgreSQLsLog(t *testing.T) {
+	u, err := url.Parse(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, q := "serve_"+strings.ToLower(rand.Text()), u.Query()
+	q.Set("schema", schema)
+	q.Set("outbox", "log-only")
+	u.RawQuery = q.Encode()
+	at, err := target.Open(t.Context(), u.String(), new(target.Options))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { at.Close() })
+	testenv.CheckPostgres(t, func(query string) (answer string, err error) {
+		err = at.DB.QueryRow(query).Scan(&answer)
+		return answer, err
+	})
+	t.Cleanup(func() { at.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
+	if err := at.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{target: at, lookouts: lookout{target: at}}
+	shown := func(name string) (value float64) {
+		t.Helper()
+		s.lookouts.last = sighting{} // look anew
+		_, after, _ := strings.Cut(s.metrics(), "\n"+name+" ")
+		if _, err := fmt.Sscan(after, &value); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return value
+	}
+	if shown(`once_outbox_log_status{once_name="serve",once_status="missing"}`) != 1 {
+		t.Error("a slot that there never was is not missing")
+	}
+	log := at.Store.(interface {
+		store.OutboxLog
+		ResetOutboxSlot(context.Context) error
+	})
+	tail, err := log.TailOutbox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := tail.Close(context.Background())
+		reset := once.ErrConflict
+		for end := time.Now().Add(20 * time.Second); errors.Is(reset, once.ErrConflict) && time.Now().Before(end); {
+			reset = log.ResetOutboxSlot(context.Background()) // the server notices a moment later that the reader is gone
+		}
+		if err != nil || reset != nil {
+			t.Error(err, reset)
+		}
+	})
+	const much = 8 << 20
+	emit := func(prefix, content string) {
+		t.Helper()
+		if _, err := at.DB.Exec(`SELECT pg_logical_emit_message(true, $1, $2)`, prefix, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	emit(schema+".once_outbox.1", `{"id":"1","topic":"orders"}`+"\nbody")
+	emit("somebody else's", strings.Repeat("x", much))
+	if ms, err := tail.Receive(t.Context(), 1); err != nil || len(ms) != 1 {
+		t.Fatal(ms, err)
+	}
+	lag, retained := shown(`once_outbox_log_lag_bytes{once_name="serve"}`), shown(`once_outbox_log_retained_bytes{once_name="serve"}`)
+	if lag < much || retained < lag {
+		t.Errorf("the lag is %v, and %v are retained", lag, retained)
+	}
+	if shown(`once_outbox_log_active{once_name="serve"}`) != 1 || shown(`once_outbox_log_status{once_name="serve",once_status="reserved"}`) != 1 {
+		t.Error("a slot that is read is not active, or not reserved")
 	}
 }
 
