@@ -1,10 +1,8 @@
 package serve
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,15 +47,14 @@ func kind(value string, n *atomic.Int64) series { return series{"once_kind", val
 
 func (s *server) metrics() string {
 	seen := s.lookouts.see()
-	lag, unread := s.lag(seen)
 	p := new(page)
 	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(oneIf(seen.err == nil)))
-	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed+unread)))
+	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed)))
 	if seen.err == nil && seen.unread == nil {
 		p.depth(seen.depth)
-	}
-	if lag != nil {
-		p.lag(lag)
+		if seen.lag != nil {
+			p.lag(seen.lag)
+		}
 	}
 	if s.relay != nil {
 		t := &s.published
@@ -101,42 +98,6 @@ func (p *page) depth(all []store.Depth) {
 	}
 	p.add("gauge", "once_outbox_depth", "Messages in the outbox; estimated from 10,000 on.", depths...)
 	p.add("gauge", "once_outbox_oldest_seconds", "Since the oldest message of a state was put.", ages...)
-}
-
-// lagLook is what was last read of how far the reader of the log is behind.
-type lagLook struct {
-	mu     sync.Mutex
-	at     time.Time // of the sighting that it belongs to
-	lag    *store.Lag
-	failed int
-}
-
-// lagLooks has the lagLook of each server: of one, but in tests.
-var lagLooks sync.Map
-
-// lag reads how far the reader of the log is behind, once for each look at the database. It returns nil if that is not known,
-// or the outbox is not read from a log; and how many readings have failed until now.
-func (s *server) lag(seen sighting) (lag *store.Lag, failed int) {
-	kept, _ := lagLooks.LoadOrStore(s, new(lagLook))
-	l := kept.(*lagLook)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	log, ok := s.target.Store.(store.LogLag)
-	switch {
-	case !ok || seen.err != nil:
-		return nil, l.failed
-	case seen.at.Equal(l.at):
-		return l.lag, l.failed
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // whoever has asked first may be gone
-	defer cancel()
-	var err error
-	if l.lag, err = log.OutboxLag(ctx); err != nil {
-		l.lag = nil
-		l.failed++
-	}
-	l.at = seen.at
-	return l.lag, l.failed
 }
 
 // lag has all statuses, those too that it has not.

@@ -25,56 +25,22 @@ import (
 func seeing(s sighting) *server {
 	s.at = time.Now()
 	return &server{lookouts: lookout{last: s}, relay: new(outbox.Relay), parking: new(reconcile.Reconciler),
-		janitor: new(janitor.Janitor), target: &target.Target{Store: new(logged)}}
-}
-
-// logged is a store whose outbox is read from a log.
-type logged struct {
-	target.Store
-	readings int
-	err      error
-}
-
-func (l *logged) OutboxLag(context.Context) (*store.Lag, error) {
-	l.readings++
-	return &store.Lag{Behind: 5, Retained: 7, Active: true, Status: store.LagUnreserved}, l.err
+		janitor: new(janitor.Janitor)}
 }
 
 func TestLagOfALog(t *testing.T) {
-	s := seeing(sighting{})
-	log := s.target.Store.(*logged)
-	for range 3 { // scrapes share a look at the database
-		text := s.metrics()
-		for _, want := range []string{`once_outbox_log_lag_bytes{once_name="serve"} 5`, `once_outbox_log_retained_bytes{once_name="serve"} 7`,
-			`once_outbox_log_active{once_name="serve"} 1`, `once_outbox_log_status{once_name="serve",once_status="unreserved"} 1`,
-			`once_outbox_log_status{once_name="serve",once_status="reserved"} 0`, `once_outbox_unread_total{once_name="serve"} 0`} {
-			if !strings.Contains(text, want+"\n") {
-				t.Errorf("there is no %s in\n%s", want, text)
-			}
+	lag := &store.Lag{Behind: 5, Retained: 7, Active: true, Status: store.LagUnreserved}
+	text := seeing(sighting{lag: lag}).metrics()
+	for _, want := range []string{`once_outbox_log_lag_bytes{once_name="serve"} 5`, `once_outbox_log_retained_bytes{once_name="serve"} 7`,
+		`once_outbox_log_active{once_name="serve"} 1`, `once_outbox_log_status{once_name="serve",once_status="unreserved"} 1`,
+		`once_outbox_log_status{once_name="serve",once_status="reserved"} 0`} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("there is no %s in\n%s", want, text)
 		}
 	}
-	if log.readings != 1 {
-		t.Errorf("it was read %d times for one look at the database", log.readings)
-	}
-	log.err = errors.New("too slow")
-	s.lookouts.last.at = time.Now()
-	if text := s.metrics(); strings.Contains(text, "once_outbox_log") || !strings.Contains(text, `once_outbox_unread_total{once_name="serve"} 1`) {
-		t.Errorf("a lag that could not be read is reported:\n%s", text)
-	}
-	s.lookouts.last.at, s.lookouts.last.err, log.readings = time.Now(), errors.New("down"), 0
-	if text := s.metrics(); strings.Contains(text, "once_outbox_log") || log.readings > 0 {
-		t.Errorf("of a database that does not answer it asks more:\n%s", text)
-	}
-}
-
-// A depth that is not known is no depth of nothing.
-func TestAnUnknownDepthIsNotReported(t *testing.T) {
-	if text := seeing(sighting{}).metrics(); !strings.Contains(text, `once_outbox_depth{once_name="serve",once_state="stuck"} 0`) {
-		t.Errorf("an empty outbox is not reported:\n%s", text)
-	}
-	for _, s := range []sighting{{unread: errors.New("too slow")}, {err: errors.New("down")}} {
-		if text := seeing(s).metrics(); strings.Contains(text, "once_outbox_depth") || strings.Contains(text, "once_outbox_oldest") {
-			t.Errorf("a depth that could not be read is reported:\n%s", text)
+	for _, s := range []sighting{{}, {lag: lag, unread: errors.New("too slow")}, {lag: lag, err: errors.New("down")}} {
+		if text := seeing(s).metrics(); strings.Contains(text, "once_outbox_log") {
+			t.Errorf("a lag that is not known is reported:\n%s", text)
 		}
 	}
 }
@@ -175,7 +141,7 @@ func TestNamesAreThoseOfOpenTelemetry(t *testing.T) {
 		}
 		known[name] = row[2]
 	}
-	types := regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(seeing(sighting{}).metrics(), -1)
+	types := regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`).FindAllStringSubmatch(seeing(sighting{lag: new(store.Lag)}).metrics(), -1)
 	if len(rows) < 10 || len(types) < 10 {
 		t.Fatalf("%d metrics are documented, and %d were seen", len(rows), len(types))
 	}
