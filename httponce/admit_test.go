@@ -261,8 +261,8 @@ func TestAdmitAfterLimits(t *testing.T) {
 		Limits: httponce.Limits{Open: 1, PerSecond: 1e-9, Burst: 1}}))
 	defer server.Close()
 	s.url = server.URL
-	for range 3 {
-		s.wantProblem(s.send("a", "1"), 429, "too-many-requests")
+	for i := range 3 {
+		s.wantProblem(s.send(fmt.Sprint("before", i), "1"), 429, "too-many-requests")
 	}
 	r.add(10)
 	if a := s.send("a", "1"); a.status != 201 {
