@@ -11,5 +11,7 @@
 // other, except in SQLite, and what one has forgotten is nothing to the next. Keys are kept as long as the Policy of
 // their operation says, and what is unknown or parked is never forgotten.
 //
+// [Quota] bounds how much there is to forget: how many keys each scope may have.
+//
 // The compatibility is that of package once.
 package janitor
