@@ -42,14 +42,14 @@ import (
 // that of its key, steps for example, adds those until they are counted.
 //
 // Until the next count it also errs on the other side: by keys that were forgotten meanwhile, and by those that were
-// under way here when the count began, which count twice.
+// under way here when the count began, or came within a tenth of a second then, which count twice.
 //
 // # Cost
 //
 // Each process that admits counts for itself, and Share holds for each. A count lists all records, without outcomes: ten
 // million of them, at 5 ms for a page of 1,000, keep a connection busy for 50 seconds, and with the default Share the
-// count takes some twenty minutes. It takes about 70 bytes of memory for each scope in the store, and some hundreds for
-// each that has got new keys here since the last count.
+// count takes some twenty minutes. It takes 50 to 75 bytes of memory for each scope in the store, and some
+// hundreds for each that has got new keys here since the last count.
 //
 // The fields are not changed while it is used, and it is not copied.
 type Quota struct {

@@ -134,7 +134,7 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 		for i := range 100 {
 			put(t, s, keyOf("a", i), time.Hour)
 		}
-		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1000}}
+		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1000}, Share: 1}
 		count(t, q)
 		var mine, other, seen int
 		s.after = func(_ once.Query, page once.Page) { // each lands on this page, on one before it, or on one behind it
@@ -143,7 +143,7 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 					seen++
 				}
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Second)
 			for range 5 {
 				mine++
 				if !admit(t, q, keyOf("a", 1000+mine), time.Hour) {
@@ -158,7 +158,7 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 		wantUsed(t, q, "a", 100+mine) // each once, seen or not
 		before := mine
 		s.after = func(once.Query, once.Page) {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Second)
 			mine++
 			if !admit(t, q, keyOf("a", 1000+mine), time.Hour) {
 				t.Error("there is no room")
@@ -175,6 +175,28 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 		s.after = nil
 		count(t, q)
 		wantUsed(t, q, "a", 100+mine+other)
+	})
+}
+
+// What was there when the count began is not taken for younger by a store whose clock is coarse.
+func TestACoarseClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newListed(5)
+		for i := range 20 {
+			put(t, s, keyOf("a", i), time.Hour)
+		}
+		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1000}, Share: 1}
+		mine := 0
+		s.after = func(_ once.Query, page once.Page) {
+			for i := range page.Records {
+				page.Records[i].Age -= 10 * time.Millisecond
+			}
+			time.Sleep(time.Second)
+			mine++
+			admit(t, q, keyOf("a", 1000+mine), time.Hour)
+		}
+		count(t, q)
+		wantUsed(t, q, "a", 20+mine)
 	})
 }
 
@@ -226,7 +248,7 @@ func (p *process) basis() (at time.Time) {
 func TestOvershootIsBounded(t *testing.T) {
 	const limit, keep = 20, 20 * time.Second
 	most := make(map[int]int)
-	for round := range 60 {
+	for round := range 36 {
 		n := 1 + round%3
 		synctest.Test(t, func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(uint64(round), 7))
@@ -491,8 +513,8 @@ func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 		time.Sleep(5 * time.Hour)
 		wantUsed(t, q, "a", 100)
 		wantUsed(t, q, "b", 0)
-		if stats.Counts.Load() != counts || !strings.Contains(text.String(), "boom") {
-			t.Errorf("%d counts ended; the log says %s", stats.Counts.Load()-counts, text)
+		if stats.Counts.Load() != counts {
+			t.Errorf("%d counts ended", stats.Counts.Load()-counts)
 		}
 		if calls := s.queries.Load(); calls > 500 {
 			t.Errorf("%d calls to a store in trouble, in five hours", calls)
@@ -503,6 +525,9 @@ func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 			t.Errorf("%d counts ended, %d were begun", stats.Counts.Load()-counts, s.begun.Load()-begun)
 		}
 		stop()
+		if !strings.Contains(text.String(), "boom") {
+			t.Errorf("the log says nothing of it: %s", text)
+		}
 		count(t, q) // it can be counted again
 		wantUsed(t, q, "a", 100)
 		wantUsed(t, q, "b", 95)
