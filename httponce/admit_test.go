@@ -274,3 +274,36 @@ func TestAdmitAfterLimits(t *testing.T) {
 	}
 	r.wantLeft(t, "acme a true", "acme a false") // Admit is not asked about what Limits refuse
 }
+
+// late is a store that lets a duplicate into the handler before its claim is lost, as pgstore may.
+type late struct{ *memstore.Store }
+
+func (s late) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+	if r := rs[0]; r.Early {
+		r.Key.ID += ", in vain"
+		_, _ = s.Store.Transact(ctx, []once.Request{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
+			_, _ = body(tx, []once.Record{{Key: rs[0].Key, Status: once.Running, Attempt: 1, Owner: r.Owner}})
+			return nil, errors.New("the claim is lost")
+		})
+	}
+	return s.Store.Transact(ctx, rs, body)
+}
+
+// A duplicate that has entered the handler in vain has left nothing.
+func TestAPlaceOfADuplicateInTheHandler(t *testing.T) {
+	r, runs := &room{places: 2}, 0
+	h := httponce.HandlerTx(late{memstore.New(nil)}, tenant, func(w http.ResponseWriter, _ *http.Request, _ *memstore.Tx) error {
+		runs++
+		w.WriteHeader(http.StatusCreated)
+		return nil
+	}, &httponce.Options{Admit: r.admit})
+	for _, body := range []string{"1", "1", "2"} {
+		req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		req.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {"k"}}
+		h.ServeHTTP(httptest.NewRecorder(), req)
+	}
+	if runs != 4 {
+		t.Fatalf("the handler was entered %d times, want 4: that forces nothing", runs)
+	}
+	r.wantLeft(t, "acme k true", "acme k false", "acme k false")
+}
