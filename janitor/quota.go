@@ -32,10 +32,11 @@ import (
 //
 //	(n-1) × (L - K)
 //
-// keys too many. K are those that it has, and had before the oldest count began that one of them went by as it let in its
-// last. That is never more than n × L in all, and nothing where one process does all the work of a scope. Where each lets in at
-// most r new keys per second (see Limit.PerSecond), it is no more than (n-1) × (Burst + r × T) either, with T = Every and
-// twice the time that a count takes: so long it is, at most, from the beginning of a count to the end of the next.
+// keys too many. K are those that it has, and had already before the oldest count began that one of them went by as it
+// let in its last. That is never more than n × L in all, and nothing where one process does all the work of a scope.
+// Where each lets in at most r new keys per second (see Limit.PerSecond), it is no more than (n-1) × (Burst + r × T)
+// either, with T = Every and twice the time that a count takes: so long it is, at most, from the beginning of a count to
+// the end of the next.
 //
 // A process that has not counted yet knows what it has let in by itself, and nothing else: its K is 0. So each start
 // counts as one more process, unless there is a Count before the first request. A handler that leaves more records than
@@ -48,8 +49,8 @@ import (
 //
 // Each process that admits counts for itself, and Share holds for each. A count lists all records, without outcomes: ten
 // million of them, at 5 ms for a page of 1,000, keep a connection busy for 50 seconds, and with the default Share the
-// count takes some twenty minutes. It takes 50 to 75 bytes of memory for each scope in the store, and some
-// hundreds for each that has got new keys here since the last count.
+// count takes some twenty minutes. It takes 50 to 75 bytes of memory for each scope in the store, and some hundreds for
+// each that has got new keys here since the last count.
 //
 // The fields are not changed while it is used, and it is not copied.
 type Quota struct {
