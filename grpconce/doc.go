@@ -32,6 +32,7 @@
 //	response too large, ServerTx  Internal            ReasonResponseTooLarge nothing was committed
 //	stored record damaged         DataLoss            ReasonRecordDamaged
 //	store not reached             Unavailable         ReasonStoreUnavailable RetryInfo: Server has not run the handler
+//	no room for a new key         ResourceExhausted   ReasonNoRoom           RetryInfo: see Options.Admit
 //
 // A mismatch is FailedPrecondition, because it is the record that makes the request wrong: with another key it is right.
 // A call that waits for the first one longer than [once.Policy].Wait is told that it is still running.

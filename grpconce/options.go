@@ -57,6 +57,12 @@ type Options struct {
 	// ServerTx rolls back either way: for it, Unknown is Release.
 	Decide func(fullMethod string, s *status.Status) Decision
 
+	// Admit, if it is not nil, is asked for room for a key before it is claimed, and does not ask the store. Where wait is
+	// above 0 there is none: a new key gets ResourceExhausted, to come back after it, and nothing is claimed. A key that
+	// the store knows is let in all the same, which costs a look. Else leave is called once when the call is over, with
+	// whether the key may be in the store now and was not before. Made for the Admit of janitor.Quota.
+	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
+
 	// Timeout bounds a handler that has claimed its key, in place of the client's deadline. Default 0: no bound.
 	Timeout time.Duration
 }

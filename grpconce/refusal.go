@@ -34,6 +34,7 @@ const (
 	ReasonResponseTooLarge Reason = "RESPONSE_TOO_LARGE"
 	ReasonRecordDamaged    Reason = "RECORD_DAMAGED"
 	ReasonStoreUnavailable Reason = "STORE_UNAVAILABLE"
+	ReasonNoRoom           Reason = "NO_ROOM"
 )
 
 var codeOf = map[Reason]codes.Code{
@@ -50,6 +51,7 @@ var codeOf = map[Reason]codes.Code{
 	ReasonResponseTooLarge: codes.Internal,
 	ReasonRecordDamaged:    codes.DataLoss,
 	ReasonStoreUnavailable: codes.Unavailable,
+	ReasonNoRoom:           codes.ResourceExhausted,
 }
 
 const (

@@ -100,16 +100,22 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 		g.store.Options().Logger.ErrorContext(ctx, "grpconce: no fingerprint", "method", info.FullMethod, "error", err)
 		return nil, refuse(ReasonMisconfigured, "the request cannot be compared with others", 0, nil)
 	}
-	var report once.Report
+	v, refused := g.admit(ctx, work.Key())
+	if refused != nil {
+		return nil, refused
+	}
+	defer v.leave()
 	patient, detach := detachable(ctx)
-	a, err := g.run(patient, work.Input(input).Report(&report), func(ctx context.Context) (answer, error) {
+	a, err := g.run(patient, work.Input(input).Report(&v.report), func(ctx context.Context) (answer, error) {
+		v.claimed = true
 		if !detach() {
 			return answer{}, once.NotDone(context.Canceled)
 		}
 		return g.call(ctx, req, info, next)
 	})
 	detach()
-	if report.Replayed {
+	v.err = err
+	if v.report.Replayed {
 		// It fails only if nobody is left to read it.
 		_ = grpc.SetHeader(ctx, metadata.Pairs(ReplayedMetadata, "true"))
 	}

@@ -65,7 +65,7 @@ func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange
 			if !stop() {
 				return nil, errGone
 			}
-			x.ran = true
+			x.ran, x.owns = true, true
 			x.begin(true)
 			err := g.run(x.rec, x.request(ctx), tx)
 			x.rec.end()

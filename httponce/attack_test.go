@@ -83,12 +83,10 @@ func TestLateWriter(t *testing.T) {
 		writers.Add(1)
 		go func() {
 			defer writers.Done()
-			for i := range 1 << 20 {
+			begin := sync.OnceFunc(func() { close(started) })
+			for begun := time.Now(); time.Since(begun) < time.Minute; begin() {
 				if _, err := io.WriteString(w, name); err != nil {
 					return
-				}
-				if i == 0 {
-					close(started)
 				}
 			}
 			t.Error("it may write for ever")

@@ -19,7 +19,7 @@
 //	the same key with another request                   422
 //	a repeat after KeepOutcome, or of a response too large to be kept   410
 //	a repeat of a request whose outcome is unknown      409 with a type of its own, and Retry-After
-//	a caller over its limits                            429 with Retry-After, for new keys only
+//	a caller over its limits, or without room           429 with Retry-After, for new keys only
 //	the store cannot be reached                         503 with Retry-After; the handler does not run
 //
 // Errors are problem documents (RFC 9457) whose type ends in the name of the case, for example "#in-progress".

@@ -28,6 +28,7 @@ type exchange struct {
 	req  *http.Request // as that run got it
 	one  recorder      // of the first run, which is nearly always the only one
 	ran  bool          // the handler has run, or panicked
+	owns bool          // Handler: the key was claimed; HandlerTx: the handler has run
 	rep  once.Report
 	wait time.Duration // of a caller over its limits
 }
@@ -203,12 +204,12 @@ func (x *exchange) work(mark []byte) once.Work[*Response] {
 
 // withMark tries marks that older secrets have made where the one of now does not fit.
 func withMark(x *exchange, try func(mark []byte) (*Response, error)) (answer *Response, err error) {
-	if x.limiter != nil {
-		leave, err := x.limited(x.r.Context())
-		if err != nil {
-			return nil, err
+	if x.limiter != nil || x.Admit != nil {
+		leave, refused := x.limited(x.r.Context())
+		if refused != nil {
+			return nil, refused
 		}
-		defer func() { leave(!x.ran) }()
+		defer func() { leave(err) }()
 	}
 	if x.Ring == nil {
 		return try(x.mark)

@@ -58,6 +58,7 @@ func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (*Re
 	defer stop()
 	return withMark(x, func(mark []byte) (*Response, error) {
 		return once.Do(ctx, g.store, x.work(mark), func(ctx context.Context, _ once.Key) (*Response, error) {
+			x.owns = true
 			if !stop() {
 				return nil, once.NotDone(errGone)
 			}
@@ -169,16 +170,52 @@ func (g *settings) passes(r *http.Request) bool {
 }
 
 // limited refuses a new key of a caller who is over its limits. leave is called when the request is over.
-func (x *exchange) limited(ctx context.Context) (leave func(unused bool), err error) {
+func (x *exchange) limited(ctx context.Context) (leave func(error), err error) {
+	exit, err := x.limit(ctx)
+	if err != nil || x.Admit == nil {
+		return func(error) { exit(!x.ran) }, err
+	}
+	admitted, wait := x.Admit(x.key)
+	if wait <= 0 {
+		return func(err error) {
+			exit(!x.ran)
+			admitted(x.left(err))
+		}, nil
+	}
+	if err = x.knows(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 }); err != nil {
+		exit(true)
+	}
+	return func(error) { exit(!x.ran) }, err
+}
+
+// limit is the part of Limits.
+func (x *exchange) limit(ctx context.Context) (exit func(unused bool), err error) {
+	if x.limiter == nil {
+		return func(bool) {}, nil
+	}
 	fresh, wait := x.limiter.enter(x.key.Scope, x.key.ID, time.Now())
 	if wait == 0 {
 		return func(unused bool) { x.limiter.leave(x.key.Scope, x.key.ID, fresh && unused) }, nil
 	}
+	return func(bool) {}, x.knows(ctx, wait, func(rec once.Record) bool { return rec.Status != once.Absent })
+}
+
+// knows refuses a key unless the store knows it: whoever is over the limits of new keys gets the answers of known ones.
+func (x *exchange) knows(ctx context.Context, wait time.Duration, is func(once.Record) bool) error {
 	rec, err := x.store.Get(ctx, x.key)
-	if err == nil && rec.Status == once.Absent {
+	if err == nil && !is(rec) {
 		x.wait, err = wait, errLimit
 	}
-	return func(bool) {}, err
+	return err
+}
+
+// left reports whether the request, which ended with err, may have left a record that was not there before.
+func (x *exchange) left(err error) bool {
+	if !x.owns || x.rep.Replayed || x.rep.Attempt > 1 {
+		return false
+	}
+	inTx := x.rec != nil && x.rec.held
+	return !inTx || err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrUnknown)
 }
 
 var errLimit = errors.New("httponce: the caller is over its limits")

@@ -3,6 +3,8 @@ package httponce
 import (
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once/internal/bucket"
 )
 
 // Limits bound what one caller may begin. They are kept in each process by itself: n processes let through up to n
@@ -17,6 +19,7 @@ type Limits struct {
 // limiter counts by caller. It remembers those only who would notice.
 type limiter struct {
 	limits Limits
+	rate   bucket.Rate
 
 	mu      sync.Mutex
 	callers map[string]*share
@@ -24,9 +27,8 @@ type limiter struct {
 }
 
 type share struct {
-	open   map[string]int // requests under way, by key
-	tokens float64
-	at     time.Time // when tokens was right
+	open  map[string]int // requests under way, by key
+	spent bucket.Bucket
 }
 
 const sweepEvery = time.Minute
@@ -36,10 +38,7 @@ func newLimiter(l Limits) *limiter {
 	if l.Open <= 0 && l.PerSecond <= 0 {
 		return nil
 	}
-	if l.Burst <= 0 {
-		l.Burst = max(int(l.PerSecond), 1)
-	}
-	return &limiter{limits: l, callers: make(map[string]*share)}
+	return &limiter{limits: l, rate: bucket.Rate{PerSecond: l.PerSecond, Burst: l.Burst}, callers: make(map[string]*share)}
 }
 
 // enter counts a request, or says how long to wait. One with a key that is under way here costs nothing more: fresh is
@@ -50,7 +49,7 @@ func (l *limiter) enter(caller, key string, now time.Time) (fresh bool, wait tim
 	l.sweep(now)
 	a := l.callers[caller]
 	if a == nil {
-		a = &share{open: make(map[string]int), tokens: float64(l.limits.Burst), at: now}
+		a = &share{open: make(map[string]int)}
 		l.callers[caller] = a
 	}
 	if a.open[key] > 0 {
@@ -60,20 +59,11 @@ func (l *limiter) enter(caller, key string, now time.Time) (fresh bool, wait tim
 	if l.limits.Open > 0 && len(a.open) >= l.limits.Open {
 		return false, time.Second
 	}
-	if l.limits.PerSecond > 0 {
-		l.refill(a, now)
-		if a.tokens < 1 {
-			return false, max(time.Duration((1-a.tokens)/l.limits.PerSecond*float64(time.Second)), 1) // 0 would let it in
-		}
-		a.tokens--
+	if wait := a.spent.Take(l.rate, now); wait > 0 {
+		return false, wait
 	}
 	a.open[key] = 1
 	return true, 0
-}
-
-func (l *limiter) refill(a *share, now time.Time) {
-	a.tokens = min(float64(l.limits.Burst), a.tokens+max(now.Sub(a.at), 0).Seconds()*l.limits.PerSecond)
-	a.at = now
 }
 
 // leave gives back what was entered; unused says that a fresh key was not new.
@@ -84,8 +74,8 @@ func (l *limiter) leave(caller, key string, unused bool) {
 	if a.open[key]--; a.open[key] == 0 {
 		delete(a.open, key)
 	}
-	if unused && l.limits.PerSecond > 0 {
-		a.tokens = min(float64(l.limits.Burst), a.tokens+1)
+	if unused {
+		a.spent.Return()
 	}
 }
 
@@ -96,7 +86,7 @@ func (l *limiter) sweep(now time.Time) {
 	}
 	l.swept = now
 	for caller, a := range l.callers {
-		if l.refill(a, now); len(a.open) == 0 && (l.limits.PerSecond <= 0 || a.tokens >= float64(l.limits.Burst)) {
+		if len(a.open) == 0 && a.spent.Full(l.rate, now) {
 			delete(l.callers, caller)
 		}
 	}

@@ -59,7 +59,14 @@ type Options struct {
 	Decide   func(r *http.Request, status int) Decision // nil: ByStatus
 	CheckKey func(key string) error                     // refuses keys, with 400 and its error; see [RefuseGuessable]
 	Limits   Limits
-	Ring     *Ring // seals what is recorded, and keys the fingerprints. Default: neither
+
+	// Admit, if it is not nil, is asked for room for a key before it is claimed, and does not ask the store. Where wait is
+	// above 0 there is none: a new key gets 429, to come back after it, and nothing is claimed. A key that the store
+	// knows is let in all the same, which costs a look. Else leave is called once when the request is over, with whether
+	// the key may be in the store now and was not before. Made for the Admit of janitor.Quota.
+	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
+
+	Ring *Ring // seals what is recorded, and keys the fingerprints. Default: neither
 
 	// FailOpen runs the handler unguarded while the store cannot be reached, instead of answering 503. Then repeats have
 	// as many effects as they are. Not for HandlerTx, which has no transaction then.

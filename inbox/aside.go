@@ -45,7 +45,7 @@ func (s *shift) resolve(ctx context.Context, it *item, f fate) fate {
 func (s *shift) later(ctx context.Context, it *item, f fate) fate {
 	it.tries++
 	if f.after < shelfAfter || s.shelf == nil {
-		return fate{kind: again, after: f.after}
+		return fate{kind: again, after: f.after, reason: f.reason}
 	}
 	return s.wait(ctx, it, f.after, f.reason)
 }
@@ -107,7 +107,7 @@ func (s *shift) troubled(ctx context.Context, it *item, err error) fate {
 	s.uncount(ctx, it)
 	s.logger.WarnContext(ctx, "inbox: the store is in trouble, and the message waits", "message", it.Message.ID,
 		"origin", it.Origin, "error", err)
-	return fate{kind: again, after: trouble}
+	return fate{kind: again, after: trouble, reason: err.Error()}
 }
 
 // met is the fate of an item whose key is somebody else's.
@@ -193,7 +193,7 @@ func (s *shift) failed(ctx context.Context, it *item, err error) fate {
 	}
 	if ctx.Err() != nil { // it was told to stop
 		s.uncount(ctx, it)
-		return fate{kind: again}
+		return fate{kind: again, reason: err.Error()}
 	}
 	attempts, counted := it.failed, it.prepaid
 	if it.prepaid = false; !counted {

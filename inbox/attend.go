@@ -107,9 +107,16 @@ func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
 	if it.wrong != nil && !s.keyed { // by its place in the log it was told apart from others, and here by its name on the shelf
 		it.key.ID, it.wrong = m.Message.ID, nil
 	}
+	ctx, seen := s.watch(ctx, []*item{it}, true)
+	defer seen.end() // also of a handler that ends its goroutine
+	seen.tell(0, s.tryShelved(ctx, it, m))
+	return true
+}
+
+// tryShelved makes an attempt that is counted.
+func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate {
 	if m.Attempts > s.Retry.Attempts {
-		s.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errDeadly, m.Reason))
-		return true
+		return s.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errDeadly, m.Reason))
 	}
 	tried := m
 	tried.State = store.Handled
@@ -124,31 +131,33 @@ func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
 		m.State = store.Handled
 		s.change(ctx, &m)
 		s.Stats.Duplicates.Add(1)
+		return fate{kind: duplicate}
 	case err == nil:
 		s.Stats.Handled.Add(1)
+		return fate{kind: handled}
 	case ctx.Err() != nil, retry && !handlers && !errors.Is(err, once.ErrUnknown): // it was not the message's fault
 		m.Attempts, m.Due = m.Attempts-1, trouble
 		s.change(ctx, &m)
 	case !retry, m.Attempts >= s.Retry.Attempts:
 		s.Stats.Failed.Add(1)
-		s.parkShelved(ctx, it, m, err)
+		return s.parkShelved(ctx, it, m, err)
 	default:
 		s.Stats.Failed.Add(1)
 		m.Due, m.Reason = max(after, s.Retry.wait(int64(m.Attempts))), err.Error()
 		s.change(ctx, &m)
 	}
-	return true
+	return fate{kind: again, reason: err.Error()}
 }
 
 var errDeadly = errors.New("begun as often as it may be, and never ended: it may end its process")
 
-func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) {
+func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) fate {
 	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
 	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) {
 		m.Reason = unknownOutcome + m.Reason
 	}
 	if !s.change(ctx, &m) {
-		return
+		return fate{kind: again, reason: m.Reason}
 	}
 	s.Stats.Parked.Add(1)
 	s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "reason", m.Reason)
@@ -157,6 +166,7 @@ func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err 
 			s.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
 		}
 	}
+	return fate{kind: parked, reason: m.Reason}
 }
 
 // change writes a message, and reports whether it was still as it was read.

@@ -60,7 +60,8 @@ type Consumer struct {
 	// StopTime is how long handlers may go on when Run is to end, before their contexts are cancelled. Default 20 seconds.
 	StopTime time.Duration
 
-	Stats *Stats // counts what becomes of messages, if it is not nil
+	Stats    *Stats   // counts what becomes of messages, if it is not nil
+	Observer Observer // sees each message, if it is not nil
 }
 
 // Retry says how often and when a message that failed is tried again.

@@ -40,7 +40,7 @@ type item struct {
 type fate struct {
 	kind   fateKind
 	after  time.Duration // again
-	reason string
+	reason string        // what stands in its way
 }
 
 type fateKind int

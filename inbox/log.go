@@ -273,9 +273,9 @@ func (w *txWorker[T]) step(ctx context.Context, pl *place, tx T, items []*item) 
 			it.alone = true
 			return nil, &failure{Failed(it.Message, errAlone)}, nil
 		case it.wrong != nil && w.keyed:
-			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, it.wrong.Error())), fate{kind: parked}
+			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, it.wrong.Error())), fate{kind: parked, reason: it.wrong.Error()}
 		case w.keyed && w.tooOld(it):
-			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, tooOldReason)), fate{kind: parked}
+			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, tooOldReason)), fate{kind: parked, reason: tooOldReason}
 		default:
 			free, at = append(free, it), append(at, i)
 		}
@@ -351,7 +351,7 @@ func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []in
 				it.alone = true
 				return nil, nil, &failure{Failed(it.Message, errAlone)}
 			}
-			*aside, fates[at[n]] = append(*aside, w.aside(it, store.Parked, 0, f.reason)), fate{kind: parked}
+			*aside, fates[at[n]] = append(*aside, w.aside(it, store.Parked, 0, f.reason)), fate{kind: parked, reason: f.reason}
 		case again:
 			return nil, nil, errInFlight
 		}
@@ -422,7 +422,7 @@ func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err err
 	w.Stats.Failed.Add(1)
 	if ctx.Err() != nil { // it was told to stop
 		w.uncount(ctx, it)
-		return fate{kind: again}
+		return fate{kind: again, reason: err.Error()}
 	}
 	it.tries++
 	if !it.prepaid {
@@ -438,7 +438,7 @@ func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err err
 	case it.failed >= int64(w.Retry.Attempts):
 		return w.setAside(ctx, pl, it, store.Parked, 0, fmt.Sprintf("failed %d times, at last with: %v", it.failed, err))
 	case it.tries < quickTries && wait <= quickWait:
-		return fate{kind: again, after: wait}
+		return fate{kind: again, after: wait, reason: err.Error()}
 	}
 	return w.setAside(ctx, pl, it, store.Waiting, wait, err.Error())
 }

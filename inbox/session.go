@@ -173,18 +173,22 @@ func (c *counter) attend(ctx context.Context) {
 }
 
 func (c *counter) serve(ctx context.Context, items []*item, from []*lane) {
-	fates := c.handle(ctx, items)
+	begun, seen := c.watch(ctx, items, false)
+	defer seen.end() // also of a handler that ends its goroutine
+	fates := c.handle(begun, items)
 	var back []*item
 	after := make(map[*item]time.Duration)
 	settled := settlement{reasons: make(map[string][]broker.Delivery)}
 	for i, it := range items {
-		f := c.resolve(ctx, it, fates[i])
+		f := c.resolve(begun, it, fates[i])
 		c.tell(f)
+		seen.tell(i, f)
 		if !settled.add(it, f) {
 			back = append(back, it)
 			after[it] = f.after
 		}
 	}
+	seen.end()
 	c.settle(ctx, settled)
 	c.giveBack(ctx, c.session, c.lanes.release(from, back, after))
 }

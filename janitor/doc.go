@@ -12,5 +12,7 @@
 // their operation says, and what is unknown or parked is never forgotten. With an Archive, outcomes are handed over
 // before they are forgotten.
 //
+// [Quota] bounds how much there is to forget: how many keys each scope may have.
+//
 // The compatibility is that of package once.
 package janitor

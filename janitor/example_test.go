@@ -1,58 +1,41 @@
 package janitor_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"log"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// line is an outcome in an archive. The same claim may be there twice; its lines are equal.
-type line struct {
-	Claim                string // names the outcome for ever
-	Scope, Operation, ID string
-	Rejected, Omitted    bool
-	Type, Body           string
-	Created              time.Time
-}
+// A tenant with two keys gets no third. httponce and grpconce ask by their option Admit; this asks by itself.
+func ExampleQuota() {
+	ctx := context.Background()
+	store := memstore.New(nil)
+	pay := &once.Operation[string]{Name: "pay"}
+	quota := &janitor.Quota{Store: store, Limit: janitor.Limit{Keys: 2}} // somewhere: go quota.Run(ctx)
 
-// Outcomes go to a file of JSON lines before they are forgotten.
-func ExampleJanitor_archive() {
-	ctx, store, file := context.Background(), memstore.New(nil), new(bytes.Buffer) // in earnest an *os.File, and its Sync at the end
-	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Park,
-		Policy: once.Policy{KeepOutcome: 1}} // a nanosecond, for the example
-	_, err := once.Do(ctx, store, charge.For("order-4711").In("tenant-7"), func(context.Context, once.Key) (string, error) {
-		return "ch_99", nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	j := janitor.Janitor{Store: store, Archive: func(_ context.Context, done []once.Record) error {
-		lines := json.NewEncoder(file)
-		for _, rec := range done {
-			k, out := rec.Key, rec.Outcome
-			if err := lines.Encode(line{fmt.Sprintf("%x", rec.Owner), k.Scope, k.Operation, k.ID, out.Rejected, out.Omitted,
-				out.ContentType, string(out.Body), rec.Created}); err != nil {
-				return err // nothing of these is forgotten, and they come again
+	for _, order := range []string{"4711", "4712", "4713", "4711"} {
+		work := pay.For(order).In("acme")
+		leave, wait := quota.Admit(work.Key())
+		if wait > 0 {
+			if rec, err := store.Get(ctx, work.Key()); err != nil || rec.Attempt == 0 {
+				fmt.Println(order, "has to come back later")
+				continue
 			}
+			leave = func(bool) {}
 		}
-		return nil
-	}}
-	if err := j.Sweep(ctx); err != nil {
-		log.Fatal(err)
+		var report once.Report
+		_, err := once.DoTx(ctx, store, work.Report(&report), func(context.Context, *memstore.Tx) (string, error) {
+			return "paid", nil
+		})
+		leave(err == nil && !report.Replayed)
+		fmt.Println(order, "is paid; before:", report.Replayed)
 	}
-
-	var kept line
-	if err := json.Unmarshal(file.Bytes(), &kept); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(kept.Scope, kept.Operation, kept.ID, kept.Type, kept.Body)
-	// Output: tenant-7 charge order-4711 application/json "ch_99"
+	// Output:
+	// 4711 is paid; before: false
+	// 4712 is paid; before: false
+	// 4713 has to come back later
+	// 4711 is paid; before: true
 }

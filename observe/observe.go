@@ -1,7 +1,8 @@
-// Package observe names how calls of package once end, for metrics and spans. It is what a once.Observer is told in
-// once.Ended.Result; observe/otelobserve is an Observer for OpenTelemetry.
+// Package observe names how calls of package once end, and what becomes of messages at a consumer, for metrics and spans.
+// It is what a once.Observer is told in once.Ended.Result, and an inbox.Observer in inbox.Ended.Outcome;
+// observe/otelobserve is both, for OpenTelemetry.
 //
-// The list is closed for one release: a new name comes with an entry in the changelog.
+// The lists are closed for one release: a new name comes with an entry in the changelog.
 package observe
 
 import "github.com/effectively-once/once/internal/sight"

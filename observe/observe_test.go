@@ -261,18 +261,26 @@ func (o observer) Begin(ctx context.Context, _ string, _ once.Key) (context.Cont
 }
 
 func TestResultsAreAllOfThem(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "observe.go", nil, 0)
+	if n := constants(t, "observe.go"); n == 0 || n != len(observe.Results()) {
+		t.Errorf("there are %d constants, and %d Results", n, len(observe.Results()))
+	}
+	if n := constants(t, "messages.go"); n == 0 || n+1 != len(observe.Outcomes()) { // and Parked
+		t.Errorf("there are %d constants, and %d Outcomes", n, len(observe.Outcomes()))
+	}
+}
+
+// constants is how many a file declares.
+func constants(t *testing.T, name string) (n int) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := 0
-	ast.Inspect(file, func(n ast.Node) bool {
-		if decl, ok := n.(*ast.GenDecl); ok && decl.Tok == token.CONST {
-			names += len(decl.Specs)
+	ast.Inspect(file, func(node ast.Node) bool {
+		if decl, ok := node.(*ast.GenDecl); ok && decl.Tok == token.CONST {
+			n += len(decl.Specs)
 		}
 		return true
 	})
-	if names == 0 || names != len(observe.Results()) {
-		t.Errorf("there are %d constants, and %d Results", names, len(observe.Results()))
-	}
+	return n
 }

@@ -58,8 +58,9 @@ type Relay struct {
 	// StopTime is how long what has begun may go on when Run is to end. Default 20 seconds.
 	StopTime time.Duration
 
-	Logger *slog.Logger // of what goes wrong, which nothing else tells; default: nothing is logged
-	Stats  *Stats       // counts what becomes of messages, if it is not nil
+	Logger   *slog.Logger // of what goes wrong, which nothing else tells; default: nothing is logged
+	Stats    *Stats       // counts what becomes of messages, if it is not nil
+	Observer Observer     // sees each call of the Publisher, if it is not nil
 }
 
 // Retry says how often and when a message that failed is tried again.

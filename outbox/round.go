@@ -229,16 +229,21 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	ctx, cancel := r.limit(r.working)
 	defer cancel()
 	r.sink.calling(true)
+	ctx, ended := r.watch(ctx, ms)
 	errs := r.Publisher.Publish(ctx, ms)
 	r.sink.calling(false)
+	if errs != nil && len(errs) != len(ms) {
+		wrong := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(ms))
+		errs = slices.Repeat([]error{wrong}, len(ms))
+	}
+	if ended != nil {
+		ended(errs)
+	}
 	if errs == nil {
 		return batch, nil, nil
 	}
 	for i, m := range batch {
-		err := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(batch))
-		if len(errs) == len(batch) {
-			err = errs[i]
-		}
+		err := errs[i]
 		if err == nil {
 			ok = append(ok, m)
 			continue

@@ -38,13 +38,13 @@ Start with: once demo
 
 For a database: once context set --help, then once doctor`
 
-// run runs the command. The handlers are what the demo compares.
-func run(args []string, handlers map[string]demo.Handler) int {
+// run runs the command. The services are what the demo compares.
+func run(args []string, services map[string]func(*demo.Shop) demo.Service) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	parser, err := kong.New(&cli{}, kong.Name("once"), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(handlers))
+		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(services))
 	if err != nil {
 		return fail(exitFailed, err)
 	}

@@ -4,71 +4,98 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
 type demoCommand struct {
-	Orders     *int   `xor:"size" placeholder:"N" help:"How many orders to pay (default 400)."`
-	Deliveries *int   `xor:"size" placeholder:"N" help:"How many deliveries to make on each side, instead of --orders."`
-	Workers    int    `default:"4" placeholder:"N" help:"Worker processes on each side, 2 to 64 (default 4)."`
-	Seed       uint64 `default:"1" placeholder:"N" help:"Decides who is killed where, and what is duplicated (default 1)."`
-	JSON       bool   `help:"Print one JSON object and nothing else."`
-	Keep       bool   `help:"Keep the directory with the databases and the charges, and print its name."`
+	Orders   *int    `xor:"size" placeholder:"N" help:"How many orders to place on each side (default 150, with --scenario 20)."`
+	Minutes  float64 `xor:"size" placeholder:"N" help:"Place orders for so long instead."`
+	Scenario string  `placeholder:"NAME" help:"Do nothing but this to orders, and explain it; list names them all."`
+	Workers  int     `default:"2" placeholder:"N" help:"Processes of the shop on each side, 2 to 32 (default 2)."`
+	Seed     uint64  `default:"1" placeholder:"N" help:"Decides what is done to which order (default 1)."`
+	JSON     bool    `help:"Print one JSON object and nothing else."`
+	Keep     bool    `help:"Keep the directory with the databases and the charges, and print its name."`
 }
 
 // Help is the long text of once demo --help.
 func (demoCommand) Help() string {
 	return `
-A broker delivers orders at least once: some twice, some to two workers at the same moment, some again because
-the ack was lost. Workers are processes, killed with SIGKILL at seeded points: before the charge, after it,
-in the middle of the transaction, between commit and ack. Two handlers get the same schedule: one written by hand
-(look, charge, write, ack) and one with once. Then the charges at the payment provider and the balances in the
-database are counted.
+A shop takes orders over HTTP, writes them to its database, tells a broker of them, and three consumers charge the
+customer, add points and send a letter. It runs twice, side by side, and the same is done to both: customers click
+twice, replies and acks get lost, messages come again, alone or two at one moment, the broker goes down, and processes
+are killed with SIGKILL at the worst points. One shop is written by hand: look, do it, note it, acknowledge. The other
+one is the same with once: an atomic HTTP handler, an outbox and its relay, and consumers. Then what is left is counted:
+rows, charges at the payment provider, points, letters.
 
-The database is SQLite in a temporary directory, the payment provider an HTTP server on loopback.
-Nothing else is needed, and nothing is left behind (unless this process is killed with -9).
+The database is SQLite and the broker NATS JetStream, both in a temporary directory and on loopback; the payment
+provider and the mail server are played. Nothing else is needed, and nothing is left behind (unless this process is
+killed with -9).
 
-  deliveries  those of the schedule, and one more for each that a handler refused
-  crashes     workers that were killed
-  effects     charges that the provider made; there should be one per order
-  duplicated  charges, and bookings in the balance, beyond one per order
-  lost        acknowledged orders without a charge, a row or their amount in the balance
+  killed      processes of the shop, with SIGKILL
+  twice       orders, charges, points and letters beyond one per order
+  lost        orders that were acknowledged to the customer, and miss their row, charge, points or letter
+  parked      letters of which nobody can know whether they were sent: a person decides
 
-Exit status: 0 the handler with once was right, 1 it was wrong, 2 wrong usage, 3 the demo could not run.
+At the end, a table tells for each thing that was done to orders what became of them. What was done to none of them
+can hit one too: it is in the hands of a process that is killed for another.
+
+Exit status: 0 the shop with once was right, 1 it was wrong, 2 wrong usage, 3 the demo could not run.
 
 Examples:
   once demo
-  once demo --orders 1000 --workers 8 --seed 7
-  once demo --deliveries 200 --json`
+  once demo --scenario list
+  once demo --scenario crash-before-publish
+  once demo --orders 1000 --workers 4 --seed 7
+  once demo --minutes 10
+  once demo --orders 50 --json`
 }
 
 const (
-	defaultOrders = 400
-	maxSize       = 1_000_000
+	defaultOrders   = 150
+	scenarioOrders  = 20
+	maxOrders       = 1_000_000
+	maxMinutes      = 24 * 60
+	mostWorkers     = 32
+	listOfScenarios = "list"
 )
 
 // Validate is called by kong.
 func (d *demoCommand) Validate() error {
-	for name, n := range map[string]*int{"--orders": d.Orders, "--deliveries": d.Deliveries} {
-		if n != nil && (*n < 1 || *n > maxSize) {
-			return fmt.Errorf("%s is %d: give 1 to %d", name, *n, maxSize)
-		}
+	if d.Orders != nil && (*d.Orders < 1 || *d.Orders > maxOrders) {
+		return fmt.Errorf("--orders is %d: give 1 to %d", *d.Orders, maxOrders)
 	}
-	if d.Workers < 2 || d.Workers > 64 {
-		return fmt.Errorf("--workers is %d: give 2 to 64, a race needs two", d.Workers)
+	if !(d.Minutes >= 0 && d.Minutes <= maxMinutes) {
+		return fmt.Errorf("--minutes is %v: give up to %d", d.Minutes, maxMinutes)
+	}
+	if d.Workers < 2 || d.Workers > mostWorkers {
+		return fmt.Errorf("--workers is %d: give 2 to %d, a race needs two", d.Workers, mostWorkers)
+	}
+	if d.Scenario != "" && d.Scenario != listOfScenarios {
+		if _, err := demo.Find(d.Scenario); err != nil {
+			return fmt.Errorf("%w, or %s", err, listOfScenarios)
+		}
 	}
 	return nil
 }
 
 // Run runs the demo and prints its report.
 func (d *demoCommand) Run(ctx context.Context) error {
+	if d.Scenario == listOfScenarios {
+		return d.list(os.Stdout)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("the workers are this program, and it cannot be found: %w", err)
 	}
 	screen := newScreen(os.Stdout)
+	if w, err := demo.Find(d.Scenario); err == nil && !d.JSON {
+		fmt.Println(w.Explain())
+	}
 	report, err := demo.Run(ctx, d.options(self, screen))
 	if err != nil {
 		return err
@@ -83,14 +110,15 @@ func (d *demoCommand) Run(ctx context.Context) error {
 }
 
 func (d *demoCommand) options(self string, screen *screen) demo.Options {
-	o := demo.Options{Seed: d.Seed, Workers: d.Workers, Keep: d.Keep, Command: []string{self, "demo-worker"}}
+	o := demo.Options{Seed: d.Seed, Orders: defaultOrders, Scenario: d.Scenario, Workers: d.Workers, Keep: d.Keep,
+		Duration: time.Duration(d.Minutes * float64(time.Minute)), Command: []string{self, "demo-worker"}}
 	switch {
-	case d.Deliveries != nil:
-		o.Deliveries = *d.Deliveries
 	case d.Orders != nil:
 		o.Orders = *d.Orders
-	default:
-		o.Orders = defaultOrders
+	case o.Duration > 0:
+		o.Orders = 0
+	case d.Scenario != "":
+		o.Orders = scenarioOrders
 	}
 	if !d.JSON {
 		o.Progress = screen.progress
@@ -103,4 +131,17 @@ func (d *demoCommand) print(s *screen, r demo.Report) error {
 		return json.NewEncoder(os.Stdout).Encode(r)
 	}
 	return s.final(r)
+}
+
+// list explains all scenarios.
+func (d *demoCommand) list(out io.Writer) error {
+	if d.JSON {
+		return json.NewEncoder(out).Encode(demo.Windows)
+	}
+	var texts []string
+	for _, w := range demo.Windows {
+		texts = append(texts, w.Explain())
+	}
+	_, err := io.WriteString(out, strings.Join(texts, "\n"))
+	return err
 }

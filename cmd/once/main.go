@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], demo.Handlers()))
+	os.Exit(run(os.Args[1:], demo.Services()))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,29 +16,33 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
 // The command, and the same command with a protected side that is broken on purpose.
 func TestMain(m *testing.M) {
-	protect := func(h demo.Handler) func() {
+	protect := func(open func(*demo.Shop) demo.Service) func() {
 		return func() {
-			handlers := demo.Handlers()
-			handlers[demo.With] = h
-			os.Exit(run(os.Args[1:], handlers))
+			services := demo.Services()
+			services[demo.With] = open
+			os.Exit(run(os.Args[1:], services))
+		}
+	}
+	answer := func(status int, text string) func(*demo.Shop) demo.Service {
+		return func(*demo.Shop) demo.Service {
+			return demo.Service{Place: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, status) })}
 		}
 	}
 	testscript.Main(m, map[string]func(){
 		"once":           main,
 		"seed":           seed,
 		"sql":            runSQL,
-		"once-repeating": protect(demo.HandleByHand),
-		"once-losing":    protect(func(context.Context, *demo.Shop, demo.Order) error { return nil }),
-		"once-refusing": protect(func(context.Context, *demo.Shop, demo.Order) error {
-			return once.Permanent(errors.New("no funds"))
+		"once-repeating": protect(demo.ByHand),
+		"once-losing":    protect(answer(http.StatusOK, "")),
+		"once-refusing":  protect(answer(http.StatusPaymentRequired, "no funds")),
+		"once-panicking": protect(func(*demo.Shop) demo.Service {
+			return demo.Service{Run: []func(context.Context) error{func(context.Context) error { panic("at the disco") }}}
 		}),
-		"once-panicking": protect(func(context.Context, *demo.Shop, demo.Order) error { panic("at the disco") }),
 	})
 }
 
@@ -103,38 +108,68 @@ func wantEmpty(t *testing.T, dir string) {
 }
 
 func TestSidesGetTheSame(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--json", "--orders", "50")
+	cmd, temp := command(t, "once", "demo", "--json", "--orders", "30")
 	output, err := cmd.Output()
 	wantExit(t, err, exitOK)
 	r := report(t, output)
-	if r.With.Effects != 50 || !r.Right() {
+	if r.With.Effects != 30 || !r.Right() {
 		t.Errorf("the protected side is wrong: %+v", r.With)
 	}
-	if r.Without.Duplicated == 0 || r.Without.OverchargedCents == 0 {
+	if r.Without.Duplicated == 0 || r.Without.OverchargedCents == 0 || r.Without.Lost == 0 {
 		t.Errorf("the other side is right: %+v", r.Without)
 	}
 	for name, side := range map[string]demo.Side{"without": r.Without, "with": r.With} {
-		if side.Crashes != r.Crashes || side.Deliveries < r.Deliveries {
-			t.Errorf("%s: %d deliveries and %d crashes, want at least %d and exactly %d",
-				name, side.Deliveries, side.Crashes, r.Deliveries, r.Crashes)
+		if side.Orders != 30 || side.Answered != 30 || side.Crashes == 0 || side.Outages != r.With.Outages || side.Deliveries < side.Effects {
+			t.Errorf("%s: %+v", name, side)
 		}
+	}
+	if len(r.Windows) != len(demo.Windows)+1 {
+		t.Errorf("%d windows, want each, and everything: %+v", len(r.Windows), r.Windows)
 	}
 	wantEmpty(t, temp)
 }
 
-// manyOrders are so many that the handler by hand doubles one: with 25, every kill may hit a moment that it survives.
-const manyOrders = "120"
+// What the scenarios say of the two sides is so. Where a race decides, the side by hand may be lucky.
+func TestScenarios(t *testing.T) {
+	for _, w := range demo.Windows {
+		t.Run(w.Name, func(t *testing.T) {
+			t.Parallel()
+			cmd, temp := command(t, "once", "demo", "--json", "--scenario", w.Name, "--orders", "3")
+			output, err := cmd.Output()
+			wantExit(t, err, exitOK)
+			r := report(t, output)
+			if len(r.Windows) != 1 || r.Windows[0].Scenario != w.Name || r.Windows[0].With.Orders != 3 {
+				t.Fatalf("the windows are %+v", r.Windows)
+			}
+			by := r.Windows[0].Without
+			switch w.Name {
+			case "crash-before-publish", "outage":
+				if by.Lost != 3 {
+					t.Errorf("by hand: %+v, want all lost", by)
+				}
+			case "crash-after-charge", "crash-after-letter":
+				if by.Doubled == 0 {
+					t.Errorf("by hand: %+v, want some doubled", by)
+				}
+			}
+			if parked := r.With.Parked; w.Name == "crash-after-letter" && parked == 0 {
+				t.Error("no letter is parked")
+			}
+			wantEmpty(t, temp)
+		})
+	}
+}
 
 func TestProtectedSideWrong(t *testing.T) {
 	for _, test := range []struct {
-		command, orders string
-		wrong           func(demo.Side) bool
+		command string
+		wrong   func(demo.Side) bool
 	}{
-		{"once-repeating", manyOrders, func(s demo.Side) bool { return s.Duplicated > 0 && s.Lost == 0 }},
-		{"once-losing", "25", func(s demo.Side) bool { return s.Lost == 25 && s.Effects == 0 }},
+		{"once-repeating", func(s demo.Side) bool { return s.Duplicated > 0 && s.Lost == 0 }},
+		{"once-losing", func(s demo.Side) bool { return s.Lost == 3 && s.Effects == 0 }},
 	} {
 		t.Run(test.command, func(t *testing.T) {
-			cmd, temp := command(t, test.command, "demo", "--json", "--orders", test.orders)
+			cmd, temp := command(t, test.command, "demo", "--json", "--scenario", "crash-after-charge", "--orders", "3")
 			output, err := cmd.Output()
 			wantExit(t, err, exitNo)
 			if r := report(t, output); !test.wrong(r.With) || r.Right() {
@@ -146,7 +181,7 @@ func TestProtectedSideWrong(t *testing.T) {
 }
 
 func TestVerdictIsWrongInWords(t *testing.T) {
-	cmd, _ := command(t, "once-repeating", "demo", "--orders", manyOrders)
+	cmd, _ := command(t, "once-repeating", "demo", "--scenario", "crash-after-charge", "--orders", "3")
 	output, err := cmd.Output()
 	wantExit(t, err, exitNo)
 	if _, verdict, _ := strings.Cut(string(output), "\nWith once: "); !strings.Contains(verdict, " too many") {
@@ -160,7 +195,7 @@ func TestCannotRun(t *testing.T) {
 		"once-panicking": "a worker ended",
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd, temp := command(t, name, "demo", "--json", "--orders", "25")
+			cmd, temp := command(t, name, "demo", "--json", "--orders", "3")
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			output, err := cmd.Output()

@@ -25,24 +25,41 @@ func newScreen(out *os.File) *screen {
 	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
 }
 
+const linesAfter = 1000 // orders of a run that ends by the clock
+
 func (s *screen) progress(r demo.Report) {
 	if s.live {
-		io.WriteString(s.out, s.redraw(r))
+		text := s.table(r, false) + "\n" + news("by hand", r.Without) + news("with once", r.With)
+		io.WriteString(s.out, s.over(text))
 		return
 	}
-	done := min(r.Without.Deliveries, r.With.Deliveries)
-	if tenths := 10 * done / max(r.Deliveries, 1); tenths > s.tenths && tenths < 10 {
+	done, all := min(r.Without.Answered, r.With.Answered), r.Orders
+	if all == 0 {
+		all = linesAfter
+	}
+	if tenths := 10 * done / all; tenths > s.tenths && (tenths < 10 || r.Orders == 0) {
 		s.tenths = tenths
-		fmt.Fprintf(s.out, "%3d%%  without: %s  with: %s\n", 10*tenths, short(r.Without), short(r.With))
+		fmt.Fprintf(s.out, "%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
 	}
 }
 
 func short(s demo.Side) string {
-	return fmt.Sprintf("%d crashes, %d effects, %d duplicated, %d lost", s.Crashes, s.Effects, s.Duplicated, s.Lost)
+	return fmt.Sprintf("%d killed, %d twice", s.Crashes, s.Duplicated)
+}
+
+const widest = 78 // a longer line would be two on a narrow terminal, and the table not drawn over
+
+// news is what has just happened on a side.
+func news(side string, s demo.Side) string {
+	line := fmt.Sprintf("  %-9s  %s", side, s.News())
+	if len(line) > widest {
+		line = line[:widest-3] + "..."
+	}
+	return strings.TrimRight(line, " ") + "\n"
 }
 
 func (s *screen) final(r demo.Report) error {
-	text := s.redraw(r) + "\n" + r.Verdict() + "\n\n" + next
+	text := s.over(s.table(r, true)) + "\n" + s.windows(r) + "\n" + r.Verdict() + "\n\n" + next
 	if r.Directory != "" {
 		text += "Kept: " + r.Directory + "\n"
 	}
@@ -50,39 +67,75 @@ func (s *screen) final(r demo.Report) error {
 	return err
 }
 
-const next = "Next: read the two handlers, without.go and with.go in cmd/once/internal/demo.\n"
+const next = "Next: once demo --scenario list, or read the two shops, without.go and with.go in cmd/once/internal/demo.\n"
 
-// redraw is the table, over the one before it.
-func (s *screen) redraw(r demo.Report) string {
-	table := s.table(r)
+// over is a text that goes over the one before it.
+func (s *screen) over(text string) string {
 	back := ""
 	if s.height > 0 {
 		back = fmt.Sprintf("\x1b[%dA\x1b[J", s.height)
 	}
 	if s.live {
-		s.height = strings.Count(table, "\n")
+		s.height = strings.Count(text, "\n")
 	}
-	return back + table
+	return back + text
 }
 
-func (s *screen) table(r demo.Report) string {
+// table is without what is lost until the last one: what is under way is not lost yet.
+func (s *screen) table(r demo.Report, last bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d orders, %d deliveries, %d workers to kill, seed %d, %.1f s\n\n",
-		r.Orders, r.Deliveries, r.Crashes, r.Seed, r.Seconds)
-	fmt.Fprintf(&b, "  %-12s%10s%10s\n", "", "without", "with once")
-	s.row(&b, "deliveries", r.Without.Deliveries, r.With.Deliveries, false)
-	s.row(&b, "crashes", r.Without.Crashes, r.With.Crashes, false)
-	s.row(&b, "effects", r.Without.Effects, r.With.Effects, false)
-	s.row(&b, "duplicated", r.Without.Duplicated, r.With.Duplicated, true)
-	s.row(&b, "  charges", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
-	s.row(&b, "  bookings", r.Without.DuplicateBookings, r.With.DuplicateBookings, true)
-	s.row(&b, "lost", r.Without.Lost, r.With.Lost, true)
+	fmt.Fprintf(&b, "seed %d, %.1f s\n\n", r.Seed, r.Seconds)
+	fmt.Fprintf(&b, "  %-22s%10s%10s\n", "", "by hand", "with once")
+	row := func(name string, without, with int, fault bool) {
+		fmt.Fprintf(&b, "  %-22s%s%s\n", name, s.cell(without, fault), s.cell(with, fault))
+	}
+	row("orders acknowledged", r.Without.Answered, r.With.Answered, false)
+	row("processes killed", r.Without.Crashes, r.With.Crashes, false)
+	row("outages of the broker", r.Without.Outages, r.With.Outages, false)
+	row("orders twice", r.Without.DuplicateOrders, r.With.DuplicateOrders, true)
+	row("charges twice", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
+	row("points twice", r.Without.DuplicatePoints, r.With.DuplicatePoints, true)
+	row("letters twice", r.Without.DuplicateLetters, r.With.DuplicateLetters, true)
+	row("letters parked", r.Without.Parked, r.With.Parked, false)
+	if last {
+		row("orders lost", r.Without.Lost, r.With.Lost, true)
+	}
 	return b.String()
 }
 
-// row marks numbers that should be zero.
-func (s *screen) row(b *strings.Builder, name string, without, with int, fault bool) {
-	fmt.Fprintf(b, "  %-12s%s%s\n", name, s.cell(without, fault), s.cell(with, fault))
+// windows tells for each thing that was done what became of the orders.
+func (s *screen) windows(r demo.Report) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "done to orders", "by hand", "with once")
+	for _, w := range r.Windows {
+		fmt.Fprintf(&b, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
+	}
+	return b.String()
+}
+
+// became is what became of orders, marked if it is wrong.
+func (s *screen) became(t demo.Tally, width int) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{t.Doubled, "doubled"}, {t.Lost, "lost"}, {t.Parked, "parked"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	text, color := fmt.Sprintf("%d right", t.Orders), green
+	if len(parts) > 0 {
+		text = fmt.Sprintf("of %d: %s", t.Orders, strings.Join(parts, ", "))
+	}
+	if t.Doubled+t.Lost > 0 {
+		color = red
+	}
+	text = fmt.Sprintf("%-*s", width, text)
+	if s.color {
+		return color + text + plain
+	}
+	return text
 }
 
 const (
@@ -91,6 +144,7 @@ const (
 	plain = "\x1b[0m"
 )
 
+// cell marks numbers that should be zero.
 func (s *screen) cell(n int, fault bool) string {
 	text := fmt.Sprintf("%10d", n)
 	switch {

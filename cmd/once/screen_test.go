@@ -9,9 +9,10 @@ import (
 )
 
 var sample = demo.Report{
-	Orders: 3, Deliveries: 100, Crashes: 2, Seed: 1, Seconds: 1.5,
-	Without: demo.Side{Deliveries: 30, Effects: 4, Duplicated: 1, DuplicateCharges: 1, OverchargedCents: 1205},
-	With:    demo.Side{Deliveries: 10, Effects: 3},
+	Orders: 30, Seed: 1, Seconds: 1.5,
+	Without: demo.Side{Orders: 3, Answered: 3, Effects: 4, Duplicated: 1, DuplicateCharges: 1, OverchargedCents: 1205, Crashes: 2},
+	With:    demo.Side{Orders: 3, Answered: 3, Effects: 3},
+	Windows: []demo.Result{{Scenario: "race", Without: demo.Tally{Orders: 3, Doubled: 1}, With: demo.Tally{Orders: 3, Parked: 2}}},
 }
 
 func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
@@ -19,30 +20,31 @@ func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	s := &screen{out: &out, live: true}
 	s.progress(sample)
 	first := out.String()
-	if strings.Contains(first, "\x1b") {
-		t.Errorf("the first table goes back over what was there before: %q", first)
+	if strings.Contains(first, "\x1b") || strings.Contains(first, "lost") {
+		t.Errorf("the first table goes back over what was there before, or knows what is lost: %q", first)
 	}
 	out.Reset()
 	if err := s.final(sample); err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(first, "\n"); lines != 10 || !strings.HasPrefix(out.String(), "\x1b[10A\x1b[J"+first) {
+	if lines := strings.Count(first, "\n"); lines != 14 || !strings.HasPrefix(out.String(), "\x1b[14A\x1b[Jseed 1") {
 		t.Errorf("the second table is not over the %d lines of the first: %q", lines, out.String())
 	}
-	if !strings.Contains(out.String(), "1 charge too many, customers are out 12.05") {
-		t.Errorf("no verdict: %q", out.String())
+	for _, want := range []string{"1 charge too many, customers are out 12.05", "  race                    of 3: 1 doubled               of 3: 2 parked", "orders lost"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %q", want, out.String())
+		}
 	}
 }
 
 func TestColor(t *testing.T) {
 	for _, color := range []bool{true, false} {
 		s := &screen{color: color}
-		table := s.table(sample)
-		if got := strings.Contains(table, red+"         1"+plain); got != color {
-			t.Errorf("color %v: duplicates are red: %v", color, got)
-		}
-		if got := strings.Contains(table, green+"         0"+plain); got != color {
-			t.Errorf("color %v: zeros are green: %v", color, got)
+		table := s.table(sample, true) + s.windows(sample)
+		for _, marked := range []string{red + "         1" + plain, green + "         0" + plain, red + "of 3: 1 doubled               " + plain, green + "of 3: 2 parked" + plain} {
+			if got := strings.Contains(table, marked); got != color {
+				t.Errorf("color %v: %q is there: %v", color, marked, got)
+			}
 		}
 	}
 }
@@ -60,7 +62,7 @@ func TestNoTerminal(t *testing.T) {
 	s := &screen{out: &out}
 	s.progress(sample)
 	s.progress(sample)
-	want := " 10%  without: 0 crashes, 4 effects, 1 duplicated, 0 lost  with: 0 crashes, 3 effects, 0 duplicated, 0 lost\n"
+	want := "     3 orders  by hand: 2 killed, 1 twice  with once: 0 killed, 0 twice\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}

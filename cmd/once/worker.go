@@ -9,6 +9,6 @@ import (
 type workerCommand struct{}
 
 // Run is a worker process of the demo.
-func (workerCommand) Run(handlers map[string]demo.Handler) error {
-	return demo.Work(os.Stdin, os.Stdout, handlers)
+func (workerCommand) Run(services map[string]func(*demo.Shop) demo.Service) error {
+	return demo.Work(os.Stdin, os.Stdout, services)
 }

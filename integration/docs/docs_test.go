@@ -1,4 +1,4 @@
-// Package docs compiles the Go code of the documentation.
+// Package docs compiles the Go code of the documentation, and runs its commands.
 package docs
 
 import (
@@ -93,11 +93,7 @@ type block struct{ place, code string }
 
 func blocksOf(t *testing.T) (all []block) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range append(files, filepath.Join(root, "README.md")) {
+	for _, file := range documents(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -260,14 +256,12 @@ func TestNamedTestsExist(t *testing.T) {
 
 // TestLinksLeadSomewhere follows the links between the documents, and to files of the tree.
 func TestLinksLeadSomewhere(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
-	files, _ := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	for _, file := range append(files, filepath.Join(root, "README.md")) {
+	for _, file := range documents(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range linked.FindAllStringSubmatch(string(text), -1) {
 			target := file
 			if m[1] != "" {
 				target = filepath.Join(filepath.Dir(file), m[1])

@@ -353,6 +353,9 @@ func TestInvalidatedSlot(t *testing.T) {
 		b, err2 := only.OutboxSlot(t.Context())
 		return err == nil && err2 == nil && a.Status == "lost" && b.Status == "lost"
 	})
+	if lag, err := w.OutboxLag(t.Context()); err != nil || lag.Status != store.LagLost || lag.Active || lag.Retained != 0 {
+		t.Errorf("whoever watches the outbox is told %+v, %v", lag, err)
+	}
 	w.exec(t, `ALTER SYSTEM RESET max_slot_wal_keep_size`)
 	w.exec(t, `SELECT pg_reload_conf()`)
 	tail := w.tail(t)

@@ -5,5 +5,5 @@
 // shows what a server makes of the statements.
 //
 // That is what the others are for. They need ONCE_TEST_SQLSERVER, the DSN of a database whose name begins with
-// once_test, and change the settings of that database. docs/sqlserver.md says how to run them.
+// once_test, and change the settings of that database. docs/stores/sqlserver.md says how to run them.
 package sqlserver

@@ -1,4 +1,4 @@
-// Package sight follows calls of package once for an observer.
+// Package sight follows calls of package once, and messages, for an observer.
 package sight
 
 import (
@@ -63,8 +63,8 @@ type Call struct {
 func Begin(ctx context.Context, logger *slog.Logger,
 	begin func(context.Context) (context.Context, func(Ended))) (context.Context, *Call) {
 	c := &Call{caller: ctx, logger: logger}
-	c.guarded(func() {
-		began, ended := begin(ctx)
+	guard(ctx, logger, func() {
+		began, ended := begin(c.caller)
 		c.ended = ended
 		if began != nil {
 			ctx = began
@@ -130,7 +130,7 @@ func (c *Call) End(err *error) {
 	if c.Err == nil && c.Result == Panicked {
 		c.Err = errPanicked
 	}
-	c.guarded(func() { c.ended(c.Ended) })
+	guard(c.caller, c.logger, func() { c.ended(c.Ended) })
 }
 
 var errPanicked = errors.New("once: a panic, or the end of the goroutine")
@@ -149,14 +149,4 @@ func resultOf(err error) string {
 		return known.result
 	}
 	return ""
-}
-
-// guarded keeps the panic of an observer from the call.
-func (c *Call) guarded(observe func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			c.logger.ErrorContext(c.caller, "once: the observer panicked", "panic", p)
-		}
-	}()
-	observe()
 }

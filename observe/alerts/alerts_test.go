@@ -59,6 +59,7 @@ type house struct {
 	down, lost, damaged, unread, silent, refusing, full atomic.Bool
 
 	inbox inbox.Stats
+	lag   atomic.Pointer[store.Lag] // nil: that of a reader which keeps up
 }
 
 func (h *house) Claim(ctx context.Context, r once.Request) (once.Record, error) {
@@ -99,6 +100,13 @@ func (h *house) OutboxDepth(ctx context.Context, count int) ([]store.Depth, erro
 		return nil, errDown
 	}
 	return h.Store.OutboxDepth(ctx, count)
+}
+
+func (h *house) OutboxLag(context.Context) (*store.Lag, error) {
+	if lag := h.lag.Load(); lag != nil {
+		return lag, nil
+	}
+	return &store.Lag{Behind: 1 << 10, Retained: 1 << 20, Active: true}, nil
 }
 
 // Publish refuses everything while the broker is down, and always what goes to the topic "misspelt" or "slow".
@@ -209,7 +217,19 @@ var scenes = map[string]scene{
 			h.put("slow", "slow")
 		}
 	}},
-	"outbox unread":  {[]string{"OnceOutboxUnread"}, func(h *house, i int) { h.unread.Store(true) }},
+	"outbox unread": {[]string{"OnceOutboxUnread"}, func(h *house, i int) { h.unread.Store(true) }},
+	"log stands still": {[]string{"OnceOutboxLogBehind"}, func(h *house, i int) { // a relay that reads, and gets nothing through
+		h.lag.Store(&store.Lag{Behind: int64(i) << 26, Retained: int64(i) << 26, Active: true})
+	}},
+	"log without a reader": {[]string{"OnceOutboxLogBehind"}, func(h *house, i int) {
+		h.lag.Store(&store.Lag{Behind: int64(i) << 10, Retained: 1 << 20})
+	}},
+	"slot lost": {[]string{"OnceOutboxLogBehind"}, func(h *house, i int) {
+		h.lag.Store(&store.Lag{Behind: 1 << 30, Active: true, Status: store.LagLost})
+	}},
+	"deployment": {nil, func(h *house, i int) { // the place of the reader is free for some minutes
+		h.lag.Store(&store.Lag{Behind: 1 << 20, Retained: 1 << 20, Active: i > 5, Status: store.LagExtended})
+	}},
 	"message parked": {[]string{"OnceMessagesParked"}, func(h *house, i int) { h.inbox.Parked.Store(1) }},
 	"no answer": {[]string{"OnceUnknownForLong"}, func(h *house, i int) {
 		if i == 0 {

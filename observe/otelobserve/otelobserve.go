@@ -1,9 +1,12 @@
-// Package otelobserve tells OpenTelemetry what package once does: a metric and a span for each call, what the Stats of
-// consumers, relays and reconcilers count, and the trace of a message from its producer to its consumers.
+// Package otelobserve tells OpenTelemetry what package once does: a metric and a span for each call, a span for each message
+// that is published and handled, what the Stats of consumers, relays and reconcilers count, and the trace of a message
+// from its producer to its consumers.
 //
 //	observer, err := otelobserve.New(nil) // or with Options
 //	store := pgstore.New(pool, &pgstore.Options{Options: once.Options{Observer: observer}})
-//	err = observer.WatchInbox("billing", consumer.Stats)
+//	consumer := &inbox.Consumer{Name: "billing", Source: source, Handler: handler, Observer: observer, Stats: new(inbox.Stats)}
+//	relay := &outbox.Relay{Store: store, Publisher: publisher, Observer: observer, Stats: new(outbox.Stats)}
+//	err = errors.Join(observer.WatchInbox("billing", consumer.Stats), observer.WatchRelay("shop", relay.Stats))
 //
 // docs/observing.md lists every metric. Their attributes have few values: names that are in the code, verbs, results.
 // Keys are on spans only. The compatibility is that of package once, for the names of metrics and attributes, too.
@@ -49,7 +52,8 @@ const (
 	Omitted              // nothing, so that attempts are not linked either
 )
 
-// Observer is a [once.Observer]. It may be used by any number of stores, concurrently.
+// Observer is a [once.Observer], an [inbox.Observer] and an [outbox.Observer]. It may be used by any number of stores,
+// consumers and relays, concurrently.
 type Observer struct {
 	tracer   trace.Tracer
 	keys     Keys

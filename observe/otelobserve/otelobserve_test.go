@@ -248,6 +248,52 @@ func TestOutboxIsReadNoMoreOftenThanAllowed(t *testing.T) {
 	}
 }
 
+// logged is an outbox that is read from a log.
+type logged struct {
+	counted
+	lag *store.Lag
+	err error
+}
+
+func (l *logged) OutboxLag(context.Context) (*store.Lag, error) { return l.lag, l.err }
+
+func TestLagOfALog(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	box := &logged{lag: &store.Lag{Behind: 5, Retained: 7, Active: true, Status: store.LagExtended}}
+	b.WatchOutbox("orders", box)
+	got := b.metrics(t)
+	value := func(name string) int64 { return got[name].Data.(metricdata.Gauge[int64]).DataPoints[0].Value }
+	if value("once.outbox.log.lag") != 5 || value("once.outbox.log.retained") != 7 || value("once.outbox.log.active") != 1 {
+		t.Errorf("the lag is %d, %d are retained, active is %d", value("once.outbox.log.lag"), value("once.outbox.log.retained"),
+			value("once.outbox.log.active"))
+	}
+	statuses := got["once.outbox.log.status"].Data.(metricdata.Gauge[int64]).DataPoints
+	for _, p := range statuses {
+		status, _ := p.Attributes.Value("once.status")
+		if is := status.AsString() == "extended"; is != (p.Value == 1) {
+			t.Errorf("the status %s is %d", status.AsString(), p.Value)
+		}
+	}
+	if len(statuses) != len(store.LagStatuses()) {
+		t.Errorf("there are %d statuses", len(statuses))
+	}
+	for name, box := range map[string]*logged{"nobody's": {}, "unread": {err: errors.New("down"), lag: new(store.Lag)}} {
+		b := newBench(t, otelobserve.Options{})
+		b.WatchOutbox("orders", box)
+		got := b.metrics(t)
+		if _, there := got["once.outbox.log.lag"]; there {
+			t.Errorf("%s: a lag is reported", name)
+		}
+		if _, there := got["once.outbox.depth"]; !there {
+			t.Errorf("%s: the depth is not reported", name)
+		}
+		failed := got["once.outbox.unread"].Data.(metricdata.Sum[int64]).DataPoints[0].Value
+		if want := map[string]int64{"unread": 1}[name]; failed != want {
+			t.Errorf("%s: %d readings have failed, want %d", name, failed, want)
+		}
+	}
+}
+
 var row = regexp.MustCompile("(?m)^\\| `(once\\.[a-z._]+)` \\| ([a-z ]+), `([^`]+)` \\| ([^|]*) \\|")
 
 // The table in the documentation is compared with what there is.
@@ -259,7 +305,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	b.WatchRelay("shop", new(outbox.Stats))
 	b.WatchReconciler("charges", looked)
 	b.WatchJanitor("all", new(janitor.Stats))
-	b.WatchOutbox("orders", &counted{})
+	b.WatchOutbox("orders", &logged{lag: new(store.Lag)})
 	b.WatchOutbox("broken", &counted{err: errors.New("down")})
 	b.do(t.Context(), "1", nil)
 	text, err := os.ReadFile("../../docs/observing.md")

@@ -34,6 +34,8 @@ type watched struct {
 	outboxed, outboxFailures, refusals, unread metric.Int64ObservableCounter
 	reconciled, looks, forgotten, cleanings    metric.Int64ObservableCounter
 	depth, unknown, orphaned, behind           metric.Int64ObservableGauge
+	logLag, logRetained                        metric.Int64ObservableGauge
+	logActive, logStatus                       metric.Int64ObservableGauge
 	oldestMessage, oldestUnknown               metric.Float64ObservableGauge
 }
 
@@ -63,6 +65,10 @@ func (w *watched) register(meter metric.Meter, every time.Duration) error {
 	gauge(&w.depth, "once.outbox.depth", "{message}", "Messages in an outbox that are not published yet.")
 	seconds(&w.oldestMessage, "once.outbox.oldest", "Since the oldest of them was put.")
 	counter(&w.unread, "once.outbox.unread", "{reading}", "Readings of an outbox that failed.")
+	gauge(&w.logLag, "once.outbox.log.lag", "By", "Log of the database that was written since what is known to be published.")
+	gauge(&w.logRetained, "once.outbox.log.retained", "By", "Log that the database keeps for the reader of the outbox.")
+	gauge(&w.logActive, "once.outbox.log.active", "{reader}", "1 while a relay reads the log.")
+	gauge(&w.logStatus, "once.outbox.log.status", "{place}", "1 for what has become of the reader's place in the log.")
 	counter(&w.reconciled, "once.reconcile.records", "{record}", "What has become of unknown outcomes at a reconciler.")
 	counter(&w.looks, "once.reconcile.looks", "{look}", "Looks of a reconciler that have read the whole list.")
 	gauge(&w.unknown, "once.unknown.records", "{record}", "Unknown outcomes, at the last look.")
@@ -162,57 +168,86 @@ func (b *Observer) WatchJanitor(name string, s *janitor.Stats) error {
 		o.ObserveInt64(w.forgotten, s.Shelved.Load(), named(name, "once.kind", "shelved"))
 		o.ObserveInt64(w.forgotten, s.Published.Load(), named(name, "once.kind", "published"))
 		o.ObserveInt64(w.cleanings, s.Looks.Load(), named(name))
-		behind := int64(0)
-		if s.Behind.Load() {
-			behind = 1
-		}
-		o.ObserveInt64(w.behind, behind, named(name))
+		o.ObserveInt64(w.behind, oneIf(s.Behind.Load()), named(name))
 	})
 }
 
-// WatchOutbox reports how much there is in an outbox, and how old it is. The database is asked when metrics are collected,
-// and no more often than Options.OutboxEvery says. What could not be read for that long is not reported.
+// WatchOutbox reports how much there is in an outbox, and how old it is; and, if it is read from the database's log, how far
+// the reader is behind. The database is asked when metrics are collected, and no more often than Options.OutboxEvery says.
+// What could not be read for that long is not reported.
 func (b *Observer) WatchOutbox(name string, s store.Relayable) error {
 	w := &b.watched
-	gauge := &depthGauge{store: s, every: w.every}
+	gauge := &outboxGauge{store: s, every: w.every}
 	return w.add("outbox", name, s == nil, func(ctx context.Context, o metric.Observer) {
-		depths, failed := gauge.read(ctx)
-		o.ObserveInt64(w.unread, failed, named(name))
-		for state, depth := range depths {
+		is := gauge.read(ctx)
+		o.ObserveInt64(w.unread, is.failed, named(name))
+		for state, depth := range is.depths {
 			o.ObserveInt64(w.depth, int64(depth.Count), named(name, "once.state", state.String()))
 			o.ObserveFloat64(w.oldestMessage, depth.Oldest.Seconds(), named(name, "once.state", state.String()))
 		}
+		if is.lag != nil {
+			w.observeLag(o, name, is.lag)
+		}
 	})
 }
 
-// depthGauge is the last reading of an outbox.
-type depthGauge struct {
+func (w *watched) observeLag(o metric.Observer, name string, lag *store.Lag) {
+	o.ObserveInt64(w.logLag, lag.Behind, named(name))
+	o.ObserveInt64(w.logRetained, lag.Retained, named(name))
+	o.ObserveInt64(w.logActive, oneIf(lag.Active), named(name))
+	for _, status := range store.LagStatuses() {
+		o.ObserveInt64(w.logStatus, oneIf(status == lag.Status), named(name, "once.status", status.String()))
+	}
+}
+
+func oneIf(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// outboxGauge reads an outbox, now and then.
+type outboxGauge struct {
 	store store.Relayable
 	every time.Duration
 
-	mu     sync.Mutex
-	asked  time.Time
-	depths map[store.OutgoingState]store.Depth
-	failed int64
+	mu    sync.Mutex
+	asked time.Time
+	last  reading
 }
 
-func (g *depthGauge) read(ctx context.Context) (map[store.OutgoingState]store.Depth, int64) {
+// reading is what is known of an outbox.
+type reading struct {
+	depths map[store.OutgoingState]store.Depth
+	lag    *store.Lag // nil: it is not read from the log
+	failed int64      // readings, until now
+}
+
+func (g *outboxGauge) read(ctx context.Context) reading {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.asked.IsZero() && time.Since(g.asked) < g.every {
-		return g.depths, g.failed
+		return g.last
 	}
 	limited, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	depths, err := g.store.OutboxDepth(limited, countTo)
-	g.asked, g.depths = time.Now(), nil
+	is := reading{failed: g.last.failed}
+	if err == nil {
+		is.depths = map[store.OutgoingState]store.Depth{store.Pending: {}, store.Delayed: {}, store.Held: {}, store.Stuck: {}}
+		for _, depth := range depths {
+			is.depths[depth.State] = depth
+		}
+	}
+	if log, ok := g.store.(store.LogLag); ok && err == nil {
+		if is.lag, err = log.OutboxLag(limited); err != nil {
+			is.lag = nil
+		}
+	}
 	if err != nil {
-		g.failed++
-		return nil, g.failed
+		is.failed++
 	}
-	g.depths = map[store.OutgoingState]store.Depth{store.Pending: {}, store.Delayed: {}, store.Held: {}, store.Stuck: {}}
-	for _, depth := range depths {
-		g.depths[depth.State] = depth
-	}
-	return g.depths, g.failed
+	g.asked, g.last = time.Now(), is
+	return is
 }

@@ -1,5 +1,8 @@
 package pgstore
 
+// LagOf is what a slot is to whoever watches a store.
+var LagOf = lagOf
+
 // Waiting is how many claims wait to go together.
 func (s *Store) Waiting() int {
 	s.claimer.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -29,19 +30,56 @@ func (s Slot) lost() bool { return s.Status == "lost" }
 
 // OutboxSlot tells how the slot is, for alarms: log that is kept fills the disk. [once.ErrInvalid]: there is none.
 func (s *Store) OutboxSlot(ctx context.Context) (Slot, error) {
+	slot, found, err := s.findSlot(ctx)
+	if err == nil && !found {
+		return slot, fmt.Errorf("%w: there is no replication slot %s: a relay makes it, in a mode that reads the log",
+			once.ErrInvalid, slot.Name)
+	}
+	return slot, err
+}
+
+var _ store.LogLag = (*Store)(nil)
+
+// OutboxLag tells how far the reader of the log is behind. With OutboxTable it does so only if there is a slot all the same:
+// one that a log mode has left behind fills the disk, until ResetOutboxSlot drops it.
+func (s *Store) OutboxLag(ctx context.Context) (*store.Lag, error) {
+	slot, found, err := s.findSlot(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found && s.log.mode == OutboxTable:
+		return nil, nil
+	case !found:
+		return &store.Lag{Status: store.LagMissing}, nil
+	}
+	return lagOf(slot), nil
+}
+
+// lagOf goes by the words of wal_status.
+func lagOf(slot Slot) *store.Lag {
+	lag := &store.Lag{Behind: slot.Lag, Retained: slot.Retained, Active: slot.Active}
+	for _, status := range store.LagStatuses() {
+		if status.String() == slot.Status {
+			lag.Status = status
+		}
+	}
+	return lag
+}
+
+// findSlot looks for the slot, whose name it always has.
+func (s *Store) findSlot(ctx context.Context) (slot Slot, found bool, err error) {
 	if s.invalid != nil {
-		return Slot{}, s.invalid
+		return Slot{}, false, s.invalid
 	}
 	names, err := s.logNames(ctx, s.pool)
 	if err != nil {
-		return Slot{}, err
+		return Slot{}, false, err
 	}
-	slot, err := readSlot(ctx, s.pool, names.slot)
+	slot, err = readSlot(ctx, s.pool, names.slot)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return slot, fmt.Errorf("%w: there is no replication slot %s: a relay makes it, in a mode that reads the log",
-			once.ErrInvalid, names.slot)
+		return slot, false, nil
 	}
-	return slot, explain(err)
+	return slot, err == nil, explain(err)
 }
 
 func readSlot(ctx context.Context, q querier, name string) (slot Slot, err error) {

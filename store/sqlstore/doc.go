@@ -45,8 +45,8 @@
 // # SQL Server and Azure SQL
 //
 // No server has been run with this dialect: its statements were parsed, and the driver was tried against a server that
-// is a script. docs/sqlserver.md says what that shows, and how to run the conformance suite, which is the first thing
-// to do.
+// is a script. docs/stores/sqlserver.md says what that shows, and how to run the conformance suite, which is the first
+// thing to do.
 //
 // SQL Server 2016 or newer, with go-mssqldb 1.10 or newer: with older ones, what a handler writes after the server has
 // rolled back commits by itself. READ_COMMITTED_SNAPSHOT may be on or off, XACT_ABORT too; IMPLICIT_TRANSACTIONS must

@@ -24,7 +24,7 @@ const (
 	PostgreSQL = Dialect(sqlschema.PostgreSQL)
 	MySQL      = Dialect(sqlschema.MySQL) // and MariaDB
 	SQLite     = Dialect(sqlschema.SQLite)
-	SQLServer  = Dialect(sqlschema.SQLServer) // and Azure SQL; no server has been run with it, see docs/sqlserver.md
+	SQLServer  = Dialect(sqlschema.SQLServer) // and Azure SQL; no server has been run with it, see docs/stores/sqlserver.md
 )
 
 // Options are the options of a [Store]. The zero value works.

@@ -2,129 +2,142 @@ package demo
 
 import (
 	"context"
-	"sync"
+	"errors"
+	"fmt"
+	"net"
 	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/natsbroker"
 )
 
-// broker delivers at least once: a message comes back until an acknowledgement has arrived.
-type broker struct {
-	mu      sync.Mutex
-	changed *sync.Cond
-	queue   []*delivery
-	open    int             // messages that are not acknowledged
-	acked   map[string]bool // orders, by id
+const (
+	stream          = "shop"
+	duplicateWindow = 100 * time.Millisecond // in which the stream drops copies: as short as NATS lets it be, because it is not to help
+	ackWait         = time.Second            // after which the messages of a killed process come again
+	startTime       = 20 * time.Second
+)
 
-	deliveries, crashes int
+var consumers = []string{"billing", "points", "letters"}
+
+// events is a NATS server with JetStream in this process. It can be stopped and started, and keeps what it has.
+type events struct {
+	options server.Options
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	publish broker.Publisher
+	server  *server.Server
 }
 
-// delivery is one message on its way to a worker, for the first time or again.
-type delivery struct {
-	message
-	meeting  *meeting // of the two copies of a race; nil for all others
-	refusals int
+func startEvents(ctx context.Context, dir string) (*events, error) {
+	e := &events{options: server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, SyncAlways: true,
+		StoreDir: dir, NoLog: true, NoSigs: true}}
+	if err := e.start(); err != nil {
+		return nil, err
+	}
+	e.options.Port = e.server.Addr().(*net.TCPAddr).Port // the same again after an outage
+	if err := e.declare(ctx); err != nil {
+		e.close()
+		return nil, err
+	}
+	return e, nil
 }
 
-func newBroker(groups [][]message) *broker {
-	b := &broker{acked: map[string]bool{}}
-	b.changed = sync.NewCond(&b.mu)
-	for _, group := range groups {
-		var m *meeting
-		if len(group) > 1 {
-			m = newMeeting(len(group))
+func (e *events) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", e.options.Port) }
+
+func (e *events) start() error {
+	options := e.options // the server writes into its own
+	s, err := server.NewServer(&options)
+	if err != nil {
+		return fmt.Errorf("the broker of the demo: %w", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(startTime) {
+		s.Shutdown()
+		return errors.New("the broker of the demo did not start")
+	}
+	e.server = s
+	return nil
+}
+
+// stop takes the server away from everybody at once.
+func (e *events) stop() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+}
+
+// restart starts it again, and waits until somebody waits for the messages of each consumer: so that what comes next is
+// not delivered together, when they come back.
+func (e *events) restart(ctx context.Context) error {
+	if err := e.start(); err != nil {
+		return err
+	}
+	for late := time.Now().Add(startTime); time.Now().Before(late) && ctx.Err() == nil; pause(ctx, pollEvery) {
+		back := 0
+		for _, name := range consumers {
+			if c, err := e.js.Consumer(ctx, stream, name); err == nil && c.CachedInfo().NumWaiting > 0 {
+				back++
+			}
 		}
-		for _, msg := range group {
-			b.queue = append(b.queue, &delivery{message: msg, meeting: m})
-			b.open++
+		if back == len(consumers) {
+			break
 		}
 	}
-	return b
+	return ctx.Err()
 }
 
-// next waits for a delivery. It is nil when all messages are acknowledged, or ctx has ended.
-func (b *broker) next(ctx context.Context) *delivery {
-	defer context.AfterFunc(ctx, b.wake)()
-	d := b.take(ctx)
-	if d != nil && d.meeting != nil {
-		d.meeting.attend(ctx)
+func (e *events) close() {
+	if e.conn != nil {
+		e.conn.Close()
 	}
-	return d
+	e.stop()
 }
 
-func (b *broker) take(ctx context.Context) *delivery {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.queue) == 0 && b.open > 0 && ctx.Err() == nil {
-		b.changed.Wait()
+// declare makes the stream, and a durable consumer for each of ours.
+func (e *events) declare(ctx context.Context) (err error) {
+	if e.conn, err = nats.Connect(e.url(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond)); err != nil {
+		return err
 	}
-	if len(b.queue) == 0 || ctx.Err() != nil {
-		return nil
+	if e.js, err = jetstream.New(e.conn); err != nil {
+		return err
 	}
-	d := b.queue[0]
-	b.queue = b.queue[1:]
-	b.deliveries++
-	return d
-}
-
-func (b *broker) wake() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changed.Broadcast()
-}
-
-// crashed takes a message back from a worker that has died.
-func (b *broker) crashed(d *delivery) {
-	b.mu.Lock()
-	b.crashes++
-	b.mu.Unlock()
-	b.again(&delivery{message: message{d.order, d.fates[1:]}}, 0)
-}
-
-// handled takes the acknowledgement of a worker, or loses it.
-func (b *broker) handled(d *delivery) {
-	if d.fates[0].loseAck {
-		b.again(&delivery{message: message{d.order, d.fates[1:]}}, 0)
-		return
+	if _, err = e.js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{topic}, Duplicates: duplicateWindow}); err != nil {
+		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.acked[d.order.ID] = true
-	b.open--
-	b.changed.Broadcast()
-}
-
-// refused takes a message back from a worker that could not handle it: this fate is still to come.
-func (b *broker) refused(d *delivery, after time.Duration) {
-	b.again(&delivery{message: d.message, refusals: d.refusals + 1}, after)
-}
-
-func (b *broker) again(d *delivery, after time.Duration) {
-	time.AfterFunc(after, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.queue = append(b.queue, d)
-		b.changed.Broadcast()
-	})
-}
-
-// meeting lets its guests go when all of them are there. Copies of a message stand next to each other
-// in the queue, so there is never more than one meeting under way, and two workers are enough.
-type meeting struct {
-	missing chan struct{}
-	all     chan struct{}
-}
-
-func newMeeting(guests int) *meeting {
-	return &meeting{missing: make(chan struct{}, guests-1), all: make(chan struct{})}
-}
-
-func (m *meeting) attend(ctx context.Context) {
-	select {
-	case m.missing <- struct{}{}:
-	default: // the last one
-		close(m.all)
+	for _, name := range consumers {
+		_, err := e.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{Durable: name, AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: ackWait, MaxDeliver: -1})
+		if err != nil {
+			return err
+		}
 	}
-	select {
-	case <-m.all:
-	case <-ctx.Done():
+	e.publish = natsbroker.New(e.js, &natsbroker.Options{DuplicateWindow: duplicateWindow, ReplyWait: publishTime}).Publisher()
+	return nil
+}
+
+// again publishes a copy of a message later: not before the stream has ceased to drop it.
+func (e *events) again(ctx context.Context, m *broker.Message, later time.Duration) {
+	for pause(ctx, later); ctx.Err() == nil; pause(ctx, pollEvery) {
+		if e.publish.Publish(ctx, []*broker.Message{m}) == nil {
+			return
+		}
 	}
+}
+
+// load tells how many deliveries there were, and how many messages are with the broker or out.
+func (e *events) load(ctx context.Context) (delivered, open int, err error) {
+	for _, name := range consumers {
+		c, err := e.js.Consumer(ctx, stream, name)
+		if err != nil {
+			return 0, 0, err
+		}
+		info := c.CachedInfo()
+		delivered += int(info.Delivered.Consumer)
+		open += int(info.NumPending) + info.NumAckPending
+	}
+	return delivered, open, nil
 }

@@ -2,63 +2,117 @@ package demo
 
 import (
 	"context"
-	"maps"
+	"database/sql"
+
+	"github.com/effectively-once/once/store"
 )
 
-// count compares the effects of a side with what they should be. The acknowledgements are read first,
-// because what is acknowledged must be there already.
-func (s *side) count(ctx context.Context, orders []Order) (Side, error) {
-	c, acked := s.broker.counts()
-	books, err := s.shop.books(ctx)
-	if err != nil {
-		return c, err
+// count compares the effects of a side with what they should be. The acknowledgements are read first, because what is
+// acknowledged must be there in the end.
+func (s *side) count(ctx context.Context) (Side, map[string]*Tally, error) {
+	s.mu.Lock()
+	c := Side{Orders: len(s.placed), Crashes: s.crashes, Outages: s.outages, Deliveries: s.delivered, news: s.news}
+	orders := append([]placed(nil), s.placed...)
+	answered := make(map[string]bool, len(s.acked))
+	for id := range s.acked {
+		answered[id] = true
 	}
+	s.mu.Unlock()
+	c.Answered = len(answered)
+
+	rows, err := counts(ctx, s.db, `SELECT id, count(*) FROM orders GROUP BY id`)
+	if err != nil {
+		return c, nil, err
+	}
+	points, err := counts(ctx, s.db, `SELECT customer, points FROM account`)
+	if err != nil {
+		return c, nil, err
+	}
+	charges, letters := s.provider.made()
+	parked, err := s.parked(ctx)
+	if err != nil {
+		return c, nil, err
+	}
+	tallies := map[string]*Tally{}
 	for _, o := range orders {
-		charges, book := len(s.provider.charged(o.ID)), books[o.Customer]
-		c.Effects += charges
-		c.DuplicateCharges += max(charges-1, 0)
-		c.OverchargedCents += int64(max(charges-1, 0)) * o.Cents
-		c.DuplicateBookings += max(int(book.balance/o.Cents)-1, 0)
-		if acked[o.ID] && (charges == 0 || !book.has(o)) {
-			c.Lost++
+		t := tallies[o.phase]
+		if t == nil {
+			t = new(Tally)
+			tallies[o.phase] = t
+		}
+		found := effects{rows: rows[o.ID], charges: charges[o.ID], points: points[o.Customer], letters: letters[o.ID],
+			parked: parked[o.ID], cents: o.Cents, answered: answered[o.ID]}
+		found.add(&c, t)
+	}
+	c.Duplicated = c.DuplicateOrders + c.DuplicateCharges + c.DuplicatePoints + c.DuplicateLetters
+	return c, tallies, nil
+}
+
+// effects are what an order has left behind.
+type effects struct {
+	rows, charges, points, letters int
+	parked                         bool // its letter waits for a person
+	cents                          int64
+	answered                       bool // the customer was told that it is placed
+}
+
+func (e effects) add(c *Side, t *Tally) {
+	t.Orders++
+	credited := e.points / int(e.cents)
+	orders, charges, points, letters := max(e.rows-1, 0), max(e.charges-1, 0), max(credited-1, 0), max(e.letters-1, 0)
+	c.Effects += e.charges
+	c.DuplicateOrders += orders
+	c.DuplicateCharges += charges
+	c.DuplicatePoints += points
+	c.DuplicateLetters += letters
+	c.OverchargedCents += int64(charges) * e.cents
+	if orders+charges+points+letters > 0 {
+		t.Doubled++
+	}
+	if e.parked {
+		c.Parked++
+		t.Parked++
+	}
+	if !e.answered {
+		return
+	}
+	if e.rows == 0 || e.charges == 0 || credited == 0 || e.points%int(e.cents) != 0 || e.letters == 0 && !e.parked {
+		c.Lost++
+		t.Lost++
+	}
+}
+
+// parked are the orders whose letters wait for a person.
+func (s *side) parked(ctx context.Context) (map[string]bool, error) {
+	orders := map[string]bool{}
+	for after := int64(0); ; {
+		page, err := s.store.Shelved(ctx, store.ShelfQuery{Consumer: "letters", States: []store.ShelfState{store.Parked}, After: after})
+		if err != nil || len(page) == 0 {
+			return orders, err
+		}
+		for _, m := range page {
+			if o, err := read(&m.Message); err == nil {
+				orders[o.ID] = true
+			}
+			after = m.Seq
 		}
 	}
-	c.Duplicated = c.DuplicateCharges + c.DuplicateBookings
-	return c, nil
 }
 
-func (b *broker) counts() (c Side, acked map[string]bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return Side{Deliveries: b.deliveries, Crashes: b.crashes}, maps.Clone(b.acked)
-}
-
-// book is what the database has of a customer.
-type book struct {
-	orders  int
-	balance int64
-}
-
-// has reports whether the order is there with its amount, once or more often, and nothing besides.
-func (b book) has(o Order) bool {
-	return b.orders > 0 && b.balance >= o.Cents && b.balance%o.Cents == 0
-}
-
-func (s *Shop) books(ctx context.Context) (map[string]book, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT customer, balance,
-		(SELECT count(*) FROM orders WHERE orders.customer = account.customer) FROM account`)
+func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
+	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	books := map[string]book{}
+	found := map[string]int{}
 	for rows.Next() {
-		var customer string
-		var b book
-		if err := rows.Scan(&customer, &b.balance, &b.orders); err != nil {
+		var id string
+		var n int
+		if err := rows.Scan(&id, &n); err != nil {
 			return nil, err
 		}
-		books[customer] = b
+		found[id] = n
 	}
-	return books, rows.Err()
+	return found, rows.Err()
 }

@@ -1,14 +1,20 @@
-// Package demo feeds a payment handler everything that at-least-once delivery allows, and counts what came of it:
-// once for a handler as it is usually written by hand, once for the same handler with package once.
+// Package demo runs a shop under everything that can go wrong between a click and its effects, and counts what came of
+// it: once for a shop as it is usually written by hand, once for the same shop with package once.
 //
-// The broker and the payment provider are played by this process. The workers are processes of their own, and
-// are killed with SIGKILL where the schedule says so: a worker reports that it has reached its point and waits
-// there for the signal, so that every crash is aimed and none depends on timing. What is counted is the effects
-// themselves: charges at the provider, and balances in the database.
+//	customer ── HTTP ──▶ shop ── message ──▶ broker ──▶ billing: charges at a payment provider
+//	                      │                        ├──▶ points:  adds to a row
+//	                      ▼                        └──▶ letters: sends one, which nobody can ask about
+//	                   database
 //
-// A killed process loses nothing that the operating system has been given, so the demo says nothing about
-// power failures. Races are as real as two processes that get the same message at the same moment, and so the
-// unprotected side may differ by a few from run to run. The protected side may not.
+// The broker is NATS JetStream in this process, the database SQLite, the payment provider and the mail server are played
+// by this process. The shop is several processes, which are killed with SIGKILL where the schedule says so: a process
+// asks at each point at which something is to be done to its order, and waits there, so that every crash is aimed and
+// none depends on timing. To each order one thing is done at most, but what is killed beside it may hit it too. What is
+// counted is the effects themselves: rows, charges at the provider, points, letters.
+//
+// A killed process loses nothing that the operating system has been given, so the demo says nothing about power
+// failures. Races are as real as two processes that get the same thing at the same moment, and so the unprotected side
+// may differ by a few from run to run. The protected side may not.
 //
 // The package belongs to the command and has no compatibility to keep.
 package demo
@@ -25,19 +31,20 @@ import (
 
 // Options choose how large the demo is. What has no default is mandatory.
 type Options struct {
-	Seed       uint64
-	Orders     int          // 0: as many as Deliveries needs
-	Deliveries int          // 0: as many as come of Orders
-	Workers    int          // processes on each side; a race needs two
-	Keep       bool         // keep the directory with the databases and the charges
-	Command    []string     // starts a worker, which calls Work
-	Progress   func(Report) // called now and then, one call at a time; default: nobody is told
+	Seed     uint64
+	Orders   int
+	Duration time.Duration // instead of Orders: how long orders are placed
+	Scenario string        // the only thing that is done to orders: the name of a window; default: everything
+	Workers  int           // processes on each side; a race needs two
+	Keep     bool          // keep the directory with the databases and the charges
+	Command  []string      // starts a process, which calls Work
+	Progress func(Report)  // called now and then, one call at a time; default: nobody is told
 }
 
-const progressEvery = 100 * time.Millisecond
+const progressEvery = 200 * time.Millisecond
 
 // Run runs both sides at once, on the same schedule, and reports what they did.
-// It ends its workers and removes its files, also when ctx ends.
+// It ends its processes and removes its files, also when ctx ends.
 func Run(ctx context.Context, o Options) (Report, error) {
 	dir, err := os.MkdirTemp("", "once-demo-")
 	if err != nil {
@@ -55,9 +62,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 }
 
 func runIn(ctx context.Context, dir string, o Options) (Report, error) {
-	r := &run{options: o, schedule: newSchedule(o), begun: time.Now()}
+	r := &run{options: o, begun: time.Now()}
 	for _, name := range []string{Without, With} {
-		s, err := newSide(ctx, name, dir, r.schedule)
+		s, err := newSide(ctx, name, dir, o)
 		if err != nil {
 			return Report{}, err
 		}
@@ -77,37 +84,31 @@ func runIn(ctx context.Context, dir string, o Options) (Report, error) {
 
 // run is one run of the demo.
 type run struct {
-	options  Options
-	schedule *schedule
-	sides    []*side
-	begun    time.Time
+	options Options
+	sides   []*side
+	begun   time.Time
 }
 
-// serve returns when every message of both sides is acknowledged.
+// serve returns when all orders of both sides are dealt with.
 func (r *run) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var workers sync.WaitGroup
+	var running sync.WaitGroup
 	for _, s := range r.sides {
-		for range r.options.Workers {
-			workers.Go(func() {
-				if err := s.work(ctx, r.options.Command); err != nil {
-					cancel(fmt.Errorf("%s: %w", s.name, err))
-				}
-			})
-		}
+		running.Go(func() {
+			if err := s.run(ctx); err != nil {
+				cancel(fmt.Errorf("%s: %w", s.name, err))
+			}
+		})
 	}
 	done := make(chan struct{})
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		if r.options.Progress != nil {
-			r.watch(ctx, done)
-		}
-	}()
-	workers.Wait()
+	var watching sync.WaitGroup
+	if r.options.Progress != nil {
+		watching.Go(func() { r.watch(ctx, done) })
+	}
+	running.Wait()
 	close(done)
-	<-watched
+	watching.Wait()
 	return context.Cause(ctx)
 }
 
@@ -128,19 +129,18 @@ func (r *run) watch(ctx context.Context, done <-chan struct{}) {
 }
 
 func (r *run) report(ctx context.Context) (Report, error) {
-	report := Report{
-		Orders:     len(r.schedule.orders),
-		Deliveries: r.schedule.deliveries,
-		Crashes:    r.schedule.crashes,
-		Seed:       r.options.Seed,
-		Seconds:    time.Since(r.begun).Round(10 * time.Millisecond).Seconds(),
+	without, byHand, err := r.sides[0].count(ctx)
+	if err != nil {
+		return Report{}, err
 	}
-	for i, into := range []*Side{&report.Without, &report.With} {
-		side, err := r.sides[i].count(ctx, r.schedule.orders)
-		if err != nil {
-			return report, err
-		}
-		*into = side
-	}
-	return report, nil
+	with, once, err := r.sides[1].count(ctx)
+	return Report{
+		Orders:   r.options.Orders,
+		Seed:     r.options.Seed,
+		Scenario: r.options.Scenario,
+		Seconds:  time.Since(r.begun).Round(10 * time.Millisecond).Seconds(),
+		Without:  without,
+		With:     with,
+		Windows:  results(byHand, once),
+	}, err
 }

@@ -3,23 +3,26 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"time"
+	"sync"
+	"sync/atomic"
 )
 
-// process is a worker as the broker sees it.
+// process is one of a shop's, as the demo sees it.
 type process struct {
 	command *exec.Cmd
 	stdin   io.Closer
-	tasks   *json.Encoder
-	answers *json.Decoder
+	lines   *json.Decoder
+	url     string      // where it takes orders
+	killed  atomic.Bool // on purpose
+	mu      sync.Mutex  // of answers
+	answers *json.Encoder
 }
 
-// startProcess starts a worker, which is killed when ctx ends.
+// startProcess starts a process and waits until it serves. It is killed when ctx ends.
 func startProcess(ctx context.Context, command []string, where setup) (*process, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -34,43 +37,33 @@ func startProcess(ctx context.Context, command []string, where setup) (*process,
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("a worker does not start: %w", err)
 	}
-	p := &process{command: cmd, stdin: stdin, tasks: json.NewEncoder(stdin), answers: json.NewDecoder(stdout)}
-	if err := p.tasks.Encode(where); err != nil {
-		p.kill()
-		return nil, fmt.Errorf("a worker ended before it was set up: %w", err)
+	p := &process{command: cmd, stdin: stdin, answers: json.NewEncoder(stdin), lines: json.NewDecoder(stdout)}
+	var at ready
+	if err = p.answers.Encode(where); err == nil {
+		err = p.lines.Decode(&at)
 	}
+	if err != nil {
+		p.kill()
+		_ = p.command.Wait()
+		return nil, fmt.Errorf("a worker ended before it served: %w", err)
+	}
+	p.url = at.URL
 	return p, nil
 }
 
-// answerTime is longer than a worker gives itself.
-const answerTime = 2 * taskTime
-
-// do gives the worker a task and returns its answer.
-func (p *process) do(t task) (a answer, err error) {
-	late := time.AfterFunc(answerTime, func() { p.command.Process.Kill() })
-	defer late.Stop()
-	if err = p.tasks.Encode(t); err == nil {
-		err = p.answers.Decode(&a)
-	}
-	if err != nil {
-		return a, fmt.Errorf("a worker ended, or was stuck, with %s: %w", t.Order.ID, err)
-	}
-	return a, nil
+// answer goes nowhere if the process is dead.
+func (p *process) answer(a answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.answers.Encode(a)
 }
 
-// kill is SIGKILL: no deferred call, no rollback, no goodbye. It returns when the process is gone.
-func (p *process) kill() {
-	p.command.Process.Kill()
-	p.command.Wait()
+// kill is SIGKILL: no deferred call, no rollback, no goodbye. It reports whether it was the first.
+func (p *process) kill() (first bool) {
+	first = p.killed.CompareAndSwap(false, true)
+	_ = p.command.Process.Kill()
+	return first
 }
 
-// stop lets the worker end by itself.
-func (p *process) stop() error {
-	p.stdin.Close()
-	err := p.command.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return fmt.Errorf("a worker failed: %w", err)
-	}
-	return err
-}
+// stop lets the process end by itself.
+func (p *process) stop() { _ = p.stdin.Close() }

@@ -1,28 +1,72 @@
 package demo
 
-import "time"
+import "github.com/effectively-once/once/broker"
 
-// The broker and a worker speak JSON lines over the worker's stdin and stdout. A worker gets its setup first,
-// then one task at a time. It answers a task once.
+// The demo and its processes speak JSON lines over their stdin and stdout. A process gets its setup first, and says where
+// it serves. From then on it asks at each point at which its order may meet its fate, and waits for the answer. It is
+// killed instead of being answered if that is the fate: so every crash is aimed, and none depends on timing.
 
-// setup tells a worker where it works.
+// setup tells a process where it works.
 type setup struct {
 	Side     string
 	Database string // data source name
 	Provider string // URL
+	Broker   string // URL
 }
 
-// task is a delivery as a worker sees it.
-type task struct {
-	Order Order
-	DieAt point // come so far and wait there to be killed; empty: live on
+// ready is the first thing that a process says.
+type ready struct {
+	URL string // where it takes orders
 }
 
-// answer tells how far a task has come.
+// question asks what is to happen to an order at a point.
+type question struct {
+	Number   int
+	At       point
+	Consumer string // whose delivery it is, if it is one
+	Order    Order
+	Message  *broker.Message // that was published, if that is the point
+}
+
+// answer says how to go on.
 type answer struct {
-	At      point         // waiting here to be killed
-	Acked   bool          // handled
-	Refused string        // not handled: the reason
-	Retry   bool          // whether it makes sense to deliver a refused message again
-	After   time.Duration // and when
+	Number int
+	Lose   bool // what is about to be done: it is pretended to have been done
+}
+
+// point is where an order is when a question is asked.
+type point string
+
+const (
+	atRequest     point = "a request has arrived"
+	atInsert      point = "the order is written and not committed"
+	atPublish     point = "its message is about to be published"
+	atPublished   point = "its message is published"
+	atDelivery    point = "its message has arrived" // with the consumer's name
+	atCharge      point = "the customer is charged"
+	atTransaction point = "the points are added and not committed"
+	atLetter      point = "the letter is sent"
+	atAck         point = "its message is about to be acknowledged"
+)
+
+// meets are the points at which a fate comes true. Windows without one are made where orders are placed.
+var meets = map[string]point{
+	doubleClick:   atRequest,
+	inTransaction: atInsert,
+	beforePublish: atPublish,
+	afterPublish:  atPublished,
+	copied:        atPublished,
+	raced:         atPublished,
+	lostAck:       atAck,
+	afterCharge:   atCharge,
+	inHandler:     atTransaction,
+	beforeAck:     atAck,
+	afterLetter:   atLetter,
+}
+
+// waits are the points at which an order waits for what comes with it, or for what the process has in hand besides.
+var waits = map[string]point{
+	inTransaction: atRequest,
+	raced:         atDelivery,
+	inHandler:     atDelivery,
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -11,8 +12,8 @@ import (
 	"time"
 )
 
-// provider is a payment provider on loopback. It charges whoever asks. Who sends an Idempotency-Key again
-// gets the first answer again and is not charged, as with the large ones.
+// provider is a payment provider and a mail server on loopback. It charges whoever asks; who sends an Idempotency-Key
+// again gets the first answer again and is not charged, as with the large ones. It sends every letter.
 type provider struct {
 	server *http.Server
 	url    string
@@ -20,6 +21,7 @@ type provider struct {
 	mu      sync.Mutex
 	charges map[string][]Charge // by order
 	byKey   map[string]Charge
+	letters map[string]int // by order
 }
 
 // Charge is money that was really taken.
@@ -41,15 +43,19 @@ func newProvider() (*provider, error) {
 		url:     "http://" + listener.Addr().String(),
 		charges: map[string][]Charge{},
 		byKey:   map[string]Charge{},
+		letters: map[string]int{},
 	}
-	p.server = &http.Server{Handler: p, ReadHeaderTimeout: taskTime}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /charge", p.takeCharge)
+	mux.HandleFunc("POST /letter", p.takeLetter)
+	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: requestTime}
 	go p.server.Serve(listener)
 	return p, nil
 }
 
 func (p *provider) close() { p.server.Close() }
 
-func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *provider) takeCharge(w http.ResponseWriter, r *http.Request) {
 	var o Order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -60,7 +66,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this idempotency key was used for another charge", http.StatusUnprocessableEntity)
 		return
 	}
-	think(r.Context())
+	pause(r.Context(), thinking)
 	json.NewEncoder(w).Encode(Receipt{ChargeID: c.ID})
 }
 
@@ -78,18 +84,27 @@ func (p *provider) charge(key string, o Order) (c Charge, ok bool) {
 	return c, true
 }
 
-func think(ctx context.Context) {
-	select {
-	case <-time.After(thinking):
-	case <-ctx.Done():
+func (p *provider) takeLetter(w http.ResponseWriter, r *http.Request) {
+	var o Order
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
+	p.mu.Lock()
+	p.letters[o.ID]++
+	p.mu.Unlock()
+	pause(r.Context(), thinking)
 }
 
-// charged returns the charges that were made for an order.
-func (p *provider) charged(order string) []Charge {
+// made returns how many charges and letters there are of each order.
+func (p *provider) made() (charges, letters map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.charges[order]
+	charges = make(map[string]int, len(p.charges))
+	for order, made := range p.charges {
+		charges[order] = len(made)
+	}
+	return charges, maps.Clone(p.letters)
 }
 
 // save writes all charges to a file.
@@ -101,4 +116,14 @@ func (p *provider) save(file string) error {
 		return err
 	}
 	return os.WriteFile(file, text, 0o600)
+}
+
+// pause waits, and returns early when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

@@ -1,6 +1,13 @@
 package demo
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/effectively-once/once/broker"
+)
+
+// calmly asks nobody.
+func calmly(point, string, Order, *broker.Message) bool { return false }
 
 func TestProvider(t *testing.T) {
 	p, err := newProvider()
@@ -8,7 +15,7 @@ func TestProvider(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	shop := &Shop{provider: p.url, at: func(point) {}}
+	shop := &Shop{provider: p.url, ask: calmly}
 	o := Order{ID: "order-1", Cents: 4999}
 	charge := func(key string) Receipt {
 		t.Helper()
@@ -18,15 +25,27 @@ func TestProvider(t *testing.T) {
 		}
 		return r
 	}
-
-	if first, second := charge("k"), charge("k"); first != second || first.ChargeID == "" || len(p.charged(o.ID)) != 1 {
-		t.Errorf("one key: %v and %v, %d charges", first, second, len(p.charged(o.ID)))
+	charged := func() int {
+		charges, _ := p.made()
+		return charges[o.ID]
 	}
-	if first, second := charge(""), charge(""); first == second || len(p.charged(o.ID)) != 3 {
-		t.Errorf("no key: %v and %v, %d charges", first, second, len(p.charged(o.ID)))
+
+	if first, second := charge("k"), charge("k"); first != second || first.ChargeID == "" || charged() != 1 {
+		t.Errorf("one key: %v and %v, %d charges", first, second, charged())
+	}
+	if first, second := charge(""), charge(""); first == second || charged() != 3 {
+		t.Errorf("no key: %v and %v, %d charges", first, second, charged())
 	}
 	o.Cents = 1
-	if _, err := shop.charge(t.Context(), "k", o); err == nil || len(p.charged(o.ID)) != 3 {
+	if _, err := shop.charge(t.Context(), "k", o); err == nil || charged() != 3 {
 		t.Errorf("the key of another charge was taken: %v", err)
+	}
+	for range 2 {
+		if err := shop.letter(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, letters := p.made(); letters[o.ID] != 2 {
+		t.Errorf("%d letters, want 2: the mail server knows no keys", letters[o.ID])
 	}
 }

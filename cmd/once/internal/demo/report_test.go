@@ -11,29 +11,50 @@ func TestVerdict(t *testing.T) {
 		words string
 		right bool
 	}{
-		{Side{Effects: 10}, "10 orders, 10 charges, every balance exact.", true},
+		{Side{Effects: 10}, "10 orders, 10 charges, all points exact, no letter twice.", true},
+		{Side{Effects: 10, Parked: 1}, "10 orders, 10 charges, all points exact, no letter twice. 1 letter parked: nobody can know whether it was sent, so a person decides.", true},
+		{Side{Effects: 10, Parked: 2}, "10 orders, 10 charges, all points exact, no letter twice. 2 letters parked: nobody can know whether they were sent, so a person decides.", true},
 		{Side{Effects: 11, Duplicated: 1, DuplicateCharges: 1, OverchargedCents: 4909}, "1 charge too many, customers are out 49.09.", false},
-		{Side{Effects: 10, Duplicated: 2, DuplicateBookings: 2}, "2 bookings too many.", false},
+		{Side{Effects: 10, Duplicated: 4, DuplicateOrders: 1, DuplicateLetters: 2, DuplicatePoints: 1}, "1 order too many; 2 letters too many; points added twice for 1 order.", false},
 		{Side{Effects: 9, Lost: 1}, "1 order acknowledged but not carried out.", false},
 		{Side{Effects: 9}, "9 charges for 10 orders.", false},
 	} {
-		if got := test.side.verdict(10); got != test.words {
+		test.side.Orders, test.side.Answered = 10, 10
+		if got := test.side.verdict(); got != test.words {
 			t.Errorf("%+v: %q, want %q", test.side, got, test.words)
 		}
-		if r := (Report{Orders: 10, With: test.side}); r.Right() != test.right {
+		if r := (Report{With: test.side}); r.Right() != test.right {
 			t.Errorf("%+v: right is %v", test.side, r.Right())
 		}
 	}
+	if (Side{Orders: 2, Answered: 1, Effects: 2}).Right() {
+		t.Error("an order without an answer is right")
+	}
 }
 
-// A hand-written side that got away with it is not called wrong.
+// A side by hand that got away with it is not called wrong.
 func TestVerdictOnLuck(t *testing.T) {
-	r := Report{Orders: 10, Seed: 4, Without: Side{Effects: 10}, With: Side{Effects: 10}}
+	right := Side{Orders: 10, Answered: 10, Effects: 10}
+	r := Report{Seed: 4, Without: right, With: right}
 	if got := r.Verdict(); !strings.Contains(got, "Nothing hit its gaps with --seed 4") {
 		t.Errorf("got %q", got)
 	}
-	r.Without = Side{Effects: 11, Duplicated: 1, DuplicateCharges: 1}
+	r.Scenario = lostAck
+	if got := r.Verdict(); !strings.Contains(got, "looking first survives") {
+		t.Errorf("got %q", got)
+	}
+	r.Without.Duplicated, r.Without.DuplicateCharges, r.Scenario = 1, 1, ""
 	if got := r.Verdict(); strings.Contains(got, "Nothing hit") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestResultsAreInTheOrderOfTheRun(t *testing.T) {
+	got := results(map[string]*Tally{everything: {Orders: 3}, raced: {Orders: 1, Doubled: 1}, doubleClick: {Orders: 2}},
+		map[string]*Tally{raced: {Orders: 1}, doubleClick: {Orders: 2, Parked: 1}})
+	want := []Result{{doubleClick, Tally{Orders: 2}, Tally{Orders: 2, Parked: 1}},
+		{raced, Tally{Orders: 1, Doubled: 1}, Tally{Orders: 1}}, {everything, Tally{Orders: 3}, Tally{}}}
+	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -1,132 +1,119 @@
 package demo
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"slices"
+	"time"
 )
 
-// Order is the body of a message.
+// Order is the body of a request and of a message.
 type Order struct {
 	ID       string
-	Customer string // of this order only, so that the balance tells how often it was booked
+	Customer string // of this order only, so that the points tell how often it was handled
 	Cents    int64
+	Fate     string // what the demo does to it: the name of a window, or nothing
 }
 
-// point is a place where a worker can be told to wait for its death.
-type point string
+// phase is a part of a run that is over before the next one begins, so that what is done in one changes nothing in another.
+type phase struct {
+	name   string      // of a window, or everything
+	orders []([]Order) // in their order; those in one slice are placed together
+}
+
+// everything is the phase in which all windows take turns, and processes are killed with whatever they have in hand.
+const everything = "everything"
 
 const (
-	beforeCharge  point = "before the charge"
-	afterCharge   point = "after the charge, before anything is recorded"
-	inTransaction point = "in the transaction, before its commit"
-	beforeAck     point = "after the commit, before the ack" // also for who was told another and did not pass it
+	windowOrders = 5  // in the phase of a window
+	mixedOrders  = 85 // in that of everything, when a run goes on by the clock
+	calm         = 30 // of a hundred orders nothing is done to, in the phase of everything
+	outageSize   = 5  // orders that are placed in one outage of the broker
 )
 
-// fate is what becomes of one delivery. The zero fate is a delivery that is handled and acknowledged.
-type fate struct {
-	dieAt   point
-	loseAck bool
-}
-
-// message is delivered again until its fates are used up.
-type message struct {
-	order Order
-	fates []fate
-}
-
-// schedule is what happens on both sides: which messages come, in which order, and what becomes of them.
+// schedule draws orders and their fates: the same ones for both sides.
 type schedule struct {
-	orders     []Order
-	groups     [][]message // two in a group are delivered at the same moment, to two workers
-	deliveries int
-	crashes    int
+	dice     *rand.Rand
+	scenario string
+	orders   int       // in all
+	left     int       // of them; negative: until the end
+	end      time.Time // if the run goes on by the clock
+	made     int
+	phases   int
 }
-
-// How often something goes wrong, and how far behind its message a late duplicate may come.
-const (
-	raceShare  = 0.15
-	againShare = 0.15
-	crashShare = 0.20
-	ackShare   = 0.08
-	againSpan  = 30
-)
 
 func newSchedule(o Options) *schedule {
-	d := &dice{
-		Rand: rand.New(rand.NewPCG(o.Seed, 0)),
-		room: cmp.Or(o.Deliveries, math.MaxInt),
+	s := &schedule{dice: rand.New(rand.NewPCG(o.Seed, 0)), scenario: o.Scenario, orders: o.Orders, left: o.Orders}
+	if o.Duration > 0 {
+		s.left, s.end = -1, time.Now().Add(o.Duration)
 	}
-	for n := 1; n <= cmp.Or(o.Orders, math.MaxInt) && d.room > 0; n++ {
-		d.order(n)
-	}
-	slices.SortStableFunc(d.placed, func(a, b placed) int { return a.at - b.at })
-	for _, p := range d.placed {
-		d.schedule.groups = append(d.schedule.groups, p.group)
-	}
-	return &d.schedule
+	return s
 }
 
-// dice draw a schedule.
-type dice struct {
-	*rand.Rand
-	room     int // deliveries that may still be added
-	placed   []placed
-	schedule schedule
-}
-
-type placed struct {
-	at    int
-	group []message
-}
-
-// order draws an order and everything that is delivered of it.
-func (d *dice) order(n int) {
-	order := Order{
-		ID:       fmt.Sprintf("order-%d", n),
-		Customer: fmt.Sprintf("customer-%d", n),
-		Cents:    100 + d.Int64N(9900),
-	}
-	d.schedule.orders = append(d.schedule.orders, order)
-	group := []message{d.message(order)}
-	if d.Float64() < raceShare && d.room > 0 {
-		group = append(group, d.message(order))
-	}
-	d.placed = append(d.placed, placed{n, group})
-	if d.Float64() < againShare && d.room > 0 {
-		d.placed = append(d.placed, placed{n + 1 + d.IntN(againSpan), []message{d.message(order)}})
-	}
-}
-
-// message draws fates until a delivery is acknowledged, or the room for deliveries ends.
-func (d *dice) message(order Order) message {
-	m := message{order: order}
-	for again := true; again; {
-		f := fate{}
-		if d.room > 1 {
-			f = d.fate()
+// next is the next phase; it has no orders if there is none. First comes each window by itself, then everything, and so
+// on while the clock allows it.
+func (s *schedule) next() phase {
+	turn := s.phases % (len(Windows) + 1)
+	s.phases++
+	p := phase{name: everything}
+	size := s.left
+	switch {
+	case s.left == 0 || s.left < 0 && !time.Now().Before(s.end):
+		return phase{}
+	case s.scenario != "":
+		p.name = s.scenario
+		if s.left < 0 {
+			size = windowOrders
 		}
-		m.fates = append(m.fates, f)
-		d.room--
-		d.schedule.deliveries++
-		if f.dieAt != "" {
-			d.schedule.crashes++
+	case turn < len(Windows):
+		p.name = Windows[turn].Name
+		if size = windowOrders; s.left > 0 { // half of them, at most, and one at least
+			size = min(max(s.orders/(2*len(Windows)), 1), windowOrders, s.left)
 		}
-		again = f != fate{}
+	case s.left < 0:
+		size = mixedOrders
 	}
-	return m
+	if s.left > 0 {
+		s.left -= size
+	}
+	for size > 0 {
+		group := s.group(p.name, size)
+		size -= len(group)
+		p.orders = append(p.orders, group)
+	}
+	return p
 }
 
-func (d *dice) fate() fate {
-	switch x := d.Float64(); {
-	case x < crashShare:
-		points := [...]point{beforeCharge, afterCharge, inTransaction, beforeAck}
-		return fate{dieAt: points[d.IntN(len(points))]}
-	case x < crashShare+ackShare:
-		return fate{loseAck: true}
-	default:
-		return fate{}
+// group is the next order of a phase, or those of an outage.
+func (s *schedule) group(phase string, most int) (orders []Order) {
+	fate, size := phase, 1
+	if phase == everything {
+		fate = pick(s.dice.IntN(100))
 	}
+	if fate == outage {
+		size = min(outageSize, most)
+	}
+	for range size {
+		s.made++
+		orders = append(orders, Order{
+			ID:       fmt.Sprintf("order-%d", s.made),
+			Customer: fmt.Sprintf("customer-%d", s.made),
+			Cents:    100 + s.dice.Int64N(9900),
+			Fate:     fate,
+		})
+	}
+	return orders
+}
+
+// pick is the fate that belongs to a number below 100. All windows are equally likely, but for an outage, which takes
+// several orders.
+func pick(n int) string {
+	const share = (100 - calm) / 13
+	if n -= calm; n < 0 || n/share >= len(Windows) {
+		return undisturbed
+	}
+	w := Windows[n/share]
+	if w.Name == outage && n%share > 0 {
+		return undisturbed
+	}
+	return w.Name
 }

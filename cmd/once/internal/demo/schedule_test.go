@@ -3,10 +3,26 @@ package demo
 import (
 	"reflect"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
+// all draws a whole run.
+func all(o Options) (phases []phase, orders []Order) {
+	s := newSchedule(o)
+	for p := s.next(); len(p.orders) > 0; p = s.next() {
+		phases = append(phases, p)
+		for _, group := range p.orders {
+			orders = append(orders, group...)
+		}
+	}
+	return phases, orders
+}
+
 func TestScheduleFollowsSeed(t *testing.T) {
-	one, again, other := newSchedule(Options{Seed: 1, Orders: 200}), newSchedule(Options{Seed: 1, Orders: 200}), newSchedule(Options{Seed: 2, Orders: 200})
+	_, one := all(Options{Seed: 1, Orders: 200})
+	_, again := all(Options{Seed: 1, Orders: 200})
+	_, other := all(Options{Seed: 2, Orders: 200})
 	if !reflect.DeepEqual(one, again) {
 		t.Error("the same seed gave two schedules")
 	}
@@ -17,72 +33,75 @@ func TestScheduleFollowsSeed(t *testing.T) {
 
 func TestScheduleSize(t *testing.T) {
 	for n := 1; n <= 300; n++ {
-		if s := newSchedule(Options{Seed: uint64(n), Deliveries: n}); s.deliveries != n || count(s).deliveries != n {
-			t.Fatalf("%d deliveries asked for, %d announced, %d made", n, s.deliveries, count(s).deliveries)
-		}
-		if s := newSchedule(Options{Seed: uint64(n), Orders: n}); len(s.orders) != n || len(count(s).orders) != n {
-			t.Fatalf("%d orders asked for, %d announced, %d made", n, len(s.orders), len(count(s).orders))
-		}
-	}
-}
-
-func TestScheduleHasEveryFault(t *testing.T) {
-	s := newSchedule(Options{Seed: 1, Orders: 300})
-	c := count(s)
-	if c.deliveries != s.deliveries || c.crashes != s.crashes {
-		t.Errorf("announced %d deliveries and %d crashes, made %d and %d", s.deliveries, s.crashes, c.deliveries, c.crashes)
-	}
-	for _, p := range []point{beforeCharge, afterCharge, inTransaction, beforeAck} {
-		if c.points[p] == 0 {
-			t.Errorf("nobody dies %s", p)
-		}
-	}
-	if c.races == 0 || c.late == 0 || c.lostAcks == 0 {
-		t.Errorf("%d races, %d late duplicates, %d lost acks", c.races, c.late, c.lostAcks)
-	}
-}
-
-func TestEveryMessageIsAcknowledged(t *testing.T) {
-	for _, group := range newSchedule(Options{Seed: 5, Orders: 300}).groups {
-		for _, m := range group {
-			if last := m.fates[len(m.fates)-1]; last != (fate{}) {
-				t.Errorf("%s ends with %+v", m.order.ID, last)
+		for _, scenario := range []string{"", outage, afterCharge} {
+			_, orders := all(Options{Seed: uint64(n), Orders: n, Scenario: scenario})
+			ids := map[string]bool{}
+			for _, o := range orders {
+				ids[o.ID+o.Customer] = true
+				if o.Cents <= 0 || scenario != "" && o.Fate != scenario {
+					t.Fatalf("%q: %+v", scenario, o)
+				}
+			}
+			if len(ids) != n {
+				t.Fatalf("%q: %d orders asked for, %d made", scenario, n, len(ids))
 			}
 		}
 	}
 }
 
-type counted struct {
-	orders                                     map[string]int
-	points                                     map[point]int
-	deliveries, crashes, races, late, lostAcks int
-}
-
-func count(s *schedule) counted {
-	c := counted{orders: map[string]int{}, points: map[point]int{}}
-	for _, group := range s.groups {
-		if len(group) == 2 {
-			c.races++
-		}
-		if c.orders[group[0].order.ID]++; c.orders[group[0].order.ID] > 1 {
-			c.late++
-		}
-		for _, m := range group {
-			for _, f := range m.fates {
-				c.fate(f)
+func TestScheduleHasEveryWindow(t *testing.T) {
+	phases, _ := all(Options{Seed: 1, Orders: 150})
+	if len(phases) != len(Windows)+1 || phases[len(Windows)].name != everything {
+		t.Fatalf("%d phases, the last of which is %q", len(phases), phases[len(phases)-1].name)
+	}
+	for i, w := range Windows {
+		for _, group := range phases[i].orders {
+			if phases[i].name != w.Name || group[0].Fate != w.Name {
+				t.Errorf("phase %d is %q with %q, want %q", i, phases[i].name, group[0].Fate, w.Name)
 			}
 		}
 	}
-	return c
+	fates := map[string]int{}
+	_, orders := all(Options{Seed: 1, Orders: 5000})
+	for _, o := range orders {
+		fates[o.Fate]++
+	}
+	for _, w := range Windows {
+		if n := fates[w.Name]; n < 100 {
+			t.Errorf("%s comes %d times in 5,000", w.Name, n)
+		}
+	}
+	if n := fates[undisturbed]; n < 1000 {
+		t.Errorf("nothing is done to only %d", n)
+	}
 }
 
-func (c *counted) fate(f fate) {
-	c.deliveries++
-	if f.dieAt != "" {
-		c.points[f.dieAt]++
-		c.crashes++
+func TestOrdersOfAnOutageComeTogether(t *testing.T) {
+	phases, _ := all(Options{Seed: 1, Orders: 12, Scenario: outage})
+	var sizes []int
+	for _, group := range phases[0].orders {
+		sizes = append(sizes, len(group))
 	}
-	if f.loseAck {
-		c.lostAcks++
+	if !reflect.DeepEqual(sizes, []int{outageSize, outageSize, 2}) {
+		t.Errorf("12 orders come in outages of %v", sizes)
 	}
+}
+
+func TestScheduleEndsByTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSchedule(Options{Seed: 1, Duration: time.Minute})
+		rounds := 0
+		for range 3 * (len(Windows) + 1) {
+			if p := s.next(); p.name == everything && len(p.orders) > 0 {
+				rounds++
+			}
+		}
+		if rounds != 3 {
+			t.Errorf("everything was done %d times in three rounds", rounds)
+		}
+		time.Sleep(time.Minute)
+		if p := s.next(); len(p.orders) > 0 {
+			t.Errorf("orders after the end: %+v", p)
+		}
+	})
 }

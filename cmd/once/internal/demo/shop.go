@@ -10,37 +10,58 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	_ "modernc.org/sqlite" // the driver
 
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// Shop is what both handlers work with: a database, a store in it, and a payment provider.
-// What they share is here, and so are the points where they can be killed.
+// Shop is what both services are made of: a database with a store in it, a broker, a payment provider and a mail server.
+// What they share is here, and so are the points at which they can be killed.
 type Shop struct {
-	db       *sql.DB
-	store    *sqlstore.Store
-	provider string
-	at       func(point)
+	db        *sql.DB
+	store     *sqlstore.Store
+	events    *natsbroker.Broker
+	publisher broker.Publisher
+	provider  string
+	ask       asker
 }
+
+// asker asks what is to happen to an order at a point; lose means that what is about to be done is to be lost.
+type asker func(at point, consumer string, o Order, m *broker.Message) (lose bool)
 
 // Receipt is the answer of the payment provider.
 type Receipt struct {
 	ChargeID string
 }
 
-func openShop(where setup) (*Shop, error) {
+// topic is where orders are told of.
+const topic = "order.placed"
+
+func openShop(where setup, ask asker) (*Shop, error) {
 	db, err := sql.Open("sqlite", where.Database)
 	if err != nil {
 		return nil, err
 	}
-	return &Shop{
-		db:       db,
-		store:    sqlstore.New(db, sqlstore.SQLite, nil),
-		provider: where.Provider,
-		at:       func(point) {},
-	}, nil
+	conn, err := nats.Connect(where.Broker, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true),
+		nats.ReconnectBufSize(-1)) // else it sends later, if it lives, what it has told to have failed
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return nil, err
+	}
+	events := natsbroker.New(js, &natsbroker.Options{DuplicateWindow: duplicateWindow, ReplyWait: publishTime})
+	s := &Shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, nil), events: events, provider: where.Provider, ask: ask}
+	s.publisher = &tappedPublisher{events.Publisher(), ask}
+	return s, nil
 }
 
 // dataSource names a database for several processes: they wait for each other's locks,
@@ -51,84 +72,98 @@ func dataSource(dir, name string) string {
 		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
 }
 
+// The tables of the shop. The last three are the notes of the service by hand; with once, the keys are in the store's.
+// No index is unique: a second row is a second order, and not an error that hides it.
 const tables = `
-CREATE TABLE orders  (id TEXT PRIMARY KEY, customer TEXT NOT NULL, cents INTEGER NOT NULL, charge TEXT NOT NULL);
-CREATE INDEX orders_customer ON orders (customer);
-CREATE TABLE account (customer TEXT PRIMARY KEY, balance INTEGER NOT NULL);`
+CREATE TABLE orders   (number INTEGER PRIMARY KEY, id TEXT NOT NULL, customer TEXT NOT NULL, cents INTEGER NOT NULL);
+CREATE TABLE account  (customer TEXT PRIMARY KEY, points INTEGER NOT NULL);
+CREATE TABLE charged  (id TEXT NOT NULL, charge TEXT NOT NULL);
+CREATE TABLE credited (id TEXT NOT NULL);
+CREATE TABLE mailed   (id TEXT NOT NULL);
+CREATE INDEX orders_id   ON orders (id);
+CREATE INDEX charged_id  ON charged (id);
+CREATE INDEX credited_id ON credited (id);
+CREATE INDEX mailed_id   ON mailed (id);`
 
-// migrate makes the tables, with an account for each customer.
-func (s *Shop) migrate(ctx context.Context, orders []Order) error {
-	if err := s.store.Migrate(ctx); err != nil {
-		return err
+// source is the messages of a consumer.
+func (s *Shop) source(consumer string) broker.Source {
+	return &tappedSource{s.events.Consumer(stream, consumer), consumer, s.ask}
+}
+
+// insert writes an order.
+func (s *Shop) insert(ctx context.Context, tx *sql.Tx, o Order) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, customer, cents) VALUES (?, ?, ?)`, o.ID, o.Customer, o.Cents)
+	if err == nil {
+		s.ask(atInsert, "", o, nil)
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+	return err
+}
+
+// tell is the message of an order.
+func tell(id string, o Order) (*broker.Message, error) {
+	body, err := json.Marshal(o)
+	return &broker.Message{ID: id, Topic: topic, OrderingKey: o.Customer, Body: body, Time: time.Now()}, err
+}
+
+// read is the order of a message. What is none can be handled by nobody.
+func read(m *broker.Message) (o Order, err error) {
+	if err := json.Unmarshal(m.Body, &o); err != nil {
+		return o, once.Permanent(fmt.Errorf("the message is no order: %w", err))
 	}
-	defer tx.Rollback()
-	if _, err := tx.ExecContext(ctx, tables); err != nil {
-		return err
-	}
-	for _, o := range orders {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO account (customer, balance) VALUES (?, 0)`, o.Customer); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
+	return o, nil
 }
 
 // charge asks the provider for the customer's money. An empty key asks for it without one.
-func (s *Shop) charge(ctx context.Context, key string, o Order) (Receipt, error) {
-	s.at(beforeCharge)
-	receipt, err := s.post(ctx, key, o)
-	if err != nil {
+func (s *Shop) charge(ctx context.Context, key string, o Order) (receipt Receipt, err error) {
+	if err := s.post(ctx, "/charge", key, o, &receipt); err != nil {
 		return receipt, err
 	}
-	s.at(afterCharge)
+	s.ask(atCharge, "", o, nil)
 	return receipt, nil
 }
 
-func (s *Shop) post(ctx context.Context, key string, o Order) (receipt Receipt, err error) {
+// credit adds the points of an order to the customer's account.
+func (s *Shop) credit(ctx context.Context, tx *sql.Tx, o Order) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO account (customer, points) VALUES (?, ?)
+		ON CONFLICT (customer) DO UPDATE SET points = points + excluded.points`, o.Customer, o.Cents)
+	if err == nil {
+		s.ask(atTransaction, "", o, nil)
+	}
+	return err
+}
+
+// letter sends the customer a letter. The mail server knows no keys, and cannot be asked.
+func (s *Shop) letter(ctx context.Context, o Order) error {
+	if err := s.post(ctx, "/letter", "", o, nil); err != nil {
+		return err
+	}
+	s.ask(atLetter, "", o, nil)
+	return nil
+}
+
+func (s *Shop) post(ctx context.Context, path, key string, o Order, into any) error {
 	body, err := json.Marshal(o)
 	if err != nil {
-		return receipt, err
+		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.provider, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.provider+path, bytes.NewReader(body))
 	if err != nil {
-		return receipt, err
+		return err
 	}
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return receipt, err
+		return err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 200))
-		return receipt, fmt.Errorf("the payment provider says %s: %s", resp.Status, text)
+		return fmt.Errorf("%s says %s: %s", path, resp.Status, text)
 	}
-	return receipt, json.NewDecoder(resp.Body).Decode(&receipt)
-}
-
-// known reports whether the order has been handled.
-func (s *Shop) known(ctx context.Context, o Order) (known bool, err error) {
-	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM orders WHERE id = ?)`, o.ID).Scan(&known)
-	return known, err
-}
-
-// book writes the order and adds its amount to the customer's balance.
-func (s *Shop) book(ctx context.Context, tx *sql.Tx, o Order, r Receipt) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, customer, cents, charge) VALUES (?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET charge = excluded.charge`, o.ID, o.Customer, o.Cents, r.ChargeID)
-	if err != nil {
-		return err
+	if into == nil {
+		return nil
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE account SET balance = balance + ? WHERE customer = ?`, o.Cents, o.Customer)
-	if err != nil {
-		return err
-	}
-	s.at(inTransaction)
-	return nil
+	return json.NewDecoder(resp.Body).Decode(into)
 }

@@ -2,85 +2,336 @@ package demo
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// side is everything that one handler works with, and nothing is shared with the other side but the schedule.
+const (
+	pollEvery  = 50 * time.Millisecond
+	meetTime   = 1500 * time.Millisecond // how long the first of two waits for the second
+	copyTime   = time.Second             // after which a copy comes: when its message is dealt with
+	quietTime  = 250 * time.Millisecond
+	stuckAfter = 2 * time.Minute
+)
+
+// side is everything that one service works with, and nothing is shared with the other side but the seed.
 type side struct {
 	name     string
+	options  Options
 	where    setup
-	shop     *Shop // the demo's own look into the database
+	db       *sql.DB // the demo's own look into the database
+	store    *sqlstore.Store
 	provider *provider
-	broker   *broker
+	events   *events
+	schedule *schedule
+
+	mu        sync.Mutex
+	changed   *sync.Cond
+	processes []*process
+	stopping  bool
+	client    *http.Client
+	turn      int                 // of the processes, for requests
+	placed    []placed            // in their order
+	mixed     bool                // everything is done at once
+	acked     map[string]bool     // orders, by id
+	met       map[string]bool     // fates that have come true, by order
+	meetings  map[string]*meeting // by what they are about
+	crashes   int
+	outages   int
+	copying   int
+	delivered int
+	news      string // what was done last
 }
 
-func newSide(ctx context.Context, name, dir string, plan *schedule) (*side, error) {
-	provider, err := newProvider()
-	if err != nil {
+// placed is an order, and the phase in which it was placed.
+type placed struct {
+	Order
+	phase string
+}
+
+func newSide(ctx context.Context, name, dir string, o Options) (_ *side, err error) {
+	s := &side{name: name, options: o, schedule: newSchedule(o), acked: map[string]bool{}, met: map[string]bool{}, meetings: map[string]*meeting{}, client: newClient()}
+	s.changed = sync.NewCond(&s.mu)
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.provider, err = newProvider(); err != nil {
 		return nil, err
 	}
-	s := &side{name: name, provider: provider, broker: newBroker(plan.groups)}
-	s.where = setup{Side: name, Database: dataSource(dir, name), Provider: provider.url}
-	if s.shop, err = openShop(s.where); err == nil {
-		err = s.shop.migrate(ctx, plan.orders)
+	if s.events, err = startEvents(ctx, filepath.Join(dir, name+"-nats")); err != nil {
+		return nil, err
+	}
+	s.where = setup{Side: name, Database: dataSource(dir, name), Provider: s.provider.url, Broker: s.events.url()}
+	if s.db, err = sql.Open("sqlite", s.where.Database); err != nil {
+		return nil, err
+	}
+	s.store = sqlstore.New(s.db, sqlstore.SQLite, nil)
+	if err = s.store.Migrate(ctx); err == nil {
+		_, err = s.db.ExecContext(ctx, tables)
 	}
 	if err != nil {
-		s.close()
 		return nil, fmt.Errorf("the database in %s cannot be set up: %w", dir, err)
 	}
 	return s, nil
 }
 
 func (s *side) close() {
-	s.provider.close()
-	if s.shop != nil {
-		s.shop.db.Close()
+	if s.provider != nil {
+		s.provider.close()
+	}
+	if s.events != nil {
+		s.events.close()
+	}
+	if s.db != nil {
+		_ = s.db.Close()
 	}
 }
 
-// work keeps one worker busy until all messages are acknowledged, and starts another when it is killed.
-func (s *side) work(ctx context.Context, command []string) error {
+// run places all orders, and returns when nothing is left to be done about them.
+func (s *side) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for range s.options.Workers {
+		running.Go(func() { s.keep(ctx, cancel) })
+	}
+	err := s.play(ctx)
+	s.stop()
+	if err != nil {
+		cancel(err)
+	}
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+// play goes through all phases.
+func (s *side) play(ctx context.Context) error {
+	for p := s.schedule.next(); len(p.orders) > 0; p = s.schedule.next() {
+		s.mu.Lock()
+		s.mixed = p.name == everything
+		s.mu.Unlock()
+		if err := s.place(ctx, p); err != nil {
+			return err
+		}
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep starts a process, and another one when it is killed, until the side stops.
+func (s *side) keep(ctx context.Context, failed context.CancelCauseFunc) {
 	for {
-		p, err := startProcess(ctx, command, s.where)
+		p, err := startProcess(ctx, s.options.Command, s.where)
 		if err != nil {
-			return err
+			failed(err)
+			return
 		}
-		again, err := s.deliver(ctx, p)
-		if !again || err != nil {
-			return err
+		s.enter(p)
+		for {
+			var q question
+			if err := p.lines.Decode(&q); err != nil {
+				break
+			}
+			go s.reply(ctx, p, q)
 		}
-	}
-}
-
-// deliver gives messages to a worker. It returns when the worker has ended; again says that it was killed on purpose.
-func (s *side) deliver(ctx context.Context, p *process) (again bool, err error) {
-	for {
-		d := s.broker.next(ctx)
-		if d == nil {
-			return false, p.stop()
-		}
-		a, err := p.do(task{Order: d.order, DieAt: d.fates[0].dieAt})
+		s.leave(p)
+		err = p.command.Wait()
+		s.mu.Lock()
+		stopping := s.stopping
+		s.mu.Unlock()
 		switch {
-		case err != nil:
-			p.kill()
-			return false, err
-		case a.At != "":
-			p.kill()
-			s.broker.crashed(d)
-			return true, nil
-		case a.Acked:
-			s.broker.handled(d)
-		case !a.Retry || d.refusals == maxRefusals:
-			p.kill()
-			return false, fmt.Errorf("%s was refused %d times: %s", d.order.ID, d.refusals+1, a.Refused)
-		default:
-			s.broker.refused(d, max(a.After, minPause))
+		case stopping || ctx.Err() != nil:
+			return
+		case !p.killed.Load():
+			failed(fmt.Errorf("a worker ended by itself, and has said why above: %w", err))
+			return
 		}
 	}
 }
 
-const (
-	maxRefusals = 20
-	minPause    = 20 * time.Millisecond
-)
+func (s *side) enter(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processes = append(s.processes, p)
+	if s.stopping {
+		p.stop()
+	}
+	s.changed.Broadcast()
+}
+
+func (s *side) leave(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, other := range s.processes {
+		if other == p {
+			s.processes = append(s.processes[:i:i], s.processes[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *side) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for _, p := range s.processes {
+		p.stop()
+	}
+}
+
+// reply tells a process how to go on, or kills it.
+func (s *side) reply(ctx context.Context, p *process, q question) {
+	a := answer{Number: q.Number}
+	fate := q.Order.Fate
+	switch {
+	case fate == doubleClick:
+		s.fate(q)
+		s.meet(ctx, q.Order.ID)
+	case fate == raced && q.At == atDelivery:
+		s.meet(ctx, q.Order.ID+" "+q.Consumer)
+	case waits[fate] == q.At:
+		if q.Consumer == "" || q.Consumer == "points" { // whose transaction it is
+			s.quiet(ctx)
+		}
+	case !s.fate(q):
+	case fate == copied:
+		s.again(ctx, q.Message, copyTime)
+	case fate == raced:
+		s.again(ctx, q.Message, 2*duplicateWindow)
+	case fate == lostAck:
+		a.Lose = true
+	default:
+		if waits[fate] == "" {
+			s.quiet(ctx)
+		}
+		if p.kill() {
+			s.mu.Lock()
+			s.crashes++
+			s.mu.Unlock()
+		}
+		return
+	}
+	p.answer(a)
+}
+
+// quiet gives a process that is to be killed the time to finish what else it has in hand, so that it is known what the
+// kill has done. Where everything is done at once, it is not given.
+func (s *side) quiet(ctx context.Context) {
+	s.mu.Lock()
+	mixed := s.mixed
+	s.mu.Unlock()
+	if !mixed {
+		pause(ctx, quietTime)
+	}
+}
+
+// fate reports whether the fate of an order comes true now: it does once.
+func (s *side) fate(q question) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.met[q.Order.ID] {
+		return false
+	}
+	s.met[q.Order.ID] = true
+	s.news = q.Order.Fate + ", " + q.Order.ID
+	return true
+}
+
+func (s *side) again(ctx context.Context, m *broker.Message, later time.Duration) {
+	s.mu.Lock()
+	s.copying++
+	s.mu.Unlock()
+	go func() {
+		s.events.again(ctx, m, later)
+		s.mu.Lock()
+		s.copying--
+		s.mu.Unlock()
+	}()
+}
+
+// meeting lets two go when both are there, or the first has waited for long enough. Who comes later goes on at once.
+type meeting struct {
+	guests int
+	both   chan struct{}
+}
+
+func (s *side) meet(ctx context.Context, about string) {
+	s.mu.Lock()
+	m := s.meetings[about]
+	if m == nil {
+		m = &meeting{both: make(chan struct{})}
+		s.meetings[about] = m
+	}
+	if m.guests++; m.guests == 2 {
+		close(m.both)
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(meetTime)
+	defer timer.Stop()
+	select {
+	case <-m.both:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// settle waits until the outbox is empty and every message is dealt with, or put aside for a person.
+func (s *side) settle(ctx context.Context) error {
+	last, since := -1, time.Now()
+	for {
+		left, err := s.left(ctx)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if left == 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if left != last {
+			last, since = left, time.Now()
+		} else if time.Since(since) > stuckAfter {
+			return fmt.Errorf("%d messages have been under way for %v", left, stuckAfter)
+		}
+		pause(ctx, pollEvery)
+	}
+}
+
+// left is how many messages are under way: asked for in the order in which they move.
+func (s *side) left(ctx context.Context) (int, error) {
+	s.mu.Lock()
+	left := s.copying
+	s.mu.Unlock()
+	depths, err := s.store.OutboxDepth(ctx, 1000)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range depths {
+		left += d.Count
+	}
+	delivered, open, err := s.events.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	s.delivered = delivered
+	s.mu.Unlock()
+	for _, consumer := range consumers {
+		waiting, err := s.store.Shelved(ctx, store.ShelfQuery{Consumer: consumer, States: []store.ShelfState{store.Waiting}, Bodiless: true})
+		if err != nil {
+			return 0, err
+		}
+		left += len(waiting)
+	}
+	return left + open, nil
+}

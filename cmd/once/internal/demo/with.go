@@ -3,40 +3,86 @@ package demo
 import (
 	"context"
 	"database/sql"
+	"net/http"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/outbox"
 )
 
-// The work is declared once. To pay for an order is one unit of work, and the charge is a step of it.
+// soon is how long a killed process is waited for: short, so that nobody waits for long before the screen.
+const soon = time.Second
+
+// What is done elsewhere is declared once, with what becomes of it when nobody knows whether it happened.
 var (
-	pay = &once.Operation[Receipt]{Name: "pay"}
+	// The charge is sent again: the provider remembers its key for a day, and answers what it answered first.
+	charge = &once.Operation[Receipt]{OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, Policy: once.Policy{Lease: soon}}
 
-	// A crash may leave a charge of which nobody knows whether it was made. It is sent again: the provider
-	// remembers the key for a day, and answers what it answered first. The lease says how soon after a crash.
-	charge = &once.Operation[Receipt]{
-		Name:        "charge",
-		OnUnknown:   once.Resend,
-		KeyValidFor: 24 * time.Hour,
-		Policy:      once.Policy{Lease: 500 * time.Millisecond},
-	}
+	// A letter cannot be asked about, and nobody wants two: a person decides.
+	letter = &once.Operation[bool]{OnUnknown: once.Park, Policy: once.Policy{Lease: soon}}
 )
 
-// HandleOnce is the same handler with once. It survives everything that the demo does to it.
-func HandleOnce(ctx context.Context, shop *Shop, o Order) error {
-	work := pay.For(o.ID)
+// WithOnce is the shop with once. It survives everything that the demo does to it.
+func WithOnce(shop *Shop) Service {
+	messages := outbox.New(shop.store, nil)
+
+	// The key of the request, the order, its message and the response are one commit.
+	place := func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+		o, err := readOrder(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return nil
+		}
+		if err := shop.insert(r.Context(), tx, o); err != nil {
+			return err
+		}
+		m, err := tell(o.ID, o)
+		if err != nil {
+			return err
+		}
+		return messages.Put(r.Context(), tx, m)
+	}
+	caller := func(*http.Request) (string, error) { return "web", nil }
+
+	// A relay publishes what was committed, here or in another process.
+	relay := &outbox.Relay{Store: shop.store, Publisher: shop.publisher, Lease: 2 * publishTime, PublishTime: publishTime}
 
 	// An effect elsewhere: claim, charge with the same key every time, record the receipt.
-	receipt, err := once.Do(ctx, shop.store, charge.Under(work.Key()), func(ctx context.Context, key once.Key) (Receipt, error) {
+	bill := inbox.Do(shop.store, charge, func(ctx context.Context, key once.Key, m *broker.Message) (Receipt, error) {
+		o, err := read(m)
+		if err != nil {
+			return Receipt{}, once.NotDone(err)
+		}
 		return shop.charge(ctx, key.String(), o)
 	})
-	if err != nil {
-		return err
-	}
 
-	// Rows in this database: one commit holds them and the record that it is done.
-	_, err = once.DoTx(ctx, shop.store, work, func(ctx context.Context, tx *sql.Tx) (Receipt, error) {
-		return receipt, shop.book(ctx, tx, o, receipt)
+	// Rows in this database: the key of the message is in their commit.
+	credit := inbox.Tx(shop.store, func(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
+		o, err := read(m)
+		if err != nil {
+			return err
+		}
+		return shop.credit(ctx, tx, o)
 	})
-	return err
+
+	// An effect that nobody can ask about: at most once.
+	write := inbox.Do(shop.store, letter, func(ctx context.Context, _ once.Key, m *broker.Message) (bool, error) {
+		o, err := read(m)
+		if err != nil {
+			return false, once.NotDone(err)
+		}
+		return true, shop.letter(ctx, o)
+	})
+
+	consume := func(name string, h inbox.Handler) func(context.Context) error {
+		c := &inbox.Consumer{Name: name, Source: shop.source(name), Handler: h, Policy: once.Policy{Lease: soon}}
+		return c.Run
+	}
+	return Service{
+		Place: httponce.HandlerTx(shop.store, caller, place, nil),
+		Run:   []func(context.Context) error{relay.Run, consume("billing", bill), consume("points", credit), consume("letters", write)},
+	}
 }

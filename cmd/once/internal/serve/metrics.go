@@ -32,6 +32,13 @@ func (p *page) add(kind, name, help string, all ...series) {
 
 func just(number float64) series { return series{number: number} }
 
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
 func outcome(value string, n *atomic.Int64) series {
 	return series{"once_outcome", value, float64(n.Load())}
 }
@@ -41,14 +48,13 @@ func kind(value string, n *atomic.Int64) series { return series{"once_kind", val
 func (s *server) metrics() string {
 	seen := s.lookouts.see()
 	p := new(page)
-	ready := 1.0
-	if seen.err != nil {
-		ready = 0
-	}
-	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(ready))
+	p.add("gauge", "once_store_ready", "Whether the database answers, and its tables fit.", just(oneIf(seen.err == nil)))
 	p.add("counter", "once_outbox_unread_total", "Looks at the database that failed.", just(float64(seen.failed)))
 	if seen.err == nil && seen.unread == nil {
 		p.depth(seen.depth)
+		if seen.lag != nil {
+			p.lag(seen.lag)
+		}
 	}
 	if s.relay != nil {
 		t := &s.published
@@ -69,14 +75,10 @@ func (s *server) metrics() string {
 	}
 	if s.janitor != nil {
 		t := &s.forgotten
-		behind := 0.0
-		if t.Behind.Load() {
-			behind = 1
-		}
 		p.add("counter", "once_janitor_forgotten_total", "What was forgotten.", kind("key", &t.Keys),
 			kind("shelved", &t.Shelved), kind("published", &t.Published))
 		p.add("counter", "once_janitor_looks_total", "Looks that ended with nothing left to forget.", just(float64(t.Looks.Load())))
-		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(behind))
+		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(oneIf(t.Behind.Load())))
 	}
 	return p.String()
 }
@@ -96,4 +98,16 @@ func (p *page) depth(all []store.Depth) {
 	}
 	p.add("gauge", "once_outbox_depth", "Messages in the outbox; estimated from 10,000 on.", depths...)
 	p.add("gauge", "once_outbox_oldest_seconds", "Since the oldest message of a state was put.", ages...)
+}
+
+// lag has all statuses, those too that it has not.
+func (p *page) lag(lag *store.Lag) {
+	var statuses []series
+	for _, status := range store.LagStatuses() {
+		statuses = append(statuses, series{"once_status", status.String(), oneIf(status == lag.Status)})
+	}
+	p.add("gauge", "once_outbox_log_lag_bytes", "Log that was written since what is known to be published.", just(float64(lag.Behind)))
+	p.add("gauge", "once_outbox_log_retained_bytes", "Log that the database keeps for the reader.", just(float64(lag.Retained)))
+	p.add("gauge", "once_outbox_log_active", "Whether a relay reads the log.", just(oneIf(lag.Active)))
+	p.add("gauge", "once_outbox_log_status", "What has become of the reader's place in the log.", statuses...)
 }

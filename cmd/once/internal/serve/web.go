@@ -30,8 +30,9 @@ type sighting struct {
 	at     time.Time
 	err    error // it does not answer, or its tables do not fit this program
 	depth  []store.Depth
-	unread error // why the depth is not known; that it takes long is no reason to be not ready
-	failed int   // looks, until now
+	lag    *store.Lag // nil: the outbox is not read from a log
+	unread error      // why the depth or the lag is not known; that it takes long is no reason to be not ready
+	failed int        // looks, until now
 }
 
 func (l *lookout) see() sighting {
@@ -60,6 +61,9 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 		s.err = schema.Misfit
 	default:
 		s.depth, s.unread = l.target.Store.OutboxDepth(ctx, exact)
+		if log, ok := l.target.Store.(store.LogLag); ok && s.unread == nil {
+			s.lag, s.unread = log.OutboxLag(ctx)
+		}
 		if s.unread != nil && ctx.Err() == nil {
 			s.err = s.unread
 		}

@@ -1,0 +1,155 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+)
+
+const customers = 6 // who order at once
+
+// place lets customers place the orders of a phase, and returns when each has its answer.
+func (s *side) place(ctx context.Context, p phase) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var ordering sync.WaitGroup
+	free := make(chan struct{}, customers)
+	begin := func(o Order, tried func()) {
+		s.mu.Lock()
+		s.placed = append(s.placed, placed{o, p.name})
+		s.mu.Unlock()
+		free <- struct{}{}
+		ordering.Go(func() {
+			defer func() { <-free }()
+			if err := s.order(ctx, o, tried); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	for _, orders := range p.orders {
+		if ctx.Err() != nil {
+			break
+		}
+		if orders[0].Fate != outage {
+			begin(orders[0], func() {})
+			if waits[p.name] != "" && p.name != raced { // whoever is in a transaction is in the way of all others
+				pause(ctx, 2*quietTime)
+			}
+			continue
+		}
+		ordering.Wait() // nobody else is to suffer
+		if err := s.inOutage(ctx, orders, begin); err != nil {
+			cancel(err)
+		}
+	}
+	ordering.Wait()
+	return context.Cause(ctx)
+}
+
+// inOutage takes the broker away, until each order has been tried.
+func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, func())) error {
+	s.fate(question{Order: orders[0]})
+	s.mu.Lock()
+	s.outages++
+	s.mu.Unlock()
+	s.events.stop()
+	var tried sync.WaitGroup
+	for _, o := range orders {
+		tried.Add(1)
+		begin(o, sync.OnceFunc(tried.Done))
+	}
+	tried.Wait()
+	return s.events.restart(ctx)
+}
+
+// order places an order, as often as it takes. It says when it was tried for the first time.
+func (s *side) order(ctx context.Context, o Order, tried func()) error {
+	defer tried()
+	if o.Fate != doubleClick {
+		return s.request(ctx, o, tried)
+	}
+	first := make(chan error)
+	go func() { first <- s.request(ctx, o, tried) }()
+	err := s.request(ctx, o, tried)
+	if other := <-first; err == nil {
+		err = other
+	}
+	return err
+}
+
+// request asks for one thing with one key until the answer has arrived.
+func (s *side) request(ctx context.Context, o Order, tried func()) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	for ; ctx.Err() == nil; pause(ctx, pollEvery) {
+		status, answer, err := s.attempt(ctx, o, body)
+		tried()
+		switch {
+		case err != nil: // nobody knows
+		case status == http.StatusOK && o.Fate == lostReply && s.fate(question{Order: o}):
+		case status == http.StatusOK:
+			s.mu.Lock()
+			s.acked[o.ID] = true
+			s.mu.Unlock()
+			return nil
+		case status >= 400 && status < 500 && status != http.StatusConflict:
+			return fmt.Errorf("%s was refused: %d %s", o.ID, status, answer)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (s *side) attempt(ctx context.Context, o Order, body []byte) (status int, answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	url, err := s.door(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Idempotency-Key", `"`+o.ID+`"`)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, 500))
+	return resp.StatusCode, answer, err
+}
+
+// door is where the next request goes: to each process in turn. It waits while there is none.
+func (s *side) door(ctx context.Context) (url string, err error) {
+	defer context.AfterFunc(ctx, s.wake)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.processes) == 0 && ctx.Err() == nil {
+		s.changed.Wait()
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	s.turn++
+	return s.processes[s.turn%len(s.processes)].url, nil
+}
+
+func (s *side) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed.Broadcast()
+}
+
+// newClient makes each attempt on a connection of its own: net/http sends a request with a key a second time by itself
+// when a kept connection breaks, and here attempts are counted on to be seen.
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: requestTime}}
+}

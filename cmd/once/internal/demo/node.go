@@ -1,0 +1,152 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+// Service is a shop that runs in a process, beside others like it.
+type Service struct {
+	Place http.Handler                  // takes orders
+	Run   []func(context.Context) error // publish and consume, until the context ends
+}
+
+// The two sides.
+const (
+	Without = "without"
+	With    = "with"
+)
+
+// Services are those that the demo compares, by side.
+func Services() map[string]func(*Shop) Service {
+	return map[string]func(*Shop) Service{Without: ByHand, With: WithOnce}
+}
+
+const (
+	requestTime = 30 * time.Second
+	publishTime = time.Second // how long a broker that is down is waited for
+	handlers    = 8           // of a consumer by hand, at once
+)
+
+// Work is the whole life of a process. It returns when in ends, and then the process must end too, whatever it is
+// doing: in ends when the demo has, or has died.
+func Work(in io.Reader, out io.Writer, services map[string]func(*Shop) Service) error {
+	lines := json.NewDecoder(in)
+	var where setup
+	if err := lines.Decode(&where); err != nil {
+		return fmt.Errorf("no setup on stdin: workers are started by once demo: %w", err)
+	}
+	open, ok := services[where.Side]
+	if !ok {
+		return fmt.Errorf("no service for the side %q", where.Side)
+	}
+	t := &teller{out: json.NewEncoder(out), waiting: map[int]chan answer{}}
+	shop, err := openShop(where, t.ask)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- t.listen(lines) }()
+	go func() { ended <- serve(context.Background(), open(shop), t) }()
+	return <-ended
+}
+
+// serve runs a service, and returns when a part of it fails.
+func serve(ctx context.Context, s Service, t *teller) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("the shop needs a loopback port: %w", err)
+	}
+	failed := make(chan error, 1+len(s.Run))
+	for _, run := range s.Run {
+		go func() { failed <- run(ctx) }()
+	}
+	server := &http.Server{Handler: &door{s.Place, t.ask}, ReadHeaderTimeout: requestTime}
+	go func() { failed <- server.Serve(listener) }()
+	t.say(ready{URL: "http://" + listener.Addr().String()})
+	return <-failed
+}
+
+// door asks what is to happen to a request.
+type door struct {
+	place http.Handler
+	ask   asker
+}
+
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var o Order
+	if json.Unmarshal(body, &o) == nil {
+		d.ask(atRequest, "", o, nil)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	d.place.ServeHTTP(w, r)
+}
+
+func readOrder(r *http.Request) (o Order, err error) {
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		return o, fmt.Errorf("the body is no order: %w", err)
+	}
+	return o, nil
+}
+
+// teller asks the demo, and hears its answers.
+type teller struct {
+	mu      sync.Mutex
+	out     *json.Encoder
+	last    int
+	waiting map[int]chan answer
+}
+
+// say has nobody to tell if it fails: then the demo has died, and the end of stdin says so.
+func (t *teller) say(what any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_ = t.out.Encode(what)
+}
+
+// ask waits for the answer, if the order may meet its fate here. It may wait for ever: until the process is killed.
+func (t *teller) ask(at point, consumer string, o Order, m *broker.Message) (lose bool) {
+	if meets[o.Fate] != at && waits[o.Fate] != at {
+		return false
+	}
+	got := make(chan answer, 1)
+	t.mu.Lock()
+	t.last++
+	t.waiting[t.last] = got
+	_ = t.out.Encode(question{Number: t.last, At: at, Consumer: consumer, Order: o, Message: m})
+	t.mu.Unlock()
+	return (<-got).Lose
+}
+
+// listen hands answers to those who wait for them, until there are no more.
+func (t *teller) listen(lines *json.Decoder) error {
+	for {
+		var a answer
+		switch err := lines.Decode(&a); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		t.mu.Lock()
+		got := t.waiting[a.Number]
+		delete(t.waiting, a.Number)
+		t.mu.Unlock()
+		got <- a
+	}
+}

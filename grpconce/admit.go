@@ -1,0 +1,45 @@
+package grpconce
+
+import (
+	"context"
+	"errors"
+
+	"github.com/effectively-once/once"
+)
+
+// visit is a call that was let in.
+type visit struct {
+	report  once.Report
+	claimed bool // or its transaction has begun
+	err     error
+	inTx    bool
+	left    func(kept bool)
+}
+
+// admit refuses a new key for which there is no room.
+func (g *guard) admit(ctx context.Context, key once.Key) (*visit, error) {
+	v := &visit{inTx: g.again, left: func(bool) {}}
+	if g.Admit == nil {
+		return v, nil
+	}
+	left, wait := g.Admit(key)
+	if wait <= 0 {
+		v.left = left
+		return v, nil
+	}
+	rec, err := g.store.Get(ctx, key)
+	switch {
+	case err != nil:
+		_, err = g.reply(ctx, key, answer{}, err)
+		return nil, err
+	case rec.Attempt == 0:
+		return nil, refuse(ReasonNoRoom, "there is no room for new keys of this caller; nothing was done: repeat the call later, with the same key", wait, nil)
+	}
+	return v, nil
+}
+
+// leave says whether the call may have left a record that was not there before.
+func (v *visit) leave() {
+	rolledBack := v.inTx && v.err != nil && !errors.Is(v.err, once.ErrRejected) && !errors.Is(v.err, once.ErrUnknown)
+	v.left(v.claimed && !v.report.Replayed && v.report.Attempt <= 1 && !rolledBack)
+}

@@ -1,0 +1,93 @@
+package inbox
+
+import (
+	"context"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/sight"
+)
+
+// Observer sees what a consumer does with each message: for spans, as package observe/otelobserve makes them. It is called by
+// many goroutines, and each waits for it: it must not block, nor use the store. It decides nothing: if it panics, that is
+// logged, and the message goes its way.
+type Observer interface {
+	// BeginHandling returns the context that the messages are handled with, of which only the values count, or nil for ctx
+	// itself; and a function that is called once, with what has become of each message, in their order, before the broker
+	// is told; or nil. A message that comes again, or is tried again, is handled again.
+	BeginHandling(ctx context.Context, h Handling) (context.Context, func([]Ended))
+}
+
+// Handling is an attempt to deal with messages, whether or not their handler is called.
+type Handling struct {
+	Consumer string            // its Name
+	Source   string            // the Name of its Source
+	Messages []*broker.Message // as the handler gets them: read only
+	Together bool              // in one transaction, if there are several
+	Shelved  bool              // it had been put aside, and its time has come
+}
+
+// Ended is what has become of a message.
+type Ended struct {
+	Outcome string // one word, of those that package observe lists
+	Reason  string // why it is not dealt with: the error, as a text; empty if it is, or only waits
+}
+
+// watched is what an Observer gets to see of items. A nil one is not observed.
+type watched struct {
+	became []Ended
+	ended  func([]Ended)
+}
+
+// watch begins to observe items. What nobody tells of is tried again.
+func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context.Context, *watched) {
+	if s.Observer == nil {
+		return ctx, nil
+	}
+	w := &watched{became: make([]Ended, len(items))}
+	for i := range items {
+		w.became[i].Outcome = sight.Retried
+	}
+	h := Handling{Consumer: s.Name, Source: s.Source.Name(), Messages: messages(items), Together: !s.single && !shelved, Shelved: shelved}
+	ctx, w.ended = sight.Watch(ctx, s.logger, func(ctx context.Context) (context.Context, func([]Ended)) {
+		return s.Observer.BeginHandling(ctx, h)
+	})
+	return ctx, w
+}
+
+// tell says what has become of an item.
+func (w *watched) tell(i int, f fate) {
+	if w != nil {
+		w.became[i] = f.seen()
+	}
+}
+
+// end ends it, once.
+func (w *watched) end() {
+	if w == nil || w.ended == nil {
+		return
+	}
+	ended := w.ended
+	w.ended = nil
+	ended(w.became)
+}
+
+// seen is a fate as Observers are told.
+func (f fate) seen() Ended {
+	e := Ended{Outcome: sight.Retried, Reason: f.reason}
+	switch f.kind {
+	case handled:
+		e.Outcome = sight.Handled
+	case prevented:
+		e.Outcome = sight.Prevented
+	case duplicate:
+		e.Outcome = sight.Duplicate
+	case shelved:
+		e.Outcome = sight.Shelved
+	case parked:
+		e.Outcome = sight.Parked
+	}
+	if f.reason == errHeld.Error() { // it is another one that stands in its way
+		e.Reason = ""
+	}
+	return e
+}

@@ -1,0 +1,24 @@
+package inbox
+
+import (
+	"context"
+	"testing"
+
+	"github.com/effectively-once/once/broker"
+)
+
+func TestNoObserverCostsNoAllocation(t *testing.T) {
+	s := &shift{Consumer: new(Consumer)}
+	items := []*item{{Delivery: broker.Delivery{Message: &broker.Message{ID: "1"}}}}
+	ctx := context.Background()
+	var sink context.Context
+	if n := testing.AllocsPerRun(100, func() {
+		begun, seen := s.watch(ctx, items, false)
+		defer seen.end()
+		seen.tell(0, fate{kind: handled, reason: "none"})
+		seen.end()
+		sink = begun
+	}); n != 0 || sink != ctx {
+		t.Errorf("a message without an Observer costs %v allocations more, want 0", n)
+	}
+}

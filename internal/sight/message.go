@@ -1,0 +1,60 @@
+package sight
+
+import (
+	"context"
+	"log/slog"
+)
+
+// What becomes of a message at a consumer. Package observe says what each means; Parked is a result of calls, too.
+const (
+	Handled   = "handled"
+	Prevented = "prevented"
+	Duplicate = "duplicate"
+	Retried   = "retried"
+	Shelved   = "shelved"
+)
+
+// Watch begins something that is observed, and returns the context to go on with, and what ends it. A panic of the observer
+// is logged, and then it goes on unobserved. Of the observer's context it takes the values and no more: neither a deadline
+// that it has, nor that it lacks the caller's, has a part in what is done.
+func Watch[E any](ctx context.Context, logger *slog.Logger,
+	begin func(context.Context) (context.Context, func(E))) (context.Context, func(E)) {
+
+	caller := ctx
+	var ended func(E)
+	guard(caller, logger, func() {
+		began, end := begin(caller)
+		ended = end
+		if began != nil {
+			ctx = adopted{caller, began}
+		}
+	})
+	return ctx, func(e E) {
+		if ended != nil {
+			guard(caller, logger, func() { ended(e) })
+		}
+	}
+}
+
+// adopted is a context with the values of another one before its own.
+type adopted struct {
+	context.Context
+	values context.Context
+}
+
+func (a adopted) Value(key any) any {
+	if v := a.values.Value(key); v != nil {
+		return v
+	}
+	return a.Context.Value(key)
+}
+
+// guard keeps the panic of an observer from what it observes.
+func guard(ctx context.Context, logger *slog.Logger, observe func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			logger.ErrorContext(ctx, "once: the observer panicked", "panic", p)
+		}
+	}()
+	observe()
+}

@@ -1,0 +1,140 @@
+package otelobserve
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/observe"
+	"github.com/effectively-once/once/outbox"
+)
+
+var (
+	_ once.Observer   = (*Observer)(nil)
+	_ inbox.Observer  = (*Observer)(nil)
+	_ outbox.Observer = (*Observer)(nil)
+)
+
+// mostLinks is how many links a span has. The SDK keeps no more of them by default.
+const mostLinks = 128
+
+// BeginHandling begins the span of a message at a consumer, or of several that are handled together: for
+// inbox.Consumer.Observer. What the handler does is inside it. A message that is handled by itself belongs to the trace of
+// its producer; a span of several has links to those of all of them.
+func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+	of := append(b.messaging("process", h.Messages, h.Together), attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
+		attribute.String("once.source", name.Line(h.Source, name.Limit)), attribute.Bool("once.shelved", h.Shelved))
+	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats"}, system) {
+		of = append(of, attribute.String("messaging.system", system))
+	}
+	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)
+	return ctx, func(became []inbox.Ended) {
+		outcomes, reasons := make([]string, len(became)), make([]string, len(became))
+		for i, e := range became {
+			if outcomes[i], reasons[i] = e.Outcome, e.Reason; e.Outcome == observe.Parked && e.Reason == "" {
+				reasons[i] = observe.Parked
+			}
+		}
+		b.end(span, outcomes, reasons)
+	}
+}
+
+// BeginPublishing begins the span of a relay's call of its publisher: for outbox.Relay.Observer. A message that is published
+// by itself belongs to the trace in which it was put; a span of several has links to those of all of them. The headers of
+// messages stay as they are, so that its consumers follow whoever put it.
+func (b *Observer) BeginPublishing(ctx context.Context, p outbox.Publishing) (context.Context, func([]error)) {
+	together := len(p.Messages) > 1
+	ctx, span := b.begin(ctx, "publish", trace.SpanKindProducer, p.Messages, together, b.messaging("publish", p.Messages, together))
+	return ctx, func(errs []error) {
+		outcomes, reasons := make([]string, len(p.Messages)), make([]string, len(p.Messages))
+		for i := range outcomes {
+			switch {
+			case errs == nil || errs[i] == nil:
+				outcomes[i] = "published"
+				continue
+			case errors.Is(errs[i], broker.ErrInvalid):
+				outcomes[i] = "invalid"
+			default:
+				outcomes[i] = "failed"
+			}
+			reasons[i] = errs[i].Error()
+		}
+		b.end(span, outcomes, reasons)
+	}
+}
+
+// messaging are the attributes that OpenTelemetry has names for.
+func (b *Observer) messaging(operation string, ms []*broker.Message, together bool) []attribute.KeyValue {
+	kind := operation
+	if kind == "publish" {
+		kind = "send"
+	}
+	of := []attribute.KeyValue{attribute.String("messaging.operation.name", operation), attribute.String("messaging.operation.type", kind)}
+	if topic := ms[0].Topic; !slices.ContainsFunc(ms, func(m *broker.Message) bool { return m.Topic != topic }) {
+		of = append(of, attribute.String("messaging.destination.name", name.Line(topic, name.Limit)))
+	}
+	switch {
+	case together:
+		of = append(of, attribute.Int("messaging.batch.message_count", len(ms)))
+	case b.keys == Readable: // it is a part of the message's key
+		of = append(of, attribute.String("messaging.message.id", name.Line(ms[0].ID, name.Limit)))
+	}
+	return of
+}
+
+// begin begins a span that has a link to the trace of each message, and belongs to it if there is one message only.
+func (b *Observer) begin(ctx context.Context, title string, kind trace.SpanKind, ms []*broker.Message, together bool,
+	of []attribute.KeyValue) (context.Context, trace.Span) {
+
+	var links []trace.Link
+	linked := make(map[trace.SpanID]bool)
+	for _, m := range ms {
+		from := trace.SpanContextFromContext(Extract(context.Background(), m))
+		if from.IsValid() && !linked[from.SpanID()] && len(links) < mostLinks {
+			linked[from.SpanID()] = true
+			links = append(links, trace.Link{SpanContext: from})
+		}
+	}
+	if !together {
+		ctx = Extract(ctx, ms[0])
+	}
+	return b.tracer.Start(ctx, title, trace.WithSpanKind(kind), trace.WithLinks(links...), trace.WithAttributes(of...))
+}
+
+// end ends the span of messages: with what became of them, if that is the same for all, else with how many of each there
+// are. A message with a reason is one that failed.
+func (b *Observer) end(span trace.Span, outcomes, reasons []string) {
+	defer span.End()
+	counts, told := make(map[string]int), make(map[string]bool)
+	for i, outcome := range outcomes {
+		counts[outcome]++
+		if reasons[i] == "" || told[reasons[i]] {
+			continue
+		}
+		told[reasons[i]] = true
+		if b.keys == Readable { // the text of an error may name a key
+			span.RecordError(errors.New(name.Reason(reasons[i])))
+		}
+	}
+	common := "mixed"
+	if len(counts) == 1 {
+		common = outcomes[0]
+	} else {
+		for outcome, n := range counts {
+			span.SetAttributes(attribute.Int("once.outcomes."+outcome, n))
+		}
+	}
+	span.SetAttributes(attribute.String("once.outcome", common))
+	if len(told) > 0 {
+		span.SetStatus(codes.Error, common)
+	}
+}
