@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/hook"
 )
 
 // call is one call of Publish.
@@ -109,7 +108,7 @@ func (c *call) send(ctx context.Context, m *broker.Message) error {
 // whyNot says why an endpoint gets nothing now.
 func (c *call) whyNot(to *endpoint) error {
 	if until := time.Unix(0, to.resting.Load()); time.Now().Before(until) {
-		return fmt.Errorf("%s asked for a rest until %s", to.host, until.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s asked for a rest until %s", to.Host, until.UTC().Format(time.RFC3339))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,26 +119,26 @@ func (c *call) whyNot(to *endpoint) error {
 func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.url, bytes.NewReader(m.Body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, bytes.NewReader(m.Body))
 	if err != nil {
-		return false, fmt.Errorf("webhookbroker: %s: %w", to.host, err)
+		return false, fmt.Errorf("webhookbroker: %s: %w", to.Host, err)
 	}
 	event(r.Header, m, c.source)
-	stamp(r.Header, to.secrets, m, time.Now())
+	hook.Sign(r.Header, to.secrets, escape(m.ID, '.'), m.Body, time.Now())
 	answer, err := c.transport.RoundTrip(r) // it follows no redirects
 	if err != nil {
-		return true, fmt.Errorf("webhookbroker: %s: %w", to.host, err)
+		return true, fmt.Errorf("webhookbroker: %s: %w", to.Host, err)
 	}
 	defer answer.Body.Close()
 	status := answer.StatusCode
 	switch {
 	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not heed ctx
-		return true, fmt.Errorf("webhookbroker: %s wants to speak another protocol", to.host)
+		return true, fmt.Errorf("webhookbroker: %s wants to speak another protocol", to.Host)
 	case 200 <= status && status < 300:
-		drain(answer.Body)
+		hook.Drain(answer.Body)
 		return false, nil
 	}
-	err = fmt.Errorf("webhookbroker: %s answered %d %s%s", to.host, status, http.StatusText(status), to.excerpt(answer.Body))
+	err = fmt.Errorf("webhookbroker: %s answered %d %s%s", to.Host, status, http.StatusText(status), to.Excerpt(answer.Body))
 	switch {
 	case isAboutTheMessage(status):
 		return false, fmt.Errorf("%w: %w", broker.ErrInvalid, err)
@@ -174,19 +173,4 @@ func retryAfter(value string, now time.Time) time.Duration {
 		return 0
 	}
 	return max(0, min(at.Sub(now), longestRest))
-}
-
-const (
-	mostAnswer  = 16 << 10 // bytes that are read of an answer, so that its connection can be used again
-	mostExcerpt = 200      // bytes of it that are worth telling
-)
-
-func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, mostAnswer) }
-
-func (e *endpoint) excerpt(body io.Reader) string {
-	text, _ := io.ReadAll(io.LimitReader(body, mostAnswer)) // what there is of it will do
-	if text = bytes.TrimSpace(text); len(text) == 0 {
-		return ""
-	}
-	return ": " + name.Line(e.hide.Replace(string(text)), mostExcerpt)
 }

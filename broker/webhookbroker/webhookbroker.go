@@ -40,15 +40,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/hook"
 )
 
 // Options say where messages go. Source is mandatory, and so is a Default or a topic.
@@ -106,19 +105,7 @@ func New(o Options) (broker.Publisher, error) {
 	} else if len(p.topics) == 0 {
 		return nil, invalid("there is no endpoint: give a Default, or Topics")
 	}
-	dialer := &net.Dialer{Timeout: p.timeout, Control: guard(o.Allow).control}
-	p.transport = &http.Transport{
-		DialContext:            dialer.DialContext,
-		TLSClientConfig:        o.TLS.Clone(),
-		ForceAttemptHTTP2:      true,
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    atOnce,
-		IdleConnTimeout:        90 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
-		// A timeout ends a connection of HTTP/1, but only a request of HTTP/2: without pings, one whose other end is gone
-		// would be used for a quarter of an hour.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * p.timeout, PingTimeout: p.timeout},
-	}
+	p.transport = hook.Transport(o.Allow, p.timeout, atOnce, o.TLS)
 	return p, nil
 }
 
@@ -137,37 +124,22 @@ type publisher struct {
 
 // endpoint is an Endpoint that was checked.
 type endpoint struct {
-	url     string
-	host    string            // for people: paths and queries may be secret
-	hide    *strings.Replacer // takes them out of an answer, which often repeats them
+	hook.Place
 	secrets [][]byte
 	slots   chan struct{}
 	resting atomic.Int64 // until when it has asked to be left alone, in nanoseconds since 1970
 }
 
 func newEndpoint(e Endpoint, allowHTTP bool, atOnce int) (*endpoint, error) {
-	u, err := url.Parse(e.URL)
-	switch {
-	case err != nil || u.Hostname() == "" || u.Opaque != "":
-		return nil, invalid("an endpoint has no valid URL") // its text may hold a secret
-	case u.User != nil || u.Fragment != "":
-		return nil, invalid("the URL of an endpoint at %s has a user or a fragment, which cannot be sent: leave it out", u.Host)
-	case u.Scheme == "http" && !allowHTTP:
-		return nil, invalid("the URL of an endpoint at %s is not https: change it, or set AllowHTTP", u.Host)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, invalid("the URL of an endpoint at %s begins with %.20q: it must be https", u.Host, u.Scheme)
-	}
-	secrets, err := parseSecrets(e.Secrets)
+	to, err := hook.NewPlace(e.URL, allowHTTP)
 	if err != nil {
-		return nil, invalid("the endpoint at %s: %v", u.Host, err)
+		return nil, invalid("%v", err)
 	}
-	var hidden []string
-	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} { // longest first
-		if len(part) > 1 {
-			hidden = append(hidden, part, "...")
-		}
+	secrets, err := hook.Secrets(e.Secrets)
+	if err != nil {
+		return nil, invalid("the endpoint at %s: %v", to.Host, err)
 	}
-	return &endpoint{url: e.URL, host: u.Host, hide: strings.NewReplacer(hidden...), secrets: secrets, slots: make(chan struct{}, atOnce)}, nil
+	return &endpoint{Place: to, secrets: secrets, slots: make(chan struct{}, atOnce)}, nil
 }
 
 var errClosed = errors.New("webhookbroker: the publisher was closed")

@@ -1,4 +1,4 @@
-package webhookbroker
+package hook
 
 import (
 	"net/netip"

@@ -1,0 +1,83 @@
+// Package hook is what requests to the servers of others have in common: the signature of Standard Webhooks, URLs whose
+// paths may be secret, and connections that go to public addresses only.
+package hook
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once/internal/name"
+)
+
+// Transport connects to public addresses, and to the networks that are allowed besides. It follows no redirects, as no
+// transport does, and uses no proxy, which would connect to what it likes.
+func Transport(allow []netip.Prefix, timeout time.Duration, idle int, certificates *tls.Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: timeout, Control: guard(allow).control}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        certificates.Clone(),
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    idle,
+		IdleConnTimeout:        90 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+		// A timeout ends a connection of HTTP/1, but only a request of HTTP/2: without pings, one whose other end is gone
+		// would be used for a quarter of an hour.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * timeout, PingTimeout: timeout},
+	}
+}
+
+// Place is a URL that requests go to.
+type Place struct {
+	URL  string
+	Host string            // for people: paths and queries may be secret
+	hide *strings.Replacer // takes them out of an answer, which often repeats them
+}
+
+// NewPlace checks a URL. Its errors do not show more of it than the host.
+func NewPlace(text string, allowHTTP bool) (Place, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Hostname() == "" || u.Opaque != "":
+		return Place{}, errors.New("an endpoint has no valid URL") // its text may hold a secret
+	case u.User != nil || u.Fragment != "":
+		return Place{}, fmt.Errorf("the URL of an endpoint at %s has a user or a fragment, which cannot be sent: leave it out", u.Host)
+	case u.Scheme == "http" && !allowHTTP:
+		return Place{}, fmt.Errorf("the URL of an endpoint at %s is not https: change it, or set AllowHTTP", u.Host)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return Place{}, fmt.Errorf("the URL of an endpoint at %s begins with %.20q: it must be https", u.Host, u.Scheme)
+	}
+	var hidden []string
+	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} { // longest first
+		if len(part) > 1 {
+			hidden = append(hidden, part, "...")
+		}
+	}
+	return Place{URL: text, Host: u.Host, hide: strings.NewReplacer(hidden...)}, nil
+}
+
+const (
+	mostDrained = 16 << 10 // bytes that are read of an answer, so that its connection can be used again
+	mostExcerpt = 200      // bytes of it that are worth telling
+)
+
+// Drain reads the rest of an answer.
+func Drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, mostDrained) }
+
+// Excerpt is the beginning of an answer, for people, behind a colon; nothing if there is none.
+func (p Place) Excerpt(body io.Reader) string {
+	read, _ := io.ReadAll(io.LimitReader(body, mostDrained)) // what there is of it will do
+	text := strings.TrimSpace(string(read))
+	if text == "" {
+		return ""
+	}
+	return ": " + name.Line(p.hide.Replace(text), mostExcerpt)
+}
