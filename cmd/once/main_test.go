@@ -56,6 +56,7 @@ func TestScripts(t *testing.T) {
 func at(e *testscript.Env, database string) error {
 	e.Setenv("DATABASE", database)
 	e.Setenv("GORACE", "atexit_sleep_ms=0")
+	answering(e)
 	return nil
 }
 

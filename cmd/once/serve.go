@@ -20,7 +20,7 @@ type serveCommand struct {
 func (serveCommand) Help() string {
 	return `
 Runs, for one database, what its outbox needs beside the application: a relay that publishes to webhooks,
-NATS JetStream or RabbitMQ, a janitor, and the parking of abandoned work that nobody can be asked about. Run as
+NATS JetStream or RabbitMQ, a janitor, and what becomes of abandoned work: it asks a URL, or parks it. Run as
 many as you like: they share the work. It logs JSON to stderr, and stops in order on SIGTERM and SIGINT.
 
   GET /healthz   the process lives

@@ -29,8 +29,6 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-
 // shopFile makes a database with the tables.
 func shopFile(t *testing.T) (url string, shop *target.Target) {
 	t.Helper()
@@ -243,6 +241,73 @@ func TestServeParksAbandonedWork(t *testing.T) {
 		rec, err := shop.Store.Get(t.Context(), once.Key{Operation: operation, ID: "7"})
 		if err != nil || rec.Status != want {
 			t.Errorf("%s: %v, %v, want %v", operation, rec.Status, err, want)
+		}
+	}
+}
+
+// Two processes that ask at once find out the same, and what one of them decides holds.
+func TestServeAsks(t *testing.T) {
+	url, shop := shopFile(t)
+	serveAsks(t, url, shop)
+}
+
+func serveAsks(t *testing.T, url string, shop *target.Target) {
+	answers := map[string]string{"charge": `"done","result":{"charge":"ch_1"}`, "refund": `"rejected","result":"too late"`,
+		"cancel": `"not_found"`, "ship": `"pending"`}
+	for operation := range answers {
+		abandon(t, shop, operation)
+	}
+	abandon(t, shop, "push")
+	both := make(chan struct{})
+	var asked atomic.Int64
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		m, err := webhookbroker.Verify([]string{hookSecret}, r.Header, body, 0)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		var q struct{ Operation, Key string }
+		if err := json.Unmarshal(m.Body, &q); err != nil {
+			t.Error(err)
+		}
+		if q.Operation == "charge" {
+			if asked.Add(1) == 2 {
+				close(both)
+			}
+			select { // until both have asked about it
+			case <-both:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"answer":%s,"key":%q}`, answers[q.Operation], q.Key)
+	}))
+	defer provider.Close()
+	config := "[reconcile]\nevery = \"50ms\"\nallow = [\"127.0.0.0/8\"]\nallow_http = true\ntimeout = \"1m\"\n"
+	for operation := range answers {
+		config += fmt.Sprintf("[[reconcile.operation]]\nname = %q\nask = %q\nsecrets = [\"${HOOK_SECRET}\"]\nsettle = \"0s\"\n",
+			operation, provider.URL)
+	}
+	config += "[[reconcile.operation]]\nname = \"push\"\npolicy = \"resend\"\n"
+	one, two := startService(t, url, config), startService(t, url, config)
+	for _, s := range []*service{one, two} {
+		s.await("/metrics", `once_unknown_records\{once_name="serve"\} 2`)
+		s.await("/metrics", `once_unknown_orphaned\{once_name="serve"\} 0`)
+		s.stop()
+	}
+	for operation, want := range map[string]struct {
+		status once.Status
+		body   string
+	}{"charge": {once.Done, `{"charge":"ch_1"}`}, "refund": {once.Done, `"too late"`}, "cancel": {once.Absent, ""},
+		"ship": {once.Unknown, ""}, "push": {once.Unknown, ""}} {
+		rec, err := shop.Store.Get(t.Context(), once.Key{Operation: operation, ID: "7"})
+		if err != nil || rec.Status != want.status || string(rec.Outcome.Body) != want.body || rec.Outcome.Rejected != (operation == "refund") {
+			t.Errorf("%s: %v %+v %v, want %v", operation, rec.Status, rec.Outcome, err, want.status)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 type unknownCommand struct {
 	List   unknownList   `cmd:"" help:"List units of work that may have happened."`
+	Ask    unknownAsk    `cmd:"" help:"Ask the URLs of their operations what became of them."`
 	Decide unknownDecide `cmd:"" help:"Say whether one happened."`
 }
 
@@ -16,7 +17,8 @@ func (unknownCommand) Help() string {
 	return `
 A unit of work is unknown when its holder crashed, or was cut off, before it could say what became of it. The program
 that declares the operation asks the other system by itself, with its Lookup: at the next call, or in package
-reconcile. This command has no Lookup of yours, so it cannot ask: look at the other system, and say here what you saw.
+reconcile. This command has no Lookup of yours: it asks where an operation has a URL for that, see once unknown ask --help,
+and otherwise you look at the other system, and say here what you saw.
 
 ` + exitHelp
 }

@@ -82,12 +82,6 @@ type NATS struct{ URL string }
 // RabbitMQ is a server, and the exchange that is published to.
 type RabbitMQ struct{ URL, Exchange string }
 
-// Reconcile is what becomes of work whose holder crashed, where that can be said without Go.
-type Reconcile struct {
-	Park  []string // operations whose unknown records wait for a person
-	Every Duration
-}
-
 // Janitor is what can be chosen of a janitor.Janitor.
 type Janitor struct {
 	Every         Duration

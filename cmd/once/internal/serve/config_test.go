@@ -21,6 +21,14 @@ url = "https://partner.example/hooks"
 secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
 `
 
+const (
+	operation = "[[reconcile.operation]]\nname = \"charge\"\n"
+	asks      = operation + `ask = "https://partner.example/hunter2"
+secrets = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+`
+	settled = "settle = \"1m\"\n"
+)
+
 // run serves what a file says, and returns what is wrong with it.
 func run(t *testing.T, url, text string) error {
 	t.Helper()
@@ -59,14 +67,31 @@ func TestMistakesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"stop = 20\n[janitor]":                        "with its unit",
-		"[janitor]\nevery = 60":                       "with its unit",
-		"[janitor]\nshare = 5.0":                      "Share",
-		"[janitor]\nevry = \"1m\"":                    "janitor.evry",
-		"stop = \"-1s\"\n[janitor]":                   "negative",
-		"[reconcile]\npark = [\"pay/mail\"]":          "no slash",
-		"[reconcile]\npark = [\"\"]":                  "no Name",
-		"[reconcile]\nevery = \"1m\"\n[janitor]":      "nothing to park",
+		"stop = 20\n[janitor]":                     "with its unit",
+		"[janitor]\nevery = 60":                    "with its unit",
+		"[janitor]\nshare = 5.0":                   "Share",
+		"[janitor]\nevry = \"1m\"":                 "janitor.evry",
+		"stop = \"-1s\"\n[janitor]":                "negative",
+		"[reconcile]\npark = [\"pay/mail\"]":       "no slash",
+		"[reconcile]\npark = [\"\"]":               "no Name",
+		"[reconcile]\nevery = \"1m\"\n[janitor]":   "nothing to look after",
+		asks:                                       "reconcile.operation charge: settle is missing",
+		asks + "settle = \"-1s\"":                  "must not be negative",
+		asks + "settle = 5":                        "with its unit",
+		asks + "policy = \"park\"":                 "exclude each other",
+		asks + "sttle = \"1s\"":                    "reconcile.operation.sttle",
+		asks + settled + "key_valid_for = \"-1s\"": "must not be negative",
+		asks + settled + "keep_outcome = \"-1s\"":  "KeepOutcome",
+		asks + settled + "per_second = -1.0":       "PerSecond",
+		asks + settled + "[[reconcile.operation]]\nname = \"charge\"\npolicy = \"park\"": "there twice",
+		"[reconcile]\ntimeout = \"-1s\"\npark = [\"mail\"]":                              "reconcile.timeout",
+		operation + "ask = \"http://partner.example/hunter2\"\n" + settled:               "not https",
+		operation + "ask = \"https://partner.example/hunter2\"\n" + settled:              "no secret",
+		operation + "ask = \"https://u:hunter2@partner.example/\"\n" + settled:           "a user",
+		operation + "ask = \"${NOT_SET}\"\n" + settled:                                   "reconcile.operation charge: ask: the variable NOT_SET",
+		operation:                      "ask is missing: a URL, or a policy",
+		operation + "policy = \"ask\"": "one of park and resend",
+		operation + "policy = \"resend\"\n" + settled: "nothing without it",
 		"[relay]\nbatch = 5\n[janitor]":               "nothing to publish to",
 		hooks + "timeout = \"5s\"":                    "timeout",
 		hooks + "[relay]\nbatch = -1":                 "Batch",

@@ -65,11 +65,11 @@ func (s *server) metrics() string {
 	}
 	if s.parking != nil {
 		t := &s.parked
-		p.add("counter", "once_reconcile_records_total", "What became of unknown records.", outcome("parked", &t.Parked),
-			outcome("unanswered", &t.Unanswered), outcome("overtaken", &t.Overtaken))
+		p.add("counter", "once_reconcile_records_total", "What became of unknown records.", outcome("done", &t.Done),
+			outcome("freed", &t.Freed), outcome("parked", &t.Parked), outcome("unanswered", &t.Unanswered), outcome("overtaken", &t.Overtaken))
 		p.add("counter", "once_reconcile_looks_total", "Looks that have read the whole list.", just(float64(t.Looks.Load())))
 		p.add("gauge", "once_unknown_records", "Unknown records, at the last look.", just(float64(t.Unknown.Load())))
-		p.add("gauge", "once_unknown_orphaned", "Of these, those that are not parked here.", just(float64(t.Orphaned.Load())))
+		p.add("gauge", "once_unknown_orphaned", "Of these, those that are not looked after here.", just(float64(t.Orphaned.Load())))
 		p.add("gauge", "once_unknown_oldest_seconds", "For how long the oldest had been unknown.",
 			just(time.Duration(t.Oldest.Load()).Seconds()))
 	}

@@ -1,5 +1,5 @@
 // Package serve runs what an outbox and its store need beside the application, for services that are not written in Go,
-// or do not want it in their own processes: the relay, the janitor, the parking of abandoned work, health and metrics.
+// or do not want it in their own processes: the relay, the janitor, the questions about abandoned work, health and metrics.
 package serve
 
 import (
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/asking"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
@@ -32,8 +33,9 @@ type server struct {
 	target    *target.Target
 	logger    *slog.Logger
 	relay     *outbox.Relay         // nil: nothing is published
-	parking   *reconcile.Reconciler // nil: nothing is parked
-	janitor   *janitor.Janitor      // nil: nothing is forgotten
+	parking   *reconcile.Reconciler // nil: nothing is parked, or asked about
+	asker     *asking.Asker
+	janitor   *janitor.Janitor // nil: nothing is forgotten
 	lookouts  lookout
 	stopping  atomic.Bool
 	late      bool // something did not end in time
@@ -63,6 +65,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	if err := s.plan(c); err != nil {
 		return err
 	}
+	defer s.asker.Close()
 	if s.relay != nil {
 		defer s.relay.Publisher.Close()
 	}
@@ -78,7 +81,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	}
 	defer listener.Close()
 	logger.InfoContext(ctx, "serving", "database", s.target.String(), "address", listener.Addr().String(),
-		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park), "forgets", s.janitor != nil)
+		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park), "operations", len(c.Reconcile.Operations), "forgets", s.janitor != nil)
 	err = s.all(ctx, listener)
 	logger.InfoContext(ctx, "stopped", "error", err)
 	return err
@@ -91,11 +94,8 @@ func (s *server) plan(c Config) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case publisher == nil && c.Relay != Relay{}:
+	if publisher == nil && c.Relay != (Relay{}) {
 		return refuse("there are settings of relay, and nothing to publish to: give webhook, nats or rabbitmq")
-	case len(c.Reconcile.Park) == 0 && c.Reconcile.Every != 0:
-		return refuse("there is a reconcile.every, and nothing to park: give reconcile.park")
 	}
 	if publisher != nil {
 		if s.relay, err = c.relay(); err != nil {
@@ -104,13 +104,11 @@ func (s *server) plan(c Config) error {
 		s.relay.Store, s.relay.Publisher, s.relay.Logger = s.target.Store, publisher, s.logger
 		s.relay.StopTime, s.relay.Stats = s.stop, &s.published
 	}
-	if len(c.Reconcile.Park) > 0 {
-		s.parking = &reconcile.Reconciler{Store: s.target.Store, Every: time.Duration(c.Reconcile.Every),
-			Logger: s.logger, Stats: &s.parked}
-		for _, name := range c.Reconcile.Park {
-			op := &once.Operation[any]{Name: name, OnUnknown: once.Park}
-			s.parking.Operations = append(s.parking.Operations, reconcile.Of(op))
-		}
+	if s.parking, s.asker, err = c.Reconcile.reconciler(s.target.Store); err != nil {
+		return err
+	}
+	if s.parking != nil {
+		s.parking.Logger, s.parking.Stats = s.logger, &s.parked
 	}
 	if j := c.Janitor; j != nil {
 		s.janitor = &janitor.Janitor{Store: s.target.Store, Every: time.Duration(j.Every), Batch: j.Batch,
@@ -119,7 +117,7 @@ func (s *server) plan(c Config) error {
 	}
 	if s.relay == nil && s.parking == nil && s.janitor == nil {
 		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, what to park in " +
-			"reconcile.park, or have a janitor")
+			"reconcile.park or to ask about in [[reconcile.operation]], or have a janitor")
 	}
 	return nil
 }

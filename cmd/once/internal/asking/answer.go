@@ -1,0 +1,119 @@
+package asking
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/effectively-once/once/internal/name"
+)
+
+// Kind is what an answer says.
+type Kind string
+
+const (
+	Done     Kind = "done"      // it happened; Result is what repeats get
+	Rejected Kind = "rejected"  // a business no; Result is what repeats get
+	NotFound Kind = "not_found" // nothing of it is there
+	Pending  Kind = "pending"   // it is there, and has not come to its end
+	NotKnown Kind = "unknown"   // it cannot be said now
+)
+
+// Answer is an answer that is as it has to be.
+type Answer struct {
+	Kind   Kind
+	Result json.RawMessage // of Done and Rejected
+	Note   string          // for people
+}
+
+const mostNote = 200
+
+// parse reads an answer to the question about a key. It is strict: what is misspelt here could have meant anything.
+func parse(text []byte, key string) (a Answer, err error) {
+	if !utf8.Valid(text) {
+		return a, errors.New("it is not UTF-8")
+	}
+	fields, err := fieldsOf(text)
+	if err != nil {
+		return a, err
+	}
+	kind, of, note := "", "", ""
+	for name, into := range map[string]*string{"answer": &kind, "key": &of, "note": &note} {
+		given, ok := fields[name]
+		if !ok {
+			continue
+		}
+		if len(given) == 0 || given[0] != '"' { // a null would leave it as it is
+			return a, fmt.Errorf("the field %q is no string", name)
+		}
+		if err := json.Unmarshal(given, into); err != nil {
+			return a, fmt.Errorf("the field %q is no string", name)
+		}
+	}
+	result, hasResult := fields["result"]
+	a = Answer{Kind: Kind(kind), Note: name.Line(note, mostNote)}
+	switch {
+	case of == "":
+		return a, errors.New("it has no key: repeat the one of the question")
+	case of != key:
+		return a, errors.New("it has another key than the question")
+	}
+	switch a.Kind {
+	case Done, Rejected:
+		if !hasResult {
+			return a, fmt.Errorf("%q needs a result, if only null", kind)
+		}
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, result); err != nil {
+			return a, err
+		}
+		a.Result = compact.Bytes()
+	case NotFound, Pending, NotKnown:
+		if hasResult {
+			return a, fmt.Errorf("%q has a result: is it done, or rejected?", kind)
+		}
+	default:
+		return a, fmt.Errorf("the answer is %.40q: it is one of done, rejected, not_found, pending and unknown", kind)
+	}
+	return a, nil
+}
+
+// fieldsOf are the fields of an object, each of which has to be known, and there once. Package json would take the last
+// of several, and one in capitals.
+func fieldsOf(text []byte) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if first, err := d.Token(); err != nil || first != json.Delim('{') {
+		return nil, errors.New("it is no JSON object")
+	}
+	fields := make(map[string]json.RawMessage)
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return nil, errors.New("it is no JSON")
+		}
+		name, _ := token.(string)
+		switch name {
+		case "answer", "key", "note", "result":
+		default:
+			return nil, fmt.Errorf("there is no field %.40q", name)
+		}
+		if _, twice := fields[name]; twice {
+			return nil, fmt.Errorf("the field %q is there twice", name)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, errors.New("it is no JSON")
+		}
+		fields[name] = value
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, errors.New("it is no JSON")
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("there is something behind it")
+	}
+	return fields, nil
+}

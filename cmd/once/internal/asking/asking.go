@@ -1,0 +1,147 @@
+// Package asking finds out by HTTP what became of a unit of work whose outcome is unknown: it asks the URL that an
+// operation is declared to have, and takes the answer for that of a Lookup. So services in any language can be asked.
+// docs/asking.md has the question, the answers and receivers.
+//
+// An answer decides only if all of it is right. Anything else, as another status, a timeout, a redirect, a field that
+// does not exist, or the key of another question, is no answer, and leaves the record as it is.
+package asking
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/hook"
+)
+
+// DefaultTimeout is for one question, from connecting to the end of its answer.
+const DefaultTimeout = 5 * time.Second
+
+const (
+	mostAnswer = 1 << 20 // bytes, as many as an outcome has by default
+	idle       = 4       // connections that are kept to a host, as many as a Reconciler's AtOnce
+)
+
+// Options say how to ask. The zero value works.
+type Options struct {
+	Allow     []netip.Prefix // networks that may be connected to although they are not public
+	AllowHTTP bool           // URLs may have http: whoever is on the way can answer
+	Timeout   time.Duration  // default DefaultTimeout
+}
+
+// Asker asks.
+type Asker struct {
+	options   Options
+	transport *http.Transport
+}
+
+// New returns an Asker. It connects to nothing yet.
+func New(o Options) *Asker {
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	return &Asker{o, hook.Transport(o.Allow, o.Timeout, idle, nil)}
+}
+
+// Close closes connections that are not in use.
+func (a *Asker) Close() { a.transport.CloseIdleConnections() }
+
+// Endpoint is where questions about an operation go.
+type Endpoint struct {
+	*Asker
+	place   hook.Place
+	secrets [][]byte
+}
+
+// Endpoint checks a URL, and the secrets that sign the questions. Its errors show neither.
+func (a *Asker) Endpoint(url string, secrets []string) (*Endpoint, error) {
+	place, err := hook.NewPlace(url, a.options.AllowHTTP)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := hook.Secrets(secrets)
+	if err != nil {
+		return nil, fmt.Errorf("the endpoint at %s: %w", place.Host, err)
+	}
+	return &Endpoint{a, place, keys}, nil
+}
+
+// question is the body of the request.
+type question struct {
+	Question       string  `json:"question"`
+	Scope          string  `json:"scope"`
+	Operation      string  `json:"operation"`
+	ID             string  `json:"id"`
+	Key            string  `json:"key"`
+	Attempt        int64   `json:"attempt"`
+	AgeSeconds     float64 `json:"age_seconds"`
+	UnknownSeconds float64 `json:"unknown_seconds"`
+}
+
+// outcome is the only question there is. It is signed, so that no webhook can be taken for one.
+const outcome = "outcome"
+
+func questionAbout(r once.Record) question {
+	return question{outcome, r.Key.Scope, r.Key.Operation, r.Key.ID, r.Key.String(), r.Attempt,
+		max(r.Age, 0).Seconds(), max(-r.LeaseLeft, 0).Seconds()}
+}
+
+// ask returns the answer to the question what became of a record. With an error, there is none.
+func (e *Endpoint) ask(ctx context.Context, r once.Record) (Answer, error) {
+	body, err := json.Marshal(questionAbout(r))
+	if err != nil {
+		return Answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.place.URL, bytes.NewReader(body))
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: the request cannot be made", e.place.Host)
+	}
+	request.Header.Set("User-Agent", "once")
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "application/json")
+	hook.Sign(request.Header, e.secrets, "ask_"+rand.Text(), body, time.Now()) // each question anew: it is to be answered again
+	response, err := e.transport.RoundTrip(request)                            // it follows no redirects
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s: %w", e.place.Host, err)
+	}
+	defer response.Body.Close()
+	answer, err := e.read(response, r.Key.String())
+	if err != nil {
+		return Answer{}, fmt.Errorf("%s %w", e.place.Host, err)
+	}
+	return answer, nil
+}
+
+func (e *Endpoint) read(response *http.Response, key string) (Answer, error) {
+	switch status := response.StatusCode; {
+	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not heed a context
+		return Answer{}, errors.New("wants to speak another protocol")
+	case status != http.StatusOK:
+		return Answer{}, fmt.Errorf("answered %d %s%s", status, http.StatusText(status), e.place.Excerpt(response.Body))
+	}
+	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "application/json" {
+		return Answer{}, fmt.Errorf("answered with the content type %.40q: it has to be application/json", kind)
+	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, mostAnswer+1))
+	switch {
+	case err != nil:
+		return Answer{}, fmt.Errorf("did not end its answer: %w", err)
+	case len(text) > mostAnswer:
+		return Answer{}, fmt.Errorf("answered with more than %d bytes", mostAnswer)
+	}
+	answer, err := parse(text, key)
+	if err != nil {
+		return Answer{}, fmt.Errorf("gave no answer: %w", err)
+	}
+	return answer, nil
+}

@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/asking"
+	"github.com/effectively-once/once/reconcile"
+)
+
+// Reconcile is what becomes of work whose holder crashed.
+type Reconcile struct {
+	Park       []string // operations whose unknown records wait for a person
+	Every      Duration
+	Operations []Operation `toml:"operation"`
+
+	Allow     []netip.Prefix // of the URLs that are asked
+	AllowHTTP bool           `toml:"allow_http"`
+	Timeout   Duration
+}
+
+// Operation is an operation, with either a URL to ask, or a policy.
+type Operation struct {
+	Name      string
+	PerSecond float64 `toml:"per_second"`
+	AtOnce    int     `toml:"at_once"`
+
+	Policy      string   // park or resend
+	KeyValidFor Duration `toml:"key_valid_for"`
+
+	Ask         string
+	Secrets     []string
+	Settle      *Duration // mandatory with Ask
+	KeepOutcome Duration  `toml:"keep_outcome"`
+	KeepKey     Duration  `toml:"keep_key"`
+}
+
+var choices = map[string]once.OnUnknown{"park": once.Park, "resend": once.Resend}
+
+// Asker asks for the operations that have a URL.
+func (r *Reconcile) Asker() (*asking.Asker, error) {
+	if r.Timeout < 0 {
+		return nil, refuse("reconcile.timeout must not be negative")
+	}
+	return asking.New(asking.Options{Allow: r.Allow, AllowHTTP: r.AllowHTTP, Timeout: time.Duration(r.Timeout)}), nil
+}
+
+// Asked are the operations that have a URL.
+func (r *Reconcile) Asked(by *asking.Asker) (all []asking.Operation, err error) {
+	for i := range r.Operations {
+		if o := &r.Operations[i]; o.Ask != "" {
+			asked, err := o.asked(by)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, asked)
+		}
+	}
+	return all, nil
+}
+
+func (o *Operation) setting(name string) string { return "reconcile.operation " + o.Name + ": " + name }
+
+func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) {
+	switch {
+	case o.Policy != "":
+		return asked, refuse("%s and policy exclude each other: what can be asked about is asked", o.setting("ask"))
+	case o.Settle == nil:
+		return asked, refuse("%s is missing: how long after its end can an attempt still arrive? Until then, a not_found "+
+			"frees no key. \"0s\": not at all", o.setting("settle"))
+	}
+	url, err := expand(o.setting("ask"), o.Ask)
+	if err != nil {
+		return asked, err
+	}
+	var secrets []string
+	for _, secret := range o.Secrets {
+		expanded, err := expand(o.setting("secrets"), secret)
+		if err != nil {
+			return asked, err
+		}
+		secrets = append(secrets, expanded)
+	}
+	endpoint, err := by.Endpoint(url, secrets)
+	if err != nil {
+		return asked, refuse("%s: %v", o.setting("ask"), err)
+	}
+	return asking.Operation{Name: o.Name, Endpoint: endpoint, SettleTime: time.Duration(*o.Settle),
+		KeyValidFor: time.Duration(o.KeyValidFor), KeepOutcome: time.Duration(o.KeepOutcome),
+		KeepKey: time.Duration(o.KeepKey)}, nil
+}
+
+// chosen is an operation that nobody can be asked about.
+func (o *Operation) chosen() (*once.Operation[any], error) {
+	choice, ok := choices[o.Policy]
+	switch {
+	case !ok && o.Policy == "":
+		return nil, refuse("%s is missing: a URL, or a policy", o.setting("ask"))
+	case !ok:
+		return nil, refuse("%s is %q: it is one of park and resend", o.setting("policy"), o.Policy)
+	case o.Settle != nil || len(o.Secrets) > 0 || o.KeepOutcome != 0 || o.KeepKey != 0:
+		return nil, refuse("%s is missing: settle, secrets, keep_outcome and keep_key are nothing without it", o.setting("ask"))
+	}
+	return &once.Operation[any]{Name: o.Name, OnUnknown: choice, KeyValidFor: time.Duration(o.KeyValidFor)}, nil
+}
+
+// reconciler looks after the operations, and asks by an Asker, which is nil if there is nobody to ask; with no operations,
+// there is no Reconciler.
+func (r *Reconcile) reconciler(s once.Store) (*reconcile.Reconciler, *asking.Asker, error) {
+	by, err := r.Asker()
+	if err != nil {
+		return nil, nil, err
+	}
+	asked, err := r.Asked(by)
+	if err != nil {
+		return nil, nil, err
+	}
+	made := &reconcile.Reconciler{Store: s, Every: time.Duration(r.Every),
+		AskTime: time.Duration(max(r.Timeout, Duration(asking.DefaultTimeout))) + storeTime}
+	for _, name := range r.Park {
+		made.Operations = append(made.Operations, reconcile.Of(&once.Operation[any]{Name: name, OnUnknown: once.Park}))
+	}
+	for i := range r.Operations {
+		o := &r.Operations[i]
+		var of reconcile.Operation
+		if o.Ask != "" {
+			of, asked = reconcile.Of(asked[0].Declared(s)), asked[1:]
+		} else {
+			op, err := o.chosen()
+			if err != nil {
+				return nil, nil, err
+			}
+			of = reconcile.Of(op)
+		}
+		of.PerSecond, of.AtOnce = o.PerSecond, o.AtOnce
+		made.Operations = append(made.Operations, of)
+	}
+	switch {
+	case len(made.Operations) == 0 && (r.Every != 0 || len(r.Allow) > 0 || r.AllowHTTP || r.Timeout != 0):
+		return nil, nil, refuse("there are settings of reconcile, and nothing to look after: give reconcile.park, or a " +
+			"[[reconcile.operation]]")
+	case len(made.Operations) == 0:
+		return nil, by, nil
+	}
+	return made, by, nil
+}
+
+// storeTime is what the store gets of the time for one record, beside the question.
+const storeTime = 25 * time.Second
