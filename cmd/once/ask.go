@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/effectively-once/once"
@@ -25,8 +24,8 @@ type endpointFlags struct {
 
 	At          string         `placeholder:"URL" help:"The URL to ask; $${NAME} in it is a variable of the environment. It needs --settle."`
 	SecretFrom  string         `default:"ONCE_ASK_SECRET" placeholder:"NAME" help:"The variable of the environment that has the secret for --at (default ONCE_ASK_SECRET)."`
-	Settle      *time.Duration `placeholder:"TIME" help:"How long after its end an attempt can still arrive there: until then, not_found is no answer. 0s: not at all."`
-	KeyValidFor time.Duration  `placeholder:"TIME" help:"How long the other system honours a key: after that, not_found parks."`
+	Settle      *span          `placeholder:"TIME" help:"How long after its end an attempt can still arrive there: until then, not_found is no answer. 0s: not at all."`
+	KeyValidFor span           `placeholder:"TIME" help:"How long the other system honours a key: after that, not_found parks."`
 	Allow       []netip.Prefix `placeholder:"CIDR" help:"A network that may be connected to although it is not public."`
 	AllowHTTP   bool           `name:"allow-http" help:"--at may begin with http: whoever is on the way can answer."`
 }
@@ -233,8 +232,10 @@ func (c *unknownAsk) records(ctx context.Context, s *session, operations map[str
 }
 
 func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[string]asking.Operation) (all []once.Record, err error) {
-	what := selection{Query: once.Query{Operation: string(c.Operation), Status: []once.Status{once.Unknown}, Limit: 1000},
-		scope: c.Scope}
+	what := selection{Query: once.Query{Operation: string(c.Operation), Status: []once.Status{once.Unknown}, Limit: 1000}}
+	if c.Scope != nil {
+		what.Scopes = []string{*c.Scope}
+	}
 	for {
 		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {

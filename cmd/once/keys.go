@@ -199,10 +199,10 @@ func (f *pageFlags) Validate() error {
 
 // keyFilter selects keys, whatever their status.
 type keyFilter struct {
-	Operation chosen        `placeholder:"NAME" help:"Of this operation, exactly."`
-	Scope     *string       `placeholder:"TEXT" help:"Of this scope, exactly; --scope= is the empty one."`
-	OlderThan time.Duration `placeholder:"TIME" help:"Not changed for so long, for example 90s, 15m or 48h."`
-	NewerThan time.Duration `placeholder:"TIME" help:"Changed since."`
+	Operation chosen  `placeholder:"NAME" help:"Of this operation, exactly."`
+	Scope     *string `placeholder:"TEXT" help:"Of this scope, exactly; --scope= is the empty one."`
+	OlderThan age     `placeholder:"TIME" help:"Not changed for so long, for example 90s, 15m, 48h or 3d."`
+	NewerThan age     `placeholder:"TIME" help:"Changed since."`
 }
 
 type keysList struct {
@@ -255,8 +255,11 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		return err
 	}
 	defer s.Close()
-	what := selection{Query: once.Query{Operation: string(filter.Operation), Status: of, After: after, Limit: p.Limit},
-		scope: filter.Scope, olderThan: filter.OlderThan, newerThan: filter.NewerThan}
+	what := selection{Query: once.Query{Operation: string(filter.Operation), Status: of,
+		Unchanged: time.Duration(filter.OlderThan), After: after, Limit: p.Limit}, newerThan: time.Duration(filter.NewerThan)}
+	if filter.Scope != nil {
+		what.Scopes = []string{*filter.Scope}
+	}
 	table := newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
 	for {
 		recs, next, err := page(ctx, s.Target, what)

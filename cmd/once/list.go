@@ -14,16 +14,10 @@ import (
 // selection is which keys are listed.
 type selection struct {
 	once.Query
-	scope     *string
-	olderThan time.Duration // since the last change; 0: any
-	newerThan time.Duration // 0: any
+	newerThan time.Duration // since the last change, which no store selects by; 0: any
 }
 
-func (s selection) has(r once.Record) bool {
-	since := unchanged(r)
-	return (s.scope == nil || r.Key.Scope == *s.scope) && (s.olderThan == 0 || since >= s.olderThan) &&
-		(s.newerThan == 0 || since < s.newerThan)
-}
+func (s selection) has(r once.Record) bool { return s.newerThan == 0 || unchanged(r) < s.newerThan }
 
 // unchanged is how long ago a record last changed, by the store's clock.
 func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.Created), 0) }
