@@ -203,6 +203,9 @@ type keyFilter struct {
 	Scope     *string `placeholder:"TEXT" help:"Of this scope, exactly; --scope= is the empty one."`
 	OlderThan age     `placeholder:"TIME" help:"Not changed for so long, for example 90s, 15m, 48h or 3d."`
 	NewerThan age     `placeholder:"TIME" help:"Changed since."`
+
+	ChangedFrom moment `placeholder:"WHEN" help:"Last changed then, or later: 2026-11-22T14:03:00Z, as after a failover."`
+	ChangedTo   moment `placeholder:"WHEN" help:"Last changed before."`
 }
 
 type keysList struct {
@@ -256,7 +259,8 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 	}
 	defer s.Close()
 	what := selection{Query: once.Query{Operation: string(filter.Operation), Status: of,
-		Unchanged: time.Duration(filter.OlderThan), After: after, Limit: p.Limit}, newerThan: time.Duration(filter.NewerThan)}
+		Unchanged: time.Duration(filter.OlderThan), After: after, Limit: p.Limit}, newerThan: time.Duration(filter.NewerThan),
+		from: time.Time(filter.ChangedFrom), to: time.Time(filter.ChangedTo)}
 	if filter.Scope != nil {
 		what.Scopes = []string{*filter.Scope}
 	}

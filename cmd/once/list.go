@@ -14,10 +14,16 @@ import (
 // selection is which keys are listed.
 type selection struct {
 	once.Query
-	newerThan time.Duration // since the last change, which no store selects by; 0: any
+
+	// What no store selects by; zero: any.
+	newerThan time.Duration // since the last change
+	from, to  time.Time     // of the last change, by the store's clock
 }
 
-func (s selection) has(r once.Record) bool { return s.newerThan == 0 || unchanged(r) < s.newerThan }
+func (s selection) has(r once.Record) bool {
+	return (s.newerThan == 0 || unchanged(r) < s.newerThan) && (s.from.IsZero() || !r.Updated.Before(s.from)) &&
+		(s.to.IsZero() || r.Updated.Before(s.to))
+}
 
 // unchanged is how long ago a record last changed, by the store's clock.
 func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.Created), 0) }

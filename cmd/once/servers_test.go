@@ -97,6 +97,61 @@ func TestDoctorOnServers(t *testing.T) {
 	})
 }
 
+// A server that was promoted says so. That of the tests was not, so its functions are overlaid by others.
+func TestDoctorSeesAFailover(t *testing.T) {
+	from := freshPostgres(t)
+	at := open(t, from)
+	if err := at.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := u.Query().Get("schema")
+	promoted := func(timeline, modified, last string) []doctor.Finding {
+		t.Helper()
+		for _, statement := range []string{
+			"CREATE OR REPLACE FUNCTION " + overlay + ".pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS $$SELECT '" + timeline + "0000000000000001'$$",
+			"CREATE OR REPLACE FUNCTION " + overlay + ".pg_ls_waldir() RETURNS TABLE (name text, modification timestamptz) LANGUAGE sql AS $$" +
+				"SELECT '" + timeline + ".history', " + modified + "$$",
+			"CREATE OR REPLACE FUNCTION " + overlay + ".pg_last_xact_replay_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT " + last + "$$",
+		} {
+			if _, err := at.DB.Exec(statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		report, err := doctor.Examine(t.Context(), open(t, from+"&search_path="+overlay+",pg_catalog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool { return f.Name != "failover-happened" && f.Name != "not-checked" })
+	}
+	for _, test := range []struct {
+		timeline, modified, last string
+		severity                 doctor.Severity
+		what, means              string
+	}{
+		{"00000001", "now()", "now()", "", "", ""},
+		{"0000000A", "now()", "timestamptz '2026-11-22 14:03:00Z'", doctor.Warning, "timeline 10", "is of 2026-11-22T14:03:00Z"},
+		{"00000002", "timestamptz '2020-11-22 14:03:00Z'", "timestamptz '2020-11-22 14:02:00Z'", doctor.Note, "at 2020-11-22T14:03:00Z", "is of 2020-11-22T14:02:00Z"},
+		{"00000002", "timestamptz '2020-11-22 14:03:00Z'", "now()", doctor.Note, "at 2020-11-22T14:03:00Z", "cannot be seen any more"},
+		{"00000002", "NULL::timestamptz", "NULL::timestamptz", doctor.Note, "a role in pg_monitor can", "cannot be seen any more"},
+	} {
+		found := promoted(test.timeline, test.modified, test.last)
+		if test.severity == "" {
+			if len(found) > 0 {
+				t.Errorf("on timeline 1: %+v", found)
+			}
+			continue
+		}
+		if len(found) != 1 || found[0].Severity != test.severity || !strings.Contains(found[0].What, test.what) ||
+			!strings.Contains(found[0].Means, test.means) {
+			t.Errorf("%+v has %+v", test, found)
+		}
+	}
+}
+
 // examineDamage takes an index and a column away, and other things that a doctor has to see.
 func examineDamage(t *testing.T, from, server string) {
 	if err := seedAt(t.Context(), from); err != nil {

@@ -31,6 +31,19 @@ func (a *age) UnmarshalText(text []byte) error {
 	return err
 }
 
+// moment is a point in time as flags take it.
+type moment time.Time
+
+// UnmarshalText is called by kong.
+func (m *moment) UnmarshalText(text []byte) error {
+	read, err := time.Parse(time.RFC3339, string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no point in time: give one like 2026-11-22T14:03:00Z, or 2026-11-22T15:03:00+01:00", text)
+	}
+	*m = moment(read)
+	return nil
+}
+
 const (
 	day      = 24 * time.Hour
 	mostDays = int64(math.MaxInt64 / day)

@@ -86,6 +86,7 @@ func checks() []check {
 		{name: "server", engine: target.MySQL, look: mysqlServer},
 		{name: "durability", engine: target.MySQL, look: mysqlDurability},
 		{name: "replica", engine: target.MySQL, look: mysqlReplica},
+		{name: "failover", engine: target.MySQL, look: mysqlFailover},
 		{name: "tables", engine: target.MySQL, look: mysqlTables},
 		{name: "idle-transactions", engine: target.MySQL, look: mysqlIdle},
 		{name: "durability", engine: target.SQLite, look: sqliteDurability},

@@ -78,20 +78,6 @@ func postgresDurability(ctx context.Context, e *examination) error {
 	return nil
 }
 
-func postgresFailover(ctx context.Context, e *examination) error {
-	standbys, err := e.number(ctx, "SELECT count(*) FROM pg_stat_replication")
-	if err != nil || standbys == 0 {
-		return err
-	}
-	sync, err := e.text(ctx, "SHOW synchronous_standby_names")
-	if err == nil && sync == "" {
-		e.found("failover-loses-commits", Warning, fmt.Sprintf("%d standbys are fed, and no commit waits for one.", standbys),
-			"If one of them takes over, it may lack the last commits: work whose key is forgotten runs again.",
-			"Set synchronous_standby_names, or look at the last keys by hand after a failover.")
-	}
-	return err
-}
-
 const idleTooLong = "5 minutes"
 
 func postgresIdle(ctx context.Context, e *examination) error {
