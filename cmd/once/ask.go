@@ -187,7 +187,7 @@ func (c *unknownAsk) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all := askAll(ctx, s, operations, recs)
+	all := askAll(ctx, s, newProgress(c.outputFlags), operations, recs)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -255,12 +255,14 @@ func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[stri
 // atOnce is how many questions are on their way.
 const atOnce = 4
 
-func askAll(ctx context.Context, s *session, operations map[string]asking.Operation, recs []once.Record) []asked {
+func askAll(ctx context.Context, s *session, line *progress, operations map[string]asking.Operation, recs []once.Record) []asked {
 	all := make([]asked, len(recs))
 	places := make(chan struct{}, atOnce)
 	var running sync.WaitGroup
+	defer line.end()
 	for i, r := range recs {
 		places <- struct{}{}
+		line.say("asking about %d of %d keys", i+1, len(recs))
 		running.Go(func() {
 			defer func() { <-places }()
 			all[i] = asked{record: r, Finding: operations[lastStep(r.Key.Operation)].Find(ctx, s.Store, r)}

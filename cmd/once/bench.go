@@ -8,8 +8,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/bench"
 	"github.com/effectively-once/once/cmd/once/internal/target"
@@ -100,13 +98,10 @@ func (c *benchCommand) Run(ctx context.Context) error {
 	if err := ask.confirm(ctx, s, plan); err != nil {
 		return err
 	}
-	done := func() {}
-	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		o.Progress = func(done, of int) { fmt.Fprintf(os.Stderr, "\r%3d%%", 100*done/of) }
-		done = func() { fmt.Fprint(os.Stderr, "\r    \r") }
-	}
+	line := newProgress(c.outputFlags)
+	o.Progress = func(done, of int) { line.say("%3d%%", 100*done/of) }
 	r, err := bench.Run(ctx, s.Target, o)
-	done()
+	line.end()
 	tellKeys(s, r.Keys)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, bench.ErrStays) { // else only the interruption is told of

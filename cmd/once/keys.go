@@ -265,11 +265,18 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		what.Scopes = []string{*filter.Scope}
 	}
 	table := newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
-	for {
+	var line *progress
+	if !isScreen(os.Stdout) { // where the keys themselves show it
+		line = newProgress(o)
+	}
+	defer line.end()
+	for found := 0; ; {
 		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {
 			return err
 		}
+		found += len(recs)
+		line.say("%d keys", found)
 		if err := printKeys(o, table, recs, next); err != nil {
 			return err
 		}

@@ -159,7 +159,8 @@ func (c *migrateUp) make(ctx context.Context) error {
 }
 
 func migrate(ctx context.Context, s *session) error {
-	if err := s.Migrate(ctx); err != nil {
+	line := newProgress(outputFlags{})
+	if err := line.during("The tables are being made", func() error { return s.Migrate(ctx) }); err != nil {
 		return err
 	}
 	after, err := s.Schema(ctx)

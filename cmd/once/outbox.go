@@ -330,9 +330,10 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	}
 	defer s.Close()
 	q.Limit = c.most()
-	those := newShown(s.Store)
+	those := newShown(s.Store, newProgress(c.outputFlags))
 	desk, decision := outbox.Desk{Store: those}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(desk, q, decision)
+	those.line.end()
 	if err != nil {
 		return err
 	}
@@ -345,8 +346,11 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 			return err
 		}
 		matched := tally.Matched
-		those.counted, decision.DryRun = true, false
-		if tally, err = do(desk, q, decision); tally.Changed > 0 {
+		those.begin(matched)
+		decision.DryRun = false
+		tally, err = do(desk, q, decision)
+		those.line.end()
+		if tally.Changed > 0 {
 			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {

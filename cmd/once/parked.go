@@ -233,10 +233,11 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	defer s.Close()
 	q := c.query()
 	q.Limit = c.most()
-	those := newShown(s.Store)
+	those := newShown(s.Store, newProgress(c.outputFlags))
 	desk := inbox.Desk{Store: those}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(desk, q, decision)
+	those.line.end()
 	if err != nil {
 		return err
 	}
@@ -249,8 +250,11 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 			return err
 		}
 		matched := tally.Matched
-		those.counted, decision.DryRun = true, false
-		if tally, err = do(desk, q, decision); tally.Changed > 0 {
+		those.begin(matched)
+		decision.DryRun = false
+		tally, err = do(desk, q, decision)
+		those.line.end()
+		if tally.Changed > 0 {
 			audit(s, "parked messages were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {

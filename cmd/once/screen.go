@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/term"
-
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
@@ -21,7 +19,7 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	live := term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
+	live := isScreen(out)
 	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
 }
 

@@ -13,6 +13,10 @@ type shown struct {
 	target.Store
 	seen    map[sight]bool
 	counted bool
+
+	line  *progress
+	total int            // what there is to do
+	dealt map[int64]bool // what was done
 }
 
 // sight is a message as it was: one that changes has another.
@@ -21,7 +25,9 @@ type sight struct {
 	attempts     int
 }
 
-func newShown(s target.Store) *shown { return &shown{Store: s, seen: map[sight]bool{}} }
+func newShown(s target.Store, line *progress) *shown {
+	return &shown{Store: s, seen: map[sight]bool{}, line: line, dealt: map[int64]bool{}}
+}
 
 // Outgoing returns messages of the outbox, after the count only those that it has seen.
 func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
@@ -53,6 +59,30 @@ func (s *shown) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 	}
 }
 
+// begin ends the count.
+func (s *shown) begin(total int) {
+	s.counted, s.total = true, total
+	s.line.end()
+}
+
+// Change tells of a message of the shelf that was changed.
+func (s *shown) Change(ctx context.Context, m store.Shelved) error {
+	err := s.Store.Change(ctx, m)
+	s.dealt[m.Seq] = true
+	s.line.say("%d of %d messages", len(s.dealt), s.total)
+	return err
+}
+
+// MoveOutgoing tells of messages of the outbox that were changed.
+func (s *shown) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
+	changed, err := s.Store.MoveOutgoing(ctx, relay, ms, to)
+	for _, m := range ms {
+		s.dealt[m.Seq] = true
+	}
+	s.line.say("%d of %d messages", len(s.dealt), s.total)
+	return changed, err
+}
+
 func only[M any](s *shown, page []M, as func(M) sight) (kept []M) {
 	for _, m := range page {
 		if !s.counted {
@@ -61,6 +91,9 @@ func only[M any](s *shown, page []M, as func(M) sight) (kept []M) {
 		if s.seen[as(m)] {
 			kept = append(kept, m)
 		}
+	}
+	if !s.counted {
+		s.line.say("%d messages counted", len(s.seen))
 	}
 	return kept
 }
