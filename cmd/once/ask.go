@@ -262,7 +262,7 @@ func askAll(ctx context.Context, s *session, line *progress, operations map[stri
 	defer line.end()
 	for i, r := range recs {
 		places <- struct{}{}
-		line.say("asking about %d of %d keys", i+1, len(recs))
+		line.say("asking about %d of %s", i+1, show.Count(len(recs), "key", "keys"))
 		running.Go(func() {
 			defer func() { <-places }()
 			all[i] = asked{record: r, Finding: operations[lastStep(r.Key.Operation)].Find(ctx, s.Store, r)}
@@ -304,7 +304,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 	if decided == 0 {
 		return errors.Join(printAsked(c.outputFlags, all), errNo)
 	}
-	what := fmt.Sprintf("  of %d unknown keys, by the answers:", len(all))
+	what := "  of " + show.Count(len(all), "unknown key", "unknown keys") + ", by the answers:"
 	for _, becomes := range []string{"done", "rejected", "free", "parked", "unknown"} {
 		if n := counts[becomes]; n > 0 {
 			what += fmt.Sprintf("\n  %6d  %s", n, map[bool]string{true: "stay unknown", false: "become " + becomes}[becomes == "unknown"])
@@ -331,7 +331,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 			a.Settlement.Status, a.Why = once.Unknown, "left alone: it has moved on"
 			continue
 		case err != nil:
-			return fmt.Errorf("after %d of %d keys: %w", settled, decided, err)
+			return fmt.Errorf("after %d of %s: %w", settled, show.Count(decided, "key", "keys"), err)
 		}
 		a.applied = true
 		settled++
@@ -342,7 +342,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		return err
 	}
 	if overtaken > 0 {
-		return moved("%d of %d keys had moved on since they were asked about, and were left alone", overtaken, decided)
+		return moved("%d of %s had moved on since the question: nothing was changed there", overtaken, show.Count(decided, "key", "keys"))
 	}
 	return nil
 }

@@ -86,9 +86,9 @@ func (c *doctorCommand) print(s *session, r doctor.Report) error {
 		verdict = "it is not safe to work with"
 	}
 	if n := r.Unmade(); n > 0 {
-		verdict += fmt.Sprintf(", and %d checks could not be made", n)
+		verdict += ", and " + show.Count(n, "check", "checks") + " could not be made"
 	}
-	_, err := fmt.Printf("%s: %d checks, %d findings, %s.\n", show.Line(s.String()), len(r.Checks), len(r.Findings),
-		verdict)
+	_, err := fmt.Printf("%s: %s, %s, %s.\n", show.Line(s.String()), show.Count(len(r.Checks), "check", "checks"),
+		show.Count(len(r.Findings), "finding", "findings"), verdict)
 	return err
 }

@@ -276,7 +276,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 			return err
 		}
 		found += len(recs)
-		line.say("%d keys", found)
+		line.say("%s", show.Count(found, "key", "keys"))
 		if err := printKeys(o, table, recs, next); err != nil {
 			return err
 		}

@@ -160,7 +160,7 @@ func printOutbox(depth []store.Depth, leases store.Leases, slot *slotJSON) error
 		}
 		lanes[who] = append(lanes[who], fmt.Sprint(i))
 	}
-	fmt.Printf("\n%d relays are alive.\n\n", leases.Relays)
+	fmt.Printf("\n%s alive.\n\n", show.Count(leases.Relays, "relay is", "relays are"))
 	table = newTable("RELAY", "LANES")
 	for _, who := range order {
 		table.Row(who, strings.Join(lanes[who], " "))
@@ -341,8 +341,8 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return moved("no such message is %v", q.State)
 	}
 	if !c.DryRun {
-		if err := c.confirm(ctx, s, fmt.Sprintf("  %d messages that are %v are to be %s.", tally.Matched, q.State,
-			deed)); err != nil {
+		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
+			fmt.Sprintf("message that is %v is", q.State), fmt.Sprintf("messages that are %v are", q.State)), deed)); err != nil {
 			return err
 		}
 		matched := tally.Matched
@@ -354,7 +354,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {
-			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
+			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)
 		}
 		tally.Matched = matched
 	}
@@ -372,7 +372,7 @@ func finish(o outputFlags, deed string, t tallyJSON) error {
 		if t.DryRun {
 			deed = "would be " + deed
 		}
-		fmt.Printf("%d of %d messages: %s\n", t.Changed, t.Matched, deed)
+		fmt.Printf("%d of %s: %s\n", t.Changed, show.Count(t.Matched, "message", "messages"), deed)
 	}
 	if t.Unknown > 0 {
 		note("%d were left alone: their outcome is unknown. If it is certain that they did not happen, add --not-done.",

@@ -245,7 +245,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		return moved("no such message is parked")
 	}
 	if !c.DryRun && tally.Changed > 0 {
-		what := fmt.Sprintf("  %d of %d parked messages are to be %s.", tally.Changed, tally.Matched, deed)
+		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, "parked message is", "parked messages are"), deed)
 		if err := c.confirm(ctx, s, what); err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 			audit(s, "parked messages were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
 		}
 		if err != nil {
-			return fmt.Errorf("after %d messages: %w", tally.Changed, err)
+			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)
 		}
 		tally.Moved += matched - tally.Matched
 		tally.Matched = matched

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/store"
 )
@@ -69,7 +70,7 @@ func (s *shown) begin(total int) {
 func (s *shown) Change(ctx context.Context, m store.Shelved) error {
 	err := s.Store.Change(ctx, m)
 	s.dealt[m.Seq] = true
-	s.line.say("%d of %d messages", len(s.dealt), s.total)
+	s.line.say("%d of %s", len(s.dealt), show.Count(s.total, "message", "messages"))
 	return err
 }
 
@@ -79,7 +80,7 @@ func (s *shown) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 	for _, m := range ms {
 		s.dealt[m.Seq] = true
 	}
-	s.line.say("%d of %d messages", len(s.dealt), s.total)
+	s.line.say("%d of %s", len(s.dealt), show.Count(s.total, "message", "messages"))
 	return changed, err
 }
 
@@ -93,7 +94,7 @@ func only[M any](s *shown, page []M, as func(M) sight) (kept []M) {
 		}
 	}
 	if !s.counted {
-		s.line.say("%d messages counted", len(s.seen))
+		s.line.say("%s counted", show.Count(len(s.seen), "message", "messages"))
 	}
 	return kept
 }

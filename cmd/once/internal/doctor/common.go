@@ -112,18 +112,18 @@ func keys(ctx context.Context, e *examination) error {
 		if old == 0 {
 			continue
 		}
-		count := fmt.Sprint(old)
+		least := ""
 		if next != (once.Key{}) {
-			count = "At least " + count
+			least = "At least "
 		}
 		if status == once.Unknown {
-			e.found("unknown-old", Warning, fmt.Sprintf("%s keys have been unknown for more than %s, the oldest for %s: %s.",
-				count,
-				show.Span(oldUnknown), show.Span(oldest), most(operations)),
+			e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.",
+				least, show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), most(operations)),
 				"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
 				"See once unknown list. Run package reconcile with these operations, or decide with once unknown decide.")
 		} else {
-			e.found("parked-keys", Warning, fmt.Sprintf("%s keys are parked: %s.", count, most(operations)),
+			e.found("parked-keys", Warning, fmt.Sprintf("%s%s parked: %s.", least,
+				show.Count(old, "key is", "keys are"), most(operations)),
 				"They wait for a person.", "See once parked list for messages, and once parked keys for the rest.")
 		}
 	}
@@ -173,11 +173,12 @@ func shelf(ctx context.Context, e *examination) error {
 	for _, m := range parked {
 		consumers[m.Consumer]++
 	}
-	count := fmt.Sprint(len(parked))
+	least := ""
 	if len(parked) == countUpTo {
-		count = "At least " + count
+		least = "At least "
 	}
-	e.found("parked-messages", Warning, fmt.Sprintf("%s messages are parked: %s.", count, most(consumers)),
+	e.found("parked-messages", Warning, fmt.Sprintf("%s%s parked: %s.", least,
+		show.Count(len(parked), "message is", "messages are"), most(consumers)),
 		"They wait for a person, and so may others with their ordering keys.", "See once parked list.")
 	return nil
 }
@@ -193,21 +194,21 @@ func outgoing(ctx context.Context, e *examination) error {
 	}
 	waiting := 0
 	for _, d := range depth {
-		count := fmt.Sprint(d.Count)
+		count := show.Count(d.Count, "message is", "messages are")
 		if d.Estimated {
 			count = "About " + count
 		}
 		switch {
 		case d.State == store.Stuck:
-			e.found("outbox-stuck", Warning, fmt.Sprintf("%s messages are stuck in the outbox, the oldest was put %s.", count,
+			e.found("outbox-stuck", Warning, fmt.Sprintf("%s stuck in the outbox, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
 				"They are not published before somebody decides.", "See once outbox peek, then once outbox retry or discard.")
 		case d.State == store.Pending && d.Oldest > oldPending:
-			e.found("outbox-behind", Warning, fmt.Sprintf("%s messages are pending, the oldest was put %s.", count,
+			e.found("outbox-behind", Warning, fmt.Sprintf("%s pending, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
 				"No relay runs, or it gets nothing through.", "See once outbox status, and the relays' log.")
 		case d.State == store.Held && d.Oldest > oldHeld:
-			e.found("outbox-held", Warning, fmt.Sprintf("%s messages are held, the oldest was put %s.", count,
+			e.found("outbox-held", Warning, fmt.Sprintf("%s held, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
 				"They failed, or wait behind one of their ordering key that did.", "See once outbox peek --state held.")
 		}
@@ -216,7 +217,7 @@ func outgoing(ctx context.Context, e *examination) error {
 		}
 	}
 	if waiting > 0 && leases.Relays == 0 {
-		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is alive, and %d messages wait.", waiting),
+		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is alive, and %s.", show.Count(waiting, "message waits", "messages wait")),
 			"Nothing is published.", "Start a relay: outbox.Relay in a program, see docs/publishing.md.")
 	}
 	return nil

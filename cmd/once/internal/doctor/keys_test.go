@@ -50,7 +50,7 @@ func TestParkedBehindManyThatRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool {
-		return f.Name == "parked-keys" && f.What == "1 keys are parked: pay (1)."
+		return f.Name == "parked-keys" && f.What == "1 key is parked: pay (1)."
 	}) {
 		t.Errorf("what is parked is not seen: %+v", report.Findings)
 	}

@@ -96,8 +96,8 @@ func postgresIdle(ctx context.Context, e *examination) error {
 		"SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND prepared < now() - interval '"+
 			idleTooLong+"'")
 	if err == nil && prepared > 0 {
-		e.found("prepared-transactions", Warning, fmt.Sprintf("%d prepared transactions are older than %s.", prepared,
-			idleTooLong),
+		e.found("prepared-transactions", Warning, fmt.Sprintf("%s older than %s.", show.Count(prepared,
+			"prepared transaction is", "prepared transactions are"), idleTooLong),
 			"They hold their locks for ever, through restarts.",
 			"See pg_prepared_xacts, and COMMIT PREPARED or ROLLBACK PREPARED each.")
 	}
