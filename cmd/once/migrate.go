@@ -200,10 +200,18 @@ func (c *migrateSQL) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if from = now.Version; from >= now.Latest {
-			note("Nothing to do: %s has version %d.", s, from)
-			return nil
-		}
+		from = now.Version
+	}
+	switch latest := s.Latest(); {
+	case c.From != nil && from < 0:
+		return usage("--from is %d: give the version that the tables have, 0 if there are none", from)
+	case c.From != nil && from > latest:
+		return usage("--from is %d, and the latest version that this program knows is %d: see once migrate status for the one "+
+			"that the tables have. If that is %[1]d, use the program that made them", from, latest)
+	case from >= latest:
+		note("Nothing to do: %s", map[bool]string{true: fmt.Sprintf("version %d is the latest that this program knows.", from),
+			false: fmt.Sprintf("%s has version %d.", s, from)}[c.From != nil])
+		return nil
 	}
 	text, err := s.SQL(from)
 	if err != nil {

@@ -77,55 +77,79 @@ const (
 	countUpTo   = 1000
 )
 
-// some lists countUpTo records at least, or all that there are: pages on which all is running are empty.
-func some(ctx context.Context, e *examination, status once.Status) (recs []once.Record, next once.Key, err error) {
-	for {
-		q := once.Query{Status: []once.Status{status}, After: next, Limit: countUpTo}
-		var page []once.Record
-		page, next, err = e.List(ctx, q)
-		recs = append(recs, page...)
-		if err != nil || next == (once.Key{}) || len(recs) >= countUpTo {
-			return recs, next, err
+const (
+	mostKeys = 20_000 // of a status that are looked at
+	keysTime = 10 * time.Second
+)
+
+// each lists keys of a status that were not changed for a time, and says whether there may be more than it has listed.
+// Pages on which all is running are empty.
+func each(ctx context.Context, e *examination, status once.Status, unchanged time.Duration, do func(once.Record)) (cut bool, err error) {
+	q := once.Query{Status: []once.Status{status}, Unchanged: unchanged, Limit: countUpTo}
+	for n, begun := 0, time.Now(); ; {
+		page, next, err := e.List(ctx, q)
+		if err != nil {
+			return false, err
 		}
+		for _, r := range page {
+			do(r)
+		}
+		if n += len(page); next == (once.Key{}) || n >= mostKeys || time.Since(begun) > keysTime {
+			return next != (once.Key{}), nil
+		}
+		q.After = next
 	}
 }
 
-// keys looks at some of what nobody knows the outcome of.
+// atLeast stands before a count that is not that of all.
+func atLeast(cut bool) string {
+	if cut {
+		return "At least "
+	}
+	return ""
+}
+
+// keys looks at what nobody knows the outcome of.
 func keys(ctx context.Context, e *examination) error {
-	for _, status := range []once.Status{once.Unknown, once.Parked} {
-		recs, next, err := some(ctx, e, status)
-		if err != nil {
-			return err
+	if err := unknown(ctx, e); err != nil {
+		return err
+	}
+	n, operations := 0, map[string]int{}
+	cut, err := each(ctx, e, once.Parked, 0, func(r once.Record) {
+		n++
+		operations[r.Key.Operation]++
+	})
+	if err == nil && n > 0 {
+		e.found("parked-keys", Warning, fmt.Sprintf("%s%s parked: %s.", atLeast(cut), show.Count(n, "key is", "keys are"),
+			most(operations)), "They wait for a person.", "See once parked list for messages, and once parked keys for the rest.")
+	}
+	return err
+}
+
+func unknown(ctx context.Context, e *examination) error {
+	seen, old, oldest, operations := 0, 0, time.Duration(0), map[string]int{}
+	cut, err := each(ctx, e, once.Unknown, oldUnknown, func(r once.Record) { // whose lease has lapsed was not changed since
+		since := max(r.Age-r.Updated.Sub(r.Created), 0)
+		if r.LeaseLeft < 0 {
+			since = -r.LeaseLeft
 		}
-		old, oldest := 0, time.Duration(0)
-		operations := map[string]int{}
-		for _, r := range recs {
-			since := max(r.Age-r.Updated.Sub(r.Created), 0)
-			if status == once.Unknown && r.LeaseLeft < 0 {
-				since = -r.LeaseLeft
-			}
-			if oldest = max(oldest, since); status == once.Parked || since > oldUnknown {
-				old++
-				operations[r.Key.Operation]++
-			}
+		seen++
+		if oldest = max(oldest, since); since > oldUnknown {
+			old++
+			operations[r.Key.Operation]++
 		}
-		if old == 0 {
-			continue
-		}
-		least := ""
-		if next != (once.Key{}) {
-			least = "At least "
-		}
-		if status == once.Unknown {
-			e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.",
-				least, show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), most(operations)),
-				"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
-				"See once unknown list. Run package reconcile with these operations, or decide with once unknown decide.")
-		} else {
-			e.found("parked-keys", Warning, fmt.Sprintf("%s%s parked: %s.", least,
-				show.Count(old, "key is", "keys are"), most(operations)),
-				"They wait for a person.", "See once parked list for messages, and once parked keys for the rest.")
-		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case old > 0:
+		e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.", atLeast(cut),
+			show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), most(operations)),
+			"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
+			"See once unknown list. Run package reconcile, or once serve, with these operations, or decide with once unknown decide.")
+	case cut:
+		e.found("unknown-many", Note, fmt.Sprintf("There are many unknown keys, and %d of them were looked at: none is old.", seen),
+			"Others may be.", "See once unknown list --older-than 1h.")
 	}
 	return nil
 }

@@ -13,17 +13,85 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-// A key that is parked is found behind any number of running ones, whose pages are empty.
-func TestParkedBehindManyThatRun(t *testing.T) {
-	ctx := t.Context()
-	at, err := target.Open(ctx, "sqlite:"+filepath.Join(t.TempDir(), "once.db"), &target.Options{Create: true})
+// fill makes keys. The rest of each is from its status on, with the digest of its key as its argument.
+func fill(t *testing.T, at *target.Target, n int, rest string) {
+	t.Helper()
+	var rows []string
+	for i := range n {
+		id := fmt.Sprint("key", i)
+		digest := once.Key{Operation: "pay", ID: id}.UUID()
+		rows = append(rows, fmt.Sprintf("(x'%x', '', 'pay', '%s', 1, "+rest+")", digest[:], id))
+	}
+	if _, err := at.DB.ExecContext(t.Context(), "INSERT INTO "+at.Names.Table()+` ("key", scope, operation, id, attempt,
+		status, owner, lease_until, created, updated) VALUES `+strings.Join(rows, ", ")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fresh makes a database with the tables.
+func fresh(t *testing.T) *target.Target {
+	t.Helper()
+	at, err := target.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "once.db"), &target.Options{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer at.Close()
-	if err := at.Migrate(ctx); err != nil {
+	t.Cleanup(func() { at.Close() })
+	if err := at.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return at
+}
+
+// What is old is found behind any number of unknown keys that are not, and counted up to a bound that is told of.
+func TestOldUnknownsAreAllFound(t *testing.T) {
+	finding := func(at *target.Target) string {
+		t.Helper()
+		report, err := doctor.Examine(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range report.Findings {
+			if strings.HasPrefix(f.Name, "unknown-") {
+				return f.Name + ": " + f.What
+			}
+		}
+		return ""
+	}
+	const now = "(CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
+	young, old := "2, x'%[1]x', "+now+"), 1, "+now+")", "2, x'%[1]x', "+now+" - 7200000000), 1, "+now+" - 7200000000)"
+	at := fresh(t)
+	fill(t, at, 2500, young)
+	if got := finding(at); got != "" {
+		t.Errorf("what is young is found: %s", got)
+	}
+	h := once.Key{Operation: "ship", ID: "old"}
+	for h.UUID()[0] < 0xff { // at the end of all lists
+		h.ID += "."
+	}
+	if _, err := at.DB.ExecContext(t.Context(), fmt.Sprintf("UPDATE %s SET updated = 1, lease_until = lease_until - 7200000000, "+
+		"operation = 'ship', id = '%s', \"key\" = x'%x' WHERE id = 'key7'", at.Names.Table(), h.ID, h.UUID())); err != nil {
+		t.Fatal(err)
+	}
+	if got := finding(at); got != "unknown-old: 1 key has been unknown for more than 60 m, the oldest for 2 h: ship (1)." {
+		t.Errorf("found %q", got)
+	}
+	at = fresh(t)
+	fill(t, at, 20_500, old)
+	if got := finding(at); got != "unknown-old: At least 20000 keys have been unknown for more than 60 m, the oldest for 2 h: pay (20000)." {
+		t.Errorf("found %q", got)
+	}
+	// A lease that ended lately, of a record that was not changed for long.
+	if _, err := at.DB.ExecContext(t.Context(), "UPDATE "+at.Names.Table()+" SET lease_until = "+now+")"); err != nil {
+		t.Fatal(err)
+	}
+	if got := finding(at); got != "unknown-many: There are many unknown keys, and 20000 of them were looked at: none is old." {
+		t.Errorf("found %q", got)
+	}
+}
+
+// A key that is parked is found behind any number of running ones, whose pages are empty.
+func TestParkedBehindManyThatRun(t *testing.T) {
+	ctx, at := t.Context(), fresh(t)
 	h := once.Hold{Key: once.Key{Operation: "pay", ID: "parked"}, Owner: [16]byte{1}, Attempt: 1}
 	for h.Key.UUID()[0] < 0xff { // at the end of all lists
 		h.Key.ID += "."
@@ -35,16 +103,7 @@ func TestParkedBehindManyThatRun(t *testing.T) {
 	if err := at.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Parked, Reason: "odd"}); err != nil {
 		t.Fatal(err)
 	}
-	var rows []string
-	for i := range 2500 {
-		id := fmt.Sprint("running", i)
-		rows = append(rows, fmt.Sprintf("(x'%x', '', 'pay', '%s', 1, 1, x'%[1]x', 9000000000000000, 1, 1)",
-			once.Key{Operation: "pay", ID: id}.UUID(), id))
-	}
-	if _, err := at.DB.ExecContext(ctx, "INSERT INTO "+at.Names.Table()+` ("key", scope, operation, id, status,
-		attempt, owner, lease_until, created, updated) VALUES `+strings.Join(rows, ", ")); err != nil {
-		t.Fatal(err)
-	}
+	fill(t, at, 2500, "1, x'%[1]x', 9000000000000000, 1, 1")
 	report, err := doctor.Examine(ctx, at)
 	if err != nil {
 		t.Fatal(err)

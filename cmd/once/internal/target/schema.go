@@ -34,12 +34,19 @@ type tables interface {
 	CheckOutbox(ctx context.Context, x sqlschema.Executor) error
 }
 
+func (t *Target) tables() tables {
+	if t.Partitioned {
+		return t.Names.Partitioned()
+	}
+	return t.Names.Whole()
+}
+
+// Latest is the latest version of the tables that this program knows.
+func (t *Target) Latest() int { return t.tables().Latest() }
+
 // Schema reads how the tables are. It changes nothing.
 func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
-	var names tables = t.Names.Whole()
-	if t.Partitioned {
-		names = t.Names.Partitioned()
-	}
+	names := t.tables()
 	x := sqltx.Executor{Querier: t.DB}
 	if s.Version, s.Compatible, err = names.Version(ctx, x); err != nil {
 		return s, err
