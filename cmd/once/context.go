@@ -107,15 +107,14 @@ func (c *contextSet) Run() error {
 		"${") {
 		return usage("a target is used from any directory: give the whole path, sqlite:/path/file.db")
 	}
-	f, err := target.Load()
+	f, err := target.Update(func(f *target.File) error {
+		f.Targets[c.Name] = target.Named{URL: c.URL}
+		if f.Current == "" {
+			f.Current = c.Name
+		}
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	f.Targets[c.Name] = target.Named{URL: c.URL}
-	if f.Current == "" {
-		f.Current = c.Name
-	}
-	if err := f.Save(); err != nil {
 		return fmt.Errorf("the file of targets: %w", err)
 	}
 	if target.HasPassword(c.URL) {
@@ -136,15 +135,14 @@ func (contextUse) Help() string {
 
 // Run chooses a target.
 func (c *contextUse) Run() error {
-	f, err := target.Load()
-	if err != nil {
-		return err
-	}
-	if _, ok := f.Targets[c.Name]; !ok {
-		return moved("there is no target %q", c.Name)
-	}
-	f.Current = c.Name
-	return f.Save()
+	_, err := target.Update(func(f *target.File) error {
+		if _, ok := f.Targets[c.Name]; !ok {
+			return moved("there is no target %q", c.Name)
+		}
+		f.Current = c.Name
+		return nil
+	})
+	return err
 }
 
 type contextRemove struct {
@@ -158,16 +156,15 @@ func (contextRemove) Help() string {
 
 // Run forgets a target.
 func (c *contextRemove) Run() error {
-	f, err := target.Load()
-	if err != nil {
-		return err
-	}
-	if _, ok := f.Targets[c.Name]; !ok {
-		return moved("there is no target %q", c.Name)
-	}
-	delete(f.Targets, c.Name)
-	if f.Current == c.Name {
-		f.Current = ""
-	}
-	return f.Save()
+	_, err := target.Update(func(f *target.File) error {
+		if _, ok := f.Targets[c.Name]; !ok {
+			return moved("there is no target %q", c.Name)
+		}
+		delete(f.Targets, c.Name)
+		if f.Current == c.Name {
+			f.Current = ""
+		}
+		return nil
+	})
+	return err
 }

@@ -30,11 +30,11 @@ var ErrName = errors.New("no target")
 
 // Load reads the file. One that is missing is empty.
 func Load() (*File, error) {
-	dir, err := os.UserConfigDir()
+	path, err := filePath()
 	if err != nil {
-		return nil, fmt.Errorf("there is no place for the file of targets: %w", err)
+		return nil, err
 	}
-	f := &File{Targets: map[string]Named{}, path: filepath.Join(dir, "once", "targets.json")}
+	f := &File{Targets: map[string]Named{}, path: path}
 	text, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, nil
@@ -51,23 +51,27 @@ func Load() (*File, error) {
 	return f, nil
 }
 
+func filePath() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("there is no place for the file of targets: %w", err)
+	}
+	return filepath.Join(dir, "once", "targets.json"), nil
+}
+
 // Path is where the file is.
 func (f *File) Path() string { return f.path }
 
 // Names are those of the targets, sorted.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Targets)) }
 
-// Save replaces the file as a whole. Nobody else can read it.
-func (f *File) Save() error {
+// save replaces the file as a whole. Nobody else can read it.
+func (f *File) save() error {
 	text, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(f.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(dir, "targets-*") // with mode 0600
+	temp, err := os.CreateTemp(filepath.Dir(f.path), "targets-*") // with mode 0600
 	if err != nil {
 		return err
 	}
