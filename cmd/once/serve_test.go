@@ -231,6 +231,11 @@ func TestServeIsReadyOnlyWithTheTables(t *testing.T) {
 
 func TestServeParksAbandonedWork(t *testing.T) {
 	url, shop := shopFile(t)
+	serveParks(t, url, shop)
+}
+
+func serveParks(t *testing.T, url string, shop *target.Target) {
+	t.Helper()
 	abandon(t, shop, "mail")
 	abandon(t, shop, "charge")
 	s := startService(t, url, "[reconcile]\npark = [\"mail\"]\nevery = \"50ms\"\n")
@@ -314,6 +319,11 @@ func serveAsks(t *testing.T, url string, shop *target.Target) {
 
 func TestServeForgets(t *testing.T) {
 	url, shop := shopFile(t)
+	serveForgets(t, url, shop)
+}
+
+func serveForgets(t *testing.T, url string, shop *target.Target) {
+	t.Helper()
 	op := &once.Operation[string]{Name: "mail", OnUnknown: once.Park,
 		Policy: once.Policy{KeepOutcome: time.Nanosecond, KeepKey: time.Nanosecond}}
 	if _, err := once.Do(t.Context(), shop.Store, op.For("7"), func(context.Context, once.Key) (string, error) {
