@@ -78,7 +78,7 @@ const (
 )
 
 const (
-	mostKeys = 20_000 // of a status that are looked at
+	mostKeys = 5_000 // of a status that are looked at
 	keysTime = 10 * time.Second
 )
 

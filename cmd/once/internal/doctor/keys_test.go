@@ -76,15 +76,15 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	at = fresh(t)
-	fill(t, at, 20_500, old)
-	if got := finding(at); got != "unknown-old: At least 20000 keys have been unknown for more than 60 m, the oldest for 2 h: pay (20000)." {
+	fill(t, at, 5_200, old)
+	if got := finding(at); got != "unknown-old: At least 5000 keys have been unknown for more than 60 m, the oldest for 2 h: pay (5000)." {
 		t.Errorf("found %q", got)
 	}
 	// A lease that ended lately, of a record that was not changed for long.
 	if _, err := at.DB.ExecContext(t.Context(), "UPDATE "+at.Names.Table()+" SET lease_until = "+now+")"); err != nil {
 		t.Fatal(err)
 	}
-	if got := finding(at); got != "unknown-many: There are many unknown keys, and 20000 of them were looked at: none is old." {
+	if got := finding(at); got != "unknown-many: There are many unknown keys, and 5000 of them were looked at: none is old." {
 		t.Errorf("found %q", got)
 	}
 }
