@@ -98,7 +98,7 @@ func TestDoctorOnServers(t *testing.T) {
 }
 
 // A server that was promoted says so. That of the tests was not, so its functions are overlaid by others.
-func TestDoctorSeesAFailover(t *testing.T) {
+func TestDoctorSeesAFailoverOnServers(t *testing.T) {
 	from := freshPostgres(t)
 	at := open(t, from)
 	if err := at.Migrate(t.Context()); err != nil {
@@ -148,6 +148,58 @@ func TestDoctorSeesAFailover(t *testing.T) {
 		if len(found) != 1 || found[0].Severity != test.severity || !strings.Contains(found[0].What, test.what) ||
 			!strings.Contains(found[0].Means, test.means) {
 			t.Errorf("%+v has %+v", test, found)
+		}
+	}
+}
+
+// Whether commits wait for a standby: the views and settings of the server of the tests, which has none, are overlaid.
+func TestDoctorSeesStandbysOnServers(t *testing.T) {
+	from := freshPostgres(t)
+	at := open(t, from)
+	if err := at.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := u.Query().Get("schema")
+	for _, test := range []struct {
+		standby, slot string // what is fed, and what kind of slot it reads by
+		names, commit string
+		what          string
+	}{
+		{"", "", "", "on", ""},
+		{"streaming", "physical", "", "on", "Standbys are fed (1), and no commit waits for one."},
+		{"streaming", "physical", "s1", "on", ""},
+		{"streaming", "physical", "s1", "local", "synchronous_commit is local"},
+		{"streaming", "physical", "s1", "remote_write", "synchronous_commit is remote_write"},
+		{"streaming", "logical", "", "on", ""}, // who reads the outbox
+		{"backup", "physical", "", "on", ""},
+	} {
+		for _, statement := range []string{
+			"CREATE OR REPLACE VIEW " + overlay + ".pg_stat_replication AS SELECT 7 AS pid, '" + test.standby + "'::text AS state WHERE '" + test.standby + "' <> ''",
+			"CREATE OR REPLACE VIEW " + overlay + ".pg_replication_slots AS SELECT 7 AS active_pid, '" + test.slot + "'::text AS slot_type",
+			"CREATE OR REPLACE FUNCTION " + overlay + ".current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT CASE $1 " +
+				"WHEN 'synchronous_standby_names' THEN '" + test.names + "' WHEN 'synchronous_commit' THEN '" + test.commit + "' " +
+				"ELSE pg_catalog.current_setting($1) END$$",
+		} {
+			if _, err := at.DB.Exec(statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+		report, err := doctor.Examine(t.Context(), open(t, from+"&search_path="+overlay+",pg_catalog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		what := ""
+		for _, f := range report.Findings {
+			if f.Name == "failover-loses-commits" || f.Name == "not-checked" {
+				what += f.What
+			}
+		}
+		if !strings.Contains(what, test.what) || (what == "") != (test.what == "") {
+			t.Errorf("%+v: found %q", test, what)
 		}
 	}
 }
