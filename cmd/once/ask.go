@@ -42,39 +42,31 @@ func (f *endpointFlags) validate() error {
 	return nil
 }
 
-// operations are those that can be asked about, by name. With --at, it is every one that is chosen.
-func (f *endpointFlags) operations(of string) (*asking.Asker, map[string]asking.Operation, error) {
+// configuration is that of once serve, as the file or the flags say. With --at, it is that of the operation that is chosen.
+func (f *endpointFlags) configuration(of string) (serve.Config, error) {
 	if f.Config != "" {
-		config, err := serve.Load(f.Config)
-		if err != nil {
-			return nil, nil, err
-		}
-		by, err := config.Reconcile.Asker()
-		if err != nil {
-			return nil, nil, err
-		}
-		all, err := config.Reconcile.Asked(by)
-		if err != nil {
-			return nil, nil, err
-		}
-		named := make(map[string]asking.Operation)
-		for _, op := range all {
-			named[op.Name] = op
-		}
-		return by, named, nil
+		return serve.Load(f.Config)
 	}
-	c := serve.Reconcile{Allow: f.Allow, AllowHTTP: f.AllowHTTP, Operations: []serve.Operation{{Name: of, Ask: f.At,
-		Secrets: []string{"${" + f.SecretFrom + "}"}, Settle: (*serve.Duration)(f.Settle),
-		KeyValidFor: serve.Duration(f.KeyValidFor)}}}
-	by, err := c.Asker()
+	return serve.Config{Reconcile: serve.Reconcile{Allow: f.Allow, AllowHTTP: f.AllowHTTP, Operations: []serve.Operation{{
+		Name: of, Ask: f.At, Secrets: []string{"${" + f.SecretFrom + "}"}, Settle: (*serve.Duration)(f.Settle),
+		KeyValidFor: serve.Duration(f.KeyValidFor)}}}}, nil
+}
+
+// operations are those that can be asked about, by name.
+func operations(r *serve.Reconcile) (*asking.Asker, map[string]asking.Operation, error) {
+	by, err := r.Asker()
 	if err != nil {
 		return nil, nil, err
 	}
-	all, err := c.Asked(by)
+	all, err := r.Asked(by)
 	if err != nil {
 		return nil, nil, err
 	}
-	return by, map[string]asking.Operation{of: all[0]}, nil
+	named := make(map[string]asking.Operation)
+	for _, op := range all {
+		named[op.Name] = op
+	}
+	return by, named, nil
 }
 
 type unknownAsk struct {
@@ -115,7 +107,8 @@ func (c *unknownAsk) Validate() error {
 func (unknownAsk) Help() string {
 	return `
 Asks the URL of an operation what became of unknown keys, as once serve does, and shows the answers: docs/asking.md has
-the question, and what can be answered. Nothing is changed unless --apply is given; then it is what the answers decide, and
+the question, and what can be answered. The database is that of --url or --target, else the url of the file of --config,
+else the one in use. Nothing is changed unless --apply is given; then it is what the answers decide, and
 nothing else:
 
   done, rejected   the key is done, with the result of the answer
@@ -173,11 +166,18 @@ func (c *unknownAsk) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	asker, operations, err := c.operations(lastStep(string(c.Operation)))
+	config, err := c.configuration(lastStep(string(c.Operation)))
+	if err != nil {
+		return err
+	}
+	asker, operations, err := operations(&config.Reconcile)
 	if err != nil {
 		return err
 	}
 	defer asker.Close()
+	if c.URL == "" && c.Target == "" { // as once serve chooses
+		c.URL = chosen(config.URL)
+	}
 	s, err := c.open(ctx)
 	if err != nil {
 		return err
