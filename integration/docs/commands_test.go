@@ -36,6 +36,7 @@ var rules = []rule{
 	{command: "once context set ", then: "once migrate status --target %s"},
 	{command: "once doctor", status: 1, why: "synchronous_commit is off, as docs/command.md shows it"},
 	{command: "once serve ", serves: true},
+	{command: "once unknown ask ", skip: true, why: "nobody answers at these URLs; a script of the command asks"},
 	{command: "once migrate sql", then: "once migrate sql --from 0 | grep 'CREATE TABLE'"},
 	{command: "source <(once completion bash)", then: "complete -p once"},
 	{command: "echo \"whsec_$(openssl", says: `^whsec_[0-9A-Za-z+/]{43}=\n$`},
