@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -167,9 +168,10 @@ func TestServeKilledInTurn(t *testing.T) {
 	services := []*service{startService(t, binary, config), startService(t, binary, config)}
 
 	const rounds, batch, keys = 3, 60, 5
+	soak, begun := soaking(t), time.Now()
 	want := make(map[string]int64)
 	orders := make(map[string][]int64)
-	for round := range rounds {
+	for round := 0; round < rounds || time.Since(begun) < soak; round++ {
 		for i := range batch {
 			seq := int64(round*batch + i)
 			key := ""
