@@ -26,7 +26,7 @@ func Watch[E any](ctx context.Context, logger *slog.Logger,
 		began, end := begin(caller)
 		ended = end
 		if began != nil {
-			ctx = adopted{caller, began}
+			ctx = adopted{caller, context.WithoutCancel(began)}
 		}
 	})
 	return ctx, func(e E) {
@@ -36,7 +36,8 @@ func Watch[E any](ctx context.Context, logger *slog.Logger,
 	}
 }
 
-// adopted is a context with the values of another one before its own.
+// adopted is a context with the values of another one before its own. That one has no end: in package context, how one
+// ends is a value, too, which context.Cause asks for.
 type adopted struct {
 	context.Context
 	values context.Context
