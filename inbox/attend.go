@@ -120,21 +120,21 @@ func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate 
 	}
 	tried := m
 	tried.State = store.Handled
-	known, err := false, it.wrong
+	var f fate
+	left, err := false, it.wrong
 	if err == nil {
-		known, err = s.worker.handleShelved(ctx, it, tried)
+		f.kind, left, err = s.worker.handleShelved(ctx, it, tried)
 	}
 	var failed *failure
 	handlers := errors.As(err, &failed)
 	switch after, retry := once.MayRetry(err); {
-	case err == nil && known:
-		m.State = store.Handled
-		s.change(ctx, &m)
-		s.Stats.Duplicates.Add(1)
-		return fate{kind: duplicate}
 	case err == nil:
-		s.Stats.Handled.Add(1)
-		return fate{kind: handled}
+		if left {
+			m.State = store.Handled
+			s.change(ctx, &m)
+		}
+		s.tell(f)
+		return f
 	case ctx.Err() != nil, retry && !handlers && !errors.Is(err, once.ErrUnknown): // it was not the message's fault
 		m.Attempts, m.Due = m.Attempts-1, trouble
 		s.change(ctx, &m)

@@ -173,10 +173,15 @@ func (w *doWorker[T]) judgeEffect(ctx context.Context, it *item, err error, fail
 	return fate{kind: failing, after: max(after, w.Retry.wait(report.Attempt)), reason: unknown + err.Error()}
 }
 
-func (w *doWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (known bool, err error) {
-	report, _, err := w.do(ctx, it)
-	if known = isKnown(report, err); known || err != nil {
-		return known, unlessAnswered(err)
+func (w *doWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error) {
+	report, failed, err := w.do(ctx, it)
+	switch known := isKnown(report, err); {
+	case known && failed != nil && errors.Is(err, failed):
+		return handled, true, nil
+	case known:
+		return duplicate, true, nil
+	case err != nil:
+		return again, false, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
@@ -184,7 +189,7 @@ func (w *doWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelv
 	if errors.Is(err, once.ErrLeaseLost) { // another process has it, and will find the key done
 		err = nil
 	}
-	return false, err
+	return handled, false, err
 }
 
 // isKnown reports whether a call found its key done, or has recorded a no.
@@ -195,12 +200,4 @@ func isKnown(report once.Report, err error) bool {
 func isAnswer(err error) bool {
 	return (errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrExpired) || errors.Is(err, once.ErrOutcomeUnavailable)) &&
 		!errors.Is(err, once.ErrUnknown)
-}
-
-// unlessAnswered is err, but nil for what is an answer.
-func unlessAnswered(err error) error {
-	if isAnswer(err) {
-		return nil
-	}
-	return err
 }

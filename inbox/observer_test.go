@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -212,5 +213,58 @@ func TestAnObserverSeesTheEndOfAGoroutine(t *testing.T) {
 	await(t, "it is handled in the end", func() bool { return s.count(sight.Handled) == 1 })
 	if got := fmt.Sprint(s.of("1")); got != "[retried handled]" {
 		t.Errorf("it saw %s", got)
+	}
+}
+
+type shelvedKey struct{}
+
+// attempt tells handlers whether they get a message from the shelf.
+type attempt struct{ *seen }
+
+func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+	ctx, ended := a.seen.BeginHandling(ctx, h)
+	return context.WithValue(ctx, shelvedKey{}, h.Shelved), ended
+}
+
+// A handler that says no to a message from the shelf has handled it, or has prevented that: nobody had dealt with it before.
+func TestAnObserverSeesANoFromTheShelf(t *testing.T) {
+	for outcome, no := range map[string]error{sight.Handled: once.ErrRejected, sight.Prevented: inbox.Duplicate(nil)} {
+		t.Run(outcome, func(t *testing.T) {
+			onEach(t, func(t *testing.T, b *bench, sh shape) {
+				if !sh.log {
+					t.Skip("nothing is tried on the shelf")
+				}
+				s := new(seen)
+				c := sh.consumer(b, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+					if ctx.Value(shelvedKey{}) == true {
+						b.add(tx, m.ID)
+						return no
+					}
+					return errors.New("not yet")
+				})
+				c.Observer = attempt{s}
+				start(t, c)
+				b.publish("orders", message("1"))
+				await(t, "it is dealt with", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return slices.ContainsFunc(s.began, func(h inbox.Handling) bool { return h.Shelved }) && len(s.ended["1"]) == len(s.began)
+				})
+				if got := s.of("1"); got[len(got)-1] != outcome {
+					t.Errorf("it saw %q, want %s in the end", got, outcome)
+				}
+				st := c.Stats
+				if st.Handled.Load()+st.Prevented.Load() != 1 || st.Duplicates.Load() != 0 || s.count(sight.Prevented) != st.Prevented.Load() {
+					t.Errorf("handled %d, prevented %d, duplicates %d", st.Handled.Load(), st.Prevented.Load(), st.Duplicates.Load())
+				}
+				if b.count("1") != 0 {
+					t.Error("what it wrote is committed")
+				}
+				waiting, err := b.store.Shelved(t.Context(), store.ShelfQuery{Consumer: "billing", States: []store.ShelfState{store.Waiting, store.Parked}})
+				if err != nil || len(waiting) > 0 {
+					t.Errorf("%d are left on the shelf: %v", len(waiting), err)
+				}
+			})
+		})
 	}
 }

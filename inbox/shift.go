@@ -41,8 +41,8 @@ type worker interface {
 	handle(ctx context.Context, items []*item) []fate
 
 	// handleShelved handles a message that was on the shelf, and changes it to Handled in the same commit where that is
-	// possible. known reports that its key was done before.
-	handleShelved(ctx context.Context, it *item, m store.Shelved) (known bool, err error)
+	// possible: it reports whether the shelf is still to be changed. Without an error it is handled, prevented or a duplicate.
+	handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error)
 
 	// newSession forgets what was known of positions. Where a partition has to be read again, it is asked for of k.
 	newSession(k *seeks)

@@ -327,7 +327,7 @@ func (w *txWorker[T]) record(ctx context.Context, it *item) error {
 	return err
 }
 
-func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (known bool, err error) {
+func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error) {
 	var failed *failure
 	var report once.Report
 	work := w.op.For(it.key.ID).Report(&report)
@@ -343,8 +343,15 @@ func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelv
 		}
 		return none{}, nil
 	})
-	if failed != nil && errors.Is(err, failed) && !errors.Is(err, once.ErrRejected) {
-		return false, err
+	switch mine := failed != nil && errors.Is(err, failed); {
+	case mine && !errors.Is(err, once.ErrRejected):
+		return again, false, err
+	case mine && errors.Is(err, errDuplicate):
+		return prevented, true, nil
+	case mine: // what it wrote is rolled back, and the change of the shelf with it
+		return handled, true, nil
+	case isKnown(report, err):
+		return duplicate, true, nil
 	}
-	return isKnown(report, err), unlessAnswered(err)
+	return handled, false, err
 }
