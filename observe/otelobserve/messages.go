@@ -91,7 +91,8 @@ func (b *Observer) messaging(operation string, ms []*broker.Message, together bo
 	return of
 }
 
-// begin begins a span that has a link to the trace of each message, and belongs to it if there is one message only.
+// begin begins a span that has a link to the trace of each message, and belongs to it if there is one message only. Else it
+// begins a trace.
 func (b *Observer) begin(ctx context.Context, title string, kind trace.SpanKind, ms []*broker.Message, together bool,
 	of []attribute.KeyValue) (context.Context, trace.Span) {
 
@@ -104,6 +105,7 @@ func (b *Observer) begin(ctx context.Context, title string, kind trace.SpanKind,
 			links = append(links, trace.Link{SpanContext: from})
 		}
 	}
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{}) // whoever has called Run is no part of it
 	if !together {
 		ctx = Extract(ctx, ms[0])
 	}

@@ -212,3 +212,25 @@ func TestSpansOfMixedMessages(t *testing.T) {
 		"once.outcomes.failed": "1", "once.outcomes.invalid": "1", "messaging.destination.name": ""})
 	b.wantAttributes(t, b.spans.Ended()[1], map[string]string{"once.outcome": "parked", "messaging.system": "kafka"})
 }
+
+// Who runs consumers and relays within a span of their own does not get one trace of all messages, for ever.
+func TestSpansOfMessagesAreNotBelowWhoRunsTheirConsumer(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	ctx, span := b.traces.Tracer("test").Start(context.WithValue(t.Context(), benchKey{}, 1), "main")
+	defer span.End()
+	ms := []*broker.Message{{ID: "1", Topic: "orders"}, {ID: "2", Topic: "orders"}}
+	inside, _ := b.BeginHandling(ctx, inbox.Handling{Messages: ms, Together: true})
+	alone, _ := b.BeginHandling(ctx, inbox.Handling{Messages: ms[:1]})
+	out, _ := b.BeginPublishing(ctx, outbox.Publishing{Messages: ms})
+	for name, c := range map[string]context.Context{"together": inside, "alone": alone, "publish": out} {
+		s := api.SpanFromContext(c).(trace.ReadOnlySpan)
+		if s.Parent().IsValid() || s.SpanContext().TraceID() == span.SpanContext().TraceID() {
+			t.Errorf("%s: the span belongs to the trace of who has called Run", name)
+		}
+		if c.Value(benchKey{}) != 1 {
+			t.Errorf("%s: the values of the caller's context are gone", name)
+		}
+	}
+}
+
+type benchKey struct{}
