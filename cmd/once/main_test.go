@@ -148,6 +148,10 @@ func TestScenarios(t *testing.T) {
 				if by.Lost != 3 {
 					t.Errorf("by hand: %+v, want all lost", by)
 				}
+			case "double-click":
+				if by.Doubled != 3 || r.Without.DuplicateOrders != 3 {
+					t.Errorf("by hand: %+v, want all doubled", by)
+				}
 			case "crash-after-charge", "crash-after-letter":
 				if by.Doubled == 0 {
 					t.Errorf("by hand: %+v, want some doubled", by)

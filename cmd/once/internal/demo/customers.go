@@ -36,7 +36,7 @@ func (s *side) place(ctx context.Context, p phase) error {
 		}
 		if orders[0].Fate != outage {
 			begin(orders[0], func() {})
-			if waits[p.name] != "" && p.name != raced { // whoever is in a transaction is in the way of all others
+			if p.name == inTransaction || p.name == inHandler { // whoever is in a transaction is in the way of all others
 				pause(ctx, 2*quietTime)
 			}
 			continue

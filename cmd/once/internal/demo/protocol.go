@@ -39,6 +39,7 @@ type point string
 
 const (
 	atRequest     point = "a request has arrived"
+	atMissing     point = "the order was looked for, and is not there"
 	atInsert      point = "the order is written and not committed"
 	atPublish     point = "its message is about to be published"
 	atPublished   point = "its message is published"
@@ -66,6 +67,7 @@ var meets = map[string]point{
 
 // waits are the points at which an order waits for what comes with it, or for what the process has in hand besides.
 var waits = map[string]point{
+	doubleClick:   atMissing,
 	inTransaction: atRequest,
 	raced:         atDelivery,
 	inHandler:     atDelivery,

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -95,10 +96,10 @@ func (r Report) luck() string {
 	switch {
 	case !r.Without.Right():
 		return ""
-	case r.Scenario != "":
+	case slices.Contains(survived, r.Scenario):
 		return " What is done here, looking first survives."
 	}
-	return fmt.Sprintf(" Nothing hit its gaps with --seed %d: try more --orders.", r.Seed)
+	return fmt.Sprintf(" Nothing hit its gaps with --seed %d: try a longer run.", r.Seed)
 }
 
 func (s Side) verdict() string {

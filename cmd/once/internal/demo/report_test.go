@@ -43,6 +43,11 @@ func TestVerdictOnLuck(t *testing.T) {
 	if got := r.Verdict(); !strings.Contains(got, "looking first survives") {
 		t.Errorf("got %q", got)
 	}
+	for _, r.Scenario = range []string{doubleClick, raced, afterCharge} {
+		if got := r.Verdict(); strings.Contains(got, "survives") || !strings.Contains(got, "Nothing hit its gaps") {
+			t.Errorf("%s: it was lucky, and got %q", r.Scenario, got)
+		}
+	}
 	r.Without.Duplicated, r.Without.DuplicateCharges, r.Scenario = 1, 1, ""
 	if got := r.Verdict(); strings.Contains(got, "Nothing hit") {
 		t.Errorf("got %q", got)

@@ -103,5 +103,10 @@ func TestScheduleEndsByTheClock(t *testing.T) {
 		if p := s.next(); len(p.orders) > 0 {
 			t.Errorf("orders after the end: %+v", p)
 		}
+		s = newSchedule(Options{Seed: 1, Duration: time.Nanosecond})
+		time.Sleep(time.Second)
+		if first, second := s.next(), s.next(); len(first.orders) == 0 || len(second.orders) > 0 {
+			t.Errorf("the phases of a moment have %d and %d orders, want some and none", len(first.orders), len(second.orders))
+		}
 	})
 }

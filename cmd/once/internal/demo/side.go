@@ -198,7 +198,7 @@ func (s *side) reply(ctx context.Context, p *process, q question) {
 	switch {
 	case fate == doubleClick:
 		s.fate(q)
-		s.meet(ctx, q.Order.ID)
+		s.meet(ctx, q.Order.ID+" "+string(q.At))
 	case fate == raced && q.At == atDelivery:
 		s.meet(ctx, q.Order.ID+" "+q.Consumer)
 	case waits[fate] == q.At:

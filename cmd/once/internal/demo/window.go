@@ -75,6 +75,9 @@ var Windows = []Window{
 		"nobody can know whether it was sent, and nobody can ask: it is parked for a person, and not sent twice"},
 }
 
+// survived are the windows that do a shop by hand no harm.
+var survived = []string{lostReply, inTransaction, afterPublish, copied, lostAck, inHandler, beforeAck}
+
 // Find returns the window of a scenario.
 func Find(scenario string) (Window, error) {
 	i := slices.IndexFunc(Windows, func(w Window) bool { return w.Name == scenario })

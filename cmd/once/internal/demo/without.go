@@ -77,6 +77,7 @@ func (s *Shop) placeByHand(ctx context.Context, o Order) error {
 	if known, err := s.known(ctx, "orders", o); known || err != nil {
 		return err
 	}
+	s.ask(atMissing, "", o, nil)
 	err := s.transact(ctx, func(tx *sql.Tx) error { return s.insert(ctx, tx, o) })
 	if err != nil {
 		return err
