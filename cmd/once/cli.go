@@ -40,7 +40,11 @@ For a database: once context set --help, then once doctor`
 
 // run runs the command. The services are what the demo compares.
 func run(args []string, services map[string]func(*demo.Shop) demo.Service) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	parser, err := kong.New(&cli{}, kong.Name("once"), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/effectively-once/once/cmd/once/internal/demo"
@@ -92,12 +94,22 @@ func (d *demoCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the workers are this program, and it cannot be found: %w", err)
 	}
+	signal.Ignore(syscall.SIGPIPE) // what it is piped to may end first, and then there is something to remove
 	screen := newScreen(os.Stdout)
 	if w, err := demo.Find(d.Scenario); err == nil && !d.JSON {
 		fmt.Println(w.Explain())
 	}
-	report, err := demo.Run(ctx, d.options(self, screen))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	report, err := demo.Run(ctx, d.options(self, func(r demo.Report) {
+		if err := screen.progress(r); err != nil {
+			cancel(err)
+		}
+	}))
 	if err != nil {
+		if report.Directory != "" {
+			fmt.Fprintln(os.Stderr, "Kept:", report.Directory)
+		}
 		return err
 	}
 	if err := d.print(screen, report); err != nil {
@@ -109,7 +121,7 @@ func (d *demoCommand) Run(ctx context.Context) error {
 	return nil
 }
 
-func (d *demoCommand) options(self string, screen *screen) demo.Options {
+func (d *demoCommand) options(self string, progress func(demo.Report)) demo.Options {
 	o := demo.Options{Seed: d.Seed, Orders: defaultOrders, Scenario: d.Scenario, Workers: d.Workers, Keep: d.Keep,
 		Duration: time.Duration(d.Minutes * float64(time.Minute)), Command: []string{self, "demo-worker"}}
 	switch {
@@ -121,7 +133,7 @@ func (d *demoCommand) options(self string, screen *screen) demo.Options {
 		o.Orders = scenarioOrders
 	}
 	if !d.JSON {
-		o.Progress = screen.progress
+		o.Progress = progress
 	}
 	return o
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/term"
+
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
@@ -19,17 +21,22 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	live := isScreen(out)
+	live := isScreen(out) && fits(term.GetSize(int(out.Fd())))
 	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
+}
+
+// fits reports whether the table has room: what has left the screen cannot be drawn over. Some terminals do not know their size.
+func fits(width, height int, err error) bool {
+	return err != nil || width == 0 || height == 0 || width > widest && height > tallest
 }
 
 const linesAfter = 1000 // orders of a run that ends by the clock
 
-func (s *screen) progress(r demo.Report) {
+func (s *screen) progress(r demo.Report) error {
 	if s.live {
 		text := s.table(r, false) + "\n" + news("by hand", r.Without) + news("with once", r.With)
-		io.WriteString(s.out, s.over(text))
-		return
+		_, err := io.WriteString(s.out, s.over(text))
+		return err
 	}
 	done, all := min(r.Without.Answered, r.With.Answered), r.Orders
 	if all == 0 {
@@ -37,15 +44,20 @@ func (s *screen) progress(r demo.Report) {
 	}
 	if tenths := 10 * done / all; tenths > s.tenths && (tenths < 10 || r.Orders == 0) {
 		s.tenths = tenths
-		fmt.Fprintf(s.out, "%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		_, err := fmt.Fprintf(s.out, "%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		return err
 	}
+	return nil
 }
 
 func short(s demo.Side) string {
 	return fmt.Sprintf("%d killed, %d twice", s.Crashes, s.Duplicated)
 }
 
-const widest = 78 // a longer line would be two on a narrow terminal, and the table not drawn over
+const (
+	widest  = 78 // a longer line would be two on a narrow terminal, and the table not drawn over
+	tallest = 14 // lines of the table and its news
+)
 
 // news is what has just happened on a side.
 func news(side string, s demo.Side) string {
@@ -121,6 +133,9 @@ func (s *screen) became(t demo.Tally, width int) string {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}
+	}
+	if t.Orders == 0 { // its time was up before
+		return fmt.Sprintf("%-*s", width, "none")
 	}
 	text, color := fmt.Sprintf("%d right", t.Orders), green
 	if len(parts) > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -15,10 +16,29 @@ var sample = demo.Report{
 	Windows: []demo.Result{{Scenario: "race", Without: demo.Tally{Orders: 3, Doubled: 1}, With: demo.Tally{Orders: 3, Parked: 2}}},
 }
 
+// What does not fit on a terminal cannot be drawn over, and is told line by line.
+func TestTableFits(t *testing.T) {
+	for _, test := range []struct {
+		width, height int
+		err           error
+		want          bool
+	}{{80, 24, nil, true}, {79, 15, nil, true}, {78, 24, nil, false}, {80, 14, nil, false}, {0, 0, nil, true}, {0, 0, errors.New("no size"), true}} {
+		if got := fits(test.width, test.height, test.err); got != test.want {
+			t.Errorf("%d x %d: %v", test.width, test.height, got)
+		}
+	}
+	s := new(screen)
+	if text := s.table(sample, false) + "\n" + news("by hand", demo.Side{}) + news("with once", demo.Side{}); strings.Count(text, "\n") != tallest {
+		t.Errorf("the table has not %d lines: %q", tallest, text)
+	}
+}
+
 func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	var out strings.Builder
 	s := &screen{out: &out, live: true}
-	s.progress(sample)
+	if err := s.progress(sample); err != nil {
+		t.Fatal(err)
+	}
 	first := out.String()
 	if strings.Contains(first, "\x1b") || strings.Contains(first, "lost") {
 		t.Errorf("the first table goes back over what was there before, or knows what is lost: %q", first)
@@ -27,7 +47,7 @@ func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	if err := s.final(sample); err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(first, "\n"); lines != 14 || !strings.HasPrefix(out.String(), "\x1b[14A\x1b[Jseed 1") {
+	if lines := strings.Count(first, "\n"); lines != tallest || !strings.HasPrefix(out.String(), "\x1b[14A\x1b[Jseed 1") {
 		t.Errorf("the second table is not over the %d lines of the first: %q", lines, out.String())
 	}
 	for _, want := range []string{"1 charge too many, customers are out 12.05", "  race                    of 3: 1 doubled               of 3: 2 parked", "orders lost"} {
@@ -60,11 +80,18 @@ func TestNoTerminal(t *testing.T) {
 	}
 	var out strings.Builder
 	s := &screen{out: &out}
-	s.progress(sample)
-	s.progress(sample)
+	if err := errors.Join(s.progress(sample), s.progress(sample)); err != nil {
+		t.Fatal(err)
+	}
 	want := "     3 orders  by hand: 2 killed, 1 twice  with once: 0 killed, 0 twice\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestNoOrders(t *testing.T) {
+	if got := (&screen{color: true}).became(demo.Tally{}, 6); got != "none  " {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // The workers inherit stderr, so its end is the end of all of them.
 func TestWorkersEndWithTheDemo(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			cmd, temp := command(t, "once", "demo", "--orders", "200")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -37,7 +37,7 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			to := cmd.Process.Pid
-			if signal == syscall.SIGINT { // a terminal sends it to the workers too
+			if signal == syscall.SIGINT || signal == syscall.SIGHUP { // a terminal sends it to the workers too
 				to = -to
 			}
 			if err := syscall.Kill(to, signal); err != nil {
@@ -60,6 +60,53 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 			wantEmpty(t, temp)
 		})
 	}
+}
+
+// What is kept is named, whatever ends the demo.
+func TestKeptWhenInterrupted(t *testing.T) {
+	cmd, temp := command(t, "once", "demo", "--orders", "200", "--keep")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	progress, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := progress.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, progress)
+	wantExit(t, cmd.Wait(), exitFailed)
+	kept, err := filepath.Glob(filepath.Join(temp, "once-demo-*"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept: %q, %v", kept, err)
+	}
+	if got := stderr.String(); got != "Kept: "+kept[0]+"\nonce: interrupted\n" {
+		t.Errorf("stderr says %q", got)
+	}
+}
+
+// As by once demo | head -1.
+func TestDemoEndsWithItsReader(t *testing.T) {
+	cmd, temp := command(t, "once", "demo", "--orders", "1000")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := output.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	output.Close()
+	wantExit(t, cmd.Wait(), exitFailed)
+	wantEmpty(t, temp)
 }
 
 // A run that is interrupted while it writes leaves no table, and no key that stays.

@@ -44,21 +44,18 @@ type Options struct {
 const progressEvery = 200 * time.Millisecond
 
 // Run runs both sides at once, on the same schedule, and reports what they did.
-// It ends its processes and removes its files, also when ctx ends.
+// It ends its processes and removes its files, also when ctx ends. What is kept has its name in the report, also with an error.
 func Run(ctx context.Context, o Options) (Report, error) {
 	dir, err := os.MkdirTemp("", "once-demo-")
 	if err != nil {
 		return Report{}, err
 	}
 	report, err := runIn(ctx, dir, o)
-	switch {
-	case !o.Keep:
+	if !o.Keep {
 		return report, errors.Join(err, os.RemoveAll(dir))
-	case err != nil:
-		return report, fmt.Errorf("%w (kept: %s)", err, dir)
 	}
 	report.Directory = dir
-	return report, nil
+	return report, err
 }
 
 func runIn(ctx context.Context, dir string, o Options) (Report, error) {
