@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
 )
 
 // watcher is an Observer that remembers what it saw, or does everything wrong that it can.
@@ -205,3 +206,37 @@ type tooFew struct{}
 
 func (tooFew) Publish(context.Context, []*broker.Message) []error { return []error{errDown} }
 func (tooFew) Close() error                                       { return nil }
+
+// hanging is an Observer that does not come back at one end of a call.
+type hanging struct {
+	end   bool
+	never chan struct{}
+}
+
+func (o hanging) BeginPublishing(ctx context.Context, _ outbox.Publishing) (context.Context, func([]error)) {
+	if !o.end {
+		<-o.never
+	}
+	return ctx, func([]error) { <-o.never }
+}
+
+// An observer that hangs holds up its relay, and the lanes go to another one, as those of a publisher that hangs.
+func TestTheLanesOfAnObserverThatHangsGoToAnother(t *testing.T) {
+	for _, end := range []bool{false, true} {
+		inBubble(t, func(b *bench) {
+			r, o := b.relay(), hanging{end, make(chan struct{})}
+			r.Observer, r.Batch = o, 10
+			b.put(some(100, "a", "")...)
+			stop := b.run(r)
+			time.Sleep(10 * time.Second)
+			other := b.run(b.relay())
+			time.Sleep(time.Hour)
+			if left := b.rows(store.Pending); len(left) > 0 {
+				b.Errorf("it hangs at the end: %v; an hour later, %d of 100 messages are not out, though another relay works", end, len(left))
+			}
+			close(o.never)
+			stop()
+			other()
+		})
+	}
+}

@@ -231,7 +231,6 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	r.sink.calling(true)
 	ctx, ended := r.watch(ctx, ms)
 	errs := r.Publisher.Publish(ctx, ms)
-	r.sink.calling(false)
 	if errs != nil && len(errs) != len(ms) {
 		wrong := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(ms))
 		errs = slices.Repeat([]error{wrong}, len(ms))
@@ -239,6 +238,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	if ended != nil {
 		ended(errs)
 	}
+	r.sink.calling(false) // an observer may hang, too
 	if errs == nil {
 		return batch, nil, nil
 	}
