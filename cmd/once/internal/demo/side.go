@@ -287,20 +287,24 @@ func (s *side) meet(ctx context.Context, about string) {
 	}
 }
 
-// settle waits until the outbox is empty and every message is dealt with, or put aside for a person.
+// settle waits until the outbox is empty and every message is dealt with, or put aside for a person. A look that fails is
+// repeated: on a machine with much to do a broker may take longer to answer than its client waits.
 func (s *side) settle(ctx context.Context) error {
 	last, since := -1, time.Now()
 	for {
 		left, err := s.left(ctx)
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-		if left == 0 || ctx.Err() != nil {
+		late := time.Since(since) > stuckAfter
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if left != last {
+		case err != nil && late:
+			return err
+		case err != nil:
+		case left == 0:
+			return nil
+		case left != last:
 			last, since = left, time.Now()
-		} else if time.Since(since) > stuckAfter {
+		case late:
 			return fmt.Errorf("%d messages have been under way for %v", left, stuckAfter)
 		}
 		pause(ctx, pollEvery)

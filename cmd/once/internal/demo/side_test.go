@@ -1,9 +1,12 @@
 package demo
 
 import (
+	"database/sql"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/effectively-once/once/store/sqlstore"
 )
 
 func newBareSide() *side {
@@ -52,6 +55,22 @@ func TestQuiet(t *testing.T) {
 		s.mixed, begun = true, time.Now()
 		if s.quiet(t.Context()); time.Since(begun) != 0 {
 			t.Errorf("it waited for %v", time.Since(begun))
+		}
+	})
+}
+
+// A look that fails is repeated, but not for ever.
+func TestLooksThatFailAreRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := sql.Open("sqlite", ":memory:")
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Close()
+		s, begun := newBareSide(), time.Now()
+		s.store = sqlstore.New(db, sqlstore.SQLite, nil)
+		if err := s.settle(t.Context()); err == nil || time.Since(begun) < stuckAfter || time.Since(begun) > 2*stuckAfter {
+			t.Errorf("after %v it says %v", time.Since(begun), err)
 		}
 	})
 }
