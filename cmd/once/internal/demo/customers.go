@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 const customers = 6 // who order at once
@@ -81,16 +82,19 @@ func (s *side) order(ctx context.Context, o Order, tried func()) error {
 	return err
 }
 
-// request asks for one thing with one key until the answer has arrived.
+// request asks for one thing with one key until the answer has arrived. It gives up where nothing helps: on a full disk.
 func (s *side) request(ctx context.Context, o Order, tried func()) error {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	for ; ctx.Err() == nil; pause(ctx, pollEvery) {
+	for begun := time.Now(); ctx.Err() == nil; pause(ctx, pollEvery) {
 		status, answer, err := s.attempt(ctx, o, body)
 		tried()
+		late := time.Since(begun) > stuckAfter
 		switch {
+		case err != nil && late:
+			return fmt.Errorf("%s could not be placed for %v: %w", o.ID, stuckAfter, err)
 		case err != nil: // nobody knows
 		case status == http.StatusOK && o.Fate == lostReply && s.fate(question{Order: o}):
 		case status == http.StatusOK:
@@ -100,6 +104,8 @@ func (s *side) request(ctx context.Context, o Order, tried func()) error {
 			return nil
 		case status >= 400 && status < 500 && status != http.StatusConflict:
 			return fmt.Errorf("%s was refused: %d %s", o.ID, status, answer)
+		case late:
+			return fmt.Errorf("%s could not be placed for %v: %d %s", o.ID, stuckAfter, status, answer)
 		}
 	}
 	return context.Cause(ctx)
