@@ -135,7 +135,7 @@ func (r *run) report(ctx context.Context) (Report, error) {
 		Orders:   r.options.Orders,
 		Seed:     r.options.Seed,
 		Scenario: r.options.Scenario,
-		Seconds:  time.Since(r.begun).Round(10 * time.Millisecond).Seconds(),
+		Seconds:  float64(time.Since(r.begun).Milliseconds()/10) / 100,
 		Without:  without,
 		With:     with,
 		Windows:  results(byHand, once),
