@@ -234,3 +234,28 @@ func TestSpansOfMessagesAreNotBelowWhoRunsTheirConsumer(t *testing.T) {
 }
 
 type benchKey struct{}
+
+// A handler with an effect that says no to a message from the shelf has handled it.
+func TestTheSpanOfANoFromTheShelf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, otelobserve.Options{})
+		b.put(t, "1")
+		calls := 0
+		b.run(t, &inbox.Consumer{Retry: inbox.Retry{Attempts: 3, First: 10 * time.Second},
+			Handler: inbox.Do(b.store, &once.Operation[string]{OnUnknown: once.Resend},
+				func(context.Context, once.Key, *broker.Message) (string, error) {
+					if calls++; calls == 1 {
+						return "", once.NotDone(errors.New("not yet"))
+					}
+					return "no", once.ErrRejected
+				})})
+		var outcomes []string
+		for _, s := range b.named("process") {
+			of := attributesOf(s)
+			outcomes = append(outcomes, of["once.outcome"]+" "+of["once.shelved"])
+		}
+		if got := strings.Join(outcomes, ", "); calls != 2 || got != "shelved false, handled true" {
+			t.Errorf("after %d calls the spans say %q", calls, got)
+		}
+	})
+}
