@@ -64,7 +64,7 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 
 // What is kept is named, whatever ends the demo.
 func TestKeptWhenInterrupted(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--orders", "200", "--keep")
+	cmd, temp := command(t, "once", "demo", "--orders", "40", "--keep")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	progress, err := cmd.StdoutPipe()
@@ -93,7 +93,7 @@ func TestKeptWhenInterrupted(t *testing.T) {
 
 // As by once demo | head -1.
 func TestDemoEndsWithItsReader(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--orders", "1000")
+	cmd, temp := command(t, "once", "demo", "--orders", "40")
 	output, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
