@@ -37,7 +37,8 @@ type Decision struct {
 	PerSecond float64
 
 	// NotDone says of messages with an unknown outcome that their effect did not happen, and can no longer. Without it
-	// they are left alone by Replay, because another attempt could double it.
+	// they are left alone by Replay, because another attempt could double it; but for those whose keys were decided
+	// about meanwhile, by a person or by what was found out: such a key says itself whether the work runs.
 	NotDone bool
 }
 
@@ -59,16 +60,36 @@ func (d Desk) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, er
 // skipped, in their order, with all attempts before them. It can be interrupted and repeated: what it has changed is no
 // longer parked. A Limit is the most that are replayed, 0 is no limit; the States and After of q are not used.
 func (d Desk) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
-	return d.decide(ctx, q, by, d.free, func(m *store.Shelved, n int) bool {
+	decided := false // about the key of this message
+	free := func(ctx context.Context, m *store.Shelved, why string) error {
+		if decided {
+			return nil // and whatever has become of the key since then is not this person's word
+		}
+		return d.free(ctx, m, why)
+	}
+	return d.decide(ctx, q, by, free, func(m *store.Shelved, n int) (bool, error) {
+		decided = false
 		if strings.HasPrefix(m.Reason, unknownOutcome) && !by.NotDone {
-			return false
+			var err error
+			if decided, err = d.decided(ctx, m); err != nil || !decided {
+				return false, err
+			}
 		}
 		m.State, m.Attempts, m.Due = store.Waiting, 0, untilFree
 		if by.PerSecond > 0 {
 			m.Due += time.Duration(float64(n) / by.PerSecond * float64(time.Second))
 		}
-		return true
+		return true, nil
 	})
+}
+
+// decided reports whether nothing is unknown any more about the key of a message.
+func (d Desk) decided(ctx context.Context, m *store.Shelved) (bool, error) {
+	if m.Key == "" {
+		return false, nil
+	}
+	rec, err := d.Store.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
+	return rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Absent, err
 }
 
 // Discard gives parked messages up, of a consumer or with certain IDs. They stay on the shelf for a while, for people
@@ -77,9 +98,9 @@ func (d Desk) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tal
 	if q.Consumer == "" && len(q.IDs) == 0 {
 		return Tally{}, invalid("Discard of everything: say of which Consumer, or which IDs")
 	}
-	return d.decide(ctx, q, by, d.close, func(m *store.Shelved, _ int) bool {
+	return d.decide(ctx, q, by, d.close, func(m *store.Shelved, _ int) (bool, error) {
 		m.State, m.Due = store.Discarded, 0
-		return true
+		return true, nil
 	})
 }
 
@@ -104,7 +125,7 @@ const untilFree = 500 * time.Millisecond
 // decide changes all parked messages that are selected, page by page: first the message, which somebody else may have
 // decided about meanwhile, and then its key.
 func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settle func(context.Context, *store.Shelved, string) error,
-	change func(m *store.Shelved, n int) bool) (t Tally, err error) {
+	change func(m *store.Shelved, n int) (bool, error)) (t Tally, err error) {
 
 	switch {
 	case by.By == "" || by.Reason == "":
@@ -130,11 +151,12 @@ func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settl
 		for _, m := range page {
 			t.Matched++
 			q.After = m.Seq
-			if !change(&m, t.Changed) {
+			ok, err := change(&m, t.Changed)
+			if err == nil && !ok {
 				t.Unknown++
 				continue
 			}
-			if !by.DryRun {
+			if err == nil && !by.DryRun {
 				if err = d.write(ctx, m, by); err == nil {
 					err = settle(ctx, &m, deeds[m.State]+" by "+by.By+": "+by.Reason)
 				}
@@ -158,7 +180,7 @@ var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discard
 func (d Desk) write(ctx context.Context, m store.Shelved, by Decision) error {
 	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
 		oneLine(by.By), oneLine(by.Reason), oneLine(m.Reason))
-	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting {
+	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
 	}
 	m.History = strings.TrimPrefix(m.History+"\n"+line, "\n")

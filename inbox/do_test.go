@@ -81,6 +81,60 @@ func TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord(t *testing.T) {
 	}
 }
 
+// Who has decided about the key need not say of a message whose effect happened that it did not.
+func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
+	for _, happened := range []bool{true, false} {
+		t.Run(map[bool]string{true: "happened", false: "not happened"}[happened], func(t *testing.T) {
+			b := newBench(t)
+			var calls atomic.Int64
+			c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+				if calls.Add(1) == 1 {
+					return "", errors.New("connection reset")
+				}
+				return "sent", nil
+			})
+			start(t, c)
+			b.publish("orders", ordered("m0", "k"), ordered("m1", "k"))
+			await(t, "one parked, one behind it", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 1 })
+			desk, decision := inbox.Desk{Store: b.store}, inbox.Decision{By: "me", Reason: "looked at the mail server"}
+			if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
+				t.Fatal("before anybody has decided:", got, err)
+			}
+			rec, err := b.store.Get(t.Context(), once.Key{Operation: "mail", ID: "m0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := int64(3) // m0 again, and m1
+			if happened {
+				want, err = 2, once.MarkDone(t.Context(), b.store, rec, once.Outcome{ContentType: "application/json", Body: []byte(`"sent"`)}, "seen")
+			} else {
+				err = once.MarkNotDone(t.Context(), b.store, rec, "not seen")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+				t.Fatal("after that:", got, err)
+			}
+			await(t, "both", func() bool {
+				found, err := desk.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked, store.Waiting}})
+				return err == nil && len(found) == 0
+			})
+			if calls.Load() != want {
+				t.Errorf("%d calls, not %d", calls.Load(), want)
+			}
+			rec, err = b.store.Get(t.Context(), rec.Key)
+			if err != nil || rec.Status != once.Done || rec.Outcome.Rejected || string(rec.Outcome.Body) != `"sent"` {
+				t.Errorf("the key: %v %+v %v", rec.Status, rec.Outcome, err)
+			}
+			found, err := desk.List(t.Context(), store.ShelfQuery{})
+			if err != nil || len(found) != 1 || strings.Contains(found[0].History, "did not happen") {
+				t.Error("words that nobody has said:", found, err)
+			}
+		})
+	}
+}
+
 func TestNotDoneIsTriedAgain(t *testing.T) {
 	b := newBench(t)
 	var calls atomic.Int64

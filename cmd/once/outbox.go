@@ -375,8 +375,8 @@ func finish(o outputFlags, deed string, t tallyJSON) error {
 		fmt.Printf("%d of %s: %s\n", t.Changed, show.Count(t.Matched, "message", "messages"), deed)
 	}
 	if t.Unknown > 0 {
-		note("%d were left alone: their outcome is unknown. If it is certain that they did not happen, add --not-done.",
-			t.Unknown)
+		note("%d were left alone: their outcome is unknown. If it is certain that they did not happen, add --not-done. "+
+			"If they happened, say so of their keys first, which once parked show has: once keys complete.", t.Unknown)
 		return errNo
 	}
 	if t.Changed < t.Matched {

@@ -192,6 +192,7 @@ func printShelved(m store.Shelved) error {
 	t := newTable()
 	t.Row("consumer", m.Consumer)
 	t.Row("message", m.Message.ID)
+	t.Row("key", keyOf(m))
 	t.Row("topic", m.Message.Topic)
 	t.Row("ordering key", m.Message.OrderingKey)
 	t.Row("state", m.State.String())
@@ -208,6 +209,14 @@ func printShelved(m store.Shelved) error {
 		t.Row("history", m.History)
 	}
 	return t.Print(os.Stdout)
+}
+
+// keyOf is the operation and the ID of the key of a message. One that was parked because its key is impossible has none.
+func keyOf(m store.Shelved) string {
+	if m.Key == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s %q", m.Consumer, m.Key)
 }
 
 // shelfChange is what replay and discard have in common.
@@ -296,9 +305,14 @@ func (parkedReplay) Help() string {
 They are handled within seconds, under their own IDs, in their order, with all attempts before them. Steps that are done
 are skipped.
 
+A message whose outcome is unknown is left alone, because it may have happened. Look at the other system. If it happened,
+say so of its key, and replay: the message is then known as handled, and runs nothing. If it did not, add --not-done.
+
 Examples:
   once parked replay --consumer billing --reason "fixed in release 1.42" --dry-run
   once parked replay --consumer billing --rate 5 --reason "fixed in release 1.42"
+  once keys complete billing order-4711 --outcome '{"charge":"ch_99"}' --reason "ch_99 at the provider"
+  once parked replay --consumer billing --id order-4711-paid --reason "ch_99 at the provider"
 
 ` + exitHelp
 }

@@ -14,9 +14,14 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// seed makes the tables at a URL, and fills them: it is a command of the scripts.
+// seed makes the tables at a URL, and fills them: it is a command of the scripts. With a second argument, the message
+// with an unknown outcome has a key, which is parked.
 func seed() {
-	if err := seedAt(context.Background(), os.Args[1]); err != nil {
+	err := seedAt(context.Background(), os.Args[1])
+	if err == nil && len(os.Args) > 2 {
+		err = keyShelved(context.Background(), os.Args[1])
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -95,6 +100,23 @@ func seedShelf(ctx context.Context, s target.Store) error {
 		return err
 	}
 	return s.SetPosition(ctx, store.Position{Consumer: "ledger", Partition: "orders/0", Log: "log", Offset: 41})
+}
+
+func keyShelved(ctx context.Context, at string) error {
+	t, err := target.Open(ctx, at, nil)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	m, err := t.Store.Shelved(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"m3"}})
+	if err != nil || len(m) != 1 {
+		return fmt.Errorf("%d messages: %w", len(m), err)
+	}
+	m[0].Message.ID, m[0].Key = "m4", "order 4"
+	if err := t.Store.Shelve(ctx, m); err != nil {
+		return err
+	}
+	return bring(ctx, t.Store, once.Key{Operation: "billing", ID: m[0].Key}, once.Parked)
 }
 
 func seedOutbox(ctx context.Context, t *target.Target) error {
