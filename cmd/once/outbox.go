@@ -338,7 +338,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	if tally.Matched == 0 {
-		return moved("no such message is %v", q.State)
+		return moved("no such message is %v%s", q.State, elsewhere(q.State))
 	}
 	if !c.DryRun {
 		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
@@ -359,6 +359,14 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		tally.Matched = matched
 	}
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, 0, tally.Matched - tally.Changed, c.DryRun})
+}
+
+// elsewhere says where a message may be that is not in a state.
+func elsewhere(state store.OutgoingState) string {
+	if state == store.Stuck {
+		return "; once outbox park makes stuck what is pending, delayed or held"
+	}
+	return "; for messages that are pending, delayed or held, say which by --state"
 }
 
 // finish prints a tally. What others were faster with is the exit status of that; and what was left alone because its
@@ -416,10 +424,12 @@ type outboxPark struct {
 // Help is the long text of once outbox park --help.
 func (outboxPark) Help() string {
 	return `
-One that a relay is just sending may go out all the same.
+Without --state, those that are pending; those that a broker has refused are held. One that a relay is just sending may
+go out all the same.
 
-Example:
+Examples:
   once outbox park --topic mail.welcome --reason "wrong template, ticket 91"
+  once outbox park --topic mail.welcome --state held --reason "wrong template, ticket 91"
 
 ` + exitHelp
 }
@@ -438,7 +448,8 @@ type outboxDiscard struct{ outboxChange }
 // Help is the long text of once outbox discard --help.
 func (outboxDiscard) Help() string {
 	return `
-They are never published. Their rows go to the table of the archive, with the decision as their reason.
+They are never published. Their rows go to the table of the archive, with the decision as their reason. One that is not
+stuck is made so by once outbox park.
 
 Example:
   once outbox discard --id 0198c7de-0000-7000-8000-000000000001 --reason "a test order"
