@@ -96,8 +96,12 @@ func (d *demoCommand) Run(ctx context.Context) error {
 	}
 	signal.Ignore(syscall.SIGPIPE) // what it is piped to may end first, and then there is something to remove
 	screen := newScreen(os.Stdout)
-	if w, err := demo.Find(d.Scenario); err == nil && !d.JSON {
+	switch w, err := demo.Find(d.Scenario); {
+	case d.JSON:
+	case err == nil:
 		fmt.Println(w.Explain())
+	default:
+		fmt.Print(intro)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

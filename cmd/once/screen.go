@@ -77,6 +77,13 @@ func (s *screen) final(r demo.Report) error {
 	return err
 }
 
+const intro = `Two shops take the same orders, one written by hand and one with once. Meanwhile
+customers click twice, replies are lost, messages are delivered again, the
+broker fails, and processes are killed. Counted as twice is each order, charge,
+point or letter that was one too many.
+
+`
+
 const next = "Next: once demo --scenario list, or read the two shops, without.go and with.go in cmd/once/internal/demo.\n"
 
 // over is a text that goes over the one before it.
