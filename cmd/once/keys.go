@@ -133,7 +133,11 @@ func (a keyArgs) read(ctx context.Context, f storeFlags) (*session, once.Record,
 	}
 	r, err := s.Store.Get(ctx, k)
 	if err == nil && r.Created.IsZero() {
-		err = moved("%s is not known, or forgotten", describe(k))
+		hint := ""
+		if k.Scope == "" {
+			hint = "; if it has a scope, say which by --scope"
+		}
+		err = moved("%s is not known, or forgotten%s", describe(k), hint)
 	}
 	if err != nil {
 		s.Close()
