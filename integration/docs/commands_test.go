@@ -50,7 +50,8 @@ var rules = []rule{
 var statements = []elsewhere{
 	{page: "outbox-row.md", begins: "INSERT INTO [", why: "there is no SQL Server"},
 	{page: "outbox-row.md", begins: "INSERT INTO ", file: "integration/sqlstore/outbox_test.go", test: "TestRowsOfOthers"},
-	{page: "publishing.md", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
+	{page: "outbox-row.md", begins: "NOTIFY ", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
+	{page: "outbox-row.md", begins: "SELECT pg_notify", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
 	{page: "sqlserver.md", why: "there is no SQL Server"},
 }
 

@@ -59,13 +59,13 @@ func TestRowsOfOtherLanguages(t *testing.T) {
 	})
 }
 
-// TestNotifyOfOthers runs the SQL of docs/publishing.md that tells relays of rows: for a table whose name fits into that
+// TestNotifyOfOthers runs the SQL of docs/outbox-row.md that tells relays of rows: for a table whose name fits into that
 // of a channel, and for one whose name does not, by the form for both.
 func TestNotifyOfOthers(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/publishing.md")
+	text, err := os.ReadFile("../../docs/outbox-row.md")
 	must(t, err)
-	_, section, _ := strings.Cut(string(text), "\n### Rows that others insert, and NOTIFY\n")
+	_, section, _ := strings.Cut(string(text), "\n## NOTIFY\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := strings.Split(section, "```")
 	if len(blocks) != 5 {

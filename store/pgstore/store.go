@@ -53,7 +53,7 @@
 // Relays in this process are told at once. Those elsewhere are told by NOTIFY on a channel with the name of the table
 // and its schema, as in LISTEN "public.once_outbox": a few milliseconds after a commit, never in a transaction that
 // puts, at most every 5 ms, and only if a connection of the pool is free. Whoever inserts rows without this package
-// may do the same, with any payload: docs/publishing.md has the SQL, also for names that are too long for a channel.
+// may do the same, with any payload: docs/outbox-row.md has the SQL, also for names that are too long for a channel.
 // Each ear has a connection of its own beside the pool.
 //
 // What relays ask all the time is one round trip, whose plan is bound to the index for that transaction. Sent
