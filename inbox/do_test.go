@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -132,6 +133,40 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 				t.Error("words that nobody has said:", found, err)
 			}
 		})
+	}
+}
+
+// reparked parks a key anew as soon as its message has been changed.
+type reparked struct {
+	inbox.DeskStore
+	key once.Key
+}
+
+func (s reparked) Change(ctx context.Context, m store.Shelved) error {
+	if err := s.DeskStore.Change(ctx, m); err != nil {
+		return err
+	}
+	rec, err := s.Claim(ctx, once.Request{Hold: once.Hold{Key: s.key, Owner: [16]byte{1}}, Lease: time.Minute})
+	if err != nil {
+		return err
+	}
+	return s.Settle(ctx, once.Settlement{Hold: once.Hold{Key: s.key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Parked})
+}
+
+// What becomes unknown again during a replay is not made free by a word that was about something else.
+func TestAReplayLeavesAKeyThatWasDecidedAbout(t *testing.T) {
+	b, key := newBench(t), once.Key{Operation: "mail", ID: "m0"}
+	m := store.Shelved{Consumer: key.Operation, Message: *message(key.ID), Key: key.ID, State: store.Parked, Reason: "unknown outcome: cut off"}
+	if err := b.store.Shelve(t.Context(), []store.Shelved{m}); err != nil {
+		t.Fatal(err)
+	}
+	desk := inbox.Desk{Store: reparked{b.store, key}}
+	got, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "it is free"})
+	if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+		t.Fatal(got, err)
+	}
+	if rec, err := b.store.Get(t.Context(), key); err != nil || rec.Status != once.Parked {
+		t.Error("the key is", rec.Status, err)
 	}
 }
 
