@@ -58,8 +58,8 @@ func TestBacklogCostsTheSamePerRow(t *testing.T) {
 			first, last := c.quarters(rows)
 			t.Logf("%d rows in %v; %d rows took %v in the first quarter, %v in the last", rows, took.Round(time.Millisecond),
 				backlogStep, first, last)
-			if last > 2*first {
-				t.Errorf("%d rows took %v in the first quarter, and %v in the last: more than twice as long",
+			if last > 3*first { // what grows with the rows would be 20 times as long
+				t.Errorf("%d rows took %v in the first quarter, and %v in the last: more than three times as long",
 					backlogStep, first, last)
 			}
 		})

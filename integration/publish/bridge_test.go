@@ -143,6 +143,12 @@ func TestFromMessageToMessage(t *testing.T) {
 			sent += 8
 			b := fleet.Start(t, p)
 			if death == "" {
+				defer func() {
+					if t.Failed() {
+						t.Logf("of %d messages %d are made and %d arrived, %d wait; the bridge says: %s", sent,
+							w.count(t, "SELECT count(*) FROM made"), w.count(t, "SELECT count(*) FROM arrived"), w.waits(t), b.Complaints())
+					}
+				}()
 				await(t, "all is handled, and has arrived", func() bool {
 					ok := w.count(t, "SELECT count(*) FROM made") >= sent && w.count(t, "SELECT count(*) FROM arrived") >= sent
 					return ok && w.waits(t) == 0
