@@ -60,7 +60,11 @@ type Janitor struct {
 	// has passed takes its row: so keep keys for longer than outcomes, by more than no Janitor may be there. What a person
 	// reopens does not come either.
 	//
-	// The slice is Archive's to keep. The context ends after BatchTime.
+	// An outcome that is not what was recorded (a damaged row: once.ErrCorrupt) does not come, and is not forgotten: that is
+	// logged with each look, until somebody has mended or deleted its row.
+	//
+	// The slice is Archive's to keep. The context ends after BatchTime. If Archive takes no notice of that, and returns nil
+	// later, it has taken them all the same.
 	Archive func(ctx context.Context, done []once.Record) error
 
 	Logger *slog.Logger // of trouble with the store or the Archive; default: nothing is logged
@@ -133,9 +137,11 @@ type batch struct {
 }
 
 // simply is a kind that one call of the store forgets.
-func simply(forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
+func (r *run) simply(forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
 	return kind{func(ctx context.Context, limit int) (batch, error) {
-		n, err := forget(ctx, limit)
+		limited, cancel := context.WithTimeout(ctx, r.BatchTime)
+		defer cancel()
+		n, err := forget(limited, limit)
 		return batch{forgotten: n, more: n >= limit}, err
 	}, count}
 }
@@ -167,7 +173,7 @@ func (j *Janitor) newRun() (*run, error) {
 	case run.KeepShelved < 0 || run.KeepPublished < 0:
 		return nil, invalid("KeepShelved and KeepPublished must not be negative")
 	}
-	run.kinds = []kind{simply(j.Store.Forget, &run.Stats.Keys)}
+	run.kinds = []kind{run.simply(j.Store.Forget, &run.Stats.Keys)}
 	if j.Archive != nil {
 		s, ok := j.Store.(store.Archivable)
 		if !ok {
@@ -176,12 +182,12 @@ func (j *Janitor) newRun() (*run, error) {
 		run.kinds = []kind{{run.archiving(s), &run.Stats.Keys}}
 	}
 	if s, ok := j.Store.(store.Shelf); ok {
-		run.kinds = append(run.kinds, simply(func(ctx context.Context, limit int) (int, error) {
+		run.kinds = append(run.kinds, run.simply(func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetShelved(ctx, run.KeepShelved, limit)
 		}, &run.Stats.Shelved))
 	}
 	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished > 0 {
-		run.kinds = append(run.kinds, simply(func(ctx context.Context, limit int) (int, error) {
+		run.kinds = append(run.kinds, run.simply(func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetOutgoing(ctx, run.KeepPublished, limit)
 		}, &run.Stats.Published))
 	}
@@ -201,7 +207,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 			switch {
 			case errors.Is(err, errCannotArchive):
 				return err
-			case errors.Is(err, errors.ErrUnsupported): // by what the store wraps
+			case errors.Is(err, errors.ErrUnsupported) && !ofArchive(err): // by what the store wraps
 			case err != nil:
 				failed = errors.Join(failed, err)
 				r.Stats.Behind.Store(true)
@@ -223,9 +229,7 @@ func (r *run) look(ctx context.Context) (failed error) {
 }
 
 func (r *run) batch(ctx context.Context, k kind) (batch, error) {
-	limited, cancel := context.WithTimeout(ctx, r.BatchTime)
-	defer cancel()
-	b, err := k.forget(limited, r.Batch)
+	b, err := k.forget(ctx, r.Batch)
 	k.count.Add(int64(b.forgotten))
 	return b, err
 }
