@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/mask"
 )
 
 // visit is a call that was let in.
@@ -13,12 +14,13 @@ type visit struct {
 	claimed bool // or its transaction has begun
 	err     error
 	inTx    bool
+	ctx     context.Context // of the client
 	left    func(kept bool)
 }
 
 // admit refuses a new key for which there is no room.
 func (g *guard) admit(ctx context.Context, key once.Key) (*visit, error) {
-	v := &visit{inTx: g.again, left: func(bool) {}}
+	v := &visit{inTx: g.again, ctx: ctx, left: func(bool) {}}
 	if g.Admit == nil {
 		return v, nil
 	}
@@ -38,8 +40,17 @@ func (g *guard) admit(ctx context.Context, key once.Key) (*visit, error) {
 	return v, nil
 }
 
-// leave says whether the call may have left a record that was not there before.
+// leave says whether the call may have left a record that was not there before. A client that leaves while its key is
+// claimed may have left one although nothing ran.
 func (v *visit) leave() {
-	rolledBack := v.inTx && v.err != nil && !errors.Is(v.err, once.ErrRejected) && !errors.Is(v.err, once.ErrUnknown)
-	v.left(v.claimed && !v.report.Replayed && v.report.Attempt <= 1 && !rolledBack)
+	kept := v.claimed || v.ctx.Err() != nil && v.err != nil && !met(v.err)
+	if v.inTx {
+		kept = v.claimed && (v.err == nil || errors.Is(v.err, once.ErrRejected) || errors.Is(v.err, once.ErrUnknown))
+	}
+	v.left(kept && !v.report.Replayed && v.report.Attempt <= 1)
+}
+
+// met reports whether err is about the record of another call.
+func met(err error) bool {
+	return once.IsDuplicate(err) || mask.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }

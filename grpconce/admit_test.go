@@ -181,3 +181,41 @@ func (s *down) Get(ctx context.Context, key once.Key) (once.Record, error) {
 	}
 	return s.Store.Get(ctx, key)
 }
+
+// leaving is a store whose client leaves when its first claim is on its way.
+type leaving struct {
+	*memstore.Store
+	hangUp func()
+}
+
+func (s *leaving) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+	if s.hangUp == nil {
+		return s.Store.Claim(ctx, r)
+	}
+	s.hangUp()
+	s.hangUp = nil
+	<-ctx.Done()
+	return once.Record{}, ctx.Err()
+}
+
+// A claim that is given up leaves a record, and nothing runs. It takes its place: else who leaves at the right moment fills
+// the store for nothing.
+func TestAPlaceOfACallThatLeavesDuringItsClaim(t *testing.T) {
+	r, store := &room{places: 5}, &leaving{Store: memstore.New(nil)}
+	server := guard(store, &grpconce.Options{Admit: r.admit})
+	md := metadata.Pairs(grpconce.KeyMetadata, "k", "tenant", "acme")
+	ctx, hangUp := context.WithCancel(metadata.NewIncomingContext(t.Context(), md))
+	store.hangUp = hangUp
+	_, err := server(ctx, wrapperspb.String("tea"), &grpc.UnaryServerInfo{FullMethod: place}, func(context.Context, any) (any, error) {
+		t.Error("the handler was called")
+		return nil, nil
+	})
+	if err == nil {
+		t.Error("there is no error")
+	}
+	key := once.Key{Scope: "acme", Operation: "grpc", ID: "k"}
+	if rec, err := store.Get(t.Context(), key); err != nil || rec.Status != once.Absent || rec.Attempt != 1 {
+		t.Fatalf("there is %+v, %v: that forces nothing", rec, err)
+	}
+	r.wantLeft(t, "acme k true")
+}

@@ -307,3 +307,56 @@ func TestAPlaceOfADuplicateInTheHandler(t *testing.T) {
 	}
 	r.wantLeft(t, "acme k true", "acme k false", "acme k false")
 }
+
+// leaving is a store whose client leaves when its first claim is on its way: before it is made, when it is made and its
+// answer is lost, or with the answer.
+type leaving struct {
+	*memstore.Store
+	when   string
+	hangUp func()
+}
+
+func (s *leaving) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+	if s.hangUp == nil {
+		return s.Store.Claim(ctx, r)
+	}
+	if s.when != "before" {
+		rec, err = s.Store.Claim(ctx, r)
+	}
+	s.hangUp()
+	s.hangUp = nil
+	<-ctx.Done()
+	if s.when != "answered" {
+		return once.Record{}, ctx.Err()
+	}
+	return rec, err
+}
+
+// A claim that is given up leaves a record, and nothing runs. It takes its place: else who hangs up at the right moment
+// fills the store for nothing.
+func TestAPlaceOfAClientThatLeavesDuringItsClaim(t *testing.T) {
+	for _, when := range []string{"before", "made", "answered"} {
+		t.Run(when, func(t *testing.T) {
+			r := &room{places: 5}
+			s := &service{t: t, store: memstore.New(nil)}
+			send := func(store once.Store, ctx context.Context, body string) {
+				h := httponce.Handler(store, tenant, s.counted(http.HandlerFunc(created)), &httponce.Options{Admit: r.admit})
+				req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body))
+				req.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {"k"}}
+				h.ServeHTTP(httptest.NewRecorder(), req)
+			}
+			ctx, hangUp := context.WithCancel(t.Context())
+			send(&leaving{s.store, when, hangUp}, ctx, "1")
+			s.wantRuns(0)
+			rec, err := s.store.Get(t.Context(), once.Key{Scope: "acme", Operation: "http", ID: "k"})
+			if err != nil || rec.Status != once.Absent || rec.Attempt != 1 {
+				t.Fatalf("there is %+v, %v: that forces nothing", rec, err)
+			}
+			r.wantLeft(t, "acme k true")
+
+			send(s.store, t.Context(), "1")
+			s.wantRuns(1)
+			r.wantLeft(t, "acme k false")
+		})
+	}
+}

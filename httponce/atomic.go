@@ -60,6 +60,7 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
 	defer stop()
+	x.inTx = true
 	return withMark(x, func(mark []byte) (*Response, error) {
 		return once.DoTx(ctx, g.store, x.work(mark), func(ctx context.Context, tx Tx) (*Response, error) {
 			if !stop() {

@@ -28,6 +28,7 @@ type exchange struct {
 	req  *http.Request // as that run got it
 	one  recorder      // of the first run, which is nearly always the only one
 	ran  bool          // the handler has run, or panicked
+	inTx bool          // of HandlerTx
 	owns bool          // Handler: the key was claimed; HandlerTx: the handler has run
 	rep  once.Report
 	wait time.Duration // of a caller over its limits

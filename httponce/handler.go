@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/mask"
 )
 
 // Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
@@ -209,13 +210,22 @@ func (x *exchange) knows(ctx context.Context, wait time.Duration, is func(once.R
 	return err
 }
 
-// left reports whether the request, which ended with err, may have left a record that was not there before.
+// left reports whether the request, which ended with err, may have left a record that was not there before. A client that
+// leaves while its key is claimed may have left one although nothing ran: else who does so again and again would fill the
+// store for nothing.
 func (x *exchange) left(err error) bool {
-	if !x.owns || x.rep.Replayed || x.rep.Attempt > 1 {
+	switch {
+	case x.rep.Replayed || x.rep.Attempt > 1:
 		return false
+	case x.inTx:
+		return x.owns && (err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrUnknown))
 	}
-	inTx := x.rec != nil && x.rec.held
-	return !inTx || err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrUnknown)
+	return x.owns || x.r.Context().Err() != nil && err != nil && !met(err)
+}
+
+// met reports whether err is about the record of another request.
+func met(err error) bool {
+	return once.IsDuplicate(err) || mask.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }
 
 var errLimit = errors.New("httponce: the caller is over its limits")

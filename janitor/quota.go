@@ -42,8 +42,9 @@ import (
 // counts as one more process, unless there is a Count before the first request. A handler that leaves more records than
 // that of its key, steps for example, adds those until they are counted.
 //
-// Until the next count it also errs on the other side: by keys that were forgotten meanwhile, and by those that were
-// under way here when the count began, or came within a tenth of a second then, which count twice.
+// Until the next count it also errs on the other side: by keys that were forgotten meanwhile, by those whose clients hung
+// up before they were claimed, and by those that were under way here when the count began, or came within a tenth of a
+// second then, which count twice.
 //
 // # Cost
 //
