@@ -48,8 +48,12 @@ type Reopener interface {
 // why. The next call with its key runs it: so its effect may happen twice. Nothing runs before that.
 //
 // The key that travels is the same as before. A system that still honours it answers as it did, and does nothing again.
-// Steps below the key have records of their own, and stay done. once.ErrLeaseLost: the record has moved on since it was
-// read. errors.ErrUnsupported: the store is no Reopener.
+// Steps below the key have records of their own, and stay done. A Lookup is asked about the same key, too: if the next
+// attempt crashes, and Lookup still finds the first effect, that is recorded as the outcome, and nothing happens again.
+//
+// once.ErrLeaseLost: the record has moved on since it was read. errors.ErrUnsupported: the store is no Reopener. A call that
+// joins another with its key, which has met the record just before it was reopened, has the old answer still: its Report
+// says that it was replayed.
 func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) error {
 	r, ok := s.(Reopener)
 	switch {

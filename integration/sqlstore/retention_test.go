@@ -109,6 +109,33 @@ func TestForgettableOfOddRows(t *testing.T) {
 	})
 }
 
+// What is behind the end of a page is not sent with it: of large outcomes that would be a hundred times as much.
+func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		if e.dialect != sqlstore.MySQL {
+			t.Skip("only MariaDB counts what it sends")
+		}
+		s, db := e.migrated(t)
+		const outcomes, size = 12, store.MostForgettable / 2
+		for i := range outcomes {
+			rec, err := s.Claim(t.Context(), request(fmt.Sprint("large ", i), "a"))
+			must(t, err)
+			set := settlement(rec, once.Done)
+			set.KeepOutcome, set.Outcome.Body = 0, make([]byte, size)
+			must(t, s.Settle(t.Context(), set))
+		}
+		sent := func() int {
+			t.Helper()
+			return number(t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'BYTES_SENT'")
+		}
+		before := sent()
+		due, more, err := s.Forgettable(t.Context(), 1000)
+		if n := sent() - before; err != nil || len(due) != 2 || !more || n > 5*size {
+			t.Errorf("%d records, more: %v, %v, and %d MiB were sent for a page of 16", len(due), more, err, n>>20)
+		}
+	})
+}
+
 // In PostgreSQL a claim foresees when its row is due. What turns out to be due later is in nobody's way.
 func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {

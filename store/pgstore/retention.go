@@ -32,8 +32,11 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 	return due, full || len(due)+int(later.RowsAffected()) >= limit, explain(err)
 }
 
-// dueRecords ends a page early when its outcomes are large.
+// dueRecords ends a page early when its outcomes are large. What is left of it is not read: that may be a hundred times as
+// much, for each page. So its connection is closed.
 func (s *Store) dueRecords(ctx context.Context, limit int) (due []once.Record, full bool, err error) {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	rows, _ := s.pool.Query(ctx, s.sql.dueRecords, int64(limit)) // its error is also in rows
 	defer rows.Close()
 	for size := 0; rows.Next(); {
@@ -43,6 +46,7 @@ func (s *Store) dueRecords(ctx context.Context, limit int) (due []once.Record, f
 		}
 		due = append(due, rec)
 		if size += len(rec.Outcome.Body); size >= store.MostForgettable {
+			hangUp()
 			return due, true, nil
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // layouts are fixtures on each kind of tables.
@@ -304,6 +307,52 @@ SELECT $1::uuid, '', 'large', '1', 4, 1, gen_random_uuid(), convert_to(repeat('x
 		t.Errorf("forgot %d, %v", n, err)
 	}
 	if due, more, err := f.Forgettable(t.Context(), 10); err != nil || len(due) != 1 || more || due[0].Key != r.Key {
+		t.Errorf("then %d records, more: %v, %v", len(due), more, err)
+	}
+}
+
+// counted is a connection of which the bytes are counted that come in.
+type counted struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// What is behind the end of a page is not sent with it: of large outcomes that would be a hundred times as much.
+func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
+	var read atomic.Int64
+	f := newFixture(t, func(cfg *pgxpool.Config) {
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			return counted{conn, &read}, err
+		}
+	})
+	const outcomes, size = 16, store.MostForgettable / 2
+	for i := range outcomes {
+		must(t, f.admin, `INSERT INTO `+f.records()+` (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, due, created, updated)
+SELECT $1::uuid, '', 'large', $2, 4, 1, gen_random_uuid(), convert_to(repeat('x', `+fmt.Sprint(size)+`), 'UTF8'), 1, 9e15, 1, 1, 1`,
+			once.Key{Operation: "large", ID: fmt.Sprint(i)}.String(), fmt.Sprint(i))
+	}
+	for left := outcomes; left > 0; left -= 2 {
+		before := read.Load()
+		due, more, err := f.Forgettable(t.Context(), 1000)
+		if err != nil || len(due) != 2 || !more {
+			t.Fatalf("%d of %d records, more: %v, %v", len(due), left, more, err)
+		}
+		if n := read.Load() - before; n > 6*size { // as text, each byte is two
+			t.Errorf("%d MiB were read for a page of 16, with %d outcomes left", n>>20, left)
+		}
+		if n, err := f.ForgetRecords(t.Context(), due); n != 2 || err != nil {
+			t.Fatalf("forgot %d, %v", n, err)
+		}
+	}
+	if due, more, err := f.Forgettable(t.Context(), 1000); len(due) > 0 || more || err != nil {
 		t.Errorf("then %d records, more: %v, %v", len(due), more, err)
 	}
 }

@@ -31,8 +31,11 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 	return due, full || len(due)+int(later) >= limit, err
 }
 
-// dueRecords ends a page early when its outcomes are large.
+// dueRecords ends a page early when its outcomes are large. What is left of it is not read: that may be a hundred times as
+// much, for each page. So its connection is given up, where the server would send it.
 func (s *Store) dueRecords(ctx context.Context, p sqlschema.Params) (due []once.Record, full bool, err error) {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	rows, err := s.db.QueryContext(ctx, s.sql.Due.Text, s.sql.Due.Args(p)...)
 	if err != nil {
 		return nil, false, s.fail(err)
@@ -45,6 +48,9 @@ func (s *Store) dueRecords(ctx context.Context, p sqlschema.Params) (due []once.
 		}
 		due = append(due, r.record())
 		if size += len(r.Outcome.Body); size >= store.MostForgettable {
+			if s.dialect != sqlschema.SQLite { // which computes row by row
+				hangUp()
+			}
 			return due, true, nil
 		}
 	}
