@@ -28,6 +28,8 @@ needed, before you forget it. The answer is gone, and comes into no archive: loo
 What stays as it was:
 - The key travels as before. A system that still honours it as an idempotency key answers as it did the first time, and
   does nothing again. To have it act again, use another key.
+- A Lookup of the operation is asked about the same key: if the next attempt crashes, and Lookup still finds the first
+  effect, that is the outcome again.
 - Steps below the key, like pay/charge below pay, are done still: each is forgotten by itself.
 - A message is not delivered again.
 ` + decisionHelp + `
