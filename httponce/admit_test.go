@@ -360,3 +360,20 @@ func TestAPlaceOfAClientThatLeavesDuringItsClaim(t *testing.T) {
 		})
 	}
 }
+
+// For Limits, too, such a key is a new one.
+func TestLimitsOfAClientThatLeavesDuringItsClaim(t *testing.T) {
+	s := &service{t: t, store: memstore.New(nil)}
+	ctx, hangUp := context.WithCancel(t.Context())
+	h := httponce.Handler(&leaving{s.store, "made", hangUp}, tenant, s.counted(http.HandlerFunc(created)),
+		&httponce.Options{Limits: httponce.Limits{PerSecond: 1e-9, Burst: 1}})
+	for i, ctx := range []context.Context{ctx, t.Context()} {
+		req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader("1"))
+		req.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {fmt.Sprint(i)}}
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, req); i == 1 && w.Code != http.StatusTooManyRequests {
+			t.Errorf("the next key, over the rate, got %d", w.Code)
+		}
+	}
+	s.wantRuns(0)
+}

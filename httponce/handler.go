@@ -174,19 +174,19 @@ func (g *settings) passes(r *http.Request) bool {
 func (x *exchange) limited(ctx context.Context) (leave func(error), err error) {
 	exit, err := x.limit(ctx)
 	if err != nil || x.Admit == nil {
-		return func(error) { exit(!x.ran) }, err
+		return func(err error) { exit(x.unused(err)) }, err
 	}
 	admitted, wait := x.Admit(x.key)
 	if wait <= 0 {
 		return func(err error) {
-			exit(!x.ran)
+			exit(x.unused(err))
 			admitted(x.left(err))
 		}, nil
 	}
 	if err = x.knows(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 }); err != nil {
 		exit(true)
 	}
-	return func(error) { exit(!x.ran) }, err
+	return func(err error) { exit(x.unused(err)) }, err
 }
 
 // limit is the part of Limits.
@@ -222,6 +222,9 @@ func (x *exchange) left(err error) bool {
 	}
 	return x.owns || x.r.Context().Err() != nil && err != nil && !met(err)
 }
+
+// unused reports whether the request, which ended with err, has begun nothing new.
+func (x *exchange) unused(err error) bool { return !x.ran && !x.left(err) }
 
 // met reports whether err is about the record of another request.
 func met(err error) bool {
