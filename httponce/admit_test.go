@@ -377,3 +377,29 @@ func TestLimitsOfAClientThatLeavesDuringItsClaim(t *testing.T) {
 	}
 	s.wantRuns(0)
 }
+
+// A panic of Admit, which calls code of its user, takes no place for ever.
+func TestLimitsWhereAdmitPanics(t *testing.T) {
+	s := &service{t: t, store: memstore.New(nil)}
+	broken := true
+	h := httponce.Handler(s.store, tenant, s.counted(http.HandlerFunc(created)), &httponce.Options{Limits: httponce.Limits{Open: 1, PerSecond: 1e-9},
+		Admit: func(once.Key) (func(bool), time.Duration) {
+			if broken {
+				panic("no limit is known")
+			}
+			return func(bool) {}, 0
+		}})
+	for _, key := range []string{"a", "b"} {
+		req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("1"))
+		req.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {key}}
+		w := httptest.NewRecorder()
+		func() {
+			defer func() { broken = recover() == nil && broken }()
+			h.ServeHTTP(w, req)
+		}()
+		if key == "b" && w.Code != http.StatusCreated {
+			t.Errorf("the next key got %d", w.Code)
+		}
+	}
+	s.wantRuns(1)
+}

@@ -176,16 +176,22 @@ func (x *exchange) limited(ctx context.Context) (leave func(error), err error) {
 	if err != nil || x.Admit == nil {
 		return func(err error) { exit(x.unused(err)) }, err
 	}
+	in := false
+	defer func() {
+		if !in { // or Admit has panicked
+			exit(true)
+		}
+	}()
 	admitted, wait := x.Admit(x.key)
 	if wait <= 0 {
+		in = true
 		return func(err error) {
 			exit(x.unused(err))
 			admitted(x.left(err))
 		}, nil
 	}
-	if err = x.knows(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 }); err != nil {
-		exit(true)
-	}
+	err = x.knows(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 })
+	in = err == nil
 	return func(err error) { exit(x.unused(err)) }, err
 }
 
