@@ -310,6 +310,64 @@ func TestTheRecordMovesOnMeanwhile(t *testing.T) {
 	}
 }
 
+// A not_found says nothing any more once the key is not honoured: the record may have waited for its turn until then, or
+// the answer may have taken until then.
+func TestTheKeyIsForgottenMeanwhile(t *testing.T) {
+	s := memstore.New(nil)
+	k := lost(t, s, "7")
+	rec, err := s.Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Key = k
+	op := asked(t, loopback, say(`{"answer":"not_found","key":"KEY"}`))
+	op.KeyValidFor = rec.Age // when it was listed, it was honoured still
+	if found := op.Find(t.Context(), s, rec); found.Settlement.Status != once.Parked || found.Record.Age <= rec.Age {
+		t.Errorf("it would become %v (%s)", found.Settlement.Status, found.Why)
+	}
+
+	const valid = 500 * time.Millisecond
+	for _, find := range []func(Operation, once.Key) once.Status{
+		func(op Operation, k once.Key) once.Status {
+			return op.Find(t.Context(), s, once.Record{Key: k}).Settlement.Status
+		},
+		func(op Operation, k once.Key) once.Status { return sweep(t, s, op, k).Status },
+	} {
+		k := lost(t, s, "8")
+		op := asked(t, loopback, func(w http.ResponseWriter, r *http.Request) {
+			for {
+				if now, err := s.Get(t.Context(), k); err != nil || now.Age > valid {
+					break
+				}
+			}
+			say(`{"answer":"not_found","key":"KEY"}`)(w, r)
+		})
+		op.KeyValidFor = valid
+		if status := find(op, k); status == once.Absent {
+			t.Error("it is free")
+		}
+		s = memstore.New(nil)
+	}
+}
+
+// What has moved on while it waited for its turn is not asked about.
+func TestWhatIsKnownByNowIsNotAskedAbout(t *testing.T) {
+	s := memstore.New(nil)
+	k := lost(t, s, "7")
+	rec, err := s.Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.Key = k
+	if err := once.MarkDone(t.Context(), s, rec, once.Outcome{Omitted: true}, "seen at the provider"); err != nil {
+		t.Fatal(err)
+	}
+	op := asked(t, loopback, func(http.ResponseWriter, *http.Request) { t.Error("it was asked about") })
+	if found := op.Find(t.Context(), s, rec); found.Settlement.Status != once.Unknown || found.Why != "not asked: it is done by now" {
+		t.Errorf("it is found to be %+v", found)
+	}
+}
+
 func TestEndpointsThatCannotBeAsked(t *testing.T) {
 	by := New(Options{})
 	for url, secrets := range map[string][]string{

@@ -15,6 +15,9 @@ type Operation struct {
 	Name     string
 	Endpoint *Endpoint
 
+	AtOnce    int     // how many questions may be on their way; 0: the default of those who ask
+	PerSecond float64 // how many may be put in a second; 0: no limit
+
 	SettleTime  time.Duration
 	KeyValidFor time.Duration // 0: without end
 
@@ -39,8 +42,19 @@ func (o Operation) Declared(s once.Store) *once.Operation[once.Outcome] {
 			return Answer{}, fmt.Errorf("not asked: it is %v by now", r.Status)
 		}
 		r.Key = k
-		return o.Endpoint.ask(ctx, r)
+		return o.put(ctx, r)
 	})
+}
+
+// put asks. A question takes its time: a not_found that comes when the key is not honoured any more is no answer, if the
+// age before the question does not say so by itself.
+func (o Operation) put(ctx context.Context, r once.Record) (Answer, error) {
+	begun := time.Now()
+	answer, err := o.Endpoint.ask(ctx, r)
+	if o.KeyValidFor > 0 && answer.Kind == NotFound && r.Age <= o.KeyValidFor && r.Age+time.Since(begun) > o.KeyValidFor {
+		return Answer{}, errors.New("the answer is not_found, and came too late: KeyValidFor has passed meanwhile")
+	}
+	return answer, err
 }
 
 func (o Operation) declared(ask func(context.Context, once.Key) (Answer, error)) *once.Operation[once.Outcome] {
@@ -82,6 +96,7 @@ func (a Answer) lookup() (out once.Outcome, happened bool, err error) {
 
 // Finding is what was found out about a record.
 type Finding struct {
+	Record     once.Record     // as it was when it was asked about
 	Answer     Answer          // with no Kind: there was none
 	Settlement once.Settlement // what the answer makes of the record; Unknown leaves it as it is
 	Why        string          // for people: why that is so, if there is more to say than the answer
@@ -90,14 +105,25 @@ type Finding struct {
 // Find asks about a record that is unknown, and changes nothing. What the answer makes of it is what once.Operation.Ask
 // makes of it.
 func (o Operation) Find(ctx context.Context, s once.Store, r once.Record) (f Finding) {
-	notes := &notebook{Store: s, record: r, set: once.Settlement{Status: once.Unknown}}
+	f.Record, f.Settlement.Status = r, once.Unknown
+	now, err := s.Get(ctx, r.Key) // it may have waited for its turn for long, and its age decides, too
+	switch {
+	case err != nil:
+		f.Why = err.Error()
+		return f
+	case now.Status != once.Unknown:
+		f.Why = fmt.Sprintf("not asked: it is %v by now", now.Status)
+		return f
+	}
+	now.Key = r.Key
+	notes := &notebook{Store: s, record: now, set: f.Settlement}
 	var unanswered error
 	op := o.declared(func(ctx context.Context, _ once.Key) (Answer, error) {
-		f.Answer, unanswered = o.Endpoint.ask(ctx, r)
+		f.Answer, unanswered = o.put(ctx, now)
 		return f.Answer, unanswered
 	})
-	_, err := op.Ask(ctx, notes, r)
-	f.Settlement = notes.set
+	_, err = op.Ask(ctx, notes, now)
+	f.Record, f.Settlement = now, notes.set
 	after, _ := once.MayRetry(err)
 	switch {
 	case unanswered != nil:
