@@ -9,12 +9,15 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/asking"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -23,19 +26,21 @@ type endpointFlags struct {
 	Config string `short:"c" type:"path" placeholder:"FILE" help:"The configuration of once serve, which has the URLs in [[reconcile.operation]]."`
 
 	At          string         `placeholder:"URL" help:"The URL to ask; $${NAME} in it is a variable of the environment. It needs --settle."`
-	SecretFrom  string         `default:"ONCE_ASK_SECRET" placeholder:"NAME" help:"The variable of the environment that has the secret for --at (default ONCE_ASK_SECRET)."`
+	SecretFrom  chosen         `placeholder:"NAME" help:"The variable of the environment that has the secret for --at (default ONCE_ASK_SECRET)."`
 	Settle      *span          `placeholder:"TIME" help:"How long after its end an attempt can still arrive there: until then, not_found is no answer. 0s: not at all."`
 	KeyValidFor span           `placeholder:"TIME" help:"How long the other system honours a key: after that, not_found parks."`
 	Allow       []netip.Prefix `placeholder:"CIDR" help:"A network that may be connected to although it is not public."`
 	AllowHTTP   bool           `name:"allow-http" help:"--at may begin with http: whoever is on the way can answer."`
 }
 
+const defaultSecret = "ONCE_ASK_SECRET"
+
 func (f *endpointFlags) validate() error {
 	switch {
 	case (f.Config == "") == (f.At == ""):
 		return errors.New("say whom to ask: --config, or --at")
-	case f.Config != "" && (f.Settle != nil || f.KeyValidFor != 0 || len(f.Allow) > 0 || f.AllowHTTP):
-		return errors.New("--settle, --key-valid-for, --allow and --allow-http belong to --at: the file has its own")
+	case f.Config != "" && (f.SecretFrom != "" || f.Settle != nil || f.KeyValidFor != 0 || len(f.Allow) > 0 || f.AllowHTTP):
+		return errors.New("--secret-from, --settle, --key-valid-for, --allow and --allow-http belong to --at: the file has its own")
 	case f.At != "" && f.Settle == nil:
 		return errors.New("--at needs --settle: how long after its end can an attempt still arrive there?")
 	}
@@ -48,7 +53,7 @@ func (f *endpointFlags) configuration(of string) (serve.Config, error) {
 		return serve.Load(f.Config)
 	}
 	return serve.Config{Reconcile: serve.Reconcile{Allow: f.Allow, AllowHTTP: f.AllowHTTP, Operations: []serve.Operation{{
-		Name: of, Ask: f.At, Secrets: []string{"${" + f.SecretFrom + "}"}, Settle: (*serve.Duration)(f.Settle),
+		Name: of, Ask: f.At, Secrets: []string{"${" + cmp.Or(string(f.SecretFrom), defaultSecret) + "}"}, Settle: (*serve.Duration)(f.Settle),
 		KeyValidFor: serve.Duration(f.KeyValidFor)}}}}, nil
 }
 
@@ -126,7 +131,6 @@ Examples:
 
 // asked is a key, and what was found out about it.
 type asked struct {
-	record once.Record
 	asking.Finding
 	applied bool
 }
@@ -252,24 +256,53 @@ func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[stri
 	}
 }
 
-// atOnce is how many questions are on their way.
+// atOnce is how many questions about an operation are on their way, unless its configuration says so: as once serve does it.
 const atOnce = 4
 
+// askAll asks about each operation by itself: none waits for the pace of another.
 func askAll(ctx context.Context, s *session, line *progress, operations map[string]asking.Operation, recs []once.Record) []asked {
 	all := make([]asked, len(recs))
-	places := make(chan struct{}, atOnce)
+	those := make(map[string][]int)
+	for i, r := range recs {
+		name := lastStep(r.Key.Operation)
+		those[name] = append(those[name], i)
+	}
+	var begun atomic.Int64
 	var running sync.WaitGroup
 	defer line.end()
-	for i, r := range recs {
-		places <- struct{}{}
-		line.say("asking about %d of %s", i+1, show.Count(len(recs), "key", "keys"))
+	for name, these := range those {
 		running.Go(func() {
-			defer func() { <-places }()
-			all[i] = asked{record: r, Finding: operations[lastStep(r.Key.Operation)].Find(ctx, s.Store, r)}
+			op, next := operations[name], time.Now()
+			places := make(chan struct{}, cmp.Or(op.AtOnce, atOnce))
+			for _, i := range these {
+				places <- struct{}{}
+				if next = pace(ctx, next, op.PerSecond); ctx.Err() != nil {
+					return
+				}
+				line.say("asking about %d of %s", begun.Add(1), show.Count(len(recs), "key", "keys"))
+				running.Go(func() {
+					defer func() { <-places }()
+					all[i].Finding = op.Find(ctx, s.Store, recs[i])
+				})
+			}
 		})
 	}
 	running.Wait()
 	return all
+}
+
+const longestPause = 24 * time.Hour // between two questions: a Duration ends somewhere
+
+// pace waits until the next question may be put, and returns when the one after it may.
+func pace(ctx context.Context, next time.Time, perSecond float64) time.Time {
+	if perSecond == 0 {
+		return next
+	}
+	if now := time.Now(); next.Before(now) {
+		next = now
+	}
+	_ = backoff.Sleep(ctx, time.Until(next))
+	return next.Add(time.Duration(min(float64(time.Second)/perSecond, float64(longestPause))))
 }
 
 func printAsked(o outputFlags, all []asked) error {
@@ -277,9 +310,9 @@ func printAsked(o outputFlags, all []asked) error {
 		answers := []askedJSON{}
 		for i := range all {
 			a := &all[i]
-			k := a.record.Key
-			answers = append(answers, askedJSON{k.Scope, k.Operation, k.ID, k.String(), a.record.Attempt,
-				seconds(max(-a.record.LeaseLeft, 0)), string(a.Answer.Kind), a.Answer.Result, a.Answer.Note, a.becomes(), a.Why, a.applied})
+			k := a.Record.Key
+			answers = append(answers, askedJSON{k.Scope, k.Operation, k.ID, k.String(), a.Record.Attempt,
+				seconds(max(-a.Record.LeaseLeft, 0)), string(a.Answer.Kind), a.Answer.Result, a.Answer.Note, a.becomes(), a.Why, a.applied})
 		}
 		return printJSON(struct {
 			Answers []askedJSON `json:"answers"`
@@ -288,8 +321,8 @@ func printAsked(o outputFlags, all []asked) error {
 	table := newTable("ANSWER", "KEY BECOMES", "UNKNOWN", "SCOPE", "OPERATION", "ID", "WHY")
 	for i := range all {
 		a := &all[i]
-		table.Row(cmp.Or(string(a.Answer.Kind), "none"), a.becomes(), show.Span(max(-a.record.LeaseLeft, 0)), a.record.Key.Scope,
-			a.record.Key.Operation, a.record.Key.ID, show.Short(a.Why))
+		table.Row(cmp.Or(string(a.Answer.Kind), "none"), a.becomes(), show.Span(max(-a.Record.LeaseLeft, 0)), a.Record.Key.Scope,
+			a.Record.Key.Operation, a.Record.Key.ID, show.Short(a.Why))
 	}
 	return table.Print(os.Stdout)
 }
@@ -335,7 +368,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		}
 		a.applied = true
 		settled++
-		audit(s, "an answer was applied", by, c.Reason, "key", a.record.Key, "attempt", a.record.Attempt, "answer",
+		audit(s, "an answer was applied", by, c.Reason, "key", a.Record.Key, "attempt", a.Record.Attempt, "answer",
 			string(a.Answer.Kind), "becomes", a.becomes())
 	}
 	if err := printAsked(c.outputFlags, all); err != nil {

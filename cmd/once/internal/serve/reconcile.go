@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -49,13 +51,21 @@ func (r *Reconcile) Asker() (*asking.Asker, error) {
 // Asked are the operations that have a URL.
 func (r *Reconcile) Asked(by *asking.Asker) (all []asking.Operation, err error) {
 	for i := range r.Operations {
-		if o := &r.Operations[i]; o.Ask != "" {
-			asked, err := o.asked(by)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, asked)
+		o := &r.Operations[i]
+		if o.Ask == "" {
+			continue
 		}
+		asked, err := o.asked(by)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(other asking.Operation) bool { return other.Name == o.Name }) {
+			return nil, refuse("%s is there twice", o.setting("ask"))
+		}
+		all = append(all, asked)
+	}
+	if len(all) == 0 && (len(r.Allow) > 0 || r.AllowHTTP || r.Timeout != 0) {
+		return nil, refuse("reconcile.allow, allow_http and timeout are of questions, and no [[reconcile.operation]] has an ask")
 	}
 	return all, nil
 }
@@ -69,6 +79,8 @@ func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) 
 	case o.Settle == nil:
 		return asked, refuse("%s is missing: how long after its end can an attempt still arrive? Until then, a not_found "+
 			"frees no key. \"0s\": not at all", o.setting("settle"))
+	case o.AtOnce < 0 || !(o.PerSecond >= 0): // NaN is neither
+		return asked, refuse("%s and per_second must not be negative", o.setting("at_once"))
 	}
 	url, err := expand(o.setting("ask"), o.Ask)
 	if err != nil {
@@ -86,9 +98,13 @@ func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) 
 	if err != nil {
 		return asked, refuse("%s: %v", o.setting("ask"), err)
 	}
-	return asking.Operation{Name: o.Name, Endpoint: endpoint, SettleTime: time.Duration(*o.Settle),
-		KeyValidFor: time.Duration(o.KeyValidFor), KeepOutcome: time.Duration(o.KeepOutcome),
-		KeepKey: time.Duration(o.KeepKey)}, nil
+	asked = asking.Operation{Name: o.Name, Endpoint: endpoint, AtOnce: o.AtOnce, PerSecond: o.PerSecond,
+		SettleTime: time.Duration(*o.Settle), KeyValidFor: time.Duration(o.KeyValidFor),
+		KeepOutcome: time.Duration(o.KeepOutcome), KeepKey: time.Duration(o.KeepKey)}
+	if _, err := asked.Declared(nil).Ask(context.Background(), nil, once.Record{}); err != nil { // about nothing: is it declared well?
+		return asked, refuse("%s: %v", o.setting("ask"), err)
+	}
+	return asked, nil
 }
 
 // chosen is an operation that nobody can be asked about.
@@ -137,9 +153,8 @@ func (r *Reconcile) reconciler(s once.Store) (*reconcile.Reconciler, *asking.Ask
 		made.Operations = append(made.Operations, of)
 	}
 	switch {
-	case len(made.Operations) == 0 && (r.Every != 0 || len(r.Allow) > 0 || r.AllowHTTP || r.Timeout != 0):
-		return nil, nil, refuse("there are settings of reconcile, and nothing to look after: give reconcile.park, or a " +
-			"[[reconcile.operation]]")
+	case len(made.Operations) == 0 && r.Every != 0:
+		return nil, nil, refuse("there is reconcile.every, and nothing to look after: give reconcile.park, or a [[reconcile.operation]]")
 	case len(made.Operations) == 0:
 		return nil, by, nil
 	}
