@@ -212,6 +212,18 @@ type keyFilter struct {
 	ChangedTo   moment `placeholder:"WHEN" help:"Last changed before."`
 }
 
+// check refuses what would select nothing: an empty list is an answer.
+func (f *keyFilter) check() error {
+	from, to := time.Time(f.ChangedFrom), time.Time(f.ChangedTo)
+	switch {
+	case !from.IsZero() && !to.IsZero() && !from.Before(to):
+		return usage("--changed-to has to be after --changed-from: nothing is between them")
+	case f.NewerThan != 0 && f.NewerThan <= f.OlderThan:
+		return usage("--newer-than has to be longer than --older-than: nothing is between them")
+	}
+	return nil
+}
+
 type keysList struct {
 	storeFlags
 	outputFlags
@@ -255,6 +267,9 @@ type keysJSON struct {
 func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status) error {
 	after, err := untoken(p.After)
 	if err != nil {
+		return err
+	}
+	if err := filter.check(); err != nil {
 		return err
 	}
 	s, err := f.open(ctx)
