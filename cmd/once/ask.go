@@ -246,11 +246,19 @@ func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[stri
 			return nil, err
 		}
 		for _, r := range recs {
-			if _, ok := operations[lastStep(r.Key.Operation)]; ok && len(all) < c.Limit {
-				all = append(all, r)
+			if _, ok := operations[lastStep(r.Key.Operation)]; !ok {
+				continue
 			}
+			if len(all) == c.Limit {
+				note("There are more: these are the first %d, see --limit.", c.Limit)
+				return all, nil
+			}
+			all = append(all, r)
 		}
-		if what.After = next; next == (once.Key{}) || len(all) == c.Limit {
+		if what.After = next; next == (once.Key{}) {
+			if len(all) == 0 {
+				note("There is no unknown key to ask about.")
+			}
 			return all, nil
 		}
 	}
