@@ -55,13 +55,35 @@ func NewPlace(text string, allowHTTP bool) (Place, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return Place{}, fmt.Errorf("the URL of an endpoint at %s begins with %.20q: it must be https", u.Host, u.Scheme)
 	}
-	var hidden []string
-	for _, part := range []string{u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery} { // longest first
-		if len(part) > 1 {
-			hidden = append(hidden, part, "...")
+	return Place{URL: text, Host: u.Host, hide: strings.NewReplacer(secretsOf(u)...)}, nil
+}
+
+const (
+	leastStep  = 10 // bytes of a step of a path that may be a secret by itself: shorter ones are words
+	leastValue = 4  // the same of a value in a query
+)
+
+// secretsOf are the parts of a URL that may be secret, as an answer may repeat them, each with what stands in its place: the
+// whole of it first, then what is left of it where slashes and ampersands are spelt in another way.
+func secretsOf(u *url.URL) (hidden []string) {
+	hide := func(least int, parts ...string) {
+		for _, part := range parts {
+			if len(part) >= least {
+				hidden = append(hidden, part, "...")
+			}
 		}
 	}
-	return Place{URL: text, Host: u.Host, hide: strings.NewReplacer(hidden...)}, nil
+	hide(2, u.RequestURI(), u.EscapedPath(), u.Path, u.RawQuery)
+	hide(leastStep, strings.Split(u.Path, "/")...)
+	hide(leastStep, strings.Split(u.EscapedPath(), "/")...)
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, _ := strings.Cut(pair, "=")
+		hide(leastValue, value)
+		if plain, err := url.QueryUnescape(value); err == nil {
+			hide(leastValue, plain)
+		}
+	}
+	return hidden
 }
 
 const (

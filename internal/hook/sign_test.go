@@ -32,4 +32,17 @@ func TestPathsStaySecret(t *testing.T) {
 	if got := to.Excerpt(strings.NewReader(" no route for /hooks/hunter2?token=hunter2\n")); got != ": no route for ..." {
 		t.Error(got)
 	}
+	to, err = NewPlace("https://h/hooks/T0hunter2hunter2?token=hunter2%2F&to=a", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{`{"no route":"\/hooks\/T0hunter2hunter2"}`, "GET /hooks/T0hunter2hunter2?token=hunter2%2F&amp;to=a",
+		"the hook T0hunter2hunter2 is gone", "hunter2/ is no token"} {
+		if got := to.Excerpt(strings.NewReader(text)); strings.Contains(got, "hunter2") || !strings.Contains(got, "...") {
+			t.Error(got)
+		}
+	}
+	if got := to.Excerpt(strings.NewReader("there are no hooks")); got != ": there are no hooks" {
+		t.Error(got)
+	}
 }
