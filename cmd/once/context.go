@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -95,7 +96,7 @@ Example:
 }
 
 // Run writes the target down. The first one is in use from then on.
-func (c *contextSet) Run() error {
+func (c *contextSet) Run(ctx context.Context) error {
 	if !targetName.MatchString(c.Name) {
 		return usage("%q is no name for a target: use letters, digits, dots, dashes and underscores", c.Name)
 	}
@@ -107,7 +108,7 @@ func (c *contextSet) Run() error {
 		"${") {
 		return usage("a target is used from any directory: give the whole path, sqlite:/path/file.db")
 	}
-	f, err := target.Update(func(f *target.File) error {
+	f, err := target.Update(ctx, func(f *target.File) error {
 		f.Targets[c.Name] = target.Named{URL: c.URL}
 		if f.Current == "" {
 			f.Current = c.Name
@@ -134,8 +135,8 @@ func (contextUse) Help() string {
 }
 
 // Run chooses a target.
-func (c *contextUse) Run() error {
-	_, err := target.Update(func(f *target.File) error {
+func (c *contextUse) Run(ctx context.Context) error {
+	_, err := target.Update(ctx, func(f *target.File) error {
 		if _, ok := f.Targets[c.Name]; !ok {
 			return moved("there is no target %q", c.Name)
 		}
@@ -155,8 +156,8 @@ func (contextRemove) Help() string {
 }
 
 // Run forgets a target.
-func (c *contextRemove) Run() error {
-	_, err := target.Update(func(f *target.File) error {
+func (c *contextRemove) Run(ctx context.Context) error {
+	_, err := target.Update(ctx, func(f *target.File) error {
 		if _, ok := f.Targets[c.Name]; !ok {
 			return moved("there is no target %q", c.Name)
 		}

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 
@@ -8,8 +9,8 @@ import (
 )
 
 // Update changes the File, one process after the other: none overwrites what another has written meanwhile. An error of
-// change leaves it as it is.
-func Update(change func(*File) error) (*File, error) {
+// change leaves it as it is. Who holds the lock may have been suspended: the end of ctx ends the wait.
+func Update(ctx context.Context, change func(*File) error) (*File, error) {
 	path, err := filePath()
 	if err != nil {
 		return nil, err
@@ -18,7 +19,7 @@ func Update(change func(*File) error) (*File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	unlock, err := lockedfile.MutexAt(filepath.Join(dir, "targets.lock")).Lock() // another file than the one that is replaced
+	unlock, err := lock(ctx, filepath.Join(dir, "targets.lock")) // another file than the one that is replaced
 	if err != nil {
 		return nil, err
 	}
@@ -31,4 +32,28 @@ func Update(change func(*File) error) (*File, error) {
 		return nil, err
 	}
 	return f, f.save()
+}
+
+// lock waits for the lock no longer than ctx. One that is got after that is given back.
+func lock(ctx context.Context, path string) (func(), error) {
+	type held struct {
+		unlock func()
+		err    error
+	}
+	got := make(chan held, 1)
+	go func() {
+		unlock, err := lockedfile.MutexAt(path).Lock()
+		got <- held{unlock, err}
+	}()
+	select {
+	case h := <-got:
+		return h.unlock, h.err
+	case <-ctx.Done():
+		go func() {
+			if h := <-got; h.err == nil {
+				h.unlock()
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }
