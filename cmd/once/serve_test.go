@@ -317,6 +317,30 @@ func serveAsks(t *testing.T, url string, shop *target.Target) {
 	}
 }
 
+// An answer that never ends does not keep it from stopping.
+func TestServeStopsWhileItAsks(t *testing.T) {
+	url, shop := shopFile(t)
+	abandon(t, shop, "charge")
+	asked := make(chan struct{}, 100)
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		asked <- struct{}{}
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for r.Context().Err() == nil {
+			fmt.Fprint(w, " ")
+			_ = http.NewResponseController(w).Flush()
+			<-tick.C
+		}
+	}))
+	defer provider.Close()
+	s := startService(t, url, fmt.Sprintf("stop = \"5s\"\n[reconcile]\nevery = \"50ms\"\nallow = [\"127.0.0.0/8\"]\nallow_http = true\n"+
+		"timeout = \"1h\"\n[[reconcile.operation]]\nname = \"charge\"\nask = %q\nsecrets = [\"${HOOK_SECRET}\"]\nsettle = \"0s\"\n", provider.URL))
+	<-asked
+	s.stop()
+}
+
 func TestServeForgets(t *testing.T) {
 	url, shop := shopFile(t)
 	serveForgets(t, url, shop)
