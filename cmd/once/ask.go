@@ -335,6 +335,24 @@ func printAsked(o outputFlags, all []asked) error {
 	return table.Print(os.Stdout)
 }
 
+const mostNamed = 20 // keys that a yes is about, by their names
+
+// named are the keys that are decided, a line for each.
+func named(all []asked, decided int) (lines string) {
+	n := 0
+	for i := range all {
+		a := &all[i]
+		if a.Settlement.Status == once.Unknown {
+			continue
+		}
+		if n++; n > mostNamed {
+			return lines + fmt.Sprintf("\n  and %d more: without --apply, all are shown", decided-mostNamed)
+		}
+		lines += fmt.Sprintf("\n  %s becomes %s", describe(a.Record.Key), a.becomes())
+	}
+	return lines
+}
+
 // apply settles what is decided, each record as it was when it was asked about, or not at all.
 func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []asked) error {
 	counts := make(map[string]int)
@@ -354,7 +372,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 	if !utf8.ValidString(by + c.Reason) {
 		return usage("--reason and --by have to be UTF-8")
 	}
-	if err := c.change().confirm(ctx, s, what); err != nil {
+	if err := c.change().confirm(ctx, s, what+named(all, decided)); err != nil {
 		return err
 	}
 	settled, overtaken := 0, 0

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,5 +77,20 @@ func TestAskingKeepsToThePace(t *testing.T) {
 	})
 	if least := 400 * time.Millisecond; took < least {
 		t.Errorf("three questions were put in %v, want %v at least", took, least)
+	}
+}
+
+// A yes is about keys by their names, as long as they fit on a screen.
+func TestKeysAreNamedBeforeTheYes(t *testing.T) {
+	all := make([]asked, mostNamed+3)
+	for i := range all {
+		all[i].Record.Key = once.Key{Operation: "charge", ID: fmt.Sprint(i)}
+		all[i].Settlement.Status = once.Absent
+	}
+	all[0].Settlement.Status = once.Unknown
+	text := named(all, mostNamed+2)
+	if strings.Contains(text, `"0"`) || !strings.Contains(text, `"1" of charge becomes free`) ||
+		!strings.HasSuffix(text, `"20" of charge becomes free`+"\n  and 2 more: without --apply, all are shown") {
+		t.Error(text)
 	}
 }
