@@ -115,6 +115,8 @@ func (o *Operation) chosen() (*once.Operation[any], error) {
 		return nil, refuse("%s is missing: a URL, or a policy", o.setting("ask"))
 	case !ok:
 		return nil, refuse("%s is %q: it is one of park and resend", o.setting("policy"), o.Policy)
+	case choice == once.Park && o.KeyValidFor != 0:
+		return nil, refuse("%s is for ask and resend: what is parked does not run again", o.setting("key_valid_for"))
 	case o.Settle != nil || len(o.Secrets) > 0 || o.KeepOutcome != 0 || o.KeepKey != 0:
 		return nil, refuse("%s is missing: settle, secrets, keep_outcome and keep_key are nothing without it", o.setting("ask"))
 	}
