@@ -166,19 +166,21 @@ func TestDoctorSeesStandbysOnServers(t *testing.T) {
 	overlay := u.Query().Get("schema")
 	for _, test := range []struct {
 		standby, slot string // what is fed, and what kind of slot it reads by
+		name          string // of the program that is fed
 		names, commit string
 		what          string
 	}{
-		{"", "", "", "on", ""},
-		{"streaming", "physical", "", "on", "Standbys are fed (1), and no commit waits for one."},
-		{"streaming", "physical", "s1", "on", ""},
-		{"streaming", "physical", "s1", "local", "synchronous_commit is local"},
-		{"streaming", "physical", "s1", "remote_write", "synchronous_commit is remote_write"},
-		{"streaming", "logical", "", "on", ""}, // who reads the outbox
-		{"backup", "physical", "", "on", ""},
+		{"", "", "", "", "on", ""},
+		{"streaming", "physical", "s1", "", "on", "Standbys are fed (1), and no commit waits for one."},
+		{"streaming", "physical", "s1", "s1", "on", ""},
+		{"streaming", "physical", "s1", "s1", "local", "synchronous_commit is local"},
+		{"streaming", "physical", "s1", "s1", "remote_write", "synchronous_commit is remote_write"},
+		{"streaming", "logical", "relay", "", "on", ""}, // who reads the outbox
+		{"streaming", "physical", "pg_receivewal", "", "on", ""},
+		{"backup", "physical", "pg_basebackup", "", "on", ""},
 	} {
 		for _, statement := range []string{
-			"CREATE OR REPLACE VIEW " + overlay + ".pg_stat_replication AS SELECT 7 AS pid, '" + test.standby + "'::text AS state WHERE '" + test.standby + "' <> ''",
+			"CREATE OR REPLACE VIEW " + overlay + ".pg_stat_replication AS SELECT 7 AS pid, '" + test.standby + "'::text AS state, '" + test.name + "'::text AS application_name WHERE '" + test.standby + "' <> ''",
 			"CREATE OR REPLACE VIEW " + overlay + ".pg_replication_slots AS SELECT 7 AS active_pid, '" + test.slot + "'::text AS slot_type",
 			"CREATE OR REPLACE FUNCTION " + overlay + ".current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT CASE $1 " +
 				"WHEN 'synchronous_standby_names' THEN '" + test.names + "' WHEN 'synchronous_commit' THEN '" + test.commit + "' " +

@@ -28,9 +28,11 @@ func postgresFailover(ctx context.Context, e *examination) error {
 	return postgresPromotion(ctx, e)
 }
 
-// postgresStandbys says whether a commit waits until a standby has it. Who reads the log for its messages is none.
+// postgresStandbys says whether a commit waits until a standby has it. Who reads the log for its messages, or for an archive,
+// is none.
 func postgresStandbys(ctx context.Context, e *examination) error {
 	standbys, err := e.number(ctx, `SELECT count(*) FROM pg_stat_replication r WHERE state IS DISTINCT FROM 'backup'
+		AND coalesce(application_name, '') NOT IN ('pg_receivewal', 'barman_receive_wal')
 		AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')`)
 	if err != nil {
 		return err
