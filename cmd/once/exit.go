@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
@@ -54,7 +55,8 @@ func exitOf(ctx context.Context, err error) int {
 		return fail(exitFailed, errors.New("interrupted"))
 	case errors.As(err, &c):
 		return fail(c.code, err)
-	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, serve.ErrConfig):
+	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, serve.ErrConfig),
+		errors.Is(err, doctor.ErrBroker):
 		return fail(exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fail(exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))

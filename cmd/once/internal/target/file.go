@@ -28,6 +28,9 @@ type Named struct {
 // ErrName is wrapped by what is wrong with the choice of a target.
 var ErrName = errors.New("no target")
 
+// ErrNoneChosen is wrapped by the error for no choice at all. It wraps ErrName.
+var ErrNoneChosen = fmt.Errorf("%w is chosen", ErrName)
+
 // Load reads the file. One that is missing is empty.
 func Load() (*File, error) {
 	path, err := filePath()
@@ -109,7 +112,7 @@ func Choose(url, name string) (from, chosen string, err error) {
 		name = f.Current
 	}
 	if name == "" {
-		return "", "", fmt.Errorf("%w is chosen: give --target or --url, or see once context set --help", ErrName)
+		return "", "", fmt.Errorf("%w: give --target or --url, or see once context set --help", ErrNoneChosen)
 	}
 	named, ok := f.Targets[name]
 	if !ok {

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/serve"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+)
+
+// brokerFlags choose brokers that are examined.
+type brokerFlags struct {
+	Broker []string `sep:"none" placeholder:"URL" help:"A broker to examine, too; $${NAME} in it is a variable of the environment. Repeat it for more."`
+	Only   string   `placeholder:"PATTERN" help:"Of the brokers, look at streams, topics and queues of these names only: order.* for example."`
+	Config string   `short:"c" type:"path" placeholder:"FILE" help:"The configuration of once serve: examine the broker that it publishes to, and its database."`
+}
+
+// asked are the brokers, and the database of the configuration.
+func (f *brokerFlags) asked() (brokers []string, database string, err error) {
+	brokers = f.Broker
+	if f.Config == "" {
+		return brokers, "", nil
+	}
+	config, err := serve.Load(f.Config)
+	if err != nil {
+		return nil, "", err
+	}
+	if config.NATS != nil {
+		brokers = append(brokers, config.NATS.URL)
+	}
+	if config.RabbitMQ != nil {
+		brokers = append(brokers, config.RabbitMQ.URL)
+	}
+	return brokers, config.URL, nil
+}
+
+// examined is a report on a database, or on a broker.
+type examined struct {
+	of string
+	doctor.Report
+	broker bool
+}
+
+// examine makes the reports: of the database, if one is chosen, and of the brokers. All have to be there.
+func (c *doctorCommand) examine(ctx context.Context) (s *session, all []examined, err error) {
+	urls, database, err := c.asked()
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Only != "" && len(urls) == 0 {
+		return nil, nil, usage("--only is about brokers: give --broker")
+	}
+	flags := c.storeFlags
+	if flags.URL == "" && flags.Target == "" {
+		flags.URL = chosen(database)
+	}
+	var brokers []*doctor.Broker
+	defer func() {
+		for _, b := range brokers {
+			b.Close()
+		}
+	}()
+	for _, url := range urls {
+		b, err := doctor.Dial(ctx, url)
+		if err != nil {
+			return nil, nil, err
+		}
+		brokers = append(brokers, b)
+	}
+	var t *target.Target
+	switch s, err = flags.open(ctx); {
+	case errors.Is(err, target.ErrNoneChosen) && len(brokers) > 0:
+		s = nil
+	case err != nil:
+		return nil, nil, err
+	default:
+		defer s.Close()
+		report, err := doctor.Examine(ctx, s.Target)
+		if err != nil {
+			return nil, nil, err
+		}
+		all, t = append(all, examined{s.String(), report, false}), s.Target
+	}
+	for _, b := range brokers {
+		report, err := doctor.ExamineBroker(ctx, b, t, c.Only)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, examined{b.String(), report, true})
+	}
+	return s, all, nil
+}
