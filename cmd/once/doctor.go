@@ -31,6 +31,7 @@ is chosen, at the broker alone. It looks at what these consumers read, if there 
 --only says what instead.
 
   nats://user:password@host:4222     NATS JetStream; several hosts with commas between them; tls://; ?creds=FILE
+  kafka://host:9092,host:9092        ?tls=true; with a user and a password, ?sasl=plain, scram-sha-256 or scram-sha-512
 
 Exit status: 0 nothing of that severity, 1 something, 2 wrong usage, 3 the database or a broker could not be asked.
 

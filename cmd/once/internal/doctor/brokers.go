@@ -38,7 +38,7 @@ func (b *Broker) Close() { b.close() }
 
 // schemes are what the URL of a broker can begin with.
 var schemes = map[string]func(context.Context, address) (*Broker, error){
-	"nats": dialNATS, "tls": dialNATS,
+	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka,
 }
 
 // dialTime bounds how long it is tried to reach a broker, and lookTime one check.
@@ -70,7 +70,7 @@ func parse(from string) (a address, err error) {
 	}
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it has to begin with nats://, tls://")
+		return a, refuse("it has to begin with nats://, tls:// or kafka://")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
@@ -314,7 +314,7 @@ func kept(ctx context.Context, t *target.Target, operation string) (least time.D
 }
 
 // outlived compares how long a source can deliver with how long the keys of its readers are kept. For ever is 0.
-func (s *survey) outlived(r reader, horizon time.Duration, refuses bool) {
+func (s *survey) outlived(r reader, horizon time.Duration) {
 	if r.kept == 0 || horizon > 0 && horizon <= r.kept {
 		return
 	}
@@ -322,15 +322,22 @@ func (s *survey) outlived(r reader, horizon time.Duration, refuses bool) {
 	means := "A message that was made before its keys were forgotten, and comes again after that, is parked by its time: it may have been " +
 		"handled. One without a time, or that somebody has published again with a new time, runs again."
 	if horizon > 0 {
-		can = "for " + show.Span(horizon)
-		if refuses {
-			means += " The consumer does not start again before this is mended."
-		}
+		can = "for " + span(horizon)
+		means += " The consumer does not start again before this is mended."
 	}
 	s.found("redelivery-outlives-keys", Warning,
 		fmt.Sprintf("%s: messages can be delivered %s, and of %s that were looked at, some are kept for %s only.", r.printed, can,
-			show.Count(r.sample, "key", "keys"), show.Span(r.kept)),
+			show.Count(r.sample, "key", "keys"), span(r.kept)),
 		means, "Raise Policy.KeepKey above the retention of the broker, or shorten that.")
+}
+
+// span is a duration in days and hours, where show.Span has days.
+func span(d time.Duration) string {
+	text := show.Span(d)
+	if hours := d % (24 * time.Hour) / time.Hour; d >= 48*time.Hour && hours > 0 {
+		text += fmt.Sprintf(" %d h", hours)
+	}
+	return text
 }
 
 // missing says that what a consumer of the store reads is not there. Who has not been seen for long may be gone for good.

@@ -320,7 +320,7 @@ func (v *natsView) retention(ctx context.Context, s *survey) error {
 			s.missing(r, "such stream")
 			continue
 		}
-		s.outlived(r, info.Config.MaxAge, true)
+		s.outlived(r, info.Config.MaxAge)
 		if r.log {
 			continue
 		}

@@ -1,0 +1,370 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/effectively-once/once/cmd/once/internal/show"
+)
+
+// kafkaView is what is looked at of a cluster.
+type kafkaView struct {
+	admin    *kadm.Client
+	listed   bool
+	topics   map[string]kadm.TopicDetail // that are looked at
+	settings map[string]settings         // of the topics
+	groups   map[string][]string         // with the topics of those above that they have read
+}
+
+// settings are those of a topic or a broker, by name.
+type settings map[string]string
+
+func dialKafka(ctx context.Context, a address) (*Broker, error) {
+	o := []kgo.Opt{kgo.SeedBrokers(a.hosts...), kgo.ClientID("once-doctor"), kgo.RequestRetries(2)}
+	switch secure := a.take("tls"); secure {
+	case "true":
+		o = append(o, kgo.DialTLSConfig(new(tls.Config)))
+	case "", "false":
+	default:
+		return nil, refuse("tls is true or false")
+	}
+	mechanism := a.take("sasl")
+	if a.signed != (mechanism != "") {
+		return nil, refuse("a user, a password and ?sasl=plain, scram-sha-256 or scram-sha-512 go together")
+	}
+	if a.signed {
+		switch by := (scram.Auth{User: a.user, Pass: a.password}); mechanism {
+		case "plain":
+			o = append(o, kgo.SASL(plain.Auth{User: a.user, Pass: a.password}.AsMechanism()))
+		case "scram-sha-256":
+			o = append(o, kgo.SASL(by.AsSha256Mechanism()))
+		case "scram-sha-512":
+			o = append(o, kgo.SASL(by.AsSha512Mechanism()))
+		default:
+			return nil, refuse("sasl is plain, scram-sha-256 or scram-sha-512")
+		}
+	}
+	if err := a.rest(); err != nil {
+		return nil, err
+	}
+	client, err := kgo.NewClient(o...)
+	if err != nil {
+		return nil, refuse("it names no Kafka: it is like kafka://host:9092,host:9092")
+	}
+	if err := client.Ping(ctx); err != nil {
+		client.Close()
+		return nil, err
+	}
+	v := &kafkaView{admin: kadm.NewClient(client), topics: map[string]kadm.TopicDetail{}, settings: map[string]settings{},
+		groups: map[string][]string{}}
+	return &Broker{name: a.String(), kind: "kafka", close: client.Close, checks: []brokerCheck{
+		{"kafka-topics", v.look}, {"kafka-settings", v.configured}, {"kafka-groups", v.read}, {"kafka-retention", v.retention},
+		{"kafka-positions", v.positions},
+	}}, nil
+}
+
+func (v *kafkaView) look(ctx context.Context, s *survey) error {
+	all, err := v.admin.Metadata(ctx)
+	if err != nil {
+		return err
+	}
+	v.listed = true
+	for _, topic := range all.Topics.Sorted() {
+		if topic.IsInternal || strings.HasPrefix(topic.Topic, "__") || !s.wanted(topic.Topic) {
+			continue
+		}
+		v.topics[topic.Topic] = topic
+		kafkaTopic(s, topic)
+	}
+	return nil
+}
+
+func kafkaTopic(s *survey, t kadm.TopicDetail) {
+	name := "Topic " + show.Line(t.Topic)
+	if t.Partitions.NumReplicas() == 1 {
+		s.found("kafka-replicas", Warning, name+" has one replica.",
+			"It is on one disk: when that is lost, so are messages that were confirmed; while its broker is down, nothing comes or goes.",
+			"Give it three replicas, and min.insync.replicas 2.")
+	}
+	for _, p := range t.Partitions.Sorted() {
+		switch {
+		case p.Leader < 0 || p.Err != nil:
+			s.found("kafka-offline", Warning, fmt.Sprintf("Partition %d of %s has no leader.", p.Partition, show.Line(t.Topic)),
+				"Nothing comes or goes there.", "Start the brokers that have it.")
+		case len(p.ISR) < len(p.Replicas):
+			s.found("kafka-under-replicated", Warning, fmt.Sprintf("Partition %d of %s has %d of %d replicas in sync.", p.Partition,
+				show.Line(t.Topic), len(p.ISR), len(p.Replicas)),
+				"acks=all waits for those only that are in sync.", "See what is the matter with the others.")
+		}
+	}
+}
+
+var errTopics = errors.New("the topics could not be listed")
+
+// configured reads the settings of the topics.
+func (v *kafkaView) configured(ctx context.Context, s *survey) error {
+	if !v.listed {
+		return errTopics
+	}
+	names := slices.Sorted(maps.Keys(v.topics))
+	if len(names) == 0 {
+		return nil
+	}
+	all, err := v.admin.DescribeTopicConfigs(ctx, names...)
+	if err != nil {
+		return err
+	}
+	for _, of := range all {
+		if of.Err != nil {
+			return fmt.Errorf("topic %s: %w", show.Line(of.Name), of.Err)
+		}
+		v.settings[of.Name] = settingsOf(of)
+	}
+	for _, name := range names {
+		if set, ok := v.settings[name]; ok {
+			kafkaSettings(s, v.topics[name], set)
+		}
+	}
+	return nil
+}
+
+func settingsOf(of kadm.ResourceConfig) settings {
+	all := make(settings)
+	for _, c := range of.Configs {
+		all[c.Key] = c.MaybeValue()
+	}
+	return all
+}
+
+func kafkaSettings(s *survey, t kadm.TopicDetail, set settings) {
+	name, replicas := "Topic "+show.Line(t.Topic), t.Partitions.NumReplicas()
+	if least, err := strconv.Atoi(set["min.insync.replicas"]); err == nil && least < 2 && replicas > 1 {
+		s.found("kafka-min-insync", Warning, fmt.Sprintf("%s has %d replicas and min.insync.replicas %d.", name, replicas, least),
+			"A message is confirmed when one disk has it, if the others are behind: when that is lost, so is the message.", "Set it to 2.")
+	}
+	if set["unclean.leader.election.enable"] == "true" && replicas > 1 {
+		s.found("kafka-unclean-election", Unsafe, name+" may elect a leader that is behind.",
+			"At a failover, messages that were confirmed are lost.", "Set unclean.leader.election.enable to false.")
+	}
+}
+
+// horizon is how long a topic can deliver a message, as kafkabroker reckons: 0 is for ever. Kafka drops whole segments.
+func (set settings) horizon() (time.Duration, error) {
+	const slack, century = 10 * time.Minute, int64(100 * 365 * 24 * time.Hour / time.Millisecond)
+	if policy, ok := set["cleanup.policy"]; !ok || !strings.Contains(policy, "delete") {
+		return 0, nil
+	}
+	retention, errRetention := strconv.ParseInt(set["retention.ms"], 10, 64)
+	segment, errSegment := strconv.ParseInt(set["segment.ms"], 10, 64)
+	switch {
+	case errRetention != nil || errSegment != nil:
+		return 0, errors.New("the cluster does not tell retention.ms or segment.ms of a topic")
+	case retention < 0 || retention > century || segment > century:
+		return 0, nil
+	}
+	return time.Duration(retention+segment)*time.Millisecond + slack, nil
+}
+
+// read looks at how far groups have come: those of the store's consumers, or all that have read one of the topics.
+func (v *kafkaView) read(ctx context.Context, s *survey) error {
+	if !v.listed {
+		return errTopics
+	}
+	var groups []string
+	for _, r := range s.readers {
+		if !slices.Contains(groups, r.as) {
+			groups = append(groups, r.as)
+		}
+	}
+	if len(s.readers) == 0 || s.only != "" {
+		all, err := v.admin.ListGroups(ctx)
+		if err != nil {
+			return err
+		}
+		groups = all.Groups()
+	}
+	names := slices.Sorted(maps.Keys(v.topics))
+	if len(groups) == 0 || len(names) == 0 {
+		return nil
+	}
+	starts, err := v.admin.ListStartOffsets(ctx, names...)
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		had, err := v.admin.FetchOffsets(ctx, group)
+		switch {
+		case errors.Is(err, kerr.GroupIDNotFound): // it has not committed anything
+			continue
+		case err != nil:
+			return fmt.Errorf("group %s: %w", show.Line(group), err)
+		}
+		for _, topic := range names {
+			if len(had[topic]) == 0 {
+				continue
+			}
+			v.groups[group] = append(v.groups[group], topic)
+			if err := v.unread(ctx, s, group, topic, had[topic], starts[topic]); err != nil {
+				return err
+			}
+		}
+	}
+	v.compacted(s)
+	return v.expiring(ctx, s)
+}
+
+// unread compares where a group goes on with what is still there, and with what is dropped soon.
+func (v *kafkaView) unread(ctx context.Context, s *survey, group, topic string, had map[int32]kadm.OffsetResponse,
+	starts map[int32]kadm.ListedOffset) error {
+	var young kadm.ListedOffsets
+	keep, err := strconv.ParseInt(v.settings[topic]["retention.ms"], 10, 64)
+	limited := err == nil && keep > 0 && strings.Contains(v.settings[topic]["cleanup.policy"], "delete")
+	if limited {
+		if young, err = v.admin.ListOffsetsAfterMilli(ctx, time.Now().UnixMilli()-(keep-keep/ofTheirTime), topic); err != nil {
+			return err
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(had)) {
+		at := had[number].At
+		name := fmt.Sprintf("Group %s goes on at %d in partition %d of %s", show.Line(group), at, number, show.Line(topic))
+		start, begins := starts[number]
+		first, known := young.Lookup(topic, number)
+		switch {
+		case had[number].Err != nil || at < 0:
+		case begins && start.Err == nil && at < start.Offset:
+			s.found("kafka-unread-dropped", Unsafe, fmt.Sprintf("%s, which begins at %d.", name, start.Offset),
+				"What lies between them was dropped before it was settled: its effects may never happen. kafkabroker stops there, and does not jump.",
+				"Have their producers send them again, then move the group's offset, and keep messages for longer than an outage takes.")
+		case known && first.Err == nil && at < first.Offset:
+			s.found("kafka-unread-soon", Warning, fmt.Sprintf("%s, where messages are older than three quarters of retention.ms.", name),
+				"They are lost for this group soon.", "Start its consumers, or raise retention.ms meanwhile.")
+		}
+	}
+	return nil
+}
+
+// compacted finds topics that groups read and that forget older messages of a key.
+func (v *kafkaView) compacted(s *survey) {
+	var topics []string
+	for _, read := range v.groups {
+		topics = append(topics, read...)
+	}
+	slices.Sort(topics)
+	for _, topic := range slices.Compact(topics) {
+		if strings.Contains(v.settings[topic]["cleanup.policy"], "compact") {
+			s.found("kafka-compacted", Warning, "Topic "+show.Line(topic)+" is compacted, and read by a group.",
+				"Of messages with one key, and so of one ordering key, the older are dropped, whether the group has had them or not.",
+				"Leave it so where each message has the whole state of its key; else set cleanup.policy to delete.")
+		}
+	}
+}
+
+// expiring compares how long the cluster remembers the offsets of a group with how long it keeps messages.
+func (v *kafkaView) expiring(ctx context.Context, s *survey) error {
+	if len(v.groups) == 0 {
+		return nil
+	}
+	brokers, err := v.admin.ListBrokers(ctx)
+	if err != nil || len(brokers) == 0 {
+		return err
+	}
+	all, err := v.admin.DescribeBrokerConfigs(ctx, brokers[0].NodeID)
+	if err != nil {
+		return err
+	}
+	for _, of := range all {
+		if of.Err != nil {
+			return of.Err
+		}
+		minutes, err := strconv.ParseInt(settingsOf(of)["offsets.retention.minutes"], 10, 64)
+		if keep := time.Duration(minutes) * time.Minute; err == nil && keep < shortOffsets {
+			s.found("kafka-offsets-expire", Warning, fmt.Sprintf("offsets.retention.minutes is %d.", minutes),
+				"A group that is switched off for "+show.Span(keep)+" has lost its place. With kafkabroker it begins with the oldest message: keys and "+
+					"positions know what was handled.",
+				"Set it to a week or more, and above the longest time for which a consumer is switched off.")
+		}
+	}
+	return nil
+}
+
+// shortOffsets is Kafka's default.
+const shortOffsets = 7 * 24 * time.Hour
+
+func (v *kafkaView) retention(_ context.Context, s *survey) error {
+	if !v.listed && len(s.readers) > 0 {
+		return errTopics
+	}
+	for _, r := range s.readers {
+		longest, endless := time.Duration(0), false
+		for _, topic := range r.of {
+			if !s.wanted(topic) {
+				continue
+			}
+			if _, there := v.topics[topic]; !there {
+				s.missing(r, "topic "+show.Line(topic))
+				continue
+			}
+			set, read := v.settings[topic]
+			if !read {
+				return errors.New("the settings of topics could not be read")
+			}
+			horizon, err := set.horizon()
+			if err != nil {
+				return err
+			}
+			longest, endless = max(longest, horizon), endless || horizon == 0
+		}
+		switch {
+		case endless:
+			s.outlived(r, 0)
+		case longest > 0:
+			s.outlived(r, longest)
+		}
+	}
+	return nil
+}
+
+// positions compares the places of the store's consumers with the partitions that there are.
+func (v *kafkaView) positions(_ context.Context, s *survey) error {
+	for _, r := range s.readers {
+		for _, topic := range r.of {
+			t, there := v.topics[topic]
+			places, anew := 0, false
+			for _, p := range r.places {
+				if of, _, _ := strings.Cut(p.Partition, "/"); of != topic {
+					continue
+				}
+				places++
+				_, id, told := strings.Cut(p.Log, "#")
+				anew = anew || told && t.ID != (kadm.TopicID{}) && id != hex.EncodeToString(t.ID[:])
+			}
+			switch {
+			case !there:
+			case anew:
+				s.found("kafka-topic-anew", Warning, fmt.Sprintf("%s: topic %s was made anew.", r.printed, show.Line(topic)),
+					"Its places are of a topic that is gone. The consumer stops with inbox.ErrLogChanged, and handles nothing.",
+					"Find out what became of the messages of the old one. Then begin anew, with another name and another group.")
+			case places > 0 && places < len(t.Partitions):
+				s.found("kafka-partitions-added", Warning, fmt.Sprintf("%s has places in %d of %d partitions of %s.", r.printed, places,
+					len(t.Partitions), show.Line(topic)),
+					"Partitions were added, or nobody reads all of them yet. A key that goes to another partition now can overtake its own older messages.",
+					"See that the consumer runs, and that it had read all before partitions were added; or tell older messages by version.")
+			}
+		}
+	}
+	return nil
+}
