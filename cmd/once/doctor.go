@@ -32,6 +32,8 @@ is chosen, at the broker alone. It looks at what these consumers read, if there 
 
   nats://user:password@host:4222     NATS JetStream; several hosts with commas between them; tls://; ?creds=FILE
   kafka://host:9092,host:9092        ?tls=true; with a user and a password, ?sasl=plain, scram-sha-256 or scram-sha-512
+  https://user:password@host:15671/vhost    RabbitMQ, by its management plugin
+  amqps://user:password@host:5671/vhost     RabbitMQ without it: next to nothing of how queues are made is seen
 
 Exit status: 0 nothing of that severity, 1 something, 2 wrong usage, 3 the database or a broker could not be asked.
 

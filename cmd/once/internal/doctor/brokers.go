@@ -38,7 +38,8 @@ func (b *Broker) Close() { b.close() }
 
 // schemes are what the URL of a broker can begin with.
 var schemes = map[string]func(context.Context, address) (*Broker, error){
-	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka,
+	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka, "http": dialRabbitAPI, "https": dialRabbitAPI,
+	"amqp": dialAMQP, "amqps": dialAMQP,
 }
 
 // dialTime bounds how long it is tried to reach a broker, and lookTime one check.
@@ -70,7 +71,7 @@ func parse(from string) (a address, err error) {
 	}
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it has to begin with nats://, tls:// or kafka://")
+		return a, refuse("it has to begin with nats://, tls://, kafka://, amqp://, amqps://, or http:// or https:// for the management plugin of RabbitMQ")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
