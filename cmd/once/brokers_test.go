@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,10 +9,15 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/store"
 )
 
-// TestBrokerScripts runs once doctor on a NATS of its own, with the user ops and the streams good and memory.
-func TestBrokerScripts(t *testing.T) {
+// startNATS starts a server with the user ops and the streams good and memory.
+func startNATS(t *testing.T) *server.Server {
+	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 		Username: "ops", Password: "s3cret@"})
 	if err != nil {
@@ -36,10 +42,54 @@ func TestBrokerScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return s
+}
+
+func TestBrokerScripts(t *testing.T) {
+	s := startNATS(t)
 	testscript.Run(t, testscript.Params{Dir: "testdata/brokers", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
 		e.Setenv("HOST", s.Addr().String())
 		e.Setenv("BROKER", "nats://ops:${NATS_PASSWORD}@"+s.Addr().String())
 		e.Setenv("NATS_PASSWORD", "s3cret@")
 		return at(e, "sqlite:shop.db")
 	}})
+}
+
+// How long keys are kept is read from each database.
+func TestDoctorReadsHowLongKeysAreKeptOnServers(t *testing.T) {
+	for name, fresh := range map[string]func(testing.TB) string{
+		"postgres":    freshPostgres,
+		"partitioned": func(t testing.TB) string { return freshPostgres(t) + "&partition=24h" },
+		"mariadb":     freshMariaDB,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, on := t.Context(), open(t, fresh(t))
+			if err := on.Migrate(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := on.Store.Register(ctx, store.Consumer{Name: "billing", Source: "nats stream good log of billing"}); err != nil {
+				t.Fatal(err)
+			}
+			h := once.Hold{Key: once.Key{Operation: "billing", ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
+			if _, err := on.Store.Claim(ctx, once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			const keep = 48 * time.Hour
+			if err := on.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Done, KeepOutcome: keep, KeepKey: keep}); err != nil {
+				t.Fatal(err)
+			}
+			b, err := doctor.Dial(ctx, "nats://ops:s3cret%40@"+startNATS(t).Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			r, err := doctor.ExamineBroker(ctx, b, on, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Findings) != 1 || r.Findings[0].Name != "redelivery-outlives-keys" || !strings.Contains(r.Findings[0].What, "and keys are kept for 2 d (1 key was looked at)") {
+				t.Errorf("found %+v", r.Findings)
+			}
+		})
+	}
 }

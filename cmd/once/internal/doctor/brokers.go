@@ -311,7 +311,11 @@ func kept(ctx context.Context, t *target.Target, operation string) (least time.D
 	if err != nil || micros == nil {
 		return 0, 0, err
 	}
-	return time.Duration(*micros) * time.Microsecond, n, nil
+	least = time.Duration(*micros) * time.Microsecond
+	if least > time.Hour { // it was reckoned from a moment before the change
+		least = least.Round(time.Minute)
+	}
+	return least, n, nil
 }
 
 // outlived compares how long a source can deliver with how long the keys of its readers are kept. For ever is 0.
@@ -327,8 +331,8 @@ func (s *survey) outlived(r reader, horizon time.Duration) {
 		means += " The consumer does not start again before this is mended."
 	}
 	s.found("redelivery-outlives-keys", Warning,
-		fmt.Sprintf("%s: messages can be delivered %s, and of %s that were looked at, some are kept for %s only.", r.printed, can,
-			show.Count(r.sample, "key", "keys"), span(r.kept)),
+		fmt.Sprintf("%s: messages can be delivered %s, and keys are kept for %s (%s looked at).", r.printed, can, span(r.kept),
+			show.Count(r.sample, "key was", "keys were")),
 		means, "Raise Policy.KeepKey above the retention of the broker, or shorten that.")
 }
 

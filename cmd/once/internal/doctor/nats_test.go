@@ -317,13 +317,15 @@ func TestNATSRetentionAgainstKeys(t *testing.T) {
 		}
 	}
 	declare("short", 24*time.Hour)
+	declare("equal", 48*time.Hour)
 	declare("long", 72*time.Hour)
 	declare("ever", 0)
 	const keep = 48 * time.Hour
 	for _, test := range []struct{ of, what, finding string }{
 		{"short", "", ""},
+		{"equal", "", ""},
 		{"long", "warning redelivery-outlives-keys: billing (nats stream long consumer c): messages can be delivered for 3 d, " +
-			"and of 1 key that were looked at, some are kept for 2 d only.", "redelivery-outlives-keys"},
+			"and keys are kept for 2 d (1 key was looked at).", "redelivery-outlives-keys"},
 		{"ever", "messages can be delivered for ever", "redelivery-outlives-keys"},
 		{"gone", "there is no such stream", "source-missing"},
 	} {
@@ -341,6 +343,25 @@ func TestNATSRetentionAgainstKeys(t *testing.T) {
 	register(t, at, "elsewhere", "rabbitmq queue long", keep)
 	want(t, examine(t, natsURL(s, "ops"), at, ""), "billing (nats stream long consumer other): there is no such consumer of the stream", "source-missing")
 	want(t, examine(t, natsURL(s, "ops"), at, "other"), "", "nats-memory")
+}
+
+func TestNATSAccountThatIsNearlyFull(t *testing.T) {
+	s, js := startNATS(t)
+	stream(t, js, jetstream.StreamConfig{Name: "s"})
+	const most = 64 << 10
+	limits := server.JetStreamAccountLimits{MaxStore: most, MaxMemory: -1, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1}
+	if err := s.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		bytes    int
+		findings []string
+	}{{most / 2, nil}, {most * 9 / 20, []string{"nats-account-full"}}} {
+		if _, err := js.Publish(t.Context(), "s.x", make([]byte, test.bytes)); err != nil {
+			t.Fatal(err)
+		}
+		want(t, examine(t, natsURL(s, "ops"), nil, ""), "of 64.0 KiB of the disk that it may.", test.findings...)
+	}
 }
 
 func TestNATSWithoutRights(t *testing.T) {

@@ -126,14 +126,13 @@ func TestRabbitMQThatCannotBeAsked(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }))
 	defer other.Close()
 	for from, want := range map[string]string{
-		strings.Replace(url, "s3cret", "wr0ng", 1):                     "the answer to /api/overview is 401",
-		strings.Replace(other.URL, "http://", "http://ops:wr0ng@", 1):  "no RabbitMQ answers there",
-		"https://ops:wr0ng@127.0.0.1:1":                                "https://127.0.0.1:1 cannot be asked: ",
-		"https://ops:wr0ng@127.0.0.1:1/a/b":                            "the name of a virtual host",
-		"https://ops:wr0ng@127.0.0.1:1,127.0.0.1:2":                    "give one host",
-		"amqp://ops:wr0ng@127.0.0.1:1":                                 "amqp://127.0.0.1:1 cannot be asked: ",
-		"amqp://ops:wr0ng@127.0.0.1:x":                                 "it is like amqps://",
-		"amqp://ops:wr0ng@" + strings.TrimPrefix(other.URL, "http://"): "cannot be asked: ",
+		strings.Replace(url, "s3cret", "wr0ng", 1):                    "the answer to /api/overview is 401",
+		strings.Replace(other.URL, "http://", "http://ops:wr0ng@", 1): "no RabbitMQ answers there",
+		"https://ops:wr0ng@127.0.0.1:1":                               "https://127.0.0.1:1 cannot be asked: ",
+		"https://ops:wr0ng@127.0.0.1:1/a/b":                           "the name of a virtual host",
+		"https://ops:wr0ng@127.0.0.1:1,127.0.0.1:2":                   "give one host",
+		"amqp://ops:wr0ng@127.0.0.1:1":                                "amqp://127.0.0.1:1 cannot be asked: ",
+		"amqp://ops:wr0ng@127.0.0.1:x":                                "it is like amqps://",
 	} {
 		b, err := doctor.Dial(t.Context(), from)
 		if err == nil {
