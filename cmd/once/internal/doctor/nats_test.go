@@ -367,7 +367,7 @@ func TestNATSAccountThatIsNearlyFull(t *testing.T) {
 func TestNATSWithoutRights(t *testing.T) {
 	s, _ := startNATS(t)
 	r := examine(t, natsURL(s, "guest"), nil, "")
-	if r.Unmade() != 1 || len(r.Checks) != 1 || !strings.Contains(r.Findings[0].What, "nats-account: ") ||
+	if r.Unmade() != 1 || len(r.Checks) != 1 || !strings.Contains(strings.ToLower(r.Findings[0].What), "permissions violation") || !strings.Contains(r.Findings[0].What, "nats-account: ") ||
 		!strings.Contains(r.Findings[0].What, "nats-streams: ") || strings.Contains(fmt.Sprint(r), "s3cret") {
 		t.Errorf("found %+v", r)
 	}
