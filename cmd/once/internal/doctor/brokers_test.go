@@ -69,9 +69,9 @@ func TestKafkaPartitionsInTrouble(t *testing.T) {
 func TestFindingsOfManyThings(t *testing.T) {
 	s := &survey{report: new(Report), merged: make(map[Finding]int)}
 	for range 25 {
-		s.found("x", Note, "One.", "means", "do")
+		s.found(notChecked, Note, "One.", "means", "do")
 	}
-	s.found("x", Note, "Another.", "means something else", "do")
+	s.found(notChecked, Note, "Another.", "means something else", "do")
 	if len(s.report.Findings) != 2 || len(s.report.Findings[0].What) > 80 {
 		t.Errorf("found %+v", s.report.Findings)
 	}
