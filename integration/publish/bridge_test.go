@@ -164,6 +164,9 @@ func TestFromMessageToMessage(t *testing.T) {
 			if !b.WasKilled() {
 				t.Fatalf("the %s ended by itself: %s", p.Name, b.Complaints())
 			}
+			if kind == kafka {
+				o.expel(t, o.In)
+			}
 		}
 		for _, place := range []string{"made", "arrived"} {
 			if n := w.count(t, "SELECT count(*) FROM "+place); n != sent {
