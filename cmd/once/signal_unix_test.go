@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,8 +14,24 @@ import (
 	"time"
 )
 
+// underWay reads what a demo prints until orders are placed, and processes are killed.
+func underWay(t *testing.T, progress io.Reader) {
+	t.Helper()
+	for said := ""; !strings.Contains(said, " killed, "); {
+		more := make([]byte, 1000)
+		n, err := progress.Read(more)
+		if err != nil {
+			t.Fatalf("%v after %q", err, said)
+		}
+		said += string(more[:n])
+	}
+}
+
 // The workers inherit stderr, so its end is the end of all of them.
 func TestWorkersEndWithTheDemo(t *testing.T) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // else processes inherit that it is ignored, where the tests run under nohup
+	defer signal.Stop(hangups)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			cmd, temp := command(t, "once", "demo", "--orders", "200")
@@ -33,9 +50,7 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			write.Close()
-			if _, err := progress.Read(make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
+			underWay(t, progress)
 			to := cmd.Process.Pid
 			if signal == syscall.SIGINT || signal == syscall.SIGHUP { // a terminal sends it to the workers too
 				to = -to
@@ -74,9 +89,7 @@ func TestKeptWhenInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := progress.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	underWay(t, progress)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

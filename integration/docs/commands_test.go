@@ -34,6 +34,8 @@ var rules = []rule{
 	{command: "make test", run: "make -n test", why: "it would run this test"},
 	{command: "go mod edit -require=", there: "program", then: "go mod tidy && go vet .", why: "for a program outside the checkout"},
 	{command: "once context set ", then: "once migrate status --target %s"},
+	{command: "once doctor --config "},
+	{command: "once doctor --broker ", skip: true, why: "there is no such broker; tests of the command have one"},
 	{command: "once doctor", status: 1, why: "synchronous_commit is off, as docs/command.md shows it"},
 	{command: "once serve ", serves: true},
 	{command: "once unknown ask ", skip: true, why: "nobody answers at these URLs; a script of the command asks"},

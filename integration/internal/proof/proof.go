@@ -19,7 +19,7 @@ const (
 )
 
 // Patience is how long proofs wait for what should take no time.
-const Patience = 2 * time.Minute
+const Patience = 4 * time.Minute
 
 // Must ends the test at an error.
 func Must(t testing.TB, err error) {
