@@ -88,8 +88,8 @@ func (l *rabbitLedger) publish(ctx context.Context, p *rabbitPlace, from int) {
 
 // consume handles messages until all that were confirmed have come.
 func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) {
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	for deadline := time.Now().Add(3 * proof.Patience); time.Now().Before(deadline); {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		s, err := p.broker.Queue(p.queue).Open(ctx, 50)
 		cancel()
 		if err != nil {
