@@ -85,8 +85,8 @@ func newLarge(keys, shelved, published int) *large {
 	return &large{Store: memstore.New(nil), keys: keys, shelved: shelved, published: published}
 }
 
-// run runs a Janitor until the returned function is called.
-func run(t *testing.T, j *janitor.Janitor) (stop func()) {
+// run runs a Janitor, or a Quota, until the returned function is called.
+func run(t *testing.T, j interface{ Run(context.Context) error }) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -268,7 +268,7 @@ func TestOvershootIsBounded(t *testing.T) {
 					p.after = func(once.Query, once.Page) { time.Sleep(300 * time.Millisecond) } // long counts
 				}
 				all[i] = p
-				defer runQuota(t, &p.quota)()
+				defer run(t, &p.quota)()
 			}
 			came := make(map[string]time.Time) // by ID, as long as they are kept
 			for i := range 600 {
@@ -461,20 +461,6 @@ func TestWhenToComeBack(t *testing.T) {
 	})
 }
 
-func runQuota(t *testing.T, q *janitor.Quota) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- q.Run(ctx) }()
-	return func() {
-		t.Helper()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
-	}
-}
-
 // While the store is in trouble, what was counted last holds. Then the count goes on where it was.
 func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -490,7 +476,7 @@ func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 			}
 			return nil
 		}
-		stop := runQuota(t, q)
+		stop := run(t, q)
 		time.Sleep(time.Minute)
 		down.Store(true)
 		time.Sleep(10 * time.Minute) // by now the next count has begun
@@ -561,7 +547,7 @@ func TestTheShareOfAQuota(t *testing.T) {
 		if err := q.Count(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Count returned %v", err)
 		}
-		stop := runQuota(t, q)
+		stop := run(t, q)
 		time.Sleep(time.Hour)
 		stop()
 	})

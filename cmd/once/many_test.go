@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -51,16 +50,7 @@ func TestManyKeys(t *testing.T) {
 			}
 		}
 	}
-	from := freshPostgres(t)
-	at := open(t, from)
-	if err := at.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	schema := u.Query().Get("schema")
+	from, at, schema := tablesOnPostgres(t)
 	manyKeys(t, at, schema, rows)
 	reads := func() (n int) {
 		t.Helper()

@@ -99,16 +99,7 @@ func TestDoctorOnServers(t *testing.T) {
 
 // A server that was promoted says so. That of the tests was not, so its functions are overlaid by others.
 func TestDoctorSeesAFailoverOnServers(t *testing.T) {
-	from := freshPostgres(t)
-	at := open(t, from)
-	if err := at.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := u.Query().Get("schema")
+	from, at, overlay := tablesOnPostgres(t)
 	promoted := func(timeline, modified, last string) []doctor.Finding {
 		t.Helper()
 		for _, statement := range []string{
@@ -154,16 +145,7 @@ func TestDoctorSeesAFailoverOnServers(t *testing.T) {
 
 // Whether commits wait for a standby: the views and settings of the server of the tests, which has none, are overlaid.
 func TestDoctorSeesStandbysOnServers(t *testing.T) {
-	from := freshPostgres(t)
-	at := open(t, from)
-	if err := at.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := u.Query().Get("schema")
+	from, at, overlay := tablesOnPostgres(t)
 	for _, test := range []struct {
 		standby, slot string // what is fed, and what kind of slot it reads by
 		name          string // of the program that is fed
@@ -294,6 +276,21 @@ func freshPostgres(t testing.TB) string {
 	q.Set("schema", schema)
 	u.RawQuery = q.Encode()
 	return u.String()
+}
+
+// tablesOnPostgres makes the tables in a schema of their own.
+func tablesOnPostgres(t *testing.T) (from string, at *target.Target, schema string) {
+	t.Helper()
+	from = freshPostgres(t)
+	at = open(t, from)
+	if err := at.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from, at, u.Query().Get("schema")
 }
 
 func freshMariaDB(t testing.TB) string {

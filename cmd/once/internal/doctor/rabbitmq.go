@@ -58,16 +58,21 @@ func virtualHost(path string) (string, error) {
 	return host, nil
 }
 
-func dialRabbitAPI(ctx context.Context, a address) (*Broker, error) {
-	host, err := virtualHost(a.path)
-	if err == nil {
+// oneHost is the virtual host of an address that names one node.
+func oneHost(a address) (host string, err error) {
+	if host, err = virtualHost(a.path); err == nil {
 		err = a.rest()
 	}
+	if err == nil && len(a.hosts) > 1 {
+		err = refuse("give one host: any node answers for all")
+	}
+	return host, err
+}
+
+func dialRabbitAPI(ctx context.Context, a address) (*Broker, error) {
+	host, err := oneHost(a)
 	if err != nil {
 		return nil, err
-	}
-	if len(a.hosts) > 1 {
-		return nil, refuse("give one host: any node answers for all")
 	}
 	v := &rabbitView{base: a.scheme + "://" + a.hosts[0] + "/api/", user: a.user, password: a.password, host: url.PathEscape(host)}
 	v.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -289,15 +294,9 @@ func (q *rabbitQueue) text(name string) (string, bool) {
 
 // dialAMQP looks at what AMQP shows: whether queues are there, and are consumed.
 func dialAMQP(ctx context.Context, a address) (*Broker, error) {
-	host, err := virtualHost(a.path)
-	if err == nil {
-		err = a.rest()
-	}
+	host, err := oneHost(a)
 	if err != nil {
 		return nil, err
-	}
-	if len(a.hosts) > 1 {
-		return nil, refuse("give one host: any node answers for all")
 	}
 	user := "guest:guest"
 	if a.signed {
