@@ -1,22 +1,27 @@
 # Everything is a plain go command; the targets only spare you the typing.
 GO      ?= go
 SOAK    ?= 1m
-# Packages that wait for servers leave a processor to others.
-PACKAGES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers $(CURDIR)/observe/alerts
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: demo test lint bench soak
+.PHONY: demo test check load lint bench soak
 
 demo:
 	$(GO) run ./cmd/once demo
 
 # The servers tool starts private servers, runs the command with their addresses in its environment, and stops them.
-# What vet has to say is said by lint. The alerts are tested with the engine of Prometheus, whose requirements stay out of the workspace.
+# The suite tests all modules, goes on after a failure, and sums up at the end.
 test:
-	$(GO) run ./integration/cmd/servers -- $(GO) test -race -vet=off -p $(PACKAGES) -timeout 15m work
-	cd observe/alerts && GOWORK=off $(GO) test -timeout 5m ./...
+	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite
+
+# What needs no server, for the inner loop.
+check:
+	$(GO) run ./integration/cmd/suite -check
+
+# Everything, three times running, on a machine that much else keeps busy.
+load:
+	for time in 1 2 3; do $(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite -load 8 || exit; done
 
 lint:
 	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)

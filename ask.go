@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 // Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
@@ -19,6 +20,9 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 	if err := o.validate(false); err != nil || rec.Status != Unknown {
 		return rec, err
 	}
+	if err := s.Options().Sealing.Validate(); err != nil { // else an answer might be recorded that nobody accepts
+		return rec, err
+	}
 	if op := rec.Key.Operation; op != o.Name && !strings.HasSuffix(op, "/"+o.Name) {
 		return rec, invalid("operation %q is asked about a record of %q", o.Name, op)
 	}
@@ -28,12 +32,21 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 	limited := patience.Limit(ctx, callTime)
 	defer limited.Stop()
 	if err == nil && set.Status != Unknown {
-		if lost := s.Settle(limited, set); lost != nil {
-			err = &failure{Kind: lost, Key: rec.Key, Attempt: rec.Attempt}
+		failed := s.Settle(limited, set)
+		if errors.Is(failed, ErrOutcomeRefused) && !set.Outcome.Omitted { // an answer that cannot be kept is no reason to ask again
+			set.Outcome, _ = s.Options().Pack(rec.Key, rec.Fingerprint, Outcome{Rejected: set.Outcome.Rejected, Omitted: true})
+			failed = s.Settle(limited, set)
+		}
+		if failed != nil {
+			err = &failure{Kind: failed, Key: rec.Key, Attempt: rec.Attempt}
 		}
 	}
 	// What was found out, and not the record: whoever was waiting for the key may have it by now.
 	seen.Tell(rec.Attempt, false, set.Status.String(), set.Outcome.Rejected, err)
+	s.Options().Tell(ctx, Event{Name: sight.Asked, Key: rec.Key, Attempt: rec.Attempt, Err: err})
+	if err == nil && set.Status != Unknown {
+		s.Options().Tell(ctx, Event{Name: eventOf(set.Status, set.Outcome), Key: rec.Key, Attempt: rec.Attempt})
+	}
 	if err != nil || set.Status == Unknown {
 		return rec, err
 	}
@@ -58,7 +71,7 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 				out = Outcome{Omitted: true}
 			}
 			out.Rejected, set.Status = rejected, Done
-			set.Outcome, _ = s.Options().pack(rec.Key, out)
+			set.Outcome, _ = s.Options().Pack(rec.Key, rec.Fingerprint, out)
 			return set, nil
 		}
 		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
@@ -81,7 +94,13 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 // MarkDone records what a person found out: that the work of an Unknown or Parked record happened, how that is known,
 // and its outcome, as [Operation.Outcome] makes it. ErrLeaseLost: the record has moved on since it was read.
 func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
-	out, ok := s.Options().pack(rec.Key, out)
+	if err := s.Options().Sealing.Validate(); err != nil {
+		return err
+	}
+	if out.isSealed() {
+		return invalid("the content type %s is for outcomes that once seals itself", sealedType)
+	}
+	out, ok := s.Options().Pack(rec.Key, rec.Fingerprint, out)
 	if !ok {
 		return &failure{Kind: ErrOutcomeTooLarge, Key: rec.Key}
 	}
@@ -106,5 +125,6 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	if err := s.Settle(ctx, set); err != nil {
 		return &failure{Kind: err, Key: rec.Key, Attempt: rec.Attempt}
 	}
+	s.Options().Tell(ctx, Event{Name: sight.Decided, Key: rec.Key, Attempt: rec.Attempt})
 	return nil
 }

@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func TestOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
 	s.settle = func(ctx context.Context, set once.Settlement, settle settleFunc) error {
 		if len(set.Outcome.Body) > 100 {
-			return once.ErrInvalid // final, so that the test need not wait for the end of all repeats
+			return once.ErrOutcomeRefused
 		}
 		return settle(ctx, set)
 	}
@@ -74,6 +75,43 @@ func TestOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
 	_, err := once.Do(testCtx, s, resent.For("1"), c.run("", nil))
 	wantErr(t, err, once.ErrOutcomeUnavailable)
 	c.ran(t, 1)
+}
+
+// Only a refusal of the outcome makes it be left out, not any error that is final.
+func TestOutcomeIsNotLeftOutForAnotherReason(t *testing.T) {
+	for _, final := range []error{once.ErrInvalid, once.ErrClosed, once.ErrCorrupt} {
+		s, c := &hooks{Store: memstore.New(nil)}, counter{}
+		s.settle = func(context.Context, once.Settlement, settleFunc) error { return final }
+		if got, err := once.Do(testCtx, s, parked.For("1"), c.run("answer", nil)); got != "answer" || !errors.Is(err, once.ErrUnknown) {
+			t.Errorf("%v: %q, %v", final, got, err)
+		}
+		wantStatus(t, s, parked.For("1").Key(), once.Running)
+	}
+}
+
+// What Lookup found is done, even if the store refuses the answer.
+func TestLookedUpOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
+	s := &hooks{Store: memstore.New(nil)}
+	s.settle = func(ctx context.Context, set once.Settlement, settle settleFunc) error {
+		if len(set.Outcome.Body) > 100 {
+			return once.ErrOutcomeRefused
+		}
+		return settle(ctx, set)
+	}
+	for _, no := range []error{nil, once.ErrRejected} {
+		asked := &once.Operation[string]{Name: fmt.Sprint("asked-", no == nil), Lookup: func(context.Context, once.Key) (string, bool, error) {
+			return strings.Repeat("x", 101), true, no
+		}}
+		c := counter{}
+		_, err := once.Do(testCtx, s, asked.For("1"), c.run("", errNet))
+		wantErr(t, err, once.ErrUnknown)
+		_, err = once.Do(testCtx, s, asked.For("1"), c.run("", nil))
+		wantErr(t, err, once.ErrOutcomeUnavailable)
+		if errors.Is(err, once.ErrRejected) != (no != nil) {
+			t.Errorf("rejected %v: %v", no != nil, err)
+		}
+		c.ran(t, 1)
+	}
 }
 
 // silent is a store whose Get answers when its context ends, and not before.

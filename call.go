@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
@@ -16,10 +17,11 @@ import (
 )
 
 const (
-	callTime                         = 5 * time.Second  // for one call of a store where the caller set no limit
-	finishTime                       = 10 * time.Second // for recording what has happened, whatever became of the caller
-	shortTime                        = 250 * time.Millisecond
-	claimTries, txTries, commitTries = 4, 10, 3
+	callTime                = 5 * time.Second  // for one call of a store where the caller set no limit
+	finishTime              = time.Minute      // for recording what has happened, whatever became of the caller
+	findOutTime             = 10 * time.Second // for finding out whether a commit took place, likewise
+	shortTime               = 250 * time.Millisecond
+	claimTries, commitTries = 4, 3
 )
 
 // call is one Do, DoTx or InTx on its way, without its types.
@@ -33,13 +35,14 @@ type call struct {
 	ask       interface {
 		Ask(context.Context, Store, Record) (Record, error)
 	}
-	token             [16]byte
-	held              Hold // while the work of Do runs
-	fingerprint       []byte
-	redelivered, soft bool
-	joinUntil         time.Time
-	likely            Settlement
-	free, unknown     Status // what the key becomes when the work says that nothing happened, and when nobody knows
+	token                    [16]byte
+	held                     Hold // while the work of Do runs
+	fingerprint              []byte
+	redelivered, asyncCommit bool
+	joinUntil                time.Time
+	expected                 Settlement
+	foreseen                 *packed // the Outcome of expected
+	free, unknown            Status  // what the key becomes when the work says that nothing happened, and when nobody knows
 }
 
 // newCall checks everything that can be checked before the store is touched.
@@ -54,20 +57,20 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *sight.Call, h
 	case !hasWork:
 		return nil, invalid("the function that does the work is nil")
 	}
-	if err := errors.Join(w.op.validate(needsChoice), w.key.Validate()); err != nil {
+	if err := errors.Join(s.Options().Sealing.Validate(), w.op.validate(needsChoice), w.key.Validate()); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, &failure{Kind: err, Key: w.key, Hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
-		token: name.Token(), redelivered: w.redelivered, soft: w.op.SoftClaim, free: Absent, unknown: Unknown}
+		token: name.Token(), redelivered: w.redelivered, asyncCommit: w.op.AsyncCommit, free: Absent, unknown: Unknown}
 	if c.onUnknown == Park {
 		c.unknown = Parked
 	}
 	c.policy, _ = w.op.Policy.withDefaults()
 	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
-	c.likely = c.settlement(Hold{}, Done, "")
+	c.expected = c.settlement(Hold{}, Done, "")
 	if w.hasInput {
 		c.fingerprint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
 	}
@@ -91,6 +94,9 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 			rec, mine, err = c.lead(ctx, try)
 			return rec
 		}, Record.apart)
+		if joined {
+			c.event(ctx, sight.Joined, met.Attempt, nil)
+		}
 		switch {
 		case late && ctx.Err() != nil:
 			return rec, false, &failure{Kind: ErrInProgress, Key: c.key, Cause: ctx.Err()}
@@ -151,11 +157,11 @@ func (c *call) standing(rec Record) error {
 	case Running:
 		return c.inProgress(rec)
 	case Absent: // it was ours, and somebody has freed it since
-		f.Kind, f.Hint = ErrLeaseLost, rec.Reason
+		f.Kind, f.Hint = ErrLeaseLost, c.opts.Sealing.OpenReason(rec)
 	case Expired:
 		f.Kind, f.Hint = ErrExpired, ""
 	case Parked:
-		f.Kind, f.Hint = ErrParked, rec.Reason
+		f.Kind, f.Hint = ErrParked, c.opts.Sealing.OpenReason(rec)
 	case Unknown:
 		f.Kind, f.Hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
 	}
@@ -213,7 +219,7 @@ func (c *call) checkInput(rec Record) error {
 
 func (c *call) request(take int64) Request {
 	return Request{Hold: Hold{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
-		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Likely: &c.likely, Soft: c.soft}
+		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Expected: &c.expected, AsyncCommit: c.asyncCommit}
 }
 
 // owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.
@@ -253,14 +259,14 @@ func (c *call) abandon(ctx context.Context) {
 		err = c.store.Settle(limited, c.settlement(rec.hold(), c.free, "claimed, and never started"))
 	}
 	if err != nil {
-		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", "key", c.key, "error", err)
+		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", logs.Spaced(""), "key", c.key, "error", err)
 	}
 }
 
 func (r Record) hold() Hold { return Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
 
 func (c *call) settlement(h Hold, status Status, reason string) Settlement {
-	return Settlement{Hold: h, Status: status, Reason: name.Reason(reason), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
+	return Settlement{Hold: h, Status: status, Reason: c.opts.Sealing.SealReason(c.key, name.Reason(reason)), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
 }
 
 func (c *call) done(h Hold, out Outcome) Settlement {
@@ -269,24 +275,46 @@ func (c *call) done(h Hold, out Outcome) Settlement {
 	return set
 }
 
-// finish records what has happened. It is not given up because the caller has left.
+// finish records what has happened. It is not given up because the caller has left, nor because the process was suspended:
+// a try counts for callTime at most, however long it took. The store may accept a settlement long after the lease lapsed.
 func (c *call) finish(ctx context.Context, set Settlement) error {
-	limited := patience.Detach(ctx, finishTime)
-	defer limited.Stop()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
-	return pause.Retry(limited, callTime, func(ctx context.Context) (bool, error) {
-		err := c.store.Settle(ctx, set)
-		return err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err), err
-	})
+	for used := time.Duration(0); ; {
+		begun := time.Now()
+		limited := patience.Detach(ctx, callTime)
+		err := c.store.Settle(limited, set)
+		limited.Stop()
+		if used += min(time.Since(begun), callTime); err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || used >= finishTime {
+			return err
+		}
+		wait := pause.Next()
+		_ = backoff.Sleep(context.WithoutCancel(ctx), wait)
+		used += wait
+	}
 }
 
 // isFinal reports whether repeating a call of a store is pointless.
-func isFinal(err error) bool { return mask.HasAny(err, ErrInvalid, ErrClosed, ErrCorrupt) }
+func isFinal(err error) bool {
+	return mask.HasAny(err, ErrInvalid, ErrClosed, ErrCorrupt, ErrOutcomeRefused)
+}
 
-// pack makes an outcome ready for the store. ok is false if it is too large.
-func (o *Options) pack(k Key, out Outcome) (packed Outcome, ok bool) {
+// pack makes an outcome of this call ready for the store. ok is false if it is too large.
+func (c *call) pack(out Outcome) (ready Outcome, ok bool) {
+	if c.foreseen.fits(out, c.fingerprint) {
+		return c.foreseen.ready, true
+	}
+	return c.opts.Pack(c.key, c.fingerprint, out)
+}
+
+// Pack makes an outcome ready to be stored with a key whose record has this fingerprint: with its checksum, and sealed if
+// Sealing says so. It is for those who settle claims without Do and DoTx. ok is false if it is too large: then it is
+// Omitted.
+func (o *Options) Pack(k Key, fingerprint []byte, out Outcome) (ready Outcome, ok bool) {
 	if ok = len(out.Body) <= o.MaxOutcome; !ok {
 		out.Body, out.Omitted = nil, true
+	}
+	if o.Sealing.Seals(SealOutcomes) {
+		out = o.Sealing.seal(k, fingerprint, out)
 	}
 	out.Sum = out.checksum(k)
 	return out, ok

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/lease"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/patience"
 	"github.com/effectively-once/once/internal/scope"
@@ -20,16 +22,24 @@ type Claim struct {
 
 type claimKey struct{}
 
+// claimed is a Claim and whose it is.
+type claimed struct {
+	Claim
+	call *call
+}
+
 // ClaimFrom returns the claim that the work runs under, from the context it was given.
 func ClaimFrom(ctx context.Context) (Claim, bool) {
-	c, ok := ctx.Value(claimKey{}).(Claim)
-	return c, ok
+	c, ok := ctx.Value(claimKey{}).(claimed)
+	return c.Claim, ok
 }
 
 // enter makes the context that the work of a claim runs with.
 func (c *call) enter(ctx context.Context, rec Record) context.Context {
 	c.seen.Enter()
-	return context.WithValue(ctx, claimKey{}, Claim{Key: rec.Key, Attempt: rec.Attempt})
+	c.event(ctx, sight.Claimed, rec.Attempt, nil)
+	ctx = scope.WithKey(ctx, scope.Key(rec.Key))
+	return context.WithValue(ctx, claimKey{}, claimed{Claim{Key: rec.Key, Attempt: rec.Attempt}, c})
 }
 
 // Do guards an effect outside the database of the store: it claims the key, runs the work, and records its
@@ -41,7 +51,10 @@ func (c *call) enter(ctx context.Context, rec Record) context.Context {
 //   - [NotDone] of any error: nothing happened, the key is free again, or as unknown as the attempt before left it;
 //   - any other error, a panic or a crash: nobody knows. The next call asks Lookup, or does what OnUnknown says: [Park] parks it.
 //
-// An answer over [Options.MaxOutcome] is not kept: the work is done, and its duplicates get [ErrOutcomeUnavailable].
+// An answer over [Options.MaxOutcome], or one that the store refuses, is not kept: the work is done, and its duplicates get
+// [ErrOutcomeUnavailable]. While the store cannot be reached, Do keeps trying to record how the work ended, for up to a
+// minute, even if the lease lapses or ctx ends meanwhile. If it does not succeed, the outcome is unknown, and Do returns
+// the value together with [ErrUnknown].
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
@@ -72,11 +85,12 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 		return out, nil
 	}))
 	w.tell(seen, rec, mine, err)
+	c.met(ctx, rec, mine, err)
 	switch {
 	case err != nil:
 		return value, spent(err)
 	case !mine:
-		return replay(w, rec)
+		return replay(w, &c.opts.Sealing, rec)
 	case unkept != nil:
 		return value, &failure{Kind: errPermanent, Key: w.key, Attempt: rec.Attempt,
 			Hint: "it happened and is recorded as done, without its value, which cannot be encoded", Cause: errors.Join(unkept, no)}
@@ -147,9 +161,8 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 
 	set := c.verdict(rec.hold(), out, err)
 	recorded := c.record(ctx, set)
-	if recorded != nil && set.Status == Done && !errors.Is(recorded, ErrLeaseLost) {
-		// Perhaps the store refuses this outcome. That it is done must be known all the same.
-		set.Outcome, _ = c.opts.pack(c.key, Outcome{Rejected: out.Rejected, Omitted: true})
+	if errors.Is(recorded, ErrOutcomeRefused) && !set.Outcome.Omitted { // that it is done must be known all the same
+		set.Outcome, _ = c.pack(Outcome{Rejected: out.Rejected, Omitted: true})
 		if c.record(ctx, set) == nil {
 			recorded = nil
 		}
@@ -180,22 +193,30 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 // Extend and Lost keep the lease of the claim that is held.
 func (c *call) Extend(ctx context.Context) (final bool, err error) {
 	err = c.store.Extend(ctx, c.held, c.policy.Lease)
+	if err == nil {
+		c.event(ctx, sight.Extended, c.held.Attempt, nil)
+	}
 	return errors.Is(err, ErrLeaseLost) || isFinal(err), err
 }
 
 func (c *call) Lost(ctx context.Context, err error) error {
 	c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", c.key, "attempt", c.held.Attempt, "error", err)
+	c.event(ctx, sight.LeaseLost, c.held.Attempt, err)
 	return &failure{Kind: ErrLeaseLost, Key: c.key, Attempt: c.held.Attempt, Cause: err}
 }
 
 func (c *call) record(ctx context.Context, set Settlement) error {
 	err := c.finish(ctx, set)
+	if err == nil {
+		c.event(ctx, eventOf(set.Status, set.Outcome), set.Attempt, nil)
+	}
 	switch {
 	case err != nil:
 		c.opts.Logger.ErrorContext(ctx, "once: the end of an attempt could not be recorded", "key", set.Key,
 			"attempt", set.Attempt, "status", set.Status.String(), "error", err)
 	case set.Status == Parked:
-		c.opts.Logger.WarnContext(ctx, "once: parked", "key", set.Key, "attempt", set.Attempt, "reason", set.Reason)
+		c.opts.Logger.WarnContext(ctx, "once: parked", "key", set.Key, "attempt", set.Attempt,
+			"reason", c.opts.Sealing.OpenReason(Record{Key: set.Key, Reason: set.Reason}))
 	}
 	return err
 }
@@ -204,9 +225,9 @@ func (c *call) record(ctx context.Context, set Settlement) error {
 func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
 	switch {
 	case err == nil:
-		packed, ok := c.opts.pack(c.key, out)
+		packed, ok := c.pack(out)
 		if !ok {
-			c.opts.Logger.Warn("once: an outcome over MaxOutcome is not kept", "key", c.key, "bytes", len(out.Body))
+			c.opts.Logger.Warn("once: an outcome over MaxOutcome is not kept", logs.Spaced(c.key.Operation), "key", c.key, "bytes", len(out.Body))
 		}
 		return c.done(h, packed)
 	case errors.Is(err, errNotDone):
@@ -224,22 +245,34 @@ func (w Work[T]) tell(seen *sight.Call, rec Record, mine bool, err error) {
 	seen.Tell(r.Attempt, r.Replayed, rec.Status.String(), rec.Outcome.Rejected, err)
 }
 
+// met tells of a call that has found its key taken.
+func (c *call) met(ctx context.Context, rec Record, mine bool, err error) {
+	switch {
+	case mine:
+	case err == nil && rec.Status == Done:
+		c.event(ctx, sight.Replayed, rec.Attempt, nil)
+	case mask.HasAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrParked):
+		c.event(ctx, sight.Refused, rec.Attempt, err)
+	}
+}
+
 // replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.
-func replay[T any](w Work[T], rec Record) (value T, err error) {
+func replay[T any](w Work[T], sealing *Sealing, rec Record) (value T, err error) {
 	fail := func(kind, cause error) error {
 		return &failure{Kind: kind, Key: rec.Key, Attempt: rec.Attempt, Cause: cause}
 	}
+	out, err := sealing.Open(rec)
+	if err != nil {
+		return value, err
+	}
 	var no error
-	if rec.Outcome.Rejected {
+	if out.Rejected {
 		no = fail(ErrRejected, nil)
 	}
-	switch {
-	case rec.Outcome.Sum != rec.Outcome.checksum(rec.Key):
-		return value, fail(ErrCorrupt, nil)
-	case rec.Outcome.Omitted:
+	if out.Omitted {
 		return value, fail(ErrOutcomeUnavailable, no)
 	}
-	if value, err = w.op.codec().Decode(rec.Outcome); err != nil {
+	if value, err = w.op.codec().Decode(out); err != nil {
 		return value, fail(ErrOutcomeUnavailable, errors.Join(err, no))
 	}
 	return value, no

@@ -31,6 +31,7 @@ var (
 var (
 	ErrUnknown         = sight.NewError(sight.Unknown, "once: outcome unknown")  // call again: it is asked about, or run again
 	ErrLeaseLost       = sight.NewError(sight.LeaseLost, "once: lease lost")     // call again: another attempt may have an answer
+	ErrOutcomeRefused  = sight.NewError(sight.Failed, "once: outcome refused")   // of a Store's settlement: see Store.Settle
 	ErrOutcomeTooLarge = sight.NewError(sight.Failed, "once: outcome too large") // of DoTx, which has rolled back
 )
 
@@ -39,7 +40,8 @@ var (
 var ErrRejected = errors.New("once: rejected")
 
 // ErrConflict is how a [TxStore] says that the database rolled the whole transaction back and wants it again:
-// a deadlock, a serialization failure, a busy database. [DoTx] does that, a bounded number of times.
+// a deadlock, a serialization failure, a busy database. [DoTx] does that until its context ends, or for a minute if the
+// context has no deadline; then it returns ErrConflict.
 var ErrConflict = sight.NewError(sight.Conflict, "once: transaction conflict")
 
 // The first three are marks that callers put on their errors, matched with errors.Is anywhere in a tree.
@@ -65,7 +67,7 @@ func RetryAfter(d time.Duration, err error) error {
 // MayRetry reports whether the same call may succeed later, and how long to wait before it; where not, it is pointless.
 func MayRetry(err error) (after time.Duration, ok bool) {
 	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
-		ErrOutcomeUnavailable, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
+		ErrOutcomeUnavailable, ErrOutcomeRefused, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
 	if err == nil || mask.HasAny(err, final...) {
 		return 0, false
 	}

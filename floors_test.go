@@ -82,26 +82,6 @@ func TestImportsKeepTheFloors(t *testing.T) {
 	}
 }
 
-func TestFilesAndTheRootStayReadable(t *testing.T) {
-	root := 0
-	eachFile(t, func(file, dir string, test bool) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := strings.Count(string(text), "\n")
-		if dir == "." && !test {
-			root += lines
-		}
-		if lines > 500 && !test {
-			t.Errorf("%s has %d lines, the limit is 500: which room is missing?", file, lines)
-		}
-	})
-	if root == 0 || root > 1500 {
-		t.Errorf("the root package has %d lines, the limit is 1,500", root)
-	}
-}
-
 func TestRootModuleRequiresNothing(t *testing.T) {
 	cmd := exec.Command("go", "list", "-m", "all")
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")

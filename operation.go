@@ -70,9 +70,16 @@ type Operation[T any] struct {
 	// since the first attempt, unknown work is parked instead of run again. Default 0: no limit.
 	KeyValidFor time.Duration
 
-	// SoftClaim lets Do go on before its claim is on the database's disk. A crash there may forget it: then the next call
+	// AsyncCommit lets Do go on before its claim is on the database's disk. A crash there may forget it: then the next call
 	// runs as the first, perhaps beside it. Allowed with Resend and a KeyValidFor, in which repeats must come.
-	SoftClaim bool
+	AsyncCommit bool
+
+	// Speculative lets DoTx enter the work before it knows whether its claim is won, on a store that can then send both
+	// in one round trip, as pgstore does. A call that loses the claim may have entered the work all the same: none of its
+	// statements takes effect, and what it returns or panics with is ignored. What it did besides, such as log lines and
+	// counters, has happened, once for each call that entered. The work runs in a goroutine of its own. Default false:
+	// a duplicate runs nothing.
+	Speculative bool
 
 	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:
 	// they are missing from a replay. A T that is an Outcome is stored as it is.
@@ -102,14 +109,20 @@ func (o *Operation[T]) Outcome(v T) (Outcome, error) {
 	if err == nil {
 		err = name.Check("content type", out.ContentType)
 	}
+	if err == nil && out.isSealed() {
+		err = invalid("the content type %s is for outcomes that once seals itself: see Options.Sealing", sealedType)
+	}
 	return out, err
 }
 
-// likely is what the work of c leaves if its type has one value only, else nothing.
-func (o *Operation[T]) likely(c *call) (out Outcome) {
+// expected is what the work of c leaves if its type has one value only, else nothing.
+func (o *Operation[T]) expected(c *call) (out Outcome) {
 	if o.Codec == nil && reflect.TypeFor[T]().Size() == 0 {
 		if value, err := o.Outcome(*new(T)); err == nil {
-			out, _ = c.opts.pack(c.key, value)
+			var ok bool
+			if out, ok = c.pack(value); ok {
+				c.foreseen = &packed{plain: value, ready: out, fingerprint: c.fingerprint}
+			}
 		}
 	}
 	return out
@@ -124,7 +137,7 @@ func (o *Operation[T]) codec() Codec[T] {
 
 // validate checks the declaration, and for Do that the choice about unknown outcomes was made.
 func (o *Operation[T]) validate(needsChoice bool) error {
-	is := declared.Operation{Name: o.Name, Asks: o.Lookup != nil, Soft: o.SoftClaim, Choice: declared.Choice(o.OnUnknown),
+	is := declared.Operation{Name: o.Name, Asks: o.Lookup != nil, AsyncCommit: o.AsyncCommit, Choice: declared.Choice(o.OnUnknown),
 		SettleTime: o.SettleTime, KeyValidFor: o.KeyValidFor}
 	if err := is.Check(needsChoice); err != nil {
 		return invalid("%v", err)

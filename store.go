@@ -1,12 +1,13 @@
 package once
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"time"
 
 	"github.com/effectively-once/once/internal/flight"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/rerun"
 )
 
 // flightKey has the input too: a duplicate with another one must hear of its mismatch from the record, whoever was first.
@@ -44,6 +45,9 @@ type Store interface {
 	// Settle ends an attempt. It changes a record that is Running (its lease lapsed or not), Unknown or
 	// Parked, and only if the Hold is current. Repeating a settlement that was applied is nil. Anything else
 	// is ErrLeaseLost and changes nothing: Done is final, Parked does not go back to Unknown.
+	// ErrOutcomeRefused: nothing was changed, and repeating is pointless, because the store cannot hold this outcome: it
+	// is too large for its column or its protocol, or violates a constraint. Without a body it may be accepted. A store
+	// that was not reached, or did not answer in time, has refused nothing.
 	Settle(context.Context, Settlement) error
 
 	// Get returns the record of a key as it is now; the zero Record if it was never seen or is forgotten.
@@ -66,7 +70,8 @@ type TxStore[Tx any] interface {
 	Store
 
 	// Transact begins a transaction, claims, calls body with the records that the claims returned, settles
-	// what body returns, and commits. If none of the claims is the caller's, it rolls back, does not call
+	// what body returns, and commits. body is not called before the claims are made, unless Request.Speculative allows
+	// it: a claim that is lost then has entered nothing. If none of the claims is the caller's, it rolls back, does not call
 	// body, and returns the records. It returns the records as claimed.
 	//
 	// If body fails, panics or ends its goroutine, everything is rolled back, and its error comes back, wrapped
@@ -129,15 +134,15 @@ type Request struct {
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
-	Likely      *Settlement   // how the attempt ends if all goes well, as far as known, without a Hold. It may be written early
+	Expected    *Settlement   // how the attempt ends if all goes well, as far as known, without a Hold. It may be written with the claim
 
-	// Early, in a Transact of one Request with a Likely, allows to call body before the claim is made, with the record of a
-	// new key's claim, without times, which is then the one returned. If the claim is lost then, no statement of body has an
-	// effect, what it returns is ignored, and it is called again if the key turns out to be free. body ends as Likely does,
-	// but for the Outcome, or fails.
-	Early bool
+	// Speculative allows a Transact of one Request with Expected set to call body before it knows whether the claim is won.
+	// body then gets the record that the claim of a new key would return, without its times. If the claim is lost, no
+	// statement of body takes effect and its error is ignored; if the key then turns out to be free, body is called again.
+	// body settles as Expected says, but for the Outcome, or fails. Without it, body is called only after the claim is won.
+	Speculative bool
 
-	Soft bool // Claim: a crash of the database may forget the claim, so the store need not wait for its disk
+	AsyncCommit bool // Claim: a crash of the database may forget the claim, so the store need not wait for its disk
 }
 
 // Settlement ends the attempt that its Hold names, as seen in a claim or in a record.
@@ -152,20 +157,27 @@ type Settlement struct {
 
 // Options are the options that all stores share. Adapters embed them in their own. The zero value works.
 type Options struct {
-	Logger     *slog.Logger // what went wrong behind a caller's back; default: nothing is logged
+	Logger     *slog.Logger // what went wrong behind a caller's back; default: slog.Default(), as it is when something is logged
 	Observer   Observer     // sees every call: for metrics and spans; default: none
 	MaxOutcome int          // bytes of an outcome's body; default 1 MiB
 	Secret     []byte       // when set, fingerprints are keyed with it. Changing it makes repeats of older keys mismatch
+	Sealing    Sealing      // encrypts what is stored; default: it is not
 
 	flights *flight.Group[flightKey, Record]
+	reruns  *rerun.Line
 }
 
 // Ready returns a copy with the defaults, and with what the calls of one process share. An adapter calls it once.
 func (o Options) Ready() *Options {
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Logger = logs.Of(o.Logger)
 	if o.MaxOutcome <= 0 {
 		o.MaxOutcome = 1 << 20
 	}
-	o.flights = new(flight.Group[flightKey, Record])
+	o.flights, o.reruns = new(flight.Group[flightKey, Record]), rerun.NewLine()
 	return &o
 }
+
+// Turn waits for its turn to run a transaction again after ErrConflict, and returns how to end that turn. The transactions
+// of a process that use one store take turns, because those that deadlocked deadlock again side by side. It is for those
+// who run transactions without [DoTx].
+func (o *Options) Turn(ctx context.Context) (leave func(), err error) { return o.reruns.Enter(ctx) }

@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 // DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and what run wrote through
 // tx. An error rolls all of it back; so does [ErrRejected], but the value returned with it is recorded as the answer.
 //
-// After a deadlock, a serialization failure or a lost commit, run is called again in a new transaction. A store may let a
-// duplicate enter run too: its first statement fails, or it is rolled back at the end, and what run returns is ignored. So
-// run returns the errors of its statements, leaves nothing in variables outside, and does nothing that leaves the database.
-// Outside work goes before it, with [Do]; inside it Do is refused with [ErrInTx]. What is sent through a pool instead of tx
-// is not part of the transaction.
+// Run is called only after the key was claimed, unless the operation is Speculative. After a deadlock, a serialization
+// failure or a lost commit, run is called again in a new transaction, until ctx ends; or for a minute if it has no deadline.
+// The calls of one process that met a conflict take turns, for up to two seconds each, because transactions that deadlocked
+// deadlock again if they run again side by side. So run returns the errors of its statements, leaves
+// nothing in variables outside, and does nothing that leaves the database. Outside work goes before it, with [Do]; inside
+// it Do is refused with [ErrInTx]. What is sent through a pool instead of tx is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	ctx, seen := watch(ctx, s, "DoTx", w.key)
 	defer seen.End(&err)
@@ -30,14 +31,20 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		return value, err
 	}
 	var no error // a rejection, as the work put it
-	t := &transaction[Tx]{call: c, store: s, caller: ctx, early: !c.redelivered}
-	c.likely.Outcome = w.op.likely(c)
+	t := &transaction[Tx]{call: c, store: s, caller: ctx, speculative: w.op.Speculative && !c.redelivered}
+	c.expected.Outcome = w.op.expected(c)
 	t.work = func(ctx context.Context, tx Tx) (Outcome, error) {
 		value, no = run(ctx, tx)
 		return outcomeInTx(w, c, value, no)
 	}
 	rec, mine, err := c.answer(ctx, t.try)
 	w.tell(seen, rec, mine, err)
+	c.met(ctx, rec, mine, err)
+	if err == nil && mine {
+		c.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
+	} else if t.err != nil {
+		c.event(ctx, sight.Released, rec.Attempt, err)
+	}
 	switch {
 	case err != nil && t.err == nil:
 		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
@@ -45,7 +52,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		seen.Fail(err)
 		return value, spent(err)
 	case !mine:
-		return replay(w, rec)
+		return replay(w, &c.opts.Sealing, rec)
 	default:
 		return value, no
 	}
@@ -61,7 +68,7 @@ func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) 
 		return Outcome{}, &failure{Kind: errPermanent, Key: w.key, Hint: "the value cannot be encoded, so nothing was done", Cause: err}
 	}
 	out.Rejected = no != nil
-	packed, ok := c.opts.pack(w.key, out)
+	packed, ok := c.pack(out)
 	if !ok {
 		return Outcome{}, &failure{Kind: ErrOutcomeTooLarge, Key: w.key,
 			Hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
@@ -76,18 +83,19 @@ type transaction[Tx any] struct {
 	caller context.Context
 	work   func(context.Context, Tx) (Outcome, error)
 
-	out       Outcome // what the work is recorded as
-	recording bool    // the work is done with a rejection: record that, do not work again
-	early     bool    // nothing speaks against it that the key is new
-	ran       bool    // in the transaction tried last, the claim was ours
-	err       error   // and this is how the work failed
-	lost      error   // after this error of a commit it is not known whether it took place
+	out         Outcome // what the work is recorded as
+	recording   bool    // the work is done with a rejection: record that, do not work again
+	speculative bool    // the next transaction may enter the work before its claim is won
+	ran         bool    // in the transaction tried last, the claim was ours
+	err         error   // and this is how the work failed
+	lost        error   // after this error of a commit it is not known whether it took place
 }
 
 // try runs transactions until one of them settles the matter. They share their token: if a commit took place although its
 // reply was lost, the next one meets a record that is done, and ours.
 func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, error) {
-	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
+	runs := rerun.New(t.opts.Turn)
+	defer runs.Done()
 	for tries, commits := 1, 0; ; tries++ {
 		rec, err := t.transact(ctx, take)
 		switch {
@@ -107,24 +115,22 @@ func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, er
 				return rec, false, t.unless(err)
 			}
 			// Finding out, and ending what was begun, does not depend on the caller's patience.
-			limited, cancel := context.WithTimeout(context.WithoutCancel(t.caller), finishTime)
+			limited, cancel := context.WithTimeout(context.WithoutCancel(t.caller), findOutTime)
 			defer cancel()
 			ctx = limited
 		case isFinal(err), t.lost == nil && t.giveUp(err, tries):
 			return rec, false, t.unless(err)
 		}
-		if backoff.Sleep(ctx, pause.Next()) != nil {
+		if runs.Again(ctx, errors.Is(err, ErrConflict)) != nil {
 			return rec, false, t.unless(errors.Join(err, ctx.Err()))
 		}
 	}
 }
 
-// giveUp bounds the repeats. A transaction that failed after the work is repeated only if the database asks for it.
+// giveUp bounds the repeats. A transaction that failed after the work is repeated only if the database asks for it, and
+// then for as long as the caller has time.
 func (t *transaction[Tx]) giveUp(err error, tries int) bool {
-	if errors.Is(err, ErrConflict) {
-		return tries >= txTries
-	}
-	return t.ran || tries >= claimTries
+	return !errors.Is(err, ErrConflict) && (t.ran || tries >= claimTries)
 }
 
 // unless returns err, unless a commit before it may have taken place: then that is what the caller must know.
@@ -139,11 +145,15 @@ func (t *transaction[Tx]) unless(err error) error {
 func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, error) {
 	t.ran, t.err = false, nil
 	r := t.request(take)
-	r.Early, t.early = t.early && take == 0, false
+	r.Speculative, t.speculative = t.speculative && take == 0, false
 	var failed *mask.Tagged // what comes back if the last run failed, and its claim was ours
 	recs, err := t.store.Transact(ctx, []Request{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
 		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
-		if !t.recording {
+		switch {
+		case t.recording:
+		case r.Speculative:
+			t.err = contain(func() error { return t.do(recs[0], tx) })
+		default:
 			t.err = t.do(recs[0], tx)
 		}
 		if failed = mask.Tag(t.err); failed != nil {
@@ -153,8 +163,12 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 	})
 	if t.err != nil && err == error(failed) {
 		err = t.err
-	} else if t.err != nil && !errors.Is(err, failed) { // the early run of a claim that was lost, or not made
-		t.err, t.ran = nil, t.ran && !r.Early
+	} else if t.err != nil && !errors.Is(err, failed) { // the speculative run of a claim that was lost, or not made
+		t.err, t.ran = nil, t.ran && !r.Speculative
+	}
+	if end, abrupt := t.err.(*abruptEnd); abrupt && !errors.Is(err, ErrConflict) {
+		t.opts.Logger.ErrorContext(ctx, "once: the work panicked, or ended its goroutine", "key", t.key, "stack", string(end.stack))
+		end.resume()
 	}
 	if err != nil || len(recs) != 1 {
 		return Record{Key: t.key}, err
@@ -196,12 +210,13 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		rec.Status = Running // also if it had lapsed: how it ends is not known yet
 	}
 	w.tell(seen, rec, mine, wrong)
+	c.met(ctx, rec, mine, wrong)
 	switch {
 	case mine:
 	case wrong != nil:
 		return value, wrong
 	case rec.Status == Done:
-		return replay(w, rec)
+		return replay(w, &c.opts.Sealing, rec)
 	default:
 		return value, c.standing(rec)
 	}
@@ -216,6 +231,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	defer func() {
 		if !settled { // it failed, or it panicked, which goes on
 			seen.Fail(err)
+			c.event(ctx, sight.Released, rec.Attempt, err)
 			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
 		}
 	}()
@@ -229,5 +245,6 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	}
 	rec.Status, rec.Outcome = Done, out
 	w.tell(seen, rec, true, nil)
+	c.event(ctx, eventOf(Done, out), rec.Attempt, nil)
 	return value, no
 }

@@ -163,13 +163,6 @@ func TestDoTxRepeatsAConflict(t *testing.T) {
 	}
 }
 
-func TestDoTxGivesUpOnEndlessConflicts(t *testing.T) {
-	s, c := memstore.New(nil), counter{}
-	_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", once.ErrConflict))
-	wantErr(t, err, once.ErrConflict)
-	c.ran(t, 10)
-}
-
 func TestDoTxStoreDown(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
 	s.transact = func(context.Context, []once.Request, bodyFunc, transactFunc) ([]once.Record, error) {

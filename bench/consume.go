@@ -75,11 +75,14 @@ func openConsume(s setting, scenario string,
 // singly has a transaction for each message.
 func (c *consume) singly(l load) []variant {
 	one := inbox.Consumer{Handler: inbox.Tx(c.store, payOne)}
+	speculative := one
+	speculative.Speculative = true
 	duplicate := inbox.Consumer{Handler: inbox.Tx(c.again, payOne)}
 	return []variant{
 		inLoops("loop, a transaction for each message", 1, newStream("bare"), c.bare(payEach)),
 		inLoops("loop, once.DoTx for each message", 1, newStream("bare"), c.guarded),
 		guard("inbox.Tx", newStream(named("tx", l)), one),
+		guard("inbox.Tx, speculative", newStream(named("speculative", l)), speculative),
 		guard("inbox.Tx, ordering keys", ordered(newStream(named("ordered", l))), one),
 		guard("inbox.Tx, duplicates", known(newStream(named("known", l)), l, false), duplicate),
 		guard("inbox.Tx, duplicates, redelivered", known(newStream(named("again", l)), l, true), duplicate),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 func openSession(t *testing.T, s *stream, window int) broker.Session {
@@ -22,7 +23,7 @@ func openSession(t *testing.T, s *stream, window int) broker.Session {
 
 func receive(t *testing.T, session broker.Session, most int) []broker.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	ds, err := session.Receive(ctx, most)
 	if err != nil {

@@ -58,6 +58,9 @@ type guarded struct {
 	std   *sqlstore.Store
 	pay   *once.Operation[struct{}]
 	quote *once.Operation[string]
+
+	speculativePay   *once.Operation[struct{}]
+	speculativeQuote *once.Operation[string]
 }
 
 func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
@@ -69,6 +72,9 @@ func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
 		std:   sqlstore.New(p.std, sqlstore.PostgreSQL, &sqlstore.Options{Schema: "once"}),
 		pay:   &once.Operation[struct{}]{Name: "pay"},
 		quote: &once.Operation[string]{Name: "quote"},
+
+		speculativePay:   &once.Operation[struct{}]{Name: "pay", Speculative: true},
+		speculativeQuote: &once.Operation[string]{Name: "quote", Speculative: true},
 	}
 	if err := g.store.Migrate(ctx); err != nil {
 		return nil, err
@@ -84,30 +90,45 @@ func (g *guarded) variants() []variant {
 		repeated("bare transaction", g.bare),
 		repeated("bare, BEGIN sent with its statement", g.pipelined),
 		repeated("bare, database/sql over pgx", func(ctx context.Context) error { return bareTx(ctx, g.db, updateOneSQL) }),
-		repeated("DoTx, pgstore, no outcome", func(ctx context.Context) error {
-			_, err := once.DoTx(ctx, g.store, g.pay.For(newID()), updateOne)
-			return err
-		}),
-		repeated("DoTx, pgstore, 300 bytes", func(ctx context.Context) error {
-			_, err := once.DoTx(ctx, g.store, g.quote.For(newID()), func(ctx context.Context, tx pgx.Tx) (string, error) {
-				_, err := updateOne(ctx, tx)
-				return answer300, err
-			})
-			return err
-		}),
+		repeated("DoTx, pgstore, no outcome", g.nothing(g.pay)),
+		repeated("DoTx, pgstore, 300 bytes", g.answer(g.quote)),
+		repeated("DoTx, pgstore, speculative, no outcome", g.nothing(g.speculativePay)),
+		repeated("DoTx, pgstore, speculative, 300 bytes", g.answer(g.speculativeQuote)),
 		repeated("InTx, pgstore, no outcome", g.inTx),
 		repeated("DoTx, sqlstore over pgx, no outcome", func(ctx context.Context) error {
 			_, err := once.DoTx(ctx, g.std, g.pay.For(newID()), updateOneSQL)
 			return err
 		}),
-		repeated("DoTx, pgstore, duplicate", func(ctx context.Context) error {
-			_, err := once.DoTx(ctx, g.again, g.pay.For(someDuplicate()), updateOne)
-			return err
-		}),
+		repeated("DoTx, pgstore, duplicate", g.duplicate(g.pay)),
+		repeated("DoTx, pgstore, speculative, duplicate", g.duplicate(g.speculativePay)),
 		repeated("DoTx, pgstore, duplicate, Redelivered", func(ctx context.Context) error {
 			_, err := once.DoTx(ctx, g.again, g.pay.For(someDuplicate()).Redelivered(), updateOne)
 			return err
 		}),
+	}
+}
+
+func (g *guarded) nothing(op *once.Operation[struct{}]) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := once.DoTx(ctx, g.store, op.For(newID()), updateOne)
+		return err
+	}
+}
+
+func (g *guarded) answer(op *once.Operation[string]) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := once.DoTx(ctx, g.store, op.For(newID()), func(ctx context.Context, tx pgx.Tx) (string, error) {
+			_, err := updateOne(ctx, tx)
+			return answer300, err
+		})
+		return err
+	}
+}
+
+func (g *guarded) duplicate(op *once.Operation[struct{}]) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := once.DoTx(ctx, g.again, op.For(someDuplicate()), updateOne)
+		return err
 	}
 }
 

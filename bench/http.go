@@ -127,6 +127,7 @@ func httpTxVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error) 
 		}
 	})
 	first := httponce.HandlerTx[pgx.Tx](store, tenant, pay, nil)
+	speculative := httponce.HandlerTx[pgx.Tx](store, tenant, pay, &httponce.Options{Speculative: true})
 	repeat := httponce.HandlerTx[pgx.Tx](again, tenant, pay, nil)
 	if status := serve(repeat, func() string { return "the-same" }); status != http.StatusCreated {
 		return nil, errors.New("the first of the repeated requests failed")
@@ -142,6 +143,7 @@ func httpTxVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error) 
 	return []variant{
 		one("handler with its own transaction", bare, nil),
 		one("HandlerTx, pgstore, first request", first, newID),
+		one("HandlerTx, pgstore, speculative, first request", speculative, newID),
 		one("HandlerTx, pgstore, repeat", repeat, func() string { return "the-same" }),
 	}, nil
 }

@@ -50,7 +50,7 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 		return nil, err
 	}
 	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
-	soft := &once.Operation[string]{Name: "soft", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, SoftClaim: true}
+	soft := &once.Operation[string]{Name: "soft", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, AsyncCommit: true}
 	do := func(ctx context.Context, work once.Work[string]) error {
 		_, err := once.Do(ctx, store, work, func(context.Context, once.Key) (string, error) { return answer300, nil })
 		return err
@@ -61,7 +61,7 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 	return []variant{
 		repeated("two bare commits of 300 bytes", func(ctx context.Context) error { return writeTwice(ctx, pool, newID()) }),
 		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, charge.For(newID())) }),
-		repeated("Do, pgstore, 300 bytes, SoftClaim", func(ctx context.Context) error { return do(ctx, soft.For(newID())) }),
+		repeated("Do, pgstore, 300 bytes, AsyncCommit", func(ctx context.Context) error { return do(ctx, soft.For(newID())) }),
 		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, charge.For(someDuplicate())) }),
 	}, nil
 }

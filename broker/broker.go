@@ -183,6 +183,18 @@ type Horizon interface {
 	RedeliveryHorizon(ctx context.Context) (time.Duration, error)
 }
 
+// Lagger is a [Source] that knows how much its consumer has not dealt with.
+type Lagger interface {
+	// Lag asks the broker, for all sessions of the source together. It needs no session, and takes nothing from one.
+	Lag(ctx context.Context) (Lag, error)
+}
+
+// Lag is how far a consumer is behind.
+type Lag struct {
+	Messages int64         // that are not settled, as far as the broker counts them
+	Oldest   time.Duration // since the first of them was stored; 0: there is none, or it is not known
+}
+
 func headerName(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -63,6 +63,10 @@ type Options struct {
 	// whether the key may be in the store now and was not before. Made for the Admit of janitor.Quota.
 	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
 
+	// Speculative is [once.Operation.Speculative], for ServerTx: a repeat of a call that is still running may enter the
+	// handler, without effect and without an answer of its own. Default false: it enters nothing.
+	Speculative bool
+
 	// Timeout bounds a handler that has claimed its key, in place of the client's deadline. Default 0: no bound.
 	Timeout time.Duration
 }
@@ -77,7 +81,8 @@ func (o *Options) operation() *once.Operation[answer] {
 	if o == nil {
 		o = new(Options)
 	}
-	op := &once.Operation[answer]{Name: cmp.Or(o.Operation, "grpc"), Policy: o.Policy, OnUnknown: o.OnUnknown, Codec: codec{}}
+	op := &once.Operation[answer]{Name: cmp.Or(o.Operation, "grpc"), Policy: o.Policy, OnUnknown: o.OnUnknown,
+		Speculative: o.Speculative, Codec: codec{}}
 	switch {
 	case o.Lookup != nil:
 		op.Lookup = o.lookup

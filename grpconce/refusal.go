@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // Domain is the domain of the ErrorInfo in every answer that a server interceptor gives by itself.
@@ -91,8 +92,9 @@ func (g *guard) reply(ctx context.Context, key once.Key, a answer, err error) (a
 	case a.response == nil && ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err() // nobody reads it
 	}
-	g.store.Options().Logger.WarnContext(ctx, "grpconce: answered without the handler's answer", "key", key, "error", err)
-	return nil, explain(err)
+	refusal := explain(err)
+	g.store.Options().Logger.WarnContext(ctx, "grpconce: answered without the handler's answer", logs.Spaced(string(ReasonOf(refusal))), "key", key, "error", err)
+	return nil, refusal
 }
 
 // overruled reports whether what the handler said counts for nothing: another attempt may know better, or the database has

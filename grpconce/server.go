@@ -2,6 +2,7 @@ package grpconce
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/mask"
 )
 
@@ -27,8 +29,8 @@ func Server(s once.Store, caller Caller, o *Options) grpc.UnaryServerInterceptor
 // through [TxFrom] and its response are one commit. Recorded refusals roll the rows back; every other error does, too, and
 // frees the key. It panics as [Server] does.
 //
-// The handler may be called again after a deadlock, a serialization failure or a lost commit, or in vain for a duplicate,
-// so it does nothing that leaves the database, and sets no header that differs: those of all runs are sent. What it does
+// The handler may be called again after a deadlock, a serialization failure or a lost commit, and with Options.Speculative
+// in vain for a duplicate, so it does nothing that leaves the database, and sets no header that differs: those of all runs are sent. What it does
 // to its request is not seen by the next run, if that is a message of the current API. It returns the errors of its
 // statements with %w: a status made from the text of a conflict, say by status.Errorf(codes.Internal, "%v", err), is not
 // recognised as one and is not tried again; and a status with a code that is recorded is the answer, even where a conflict
@@ -92,12 +94,12 @@ func (g *guard) guarded(ctx context.Context, key string, req any, info *grpc.Una
 	caller, err := g.caller(ctx, info)
 	work := g.op.For(key).In(caller)
 	if err != nil || caller == "" || work.Key().Validate() != nil { // the rest of the key has been checked
-		g.store.Options().Logger.InfoContext(ctx, "grpconce: no caller", "method", info.FullMethod, "caller", caller, "error", err)
+		g.store.Options().Logger.InfoContext(ctx, "grpconce: no caller", logs.Spaced(info.FullMethod), "method", info.FullMethod, "caller", caller, "error", err)
 		return nil, refuse(ReasonCallerUnknown, "the caller is not known", 0, nil)
 	}
 	input, err := g.fingerprint(info.FullMethod, req)
 	if err != nil {
-		g.store.Options().Logger.ErrorContext(ctx, "grpconce: no fingerprint", "method", info.FullMethod, "error", err)
+		g.store.Options().Logger.ErrorContext(ctx, "grpconce: no fingerprint", logs.Spaced(info.FullMethod), "method", info.FullMethod, "error", err)
 		return nil, refuse(ReasonMisconfigured, "the request cannot be compared with others", 0, nil)
 	}
 	v, refused := g.admit(ctx, work.Key())
@@ -161,17 +163,22 @@ func (g *guard) verdict(fullMethod string, s *status.Status, err error) error {
 	}
 }
 
-// fingerprint covers the method and the request, which cannot run into each other.
+// fingerprint digests the method and the request, which cannot run into each
+// other. A call that waits for another holds no more than that.
 func (g *guard) fingerprint(fullMethod string, req any) (input []byte, err error) {
 	input = binary.BigEndian.AppendUint64(nil, uint64(len(fullMethod)))
 	input = append(input, fullMethod...)
 	if g.Fingerprint != nil {
 		chosen, err := g.Fingerprint(fullMethod, req)
-		return append(input, chosen...), err
+		input = append(input, chosen...)
+		sum := sha256.Sum256(input)
+		return sum[:], err
 	}
 	message, err := messageOf(req)
 	if err != nil {
 		return nil, err
 	}
-	return proto.MarshalOptions{Deterministic: true}.MarshalAppend(input, message)
+	input, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(input, message)
+	sum := sha256.Sum256(input)
+	return sum[:], err
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/grpconce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -263,7 +264,7 @@ func TestExpired(t *testing.T) {
 	o := &grpconce.Options{Policy: once.Policy{KeepOutcome: time.Millisecond, KeepKey: time.Hour}}
 	s := open(t, echo, guard(memstore.New(nil), o))
 	var err error
-	for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); {
+	for end := time.Now().Add(testenv.Patience); err == nil && time.Now().Before(end); {
 		_, _, err = s.call(t, "k", "tea")
 	}
 	refused(t, err, codes.FailedPrecondition, grpconce.ReasonExpired, false)

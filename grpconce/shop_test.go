@@ -19,6 +19,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/grpconce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -94,7 +95,7 @@ func dial(t *testing.T, wire *bufconn.Listener, inner ...grpc.UnaryClientInterce
 // call places an order under a key.
 func (s *shop) call(t *testing.T, key, order string) (answer string, replayed bool, err error) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), testenv.Patience)
 	defer stop()
 	return s.callWith(ctx, place, order, grpconce.KeyMetadata, key)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/grpconce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -264,7 +265,7 @@ func TestAClientThatLeavesWhileItWaits(t *testing.T) {
 		if code := status.Code(err); code != codes.DeadlineExceeded && code != codes.Canceled {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Patience):
 		t.Error("the server still waits for a client that has left")
 	}
 	close(finish)

@@ -279,7 +279,7 @@ func TestAdmitAfterLimits(t *testing.T) {
 type late struct{ *memstore.Store }
 
 func (s late) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
-	if r := rs[0]; r.Early {
+	if r := rs[0]; r.Speculative {
 		r.Key.ID += ", in vain"
 		_, _ = s.Store.Transact(ctx, []once.Request{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
 			_, _ = body(tx, []once.Record{{Key: rs[0].Key, Status: once.Running, Attempt: 1, Owner: r.Owner}})
@@ -296,7 +296,7 @@ func TestAPlaceOfADuplicateInTheHandler(t *testing.T) {
 		runs++
 		w.WriteHeader(http.StatusCreated)
 		return nil
-	}, &httponce.Options{Admit: r.admit})
+	}, &httponce.Options{Admit: r.admit, Speculative: true})
 	for _, body := range []string{"1", "1", "2"} {
 		req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 		req.Header = http.Header{"Tenant": {"acme"}, httponce.KeyHeader: {"k"}}

@@ -37,7 +37,7 @@ type guardTx[Tx any] struct {
 func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(g.settings, w, r)
 	defer x.close()
-	if !x.read() {
+	if !x.read(nil) {
 		return
 	}
 	ctx, stop := untilClaimed(r.Context())
@@ -51,7 +51,7 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &failed) && failed.err == nil:
 		x.rec.deliver()
 	case errors.As(err, &failed) && !errors.Is(err, once.ErrConflict):
-		x.log("the handler failed, and everything was rolled back", failed.err)
+		x.log("the handler failed, and everything was rolled back", x.key.String(), failed.err)
 		x.fail(failedWith(failed.err))
 	default:
 		x.refuse(err, nil)

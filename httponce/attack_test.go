@@ -19,6 +19,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -42,6 +43,21 @@ func TestLateReader(t *testing.T) {
 			if b, err := io.ReadAll(late); !errors.Is(err, http.ErrBodyReadAfterClose) || len(b) > 0 {
 				t.Fatalf("a late reader got %q, %v", b, err)
 			}
+		}
+	})
+}
+
+// TestLateReaderOfALimitedBody is TestLateReader for a handler that has put a body of its own in the place of the one that
+// it was given, as it does to limit it.
+func TestLateReaderOfALimitedBody(t *testing.T) {
+	bodies := make(chan io.Reader, 1)
+	onEachForm(t, func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<10)
+		bodies <- r.Body
+	}, nil, func(t *testing.T, s *service) {
+		s.send("k", "mine")
+		if b, err := io.ReadAll(<-bodies); !errors.Is(err, http.ErrBodyReadAfterClose) || len(b) > 0 {
+			t.Fatalf("a late reader got %q, %v", b, err)
 		}
 	})
 }
@@ -190,7 +206,7 @@ func TestBodyReadBefore(t *testing.T) {
 			if a.replayed() {
 				t.Errorf("%s: another request got the first one's answer: %+v", name, a)
 			}
-			s.wantProblem(a, 500, "misconfigured")
+			s.wantProblem(a, 500, "body-not-whole")
 		}
 		s.wantRuns(0)
 	}
@@ -223,7 +239,7 @@ func TestUploadedFilesAreRemoved(t *testing.T) {
 
 func (s *service) eventually(what string, is func() bool) {
 	s.t.Helper()
-	end, tick := time.After(10*time.Second), time.NewTicker(2*time.Millisecond)
+	end, tick := time.After(testenv.Patience), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for !is() {
 		select {

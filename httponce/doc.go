@@ -15,11 +15,13 @@
 //	a body over MaxBody, before any claim               413
 //	the first request                                   the handler's response, recorded
 //	a repeat, done                                      the same status, allowed headers and body; Idempotent-Replayed: true
-//	a repeat, still running                             waits as long as Policy.Wait says, then 409 with Retry-After
+//	a repeat, still running                             waits as long as Policy.Wait says, then 409 with Retry-After;
+//	                                                    at once if Limits.Waiting others wait
 //	the same key with another request                   422
 //	a repeat after KeepOutcome, or of a response too large to be kept   410
 //	a repeat of a request whose outcome is unknown      409 with a type of its own, and Retry-After
 //	a caller over its limits, or without room           429 with Retry-After, for new keys only
+//	a body that something has read before               500, and the handler does not run; see [WatchBody]
 //	the store cannot be reached                         503 with Retry-After; the handler does not run
 //
 // Errors are problem documents (RFC 9457) whose type ends in the name of the case, for example "#in-progress".
@@ -35,7 +37,7 @@
 // # Limits
 //
 // Handler passes requests with a safe method (GET, HEAD, OPTIONS, TRACE) on unguarded. The request is read before the key is
-// claimed, so a request body is not streamed. A response is sent when it is recorded, unless the handler flushes it or
+// claimed, so a request body is not streamed, and repeats that wait share what is held of it. A response is sent when it is recorded, unless the handler flushes it or
 // it is larger than what is recorded: then it is sent as it comes, as net/http does. Of a response that is larger,
 // hijacked, or sealed with a key that is gone, the effect is remembered and the response is not, and repeats are told
 // so.

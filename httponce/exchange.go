@@ -5,69 +5,77 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // exchange is a guarded request on its way.
 type exchange struct {
 	*settings
-	w    http.ResponseWriter
-	r    *http.Request
-	key  once.Key
-	body []byte // of the request
-	mark []byte // digest of what repeats must have in common
-	bufs *buffers
-	rec  *recorder     // of the run of the handler, nil before it
-	req  *http.Request // as that run got it
-	one  recorder      // of the first run, which is nearly always the only one
-	ran  bool          // the handler has run, or panicked
-	inTx bool          // of HandlerTx
-	owns bool          // Handler: the key was claimed; HandlerTx: the handler has run
-	rep  once.Report
-	wait time.Duration // of a caller over its limits
+	w       http.ResponseWriter
+	r       *http.Request
+	key     once.Key
+	held    *heldBody         // has the body; nil if nothing was read of it
+	size    int               // of the body
+	wasRead bool              // the body
+	sum     [sha256.Size]byte // digest of the body
+	mark    []byte            // digest of what repeats must have in common
+	rec     *recorder         // of the run of the handler, nil before it
+	req     *http.Request     // as that run got it
+	given   *content          // its body, unless that is empty or was not read
+	one     recorder          // of the first run, which is nearly always the only one
+	buf     *[]byte           // for the response, nil before a run
+	ran     bool              // the handler has run, or panicked
+	inTx    bool              // of HandlerTx
+	owns    bool              // Handler: the key was claimed; HandlerTx: the handler has run
+	rep     once.Report
+	wait    time.Duration     // of a caller over its limits
+	exit    func(unused bool) // leaves the limits; nil if the request is not counted in them
 }
 
-// buffers are used again by later requests, unless they have grown out of proportion.
-type buffers struct{ request, response []byte }
-
-var pool = sync.Pool{New: func() any { return new(buffers) }}
-
-const keepBuffer = 64 << 10
+// responses are buffers for the bodies of responses. They are used again,
+// unless they have grown out of proportion.
+var responses = sync.Pool{New: func() any { return new([]byte) }}
 
 func newExchange(g *settings, w http.ResponseWriter, r *http.Request) *exchange {
-	return &exchange{settings: g, w: w, r: r, bufs: pool.Get().(*buffers)}
+	return &exchange{settings: g, w: w, r: r}
 }
 
-// close ends the exchange. What a handler that panicked has started may be writing at this moment, and to a client that
-// does not read: that is not waited for, and the buffers are left to it.
+// close ends the exchange. What a handler that panicked has started may still
+// write a response, and to a client that does not read: that is not waited for,
+// and the buffer of the response is left to it. The body of the request is not,
+// because nothing is read from it once it is closed.
 func (x *exchange) close() {
 	x.endRequest()
-	if x.rec != nil {
-		if panicked := !x.rec.over.Swap(true); panicked {
-			return
-		}
-		x.bufs.response = x.rec.body
+	x.leaveLimits(true)
+	if x.held != nil {
+		x.bodies.leave(x.key, x.held)
+		x.held = nil
 	}
-	if cap(x.bufs.request) <= keepBuffer && cap(x.bufs.response) <= keepBuffer {
-		pool.Put(x.bufs)
+	if x.rec == nil {
+		return
+	}
+	if panicked := !x.rec.over.Swap(true); !panicked && cap(x.rec.body) <= keepBuffer {
+		*x.buf = x.rec.body
+		responses.Put(x.buf)
 	}
 }
 
 func (x *exchange) fail(p problem) { p.send(x.w, x.Docs) }
 
-func (x *exchange) log(text string, err error) {
-	x.store.Options().Logger.ErrorContext(x.r.Context(), "httponce: "+text, "key", x.key, "method", x.r.Method, "error", err)
+// log logs an error. about says what it is about, which may be logged often.
+func (x *exchange) log(text string, about string, err error) {
+	x.store.Options().Logger.ErrorContext(x.r.Context(), "httponce: "+text, logs.Spaced(about), "key", x.key, "method", x.r.Method, "error", err)
 }
 
-// read reads all of the request. If it cannot be guarded, it is answered.
-func (x *exchange) read() bool {
+// read reads all of the request. If it cannot be guarded, it is answered, by
+// next if that is what [Options.FailOpen] says.
+func (x *exchange) read(next http.Handler) bool {
 	scope, err := x.caller(x.r)
 	if err != nil || scope == "" {
 		x.fail(problemCaller)
@@ -78,8 +86,12 @@ func (x *exchange) read() bool {
 		return false
 	}
 	if x.key = (once.Key{Scope: scope, Operation: x.Operation, ID: id}); x.key.Validate() != nil {
-		x.log("the caller has an impossible name", x.key.Validate())
+		x.log("the caller has an impossible name", "", x.key.Validate())
 		x.fail(problemSetUp)
+		return false
+	}
+	if err := x.enterLimits(x.r.Context()); err != nil {
+		x.refuse(err, next)
 		return false
 	}
 	return x.readBody() && x.digest()
@@ -101,87 +113,24 @@ func (x *exchange) readKey() (id string, ok bool) {
 	return id, err == nil
 }
 
-func (x *exchange) readBody() bool {
-	if x.r.ContentLength > x.MaxBody {
-		return x.tooLarge(x.MaxBody)
-	}
-	if x.r.Body == nil || x.r.Body == http.NoBody {
-		return true
-	}
-	err := x.readAll()
-	switch {
-	case err != nil:
-		return x.unreadable(err)
-	case int64(len(x.body)) > x.MaxBody:
-		x.w.Header().Set("Connection", "close") // instead of reading the rest
-		return x.tooLarge(x.MaxBody)
-	case x.readBefore():
-		x.log("the body was read before it could be compared: let the Caller and outer handlers leave it alone, or put it back", nil)
-		x.fail(problemSetUp)
-		return false
-	}
-	return true
-}
-
-// unreadable answers where reading failed, perhaps at a lower limit that somebody outside has set.
-func (x *exchange) unreadable(err error) bool {
-	var over *http.MaxBytesError
-	if errors.As(err, &over) {
-		return x.tooLarge(over.Limit)
-	}
-	x.fail(problemBody)
-	return false
-}
-
-// readBefore reports whether somebody has taken the body. Without it, other requests with this key would pass for the same.
-func (x *exchange) readBefore() bool {
-	return len(x.body) == 0 && (x.r.ContentLength > 0 || len(x.r.PostForm) > 0 || x.r.MultipartForm != nil)
-}
-
-// readAll reads until the body ends, or is too large by a byte. How long it was said to be is a hint: something in between
-// may have unpacked it, and who announces much and sends nothing gets no memory for it.
-func (x *exchange) readAll() error {
-	b := slices.Grow(x.bufs.request[:0], int(min(max(x.r.ContentLength, 0)+1, keepBuffer)))
-	defer func() { x.body, x.bufs.request = b, b }()
-	for int64(len(b)) <= x.MaxBody {
-		if len(b) == cap(b) {
-			b = slices.Grow(b, max(len(b), 512))
-		}
-		n, err := x.r.Body.Read(b[len(b):min(int64(cap(b)), x.MaxBody+1)])
-		b = b[:len(b)+n]
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (x *exchange) tooLarge(limit int64) bool {
-	x.fail(problemTooLarge.because(fmt.Sprintf("At most %d bytes are taken. Nothing was done.", limit)))
-	return false
-}
-
-// digest is over all that a request says, each part with its length.
+// digest marks the request by all that repeats must have in common, each part
+// with its length.
 func (x *exchange) digest() bool {
-	same := x.body
+	sum := x.sum
 	if x.Fingerprint != nil {
-		var err error
-		if same, err = x.Fingerprint(x.r, x.body); err != nil {
+		same, err := x.Fingerprint(x.r, x.body())
+		if err != nil {
 			x.fail(problemBody.because(err.Error()))
 			return false
 		}
+		sum = sha256.Sum256(same)
 	}
 	b := make([]byte, 0, 256)
 	for _, part := range []string{x.r.Method, x.r.URL.EscapedPath(), x.r.URL.RawQuery} {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
 	}
-	h := sha256.New()
-	h.Write(b)
-	h.Write(same)
-	x.mark = h.Sum(b[:0])
+	mark := sha256.Sum256(append(b, sum[:]...))
+	x.mark = mark[:]
 	return true
 }
 
@@ -205,13 +154,12 @@ func (x *exchange) work(mark []byte) once.Work[*Response] {
 
 // withMark tries marks that older secrets have made where the one of now does not fit.
 func withMark(x *exchange, try func(mark []byte) (*Response, error)) (answer *Response, err error) {
-	if x.limiter != nil || x.Admit != nil {
-		leave, refused := x.limited(x.r.Context())
-		if refused != nil {
-			return nil, refused
-		}
-		defer func() { leave(err) }()
+	defer func() { x.leaveLimits(x.unused(err)) }()
+	leave, refused := x.admit(x.r.Context())
+	if refused != nil {
+		return nil, refused
 	}
+	defer func() { leave(err) }()
 	if x.Ring == nil {
 		return try(x.mark)
 	}
@@ -228,18 +176,28 @@ func (x *exchange) begin(held bool) {
 	if x.rec == nil {
 		x.rec = &x.one
 	} else { // what the run before has started may still hold the other
+		if panicked := !x.rec.over.Swap(true); panicked { // a speculative run, for nothing
+			x.buf = nil // it may still be written to
+		}
 		x.rec = new(recorder)
 	}
-	x.rec.start(x.w, x.MaxResponse, held, x.bufs.response)
+	if x.buf == nil {
+		x.buf = responses.Get().(*[]byte)
+	}
+	x.rec.start(x.w, x.MaxResponse, held, *x.buf)
 }
 
 // request is the request as the handler gets it.
 func (x *exchange) request(ctx context.Context) *http.Request {
 	x.endRequest()
 	x.req = x.r.WithContext(ctx)
+	if !x.wasRead { // as for a request that is not guarded
+		return x.req
+	}
 	x.req.Body = http.NoBody
-	if len(x.body) > 0 {
-		x.req.Body = &content{left: x.body}
+	if body := x.body(); len(body) > 0 {
+		x.given = &content{left: body}
+		x.req.Body = x.given
 	}
 	return x.req
 }
@@ -250,16 +208,17 @@ func (x *exchange) endRequest() {
 	if x.req == nil {
 		return
 	}
-	if body, ours := x.req.Body.(*content); ours {
-		_ = body.Close()
+	if x.given != nil { // the handler may have put another in its place
+		_ = x.given.Close()
+		x.given = nil
 	}
 	if x.req.MultipartForm != nil && x.r.MultipartForm == nil {
 		_ = x.req.MultipartForm.RemoveAll()
 	}
 }
 
-// content is a body that was read already. It lies in a buffer that another request gets next, so nothing is read from it
-// once it is closed.
+// content is a body that was read already. It lies in a buffer that another
+// request gets next, so nothing is read from it once it is closed.
 type content struct {
 	mu     sync.Mutex
 	left   []byte

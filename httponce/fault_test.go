@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -161,7 +162,7 @@ func TestOutlivedLease(t *testing.T) {
 				}
 				select {
 				case <-r.Context().Done():
-				case <-time.After(20 * time.Second):
+				case <-time.After(testenv.Patience):
 					t.Error("the handler's context did not end with its lease")
 				}
 				<-finish
@@ -228,7 +229,7 @@ func TestSlowBody(t *testing.T) {
 
 func readOne(t *testing.T, conn net.Conn) answer {
 	t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(testenv.Patience))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := newExchange(g.settings, w, r)
 	defer x.close()
-	if !x.read() {
+	if !x.read(g.next) {
 		return
 	}
 	ctx, stop := untilClaimed(r.Context())
@@ -111,20 +111,24 @@ func hasAnswer(answer *Response, err error) bool {
 // refuse answers where the handler did not run. It does so also when the context of the request has ended: that need not
 // mean that the client has left, and saying nothing would be 200.
 func (x *exchange) refuse(err error, next http.Handler) {
-	if errors.Is(err, errLimit) {
+	switch {
+	case errors.Is(err, errLimit):
 		x.fail(problemLimit.retried(x.wait))
+		return
+	case errors.Is(err, errWaiting):
+		x.fail(problemInProgress.retried(whenOpen))
 		return
 	}
 	p, ended := problemOf(err), x.r.Context().Err() != nil
 	if p.name == problemDown.name && !ended {
-		x.log("the store cannot be used", err)
+		x.log("the store cannot be used", "", err)
 		if x.FailOpen && next != nil {
 			next.ServeHTTP(x.w, x.request(x.r.Context()))
 			return
 		}
 	}
 	if p.status >= 500 && p.name != problemDown.name {
-		x.log("a request could not be handled", err)
+		x.log("a request could not be handled", x.key.String(), err)
 	}
 	x.fail(p)
 }
@@ -133,7 +137,7 @@ func (x *exchange) refuse(err error, next http.Handler) {
 func (x *exchange) replay(answer *Response) {
 	switch {
 	case answer.key != [16]byte{} && answer.key != x.key.UUID():
-		x.log("the record of one key holds the answer of another", nil)
+		x.log("the record of one key holds the answer of another", x.key.String(), nil)
 		x.fail(problemDamaged)
 	case answer.NoBody:
 		p := problemNotKept
@@ -170,45 +174,56 @@ func (g *settings) passes(r *http.Request) bool {
 	return isSafe(r.Method)
 }
 
-// limited refuses a new key of a caller who is over its limits. leave is called when the request is over.
-func (x *exchange) limited(ctx context.Context) (leave func(error), err error) {
-	exit, err := x.limit(ctx)
-	if err != nil || x.Admit == nil {
-		return func(err error) { exit(x.unused(err)) }, err
+// enterLimits counts a request in the limits of its caller, before anything is
+// read of its body. leaveLimits, or else close, ends that.
+func (x *exchange) enterLimits(ctx context.Context) error {
+	if x.limiter == nil {
+		return nil
 	}
-	in := false
-	defer func() {
-		if !in { // or Admit has panicked
-			exit(true)
+	how, wait := x.limiter.enter(x.key.Scope, x.key.ID, time.Now())
+	switch how {
+	case tooMany:
+		return errWaiting
+	case overLimit:
+		if err := x.known(ctx, wait, func(rec once.Record) bool { return rec.Status != once.Absent }); err != nil {
+			return err
 		}
-	}()
+		if !x.limiter.enterKnown(x.key.Scope) {
+			return errWaiting
+		}
+		x.exit = func(bool) { x.limiter.leaveKnown(x.key.Scope) }
+	default:
+		x.exit = func(unused bool) { x.limiter.leave(x.key.Scope, x.key.ID, how, unused) }
+	}
+	return nil
+}
+
+// leaveLimits ends what enterLimits began. unused says that nothing new has
+// begun.
+func (x *exchange) leaveLimits(unused bool) {
+	if exit := x.exit; exit != nil {
+		x.exit = nil
+		exit(unused)
+	}
+}
+
+// admit asks for room for the key, and refuses a new one if there is none.
+// leave is called when the request is over.
+func (x *exchange) admit(ctx context.Context) (leave func(error), err error) {
+	if x.Admit == nil {
+		return func(error) {}, nil
+	}
 	admitted, wait := x.Admit(x.key)
 	if wait <= 0 {
-		in = true
-		return func(err error) {
-			exit(x.unused(err))
-			admitted(x.left(err))
-		}, nil
+		return func(err error) { admitted(x.left(err)) }, nil
 	}
-	err = x.knows(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 })
-	in = err == nil
-	return func(err error) { exit(x.unused(err)) }, err
+	err = x.known(ctx, wait, func(rec once.Record) bool { return rec.Attempt > 0 })
+	return func(error) {}, err
 }
 
-// limit is the part of Limits.
-func (x *exchange) limit(ctx context.Context) (exit func(unused bool), err error) {
-	if x.limiter == nil {
-		return func(bool) {}, nil
-	}
-	fresh, wait := x.limiter.enter(x.key.Scope, x.key.ID, time.Now())
-	if wait == 0 {
-		return func(unused bool) { x.limiter.leave(x.key.Scope, x.key.ID, fresh && unused) }, nil
-	}
-	return func(bool) {}, x.knows(ctx, wait, func(rec once.Record) bool { return rec.Status != once.Absent })
-}
-
-// knows refuses a key unless the store knows it: whoever is over the limits of new keys gets the answers of known ones.
-func (x *exchange) knows(ctx context.Context, wait time.Duration, is func(once.Record) bool) error {
+// known refuses a key unless the store knows it: whoever is over the limits of
+// new keys gets the answers of known ones.
+func (x *exchange) known(ctx context.Context, wait time.Duration, is func(once.Record) bool) error {
 	rec, err := x.store.Get(ctx, x.key)
 	if err == nil && !is(rec) {
 		x.wait, err = wait, errLimit
@@ -237,4 +252,7 @@ func met(err error) bool {
 	return once.IsDuplicate(err) || mask.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }
 
-var errLimit = errors.New("httponce: the caller is over its limits")
+var (
+	errLimit   = errors.New("httponce: the caller is over its limits")
+	errWaiting = errors.New("httponce: too many repeats of the caller wait")
+)

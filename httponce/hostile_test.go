@@ -7,9 +7,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/effectively-once/once"
 )
 
 // TestCanonicalJSONIsExact: two bodies that are different requests are never taken for one.
@@ -60,12 +63,12 @@ func TestDeepJSON(t *testing.T) {
 func TestAnnouncedBody(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
 	r.ContentLength = 1 << 30
-	x := newExchange(&settings{Options: Options{MaxBody: 1 << 30}}, httptest.NewRecorder(), r)
-	x.bufs = new(buffers)
+	x := newExchange(&settings{Options: Options{MaxBody: 1 << 30}, bodies: &bodies{held: make(map[once.Key]*heldBody)}}, httptest.NewRecorder(), r)
+	heldBodies = sync.Pool{New: heldBodies.New} // none that was used before
 	if x.readBody() {
 		t.Error("it was read")
 	}
-	if got := cap(x.bufs.request); got > keepBuffer {
+	if got := cap(x.held.data); got > 0 {
 		t.Errorf("%d bytes were made ready", got)
 	}
 }
@@ -79,10 +82,10 @@ func TestLimiterCounts(t *testing.T) {
 		if _, wait := l.enter(caller, "a", now); wait != 0 {
 			t.Fatalf("the first has to wait %v", wait)
 		}
-		l.leave(caller, "a", false)
+		l.leave(caller, "a", admitted, false)
 		// A third of a second, less half a nanosecond: not yet a whole new token.
 		if _, wait := l.enter(caller, "b", now.Add(333_333_333)); wait == 0 {
-			l.leave(caller, "b", false)
+			l.leave(caller, "b", admitted, false)
 		}
 		if open := l.callers[caller].open; len(open) != 0 {
 			t.Fatalf("%v are open", open)

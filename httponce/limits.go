@@ -7,11 +7,14 @@ import (
 	"github.com/effectively-once/once/internal/bucket"
 )
 
-// Limits bound what one caller may begin. They are kept in each process by itself: n processes let through up to n
-// times as much. Repeats of known keys are always answered; while a caller is over its limits, each costs a look into
-// the store. Zero: no limit.
+// Limits bound what one caller may have under way, before anything is read of
+// a body. They are kept in each process by itself: n processes let through up
+// to n times as much. Repeats of known keys are answered, unless there are too
+// many at once; while a caller is over its limits, each costs a look into the
+// store. Zero: no limit.
 type Limits struct {
 	Open      int     // keys under way at the same time: repeats of one are no other
+	Waiting   int     // repeats of keys that are under way, and of all known keys while the caller is over Open or PerSecond; those over it get 409 at once
 	PerSecond float64 // new keys, in the long run
 	Burst     int     // new keys at once; default: as many as in one second, at least 1
 }
@@ -27,56 +30,116 @@ type limiter struct {
 }
 
 type share struct {
-	open  map[string]int // requests under way, by key
-	spent bucket.Bucket
+	open    map[string]*openKey // keys under way
+	waiting int                 // requests under way whose key another one has brought
+	spent   bucket.Bucket
 }
 
-const sweepEvery = time.Minute
+// openKey is a key under way, which has taken one from the rate.
+type openKey struct {
+	requests int
+	used     bool // one of them has begun something new
+}
+
+const (
+	sweepEvery = time.Minute
+	whenOpen   = time.Second // to come back, where a request has to end first
+)
 
 // newLimiter returns nil where there are no limits.
 func newLimiter(l Limits) *limiter {
-	if l.Open <= 0 && l.PerSecond <= 0 {
+	if l.Open <= 0 && l.PerSecond <= 0 && l.Waiting <= 0 {
 		return nil
 	}
 	return &limiter{limits: l, rate: bucket.Rate{PerSecond: l.PerSecond, Burst: l.Burst}, callers: make(map[string]*share)}
 }
 
-// enter counts a request, or says how long to wait. One with a key that is under way here costs nothing more: fresh is
-// false. Whoever enters also leaves.
-func (l *limiter) enter(caller, key string, now time.Time) (fresh bool, wait time.Duration) {
+// admission is how a request stands to the limits of its caller.
+type admission int
+
+const (
+	admitted  admission = iota // with a key that nobody else has brought
+	repeated                   // with a key that is under way here
+	overLimit                  // not counted: the key has to be known
+	tooMany                    // not counted: too many repeats
+)
+
+// enter counts a request, or says how long to wait. Whoever is counted also
+// leaves.
+func (l *limiter) enter(caller, key string, now time.Time) (a admission, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweep(now)
-	a := l.callers[caller]
-	if a == nil {
-		a = &share{open: make(map[string]int)}
-		l.callers[caller] = a
+	s := l.share(caller)
+	if open := s.open[key]; open != nil {
+		if !s.wait(l.limits.Waiting) {
+			return tooMany, whenOpen
+		}
+		open.requests++
+		return repeated, 0
 	}
-	if a.open[key] > 0 {
-		a.open[key]++
-		return false, 0
+	if l.limits.Open > 0 && len(s.open) >= l.limits.Open {
+		return overLimit, whenOpen
 	}
-	if l.limits.Open > 0 && len(a.open) >= l.limits.Open {
-		return false, time.Second
+	if wait := s.spent.Take(l.rate, now); wait > 0 {
+		return overLimit, wait
 	}
-	if wait := a.spent.Take(l.rate, now); wait > 0 {
-		return false, wait
-	}
-	a.open[key] = 1
-	return true, 0
+	s.open[key] = &openKey{requests: 1}
+	return admitted, 0
 }
 
-// leave gives back what was entered; unused says that a fresh key was not new.
-func (l *limiter) leave(caller, key string, unused bool) {
+// share returns the share of a caller.
+func (l *limiter) share(caller string) *share {
+	s := l.callers[caller]
+	if s == nil {
+		s = &share{open: make(map[string]*openKey)}
+		l.callers[caller] = s
+	}
+	return s
+}
+
+// wait counts a repeat, unless there are too many.
+func (s *share) wait(limit int) bool {
+	if limit > 0 && s.waiting >= limit {
+		return false
+	}
+	s.waiting++
+	return true
+}
+
+// leave gives back what a request was counted as; unused says that it has begun
+// nothing new. If that is so of all requests of the key, the key was not new.
+func (l *limiter) leave(caller, key string, a admission, unused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.callers[caller]
-	if a.open[key]--; a.open[key] == 0 {
-		delete(a.open, key)
+	s := l.callers[caller]
+	if a == repeated {
+		s.waiting--
 	}
-	if unused {
-		a.spent.Return()
+	open := s.open[key]
+	open.used = open.used || !unused
+	if open.requests--; open.requests > 0 {
+		return
 	}
+	delete(s.open, key)
+	if !open.used {
+		s.spent.Return()
+	}
+}
+
+// enterKnown counts a repeat of a key that is not under way here, of a caller
+// over its limits. It reports false if there are too many. Whoever is counted
+// calls leaveKnown.
+func (l *limiter) enterKnown(caller string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.share(caller).wait(l.limits.Waiting)
+}
+
+func (l *limiter) leaveKnown(caller string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.callers[caller].waiting--
 }
 
 // sweep forgets callers who have all that they may have.
@@ -86,7 +149,7 @@ func (l *limiter) sweep(now time.Time) {
 	}
 	l.swept = now
 	for caller, a := range l.callers {
-		if len(a.open) == 0 && a.spent.Full(l.rate, now) {
+		if len(a.open) == 0 && a.waiting == 0 && a.spent.Full(l.rate, now) {
 			delete(l.callers, caller)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -153,7 +154,7 @@ func overTCP(t *testing.T, address, request string) *transcript {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testenv.Patience))
 	if _, err := io.WriteString(conn, request); err != nil {
 		t.Fatal(err)
 	}

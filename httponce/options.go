@@ -47,6 +47,10 @@ type Options struct {
 	Lookup                  func(context.Context, once.Key) (r *Response, happened bool, err error)
 	SettleTime, KeyValidFor time.Duration
 
+	// Speculative is [once.Operation.Speculative], for HandlerTx: a repeat of a request that is still running may enter the
+	// handler, without effect and without an answer of its own. Default false: it enters nothing.
+	Speculative bool
+
 	MaxBody     int64    // bytes of a request, default 1 MiB
 	MaxResponse int      // bytes of a response that are recorded; default 256 KiB, never more than the store keeps
 	Headers     []string // of responses, replayed besides the usual ones
@@ -83,20 +87,6 @@ const (
 	roomForHead        = 16 << 10 // of what the store keeps: status and headers
 )
 
-// replayed are the headers that are recorded without being asked for.
-var replayed = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
-	"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary"}
-
-// neverReplayed belong to one connection or one client, or are set anew for every response.
-var neverReplayed = map[string]bool{"Authorization": true, "Connection": true, "Content-Length": true, "Date": true, "Keep-Alive": true,
-	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Set-Cookie": true, "Set-Cookie2": true, "Te": true,
-	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Www-Authenticate": true, ReplayedHeader: true, bodyNotKept: true}
-
-// validHeader reports whether a header can have this name.
-func validHeader(name string) bool {
-	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
-}
-
 // settings are Options made ready.
 type settings struct {
 	Options
@@ -105,6 +95,7 @@ type settings struct {
 	op      *once.Operation[*Response]
 	headers map[string]bool
 	limiter *limiter
+	bodies  *bodies
 }
 
 // newSettings panics where a program is wrong, like http.Handle.
@@ -112,7 +103,7 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	if s == nil || caller == nil {
 		panic("httponce: the store and the function that says who calls are mandatory")
 	}
-	g := &settings{store: s, caller: caller, headers: make(map[string]bool)}
+	g := &settings{store: s, caller: caller, headers: make(map[string]bool), bodies: &bodies{held: make(map[once.Key]*heldBody)}}
 	if o != nil {
 		g.Options = *o
 	}
@@ -138,7 +129,7 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	}
 	g.limiter = newLimiter(g.Limits)
 	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, SettleTime: g.SettleTime, KeyValidFor: g.KeyValidFor,
-		Codec: codec{g.Ring}}
+		Speculative: g.Speculative, Codec: codec{g.Ring}}
 	if g.Lookup != nil {
 		g.op.Lookup = g.lookup
 	}
@@ -156,13 +147,11 @@ func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, e
 		found = &Response{Status: http.StatusNoContent}
 	}
 	some := *found
-	if some.Header = found.Header.Clone(); some.Header == nil {
-		some.Header = make(http.Header)
-	}
+	some.Header = forReplay(found.Header, g.headers)
 	if some.Header.Get("Content-Type") == "" && len(some.Body) > 0 {
 		some.Header.Set("Content-Type", http.DetectContentType(some.Body))
 	}
-	some.key, some.only = key.UUID(), g.headers
+	some.key = key.UUID()
 	return &some, happened, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -44,6 +43,7 @@ var (
 	problemDamaged    = problem{name: "record-damaged", status: http.StatusInternalServerError, title: "The record of this key is damaged", detail: "Nothing was run again."}
 	problemFailed     = problem{name: "rolled-back", status: http.StatusInternalServerError, title: "The request failed", detail: "Everything was rolled back. It may be repeated with the same key."}
 	problemSetUp      = problem{name: "misconfigured", status: http.StatusInternalServerError, title: "The server is not set up right", detail: "Nothing was done."}
+	problemNotWhole   = problem{name: "body-not-whole", status: http.StatusInternalServerError, title: "The server has not seen the whole request", detail: "The body was read before it could be compared with other requests, or it is empty and its length was not announced. Nothing was done."}
 	problemDown       = problem{name: "unavailable", status: http.StatusServiceUnavailable, title: "Requests cannot be remembered at the moment", after: whenDown, detail: "Nothing was done. Repeat this request later, with the same key."}
 )
 
@@ -97,29 +97,63 @@ func (p problem) because(detail string) problem {
 	return p
 }
 
-// document is the form of a problem.
+// document is the form of a problem. Clients in the manner of Stripe's know only
+// its error member, and some take an answer without one for data, whatever its
+// status.
 type document struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail,omitempty"`
-	Answer int    `json:"answer_status,omitempty"`
+	Type   string        `json:"type"`
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Detail string        `json:"detail,omitempty"`
+	Answer int           `json:"answer_status,omitempty"`
+	Error  documentError `json:"error"`
+}
+
+type documentError struct {
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	DocURL  string `json:"doc_url"`
+}
+
+// document returns the document of a problem that is documented at docs.
+func (p problem) document(docs string) document {
+	at, message := docs+"#"+p.name, p.title+"."
+	if p.detail != "" {
+		message += " " + p.detail
+	}
+	return document{at, p.title, p.status, p.detail, p.answer, documentError{p.kind(), p.name, message, at}}
+}
+
+// kind is the type of an error of Stripe that is nearest to a problem.
+func (p problem) kind() string {
+	switch p.status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusConflict, http.StatusGone, http.StatusUnprocessableEntity: // they are all about a key that was used
+		return "idempotency_error"
+	}
+	if p.status >= 500 {
+		return "api_error"
+	}
+	return "invalid_request_error"
 }
 
 func (p problem) send(w http.ResponseWriter, docs string) {
 	header := w.Header()
-	for name := range header { // what was meant for the response that this one is not
-		if strings.HasPrefix(name, "Content-") || name == "Etag" || name == "Last-Modified" || name == "Trailer" {
-			delete(header, name)
-		}
+	for name := range ofBody { // what was meant for the response that this one is not
+		remove(header, name)
 	}
+	remove(header, "Cache-Control")
 	header.Set("Content-Type", "application/problem+json")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Link", "<"+docs+`>; rel="help"`)
 	if p.after > 0 {
 		header.Set("Retry-After", strconv.FormatInt(int64((p.after+time.Second-1)/time.Second), 10))
 	}
-	body, _ := json.Marshal(document{docs + "#" + p.name, p.title, p.status, p.detail, p.answer}) // strings and numbers always can
+	body, _ := json.Marshal(p.document(docs)) // strings and numbers always can
 	w.WriteHeader(p.status)
 	_, _ = w.Write(append(body, '\n')) // the client may have gone
 }

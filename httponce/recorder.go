@@ -212,7 +212,7 @@ func (c *recorder) response(headers map[string]bool) *Response {
 	if c.through {
 		first = c.body[:c.sniffed]
 	}
-	if _, set := c.sent["Content-Type"]; !set && len(first) > 0 && c.sent.Get("Content-Encoding") == "" {
+	if _, set := values(c.sent, "Content-Type"); !set && len(first) > 0 && c.sent.Get("Content-Encoding") == "" {
 		r.Header = maps.Clone(c.sent) // without it, net/http finds out by itself
 		r.Header["Content-Type"] = []string{http.DetectContentType(first)}
 	}

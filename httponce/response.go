@@ -21,7 +21,7 @@ type Response struct {
 	NoBody bool // it had a body, which was not kept
 
 	key  [16]byte        // of the request that it answers
-	only map[string]bool // the headers that are written; nil: all that may be
+	only map[string]bool // the headers that are recorded; nil: all that may be
 }
 
 // Outcome is the response as it is recorded, without a seal. It is for [once.MarkDone], by which a person settles a request
@@ -46,19 +46,19 @@ func (c codec) Encode(r *Response) (once.Outcome, error) {
 	if err != nil || !c.ring.seals() {
 		return once.Outcome{Body: text, ContentType: plainType}, err
 	}
-	sealed, id, err := c.ring.seal(text, r.key)
-	return once.Outcome{Body: sealed, ContentType: sealedType + id}, err
+	sealed, id := c.ring.seal(text, r.key)
+	return once.Outcome{Body: sealed, ContentType: sealedType + id}, nil
 }
 
 // Decode reads a response.
 func (c codec) Decode(out once.Outcome) (*Response, error) {
 	text, key := out.Body, [16]byte{}
-	if id, sealed := strings.CutPrefix(out.ContentType, sealedType); sealed {
+	if strings.HasPrefix(out.ContentType, sealedType) {
 		if c.ring == nil {
 			return nil, errors.New("httponce: the response is sealed, and there is no Ring to open it with")
 		}
 		var err error
-		if text, key, err = c.ring.open(text, id); err != nil {
+		if text, key, err = c.ring.open(text); err != nil {
 			return nil, err
 		}
 	} else if out.ContentType != plainType {
@@ -79,11 +79,12 @@ func (r *Response) append(b []byte) ([]byte, error) {
 	b = append(b, "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(r.Status), 10)
 	b = append(b, "\r\n"...)
-	for name, values := range r.Header {
-		if r.only != nil && !r.only[name] || neverReplayed[name] {
-			continue
+	header := forReplay(r.Header, r.only)
+	for _, name := range names(header) {
+		if !validHeader(name) {
+			return nil, fmt.Errorf("httponce: %q is not the name of a header", name)
 		}
-		for _, value := range values {
+		for _, value := range header[name] {
 			b = append(append(append(append(b, name...), ": "...), oneLine(value)...), "\r\n"...)
 		}
 	}
@@ -103,15 +104,18 @@ func oneLine(value string) string {
 
 var errResponse = errors.New("httponce: this is no recorded response")
 
-// parseResponse reads what append has written. The body is the rest of text, not a copy.
+// parseResponse reads what append has written, or somebody by hand. The body is
+// the rest of text, not a copy.
 func parseResponse(text []byte) (*Response, error) {
 	line, rest, ok := bytes.Cut(text, []byte("\r\n"))
 	status, version := bytes.CutPrefix(line, []byte("HTTP/1.1 "))
+	status, _, _ = bytes.Cut(status, []byte(" ")) // its text says nothing more
 	code, err := strconv.Atoi(string(status))
 	if !ok || !version || err != nil || len(status) != 3 || code < 200 {
 		return nil, errResponse
 	}
-	r := &Response{Status: code, Header: make(http.Header, 2)}
+	r := &Response{Status: code}
+	header := make(http.Header, 2)
 	for {
 		if line, rest, ok = bytes.Cut(rest, []byte("\r\n")); !ok {
 			return nil, errResponse
@@ -119,16 +123,14 @@ func parseResponse(text []byte) (*Response, error) {
 		if len(line) == 0 {
 			break
 		}
-		name, value, ok := bytes.Cut(line, []byte(": "))
+		name, value, ok := bytes.Cut(line, []byte(":"))
 		if !ok || !validHeader(string(name)) || bytes.ContainsAny(value, "\r\n") {
 			return nil, errResponse
 		}
-		if string(name) == bodyNotKept {
-			r.NoBody = true
-			continue
-		}
-		r.Header[string(name)] = append(r.Header[string(name)], string(value))
+		header.Add(string(name), textproto.TrimString(string(value)))
 	}
+	_, r.NoBody = header[bodyNotKept]
+	r.Header = forReplay(header, nil)
 	if r.Body = rest; r.NoBody && len(rest) > 0 {
 		return nil, errResponse
 	}
@@ -139,9 +141,10 @@ func parseResponse(text []byte) (*Response, error) {
 func (r *Response) replay(w http.ResponseWriter) {
 	header := w.Header()
 	for name, values := range r.Header {
-		header[name] = values
+		join(header, name, values)
 	}
 	if _, typed := r.Header["Content-Type"]; !typed {
+		remove(header, "Content-Type")
 		header["Content-Type"] = nil // the first had none, so net/http must not guess one
 	}
 	header[ReplayedHeader] = yes

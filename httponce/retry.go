@@ -198,13 +198,16 @@ func closeBody(req *http.Request) {
 	}
 }
 
-// discard reads the rest of an answer that nobody gets, so that its connection is used again.
-func discard(resp *http.Response) {
+// discard notes what an answer that nobody gets says about the key, and reads the rest of it, so that its connection is
+// used again.
+func discard(req *http.Request, resp *http.Response) {
 	if resp == nil {
 		return
 	}
-	stalled := time.AfterFunc(drainTime, func() { resp.Body.Close() })
+	body := resp.Body
+	stalled := time.AfterFunc(drainTime, func() { body.Close() })
 	defer stalled.Stop()
+	noteKeyAnswer(req, resp)
 	io.CopyN(io.Discard, resp.Body, mostDrained)
 	resp.Body.Close()
 }

@@ -9,8 +9,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/memstore"
 )
 
 func TestWhichAnswersAreAskedForAgain(t *testing.T) {
@@ -252,6 +256,32 @@ func TestAnAnswerThatNeverEndsIsNotReadToItsEnd(t *testing.T) {
 	defer close(endless)
 	if resp := send(t, clientOf(&Transport{}), post(t, t.Context(), server.URL, nil)); Attempts(resp) != 2 {
 		t.Errorf("%d attempts", Attempts(resp))
+	}
+	<-gone
+}
+
+// TestAProblemThatNeverEndsIsNotReadToItsEnd: nor is it where the answer may say something about the key of a claim.
+func TestAProblemThatNeverEndsIsNotReadToItsEnd(t *testing.T) {
+	var requests atomic.Int64
+	gone := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) > 1 {
+			return
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(409)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(gone)
+	}))
+	defer server.Close()
+	op := &once.Operation[int]{Name: "charge", OnUnknown: once.Park}
+	attempts, err := once.Do(t.Context(), memstore.New(nil), op.For("1"), func(ctx context.Context, _ once.Key) (int, error) {
+		return Attempts(send(t, clientOf(&Transport{}), post(t, ctx, server.URL, nil))), nil
+	})
+	if attempts != 2 || err != nil {
+		t.Errorf("%d attempts, %v", attempts, err)
 	}
 	<-gone
 }

@@ -1,23 +1,17 @@
 package httponce
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"strings"
+
+	"github.com/effectively-once/once"
 )
 
 // Secret is a key of a [Ring]. The zero Secret seals nothing: as the current one, it is for the time until all
 // processes have the next.
-type Secret struct {
-	ID    string // stored with what it seals: at most 32 letters, digits, - and _
-	Bytes []byte // at least 32, random
-}
+type Secret = once.Secret
 
 // Ring seals recorded responses with AES-256-GCM and keys the fingerprints of requests, so that who reads the database sees
 // neither answers nor whether two requests were the same. The first secret seals; the others open what they have sealed
@@ -27,99 +21,61 @@ type Secret struct {
 // sealed, and takes a repeat for another request: first as the last of all rings, then as the first. The first ring of
 // all is NewRing(Secret{}, next), then NewRing(next). A secret may be removed when nothing that it sealed is kept any
 // more.
-type Ring struct{ secrets []secret }
+//
+// A Ring accepts responses that were recorded plain. Where whoever can write to the database must not replace one, seal in
+// the store, with [once.Sealing] and its Only: that covers responses too, and this Ring still keys the fingerprints.
+type Ring struct {
+	ring    *once.Ring
+	secrets []secret
+}
 
 type secret struct {
 	id    string
-	aead  cipher.AEAD
-	marks []byte // keys the fingerprints
+	marks []byte // keys the fingerprints; nil: nothing is sealed, and nothing keyed
 }
 
-const (
-	sealedType  = plainType + "; sealed="
-	leastSecret = 32
-	longestID   = 32
-)
+const sealedType = plainType + "; sealed="
 
 // NewRing returns a ring with these secrets, the current one first.
 func NewRing(secrets ...Secret) (*Ring, error) {
-	if len(secrets) == 0 {
-		return nil, errors.New("httponce: a Ring needs a secret")
+	sealing, err := once.NewRing(secrets...)
+	if err != nil {
+		return nil, fmt.Errorf("httponce: %w", err)
 	}
-	ring, seen := new(Ring), make(map[string]bool)
-	for i, s := range secrets {
-		if i == 0 && s.ID == "" && s.Bytes == nil {
-			ring.secrets = append(ring.secrets, secret{})
-			continue
-		}
-		if seen[s.ID] || !validID(s.ID) {
-			return nil, fmt.Errorf("httponce: the ID %q of a secret is used twice, or is not 1 to %d letters, digits, - and _", s.ID, longestID)
-		}
-		seen[s.ID] = true
-		made, err := newSecret(s)
-		if err != nil {
-			return nil, err
+	ring := &Ring{ring: sealing}
+	for _, s := range secrets {
+		made := secret{id: s.ID}
+		if s.Bytes != nil {
+			if made.marks, err = hkdf.Key(sha256.New, s.Bytes, nil, "once http fingerprint 1", 32); err != nil {
+				return nil, fmt.Errorf("httponce: the secret %q: %w", s.ID, err)
+			}
 		}
 		ring.secrets = append(ring.secrets, made)
 	}
 	return ring, nil
 }
 
-func validID(id string) bool {
-	return id != "" && len(id) <= longestID && strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
-}
-
-func newSecret(s Secret) (made secret, err error) {
-	if len(s.Bytes) < leastSecret {
-		return made, fmt.Errorf("httponce: the secret %q has %d bytes, at least %d random ones are needed", s.ID, len(s.Bytes), leastSecret)
-	}
-	sealing, err := hkdf.Key(sha256.New, s.Bytes, nil, "once http seal 1", 32)
-	if err != nil {
-		return made, err
-	}
-	marks, err := hkdf.Key(sha256.New, s.Bytes, nil, "once http fingerprint 1", 32)
-	if err != nil {
-		return made, err
-	}
-	block, err := aes.NewCipher(sealing)
-	if err != nil {
-		return made, err
-	}
-	aead, err := cipher.NewGCM(block)
-	return secret{s.ID, aead, marks}, err
-}
+// sealedFor is what sealed responses are bound to. The key is inside, because a codec does not know it.
+const sealedFor = "once http response"
 
 // seal returns text sealed with the current secret. The key that it answers is in it, so that it answers no other.
-func (r *Ring) seal(text []byte, key [16]byte) (sealed []byte, id string, err error) {
-	current := r.secrets[0]
-	nonce := make([]byte, current.aead.NonceSize(), current.aead.NonceSize()+len(key)+len(text)+current.aead.Overhead())
-	if _, err := rand.Read(nonce); err != nil {
-		return nil, "", err
-	}
-	plain := append(key[:], text...)
-	return current.aead.Seal(nonce, nonce, plain, []byte(current.id)), current.id, nil
+func (r *Ring) seal(text []byte, key [16]byte) (sealed []byte, id string) {
+	return r.ring.Seal(append(key[:], text...), []byte(sealedFor)), r.secrets[0].id
 }
 
-func (r *Ring) open(sealed []byte, id string) (text []byte, key [16]byte, err error) {
-	for _, s := range r.secrets {
-		if s.id != id || s.aead == nil {
-			continue
-		}
-		size := s.aead.NonceSize()
-		if len(sealed) < size {
-			return nil, key, errResponse
-		}
-		plain, err := s.aead.Open(nil, sealed[:size], sealed[size:], []byte(id))
-		if err != nil || len(plain) < len(key) {
-			return nil, key, fmt.Errorf("httponce: a response sealed with %q cannot be opened: %w", id, errors.Join(err, errResponse))
-		}
-		return plain[len(key):], [16]byte(plain), nil
+func (r *Ring) open(sealed []byte) (text []byte, key [16]byte, err error) {
+	plain, err := r.ring.Open(sealed, []byte(sealedFor))
+	if err == nil && len(plain) < len(key) {
+		err = errResponse
 	}
-	return nil, key, fmt.Errorf("httponce: the response was sealed with the secret %q, which is not in the Ring", id)
+	if err != nil {
+		return nil, key, fmt.Errorf("httponce: a sealed response cannot be opened: %w", err)
+	}
+	return plain[len(key):], [16]byte(plain), nil
 }
 
 // seals reports whether there is a current secret.
-func (r *Ring) seals() bool { return r != nil && r.secrets[0].aead != nil }
+func (r *Ring) seals() bool { return r != nil && r.ring.Seals() }
 
 // marks are what a digest may have been recorded as, the current one first.
 func (r *Ring) marks(digest []byte) [][]byte {
@@ -135,7 +91,7 @@ func (r *Ring) marks(digest []byte) [][]byte {
 
 // mark keys a digest of a request with a secret of the ring.
 func (s secret) mark(digest []byte) []byte {
-	if s.aead == nil {
+	if s.marks == nil {
 		return digest
 	}
 	h := hmac.New(sha256.New, s.marks)

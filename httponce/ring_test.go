@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -102,7 +103,7 @@ func TestRepeatsAreOneOpenKey(t *testing.T) {
 	for range repeats {
 		go func() { answers <- s.send("slow", "1", slow) }()
 	}
-	for deadline := time.Now().Add(10 * time.Second); s.runs.Load() == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testenv.Patience); s.runs.Load() == 0 && time.Now().Before(deadline); {
 	}
 	if a := s.send("other", "1"); a.status != 201 {
 		t.Errorf("another key: %+v", a)

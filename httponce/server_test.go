@@ -2,6 +2,7 @@ package httponce_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type service struct {
 	store *memstore.Store
 	url   string
 	runs  atomic.Int64
+
+	client *http.Client // default: the usual one
 }
 
 // forms are both ways to guard a handler, which answer alike unless a test says otherwise.
@@ -82,14 +85,26 @@ func (a answer) replayed() bool { return a.header.Get(httponce.ReplayedHeader) =
 // problem is the end of the type of a problem document.
 func (a answer) problem() string {
 	var document struct {
-		Type   string
-		Status int
+		Type, Title, Detail string
+		Status              int
+		Error               struct {
+			Type, Code, Message string
+			DocURL              string `json:"doc_url"`
+		}
 	}
 	if a.header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(a.body), &document) != nil || document.Status != a.status {
 		return ""
 	}
-	return document.Type[strings.LastIndexAny(document.Type, "#/")+1:]
+	name, like := document.Type[strings.LastIndexAny(document.Type, "#/")+1:], document.Error
+	if like.Code != name || like.DocURL != document.Type || like.Message != strings.TrimSpace(document.Title+". "+document.Detail) || likeStripe[document.Status] != like.Type {
+		return name + ", with another error: " + a.body
+	}
+	return name
 }
+
+// likeStripe are the types of errors in problem documents.
+var likeStripe = map[int]string{400: "invalid_request_error", 401: "authentication_error", 409: "idempotency_error", 410: "idempotency_error",
+	413: "invalid_request_error", 422: "idempotency_error", 429: "rate_limit_error", 500: "api_error", 503: "api_error"}
 
 // send sends a request. change may change it first.
 func (s *service) send(key, body string, change ...func(*http.Request)) answer {
@@ -110,7 +125,7 @@ func (s *service) send(key, body string, change ...func(*http.Request)) answer {
 
 func (s *service) do(r *http.Request) answer {
 	s.t.Helper()
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := cmp.Or(s.client, http.DefaultClient).Do(r)
 	if err != nil {
 		s.t.Errorf("%v", err)
 		return answer{}

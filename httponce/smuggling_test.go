@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -77,7 +78,7 @@ func cutOff(t *testing.T, address, request string) answer {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testenv.Patience))
 	_, _ = io.WriteString(conn, request)
 	if strings.HasSuffix(request, "hel") { // elsewhere it would mean that the client has left
 		_ = conn.(*net.TCPConn).CloseWrite()

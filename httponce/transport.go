@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -37,7 +39,8 @@ const Never = -1
 // is still at work, or that its outcome is being found out. Never any other answer: 500 says that the server failed at
 // this very request, and may have been recorded. The pause is as long as Retry-After says, which is measured by the
 // server's clock, and on top of it random, up to half a second at first and then to twice as much each time. When there
-// is to be no other attempt, the caller gets the last answer or error.
+// is to be no other attempt, the caller gets the last answer or error. That error is a dial error (see [once.IsDialError])
+// only if all attempts met one, and no redirect led to them.
 //
 // An answer that breaks off while its body is read is not asked for again: send the request again under the
 // same key. A redirect with 307 or 308 takes the key and the body along, wherever it leads, and has attempts of its own.
@@ -118,9 +121,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		pause, again := t.again(r, attempt, resp, err)
 		if !again {
-			return resp, afterAttempts(attempt, err)
+			noteKeyAnswer(sent, resp)
+			return resp, r.afterAttempts(attempt, err)
 		}
-		discard(resp)
+		r.noteAttempt(err)
+		discard(sent, resp)
 		if t.wait(req.Context(), pause) != nil {
 			return nil, interrupted(req.Context(), resp, err)
 		}
@@ -161,6 +166,8 @@ type outgoing struct {
 	body          resendable
 	key           []string // of KeyHeader; nil: nothing is added
 	until         time.Time
+
+	mayHaveArrived atomic.Bool // what was sent so far
 }
 
 func (t *Transport) begin(req *http.Request) (*outgoing, error) {
@@ -185,7 +192,9 @@ func isHTTP(req *http.Request) bool {
 // attempt is the request as it is sent: one of its own, whatever Base does to it. The trailers are the
 // caller's, who sets them while the body is read.
 func (r *outgoing) attempt(n int) (*http.Request, error) {
-	sent := r.WithContext(context.WithValue(r.Context(), attemptsOfContext, n))
+	// Base may send an attempt twice, and return the error of the second connection only.
+	connected := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { r.mayHaveArrived.Store(true) }}
+	sent := r.WithContext(httptrace.WithClientTrace(context.WithValue(r.Context(), attemptsOfContext, n), connected))
 	if sent.Header = r.Header.Clone(); sent.Header == nil {
 		sent.Header = http.Header{}
 	}
@@ -268,22 +277,50 @@ func interrupted(ctx context.Context, resp *http.Response, err error) error {
 
 // failed is the error of the last attempt.
 type failed struct {
-	attempts int
 	error
+	attempts   int
+	redirected bool
+	before     error // nil: nothing that was sent can have arrived
 }
 
-func afterAttempts(n int, err error) error {
-	if n == 1 || err == nil {
+// errMayHaveArrived keeps an error of the last attempt from being a dial error. See [once.IsDialError].
+var errMayHaveArrived = errors.New("httponce: what was sent before may have arrived")
+
+// noteAttempt takes an attempt that has ended for one that may have arrived, unless its error says that it has not.
+func (r *outgoing) noteAttempt(err error) {
+	if !once.IsDialError(err) {
+		r.mayHaveArrived.Store(true)
+	}
+}
+
+func (r *outgoing) afterAttempts(n int, err error) error {
+	arrived := r.mayHaveArrived.Load() || r.Response != nil // the answer that has redirected the client here
+	if err == nil || n == 1 && !arrived {
 		return err
 	}
-	return &failed{n, err}
+	f := &failed{error: err, attempts: n, redirected: r.Response != nil}
+	if arrived {
+		f.before = errMayHaveArrived
+	}
+	return f
 }
 
 func (f *failed) Error() string {
-	return fmt.Sprintf("%v (the last of %d attempts)", f.error, f.attempts)
+	switch {
+	case f.attempts > 1:
+		return fmt.Sprintf("%v (the last of %d attempts)", f.error, f.attempts)
+	case f.redirected:
+		return fmt.Sprintf("%v (after a redirect)", f.error)
+	}
+	return f.error.Error()
 }
 
-func (f *failed) Unwrap() error { return f.error }
+func (f *failed) Unwrap() []error {
+	if f.before == nil {
+		return []error{f.error}
+	}
+	return []error{f.error, f.before}
+}
 
 // Timeout is what [url.Error] asks for, without unwrapping.
 func (f *failed) Timeout() bool {

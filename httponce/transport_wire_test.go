@@ -12,8 +12,11 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once"
 )
 
 func TestABodyThatMustNotBeReadAheadIsNot(t *testing.T) {
@@ -190,6 +193,74 @@ func TestTheLastErrorSaysWhatItIs(t *testing.T) {
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("%v is not a timeout", err)
 	}
+}
+
+// A dial error says that nothing was sent: not that nothing was sent last.
+func TestADialErrorIsOneOfAllThatWasSent(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	gone := server.URL
+	answering := func(t *testing.T, h http.HandlerFunc) *httptest.Server {
+		s := httptest.NewServer(h)
+		t.Cleanup(s.Close)
+		return s
+	}
+	dialError := func(t *testing.T, c *http.Client, url string) bool {
+		t.Helper()
+		_, err := c.Do(post(t, t.Context(), url, strings.NewReader("pay")))
+		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%v, want a refused connection", err)
+		}
+		return once.IsDialError(err)
+	}
+	t.Run("refused each time", func(t *testing.T) {
+		for _, retries := range []int{Never, 2} {
+			if !dialError(t, clientOf(&Transport{Retries: retries}), gone) {
+				t.Errorf("not a dial error, retries: %d", retries)
+			}
+		}
+	})
+	for _, status := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect} {
+		t.Run("redirected to a server that is gone", func(t *testing.T) {
+			s := answering(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, gone, status) })
+			for _, retries := range []int{Never, 2} {
+				if dialError(t, clientOf(&Transport{Retries: retries}), s.URL) {
+					t.Errorf("a dial error after %d, retries: %d", status, retries)
+				}
+			}
+		})
+	}
+	t.Run("the server was there for the first attempt", func(t *testing.T) {
+		for _, first := range []int{http.StatusGatewayTimeout, 0} {
+			s := answering(t, func(w http.ResponseWriter, r *http.Request) {
+				if first == 0 {
+					panic(http.ErrAbortHandler)
+				}
+				w.WriteHeader(first)
+			})
+			base := &http.Transport{DisableKeepAlives: true}
+			pauses := &pauses{then: func() { s.Listener.Close() }}
+			if dialError(t, pauses.of(&Transport{Base: base, Retries: 1}), s.URL) {
+				t.Errorf("a dial error after %d", first)
+			}
+		}
+	})
+	t.Run("net/http met it on a kept connection", func(t *testing.T) {
+		var s *httptest.Server
+		s = answering(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/pay" {
+				s.Listener.Close()
+				panic(http.ErrAbortHandler)
+			}
+		})
+		base := &http.Transport{}
+		defer base.CloseIdleConnections()
+		client := clientOf(&Transport{Base: base, Retries: Never})
+		send(t, client, post(t, t.Context(), s.URL, nil))
+		if dialError(t, client, s.URL+"/pay") {
+			t.Error("a dial error")
+		}
+	})
 }
 
 type failing struct{ err error }

@@ -5,24 +5,23 @@ import (
 	"crypto/hmac"
 	"errors"
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
 const (
 	storeTime  = 10 * time.Second // for what has to be written whatever becomes of the shift
-	countKept  = 7 * 24 * time.Hour
-	shelfAfter = 5 * time.Second // a longer wait is spent on the shelf, where it takes no place in the window
-	trouble    = time.Second     // after an error that is not the message's
+	shelfAfter = 5 * time.Second  // a longer wait is spent on the shelf, where it takes no place in the window
+	trouble    = time.Second      // after an error that is not the message's
 )
 
 // unknownOutcome begins the reason of a message whose effect may have happened.
-const unknownOutcome = "unknown outcome: "
+const unknownOutcome = store.UnknownOutcome
 
 // resolve turns fates that ask for something into final ones, or into another try.
 func (s *shift) resolve(ctx context.Context, it *item, f fate) fate {
@@ -62,11 +61,43 @@ func (s *shift) wait(ctx context.Context, it *item, due time.Duration, reason st
 	return fate{kind: shelved, reason: reason}
 }
 
+// waits reports whether an item has nothing to do but to wait on the shelf: behind another of its ordering key, or because
+// it is there itself, and this is a copy. Whatever waits is not tried, and so has no attempt.
+func (s *shift) waits(ctx context.Context, it *item) (bool, error) {
+	if s.shelf == nil {
+		return false, nil
+	}
+	if held, err := s.isBehind(ctx, it); held || err != nil {
+		return held, err
+	}
+	if it.order != "" && s.OnParked == Hold { // and so it is not there
+		return false, nil
+	}
+	err := s.nameOnShelf(ctx, it)
+	return it.there, err
+}
+
+// isBehind reports whether an item has to wait for one of its ordering key that is on the shelf.
+func (s *shift) isBehind(ctx context.Context, it *item) (bool, error) {
+	if s.shelf == nil || it.order == "" {
+		return false, nil
+	}
+	q := store.ShelfQuery{Consumer: s.keys, OrderingKey: it.order, States: []store.ShelfState{store.Waiting}, Limit: 1, Bodiless: true}
+	if s.OnParked == Hold {
+		q.States = append(q.States, store.Parked)
+	}
+	found, err := s.shelf.Shelved(ctx, q)
+	return len(found) > 0, err
+}
+
 // park puts a message aside for a person, and its key with it, so that copies of it find that out. The message is on the
 // shelf before its key says so: a crash between leaves it there twice at worst, on the shelf and at the broker.
 func (s *shift) park(ctx context.Context, it *item, reason string) fate {
 	if err := s.nameOnShelf(ctx, it); err != nil {
 		return s.troubled(ctx, it, err)
+	}
+	if it.waiting { // the message on the shelf has attempts left
+		return fate{kind: shelved, reason: reason}
 	}
 	m := s.aside(it, store.Parked, 0, reason)
 	if s.shelf != nil {
@@ -79,7 +110,8 @@ func (s *shift) park(ctx context.Context, it *item, reason string) fate {
 			return s.troubled(ctx, it, err)
 		}
 	}
-	s.logger.ErrorContext(ctx, "inbox: parked", "message", it.Message.ID, "origin", it.Origin, "reason", m.Reason)
+	s.logger.ErrorContext(ctx, "inbox: parked", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+		"reason", m.Reason)
 	return fate{kind: parked, reason: m.Reason}
 }
 
@@ -95,7 +127,8 @@ func (s *shift) parkKey(ctx context.Context, it *item, reason string) error {
 		return err
 	}
 	hold := once.Hold{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
-	err = s.store.Settle(ctx, once.Settlement{Hold: hold, Status: once.Parked, Reason: reason})
+	err = s.store.Settle(ctx, once.Settlement{Hold: hold, Status: once.Parked,
+		Reason: s.store.Options().Sealing.SealReason(it.key, reason)})
 	if errors.Is(err, once.ErrLeaseLost) { // it has moved on: whoever moved it knows better
 		return nil
 	}
@@ -104,8 +137,8 @@ func (s *shift) parkKey(ctx context.Context, it *item, reason string) error {
 
 // troubled is the fate of a message whose store does not do as it should.
 func (s *shift) troubled(ctx context.Context, it *item, err error) fate {
-	s.uncount(ctx, it)
-	s.logger.WarnContext(ctx, "inbox: the store is in trouble, and the message waits", "message", it.Message.ID,
+	it.excuse()
+	s.logger.WarnContext(ctx, "inbox: the store is in trouble, and the message waits", logs.Spaced(""), "message", it.Message.ID,
 		"origin", it.Origin, "error", err)
 	return fate{kind: again, after: trouble, reason: err.Error()}
 }
@@ -118,7 +151,7 @@ func (s *shift) met(ctx context.Context, it *item, rec once.Record) fate {
 	case rec.Status == once.Done || rec.Status == once.Expired:
 		return fate{kind: duplicate}
 	case rec.Status == once.Parked:
-		return s.onShelf(rec.Reason)
+		return s.onShelf(s.store.Options().Sealing.OpenReason(rec))
 	case rec.Status == once.Running:
 		return fate{kind: again, after: min(max(rec.LeaseLeft, 50*time.Millisecond), trouble)}
 	}
@@ -192,34 +225,19 @@ func (s *shift) failed(ctx context.Context, it *item, err error) fate {
 		return fate{kind: hopeless, reason: err.Error()}
 	}
 	if ctx.Err() != nil { // it was told to stop
-		s.uncount(ctx, it)
+		it.excuse()
 		return fate{kind: again, reason: err.Error()}
 	}
-	attempts, counted := it.failed, it.prepaid
-	if it.prepaid = false; !counted {
-		attempts, counted = s.count(ctx, it)
-	}
-	s.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "attempt", attempts, "error", err)
-	if counted && attempts >= int64(s.Retry.Attempts) {
-		return fate{kind: hopeless, reason: fmt.Sprintf("failed %d times, at last with: %v", attempts, err)}
-	}
-	return fate{kind: failing, after: max(after, s.Retry.wait(attempts)), reason: err.Error()}
-}
-
-// uncount forgets the attempts that were counted at an item: its handler had no part in what went wrong.
-func (s *shift) uncount(ctx context.Context, it *item) {
 	if !it.prepaid {
-		return
+		s.count(ctx, it)
 	}
-	it.prepaid, it.counted = false, false
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
-	defer cancel()
-	r := once.Request{Hold: once.Hold{Key: it.attempts, Owner: name.Token()}, Lease: s.Policy.Lease}
-	rec, err := s.store.Claim(ctx, r)
-	if err == nil && ours(rec, r.Owner) {
-		hold := once.Hold{Key: r.Key, Owner: r.Owner, Attempt: rec.Attempt}
-		_ = s.store.Settle(ctx, once.Settlement{Hold: hold, Status: once.Absent, KeepKey: time.Microsecond, Reason: "not counted"})
+	it.prepaid = false
+	s.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+		"attempt", it.failed, "error", err)
+	if it.failed >= int64(s.Retry.Attempts) {
+		return fate{kind: hopeless, reason: fmt.Sprintf("failed %d times, at last with: %v", it.failed, err)}
 	}
+	return fate{kind: failing, after: max(after, s.Retry.wait(it.failed)), reason: err.Error()}
 }
 
 // wait is the time before the next attempt.
@@ -230,53 +248,4 @@ func (r Retry) wait(attempts int64) time.Duration {
 		d = b.Next()
 	}
 	return d
-}
-
-// count counts an attempt of a message in the store, for all processes together: the attempts of a claim that is given
-// back at once. Where that cannot be done, nothing is counted, and the outage of a store parks no message.
-func (s *shift) count(ctx context.Context, it *item) (attempts int64, ok bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
-	defer cancel()
-	r := once.Request{Hold: once.Hold{Key: it.attempts, Owner: name.Token()}, Lease: s.Policy.Lease}
-	rec, err := s.store.Claim(ctx, r)
-	if err == nil && rec.Status == once.Unknown && rec.Owner != r.Owner { // whoever counted last has crashed at it
-		r.Attempt = rec.Attempt
-		rec, err = s.store.Claim(ctx, r)
-	}
-	if err == nil && ours(rec, r.Owner) {
-		hold := once.Hold{Key: r.Key, Owner: r.Owner, Attempt: rec.Attempt}
-		err = s.store.Settle(ctx, once.Settlement{Hold: hold, Status: once.Absent, KeepKey: countKept, Reason: "counted"})
-	}
-	if err != nil {
-		s.logger.WarnContext(ctx, "inbox: an attempt could not be counted", "message", it.Message.ID, "error", err)
-		return it.failed, false
-	}
-	it.failed = max(rec.Attempt, 1)
-	return it.failed, true
-}
-
-// cautious counts the attempt at items that may have been delivered before, by the first of them, before they are handled:
-// perhaps one of them has ended its process. It returns how many are to be handled together: half as many with each
-// attempt, so that the one that does it is alone at last. end is the fate of the first if it has been tried too often.
-func (s *shift) cautious(ctx context.Context, items []*item) (now int, end *fate) {
-	counted := true
-	for _, it := range items {
-		counted = counted && it.counted
-	}
-	if counted { // or there is none
-		return len(items), nil
-	}
-	attempts, ok := s.count(ctx, items[0])
-	if !ok {
-		return 1, nil
-	}
-	now = max(len(items)>>min(attempts-1, 30), 1)
-	if halvings := bits.Len(uint(len(items))) - 1; now == 1 && attempts > int64(s.Retry.Attempts+halvings) {
-		return 0, &fate{kind: hopeless, reason: fmt.Sprintf("delivered %d times, and never dealt with: it may end its process", attempts)}
-	}
-	items[0].prepaid = true
-	for _, it := range items[:now] {
-		it.counted = true
-	}
-	return now, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -353,7 +354,7 @@ func TestAnOrderingKeyNeedNotBeText(t *testing.T) {
 			c.Source = bent{Source: src, arrive: func(d *broker.Delivery) { d.Message.OrderingKey = "\x00\x00\x00\x2a" }}
 			b.publish("alone", message("bad"), message("m0"))
 			start(t, c)
-			deadline := time.After(4 * time.Second)
+			deadline := time.After(testenv.Patience)
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
 			for c.Stats.Parked.Load() == 0 {
@@ -522,7 +523,7 @@ func TestAFunctionThatPanicsHasItsMessageParked(t *testing.T) {
 			}()
 			_ = c.Run(ctx)
 		}()
-		deadline, tick := time.After(3*time.Second), time.NewTicker(2*time.Millisecond)
+		deadline, tick := time.After(testenv.Patience), time.NewTicker(2*time.Millisecond)
 		defer tick.Stop()
 		for waiting := true; waiting && c.Stats.Parked.Load() == 0; {
 			select {
@@ -827,7 +828,7 @@ func TestOneOnTheShelfHoldsUpNobody(t *testing.T) {
 	start(t, c)
 	<-begun
 	b.shelve("billing", message("m0"))
-	deadline, tick := time.After(5*time.Second), time.NewTicker(5*time.Millisecond)
+	deadline, tick := time.After(testenv.Patience), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for b.count("m0") == 0 && !t.Failed() {
 		select {

@@ -4,21 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
 const (
-	lookEvery    = time.Second      // at the shelf
-	shelfLease   = 2 * time.Minute  // how long an attempt at a message of the shelf is left alone
-	tidyEvery    = 10 * time.Minute // and how often the shelf is tidied
-	tidyAtOnce   = 1000
-	shelfRetired = 90 * 24 * time.Hour // how long what people have dealt with stays there
+	lookEvery     = time.Second      // at the shelf
+	shelfLease    = 2 * time.Minute  // how long an attempt at a message of the shelf is left alone
+	tidyEvery     = 10 * time.Minute // and how often the shelf is tidied
+	tidyAtOnce    = 1000
+	unopenedAfter = time.Minute         // until a message whose secret is missing is looked at again
+	shelfRetired  = 90 * 24 * time.Hour // how long what people have dealt with stays there
 )
 
 // attendShelf handles the messages on the shelf whose time has come, several at once, until ctx ends.
@@ -33,12 +36,12 @@ func (s *shift) attendShelf(ctx, work context.Context) {
 		q := store.ShelfQuery{Consumer: s.keys, Ready: true, BehindParked: s.OnParked == Hold, Limit: 4 * s.Concurrency}
 		ready, err := s.shelf.Shelved(ctx, q)
 		if err != nil && ctx.Err() == nil {
-			s.logger.WarnContext(ctx, "inbox: the shelf could not be read", "error", err)
+			s.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
 		}
 		if time.Since(tidied) > tidyEvery {
 			tidied = time.Now()
 			if _, err := s.shelf.ForgetShelved(ctx, shelfRetired, tidyAtOnce); err != nil && ctx.Err() == nil {
-				s.logger.WarnContext(ctx, "inbox: the shelf could not be tidied", "error", err)
+				s.logger.WarnContext(ctx, "inbox: the shelf could not be tidied", logs.Spaced(""), "error", err)
 			}
 		}
 		a.start(work, ready)
@@ -97,7 +100,18 @@ func (a *attendant) wait(ctx context.Context) {
 // handleShelved makes one attempt, and reports whether it could. It is counted before it begins, and whoever counts it has
 // the message for a while.
 func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
+	if m.Unopened != nil {
+		s.holdUnopened(ctx, m)
+		return false
+	}
+	before, unended := strings.CutPrefix(m.Reason, begun)
 	m.Attempts, m.Due = m.Attempts+1, 2*s.Policy.Lease
+	leave, err := s.floor.enter(ctx, unended && m.Attempts >= s.Retry.Attempts)
+	if err != nil {
+		return false
+	}
+	defer leave()
+	m.Reason = begun + before
 	if !s.change(ctx, &m) {
 		return false
 	}
@@ -109,9 +123,32 @@ func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
 	}
 	ctx, seen := s.watch(ctx, []*item{it}, true)
 	defer seen.end() // also of a handler that ends its goroutine
+	m.Reason = before
 	seen.tell(0, s.tryShelved(ctx, it, m))
 	return true
 }
+
+// holdUnopened deals with a message that cannot be opened: one whose secret is missing waits for it, and one that was
+// changed, or is plain where that is refused, waits for a person. Nothing is counted, and nothing is lost. The key is left
+// alone: the true message may still come.
+func (s *shift) holdUnopened(ctx context.Context, m store.Shelved) {
+	if store.IsSealKeyMissing(m.Unopened) {
+		m.Due = unopenedAfter
+		s.logger.WarnContext(ctx, "inbox: a message on the shelf cannot be opened, and waits for its secret", logs.Spaced(""), "message", m.Message.ID,
+			"origin", m.Origin, "error", m.Unopened)
+		s.change(ctx, &m)
+		return
+	}
+	m.State, m.Due, m.Reason = store.Parked, 0, name.Reason(m.Unopened.Error())
+	if s.change(ctx, &m) {
+		s.Stats.Parked.Add(1)
+		s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "cause", m.Message.Header[store.KeyHeader],
+			"reason", m.Reason)
+	}
+}
+
+// begun begins the reason of a message on the shelf, while an attempt at it is made, or when that has never ended.
+const begun = "begun, and not ended. Before that: "
 
 // tryShelved makes an attempt that is counted.
 func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate {
@@ -135,7 +172,7 @@ func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate 
 		}
 		s.tell(f)
 		return f
-	case ctx.Err() != nil, retry && !handlers && !errors.Is(err, once.ErrUnknown): // it was not the message's fault
+	case ctx.Err() != nil, retry && !handlers && (!s.effects || !errors.Is(err, once.ErrUnknown)): // it was not the message's fault
 		m.Attempts, m.Due = m.Attempts-1, trouble
 		s.change(ctx, &m)
 	case !retry, m.Attempts >= s.Retry.Attempts:
@@ -143,7 +180,7 @@ func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate 
 		return s.parkShelved(ctx, it, m, err)
 	default:
 		s.Stats.Failed.Add(1)
-		m.Due, m.Reason = max(after, s.Retry.wait(int64(m.Attempts))), err.Error()
+		m.Due, m.Reason = max(after, s.Retry.wait(int64(m.Attempts))), name.Reason(err.Error())
 		s.change(ctx, &m)
 	}
 	return fate{kind: again, reason: err.Error()}
@@ -153,14 +190,16 @@ var errDeadly = errors.New("begun as often as it may be, and never ended: it may
 
 func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) fate {
 	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
-	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) {
+	if s.effects && (errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked)) { // a transaction leaves nothing
 		m.Reason = unknownOutcome + m.Reason
 	}
+	m.Reason = name.Reason(m.Reason)
 	if !s.change(ctx, &m) {
 		return fate{kind: again, reason: m.Reason}
 	}
 	s.Stats.Parked.Add(1)
-	s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "reason", m.Reason)
+	s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "cause", m.Message.Header[store.KeyHeader],
+		"reason", m.Reason)
 	if it.wrong == nil && s.keyed {
 		if err := s.parkKey(context.WithoutCancel(ctx), it, m.Reason); err != nil {
 			s.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
@@ -169,15 +208,15 @@ func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err 
 	return fate{kind: parked, reason: m.Reason}
 }
 
-// change writes a message, and reports whether it was still as it was read.
+// change writes a message, and reports whether it was still as it was read. Its Reason is short, or was read: one that could
+// not be opened then is longer, and would never open again if it were cut.
 func (s *shift) change(ctx context.Context, m *store.Shelved) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
-	m.Reason = name.Reason(m.Reason)
 	err := s.shelf.Change(ctx, *m)
 	m.Version++
 	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
-		s.logger.WarnContext(ctx, "inbox: a message on the shelf could not be changed", "message", m.Message.ID, "error", err)
+		s.logger.WarnContext(ctx, "inbox: a message on the shelf could not be changed", logs.Spaced(""), "message", m.Message.ID, "error", err)
 	}
 	return err == nil
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 )
 
 // Consumer handles the messages of a source, each once. Name, Source and Handler are mandatory; the zero value of all
 // other fields works. It is not changed by use, and may run any number of times, here and elsewhere. What goes wrong is
-// logged to the Logger of the store's Options; without one, nothing is heard of it.
+// logged to the Logger of the store's Options.
 type Consumer struct {
 	// Name is part of the key of every message, so consumers with different names each handle all of what they get. It has
 	// no slash and no @, and is never changed without RenamedFrom: a new name would handle everything again.
@@ -49,8 +50,19 @@ type Consumer struct {
 	OnParked OnParked    // what becomes of messages behind a parked one of their ordering key
 	Policy   once.Policy // of the keys; a Do handler's Operation may have its own
 
+	// Speculative is [once.Operation.Speculative], for Tx handlers without Checkpoint: a copy of a message that another
+	// process is handling may enter the handler, without effect. Messages that were delivered before are looked up first
+	// all the same. Default false: a copy enters nothing.
+	Speculative bool
+
 	// RenamedFrom is the name that this consumer had before. Its keys go on under the first name that it ever had.
 	RenamedFrom string
+
+	// SharedWith is the Name of another source that this consumer's name is used at, and that the same messages come from:
+	// the one before a move to another broker, or one that is fed beside this one. They share keys, so what came from one is
+	// a duplicate from the other. Without it, a name belongs to the source that it was first used at, and Run returns an
+	// error at any other: two services with one name in one store would take each other's messages for duplicates.
+	SharedWith string
 
 	// Rebuild, if it is not empty, names a rebuild: messages are handled anew, under keys and positions of the rebuild's
 	// own, and whatever goes through once.Do is refused. It is the only way to have messages handled again: resetting
@@ -66,9 +78,12 @@ type Consumer struct {
 
 // Retry says how often and when a message that failed is tried again.
 type Retry struct {
-	Attempts int           // then it is parked; default 10
-	First    time.Duration // the wait after the first failure; it doubles from then on, with jitter; default 200 ms
-	Limit    time.Duration // no wait is longer, but for RetryAfter; default 5 minutes
+	// Attempts is how often a message is tried before it is parked; default 10. It is also how many processes a message may
+	// end, not counting its first delivery, which is not counted in advance.
+	Attempts int
+
+	First time.Duration // the wait after the first failure; it doubles from then on, with jitter; default 200 ms
+	Limit time.Duration // no wait is longer, but for RetryAfter; default 5 minutes
 }
 
 // OnParked says what becomes of messages behind a parked one of their ordering key.
@@ -97,7 +112,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		if errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed) {
 			return err
 		}
-		s.logger.WarnContext(ctx, "inbox: the store is in trouble, and nothing is consumed", "error", err)
+		s.logger.WarnContext(ctx, "inbox: the store is in trouble, and nothing is consumed", logs.Spaced(""), "error", err)
 		if backoff.Sleep(ctx, pause.Next()) != nil {
 			return nil
 		}

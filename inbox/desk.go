@@ -53,8 +53,15 @@ type Tally struct {
 // List returns a page of what is on the shelf, whatever its state, in the order in which it came there. The next page is
 // behind the Seq of the last.
 func (d Desk) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	return d.Store.Shelved(ctx, q)
+	found, err := d.shelf().Shelved(ctx, q)
+	for i := range found {
+		found[i].History = store.OpenHistory(&d.Store.Options().Sealing, found[i])
+	}
+	return found, err
 }
+
+// shelf is the shelf of the store, which opens what is sealed.
+func (d Desk) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Options().Sealing} }
 
 // Replay has parked messages handled again by their consumer: under their own ids, so that steps that are done are
 // skipped, in their order, with all attempts before them. It can be interrupted and repeated: what it has changed is no
@@ -144,7 +151,7 @@ func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settl
 		if q.Limit == 0 && most > 0 {
 			return t, nil
 		}
-		page, err := d.Store.Shelved(ctx, q)
+		page, err := d.shelf().Shelved(ctx, q)
 		if err != nil || len(page) == 0 {
 			return t, err
 		}
@@ -178,13 +185,15 @@ const largestPage = 1000
 var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
 
 func (d Desk) write(ctx context.Context, m store.Shelved, by Decision) error {
+	was := m
+	was.Reason = oneLine(m.Reason)
 	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
-		oneLine(by.By), oneLine(by.Reason), oneLine(m.Reason))
+		oneLine(by.By), oneLine(by.Reason), store.SealReason(&d.Store.Options().Sealing, was).Reason)
 	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
 	}
 	m.History = strings.TrimPrefix(m.History+"\n"+line, "\n")
-	return d.Store.Change(ctx, m)
+	return d.shelf().Change(ctx, m)
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

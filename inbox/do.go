@@ -56,43 +56,54 @@ func (w *doWorker[T]) one(ctx context.Context, it *item) fate {
 	if it.wrong != nil {
 		return fate{kind: hopeless, reason: it.wrong.Error()}
 	}
-	held, err := w.blocked(ctx, it)
+	held, err := w.isBehind(ctx, it)
+	if !held && err == nil && !it.counted {
+		held, err = w.waits(ctx, it)
+	}
 	switch {
 	case err != nil:
 		return w.troubled(ctx, it, err)
 	case held:
 		return w.behindUnlessKnown(ctx, it)
 	}
+	var last bool
 	if !it.counted {
-		if f := w.worn(ctx, it); f != nil {
+		var f *fate
+		if f, last = w.worn(ctx, it); f != nil {
 			return *f
 		}
-		it.counted = true
 	}
+	leave, err := w.floor.enter(ctx, last)
+	if err != nil {
+		return fate{kind: again, reason: err.Error()}
+	}
+	defer leave()
+	it.counted = true
 	report, failed, err := w.do(ctx, it)
 	return w.judgeEffect(ctx, it, err, failed, report)
 }
 
-// worn is the fate of an item that was begun as often as it may be, unless that can be found out. Else it is nil.
-func (w *doWorker[T]) worn(ctx context.Context, it *item) *fate {
+// worn is the fate of an item that was begun as often as it may be, unless that can be found out. Else it is nil, and
+// last says whether this is the last attempt, after one that never ended.
+func (w *doWorker[T]) worn(ctx context.Context, it *item) (f *fate, last bool) {
 	rec, err := w.store.Get(ctx, it.key)
-	if err != nil || rec.Attempt <= int64(w.Retry.Attempts) {
-		return nil
+	if err != nil || rec.Attempt < int64(w.Retry.Attempts) {
+		return nil, err == nil && rec.Status == once.Unknown && rec.Attempt == int64(w.Retry.Attempts)-1
 	}
 	if rec.Status == once.Unknown && w.op.Lookup != nil {
 		if rec, err = w.op.Ask(ctx, w.store, rec); err != nil && !errors.Is(err, once.ErrUnknown) {
-			return nil // the next try finds out
+			return nil, false // the next try finds out
 		}
 	}
 	switch rec.Status {
 	case once.Unknown:
-		return &fate{kind: hopeless, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}
+		return &fate{kind: hopeless, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}, false
 	case once.Running: // perhaps by whoever has just died of it
-		return &fate{kind: again, after: min(max(rec.LeaseLeft, 50*time.Millisecond), trouble)}
+		return &fate{kind: again, after: min(max(rec.LeaseLeft, 50*time.Millisecond), trouble)}, false
 	case once.Absent:
-		return &fate{kind: hopeless, reason: fmt.Sprintf("tried %d times, and never dealt with: %s", rec.Attempt, rec.Reason)}
+		return &fate{kind: hopeless, reason: fmt.Sprintf("tried %d times, and never dealt with: %s", rec.Attempt, w.store.Options().Sealing.OpenReason(rec))}, false
 	}
-	return nil // it is done, or a person is to decide
+	return nil, false // it is done, or a person is to decide
 }
 
 // behindUnlessKnown is the fate of an item whose ordering key is on the shelf: a copy of what was handled before has
@@ -106,19 +117,6 @@ func (w *doWorker[T]) behindUnlessKnown(ctx context.Context, it *item) fate {
 		return w.met(ctx, it, rec)
 	}
 	return fate{kind: behind}
-}
-
-// blocked reports whether an item has to wait for one of its ordering key that is on the shelf.
-func (w *doWorker[T]) blocked(ctx context.Context, it *item) (bool, error) {
-	if w.shelf == nil || it.order == "" {
-		return false, nil
-	}
-	q := store.ShelfQuery{Consumer: w.keys, OrderingKey: it.order, States: []store.ShelfState{store.Waiting}, Limit: 1, Bodiless: true}
-	if w.OnParked == Hold {
-		q.States = append(q.States, store.Parked)
-	}
-	found, err := w.shelf.Shelved(ctx, q)
-	return len(found) > 0, err
 }
 
 func (w *doWorker[T]) do(ctx context.Context, it *item) (report once.Report, failed *failure, err error) {
@@ -161,7 +159,8 @@ func (w *doWorker[T]) judgeEffect(ctx context.Context, it *item, err error, fail
 	}
 	w.Stats.Failed.Add(1)
 	it.failed = report.Attempt
-	w.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "attempt", report.Attempt, "error", err)
+	w.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+		"attempt", report.Attempt, "error", err)
 	after, retry := once.MayRetry(err)
 	unknown := ""
 	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {

@@ -42,8 +42,10 @@
 // # Limits
 //
 // Attempts are counted in the store when a message fails, and, for messages that the broker may have delivered before,
-// before they run; a first delivery that ends with its process is counted from the second on. After a broken session
-// the running handlers are waited for before the next one is opened. A handler has no time limit of its own: give it one.
+// before they run. So a message that ends its process ends at most Retry.Attempts of them, and one for its first
+// delivery, wherever in a batch it is. It has its last attempt alone: no handler of the consumer runs beside it in the
+// process, unless one of them takes longer than 30 seconds. What never ran is not counted. After a broken session the
+// running handlers are waited for before the next one is opened. A handler has no time limit of its own: give it one.
 //
 // # Compatibility
 //

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/store"
 )
 
@@ -27,7 +28,7 @@ func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Messag
 	return Handler{func(c *Consumer) (*shift, error) {
 		return newTxWorker(c, s, c.Checkpoint, func(ctx context.Context, tx T, ms []*broker.Message) error {
 			for _, m := range ms {
-				if err := handle(ctx, tx, m); err != nil {
+				if err := handle(For(ctx, m), tx, m); err != nil {
 					return Failed(m, err)
 				}
 			}
@@ -67,7 +68,12 @@ func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
 		return nil, err
 	}
 	w := &txWorker[T]{shift: base, txStore: s, call: handle}
-	w.shelves, _ = s.(store.TxShelf[T])
+	base.transact = func(ctx context.Context, rs []once.Request, body func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+		return s.Transact(ctx, rs, func(_ T, recs []once.Record) ([]once.Settlement, error) { return body(recs) })
+	}
+	if shelves, ok := s.(store.TxShelf[T]); ok {
+		w.shelves = sealedTxShelf[T]{shelves, sealedShelf{shelves, &s.Options().Sealing}}
+	}
 	if positions, ok := s.(store.Positions[T]); c.Checkpoint {
 		if !ok || w.shelves == nil {
 			return nil, invalid("Checkpoint of consumer %q needs a store that keeps positions and a shelf: %T does not", c.Name, s)
@@ -78,13 +84,40 @@ func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
 	return base, nil
 }
 
+// causes are the keys of the messages that a handler is called for.
+type causes map[*broker.Message]scope.Key
+
+type causesKey struct{}
+
+// withCauses marks the context of a handler with the key of its message, or with the keys for [For].
+func withCauses(ctx context.Context, items []*item) context.Context {
+	if len(items) == 1 {
+		return scope.WithKey(ctx, scope.Key(items[0].key))
+	}
+	keys := make(causes, len(items))
+	for _, it := range items {
+		keys[it.Message] = scope.Key(it.key)
+	}
+	return scope.WithKey(context.WithValue(ctx, causesKey{}, keys), scope.Key{})
+}
+
+// For returns the context of the work on one message of a [Batch]: what is put with it names the key of that message as
+// its cause. Handlers of one message have such a context already.
+func For(ctx context.Context, m *broker.Message) context.Context {
+	keys, _ := ctx.Value(causesKey{}).(causes)
+	if k, known := keys[m]; known {
+		return scope.WithKey(ctx, k)
+	}
+	return ctx
+}
+
 // none is the value of work that has none.
 type none struct{}
 
 // operation is what the keys of Tx and Batch handlers belong to. A transaction leaves nothing behind, so one whose end is
 // not known can be run again.
 func (s *shift) operation() *once.Operation[none] {
-	return &once.Operation[none]{Name: s.keys, Policy: s.Policy, OnUnknown: once.Resend}
+	return &once.Operation[none]{Name: s.keys, Policy: s.Policy, OnUnknown: once.Resend, Speculative: s.Speculative}
 }
 
 // failure is an error of a handler, told from those of the store by its address.

@@ -13,6 +13,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -108,7 +109,7 @@ func start(t *testing.T, c *inbox.Consumer) (stop func() error) {
 // await polls until the condition holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testenv.Patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

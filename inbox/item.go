@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -29,8 +30,13 @@ type item struct {
 	input    []byte
 	counted  bool  // this delivery is counted as an attempt, or need not be
 	prepaid  bool  // the attempt at it is counted already, if it fails
+	ran      bool  // its handler was called
+	deadly   bool  // perhaps: a goroutine that handled it has ended
 	tries    int   // attempts of this delivery that failed
-	failed   int64 // attempts that are counted in the store, as far as they were read
+	failed   int64 // attempts that are counted, as far as is known
+	debt     int64 // what the store has still to count; below zero, to take back
+	there    bool  // it was on the shelf when that was last looked at, or a copy of it
+	waiting  bool  // and waited there
 	sought   int   // how often its lane was, when it was received
 	unsure   bool  // whether a commit with its token took place is not known
 	token    [16]byte
@@ -134,7 +140,15 @@ func (s *shift) aside(it *item, state store.ShelfState, due time.Duration, reaso
 		id = ""
 	}
 	return store.Shelved{Consumer: s.keys, Key: id, Message: m, Origin: shortened(it.Origin), State: state, Due: due,
-		Attempts: int(it.failed), Reason: name.Reason(reason)}
+		Attempts: it.made(), Reason: name.Reason(reason)}
+}
+
+// made is how many attempts were made at an item: one that was counted in advance, and then not begun, is none.
+func (it *item) made() int {
+	if it.prepaid && !it.ran {
+		return int(it.failed) - 1
+	}
+	return int(it.failed)
 }
 
 // original is a message as it was before it was put aside.
@@ -169,6 +183,8 @@ func (s *shift) nameOnShelf(ctx context.Context, items ...*item) error {
 	for _, it := range items {
 		if it.alias == "" {
 			q.IDs = append(q.IDs, it.Message.ID, it.otherName())
+		} else {
+			q.IDs = append(q.IDs, it.alias)
 		}
 	}
 	if len(q.IDs) == 0 {
@@ -186,6 +202,9 @@ func (s *shift) nameOnShelf(ctx context.Context, items ...*item) error {
 		if it.alias == "" {
 			it.alias = it.freeName(there)
 		}
+		m, found := there[cmp.Or(it.alias, it.Message.ID)]
+		it.there = found && it.isOpen(m)
+		it.waiting = it.there && m.State == store.Waiting
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/store"
 )
@@ -90,11 +90,16 @@ func (w *txWorker[T]) goOn(ctx context.Context, pl *place, items []*item) []fate
 	}
 	if pl.passed >= w.Window { // whoever had the partition before cannot have had these
 		for _, it := range items {
-			it.counted = true
+			it.counted = it.counted || !it.deadly
 		}
 	}
-	now, end := w.cautious(ctx, items)
-	if end != nil {
+	at := w.floor.spot()
+	defer at.leave()
+	now, end := w.cautious(ctx, at, items)
+	switch {
+	case end != nil && end.kind == again:
+		return all(items, *end)
+	case end != nil:
 		fates := []fate{w.setAside(ctx, pl, items[0], store.Parked, 0, end.reason)}
 		return append(fates, all(items[1:], fate{kind: again})...)
 	}
@@ -338,7 +343,7 @@ func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []in
 	for i, it := range first {
 		if met[it] = recs[i]; ours(recs[i], it.token) {
 			free = append(free, it)
-			sets = append(sets, w.done(once.Hold{Key: it.key, Owner: it.token, Attempt: recs[i].Attempt}, false))
+			sets = append(sets, w.done(it, once.Hold{Key: it.key, Owner: it.token, Attempt: recs[i].Attempt}, false))
 		}
 	}
 	for n, it := range items {
@@ -380,8 +385,9 @@ func (w *txWorker[T]) move(ctx context.Context, pl *place, items []*item, body f
 	last := items[len(items)-1]
 	from, to := pl.at, pl.at
 	to.Log, to.Offset, to.Digest = last.Position.Log, last.Position.Offset, digest(last.Message)
-	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
-	for tries, commits := 1, 0; ; tries++ {
+	runs := rerun.New(w.store.Options().Turn)
+	defer runs.Done()
+	for commits := 0; ; {
 		err := w.positions.TransactAt(ctx, from, to, func(tx T) error { return body(scope.InTx(ctx), tx) })
 		switch {
 		case err == nil:
@@ -394,10 +400,10 @@ func (w *txWorker[T]) move(ctx context.Context, pl *place, items []*item, body f
 				return err
 			}
 			ctx = context.WithoutCancel(ctx)
-		case !errors.Is(err, once.ErrConflict) || tries == txTries:
+		case !errors.Is(err, once.ErrConflict):
 			return err
 		}
-		if backoff.Sleep(ctx, pause.Next()) != nil {
+		if runs.Again(ctx, errors.Is(err, once.ErrConflict)) != nil {
 			return err
 		}
 	}
@@ -421,7 +427,7 @@ func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err err
 	}
 	w.Stats.Failed.Add(1)
 	if ctx.Err() != nil { // it was told to stop
-		w.uncount(ctx, it)
+		it.excuse()
 		return fate{kind: again, reason: err.Error()}
 	}
 	it.tries++
@@ -431,7 +437,8 @@ func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err err
 	it.prepaid = false
 	after, retry := once.MayRetry(err)
 	wait := max(after, w.Retry.wait(it.failed))
-	w.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "attempt", it.failed, "error", err)
+	w.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+		"attempt", it.failed, "error", err)
 	switch {
 	case !retry:
 		return w.setAside(ctx, pl, it, store.Parked, 0, err.Error())
@@ -448,6 +455,9 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 	if err := w.nameOnShelf(ctx, it); err != nil {
 		return w.troubled(ctx, it, err)
 	}
+	if it.waiting { // the message on the shelf has attempts left
+		state = store.Waiting
+	}
 	m := w.aside(it, state, due, reason)
 	pl.shelved = true // whatever becomes of the reply
 	err := w.move(ctx, pl, []*item{it}, func(ctx context.Context, tx T) error {
@@ -460,7 +470,7 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 		}
 		if state == store.Parked && it.wrong == nil {
 			if err := w.settleTx(ctx, tx, it, func(h once.Hold) once.Settlement {
-				return once.Settlement{Hold: h, Status: once.Parked, Reason: m.Reason}
+				return once.Settlement{Hold: h, Status: once.Parked, Reason: w.store.Options().Sealing.SealReason(it.key, m.Reason)}
 			}); err != nil {
 				return err
 			}
@@ -474,7 +484,8 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 		return w.troubled(ctx, it, err)
 	}
 	if state == store.Parked {
-		w.logger.ErrorContext(ctx, "inbox: parked", "message", it.Message.ID, "origin", it.Origin, "reason", m.Reason)
+		w.logger.ErrorContext(ctx, "inbox: parked", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+			"reason", m.Reason)
 		return fate{kind: parked, reason: m.Reason}
 	}
 	return fate{kind: shelved, reason: m.Reason}
@@ -482,7 +493,7 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 
 // recordTx settles the key of an item without its rows.
 func (w *txWorker[T]) recordTx(ctx context.Context, tx T, it *item) error {
-	return w.settleTx(ctx, tx, it, func(h once.Hold) once.Settlement { return w.done(h, true) })
+	return w.settleTx(ctx, tx, it, func(h once.Hold) once.Settlement { return w.done(it, h, true) })
 }
 
 // settleTx claims the key of an item, where it has one that is free, and settles it.

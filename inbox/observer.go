@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sight"
@@ -40,6 +41,12 @@ type watched struct {
 
 // watch begins to observe items. What nobody tells of is tried again.
 func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context.Context, *watched) {
+	if s.logger.Enabled(ctx, slog.LevelDebug) {
+		for _, it := range items {
+			s.logger.DebugContext(ctx, "inbox: event", "event", sight.MessageReceived, "message", it.Message.ID, "topic", it.Message.Topic,
+				"origin", it.Origin, "shelved", shelved)
+		}
+	}
 	if s.Observer == nil {
 		return ctx, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,61 @@ func TestARenameIsNoticed(t *testing.T) {
 	if err := c.Run(t.Context()); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "had this name before") {
 		t.Error("a name that was given up, somewhere else:", err)
 	}
+}
+
+// Two services that were given one name by mistake share no keys in silence.
+func TestANameBelongsToItsSource(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bench, sh shape) {
+		at := func(topic string) *inbox.Consumer {
+			c := sh.consumer(b, b.effect)
+			if c.Source = b.broker.Queue(topic); sh.log {
+				c.Source = b.broker.Log(topic, "billing", 1)
+			}
+			return c
+		}
+		first, second := at("payments"), at("refunds")
+		stop := start(t, first)
+		b.publish("payments", message("m0"))
+		b.publish("refunds", message("m0"), message("m1"))
+		await(t, "m0 of the first", func() bool { return first.Stats.Handled.Load() == 1 })
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		err := second.Run(ctx)
+		if !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "SharedWith: "+strconv.Quote(first.Source.Name())) {
+			t.Error("a second source under the name:", err)
+		}
+		if n := second.Stats.Received.Load(); n > 0 {
+			t.Errorf("it has received %d messages", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if all, err := b.store.Consumers(t.Context()); err != nil || len(all) != 1 || all[0].Source != first.Source.Name() {
+			t.Errorf("registered is %+v, %v", all, err)
+		}
+
+		// It has moved, and what comes again from the new source is known. Later it need not say so any more.
+		for _, shared := range []string{first.Source.Name(), ""} {
+			second = at("refunds")
+			second.SharedWith = shared
+			stop := start(t, second)
+			b.publish("refunds", message("m2"+shared))
+			await(t, "m2", func() bool { return b.count("m2"+shared) == 1 && b.count("m1") == 1 })
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		if sh.log && sh.name != "log, keys" { // positions are of partitions, and tell nothing of another log
+			return
+		}
+		if n := b.count("m0"); n != 1 {
+			t.Errorf("m0 came from both, and has %d effects", n)
+		}
+		first = at("payments")
+		start(t, first) // nor need the one that was there before
+		b.publish("payments", message("m3"))
+		await(t, "m3", func() bool { return first.Stats.Handled.Load() == 1 })
+	})
 }
 
 func TestStopGivesBackWhatHasNotBegun(t *testing.T) {

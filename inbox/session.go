@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/patience"
 )
 
@@ -52,7 +53,7 @@ func (s *shift) run(ctx context.Context) error {
 		if errors.Is(err, broker.ErrInvalid) { // settings, which no other try changes
 			return fmt.Errorf("inbox: consumer %q: %w", s.Name, err)
 		}
-		s.logger.WarnContext(ctx, "inbox: nothing can be received; trying again", "source", s.Source.Name(), "error", err)
+		s.logger.WarnContext(ctx, "inbox: nothing can be received; trying again", logs.Spaced(""), "source", s.Source.Name(), "error", err)
 		_ = backoff.Sleep(ctx, pause.Next())
 	}
 	var f *fatal
@@ -159,7 +160,7 @@ func (c *counter) attend(ctx context.Context) {
 			return
 		}
 		for _, it := range items {
-			it.counted, it.prepaid = false, false
+			it.counted, it.prepaid, it.deadly = false, false, true
 		}
 		c.giveBack(ctx, c.session, c.lanes.release(from, items, nil))
 		c.workers.start(func() { c.attend(ctx) })
@@ -186,9 +187,15 @@ func (c *counter) serve(ctx context.Context, items []*item, from []*lane) {
 		if !settled.add(it, f) {
 			back = append(back, it)
 			after[it] = f.after
+		} else if f.kind != shelved { // its attempts are of no interest any more
+			it.prepaid, it.debt = false, 0
+		}
+		if !it.ran {
+			it.excuse()
 		}
 	}
 	seen.end()
+	c.payDebts(ctx, items)
 	c.settle(ctx, settled)
 	c.giveBack(ctx, c.session, c.lanes.release(from, back, after))
 }
@@ -256,7 +263,7 @@ func (c *counter) settle(ctx context.Context, b settlement) {
 		if err == nil {
 			return
 		}
-		c.logger.WarnContext(ctx, "inbox: the broker was not told, and messages may come again", "error", err)
+		c.logger.WarnContext(ctx, "inbox: the broker was not told, and messages may come again", logs.Spaced(""), "error", err)
 		if tries == settleTries || backoff.Sleep(ctx, pause.Next()) != nil {
 			if c.unheard.Add(int64(b.size())) >= int64(c.Window+1)/2 {
 				c.broken(fmt.Errorf("inbox: the broker could not be told of what was dealt with: %w", err))

@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/store"
 )
@@ -23,6 +24,9 @@ type shift struct {
 	worker worker
 	shelf  store.Shelf // nil: the store has none
 	keys   string      // the operation of its keys
+	floor  *floor
+
+	transact func(context.Context, []once.Request, func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) // nil: of Do
 
 	single  bool        // messages are handled one by one
 	keyed   bool        // each message has a key
@@ -68,9 +72,14 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*shift, error) {
 		c.Input = func(m *broker.Message) []byte { return m.Body }
 	}
 	s := &shift{Consumer: c, store: st, logger: st.Options().Logger.With("consumer", c.Name), single: !together, keyed: keyed,
-		begun: time.Now()}
+		begun: time.Now(), floor: newFloor()}
 	s.keys = s.named(c.Name)
-	s.shelf, _ = st.(store.Shelf)
+	if err := st.Options().Sealing.Validate(); err != nil {
+		return nil, err
+	}
+	if shelf, ok := st.(store.Shelf); ok {
+		s.shelf = sealedShelf{shelf, &st.Options().Sealing}
+	}
 	return s, nil
 }
 
@@ -90,7 +99,7 @@ func (s *shift) register(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	me := store.Consumer{Name: s.keys, Source: s.Source.Name()}
+	me := store.Consumer{Name: s.keys, Source: s.Source.Name(), SharedWith: s.SharedWith}
 	all, err := registry.Consumers(ctx)
 	if err == nil {
 		err = s.findKeys(&me, all)
@@ -103,12 +112,21 @@ func (s *shift) register(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("inbox: consumer %q could not be registered: %w", s.Name, err)
+	case before.Name != "" && before.Source != me.Source:
+		return invalid("the name %q belongs to the consumer of the source %q, and this one is at %q: with one name and one store, each would "+
+			"take the messages of the other for duplicates. If it is another service, give it another name. If the same messages come from both, "+
+			"because the consumer has moved, or from two brokers, say SharedWith: %q", s.Name, before.Source, me.Source, before.Source)
 	case before.Name == "" && me.Keys == me.Name:
 		s.keys, s.since = me.Name, time.Unix(1, 0) // nothing was ever handled by it
 	case before.Name == "":
 		s.keys = me.Keys // and when it was at work by its name of then is not known
 	default:
 		s.keys = before.Keys
+		for _, c := range all { // what came from one source was not handled from another later than that
+			if c.Name == me.Name {
+				before.Seen = min(before.Seen, c.Seen)
+			}
+		}
 		s.since = begun.Add(-before.Seen).Add(signOfLife + clockTolerance)
 	}
 	return nil
@@ -119,7 +137,7 @@ func (s *shift) findKeys(me *store.Consumer, all []store.Consumer) error {
 	seen := time.Duration(math.MaxInt64) // never
 	for _, c := range all {
 		if c.Name == me.Name {
-			me.Keys, seen = c.Keys, c.Seen
+			me.Keys, seen = c.Keys, min(seen, c.Seen)
 		} else if s.RenamedFrom != "" && c.Name == s.named(s.RenamedFrom) && me.Keys == "" {
 			me.Keys = c.Keys
 		}
@@ -133,7 +151,7 @@ func (s *shift) findKeys(me *store.Consumer, all []store.Consumer) error {
 		case c.Keys != me.Keys && c.Source == me.Source && plain(c.Name) && s.Rebuild == "":
 			return invalid("the source %q was consumed by %q: if this is the same consumer with a new name, say RenamedFrom: %q, "+
 				"or everything would be handled again; if it is another one, give it a source of its own", me.Source, c.Name, c.Name)
-		case c.Keys == me.Keys && c.Source != me.Source && c.Name != me.Name && c.Seen < seen:
+		case c.Keys == me.Keys && c.Source != me.Source && c.Source != s.SharedWith && c.Name != me.Name && c.Seen < seen:
 			return invalid("its keys belong to consumer %q at the source %q, which had this name before: call it something else", c.Name, c.Source)
 		}
 	}
@@ -150,9 +168,9 @@ func (s *shift) stayAlive(ctx context.Context) {
 		return
 	}
 	for backoff.Sleep(ctx, signOfLife) == nil {
-		_, err := registry.Register(ctx, store.Consumer{Name: s.named(s.Name), Source: s.Source.Name(), Keys: s.keys})
+		_, err := registry.Register(ctx, store.Consumer{Name: s.named(s.Name), Source: s.Source.Name(), Keys: s.keys, SharedWith: s.SharedWith})
 		if err != nil && ctx.Err() == nil {
-			s.logger.WarnContext(ctx, "inbox: the sign of life could not be written", "error", err)
+			s.logger.WarnContext(ctx, "inbox: the sign of life could not be written", logs.Spaced(""), "error", err)
 		}
 	}
 }
@@ -166,7 +184,7 @@ func (s *shift) checkHorizon(ctx context.Context) error {
 	horizon, err := source.RedeliveryHorizon(ctx)
 	switch {
 	case err != nil:
-		s.logger.WarnContext(ctx, "inbox: how long messages can come again could not be read", "error", err)
+		s.logger.WarnContext(ctx, "inbox: how long messages can come again could not be read", logs.Spaced(""), "error", err)
 	case horizon > s.Policy.KeepKey:
 		return invalid("consumer %q remembers keys for %v, but %s can deliver a message again after %v: raise Policy.KeepKey",
 			s.Name, s.Policy.KeepKey, s.Source.Name(), horizon)

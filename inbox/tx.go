@@ -1,16 +1,15 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/store"
 )
@@ -52,29 +51,53 @@ func (w *txWorker[T]) handle(ctx context.Context, items []*item) []fate {
 	known := w.knownAtTheHead(ctx, first)
 	spread(fates, items, first, known)
 	first = first[len(known):]
-	now, end := w.cautious(ctx, first)
+	if len(first) == 0 {
+		return fates
+	}
+	at := w.floor.spot()
+	defer at.leave()
+	now, end := w.cautious(ctx, at, first)
 	tried := w.divide(ctx, first[:now], w.together, w.lonely)
-	if end != nil {
+	switch {
+	case end != nil && end.kind == again:
+		tried = all(first, *end)
+	case end != nil:
 		tried = []fate{*end}
 	}
 	spread(fates, items, first, tried)
 	return fates
 }
 
-// knownAtTheHead are the fates of the first items, as far as they may have come before and are dealt with: an attempt that
-// they lead is not theirs to answer for.
+// knownAtTheHead are the fates of the first items, as far as they may have come before, and are dealt with or wait.
 func (w *txWorker[T]) knownAtTheHead(ctx context.Context, items []*item) (known []fate) {
 	for _, it := range items {
 		if it.counted {
 			return known
 		}
-		rec, err := w.store.Get(ctx, it.key)
-		if err != nil || rec.Status != once.Done && rec.Status != once.Expired && rec.Status != once.Parked {
+		f, err := w.known(ctx, it)
+		if f == nil || err != nil {
 			return known
 		}
-		known = append(known, w.met(ctx, it, rec))
+		known = append(known, *f)
 	}
 	return known
+}
+
+// known is the fate of an item that may have come before, if there is nothing to try; else nil.
+func (w *txWorker[T]) known(ctx context.Context, it *item) (*fate, error) {
+	rec, err := w.store.Get(ctx, it.key)
+	switch {
+	case err != nil:
+		return nil, err
+	case rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Parked:
+		f := w.met(ctx, it, rec)
+		return &f, nil
+	}
+	waits, err := w.waits(ctx, it)
+	if err != nil || !waits {
+		return nil, err
+	}
+	return &fate{kind: behind}, nil
 }
 
 // sift finds the items that can be handled together: those with a key, and the first of each key. The fates of others are
@@ -101,15 +124,17 @@ func (w *txWorker[T]) alone(ctx context.Context, it *item) fate {
 		return fate{kind: hopeless, reason: it.wrong.Error()}
 	}
 	if !it.counted {
-		rec, err := w.store.Get(ctx, it.key)
+		f, err := w.known(ctx, it)
 		switch {
 		case err != nil:
 			return w.refused(ctx, it, err)
-		case rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Parked:
-			return w.met(ctx, it, rec)
+		case f != nil:
+			return *f
 		}
 	}
-	if _, end := w.cautious(ctx, []*item{it}); end != nil {
+	at := w.floor.spot()
+	defer at.leave()
+	if _, end := w.cautious(ctx, at, []*item{it}); end != nil {
 		return *end
 	}
 	return w.one(ctx, it)
@@ -159,7 +184,11 @@ func (w *txWorker[T]) one(ctx context.Context, it *item) fate {
 
 // handler calls the handler of the user.
 func (w *txWorker[T]) handler(ctx context.Context, tx T, items []*item) *failure {
-	return guarded(func() error { return w.call(w.context(ctx), tx, messages(items)) })
+	for _, it := range items {
+		it.ran = true
+	}
+	ctx = withCauses(w.context(ctx), items)
+	return guarded(func() error { return w.call(ctx, tx, messages(items)) })
 }
 
 // blocked returns which of the items' ordering keys have a message on the shelf that they have to wait for.
@@ -183,7 +212,7 @@ func (w *txWorker[T]) blocked(ctx context.Context, tx T, items []*item) (map[str
 	return held, err
 }
 
-const txTries, commitTries = 10, 3
+const takeoverTries, commitTries = 10, 3
 
 // together handles items in one transaction with their claims. A *failure is the handler's.
 func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, error) {
@@ -195,7 +224,8 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, erro
 		it.unsure = false
 		rs[i] = w.request(it)
 	}
-	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
+	runs := rerun.New(w.store.Options().Turn)
+	defer runs.Done()
 	for tries, commits := 1, 0; ; tries++ {
 		t := &batch[T]{txWorker: w, items: items}
 		recs, err := w.txStore.Transact(ctx, rs, func(tx T, recs []once.Record) ([]once.Settlement, error) {
@@ -204,7 +234,7 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, erro
 		switch {
 		case err == nil:
 			fates, takeover := t.fates(ctx, rs, recs)
-			if !takeover || tries == txTries {
+			if !takeover || tries == takeoverTries {
 				return fates, nil
 			}
 		case t.failed != nil && !errors.Is(err, once.ErrConflict):
@@ -217,11 +247,11 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, erro
 				return nil, err
 			}
 			ctx = context.WithoutCancel(ctx) // finding out does not depend on whether the shift is over
-		case !errors.Is(err, once.ErrConflict) || tries == txTries:
+		case !errors.Is(err, once.ErrConflict):
 			return nil, err
 		}
-		if backoff.Sleep(ctx, pause.Next()) != nil {
-			return nil, ctx.Err()
+		if runs.Again(ctx, errors.Is(err, once.ErrConflict)) != nil {
+			return nil, cmp.Or(ctx.Err(), err)
 		}
 	}
 }
@@ -269,7 +299,7 @@ func (t *batch[T]) run(ctx context.Context, tx T, recs []once.Record) (sets []on
 			continue
 		}
 		free = append(free, it)
-		sets = append(sets, t.done(hold, false))
+		sets = append(sets, t.done(it, hold, false))
 		t.mine[at[n]] = fate{kind: handled}
 	}
 	if len(free) > 0 {
@@ -305,10 +335,10 @@ func ours(rec once.Record, token [16]byte) bool {
 }
 
 // done ends an attempt the way once.DoTx does.
-func (w *txWorker[T]) done(h once.Hold, rejected bool) once.Settlement {
+func (w *txWorker[T]) done(it *item, h once.Hold, rejected bool) once.Settlement {
 	out, _ := w.op.Outcome(none{}) // JSON of nothing cannot fail
 	out.Rejected = rejected
-	out.Sum = checksum.Of(h.Key.UUID(), out.ContentType, out.Body, out.Rejected, out.Omitted)
+	out, _ = w.store.Options().Pack(h.Key, w.fingerprint(it), out)
 	return once.Settlement{Hold: h, Status: once.Done, Outcome: out, KeepOutcome: w.Policy.KeepOutcome, KeepKey: w.Policy.KeepKey}
 }
 

@@ -2,13 +2,14 @@ package inbox
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/effectively-once/once/broker"
 )
 
 func TestNoObserverCostsNoAllocation(t *testing.T) {
-	s := &shift{Consumer: new(Consumer)}
+	s := &shift{Consumer: new(Consumer), logger: slog.New(slog.DiscardHandler)}
 	items := []*item{{Delivery: broker.Delivery{Message: &broker.Message{ID: "1"}}}}
 	ctx := context.Background()
 	var sink context.Context

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -96,8 +97,8 @@ func (r *run) archive(ctx context.Context, due []once.Record) (time.Duration, er
 // complain logs what kept a look from its end.
 func (r *run) complain(ctx context.Context, err error) {
 	if ofArchive(err) {
-		r.Logger.WarnContext(ctx, "janitor: the archive is in trouble, and what it did not take is not forgotten", "error", err)
+		r.Logger.WarnContext(ctx, "janitor: the archive is in trouble, and what it did not take is not forgotten", logs.Spaced(""), "error", err)
 		return
 	}
-	r.Logger.WarnContext(ctx, "janitor: the store is in trouble, and not all is forgotten", "error", err)
+	r.Logger.WarnContext(ctx, "janitor: the store is in trouble, and not all is forgotten", logs.Spaced(""), "error", err)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // counts are what a count has seen, by scope. The names of scopes may be long and many, so it has digests of them: two
@@ -143,7 +144,7 @@ func (c *counter) untilItWorks(ctx context.Context) (more bool, err error) {
 		if more, err = c.page(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errors.ErrUnsupported) {
 			return more, err
 		}
-		c.logger().WarnContext(ctx, "janitor: the store is in trouble, and its keys cannot be counted", "error", err)
+		c.logger().WarnContext(ctx, "janitor: the store is in trouble, and its keys cannot be counted", logs.Spaced(""), "error", err)
 		_ = backoff.Sleep(ctx, trouble.Next())
 	}
 }

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/sight"
 	"github.com/effectively-once/once/store"
 )
 
@@ -42,9 +45,15 @@ type Janitor struct {
 	// attend to the shelf keep them for 90 days, which is the default.
 	KeepShelved time.Duration
 
-	// KeepPublished is how long messages stay in the outbox after a relay has published them with store.Keep. Default 0:
-	// that is left to the relays and their KeepFor.
+	// KeepPublished is how long messages stay in the outbox after a relay has published them with store.Keep. Relays
+	// that keep messages forget them after their own KeepFor, but only as long as such a relay runs. Default 90 days;
+	// [Forever] leaves it to the relays.
 	KeepPublished time.Duration
+
+	// KeepArchived is how long messages stay in the archive of the outbox, if the store is a store.OutboxArchive: those
+	// that people have discarded, and those that a relay ends with store.Archive. Default a year. [Forever] is for who
+	// empties the table by other means.
+	KeepArchived time.Duration
 
 	// Archive, if it is set, gets records that are done before their outcomes are forgotten. An error keeps them: it is
 	// logged, and they come again with the next look. It needs a store that is a store.Archivable; with any other, and with
@@ -67,15 +76,19 @@ type Janitor struct {
 	// later, it has taken them all the same.
 	Archive func(ctx context.Context, done []once.Record) error
 
-	Logger *slog.Logger // of trouble with the store or the Archive; default: nothing is logged
+	Logger *slog.Logger // of trouble with the store or the Archive; default: slog.Default()
 	Stats  *Stats       // counts what is forgotten, if it is not nil
 }
+
+// Forever, as how long something is kept, says that this Janitor never forgets it.
+const Forever = time.Duration(math.MaxInt64)
 
 // Stats counts what is forgotten. The fields may be read at any time.
 type Stats struct {
 	Keys      atomic.Int64 // an outcome that is dropped before its key counts as well
 	Shelved   atomic.Int64
 	Published atomic.Int64
+	Archived  atomic.Int64
 
 	Looks  atomic.Int64 // how many ended with nothing left to forget
 	Behind atomic.Bool  // there may be more to forget now: if it stays so, Share is too small or the store in trouble
@@ -125,6 +138,7 @@ type run struct {
 
 // kind is something that is forgotten.
 type kind struct {
+	name   string
 	forget func(ctx context.Context, limit int) (batch, error)
 	count  *atomic.Int64
 }
@@ -137,8 +151,8 @@ type batch struct {
 }
 
 // simply is a kind that one call of the store forgets.
-func (r *run) simply(forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
-	return kind{func(ctx context.Context, limit int) (batch, error) {
+func (r *run) simply(name string, forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
+	return kind{name, func(ctx context.Context, limit int) (batch, error) {
 		limited, cancel := context.WithTimeout(ctx, r.BatchTime)
 		defer cancel()
 		n, err := forget(limited, limit)
@@ -155,9 +169,9 @@ func (j *Janitor) newRun() (*run, error) {
 	run.BatchTime = cmp.Or(run.BatchTime, 5*time.Minute)
 	run.Share = cmp.Or(run.Share, 0.1)
 	run.KeepShelved = cmp.Or(run.KeepShelved, 90*24*time.Hour)
-	if run.Logger == nil {
-		run.Logger = slog.New(slog.DiscardHandler)
-	}
+	run.KeepPublished = cmp.Or(run.KeepPublished, 90*24*time.Hour)
+	run.KeepArchived = cmp.Or(run.KeepArchived, 365*24*time.Hour)
+	run.Logger = logs.Of(run.Logger)
 	if run.Stats == nil {
 		run.Stats = new(Stats)
 	}
@@ -170,26 +184,31 @@ func (j *Janitor) newRun() (*run, error) {
 		return nil, invalid("Batch must be positive, or 0")
 	case !(run.Share > 0 && run.Share <= 1): // NaN is neither
 		return nil, invalid("Share is a part of the time: above 0, up to 1, or 0 for the default")
-	case run.KeepShelved < 0 || run.KeepPublished < 0:
-		return nil, invalid("KeepShelved and KeepPublished must not be negative")
+	case run.KeepShelved < 0 || run.KeepPublished < 0 || run.KeepArchived < 0:
+		return nil, invalid("KeepShelved, KeepPublished and KeepArchived must not be negative")
 	}
-	run.kinds = []kind{run.simply(j.Store.Forget, &run.Stats.Keys)}
+	run.kinds = []kind{run.simply("key", j.Store.Forget, &run.Stats.Keys)}
 	if j.Archive != nil {
 		s, ok := j.Store.(store.Archivable)
 		if !ok {
 			return nil, fmt.Errorf("%w: %T is no store.Archivable", errCannotArchive, j.Store)
 		}
-		run.kinds = []kind{{run.archiving(s), &run.Stats.Keys}}
+		run.kinds = []kind{{"key", run.archiving(s), &run.Stats.Keys}}
 	}
-	if s, ok := j.Store.(store.Shelf); ok {
-		run.kinds = append(run.kinds, run.simply(func(ctx context.Context, limit int) (int, error) {
+	if s, ok := j.Store.(store.Shelf); ok && run.KeepShelved != Forever {
+		run.kinds = append(run.kinds, run.simply("shelved", func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetShelved(ctx, run.KeepShelved, limit)
 		}, &run.Stats.Shelved))
 	}
-	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished > 0 {
-		run.kinds = append(run.kinds, run.simply(func(ctx context.Context, limit int) (int, error) {
+	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished != Forever {
+		run.kinds = append(run.kinds, run.simply("published", func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetOutgoing(ctx, run.KeepPublished, limit)
 		}, &run.Stats.Published))
+	}
+	if s, ok := j.Store.(store.OutboxArchive); ok && run.KeepArchived != Forever {
+		run.kinds = append(run.kinds, run.simply("archived", func(ctx context.Context, limit int) (int, error) {
+			return s.ForgetArchived(ctx, run.KeepArchived, limit)
+		}, &run.Stats.Archived))
 	}
 	return run, nil
 }
@@ -231,6 +250,9 @@ func (r *run) look(ctx context.Context) (failed error) {
 func (r *run) batch(ctx context.Context, k kind) (batch, error) {
 	b, err := k.forget(ctx, r.Batch)
 	k.count.Add(int64(b.forgotten))
+	if b.forgotten > 0 {
+		r.Logger.DebugContext(ctx, "janitor: event", "event", sight.Forgotten, "kind", k.name, "count", b.forgotten)
+	}
 	return b, err
 }
 

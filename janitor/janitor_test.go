@@ -32,7 +32,8 @@ type large struct {
 
 	mu                       sync.Mutex
 	keys, shelved, published int
-	keeps                    [2]time.Duration
+	archived                 int
+	keeps                    [3]time.Duration
 	down                     map[string]error
 }
 
@@ -64,6 +65,11 @@ func (s *large) ForgetOutgoing(ctx context.Context, keep time.Duration, limit in
 	return s.forget(ctx, "published", &s.published, limit)
 }
 
+func (s *large) ForgetArchived(ctx context.Context, keep time.Duration, limit int) (int, error) {
+	s.keep(2, keep)
+	return s.forget(ctx, "archived", &s.archived, limit)
+}
+
 func (s *large) keep(kind int, keep time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +88,7 @@ var (
 )
 
 func newLarge(keys, shelved, published int) *large {
-	return &large{Store: memstore.New(nil), keys: keys, shelved: shelved, published: published}
+	return &large{Store: memstore.New(nil), keys: keys, shelved: shelved, published: published, archived: published}
 }
 
 // run runs a Janitor, or a Quota, until the returned function is called.
@@ -135,19 +141,21 @@ func TestItForgetsWhatHasHadItsTime(t *testing.T) {
 func TestEachKindIsKeptForItsTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		j         janitor.Janitor
-		keeps     [2]time.Duration
+		keeps     [3]time.Duration
 		published int64
 	}{
-		"by default": {janitor.Janitor{}, [2]time.Duration{90 * 24 * time.Hour, 0}, 0},
-		"as set": {janitor.Janitor{KeepShelved: time.Hour, KeepPublished: time.Minute},
-			[2]time.Duration{time.Hour, time.Minute}, 33},
+		"by default": {janitor.Janitor{}, [3]time.Duration{90 * 24 * time.Hour, 90 * 24 * time.Hour, 365 * 24 * time.Hour}, 33},
+		"as set": {janitor.Janitor{KeepShelved: time.Hour, KeepPublished: time.Minute, KeepArchived: time.Second},
+			[3]time.Duration{time.Hour, time.Minute, time.Second}, 33},
+		"for ever": {janitor.Janitor{KeepPublished: janitor.Forever, KeepArchived: janitor.Forever},
+			[3]time.Duration{90 * 24 * time.Hour, 0, 0}, 0},
 	} {
 		s, stats := newLarge(15, 24, 33), new(janitor.Stats)
 		c.j.Store, c.j.Stats, c.j.Batch = s, stats, 10
 		if err := c.j.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if stats.Keys.Load() != 15 || stats.Shelved.Load() != 24 || stats.Published.Load() != c.published ||
+		if stats.Keys.Load() != 15 || stats.Shelved.Load() != 24 || stats.Published.Load() != c.published || stats.Archived.Load() != c.published ||
 			s.keeps != c.keeps {
 			t.Errorf("%s: %d, %d and %d are forgotten, kept for %v", name, stats.Keys.Load(), stats.Shelved.Load(),
 				stats.Published.Load(), s.keeps)
@@ -201,7 +209,7 @@ func TestAStoreInTrouble(t *testing.T) {
 		s.fail("keys", errBoom)
 		stop := run(t, &janitor.Janitor{Store: s, Stats: stats, Logger: slog.New(slog.NewTextHandler(text, nil))})
 		time.Sleep(10 * time.Hour)
-		if n := s.calls.Load(); n < 2*60 || n > 2*150 || stats.Looks.Load() > 0 { // twice in a look, every ten minutes
+		if n := s.calls.Load(); n < 4*60 || n > 4*150 || stats.Looks.Load() > 0 { // four times in a look, every ten minutes
 			t.Errorf("%d calls in ten hours", n)
 		}
 		s.fail("none", nil)
@@ -295,6 +303,7 @@ func TestRefusals(t *testing.T) {
 		"no share":       {Store: s, Share: math.NaN()},
 		"shelved":        {Store: s, KeepShelved: -1},
 		"published":      {Store: s, KeepPublished: -1},
+		"archived":       {Store: s, KeepArchived: -1},
 	} {
 		if err := j.Run(t.Context()); !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("%s: Run returned %v", name, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/bucket"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // Quota bounds how many keys each scope may have in a store, so that nobody fills it by sending a new key with every
@@ -71,11 +72,13 @@ type Quota struct {
 	// Share is the part of the time in which a count keeps the store at work, at most. Default 0.05, at most 1.
 	Share float64
 
-	Logger *slog.Logger // of trouble with the store, and of who is refused; default: nothing is logged
+	Logger *slog.Logger // of trouble with the store, and of who is refused; default: slog.Default()
 	Stats  *QuotaStats  // counts what it does, if it is not nil
 
 	unread   QuotaStats // where there is no Stats
 	counting sync.Mutex // held by who counts
+	logging  sync.Once  // sets log
+	log      *slog.Logger
 
 	mu       sync.Mutex
 	last     counts // nil before the first count
@@ -255,10 +258,8 @@ func (q *Quota) Count(ctx context.Context) error {
 }
 
 func (q *Quota) logger() *slog.Logger {
-	if q.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return q.Logger
+	q.logging.Do(func() { q.log = logs.Of(q.Logger) })
+	return q.log
 }
 
 func (q *Quota) stats() *QuotaStats { return cmp.Or(q.Stats, &q.unread) }

@@ -28,9 +28,18 @@ type Tally struct {
 	Changed int // or would be, in a dry run; what is missing was changed by somebody else meanwhile
 }
 
-// List returns a page of the messages in one state. The next page is behind the Seq of the last of them.
+// List returns a page of the messages in one state, opened where they are sealed. The next page is behind the Seq of the
+// last of them.
 func (d Desk) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
-	return d.Store.Outgoing(ctx, q)
+	found, err := d.Store.Outgoing(ctx, q)
+	for i := range found {
+		if q.Bodiless {
+			break
+		}
+		m := &found[i]
+		m.Message, m.Unopened = store.OpenOutgoing(&d.Store.Options().Sealing, m.Message)
+	}
+	return found, err
 }
 
 // Replay has Stuck messages published after all, under their own IDs, with all attempts before them. A Limit is the most

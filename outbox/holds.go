@@ -215,6 +215,7 @@ func (h *holds) put(ctx context.Context, ms []store.Outgoing, to store.OutgoingS
 	for i := range ms {
 		h.Stats.Stuck.Add(1)
 		h.Logger.ErrorContext(ctx, "outbox: a message is stuck", "id", ms[i].Message.ID, "topic", ms[i].Message.Topic,
+			"cause", causeOf(&ms[i]),
 			"attempts", ms[i].Attempts, "reason", ms[i].Reason)
 	}
 	return nil

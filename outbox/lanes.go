@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -39,7 +40,7 @@ func (l *lanes) renew(ctx, working context.Context) {
 		if first {
 			wait = l.Lease / 20
 		} else if content, err := l.ask(working, ctx.Err() == nil); err != nil {
-			l.Logger.WarnContext(ctx, "outbox: the leases could not be renewed", "error", err)
+			l.Logger.WarnContext(ctx, "outbox: the leases could not be renewed", logs.Spaced(""), "error", err)
 			wait = l.Lease / 20
 		} else if !content {
 			wait = l.Lease / 20

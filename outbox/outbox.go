@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/scope"
+	"github.com/effectively-once/once/internal/sight"
 	"github.com/effectively-once/once/store"
 )
 
@@ -47,6 +49,9 @@ func New[Tx any](s store.Outbox[Tx], o *Options) *Outbox[Tx] {
 // that the caller began. They are published if it commits. A message without an ID is given one, which rises with time (a
 // UUID of version 7), and one without a Time the current one; else nothing of them is changed, and nothing is kept.
 //
+// If ctx is that of a unit of work, which is what the work of once and a handler are called with, its key is noted as the
+// cause of the messages: as it travels in their header once-key, and with its readable parts in the store only.
+//
 // A message that can never be published is [once.ErrInvalid], as is a body above MaxBody and a transaction that is nil; after
 // any error, roll back. In a rebuild (inbox.Consumer.Rebuild) it is [once.ErrNoEffects]: whoever reads the messages has
 // had them.
@@ -62,9 +67,18 @@ func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, m
 	if len(ms) == 0 {
 		return nil
 	}
+	sealing := &b.store.Options().Sealing
+	if err := sealing.Validate(); err != nil {
+		return err
+	}
 	var added map[string]string
 	if b.options.Header != nil {
 		added = b.options.Header(ctx)
+	}
+	cause := once.Key(scope.KeyOf(ctx))
+	var text string
+	if cause != (once.Key{}) {
+		text = store.FormatCause(cause)
 	}
 	out := make([]store.Outgoing, len(ms))
 	for i, m := range ms {
@@ -72,9 +86,28 @@ func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, m
 			return err
 		}
 		out[i] = store.Outgoing{Message: *m, Delay: max(delay, 0)}
+		out[i].Cause = text
 		out[i].Message.Header = withHeaders(m.Header, added)
+		if text != "" {
+			out[i].Message.Header = causedBy(out[i].Message.Header, cause)
+		}
+		out[i].Message = store.SealOutgoing(sealing, out[i].Message)
 	}
-	return b.store.PutTx(ctx, tx, out)
+	if err := b.store.PutTx(ctx, tx, out); err != nil {
+		return err
+	}
+	tellEach(ctx, b.store.Options().Logger, sight.MessagePut, out)
+	return nil
+}
+
+// tellEach logs a step of messages.
+func tellEach(ctx context.Context, logger *slog.Logger, event string, ms []store.Outgoing) {
+	if !logger.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	for i := range ms {
+		logger.DebugContext(ctx, "outbox: event", "event", event, "message", ms[i].Message.ID, "topic", ms[i].Message.Topic)
+	}
 }
 
 // check completes a message, and refuses one that no broker would take.
@@ -95,15 +128,36 @@ func (b *Outbox[Tx]) check(m *broker.Message) error {
 	return nil
 }
 
-// withHeaders adds what is not there, and leaves out what a relay has said of another message. The message's own map is
+// KeyHeader is the name of the header with the key of the unit of work that has put a message, as it travels: Key.String.
+const KeyHeader = store.KeyHeader
+
+// causeOf is the key of the unit of work that has put a message, as it travels: also of one that is sealed.
+func causeOf(m *store.Outgoing) string {
+	if k, ok := store.ParseCause(m.Cause); ok {
+		return k.String()
+	}
+	return m.Message.Header[KeyHeader]
+}
+
+// causedBy adds the key to headers that may be the caller's.
+func causedBy(header map[string]string, k once.Key) map[string]string {
+	all := make(map[string]string, len(header)+1)
+	maps.Copy(all, header)
+	all[KeyHeader] = k.String()
+	return all
+}
+
+// withHeaders adds what is not there, and leaves out what was said of another message: by a relay, or when it was put. The message's own map is
 // not changed.
 func withHeaders(own, added map[string]string) map[string]string {
 	_, relayed := own[SeqHeader]
-	if len(added) == 0 && !relayed {
+	_, caused := own[KeyHeader]
+	if len(added) == 0 && !relayed && !caused {
 		return own
 	}
 	all := maps.Clone(own)
 	delete(all, SeqHeader)
+	delete(all, KeyHeader)
 	for name, value := range added {
 		if _, there := all[name]; !there {
 			if all == nil {

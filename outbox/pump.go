@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -34,21 +35,20 @@ type pump struct {
 	holds   *holds
 	adopted [store.Lanes]bool // the lanes whose held messages are known
 	trouble *backoff.Backoff
-	idle    time.Duration // until the next look
-	due     time.Time     // when delayed messages are to be asked for
-	probe   int64         // >0: a chunk does not get through, and this is how far was looked behind it
-	full    bool          // nothing of the last chunk got through, and MostBytes or its limit may have cut it off
-	looked  time.Time     // when it was read
-	little  time.Duration // rises while chunks are small, one after another
-	rows    bool          // Pending rows are for the table's reader, and not for the log's
+	idle    time.Duration   // until the next look
+	due     time.Time       // when delayed messages are to be asked for
+	probe   int64           // >0: a chunk does not get through, and this is how far was looked behind it
+	full    bool            // nothing of the last chunk got through, and MostBytes or its limit may have cut it off
+	looked  time.Time       // when it was read
+	little  time.Duration   // rises while chunks are small, one after another
+	rows    bool            // Pending rows are for the table's reader, and not for the log's
+	log     store.OutboxLog // which knows; nil: there is no log
 }
 
 func (r *run) pump(ctx, working context.Context) {
 	p := &pump{run: r, holds: newHolds(r), trouble: backoffOf(firstPause, longestWait), rows: true}
 	p.carrier = carrier{run: r, sink: tableSink{r}}
-	if log, ok := r.Store.(store.OutboxLog); ok {
-		p.rows = !log.LogsRows()
-	}
+	p.log, _ = r.Store.(store.OutboxLog)
 	for ctx.Err() == nil {
 		p.lanes.giveUp(working) // nothing is on its way here
 		usable := p.lanes.usable()
@@ -65,7 +65,7 @@ func (p *pump) look(ctx, working context.Context, lanes []int) {
 	busy, err := p.once(ctx, working, lanes)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		p.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", "error", err)
+		p.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", logs.Spaced(""), "error", err)
 		_ = sleep(ctx, p.trouble.Next())
 	case err != nil:
 	case p.carrier.cautious:
@@ -84,17 +84,19 @@ func (p *pump) once(ctx, working context.Context, lanes []int) (busy bool, err e
 	if err := p.adopt(ctx, lanes); err != nil {
 		return false, err
 	}
+	p.askLog()
 	if err := p.wake(ctx); err != nil {
 		return false, err
 	}
-	if p.rows {
-		if busy, err = p.publish(ctx, working, lanes); err != nil {
-			return busy, err
-		}
+	if busy, err = p.publish(ctx, working, lanes); err != nil {
+		return busy, err
 	}
 	again, err := p.retry(ctx, working)
 	return busy || again, err
 }
+
+// askLog notes whose the rows are: which may change while relays run.
+func (p *pump) askLog() { p.rows = p.log == nil || !p.log.LogsRows() }
 
 // adopt learns what is held in lanes that are new here, and now and again in all of them: people, and readers of the
 // log, put messages aside too.
@@ -155,14 +157,15 @@ func (p *pump) wake(ctx context.Context) error {
 
 // publish reads a chunk, in one snapshot, and publishes it.
 func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*p.Batch, mostChunk), MostBytes: p.MostBytes, Lanes: lanes}
+	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*p.Batch, mostChunk), MostBytes: p.MostBytes, Lanes: lanes,
+		Unlogged: true}
 	behind := p.full
 	if behind {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, mostChunk
 	}
 	p.looked = time.Now()
 	chunk, err := p.read(ctx, q)
-	if err != nil {
+	if p.askLog(); err != nil || !p.rows {
 		return false, err
 	}
 	if len(chunk) < p.Batch/8 {
@@ -273,7 +276,7 @@ func (r *run) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.Logger.WarnContext(ctx, "outbox: what was put is not heard of, and looked for by the clock", "error", err)
+		r.Logger.WarnContext(ctx, "outbox: what was put is not heard of, and looked for by the clock", logs.Spaced(""), "error", err)
 		_ = sleep(ctx, pause.Next())
 	}
 }
@@ -301,7 +304,7 @@ func (r *run) keep(ctx context.Context) {
 			n, err := r.Store.ForgetOutgoing(limited, r.KeepFor, keepLimit)
 			cancel()
 			if err != nil && ctx.Err() == nil {
-				r.Logger.WarnContext(ctx, "outbox: kept messages could not be forgotten", "error", err)
+				r.Logger.WarnContext(ctx, "outbox: kept messages could not be forgotten", logs.Spaced(""), "error", err)
 			}
 			more = n == keepLimit && sleep(ctx, time.Second/10) == nil
 		}

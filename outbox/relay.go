@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
@@ -37,7 +38,8 @@ type Relay struct {
 	// Then is what becomes of rows when they are published: store.Delete, store.Keep or store.Archive.
 	Then store.Ending
 
-	// KeepFor is how long rows are kept that were published with store.Keep. Default a week.
+	// KeepFor is how long rows are kept that were published with store.Keep. Default a week. A janitor.Janitor of the store
+	// forgets them after its KeepPublished, 90 days by default, if that is shorter.
 	KeepFor time.Duration
 
 	Retry   Retry   // of messages that the broker does not take, while it takes others
@@ -58,7 +60,7 @@ type Relay struct {
 	// StopTime is how long what has begun may go on when Run is to end. Default 20 seconds.
 	StopTime time.Duration
 
-	Logger   *slog.Logger // of what goes wrong, which nothing else tells; default: nothing is logged
+	Logger   *slog.Logger // of what goes wrong, which nothing else tells; default: slog.Default()
 	Stats    *Stats       // counts what becomes of messages, if it is not nil
 	Observer Observer     // sees each call of the Publisher, if it is not nil
 }
@@ -101,15 +103,17 @@ func (r *Relay) newRun() (*run, error) {
 	set.Lease = cmp.Or(set.Lease, 30*time.Second)
 	set.PublishTime = cmp.Or(set.PublishTime, 10*time.Second)
 	set.StopTime = cmp.Or(set.StopTime, 20*time.Second)
-	if set.Logger == nil {
-		set.Logger = slog.New(slog.DiscardHandler)
-	}
+	set.Logger = logs.Of(set.Logger)
 	if set.Stats == nil {
 		set.Stats = new(Stats)
 	}
 	switch {
 	case r.Store == nil || r.Publisher == nil:
 		return nil, invalid("a Relay needs a Store and a Publisher")
+	case r.Store.Options() == nil:
+		return nil, invalid("the Options of %T are nil: a wrapper forwards those of its store", r.Store)
+	case r.Store.Options().Sealing.Validate() != nil:
+		return nil, r.Store.Options().Sealing.Validate()
 	case set.Batch < 1 || set.Batch > mostChunk || set.MostBytes < 1:
 		return nil, invalid("Batch %d or MostBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MostBytes, mostChunk)
 	case set.Then < store.Delete || set.Then > store.Archive || r.OnStuck < Hold || r.OnStuck > Pass:
@@ -198,7 +202,7 @@ func (r *run) begin(ctx context.Context) error {
 		case errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed):
 			return err
 		}
-		r.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", "error", err)
+		r.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", logs.Spaced(""), "error", err)
 		_ = sleep(ctx, pause.Next())
 	}
 }

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/sight"
 	"github.com/effectively-once/once/store"
 )
 
@@ -211,6 +213,7 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 		delete(r.skip, m.Message.OrderingKey)
 	}
 	r.Stats.Published.Add(int64(len(ok)))
+	tellEach(r.working, r.Logger, sight.MessagePublished, ok)
 	r.through.Add(int64(len(ok)))
 	r.ending.Wait()
 	r.ending.Add(1)
@@ -222,9 +225,10 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 
 // publish sends a batch and sorts what came of it. Those that failed have one attempt more, and the reason.
 func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Outgoing) {
-	ms := make([]*broker.Message, len(batch))
-	for i := range batch {
-		ms[i] = outbound(&batch[i])
+	ms, batch, failed, invalid := r.open(batch)
+	if len(ms) == 0 {
+		r.tellRefused(failed)
+		return nil, failed, invalid
 	}
 	ctx, cancel := r.limit(r.working)
 	defer cancel()
@@ -240,7 +244,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	}
 	r.sink.calling(false) // an observer may hang, too
 	if errs == nil {
-		return batch, nil, nil
+		return batch, failed, invalid
 	}
 	for i, m := range batch {
 		err := errs[i]
@@ -256,24 +260,64 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 			failed = append(failed, m)
 		}
 	}
-	if len(ok) == 0 && len(failed) > 0 {
-		r.Stats.Refused.Add(1)
-		r.Logger.WarnContext(r.working, "outbox: nothing of a batch got through", "messages", len(batch),
-			"first", failed[0].Message.ID, "topic", failed[0].Message.Topic, "error", failed[0].Reason)
+	if len(ok) == 0 {
+		r.tellRefused(failed)
 	}
 	return ok, failed, invalid
+}
+
+// open returns a batch as it is published, without the messages that cannot be opened. Those whose secret is missing have
+// failed, and are tried again; those that were changed, or are plain where that is refused, can never be published. What
+// is behind either in its ordering key is left as it is.
+func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, failed, invalid []store.Outgoing) {
+	ms = make([]*broker.Message, 0, len(batch))
+	var closed map[string]bool // ordering keys with a message that was not opened
+	for i, m := range batch {
+		key := m.Message.OrderingKey
+		if closed[key] {
+			continue
+		}
+		plain, err := store.OpenOutgoing(&r.Store.Options().Sealing, m.Message)
+		if err == nil {
+			ms, opened = append(ms, outbound(&batch[i], plain)), append(opened, m)
+			continue
+		}
+		if key != "" {
+			if closed == nil {
+				closed = make(map[string]bool)
+			}
+			closed[key] = true
+		}
+		m.Attempts++
+		m.Reason = name.Reason(err.Error())
+		if store.IsSealKeyMissing(err) {
+			failed = append(failed, m)
+		} else {
+			invalid = append(invalid, m)
+		}
+	}
+	return ms, opened, failed, invalid
+}
+
+func (r *round) tellRefused(failed []store.Outgoing) {
+	if len(failed) == 0 {
+		return
+	}
+	r.Stats.Refused.Add(1)
+	r.Logger.WarnContext(r.working, "outbox: nothing of a batch got through", logs.Spaced(""), "messages", len(failed),
+		"first", failed[0].Message.ID, "topic", failed[0].Message.Topic, "error", failed[0].Reason)
 }
 
 // SeqHeader is the name of the header in which a message says where it stands: a number that rises from one to the next of
 // an ordering key, and is the same when it is published again.
 const SeqHeader = "once-seq"
 
-// outbound is a message as it is published.
-func outbound(m *store.Outgoing) *broker.Message {
-	out := m.Message
+// outbound is a message as it is published, with what was sealed in it.
+func outbound(m *store.Outgoing, out broker.Message) *broker.Message {
 	out.Attempt = 0
-	out.Header = make(map[string]string, len(m.Message.Header)+1)
-	maps.Copy(out.Header, m.Message.Header)
+	own := out.Header
+	out.Header = make(map[string]string, len(own)+1)
+	maps.Copy(out.Header, own)
 	if out.Header[SeqHeader] == "" { // else it was set aside, and has the number that it was first published with
 		out.Header[SeqHeader] = number(m)
 	}
@@ -406,7 +450,7 @@ func (r *run) persist(working context.Context, trouble string, do func(context.C
 		if err == nil {
 			return
 		}
-		r.Logger.WarnContext(working, trouble, "error", err)
+		r.Logger.WarnContext(working, trouble, logs.Spaced(""), "error", err)
 		if sleep(working, wait.Next()) != nil {
 			return
 		}

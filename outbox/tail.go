@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -33,12 +35,13 @@ func (r *run) tail(ctx, working context.Context) {
 			_ = sleep(ctx, max(r.Lease/20, firstPause)) // standing by
 			continue
 		case err == nil && t == nil:
-			return
+			_ = sleep(ctx, max(r.Lease/6, firstPause)) // other processes may have it read from now on
+			continue
 		case err == nil:
 			err = r.follow(ctx, working, t, func() { pause = backoffOf(firstPause, longestWait) })
 		}
 		if ctx.Err() == nil {
-			r.Logger.WarnContext(ctx, "outbox: the log of the database cannot be read, and is tried again", "error", err)
+			r.Logger.WarnContext(ctx, "outbox: the log of the database cannot be read, and is tried again", logs.Spaced(""), "error", err)
 			_ = sleep(ctx, pause.Next())
 		}
 	}
@@ -52,7 +55,7 @@ func (r *run) follow(ctx, working context.Context, t store.OutboxTail, progress 
 		ctx, cancel := r.limit(context.WithoutCancel(working))
 		defer cancel()
 		if err := t.Close(ctx); err != nil {
-			r.Logger.WarnContext(ctx, "outbox: the reader of the log did not close well", "error", err)
+			r.Logger.WarnContext(ctx, "outbox: the reader of the log did not close well", logs.Spaced(""), "error", err)
 		}
 	}()
 	if err := f.learn(ctx); err != nil {
@@ -294,7 +297,7 @@ func (f *follower) aside(ctx context.Context, ms []store.Outgoing, to store.Outg
 	}
 	for i := range ms {
 		ms[i].State = to
-		ms[i].Message.Header = withHeaders(ms[i].Message.Header, map[string]string{SeqHeader: number(&ms[i])})
+		ms[i].Message.Header = numbered(ms[i].Message.Header, &ms[i])
 	}
 	limited, cancel := f.limit(ctx)
 	defer cancel()
@@ -313,8 +316,19 @@ func (f *follower) aside(ctx context.Context, ms []store.Outgoing, to store.Outg
 		}
 		f.Stats.Stuck.Add(1)
 		f.Logger.ErrorContext(ctx, "outbox: a message is stuck", "id", m.Message.ID, "topic", m.Message.Topic,
+			"cause", causeOf(m),
 			"attempts", m.Attempts, "reason", m.Reason)
 	}
+}
+
+// numbered adds where a message stands in the log.
+func numbered(header map[string]string, m *store.Outgoing) map[string]string {
+	all := maps.Clone(header)
+	if all == nil {
+		all = make(map[string]string, 1)
+	}
+	all[SeqHeader] = number(m)
+	return all
 }
 
 // calling is of no interest: another reader takes over when the connection ends.

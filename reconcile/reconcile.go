@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // Reconciler asks about unknown outcomes. Store and Operations are mandatory; the zero value of all other fields works.
@@ -28,7 +29,7 @@ type Reconciler struct {
 	// One that does not heed it keeps its place among AtOnce, and Run from returning. Default 30 seconds.
 	AskTime time.Duration
 
-	Logger *slog.Logger // of what is found out, and what cannot be; default: nothing is logged
+	Logger *slog.Logger // of what is found out, and what cannot be; default: slog.Default()
 	Stats  *Stats       // counts what becomes of records, if it is not nil
 }
 
@@ -93,7 +94,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
 		} else if ctx.Err() == nil {
 			pause = trouble.Next()
-			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and not all is found out", "error", err)
+			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and not all is found out", logs.Spaced(""), "error", err)
 		}
 		for w, recs := range due { // no operation waits for another
 			if w.busy {
@@ -154,9 +155,7 @@ func (r *Reconciler) newRun() (*run, error) {
 	run := &run{Reconciler: *r, workers: make(map[string]*worker), told: make(map[string]bool)}
 	run.Every = min(cmp.Or(run.Every, time.Minute), time.Duration(longest)) // of which there is ten times as much
 	run.AskTime = cmp.Or(run.AskTime, 30*time.Second)
-	if run.Logger == nil {
-		run.Logger = slog.New(slog.DiscardHandler)
-	}
+	run.Logger = logs.Of(run.Logger)
 	if run.Stats == nil {
 		run.Stats = new(Stats)
 	}

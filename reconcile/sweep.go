@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/logs"
 )
 
 const (
@@ -224,7 +225,7 @@ func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool,
 		log.ErrorContext(ctx, "reconcile: a person has to decide", "error", err)
 	case err != nil && !(resumed && errors.Is(err, once.ErrRejected)):
 		w.Stats.Unanswered.Add(1)
-		log.WarnContext(ctx, "reconcile: there is no answer", "error", err)
+		log.WarnContext(ctx, "reconcile: there is no answer", logs.Spaced(""), "error", err)
 	case resumed:
 		w.Stats.Resumed.Add(1)
 		log.InfoContext(ctx, "reconcile: a unit that was abandoned has run to its end")
@@ -236,7 +237,7 @@ func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool,
 		log.InfoContext(ctx, "reconcile: it had not happened")
 	case after.Status == once.Parked:
 		w.Stats.Parked.Add(1)
-		log.ErrorContext(ctx, "reconcile: a person has to decide", "reason", after.Reason)
+		log.ErrorContext(ctx, "reconcile: a person has to decide", "reason", w.Store.Options().Sealing.OpenReason(after))
 	case after.Attempt == rec.Attempt && after.Status == once.Unknown:
 		w.Stats.Unanswered.Add(1) // of an operation that resends: its caller has to come
 	default:

@@ -27,7 +27,7 @@ const (
 	LagExtended                    // it is kept, and is more than the database wants to keep
 	LagUnreserved                  // it may be lost soon
 	LagLost                        // it is lost: what was in the log only, and not published, is gone
-	LagMissing                     // there is none: no reader was ever there, or somebody has taken it away
+	LagMissing                     // none delivers: no reader was ever there, or it is still being made, or somebody has taken it away
 )
 
 // LagStatuses are all of them.

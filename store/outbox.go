@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 )
 
@@ -14,7 +15,7 @@ type Outbox[Tx any] interface {
 	Relayable
 
 	// PutTx writes messages inside a transaction that the caller began and ends: they are published if it commits, and
-	// never were if it does not. Of a message it writes Message, with the Time as given, and Delay; its lane is [Lane]'s.
+	// never were if it does not. Of a message it writes Message, with the Time as given, Delay and Cause; its lane is [Lane]'s.
 	// One that Message.Check refuses is once.ErrInvalid. An ID that was put before makes another row. After an error the
 	// caller rolls back. Whether it writes at once or together with the commit is the store's choice; what it is given
 	// stays the caller's.
@@ -28,6 +29,9 @@ type Outbox[Tx any] interface {
 // the lane, lapsed or not, as long as nobody else has it: a relay that has lost its lease changes nothing. The zero relay is
 // people, who need no lease.
 type Relayable interface {
+	// Options are those of the once.Store that the outbox is part of.
+	Options() *once.Options
+
 	// LeaseLanes is the sign of life of a relay, which is not zero, and good for ttl from now on. It leases to it, or
 	// extends, those of the lanes that are its own or nobody's; lapsed leases are nobody's, but remain until somebody
 	// takes them. It returns how things are then.
@@ -65,6 +69,13 @@ type Relayable interface {
 	OutboxDepth(ctx context.Context, count int) ([]Depth, error)
 }
 
+// OutboxArchive is a [Relayable] with an archive, which has what was discarded, and what relays end with [Archive].
+type OutboxArchive interface {
+	// ForgetArchived deletes messages that came to the archive longer ago than keep, at most limit, in one short
+	// transaction, and returns how many. A limit below 1 is once.ErrInvalid.
+	ForgetArchived(ctx context.Context, keep time.Duration, limit int) (int, error)
+}
+
 // Lanes is how many lanes an outbox has: what relays share out among themselves. Messages with an equal ordering key are
 // in one lane.
 const Lanes = 16
@@ -92,6 +103,10 @@ type Outgoing struct {
 	Created  time.Time // when it was put
 	Changed  time.Time // when its State last changed, if ever
 
+	// Cause is the key of the unit of work that has put it, as [FormatCause] writes it, or empty. It is given to PutTx, and
+	// leaves the store with no message.
+	Cause string
+
 	// LogPlace is where it stands in the database's log, if it came from there.
 	LogPlace uint64
 
@@ -101,6 +116,9 @@ type Outgoing struct {
 
 	// Hint helps the store that returned it to find it again. It is nobody else's.
 	Hint uint64
+
+	// Unopened is why the message could not be opened: see [OpenOutgoing]. No store sets it.
+	Unopened error
 }
 
 // OutgoingState is what a message in the outbox waits for.
@@ -128,7 +146,7 @@ type Ending int
 const (
 	Delete  Ending = iota // its row is deleted
 	Keep                  // it becomes Published, until ForgetOutgoing
-	Archive               // its row goes to a table of its own, which nothing here reads or empties
+	Archive               // its row goes to a table of its own, which nothing here reads, until ForgetArchived
 )
 
 // Leases are who publishes what.
@@ -151,11 +169,16 @@ type OutgoingQuery struct {
 
 	OrderingKey string // exactly, unless it is empty
 	Topic       string // exactly, unless it is empty
+	Cause       string // exactly, unless it is empty
 	IDs         []string
 	After       int64 // behind this Seq
 	Limit       int   // default 100, at most 20,000
 	MostBytes   int   // of bodies, together: before more the page ends, but not before the first message; 0: any
 	Bodiless    bool  // leave out the bodies and headers of messages
+
+	// Unlogged selects nothing as long as what is Pending comes out of the database's log: it is what a relay asks before it
+	// publishes from the table. The answer holds for the moment after the messages were read.
+	Unlogged bool
 
 	// Heads selects only the first message of each ordering key in the State, whatever After and Limit say, and all that
 	// have none.
@@ -191,12 +214,13 @@ type Ear interface {
 
 // OutboxLog is a [Relayable] that can read what was put out of the database's own log.
 type OutboxLog interface {
-	// TailOutbox takes the log's one place for a reader. It returns nil and no error if the store is not set to that, and
-	// once.ErrConflict while another reader has it.
+	// TailOutbox takes the log's one place for a reader. It returns nil and no error if nobody is to read the log, which may
+	// change, and once.ErrConflict while another reader has it.
 	TailOutbox(ctx context.Context) (OutboxTail, error)
 
-	// LogsRows reports whether rows come out of the log too: then nobody publishes them from the table while they are
-	// Pending, and what becomes Pending later is in no log, so nobody moves a message there.
+	// LogsRows reports whether rows come out of the log, as far as the store knows: then nobody publishes them from the
+	// table while they are Pending, and what becomes Pending later is in no log, so nobody moves a message there. It may
+	// change with each call of Outgoing with Unlogged, and of WakeDelayed: one that would wake to Pending wakes nothing then.
 	LogsRows() bool
 }
 

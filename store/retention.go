@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/sight"
 )
 
 // Archivable is a store whose records can be kept elsewhere before they are forgotten. Who wants that asks what is past
@@ -65,7 +66,11 @@ func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) e
 		return fmt.Errorf("%w: %T is no store.Reopener", errors.ErrUnsupported, s)
 	}
 	h := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-	return r.Reopen(ctx, h, keepReopened, name.Reason(reason))
+	if err := r.Reopen(ctx, h, keepReopened, name.Reason(reason)); err != nil {
+		return err
+	}
+	s.Options().Tell(ctx, once.Event{Name: sight.Decided, Key: rec.Key, Attempt: rec.Attempt})
+	return nil
 }
 
 // keepReopened is long, like that of other decisions of people: here the operation's policy is not known.

@@ -21,20 +21,26 @@ import (
 // Registry knows which consumer is at which source.
 type Registry interface {
 	// Register writes down that a consumer is at work now, and returns what was known of it before: the zero Consumer if
-	// nothing was. It is called at its start and then now and again, as its sign of life. Keys is written at the first
-	// time only, and stays; an empty Keys is the Name.
+	// nothing was known of its Name. It is called at its start and then now and again, as its sign of life. Keys is written
+	// at the first time only, and stays; an empty Keys is the Name.
+	//
+	// A Name belongs to the Source that it was first registered with. At another one it is registered, too, if SharedWith
+	// is a source that the name is registered at; before has the new Source then, and else what is known of the first.
+	// If SharedWith is none of them, nothing is written, and before says where the name is: its Source is not that of c.
 	Register(ctx context.Context, c Consumer) (before Consumer, err error)
 
-	// Consumers returns all that are registered, in the order of their names.
+	// Consumers returns all that are registered, in the order of their names, and once for each Source of a name.
 	Consumers(ctx context.Context) ([]Consumer, error)
 }
 
 // Consumer is a name that messages are consumed under.
 type Consumer struct {
 	Name   string        // 1 to 255 bytes
-	Source string        // the name of the source that it was last at
+	Source string        // the name of the source
 	Keys   string        // what its keys are named by: the Name that it was first registered with
-	Seen   time.Duration // since its last sign of life; not written
+	Seen   time.Duration // since its last sign of life there; not written
+
+	SharedWith string // to register: another source of the Name, which the same work comes from; not read
 }
 
 // Positions is a store that knows how far a consumer has come in each partition of a log. Tx is that of its TxStore.
@@ -143,6 +149,9 @@ type Shelved struct {
 	History  string        // what people did about it: a line for each action. Texts are at most 64 KiB
 	Created  time.Time
 	Updated  time.Time
+
+	// Unopened is why the message, as it was read, could not be opened: see [OpenShelved]. No store sets it.
+	Unopened error
 }
 
 // ShelfQuery selects messages; zero fields select all.

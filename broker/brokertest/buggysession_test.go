@@ -39,6 +39,17 @@ func (src *buggySource) RedeliveryHorizon(ctx context.Context) (time.Duration, e
 	return 0, ctx.Err()
 }
 
+func (src *buggySource) Lag(ctx context.Context) (broker.Lag, error) {
+	lag, err := src.inner.(broker.Lagger).Lag(ctx)
+	switch src.bug {
+	case "no lag":
+		lag = broker.Lag{}
+	case "lag of what is settled":
+		lag.Messages++
+	}
+	return lag, err
+}
+
 func (src *buggySource) Open(ctx context.Context, window int) (broker.Session, error) {
 	wide := window
 	switch src.bug {

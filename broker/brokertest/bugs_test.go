@@ -121,6 +121,8 @@ var bugs = map[string]string{
 
 	"a name for each call":                 "source/name",
 	"horizon below zero":                   "source/horizon",
+	"no lag":                               "source/lag",
+	"lag of what is settled":               "source/lag",
 	"no message is an answer":              "receive/waits ...",
 	"waits for a full batch":               "receive/at-once",
 	"more than asked for":                  "receive/most ...",

@@ -12,6 +12,7 @@ func receiveRules() []rule {
 	return []rule{
 		{"source/name", "a source says where messages come from: always the same, and not empty", sourceName},
 		{"source/horizon", "a source that is a Horizon knows how long a message may come", sourceHorizon},
+		{"source/lag", "a source that is a Lagger counts what is not settled, also while nothing is consumed, and nothing when all is", sourceLag},
 		{"receive/waits", "Receive waits for messages", receiveWaits},
 		{"receive/at-once", "Receive returns what there is, without waiting for more", receiveAtOnce},
 		{"receive/most", "Receive returns at most as many as were asked for, and none of the rest is lost", receiveMost},
@@ -41,6 +42,26 @@ func sourceHorizon(b *bench) {
 	if d < 0 {
 		b.failf("RedeliveryHorizon: %v: want 0 for ever, or how long", d)
 	}
+}
+
+func sourceLag(b *bench) {
+	l, ok := b.Source.(broker.Lagger)
+	b.needs(ok, "the source is no Lagger")
+	behind := func() int64 {
+		ctx, cancel := b.within()
+		defer cancel()
+		lag, err := l.Lag(ctx)
+		b.must("Lag", err)
+		if lag.Messages < 0 || lag.Oldest < 0 || lag.Messages == 0 && lag.Oldest > 0 {
+			b.failf("Lag: %+v", lag)
+		}
+		return lag.Messages
+	}
+	ms := b.send(5)
+	b.until("Lag counts 5 messages that nobody has received", func() bool { return behind() >= 5 })
+	s := b.open(wide)
+	b.consume(s, ms)
+	b.until("Lag counts nothing when all are settled", func() bool { return behind() == 0 })
 }
 
 func receiveWaits(b *bench) {

@@ -83,10 +83,24 @@ type source struct {
 	topics  []string
 }
 
-var _ broker.Horizon = (*source)(nil)
+var (
+	_ broker.Horizon = (*source)(nil)
+	_ broker.Lagger  = (*source)(nil)
+)
 
 func (s *source) Name() string {
 	return fmt.Sprintf("kafka topic %s group %s", strings.Join(s.topics, ","), s.group)
+}
+
+// Lag is how many offsets the group has not committed. Kafka tells no ages.
+func (s *source) Lag(ctx context.Context) (broker.Lag, error) {
+	client, err := s.options.client()
+	if err != nil {
+		return broker.Lag{}, err
+	}
+	defer client.Close()
+	behind, err := cluster.Lag(ctx, client, s.group, s.topics)
+	return broker.Lag{Messages: behind}, err
 }
 
 // RedeliveryHorizon is the longest retention of the topics. Kafka drops whole segments, when the newest message in them

@@ -129,6 +129,13 @@ func (g *group) lanes(s *session) (lanes []*lane) {
 	return lanes
 }
 
+func (g *group) all() (lanes []*lane) {
+	for _, sh := range g.shares {
+		lanes = append(lanes, sh.lane)
+	}
+	return lanes
+}
+
 func (g *group) locate(it *item) (*broker.Position, string) {
 	at := &broker.Position{Log: g.log.name(), Partition: g.log.partition(it.Value.partition), Offset: it.Offset}
 	return at, fmt.Sprintf("%s@%d", at.Partition, at.Offset)

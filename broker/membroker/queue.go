@@ -25,6 +25,7 @@ type place interface {
 	join(*session)
 	leave(*session) // what it has out comes again
 	lanes(*session) []*lane
+	all() []*lane
 	locate(*item) (at *broker.Position, origin string)
 	reject(m *broker.Message, reason string, now time.Time)
 	keepsRejected() bool
@@ -51,6 +52,8 @@ func (q *queue) join(*session) {}
 func (q *queue) leave(s *session) { q.lane.TakeBack(s.desk) }
 
 func (q *queue) lanes(*session) []*lane { return []*lane{q.lane} }
+
+func (q *queue) all() []*lane { return []*lane{q.lane} }
 
 func (q *queue) locate(it *item) (*broker.Position, string) {
 	return nil, fmt.Sprintf("%s@%d", q.name, it.Offset)

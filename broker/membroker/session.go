@@ -18,6 +18,7 @@ type source struct {
 
 var (
 	_ broker.Horizon      = (*source)(nil)
+	_ broker.Lagger       = (*source)(nil)
 	_ broker.Delayer      = (*session)(nil)
 	_ broker.DeadLetterer = (*session)(nil)
 )
@@ -28,6 +29,26 @@ func (src *source) Name() string { return src.name }
 // RedeliveryHorizon returns the Retention of the broker.
 func (src *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 	return src.broker.options.Retention, ctx.Err()
+}
+
+// Lag counts what is not settled.
+func (src *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
+	if src.err != nil {
+		return lag, src.err
+	}
+	b := src.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return lag, errDown
+	}
+	for _, lane := range src.place.all() {
+		for it := range lane.Items() {
+			lag.Messages++
+			lag.Oldest = max(lag.Oldest, time.Since(it.Value.stored))
+		}
+	}
+	return lag, ctx.Err()
 }
 
 // Open begins to consume.

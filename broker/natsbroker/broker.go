@@ -93,7 +93,10 @@ type source struct {
 	stream, durable string
 }
 
-var _ broker.Horizon = (*source)(nil)
+var (
+	_ broker.Horizon = (*source)(nil)
+	_ broker.Lagger  = (*source)(nil)
+)
 
 // Name tells consumers apart.
 func (c *source) Name() string { return "nats stream " + c.stream + " consumer " + c.durable }
@@ -107,6 +110,34 @@ func (c *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 		return 0, c.explain(err)
 	}
 	return s.CachedInfo().Config.MaxAge, nil
+}
+
+// Lag is what the consumer has not delivered, and what is out. The age is that of the first message behind what is
+// acknowledged without a gap; a consumer with filters, of which that may not be one, has none.
+func (c *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	defer cancel()
+	stream, err := c.js.Stream(ctx, c.stream)
+	if err != nil {
+		return lag, c.explain(err)
+	}
+	consumer, err := stream.Consumer(ctx, c.durable)
+	if err != nil {
+		return lag, c.explain(err)
+	}
+	info := consumer.CachedInfo()
+	lag.Messages = int64(info.NumPending) + int64(info.NumAckPending)
+	if lag.Messages == 0 || info.Config.FilterSubject != "" || len(info.Config.FilterSubjects) > 0 {
+		return lag, nil
+	}
+	first := max(info.AckFloor.Stream+1, stream.CachedInfo().State.FirstSeq)
+	switch m, err := stream.GetMsg(ctx, first); {
+	case err == nil:
+		lag.Oldest = max(time.Since(m.Time), 0)
+	case !errors.Is(err, jetstream.ErrMsgNotFound): // it was deleted, or is just gone
+		return lag, c.explain(err)
+	}
+	return lag, nil
 }
 
 // Open checks the consumer, and makes nothing.

@@ -72,6 +72,28 @@ type source struct {
 // Name is "rabbitmq queue" and the name of the queue: not where it is, which may change.
 func (s *source) Name() string { return "rabbitmq queue " + s.queue }
 
+// Lag is how many messages are ready: RabbitMQ counts those that are out elsewhere, and tells no ages. It makes a connection.
+func (s *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
+	l, err := s.broker.connect(ctx)
+	if err != nil {
+		return lag, err
+	}
+	err = l.During(ctx, func() error {
+		channel, err := l.amqp.Channel()
+		if err != nil {
+			return err
+		}
+		queue, err := channel.QueueDeclarePassive(s.queue, false, false, false, false, nil)
+		lag.Messages = int64(queue.Messages)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("ask for the lag of %s: %w", s.Name(), err)
+	}
+	_ = l.close(ctx) // what was asked for is told
+	return lag, err
+}
+
 // Open connects and begins to consume.
 func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
 	if window < 1 || window > math.MaxUint16 {

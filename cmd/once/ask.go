@@ -48,9 +48,9 @@ func (f *endpointFlags) validate() error {
 }
 
 // configuration is that of once serve, as the file or the flags say. With --at, it is that of the operation that is chosen.
-func (f *endpointFlags) configuration(of string) (serve.Config, error) {
+func (f *endpointFlags) configuration(ctx context.Context, of string) (serve.Config, error) {
 	if f.Config != "" {
-		return serve.Load(f.Config)
+		return serve.Load(ctx, f.Config)
 	}
 	return serve.Config{Reconcile: serve.Reconcile{Allow: f.Allow, AllowHTTP: f.AllowHTTP, Operations: []serve.Operation{{
 		Name: of, Ask: f.At, Secrets: []string{"${" + cmp.Or(string(f.SecretFrom), defaultSecret) + "}"}, Settle: (*serve.Duration)(f.Settle),
@@ -170,7 +170,7 @@ func (c *unknownAsk) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	config, err := c.configuration(lastStep(string(c.Operation)))
+	config, err := c.configuration(ctx, lastStep(string(c.Operation)))
 	if err != nil {
 		return err
 	}

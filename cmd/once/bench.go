@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/bench"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
@@ -102,10 +103,10 @@ func (c *benchCommand) Run(ctx context.Context) error {
 	o.Progress = func(done, of int) { line.say("%3d%%", 100*done/of) }
 	r, err := bench.Run(ctx, s.Target, o)
 	line.end()
-	tellKeys(s, r.Keys)
+	tellKeys(ctx, s, r.Keys)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, bench.ErrStays) { // else only the interruption is told of
-			note("%v", err)
+			note("%v", secret.From(ctx).Error(err))
 		}
 		return err
 	}
@@ -131,9 +132,9 @@ func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (s
 	return plan, nil
 }
 
-func tellKeys(s *session, k bench.Keys) {
+func tellKeys(ctx context.Context, s *session, k bench.Keys) {
 	if k.Err != nil {
-		note("The keys of %s could not be forgotten: %v", bench.Operation, k.Err)
+		note("The keys of %s could not be forgotten: %v", bench.Operation, secret.From(ctx).Error(k.Err))
 	}
 	if k.Left == 0 {
 		return

@@ -17,12 +17,12 @@ type brokerFlags struct {
 }
 
 // asked are the brokers, and the database of the configuration.
-func (f *brokerFlags) asked() (brokers []string, database string, err error) {
+func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database string, err error) {
 	brokers = f.Broker
 	if f.Config == "" {
 		return brokers, "", nil
 	}
-	config, err := serve.Load(f.Config)
+	config, err := serve.Load(ctx, f.Config)
 	if err != nil {
 		return nil, "", err
 	}
@@ -44,7 +44,7 @@ type examined struct {
 
 // examine makes the reports: of the database, if one is chosen, and of the brokers. All have to be there.
 func (c *doctorCommand) examine(ctx context.Context) (s *session, all []examined, err error) {
-	urls, database, err := c.asked()
+	urls, database, err := c.asked(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

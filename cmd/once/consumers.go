@@ -56,6 +56,9 @@ func (c *consumersList) Run(ctx context.Context) error {
 		}
 		return printJSON(map[string]any{"consumers": j})
 	}
+	if len(all) == 0 {
+		empty(c.outputFlags, "consumer", false)
+	}
 	table := newTable("NAME", "SEEN", "SOURCE", "KEYS")
 	for _, one := range all {
 		table.Row(one.Name, show.Ago(one.Seen), one.Source, one.Keys)

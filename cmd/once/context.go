@@ -63,7 +63,7 @@ func (c *contextList) Run() error {
 	}
 	table := newTable("", "NAME", "URL")
 	for _, one := range all {
-		mark := " "
+		mark := "" // a dash
 		if one.Current {
 			mark = "*"
 		}

@@ -124,7 +124,7 @@ func jsonOf(s *session, all []examined) doctorJSON {
 
 func printReport(r examined) error {
 	for _, f := range r.Findings {
-		fmt.Printf("%s %s: %s\n  %s\n  To do: %s\n\n", f.Severity, f.Name, show.Line(f.What), f.Means, f.Do)
+		fmt.Printf("%s %s: %s\n  %s\n  To do: %s\n\n", f.Severity, f.Name, show.Text(f.What), f.Means, f.Do)
 	}
 	verdict := "nothing unsafe was found"
 	if r.Worst(doctor.Unsafe) {
@@ -133,7 +133,7 @@ func printReport(r examined) error {
 	if n := r.Unmade(); n > 0 {
 		verdict += ", and " + show.Count(n, "check", "checks") + " could not be made"
 	}
-	_, err := fmt.Printf("%s: %s, %s, %s.\n", show.Line(r.of), show.Count(len(r.Checks), "check", "checks"),
+	_, err := fmt.Printf("%s: %s, %s, %s.\n", show.Text(r.of), show.Count(len(r.Checks), "check", "checks"),
 		show.Count(len(r.Findings), "finding", "findings"), verdict)
 	return err
 }

@@ -8,8 +8,11 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/democommand"
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
+	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
@@ -49,24 +52,25 @@ func exitOf(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errNo):
+	case errors.Is(err, errNo), errors.Is(err, democommand.ErrWrong):
 		return exitNo
 	case ctx.Err() != nil:
-		return fail(exitFailed, errors.New("interrupted"))
+		return fail(ctx, exitFailed, errors.New("interrupted"))
 	case errors.As(err, &c):
-		return fail(c.code, err)
+		return fail(ctx, c.code, err)
 	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, serve.ErrConfig),
 		errors.Is(err, doctor.ErrBroker):
-		return fail(exitUsage, err)
+		return fail(ctx, exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
-		return fail(exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))
+		return fail(ctx, exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))
 	case errors.Is(err, once.ErrInvalid) && strings.Contains(err.Error(), "call Migrate"): // as a program would
-		return fail(exitFailed, fmt.Errorf("%w. Here, that is once migrate up, or once migrate sql", err))
+		return fail(ctx, exitFailed, fmt.Errorf("%w. Here, that is once migrate up, or once migrate sql", err))
 	}
-	return fail(exitFailed, err)
+	return fail(ctx, exitFailed, err)
 }
 
-func fail(code int, err error) int {
-	fmt.Fprintln(os.Stderr, "once:", err)
+// fail prints an error, whatever verb and driver it is of: here its secrets are taken out.
+func fail(ctx context.Context, code int, err error) int {
+	fmt.Fprintln(os.Stderr, "once:", show.Lines(secret.From(ctx).Hide(err.Error())))
 	return code
 }

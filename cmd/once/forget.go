@@ -55,10 +55,11 @@ func (c *keysForget) Run(ctx context.Context) error {
 	}
 	what := fmt.Sprintf("  %s is %v, attempt %d, last changed %s", describe(r.Key), r.Status, r.Attempt, show.Ago(unchanged(r)))
 	if r.Status == once.Done {
-		what += "\n  its outcome, which is lost: " + outcomeText(r.Outcome)
+		shown, _ := opened(s, r)
+		what += "\n  its outcome, which is lost: " + outcomeText(shown.Outcome)
 	}
 	if r.Reason != "" {
-		what += "\n  reason so far: " + show.Line(r.Reason)
+		what += "\n  reason so far: " + string(show.Text(r.Reason))
 	}
 	if err := c.confirm(ctx, s, what+"\n  It becomes free although its work was done: the next call with this key runs the work AGAIN,\n"+
 		"  and its effect may happen twice."); err != nil {

@@ -52,6 +52,9 @@ type keyJSON struct {
 	Outcome     *outcomeJSON `json:"outcome,omitempty"`
 	Created     string       `json:"created"`
 	Updated     string       `json:"updated"`
+
+	// Messages is what the key has put, as far as it is still kept.
+	Messages []putJSON `json:"messages,omitempty"`
 }
 
 type outcomeJSON struct {
@@ -60,6 +63,7 @@ type outcomeJSON struct {
 	Omitted     bool   `json:"omitted"`
 	Size        int    `json:"size"`
 	Body        []byte `json:"body,omitempty"`
+	Unopened    string `json:"unopened,omitempty"`
 }
 
 func keyAsJSON(r once.Record) keyJSON {
@@ -91,6 +95,9 @@ Examples:
   once keys get --scope tenant-7 pay/charge order-4711 -o json
   once keys get pay order-4711 --body | jq .
 
+Below the key are the messages that it has put and that the outbox still has, and which consumers of this store have
+handled them. What was published is there only if the relay keeps it; the archive is not searched.
+
 ` + exitHelp
 }
 
@@ -101,24 +108,54 @@ func (c *keysGet) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
+	r, unopened := opened(s, r)
+	if c.Body && unopened != nil && !c.json() {
+		return unopened
+	}
 	if c.Body && !c.json() {
 		if r.Status != once.Done || r.Outcome.Omitted {
 			return moved("%s has no outcome that is kept: it is %v", describe(r.Key), r.Status)
 		}
-		_, err := os.Stdout.Write(r.Outcome.Body)
-		return err
+		return show.Body(os.Stdout, r.Outcome.Body)
+	}
+	put, notAll := findPut(ctx, s, r.Key)
+	if notAll != nil {
+		note("What the key has put could not be looked for: %v", notAll)
 	}
 	if c.json() {
 		j := keyAsJSON(r)
+		j.Messages = put
 		if r.Status == once.Done {
-			j.Outcome = &outcomeJSON{r.Outcome.ContentType, r.Outcome.Rejected, r.Outcome.Omitted, len(r.Outcome.Body), nil}
+			j.Outcome = &outcomeJSON{r.Outcome.ContentType, r.Outcome.Rejected, r.Outcome.Omitted, len(r.Outcome.Body), nil, ""}
+			if unopened != nil {
+				j.Outcome.Unopened = unopened.Error()
+			}
 			if c.Body {
 				j.Outcome.Body = r.Outcome.Body
 			}
 		}
 		return printJSON(j)
 	}
-	return printRecord(r)
+	if unopened != nil {
+		note("%v", unopened)
+	}
+	if err := printRecord(r); err != nil || len(put) == 0 {
+		return err
+	}
+	fmt.Println()
+	return printPut(put)
+}
+
+// opened returns a record with its outcome as it was before it was sealed, or as it is stored, and why.
+func opened(s *session, r once.Record) (once.Record, error) {
+	if r.Status != once.Done {
+		return r, nil
+	}
+	out, err := s.Store.Options().Sealing.Open(r)
+	if err == nil {
+		r.Outcome = out
+	}
+	return r, err
 }
 
 // read opens the store, and returns the record of the key, which is there.
@@ -144,6 +181,7 @@ func (a keyArgs) read(ctx context.Context, f storeFlags) (*session, once.Record,
 		return nil, r, err
 	}
 	r.Key = k
+	r.Reason = s.Store.Options().Sealing.OpenReason(r)
 	return s, r, nil
 }
 
@@ -164,10 +202,10 @@ func printRecord(r once.Record) error {
 	t.Row("first claimed", show.Ago(r.Age))
 	t.Row("last changed", show.Ago(unchanged(r)))
 	if r.Reason != "" {
-		t.Row("reason", r.Reason)
+		t.Row("reason", show.Text(r.Reason))
 	}
 	if r.Status == once.Done {
-		t.Row("outcome", outcomeText(r.Outcome))
+		t.Row("outcome", show.Text(outcomeText(r.Outcome)))
 	}
 	return t.Print(os.Stdout)
 }
@@ -188,15 +226,22 @@ func outcomeText(o once.Outcome) string {
 
 // pageFlags go through long lists.
 type pageFlags struct {
-	Limit int    `default:"100" placeholder:"N" help:"How many at most, up to 1000 (default 100)."`
-	After string `placeholder:"TOKEN" help:"Go on behind a page: what it has said at its end."`
+	Limit *int   `placeholder:"N" help:"How many at most, up to 1000 (default 100; for once keys list 20)."`
+	After string `placeholder:"TOKEN" help:"Cursor printed by the previous page."`
 	All   bool   `help:"All pages, one after the other."`
+}
+
+func (f *pageFlags) limit(otherwise int) int {
+	if f.Limit == nil {
+		return otherwise
+	}
+	return *f.Limit
 }
 
 // Validate is called by kong.
 func (f *pageFlags) Validate() error {
-	if f.Limit < 1 || f.Limit > 1000 {
-		return fmt.Errorf("--limit is %d: give 1 to 1000, or --all", f.Limit)
+	if f.Limit != nil && (*f.Limit < 1 || *f.Limit > 1000) {
+		return fmt.Errorf("--limit is %d: give 1 to 1000, or --all", *f.Limit)
 	}
 	return nil
 }
@@ -211,6 +256,21 @@ type keyFilter struct {
 	ChangedFrom moment `placeholder:"WHEN" help:"Last changed then, or later: 2026-11-22T14:03:00Z, as after a failover."`
 	ChangedTo   moment `placeholder:"WHEN" help:"Last changed before."`
 }
+
+func (f *keyFilter) selection(of []once.Status) selection {
+	what := selection{Query: once.Query{Operation: string(f.Operation), Status: of, Unchanged: time.Duration(f.OlderThan)},
+		newerThan: time.Duration(f.NewerThan), from: time.Time(f.ChangedFrom), to: time.Time(f.ChangedTo)}
+	if f.Scope != nil {
+		what.Scopes = []string{*f.Scope}
+	}
+	return what
+}
+
+func keysTable() *show.Table {
+	return newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
+}
+
+func (f *keyFilter) narrows() bool { return *f != keyFilter{} }
 
 // check refuses what would select nothing: an empty list is an answer.
 func (f *keyFilter) check() error {
@@ -235,10 +295,15 @@ type keysList struct {
 // Help is the long text of once keys list --help.
 func (keysList) Help() string {
 	return `
-The order is one that only the store knows, and it stays: what changes meanwhile moves nothing from page to page. A
-page may be short, or empty, and have others behind it: as long as it names a place to go on.
+It lists the keys that changed last, the newest first: 20 of them, or as many as --limit says. For that it looks at all
+keys that you select, for 10 seconds at most, and says so if there are more. The status and the operation make it quick.
+
+With --all or --after it lists all keys, a page after the other, in an order that only the store knows and that stays:
+what changes meanwhile moves nothing from page to page. A page may be short, or empty, and have others after it: as long
+as it names a place to go on.
 
 Examples:
+  once keys list
   once keys list --status unknown,parked
   once keys list --operation pay --older-than 1h --limit 20
   once keys list --status parked --all -o json | jq -r '.keys[].id'
@@ -255,7 +320,43 @@ func (c *keysList) Run(ctx context.Context) error {
 	for _, name := range c.Status {
 		of = append(of, statuses[name])
 	}
-	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, of)
+	if c.All || c.After != "" {
+		return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, of)
+	}
+	return c.last(ctx, of)
+}
+
+// last prints the keys that changed last.
+func (c *keysList) last(ctx context.Context, of []once.Status) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	line := newProgress(c.outputFlags)
+	defer line.end()
+	l := latest{most: c.limit(20)}
+	what := c.selection(of)
+	what.Limit = 1000
+	if err := l.look(ctx, s.Target, what, func() { line.say("%s looked at", show.Count(l.seen, "key", "keys")) }); err != nil {
+		return err
+	}
+	line.end()
+	if err := printKeys(c.outputFlags, keysTable(), l.found, once.Key{}); err != nil {
+		return err
+	}
+	switch {
+	case l.cut:
+		note("There are more keys than could be looked at: these are the last of %d. Select fewer, or see --all.", l.seen)
+	case len(l.found) == 0:
+		empty(c.outputFlags, "key", c.narrows() || len(of) > 0)
+	case l.seen > len(l.found) && !c.json():
+		note("These are the last %d of %d: see --limit and --all.", len(l.found), l.seen)
+	}
+	return nil
 }
 
 // keysJSON is a page as JSON.
@@ -264,7 +365,8 @@ type keysJSON struct {
 	Next string    `json:"next,omitempty"`
 }
 
-func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status) error {
+func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status) (err error) {
+	more := false // behind what was looked at
 	after, err := untoken(p.After)
 	if err != nil {
 		return err
@@ -277,19 +379,21 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		return err
 	}
 	defer s.Close()
-	what := selection{Query: once.Query{Operation: string(filter.Operation), Status: of,
-		Unchanged: time.Duration(filter.OlderThan), After: after, Limit: p.Limit}, newerThan: time.Duration(filter.NewerThan),
-		from: time.Time(filter.ChangedFrom), to: time.Time(filter.ChangedTo)}
-	if filter.Scope != nil {
-		what.Scopes = []string{*filter.Scope}
-	}
-	table := newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "REASON")
+	what := filter.selection(of)
+	what.After, what.Limit = after, p.limit(100)
+	table := keysTable()
 	var line *progress
-	if !isScreen(os.Stdout) { // where the keys themselves show it
+	if !show.IsScreen(os.Stdout) { // where the keys themselves show it
 		line = newProgress(o)
 	}
 	defer line.end()
-	for found := 0; ; {
+	found := 0
+	defer func() {
+		if err == nil && found == 0 && !more {
+			empty(o, "key", filter.narrows() || len(of) > 0)
+		}
+	}()
+	for {
 		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {
 			return err
@@ -303,6 +407,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		case next == once.Key{}:
 			return nil
 		case !p.All:
+			more = true
 			if !o.json() {
 				note("There may be more: --after %s", token(next))
 			}
@@ -442,7 +547,7 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	what := fmt.Sprintf("  %s is %v, attempt %d, last changed %s", describe(r.Key), r.Status, r.Attempt,
 		show.Ago(unchanged(r)))
 	if r.Reason != "" {
-		what += "\n  reason so far: " + show.Line(r.Reason)
+		what += "\n  reason so far: " + string(show.Text(r.Reason))
 	}
 	if err := c.confirm(ctx, s, what+"\n  It "+then); err != nil {
 		return err
@@ -465,6 +570,8 @@ func decided(ctx context.Context, s *session, o outputFlags, r once.Record, deed
 		return fmt.Errorf("it is %s, but could not be read again: %w", deed, err)
 	}
 	now.Key = r.Key
+	now.Reason = s.Store.Options().Sealing.OpenReason(now)
+	now, _ = opened(s, now)
 	if o.json() {
 		return printJSON(keyAsJSON(now))
 	}

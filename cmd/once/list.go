@@ -48,6 +48,37 @@ func page(ctx context.Context, t *target.Target, s selection) (found []once.Reco
 	}
 }
 
+// latest are the records of a selection that changed last, the newest first. No store has an index on that time, which
+// would cost every call a write: so all that is selected is looked at, for a bounded time.
+type latest struct {
+	most  int
+	found []once.Record
+	seen  int  // that are selected
+	cut   bool // there may be others
+}
+
+func (l *latest) look(ctx context.Context, t *target.Target, s selection, progress func()) error {
+	for begun := time.Now(); ; {
+		recs, next, err := t.List(ctx, s.Query)
+		if err != nil {
+			return err
+		}
+		for _, r := range recs {
+			if s.has(r) {
+				l.seen++
+				l.found = append(l.found, r)
+			}
+		}
+		slices.SortStableFunc(l.found, func(a, b once.Record) int { return b.Updated.Compare(a.Updated) })
+		l.found = slices.Clip(l.found[:min(len(l.found), l.most)])
+		progress()
+		if l.cut = next != (once.Key{}); !l.cut || time.Since(begun) > pageTime {
+			return nil
+		}
+		s.After = next
+	}
+}
+
 // token is a key as --after takes it.
 func token(k once.Key) string {
 	if k == (once.Key{}) {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 			return demo.Service{Place: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, status) })}
 		}
 	}
-	testscript.Main(m, map[string]func(){
+	testscript.Main(tidy{m}, map[string]func(){
 		"once":           main,
 		"seed":           seed,
 		"sql":            runSQL,
@@ -48,6 +48,14 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
+		switch strings.TrimPrefix(filepath.Base(e.WorkDir), "script-") {
+		case "demo", "terminal", "intro", "keep":
+			dir, err := plainDir()
+			if err != nil {
+				return err
+			}
+			e.Setenv("PATH", dir+string(os.PathListSeparator)+e.Getenv("PATH"))
+		}
 		return at(e, "sqlite:"+filepath.ToSlash(e.WorkDir)+"/shop.db")
 	}})
 }
@@ -60,7 +68,8 @@ func at(e *testscript.Env, database string) error {
 	return nil
 }
 
-const testTime = 2 * time.Minute
+// testTime ends what hangs, on a machine that does much else.
+const testTime = 10 * time.Minute
 
 // command runs one of the commands of TestMain, with a temporary directory of its own.
 func command(t *testing.T, name string, args ...string) (cmd *exec.Cmd, temp string) {
@@ -109,7 +118,10 @@ func wantEmpty(t *testing.T, dir string) {
 }
 
 func TestSidesGetTheSame(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--json", "--orders", "30")
+	if testing.Short() {
+		t.Skip("demos take long: run it without -short")
+	}
+	cmd, temp := command(t, plainCommand(t), "demo", "--json", "--orders", "30")
 	output, err := cmd.Output()
 	wantExit(t, err, exitOK)
 	r := report(t, output)
@@ -132,10 +144,13 @@ func TestSidesGetTheSame(t *testing.T) {
 
 // What the scenarios say of the two sides is so. Where a race decides, the side by hand may be lucky.
 func TestScenarios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("demos take long: run it without -short")
+	}
 	for _, w := range demo.Windows {
 		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
-			cmd, temp := command(t, "once", "demo", "--json", "--scenario", w.Name, "--orders", "3")
+			cmd, temp := command(t, plainCommand(t), "demo", "--json", "--scenario", w.Name, "--orders", "3")
 			output, err := cmd.Output()
 			wantExit(t, err, exitOK)
 			r := report(t, output)

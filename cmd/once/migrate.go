@@ -98,7 +98,7 @@ func (c *migrateStatus) print(now target.Schema) error {
 	}
 	verdict := "The tables are as this program needs them.\n"
 	if now.Misfit != nil {
-		verdict = "The tables do not fit: " + show.Line(now.Misfit.Error()) + "\n"
+		verdict = "The tables do not fit: " + string(show.Text(now.Misfit.Error())) + "\n"
 	}
 	_, err := os.Stdout.WriteString(verdict)
 	return err

@@ -234,10 +234,12 @@ type outgoingJSON struct {
 	State       string            `json:"state"`
 	Attempts    int               `json:"attempts"`
 	Reason      string            `json:"reason,omitempty"`
+	Cause       *causeJSON        `json:"cause,omitempty"`
 	Created     string            `json:"created"`
 	Changed     string            `json:"changed,omitempty"`
 	Header      map[string]string `json:"header,omitempty"`
 	Body        []byte            `json:"body,omitempty"`
+	Unopened    string            `json:"unopened,omitempty"`
 }
 
 // Run prints messages.
@@ -260,10 +262,13 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 	if c.json() {
 		return printOutgoing(found, next)
 	}
-	table := newTable("SEQ", "PUT", "ATTEMPTS", "TOPIC", "ORDERING KEY", "ID", "REASON")
+	table := newTable("SEQ", "PUT", "BY", "ATTEMPTS", "TOPIC", "ORDERING KEY", "ID", "REASON")
 	for _, m := range found {
-		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Created)), fmt.Sprint(m.Attempts), m.Message.Topic,
+		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Created)), causeText(m.Cause), fmt.Sprint(m.Attempts), m.Message.Topic,
 			m.Message.OrderingKey, m.Message.ID, show.Short(m.Reason))
+	}
+	if len(found) == 0 {
+		note("No message is %s%s.", c.State, map[bool]string{false: ", of those that you ask for"}[c.none() && c.After == 0])
 	}
 	if next != 0 {
 		defer note("There may be more: --after %d", next)
@@ -275,7 +280,8 @@ func printOutgoing(found []store.Outgoing, next int64) error {
 	all := []outgoingJSON{}
 	for _, m := range found {
 		all = append(all, outgoingJSON{m.Seq, m.Message.ID, m.Message.Topic, m.Message.OrderingKey, m.Lane, m.State.String(),
-			m.Attempts, m.Reason, stamp(m.Created), stamp(m.Changed), m.Message.Header, m.Message.Body})
+			m.Attempts, m.Reason, causeAsJSON(m.Cause), stamp(m.Created), stamp(m.Changed), m.Message.Header, m.Message.Body,
+			unopened(m.Unopened)})
 	}
 	return printJSON(struct {
 		Messages []outgoingJSON `json:"messages"`

@@ -65,12 +65,21 @@ type shelvedJSON struct {
 	Updated     string            `json:"updated"`
 	Header      map[string]string `json:"header,omitempty"`
 	Body        []byte            `json:"body,omitempty"`
+	Unopened    string            `json:"unopened,omitempty"`
+}
+
+// unopened is why a message could not be opened, if so.
+func unopened(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func shelvedAsJSON(m store.Shelved) shelvedJSON {
 	return shelvedJSON{m.Seq, m.Consumer, m.Message.ID, m.Message.Topic, m.Message.OrderingKey, m.State.String(),
 		m.Attempts,
-		m.Reason, m.History, m.Origin, m.Key, stamp(m.Created), stamp(m.Updated), m.Message.Header, m.Message.Body}
+		m.Reason, m.History, m.Origin, m.Key, stamp(m.Created), stamp(m.Updated), m.Message.Header, m.Message.Body, unopened(m.Unopened)}
 }
 
 type parkedList struct {
@@ -138,6 +147,9 @@ func (c *parkedList) Run(ctx context.Context) error {
 		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Updated)), fmt.Sprint(m.Attempts), m.Consumer, m.Message.Topic,
 			m.Message.ID, show.Short(m.Reason))
 	}
+	if len(found) == 0 {
+		note("No message is %s%s.", c.State, map[bool]string{false: ", of those that you ask for"}[c.none() && c.After == 0])
+	}
 	if next != 0 {
 		defer note("There may be more: --after %d", next)
 	}
@@ -181,9 +193,10 @@ func (c *parkedShow) Run(ctx context.Context) error {
 	switch {
 	case c.json():
 		return printJSON(shelvedAsJSON(m))
+	case c.Body && m.Unopened != nil:
+		return m.Unopened
 	case c.Body:
-		_, err := os.Stdout.Write(m.Message.Body)
-		return err
+		return show.Body(os.Stdout, m.Message.Body)
 	}
 	return printShelved(m)
 }
@@ -192,21 +205,24 @@ func printShelved(m store.Shelved) error {
 	t := newTable()
 	t.Row("consumer", m.Consumer)
 	t.Row("message", m.Message.ID)
-	t.Row("key", keyOf(m))
+	t.Row("key", show.Text(keyOf(m)))
 	t.Row("topic", m.Message.Topic)
 	t.Row("ordering key", m.Message.OrderingKey)
 	t.Row("state", m.State.String())
 	t.Row("attempts", fmt.Sprint(m.Attempts))
 	t.Row("put aside", show.Ago(time.Since(m.Created)))
 	t.Row("last changed", show.Ago(time.Since(m.Updated)))
-	t.Row("reason", m.Reason)
+	t.Row("reason", show.Text(m.Reason))
 	t.Row("came from", m.Origin)
+	if m.Unopened != nil {
+		t.Row("sealed", m.Unopened.Error())
+	}
 	t.Row("body", show.Bytes(int64(len(m.Message.Body))))
 	for _, name := range slices.Sorted(maps.Keys(m.Message.Header)) {
-		t.Row("header "+name, m.Message.Header[name])
+		t.Row("header "+show.Line(name), m.Message.Header[name])
 	}
 	if m.History != "" {
-		t.Row("history", m.History)
+		t.Row("history", show.Text(m.History))
 	}
 	return t.Print(os.Stdout)
 }
@@ -216,7 +232,7 @@ func keyOf(m store.Shelved) string {
 	if m.Key == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s %q", m.Consumer, m.Key)
+	return show.Line(m.Consumer) + " " + show.Quote(m.Key)
 }
 
 // shelfChange is what replay and discard have in common.

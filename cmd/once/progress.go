@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
+	"github.com/effectively-once/once/cmd/once/internal/show"
 )
 
 // progress is a line on a terminal that says how far long work has come. Where there is no terminal, or the answer is for
@@ -24,15 +24,13 @@ type progress struct {
 const progressEvery = 100 * time.Millisecond
 
 func newProgress(o outputFlags) *progress {
-	if o.json() || !isScreen(os.Stderr) {
+	if o.json() || !show.IsScreen(os.Stderr) {
 		return nil
 	}
 	return &progress{out: os.Stderr}
 }
 
 // isScreen reports whether a file is a terminal whose cursor can be moved.
-func isScreen(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
-
 // say puts a text into the place of the one before.
 func (p *progress) say(format string, args ...any) {
 	if p == nil {

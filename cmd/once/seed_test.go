@@ -90,9 +90,9 @@ func seedShelf(ctx context.Context, s target.Store) error {
 		return err
 	}
 	put := func(consumer, id, reason string) store.Shelved {
-		return store.Shelved{Consumer: consumer, Message: broker.Message{ID: id, Topic: "orders", OrderingKey: id,
-			Body:   []byte("{}"),
-			Header: map[string]string{"from": "seed"}}, State: store.Parked, Attempts: 10, Reason: reason}
+		return store.SealShelved(&s.Options().Sealing, store.Shelved{Consumer: consumer, Message: broker.Message{ID: id,
+			Topic: "orders", OrderingKey: id, Body: []byte("{}"), Header: map[string]string{"from": "seed"}}, State: store.Parked,
+			Attempts: 10, Reason: reason})
 	}
 	if err := s.Shelve(ctx, []store.Shelved{put("billing", "m1", "no such customer"), put("billing", "m2",
 		"no such customer"),

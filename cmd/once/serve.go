@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
+	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
@@ -46,7 +48,7 @@ Examples:
 
 // Run serves until it is told to stop.
 func (s *serveCommand) Run(ctx context.Context) error {
-	config, err := serve.Load(s.Config)
+	config, err := serve.Load(ctx, s.Config)
 	if err != nil {
 		return err
 	}
@@ -56,5 +58,5 @@ func (s *serveCommand) Run(ctx context.Context) error {
 		}
 	}
 	config.Listen = cmp.Or(s.Listen, config.Listen)
-	return serve.Run(ctx, config, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	return serve.Run(ctx, config, slog.New(slog.NewJSONHandler(show.EscapedJSON(secret.From(ctx).Writer(os.Stderr)), nil)))
 }

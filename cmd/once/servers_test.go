@@ -61,6 +61,7 @@ func TestDoctorOnServers(t *testing.T) {
 			postgres + "&synchronous_commit=off":            "synchronous_commit-off",
 			postgres + "&default_transaction_read_only=on":  "read-only",
 			mariadb + "autocommit=0":                        "autocommit-off",
+			mariadb + "completion_type=CHAIN":               "completion-type",
 			mariadb + "tx_isolation=%27READ-UNCOMMITTED%27": "read-uncommitted",
 		} {
 			if names := examine(t, open(t, from)); !slices.Contains(names, want) {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,17 +73,26 @@ type outputFlags struct {
 
 func (f outputFlags) json() bool { return f.Output == "json" }
 
-func printJSON(v any) error {
-	e := json.NewEncoder(os.Stdout)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
+func printJSON(v any) error { return show.JSON(os.Stdout, v) }
 
 func newTable(heading ...string) *show.Table {
 	return &show.Table{Heading: heading, Color: show.Colors(os.Stdout)}
 }
 
-func note(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+// empty says that a list has nothing in it: nobody is to wonder whether the command has looked. JSON says so by itself.
+func empty(o outputFlags, what string, narrowed bool) {
+	switch {
+	case o.json():
+	case narrowed:
+		note("There is no such %s.", what)
+	default:
+		note("There is no %s yet.", what)
+	}
+}
+
+func note(format string, args ...any) {
+	fmt.Fprintln(os.Stderr, show.Lines(fmt.Sprintf(format, args...)))
+}
 
 // changeFlags belong to everything that changes something.
 type changeFlags struct {
@@ -193,9 +201,9 @@ func (a keyArgs) key() (once.Key, error) {
 }
 
 func describe(k once.Key) string {
-	text := fmt.Sprintf("%q of %s", k.ID, show.Line(k.Operation))
+	text := show.Quote(k.ID) + " of " + show.Line(k.Operation)
 	if k.Scope != "" {
-		text += fmt.Sprintf(" in scope %q", k.Scope)
+		text += " in scope " + show.Quote(k.Scope)
 	}
 	return text
 }

@@ -34,7 +34,7 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 	defer signal.Stop(hangups)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
-			cmd, temp := command(t, "once", "demo", "--orders", "200")
+			cmd, temp := command(t, plainCommand(t), "demo", "--orders", "200")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			progress, err := cmd.StdoutPipe()
 			if err != nil {
@@ -79,7 +79,7 @@ func TestWorkersEndWithTheDemo(t *testing.T) {
 
 // What is kept is named, whatever ends the demo.
 func TestKeptWhenInterrupted(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--orders", "40", "--keep")
+	cmd, temp := command(t, plainCommand(t), "demo", "--orders", "40", "--keep")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	progress, err := cmd.StdoutPipe()
@@ -106,7 +106,7 @@ func TestKeptWhenInterrupted(t *testing.T) {
 
 // As by once demo | head -1.
 func TestDemoEndsWithItsReader(t *testing.T) {
-	cmd, temp := command(t, "once", "demo", "--orders", "40")
+	cmd, temp := command(t, plainCommand(t), "demo", "--orders", "40")
 	output, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

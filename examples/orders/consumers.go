@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -93,10 +92,7 @@ func work(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var running sync.WaitGroup
-	failed := make(chan error, 1)
+	all := []func(context.Context) error{s.analyse}
 	for name, handler := range map[string]inbox.Handler{
 		"payment":    inbox.Do(s.store, payment, s.pay),
 		"fulfilment": inbox.Tx(s.store, s.reserve),
@@ -106,24 +102,9 @@ func work(ctx context.Context, dir string) error {
 		c := &inbox.Consumer{Name: name, Source: s.events.Consumer(stream, name), Handler: handler,
 			OnParked: inbox.Pass,                          // a letter that waits for a person does not hold up the customer's next one
 			Policy:   once.Policy{Lease: 2 * time.Second}} // short, so that the story does not wait long for who was killed
-		running.Go(func() {
-			if err := c.Run(ctx); err != nil {
-				select {
-				case failed <- err:
-				default:
-				}
-				stop()
-			}
-		})
+		all = append(all, c.Run)
 	}
-	running.Go(func() { s.analyse(ctx) })
-	running.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return nil
-	}
+	return once.RunAll(ctx, all...) // until ctx ends, or one of them cannot go on
 }
 
 // payment may be sent again: the provider knows the key, and charges once for it.
@@ -210,7 +191,7 @@ func (s *shop) sendMail(_ context.Context, _ once.Key, m *broker.Message) (strin
 }
 
 // analyse counts without protection: a count that is a little too high costs less than a row for each message.
-func (s *shop) analyse(ctx context.Context) {
+func (s *shop) analyse(ctx context.Context) error {
 	for ctx.Err() == nil {
 		session, err := s.events.Consumer(stream, "analytics").Open(ctx, 32)
 		if err != nil {
@@ -236,6 +217,7 @@ func (s *shop) analyse(ctx context.Context) {
 		}
 		_ = session.Close(context.WithoutCancel(ctx))
 	}
+	return nil
 }
 
 // published is how many orders the stream has, copies included.

@@ -68,7 +68,7 @@ func (l *kafkaLedger) size() int {
 
 func (l *kafkaLedger) wait(tb testing.TB, deliveries int) {
 	tb.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(proof.Patience)
 	for range deliveries {
 		select {
 		case <-l.begun:

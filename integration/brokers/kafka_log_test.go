@@ -52,7 +52,7 @@ func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
 		k.cut(t, w.topic, 4)
 		for range 2 { // nor at the second try
 			s = w.open(t, 10)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), proof.Patience)
 			defer cancel()
 			ds, err := s.Receive(ctx, 10)
 			if err == nil || !strings.Contains(err.Error(), "lost") {
@@ -85,7 +85,7 @@ func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 		proof.Await(t, "the publisher writes to the new topic", func() bool {
 			return w.p.Publish(t.Context(), []*broker.Message{{ID: "new", Topic: w.topic}}) == nil
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), proof.Patience)
 		defer cancel()
 		if ds, err := s.Receive(ctx, 10); err == nil || ctx.Err() != nil {
 			t.Errorf("the session of the old topic got %v and %v", ids(ds), err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/kafkabroker"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -123,7 +124,7 @@ func TestKafkaReturnsInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.publish(t, &broker.Message{ID: "new", Topic: w.topic})
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		got, err := s.Receive(ctx, 10) // nothing new comes while as many as may be are kept
 		if err != nil || fmt.Sprint(ids(got)) != "[m0 m1 m2]" || got[0].Message.Attempt != 2 {

@@ -242,7 +242,7 @@ func kafkaSpread(topic string, n int) (ms []*broker.Message) {
 // kafkaGet receives n deliveries.
 func kafkaGet(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), proof.Patience)
 	defer cancel()
 	for len(ds) < n {
 		more, err := s.Receive(ctx, n-len(ds))

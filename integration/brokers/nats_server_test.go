@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-const natsPatience = 90 * time.Second
+const natsPatience = proof.Patience
 
 func natsContext(tb testing.TB) context.Context {
 	tb.Helper()

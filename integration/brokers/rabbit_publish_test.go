@@ -274,7 +274,7 @@ func rabbitHeartbeat(t *testing.T, r *rabbit) {
 	go func() { defer close(done); all.Wait() }()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(proof.Patience):
 		t.Fatal("the missing heartbeat was not noticed")
 	}
 }

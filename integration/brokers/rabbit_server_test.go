@@ -198,7 +198,7 @@ func rabbitNothing(tb testing.TB, s broker.Session) {
 
 // rabbitSoon is a context for what does not take long.
 func rabbitSoon(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), proof.Patience)
 	tb.Cleanup(cancel)
 	return ctx
 }

@@ -3,6 +3,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ type plan struct {
 	Pass   bool   // OnParked
 	Check  bool   // Checkpoint
 	Keyed  bool   // by the business
+	Batch  int    // BatchSize; default 4
 	Remote string // the address of the other system of a Do handler
 	Name   string // of the process
 
@@ -102,7 +104,7 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 		return nil, nil, err
 	}
 	c := &inbox.Consumer{
-		Name: "soak", Source: p.observed(source, place), Checkpoint: p.Check, BatchSize: batch, Concurrency: 3,
+		Name: "soak", Source: p.observed(source, place), Checkpoint: p.Check, BatchSize: cmp.Or(p.Batch, batch), Concurrency: 3,
 		Retry: inbox.Retry{Attempts: attempts, First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
 		// Short, so that what a killed process held is free soon.
 		Policy:   once.Policy{Lease: time.Second},

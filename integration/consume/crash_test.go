@@ -3,6 +3,7 @@
 package consume
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -108,27 +109,58 @@ func TestZombie(t *testing.T) {
 	}
 }
 
-// TestDeadlyMessage: a message kills whoever handles it. It is parked after a bounded number of deaths, and all others
-// are handled.
+// TestDeadlyMessage: a message kills whoever handles it. It is parked when it has ended as many processes as it has
+// attempts, and one for the first delivery, wherever in a batch it is; and all others are handled.
 func TestDeadlyMessage(t *testing.T) {
-	for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch}, {Shape: shapeBatch, Check: true}} {
-		t.Run(fmt.Sprintf("%s checkpoint=%v", shape.Shape, shape.Check), func(t *testing.T) {
-			const n = 8
-			w := newWorldOn(t, sqlite)
-			p := shape
-			o := openOffice(t, p.kindOfLog(), p.Check)
-			ms := plainMessagesOf(o, n)
-			ms[n/2] = note{Kind: deadly}.message(o.topic, "deadly")
-			p.Base, p.Post, p.Calls = w.Place, o.post, filepath.Join(t.TempDir(), "calls")
-			f := startFleet(t, p, 1)
-			o.publish(t, ms)
-			w.handled(t, n-1)
-			await(t, "it is parked", func() bool { return len(w.shelf(t, store.Parked)) == 1 })
-			f.Stop()
-			w.onceEach(t, n-1)
-			if deaths := f.Deaths(); deaths < attempts || deaths > attempts+4 {
-				t.Errorf("%d processes have died of it", deaths)
-			}
+	const n, large = 80, 64
+	for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch}, {Shape: shapeBatch, Check: true},
+		{Shape: shapeBatch, Batch: large}, {Shape: shapeTx, Check: true, Batch: large}} {
+		places := []int{n / 2}
+		if shape.Batch == large {
+			places = []int{0, 21, 63}
+		}
+		for _, place := range places {
+			t.Run(fmt.Sprintf("%s checkpoint=%v batch=%d place=%d", shape.Shape, shape.Check, cmp.Or(shape.Batch, batch), place), func(t *testing.T) {
+				ms := notes(0, n, note{Kind: plain})
+				ms[place] = note{Kind: deadly}.message("", "deadly")
+				shape.dies(t, sqlite, shape.kindOfLog(), ms)
+			})
+		}
+	}
+}
+
+// TestTheDeathOfAProcessIsNobodyElsesFault: beside the message that kills, others are at work for so long that they die
+// with it each time. None of them is parked for that.
+func TestTheDeathOfAProcessIsNobodyElsesFault(t *testing.T) {
+	for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch, Batch: 1}} {
+		t.Run(shape.Shape, func(t *testing.T) {
+			ms := notes(0, 3, note{Kind: slow})
+			ms[1] = note{Kind: fatal}.message("", "deadly")
+			shape.dies(t, pgStore, kafka, ms) // where they are at work at the same time
 		})
 	}
+}
+
+// dies has messages handled of which one is deadly.
+func (p plan) dies(t *testing.T, engine, kind string, ms []*broker.Message) {
+	w := newWorldOn(t, engine)
+	o := openOffice(t, kind, p.Check)
+	for _, m := range ms {
+		m.Topic = o.topic
+	}
+	p.Base, p.Post, p.Calls = w.Place, o.post, filepath.Join(t.TempDir(), "calls")
+	o.publish(t, ms)
+	f := startFleet(t, p, 1)
+	w.handled(t, len(ms)-1)
+	await(t, "it is parked", func() bool { return len(w.shelf(t, store.Parked)) == 1 })
+	f.Stop()
+	w.onceEach(t, len(ms)-1)
+	if all := w.shelf(t); len(all) != 1 || all[0].Message.ID != "deadly" {
+		t.Errorf("on the shelf is %+v", all)
+	}
+	deaths := f.Deaths()
+	if deaths < attempts || deaths > attempts+1 {
+		t.Errorf("%d processes have died of it, with %d attempts", deaths, attempts)
+	}
+	t.Logf("%d processes have died of it, with %d attempts", deaths, attempts)
 }

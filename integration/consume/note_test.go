@@ -32,6 +32,8 @@ const (
 	flaky  = "flaky"  // fails the first time in each process
 	poison = "poison" // always fails
 	deadly = "deadly" // kills the process
+	fatal  = "fatal"  // kills it a while later, when others have begun
+	slow   = "slow"   // is handled, and takes its time
 	event  = "event"  // changes a projection
 )
 
@@ -92,6 +94,11 @@ func (w *workplace) begin(m *broker.Message) (note, error) {
 		return n, errors.New("poison: it always fails")
 	case deadly:
 		fleet.DieNow()
+	case fatal:
+		pause(200 * time.Millisecond)
+		fleet.DieNow()
+	case slow:
+		pause(400 * time.Millisecond)
 	case flaky:
 		w.mu.Lock()
 		first := !w.seen[m.ID]

@@ -157,7 +157,7 @@ func openRabbit(t testing.TB, inOrder bool) *office {
 // publish publishes until everything is confirmed, so what was confirmed in silence comes twice.
 func (o *office) publish(t testing.TB, ms []*broker.Message) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(4 * time.Minute)
 	for len(ms) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		errs := o.publisher.Publish(ctx, ms)

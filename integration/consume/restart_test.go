@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 // TestRealBrokerRestartsInTheMiddle stops a broker, and starts it again on its files, while a handler has written and
@@ -67,7 +68,7 @@ func TestTopicMadeAnew(t *testing.T) {
 		select {
 		case err := <-ended:
 			wantLogChanged(t, err)
-		case <-time.After(25 * time.Second):
+		case <-time.After(testenv.Patience):
 			t.Fatal("the consumer goes on")
 		}
 		s.onceEach(t, 3)

@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 )
 
@@ -256,7 +257,7 @@ func TestLogMadeAnew(t *testing.T) {
 		select {
 		case err := <-ended:
 			wantLogChanged(t, err)
-		case <-time.After(20 * time.Second):
+		case <-time.After(testenv.Patience):
 			t.Fatal("the consumer goes on")
 		}
 		s.onceEach(t, 5)

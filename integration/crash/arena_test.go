@@ -20,12 +20,13 @@ type tally struct {
 	units      atomic.Int64 // units of work that were finished and counted
 	duplicates atomic.Int64 // effects that happened too often
 	losses     atomic.Int64 // and those that are missing
-	failed     atomic.Int64 // units of work that did not end as they should
+	unchecked  atomic.Int64 // units of work of which nobody can say: they did not end in time, or could not be looked at
+	failed     atomic.Int64 // units of work that did not end as they should, all of these included
 }
 
 func (y *tally) String() string {
-	return fmt.Sprintf("%5d crash cycles, %5d units of work, %d duplicates, %d losses",
-		y.cycles.Load(), y.units.Load(), y.duplicates.Load(), y.losses.Load())
+	return fmt.Sprintf("%5d crash cycles, %5d units of work, %d duplicates, %d losses, %d not checked",
+		y.cycles.Load(), y.units.Load(), y.duplicates.Load(), y.losses.Load(), y.unchecked.Load())
 }
 
 // judge counts a unit of work by the error of its check.
@@ -35,11 +36,14 @@ func (y *tally) judge(err error) {
 		y.failed.Add(1)
 	}
 	var m miscount
+	counted := errors.As(err, &m)
+	var u unchecked
 	switch {
-	case !errors.As(err, &m):
-	case len(m.got) > m.n:
+	case counted && len(m.got) > m.n:
 		y.duplicates.Add(1)
-	default:
+	case errors.As(err, &u) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		y.unchecked.Add(1)
+	case counted:
 		y.losses.Add(1)
 	}
 }

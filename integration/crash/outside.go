@@ -59,4 +59,12 @@ func (o outside) addedOnce(key once.Key) (string, error) {
 	return string(text), err
 }
 
+// marksOf are the marks of what was added with a key.
+func marksOf(added string) []string {
+	if added == "" {
+		return nil
+	}
+	return []string{added}
+}
+
 func (o outside) file(id string) string { return filepath.Join(o.dir, id) }

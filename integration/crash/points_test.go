@@ -5,22 +5,29 @@ package crash
 import (
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 // target is a point on a path.
 type target struct{ path, point string }
 
-// everyPoint lets a worker die at each point of each path, and finishes its work. It breaks off when goOn says so.
+// everyPoint lets a worker die at each point of each path, or in short at some of each, and finishes its work. It breaks
+// off when goOn says so.
 func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) {
 	begun := time.Now()
-	targets := slices.Clone(a.targets)
 	chance := a.chance("order")
+	targets := slices.Clone(a.targets)
+	if a.soak == 0 {
+		targets = a.some(chance)
+	}
 	chance.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
 	var hit atomic.Int64
 	a.onLanes(func(l *lane, next func() (int, bool)) {
@@ -33,7 +40,22 @@ func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) 
 	if n := int(hit.Load()); n != len(targets) && goOn() {
 		t.Errorf("%d of %d points were hit", n, len(targets))
 	}
-	t.Logf("%d of %d points hit in %v", hit.Load(), len(targets), time.Since(begun).Round(time.Millisecond))
+	t.Logf("%d of %d points hit, of %d that there are, in %v", hit.Load(), len(targets), len(a.targets), time.Since(begun).Round(time.Millisecond))
+}
+
+// some are points of every path, at equal distances.
+func (a *arena) some(chance *rand.Rand) (targets []target) {
+	for from := 0; from < len(a.targets); {
+		to := from
+		for to < len(a.targets) && a.targets[to].path == a.targets[from].path {
+			to++
+		}
+		for i := from + chance.IntN(min(oneIn, to-from)); i < to; i += oneIn {
+			targets = append(targets, a.targets[i])
+		}
+		from = to
+	}
+	return targets
 }
 
 // discover goes along each path without a death, and returns the points that were passed.
@@ -77,8 +99,7 @@ func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points
 }
 
 const (
-	tries     = 6
-	cycleTime = time.Minute // on a machine that does much else
+	tries = 6
 
 	enoughFailures = 10 // each may take its time, and more of them tell nothing new
 )
@@ -103,7 +124,7 @@ func (a *arena) dieAt(t *testing.T, ctx context.Context, l *lane, at target) (hi
 // cycle is one unit of work: workers that die, one after another, each at its point, and one that finishes. It reports
 // whether the first of them came by its point; those behind it may find that there is nothing left to do.
 func (a *arena) cycle(t *testing.T, ctx context.Context, l *lane, p path, points ...string) (hit bool) {
-	ctx, cancel := context.WithTimeout(ctx, cycleTime)
+	ctx, cancel := context.WithTimeout(ctx, proof.Patience)
 	defer cancel()
 	s, k, err := a.begin(ctx, l, p)
 	defer a.done(l, k)
@@ -134,7 +155,11 @@ func (a *arena) die(t *testing.T, ctx context.Context, k task, point string) boo
 
 // relays are units of work in which one worker after another dies, at points that chance has drawn.
 func (a *arena) relays(t *testing.T, ctx context.Context) {
-	const units, mostDeaths = 60, 3
+	const mostDeaths = 3
+	units := 60
+	if a.soak == 0 {
+		units = 20
+	}
 	chance := a.chance("relays")
 	onPath := map[string][]string{}
 	for _, at := range a.targets {
@@ -162,6 +187,9 @@ func (a *arena) relays(t *testing.T, ctx context.Context) {
 
 // finish is the other worker: this process, and the counting.
 func (a *arena) finish(t *testing.T, ctx context.Context, s *scene, p path, points string) {
+	// Time of its own: what others have used up must not keep the effects from being counted.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proof.Patience)
+	defer cancel()
 	begun := time.Now()
 	answer, err := s.finish(ctx, p)
 	took := time.Since(begun).Round(time.Millisecond)

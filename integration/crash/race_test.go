@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 const racers, duplicatesEach = 4, 16 // processes, and calls in each
@@ -23,7 +25,7 @@ func (a *arena) everyRace(t *testing.T, ctx context.Context) {
 	} {
 		r.Duplicates = duplicatesEach
 		t.Run(fmt.Sprintf("inside=%v,refuse=%v", r.Inside, r.Refuse), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			ctx, cancel := context.WithTimeout(ctx, proof.Patience)
 			defer cancel()
 			s, k, err := a.begin(ctx, a.lanes[0], path{})
 			if err != nil {

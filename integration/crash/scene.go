@@ -96,7 +96,7 @@ func (s *scene) resending() *once.Operation[string] {
 
 func (s *scene) soft() *once.Operation[string] {
 	op := s.resending()
-	op.SoftClaim, op.KeyValidFor = true, time.Hour
+	op.AsyncCommit, op.KeyValidFor = true, time.Hour
 	return op
 }
 
@@ -152,14 +152,14 @@ func (s *scene) put(n int) insideWork[string] {
 // onceOutside checks that the other system has the effect that the answer speaks of, and no other.
 func onceOutside(_ context.Context, s *scene, answer string, err error) error {
 	marks, asked := s.outside.effects(s.id)
-	return errors.Join(err, asked, exactly("outside", marks, answer, 1))
+	return errors.Join(err, seen(asked, exactly("outside", marks, answer, 1)))
 }
 
 // rowsInside checks that the database has n rows with the answer, and no other.
 func rowsInside(n int) func(context.Context, *scene, string, error) error {
 	return func(ctx context.Context, s *scene, answer string, err error) error {
 		marks, asked := s.rows(ctx, s.id)
-		return errors.Join(err, asked, exactly("inside", marks, answer, n))
+		return errors.Join(err, seen(asked, exactly("inside", marks, answer, n)))
 	}
 }
 
@@ -173,6 +173,23 @@ type miscount struct {
 
 func (m miscount) Error() string {
 	return fmt.Sprintf("effects %s are %q, want %d of %q", m.where, m.got, m.n, m.want)
+}
+
+// unchecked is a look at effects that failed. What is not there for a look that failed may be there, or not.
+type unchecked struct{ error }
+
+func (u unchecked) Error() string {
+	return fmt.Sprintf("the effects could not be looked at, so this is neither a loss nor right: %v", u.error)
+}
+
+func (u unchecked) Unwrap() error { return u.error }
+
+// seen is what a count says, if it could be taken.
+func seen(asked, count error) error {
+	if asked != nil {
+		return unchecked{asked}
+	}
+	return count
 }
 
 // exactly checks that marks are n times the answer.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/internal/testenv"
 )
@@ -71,7 +72,7 @@ func die(t *testing.T, instance *server.Instance) {
 func claimNow(t *testing.T, w world, soft bool) once.Hold {
 	t.Helper()
 	h := once.Hold{Key: once.Key{Operation: "soft", ID: rand.Text()}, Owner: token()}
-	rec, err := w.Claim(t.Context(), once.Request{Hold: h, Lease: time.Hour, Soft: soft})
+	rec, err := w.Claim(t.Context(), once.Request{Hold: h, Lease: time.Hour, AsyncCommit: soft})
 	if err != nil || rec.Owner != h.Owner {
 		t.Fatalf("%+v, %v", rec, err)
 	}
@@ -82,7 +83,7 @@ func claimNow(t *testing.T, w world, soft bool) once.Hold {
 // getNow asks until a connection of now answers: those to the dead server have to be found out first.
 func getNow(t *testing.T, w world, k once.Key) once.Record {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), proof.Patience)
 	defer cancel()
 	for {
 		rec, err := w.Get(ctx, k)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 )
 
 // A successor is what happens while a worker stalls; expect is what must be true when it has woken up and ended.
@@ -49,8 +50,10 @@ var stallTests = []struct {
 	}},
 }
 
-// doTxRefused does not wait.
+// doTxRefused does not wait long: a conflict, which is what SQLite says, is tried again until the context ends.
 func doTxRefused(ctx context.Context, s *scene) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	op := s.operation("inside")
 	op.Policy.Wait = once.Refuse
 	return s.doTx(ctx, op.For(s.id), s.put(1))
@@ -94,7 +97,7 @@ func (a *arena) everyStall(t *testing.T, ctx context.Context) {
 			name += " lost"
 		}
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			ctx, cancel := context.WithTimeout(ctx, proof.Patience)
 			defer cancel()
 			l := a.lanes[0]
 			s, k, err := a.begin(ctx, l, path{name: test.way})

@@ -51,7 +51,7 @@ func TestRightsEndSomewhere(t *testing.T) {
 	for role, statements := range map[string][]string{
 		"app":      {"SELECT id FROM once_outbox", "SELECT id FROM once_outbox_archive", "UPDATE once_lane SET relay = NULL", "DELETE FROM once_schema", "DROP TABLE once_record"},
 		"relay":    {"SELECT id FROM once_record", "SELECT id FROM once_shelf", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')"},
-		"janitor":  {"INSERT INTO once_record DEFAULT VALUES", "SELECT id FROM once_outbox_archive", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')"},
+		"janitor":  {"INSERT INTO once_record DEFAULT VALUES", "INSERT INTO once_outbox_archive (seq) VALUES (1)", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')"},
 		"operator": {"DELETE FROM once_record", "DELETE FROM once_shelf", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')", "SELECT id FROM once_outbox_archive"},
 		"reader":   {"UPDATE once_record SET status = 4", "DELETE FROM once_outbox", "INSERT INTO once_lane (lane) VALUES (3)"},
 	} {

@@ -84,16 +84,19 @@ func seedShelf(t *testing.T, s *pgstore.Store) {
 	must(t, s.SetPosition(t.Context(), store.Position{Consumer: "ledger", Partition: "orders/0", Log: "Xq2.1", Offset: 41}))
 }
 
-// seedOutbox puts messages, of which two are stuck, and gives the lanes to two relays.
+// seedOutbox puts messages, the first from the work of a key, of which two are stuck, and gives the lanes to two relays.
 func seedOutbox(t *testing.T, pool *pgxpool.Pool, s *pgstore.Store) {
 	t.Helper()
+	put := outbox.New(s, nil)
+	pay := &once.Operation[map[string]string]{Name: "pay"}
+	_, err := once.DoTx(t.Context(), s, pay.For("order-11"), func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+		return map[string]string{"charge": "ch_2"}, put.Put(ctx, tx, &broker.Message{ID: "o1", Topic: "order.paid", OrderingKey: "c-7"})
+	})
+	must(t, err)
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
-	put := outbox.New(s, nil)
-	for _, m := range []*broker.Message{{ID: "o1", Topic: "order.paid", OrderingKey: "c-7"}, {ID: "o2", Topic: "order.paid", OrderingKey: "c-7"},
-		{ID: "w1", Topic: "mail.welcome"}} {
-		must(t, put.Put(t.Context(), tx, m))
-	}
+	must(t, put.Put(t.Context(), tx, &broker.Message{ID: "o2", Topic: "order.paid", OrderingKey: "c-7"},
+		&broker.Message{ID: "w1", Topic: "mail.welcome"}))
 	must(t, tx.Commit(t.Context()))
 	pending, err := s.Outgoing(t.Context(), store.OutgoingQuery{State: store.Pending, Limit: 10})
 	must(t, err)

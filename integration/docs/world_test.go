@@ -45,6 +45,7 @@ func (w *world) secrets() []string {
 		"SHOP_URL=sqlite:" + w.dir + "/var/shop.db",
 		"PARTNER_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 		"ALL_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"SEAL_SECRET=2026-11:MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
 		"CHARGE_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 var transfer = &once.Operation[string]{Name: "transfer"}
@@ -26,7 +27,7 @@ func raise(id int) string { return fmt.Sprintf("UPDATE account SET n = n + 1 WHE
 // attempts does a unit of work whose first attempt meets a rival, and checks that it is there once in the end.
 func attempts(t *testing.T, d *engine.Database, work func(ctx context.Context, tx engine.Tx, try int) error) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	try := 0
 	answer, err := once.DoTx(ctx, d.Store, transfer.For("unit"), func(ctx context.Context, tx engine.Tx) (string, error) {

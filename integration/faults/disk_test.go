@@ -10,10 +10,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 var storing = &once.Operation[string]{Name: "storing"}
@@ -75,7 +75,7 @@ func store(ctx context.Context, d *engine.Database, id string) error {
 func untilFull(t *testing.T, d *engine.Database) (done int, err error) {
 	t.Helper()
 	for ; done < 5000; done++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		err = store(ctx, d, fmt.Sprint("unit ", done))
 		cancel()
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 const (
@@ -171,7 +172,7 @@ func TestForgetCutOff(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Logf("Forget returned %v", err)
-			case <-time.After(30 * time.Second):
+			case <-time.After(testenv.Patience):
 				t.Error("Forget did not return when its connection was gone")
 			}
 		})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlstore"
 	_ "modernc.org/sqlite"
 )
@@ -200,7 +201,7 @@ func TestKilled(t *testing.T) {
 			status, body, replayed := ask(t, url+test.route, "")
 			tick := time.NewTicker(lease / 20)
 			defer tick.Stop()
-			for end := time.Now().Add(10 * time.Second); strings.Contains(body, "#in-progress") && time.Now().Before(end); {
+			for end := time.Now().Add(testenv.Patience); strings.Contains(body, "#in-progress") && time.Now().Before(end); {
 				<-tick.C // the lease of the dead has to lapse
 				status, body, replayed = ask(t, url+test.route, "")
 			}

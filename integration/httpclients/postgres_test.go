@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/integration/wire"
 	"github.com/effectively-once/once/internal/testenv"
@@ -20,7 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// shopOnPostgres is a handler in the atomic form, on the store whose handlers may be entered by duplicates.
+// shopOnPostgres is a handler in the atomic form, served by several processes in turn: none of them knows what the others
+// are doing.
 type shopOnPostgres struct {
 	t       *testing.T
 	pool    *pgxpool.Pool // past the proxy
@@ -28,10 +30,11 @@ type shopOnPostgres struct {
 	url     string
 	schema  string
 	entered atomic.Int64
+	panics  bool          // when a statement fails
 	held    chan struct{} // closed: nobody is held up
 }
 
-func openShop(t *testing.T, isolation pgx.TxIsoLevel) *shopOnPostgres {
+func openShop(t *testing.T, isolation pgx.TxIsoLevel, o *httponce.Options) *shopOnPostgres {
 	s := &shopOnPostgres{t: t, schema: "http_" + strings.ToLower(rand.Text()), held: make(chan struct{})}
 	close(s.held)
 	dsn := testenv.Postgres(t)
@@ -42,16 +45,24 @@ func openShop(t *testing.T, isolation pgx.TxIsoLevel) *shopOnPostgres {
 	})
 	proxy, through := wire.Between(t, dsn, wire.Postgres)
 	s.proxy = proxy
-	store := pgstore.New(connect(t, through), &pgstore.Options{Schema: s.schema, Isolation: isolation})
-	if err := store.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
+	shared := connect(t, through)
+	caller := func(r *http.Request) (string, error) { return r.Header.Get("Tenant"), nil }
+	processes := make([]http.Handler, 8)
+	for i := range processes {
+		store := pgstore.New(shared, &pgstore.Options{Schema: s.schema, Isolation: isolation})
+		if err := store.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		processes[i] = httponce.HandlerTx[pgx.Tx](store, caller, s.pay, o)
 	}
 	t.Cleanup(func() { s.exec(context.Background(), "DROP SCHEMA "+s.schema+" CASCADE") })
 	s.exec(t.Context(), "CREATE TABLE "+s.schema+".payment (id text NOT NULL)")
 	s.exec(t.Context(), "CREATE TABLE "+s.schema+".balance (cents int NOT NULL)")
 	s.exec(t.Context(), "INSERT INTO "+s.schema+".balance VALUES (0)")
-	caller := func(r *http.Request) (string, error) { return r.Header.Get("Tenant"), nil }
-	server := httptest.NewServer(httponce.HandlerTx[pgx.Tx](store, caller, s.pay, nil))
+	var next atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		processes[int(next.Add(1))%len(processes)].ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
@@ -73,7 +84,7 @@ func (s *shopOnPostgres) exec(ctx context.Context, sql string) {
 	}
 }
 
-// pay says all that it has to say before its first statement, which is where a duplicate is stopped.
+// pay says all that it has to say before its first statement, which is where speculation stops a duplicate.
 func (s *shopOnPostgres) pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 	id := rand.Text()
 	s.entered.Add(1)
@@ -89,6 +100,9 @@ func (s *shopOnPostgres) pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) 
 	w.WriteHeader(status)
 	fmt.Fprint(w, id)
 	if _, err := tx.Exec(r.Context(), "INSERT INTO "+s.schema+".payment VALUES ($1)", id); err != nil {
+		if s.panics {
+			panic(err)
+		}
 		return err
 	}
 	<-s.held
@@ -144,9 +158,17 @@ func (s *shopOnPostgres) wantRows(n int) {
 	}
 }
 
-// A crowd with one key enters the handler more than once, and has one effect and one answer: not a header of another run.
+// Of a crowd with one key, one request enters the handler. With speculation others may, in vain, and panic there: nobody
+// sees that, nor a header of another run.
 func TestPostgresCrowd(t *testing.T) {
-	s := openShop(t, "")
+	for _, speculative := range []bool{false, true} {
+		t.Run(fmt.Sprint("speculative ", speculative), func(t *testing.T) { crowd(t, speculative) })
+	}
+}
+
+func crowd(t *testing.T, speculative bool) {
+	s := openShop(t, "", &httponce.Options{Speculative: speculative, Policy: once.Policy{Wait: 30 * time.Second}})
+	s.panics = speculative
 	const crowd, keys = 64, 4
 	type one struct {
 		key string
@@ -176,15 +198,18 @@ func TestPostgresCrowd(t *testing.T) {
 		}
 	}
 	s.wantRows(keys)
+	if n := s.entered.Load(); !speculative && n != keys || speculative && n == keys {
+		t.Errorf("%d keys, and the handler was entered %d times", keys, n)
+	}
 }
 
 // A duplicate that comes while the first is at work waits, and gets its answer.
 func TestPostgresWhileRunning(t *testing.T) {
-	s := openShop(t, "")
+	s := openShop(t, "", nil)
 	s.held = make(chan struct{})
 	answers := make(chan paid, 3)
 	go func() { answers <- s.send("k", "acme", "1") }()
-	for deadline := time.Now().Add(10 * time.Second); s.entered.Load() == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testenv.Patience); s.entered.Load() == 0 && time.Now().Before(deadline); {
 	}
 	go func() { answers <- s.send("k", "acme", "1") }()
 	go func() { answers <- s.send("k", "acme", "1") }()
@@ -198,7 +223,7 @@ func TestPostgresWhileRunning(t *testing.T) {
 }
 
 func TestPostgresKnownKeys(t *testing.T) {
-	s := openShop(t, "")
+	s := openShop(t, "", nil)
 	first := s.send("k", "acme", "1")
 	for range 3 {
 		if again := s.send("k", "acme", "1"); again.id != first.id || !again.replayed || again.location != first.location || again.name != first.name {
@@ -225,7 +250,7 @@ func TestPostgresLostReplies(t *testing.T) {
 	for name, action := range map[string]wire.Action{"request": wire.DropRequest, "reply": wire.SwallowReply, "both sides": wire.LeaveServer} {
 		for _, at := range []string{"payment", "balance", "commit"} {
 			t.Run(at+"/"+name, func(t *testing.T) {
-				s := openShop(t, "")
+				s := openShop(t, "", nil)
 				s.send("warm", "acme", "1")
 				rule := s.proxy.On(wire.Runs(at), action)
 				p := s.send("k", "acme", "1")
@@ -247,7 +272,7 @@ func TestPostgresLostReplies(t *testing.T) {
 
 // Transactions that cannot be put in order run again, each with a response of its own.
 func TestPostgresConflicts(t *testing.T) {
-	s := openShop(t, pgx.Serializable)
+	s := openShop(t, pgx.Serializable, nil)
 	const n = 16
 	answers := make(chan paid, n)
 	for i := range n {

@@ -45,9 +45,10 @@ func newWorld(t *testing.T, i *server.Instance, mode pgstore.OutboxMode, through
 
 func start(t *testing.T) *server.Instance {
 	t.Helper()
+	server.Need(t, server.Postgres)
 	i, err := server.StartPostgres(t.Context())
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := i.Stop(); err != nil {
@@ -95,7 +96,7 @@ func (w *world) tail(t *testing.T) (tail store.OutboxTail) {
 
 func receive(t *testing.T, tail store.OutboxTail, ids ...string) []store.Outgoing {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), proof.Patience)
 	defer cancel()
 	var all []store.Outgoing
 	for len(all) < len(ids) {
@@ -392,6 +393,10 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 	if err := i.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	proof.Await(t, "another slot", func() bool { // the pool still has connections of the server before
+		_, err := w.pool.Exec(t.Context(), `SELECT pg_create_physical_replication_slot('another')`)
+		return err == nil
+	})
 	proof.Await(t, "too few slots", func() bool {
 		_, err = w.TailOutbox(t.Context())
 		return err != nil && strings.Contains(err.Error(), "max_replication_slots")

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once/integration/internal/engines"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -97,7 +97,7 @@ func TestNotifyOfOthers(t *testing.T) {
 		e, err := s.HearOutbox(t.Context())
 		must(t, err)
 		run(c.ring)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		if err := e.Wait(ctx); err != nil {
 			t.Errorf("nothing was heard of %s: %v", c.ring, err)
 		}

@@ -28,7 +28,7 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 
 // All are the bugs, by the room that they are in.
 func All() []Bug {
-	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, earlyBugs, manyBugs, softBugs, partitionBugs, inboxBugs, outboxBugs,
+	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, softBugs, partitionBugs, inboxBugs, outboxBugs,
 		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs)
 }
 

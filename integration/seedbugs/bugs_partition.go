@@ -22,7 +22,7 @@ var manyBugs = []Bug{
 		Name: "plain-claims-go-with-soft-ones",
 		Why:  "a claim that has to be on the disk before its effect is lost with the machine, and the effect happens twice",
 		File: "store/pgstore/coalesce.go",
-		Old:  "at := &c.waiting[index(r.Soft)]\n\t*at = append(*at, w)\n",
+		Old:  "at := &c.waiting[index(r.AsyncCommit)]\n\t*at = append(*at, w)\n",
 		New:  "at := &c.waiting[1]\n\t*at = append(*at, w)\n",
 		Test: onPostgres("^TestClaimsThatWaitGoTogether$"),
 	},
@@ -38,8 +38,8 @@ var manyBugs = []Bug{
 		Name: "several-keys-without-their-locks",
 		Why:  "two transactions with several keys run the work of one of them at the same time, and one is rolled back at its end",
 		File: pgStatements,
-		Old:  "SELECT u.nth, pg_try_advisory_xact_lock(u.lock), (SELECT",
-		New:  "SELECT u.nth, u.lock IS NOT NULL, (SELECT",
+		Old:  "nth) WHERE pg_try_advisory_xact_lock(u.lock)",
+		New:  "nth) WHERE u.lock IS NOT NULL",
 		Test: onPostgres("^TestSeveralMeetATransactionInFlight$"),
 	},
 	{
@@ -49,6 +49,14 @@ var manyBugs = []Bug{
 		Old:  "if seen[keys[i]] {",
 		New:  "if seen[keys[i]] && len(rs) == 1 {",
 		Test: onPostgres("^TestSeveralWithOneKeyTwice$"),
+	},
+	{
+		Name: "look-at-several-older-than-their-locks",
+		Why:  "under REPEATABLE READ a batch enters its handler for a key that another has just finished",
+		File: pgStatements,
+		Old:  "IN ('read committed', 'read uncommitted'))",
+		New:  "IS NOT NULL)",
+		Test: onPostgres("^TestABatchDoesNotEnterTheHandlerForARepeat$"),
 	},
 	{
 		Name: "overtaken-by-a-commit-not-noticed",
@@ -96,7 +104,7 @@ var softBugs = []Bug{
 	},
 	{
 		Name: "soft-claim-waits-for-the-disk",
-		Why:  "SoftClaim changes nothing: each claim costs a flush",
+		Why:  "AsyncCommit changes nothing: each claim costs a flush",
 		File: pgStatements,
 		Old:  "AND set_config('synchronous_commit', 'off', true) = 'off'",
 		New:  "AND set_config('synchronous_commit', 'on', true) = 'on'",

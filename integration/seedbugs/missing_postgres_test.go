@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 func claimOf(id string) once.Request {
@@ -62,7 +63,7 @@ func TestForgetLeavesARunningRowThatIsDue(t *testing.T) {
 	onPostgres(t, func(t *testing.T, e engine.Engine) {
 		d, _ := e.Migrated(t)
 		r := claimOf("1")
-		r.Likely = &once.Settlement{Status: once.Done, KeepOutcome: time.Microsecond, KeepKey: time.Microsecond}
+		r.Expected = &once.Settlement{Status: once.Done, KeepOutcome: time.Microsecond, KeepKey: time.Microsecond}
 		rec, err := d.Store.Claim(t.Context(), r)
 		must(t, err)
 		if d.MustNumber(t, `SELECT count(*) FROM once_record WHERE due IS NOT NULL`) != 1 {
@@ -117,7 +118,7 @@ func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+	for deadline := time.Now().Add(testenv.Patience); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("not within 20 s")
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/testenv"
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
@@ -106,7 +107,7 @@ func mustExec(t *testing.T, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
 }, query string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	if _, err := db.ExecContext(ctx, query); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -116,12 +117,12 @@ func mustExec(t *testing.T, db interface {
 // eventually waits for what happens by itself, soon.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 100 * time.Millisecond}
 	for !holds() {
 		if backoff.Sleep(ctx, pause.Next()) != nil {
-			t.Fatalf("in 15 seconds it did not come true that %s", what)
+			t.Fatalf("it was waited in vain for this: %s", what)
 		}
 	}
 }

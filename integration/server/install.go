@@ -39,9 +39,12 @@ func Missing(kinds ...Kind) []string {
 }
 
 // Need ends a test that starts servers of its own on a machine without their packages: it is skipped, or it fails
-// under ONCE_TEST_REQUIRE=1.
+// under ONCE_TEST_REQUIRE=1. With -short it is skipped in any case.
 func Need(t testing.TB, kinds ...Kind) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts servers of its own: run it without -short")
+	}
 	missing := strings.Join(Missing(kinds...), " ")
 	switch {
 	case missing == "":

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 // connect connects to a RabbitMQ.
@@ -42,7 +44,7 @@ func channel(t *testing.T, i *Instance) *amqp.Channel {
 
 func mustPublish(t *testing.T, ch *amqp.Channel, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	confirmed, err := publish(ctx, ch, text)
 	if err != nil || !confirmed {

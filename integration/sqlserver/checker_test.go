@@ -107,7 +107,7 @@ var columns = strings.Fields(`key scope operation id status attempt owner lease_
 	outcome_until key_until due reason created updated version compatible name applied microsecond
 	source key_name seen consumer_id consumer partition_name epoch log_name log_offset digest
 	seq state attempts ended lane key_id message_id topic ordering_key produced origin history header body
-	changed relay place bytes running nth`)
+	changed cause relay place bytes running nth`)
 
 // numberedAlias is one of a lane.
 var numberedAlias = regexp.MustCompile(`^[sf][0-9]+$`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -49,7 +50,7 @@ func isInFlight(rec once.Record) bool {
 func TestTransactionInFlightIsSeen(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	end := inFlight(t, s, "flight")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	rec, err := s.Claim(ctx, request("flight", "second"))
 	if must(t, err); !isInFlight(rec) {
@@ -238,7 +239,7 @@ func TestForgetWaitsForNobody(t *testing.T) {
 			defer tx.Rollback()
 			_, err = tx.Exec("UPDATE once_record SET reason = 'locked' WHERE id = 'locked'")
 			must(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			if n, err := s.Forget(ctx, 10); n != 1 || err != nil {
 				t.Errorf("Forget returned %d, %v; want the row that is not locked", n, err)

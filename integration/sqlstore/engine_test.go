@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,6 +69,20 @@ func freshPostgres(t testing.TB) func(testing.TB, ...string) *sql.DB {
 	}
 }
 
+func withDatabase(t testing.TB, dsn, database string) string {
+	u, err := url.Parse(dsn)
+	must(t, err)
+	u.Path = "/" + database
+	return u.String()
+}
+
+func withMariaDB(t testing.TB, database string) string {
+	config, err := mysql.ParseDSN(testenv.MariaDB(t))
+	must(t, err)
+	config.DBName = database
+	return config.FormatDSN()
+}
+
 func withSettings(t testing.TB, dsn string, settings ...string) string {
 	u, err := url.Parse(dsn)
 	must(t, err)
@@ -90,10 +105,7 @@ func freshMariaDB(t testing.TB) func(testing.TB, ...string) *sql.DB {
 	mustExec(t, admin, "CREATE DATABASE "+database)
 	t.Cleanup(func() { mustExec(t, admin, "DROP DATABASE "+database) })
 	return func(t testing.TB, settings ...string) *sql.DB {
-		config, err := mysql.ParseDSN(testenv.MariaDB(t))
-		must(t, err)
-		config.DBName = database
-		dsn := config.FormatDSN() + "?"
+		dsn := withMariaDB(t, database) + "?"
 		for _, s := range settings {
 			dsn += s + "&"
 		}
@@ -113,9 +125,12 @@ func open(t testing.TB, driver, dsn string) *sql.DB {
 	db, err := sql.Open(driver, dsn)
 	must(t, err)
 	db.SetMaxIdleConns(16)
-	t.Cleanup(func() { db.Close() })
+	dsns.Store(db, dsn)
+	t.Cleanup(func() { dsns.Delete(db); db.Close() })
 	return db
 }
+
+var dsns sync.Map // the DSN of each *sql.DB that is open
 
 func unique() string {
 	var random [8]byte
@@ -160,7 +175,7 @@ func must(t testing.TB, err error) {
 
 func mustExec(t testing.TB, db *sql.DB, statements ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	for _, statement := range statements {
 		if _, err := db.ExecContext(ctx, statement); err != nil {

@@ -123,8 +123,8 @@ func TestPlansOfPagesInSQLite(t *testing.T) {
 		}{
 			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{1, 2, 3}}},
 			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3}, Operation: true, Scopes: 1}},
-			{"once_record_operation (operation=? AND key>? AND key<?)", sqlschema.Listing{Operation: true, Unchanged: true}},
-			{"once_record_operation (operation=? AND key>? AND key<?)", sqlschema.Listing{Operation: true, Statuses: []int{5}}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Operation: true, Unchanged: true}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Operation: true, Statuses: []int{5}}},
 			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{}},
 			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3, 4}, Scopes: 2}},
 		} {

@@ -79,7 +79,54 @@ func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 		must(t, err)
 		return n == 1
 	})
+	if n, err := s.ForgetArchived(ctx, time.Hour, 10); err != nil || n != 0 {
+		t.Errorf("ForgetArchived of what is older than an hour returned %d, %v", n, err)
+	}
+	if _, err := s.ForgetArchived(ctx, 0, 0); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("ForgetArchived without a limit returned %v", err)
+	}
+	until(t, "what was archived is forgotten", func() bool {
+		n, err := s.ForgetArchived(ctx, 0, 10)
+		must(t, err)
+		return n == 1
+	})
 	must(t, s.ReleaseLanes(ctx, relay, nil))
+}
+
+// What is in the archive is forgotten in bounded steps, by when it came there, and not by when it was put.
+func TestArchiveHasAnEnd(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		put(t, s, db, out("1"), out("2"), out("3"), out("4"), out("5"))
+		time0 := time.Now()
+		until(t, "they are old", func() bool { return time.Since(time0) > 50*time.Millisecond })
+		archived := time.Now()
+		if n, err := s.Sent(t.Context(), [16]byte{}, inState(t, s, store.Pending), store.Archive); err != nil || n != 5 {
+			t.Fatalf("Sent returned %d, %v", n, err)
+		}
+		if n, err := s.ForgetArchived(t.Context(), 40*time.Millisecond, 10); err != nil || n != 0 && time.Since(archived) < 40*time.Millisecond {
+			t.Errorf("%d were forgotten by when they were put, %v", n, err)
+		}
+		put(t, s, db, out("6"))
+		if n, err := s.Sent(t.Context(), [16]byte{}, inState(t, s, store.Pending), store.Archive); err != nil || n != 1 {
+			t.Fatalf("Sent returned %d, %v", n, err)
+		}
+		all := 0
+		until(t, "all are forgotten", func() bool {
+			n, err := s.ForgetArchived(t.Context(), 0, 2)
+			must(t, err)
+			if n > 2 {
+				t.Errorf("%d were forgotten at once, the limit is 2", n)
+			}
+			all += n
+			var left int
+			must(t, db.QueryRow("SELECT count(*) FROM once_outbox_archive").Scan(&left))
+			return left == 0
+		})
+		if all > 6 {
+			t.Errorf("6 were archived, and %d forgotten", all)
+		}
+	})
 }
 
 // outboxCalls are the calls that need the tables of the outbox.

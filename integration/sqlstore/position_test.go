@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -166,7 +167,7 @@ func TestWaitingForAPositionIsBounded(t *testing.T) {
 						if !errors.Is(err, once.ErrConflict) {
 							t.Errorf("beside a transaction in flight: %v, want ErrConflict", err)
 						}
-					case <-time.After(30 * time.Second):
+					case <-time.After(testenv.Patience):
 						return errors.New("it waits for ever")
 					}
 				}
@@ -213,7 +214,7 @@ func TestLookingAtTheShelfIsInNobodysWay(t *testing.T) {
 	for _, tx := range open {
 		must(t, tx.Commit())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	must(t, s.Shelve(ctx, []store.Shelved{aside("1", "order 1")}))
 }

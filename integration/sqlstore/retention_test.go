@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -61,7 +62,7 @@ func TestForgetRecordsWaitsForNobody(t *testing.T) {
 			defer tx.Rollback()
 			_, err = tx.Exec("UPDATE once_record SET reason = 'locked' WHERE id IN ('0', '1')")
 			must(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			due, _, err := s.Forgettable(ctx, 10)
 			if err != nil || len(due) != 4 {

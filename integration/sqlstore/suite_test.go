@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/sqlstore"
@@ -35,6 +36,7 @@ func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHa
 			return n, err
 		},
 		SeesInFlight: e.dialect == sqlstore.PostgreSQL,
+		Patience:     30 * time.Second,             // on a machine that does much else
 		Slow:         e.dialect == sqlstore.SQLite, // under -race
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -37,7 +38,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(120 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
+	for deadline := time.Now().Add(testenv.Patience); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within 10 s", what)
 		}
@@ -183,8 +184,8 @@ func TestWorkThatEndsTheTransaction(t *testing.T) {
 			}
 		}
 		absent(t, s, "rollback")
-		if rec, err := s.Get(t.Context(), key("commit")); rec.Status != once.Running || err != nil {
-			t.Errorf("after a Commit in the body, the record is %+v, %v; want it taken", rec, err)
+		if rec, err := s.Get(t.Context(), key("commit")); rec.Status != once.Parked || err != nil {
+			t.Errorf("after a Commit in the body, the record is %+v, %v; want it parked", rec, err)
 		}
 		idle(t, db)
 		lives(t, s)

@@ -81,7 +81,7 @@ func openQuietly(dsn string) (*sql.DB, error) {
 
 func exec(t *testing.T, db *sql.DB, statement string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	if _, err := db.ExecContext(ctx, statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
@@ -185,7 +185,7 @@ func TestDelayTakesItsTime(t *testing.T) {
 // even be asked to give up: pgx does so when it loses a connection, by another one, and now and then is fast enough.
 func TestLeaveServer(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(testenv.Patience)
 		for s.rows(t) == 0 && time.Now().Before(deadline) {
 			conn := s.conn(t)
 			rule := s.proxy.On(wire.Runs(s.table), wire.LeaveServer)

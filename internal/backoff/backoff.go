@@ -6,8 +6,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-
-	"github.com/effectively-once/once/internal/patience"
 )
 
 // Backoff is a series of waits. It belongs to one goroutine.
@@ -25,18 +23,6 @@ func (b *Backoff) Next() time.Duration {
 	span := min(b.next, b.Limit)
 	b.next = min(span*2, b.Limit)
 	return span/2 + rand.N(span/2+1)
-}
-
-// Retry calls f, each time with a limit of its own, until it says that it is done or ctx is; then it returns f's last error.
-func (b *Backoff) Retry(ctx context.Context, limit time.Duration, f func(context.Context) (done bool, err error)) error {
-	for {
-		limited := patience.Limit(ctx, limit)
-		done, err := f(limited)
-		limited.Stop()
-		if done || Sleep(ctx, b.Next()) != nil {
-			return err
-		}
-	}
 }
 
 // Sleep waits for d, or until ctx is done; then it returns the context's error.

@@ -45,7 +45,7 @@ const (
 // Operation is what there is to check of a once.Operation.
 type Operation struct {
 	Name                    string
-	Asks, Soft              bool // it has a Lookup; it has a SoftClaim
+	Asks, AsyncCommit       bool // it has a Lookup; it has AsyncCommit
 	Choice                  Choice
 	SettleTime, KeyValidFor time.Duration
 }
@@ -63,8 +63,8 @@ func (o Operation) Check(needed bool) error {
 		return fmt.Errorf("operation %q: Lookup and OnUnknown exclude each other", o.Name)
 	case o.SettleTime < 0 || o.KeyValidFor < 0:
 		return fmt.Errorf("operation %q: SettleTime and KeyValidFor must not be negative", o.Name)
-	case o.Soft && (o.Choice != Resend || o.KeyValidFor == 0):
-		return fmt.Errorf("operation %q: SoftClaim needs Resend and KeyValidFor: a claim that is forgotten is run again", o.Name)
+	case o.AsyncCommit && (o.Choice != Resend || o.KeyValidFor == 0):
+		return fmt.Errorf("operation %q: AsyncCommit needs Resend and KeyValidFor: a claim that is forgotten is run again", o.Name)
 	case needed && !o.Asks && o.Choice == None:
 		return fmt.Errorf("operation %q: after a crash nobody can tell whether it happened: "+
 			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name)

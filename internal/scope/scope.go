@@ -1,4 +1,4 @@
-// Package scope marks contexts with what the code below them may not do.
+// Package scope marks contexts with the unit of work that the code below them is, and with what it may not do.
 package scope
 
 import "context"
@@ -8,7 +8,20 @@ type key int
 const (
 	inTx key = iota
 	noEffects
+	work
 )
+
+// Key is once.Key: the unit of work that runs.
+type Key struct{ Scope, Operation, ID string }
+
+// WithKey marks a context as that of a unit of work; the zero Key: of none that is known.
+func WithKey(ctx context.Context, k Key) context.Context { return context.WithValue(ctx, work, k) }
+
+// KeyOf returns the innermost unit of work of ctx; the zero Key: there is none.
+func KeyOf(ctx context.Context) Key {
+	k, _ := ctx.Value(work).(Key)
+	return k
+}
 
 // InTx marks a context as being inside a transaction of a store.
 func InTx(ctx context.Context) context.Context { return context.WithValue(ctx, inTx, true) }

@@ -3,6 +3,8 @@ package sight
 import (
 	"context"
 	"log/slog"
+
+	"github.com/effectively-once/once/internal/logs"
 )
 
 // What becomes of a message at a consumer. Package observe says what each means; Parked is a result of calls, too.
@@ -51,10 +53,13 @@ func (a adopted) Value(key any) any {
 }
 
 // guard keeps the panic of an observer from what it observes.
+// Guard calls an observer. If it panics, that is logged.
+func Guard(ctx context.Context, logger *slog.Logger, observe func()) { guard(ctx, logger, observe) }
+
 func guard(ctx context.Context, logger *slog.Logger, observe func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			logger.ErrorContext(ctx, "once: the observer panicked", "panic", p)
+			logger.ErrorContext(ctx, "once: the observer panicked", logs.Spaced(""), "panic", p)
 		}
 	}()
 	observe()

@@ -29,6 +29,24 @@ const (
 	Invalid     = "invalid"
 )
 
+// Steps in the life of a key and of a message. Package observe says what each means. Some are also how a call ends.
+const (
+	Claimed     = "claimed"
+	Joined      = "joined"
+	Refused     = "refused"
+	Extended    = "lease_extended"
+	Released    = "released"
+	Asked       = "asked"
+	Decided     = "decided"
+	Forgotten   = "forgotten"
+	KeyReplayed = "key_replayed"
+	KeyConflict = "key_conflict"
+
+	MessagePut       = "message_put"
+	MessagePublished = "message_published"
+	MessageReceived  = "message_received"
+)
+
 // Error is a sentinel that says how a call has ended.
 type Error struct{ result, text string }
 

@@ -15,20 +15,28 @@ const (
 	LockTimeout         // so it does, after waiting for another transaction
 	Duplicate           // the row of an INSERT is there; MySQL only
 	Constraint          // the data are refused
+	Refused             // so is one value, at any time: it is too large, or not valid in its encoding
+	Ended               // the statement has failed, and the transaction has ended with it; SQLite only
 	Aborted             // an earlier statement has ended the transaction, or made it one that cannot be committed; not in MySQL and SQLite
 )
 
 var (
 	mysqlFailures = map[int64]Failure{1062: Duplicate, 1205: LockTimeout, 1213: Conflict,
-		1020: Conflict} // MariaDB: the row is newer than the snapshot
+		3572: LockTimeout,                                          // MySQL: NOWAIT
+		1020: Conflict,                                             // MariaDB: the row is newer than the snapshot
+		1153: Refused, 1301: Refused, 1366: Refused, 1406: Refused, // over max_allowed_packet, twice; not in its character set; too long
+		3819: Constraint, 4025: Constraint} // CHECK, of MySQL and of MariaDB
 
-	sqliteFailures = map[int64]Failure{5: Conflict, 6: Conflict, 19: Constraint} // busy, locked, constraint
+	sqliteFailures = map[int64]Failure{5: Conflict, 6: Conflict, 18: Refused, 19: Constraint, // busy, locked, too big, constraint
+		7: Ended, 9: Ended, 10: Ended, 13: Ended} // no memory, interrupted, I/O, full
 
 	sqlserverFailures = map[int64]Failure{
 		1205: Conflict,                 // chosen as the victim of a deadlock
 		3960: Conflict, 3966: Conflict, // SNAPSHOT: a row is newer; the transaction was rolled back meanwhile
 		41301: Conflict, 41302: Conflict, 41305: Conflict, 41325: Conflict, // the same for tables in memory, some of them at COMMIT
 		1222: LockTimeout,
+		547:  Constraint,
+		2628: Refused, 8152: Refused, // truncated
 		3902: Aborted, 3903: Aborted, 3926: Aborted, 3971: Aborted, 3989: Aborted, // there is no transaction any more
 		3930: Aborted, 3998: Aborted, // there is one that cannot be committed
 	}
@@ -63,6 +71,8 @@ func postgresFailure(state string) Failure {
 		return Conflict
 	case strings.HasPrefix(state, "23"):
 		return Constraint
+	case state == "22001", state == "22021", state == "22P05", state == "54000": // too long; not in the encoding, twice; over a limit
+		return Refused
 	}
 	return Other
 }

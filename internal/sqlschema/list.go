@@ -43,7 +43,7 @@ func (st *Statements) walk(l Listing) walk {
 	switch {
 	case Open(l.Statuses):
 		w = walk{hint: "{due index}", rows: " AND {open}", place: "{bytes}(%s)"}
-	case l.Operation && st.dialect != PostgreSQL: // where no index is on it
+	case l.Operation && st.dialect != PostgreSQL && st.dialect != SQLite: // where no index is on it
 		w = walk{hint: "{operation index}", rows: " AND {asked}", place: "%s"}
 	case st.dialect == MySQL:
 		w.hint = "PRIMARY"

@@ -23,6 +23,9 @@ type Executor interface {
 // In PostgreSQL, SQLite and SQL Server it is one transaction, all or nothing. In MySQL, where CREATE commits, it goes on
 // where an interrupted one stopped. A [Refusal]: the tables are of a newer build that this one cannot work with.
 func (n Names) Migrate(ctx context.Context, x Executor) error {
+	if err := n.CheckSession(ctx, x); err != nil {
+		return err
+	}
 	if n.dialect == MySQL {
 		return n.locked(ctx, x)
 	}

@@ -40,6 +40,11 @@ func (n Names) Migrations() []Migration {
 	if n.dialect == PostgreSQL || n.dialect == SQLite { // elsewhere the index on due has those that have no due
 		all = append(all, n.openRecords(len(all)+1, 1))
 	}
+	all = append(all, n.outboxCauses(len(all)+1, 1)...)
+	if n.dialect == SQLite { // last, because databases have the others in this order
+		fewer := Migration{Version: len(all) + 1, Compatible: 1, Name: "fewer indexes", SQL: []string{n.fill(dropOperationIndex)}}
+		all = append(all, n.withRow(fewer))
+	}
 	return all
 }
 
@@ -64,8 +69,14 @@ func (n Names) KeysVersion() int {
 // consumersVersion is the version that made the tables of consumers.
 func (n Names) consumersVersion() int { return n.KeysVersion() + 1 }
 
-// outboxVersion is the version that made the tables of the outbox.
-func (n Names) outboxVersion() int { return n.KeysVersion() + 2 }
+// outboxVersion is the version that the outbox needs: that of the latest migration of its tables.
+func (n Names) outboxVersion() int {
+	version := n.KeysVersion() + 4 // the tables, and the two of outboxCauses
+	if n.dialect == PostgreSQL || n.dialect == SQLite {
+		version++ // openRecords is between them
+	}
+	return version
+}
 
 func (n Names) withRow(m Migration) Migration {
 	m.Row = fmt.Sprintf("INSERT INTO %s (version, compatible, name, applied) VALUES (%d, %d, '%s', %s)",
@@ -184,7 +195,8 @@ const (
 	// is: so none is ever taken in its place, whatever the planner knows of a table that was small a moment ago.
 	openIndexPostgreSQL = `CREATE INDEX IF NOT EXISTS {open} ON {record} (uuid_send("key")) WHERE ` + openSQL
 
-	// A claim writes to each index, and that on the operation took more room than the key's: people who list wait for a scan.
+	// A claim writes to each index, and Forget takes its entry out again: in SQLite a page of the file for each. In PostgreSQL it
+	// took more room than the key's. People who list an operation look through the keys of others, page by page.
 	dropOperationIndex = `DROP INDEX {named operation}`
 
 	mysqlIndexes = `ALTER TABLE {record} ADD INDEX {due} (due), ADD INDEX {operation} (operation, "key")`

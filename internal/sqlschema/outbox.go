@@ -25,7 +25,7 @@ func (n Names) CheckOutbox(ctx context.Context, x Executor) error {
 
 // CheckOutbox is [Partitioned.Check] for the tables of the outbox.
 func (p Partitioned) CheckOutbox(ctx context.Context, x Executor) error {
-	return p.check(ctx, x, partitionedFrom+3)
+	return p.check(ctx, x, partitionedFrom+6)
 }
 
 // CheckOutbox is [Names.CheckOutbox].
@@ -55,6 +55,31 @@ func (n Names) outboxTables(version, compatible int) Migration {
 	m.SQL = append(m.SQL, n.fill(outboxDueIndex))
 	return n.withRow(m)
 }
+
+// outboxCauses add the column that says which unit of work has put a message. They are two, because not all databases can
+// undo the first one if the second one fails.
+func (n Names) outboxCauses(version, compatible int) []Migration {
+	add := "ADD COLUMN"
+	if n.dialect == SQLServer {
+		add = "ADD"
+	}
+	var all []Migration
+	for i, table := range []string{"{archive}", "{outbox}"} {
+		m := Migration{Version: version + i, Compatible: compatible, Name: "causes of messages",
+			SQL: []string{n.fill("ALTER TABLE " + table + " " + add + " cause {long} NOT NULL DEFAULT {empty}")}}
+		if table == "{archive}" {
+			m.Name = "causes of archived messages"
+		}
+		if n.dialect == MySQL {
+			m.Applied = n.fill(strings.Replace(mysqlCaused, "{which}", [...]string{"outbox_archive", "outbox"}[i], 1))
+		}
+		all = append(all, n.withRow(m))
+	}
+	return all
+}
+
+const mysqlCaused = `SELECT count(*) FROM information_schema.columns
+WHERE table_schema = {database} AND table_name = '{prefix}{which}' AND column_name = 'cause'`
 
 // outboxNames are what the names of tables and indexes of the outbox stand for.
 func (n Names) outboxNames() []string {

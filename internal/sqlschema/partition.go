@@ -74,8 +74,9 @@ func (p Partitioned) Migrations() []Migration {
 	tables := Migration{Version: partitionedFrom + 1, Compatible: partitionedFrom + 1, Name: "partitions",
 		SQL: []string{p.fill(partitionedTable()), p.fill(versionTable), "CREATE TABLE " + p.Parts() + partColumns}}
 	tables.SQL = append(append(tables.SQL, p.Create(1)...), p.Attach(1)...)
-	return []Migration{p.withRow(tables), p.consumerTables(partitionedFrom+2, partitionedFrom+1),
+	all := []Migration{p.withRow(tables), p.consumerTables(partitionedFrom+2, partitionedFrom+1),
 		p.outboxTables(partitionedFrom+3, partitionedFrom+1), p.openRecords(partitionedFrom+4, partitionedFrom+1)}
+	return append(all, p.outboxCauses(partitionedFrom+5, partitionedFrom+1)...)
 }
 
 func partitionedTable() string {
@@ -99,6 +100,9 @@ func (p Partitioned) Latest() int {
 
 // Migrate is [Names.Migrate] for tables with partitions.
 func (p Partitioned) Migrate(ctx context.Context, x Executor) error {
+	if err := p.CheckSession(ctx, x); err != nil {
+		return err
+	}
 	if err := x.Exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ func (n Names) inTransactSQL(st *Statements) {
 	st.Insert = st.compile(claimSQLServer)
 	st.GetLocked = st.compile(strings.Replace(getSQL, "{hint}", " WITH (READCOMMITTEDLOCK)", 1))
 	st.Extend, st.Settle = st.compile(countedSQL+extendSQL), st.compile(countedSQL+settleSQL)
+	st.SettleOwn = st.compile(countedSQL + settleSQL + ownSQLServer)
 	st.Forget, st.Expire = st.compile(countedSQL+forgetSQLServer), st.compile(countedSQL+expireSQLServer)
 	st.Reopen = st.compile(countedSQL + reopenSQL)
 }
@@ -32,13 +33,16 @@ var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)
 	"row": "binary(16)", "who": "binary(16)", "lane": "binary(16)", "digest": "binary(16)", "state": "smallint",
 	"name": "nvarchar(255)", "source": "nvarchar(255)", "keys": "nvarchar(255)", "partition": "nvarchar(255)",
 	"log": "nvarchar(255)", "from": "nvarchar(255)", "message": "nvarchar(255)", "topic": "nvarchar(255)",
-	"ordering": "nvarchar(255)", "produced": "nvarchar(255)", "origin": "nvarchar(max)", "history": "nvarchar(max)",
+	"ordering": "nvarchar(255)", "produced": "nvarchar(255)", "cause": "nvarchar(max)", "origin": "nvarchar(max)", "history": "nvarchar(max)",
 	"header": "nvarchar(max)", "of": "smallint"}
 
 const (
 	// countedSQL undoes the one setting that would hide how many rows a statement has changed. What is set in a statement
 	// with parameters ends with it, because it runs in sp_executesql.
 	countedSQL = "SET NOCOUNT OFF;\n"
+
+	// ownSQLServer is false where the work has ended its transaction, or begun one within it: then COMMIT would end only that.
+	ownSQLServer = ` AND @@TRANCOUNT = 1`
 
 	// claimSQLServer returns the row that is the caller's now, or what stands in its way. No row at all: another claim was
 	// committed in between, and the index has refused this one.

@@ -13,6 +13,8 @@ import (
 type Statements struct {
 	Insert, Take                   Statement // Take what is free, where Insert found a row; see ClaimsAtOnce
 	Get, GetLocked, Extend, Settle Statement
+	GetNoWait                      Statement // of MySQL: an error if another transaction has locked the row
+	SettleOwn                      Statement // Settle of a claim that this transaction has made, as far as the database can tell
 	Forget, Expire                 Statement
 	Due, Reopen                    Statement
 
@@ -52,16 +54,19 @@ func (n Names) Statements() *Statements {
 	st := &Statements{text: strings.NewReplacer(n.texts()...), dialect: n.dialect}
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
+	st.GetNoWait = st.Get
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
-	st.Due, st.Reopen = st.compile(dueRecordsSQL), st.compile(reopenSQL)
+	st.Due, st.Reopen, st.SettleOwn = st.compile(dueRecordsSQL), st.compile(reopenSQL), st.Settle
 	switch n.dialect {
 	case PostgreSQL:
 		st.Insert, st.Expire = st.compile(claimPostgreSQL), st.compile(laterSQL)
 		st.Due, st.putOff = st.compile(dueRecordsPostgreSQL), st.compile(putOffSQL)
+		st.SettleOwn = st.compile(settleSQL + ownPostgreSQL)
 	case SQLite:
 		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
 	case MySQL:
 		st.GetLocked = st.compile(getSQL + " LOCK IN SHARE MODE") // REPEATABLE READ shows an old snapshot otherwise
+		st.GetNoWait = st.compile(getSQL + " FOR UPDATE NOWAIT")
 		st.Forget, st.Expire = st.compile(forgetMySQL), st.compile(expireMySQL)
 	case SQLServer:
 		n.inTransactSQL(st)
@@ -130,9 +135,9 @@ var types = map[Dialect]map[string]string{PostgreSQL: typesPostgreSQL, SQLServer
 var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "until": "uuid", "scope": "text", "operation": "text",
 	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint",
 	"row": "uuid", "who": "uuid", "lane": "uuid", "digest": "uuid", "state": "smallint", "name": "text", "source": "text", "keys": "text",
-	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text",
+	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text", "cause": "text",
 	"origin": "text", "history": "text", "header": "text", "of": "smallint", "seqs": "text", "lanes": "text", "places": "text",
-	"states": "smallint[]", "delays": "bigint[]", "ids": "text[]", "topics": "text[]", "orderings": "text[]", "times": "text[]",
+	"states": "smallint[]", "delays": "bigint[]", "ids": "text[]", "topics": "text[]", "orderings": "text[]", "causes": "text[]", "times": "text[]",
 	"headers": "text[]", "bodies": "bytea[]", "tracks": "smallint[]"}
 
 // compile fills in what is in braces, and puts the dialect's placeholders in place of @names.
@@ -222,6 +227,9 @@ WHERE "key" = @key AND owner = @owner AND attempt = @attempt AND status = 1 AND 
 	outcome = @body, content_type = @type, flags = @flags, sum = @sum, outcome_until = {now} + @keepOutcome,
 	key_until = {now} + @keepKey, due = {due at}, reason = @reason, updated = {now}{from}
 WHERE r."key" = @key AND r.owner = @owner AND r.attempt = @attempt AND r.status IN (1, 2, 3) AND NOT (r.status = 3 AND @status = 2)`
+
+	// ownPostgreSQL is true of a row that this transaction has written.
+	ownPostgreSQL = ` AND r.xmin::text::bigint = mod(txid_current_if_assigned(), 4294967296)`
 
 	// dueSQL are the rows that it is time for. In SQLite, nobody else writes meanwhile.
 	dueSQL = `SELECT d."key" AS k FROM {table} AS d WHERE d.due <= {now} ORDER BY d.due LIMIT @limit{locked}`

@@ -43,8 +43,8 @@ var listings = map[string]Listing{
 func TestStatementsAreComplete(t *testing.T) {
 	for _, d := range []Dialect{PostgreSQL, MySQL, SQLite, SQLServer} {
 		all := statementsOf(t, d)
-		want := map[Dialect]int{PostgreSQL: 23}
-		if len(all) != max(22, want[d]) {
+		want := map[Dialect]int{PostgreSQL: 25}
+		if len(all) != max(24, want[d]) {
 			t.Errorf("dialect %v has %d statements", d, len(all))
 		}
 		for name, st := range all {
@@ -85,7 +85,8 @@ func (c coded) SQLState() string { return c.state }
 func TestPostgresFailures(t *testing.T) {
 	for state, want := range map[string]Failure{
 		"40001": Conflict, "40P01": Conflict, "40003": Other, "55P03": LockTimeout,
-		"23505": Constraint, "25P02": Aborted, "57P01": Other, "": Other,
+		"23505": Constraint, "23514": Constraint, "22001": Refused, "22021": Refused, "54000": Refused,
+		"08006": Other, "53300": Other, "57014": Other, "25P02": Aborted, "57P01": Other, "": Other,
 	} {
 		if got := PostgreSQL.Failure(coded{state}); got != want {
 			t.Errorf("%q means %v, want %v", state, got, want)

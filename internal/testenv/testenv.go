@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The environment variables, as the servers tool sets them.
@@ -31,6 +32,15 @@ const (
 	// What the name of the cluster there must begin with, up to the @.
 	RabbitMQClusterVar = "ONCE_TEST_RABBITMQ_CLUSTER"
 )
+
+// Patience is how long a test waits for what should take no time, before it takes it for hanging. It is no assertion about
+// speed: on a machine that much else keeps busy, everything takes its time.
+const Patience = 4 * time.Minute
+
+// Variables are all of them.
+func Variables() []string {
+	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar, RabbitMQVar, RabbitMQClusterVar}
+}
 
 // Postgres is the URL of a PostgreSQL superuser, or the end of the test. The server is shared: a test works in a
 // schema of its own. Every connection is for CheckPostgres first.

@@ -31,6 +31,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/observe/otelobserve"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
@@ -60,6 +61,33 @@ type house struct {
 
 	inbox inbox.Stats
 	lag   atomic.Pointer[store.Lag] // nil: that of a reader which keeps up
+
+	observer *otelobserve.Observer
+	behind   atomic.Pointer[broker.Lag] // the lag of the consumer; nil: none
+	deaf     atomic.Bool                // the broker does not tell it
+}
+
+// Lag, Open and Name make a house the source of its consumer.
+func (h *house) Lag(context.Context) (broker.Lag, error) {
+	if h.deaf.Load() {
+		return broker.Lag{}, errDown
+	}
+	if lag := h.behind.Load(); lag != nil {
+		return *lag, nil
+	}
+	return broker.Lag{}, nil
+}
+
+func (h *house) Open(context.Context, int) (broker.Session, error) { return nil, errDown }
+func (h *house) Name() string                                      { return "rabbitmq queue orders" }
+
+// handle tells of messages at the consumer.
+func (h *house) handle(n int, outcome string) {
+	for range n {
+		_, ended := h.observer.BeginHandling(context.Background(), inbox.Handling{Consumer: "billing", Source: h.Name(),
+			Messages: []*broker.Message{{ID: "1", Topic: "orders"}}})
+		ended([]inbox.Ended{{Outcome: outcome}})
+	}
 }
 
 func (h *house) Claim(ctx context.Context, r once.Request) (once.Record, error) {
@@ -159,6 +187,30 @@ type scene struct {
 }
 
 var scenes = map[string]scene{
+	"duplicates": {[]string{"OnceDuplicates"}, func(h *house, i int) {
+		for n := range 100 {
+			h.do(charge, fmt.Sprint("duplicate ", i/10, n), "", nil)
+		}
+	}},
+	"key conflict": {[]string{"OnceKeyConflict"}, func(h *house, i int) {
+		if i == 0 {
+			_, _ = once.Do(context.Background(), h, charge.For("conflict"), func(ctx context.Context, _ once.Key) (string, error) {
+				once.NoteKeyAnswer(ctx, once.KeyConflict, errors.New("409 idempotency_error"))
+				return "", once.NotDone(errors.New("409 idempotency_error"))
+			})
+		}
+	}},
+	"duplicate messages": {[]string{"OnceDuplicateMessages"}, func(h *house, i int) { h.handle(100, observe.Duplicate) }},
+	"consumer stopped": {[]string{"OnceConsumerLag"}, func(h *house, i int) {
+		h.behind.Store(&broker.Lag{Messages: int64(i), Oldest: time.Duration(i) * step})
+	}},
+	"consumer slow": {[]string{"OnceConsumerLag"}, func(h *house, i int) { // at a broker that tells no ages
+		h.behind.Store(&broker.Lag{Messages: int64(i) * 1000})
+	}},
+	"burst": {nil, func(h *house, i int) { // is worked off
+		h.behind.Store(&broker.Lag{Messages: max(int64(9000-3000*i), 0), Oldest: step})
+	}},
+	"lag unread": {[]string{"OnceConsumerLagUnread"}, func(h *house, i int) { h.deaf.Store(true) }},
 	"healthy": {nil, func(h *house, i int) {
 		h.do(charge, fmt.Sprint("again ", i/3), "", nil)                           // duplicates are no incident
 		h.do(charge, fmt.Sprint("failed ", i), "", once.NotDone(errors.New("no"))) // nor is a failure now and then
@@ -267,9 +319,11 @@ func play(t *testing.T, s scene) (scrapes []scrape) {
 			t.Fatal(err)
 		}
 		h := &house{Store: memstore.New(&memstore.Options{Options: once.Options{Observer: observer}})}
+		h.observer = observer
 		relay := &outbox.Relay{Store: h, Publisher: h, Stats: new(outbox.Stats), Retry: outbox.Retry{Attempts: 1000}}
 		asks := &reconcile.Reconciler{Store: h, Operations: []reconcile.Operation{reconcile.Of(lookup)}, Stats: new(reconcile.Stats)}
 		observer.WatchInbox("billing", &h.inbox)
+		observer.WatchLag("billing", h)
 		observer.WatchRelay("shop", relay.Stats)
 		observer.WatchOutbox("shop", h)
 		observer.WatchReconciler("lookups", asks.Stats)
@@ -285,6 +339,7 @@ func play(t *testing.T, s scene) (scrapes []scrape) {
 			h.put(fmt.Sprint("usual ", i), "orders")
 			h.inbox.Received.Add(1)
 			h.inbox.Handled.Add(1)
+			h.handle(1, observe.Handled)
 			if i >= quiet {
 				s.happen(h, i-quiet)
 			}
@@ -482,7 +537,7 @@ func TestEachAlertFiresInItsIncident(t *testing.T) {
 }
 
 // quietPanels show nothing while there is no incident.
-var quietPanels = []string{"Leases lost, panics, unknown"}
+var quietPanels = []string{"Leases lost, panics, unknown", "What other systems say about keys"}
 
 func TestExpressionsAskForWhatThereIs(t *testing.T) {
 	w := newWorld(t, play(t, scenes["healthy"]))

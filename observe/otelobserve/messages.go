@@ -5,9 +5,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectively-once/once"
@@ -16,12 +18,13 @@ import (
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
 )
 
 var (
-	_ once.Observer   = (*Observer)(nil)
-	_ inbox.Observer  = (*Observer)(nil)
-	_ outbox.Observer = (*Observer)(nil)
+	_ once.EventObserver = (*Observer)(nil)
+	_ inbox.Observer     = (*Observer)(nil)
+	_ outbox.Observer    = (*Observer)(nil)
 )
 
 // mostLinks is how many links a span has. The SDK keeps no more of them by default.
@@ -38,6 +41,7 @@ func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context
 	}
 	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)
 	return ctx, func(became []inbox.Ended) {
+		b.count(ctx, h, became)
 		outcomes, reasons := make([]string, len(became)), make([]string, len(became))
 		for i, e := range became {
 			if outcomes[i], reasons[i] = e.Outcome, e.Reason; e.Outcome == observe.Parked && e.Reason == "" {
@@ -72,6 +76,43 @@ func (b *Observer) BeginPublishing(ctx context.Context, p outbox.Publishing) (co
 	}
 }
 
+// count counts what has become of messages, by where they came from.
+func (b *Observer) count(ctx context.Context, h inbox.Handling, became []inbox.Ended) {
+	for i, e := range became {
+		b.messages.Add(ctx, 1, metric.WithAttributes(attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
+			attribute.String("once.source", name.Line(h.Source, name.Limit)),
+			attribute.String("once.topic", b.topics.bounded(h.Messages[i].Topic)), attribute.String("once.outcome", e.Outcome)))
+	}
+}
+
+// mostTopics is how many topics metrics tell apart: whoever publishes chooses their names.
+const mostTopics = 200
+
+// otherTopics stands for all topics after the first mostTopics.
+const otherTopics = "_other"
+
+// topics are those that metrics tell apart.
+type topics struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+func (t *topics) bounded(topic string) string {
+	topic = name.Line(topic, name.Limit)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.known[topic]:
+		return topic
+	case len(t.known) >= mostTopics:
+		return otherTopics
+	case t.known == nil:
+		t.known = make(map[string]bool)
+	}
+	t.known[topic] = true
+	return topic
+}
+
 // messaging are the attributes that OpenTelemetry has names for.
 func (b *Observer) messaging(operation string, ms []*broker.Message, together bool) []attribute.KeyValue {
 	kind := operation
@@ -87,6 +128,9 @@ func (b *Observer) messaging(operation string, ms []*broker.Message, together bo
 		of = append(of, attribute.Int("messaging.batch.message_count", len(ms)))
 	case b.keys == Readable: // it is a part of the message's key
 		of = append(of, attribute.String("messaging.message.id", name.Line(ms[0].ID, name.Limit)))
+	}
+	if cause := ms[0].Header[store.KeyHeader]; cause != "" && !together && b.keys != Omitted {
+		of = append(of, attribute.String("once.cause", name.Line(cause, name.Limit)))
 	}
 	return of
 }

@@ -58,6 +58,9 @@ type Observer struct {
 	tracer   trace.Tracer
 	keys     Keys
 	calls    metric.Int64Counter
+	events   metric.Int64Counter
+	messages metric.Int64Counter
+	topics   topics
 	duration metric.Float64Histogram
 	watched  watched
 }
@@ -85,7 +88,12 @@ func New(o *Options) (*Observer, error) {
 	b.duration, err2 = meter.Float64Histogram("once.call.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long calls took, with their waiting and their work."),
 		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
-	return b, errors.Join(err1, err2, b.watched.register(meter, cmp.Or(o.OutboxEvery, 15*time.Second)))
+	var err3, err4 error
+	b.events, err3 = meter.Int64Counter("once.events", metric.WithUnit("{event}"),
+		metric.WithDescription("Steps in the life of keys."))
+	b.messages, err4 = meter.Int64Counter("once.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("What has become of messages at consumers, by source and topic, with each attempt."))
+	return b, errors.Join(err1, err2, err3, err4, b.watched.register(meter, cmp.Or(o.OutboxEvery, 15*time.Second)))
 }
 
 // Begin begins a span. Calls of one key have a link to the same span context in common, which is made of the key: its
@@ -111,6 +119,17 @@ func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.
 		}
 		span.End()
 	}
+}
+
+// Event counts a step of a key, and adds it to the span that ctx has.
+func (b *Observer) Event(ctx context.Context, e once.Event) {
+	of := attribute.String("once.event", e.Name)
+	b.events.Add(ctx, 1, metric.WithAttributes(of, attribute.String("once.operation", name.Line(e.Key.Operation, name.Limit))))
+	with := []attribute.KeyValue{attribute.Int64("once.attempt", e.Attempt)}
+	if b.keys != Omitted {
+		with = append(with, attribute.String("once.key", e.Key.String()))
+	}
+	trace.SpanFromContext(ctx).AddEvent(e.Name, trace.WithAttributes(with...))
 }
 
 // exportable is err, or its text where a byte of it would cost the exporter all spans of a batch.

@@ -3,6 +3,7 @@ package otelobserve_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/observe/otelobserve"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
@@ -142,7 +144,16 @@ func TestKeysAreShownAsChosen(t *testing.T) {
 		if linked := len(span.Links()) > 0; linked != (keys != otelobserve.Omitted) {
 			t.Errorf("%d: links are %v", keys, span.Links())
 		}
-		if told := len(span.Events()) > 0; told != (keys == otelobserve.Readable) {
+		told := false // the text of the error
+		for _, event := range span.Events() {
+			told = told || event.Name == "exception"
+			for _, of := range event.Attributes {
+				if keys == otelobserve.Omitted && of.Key == "once.key" || keys != otelobserve.Readable && strings.Contains(of.Value.String(), "secret") {
+					t.Errorf("%d: the event %s has %s %q", keys, event.Name, of.Key, of.Value.String())
+				}
+			}
+		}
+		if told != (keys == otelobserve.Readable) {
 			t.Errorf("%d: events are %v", keys, span.Events())
 		}
 	}
@@ -201,6 +212,77 @@ func TestTraceTravelsWithAMessage(t *testing.T) {
 	var none broker.Message
 	if otelobserve.Inject(t.Context(), &none); none.Header != nil {
 		t.Errorf("without a trace the headers are %q", none.Header)
+	}
+}
+
+// handle tells of messages of a topic at a consumer.
+func (b *bench) handle(n int, topic, outcome string) {
+	for range n {
+		_, ended := b.BeginHandling(context.Background(), inbox.Handling{Consumer: "billing", Source: "rabbitmq queue orders",
+			Messages: []*broker.Message{{ID: "1", Topic: topic}}})
+		ended([]inbox.Ended{{Outcome: outcome}})
+	}
+}
+
+func TestDuplicatesAreCountedByTopicAndSource(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	b.handle(3, "orders", observe.Handled)
+	b.handle(2, "orders", observe.Duplicate)
+	for i := range 300 { // whoever publishes chooses their names
+		b.handle(1, fmt.Sprint("made up ", i), observe.Duplicate)
+	}
+	topics := make(map[string]bool)
+	for _, p := range b.metrics(t)["once.messages"].Data.(metricdata.Sum[int64]).DataPoints {
+		of := make(map[string]string)
+		for _, a := range p.Attributes.ToSlice() {
+			of[string(a.Key)] = a.Value.AsString()
+		}
+		topics[of["once.topic"]] = true
+		want := int64(1)
+		switch {
+		case of["once.topic"] == "orders" && of["once.outcome"] == observe.Handled:
+			want = 3
+		case of["once.topic"] == "orders":
+			want = 2
+		case of["once.topic"] == "_other":
+			want = 101
+		}
+		if p.Value != want || of["once.consumer"] != "billing" || of["once.source"] != "rabbitmq queue orders" {
+			t.Errorf("%d messages are counted of %v, want %d", p.Value, of, want)
+		}
+	}
+	if len(topics) != 201 {
+		t.Errorf("%d topics are told apart, want 200 and the others", len(topics))
+	}
+}
+
+// lagging is a source that tells how far its consumer is behind.
+type lagging struct {
+	broker.Source
+	lag broker.Lag
+	err error
+}
+
+func (l lagging) Lag(context.Context) (broker.Lag, error) { return l.lag, l.err }
+
+func TestLagIsReported(t *testing.T) {
+	b := newBench(t, otelobserve.Options{})
+	if err := b.WatchLag("mute", struct{ broker.Source }{}); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("a source that cannot tell: %v", err)
+	}
+	b.WatchLag("behind", lagging{lag: broker.Lag{Messages: 7, Oldest: time.Minute}})
+	b.WatchLag("down", lagging{err: errors.New("down")})
+	got := b.metrics(t)
+	lag := got["once.inbox.lag"].Data.(metricdata.Gauge[int64]).DataPoints
+	oldest := got["once.inbox.lag.oldest"].Data.(metricdata.Gauge[float64]).DataPoints
+	if len(lag) != 1 || lag[0].Value != 7 || len(oldest) != 1 || oldest[0].Value != 60 {
+		t.Errorf("reported are %v and %v, want 7 messages and 60 s of one source", lag, oldest)
+	}
+	for _, p := range got["once.inbox.lag.unread"].Data.(metricdata.Sum[int64]).DataPoints {
+		name, _ := p.Attributes.Value("once.name")
+		if want := map[string]int64{"down": 1}[name.AsString()]; p.Value != want {
+			t.Errorf("%d readings of %s have failed, want %d", p.Value, name.AsString(), want)
+		}
 	}
 }
 
@@ -307,6 +389,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 	b.WatchJanitor("all", new(janitor.Stats))
 	b.WatchOutbox("orders", &logged{lag: new(store.Lag)})
 	b.WatchOutbox("broken", &counted{err: errors.New("down")})
+	b.WatchLag("billing", lagging{err: errors.New("down")})
+	b.WatchLag("letters", lagging{lag: broker.Lag{Messages: 1}})
+	b.handle(1, "orders", observe.Handled)
 	b.do(t.Context(), "1", nil)
 	text, err := os.ReadFile("../../docs/observing.md")
 	if err != nil {

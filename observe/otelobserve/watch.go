@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
@@ -31,6 +32,9 @@ type watched struct {
 	every time.Duration
 
 	received, inboxed, inboxFailures           metric.Int64ObservableCounter
+	lagUnread                                  metric.Int64ObservableCounter
+	lag                                        metric.Int64ObservableGauge
+	lagOldest                                  metric.Float64ObservableGauge
 	outboxed, outboxFailures, refusals, unread metric.Int64ObservableCounter
 	reconciled, looks, forgotten, cleanings    metric.Int64ObservableCounter
 	depth, unknown, orphaned, behind           metric.Int64ObservableGauge
@@ -59,6 +63,9 @@ func (w *watched) register(meter metric.Meter, every time.Duration) error {
 	counter(&w.received, "once.inbox.received", "{message}", "Deliveries to a consumer.")
 	counter(&w.inboxed, "once.inbox.messages", "{message}", "What has become of messages at a consumer.")
 	counter(&w.inboxFailures, "once.inbox.failures", "{attempt}", "Attempts to handle a message that failed.")
+	gauge(&w.lag, "once.inbox.lag", "{message}", "Messages of a source that its consumer has not dealt with.")
+	seconds(&w.lagOldest, "once.inbox.lag.oldest", "Since the oldest of them was stored, where the broker tells.")
+	counter(&w.lagUnread, "once.inbox.lag.unread", "{reading}", "Readings of the lag that failed.")
 	counter(&w.outboxed, "once.outbox.messages", "{message}", "What has become of messages at a relay.")
 	counter(&w.outboxFailures, "once.outbox.failures", "{attempt}", "Attempts to publish a message that failed while others got through.")
 	counter(&w.refusals, "once.outbox.refusals", "{call}", "Calls of the publisher in which nothing got through.")
@@ -127,6 +134,49 @@ func (b *Observer) WatchInbox(name string, s *inbox.Stats) error {
 	})
 }
 
+// WatchLag reports how far the consumer of a source is behind. The broker is asked when metrics are collected, and no more
+// often than Options.OutboxEvery says. A source that is no broker.Lagger is once.ErrInvalid: it cannot tell.
+func (b *Observer) WatchLag(name string, s broker.Source) error {
+	w := &b.watched
+	lagger, ok := s.(broker.Lagger)
+	gauge := &lagGauge{source: lagger, every: w.every}
+	return w.add("lag", name, !ok, func(ctx context.Context, o metric.Observer) {
+		lag, known, failed := gauge.read(ctx)
+		o.ObserveInt64(w.lagUnread, failed, named(name))
+		if known {
+			o.ObserveInt64(w.lag, lag.Messages, named(name))
+			o.ObserveFloat64(w.lagOldest, lag.Oldest.Seconds(), named(name))
+		}
+	})
+}
+
+// lagGauge reads the lag of a source, now and then.
+type lagGauge struct {
+	source broker.Lagger
+	every  time.Duration
+
+	mu     sync.Mutex
+	asked  time.Time
+	last   broker.Lag
+	known  bool
+	failed int64
+}
+
+func (g *lagGauge) read(ctx context.Context) (lag broker.Lag, known bool, failed int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.asked.IsZero() || time.Since(g.asked) >= g.every {
+		limited, cancel := context.WithTimeout(ctx, readTime)
+		defer cancel()
+		is, err := g.source.Lag(limited)
+		g.asked, g.last, g.known = time.Now(), is, err == nil
+		if err != nil {
+			g.failed++
+		}
+	}
+	return g.last, g.known, g.failed
+}
+
 // WatchRelay reports what a relay counts.
 func (b *Observer) WatchRelay(name string, s *outbox.Stats) error {
 	w := &b.watched
@@ -167,6 +217,7 @@ func (b *Observer) WatchJanitor(name string, s *janitor.Stats) error {
 		o.ObserveInt64(w.forgotten, s.Keys.Load(), named(name, "once.kind", "key"))
 		o.ObserveInt64(w.forgotten, s.Shelved.Load(), named(name, "once.kind", "shelved"))
 		o.ObserveInt64(w.forgotten, s.Published.Load(), named(name, "once.kind", "published"))
+		o.ObserveInt64(w.forgotten, s.Archived.Load(), named(name, "once.kind", "archived"))
 		o.ObserveInt64(w.cleanings, s.Looks.Load(), named(name))
 		o.ObserveInt64(w.behind, oneIf(s.Behind.Load()), named(name))
 	})

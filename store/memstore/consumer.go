@@ -28,30 +28,49 @@ func (r registered) at(now time.Time) store.Consumer {
 // Register writes down that a consumer is at work now, and returns what was known of it before.
 func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Consumer, err error) {
 	keys := cmp.Or(c.Keys, c.Name)
-	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source); err != nil {
+	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source, "SharedWith", c.SharedWith); err != nil {
 		return before, err
 	}
 	err = s.do(ctx, func(now time.Time) error {
-		was, known := s.consumers[c.Name]
-		if known {
-			before, keys = was.at(now), was.Keys
+		of := s.consumers[c.Name]
+		at := func(source string) int {
+			return slices.IndexFunc(of, func(r registered) bool { return r.Source == source })
 		}
-		is := store.Consumer{Name: c.Name, Source: c.Source, Keys: keys}
-		s.consumers[c.Name] = registered{Consumer: is, seen: now}
+		i := at(c.Source)
+		switch {
+		case i >= 0:
+			before = of[i].at(now)
+		case len(of) > 0 && at(c.SharedWith) < 0:
+			before = of[0].at(now)
+			return nil
+		case len(of) > 0:
+			before = of[0].at(now)
+			before.Source = c.Source
+		}
+		is := registered{store.Consumer{Name: c.Name, Source: c.Source, Keys: cmp.Or(before.Keys, keys)}, now}
+		if i < 0 {
+			s.consumers[c.Name] = append(of, is)
+		} else {
+			of[i] = is
+		}
 		return nil
 	})
 	return before, err
 }
 
-// Consumers returns all that are registered, in the order of their names.
+// Consumers returns all that are registered, in the order of their names, and once for each source.
 func (s *Store) Consumers(ctx context.Context) (all []store.Consumer, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		for _, r := range s.consumers {
-			all = append(all, r.at(now))
+		for _, of := range s.consumers {
+			for _, r := range of {
+				all = append(all, r.at(now))
+			}
 		}
 		return nil
 	})
-	slices.SortFunc(all, func(a, b store.Consumer) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b store.Consumer) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Source, b.Source))
+	})
 	return all, err
 }
 

@@ -39,7 +39,7 @@ type Store struct {
 	values map[string]string
 	taken  map[once.Key]*Tx // keys written by a transaction in flight
 
-	consumers map[string]registered
+	consumers map[string][]registered // by name; the first is where it was first registered
 	positions map[place]store.Position
 	moving    map[place]*Tx // positions written by a transaction in flight
 	shelf     map[int64]shelved
@@ -73,7 +73,7 @@ func New(o *Options) *Store {
 		rows:      make(map[once.Key]row),
 		values:    make(map[string]string),
 		taken:     make(map[once.Key]*Tx),
-		consumers: make(map[string]registered),
+		consumers: make(map[string][]registered),
 		positions: make(map[place]store.Position),
 		moving:    make(map[place]*Tx),
 		shelf:     make(map[int64]shelved),

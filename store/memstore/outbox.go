@@ -76,7 +76,8 @@ func (s *Store) PutTx(ctx context.Context, tx *Tx, ms []store.Outgoing) error {
 }
 
 func newOutgoing(m store.Outgoing) *outgoing {
-	is := &outgoing{Outgoing: store.Outgoing{Message: m.Message, Delay: m.Delay, Lane: store.Lane(&m.Message)}}
+	is := &outgoing{Outgoing: store.Outgoing{Message: m.Message, Delay: m.Delay, Cause: m.Cause,
+		Lane: store.Lane(&m.Message)}}
 	is.Message.Attempt = 0
 	is.Message.Body, is.Message.Header = bytes.Clone(m.Message.Body), maps.Clone(m.Message.Header)
 	if m.Delay > 0 {
@@ -188,7 +189,8 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []sto
 // leaves reports whether a query selects a message, apart from its State, its lane, and what is before it.
 func leaves(q store.OutgoingQuery, m *outgoing) bool {
 	return m.Seq > q.After && (q.OrderingKey == "" || q.OrderingKey == m.Message.OrderingKey) &&
-		(q.Topic == "" || q.Topic == m.Message.Topic) && (len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID))
+		(q.Topic == "" || q.Topic == m.Message.Topic) && (q.Cause == "" || q.Cause == m.Cause) &&
+		(len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID))
 }
 
 // Sent ends messages that were published. There is no archive here: what is to go there is deleted.

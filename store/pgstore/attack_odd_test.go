@@ -27,7 +27,7 @@ func TestAttackSearchPath(t *testing.T) {
 		if err := pgstore.New(p, &pgstore.Options{Schema: b}).Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		op := &once.Operation[int]{Name: "pay"}
+		op := &once.Operation[int]{Name: "pay", Speculative: true}
 		for range 2 {
 			_, err := once.DoTx(t.Context(), s, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 				_, err := tx.Exec(ctx, fmt.Sprintf(text, b))
@@ -42,7 +42,7 @@ func TestAttackSearchPath(t *testing.T) {
 func TestAttackTheHandlersErrorAfterItsDeadline(t *testing.T) {
 	f := newFixture(t)
 	mine := errors.New("too slow today")
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	_, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
@@ -58,7 +58,7 @@ func TestAttackTheHandlersErrorAfterItsDeadline(t *testing.T) {
 
 func TestAttackDriverBytes(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	_, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 		var raw pgtype.DriverBytes
 		err := tx.QueryRow(ctx, `SELECT repeat('x', 20)::bytea`).Scan(&raw)
@@ -75,7 +75,7 @@ func TestAttackDriverBytes(t *testing.T) {
 // A deadlock in the first statements of two handlers.
 func TestAttackDeadlockFirst(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	must(t, f.admin, `CREATE TABLE `+f.schema+`.account (id int PRIMARY KEY, n int); INSERT INTO `+f.schema+`.account VALUES (1,0),(2,0)`)
 	ready := make(chan struct{}, 2)
 	gate := make(chan struct{})

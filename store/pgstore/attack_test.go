@@ -28,7 +28,7 @@ func TestAttackLookIsOlderThanItsLock(t *testing.T) {
 	slow := f.again(t, func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.RuntimeParams["search_path"] = f.schema + ",pg_catalog"
 	})
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	run := func(s *pgstore.Store, n int) (int, error) {
 		return once.DoTx(t.Context(), s, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 			return n, f.write(ctx, tx, "order")
@@ -67,7 +67,7 @@ func TestAttackHandleKeptAfterAPanic(t *testing.T) {
 	for _, how := range []string{"panic", "goexit"} {
 		t.Run(how, func(t *testing.T) {
 			f := newFixture(t, one)
-			op := &once.Operation[int]{Name: "pay"}
+			op := &once.Operation[int]{Name: "pay", Speculative: true}
 			var kept pgx.Tx
 			done := make(chan any)
 			go func() {
@@ -101,7 +101,7 @@ func TestAttackHandleKeptAfterAPanic(t *testing.T) {
 // A key that is done long since, and duplicates that are refused while it is running.
 func TestAttackDoneKeyInProgress(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[struct{}]{Name: "pay", Policy: once.Policy{Wait: once.Refuse}}
+	op := &once.Operation[struct{}]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.Refuse}}
 	run := func(ctx context.Context, tx pgx.Tx) (struct{}, error) { return struct{}{}, f.write(ctx, tx, "a") }
 	if _, err := once.DoTx(t.Context(), f.Store, op.For("1"), run); err != nil {
 		t.Fatal(err)
@@ -132,9 +132,9 @@ func TestAttackDoneKeyInProgress(t *testing.T) {
 // The connection dies while BEGIN and the claim are on their way.
 func TestAttackConnectionLostAtTheClaim(t *testing.T) {
 	for _, early := range []bool{true, false} {
-		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
+		t.Run(fmt.Sprint("speculative ", early), func(t *testing.T) {
 			f := newFixture(t, one)
-			op := &once.Operation[int]{Name: "pay"}
+			op := &once.Operation[int]{Name: "pay", Speculative: true}
 			var pid uint32
 			kill := func() {
 				must(t, f.admin, `SELECT pg_terminate_backend($1)`, pid)
@@ -170,7 +170,7 @@ func TestAttackConnectionLostAtTheClaim(t *testing.T) {
 func TestAttackScanErrorLeavesTheConnectionBusy(t *testing.T) {
 	f := newFixture(t)
 	for _, redelivered := range []bool{true, false} {
-		op := &once.Operation[int]{Name: "pay"}
+		op := &once.Operation[int]{Name: "pay", Speculative: true}
 		w := op.For(fmt.Sprint(redelivered))
 		if redelivered {
 			w = eager(t, f, w)
@@ -193,7 +193,7 @@ func TestAttackScanErrorLeavesTheConnectionBusy(t *testing.T) {
 		}
 	}
 	// without calling Next again
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	for _, w := range []once.Work[int]{eager(t, f, op.For("e")), op.For("f")} {
 		_, err := once.DoTx(t.Context(), f.Store, w, func(ctx context.Context, tx pgx.Tx) (int, error) {
 			rows, _ := tx.Query(ctx, `SELECT 'x'`)
@@ -225,7 +225,7 @@ func eager(t *testing.T, f *fixture, w once.Work[int]) once.Work[int] {
 // Statements prepared under a name that begins with a word of SQL; PREPARE of something about a table "transaction".
 func TestAttackNames(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	for i, name := range []string{"start_order", "commit2", "insert_order"} {
 		_, err := once.DoTx(t.Context(), f.Store, op.For(fmt.Sprint(i)), func(ctx context.Context, tx pgx.Tx) (int, error) {
 			if _, err := tx.Prepare(ctx, name, `INSERT INTO `+f.effects()+` VALUES ($1)`); err != nil {
@@ -254,7 +254,7 @@ func TestAttackNames(t *testing.T) {
 // Options behind a QueryRewriter.
 func TestAttackOptionsBehindARewriter(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	for _, w := range []once.Work[int]{eager(t, f, op.For("e")), op.For("f")} {
 		_, err := once.DoTx(t.Context(), f.Store, w, func(ctx context.Context, tx pgx.Tx) (int, error) {
 			rows, err := tx.Query(ctx, `SELECT @n::int`, pgx.NamedArgs{"n": 7}, pgx.QueryResultFormats{pgx.TextFormatCode})
@@ -301,7 +301,7 @@ func TestAttackHiddenCommit(t *testing.T) {
 		for _, ahead := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s eager %t", name, ahead), func(t *testing.T) {
 				f := newFixture(t)
-				op := &once.Operation[int]{Name: "pay", OnUnknown: once.Park}
+				op := &once.Operation[int]{Name: "pay", Speculative: true, OnUnknown: once.Park}
 				w := op.For("1")
 				if ahead {
 					w = eager(t, f, w)
@@ -326,7 +326,7 @@ func TestAttackHiddenCommit(t *testing.T) {
 // What a loser returns is ignored, its value too.
 func TestAttackLosersValue(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay", Policy: once.Policy{Wait: once.Refuse}}
+	op := &once.Operation[int]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.Refuse}}
 	_, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 		if err := f.write(ctx, tx, "a"); err != nil {
 			return 0, err
@@ -349,7 +349,7 @@ func TestAttackLosersValue(t *testing.T) {
 // InTx on the key of the transaction itself.
 func TestAttackInTxOnItsOwnKey(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[struct{}]{Name: "pay"}
+	op := &once.Operation[struct{}]{Name: "pay", Speculative: true}
 	inner := false
 	_, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 		if err := f.write(ctx, tx, "outer"); err != nil {
@@ -368,7 +368,7 @@ func TestAttackInTxOnItsOwnKey(t *testing.T) {
 // The private error comes back to the caller.
 func TestAttackConnFirstWhenBeginFails(t *testing.T) {
 	f := newFixture(t, one)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	for i := range 4 {
 		_, err := once.DoTx(t.Context(), f.Store, op.For(fmt.Sprint(i)), func(ctx context.Context, tx pgx.Tx) (int, error) {
 			_, err := tx.Conn().Exec(ctx, `DEALLOCATE ALL`)
@@ -384,7 +384,7 @@ func TestAttackConnFirstWhenBeginFails(t *testing.T) {
 func TestAttackUnencodableArgument(t *testing.T) {
 	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		f := newFixture(t, mode(m))
-		op := &once.Operation[int]{Name: "pay"}
+		op := &once.Operation[int]{Name: "pay", Speculative: true}
 		for _, w := range []once.Work[int]{eager(t, f, op.For("e")), op.For("f")} {
 			n, err := once.DoTx(t.Context(), f.Store, w, func(ctx context.Context, tx pgx.Tx) (int, error) {
 				if _, err := tx.Exec(ctx, `INSERT INTO `+f.effects()+` VALUES ($1)`, make(chan int)); err == nil {
@@ -402,7 +402,7 @@ func TestAttackUnencodableArgument(t *testing.T) {
 // An ended context at the first statement, passed over.
 func TestAttackEndedContextFirst(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay"}
+	op := &once.Operation[int]{Name: "pay", Speculative: true}
 	for _, w := range []once.Work[int]{eager(t, f, op.For("e")), op.For("f")} {
 		n, err := once.DoTx(t.Context(), f.Store, w, func(ctx context.Context, tx pgx.Tx) (int, error) {
 			ended, cancel := context.WithCancel(ctx)

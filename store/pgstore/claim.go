@@ -40,8 +40,8 @@ func (s *Store) claimNew(ctx context.Context, r once.Request) (rec once.Record, 
 	keep, grain := foreseen(r)
 	var created int64
 	sql := s.sql.claimNew
-	if r.Soft {
-		sql = s.sql.claimSoft
+	if r.AsyncCommit {
+		sql = s.sql.claimAsync
 	}
 	err = s.pool.QueryRow(ctx, sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
 		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Scan(&created)
@@ -129,9 +129,9 @@ func readInto(rec *once.Record) func(pgx.Rows) error {
 
 // foreseen is how long the row of a claim is likely to be left alone by Forget, and how exactly that is to be known.
 func foreseen(r once.Request) (keep *int64, grain int64) {
-	if r.Likely == nil {
+	if r.Expected == nil {
 		return nil, 1
 	}
-	first := min(r.Likely.KeepOutcome, r.Likely.KeepKey)
+	first := min(r.Expected.KeepOutcome, r.Expected.KeepKey)
 	return micros(first), sqlschema.Grain(first)
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,7 +18,7 @@ func TestATransactionInFlightIsSeen(t *testing.T) {
 	other := f.again(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	meet := func(t *testing.T, r once.Request) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		rec, err := other.Claim(ctx, r)
 		if err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 || rec.Key != r.Key || rec.Owner != [16]byte{} {

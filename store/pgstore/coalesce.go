@@ -21,7 +21,7 @@ type claimer struct {
 	mu      sync.Mutex
 	flying  int
 	turn    int
-	waiting [2][]*waiter // by whether they are soft
+	waiting [2][]*waiter // by whether they commit asynchronously
 }
 
 // waiter is a claim that waits for its statement.
@@ -64,13 +64,13 @@ func (c *claimer) enter(r once.Request) *waiter {
 	}
 	r.Fingerprint = bytes.Clone(r.Fingerprint) // the caller may leave before it is sent
 	w := &waiter{r: r, done: make(chan struct{})}
-	at := &c.waiting[index(r.Soft)]
+	at := &c.waiting[index(r.AsyncCommit)]
 	*at = append(*at, w)
 	return w
 }
 
-func index(soft bool) int {
-	if soft {
+func index(async bool) int {
+	if async {
 		return 1
 	}
 	return 0
@@ -97,7 +97,7 @@ func (c *claimer) wanted() bool {
 	return false
 }
 
-// next takes those that wait, by turns those that are soft and those that are not.
+// next takes those that wait, by turns those that commit asynchronously and those that are not.
 func (c *claimer) next() []*waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *claimer) next() []*waiter {
 func (c *claimer) withdraw(w *waiter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := &c.waiting[index(w.r.Soft)]
+	at := &c.waiting[index(w.r.AsyncCommit)]
 	i := slices.Index(*at, w)
 	if i >= 0 {
 		*at = slices.Concat((*at)[:i], (*at)[i+1:])
@@ -164,8 +164,8 @@ func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) e
 		keeps, grains = append(keeps, keep), append(grains, grain)
 	}
 	sql := s.sql.claimMany
-	if batch[0].r.Soft {
-		sql = s.sql.claimManySoft
+	if batch[0].r.AsyncCommit {
+		sql = s.sql.claimManyAsync
 	}
 	rows, _ := q.Query(ctx, sql, keys, scopes, operations, ids, owners, leases, fingerprints, locks, keeps, grains)
 	var key [16]byte

@@ -31,7 +31,7 @@ func TestClaimsThatWaitGoTogether(t *testing.T) {
 	rs := make([]once.Request, n+1) // the first goes by itself
 	for i := range rs {
 		rs[i] = newRequest()
-		rs[i].Soft = i > n/2
+		rs[i].AsyncCommit = i > n/2
 	}
 	rs[n-1].Key = known.Key // taken
 	rs[n].Key = rs[n-2].Key // twice among those that wait
@@ -76,7 +76,7 @@ func TestClaimsThatWaitGoTogether(t *testing.T) {
 	if recs[n].Owner != recs[n-2].Owner {
 		t.Error("two claims of one key were both won")
 	}
-	// One by itself, two together for those that are soft and not, and one more for each of the two that were lost.
+	// One by itself, two together for those that commit asynchronously and not, and one more for each of the two that were lost.
 	if trips := w.trips.Load() - before; trips != 5 {
 		t.Errorf("%d claims took %d round trips, want 5", len(rs), trips)
 	}

@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/pgstore"
@@ -37,6 +38,7 @@ func conform[Store once.TxStore[pgx.Tx]](t *testing.T, f *fixture, together bool
 		Rollback:     func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		Effect:       f.write,
 		SeesInFlight: true,
+		Patience:     30 * time.Second, // on a machine that does much else
 
 		ForgetsTogether: together,
 		Count: func(ctx context.Context, name string) (n int, err error) {

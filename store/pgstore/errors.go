@@ -34,6 +34,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
 	case errors.Is(err, puddle.ErrClosedPool):
 		return fmt.Errorf("%w: %w", once.ErrClosed, err)
+	case isUnready(err):
+		return fmt.Errorf("%w: no replication slot delivers, %s: %w", once.ErrInvalid, startRelay, err)
 	case sqlState(err) == aborted:
 		return fmt.Errorf("once: "+passedOver+": %w", err)
 	}
@@ -57,6 +59,23 @@ func conflict(err error) error {
 	return err
 }
 
+// refused marks an error by which PostgreSQL says that it can never store this outcome.
+func refused(set once.Settlement, err error) error {
+	pe, ok := serverError(err)
+	if ok && set.Status == once.Done && isRefusal(pe.Code) {
+		return fmt.Errorf("%w: its body has %d bytes: %w", once.ErrOutcomeRefused, len(set.Outcome.Body), err)
+	}
+	return err
+}
+
+func isRefusal(state string) bool {
+	switch state {
+	case "22001", "22021", "22P05", "54000": // too long; not in the encoding, twice; over a limit
+		return true
+	}
+	return strings.HasPrefix(state, "23") // a constraint
+}
+
 // serverError is an error that the server answered a statement with: it runs nothing that was sent behind it.
 func serverError(err error) (pe *pgconn.PgError, refused bool) {
 	refused = errors.As(err, &pe) && (pe.Severity == "ERROR" || pe.SeverityUnlocalized == "ERROR")
@@ -65,7 +84,7 @@ func serverError(err error) (pe *pgconn.PgError, refused bool) {
 
 // settleFailed explains an error of a settlement that was sent together with COMMIT. Only an ERROR from the
 // server is proof that it has skipped the COMMIT; what ends the connection may have come after it. No settlement makes a
-// duplicate but a record that was reserved, if another was committed between the look at it and its lock.
+// duplicate but a record that was reserved, if another was committed by a store that does not know its lock.
 func settleFailed(err error) error {
 	switch pe, refused := serverError(err); {
 	case !refused:
@@ -74,6 +93,8 @@ func settleFailed(err error) error {
 		return fmt.Errorf("%w: a claim of this transaction is no longer its own: rolled back", once.ErrLeaseLost)
 	case pe.Code == "23505":
 		return fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)
+	case isRefusal(pe.Code):
+		return fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
 	}
 	return explain(err)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,7 +55,7 @@ func schema(t testing.TB, admin *pgxpool.Pool) string {
 	name := fmt.Sprintf("pgstore_%x", random())
 	must(t, admin, `CREATE SCHEMA `+name)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 		defer cancel()
 		if _, err := admin.Exec(ctx, `DROP SCHEMA `+name+` CASCADE`); err != nil {
 			t.Log(err)
@@ -181,7 +182,7 @@ func wantText(t testing.TB, err error, part string) {
 // waitFor polls for something that must become true.
 func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
-	end := time.After(20 * time.Second)
+	end := time.After(testenv.Patience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

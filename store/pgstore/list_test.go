@@ -75,12 +75,12 @@ func TestPagesAreBoundedWork(t *testing.T) {
 		c.MaxConns = 1
 		c.ConnConfig.RuntimeParams["random_page_cost"] = "1.1"
 	}
-	for name, open := range map[string]func() *fixture{
-		"one table":  func() *fixture { return newFixture(t, one) },
-		"partitions": func() *fixture { return newPartitioned(t, always, one) },
+	for name, open := range map[string]func(*testing.T) *fixture{
+		"one table":  func(t *testing.T) *fixture { return newFixture(t, one) },
+		"partitions": func(t *testing.T) *fixture { return newPartitioned(t, always, one) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := open()
+			f := open(t)
 			for range 10 {
 				for _, kind := range kindsOfPages {
 					if _, err := f.List(t.Context(), kind.query); err != nil {

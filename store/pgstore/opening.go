@@ -25,7 +25,7 @@ type opening struct {
 	odd   bool  // something was sent that may have done more than to read or write rows
 }
 
-// errTaken is what the statements of a handler get when another has its key. It is nobody's to match: what the handler
+// errTaken is what the statements of a handler get when another has its key. It is unexported: what the handler
 // returns is ignored.
 var errTaken = errors.New("once: another call has this key, so this statement was not run; the first answer is returned, " +
 	"whatever this handler returns")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -86,6 +87,8 @@ func (s *Store) putNow(ctx context.Context, tx pgx.Tx, names logNames, ms []stor
 // has to be sent soon, because relays are told at once, and some milliseconds later. Each message needs an ID. That the
 // tables are there is not looked at. The messages are the store's until the batch was sent. With OutboxLogOnly, a PutTx
 // has to come first.
+//
+// Unlike PutTx, which package outbox calls, it seals the messages if Options.Sealing says so.
 func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 	switch {
 	case s.invalid != nil:
@@ -98,6 +101,16 @@ func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 	names, err := s.knownPutNames()
 	if err != nil {
 		return err
+	}
+	sealing := &s.Options().Sealing
+	if err := sealing.Validate(); err != nil {
+		return err
+	}
+	if sealing.Seals(once.SealOutbox) {
+		ms = slices.Clone(ms)
+		for i := range ms {
+			ms[i].Message = store.SealOutgoing(sealing, ms[i].Message)
+		}
 	}
 	calls, err := s.putCalls(names, ms)
 	if err != nil {

@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -264,7 +265,7 @@ func TestPutNeedsATransactionThatIsOpen(t *testing.T) {
 // Tables of an earlier version have no outbox: only what needs it says so.
 func TestTablesWithoutAnOutbox(t *testing.T) {
 	f := newFixture(t)
-	must(t, f.admin, `DELETE FROM `+f.schema+`.once_schema WHERE name IN ('outbox', 'open records')`)
+	must(t, f.admin, `DELETE FROM `+f.schema+`.once_schema WHERE version >= (SELECT version FROM `+f.schema+`.once_schema WHERE name = 'outbox')`)
 	s := f.again(t)
 	if _, err := s.Claim(t.Context(), newRequest()); err != nil {
 		t.Error(err)
@@ -302,6 +303,37 @@ func TestQueueOutbox(t *testing.T) {
 	}
 	f := newFixture(t)
 	wantError(t, f.QueueOutbox(new(pgx.Batch), messages("")), once.ErrInvalid)
+}
+
+// Nobody stands before QueueOutbox who could seal.
+func TestQueueOutboxSeals(t *testing.T) {
+	ring, err := once.NewRing(once.Secret{ID: "a", Bytes: bytes.Repeat([]byte("a"), 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealing := once.Sealing{Ring: ring, Only: once.SealOutbox}
+	f := newFixture(t)
+	f.Options().Sealing = sealing
+	ms := messages("a")
+	ms[0].Message.Body, ms[0].Message.Header = []byte("secret body"), map[string]string{"who": "secret name"}
+	b := new(pgx.Batch)
+	if err := errors.Join(f.QueueOutbox(b, ms), f.pool.SendBatch(t.Context(), b).Close()); err != nil {
+		t.Fatal(err)
+	}
+	found, err := f.Outgoing(t.Context(), store.OutgoingQuery{State: store.Pending})
+	if err != nil || len(found) != 1 {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	raw := found[0].Message
+	if bytes.Contains(raw.Body, []byte("secret")) || raw.Header["who"] != "" {
+		t.Errorf("what is stored can be read: %q %v", raw.Body, raw.Header)
+	}
+	if opened, err := store.OpenOutgoing(&sealing, raw); err != nil || string(opened.Body) != "secret body" || opened.Header["who"] != "secret name" {
+		t.Errorf("it is opened as %q %v, %v", opened.Body, opened.Header, err)
+	}
+	if string(ms[0].Message.Body) != "secret body" {
+		t.Error("the message of the caller was changed")
+	}
 }
 
 // What relays ask all the time is one round trip.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,7 @@ func hear(t testing.TB, s *pgstore.Store) store.Ear {
 
 func wantRing(t testing.TB, e store.Ear) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if err := e.Wait(ctx); err != nil {
 		t.Errorf("Wait returned %v, want a ring", err)
@@ -249,7 +250,7 @@ func TestAnEarThatIsCutOff(t *testing.T) {
 	f := newFixture(t)
 	e := hear(t, f.Store)
 	must(t, f.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1`, `listen "`+f.schema+`.once_outbox"`)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if err := e.Wait(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("Wait returned %v", err)

@@ -46,15 +46,16 @@ type outboxLog struct {
 	slot   string         // empty: a name is made
 	server *pgconn.Config // nil: like the pool
 	emits  atomic.Pointer[emission]
+	logged atomic.Bool // with OutboxTable: somebody has the log read
 }
 
-// emission is that the slot was there a while ago.
+// emission is that the slot was ready a while ago.
 type emission struct {
 	names logNames
 	until time.Time
 }
 
-var slotName = regexp.MustCompile(`^[a-z0-9_]{1,60}$`) // 63, less what marks a temporary one
+var slotName = regexp.MustCompile(`^[a-z0-9_]{1,60}$`) // PostgreSQL takes 63
 
 // init checks the options of the log.
 func (l *outboxLog) init(o *Options) error {
@@ -70,7 +71,8 @@ func (l *outboxLog) init(o *Options) error {
 	}
 	var err error
 	if l.server, err = pgconn.ParseConfig(o.SlotServer); err != nil {
-		return fmt.Errorf("%w: SlotServer: %w", once.ErrInvalid, err)
+		// The error is not shown: it quotes the text, in which a password may be.
+		return fmt.Errorf("%w: SlotServer is not a URL or a list of settings that pgx can read", once.ErrInvalid)
 	}
 	return nil
 }
@@ -83,6 +85,18 @@ type logNames struct {
 	publication string
 	slot        string // one server has one of a name, for all its databases
 	prefix      string // of messages in the log
+}
+
+// putLock is the advisory lock that transactions share that have put messages into the log.
+func (n logNames) putLock() int64 { return n.lock("put ") }
+
+// markLock is the advisory lock of whoever changes the mark.
+func (n logNames) markLock() int64 { return n.lock("mark ") }
+
+func (n logNames) lock(what string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(what + n.slot))
+	return int64(h.Sum64())
 }
 
 // logNames asks where the table is: stores that name one schema in two ways have one slot.
@@ -111,17 +125,34 @@ func (s *Store) logNames(ctx context.Context, q querier) (n logNames, err error)
 	return n, nil
 }
 
-// LogsRows reports whether Options.Outbox is OutboxRowsByLog.
-func (s *Store) LogsRows() bool { return s.log.mode == OutboxRowsByLog }
+// LogsRows reports whether pending rows come out of the log: with OutboxTable, whether they did when that was last asked.
+func (s *Store) LogsRows() bool { return s.log.mode != OutboxTable || s.log.logged.Load() }
+
+// isLogged asks whether pending rows come out of the log, because a process in another mode has begun that.
+func (s *Store) isLogged(ctx context.Context, q querier) (logged bool, err error) {
+	if s.log.mode != OutboxTable {
+		return true, nil
+	}
+	if err = q.QueryRow(ctx, `SELECT `+markedSQL, s.names.Outbox()).Scan(&logged); err == nil {
+		s.log.logged.Store(logged)
+	}
+	return logged, explain(err)
+}
 
 // TailOutbox reads the log from where the last reader had come, and makes the slot and the publication if they are
-// missing. Rows that were pending when the slot was made are delivered first, and nothing twice.
+// missing. Rows that were pending when the slot was made are delivered first, and nothing twice. With OutboxTable it makes
+// nothing, and reads what others have begun, until ResetOutboxSlot ends it.
 //
 // [once.ErrConflict]: another reader has the slot, or had it until a moment ago. [ErrSlotLost]: messages may have been
 // lost. [once.ErrInvalid]: the server, or the role, is not set up for this; the text says what to do.
 func (s *Store) TailOutbox(ctx context.Context) (store.OutboxTail, error) {
-	if s.invalid != nil || s.log.mode == OutboxTable {
+	if s.invalid != nil {
 		return nil, s.invalid
+	}
+	if s.log.mode == OutboxTable {
+		if logged, err := s.isLogged(ctx, s.pool); err != nil || !logged {
+			return nil, err
+		}
 	}
 	if s.pool.Config().MaxConns < 2 {
 		return nil, fmt.Errorf("%w: a reader of the log needs two connections, and the pool has one: raise MaxConns",
@@ -131,10 +162,17 @@ func (s *Store) TailOutbox(ctx context.Context) (store.OutboxTail, error) {
 		return nil, err
 	}
 	t, err := s.openTail(ctx)
-	if err != nil {
+	if err == nil {
+		return t, nil
+	}
+	if !errors.Is(err, errNotLogged) {
 		return nil, explainLog(err)
 	}
-	return t, nil
+	if logged, err := s.isLogged(ctx, s.pool); err != nil || !logged {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: the outbox is read from the log through a slot of another name: Options.Slot has to be the "+
+		"same in all processes", once.ErrInvalid)
 }
 
 func (s *Store) openTail(ctx context.Context) (*logTail, error) {
@@ -197,7 +235,7 @@ func explainLog(err error) error {
 		return fmt.Errorf("%w: the role of the reader needs REPLICATION, and, for the first time, CREATE on the database and "+
 			"to own the table of the outbox: %w", once.ErrInvalid, err)
 	case "53400": // configuration limit exceeded
-		return fmt.Errorf("%w: raise max_replication_slots, the reader needs two at first: %w", once.ErrInvalid, err)
+		return fmt.Errorf("%w: raise max_replication_slots, the reader needs one: %w", once.ErrInvalid, err)
 	case "53300": // too many connections
 		return fmt.Errorf("once: no connection for the reader of the log; its limit is max_wal_senders: %w", err)
 	case "08P01":

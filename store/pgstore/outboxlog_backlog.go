@@ -10,72 +10,49 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// logBacklog are the rows that were pending when the slot was made, as one snapshot shows them.
+// logBacklog are the rows that are in no log that is read: what was committed before the slot could deliver, as the
+// snapshot tells that came with it. All of them are in front of all that comes out of the log.
 type logBacklog struct {
-	from uint64 // commits before this place of the log are in the snapshot, and no others
-
 	mu    sync.Mutex
-	tx    pgx.Tx // nil: all of it was read, or nothing had to be
+	open  bool // there may be more
 	lane  int
 	after int64
 }
 
-// openBacklog takes a snapshot that ends at a place of the log, unless nothing is pending that the log does not have. Only
-// a new slot comes with such a snapshot, so a temporary one is made, which is never older than that of the reader.
-func (t *logTail) openBacklog(ctx context.Context) error {
-	if t.mark.Settled || t.store.log.mode != OutboxRowsByLog {
-		return nil
-	}
-	temporary := t.names.slot + "_b"
-	row, err := t.conn.query(ctx, `CREATE_REPLICATION_SLOT `+temporary+` TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT`)
-	if err != nil {
-		return err
-	}
-	if len(row) < 3 {
-		return errors.New("once: PostgreSQL exported no snapshot")
-	}
-	if t.backlog.from, err = parsePosition(string(row[1])); err != nil {
-		return err
-	}
-	t.backlog.tx, err = t.store.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		t.backlog.tx = nil
-		return err
-	}
-	if _, err := t.backlog.tx.Exec(ctx, fmt.Sprintf(`SET TRANSACTION SNAPSHOT '%s'`, row[2])); err != nil {
-		return err
-	}
-	if _, err := t.backlog.tx.Exec(ctx, t.store.outbox.Settings()); err != nil {
-		return err
-	}
-	// It is idle for as long as a page takes to be published.
-	if _, err := t.backlog.tx.Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-		return err
-	}
-	_, err = t.conn.query(ctx, `DROP_REPLICATION_SLOT `+temporary)
-	return err
-}
+// inSnapshot is the condition that the snapshot of the mark shows a row, whose xmin has 32 bits of its transaction's
+// number. The others are those of the latest transaction, or one less: no row stays pending for 2^32 transactions.
+const inSnapshot = `pg_visible_in_snapshot((SELECT CASE WHEN near < next THEN near ELSE near - 4294967296 END FROM (SELECT
+	next, (next >> 32 << 32) | o.xmin::text::bigint AS near FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next)
+	AS n) AS x)::text::xid8, $3::pg_snapshot)`
 
 // readBacklog returns the next of the backlog, lane by lane. It returns none when there is none.
 func (t *logTail) readBacklog(ctx context.Context, most int) (ms []store.Outgoing, err error) {
 	l := &t.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tx == nil {
+	if !l.open {
 		return nil, nil
 	}
 	// The context of one call must not break what the next one needs.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	for ; l.lane < store.Lanes && len(ms) == 0; l.next(len(ms)) {
+	for l.lane < store.Lanes && len(ms) == 0 {
 		q := store.OutgoingQuery{Lanes: []int{l.lane}, After: l.after, Limit: min(most, 10_000), MostBytes: mostQueued}
-		if ms, err = t.store.outbox.Outgoing(ctx, client{l.tx}, outboxQuery(q)); err != nil {
+		page, err := t.store.Outgoing(ctx, q)
+		if err == nil {
+			ms, err = t.inSnapshot(ctx, page)
+		}
+		if err != nil {
 			return nil, t.fail(err)
+		}
+		if len(page) == 0 {
+			l.lane, l.after = l.lane+1, 0
+		} else {
+			l.after = page[len(page)-1].Seq
 		}
 	}
 	if len(ms) == 0 {
-		_ = l.tx.Rollback(ctx) // it has written nothing
-		l.tx = nil
+		l.open = false
 		t.mu.Lock()
 		t.track.whole = true
 		t.mu.Unlock()
@@ -84,7 +61,6 @@ func (t *logTail) readBacklog(ctx context.Context, most int) (ms []store.Outgoin
 		}
 		return nil, nil
 	}
-	l.after = ms[len(ms)-1].Seq
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range ms {
@@ -94,24 +70,34 @@ func (t *logTail) readBacklog(ctx context.Context, most int) (ms []store.Outgoin
 	return ms, nil
 }
 
-// next goes on to the next lane, unless there was something in this one.
-func (l *logBacklog) next(found int) {
-	if found == 0 {
-		l.lane, l.after = l.lane+1, 0
+// inSnapshot returns those rows of a lane that the snapshot of the mark shows. The others come out of the log.
+func (t *logTail) inSnapshot(ctx context.Context, page []store.Outgoing) (ms []store.Outgoing, err error) {
+	if len(page) == 0 {
+		return nil, nil
 	}
-}
-
-func (t *logTail) closeBacklog() {
-	l := &t.backlog
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.tx == nil {
-		return
+	seqs := make([]int64, len(page))
+	for i := range page {
+		seqs[i] = page[i].Seq
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
-	defer cancel()
-	_ = l.tx.Rollback(ctx)
-	l.tx = nil
+	rows, err := t.store.pool.Query(ctx, `SELECT o.seq FROM `+t.names.table+` AS o
+		WHERE o.lane = $1 AND o.state = 0 AND o.seq = ANY ($2::bigint[]) AND `+inSnapshot, int16(page[0].Lane), seqs, t.mark.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	shown, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, err
+	}
+	set := make(map[int64]bool, len(shown))
+	for _, seq := range shown {
+		set[seq] = true
+	}
+	for i := range page {
+		if set[page[i].Seq] {
+			ms = append(ms, page[i])
+		}
+	}
+	return ms, nil
 }
 
 // settle writes down that the backlog was dealt with, if it was. The ends of its rows are on the disk with that.
@@ -124,7 +110,23 @@ func (t *logTail) settle(ctx context.Context) error {
 	if !settled || t.mark.Settled {
 		return nil
 	}
-	mark := t.mark
-	mark.Settled = true
-	return t.writeMark(ctx, mark)
+	return t.changeMark(ctx, func(mark *logMark) error {
+		mark.Settled, mark.Snapshot = true, ""
+		return nil
+	})
+}
+
+// snapshotOf is what the snapshot shows that PostgreSQL has exported, as a text.
+func (s *Store) snapshotOf(ctx context.Context, name string) (text string, err error) {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`SET TRANSACTION SNAPSHOT '%s'`, name)); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text)
+	})
+	if err == nil && text == "" {
+		err = errors.New("once: PostgreSQL exported no snapshot")
+	}
+	return text, err
 }

@@ -143,6 +143,8 @@ func setColumn(m *store.Outgoing, column string, value []byte) (err error) {
 		m.Message.Topic = string(value)
 	case "ordering_key":
 		m.Message.OrderingKey = string(value)
+	case "cause":
+		m.Cause = string(value)
 	case "reason":
 		m.Reason = string(value)
 	case "produced":

@@ -205,7 +205,7 @@ func (t *logTail) insertAside(ctx context.Context, ms []store.Outgoing) error {
 	}
 	lanes, states, attempts, created := make([]int16, n), make([]int16, n), make([]int32, n), make([]int64, n)
 	ids, topics, keys, times := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	reasons, headers, bodies := make([]string, n), make([]string, n), make([][]byte, n)
+	reasons, causes, headers, bodies := make([]string, n), make([]string, n), make([]string, n), make([][]byte, n)
 	for i, m := range ms {
 		header, err := consuming.EncodeHeader(m.Message.Header)
 		if err != nil {
@@ -213,18 +213,18 @@ func (t *logTail) insertAside(ctx context.Context, ms []store.Outgoing) error {
 		}
 		lanes[i], states[i], attempts[i], created[i] = int16(m.Lane), int16(m.State), int32(m.Attempts), m.Created.UnixMicro()
 		ids[i], topics[i], keys[i], times[i] = m.Message.ID, m.Message.Topic, m.Message.OrderingKey, consuming.EncodeTime(m.Message.Time)
-		reasons[i], headers[i] = consuming.Clean(m.Reason[:min(len(m.Reason), mostReason)]), header
+		reasons[i], causes[i], headers[i] = consuming.Clean(m.Reason[:min(len(m.Reason), mostReason)]), m.Cause, header
 		if len(m.Message.Body) > 0 {
 			bodies[i] = m.Message.Body
 		}
 	}
 	_, err := t.store.pool.Exec(ctx, `INSERT INTO `+t.names.table+` (lane, state, attempts, created, changed, id, topic,
-		ordering_key, produced, reason, header, body)
-		SELECT lane, state, attempts, created, `+t.store.names.Now()+`, id, topic, ordering_key, produced, reason, header, body
+		ordering_key, produced, reason, cause, header, body)
+		SELECT lane, state, attempts, created, `+t.store.names.Now()+`, id, topic, ordering_key, produced, reason, cause, header, body
 		FROM unnest($1::smallint[], $2::smallint[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[],
-		$9::text[], $10::text[], $11::bytea[]) WITH ORDINALITY
-		AS u (lane, state, attempts, created, id, topic, ordering_key, produced, reason, header, body, n) ORDER BY n`,
-		lanes, states, attempts, created, ids, topics, keys, times, reasons, headers, bodies)
+		$9::text[], $10::text[], $11::text[], $12::bytea[]) WITH ORDINALITY
+		AS u (lane, state, attempts, created, id, topic, ordering_key, produced, reason, cause, header, body, n) ORDER BY n`,
+		lanes, states, attempts, created, ids, topics, keys, times, reasons, causes, headers, bodies)
 	return err
 }
 

@@ -94,21 +94,20 @@ func (t *logTail) change(b *logBytes, at uint64) error {
 	return b.end()
 }
 
-// inserted takes a row. Rows that do not wait for a relay are the table's, and so are those that were committed before the
-// snapshot of the backlog.
+// inserted takes a row. Rows that do not wait for a relay are the table's.
 func (t *logTail) inserted(b *logBytes, at uint64) error {
 	relation, known := t.relations[b.uint32()]
 	if !known {
 		return errors.New("a row of an unknown table is in the log")
 	}
-	if t.store.log.mode != OutboxRowsByLog || relation.schema != t.names.schema || relation.name != t.names.relation {
+	if relation.schema != t.names.schema || relation.name != t.names.relation {
 		return nil
 	}
 	m, err := readRow(b, relation.columns)
 	if err != nil && (!errors.Is(err, errUnreadable) || m.Seq == 0) {
 		return err
 	}
-	if m.State != store.Pending || t.tx.at < t.backlog.from {
+	if m.State != store.Pending {
 		return nil
 	}
 	m.LogPlace = at
@@ -123,7 +122,7 @@ func (t *logTail) emitted(b *logBytes) error {
 	}
 	m := store.Outgoing{LogPlace: at, Created: t.tx.time}
 	var err error
-	if m.Message, err = readLogContent(bytes.Clone(content)); err != nil {
+	if m.Message, m.Cause, err = readLogContent(bytes.Clone(content)); err != nil {
 		m.Message = broker.Message{ID: fmt.Sprintf("unreadable-%X", at), Topic: "unreadable", Body: bytes.Clone(content)}
 	}
 	m.Lane = store.Lane(&m.Message)

@@ -90,9 +90,7 @@ func (t *logTail) open(ctx context.Context) error {
 	if err := t.look(ctx); err != nil {
 		return err
 	}
-	if err := t.openBacklog(ctx); err != nil {
-		return err
-	}
+	t.backlog.open = !t.mark.Settled
 	command := `START_REPLICATION SLOT ` + t.names.slot + ` LOGICAL 0/0 (proto_version '1', publication_names '` +
 		t.publication() + `'`
 	if t.version >= messagesVersion { // also where rows are expected: a writer may be behind
@@ -122,6 +120,9 @@ func (t *logTail) takePlace(ctx context.Context) error {
 		return err
 	}
 	if len(row) != 2 || string(row[0]) != "t" {
+		if err := t.announce(ctx); err != nil {
+			return err
+		}
 		return fmt.Errorf("%w: another reader has the place", once.ErrConflict)
 	}
 	t.sign = logSign
@@ -283,7 +284,6 @@ func (t *logTail) Close(ctx context.Context) error {
 	if again {
 		return nil
 	}
-	t.closeBacklog()
 	signal(t.room) // the reading goroutine drops what comes from now on
 	defer t.abandon()
 	if broken != nil {
@@ -294,12 +294,18 @@ func (t *logTail) Close(ctx context.Context) error {
 	t.awaitLate(ctx)
 	t.confirm(false)
 	if err := t.conn.finish(); err != nil {
-		return err
+		return nil // the connection broke at this moment, and the place is free
 	}
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("once: the server did not let go of the slot in time: %w", ctx.Err())
 	case <-t.ended:
+	}
+	t.mu.Lock()
+	broken = t.broken
+	t.mu.Unlock()
+	if !errors.Is(broken, errEnded) {
+		return nil // the same
 	}
 	return t.conn.leave(ctx)
 }
@@ -330,7 +336,6 @@ func (t *logTail) awaitLate(ctx context.Context) {
 
 // abandon ends the connection, and with it everything else.
 func (t *logTail) abandon() {
-	t.closeBacklog()
 	t.conn.close()
 	if t.ended != nil {
 		<-t.ended

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
@@ -28,9 +29,9 @@ func newLog(t testing.TB, mode pgstore.OutboxMode, changes ...func(*pgxpool.Conf
 	f.log = f.mode(mode)
 	t.Cleanup(func() { // a slot is the server's, and would keep its log for ever
 		waitFor(t, func() bool {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 			defer cancel()
-			return f.log.ResetOutboxSlot(ctx) == nil
+			return f.log.DiscardOutboxLog(ctx) == nil
 		})
 	})
 	return f
@@ -64,7 +65,7 @@ func tail(t testing.TB, s *pgstore.Store) store.OutboxTail {
 
 func closeTail(t testing.TB, tail store.OutboxTail) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	if err := tail.Close(ctx); err != nil {
 		t.Error(err)
@@ -99,7 +100,7 @@ func commitTx(t testing.TB, tx pgx.Tx) {
 // receive waits for so many messages, and for no more.
 func receive(t testing.TB, tail store.OutboxTail, n int) (all []store.Outgoing) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	for len(all) < n {
 		ms, err := tail.Receive(ctx, n-len(all))

@@ -20,9 +20,18 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 		return nil, err
 	}
 	query := outboxQuery(q)
+	if q.Unlogged && s.log.mode != OutboxTable {
+		return nil, nil
+	}
 	if !query.Hot() {
 		page, err := s.outbox.Outgoing(ctx, client{s.pool}, query)
-		return page, explain(err)
+		if err != nil || !q.Unlogged {
+			return page, explain(err)
+		}
+		if logged, err := s.isLogged(ctx, s.pool); err != nil || logged {
+			return nil, err
+		}
+		return page, nil
 	}
 	page, err := s.hotPage(ctx, query, s.outbox.Light(query))
 	if errors.Is(err, publishing.ErrHeavy) {
@@ -36,8 +45,17 @@ func (s *Store) hotPage(ctx context.Context, query outboxQuery, light bool) (pag
 	if err != nil {
 		return nil, explain(err)
 	}
+	calls := []publishing.Call{call}
+	if query.Unlogged {
+		calls = append(calls, publishing.Call{Text: `SELECT ` + markedSQL, Args: []any{s.names.Outbox()}})
+	}
 	var heavy error
-	err = s.inOneTrip(ctx, s.outbox.Plans(), []publishing.Call{call}, func(replies pgx.BatchResults) error {
+	var logged bool
+	read := 0
+	err = s.inOneTrip(ctx, s.outbox.Plans(), calls, func(replies pgx.BatchResults) error {
+		if read++; read > 1 {
+			return replies.QueryRow().Scan(&logged)
+		}
 		rows, err := replies.Query()
 		if err != nil {
 			return err
@@ -50,6 +68,11 @@ func (s *Store) hotPage(ctx context.Context, query outboxQuery, light bool) (pag
 		}
 		return err
 	})
+	if query.Unlogged && err == nil {
+		if s.log.logged.Store(logged); logged {
+			return nil, nil
+		}
+	}
 	return page, cmp.Or(err, heavy)
 }
 
@@ -178,11 +201,23 @@ func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgoi
 	most int) (woken int, next time.Duration, err error) {
 
 	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		woken, next, err = s.outbox.Wake(ctx, q, relay, to, most)
-		return err
+		if woken, next, err = s.outbox.Wake(ctx, q, relay, to, most); err != nil || to != store.Pending || woken == 0 {
+			return err
+		}
+		// This comes after the change: who begins to read the log later waits for this transaction, and sees the rows.
+		if logged, err := s.isLogged(ctx, q.querier); err != nil || logged {
+			return cmp.Or(err, errLogged)
+		}
+		return nil
 	})
+	if errors.Is(err, errLogged) {
+		return 0, 0, nil
+	}
 	return woken, next, err
 }
+
+// errLogged undoes a change that is not to be made while pending rows come out of the log.
+var errLogged = errors.New("once: pending rows come out of the log")
 
 // RemoveOutgoing deletes messages.
 func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (changed int, err error) {
@@ -197,6 +232,15 @@ func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.O
 func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
 	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
 		n, err = s.outbox.Forget(ctx, q, keep, limit)
+		return err
+	})
+	return n, err
+}
+
+// ForgetArchived deletes messages from the archive, in one statement.
+func (s *Store) ForgetArchived(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		n, err = s.outbox.ForgetArchived(ctx, q, keep, limit)
 		return err
 	})
 	return n, err

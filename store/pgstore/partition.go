@@ -68,7 +68,7 @@ func (p *partitioned) statements() statements {
 	st := newStatements(p.names.Names, p.marks())
 	st.lock, st.gate, st.gateNew = text(lockSQL), text(gateSQL), text(gateNewSQL)
 	st.claim = text(claimInPartsSQL)
-	st.claimNew, st.claimSoft = text(claimNewestSQL), text(claimNewestSQL+softSQL+` RETURNING created`)
+	st.claimNew, st.claimAsync = text(claimNewestSQL), text(claimNewestSQL+asyncCommitSQL+` RETURNING created`)
 	st.claimNew += ` RETURNING created`
 	st.survey, st.rest, st.janitor = text(surveySQL), text(restSQL), text(janitorSQL)
 	st.isNewest, st.isPart, st.lockTable = text(isNewestSQL), text(isPartSQL), text(lockTableSQL)

@@ -13,8 +13,8 @@ import (
 func (s *Store) claimNewest(ctx context.Context, r once.Request) (rec once.Record, won bool, err error) {
 	key := r.Key.UUID()
 	sql := s.sql.claimNew
-	if r.Soft {
-		sql = s.sql.claimSoft
+	if r.AsyncCommit {
+		sql = s.sql.claimAsync
 	}
 	var created int64
 	b := new(pgx.Batch)

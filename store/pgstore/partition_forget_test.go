@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -268,7 +269,7 @@ func TestForgetNeedsTheOwner(t *testing.T) {
 	role := f.schema + "_dml"
 	must(t, f.admin, `CREATE ROLE `+role+` LOGIN PASSWORD 'x'`)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 		defer cancel()
 		for _, sql := range []string{`DROP OWNED BY ` + role, `DROP ROLE ` + role} {
 			if _, err := f.admin.Exec(ctx, sql); err != nil {
@@ -375,8 +376,8 @@ func TestPartitionsNeedReadCommitted(t *testing.T) {
 		wantError(t, err, once.ErrInvalid)
 		r.Attempt = 0
 		for _, early := range []bool{false, true} {
-			likely := done(once.Record{}, "ok")
-			r.Early, r.Likely = early, &likely
+			expected := done(once.Record{}, "ok")
+			r.Speculative, r.Expected = early, &expected
 			_, err = transact(t.Context(), s, r, func(tx pgx.Tx) error { return f.write(t.Context(), tx, "row") })
 			wantError(t, err, once.ErrInvalid)
 		}

@@ -200,9 +200,9 @@ func TestRecordsInOldPartitions(t *testing.T) {
 	work := func(tx pgx.Tx) error { return f.write(t.Context(), tx, "again") }
 	early := func(out once.Outcome) func(once.Request) (once.Record, error) {
 		return func(r once.Request) (once.Record, error) {
-			likely := done(once.Record{}, "ok")
-			likely.Outcome = out
-			r.Early, r.Likely = true, &likely
+			expected := done(once.Record{}, "ok")
+			expected.Outcome = out
+			r.Speculative, r.Expected = true, &expected
 			return transact(t.Context(), f.Store, r, work)
 		}
 	}

@@ -2,7 +2,9 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
@@ -71,7 +73,10 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	case !moved:
 		return explain(s.consumers.Stands(ctx, client{conn}, consuming.Position(from), consuming.Position(to)))
 	}
-	if err := body(tx); err != nil {
+	if _, err := noticing(ctx, tx, func() (struct{}, error) { return struct{}{}, body(tx) }); err != nil {
+		if tx.left {
+			err = fmt.Errorf("%w: %w", once.ErrLeaseLost, err)
+		}
 		return conflict(err)
 	}
 	b := new(pgx.Batch)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
@@ -227,7 +228,7 @@ func TestWaitingForAPositionIsBounded(t *testing.T) {
 			select {
 			case err := <-ended:
 				wantError(t, err, once.ErrConflict)
-			case <-time.After(30 * time.Second):
+			case <-time.After(testenv.Patience):
 				return errors.New("it waits for ever")
 			}
 		}

@@ -47,7 +47,8 @@ func (v *reservation) begin(ctx context.Context, conn *pgx.Conn) error {
 	}
 	b := new(pgx.Batch)
 	b.Queue(v.store.begin)
-	b.Queue(v.store.sql.reserve, v.keys, locks).Query(v.read)
+	b.Queue(v.store.sql.lockMany, locks).Query(v.readLocked)
+	b.Queue(v.store.sql.absent, v.keys).Query(v.readAbsent)
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return explain(err)
 	}
@@ -57,12 +58,24 @@ func (v *reservation) begin(ctx context.Context, conn *pgx.Conn) error {
 	return v.claimFree(ctx, conn)
 }
 
-// read takes the answer: which keys have no record, and whether their locks are ours.
-func (v *reservation) read(rows pgx.Rows) error {
+// readLocked takes the answer whose locks are ours.
+func (v *reservation) readLocked(rows pgx.Rows) error {
+	var nth int64
+	_, err := pgx.ForEachRow(rows, []any{&nth}, func() error {
+		v.locked[nth-1] = true
+		return nil
+	})
+	return err
+}
+
+// readAbsent takes the answer which keys have no record, and reserves those whose locks are ours. The lock of a key that
+// has a record counts for nothing.
+func (v *reservation) readAbsent(rows pgx.Rows) error {
+	locked := v.locked
+	v.locked = make([]bool, len(v.rs))
 	var nth, now int64
-	var ours bool
-	_, err := pgx.ForEachRow(rows, []any{&nth, &ours, &now}, func() error {
-		v.reserve(int(nth-1), ours, time.UnixMicro(now))
+	_, err := pgx.ForEachRow(rows, []any{&nth, &now}, func() error {
+		v.reserve(int(nth-1), locked[nth-1], time.UnixMicro(now))
 		return nil
 	})
 	return err
@@ -175,7 +188,7 @@ func (v *reservation) has(k once.Key) bool {
 }
 
 // overtaken reports, after a rollback, whether a key that was reserved has a row all the same: then body may have failed
-// over the rows of another, whose commit came between the look at the key and its lock.
+// over the rows of another, which does not know the lock: a store that names the same tables in another way.
 func (v *reservation) overtaken(ctx context.Context, conn *pgx.Conn) bool {
 	var keys uuids
 	for i, locked := range v.locked {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -152,7 +153,7 @@ func TestSeveralRace(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			end := time.Now().Add(30 * time.Second)
+			end := time.Now().Add(testenv.Patience)
 			for left := keys; left > 0 && time.Now().Before(end); {
 				recs, err := f.Transact(t.Context(), mine, func(tx pgx.Tx, recs []once.Record) (sets []once.Settlement, err error) {
 					for i, rec := range recs {
@@ -221,13 +222,13 @@ func TestSeveralAndOneOfTheirOwnKeys(t *testing.T) {
 	}
 }
 
-// A rival commits between the look at the keys and the locks, and the handler fails over its row: a race, to be run again.
+// A rival that does not know the locks commits after the look at the keys, and the handler fails over its row: a race, to be run again.
 func TestSeveralFailOverTheRowsOfARival(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `CREATE UNIQUE INDEX ON `+f.effects()+` (name)`)
 	rs := []once.Request{newRequest(), newRequest()}
 	_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
-		// stands for one that committed after the snapshot of reserveSQL and before its lock
+		// stands for a store that names the same tables in another way
 		must(t, f.admin, fmt.Sprintf(`INSERT INTO %s (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, created, updated)
 			VALUES ($1, 'tenant', 'test', $2, 4, 1, gen_random_uuid(), '', 9e18::bigint, 9e18::bigint, 0, 0)`, f.records()), rs[1].Key.String(), rs[1].Key.ID)
 		must(t, f.admin, `INSERT INTO `+f.effects()+` VALUES ('a')`)

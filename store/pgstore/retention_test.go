@@ -8,9 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
@@ -25,7 +25,7 @@ var layouts = map[string]func(t testing.TB) *fixture{
 
 // ways are those in which work in a transaction can be called.
 var ways = map[string]func(context.Context, *fixture, once.Work[string], func(context.Context, pgx.Tx) (string, error)) error{
-	"early": func(ctx context.Context, f *fixture, w once.Work[string], run func(context.Context, pgx.Tx) (string, error)) error {
+	"claims first": func(ctx context.Context, f *fixture, w once.Work[string], run func(context.Context, pgx.Tx) (string, error)) error {
 		_, err := once.DoTx(ctx, f.Store, w, run)
 		return err
 	},
@@ -245,7 +245,7 @@ func TestForgetRecords(t *testing.T) {
 			if _, err := lock.Exec(t.Context(), `SELECT FROM `+f.records()+` WHERE key = $1 FOR UPDATE`, first.String()); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()
 			if n, err := f.ForgetRecords(ctx, due); err != nil || n != 4 {
 				t.Errorf("beside a lock %d were forgotten, %v", n, err)

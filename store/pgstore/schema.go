@@ -73,6 +73,9 @@ func (s *Store) ready(ctx context.Context, q querier) error {
 		return s.invalid
 	}
 	err := s.layout.Check(ctx, executor{q})
+	if err == nil {
+		err = s.names.CheckSession(ctx, executor{q})
+	}
 	s.checked.Store(err == nil)
 	return explain(err)
 }

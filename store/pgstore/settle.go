@@ -53,12 +53,12 @@ func (s *Store) settle(ctx context.Context, q querier, set once.Settlement) erro
 		return err
 	}
 	if tag, err := q.Exec(ctx, s.sql.settleOwn, args...); err != nil || tag.RowsAffected() == 1 {
-		return explain(err)
+		return explain(refused(set, err))
 	}
 	for range 2 {
 		settled := 0
 		if err := q.QueryRow(ctx, s.sql.settle, args...).Scan(&settled); err != nil || settled > 0 {
-			return explain(err)
+			return explain(refused(set, err))
 		}
 	}
 	return lost(set.Hold)

@@ -11,9 +11,9 @@ import (
 type statements struct {
 	stillMoved string
 
-	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                     string // with partitions only
-	lock, gate, gateNew                                                                                                                                           string // with partitions only
-	open, look, mustAmend, claimNew, claimSoft, claimMany, claimManySoft, reserve, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, forget string
+	survey, rest, janitor, isNewest, isPart, lockTable, dueParts, countPart, movePart, putOff                                                                                string // with partitions only
+	lock, gate, gateNew                                                                                                                                                      string // with partitions only
+	open, look, mustAmend, claimNew, claimAsync, claimMany, claimManyAsync, lockMany, absent, stand, exist, write, claim, extend, settleOwn, settle, mustSettle, get, forget string
 
 	all, unsettled listing
 	retentionStatements
@@ -29,27 +29,28 @@ func fill(n sqlschema.Names, marks []string) func(sql string) string {
 func newStatements(n sqlschema.Names, marks []string) statements {
 	text := fill(n, marks)
 	return statements{
-		stillMoved:    text(stillMovedSQL),
-		open:          text(openSQL),
-		look:          text(lookSQL),
-		mustAmend:     text(mustAmendSQL),
-		claimNew:      text(strings.Replace(claimNewSQL, "{soft}", "", 1)),
-		claimSoft:     text(strings.Replace(claimNewSQL, "{soft}", softSQL, 1)),
-		claimManySoft: text(strings.Replace(claimManySQL, "{soft}", softSQL, 1)),
-		claimMany:     text(strings.Replace(claimManySQL, "{soft}", "", 1)),
-		reserve:       text(reserveSQL),
-		stand:         text(standSQL),
-		exist:         text(existSQL),
-		write:         text(writeSQL),
-		claim:         text(claimSQL),
-		extend:        text(extendSQL),
-		settleOwn:     text(settleOwnSQL),
-		settle:        text(settleSQL),
-		mustSettle:    text(mustSettleSQL),
-		get:           text(getSQL),
-		all:           newListing(text, "{place}", "", "{walked}", ""),
-		unsettled:     newListing(text, "{place}", "uuid_send", "{walked}", " AND r.status IN (1, 2, 3)"),
-		forget:        text(forgetSQL),
+		stillMoved:     text(stillMovedSQL),
+		open:           text(openSQL),
+		look:           text(lookSQL),
+		mustAmend:      text(mustAmendSQL),
+		claimNew:       text(strings.Replace(claimNewSQL, "{async}", "", 1)),
+		claimAsync:     text(strings.Replace(claimNewSQL, "{async}", asyncCommitSQL, 1)),
+		claimManyAsync: text(strings.Replace(claimManySQL, "{async}", asyncCommitSQL, 1)),
+		claimMany:      text(strings.Replace(claimManySQL, "{async}", "", 1)),
+		lockMany:       text(lockManySQL),
+		absent:         text(absentSQL),
+		stand:          text(standSQL),
+		exist:          text(existSQL),
+		write:          text(writeSQL),
+		claim:          text(claimSQL),
+		extend:         text(extendSQL),
+		settleOwn:      text(settleOwnSQL),
+		settle:         text(settleSQL),
+		mustSettle:     text(mustSettleSQL),
+		get:            text(getSQL),
+		all:            newListing(text, "{place}", "", "{walked}", ""),
+		unsettled:      newListing(text, "{place}", "uuid_send", "{walked}", " AND r.status IN (1, 2, 3)"),
+		forget:         text(forgetSQL),
 
 		retentionStatements: newRetentionStatements(text),
 	}
@@ -83,10 +84,14 @@ const (
 		r.key_until <= (SELECT now FROM clock) OR r.outcome_until IS NULL AND r.owner <> $5::uuid AND (r.status = 0 OR
 		(r.status = 2 OR r.status = 1 AND r.lease_until <= (SELECT now FROM clock)) AND r.attempt = $6::bigint))) IS TRUE`
 
+	// refusalSQL begins the statements whose ERROR refuses a duplicate. The server writes both into its log, and whoever
+	// reads it there is to see that nothing is wrong.
+	refusalSQL = `/* once: an ERROR of this statement refuses a duplicate, as it should */ `
+
 	// openSQL is the claim of a key that was never seen, as it is when the transaction has committed. Any other key makes
 	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
 	// is a row. Then the server skips what was sent behind it.
-	openSQL = `INSERT INTO {table} ({part}key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
+	openSQL = refusalSQL + `INSERT INTO {table} ({part}key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
 	outcome_until, key_until, due, reason, created, updated)
 VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint{oid})::int{unseen}, 1, $5::uuid, $6::bytea,
 	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
@@ -95,7 +100,7 @@ VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact
 	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
 	// like that one, on a square root where there is a row, on dividing by zero where a transaction in flight has the lock.
 	// A row that another has committed between its snapshot and its lock makes openSQL fail.
-	lookSQL = `SELECT (SELECT sqrt(-1 - abs(status)) FROM {table} WHERE key = $1::uuid), 1 / pg_try_advisory_xact_lock($2::bigint{oid})::int`
+	lookSQL = refusalSQL + `SELECT (SELECT sqrt(-1 - abs(status)) FROM {table} WHERE key = $1::uuid), 1 / pg_try_advisory_xact_lock($2::bigint{oid})::int`
 
 	// mustAmendSQL puts another outcome and the times of now into the row that openSQL has written in the same transaction,
 	// and fails, on dividing by zero, if it is not there.
@@ -109,24 +114,27 @@ SELECT 1 / count(*) FROM amended`
 	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
 SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea,
 	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}
-WHERE pg_try_advisory_xact_lock($8::bigint){soft} ON CONFLICT (key) DO NOTHING RETURNING created`
+WHERE pg_try_advisory_xact_lock($8::bigint){async} ON CONFLICT (key) DO NOTHING RETURNING created`
 
-	// softSQL lets the transaction of the statement end before its commit is on the disk.
-	softSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
+	// asyncCommitSQL lets the transaction of the statement end before its commit is on the disk.
+	asyncCommitSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
 
 	// claimManySQL is claimNewSQL for several keys.
 	claimManySQL = `WITH {clock} INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
 SELECT key, scope, operation, id, 1, 1, owner, now + lease, fingerprint, (now + keep + grain - 1) / grain * grain, now, now
 FROM clock, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[])
 	AS u (key, scope, operation, id, owner, lease, fingerprint, lock, keep, grain)
-WHERE pg_try_advisory_xact_lock(lock){soft} ON CONFLICT (key) DO NOTHING RETURNING key, created`
+WHERE pg_try_advisory_xact_lock(lock){async} ON CONFLICT (key) DO NOTHING RETURNING key, created`
 
-	// reserveSQL takes the locks of the keys that have no row, as far as they are to be had, and says which. The lock of a
-	// key that has a row is not worth having. OFFSET keeps the look at a row from becoming a join, for which the first plans
-	// of a connection would read the whole table.
-	reserveSQL = `SELECT u.nth, pg_try_advisory_xact_lock(u.lock), (SELECT {begun})
-FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS u (key, lock, nth)
-WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key OFFSET 0)`
+	// lockManySQL takes the locks of keys, as far as they are to be had, and says which. It comes before absentSQL, whose
+	// snapshot is then newer than the locks: what was committed before a lock was free is seen.
+	lockManySQL = `SELECT u.nth FROM unnest($1::bigint[]) WITH ORDINALITY AS u (lock, nth) WHERE pg_try_advisory_xact_lock(u.lock)`
+
+	// absentSQL says which keys have no row; and under a level whose snapshot is older than the locks, of none. OFFSET keeps
+	// the look at a row from becoming a join, for which the first plans of a connection would read the whole table.
+	absentSQL = `SELECT u.nth, (SELECT {begun}) FROM unnest($1::uuid[]) WITH ORDINALITY AS u (key, nth)
+WHERE NOT EXISTS (SELECT FROM {table} r WHERE r.key = u.key OFFSET 0)
+	AND (SELECT current_setting('transaction_isolation') IN ('read committed', 'read uncommitted'))`
 
 	// standSQL reads records that no claim could have, whoever made it. What it leaves out, claimSQL has to be asked for.
 	standSQL = `WITH {clock} SELECT u.nth, known.* FROM clock CROSS JOIN unnest($1::uuid[]) WITH ORDINALITY AS u (key, nth)
@@ -135,7 +143,7 @@ CROSS JOIN LATERAL (SELECT {columns} FROM {table} r WHERE r.key = u.key AND (r.k
 
 	existSQL = `SELECT EXISTS (SELECT FROM {table} WHERE key = ANY ($1::uuid[]))`
 
-	// writeSQL writes the rows that reserveSQL has made room for, as they are at the end of the transaction. What they have
+	// writeSQL writes the rows that are reserved, as they are at the end of the transaction. What they have
 	// in common is sent and computed once.
 	writeSQL = `WITH {clock}, ending AS MATERIALIZED (
 	SELECT nth, scope, operation, status, now + lease AS lease_until, outcome, kind, flags, now + keep_outcome AS outcome_until,

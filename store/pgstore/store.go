@@ -5,16 +5,13 @@
 // It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf],
 // [store.Outbox], [store.Bell], [store.Reopener] and, without Options.Partition, [store.Archivable], as long as it talks
 // to one writable primary that loses no commit: never give it a replica, or synchronous_commit=off. The claim of a new
-// key is one round trip, and none in [once.DoTx], where it travels with the first statement of the work, and the record
-// with COMMIT. A replay that is flagged as a redelivery is one, and writes nothing. A transaction in flight on a key is
+// key is one round trip. In [once.DoTx] that is the round trip of BEGIN, and the record travels with COMMIT. A replay that is flagged as a redelivery is one, and writes nothing. A transaction in flight on a key is
 // seen, by a lock that ends with it, and not waited for: the claim returns Running with LeaseLeft 0. Extend and Settle
 // wait for one that has taken their record over, up to ctx.
 //
 // # Limits
 //
-// PostgreSQL 13 or newer, in UTF8; 15 was tried. A duplicate of DoTx that is not flagged as a redelivery leaves, unless
-// more than one claim in eight was lost lately and the store looks first, an ERROR in the server's log, and costs more
-// than the work of one statement that it prevents. Each claim of a transaction holds an advisory lock until it ends:
+// PostgreSQL 13 or newer, in UTF8, and so client_encoding, which Migrate and the first use check; 15 was tried. Each claim of a transaction holds an advisory lock until it ends:
 // for thousands of claims at a time, raise max_locks_per_transaction. Under REPEATABLE READ and SERIALIZABLE a lost
 // race is [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie
 // close together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A
@@ -24,15 +21,23 @@
 // # The transaction of a handler
 //
 // Commit and Rollback are refused, also as SQL, and Begin is a savepoint. Conn is the connection itself: what is sent
-// there is part of the transaction as well, and nothing guards it. A store without Options.Schema refuses to have its
+// there is part of the transaction as well, and nothing guards it. Work that ends the transaction there has its keys
+// parked, with [once.ErrParked], because what it wrote may be committed; a position cannot be parked, and is
+// [once.ErrLeaseLost]. It is not noticed after a statement that failed. The first use of Conn costs a round trip. A store without Options.Schema refuses to have its
 // search_path changed. A handler that passes over the error of a statement commits nothing, and gets an error that
 // says so.
 //
-// In [once.DoTx], the handler of a duplicate may be entered. Its first statement fails then with an error that is
-// nobody's to match, and no other is run; one that claims in the same moment as another can also see the rows of the
-// first, and is rolled back at its end. Either way nothing of it stays, and what it returns is ignored; a panic is not.
-// BEGIN and the claim go together with the first statement if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
+// # Speculation
+//
+// The handler of an operation that is not Speculative is entered only after its claim is won. Speculation sends BEGIN and
+// the claim together with the first statement of the handler, if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
 // VALUES sent by Exec, Query or QueryRow, and alone before anything else. A tracer of pgx sees a batch of them.
+//
+// The handler of a duplicate may then be entered. Its first statement fails with an unexported error, and no other
+// statement is run. One that claims at the same moment as another can also see the rows of the first, and is rolled back at
+// its end. Either way nothing of it stays, and what it returns or panics with is ignored. A duplicate that is not
+// flagged as a redelivery leaves an ERROR in the server's log, and costs more than the work of one statement that it
+// prevents, unless more than one claim in eight was lost lately: then the store looks first.
 //
 // # Positions and the shelf
 //
@@ -127,7 +132,7 @@ type Store struct {
 	sql     statements
 	begin   string
 	claimer *claimer
-	luck    luck
+	losses  lossRate
 	named   bool // the tables have a schema
 
 	partition *partitioned // nil: one table

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
@@ -129,7 +130,7 @@ func TestForget(t *testing.T) {
 	}
 	forget := func(want int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
 		if n, err := f.Forget(ctx, 3); err != nil || n != want {
 			t.Errorf("Forget: %d, %v, want %d", n, err, want)
@@ -404,4 +405,15 @@ func TestCopiesOfASettlementAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Texts in another encoding would not come back as they were.
+func TestAnotherClientEncodingIsRefused(t *testing.T) {
+	f := newFixture(t)
+	p := pool(t, server(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
+	s := pgstore.New(p, &pgstore.Options{Schema: f.schema})
+	wantError(t, s.Migrate(t.Context()), once.ErrInvalid)
+	_, err := s.Claim(t.Context(), newRequest())
+	wantError(t, err, once.ErrInvalid)
+	wantText(t, err, "client_encoding")
 }

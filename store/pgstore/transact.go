@@ -16,7 +16,7 @@ import (
 const endTime = 10 * time.Second
 
 // Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and so
-// are the settlements and COMMIT. For a Request that is Early, BEGIN and the claim travel with the first statement of
+// are the settlements and COMMIT. body is called when the claims are won. For a Request that is Speculative, BEGIN and the claim travel with the first statement of
 // body, if that is a SELECT, INSERT, UPDATE or the like that is sent by Exec, Query or QueryRow, and cost no round trip;
 // a body without statements takes one round trip in all. The isolation level is that of Options.Isolation.
 //
@@ -26,7 +26,7 @@ const endTime = 10 * time.Second
 // That ctx ends cancels neither the transaction nor its commit. But if body gives a statement a context that ends,
 // pgx closes the connection, and nothing is committed.
 func (s *Store) Transact(ctx context.Context, rs []once.Request,
-	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	if err := s.ready(ctx, s.pool); err != nil || len(rs) == 0 {
 		return nil, err
@@ -36,8 +36,17 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 		return nil, explain(err)
 	}
 	var tx *handle
-	defer func() { tx.ring() }() // when the connection is free
-	defer pooled.Release()       // closes a connection that could not leave its transaction
+	defer func() { // when the connection is free
+		tx.ring()
+		if tx != nil && tx.left {
+			recs, err = nil, s.parkLeft(ctx, rs, err)
+		}
+	}()
+	work := body
+	body = func(of pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+		return noticing(ctx, tx, func() ([]once.Settlement, error) { return work(of, recs) })
+	}
+	defer pooled.Release() // closes a connection that could not leave its transaction
 	conn := pooled.Conn()
 	if tx, err = s.newHandle(ctx, conn); err != nil {
 		return nil, explain(err)
@@ -45,8 +54,8 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
 	defer tx.end()
 
-	if isEarly(rs) {
-		if recs, sure, err := s.transactEarly(ctx, conn, tx, rs[0], body); sure {
+	if isSpeculative(rs) {
+		if recs, sure, err := s.speculate(ctx, conn, tx, rs[0], body); sure {
 			return recs, err
 		}
 		rollback(ctx, conn)
@@ -58,7 +67,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	if !anyWon(rs, claimed.recs) {
 		return claimed.recs, nil
 	}
-	tx.own, tx.puts = claimed.has, puts{} // nothing is left of what was put early
+	tx.own, tx.puts = claimed.has, puts{} // nothing is left of what was put by a speculative run
 	sets, err := body(tx, slices.Clone(claimed.recs))
 	switch {
 	case err != nil && claimed.overtaken(ctx, conn):

@@ -180,17 +180,18 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 	f := newFixture(t)
 	for _, c := range []struct {
 		name, text string
+		status     once.Status
 		work       func(pgx.Tx) error
 	}{
-		{"rows", "still open", func(tx pgx.Tx) error {
+		{"rows", "still open", once.Absent, func(tx pgx.Tx) error {
 			_, err := tx.Query(t.Context(), `SELECT generate_series(1, 100000)`)
 			return err
 		}},
-		{"ROLLBACK as a statement", "ended by a statement", func(tx pgx.Tx) error {
+		{"ROLLBACK as a statement", "ended by a statement", once.Parked, func(tx pgx.Tx) error {
 			_, err := tx.Conn().Exec(t.Context(), `ROLLBACK`)
 			return err
 		}},
-		{"a connection closed by an ended context", "connection was lost", func(tx pgx.Tx) error {
+		{"a connection closed by an ended context", "connection was lost", once.Absent, func(tx pgx.Tx) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			_, err := tx.Exec(ctx, `SELECT pg_sleep(10)`)
@@ -205,25 +206,71 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 			if errors.Is(err, once.ErrUnknown) {
 				t.Errorf("%v is ErrUnknown, though nothing was sent", err)
 			}
-			wantStatus(t, f, r.Key, once.Absent)
+			wantStatus(t, f, r.Key, c.status)
 		})
 	}
 	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // one that is closed is given back a little later
 }
 
-// A handler can get at the raw connection. What is committed must still be what was claimed.
-func TestATransactionBegunAnewIsNotCommitted(t *testing.T) {
+// A handler can get at the raw connection, and end its transaction there. What it wrote may be committed, so the work is
+// not done again by the next call.
+func TestWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent  string
+		fails error
+		rows  int
+	}{
+		"rollback":                {"ROLLBACK", nil, 1},
+		"rollback, and fails":     {"ROLLBACK", errors.New("no"), 1},
+		"rollback, and conflicts": {"ROLLBACK", once.ErrConflict, 1},
+		"commit":                  {"COMMIT", nil, 1},
+		"commit, and fails":       {"COMMIT", errors.New("no"), 1},
+		"begins anew":             {"ROLLBACK; BEGIN", nil, 0},
+		"chains":                  {"COMMIT AND CHAIN", errors.New("no"), 0},
+	} {
+		for _, rs := range [][]once.Request{{newRequest()}, {newRequest(), newRequest()}} {
+			t.Run(fmt.Sprint(name, " ", len(rs)), func(t *testing.T) {
+				f := newFixture(t)
+				for range 2 {
+					_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) (sets []once.Settlement, err error) {
+						if _, err := tx.Conn().Exec(t.Context(), c.sent); err != nil {
+							return nil, err
+						}
+						for _, rec := range recs {
+							hold := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+							sets = append(sets, once.Settlement{Hold: hold, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour})
+						}
+						return sets, errors.Join(f.write(t.Context(), tx, "a"), c.fails)
+					})
+					t.Log(err)
+				}
+				if n := f.count(t, "a"); n != c.rows {
+					t.Errorf("%d rows, want %d", n, c.rows)
+				}
+				for _, r := range rs {
+					wantStatus(t, f, r.Key, once.Parked)
+				}
+			})
+		}
+	}
+}
+
+// What is prepared is a statement as well, at any depth.
+func TestAPreparedRollbackIsRefused(t *testing.T) {
 	f := newFixture(t)
-	r := newRequest()
-	_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error {
-		if _, err := tx.Conn().Exec(t.Context(), `ROLLBACK; BEGIN`); err != nil {
+	_, err := transact(t.Context(), f.Store, newRequest(), func(tx pgx.Tx) error {
+		nested, err := tx.Begin(t.Context())
+		if err != nil {
 			return err
 		}
-		return f.write(t.Context(), tx, "a")
+		for _, of := range []pgx.Tx{tx, nested} {
+			_, err := of.Prepare(t.Context(), "end", `ROLLBACK`)
+			wantError(t, err, once.ErrInTx)
+		}
+		return nil
 	})
-	wantError(t, err, once.ErrLeaseLost)
-	if n := f.count(t, "a"); n != 0 {
-		t.Errorf("%d rows, want 0", n)
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -274,7 +321,7 @@ func TestErrorsOfCommit(t *testing.T) {
 	}
 }
 
-// Who finds the connection dead at the settlement cannot know that the COMMIT behind it was not reached.
+// A connection that died under work that has used it directly is found by the look after the work: no COMMIT was sent.
 func TestABackendTerminatedBeforeTheSettlement(t *testing.T) {
 	f := newFixture(t)
 	op := &once.Operation[int]{Name: "pay"}
@@ -283,7 +330,7 @@ func TestABackendTerminatedBeforeTheSettlement(t *testing.T) {
 		return err
 	}
 	_, err := transact(t.Context(), f.Store, newRequest(), func(tx pgx.Tx) error { return terminate(t.Context(), tx) })
-	wantError(t, err, once.ErrUnknown)
+	wantError(t, err, once.ErrConflict)
 
 	runs := 0
 	answer, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {

@@ -19,6 +19,8 @@ type handle struct {
 	own     func(once.Key) bool // whose claims are this transaction's, and whose rows are not what they seem
 	named   bool                // the tables of the store have a schema
 	raw     bool                // its user has, or had, the connection itself
+	id      string              // of the transaction, if raw, as far as it is known
+	left    bool                // its user has ended it
 	ctx     context.Context     // for what has none of its own
 	store   *Store
 	puts    puts
@@ -243,9 +245,11 @@ func (h *handle) Conn() *pgx.Conn {
 
 func (h *handle) expose() {
 	h.sendBeforeConn()
-	h.raw = true
 	if h.opening != nil {
 		h.opening.exposed()
+	}
+	if !h.raw {
+		h.raw, h.id = true, h.transactionID(h.ctx)
 	}
 }
 
@@ -281,9 +285,23 @@ func (sp *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResul
 	return sp.Tx.SendBatch(ctx, b)
 }
 
+// Prepare makes a prepared statement.
+func (sp *savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := sp.of.refuse(sql); err != nil {
+		return nil, err
+	}
+	return sp.Tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects gives access to large objects.
+func (sp *savepoint) LargeObjects() pgx.LargeObjects {
+	sp.of.expose()
+	return sp.Tx.LargeObjects()
+}
+
 // Conn is the connection, on which nothing guards the transaction.
 func (sp *savepoint) Conn() *pgx.Conn {
-	sp.of.raw = true
+	sp.of.expose()
 	return sp.Tx.Conn()
 }
 

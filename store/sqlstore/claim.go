@@ -3,10 +3,12 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 )
@@ -20,26 +22,49 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 	if s.dialect == sqlschema.MySQL {
 		return s.claimAlone(ctx, r)
 	}
-	return s.claim(ctx, s.db, s.sql.Get, r)
+	end, err := s.write(ctx)
+	if err != nil {
+		return once.Record{}, err
+	}
+	defer end()
+	c, err := s.claim(ctx, s.db, s.sql.Get, r)
+	return c.Record, err
+}
+
+// claimed is a record, and whether the claim was made just now: not by an earlier one with the same token.
+type claimed struct {
+	once.Record
+	fresh bool
+}
+
+func records(claims []claimed) []once.Record {
+	recs := make([]once.Record, len(claims))
+	for i, c := range claims {
+		recs[i] = c.Record
+	}
+	return recs
 }
 
 // claimAlone claims in a transaction of its own. A single statement that waits for a rival would stay queued in the server
 // after its caller has given up, and claim the key for nobody when the rival rolls back.
-func (s *Store) claimAlone(ctx context.Context, r once.Request) (once.Record, error) {
-	begun := time.Now()
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return once.Record{}, s.fail(err)
+func (s *Store) claimAlone(ctx context.Context, r once.Request) (rec once.Record, err error) {
+	claims, err := s.patiently(ctx, []once.Request{r}, func(bound time.Duration) ([]claimed, error) {
+		begun := time.Now()
+		tx, err := s.db.BeginTx(ctx, nil)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		defer tx.Rollback()
+		claims, err := s.claimBounded(ctx, tx, time.Since(begun), bound, []once.Request{r})
+		if err == nil && holds(r, claims[0].Record) {
+			err = tx.Commit()
+		}
+		return claims, s.fail(err)
+	})
+	if len(claims) == 1 {
+		rec = claims[0].Record
 	}
-	defer tx.Rollback()
-	recs, err := s.claimBounded(ctx, tx, time.Since(begun), []once.Request{r})
-	if err != nil {
-		return once.Record{}, s.fail(err)
-	}
-	if !holdsAny([]once.Request{r}, recs) {
-		return recs[0], nil
-	}
-	return recs[0], s.fail(tx.Commit())
+	return rec, err
 }
 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends.
@@ -47,104 +72,156 @@ func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]o
 	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
-	recs := make([]once.Record, 0, len(rs))
+	claims, err := s.claimTx(ctx, tx, rs)
+	if err != nil {
+		return nil, err
+	}
+	return records(claims), nil
+}
+
+func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]claimed, error) {
+	claims := make([]claimed, 0, len(rs))
 	for _, r := range rs {
-		rec, err := s.claim(ctx, tx, s.sql.GetLocked, r)
+		c, err := s.claim(ctx, tx, s.sql.GetLocked, r)
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, rec)
+		claims = append(claims, c)
 	}
-	return recs, nil
+	return claims, nil
 }
 
 const claimTries = 4
 
 // claim tries until it has the key, or knows what has it. A rival that keeps moving is one that is running.
-func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, r once.Request) (once.Record, error) {
+func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, r once.Request) (claimed, error) {
 	p := sqlschema.Params{
 		"key": s.names.UUID(r.Key.UUID()), "scope": r.Key.Scope, "operation": r.Key.Operation, "id": r.Key.ID,
 		"owner": s.names.UUID(r.Owner), "attempt": r.Attempt, "lease": r.Lease.Microseconds(),
 		"fingerprint": bytesOf(r.Fingerprint), "lock": s.names.Lock(r.Key.UUID()), "grain": int64(1),
 	}
-	if r.Likely != nil {
-		first := min(r.Likely.KeepOutcome, r.Likely.KeepKey)
+	if r.Expected != nil {
+		first := min(r.Expected.KeepOutcome, r.Expected.KeepKey)
 		p["keep"], p["grain"] = first.Microseconds(), sqlschema.Grain(first)
 	}
 	try := s.claimInSteps
 	if s.dialect.ClaimsAtOnce() {
 		try = s.claimAtOnce
 	}
+	fresh := false
 	for range claimTries {
-		found, err := try(ctx, q, get, p, r)
+		found, took, err := try(ctx, q, get, p, r)
 		if err != nil {
-			return once.Record{}, err
+			return claimed{}, err
 		}
+		fresh = fresh || took
 		if found != nil && found.Attempt > 0 {
-			return found.record(), nil
+			return claimed{found.record(), fresh && found.owner == r.Owner}, nil
 		}
 		if found != nil {
 			break
 		}
 	}
-	return once.Record{Key: r.Key, Status: once.Running}, nil
+	return claimed{Record: once.Record{Key: r.Key, Status: once.Running}}, nil
 }
 
 // claimAtOnce is for dialects that say that they can.
-func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, _ once.Request) (*row, error) {
+func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, r once.Request) (found *row, took bool, err error) {
 	rows, err := s.rows(ctx, q, s.sql.Insert, p)
 	if err != nil || len(rows) == 0 {
-		return nil, err
+		return nil, false, err
 	}
-	return &rows[0], nil
+	// PostgreSQL reads its clock once for the whole statement: of an earlier claim, some of the lease is over.
+	took = s.dialect != sqlschema.PostgreSQL || rows[0].LeaseLeft == micros(r.Lease.Microseconds())
+	return &rows[0], took, nil
 }
 
 // claimInSteps inserts, looks what is there, and takes that over where it is free. It returns nil if another try
 // has to tell whether that succeeded.
-func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, p sqlschema.Params, r once.Request) (*row, error) {
-	if _, err := s.exec(ctx, q, s.sql.Insert, p); err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
-		return nil, err
+func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, p sqlschema.Params, r once.Request) (found *row, took bool, err error) {
+	inserted, err := s.exec(ctx, q, s.sql.Insert, p)
+	if err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
+		return nil, false, err
 	}
-	found, err := s.get(ctx, q, get, r.Key)
+	is, err := s.get(ctx, q, get, r.Key)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	takeover := found.Status == once.Unknown && found.Attempt == r.Attempt && found.owner != r.Owner
-	late := found.Attempt > 0 && found.owner == r.Owner // and released: nobody waits for this claim any more
-	if found.Status != once.Absent && !takeover || late {
-		return &found, nil
+	takeover := is.Status == once.Unknown && is.Attempt == r.Attempt && is.owner != r.Owner
+	late := is.Attempt > 0 && is.owner == r.Owner // and released: nobody waits for this claim any more
+	if is.Status != once.Absent && !takeover || late {
+		return &is, inserted == 1, nil
 	}
-	_, err = s.exec(ctx, q, s.sql.Take, p)
-	return nil, err
+	taken, err := s.exec(ctx, q, s.sql.Take, p)
+	return nil, taken == 1, err
 }
 
 const (
 	shortestWait = 250 * time.Millisecond
+	longestWait  = 4 * time.Second
 	mostTrips    = 10 // of a claim that nothing stands in the way of, with what the driver adds
 	longestTrip  = time.Second
 )
 
-// claimBounded is ClaimTx for a transaction of our own, which is lost when the bound of its waiting is reached. A trip to
-// the database takes about as long as BEGIN took: time on the way is not time that a claim has waited.
-func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip time.Duration, rs []once.Request) ([]once.Record, error) {
-	if s.dialect != sqlschema.MySQL {
-		return s.ClaimTx(ctx, tx, rs)
+// errBound is that of a claim that was given up at its bound, with its transaction. It may have waited, or be slow.
+var errBound = errors.New("the claim has reached the bound of its waiting")
+
+// patiently repeats a claim that was given up although nothing stands in its way: then the database, or this machine, was
+// slow. The bound of its waiting grows.
+func (s *Store) patiently(ctx context.Context, rs []once.Request, claim func(bound time.Duration) ([]claimed, error)) ([]claimed, error) {
+	for bound := shortestWait; ; bound *= 4 {
+		claims, err := claim(bound)
+		if !errors.Is(err, errBound) {
+			return claims, err
+		}
+		switch locked, err := s.locked(ctx, rs[0].Key); {
+		case err != nil:
+			return nil, err
+		case locked:
+			return []claimed{{Record: once.Record{Key: rs[0].Key, Status: once.Running}}}, nil
+		case bound >= longestWait:
+			return nil, fmt.Errorf("%w: the database is slow: a claim took longer than %v, although nothing stands in its way", once.ErrConflict, bound)
+		}
 	}
-	recs := make([]once.Record, 0, len(rs))
+}
+
+// locked reports whether another transaction holds the row of a key. It looks more than once: what was given up at its
+// bound may hold it for a moment longer.
+func (s *Store) locked(ctx context.Context, k once.Key) (locked bool, err error) {
+	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 40 * time.Millisecond}
+	for range 3 {
+		_, err = s.get(ctx, s.db, s.sql.GetNoWait, k)
+		if s.dialect.Failure(err) != sqlschema.LockTimeout {
+			return false, err
+		}
+		if err := backoff.Sleep(ctx, pause.Next()); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// claimBounded is claimTx for a transaction of our own, which is lost when the bound of its waiting is reached. A trip to
+// the database takes about as long as BEGIN took: time on the way is not time that a claim has waited.
+func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip, bound time.Duration, rs []once.Request) ([]claimed, error) {
+	if s.dialect != sqlschema.MySQL {
+		return s.claimTx(ctx, tx, rs)
+	}
+	claims := make([]claimed, 0, len(rs))
 	for _, r := range rs {
-		limited, cancel := context.WithTimeout(ctx, max(r.Wait, shortestWait)+mostTrips*min(trip, longestTrip))
-		rec, err := s.claim(limited, tx, s.sql.GetLocked, r)
+		limited, cancel := context.WithTimeout(ctx, max(r.Wait, bound)+mostTrips*min(trip, longestTrip))
+		c, err := s.claim(limited, tx, s.sql.GetLocked, r)
 		waited := limited.Err() != nil || s.dialect.Failure(err) == sqlschema.LockTimeout
 		cancel()
 		switch {
 		case err != nil && waited && ctx.Err() == nil && len(rs) == 1:
-			rec = once.Record{Key: r.Key, Status: once.Running}
+			return nil, errBound
 		case err != nil && waited && ctx.Err() == nil:
 			return nil, fmt.Errorf("%w: the claims before this one are gone with the transaction: %w", once.ErrConflict, err)
 		case err != nil:
 			return nil, err
 		}
-		recs = append(recs, rec)
+		claims = append(claims, c)
 	}
-	return recs, nil
+	return claims, nil
 }

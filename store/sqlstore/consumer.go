@@ -51,6 +51,11 @@ func (s *Store) inTx(ctx context.Context, do func(context.Context, querier) erro
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	limited, cancel := context.WithTimeout(ctx, sqltx.EndTime)
 	defer cancel()
 	tx, err := s.db.BeginTx(limited, nil)

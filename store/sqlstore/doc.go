@@ -18,17 +18,18 @@
 //     store that names the same tables in another way (Schema set, or left to the search_path) wait, up to ctx.
 //   - MySQL, MariaDB: the claim waits for the transaction. In Claim and Transact at most for Request.Wait, or 250 ms where
 //     that is longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
-//     the other transaction has ended. In ClaimTx at most for ctx, whose end costs the connection, or
+//     the other transaction has ended. If no transaction has the row locked then, the claim was slow, and is repeated. In ClaimTx at most for ctx, whose end costs the connection, or
 //     innodb_lock_wait_timeout, 50 seconds if it was not set, after which it is [once.ErrConflict].
-//   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written: for as long
-//     as the connection's busy_timeout says. After that it is [once.ErrConflict], which [once.DoTx] repeats up to ten times
-//     and [once.Do] four: so a database that stays busy is waited for that many times busy_timeout.
+//   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written. The writers of
+//     one Store wait in line, in their order, up to ten seconds; what comes from elsewhere is waited for as long as the
+//     connection's busy_timeout says. After that it is [once.ErrConflict], which [once.DoTx] repeats until its context
+//     ends, or for about a minute without a deadline, and [once.Do] four times.
 //   - SQL Server: it waits 100 ms for the transaction and then returns Running with LeaseLeft 0. Extend and Settle wait, up to ctx,
 //     and so do Get and List where READ_COMMITTED_SNAPSHOT is off.
 //
 // # PostgreSQL
 //
-// Version 12 or newer, in UTF8. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so
+// Version 12 or newer. The database and client_encoding are UTF8, which is checked at the first use. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so
 // PgBouncer's transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or
 // simple_protocol. Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails
 // ends the transaction: a handler that passes the error over gets it back when its claim is settled.
@@ -36,8 +37,8 @@
 // # MySQL and MariaDB
 //
 // MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc
-// and clientFoundRows are free; autocommit must be on, as it is by default, and READ UNCOMMITTED is not supported: it
-// shows the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a
+// and clientFoundRows are free; autocommit off, completion_type other than NO_CHAIN and a timestamp that is set are refused at the
+// first use, and READ UNCOMMITTED is not supported: it shows the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a
 // word. In Transact, a handler that passes such an error over commits nothing: what it goes on to write is rolled back,
 // with [once.ErrLeaseLost]. In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the
 // like commit on their own: they are not supported in a handler.
@@ -79,18 +80,32 @@
 //
 //	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
 //
+// A journal that is off, or in memory, and read_uncommitted are refused at the first use.
 // Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has read
 // before it claims can fail as busy without waiting. With synchronous at NORMAL or OFF, a power cut may undo commits.
 // The clock is this machine's, in milliseconds, and nothing hides its steps. One connection is enough
 // (SetMaxOpenConns(1)), and it is needed for a database in memory. After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM,
-// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself: a handler must return such an
-// error. If it writes on, the call fails with [once.ErrLeaseLost], but these later writes may be committed.
+// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself. A handler must return such an
+// error at once: the call then fails, and nothing is left. If it passes over the error, its later writes are committed one
+// by one, and the key is parked. If it writes on and returns the error all the same, nothing notices it.
 //
 // # Everywhere
 //
-// A handler must not call Commit or Rollback on the *sql.Tx of [once.DoTx]. That is noticed, and an error,
-// but what was committed stands and the key stays claimed. Statements sent through the *sql.DB are not part
-// of the transaction; with one connection they wait for ever.
+// A handler of [once.DoTx] must not end its transaction: neither by Commit or Rollback of the *sql.Tx, nor by a statement
+// such as COMMIT, ROLLBACK, or, in MySQL, BEGIN or CREATE TABLE. What it wrote before or after that may be committed, and
+// would be written again by the next call. So Transact looks, when work has failed and when its claim cannot be settled,
+// and parks the keys, with [once.ErrParked]: a person decides whether the work is done. What cannot be noticed:
+//
+//   - work that commits and then succeeds, in MySQL and SQLite: it is recorded as done, in a commit of its own. In
+//     PostgreSQL it is noticed.
+//   - in MySQL, work that rolls back, writes, and commits that itself: it looks like a deadlock.
+//   - a process that ends between the statement and the call's end: the key is free after a ROLLBACK, and unknown when
+//     the lease has lapsed after a COMMIT.
+//   - a handler of TransactAt that ends its transaction: the call fails, a position cannot be parked, and what was
+//     committed is written again with it.
+//   - the work of [once.InTx], in a transaction of the caller's: it gets an error, and the transaction is the caller's.
+//
+// Statements sent through the *sql.DB are not part of the transaction; with one connection they wait for ever.
 //
 // The compatibility of this package is that of package once. A build works with the tables of any newer one that says
 // so, and refuses others.

@@ -41,8 +41,7 @@ func (s *Store) conflict(err error) error {
 func (s *Store) settleFailed(err error) error {
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("once: the work has ended the transaction itself: if that was a Commit, it stands, and the key "+
-			"is taken until its lease lapses: leave Commit and Rollback to the store: %w", err)
+		return fmt.Errorf("once: the work has ended the transaction itself: leave Commit and Rollback to the store: %w", err)
 	case s.dialect.Failure(err) == sqlschema.Aborted:
 		return fmt.Errorf("once: a statement of the work failed and its error was passed over, so nothing can be "+
 			"committed: return that error, or, in PostgreSQL, put the statement behind a SAVEPOINT: %w", err)

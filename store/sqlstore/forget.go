@@ -18,6 +18,11 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return 0, err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	tx, err := s.beginForgetting(ctx)
 	if err != nil {
 		return 0, err

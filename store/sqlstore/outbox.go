@@ -53,6 +53,11 @@ func (s *Store) inOutboxTx(ctx context.Context, do func(context.Context, querier
 	if err := s.readyOutbox(ctx, s.db); err != nil {
 		return err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	limited, cancel := context.WithTimeout(ctx, sqltx.EndTime)
 	defer cancel()
 	options := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
@@ -231,6 +236,15 @@ func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.O
 func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
 	err = s.inSetTx(ctx, (*outbox).Plans, func(ctx context.Context, q querier) error {
 		forgotten, err = s.outbox.Forget(ctx, q, keep, limit)
+		return err
+	})
+	return forgotten, err
+}
+
+// ForgetArchived deletes messages from the archive, in one statement.
+func (s *Store) ForgetArchived(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
+	err = s.inSetTx(ctx, (*outbox).Plans, func(ctx context.Context, q querier) error {
+		forgotten, err = s.outbox.ForgetArchived(ctx, q, keep, limit)
 		return err
 	})
 	return forgotten, err

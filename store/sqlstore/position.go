@@ -47,6 +47,11 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	t, err := sqltx.Begin(ctx, s.db, s.dialect)
 	if err != nil {
 		return s.fail(err)

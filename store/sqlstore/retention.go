@@ -67,6 +67,11 @@ func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed i
 	if err := s.ready(ctx, s.db); err != nil || len(due) == 0 {
 		return 0, err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	tx, err := s.beginForgetting(ctx)
 	if err != nil {
 		return 0, err
@@ -104,13 +109,25 @@ func (s *Store) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, 
 	}
 	p := sqlschema.Params{"key": s.names.UUID(h.Key.UUID()), "owner": s.names.UUID(h.Owner), "attempt": h.Attempt,
 		"keepKey": keepKey.Microseconds(), "reason": clean(reason)}
-	changed, err := s.exec(ctx, s.db, s.sql.Reopen, p)
-	if err != nil || changed == 1 {
+	end, err := s.write(ctx)
+	if err != nil {
 		return err
 	}
-	found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
-	if err == nil && !(found.Status == once.Absent && found.heldBy(h)) { // else it is repeated
-		err = lost(h)
+	defer end()
+	for range tries {
+		changed, err := s.exec(ctx, s.db, s.sql.Reopen, p)
+		if err != nil || changed == 1 {
+			return err
+		}
+		found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
+		switch {
+		case err != nil:
+			return err
+		case found.heldBy(h) && found.Status == once.Absent: // it is repeated
+			return nil
+		case !found.heldBy(h) || found.Status != once.Done && found.Status != once.Expired:
+			return lost(h)
+		}
 	}
-	return err
+	return lost(h)
 }

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,25 +18,64 @@ func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error 
 		return err
 	}
 	p := sqlschema.Params{"key": s.names.UUID(h.Key.UUID()), "owner": s.names.UUID(h.Owner), "attempt": h.Attempt, "lease": d.Microseconds()}
-	changed, err := s.exec(ctx, s.db, s.sql.Extend, p)
-	if err != nil || changed == 1 {
+	end, err := s.write(ctx)
+	if err != nil {
 		return err
 	}
-	// MySQL counts no row that another Extend has brought to the same microsecond.
-	found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
-	if err == nil && !(found.Status == once.Running && found.heldBy(h)) {
-		err = lost(h)
+	defer end()
+	for range tries {
+		changed, err := s.exec(ctx, s.db, s.sql.Extend, p)
+		if err != nil || changed == 1 {
+			return err
+		}
+		found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
+		if err != nil {
+			return err
+		}
+		if found.Status != once.Running || !found.heldBy(h) {
+			break
+		}
 	}
-	return err
+	return lost(h)
 }
+
+// tries bounds how often a statement is repeated that has changed no row, although the row that was read after it is one
+// that it changes. What was read proves nothing: the row may have become so in between. And MySQL counts no row that
+// another statement has given the same values, down to the microsecond.
+const tries = 4
 
 // Settle ends an attempt.
 func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
-	_, err := s.settle(ctx, s.db, s.sql.Get, set)
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = s.settle(ctx, s.db, s.sql.Settle, s.sql.Get, set)
+	if err != nil && !errors.Is(err, once.ErrOutcomeRefused) && s.overPacket(ctx, set) {
+		return refused(set, err)
+	}
 	return err
+}
+
+// overPacket reports whether an outcome is larger than what MySQL accepts in a statement. Of one that is much larger it
+// closes the connection while that is being sent, so that the error tells nothing.
+func (s *Store) overPacket(ctx context.Context, set once.Settlement) bool {
+	if s.dialect != sqlschema.MySQL || len(set.Outcome.Body) < smallPacket {
+		return false
+	}
+	var most int
+	err := s.db.QueryRowContext(ctx, `SELECT @@max_allowed_packet`).Scan(&most)
+	return err == nil && len(set.Outcome.Body) >= most
+}
+
+const smallPacket = 1 << 10 // the least that max_allowed_packet can be
+
+func refused(set once.Settlement, err error) error {
+	return fmt.Errorf("%w: its body has %d bytes: %w", once.ErrOutcomeRefused, len(set.Outcome.Body), err)
 }
 
 // SettleTx is Settle for each Settlement, inside a transaction that the caller began and ends.
@@ -45,7 +85,7 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, ss []once.Settlement) 
 		return err
 	}
 	for _, set := range ss {
-		if _, err := s.settle(ctx, tx, s.sql.GetLocked, set); err != nil {
+		if _, err := s.settle(ctx, tx, s.sql.Settle, s.sql.GetLocked, set); err != nil {
 			return err
 		}
 	}
@@ -53,24 +93,34 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, ss []once.Settlement) 
 }
 
 // settle reports whether it changed the record, which it does not if the settlement was applied before.
-func (s *Store) settle(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, set once.Settlement) (changed bool, err error) {
+func (s *Store) settle(ctx context.Context, q sqltx.Querier, how, get sqlschema.Statement, set once.Settlement) (changed bool, err error) {
 	p, err := s.settleParams(set)
 	if err != nil {
 		return false, err
 	}
-	n, err := s.exec(ctx, q, s.sql.Settle, p)
-	if err != nil || n == 1 {
-		return n == 1, err
+	for range tries {
+		n, err := s.exec(ctx, q, how, p)
+		if kind := s.dialect.Failure(err); set.Status == once.Done && (kind == sqlschema.Refused || kind == sqlschema.Constraint) {
+			return false, refused(set, err)
+		}
+		if err != nil || n == 1 {
+			return n == 1, err
+		}
+		found, err := s.get(ctx, q, get, set.Key)
+		switch {
+		case err != nil:
+			return false, err
+		case found.heldBy(set.Hold) && found.ended(set):
+			return false, nil
+		case !found.heldBy(set.Hold) || !found.open(set.Status):
+			return false, lost(set.Hold)
+		}
 	}
-	found, err := s.get(ctx, q, get, set.Key)
-	if err == nil && !(found.heldBy(set.Hold) && found.shows(set)) {
-		err = lost(set.Hold)
-	}
-	return false, err
+	return false, lost(set.Hold)
 }
 
-// shows reports whether the row is what set makes of one.
-func (r row) shows(set once.Settlement) bool {
+// ended reports whether the row is what set has made of it, and what no other statement makes.
+func (r row) ended(set once.Settlement) bool {
 	switch set.Status {
 	case once.Done:
 		want := set.Outcome
@@ -79,9 +129,15 @@ func (r row) shows(set once.Settlement) bool {
 			r.outcome.Rejected == want.Rejected && r.outcome.Omitted == want.Omitted
 		body := string(r.Outcome.Body) == string(set.Outcome.Body)
 		return same && (r.Status == once.Expired || r.Status == once.Done && body)
-	default:
-		return r.Status == set.Status
+	case once.Absent:
+		return r.Status == once.Absent
 	}
+	return false // a running row reads as Unknown, too, and a parked one is parked again
+}
+
+// open reports whether the row can still be settled in this way.
+func (r row) open(to once.Status) bool {
+	return r.Status == once.Running || r.Status == once.Unknown || r.Status == once.Parked && to != once.Unknown
 }
 
 const longestType = 255

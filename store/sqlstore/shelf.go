@@ -74,6 +74,11 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	return s.fail(s.consumers.Change(ctx, querier{s.db}, shelved(m)))
 }
 
@@ -90,6 +95,11 @@ func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return 0, err
 	}
+	end, err := s.write(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	n, err := s.consumers.Forget(ctx, querier{s.db}, keep, limit)
 	return n, s.fail(err)
 }

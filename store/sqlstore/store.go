@@ -50,6 +50,8 @@ type Store struct {
 	outbox        *outbox
 	checkedOutbox atomic.Bool // and those of the outbox
 	bell          bell
+
+	queue queue // of the writers; nil: the database has one
 }
 
 var (
@@ -73,6 +75,7 @@ func New(db *sql.DB, d Dialect, o *Options) *Store {
 	}
 	s := &Store{db: db, dialect: sqlschema.Dialect(d), options: o.Ready()}
 	s.names, s.invalid = names(d, o)
+	s.queue = newQueue(s.dialect)
 	if db == nil {
 		s.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
 	}
@@ -128,6 +131,11 @@ func (s *Store) Migrate(ctx context.Context) error {
 }
 
 func (s *Store) migrate(ctx context.Context) error {
+	end, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -140,16 +148,18 @@ func (s *Store) migrate(ctx context.Context) error {
 	return err
 }
 
-// ready checks the tables at the first use, through the connection at hand: it may be the only one.
+// ready checks the tables, and the settings of the connection, at the first use, through the connection at hand: it may be the only one.
 func (s *Store) ready(ctx context.Context, q sqltx.Querier) error {
 	if s.invalid != nil || s.checked.Load() {
 		return s.invalid
 	}
-	if err := s.names.Check(ctx, sqltx.Executor{Querier: q}); err != nil {
-		return s.fail(err)
+	x := sqltx.Executor{Querier: q}
+	err := s.names.Check(ctx, x)
+	if err == nil {
+		err = s.names.CheckSession(ctx, x)
 	}
-	if err := s.checkSession(ctx, q); err != nil {
-		return err
+	if err != nil {
+		return s.fail(err)
 	}
 	s.checked.Store(true)
 	return nil
@@ -161,26 +171,6 @@ func (s *Store) readyTx(ctx context.Context, tx *sql.Tx) error {
 		return fmt.Errorf("%w: the *sql.Tx is nil", once.ErrInvalid)
 	}
 	return s.ready(ctx, tx)
-}
-
-// autocommit yields 0 where it is off; other databases cannot switch it off.
-var autocommit = map[sqlschema.Dialect]string{
-	sqlschema.MySQL:     "SELECT @@autocommit",
-	sqlschema.SQLServer: "SELECT 1 - SIGN(@@OPTIONS & 2)", // IMPLICIT_TRANSACTIONS
-}
-
-// checkSession refuses a connection on which nothing that is not in a transaction would ever be committed.
-func (s *Store) checkSession(ctx context.Context, q sqltx.Querier) error {
-	query := autocommit[s.dialect]
-	if query == "" {
-		return nil
-	}
-	on, err := sqltx.Executor{Querier: q}.Number(ctx, query)
-	if err == nil && on == 0 {
-		err = fmt.Errorf("%w: autocommit is off on this *sql.DB (in SQL Server, IMPLICIT_TRANSACTIONS is on), so nothing "+
-			"would be remembered: take it out of the DSN, or of the settings of the session", once.ErrInvalid)
-	}
-	return s.fail(err)
 }
 
 // Get returns the record of a key as it is now.

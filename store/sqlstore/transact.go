@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 	"time"
 
@@ -13,55 +14,92 @@ import (
 // Transact claims, runs body and settles in one transaction, which ends only here. Body may use the transaction for
 // anything but Commit and Rollback; see the package documentation for what each database adds to that.
 func (s *Store) Transact(ctx context.Context, rs []once.Request,
-	body func(*sql.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+	body func(*sql.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
-	begun := time.Now()
-	t, err := sqltx.Begin(ctx, s.db, s.dialect)
+	end, err := s.write(ctx)
 	if err != nil {
-		return nil, s.fail(err)
+		return nil, err
 	}
+	defer end()
+	var t *sqltx.Transaction
+	claims, err := s.patiently(ctx, rs, func(bound time.Duration) (claims []claimed, err error) {
+		begun := time.Now()
+		if t, err = sqltx.Begin(ctx, s.db, s.dialect); err != nil {
+			return nil, s.fail(err)
+		}
+		defer func() {
+			if err != nil {
+				t.Rollback()
+			}
+		}()
+		return s.claimBounded(ctx, t.Tx, time.Since(begun), bound, rs)
+	})
+	if err != nil {
+		return nil, err
+	}
+	recs = records(claims)
 	defer t.Rollback() // whatever way out is taken, a panic too; after the commit there is nothing left to do
-	claimed, err := s.claimBounded(ctx, t.Tx, time.Since(begun), rs)
-	if err != nil || !holdsAny(rs, claimed) {
-		return claimed, err
+	if !holdsAny(rs, recs) {
+		return recs, nil
 	}
+	ended := false
+	defer func() {
+		if !ended {
+			err = s.failed(ctx, t, end, rs, claims, err)
+		}
+	}()
 	committing := false
 	s.bell.begun(t.Tx)
 	defer func() { s.bell.ended(t.Tx, committing) }()
-	sets, err := body(t.Tx, slices.Clone(claimed))
+	sets, err := body(t.Tx, slices.Clone(recs))
 	if err != nil {
 		return nil, s.conflict(err)
 	}
-	if err := s.settleOwn(ctx, t.Tx, sets); err != nil {
+	if err := s.settleOwn(ctx, t.Tx, claims, sets); err != nil {
 		return nil, err
 	}
 	committing = true
 	if err := t.Commit(); err != nil {
-		return nil, s.commitFailed(err)
+		err = s.commitFailed(err)
+		ended = errors.Is(err, once.ErrUnknown)
+		return nil, err
 	}
-	return claimed, nil
+	ended = true
+	return recs, nil
 }
 
 func holdsAny(rs []once.Request, recs []once.Record) bool {
 	for i, rec := range recs {
-		// One that lapsed while it waited in the database is nobody else's.
-		if (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == rs[i].Owner {
+		if holds(rs[i], rec) {
 			return true
 		}
 	}
 	return false
 }
 
+// holds reports whether the claim was granted. One that lapsed while it waited in the database is nobody else's.
+func holds(r once.Request, rec once.Record) bool {
+	return (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == r.Owner
+}
+
+func holdOf(rec once.Record) once.Hold {
+	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+}
+
 // settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: it is the sign
 // that the transaction is no longer the one that claimed.
-func (s *Store) settleOwn(ctx context.Context, tx *sql.Tx, ss []once.Settlement) error {
+func (s *Store) settleOwn(ctx context.Context, tx *sql.Tx, claims []claimed, ss []once.Settlement) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
 	for _, set := range ss {
-		changed, err := s.settle(ctx, tx, s.sql.GetLocked, set)
+		how := s.sql.Settle
+		if slices.ContainsFunc(claims, func(c claimed) bool { return c.fresh && holdOf(c.Record) == set.Hold }) {
+			how = s.sql.SettleOwn
+		}
+		changed, err := s.settle(ctx, tx, how, s.sql.GetLocked, set)
 		if err == nil && !changed {
 			err = lost(set.Hold)
 		}

@@ -96,6 +96,23 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 	if k.has("names without case") {
 		c.Name = strings.ToLower(c.Name)
 	}
+	if k.has("any source") {
+		k.share(ctx, &c)
+	}
+	if k.has("shares with any source") && c.SharedWith != "" {
+		k.share(ctx, &c)
+	}
+	if k.has("looks for a source, then registers") {
+		all, _ := k.Store.Consumers(ctx)
+		known := slices.ContainsFunc(all, func(other store.Consumer) bool { return other.Name == c.Name })
+		k.hesitate()
+		if !known {
+			k.share(ctx, &c)
+		}
+	}
+	if k.has("never shared") {
+		c.SharedWith = ""
+	}
 	if k.has("looks, then registers") {
 		all, _ := k.Store.Consumers(ctx)
 		known := slices.ContainsFunc(all, func(other store.Consumer) bool { return other.Name == c.Name })
@@ -120,6 +137,16 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 	}
 	k.keys[c.Name] = c.Keys
 	return before, err
+}
+
+// share lets a consumer in wherever its name is.
+func (k *keeper) share(ctx context.Context, c *store.Consumer) {
+	all, _ := k.Store.Consumers(ctx)
+	for _, other := range all {
+		if other.Name == c.Name {
+			c.SharedWith = other.Source
+		}
+	}
 }
 
 func (k *keeper) OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error) {

@@ -17,8 +17,10 @@ import (
 
 // outboxBugs are seeded bugs in what is kept for relays, and for each the cases that must catch it.
 var outboxBugs = map[string]string{
-	"bodies made texts":           "outbox/exact outbox/bodiless",
+	"bodies made texts":           "outbox/exact outbox/bodiless outbox/sealed",
 	"headers trimmed":             "outbox/exact",
+	"cause dropped":               "outbox/exact outbox/cause",
+	"any cause is found":          "outbox/cause",
 	"times made up":               "outbox/exact",
 	"attempt kept":                "outbox/exact",
 	"state as given":              "outbox/exact",
@@ -197,6 +199,8 @@ func (s *sender) spoilPut(m store.Outgoing) store.Outgoing {
 	switch s.bug {
 	case "bodies made texts":
 		m.Message.Body = bytes.ToValidUTF8(m.Message.Body, []byte("?"))
+	case "cause dropped":
+		m.Cause = ""
 	case "headers trimmed":
 		m.Message.Header = maps.Clone(m.Message.Header)
 		for name, value := range m.Message.Header {
@@ -254,6 +258,8 @@ func (s *sender) spoilQuery(q store.OutgoingQuery) store.OutgoingQuery {
 	switch s.bug {
 	case "topics without case", "keys without spaces", "IDs by prefix":
 		q.Topic, q.OrderingKey, q.IDs, q.Limit = "", "", nil, 20_000
+	case "any cause is found":
+		q.Cause = ""
 	case "one lane after another":
 		q.Limit = 20_000
 	case "lanes are fewer":

@@ -21,6 +21,11 @@ var consumerBugs = map[string]string{
 	"names without case":    "registry/names",
 	"looks, then registers": "registry/race",
 
+	"any source":                         "registry/source-stays registry/source-race",
+	"shares with any source":             "registry/source-stays",
+	"never shared":                       "registry/shared",
+	"looks for a source, then registers": "registry/source-race",
+
 	"epochs from 0 on":              "position/never-written",
 	"opening begins anew":           "position/opened",
 	"no fence":                      "position/fenced position/set",
@@ -40,9 +45,9 @@ var consumerBugs = map[string]string{
 	"conflict taken for lost":       "position/in-flight",
 	"looks, then moves":             "position/race",
 
-	"bodies made texts":                "shelf/exact",
+	"bodies made texts":                "shelf/exact shelf/sealed",
 	"headers made texts":               "shelf/exact",
-	"key lost":                         "shelf/exact",
+	"key lost":                         "shelf/exact shelf/sealed",
 	"bodies cut at 1 MiB":              "shelf/large",
 	"put aside in a commit of its own": "shelf/commits",
 	"put aside again is a change":      "shelf/again",

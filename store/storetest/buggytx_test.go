@@ -49,15 +49,15 @@ func (s *buggyStore) commitEffects(tx *buggyTx) {
 	tx.effects = make(map[string]int)
 }
 
-// early is a body that ran before its claim.
-type early struct {
+// speculativeRun is a body that ran before its claim.
+type speculativeRun struct {
 	recs []once.Record
 	sets []once.Settlement
 	err  error
 }
 
-func runEarly(tx *buggyTx, r once.Request, body func(*buggyTx, []once.Record) ([]once.Settlement, error)) *early {
-	e := &early{recs: []once.Record{{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease}}}
+func runSpeculatively(tx *buggyTx, r once.Request, body func(*buggyTx, []once.Record) ([]once.Settlement, error)) *speculativeRun {
+	e := &speculativeRun{recs: []once.Record{{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease}}}
 	e.sets, e.err = body(tx, slices.Clone(e.recs))
 	return e
 }
@@ -71,17 +71,17 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 			_ = s.end(tx, s.has("commits on a panic"))
 		}
 	}()
-	var ran *early
-	if strings.HasPrefix(s.bug, "early") && len(rs) == 1 && rs[0].Early {
-		ran = runEarly(tx, rs[0], body)
-		if s.has("early run commits unclaimed") {
+	var ran *speculativeRun
+	if strings.HasPrefix(s.bug, "speculative") && len(rs) == 1 && rs[0].Speculative {
+		ran = runSpeculatively(tx, rs[0], body)
+		if s.has("speculative run commits unclaimed") {
 			committed = true
 			return ran.recs, s.end(tx, true)
 		}
-		if ran.err != nil && s.has("early error believed") {
+		if ran.err != nil && s.has("speculative error believed") {
 			return nil, ran.err
 		}
-		if ran.err != nil && s.has("early rows of a failure kept") {
+		if ran.err != nil && s.has("speculative rows of a failure kept") {
 			committed = true
 			return nil, errors.Join(ran.err, s.end(tx, true))
 		}
@@ -91,17 +91,17 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 		return nil, err
 	}
 	if ran != nil {
-		if s.has("early run not run again") && recs[0].Attempt > 1 {
+		if s.has("speculative run not run again") && recs[0].Attempt > 1 {
 			return recs, nil
 		}
-		if s.has("early rows of the loser kept") && recs[0].Owner != rs[0].Owner {
+		if s.has("speculative rows of the loser kept") && recs[0].Owner != rs[0].Owner {
 			committed = true
 			return recs, s.end(tx, true)
 		}
-		if s.has("early claim of a silent body skipped") && len(tx.effects) == 0 {
+		if s.has("speculative claim of a silent body skipped") && len(tx.effects) == 0 {
 			return recs, ran.err
 		}
-		if s.has("early claim not waited for") && recs[0].Status == once.Running && recs[0].Owner != rs[0].Owner {
+		if s.has("speculative claim not waited for") && recs[0].Status == once.Running && recs[0].Owner != rs[0].Owner {
 			return nil, errAborted
 		}
 	}
@@ -121,8 +121,8 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 		clear(tx.effects)
 		sets, err = body(tx, slices.Clone(recs))
 	}
-	if s.has("early outcome as foreseen") && ran != nil && len(sets) > 0 && rs[0].Likely.Outcome.Sum != 0 {
-		sets[0].Outcome = rs[0].Likely.Outcome
+	if s.has("speculative outcome as foreseen") && ran != nil && len(sets) > 0 && rs[0].Expected.Outcome.Sum != 0 {
+		sets[0].Outcome = rs[0].Expected.Outcome
 	}
 	switch {
 	case err != nil && s.has("error of the body flattened"):

@@ -13,8 +13,11 @@ func registryRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
 		{"registry/first", "Register returns the zero Consumer if nothing was known; an empty Keys is the Name.",
 			registryFirst[Tx]},
-		{"registry/keys-stay", "Keys is written at the first time only, and stays; Source is that of the last time.",
-			registryKeysStay[Tx]},
+		{"registry/keys-stay", "Keys is written at the first time only, and stays.", registryKeysStay[Tx]},
+		{"registry/source-stays", "A name is registered at another source only if SharedWith is one that it is at; else " +
+			"nothing is written, and before says where it is.", registrySourceStays[Tx]},
+		{"registry/shared", "A name at several sources has one Keys, and a sign of life at each.", registryShared[Tx]},
+		{"registry/source-race", "Of any number of sources at once, a new name gets exactly one.", registrySourceRace[Tx]},
 		{"registry/seen", "Each Register is a sign of life; Seen is how long ago it was.", registrySeen[Tx]},
 		{"registry/names", "Names are kept in full and compared by their bytes; Consumers returns all, in their order.",
 			registryNames[Tx]},
@@ -69,14 +72,74 @@ func registryKeysStay[Tx any](b *txBench[Tx]) {
 	first := store.Consumer{Name: b.consumer("a"), Source: "queue 1", Keys: "first"}
 	b.register(first)
 	for _, keys := range []string{"second", "", first.Name} {
-		b.wantConsumer("Register", b.register(store.Consumer{Name: first.Name, Source: "queue 2", Keys: keys}), first)
-		first.Source = "queue 2"
+		b.wantConsumer("Register", b.register(store.Consumer{Name: first.Name, Source: "queue 1", Keys: keys}), first)
 	}
 	all := b.registered()
 	if len(all) != 1 {
 		b.failf("one consumer was registered, and Consumers returned %+v", all)
 	}
 	b.wantConsumer("Consumers", all[0], first)
+}
+
+func registrySourceStays[Tx any](b *txBench[Tx]) {
+	first := store.Consumer{Name: b.consumer("a"), Source: "queue 1", Keys: "first"}
+	b.register(first)
+	for _, shared := range []string{"", "queue 2", "queue 3", "queue 1 "} {
+		other := store.Consumer{Name: first.Name, Source: "queue 2", SharedWith: shared}
+		b.wantConsumer("a Register at another source", b.register(other), first)
+	}
+	if all := b.registered(); len(all) != 1 || all[0].Source != "queue 1" {
+		b.failf("a name was registered at one source, and refused at others, and Consumers returned %+v", all)
+	}
+	b.wantConsumer("a Register at the first source", b.register(first), first)
+}
+
+func registryShared[Tx any](b *txBench[Tx]) {
+	name := b.consumer("a")
+	b.register(store.Consumer{Name: name, Source: "queue 1", Keys: "first"})
+	want := store.Consumer{Name: name, Source: "queue 2", Keys: "first"}
+	shared := store.Consumer{Name: name, Source: "queue 2", Keys: "second", SharedWith: "queue 1"}
+	b.wantConsumer("a shared Register", b.register(shared), want)
+	shared.SharedWith = ""
+	b.wantConsumer("the same without SharedWith", b.register(shared), want)
+	third := store.Consumer{Name: name, Source: "queue 3", SharedWith: "queue 2"}
+	want.Source = "queue 3"
+	b.wantConsumer("a Register that shares with the second", b.register(third), want)
+	all := b.registered()
+	if len(all) != 3 {
+		b.failf("a name was registered at three sources, and Consumers returned %+v", all)
+	}
+	for i, c := range all {
+		b.wantConsumer("Consumers", c, store.Consumer{Name: name, Source: fmt.Sprint("queue ", i+1), Keys: "first"})
+	}
+	b.until("Seen grows at the others", func() bool {
+		b.register(shared)
+		all := b.registered()
+		return all[0].Seen >= 2*short && all[2].Seen >= 2*short && all[1].Seen < all[0].Seen
+	})
+}
+
+func registrySourceRace[Tx any](b *txBench[Tx]) {
+	const n = 16
+	name := b.consumer("a")
+	var mu sync.Mutex
+	in := 0
+	b.together(n, func(i int) {
+		c := store.Consumer{Name: name, Source: fmt.Sprint("queue ", i)}
+		var before store.Consumer
+		b.persist("Register", func() (err error) {
+			before, err = b.registry(i).Register(b, c)
+			return err
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if before.Name == "" || before.Source == c.Source {
+			in++
+		}
+	})
+	if all := b.registered(); in != 1 || len(all) != 1 {
+		b.failf("%d of %d sources were let in, and Consumers returned %+v", in, n, all)
+	}
 }
 
 func registrySeen[Tx any](b *txBench[Tx]) {

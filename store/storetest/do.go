@@ -22,6 +22,7 @@ func doRules() []rule {
 		{"do/mismatch", "The same key with another input is ErrMismatch: while running, when done, and when expired.", doMismatch},
 		{"do/heartbeat", "A living holder keeps its claim for longer than a lease.", doHeartbeat},
 		{"do/fenced", "A holder that was cut off and succeeded is refused, and the outcome of its successor stands.", doFenced},
+		{"do/sealed", "An answer that is sealed comes back as it was: the store keeps every byte of it, and the fingerprint.", doSealed},
 		{"do/lost-messages", "Lost requests and replies neither run the work twice nor lose its answer.", doLostMessages},
 	}
 }

@@ -14,6 +14,7 @@ func doTxRules[Tx any]() []txRule[Tx] {
 		{"dotx/once", "Of any number of calls at once, in several processes, one commits its rows and all get its answer.", doTxOnce[Tx]},
 		{"dotx/failed", "A DoTx that fails or panics leaves nothing behind, and the next one runs.", doTxFailed[Tx]},
 		{"dotx/rejected", "A rejection rolls the rows back, and is recorded and replayed.", doTxRejected[Tx]},
+		{"dotx/sealed", "An answer that is sealed comes back as it was, also one that may be written with its claim.", doTxSealed[Tx]},
 		{"dotx/mismatch", "The same key with another input is ErrMismatch, and its work writes nothing.", doTxMismatch[Tx]},
 		{"dotx/unknown", "A DoTx runs work again that a crash interrupted, if the operation resends.", doTxUnknown[Tx]},
 		{"dotx/lost-reply", "If the reply to a commit is lost, the first answer is found and returned.", doTxLostReply[Tx]},

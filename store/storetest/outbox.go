@@ -214,6 +214,7 @@ func outgoingDifference(got, want store.Outgoing) string {
 		{"Attempt, which is not kept", g.Attempt == 0},
 		{"Lane", got.Lane == want.Lane},
 		{"Seq", got.Seq == want.Seq},
+		{"Cause", got.Cause == want.Cause},
 		{"State", got.State == want.State},
 		{"Attempts", got.Attempts == want.Attempts},
 		{"Reason", got.Reason == want.Reason},

@@ -17,6 +17,8 @@ func outboxPutRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
 		{"outbox/exact", "What was put comes back as it was; all that is the store's to give is given by the store.",
 			outboxExact[Tx]},
+		{"outbox/sealed", "A message that is sealed can be opened when it is read, in any state.", outboxSealed[Tx]},
+		{"outbox/cause", "A message keeps the unit of work that has put it, in any state, and is found by it.", outboxCause[Tx]},
 		{"outbox/large", "Bodies of several MiB are kept.", outboxLarge[Tx]},
 		{"outbox/commits", "PutTx commits, and is rolled back, with the transaction that it is part of.", outboxCommits[Tx]},
 		{"outbox/slices", "What PutTx was given belongs to the caller again when it has returned, before the commit.",
@@ -48,6 +50,7 @@ func (b *txBench[Tx]) hardOutgoing() (ms []store.Outgoing) {
 		if i%2 == 0 {
 			m.Delay = long
 		}
+		m.Cause = store.FormatCause(once.Key{Scope: name, Operation: "put", ID: name})
 		// The rest is the store's to give.
 		m.Lane, m.Seq, m.State, m.Attempts, m.Reason = 99, 12345, store.Stuck, 7, "reason"
 		m.Created, m.Changed, m.LogPlace, m.LogMore = time.Unix(1, 0), time.Unix(1, 0), 77, true
@@ -70,7 +73,7 @@ func outboxExact[Tx any](b *txBench[Tx]) {
 		found := b.outgoing(store.OutgoingQuery{State: state, Topic: m.Message.Topic})
 		stored = append(stored, found...)
 		b.wantIDs("PutTx", found, m.Message.ID)
-		got, want := found[0], store.Outgoing{Message: m.Message, Lane: store.Lane(&m.Message), State: state}
+		got, want := found[0], store.Outgoing{Message: m.Message, Lane: store.Lane(&m.Message), State: state, Cause: m.Cause}
 		want.Seq, want.Created = got.Seq, got.Created
 		b.wantSameOut("PutTx", got, want)
 		if got.Created.Before(start.Add(-long)) || got.Created.After(start.Add(long)) {
@@ -83,6 +86,34 @@ func outboxExact[Tx any](b *txBench[Tx]) {
 	if ms[0].Seq != 12345 || ms[0].State != store.Stuck || ms[0].Message.Attempt != 9 {
 		b.failf("PutTx changed a message of its caller's")
 	}
+}
+
+func outboxCause[Tx any](b *txBench[Tx]) {
+	key := func(id string) string {
+		return store.FormatCause(once.Key{Scope: "tenant <7> & \"8\"", Operation: "cause", ID: b.topic() + id})
+	}
+	by := func(m store.Outgoing, id string) store.Outgoing { m.Cause = key(id); return m }
+	b.put(by(b.out("1", "k"), "a"), by(b.out("2", "k"), "b"), delayed(by(b.out("3", "k"), "a"), long), b.out("4", "k"))
+	find := func(what string, id string, state store.OutgoingState, ids ...string) {
+		found := b.outgoing(store.OutgoingQuery{State: state, Cause: key(id)})
+		b.wantIDs(what, found, ids...)
+		for _, m := range found {
+			if m.Cause != key(id) {
+				b.failf("%s: %q was put by %q, and came back as put by %q", what, m.Message.ID, key(id), m.Cause)
+			}
+		}
+	}
+	find("what a key has put", "a", store.Pending, "1")
+	find("what a key has put, and is delayed", "a", store.Delayed, "3")
+	find("what another key has put", "b", store.Pending, "2")
+	find("what no key has put", "c", store.Pending)
+	if none := b.outAs(store.Pending, "4"); none.Cause != "" {
+		b.failf("a message that no unit of work has put has the cause %q", none.Cause)
+	}
+	b.changes(1, "MoveOutgoing", b.move1(people, store.Held, b.outAs(store.Pending, "1")))
+	find("what a key has put, and is held", "a", store.Held, "1")
+	b.changes(1, "Sent", b.sent(people, store.Keep, b.outAs(store.Pending, "2")))
+	find("what a key has put, and was published", "b", store.Published, "2")
 }
 
 func outboxLarge[Tx any](b *txBench[Tx]) {

@@ -15,6 +15,7 @@ import (
 func shelfRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
 		{"shelf/exact", "What was put aside comes back as it was, with a Seq and the Version 1.", shelfExact[Tx]},
+		{"shelf/sealed", "A message that is sealed can be opened when it is read, and its reason.", shelfSealed[Tx]},
 		{"shelf/large", "Bodies of several MiB are kept.", shelfLarge[Tx]},
 		{"shelf/commits", "ShelveTx commits, and is rolled back, with the transaction that it is part of.", shelfCommits[Tx]},
 		{"shelf/again", "A message that its consumer has on the shelf already, by its ID, is left as it is.", shelfAgain[Tx]},

@@ -254,7 +254,7 @@ func mustGo(t *testing.T, address string) {
 // eventually waits for what happens by itself, soon.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 100 * time.Millisecond}
 	for !holds() {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 // The environment variables of proofs.
@@ -19,7 +21,7 @@ const (
 )
 
 // Patience is how long proofs wait for what should take no time.
-const Patience = 4 * time.Minute
+const Patience = testenv.Patience
 
 // Must ends the test at an error.
 func Must(t testing.TB, err error) {

@@ -16,12 +16,15 @@ type Consumer struct {
 	Source string
 	Keys   string
 	Seen   time.Duration
+
+	SharedWith string
 }
 
-// Register is that of store.Registry. It needs a transaction.
+// Register is that of store.Registry. It needs a transaction. The row of a name is that of its first source, and is locked
+// meanwhile; each other source has a row of its own.
 func (t *Tables[M, S]) Register(ctx context.Context, q Querier, c Consumer) (before Consumer, err error) {
 	keys := cmp.Or(c.Keys, c.Name)
-	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source); err != nil {
+	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source, "SharedWith", c.SharedWith); err != nil {
 		return before, err
 	}
 	p := sqlschema.Params{"row": t.uuid("consumer", c.Name), "name": c.Name, "source": c.Source}
@@ -30,22 +33,60 @@ func (t *Tables[M, S]) Register(ctx context.Context, q Querier, c Consumer) (bef
 			return before, err
 		}
 	}
-	found, err := t.consumers(ctx, q, t.sql.known, p)
+	before, err = t.registered(ctx, q, p["row"])
+	if err == nil && before.Name != "" && before.Source != c.Source {
+		var known bool
+		p["row"] = t.sourceRow(c.Name, c.Source)
+		if before, known, err = t.atSource(ctx, q, before, c); err == nil && !known && before.Source != c.Source {
+			return before, nil
+		}
+		if err == nil && !known {
+			_, err = t.exec(ctx, q, t.sql.meet, p)
+		}
+	}
 	if err != nil {
 		return before, err
-	}
-	if len(found) > 0 {
-		before = found[0]
 	}
 	p["keys"] = cmp.Or(before.Keys, keys)
 	_, err = t.exec(ctx, q, t.sql.register, p)
 	return before, err
 }
 
+// atSource is what is known of a name at a source that is not its first. It has the source of c if c may be there.
+func (t *Tables[M, S]) atSource(ctx context.Context, q Querier, first, c Consumer) (before Consumer, known bool, err error) {
+	there, err := t.registered(ctx, q, t.sourceRow(c.Name, c.Source))
+	if err != nil || there.Name != "" {
+		return there, true, err
+	}
+	shared := first
+	if c.SharedWith != first.Source {
+		shared, err = t.registered(ctx, q, t.sourceRow(c.Name, c.SharedWith))
+	}
+	if shared.Name != "" {
+		first.Source = c.Source
+	}
+	return first, false, err
+}
+
+func (t *Tables[M, S]) sourceRow(name, source string) any {
+	return t.uuid("consumer at source", name, source)
+}
+
+// registered reads a row; the zero Consumer is none.
+func (t *Tables[M, S]) registered(ctx context.Context, q Querier, row any) (c Consumer, err error) {
+	found, err := t.consumers(ctx, q, t.sql.known, sqlschema.Params{"row": row})
+	if len(found) > 0 {
+		c = found[0]
+	}
+	return c, err
+}
+
 // Consumers is that of store.Registry.
 func (t *Tables[M, S]) Consumers(ctx context.Context, q Querier) ([]Consumer, error) {
 	all, err := t.consumers(ctx, q, t.sql.consumers, nil)
-	slices.SortFunc(all, func(a, b Consumer) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b Consumer) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Source, b.Source))
+	})
 	return all, err
 }
 

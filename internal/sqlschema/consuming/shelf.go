@@ -48,6 +48,7 @@ type Shelved[M message, S ~int] struct {
 	History  string
 	Created  time.Time
 	Updated  time.Time
+	Unopened error // of package store
 }
 
 // The states of package store.

@@ -12,14 +12,14 @@ type form struct {
 	dialect sqlschema.Dialect
 
 	lanes, ids                        int
-	after, key, topic, heads          bool
+	after, key, topic, cause, heads   bool
 	bounded, light, bodiless, delayed bool
 	placed                            bool
 }
 
 func (t *Tables[O, M, S]) form(q Query[S], light bool) form {
 	return form{dialect: t.sql.dialect, lanes: len(q.lanes()), ids: len(q.IDs), after: q.After > 0,
-		key: q.OrderingKey != "", topic: q.Topic != "", heads: q.Heads, bounded: q.MostBytes > 0, light: light,
+		key: q.OrderingKey != "", topic: q.Topic != "", cause: q.Cause != "", heads: q.Heads, bounded: q.MostBytes > 0, light: light,
 		bodiless: q.Bodiless, delayed: q.State == delayed, placed: t.placed(q)}
 }
 
@@ -70,7 +70,7 @@ func (f form) joined() string {
 }
 
 // names are those of columns.
-const names = "lane, seq, wait, attempts, reason, created, changed, id, topic, ordering_key, produced, header, body"
+const names = "lane, seq, wait, attempts, reason, created, changed, id, topic, ordering_key, produced, cause, header, body"
 
 // columns are what is read of a row.
 func (f form) columns() string {
@@ -88,7 +88,7 @@ func (f form) columns() string {
 		content += ", o.ctid AS place"
 	}
 	return "o.lane, o.seq, " + wait + " AS wait, o.attempts, o.reason, o.created, COALESCE(o.changed, 0) AS changed, " +
-		"o.id, o.topic, o.ordering_key, o.produced, " + content
+		"o.id, o.topic, o.ordering_key, o.produced, o.cause, " + content
 }
 
 // heavySQL is the wait of a message whose body a light query leaves out.
@@ -137,6 +137,9 @@ func (f form) where(lane string) string {
 	}
 	if f.topic {
 		b.WriteString(" AND " + f.same("o.topic", "@topic"))
+	}
+	if f.cause {
+		b.WriteString(" AND " + f.same("o.cause", "@cause"))
 	}
 	if f.ids > 0 {
 		b.WriteString(" AND " + f.anyID())

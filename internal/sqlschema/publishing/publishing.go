@@ -61,9 +61,11 @@ type Outgoing[M message, S ~int] struct {
 	Reason   string
 	Created  time.Time
 	Changed  time.Time
+	Cause    string
 	LogPlace uint64
 	LogMore  bool
 	Hint     uint64
+	Unopened error // of package store
 }
 
 type outgoing[M message, S ~int] interface {
@@ -77,9 +79,11 @@ type outgoing[M message, S ~int] interface {
 		Reason   string
 		Created  time.Time
 		Changed  time.Time
+		Cause    string
 		LogPlace uint64
 		LogMore  bool
 		Hint     uint64
+		Unopened error
 	}
 }
 

@@ -20,14 +20,14 @@ type putShape struct {
 var putAtOnce = []int{128, 64, 32, 16, 8, 7, 6, 5, 4, 3, 2, 1}
 
 const (
-	putColumns     = "lane, id, topic, ordering_key, produced, header, body"
+	putColumns     = "lane, id, topic, ordering_key, produced, cause, header, body"
 	delayedColumns = ", state, due"
 
 	// putArraysSQL keeps the order of the arrays.
 	putArraysSQL = `INSERT INTO {outbox} (` + putColumns + delayedColumns + `)
-SELECT u.lane, u.id, u.topic, u.ordering_key, u.produced, u.header, u.body, u.state, {clock} + u.delay
-FROM unnest(@tracks, @ids, @topics, @orderings, @times, @headers, @bodies, @states, @delays)
-	AS u (lane, id, topic, ordering_key, produced, header, body, state, delay)`
+SELECT u.lane, u.id, u.topic, u.ordering_key, u.produced, u.cause, u.header, u.body, u.state, {clock} + u.delay
+FROM unnest(@tracks, @ids, @topics, @orderings, @times, @causes, @headers, @bodies, @states, @delays)
+	AS u (lane, id, topic, ordering_key, produced, cause, header, body, state, delay)`
 )
 
 // putSQL numbers rows in the order of the list, which SQL Server promises for a SELECT with an order only.
@@ -38,7 +38,7 @@ func (st *statements) putSQL(rows int, delayed bool) string {
 	}
 	values := make([]string, rows)
 	for i := range values {
-		row := fmt.Sprintf("@of%d, @message%[1]d, @topic%[1]d, @ordering%[1]d, @produced%[1]d, @header%[1]d, "+
+		row := fmt.Sprintf("@of%d, @message%[1]d, @topic%[1]d, @ordering%[1]d, @produced%[1]d, @cause%[1]d, @header%[1]d, "+
 			"@body%[1]d", i)
 		if delayed {
 			row += fmt.Sprintf(", @state%d, {clock} + @delay%[1]d", i)
@@ -62,6 +62,7 @@ type row struct {
 
 	lane             int
 	header, produced string
+	cause            string
 	state            int
 	delay            any // microseconds, or nil
 }
@@ -73,7 +74,7 @@ func (t *Tables[O, M, S]) row(m O) (r row, err error) {
 	}
 	r.Message, r.lane = consuming.Message(o.Message), t.lane(&o.Message)
 	r.header, err = consuming.EncodeHeader(r.Header)
-	r.produced = consuming.EncodeTime(r.Time)
+	r.produced, r.cause = consuming.EncodeTime(r.Time), o.Cause
 	if o.Delay > 0 {
 		r.state, r.delay = delayed, o.Delay.Microseconds()
 	}
@@ -125,9 +126,9 @@ func fitting(rows []row) (n int) {
 
 // put takes the arguments in the order of putSQL.
 func (t *Tables[O, M, S]) put(rows []row, anyDelayed bool) Call {
-	args := make([]any, 0, 9*len(rows))
+	args := make([]any, 0, 10*len(rows))
 	for _, r := range rows {
-		args = append(args, int64(r.lane), r.ID, r.Topic, r.OrderingKey, r.produced, r.header, bytesOf(r.Body))
+		args = append(args, int64(r.lane), r.ID, r.Topic, r.OrderingKey, r.produced, r.cause, r.header, bytesOf(r.Body))
 		if anyDelayed {
 			args = append(args, int64(r.state), r.delay)
 		}
@@ -153,10 +154,10 @@ func (t *Tables[O, M, S]) PutArrays(ms []O) (Call, error) {
 	n := len(rows)
 	of, states, bodies, delays := make([]int16, n), make([]int16, n), make([][]byte, n), make([]*int64, n)
 	ids, topics, orderings := make([]string, n), make([]string, n), make([]string, n)
-	times, headers := make([]string, n), make([]string, n)
+	times, causes, headers := make([]string, n), make([]string, n), make([]string, n)
 	for i, r := range rows {
 		of[i], states[i] = int16(r.lane), int16(r.state)
-		ids[i], topics[i], orderings[i], times[i], headers[i] = r.ID, r.Topic, r.OrderingKey, r.produced, r.header
+		ids[i], topics[i], orderings[i], times[i], causes[i], headers[i] = r.ID, r.Topic, r.OrderingKey, r.produced, r.cause, r.header
 		if len(r.Body) > 0 {
 			bodies[i] = r.Body
 		}
@@ -165,7 +166,7 @@ func (t *Tables[O, M, S]) PutArrays(ms []O) (Call, error) {
 		}
 	}
 	return call(t.sql.putArrays, sqlschema.Params{"tracks": of, "ids": ids, "topics": topics, "orderings": orderings,
-		"times": times, "headers": headers, "bodies": bodies, "states": states, "delays": delays}), nil
+		"times": times, "causes": causes, "headers": headers, "bodies": bodies, "states": states, "delays": delays}), nil
 }
 
 // Put is PutTx of store.Outbox.

@@ -17,11 +17,13 @@ type Query[S ~int] struct {
 	Lanes       []int
 	OrderingKey string
 	Topic       string
+	Cause       string
 	IDs         []string
 	After       int64
 	Limit       int
 	MostBytes   int
 	Bodiless    bool
+	Unlogged    bool
 	Heads       bool
 }
 
@@ -54,7 +56,7 @@ func (q Query[S]) limit() int { return min(cmp.Or(max(q.Limit, 0), defaultPage),
 // Hot reports whether a query is what a relay asks all the time. In PostgreSQL, such a one needs a transaction that
 // begins with [Tables.Plans] or [Tables.Settings], or it may read all of the table.
 func (q Query[S]) Hot() bool {
-	return len(q.Lanes) > 0 && q.OrderingKey == "" && q.Topic == "" && len(q.IDs) == 0 && !q.Heads
+	return len(q.Lanes) > 0 && q.OrderingKey == "" && q.Topic == "" && q.Cause == "" && len(q.IDs) == 0 && !q.Heads
 }
 
 // Plans is a statement without arguments, which begins a transaction in PostgreSQL that reads what is hot, or changes
@@ -118,14 +120,14 @@ type reader[M message, S ~int] struct {
 
 	lane, seq, wait, attempts, created, changed int64
 	reason, id, topic, ordering                 string
-	produced, header                            string
+	produced, header, cause                     string
 	body                                        []byte
 }
 
 func newReader[M message, S ~int](state S, place Place) *reader[M, S] {
 	r := &reader[M, S]{state: state, place: place}
 	r.into = []any{&r.lane, &r.seq, &r.wait, &r.attempts, &r.reason, &r.created, &r.changed, &r.id, &r.topic, &r.ordering,
-		&r.produced, &r.header, &r.body}
+		&r.produced, &r.cause, &r.header, &r.body}
 	if place != nil {
 		r.into = append(r.into, place)
 	}
@@ -136,7 +138,7 @@ func (r *reader[M, S]) message() (o Outgoing[M, S]) {
 	m := consuming.Message{ID: r.id, Topic: r.topic, OrderingKey: r.ordering, Body: r.body}
 	m.Header, m.Time = headerOf(r.header, r.produced)
 	o = Outgoing[M, S]{Message: M(m), Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
-		Attempts: int(r.attempts), Reason: r.reason, Created: time.UnixMicro(r.created)}
+		Attempts: int(r.attempts), Reason: r.reason, Created: time.UnixMicro(r.created), Cause: r.cause}
 	if r.changed != 0 {
 		o.Changed = time.UnixMicro(r.changed)
 	}
@@ -192,7 +194,7 @@ func distinct(of []int) (all []int) {
 }
 
 func (t *Tables[O, M, S]) params(q Query[S]) sqlschema.Params {
-	p := sqlschema.Params{"state": int64(q.State), "seq": q.After, "ordering": q.OrderingKey, "topic": q.Topic,
+	p := sqlschema.Params{"state": int64(q.State), "seq": q.After, "ordering": q.OrderingKey, "topic": q.Topic, "cause": q.Cause,
 		"limit": int64(q.limit()), "most": int64(q.MostBytes), "small": int64(q.small())}
 	for i, lane := range q.lanes() {
 		p[fmt.Sprint("of", i)] = int64(lane)

@@ -15,6 +15,7 @@ type statements struct {
 	archive            [3]pair // the other two are empty where one statement does it all
 	wake, next         pair
 	forget             sqlschema.Statement
+	forgetArchived     sqlschema.Statement
 	gate, take, alive  sqlschema.Statement
 	dead, leases       sqlschema.Statement
 	release, dismiss   sqlschema.Statement
@@ -47,6 +48,7 @@ func newStatements(n sqlschema.Names) *statements {
 	}
 	st.wake, st.next = st.pair(wakeSQL[d]), st.pair(nextSQL)
 	st.forget = st.compile(forgetSQL[d])
+	st.forgetArchived = st.compile(forgetArchivedSQL[d])
 	st.gate, st.take, st.alive = st.compile(gateSQL), st.compile(takeSQL), st.compile(aliveSQL[d])
 	st.dead, st.leases = st.compile(deadSQL), st.compile(leasesSQL)
 	st.release, st.dismiss = st.compile(releaseSQL), st.compile(dismissSQL)
@@ -154,9 +156,9 @@ const (
 	moveSQL = `{counted}{with} {update} SET state = @to, attempts = @attempts, reason = @reason,
 	changed = {now}, due = {now} + @delay WHERE {picked}`
 
-	archived = `seq, created, due, changed, attempts, lane, state, id, topic, ordering_key, produced, reason, header,
-	body`
-	asItIs = `attempts, lane, 4, id, topic, ordering_key, produced, reason, header, body`
+	archived = `seq, created, due, changed, attempts, lane, state, id, topic, ordering_key, produced, reason, cause,
+	header, body`
+	asItIs = `attempts, lane, 4, id, topic, ordering_key, produced, reason, cause, header, body`
 )
 
 // archiveSQL takes rows from one table to the other. Where that needs several statements, the first one gives them a

@@ -37,6 +37,22 @@ var forgetSQL = map[sqlschema.Dialect]string{
 DELETE FROM picked`,
 }
 
+// forgetArchivedSQL goes along the primary key of the archive, (created, seq). A row is there since changed, which is never
+// before created.
+var forgetArchivedSQL = map[sqlschema.Dialect]string{
+	sqlschema.PostgreSQL: `{with} DELETE FROM {archive} WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM {archive} AS o
+	WHERE o.created < {now} - @keep AND COALESCE(o.changed, o.created) < {now} - @keep
+	ORDER BY o.created, o.seq LIMIT @limit FOR UPDATE SKIP LOCKED))`,
+	sqlschema.MySQL: `DELETE FROM {archive} WHERE created < {now} - @keep AND COALESCE(changed, created) < {now} - @keep
+ORDER BY created, seq LIMIT @limit`,
+	sqlschema.SQLite: `DELETE FROM {archive} WHERE (created, seq) IN (SELECT o.created, o.seq FROM {archive} AS o
+	WHERE o.created < {now} - @keep AND COALESCE(o.changed, o.created) < {now} - @keep ORDER BY o.created, o.seq LIMIT @limit)`,
+	sqlschema.SQLServer: `{counted}WITH picked AS (SELECT TOP (@limit) d.seq
+	FROM {archive} AS d WITH (UPDLOCK, READPAST, READCOMMITTEDLOCK)
+	WHERE d.created < {now} - @keep AND COALESCE(d.changed, d.created) < {now} - @keep ORDER BY d.created, d.seq)
+DELETE FROM picked`,
+}
+
 const nextSQL = `{with} SELECT {top}o.due - {now} FROM {outbox} AS o{hint}
 WHERE o.state = 1 AND o.due IS NOT NULL{leased} ORDER BY o.due{limit}`
 
@@ -81,4 +97,12 @@ func (t *Tables[O, M, S]) Forget(ctx context.Context, q Querier, keep time.Durat
 		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetOutgoing with a limit of %d: give at least 1", limit))
 	}
 	return exec(ctx, q, t.sql.forget, sqlschema.Params{"keep": keep.Microseconds(), "limit": int64(limit)})
+}
+
+// ForgetArchived is that of store.OutboxArchive, in one statement.
+func (t *Tables[O, M, S]) ForgetArchived(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetArchived with a limit of %d: give at least 1", limit))
+	}
+	return exec(ctx, q, t.sql.forgetArchived, sqlschema.Params{"keep": keep.Microseconds(), "limit": int64(limit)})
 }

@@ -49,6 +49,76 @@ func LogName(topic string, id [16]byte) string {
 
 // Oldest asks for the oldest offsets of partitions.
 func Oldest(ctx context.Context, client *kgo.Client, of ...Place) (map[Place]int64, error) {
+	return offsets(ctx, client, -2, of)
+}
+
+// Lag asks how many offsets a group has not committed. Where it has committed nothing, or what is gone, it begins at the
+// oldest. Markers of transactions are among them.
+func Lag(ctx context.Context, client *kgo.Client, group string, topics []string) (lag int64, err error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range topics {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, topic)
+	}
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return 0, fmt.Errorf("kafkabroker: no answer from the cluster: %w", err)
+	}
+	var all []Place
+	for _, topic := range resp.Topics {
+		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil || topic.Topic == nil {
+			return 0, fmt.Errorf("kafkabroker: asking for the partitions of %q: %w", topics, err)
+		}
+		for _, part := range topic.Partitions {
+			all = append(all, Place{*topic.Topic, part.Partition})
+		}
+	}
+	commits := kmsg.NewPtrOffsetFetchRequest()
+	of := kmsg.NewOffsetFetchRequestGroup()
+	of.Group = group
+	for _, topic := range resp.Topics {
+		asked := kmsg.NewOffsetFetchRequestGroupTopic()
+		asked.Topic = *topic.Topic
+		for _, part := range topic.Partitions {
+			asked.Partitions = append(asked.Partitions, part.Partition)
+		}
+		of.Topics = append(of.Topics, asked)
+	}
+	commits.Groups = append(commits.Groups, of)
+	fetched, err := commits.RequestWith(ctx, client)
+	if err != nil {
+		return 0, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
+	}
+	for _, of := range fetched.Groups {
+		if err := kerr.ErrorForCode(of.ErrorCode); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // which has committed nothing
+			return 0, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
+		}
+	}
+	committed := make(map[Place]int64)
+	for at, mark := range Fetched(fetched) {
+		committed[at] = mark.Offset
+	}
+	starts, err := Oldest(ctx, client, all...)
+	if err != nil {
+		return 0, err
+	}
+	ends, err := offsets(ctx, client, -1, all)
+	if err != nil {
+		return 0, err
+	}
+	for _, at := range all {
+		from := starts[at]
+		if done, ok := committed[at]; ok {
+			from = max(from, done)
+		}
+		lag += max(ends[at]-from, 0)
+	}
+	return lag, nil
+}
+
+// offsets asks for the offsets of partitions at a time: -2 for the oldest, -1 for the next.
+func offsets(ctx context.Context, client *kgo.Client, when int64, of []Place) (map[Place]int64, error) {
 	starts := make(map[Place]int64)
 	if len(of) == 0 {
 		return starts, nil
@@ -57,19 +127,19 @@ func Oldest(ctx context.Context, client *kgo.Client, of ...Place) (map[Place]int
 	req.ReplicaID = -1
 	for _, at := range of {
 		topic, part := kmsg.NewListOffsetsRequestTopic(), kmsg.NewListOffsetsRequestTopicPartition()
-		part.Partition, part.Timestamp = at.Number, -2 // the earliest
+		part.Partition, part.Timestamp = at.Number, when
 		topic.Topic, topic.Partitions = at.Topic, append(topic.Partitions, part)
 		req.Topics = append(req.Topics, topic)
 	}
 	resp, err := req.RequestWith(ctx, client)
 	if err != nil {
-		return nil, fmt.Errorf("kafkabroker: asking for the oldest offsets: %w", err)
+		return nil, fmt.Errorf("kafkabroker: asking for offsets: %w", err)
 	}
 	for _, topic := range resp.Topics {
 		for _, part := range topic.Partitions {
 			at := Place{topic.Topic, part.Partition}
 			if err := kerr.ErrorForCode(part.ErrorCode); err != nil {
-				return nil, fmt.Errorf("kafkabroker: asking for the oldest offset of %s: %w", at, err)
+				return nil, fmt.Errorf("kafkabroker: asking for an offset of %s: %w", at, err)
 			}
 			starts[at] = part.Offset
 		}

@@ -6,7 +6,7 @@
 //	                      ▼                        └──▶ letters: sends one, which nobody can ask about
 //	                   database
 //
-// The broker is NATS JetStream in this process, the database SQLite, the payment provider and the mail server are played
+// The broker is in this process, behind a socket, the database SQLite, the payment provider and the mail server are played
 // by this process. The shop is several processes, which are killed with SIGKILL where the schedule says so: a process
 // asks at each point at which something is to be done to its order, and waits there, so that every crash is aimed and
 // none depends on timing. To each order one thing is done at most, but what is killed beside it may hit it too. What is

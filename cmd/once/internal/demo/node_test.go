@@ -23,7 +23,7 @@ func startWork(t *testing.T, open func(*Shop) Service) (to *json.Encoder, from *
 		stdout.Close()
 	}()
 	to, from = json.NewEncoder(in), json.NewDecoder(out)
-	if err := to.Encode(setup{Side: With, Database: dataSource(t.TempDir(), "unused"), Broker: "nats://127.0.0.1:1"}); err != nil {
+	if err := to.Encode(setup{Side: With, Database: dataSource(t.TempDir(), "unused"), Broker: "http://127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	return to, from, func() error {

@@ -12,13 +12,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -27,7 +24,7 @@ import (
 type Shop struct {
 	db        *sql.DB
 	store     *sqlstore.Store
-	events    *natsbroker.Broker
+	events    remote
 	publisher broker.Publisher
 	provider  string
 	ask       asker
@@ -49,18 +46,9 @@ func openShop(where setup, ask asker) (*Shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := nats.Connect(where.Broker, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true),
-		nats.ReconnectBufSize(-1)) // else it sends later, if it lives, what it has told to have failed
-	if err != nil {
-		return nil, err
-	}
-	js, err := jetstream.New(conn)
-	if err != nil {
-		return nil, err
-	}
-	events := natsbroker.New(js, &natsbroker.Options{DuplicateWindow: duplicateWindow, ReplyWait: publishTime})
-	s := &Shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, nil), events: events, provider: where.Provider, ask: ask}
-	s.publisher = &tappedPublisher{events.Publisher(), ask}
+	events := remote{where.Broker}
+	s := &Shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, quiet), events: events, provider: where.Provider, ask: ask}
+	s.publisher = &tappedPublisher{events, ask}
 	return s, nil
 }
 
@@ -87,7 +75,7 @@ CREATE INDEX mailed_id   ON mailed (id);`
 
 // source is the messages of a consumer.
 func (s *Shop) source(consumer string) broker.Source {
-	return &tappedSource{s.events.Consumer(stream, consumer), consumer, s.ask}
+	return &tappedSource{queue{s.events, consumer}, consumer, s.ask}
 }
 
 // insert writes an order.

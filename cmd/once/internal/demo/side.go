@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -68,14 +67,14 @@ func newSide(ctx context.Context, name, dir string, o Options) (_ *side, err err
 	if s.provider, err = newProvider(); err != nil {
 		return nil, err
 	}
-	if s.events, err = startEvents(ctx, filepath.Join(dir, name+"-nats")); err != nil {
+	if s.events, err = startEvents(); err != nil {
 		return nil, err
 	}
 	s.where = setup{Side: name, Database: dataSource(dir, name), Provider: s.provider.url, Broker: s.events.url()}
 	if s.db, err = sql.Open("sqlite", s.where.Database); err != nil {
 		return nil, err
 	}
-	s.store = sqlstore.New(s.db, sqlstore.SQLite, nil)
+	s.store = sqlstore.New(s.db, sqlstore.SQLite, quiet)
 	if err = s.store.Migrate(ctx); err == nil {
 		_, err = s.db.ExecContext(ctx, tables)
 	}
@@ -90,7 +89,7 @@ func (s *side) close() {
 		s.provider.close()
 	}
 	if s.events != nil {
-		s.events.close()
+		s.events.stop()
 	}
 	if s.db != nil {
 		_ = s.db.Close()
@@ -209,7 +208,7 @@ func (s *side) reply(ctx context.Context, p *process, q question) {
 	case fate == copied:
 		s.again(ctx, q.Message, copyTime)
 	case fate == raced:
-		s.again(ctx, q.Message, 2*duplicateWindow)
+		s.again(ctx, q.Message, copyAfter)
 	case fate == lostAck:
 		a.Lose = true
 	default:
@@ -323,10 +322,7 @@ func (s *side) left(ctx context.Context) (int, error) {
 	for _, d := range depths {
 		left += d.Count
 	}
-	delivered, open, err := s.events.load(ctx)
-	if err != nil {
-		return 0, err
-	}
+	delivered, open := s.events.load()
 	s.mu.Lock()
 	s.delivered = delivered
 	s.mu.Unlock()

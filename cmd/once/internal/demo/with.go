@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -11,7 +12,12 @@ import (
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store/sqlstore"
 )
+
+// quiet leaves it to the demo to tell what goes wrong, which is most of what it
+// does.
+var quiet = &sqlstore.Options{Options: once.Options{Logger: slog.New(slog.DiscardHandler)}}
 
 // soon is how long a killed process is waited for: short, so that nobody waits for long before the screen.
 const soon = time.Second
@@ -48,7 +54,7 @@ func WithOnce(shop *Shop) Service {
 	caller := func(*http.Request) (string, error) { return "web", nil }
 
 	// A relay publishes what was committed, here or in another process.
-	relay := &outbox.Relay{Store: shop.store, Publisher: shop.publisher, Lease: 2 * publishTime, PublishTime: publishTime}
+	relay := &outbox.Relay{Store: shop.store, Publisher: shop.publisher, Logger: quiet.Logger, Lease: 2 * publishTime, PublishTime: publishTime}
 
 	// An effect elsewhere: claim, charge with the same key every time, record the receipt.
 	bill := inbox.Do(shop.store, charge, func(ctx context.Context, key once.Key, m *broker.Message) (Receipt, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/store"
@@ -65,10 +66,11 @@ func refuse(format string, args ...any) error {
 var ErrBroker = errors.New("the broker's URL is not usable")
 
 // parse never repeats the URL in its errors: there may be a password in it.
-func parse(from string) (a address, err error) {
+func parse(from string, secrets *secret.Set) (a address, err error) {
 	if from, err = target.Expand(from); err != nil {
 		return a, refuse("%v", strings.TrimPrefix(err.Error(), target.ErrURL.Error()+": "))
 	}
+	secrets.AddURL(from)
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
 		return a, refuse("it has to begin with nats://, tls://, kafka://, amqp://, amqps://, or http:// or https:// for the management plugin of RabbitMQ")
@@ -88,6 +90,7 @@ func parse(from string) (a address, err error) {
 	a.path = way
 	if at := strings.LastIndex(hosts, "@"); at >= 0 {
 		user, password, _ := strings.Cut(hosts[:at], ":")
+		secrets.Add(password)
 		a.signed, hosts = true, hosts[at+1:]
 		var errs [3]error
 		a.user, errs[0] = url.PathUnescape(user)
@@ -103,6 +106,9 @@ func parse(from string) (a address, err error) {
 	for host := range strings.SplitSeq(hosts, ",") {
 		if host == "" {
 			return a, refuse("a host is missing")
+		}
+		if _, err := url.Parse("x://" + host); err != nil || strings.Contains(host, "@") { // user:password without an @
+			return a, refuse("a host is not like host:port")
 		}
 		a.hosts = append(a.hosts, host)
 	}
@@ -125,18 +131,21 @@ func (a *address) rest() error {
 }
 
 // Dial connects to the broker that a URL names.
+//
+// The URL's secrets are added to the [secret.Set] of the context, and are not in the errors.
 func Dial(ctx context.Context, from string) (*Broker, error) {
-	a, err := parse(from)
+	secrets := secret.From(ctx)
+	a, err := parse(from, secrets)
 	if err != nil {
-		return nil, err
+		return nil, secrets.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	b, err := schemes[a.scheme](ctx, a)
 	if err == nil || errors.Is(err, ErrBroker) {
-		return b, err
+		return b, secrets.Error(err)
 	}
-	return nil, fmt.Errorf("%s cannot be asked: %w", a, err)
+	return nil, secrets.Error(fmt.Errorf("%s cannot be asked: %w", a, err))
 }
 
 // survey is what the checks of a broker work on.
@@ -217,7 +226,7 @@ func ExamineBroker(ctx context.Context, b *Broker, t *target.Target, only string
 		case ctx.Err() != nil:
 			return r, ctx.Err()
 		case err != nil:
-			s.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, err),
+			s.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, secret.From(ctx).Error(err)),
 				"This could not be looked at, so nothing is known about it.",
 				"Give the user the right to read it, or look yourself.")
 		default:

@@ -146,7 +146,7 @@ func unknown(ctx context.Context, e *examination) error {
 		e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.", atLeast(cut),
 			show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), most(operations)),
 			"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
-			"See once unknown list. Run package reconcile, or once serve, with these operations, or decide with once unknown decide.")
+			"See once unknown list. Have once serve ask or park these operations ([[reconcile.operation]], reconcile.park), or your program by package reconcile; or decide with once unknown decide.")
 	case cut:
 		e.found("unknown-many", Note, fmt.Sprintf("There are many unknown keys, and %d of them were looked at: none is old.", seen),
 			"Others may be.", "See once unknown list --older-than 1h.")
@@ -181,11 +181,44 @@ func retention(ctx context.Context, e *examination) error {
 	if err == nil && n >= manyExpired {
 		e.found("forget-behind", Warning, fmt.Sprintf("%d keys or more are past their time by more than %s.", n,
 			show.Span(lateForget)),
-			"Nobody calls Forget, or not often enough: the table grows for ever.",
-			"Run a janitor.Janitor, see docs/guide.md.")
+			"Nobody forgets them, or not often enough: the table grows for ever.",
+			"Run once serve with a [janitor] in its file, see docs/operating.md, or a janitor.Janitor in a program, see docs/guide.md.")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return keptTooLong(ctx, e)
 }
+
+// keptTooLong finds messages that are kept for longer than a Janitor would by default, and nobody forgets.
+func keptTooLong(ctx context.Context, e *examination) error {
+	for _, of := range []struct {
+		id, what, where, since string
+		longest                time.Duration
+	}{
+		{"archive-behind", "messages in the archive of the outbox", e.Names.OutboxArchive(), "COALESCE(changed, created)", longArchived},
+		{"published-behind", "published messages in the outbox", e.Names.Outbox() + " WHERE state = 4 AND due < " + e.Names.Now(), "due", longKept},
+		{"shelf-behind", "handled and discarded messages on the shelf", e.Names.Shelf() + " WHERE ended IS NOT NULL", "ended", longKept},
+	} {
+		join := " WHERE "
+		if strings.Contains(of.where, " WHERE ") {
+			join = " AND "
+		}
+		n, err := e.number(ctx, fmt.Sprintf("SELECT count(*) FROM (SELECT 1 AS one FROM %s%s%s < %s - %d LIMIT %d) AS late",
+			of.where, join, of.since, e.Names.Now(), of.longest.Microseconds(), manyExpired))
+		if err != nil {
+			return err
+		}
+		if n >= manyExpired {
+			e.found(of.id, Warning, fmt.Sprintf("%d %s or more are older than %s.", n, of.what, show.Span(of.longest)),
+				"Nobody forgets them: the table grows for ever.", "Run a janitor.Janitor, or once serve with a [janitor], see docs/operating.md.")
+		}
+	}
+	return nil
+}
+
+// A Janitor keeps them for a year and for 90 days by default; a margin on top.
+const longArchived, longKept = 400 * 24 * time.Hour, 120 * 24 * time.Hour
 
 func shelf(ctx context.Context, e *examination) error {
 	parked, err := e.Store.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo,
@@ -242,7 +275,7 @@ func outgoing(ctx context.Context, e *examination) error {
 	}
 	if waiting > 0 && leases.Relays == 0 {
 		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is alive, and %s.", show.Count(waiting, "message waits", "messages wait")),
-			"Nothing is published.", "Start a relay: outbox.Relay in a program, see docs/publishing.md.")
+			"Nothing is published.", "Start a relay: once serve, see docs/operating.md, or outbox.Relay in a program, see docs/publishing.md.")
 	}
 	return nil
 }
@@ -252,10 +285,16 @@ func consumers(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
-	var gone []string
+	seen := make(map[string]time.Duration) // at any of its sources: it may have moved
 	for _, c := range all {
-		if c.Seen > unseen {
-			gone = append(gone, fmt.Sprintf("%s (%s)", show.Line(c.Name), show.Ago(c.Seen)))
+		if last, ok := seen[c.Name]; !ok || c.Seen < last {
+			seen[c.Name] = c.Seen
+		}
+	}
+	var gone []string
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		if seen[name] > unseen {
+			gone = append(gone, fmt.Sprintf("%s (%s)", show.Line(name), show.Ago(seen[name])))
 		}
 	}
 	if len(gone) > 0 {

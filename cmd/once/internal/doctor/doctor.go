@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
@@ -116,7 +117,7 @@ func Examine(ctx context.Context, t *target.Target) (Report, error) {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
 		case err != nil:
-			e.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, err),
+			e.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, secret.From(ctx).Error(err)),
 				"This could not be looked at, so nothing is known about it.",
 				"Give the role the right to read it, or look yourself.")
 		default:

@@ -42,6 +42,16 @@ func mysqlServer(ctx context.Context, e *examination) error {
 			"What is not in a transaction is never committed, so no key is remembered.",
 			"Set autocommit = 1, in the server and in the DSN of your programs.")
 	}
+	if err != nil {
+		return err
+	}
+	chained, err := e.number(ctx, "SELECT @@global.completion_type <> 'NO_CHAIN' OR @@session.completion_type <> 'NO_CHAIN'")
+	if err == nil && chained != 0 {
+		e.found("completion-type", Unsafe, "completion_type is not NO_CHAIN, by default or in this session.",
+			"COMMIT begins another transaction, in which later statements are never committed, or ends the connection. "+
+				"A store refuses such a connection when it is first used, and later no more.",
+			"Set completion_type = NO_CHAIN, in the server and in the DSN of your programs.")
+	}
 	return err
 }
 

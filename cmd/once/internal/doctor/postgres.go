@@ -136,6 +136,11 @@ func postgresLog(ctx context.Context, e *examination) error {
 		e.found("slot-lost", Unsafe, "The replication slot "+slot.Name+" is lost.",
 			"PostgreSQL has thrown away log that nobody had read. Messages that were only in the log are gone.",
 			"See docs/outbox-log.md: ResetOutboxSlot, and put again what was not published.")
+	case !slot.Ready:
+		e.found("slot-waiting", Warning, "The replication slot "+slot.Name+" is being made.",
+			"PostgreSQL waits for all transactions that were open. Until they end, nothing is read from the log, and nothing can be put that is in the log only.",
+			"End the oldest: see xact_start in pg_stat_activity.")
+		return nil
 	case slot.Status == "unreserved":
 		e.found("slot-unreserved", Unsafe, "The replication slot "+slot.Name+" may be lost at the next checkpoint.",
 			"Its log is longer than max_slot_wal_keep_size.", "Get a relay to run now, or raise max_slot_wal_keep_size at once.")

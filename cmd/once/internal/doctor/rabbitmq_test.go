@@ -133,7 +133,7 @@ func TestRabbitMQThatCannotBeAsked(t *testing.T) {
 		"https://ops:wr0ng@127.0.0.1:1/a/b":                           "the name of a virtual host",
 		"https://ops:wr0ng@127.0.0.1:1,127.0.0.1:2":                   "give one host",
 		"amqp://ops:wr0ng@127.0.0.1:1":                                "amqp://127.0.0.1:1 cannot be asked: ",
-		"amqp://ops:wr0ng@127.0.0.1:x":                                "it is like amqps://",
+		"amqp://ops:wr0ng@127.0.0.1:x":                                "a host is not like host:port",
 	} {
 		b, err := doctor.Dial(t.Context(), from)
 		if err == nil {

@@ -1,16 +1,21 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker/webhookbroker"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
@@ -25,6 +30,8 @@ type Config struct {
 	Webhook  *Webhook // one of these three, or none: then nothing is published
 	NATS     *NATS    `toml:"nats"`
 	RabbitMQ *RabbitMQ
+
+	Sealing Sealing // default: what the environment says, see package target
 
 	Reconcile Reconcile
 	Janitor   *Janitor // nil: nothing is forgotten
@@ -59,6 +66,30 @@ type Relay struct {
 	}
 }
 
+// Sealing is what is sealed, and with which secrets.
+type Sealing struct {
+	Secrets []string // ID:BASE64, the first seals; a first one that is "-" seals nothing
+	Seal    []string // outcomes, shelf, outbox; default all
+	Only    []string // the same; default none
+}
+
+// sealing is what a store takes.
+func (s Sealing) sealing() (once.Sealing, error) {
+	words := target.Sealing{Seal: s.Seal, Only: s.Only}
+	for _, secret := range s.Secrets {
+		expanded, err := expand("sealing.secrets", secret)
+		if err != nil {
+			return once.Sealing{}, err
+		}
+		words.Secrets = append(words.Secrets, expanded)
+	}
+	sealing, err := words.Parse()
+	if err != nil {
+		return sealing, refuse("sealing: %v", err)
+	}
+	return sealing, nil
+}
+
 // Webhook is where webhooks go.
 type Webhook struct {
 	Source     string
@@ -87,8 +118,21 @@ type Janitor struct {
 	Every         Duration
 	Batch         int
 	Share         float64
-	KeepShelved   Duration `toml:"keep_shelved"`
-	KeepPublished Duration `toml:"keep_published"`
+	KeepShelved   Period `toml:"keep_shelved"`
+	KeepPublished Period `toml:"keep_published"`
+	KeepArchived  Period `toml:"keep_archived"`
+}
+
+// Period is a Duration that may also be "forever".
+type Period time.Duration
+
+// UnmarshalText reads a duration, or forever.
+func (p *Period) UnmarshalText(text []byte) error {
+	if string(text) == "forever" {
+		*p = Period(janitor.Forever)
+		return nil
+	}
+	return (*Duration)(p).UnmarshalText(text)
 }
 
 // ErrConfig is wrapped by what is wrong with the configuration.
@@ -98,18 +142,30 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
-// Load reads a file. It refuses settings that it does not know.
-func Load(file string) (c Config, err error) {
-	known, err := toml.DecodeFile(file, &c)
+// Load reads a file. It refuses settings that it does not know. Its secrets are added to the [secret.Set] of the context,
+// and are not in the errors.
+func Load(ctx context.Context, file string) (c Config, err error) {
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return c, refuse("%s: %v", file, err)
+		return c, refuse("%v", err)
+	}
+	secrets := secret.From(ctx)
+	for word := range strings.FieldsFuncSeq(string(text), func(r rune) bool { return strings.ContainsRune(" \t\r\n\"'=,[]", r) }) {
+		secrets.AddURL(word) // also of a file that cannot be read, whose error quotes it
+		if at := strings.Index(word, "whsec_"); at >= 0 {
+			secrets.Add(word[at:], strings.TrimPrefix(word[at:], "whsec_"))
+		}
+	}
+	known, err := toml.Decode(string(text), &c)
+	if err != nil {
+		return c, secrets.Error(refuse("%s: %v", file, err))
 	}
 	var unknown []string
 	for _, key := range known.Undecoded() {
 		unknown = append(unknown, key.String())
 	}
 	if len(unknown) > 0 {
-		return c, refuse("%s has settings that do not exist: %s", file, strings.Join(unknown, ", "))
+		return c, secrets.Error(refuse("%s has settings that do not exist: %s", file, strings.Join(unknown, ", ")))
 	}
 	return c, nil
 }
@@ -123,15 +179,17 @@ func expand(setting, text string) (string, error) {
 	return expanded, nil
 }
 
-func (e Endpoint) endpoint(setting string) (to webhookbroker.Endpoint, err error) {
+func (e Endpoint) endpoint(setting string, secrets *secret.Set) (to webhookbroker.Endpoint, err error) {
 	if to.URL, err = expand(setting+".url", e.URL); err != nil {
 		return to, err
 	}
-	for _, secret := range e.Secrets {
-		expanded, err := expand(setting+".secrets", secret)
+	secrets.AddURL(to.URL)
+	for _, text := range e.Secrets {
+		expanded, err := expand(setting+".secrets", text)
 		if err != nil {
 			return to, err
 		}
+		secrets.Add(expanded)
 		to.Secrets = append(to.Secrets, expanded)
 	}
 	return to, nil
@@ -164,6 +222,18 @@ func (c *Config) relay() (*outbox.Relay, error) {
 		r.Batch = webhookBatch
 	}
 	return r, nil
+}
+
+// janitor is the janitor without its store. One that is told nothing about published messages leaves them as long as the
+// relay beside it is told to keep them.
+func (c *Config) janitor() *janitor.Janitor {
+	j := c.Janitor
+	keep := time.Duration(j.KeepPublished)
+	if keep == 0 && c.Relay.KeepFor != 0 {
+		keep = janitor.Forever
+	}
+	return &janitor.Janitor{Every: time.Duration(j.Every), Batch: j.Batch, Share: j.Share, KeepShelved: time.Duration(j.KeepShelved),
+		KeepPublished: keep, KeepArchived: time.Duration(j.KeepArchived)}
 }
 
 // webhookBatch is so small that one call of the publisher ends in time although receivers are slow.

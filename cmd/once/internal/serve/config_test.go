@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/janitor"
 )
 
 const hooks = `
@@ -36,12 +39,12 @@ func run(t *testing.T, url, text string) error {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(file)
+	c, err := Load(t.Context(), file)
 	if err != nil {
 		return err
 	}
 	c.URL, c.Listen = url, "127.0.0.1:0"
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // what is wrong shows before anything runs
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // what is wrong shows before anything runs
 	defer cancel()
 	return Run(ctx, c, slog.New(slog.DiscardHandler))
 }
@@ -61,6 +64,11 @@ func shop(t *testing.T) (url string, at *target.Target) {
 	return url, at
 }
 
+// goName is a name of a field, or the prefix of a package: who writes the file knows neither.
+var goName = regexp.MustCompile(`\b([a-z]*[A-Z][a-z]+[A-Z]\w*|Batch|Lease|Share|Every|Poll|Name|Source|Timeout|once: invalid\w*|broker: invalid)\b`)
+
+var paths = regexp.MustCompile(`\S*/once\.toml`)
+
 func TestMistakesAreRefused(t *testing.T) {
 	url, at := shop(t)
 	if err := at.Migrate(t.Context()); err != nil {
@@ -69,11 +77,11 @@ func TestMistakesAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"stop = 20\n[janitor]":                                     "with its unit",
 		"[janitor]\nevery = 60":                                    "with its unit",
-		"[janitor]\nshare = 5.0":                                   "Share",
+		"[janitor]\nshare = 5.0":                                   "janitor.share",
 		"[janitor]\nevry = \"1m\"":                                 "janitor.evry",
 		"stop = \"-1s\"\n[janitor]":                                "negative",
 		"[reconcile]\npark = [\"pay/mail\"]":                       "no slash",
-		"[reconcile]\npark = [\"\"]":                               "no Name",
+		"[reconcile]\npark = [\"\"]":                               "no name",
 		"[reconcile]\nevery = \"1m\"\n[janitor]":                   "nothing to look after",
 		asks:                                                       "reconcile.operation charge: settle is missing",
 		asks + "settle = \"-1s\"":                                  "must not be negative",
@@ -81,7 +89,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		asks + "policy = \"park\"":                                 "exclude each other",
 		asks + "sttle = \"1s\"":                                    "reconcile.operation.sttle",
 		asks + settled + "key_valid_for = \"-1s\"":                 "must not be negative",
-		asks + settled + "keep_outcome = \"-1s\"":                  "KeepOutcome",
+		asks + settled + "keep_outcome = \"-1s\"":                  "keep_outcome",
 		asks + settled + "per_second = -1.0":                       "per_second",
 		asks + settled + "at_once = -1":                            "at_once",
 		asks + settled + asks + settled:                            "ask is there twice",
@@ -94,26 +102,35 @@ func TestMistakesAreRefused(t *testing.T) {
 		operation + "ask = \"https://u:hunter2@partner.example/\"\n" + settled:           "a user",
 		operation + "ask = \"${NOT_SET}\"\n" + settled:                                   "reconcile.operation charge: ask: the variable NOT_SET",
 		operation: "ask is missing: a URL, or a policy",
-		operation + "policy = \"park\"\nkey_valid_for = \"1h\"": "key_valid_for is for ask and resend",
-		operation + "policy = \"ask\"":                          "one of park and resend",
-		operation + "policy = \"resend\"\n" + settled:           "nothing without it",
-		"[relay]\nbatch = 5\n[janitor]":                         "nothing to publish to",
-		hooks + "timeout = \"5s\"":                              "timeout",
-		hooks + "[relay]\nbatch = -1":                           "Batch",
-		hooks + "[relay]\nlease = \"5s\"":                       "Lease",
-		hooks + "[relay]\nthen = \"forget\"":                    "relay.then",
-		hooks + "[relay]\nkeep_for = \"1h\"":                    "relay.keep_for",
-		hooks + "[webhook.default]\nsecrets = [\"\"]":           "no valid URL",
-		hooks + "[nats]\nurl = \"nats://h\"":                    "only one",
-		"[nats]":                                                "nats.url",
-		"[nats]\nurl = \"nats://u:hunter2@h:x\"":                "nats.url",
-		"[rabbitmq]\nexchange = \"orders\"":                     "rabbitmq.url",
-		"[rabbitmq]\nurl = \"amqp://u:hunter2@h:x\"":            "rabbitmq.url",
+		operation + "policy = \"park\"\nkey_valid_for = \"1h\"":                    "key_valid_for is for ask and resend",
+		operation + "policy = \"ask\"":                                             "one of park and resend",
+		operation + "policy = \"resend\"\n" + settled:                              "nothing without it",
+		"[relay]\nbatch = 5\n[janitor]":                                            "nothing to publish to",
+		hooks + "timeout = \"5s\"":                                                 "timeout",
+		hooks + "[relay]\nbatch = -1":                                              "relay.batch",
+		hooks + "[relay]\nlease = \"5s\"":                                          "relay.lease",
+		hooks + "[relay]\npoll = \"-5s\"":                                          "relay.poll",
+		hooks + "[relay.retry]\nattempts = -1":                                     "relay.retry",
+		"[janitor]\nevery = \"-60s\"":                                              "janitor.every",
+		"[janitor]\nkeep_shelved = \"-60s\"":                                       "janitor.keep_shelved",
+		strings.Replace(hooks, "/shop", "", 1):                                     "webhook.source",
+		strings.Replace(hooks, "\n[webhook.t", "\nconcurrent = -1\n[webhook.t", 1): "webhook.concurrent",
+		hooks + "[relay]\nthen = \"forget\"":                                       "relay.then",
+		hooks + "[relay]\nkeep_for = \"1h\"":                                       "relay.keep_for",
+		hooks + "[webhook.default]\nsecrets = [\"\"]":                              "no valid URL",
+		hooks + "[nats]\nurl = \"nats://h\"":                                       "only one",
+		"[nats]":                                                                   "nats.url",
+		"[nats]\nurl = \"nats://u:hunter2@h:x\"":                                   "nats.url",
+		"[rabbitmq]\nexchange = \"orders\"":                                        "rabbitmq.url",
+		"[rabbitmq]\nurl = \"amqp://u:hunter2@h:x\"":                               "rabbitmq.url",
 		"": "nothing to do",
 	} {
 		err := run(t, url, text)
 		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s\nis %v, want %s", text, err, want)
+		}
+		if err != nil && goName.MatchString(paths.ReplaceAllString(err.Error(), "")) {
+			t.Errorf("%s\nis told of in the words of Go: %v", text, err)
 		}
 	}
 }
@@ -124,6 +141,28 @@ func TestMissingTablesEndIt(t *testing.T) {
 	for _, text := range []string{hooks, "[janitor]", "[reconcile]\npark = [\"mail\"]"} {
 		if err := run(t, url, text); err == nil || errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "call Migrate") {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// The file says once how long published messages are kept: a janitor beside the relay does not take them earlier.
+func TestTheJanitorLeavesWhatTheRelayKeeps(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		hooks + "[relay]\nthen = \"keep\"\nkeep_for = \"8760h\"\n[janitor]":                           janitor.Forever,
+		hooks + "[relay]\nthen = \"keep\"\nkeep_for = \"8760h\"\n[janitor]\nkeep_published = \"48h\"": 48 * time.Hour,
+		hooks + "[relay]\nthen = \"keep\"\n[janitor]":                                                 0,
+		"[janitor]": 0,
+	} {
+		file := filepath.Join(t.TempDir(), "once.toml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.janitor().KeepPublished; got != want {
+			t.Errorf("%s: kept for %v, want %v", text, got, want)
 		}
 	}
 }

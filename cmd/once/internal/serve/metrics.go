@@ -76,7 +76,7 @@ func (s *server) metrics() string {
 	if s.janitor != nil {
 		t := &s.forgotten
 		p.add("counter", "once_janitor_forgotten_total", "What was forgotten.", kind("key", &t.Keys),
-			kind("shelved", &t.Shelved), kind("published", &t.Published))
+			kind("shelved", &t.Shelved), kind("published", &t.Published), kind("archived", &t.Archived))
 		p.add("counter", "once_janitor_looks_total", "Looks that ended with nothing left to forget.", just(float64(t.Looks.Load())))
 		p.add("gauge", "once_janitor_behind", "Whether there may be more to forget now.", just(oneIf(t.Behind.Load())))
 	}

@@ -83,7 +83,7 @@ func TestLagOfPostgreSQLsLog(t *testing.T) {
 	}
 	log := at.Store.(interface {
 		store.OutboxLog
-		ResetOutboxSlot(context.Context) error
+		DiscardOutboxLog(context.Context) error
 	})
 	tail, err := log.TailOutbox(t.Context())
 	if err != nil {
@@ -92,8 +92,8 @@ func TestLagOfPostgreSQLsLog(t *testing.T) {
 	t.Cleanup(func() {
 		err := tail.Close(context.Background())
 		reset := once.ErrConflict
-		for end := time.Now().Add(20 * time.Second); errors.Is(reset, once.ErrConflict) && time.Now().Before(end); {
-			reset = log.ResetOutboxSlot(context.Background()) // the server notices a moment later that the reader is gone
+		for end := time.Now().Add(testenv.Patience); errors.Is(reset, once.ErrConflict) && time.Now().Before(end); {
+			reset = log.DiscardOutboxLog(context.Background()) // the server notices a moment later that the reader is gone
 		}
 		if err != nil || reset != nil {
 			t.Error(err, reset)

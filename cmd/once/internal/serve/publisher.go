@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -12,10 +13,33 @@ import (
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/webhookbroker"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
-// publisher returns what messages are published by, and nil if nothing is to be published.
-func (c *Config) publisher() (broker.Publisher, error) {
+// publisher returns what messages are published by, and nil if nothing is to be published. Its errors, which the relay
+// writes down with the messages, have no secret.
+func (c *Config) publisher(secrets *secret.Set) (broker.Publisher, error) {
+	p, err := c.bare(secrets)
+	if err != nil || p == nil {
+		return nil, secrets.Error(err)
+	}
+	return discreet{p, secrets}, nil
+}
+
+type discreet struct {
+	broker.Publisher
+	secrets *secret.Set
+}
+
+func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
+	errs := d.Publisher.Publish(ctx, ms)
+	for i, err := range errs {
+		errs[i] = d.secrets.Error(err)
+	}
+	return errs
+}
+
+func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
 	for _, there := range []bool{c.Webhook != nil, c.NATS != nil, c.RabbitMQ != nil} {
 		if there {
@@ -26,30 +50,30 @@ func (c *Config) publisher() (broker.Publisher, error) {
 	case given > 1:
 		return nil, refuse("only one of webhook, nats and rabbitmq can be published to: run a process for each database")
 	case c.Webhook != nil:
-		return c.Webhook.publisher()
+		return c.Webhook.publisher(secrets)
 	case c.NATS != nil:
-		return c.NATS.publisher()
+		return c.NATS.publisher(secrets)
 	case c.RabbitMQ != nil:
-		return c.RabbitMQ.publisher()
+		return c.RabbitMQ.publisher(secrets)
 	}
 	return nil, nil
 }
 
-func (w *Webhook) publisher() (broker.Publisher, error) {
+func (w *Webhook) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	o := webhookbroker.Options{Source: w.Source, Allow: w.Allow, AllowHTTP: w.AllowHTTP,
 		Timeout: time.Duration(w.Timeout), Concurrent: w.Concurrent, Topics: make(map[string]webhookbroker.Endpoint)}
 	var err error
-	if o.Default, err = w.Default.endpoint("webhook.default"); err != nil {
+	if o.Default, err = w.Default.endpoint("webhook.default", secrets); err != nil {
 		return nil, err
 	}
 	for topic, to := range w.Topics {
-		if o.Topics[topic], err = to.endpoint("webhook.topics." + topic); err != nil {
+		if o.Topics[topic], err = to.endpoint("webhook.topics."+topic, secrets); err != nil {
 			return nil, err
 		}
 	}
 	p, err := webhookbroker.New(o)
 	if err != nil {
-		return nil, refuse("%v", err)
+		return nil, refuse("%s", inFile("webhook", err))
 	}
 	return p, nil
 }
@@ -66,11 +90,12 @@ func (p natsPublisher) Close() error {
 	return err
 }
 
-func (n *NATS) publisher() (broker.Publisher, error) {
+func (n *NATS) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	url, err := expand("nats.url", n.URL)
 	if err != nil {
 		return nil, err
 	}
+	secrets.AddURL(url)
 	if url == "" {
 		return nil, refuse("nats.url is missing: it is like nats://user:password@host:4222")
 	}
@@ -86,11 +111,12 @@ func (n *NATS) publisher() (broker.Publisher, error) {
 	return natsPublisher{natsbroker.New(js, nil).Publisher(), connection}, nil
 }
 
-func (r *RabbitMQ) publisher() (broker.Publisher, error) {
+func (r *RabbitMQ) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	url, err := expand("rabbitmq.url", r.URL)
 	if err != nil {
 		return nil, err
 	}
+	secrets.AddURL(url)
 	if _, err := amqp.ParseURI(url); err != nil { // whose text may have the password
 		return nil, refuse("rabbitmq.url is missing, or not like amqps://user:password@host:5671/vhost")
 	}

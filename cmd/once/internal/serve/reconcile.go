@@ -96,13 +96,13 @@ func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) 
 	}
 	endpoint, err := by.Endpoint(url, secrets)
 	if err != nil {
-		return asked, refuse("%s: %v", o.setting("ask"), err)
+		return asked, refuse("%s: %s", o.setting("ask"), inFile("reconcile", err))
 	}
 	asked = asking.Operation{Name: o.Name, Endpoint: endpoint, AtOnce: o.AtOnce, PerSecond: o.PerSecond,
 		SettleTime: time.Duration(*o.Settle), KeyValidFor: time.Duration(o.KeyValidFor),
 		KeepOutcome: time.Duration(o.KeepOutcome), KeepKey: time.Duration(o.KeepKey)}
 	if _, err := asked.Declared(nil).Ask(context.Background(), nil, once.Record{}); err != nil { // about nothing: is it declared well?
-		return asked, refuse("%s: %v", o.setting("ask"), err)
+		return asked, refuse("%s: %s", o.setting("ask"), inFile("reconcile", err))
 	}
 	return asked, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/asking"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/outbox"
@@ -53,7 +54,11 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 		return refuse("stop is %v: it must not be negative", s.stop)
 	}
 	var err error
-	s.target, err = target.Open(ctx, c.URL, &target.Options{Options: once.Options{Logger: logger}})
+	sealing, err := c.Sealing.sealing()
+	if err != nil {
+		return err
+	}
+	s.target, err = target.Open(ctx, c.URL, &target.Options{Options: once.Options{Logger: logger, Sealing: sealing}})
 	if err != nil {
 		return err
 	}
@@ -62,7 +67,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 			s.target.Close()
 		}
 	}()
-	if err := s.plan(c); err != nil {
+	if err := s.plan(c, secret.From(ctx)); err != nil {
 		return err
 	}
 	defer s.asker.Close()
@@ -88,9 +93,9 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 }
 
 // plan makes what is to run.
-func (s *server) plan(c Config) error {
+func (s *server) plan(c Config, secrets *secret.Set) error {
 	s.lookouts = lookout{target: s.target}
-	publisher, err := c.publisher()
+	publisher, err := c.publisher(secrets)
 	if err != nil {
 		return err
 	}
@@ -110,10 +115,9 @@ func (s *server) plan(c Config) error {
 	if s.parking != nil {
 		s.parking.Logger, s.parking.Stats = s.logger, &s.parked
 	}
-	if j := c.Janitor; j != nil {
-		s.janitor = &janitor.Janitor{Store: s.target.Store, Every: time.Duration(j.Every), Batch: j.Batch,
-			Share: j.Share, KeepShelved: time.Duration(j.KeepShelved), KeepPublished: time.Duration(j.KeepPublished),
-			Logger: s.logger, Stats: &s.forgotten}
+	if c.Janitor != nil {
+		s.janitor = c.janitor()
+		s.janitor.Store, s.janitor.Logger, s.janitor.Stats = s.target.Store, s.logger, &s.forgotten
 	}
 	if s.relay == nil && s.parking == nil && s.janitor == nil {
 		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, what to park in " +
@@ -128,23 +132,32 @@ func (s *server) check() (wrong error) {
 	cancel()
 	if s.relay != nil {
 		relay := *s.relay
-		relay.Store = nowhere{}
-		wrong = relay.Run(ended)
+		relay.Store = nowhere{options: s.target.Store.Options()}
+		wrong = said("relay", relay.Run(ended))
 	}
 	if s.parking != nil {
-		wrong = errors.Join(wrong, s.parking.Run(ended))
+		wrong = errors.Join(wrong, said("reconcile", s.parking.Run(ended)))
 	}
 	if s.janitor != nil {
-		wrong = errors.Join(wrong, s.janitor.Run(ended))
+		wrong = errors.Join(wrong, said("janitor", s.janitor.Run(ended)))
 	}
-	if wrong != nil {
-		return refuse("%v", wrong)
+	return wrong
+}
+
+func said(section string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return refuse("%s", inFile(section, err))
 }
 
 // nowhere has no lanes for a relay.
-type nowhere struct{ store.Relayable }
+type nowhere struct {
+	store.Relayable
+	options *once.Options
+}
+
+func (n nowhere) Options() *once.Options { return n.options }
 
 func (nowhere) LeaseLanes(ctx context.Context, _ [16]byte, _ time.Duration, _ []int) (store.Leases, error) {
 	return store.Leases{}, ctx.Err()

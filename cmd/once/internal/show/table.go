@@ -7,11 +7,13 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 )
+
+// IsScreen reports whether a file is a terminal on which a line can be written over.
+func IsScreen(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
 
 // Colors reports whether a file is a terminal that is to be given colours.
 func Colors(f *os.File) bool {
@@ -38,12 +40,17 @@ type Table struct {
 	rows    [][]string
 }
 
-// Row adds a row.
-func (t *Table) Row(cells ...string) {
+// Row adds a row. A cell is a string, which is shown as [Line] does, or [Prose].
+func (t *Table) Row(cells ...any) {
+	row := make([]string, len(cells))
 	for i, cell := range cells {
-		cells[i] = Line(cell)
+		if text, ok := cell.(Prose); ok {
+			row[i] = string(text)
+		} else {
+			row[i] = Line(fmt.Sprint(cell))
+		}
 	}
-	t.rows = append(t.rows, cells)
+	t.rows = append(t.rows, row)
 }
 
 // Print prints the rows that were added since the last Print, and the heading with the first of them.
@@ -81,31 +88,6 @@ func (t *Table) Print(w io.Writer) error {
 	t.Heading, t.rows = nil, nil
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// Line is a text on one line, without anything that a terminal would obey. An empty one is a dash, so that columns
-// stay.
-func Line(s string) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError || unicode.Is(unicode.Cf, r) {
-			return ' '
-		}
-		return r
-	}, s)), " ")
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-const longest = 72
-
-// Short is a text for the last column of a table.
-func Short(s string) string {
-	if s = Line(s); utf8.RuneCountInString(s) <= longest {
-		return s
-	}
-	return string([]rune(s)[:longest-1]) + "…"
 }
 
 // Span is a duration in its largest unit.

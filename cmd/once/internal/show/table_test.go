@@ -18,7 +18,7 @@ func TestTable(t *testing.T) {
 	if err := table.Print(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := "STATUS   ID\n" + yellow + "unknown" + plain + "  häuser\nx        a [2Jb c\ny  -\n"
+	want := "STATUS   ID\n" + yellow + "unknown" + plain + "  häuser\nx        \"a\\x1b[2Jb\\x0ac\"\ny  -\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
@@ -36,7 +36,7 @@ func TestSpans(t *testing.T) {
 }
 
 func TestShort(t *testing.T) {
-	if got := Short(strings.Repeat("ü", 100)); len([]rune(got)) != longest || !strings.HasSuffix(got, "…") {
+	if got := string(Short(strings.Repeat("ü", 100))); len([]rune(got)) != longest || !strings.HasSuffix(got, "…") {
 		t.Errorf("got %q", got)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
 // File is where named targets are kept, below the user's own directory of configuration.
@@ -128,5 +130,9 @@ func (f *File) known() string {
 	return "there are " + strings.Join(f.Names(), ", ")
 }
 
-// HasPassword reports whether there is a password in a URL as it stands, so not by way of a variable.
-func HasPassword(from string) bool { return hidePassword(from) != from }
+// HasPassword reports whether there is a secret in a URL as it stands, so not by way of a variable.
+func HasPassword(from string) bool {
+	user, _ := userinfo(from)
+	_, password, _ := strings.Cut(user, ":")
+	return password != "" && !whole.MatchString(password) || new(secret.Set).Hide(from) != from
+}

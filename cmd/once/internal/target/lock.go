@@ -42,8 +42,12 @@ func lock(ctx context.Context, path string) (func(), error) {
 	}
 	got := make(chan held, 1)
 	go func() {
-		unlock, err := lockedfile.MutexAt(path).Lock()
-		got <- held{unlock, err}
+		f, err := lockedfile.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			got <- held{err: err}
+			return
+		}
+		got <- held{unlock: func() { _ = f.Close() }}
 	}()
 	select {
 	case h := <-got:

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -17,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver
 
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
@@ -29,7 +32,7 @@ var outboxModes = map[string]pgstore.OutboxMode{
 	"rows-by-log": pgstore.OutboxRowsByLog, "log-only": pgstore.OutboxLogOnly,
 }
 
-func openPostgres(ctx context.Context, u *url.URL, own own, o *Options) (*Target, error) {
+func openPostgres(ctx context.Context, u *url.URL, own own, o *Options, secrets *secret.Set) (*Target, error) {
 	mode, ok := outboxModes[own.outbox]
 	if !ok {
 		return nil, refuse("the parameter outbox is %q: it is one of table, rows-by-log and log-only", own.outbox)
@@ -40,8 +43,9 @@ func openPostgres(ctx context.Context, u *url.URL, own own, o *Options) (*Target
 	}
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
-		return nil, refuse("%v", err) // without the password, as pgx sees to
+		return nil, refuse("%v", err) // it quotes the URL: pgx hides a password in front of the @ only
 	}
+	secrets.Add(config.ConnConfig.Password) // which may be that of a file or of PGPASSWORD
 	switch q := u.Query(); {
 	case o.Connections > 0:
 		config.MaxConns = int32(o.Connections)
@@ -141,11 +145,39 @@ func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
 			q.Add("_pragma", name+"("+value+")")
 		}
 	}
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, refuse("%v", err)
 	}
+	if o.Create {
+		db = sql.OpenDB(&creating{driver: db.Driver(), path: path, dsn: dsn})
+	}
 	return viaSQL(db, SQLite, sqlstore.SQLite, names, own, o), nil
+}
+
+// creating connects to a SQLite file, and makes it first if it is missing: for its owner alone, whatever the umask, since
+// outcomes and messages will be in it. SQLite takes an empty file for a new database, and gives its mode to the files
+// beside it (-wal, -shm and -journal).
+type creating struct {
+	driver    driver.Driver
+	path, dsn string
+	make      sync.Once
+}
+
+// Driver is for database/sql.
+func (c *creating) Driver() driver.Driver { return c.driver }
+
+// Connect is called for each connection.
+func (c *creating) Connect(context.Context) (driver.Conn, error) {
+	// Before the first connection, and never a file that is there: on Unix, closing it would end the locks that this process
+	// has on it, those of SQLite.
+	c.make.Do(func() {
+		if f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_ = f.Close()
+		}
+	})
+	return c.driver.Open(c.dsn) // which says what is wrong with the path
 }
 
 func viaSQL(db *sql.DB, e Engine, d sqlstore.Dialect, n sqlschema.Names, own own, o *Options) *Target {

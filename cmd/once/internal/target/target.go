@@ -16,10 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
 )
@@ -103,17 +103,37 @@ func refuse(format string, args ...any) error {
 }
 
 // Open opens the store that a URL names. It connects to nothing: the first use does. A nil Options means the defaults.
+// The URL's secrets are added to the [secret.Set] of the context, which is to hide them in errors of the first use.
 func Open(ctx context.Context, from string, o *Options) (*Target, error) {
+	secrets := secret.From(ctx)
+	t, err := open(ctx, from, o, secrets)
+	if err != nil {
+		return nil, secrets.Error(err)
+	}
+	t.printed = secrets.Hide(t.printed)
+	return t, nil
+}
+
+func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*Target, error) {
 	if o == nil {
 		o = new(Options)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Sealing == (once.Sealing{}) {
+		sealing, err := sealingFromEnvironment()
+		if err != nil {
+			return nil, err
+		}
+		with := *o
+		with.Sealing, o = sealing, &with
+	}
 	expanded, err := Expand(from)
 	if err != nil {
 		return nil, err
 	}
+	secrets.AddURL(expanded)
 	u, err := parse(expanded)
 	if err != nil {
 		return nil, err
@@ -125,7 +145,7 @@ func Open(ctx context.Context, from string, o *Options) (*Target, error) {
 	var t *Target
 	switch engineOf(u.Scheme) {
 	case PostgreSQL:
-		t, err = openPostgres(ctx, u, own, o)
+		t, err = openPostgres(ctx, u, own, o, secrets)
 	case MySQL:
 		t, err = openMySQL(u, own, o)
 	case SQLite:
@@ -149,24 +169,22 @@ func Redact(from string) (string, error) {
 	return hidePassword(from), nil
 }
 
-const hidden = "xxxxx"
-
-// hidePassword leaves a password that is nothing but a variable as it is.
+// hidePassword leaves a password that is nothing but a variable as it is, and values of parameters that cannot be one.
 func hidePassword(from string) string {
-	from = secretParameter.ReplaceAllStringFunc(from, func(found string) string {
-		name, value, _ := strings.Cut(found, "=")
-		if whole.MatchString(value) {
-			return found
+	before, query, found := strings.Cut(from, "?")
+	if found {
+		parameters := strings.Split(query, "&")
+		for i, parameter := range parameters {
+			if name, value, _ := strings.Cut(parameter, "="); value != "" && !secret.Shows(name, value) {
+				parameters[i] = name + "=" + secret.Hidden
+			}
 		}
-		return name + "=" + hidden
-	})
+		from = before + "?" + strings.Join(parameters, "&")
+	}
 	user, _ := userinfo(from)
 	name, password, ok := strings.Cut(user, ":")
-	if !ok || password == "" || whole.MatchString(password) {
-		return from
+	if ok && password != "" && !whole.MatchString(password) {
+		from = strings.Replace(from, "//"+user+"@", "//"+name+":"+secret.Hidden+"@", 1)
 	}
-	return strings.Replace(from, "//"+user+"@", "//"+name+":"+hidden+"@", 1)
+	return new(secret.Set).Hide(from) // where it stands in a place of its own
 }
-
-// secretParameter is one of a URL's, such as password and sslpassword.
-var secretParameter = regexp.MustCompile(`(?i)[^?&=]*password=[^&#]*`)

@@ -1,13 +1,19 @@
 package target
 
 import (
+	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
+	"github.com/effectively-once/once/cmd/once/internal/secret/secrettest"
 )
 
 func TestExpand(t *testing.T) {
@@ -59,12 +65,12 @@ func TestNothingShowsAPassword(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	for from, want := range map[string]string{
-		"postgres://u:${PW}@h/d":                            "postgres://u:${PW}@h/d",
-		"postgres://u:x${PW}@h/d":                           "postgres://u:xxxxx@h/d",
-		"postgres://u:p@h/d?prefix=a":                       "postgres://u:xxxxx@h/d?prefix=a",
-		"postgres://${H}/d?a=1&sslpassword=x&password=${P}": "postgres://${H}/d?a=1&sslpassword=xxxxx&password=${P}",
-		"sqlite:/a/b.db":                                    "sqlite:/a/b.db",
-		"${URL}":                                            "${URL}",
+		"postgres://u:${PW}@h/d":      "postgres://u:${PW}@h/d",
+		"postgres://u:x${PW}@h/d":     "postgres://u:xxxxx@h/d",
+		"postgres://u:p@h/d?prefix=a": "postgres://u:xxxxx@h/d?prefix=a",
+		"postgres://${H}/d?a=1&sslmode=require&sslpassword=x&password=${P}": "postgres://${H}/d?a=xxxxx&sslmode=require&sslpassword=xxxxx&password=${P}",
+		"sqlite:/a/b.db": "sqlite:/a/b.db",
+		"${URL}":         "${URL}",
 	} {
 		if got, err := Redact(from); got != want || err != nil {
 			t.Errorf("Redact(%q) is %q and %v, want %q", from, got, err, want)
@@ -138,5 +144,77 @@ func TestSQLite(t *testing.T) {
 	defer again.Close()
 	if got, err := again.Schema(t.Context()); err != nil || got.Version != got.Latest {
 		t.Errorf("opened again: %+v %v", got, err)
+	}
+}
+
+// What is wrong in one part of a URL never shows the secret in another, whichever part and whichever driver it is.
+func TestBrokenURLShowsNoSecret(t *testing.T) {
+	ends, cancel := context.WithCancel(t.Context())
+	cancel() // nothing is waited for: what parses is not reached
+	for _, from := range []string{
+		"postgres://u:" + secrettest.Secret + "@127.0.0.1:1/d?sslmode=disable",
+		"postgres://127.0.0.1:1/d?user=u&password=" + secrettest.Secret + "&sslmode=disable",
+		"postgres://u@127.0.0.1:1/d?sslmode=disable&sslpassword=" + secrettest.Secret,
+		"postgres://u@127.0.0.1:1/d?pool_max_conns=2&password=" + secrettest.Secret,
+		"mysql://u:" + secrettest.Secret + "@127.0.0.1:1/d?tls=false",
+		"mysql://u@127.0.0.1:1/d?password=" + secrettest.Secret + "&readTimeout=1s",
+		"sqlite:/nowhere/a.db?_pragma=busy_timeout(1)&password=" + secrettest.Secret + "&mode=ro",
+		"host=127.0.0.1 user=u password=" + secrettest.Secret + " port=1",
+		"u:" + secrettest.Secret + "@tcp(127.0.0.1:1)/d",
+	} {
+		secrettest.Broken(t, from, func(broken string) (said string) {
+			ctx, _ := secret.With(ends)
+			printed, err := Redact(broken)
+			said = printed + secrettest.Said(t.Context(), err)
+			opened, err := Open(ctx, broken, nil)
+			if said += " " + secrettest.Said(t.Context(), err); err != nil {
+				return said
+			}
+			defer opened.Close()
+			_, err = opened.Schema(ctx)
+			return said + " " + opened.String() + " " + secrettest.Said(ctx, err)
+		})
+	}
+}
+
+// What a new database has in it is for its owner alone, and so are the files beside it. A mode that was chosen stays.
+func TestNewSQLiteFilesArePrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes are those of Unix")
+	}
+	for mode, journal := range map[string]string{"WAL": "-wal -shm", "DELETE": "-journal"} {
+		for _, before := range []fs.FileMode{0, 0o640} {
+			path := filepath.Join(t.TempDir(), "shop.db")
+			want := fs.FileMode(0o600)
+			if before != 0 {
+				want = before
+				if err := os.WriteFile(path, nil, before); err != nil {
+					t.Fatal(err)
+				}
+			}
+			opened, err := Open(t.Context(), "sqlite:"+path+"?_pragma=journal_mode("+mode+")", &Options{Create: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := opened.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := opened.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec("CREATE TABLE paid (id TEXT)"); err != nil {
+				t.Fatal(err)
+			}
+			for _, end := range append(strings.Fields(journal), "") {
+				info, err := os.Stat(path + end)
+				if err != nil || info.Mode().Perm() != want {
+					t.Errorf("%s with mode %v before: shop.db%s is %v %v, want %v", mode, before, end, info.Mode(), err, want)
+				}
+			}
+			if err := errors.Join(tx.Rollback(), opened.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

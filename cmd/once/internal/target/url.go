@@ -88,7 +88,7 @@ func parse(from string) (*url.URL, error) {
 		return nil, refuse("it cannot be parsed: in the user and the password, write special characters as %%XX, " +
 			"or put them into a variable and write ${NAME}")
 	}
-	if engineOf(u.Scheme) == "" {
+	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
 		return nil, refuse("it has to begin with postgres://, mysql:// or sqlite:")
 	}
 	_, rest, _ := strings.Cut(from, "://")
@@ -97,9 +97,15 @@ func parse(from string) (*url.URL, error) {
 		return nil, refuse("there is an @ behind a /, a ? or a #: in the user and the password, write these as %%2F, %%3F " +
 			"and %%23, or put them into a variable and write ${NAME}; elsewhere, write the @ as %%40")
 	}
+	if strings.Contains(from, "#") { // a URL that ends there would show what is behind it
+		return nil, refuse("there is a # in it: write it as %%23")
+	}
 	for parameter := range strings.SplitSeq(u.RawQuery, "&") {
-		if name, _, _ := strings.Cut(parameter, "="); strings.Contains(name, "%") {
+		switch name, _, found := strings.Cut(parameter, "="); {
+		case strings.Contains(name, "%"):
 			return nil, refuse("the name of a parameter has a %% in it: write it as it is")
+		case parameter != "" && (!found || name == ""):
+			return nil, refuse("a parameter is not like name=value: in a value, write & as %%26")
 		}
 	}
 	if _, err := url.ParseQuery(u.RawQuery); err != nil {

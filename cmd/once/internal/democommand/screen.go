@@ -1,0 +1,179 @@
+package democommand
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/effectively-once/once/cmd/once/internal/demo"
+	"github.com/effectively-once/once/cmd/once/internal/show"
+)
+
+// screen shows a demo. On a terminal, one table changes in place; elsewhere, a line tells of every tenth.
+type screen struct {
+	out    io.Writer
+	live   bool
+	color  bool
+	height int // lines of the table that is being shown
+	tenths int // that a line has told of
+}
+
+func newScreen(out *os.File) *screen {
+	live := show.IsScreen(out) && fits(term.GetSize(int(out.Fd())))
+	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
+}
+
+// fits reports whether the table has room: what has left the screen cannot be drawn over. Some terminals do not know their size.
+func fits(width, height int, err error) bool {
+	return err != nil || width == 0 || height == 0 || width > widest && height > tallest
+}
+
+const linesAfter = 1000 // orders of a run that ends by the clock
+
+func (s *screen) progress(r demo.Report) error {
+	if s.live {
+		text := s.table(r, false) + "\n" + news("by hand", r.Without) + news("with once", r.With)
+		_, err := io.WriteString(s.out, s.over(text))
+		return err
+	}
+	done, all := min(r.Without.Answered, r.With.Answered), r.Orders
+	if all == 0 {
+		all = linesAfter
+	}
+	if tenths := 10 * done / all; tenths > s.tenths && (tenths < 10 || r.Orders == 0) {
+		s.tenths = tenths
+		_, err := fmt.Fprintf(s.out, "%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		return err
+	}
+	return nil
+}
+
+func short(s demo.Side) string {
+	return fmt.Sprintf("%d killed, %d twice", s.Crashes, s.Duplicated)
+}
+
+const (
+	widest  = 78 // a longer line would be two on a narrow terminal, and the table not drawn over
+	tallest = 14 // lines of the table and its news
+)
+
+// news is what has just happened on a side.
+func news(side string, s demo.Side) string {
+	line := fmt.Sprintf("  %-9s  %s", side, s.News())
+	if len(line) > widest {
+		line = line[:widest-3] + "..."
+	}
+	return strings.TrimRight(line, " ") + "\n"
+}
+
+func (s *screen) final(r demo.Report) error {
+	text := s.over(s.table(r, true)) + "\n" + s.windows(r) + "\n" + r.Verdict() + "\n\n" + next
+	if r.Directory != "" {
+		text += "Kept: " + r.Directory + "\n"
+	}
+	_, err := io.WriteString(s.out, text)
+	return err
+}
+
+const intro = `Two shops take the same orders, one written by hand and one with once. Meanwhile
+customers click twice, replies are lost, messages are delivered again, the
+broker fails, and processes are killed. Counted as twice is each order, charge,
+point or letter that was one too many.
+
+`
+
+const next = "Next: once demo --scenario list, or read the two shops, without.go and with.go in cmd/once/internal/demo.\n"
+
+// over is a text that goes over the one before it.
+func (s *screen) over(text string) string {
+	back := ""
+	if s.height > 0 {
+		back = fmt.Sprintf("\x1b[%dA\x1b[J", s.height)
+	}
+	if s.live {
+		s.height = strings.Count(text, "\n")
+	}
+	return back + text
+}
+
+// table is without what is lost until the last one: what is under way is not lost yet.
+func (s *screen) table(r demo.Report, last bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, %.1f s\n\n", r.Seed, r.Seconds)
+	fmt.Fprintf(&b, "  %-22s%10s%10s\n", "", "by hand", "with once")
+	row := func(name string, without, with int, fault bool) {
+		fmt.Fprintf(&b, "  %-22s%s%s\n", name, s.cell(without, fault), s.cell(with, fault))
+	}
+	row("orders acknowledged", r.Without.Answered, r.With.Answered, false)
+	row("processes killed", r.Without.Crashes, r.With.Crashes, false)
+	row("outages of the broker", r.Without.Outages, r.With.Outages, false)
+	row("orders twice", r.Without.DuplicateOrders, r.With.DuplicateOrders, true)
+	row("charges twice", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
+	row("points twice", r.Without.DuplicatePoints, r.With.DuplicatePoints, true)
+	row("letters twice", r.Without.DuplicateLetters, r.With.DuplicateLetters, true)
+	row("letters parked", r.Without.Parked, r.With.Parked, false)
+	if last {
+		row("orders lost", r.Without.Lost, r.With.Lost, true)
+	}
+	return b.String()
+}
+
+// windows tells for each thing that was done what became of the orders.
+func (s *screen) windows(r demo.Report) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "done to orders", "by hand", "with once")
+	for _, w := range r.Windows {
+		fmt.Fprintf(&b, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
+	}
+	return b.String()
+}
+
+// became is what became of orders, marked if it is wrong.
+func (s *screen) became(t demo.Tally, width int) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{t.Doubled, "doubled"}, {t.Lost, "lost"}, {t.Parked, "parked"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+		}
+	}
+	if t.Orders == 0 { // its time was up before
+		return fmt.Sprintf("%-*s", width, "none")
+	}
+	text, color := fmt.Sprintf("%d right", t.Orders), green
+	if len(parts) > 0 {
+		text = fmt.Sprintf("of %d: %s", t.Orders, strings.Join(parts, ", "))
+	}
+	if t.Doubled+t.Lost > 0 {
+		color = red
+	}
+	text = fmt.Sprintf("%-*s", width, text)
+	if s.color {
+		return color + text + plain
+	}
+	return text
+}
+
+const (
+	red   = "\x1b[31m"
+	green = "\x1b[32m"
+	plain = "\x1b[0m"
+)
+
+// cell marks numbers that should be zero.
+func (s *screen) cell(n int, fault bool) string {
+	text := fmt.Sprintf("%10d", n)
+	switch {
+	case !s.color || !fault:
+		return text
+	case n > 0:
+		return red + text + plain
+	default:
+		return green + text + plain
+	}
+}

@@ -1,0 +1,142 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// longFirst are the packages that take the longest, the longest first: what starts last should not be what ends last.
+var longFirst = []string{
+	"integration/brokers", "integration/crash", "integration/consume", "cmd/once", "integration/publish", "integration/docs",
+	"integration/lostreply", "integration/faults", "integration/history", "integration/outboxlog", "store/pgstore",
+	"integration/sqlstore", "integration/server",
+}
+
+// pkg is a package.
+type pkg struct {
+	path  string // to import it
+	dir   string
+	name  string // dir from the root of the tree
+	tests bool   // it has some
+}
+
+// batch is what one go command tests: all of the workspace, or a module that is apart from it.
+type batch struct {
+	dir      string // where the go command runs
+	apart    bool   // the module is not in the workspace: GOWORK=off
+	packages []pkg
+}
+
+// plan finds the packages that are asked for.
+func (o *options) plan(ctx context.Context) ([]*batch, error) {
+	out, err := goOutput(ctx, ".", nil, "env", "GOWORK")
+	if err != nil {
+		return nil, err
+	}
+	root := filepath.Dir(strings.TrimSpace(out))
+	patterns := o.packages
+	if len(patterns) == 0 {
+		patterns = []string{"work"}
+	}
+	main := &batch{dir: "."} // patterns are those of the caller
+	if main.packages, err = listPackages(ctx, root, main, patterns); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(main.packages, func(a, b pkg) int { return cmp.Compare(rank(a.name), rank(b.name)) })
+	batches := []*batch{main}
+	if len(o.packages) > 0 {
+		return batches, nil
+	}
+	modules, err := modulesApart(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range modules {
+		b := &batch{dir: dir, apart: true}
+		if b.packages, err = listPackages(ctx, root, b, []string{"./..."}); err != nil {
+			return nil, err
+		}
+		batches = append(batches, b)
+	}
+	return batches, nil
+}
+
+func rank(name string) int {
+	if i := slices.Index(longFirst, name); i >= 0 {
+		return i
+	}
+	return len(longFirst)
+}
+
+// modulesApart are the directories of modules below root that the workspace does not have.
+func modulesApart(ctx context.Context, root string) ([]string, error) {
+	out, err := goOutput(ctx, root, nil, "list", "-m", "-f", "{{.Dir}}")
+	if err != nil {
+		return nil, err
+	}
+	inWorkspace := strings.Fields(out)
+	var apart []string
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "testdata" || path != root && strings.HasPrefix(entry.Name(), ".")):
+			return fs.SkipDir
+		case entry.Name() == "go.mod" && !slices.Contains(inWorkspace, filepath.Dir(path)):
+			apart = append(apart, filepath.Dir(path))
+		}
+		return nil
+	})
+	return apart, err
+}
+
+const listed = "{{.ImportPath}}\t{{.Dir}}\t{{len .TestGoFiles}}{{len .XTestGoFiles}}"
+
+func listPackages(ctx context.Context, root string, b *batch, patterns []string) ([]pkg, error) {
+	out, err := goOutput(ctx, b.dir, b.env(), append([]string{"list", "-f", listed}, patterns...)...)
+	if err != nil {
+		return nil, err
+	}
+	var all []pkg
+	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
+		fields := strings.Split(lines.Text(), "\t")
+		name, err := filepath.Rel(root, fields[1])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pkg{path: fields[0], dir: fields[1], name: name, tests: fields[2] != "00"})
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no packages in %s for %v", b.dir, patterns)
+	}
+	return all, nil
+}
+
+func (b *batch) env() []string {
+	if b.apart {
+		return []string{"GOWORK=off"}
+	}
+	return nil
+}
+
+func goOutput(ctx context.Context, dir string, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, complaint.String())
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,272 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/internal/testenv"
+)
+
+// tree is a workspace with packages that end in every way.
+var tree = map[string]string{
+	"go.work": "go 1.24\n\nuse .\n",
+	"go.mod":  "module example.test/tree\n\ngo 1.24\n",
+	"good/good_test.go": `package good
+import "testing"
+func TestGood(t *testing.T) { t.Log("nobody reads this") }
+func TestSkipped(t *testing.T) { t.Skip("needs a frobnicator") }
+func TestSome(t *testing.T) {
+	t.Run("one", func(*testing.T) {})
+	t.Run("two", func(t *testing.T) { t.Skip("needs a frobnicator") })
+}`,
+	"bad/bad_test.go": `package bad
+import "testing"
+func TestBad(t *testing.T) {
+	t.Run("fine", func(*testing.T) {})
+	t.Run("it's wrong", func(t *testing.T) { t.Error("two and two are five") })
+}`,
+	"panics/panics_test.go": `package panics
+import "testing"
+func TestPanics(t *testing.T) { panic("out of cheese") }`,
+	"killed/killed_test.go": `package killed
+import ("os"; "syscall"; "testing")
+func TestKilled(t *testing.T) { t.Log(os.MkdirTemp("", "")); _ = syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }`,
+	"broken/broken_test.go": `package broken
+var _ int = "text"`,
+	"code/code.go": `package code
+var _ = missing`,
+	"files/files_test.go": `package files
+import ("os"; "testing")
+func TestFiles(t *testing.T) { if _, err := os.MkdirTemp("", "litter"); err != nil { t.Fatal(err) } }`,
+	"processes/processes_test.go": `package processes
+import ("os/exec"; "testing")
+func TestProcesses(t *testing.T) { if err := exec.Command("sh", "-c", "sleep 1234567 & exit").Run(); err != nil { t.Fatal(err) } }`,
+	"apart/go.mod": "module example.test/apart\n\ngo 1.24\n",
+	"apart/apart_test.go": `package apart
+import "testing"
+func TestApart(t *testing.T) { t.Error("far away") }`,
+	"hangs/hangs_test.go": `package hangs
+import ("os"; "os/exec"; "testing")
+func TestHangs(t *testing.T) {
+	name := os.Getenv("HANGS")
+	if name == "" { t.Skip("nobody asks for it") }
+	if err := exec.Command("sh", "-c", "echo $$ >"+name+"; exec sleep 1234567").Run(); err != nil { t.Fatal(err) }
+}`,
+}
+
+// suite is the program, about to run in a workspace of its own and in a temporary directory of its own.
+func suite(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
+	t.Helper()
+	root, temp := t.TempDir(), t.TempDir()
+	for name, text := range tree {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		left, err := os.ReadDir(temp)
+		if err != nil || len(left) > 0 {
+			t.Errorf("left in the temporary directory: %v, %v", left, err)
+		}
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(self, args...)
+	cmd.Dir = root
+	// The servers tool may run around us: without its variables, what the suite prints is the same.
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "ONCE_TEST_") })
+	cmd.Env = append(own, append(env, mainVar+"=1", "TMPDIR="+temp, "GOTMPDIR=", "GOFLAGS=", "GOWORK=")...)
+	out = new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	return cmd, out
+}
+
+// mainVar makes this test program the suite.
+const mainVar = "ONCE_SUITE_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVar) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func TestEverythingRunsAndIsSummedUp(t *testing.T) {
+	cmd, out := suite(t, nil)
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("it ended with %v", err)
+	}
+	said := out.String()
+	for _, want := range []string{
+		`(?m)^bad: TestBad/it's_wrong failed after .*\n.*bad_test.go:5: two and two are five\n  run just this again:\n    go test -race -count=1 -run '\^TestBad\$/\^it'\\''s_wrong\$' ./bad$`,
+		`(?m)^panics: TestPanics failed after `, `panic: out of cheese`,
+		`(?m)^killed: TestKilled was running when its program ended$`, `ended with signal: killed`,
+		`(?m)^broken does not compile\n.*\n.*cannot use "text"`,
+		`(?m)^code does not compile\n.*\n.*undefined: missing`,
+		`(?m)^files: outside its tests\n(.*\n)*?.*FAIL: the tests have left behind: \$TMPDIR/litter\d+$`,
+		`(?m)^processes: outside its tests\n(.*\n)*?.*FAIL: the tests have left behind: process \d+ \(sleep 1234567\)$`,
+		`(?m)^apart: TestApart failed after (.*\n)*?.*\(cd apart && GOWORK=off go test -count=1 -run '\^TestApart\$' \.\)$`,
+		`(?m)^    2  needs a frobnicator: good TestSkipped, good TestSome/two$`,
+		`(?m)^    1  nobody asks for it: hangs TestHangs$`,
+		`(?m)^8 of 10 packages failed in .*: `,
+		// What passed: Good, Some/one, Bad/fine, Files, Processes. Those that do not compile count as one failed test each,
+		// and so do those that have left something.
+		`\n5 passed, 8 failed, 3 skipped\n$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(said) {
+			t.Errorf("nothing matches %s", want)
+		}
+	}
+	if strings.Contains(said, "nobody reads this") {
+		t.Error("what a test said that passed is shown")
+	}
+	if t.Failed() {
+		t.Log(said)
+	}
+}
+
+func TestAllPassed(t *testing.T) {
+	cmd, out := suite(t, nil, "-check", "./good")
+	if err := cmd.Run(); err != nil || !strings.HasSuffix(out.String(), "\n2 passed, 0 failed, 2 skipped\n") ||
+		strings.Contains(out.String(), "Failed") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestAnInterruptLeavesNothing(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(s.String(), func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "pid")
+			cmd, out := suite(t, []string{"HANGS=" + name}, "./hangs", "./bad")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := awaitPid(t, name)
+			if err := cmd.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitInterrupted {
+				t.Errorf("it ended with %v", err)
+			}
+			if lives(pid) {
+				t.Errorf("process %d lives on", pid)
+			}
+			if !strings.Contains(out.String(), "\nInterrupted: ") {
+				t.Errorf("it said %s", out)
+			}
+		})
+	}
+}
+
+func TestAKilledRunIsSweptByTheNext(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pid")
+	cmd, _ := suite(t, []string{"HANGS=" + name}, "./hangs")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := awaitPid(t, name)
+	all := descendants(cmd.Process.Pid)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed, and says so
+	for _, one := range append(all, pid) {
+		await(t, "process "+strconv.Itoa(one)+" ends", func() bool { return !lives(one) })
+	}
+	var temp string
+	for _, v := range cmd.Env {
+		if rest, ok := strings.CutPrefix(v, "TMPDIR="); ok {
+			temp = rest
+		}
+	}
+	if err := sweepRooms(temp); err != nil {
+		t.Error(err)
+	}
+}
+
+// lives is false for a process that only waits to be taken note of.
+func lives(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !strings.HasPrefix(string(text[strings.LastIndexByte(string(text), ')'):]), ") Z")
+}
+
+func awaitPid(t *testing.T, name string) (pid int) {
+	t.Helper()
+	await(t, "a test runs", func() bool {
+		text, _ := os.ReadFile(name)
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		pid = n
+		return err == nil
+	})
+	return pid
+}
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testenv.Patience); !holds(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it was waited in vain for this: %s", what)
+		}
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	for _, args := range [][]string{{"-load", "-1"}, {"-p", "0"}, {"-wrong"}, {"-timeout", "-1s"}} {
+		cmd, out := suite(t, nil, args...)
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(out.String(), "usage: suite") {
+			t.Errorf("%q: %v, %s", args, cmd.ProcessState, out)
+		}
+	}
+}
+
+func TestTheLoadEndsWithTheRun(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pid")
+	cmd, _ := suite(t, []string{"HANGS=" + name}, "-load", "2", "./hangs")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitPid(t, name)
+	burner := 0
+	for _, pid := range descendants(cmd.Process.Pid) {
+		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if strings.Contains(string(text), burnerVerb) {
+			burner = pid
+		}
+	}
+	if burner == 0 {
+		t.Error("nothing burns")
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was interrupted, and says so
+	if lives(burner) {
+		t.Error("the load goes on")
+	}
+}
+
+// The list of long packages is of packages that there are.
+func TestLongPackagesExist(t *testing.T) {
+	for _, name := range longFirst {
+		if found, err := filepath.Glob(filepath.Join("../../..", name, "*_test.go")); err != nil || len(found) == 0 {
+			t.Errorf("%s has no tests: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+//go:build linux
+
+package outboxlog
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store/pgstore"
+)
+
+// A key keeps its order while processes, each with writers and a relay, change their mode one after the other.
+func TestOrderOverARollingChange(t *testing.T) {
+	i := start(t)
+	w := newWorld(t, i, pgstore.OutboxTable, "")
+	in := func(mode pgstore.OutboxMode) *pgstore.Store {
+		return pgstore.New(w.pool, &pgstore.Options{Prefix: "m0_", Outbox: mode})
+	}
+	const keys, processes = 8, 2
+	var mu sync.Mutex
+	seen := make(map[string]map[int]bool) // by key
+	var wrong []string
+	var published atomic.Int64
+	publish := func(ms []*broker.Message) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, m := range ms {
+			var n int
+			_, _ = fmt.Sscan(string(m.Body), &n)
+			key := m.OrderingKey
+			if seen[key] == nil {
+				seen[key] = make(map[int]bool)
+			}
+			if !seen[key][n] { // the first of each; later ones are duplicates
+				if n > 1 && !seen[key][n-1] {
+					wrong = append(wrong, fmt.Sprintf("%s: %d before %d", key, n, n-1))
+				}
+				seen[key][n] = true
+				published.Add(1)
+			}
+		}
+	}
+
+	var last [keys]int
+	var lock [keys]sync.Mutex
+	var put atomic.Int64
+	process := func(mode pgstore.OutboxMode) (stop func()) {
+		s := in(mode)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Add(2)
+		go func() {
+			defer all.Done()
+			r := &outbox.Relay{Store: s, Publisher: publisher(publish), Lease: 3 * time.Second, PublishTime: time.Second}
+			if err := r.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		go func() {
+			defer all.Done()
+			out := outbox.New(s, nil)
+			for i := 0; ctx.Err() == nil; i++ {
+				k := i % keys
+				lock[k].Lock()
+				m := &broker.Message{Topic: "t", OrderingKey: fmt.Sprint("key", k), Body: []byte(fmt.Sprint(last[k] + 1))}
+				tx, err := w.pool.Begin(context.WithoutCancel(ctx))
+				if err == nil {
+					if err = out.Put(ctx, tx, m); err == nil {
+						err = tx.Commit(context.WithoutCancel(ctx))
+					}
+					_ = tx.Rollback(context.WithoutCancel(ctx))
+				}
+				if err == nil { // a Put that is refused is put again, like by a service that is told to wait for a relay
+					last[k]++
+					put.Add(1)
+				}
+				lock[k].Unlock()
+			}
+		}()
+		return func() { cancel(); all.Wait() }
+	}
+	more := func(n int64) { // so many are put and published
+		t.Helper()
+		from, out := put.Load(), published.Load()
+		proof.Await(t, "messages are put and published", func() bool { return put.Load() >= from+n && published.Load() >= out+n })
+	}
+
+	var running [processes]func()
+	for i := range running {
+		running[i] = process(pgstore.OutboxTable)
+	}
+	more(100)
+	for _, mode := range []pgstore.OutboxMode{pgstore.OutboxRowsByLog, pgstore.OutboxLogOnly, pgstore.OutboxTable,
+		pgstore.OutboxLogOnly, pgstore.OutboxRowsByLog} {
+		for i := range running {
+			running[i]()
+			running[i] = process(mode)
+			more(100)
+		}
+	}
+	for i := range running {
+		running[i]()
+	}
+	stop := process(pgstore.OutboxTable) // which reads the log on
+	more(50)
+	stop()
+	proof.Await(t, "the log is given up", func() bool {
+		err := w.ResetOutboxSlot(t.Context())
+		if err != nil { // messages are not known to be published
+			process(pgstore.OutboxTable)()
+		}
+		return err == nil
+	})
+	stop = process(pgstore.OutboxTable)
+	more(50)
+	stop()
+	relay := process(pgstore.OutboxTable)
+	defer relay()
+	proof.Await(t, "everything is published", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return published.Load() == put.Load() || len(wrong) > 0
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if len(wrong) > 0 {
+		t.Errorf("%d of %d are out of order: %q", len(wrong), put.Load(), wrong[:min(len(wrong), 10)])
+	}
+}
+
+type publisher func([]*broker.Message)
+
+func (p publisher) Publish(_ context.Context, ms []*broker.Message) []error { p(ms); return nil }
+func (p publisher) Close() error                                            { return nil }

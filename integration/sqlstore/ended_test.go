@@ -1,0 +1,130 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+var errWork = errors.New("the work failed")
+
+// endings are what a handler may send although only the store ends its transaction, and goes on. What it writes behind
+// that may be committed, whatever becomes of the call.
+var endings = []struct {
+	name       string
+	statements []string
+	not        []sqlstore.Dialect // where it is an error, means nothing, or cannot be noticed
+}{
+	{"rollback", []string{"ROLLBACK"}, nil},
+	{"abort", []string{"ABORT"}, []sqlstore.Dialect{sqlstore.MySQL, sqlstore.SQLite}},
+	{"commit", []string{"COMMIT"}, nil},
+	{"end", []string{"END"}, []sqlstore.Dialect{sqlstore.MySQL}},
+	{"begin", []string{"BEGIN"}, []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.SQLite}},
+	{"start", []string{"START TRANSACTION"}, []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.SQLite}},
+	{"definition", []string{"CREATE TABLE ended (n int)"}, []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.SQLite}},
+	{"rollback and begin", []string{"ROLLBACK", "INSERT INTO effect (name) VALUES ('between')", "BEGIN"},
+		[]sqlstore.Dialect{sqlstore.MySQL}}, // where nothing tells it from a deadlock: the page says so
+	{"commit and begin", []string{"COMMIT", "BEGIN"}, nil},
+}
+
+// TestWorkThatEndsItsTransactionInSQL checks that no row is there twice, whatever the work sends, however it goes on,
+// and however often the call is repeated.
+func TestWorkThatEndsItsTransactionInSQL(t *testing.T) {
+	for name, result := range map[string]error{"succeeds": nil, "fails": errWork, "conflict": fmt.Errorf("%w: deadlock", once.ErrConflict)} {
+		for _, ending := range endings {
+			t.Run(ending.name+" and "+name, func(t *testing.T) {
+				onEach(t, func(t *testing.T, e engine) {
+					for _, d := range ending.not {
+						if d == e.dialect {
+							t.Skip("not here")
+						}
+					}
+					s, db := e.migrated(t)
+					for range 3 {
+						_, err := once.DoTx(t.Context(), s, books.For("1"), ends(ending.statements, result))
+						t.Log(err)
+						if _, again := once.MayRetry(err); again && errors.Is(err, once.ErrParked) {
+							t.Errorf("MayRetry(%v) is true", err)
+						}
+					}
+					rows, between := count(t, db, "after"), count(t, db, "between")
+					if rows > 1 || between > 1 {
+						t.Errorf("%d rows were written after it, and %d in between: the work was done more than once", rows, between)
+					}
+					rec, err := s.Get(t.Context(), books.For("1").Key())
+					must(t, err)
+					if done := rec.Status == once.Done || rec.Status == once.Parked; !done && rows+between > 0 {
+						t.Errorf("rows are there, and the key is %v", rec.Status)
+					}
+					if rec.Status == once.Parked && !strings.Contains(rec.Reason, "ended") {
+						t.Errorf("the reason is %q", rec.Reason)
+					}
+					idle(t, db)
+					lives(t, s)
+				})
+			})
+		}
+	}
+}
+
+// TestWorkWhoseWriteIsInterruptedCanBeRepeated ends a context in the middle of an INSERT, with which SQLite ends the
+// transaction by itself.
+func TestWorkWhoseWriteIsInterruptedCanBeRepeated(t *testing.T) {
+	const endless = `INSERT INTO effect (name) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'before' || i FROM n`
+	s, db := engines[0].migrated(t)
+	_, err := once.DoTx(t.Context(), s, books.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+		limited, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		_, err := tx.ExecContext(limited, endless)
+		return "", err
+	})
+	if err == nil || errors.Is(err, once.ErrParked) {
+		t.Errorf("the interrupted call has ended with %v", err)
+	}
+	_, err = once.DoTx(t.Context(), s, books.For("1"), ends(nil, nil))
+	must(t, err)
+	if n := count(t, db, "after"); n != 1 {
+		t.Errorf("%d rows were written by the second call", n)
+	}
+	idle(t, db)
+}
+
+func ends(statements []string, result error) func(context.Context, *sql.Tx) (string, error) {
+	return func(ctx context.Context, tx *sql.Tx) (string, error) {
+		for _, statement := range append(statements, "INSERT INTO effect (name) VALUES ('after')") {
+			if _, err := tx.ExecContext(ctx, statement); err != nil {
+				return "", err
+			}
+		}
+		return "done", result
+	}
+}
+
+// TestWorkThatEndsItsTransactionAndPanics is the same for a panic.
+func TestWorkThatEndsItsTransactionAndPanics(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		for range 2 {
+			func() {
+				defer func() { recover() }()
+				_, _ = once.DoTx(t.Context(), s, books.For("1"), func(ctx context.Context, tx *sql.Tx) (string, error) {
+					_, err := ends([]string{"COMMIT"}, nil)(ctx, tx)
+					must(t, err)
+					_, err = tx.ExecContext(ctx, "COMMIT") // MariaDB would roll back what comes after the first
+					panic(err)
+				})
+			}()
+		}
+		if rows := count(t, db, "after"); rows > 1 {
+			t.Errorf("%d rows were written", rows)
+		}
+		idle(t, db)
+	})
+}

@@ -1,0 +1,70 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlstore"
+)
+
+// An outcome that the database refuses is left out, and its work is done.
+func TestRefusedOutcomes(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		s, db := e.migrated(t)
+		for name, sql := range map[string]string{
+			"sqlite": `CREATE TRIGGER small BEFORE UPDATE ON once_record WHEN length(NEW.outcome) > 1000
+				BEGIN SELECT RAISE(ABORT, 'too large'); END`,
+			"postgres": `ALTER TABLE once_record ADD CHECK (length(outcome) <= 1000)`,
+			"mariadb":  `ALTER TABLE once_record ADD CONSTRAINT small CHECK (length(outcome) <= 1000)`,
+		} {
+			if name == e.name {
+				mustExec(t, db, sql)
+			}
+		}
+		wantLeftOut(t, s, 2000)
+		_, err := once.DoTx(t.Context(), s, operation.For("tx"), func(context.Context, *sql.Tx) (string, error) {
+			return strings.Repeat("x", 2000), nil
+		})
+		if !errors.Is(err, once.ErrOutcomeRefused) {
+			t.Errorf("DoTx: %v", err)
+		}
+		if rec, err := s.Get(t.Context(), operation.For("tx").Key()); err != nil || rec.Status != once.Absent {
+			t.Errorf("DoTx left %v, %v", rec.Status, err)
+		}
+	})
+}
+
+// MySQL closes the connection on a packet that is much larger than it accepts, while that is being sent.
+func TestOutcomesOverThePacketOfMySQL(t *testing.T) {
+	e := engines[2]
+	_, db := e.migrated(t)
+	var most int
+	must(t, db.QueryRow(`SELECT @@max_allowed_packet`).Scan(&most))
+	s := sqlstore.New(db, e.dialect, &sqlstore.Options{Options: once.Options{MaxOutcome: 4 * most}})
+	for _, size := range []int{most, most + most/8, 3 * most} {
+		wantLeftOut(t, s, size)
+	}
+}
+
+var operation = &once.Operation[string]{Name: "large", OnUnknown: once.Park}
+
+func wantLeftOut(t *testing.T, s once.Store, size int) {
+	t.Helper()
+	work := operation.For(unique())
+	got, err := once.Do(t.Context(), s, work, func(context.Context, once.Key) (string, error) {
+		return strings.Repeat("x", size), nil
+	})
+	if len(got) != size || err != nil {
+		t.Errorf("%d bytes: %d, %v", size, len(got), err)
+	}
+	if _, err := once.Do(t.Context(), s, work, func(context.Context, once.Key) (string, error) {
+		t.Errorf("%d bytes: run again", size)
+		return "", nil
+	}); !errors.Is(err, once.ErrOutcomeUnavailable) {
+		t.Errorf("%d bytes, a duplicate: %v", size, err)
+	}
+}

@@ -1,0 +1,32 @@
+package pgstore
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/effectively-once/once/internal/sqlschema"
+)
+
+// Whoever finds the ERROR of a refused duplicate in the server's log reads in the STATEMENT below it that nothing is wrong,
+// and finds the same line in the documentation.
+func TestRefusalsExplainThemselvesInTheLog(t *testing.T) {
+	page, err := os.ReadFile("../../docs/stores/postgresql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := sqlschema.For(sqlschema.PostgreSQL, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := newStatements(names, wholeMarks())
+	for name, sql := range map[string]string{"open": all.open, "look": all.look} {
+		if !strings.HasPrefix(sql, refusalSQL) {
+			t.Errorf("%s begins with %.80q", name, sql)
+		}
+	}
+	shown, _, _ := strings.Cut(all.look, ", 1 /")
+	if line := "STATEMENT:  " + shown + ", …\n"; !strings.Contains(string(page), line) {
+		t.Errorf("docs/stores/postgresql.md does not have the line\n%s", line)
+	}
+}

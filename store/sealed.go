@@ -1,0 +1,163 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/seal"
+)
+
+// SealedHeader is the one header of a message that is sealed, besides those that a relay adds: its body has the rest.
+const SealedHeader = "once-sealed"
+
+const (
+	sealedVersion = "1"
+	seqHeader     = "once-seq" // outbox.SeqHeader, which a relay adds to a message that it sets aside
+)
+
+// SealOutgoing returns a message as it is put into an outbox: sealed, if s says so. ID, Topic and OrderingKey stay as they
+// are, because relays need them; what is sealed is bound to them.
+func SealOutgoing(s *once.Sealing, m broker.Message) broker.Message {
+	return sealMessage(s, once.SealOutbox, m, "outbox")
+}
+
+// OpenOutgoing returns a message of an outbox as it was put. [once.ErrOutcomeUnavailable]: the secret is not in the Ring.
+// [once.ErrCorrupt]: it was changed, or is another message's, or is plain and s.Only refuses that.
+func OpenOutgoing(s *once.Sealing, m broker.Message) (broker.Message, error) {
+	return openMessage(s, once.SealOutbox, m, "outbox")
+}
+
+// SealShelved returns a message as it is put on a [Shelf]: sealed, if s says so, with its Reason.
+func SealShelved(s *once.Sealing, m Shelved) Shelved {
+	m.Message = sealMessage(s, once.SealShelf, m.Message, "shelf", m.Consumer, m.Key)
+	return SealReason(s, m)
+}
+
+// OpenShelved returns a message of a [Shelf] as it was put there. Of one that was read without its body only the Reason is
+// opened. Errors are those of [OpenOutgoing], and also in its Unopened.
+func OpenShelved(s *once.Sealing, m Shelved, bodiless bool) Shelved {
+	m.Reason = openReason(s, m)
+	if bodiless {
+		return m
+	}
+	opened, err := openMessage(s, once.SealShelf, m.Message, "shelf", m.Consumer, m.Key)
+	if m.Unopened = err; err == nil {
+		m.Message = opened
+	}
+	return m
+}
+
+func sealMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...string) broker.Message {
+	if _, claims := m.Header[SealedHeader]; claims { // by whoever made it: nobody but us says that
+		m.Header = maps.Clone(m.Header)
+		delete(m.Header, SealedHeader)
+	}
+	if !s.Seals(part) {
+		return m
+	}
+	var stamp []byte
+	if !m.Time.IsZero() {
+		stamp = binary.BigEndian.AppendUint64(nil, uint64(m.Time.UnixMicro()))
+	}
+	parts := [][]byte{stamp, m.Body}
+	for _, name := range slices.Sorted(maps.Keys(m.Header)) {
+		parts = append(parts, []byte(name), []byte(m.Header[name]))
+	}
+	m.Body = s.Ring.Seal(seal.Join(parts...), messageContext(&m, whose))
+	m.Header = map[string]string{SealedHeader: sealedVersion}
+	return m
+}
+
+func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...string) (broker.Message, error) {
+	if _, sealed := m.Header[SealedHeader]; !sealed {
+		if s.RefusesPlain(part) {
+			return m, fmt.Errorf("%w: message %q is not sealed, and Sealing.Only refuses that: it is older than the sealing, "+
+				"or was put by a program that does not seal, or is forged", once.ErrCorrupt, m.ID)
+		}
+		return m, nil
+	}
+	text, err := s.Ring.Open(m.Body, messageContext(&m, whose))
+	if err != nil {
+		return m, fmt.Errorf("message %q cannot be opened: %w", m.ID, err)
+	}
+	parts, err := seal.Split(text)
+	if err != nil || len(parts) < 2 || len(parts)%2 != 0 {
+		return m, fmt.Errorf("%w: what was sealed of message %q is no message", once.ErrCorrupt, m.ID)
+	}
+	added := m.Header
+	m.Header = make(map[string]string, len(parts)/2)
+	for i := 2; i < len(parts); i += 2 {
+		m.Header[string(parts[i])] = string(parts[i+1])
+	}
+	for name, value := range added { // nobody is believed about any other
+		if _, there := m.Header[name]; !there && name == seqHeader && part == once.SealOutbox {
+			m.Header[name] = value
+		}
+	}
+	if len(m.Header) == 0 {
+		m.Header = nil
+	}
+	if m.Body, m.Time = parts[1], (time.Time{}); len(parts[0]) == 8 {
+		m.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(parts[0]))).UTC()
+	}
+	return m, nil
+}
+
+// messageContext is what a sealed message is bound to: where it is kept, and the parts that are not sealed.
+func messageContext(m *broker.Message, whose []string) []byte {
+	parts := make([][]byte, 0, len(whose)+3)
+	for _, text := range append(slices.Clone(whose), m.ID, m.Topic, m.OrderingKey) {
+		parts = append(parts, []byte(text))
+	}
+	return seal.Join(parts...)
+}
+
+// UnknownOutcome begins the Reason of a message whose effect may have happened. It is never sealed: what people may do
+// depends on it.
+const UnknownOutcome = "unknown outcome: "
+
+// SealReason returns a message of a [Shelf] with its Reason sealed, if s says so: it is the text of an error, which may
+// have anything in it.
+func SealReason(s *once.Sealing, m Shelved) Shelved {
+	prefix, text := cutReason(m.Reason)
+	if s.Seals(once.SealShelf) {
+		m.Reason = prefix + s.Ring.SealText(text, reasonContext(m))
+	}
+	return m
+}
+
+func openReason(s *once.Sealing, m Shelved) string {
+	prefix, text := cutReason(m.Reason)
+	return prefix + s.Ring.OpenText(text, reasonContext(m))
+}
+
+// OpenHistory returns the History of a message of a [Shelf] with the reasons in it that are sealed, as far as they can be
+// opened. It is for people: what is stored keeps them sealed.
+func OpenHistory(s *once.Sealing, m Shelved) string {
+	return sealedReasons.ReplaceAllStringFunc(m.History, func(text string) string { return s.Ring.OpenText(text, reasonContext(m)) })
+}
+
+// sealedReasons are what once.Ring.SealText makes.
+var sealedReasons = regexp.MustCompile(`sealed:[0-9A-Za-z_-]+`)
+
+func cutReason(reason string) (prefix, text string) {
+	if text, unknown := strings.CutPrefix(reason, UnknownOutcome); unknown {
+		return UnknownOutcome, text
+	}
+	return "", reason
+}
+
+func reasonContext(m Shelved) []byte {
+	return seal.Join([]byte("reason"), []byte(m.Consumer), []byte(m.Message.ID))
+}
+
+// IsSealKeyMissing reports whether an error of opening something says that its secret is not in the Ring.
+func IsSealKeyMissing(err error) bool { return errors.Is(err, once.ErrOutcomeUnavailable) }
