@@ -125,8 +125,26 @@ func (s *Store) snapshotOf(ctx context.Context, name string) (text string, err e
 		}
 		return tx.QueryRow(ctx, `SELECT pg_current_snapshot()::text`).Scan(&text)
 	})
-	if err == nil && text == "" {
-		err = errors.New("once: PostgreSQL exported no snapshot")
+	if err != nil {
+		return "", err
 	}
-	return text, err
+	if text == "" {
+		return "", errors.New("once: PostgreSQL exported no snapshot")
+	}
+	return orderSnapshot(text)
+}
+
+// orderSnapshot makes the text of a slot's snapshot one that PostgreSQL reads again. While a slot is being made, only
+// commits raise the snapshot's xmax, and xmin is raised to the oldest running transaction: after a rollback xmin can be the
+// larger one, as in "17461:17460:". PostgreSQL prints such a snapshot, and refuses to parse it. It compares xmin first, so
+// everything before xmin is visible and nothing else is.
+func orderSnapshot(text string) (string, error) {
+	var xmin, xmax uint64
+	if _, err := fmt.Sscanf(text, "%d:%d:", &xmin, &xmax); err != nil {
+		return "", fmt.Errorf("once: PostgreSQL exported a snapshot that is not one: %q", text)
+	}
+	if xmin > xmax {
+		return fmt.Sprintf("%d:%d:", xmin, xmin), nil
+	}
+	return text, nil
 }

@@ -107,6 +107,56 @@ func TestPutWhileTheSlotIsMade(t *testing.T) {
 	}
 }
 
+// Transactions that are rolled back while the slot is made give the slot's snapshot an xmin that is larger than its xmax,
+// if another one is always running.
+func TestSlotMadeBesideRollbacks(t *testing.T) {
+	f := newLog(t, pgstore.OutboxRowsByLog)
+	f.put(t, "before")
+	running, result := f.openBesideWriter(t, f.log)
+	for range 2 {
+		f.waitForWait(t, running)
+		next, err := f.admin.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = next.Rollback(context.Background()) })
+		if _, err := next.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+			t.Fatal(err)
+		}
+		if err := running.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		running = next
+	}
+	o := <-result
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	t.Cleanup(func() { closeTail(t, o.tail) })
+	f.put(t, "after")
+	wantReceived(t, o.tail, "before")
+	wantReceived(t, o.tail, "after")
+	f.wantNothing(t, o.tail)
+	if err := running.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// waitForWait waits until somebody waits for the end of the transaction.
+func (f *logFixture) waitForWait(t testing.TB, tx pgx.Tx) {
+	t.Helper()
+	var xid string
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::xid::text`).Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool {
+		var waits bool
+		err := f.admin.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_locks
+			WHERE locktype = 'transactionid' AND transactionid = $1::text::xid AND NOT granted`, xid).Scan(&waits)
+		return err == nil && waits
+	})
+}
+
 // A writer that has seen the slot a moment ago learns at once that it was dropped, by whomever, and that the new one is
 // not ready.
 func TestPutAfterTheSlotWasReset(t *testing.T) {
