@@ -229,7 +229,9 @@ func (r *run) look(ctx context.Context) (failed error) {
 			case errors.Is(err, errors.ErrUnsupported) && !ofArchive(err): // by what the store wraps
 			case err != nil:
 				failed = errors.Join(failed, err)
-				r.Stats.Behind.Store(true)
+				if ctx.Err() == nil { // a stop that cuts a batch off is not trouble with the store
+					r.Stats.Behind.Store(true)
+				}
 			case b.more:
 				more = append(more, k)
 				r.Stats.Behind.Store(true)

@@ -290,6 +290,23 @@ func TestSideBySide(t *testing.T) {
 	})
 }
 
+// What a stop cuts off is no trouble with the store: whether the Janitor is behind stays what it was.
+func TestAStopIsNoTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, behind := range []bool{false, true} {
+			s, stats := newLarge(0, 0, 0), new(janitor.Stats)
+			s.takes = time.Second
+			stats.Behind.Store(behind)
+			stop := run(t, &janitor.Janitor{Store: s, Stats: stats})
+			synctest.Wait() // in the middle of the first batch
+			stop()
+			if s.calls.Load() != 1 || stats.Behind.Load() != behind {
+				t.Errorf("stopped after %d calls, behind: %v, before: %v", s.calls.Load(), stats.Behind.Load(), behind)
+			}
+		}
+	})
+}
+
 func TestRefusals(t *testing.T) {
 	s := memstore.New(nil)
 	for name, j := range map[string]janitor.Janitor{
