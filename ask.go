@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/name"
-	"github.com/effectively-once/once/internal/patience"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 )
 
 // Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
@@ -26,10 +26,10 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 	if op := rec.Key.Operation; op != o.Name && !strings.HasSuffix(op, "/"+o.Name) {
 		return rec, invalid("operation %q is asked about a record of %q", o.Name, op)
 	}
-	ctx, seen := watch(ctx, s, "Ask", rec.Key)
-	defer seen.End(&err)
+	ctx, seen := beginObservation(ctx, s, "Ask", rec.Key)
+	defer seen.end(&err)
 	set, err := o.judge(ctx, s, rec)
-	limited := patience.Limit(ctx, callTime)
+	limited := lazyctx.Limit(ctx, callTime)
 	defer limited.Stop()
 	if err == nil && set.Status != Unknown {
 		failed := s.Settle(limited, set)
@@ -38,12 +38,12 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 			failed = s.Settle(limited, set)
 		}
 		if failed != nil {
-			err = &failure{Kind: failed, Key: rec.Key, Attempt: rec.Attempt}
+			err = &failure{kind: failed, key: rec.Key, attempt: rec.Attempt}
 		}
 	}
 	// What was found out, and not the record: whoever was waiting for the key may have it by now.
-	seen.Tell(rec.Attempt, false, set.Status.String(), set.Outcome.Rejected, err)
-	s.Options().Tell(ctx, Event{Name: sight.Asked, Key: rec.Key, Attempt: rec.Attempt, Err: err})
+	seen.tell(Report{Attempt: rec.Attempt}, set.Status, set.Outcome.Rejected, err)
+	s.Options().Tell(ctx, Event{Name: observe.Asked, Key: rec.Key, Attempt: rec.Attempt, Err: err})
 	if err == nil && set.Status != Unknown {
 		s.Options().Tell(ctx, Event{Name: eventOf(set.Status, set.Outcome), Key: rec.Key, Attempt: rec.Attempt})
 	}
@@ -63,7 +63,7 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 		value, happened, err := o.Lookup(ctx, rec.Key)
 		rejected := errors.Is(err, ErrRejected)
 		if err != nil && !rejected {
-			return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt, Hint: "Lookup has no answer yet", Cause: err}
+			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
 		}
 		if happened || rejected {
 			out, err := o.Outcome(value)
@@ -75,15 +75,15 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 			return set, nil
 		}
 		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
-			return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt, After: early,
-				Hint: "Lookup does not see it, but it can still arrive"}
+			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
+				hint: "Lookup does not see it, but it can still arrive"}
 		}
 		again, set.Reason = Absent, "Lookup says that it did not happen"
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
 	case o.OnUnknown == 0:
-		return set, &failure{Kind: ErrUnknown, Key: rec.Key, Attempt: rec.Attempt,
-			Hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
+		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt,
+			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
 	}
 	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
 		set.Status, set.Reason = Parked, "not run again: KeyValidFor has passed since "+rec.Created.UTC().Format(time.RFC3339)
@@ -102,7 +102,7 @@ func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason stri
 	}
 	out, ok := s.Options().Pack(rec.Key, rec.Fingerprint, out)
 	if !ok {
-		return &failure{Kind: ErrOutcomeTooLarge, Key: rec.Key}
+		return &failure{kind: ErrOutcomeTooLarge, key: rec.Key}
 	}
 	return decide(ctx, s, rec, reason, Settlement{Status: Done, Outcome: out})
 }
@@ -123,8 +123,8 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	set.Hold, set.Reason = rec.hold(), name.Reason(reason)
 	set.KeepOutcome, set.KeepKey = 30*24*time.Hour, 365*24*time.Hour // for long: here the operation's policy is not known
 	if err := s.Settle(ctx, set); err != nil {
-		return &failure{Kind: err, Key: rec.Key, Attempt: rec.Attempt}
+		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}
-	s.Options().Tell(ctx, Event{Name: sight.Decided, Key: rec.Key, Attempt: rec.Attempt})
+	s.Options().Tell(ctx, Event{Name: observe.Decided, Key: rec.Key, Attempt: rec.Attempt})
 	return nil
 }

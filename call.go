@@ -9,11 +9,11 @@ import (
 
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/checksum"
+	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/name"
-	"github.com/effectively-once/once/internal/patience"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 type call struct {
 	store     Store
 	opts      *Options
-	seen      *sight.Call
+	seen      *observation
 	key       Key
 	policy    Policy
 	onUnknown OnUnknown
@@ -46,7 +46,7 @@ type call struct {
 }
 
 // newCall checks everything that can be checked before the store is touched.
-func newCall[T any](ctx context.Context, s Store, w Work[T], seen *sight.Call, hasWork, needsChoice bool) (*call, error) {
+func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, hasWork, needsChoice bool) (*call, error) {
 	switch {
 	case s == nil:
 		return nil, invalid("the store is nil")
@@ -61,7 +61,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *sight.Call, h
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &failure{Kind: err, Key: w.key, Hint: "nothing was tried"}
+		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
 		token: name.Token(), redelivered: w.redelivered, asyncCommit: w.op.AsyncCommit, free: Absent, unknown: Unknown}
@@ -95,11 +95,11 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 			return rec
 		}, Record.apart)
 		if joined {
-			c.event(ctx, sight.Joined, met.Attempt, nil)
+			c.event(ctx, observe.Joined, met.Attempt, nil)
 		}
 		switch {
 		case late && ctx.Err() != nil:
-			return rec, false, &failure{Kind: ErrInProgress, Key: c.key, Cause: ctx.Err()}
+			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
 		case late:
 			rec, _ = c.get(ctx) // only for a better retry-after
 			return rec, false, c.inProgress(rec)
@@ -152,18 +152,18 @@ func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 
 // standing is the error for a record that is not waited for.
 func (c *call) standing(rec Record) error {
-	f := &failure{Kind: ErrCorrupt, Key: c.key, Attempt: rec.Attempt, Hint: "a claim met the status " + rec.Status.String()}
+	f := &failure{kind: ErrCorrupt, key: c.key, attempt: rec.Attempt, hint: "a claim met the status " + rec.Status.String()}
 	switch rec.Status {
 	case Running:
 		return c.inProgress(rec)
 	case Absent: // it was ours, and somebody has freed it since
-		f.Kind, f.Hint = ErrLeaseLost, c.opts.Sealing.OpenReason(rec)
+		f.kind, f.hint = ErrLeaseLost, c.opts.Sealing.OpenReason(rec)
 	case Expired:
-		f.Kind, f.Hint = ErrExpired, ""
+		f.kind, f.hint = ErrExpired, ""
 	case Parked:
-		f.Kind, f.Hint = ErrParked, c.opts.Sealing.OpenReason(rec)
+		f.kind, f.hint = ErrParked, c.opts.Sealing.OpenReason(rec)
 	case Unknown:
-		f.Kind, f.Hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
+		f.kind, f.hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
 	}
 	return f
 }
@@ -176,7 +176,7 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 			return c.inProgress(rec)
 		}
 		if err := backoff.Sleep(ctx, min(pause.Next(), left)); err != nil {
-			return &failure{Kind: ErrInProgress, Key: c.key, Attempt: rec.Attempt, Cause: err}
+			return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, cause: err}
 		}
 		now, err := c.get(ctx)
 		if err == nil && (now.Status != Running || c.owns(now)) || isFinal(err) {
@@ -187,7 +187,7 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 
 // get takes no longer than the caller wants to wait, or little longer.
 func (c *call) get(ctx context.Context) (Record, error) {
-	limited := patience.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
+	limited := lazyctx.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
 	defer limited.Stop()
 	return c.store.Get(limited, c.key)
 }
@@ -195,7 +195,7 @@ func (c *call) get(ctx context.Context) (Record, error) {
 // inProgress tells a duplicate to come back when the lease is over. A transaction in flight has none.
 func (c *call) inProgress(rec Record) error {
 	after := cmp.Or(max(rec.LeaseLeft, 0), time.Second)
-	return &failure{Kind: ErrInProgress, Key: c.key, Attempt: rec.Attempt, After: after}
+	return &failure{kind: ErrInProgress, key: c.key, attempt: rec.Attempt, after: after}
 }
 
 // find asks about an unknown attempt. It returns the attempt to take over, 0 for none.
@@ -214,7 +214,7 @@ func (c *call) checkInput(rec Record) error {
 	if len(c.fingerprint) == 0 || len(rec.Fingerprint) == 0 || hmac.Equal(c.fingerprint, rec.Fingerprint) {
 		return nil
 	}
-	return &failure{Kind: ErrMismatch, Key: c.key, Attempt: rec.Attempt, Hint: "the key was first used for another input"}
+	return &failure{kind: ErrMismatch, key: c.key, attempt: rec.Attempt, hint: "the key was first used for another input"}
 }
 
 func (c *call) request(take int64) Request {
@@ -232,7 +232,7 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
 		r := c.request(take)
-		limited := patience.Limit(ctx, callTime+r.Wait)
+		limited := lazyctx.Limit(ctx, callTime+r.Wait)
 		rec, err := c.store.Claim(limited, r)
 		limited.Stop()
 		// What is in flight after a reply was lost may be our own claim, still on its way.
@@ -245,14 +245,14 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 			if inFlight {
 				return rec, nil
 			}
-			return rec, &failure{Kind: err, Key: c.key, Hint: "the store could not be reached, nothing was run"}
+			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
 		}
 	}
 }
 
 // abandon gives back a claim that may have been applied although its replies were lost: its work has never started.
 func (c *call) abandon(ctx context.Context) {
-	limited := patience.Detach(ctx, time.Second)
+	limited := lazyctx.Detach(ctx, time.Second)
 	defer limited.Stop()
 	rec, err := c.store.Claim(limited, c.request(0))
 	if err == nil && rec.Owner == c.token {
@@ -281,7 +281,7 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
 	for used := time.Duration(0); ; {
 		begun := time.Now()
-		limited := patience.Detach(ctx, callTime)
+		limited := lazyctx.Detach(ctx, callTime)
 		err := c.store.Settle(limited, set)
 		limited.Stop()
 		if used += min(time.Since(begun), callTime); err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || used >= finishTime {
@@ -295,7 +295,7 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 
 // isFinal reports whether repeating a call of a store is pointless.
 func isFinal(err error) bool {
-	return mask.HasAny(err, ErrInvalid, ErrClosed, ErrCorrupt, ErrOutcomeRefused)
+	return errtree.HasAny(err, ErrInvalid, ErrClosed, ErrCorrupt, ErrOutcomeRefused)
 }
 
 // pack makes an outcome of this call ready for the store. ok is false if it is too large.

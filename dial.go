@@ -41,8 +41,8 @@ func IsDialError(err error) bool {
 	case syscall.Errno:
 		return e == syscall.ECONNREFUSED
 	case *failure: // the cause of another may be that the store could not be reached, after the work was done
-		mark := e.Key == Key{} && (e.Kind == errNotDone || e.Kind == errPermanent || e.Kind == errRetryAfter)
-		return mark && IsDialError(e.Cause)
+		mark := e.key == Key{} && (e.kind == errNotDone || e.kind == errPermanent || e.kind == errRetryAfter)
+		return mark && IsDialError(e.cause)
 	case interface{ Unwrap() []error }:
 		all := e.Unwrap()
 		for _, one := range all {

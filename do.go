@@ -5,13 +5,13 @@ import (
 	"errors"
 	"time"
 
+	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/lease"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/mask"
 	"github.com/effectively-once/once/internal/name"
-	"github.com/effectively-once/once/internal/patience"
 	"github.com/effectively-once/once/internal/scope"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 )
 
 // Claim is what work knows of its own claim.
@@ -36,9 +36,9 @@ func ClaimFrom(ctx context.Context) (Claim, bool) {
 
 // enter makes the context that the work of a claim runs with.
 func (c *call) enter(ctx context.Context, rec Record) context.Context {
-	c.seen.Enter()
-	c.event(ctx, sight.Claimed, rec.Attempt, nil)
-	ctx = scope.WithKey(ctx, scope.Key(rec.Key))
+	c.seen.enter()
+	c.event(ctx, observe.Claimed, rec.Attempt, nil)
+	ctx = scope.WithWork(ctx, rec.Key)
 	return context.WithValue(ctx, claimKey{}, claimed{Claim{Key: rec.Key, Attempt: rec.Attempt}, c})
 }
 
@@ -58,13 +58,13 @@ func (c *call) enter(ctx context.Context, rec Record) context.Context {
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
-	ctx, seen := watch(ctx, s, "Do", w.key)
-	defer seen.End(&err)
+	ctx, seen := beginObservation(ctx, s, "Do", w.key)
+	defer seen.end(&err)
 	if scope.InsideTx(ctx) {
-		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "do outside work before the transaction, and the last step in it"}
+		return value, &failure{kind: ErrInTx, key: w.key, hint: "do outside work before the transaction, and the last step in it"}
 	}
 	if scope.RefusesEffects(ctx) {
-		return value, &failure{Kind: ErrNoEffects, Key: w.key, Hint: "nothing was run"}
+		return value, &failure{kind: ErrNoEffects, key: w.key, hint: "nothing was run"}
 	}
 	c, err := newCall(ctx, s, w, seen, run != nil, true)
 	if err != nil {
@@ -92,8 +92,8 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	case !mine:
 		return replay(w, &c.opts.Sealing, rec)
 	case unkept != nil:
-		return value, &failure{Kind: errPermanent, Key: w.key, Attempt: rec.Attempt,
-			Hint: "it happened and is recorded as done, without its value, which cannot be encoded", Cause: errors.Join(unkept, no)}
+		return value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
+			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(unkept, no)}
 	default:
 		return value, no
 	}
@@ -126,7 +126,7 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 				take = rec.Attempt
 			}
 		}
-		return Record{}, false, &failure{Kind: errSlow, Key: c.key, Hint: "nothing was run: raise Policy.Lease, or look at the store"}
+		return Record{}, false, &failure{kind: errSlow, key: c.key, hint: "nothing was run: raise Policy.Lease, or look at the store"}
 	}
 }
 
@@ -135,7 +135,7 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 	if time.Since(begun) < c.policy.Lease/3 {
 		return begun, ctx.Err()
 	}
-	limited := patience.Limit(ctx, callTime)
+	limited := lazyctx.Limit(ctx, callTime)
 	defer limited.Stop()
 	begun = time.Now()
 	return begun, c.store.Extend(limited, h, c.policy.Lease)
@@ -145,7 +145,7 @@ func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time,
 func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble error, work func(context.Context) (Outcome, error)) (Record, error) {
 	if trouble != nil {
 		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
-		return rec, &failure{Kind: trouble, Key: c.key, Attempt: rec.Attempt, Hint: "nothing was run", Cause: released}
+		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
 	}
 	c.held = rec.hold()
 	alive := lease.Keep(ctx, c, c.policy.Lease, begun)
@@ -171,21 +171,21 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	if recorded != nil {
 		rec.Status = Unknown
 	}
-	f := &failure{Key: c.key, Attempt: rec.Attempt, Cause: err, Hint: "the work failed without saying NotDone"}
+	f := &failure{key: c.key, attempt: rec.Attempt, cause: err, hint: "the work failed without saying NotDone"}
 	switch {
 	case errors.Is(recorded, ErrLeaseLost):
-		f.Kind, f.Hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
+		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
-		f.Kind, f.Hint, f.Cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
+		f.kind, f.hint, f.cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
 	case rec.Status == Done:
 		return rec, err
 	case errors.Is(err, errNotDone):
-		c.seen.Fail(err)
+		c.seen.fail(err)
 		return rec, err
 	case rec.Status == Parked:
-		f.Kind = ErrParked
+		f.kind = ErrParked
 	default:
-		f.Kind = ErrUnknown
+		f.kind = ErrUnknown
 	}
 	return rec, f
 }
@@ -194,15 +194,15 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 func (c *call) Extend(ctx context.Context) (final bool, err error) {
 	err = c.store.Extend(ctx, c.held, c.policy.Lease)
 	if err == nil {
-		c.event(ctx, sight.Extended, c.held.Attempt, nil)
+		c.event(ctx, observe.LeaseExtended, c.held.Attempt, nil)
 	}
 	return errors.Is(err, ErrLeaseLost) || isFinal(err), err
 }
 
 func (c *call) Lost(ctx context.Context, err error) error {
 	c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", c.key, "attempt", c.held.Attempt, "error", err)
-	c.event(ctx, sight.LeaseLost, c.held.Attempt, err)
-	return &failure{Kind: ErrLeaseLost, Key: c.key, Attempt: c.held.Attempt, Cause: err}
+	c.event(ctx, observe.LeaseLost, c.held.Attempt, err)
+	return &failure{kind: ErrLeaseLost, key: c.key, attempt: c.held.Attempt, cause: err}
 }
 
 func (c *call) record(ctx context.Context, set Settlement) error {
@@ -237,12 +237,12 @@ func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
 	}
 }
 
-func (w Work[T]) tell(seen *sight.Call, rec Record, mine bool, err error) {
+func (w Work[T]) tell(seen *observation, rec Record, mine bool, err error) {
 	r := Report{Replayed: !mine && err == nil && rec.Status == Done, Attempt: rec.Attempt}
 	if w.report != nil {
 		*w.report = r
 	}
-	seen.Tell(r.Attempt, r.Replayed, rec.Status.String(), rec.Outcome.Rejected, err)
+	seen.tell(r, rec.Status, rec.Outcome.Rejected, err)
 }
 
 // met tells of a call that has found its key taken.
@@ -250,16 +250,16 @@ func (c *call) met(ctx context.Context, rec Record, mine bool, err error) {
 	switch {
 	case mine:
 	case err == nil && rec.Status == Done:
-		c.event(ctx, sight.Replayed, rec.Attempt, nil)
-	case mask.HasAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrParked):
-		c.event(ctx, sight.Refused, rec.Attempt, err)
+		c.event(ctx, observe.Replayed, rec.Attempt, nil)
+	case errtree.HasAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrParked):
+		c.event(ctx, observe.Refused, rec.Attempt, err)
 	}
 }
 
 // replay turns a recorded outcome into the answer of a call. What it cannot read is never run again.
 func replay[T any](w Work[T], sealing *Sealing, rec Record) (value T, err error) {
 	fail := func(kind, cause error) error {
-		return &failure{Kind: kind, Key: rec.Key, Attempt: rec.Attempt, Cause: cause}
+		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
 	}
 	out, err := sealing.Open(rec)
 	if err != nil {

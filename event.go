@@ -4,7 +4,8 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/internal/watch"
+	"github.com/effectively-once/once/observe"
 )
 
 // Event is a step in the life of a key. Package observe lists the names.
@@ -34,7 +35,7 @@ func (o *Options) Tell(ctx context.Context, e Event) {
 		o.Logger.DebugContext(ctx, "once: event", of...)
 	}
 	if observer, ok := o.Observer.(EventObserver); ok {
-		sight.Guard(ctx, o.Logger, func() { observer.Event(ctx, e) })
+		watch.Guard(ctx, o.Logger, func() { observer.Event(ctx, e) })
 	}
 }
 
@@ -46,15 +47,15 @@ func (c *call) event(ctx context.Context, name string, attempt int64, err error)
 func eventOf(status Status, out Outcome) string {
 	switch {
 	case status == Done && out.Rejected:
-		return sight.Rejected
+		return observe.Rejected
 	case status == Done:
-		return sight.Done
+		return observe.Done
 	case status == Parked:
-		return sight.Parked
+		return observe.Parked
 	case status == Absent:
-		return sight.Released
+		return observe.Released
 	}
-	return sight.Unknown
+	return observe.Unknown
 }
 
 // KeyAnswer is what another system has said about an idempotency key that the work of a claim has sent it.
@@ -62,11 +63,11 @@ type KeyAnswer string
 
 const (
 	// KeyReplayed: the other system has answered as it did before, so an earlier attempt had reached it.
-	KeyReplayed KeyAnswer = sight.KeyReplayed
+	KeyReplayed KeyAnswer = observe.KeyReplayed
 
 	// KeyConflict: the other system knows the key for another request. The work did not happen by this request, and
 	// something else did by an earlier one: two callers share a key, or one changes what it repeats.
-	KeyConflict KeyAnswer = sight.KeyConflict
+	KeyConflict KeyAnswer = observe.KeyConflict
 )
 
 // NoteKeyAnswer says, from inside the work of [Do], what the other system has said about the key: with the context that the

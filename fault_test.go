@@ -236,45 +236,6 @@ func TestCallerWhoLeavesDoesNotUndoWhatHappened(t *testing.T) {
 	wantStatus(t, s, parked.For("1").Key(), once.Done)
 }
 
-func TestHeartbeatOutlivesTheLease(t *testing.T) {
-	_, ps := processes(2)
-	op := &once.Operation[string]{Name: "long", OnUnknown: once.Resend, Policy: once.Policy{Lease: 300 * time.Millisecond}}
-	var extended atomic.Int64
-	enough := make(chan struct{})
-	ps[0].extend = func(ctx context.Context, h once.Hold, d time.Duration) error {
-		err := ps[0].Store.Extend(ctx, h, d)
-		if err == nil && extended.Add(1) == 9 { // about three leases
-			close(enough)
-		}
-		return err
-	}
-	running := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		_, err := once.Do(testCtx, ps[0], op.For("1"), func(ctx context.Context, _ once.Key) (string, error) {
-			close(running)
-			select {
-			case <-enough:
-				return "first", nil
-			case <-ctx.Done():
-				return "", context.Cause(ctx)
-			}
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}()
-	<-running
-	c := counter{}
-	if got, err := once.Do(testCtx, ps[1], op.For("1"), c.run("second", nil)); got != "first" || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	wg.Wait()
-	c.ran(t, 0)
-}
-
 func TestHolderThatCannotExtendIsCancelledBeforeItsLeaseEnds(t *testing.T) {
 	for name, extendErr := range map[string]error{"out of reach": errNet, "lost": once.ErrLeaseLost} {
 		s := &hooks{Store: memstore.New(nil), extend: func(context.Context, once.Hold, time.Duration) error { return extendErr }}

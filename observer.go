@@ -2,8 +2,11 @@ package once
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/internal/watch"
+	"github.com/effectively-once/once/observe"
 )
 
 // Observer sees each [Do], [DoTx], [InTx] and [Operation.Ask] on the stores that have it in their Options: for metrics and
@@ -25,17 +28,119 @@ type Ended struct {
 	Err      error  // as the caller gets it
 }
 
-// watch begins what an Observer gets to see of a call: nil, if there is none.
-func watch(ctx context.Context, s Store, verb string, k Key) (context.Context, *sight.Call) {
+// observation is a call on its way, as an Observer gets to see it. A nil one is not observed.
+type observation struct {
+	Ended
+	caller context.Context
+	logger *slog.Logger
+	ended  func(Ended)
+}
+
+// beginObservation returns the context that the call goes on with, and nil if there is no Observer. If the observer panics,
+// that is logged, and the call goes on unobserved.
+func beginObservation(ctx context.Context, s Store, verb string, k Key) (context.Context, *observation) {
 	if s == nil || s.Options() == nil || s.Options().Observer == nil {
 		return ctx, nil
 	}
-	o := s.Options()
-	return sight.Begin(ctx, o.Logger, func(ctx context.Context) (context.Context, func(sight.Ended)) {
-		ctx, ended := o.Observer.Begin(ctx, verb, k)
-		if ended == nil {
-			return ctx, nil
+	opts := s.Options()
+	o := &observation{caller: ctx, logger: opts.Logger}
+	watch.Guard(ctx, o.logger, func() {
+		var began context.Context
+		if began, o.ended = opts.Observer.Begin(o.caller, verb, k); began != nil {
+			ctx = began
 		}
-		return ctx, func(e sight.Ended) { ended(Ended(e)) }
 	})
+	return ctx, o
+}
+
+// enter notes that the work is entered.
+func (o *observation) enter() {
+	if o != nil {
+		o.Ran = true
+	}
+}
+
+// tell notes which attempt the answer or the error is about, and, if there is no error, what has become of the record.
+func (o *observation) tell(r Report, status Status, rejected bool, err error) {
+	if o == nil {
+		return
+	}
+	o.Attempt, o.Replayed = r.Attempt, r.Replayed
+	switch {
+	case err != nil:
+	case r.Replayed:
+		o.Result = observe.Replayed
+	case rejected:
+		o.Result = observe.Rejected
+	default:
+		o.Result = resultOfStatus(status)
+	}
+}
+
+// resultOfStatus is how a call has ended that leaves a record in a status: "" if it has not.
+func resultOfStatus(s Status) string {
+	switch s {
+	case Absent:
+		return observe.Free
+	case Done:
+		return observe.Done
+	case Parked:
+		return observe.Parked
+	case Unknown:
+		return observe.Unknown
+	case Expired:
+		return observe.Expired
+	}
+	return ""
+}
+
+// fail notes that an error is the work's own, and that nothing of the work remains. A nil one: it panicked.
+func (o *observation) fail(err error) {
+	switch {
+	case o == nil || !o.Ran || resultOf(err) == observe.Conflict:
+	case err == nil:
+		o.Result = observe.Panicked
+	default:
+		o.Result = observe.Failed
+	}
+}
+
+// end ends the call with an error. It is deferred: one that was told nothing, and has no error, has panicked.
+func (o *observation) end(err *error) {
+	if o == nil || o.ended == nil {
+		return
+	}
+	o.Err = *err
+	byError := resultOf(o.Err)
+	switch {
+	case o.Result != "" && o.Result != observe.Replayed: // what was told says more than the error
+	case byError != "":
+		o.Result = byError
+	case o.Result == observe.Replayed:
+	case o.Err == nil:
+		o.Result = observe.Panicked
+	case !o.Ran && o.caller.Err() != nil:
+		o.Result = observe.Canceled
+	default:
+		o.Result = observe.Store
+	}
+	if o.Err == nil && o.Result == observe.Panicked {
+		o.Err = errPanicked
+	}
+	watch.Guard(o.caller, o.logger, func() { o.ended(o.Ended) })
+}
+
+var errPanicked = errors.New("once: a panic, or the end of the goroutine")
+
+// resultOf is what the outermost failure says: what is below it is somebody else's.
+func resultOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		err = f.kind
+	}
+	var known *sentinel
+	if errors.As(err, &known) {
+		return known.result
+	}
+	return ""
 }

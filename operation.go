@@ -1,12 +1,14 @@
 package once
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
-	"github.com/effectively-once/once/internal/declared"
-	"github.com/effectively-once/once/internal/jsoncodec"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -31,12 +33,23 @@ type Policy struct {
 // Refuse is the [Policy.Wait] of work whose duplicates are refused while it is running.
 const Refuse time.Duration = -1
 
+const minLease = 10 * time.Millisecond
+
+// withDefaults fills in what is zero, and says what is wrong.
 func (p Policy) withDefaults() (Policy, error) {
-	ready, err := declared.Policy(p).WithDefaults(Refuse)
-	if err != nil {
-		return p, invalid("%v", err)
+	p.Lease = cmp.Or(p.Lease, 30*time.Second)
+	p.Wait = cmp.Or(p.Wait, 5*time.Second)
+	p.KeepOutcome = cmp.Or(p.KeepOutcome, 3*24*time.Hour)
+	p.KeepKey = cmp.Or(p.KeepKey, max(30*24*time.Hour, p.KeepOutcome))
+	switch {
+	case p.Lease < minLease:
+		return p, invalid("policy: a Lease of %v lapses before it can be extended: at least %v", p.Lease, minLease)
+	case p.Wait < 0 && p.Wait != Refuse:
+		return p, invalid("policy: Wait is %v: give a duration, or Refuse", p.Wait)
+	case p.KeepOutcome < 0 || p.KeepKey < p.KeepOutcome:
+		return p, invalid("policy: KeepOutcome (%v) is negative, or KeepKey (%v) is shorter", p.KeepOutcome, p.KeepKey)
 	}
-	return Policy(ready), nil
+	return p, nil
 }
 
 // OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses
@@ -92,6 +105,30 @@ type Codec[T any] interface {
 	Decode(Outcome) (T, error)
 }
 
+// jsonCodec is the Codec of an operation that names none. A T that is an Outcome is kept as it is.
+type jsonCodec[T any] struct{}
+
+const jsonType = "application/json"
+
+func (jsonCodec[T]) Encode(v T) (Outcome, error) {
+	if out, ok := any(v).(Outcome); ok {
+		return out, nil
+	}
+	body, err := json.Marshal(v)
+	return Outcome{Body: body, ContentType: jsonType}, err
+}
+
+func (jsonCodec[T]) Decode(out Outcome) (v T, err error) {
+	if asIs, ok := any(&v).(*Outcome); ok {
+		*asIs = out
+		return v, nil
+	}
+	if out.ContentType != jsonType {
+		return v, fmt.Errorf("the stored outcome is of the type %q, not JSON: another Codec wrote it", out.ContentType)
+	}
+	return v, json.Unmarshal(out.Body, &v)
+}
+
 // For names the unit of this work with the given id; In gives it a scope.
 func (o *Operation[T]) For(id string) Work[T] {
 	return Work[T]{op: o, key: Key{Operation: o.Name, ID: id}}
@@ -132,15 +169,27 @@ func (o *Operation[T]) codec() Codec[T] {
 	if o.Codec != nil {
 		return o.Codec
 	}
-	return jsoncodec.Codec[T, Outcome]{}
+	return jsonCodec[T]{}
 }
 
 // validate checks the declaration, and for Do that the choice about unknown outcomes was made.
 func (o *Operation[T]) validate(needsChoice bool) error {
-	is := declared.Operation{Name: o.Name, Asks: o.Lookup != nil, AsyncCommit: o.AsyncCommit, Choice: declared.Choice(o.OnUnknown),
-		SettleTime: o.SettleTime, KeyValidFor: o.KeyValidFor}
-	if err := is.Check(needsChoice); err != nil {
-		return invalid("%v", err)
+	switch {
+	case o.Name == "":
+		return invalid("operation: the Name is empty")
+	case strings.Contains(o.Name, "/"):
+		return invalid("operation %q: a Name has no slash: declare steps with Under", o.Name)
+	case o.OnUnknown < 0 || o.OnUnknown > Resend:
+		return invalid("operation %q: OnUnknown is neither Park nor Resend", o.Name)
+	case o.Lookup != nil && o.OnUnknown != 0:
+		return invalid("operation %q: Lookup and OnUnknown exclude each other", o.Name)
+	case o.SettleTime < 0 || o.KeyValidFor < 0:
+		return invalid("operation %q: SettleTime and KeyValidFor must not be negative", o.Name)
+	case o.AsyncCommit && (o.OnUnknown != Resend || o.KeyValidFor == 0):
+		return invalid("operation %q: AsyncCommit needs Resend and KeyValidFor: a claim that is forgotten is run again", o.Name)
+	case needsChoice && o.Lookup == nil && o.OnUnknown == 0:
+		return invalid("operation %q: after a crash nobody can tell whether it happened: "+
+			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name)
 	}
 	_, err := o.Policy.withDefaults()
 	return err

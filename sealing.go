@@ -97,7 +97,7 @@ func (r *Ring) Seal(text, context []byte) []byte { return r.ring.Seal(text, cont
 func (r *Ring) Open(sealed, context []byte) ([]byte, error) {
 	text, kind, err := r.open(sealed, context)
 	if err != nil {
-		return nil, &failure{Kind: kind, Cause: err}
+		return nil, &failure{kind: kind, cause: err}
 	}
 	return text, nil
 }
@@ -198,7 +198,7 @@ func (s *Sealing) seal(k Key, fingerprint []byte, out Outcome) Outcome {
 func (s *Sealing) Open(rec Record) (Outcome, error) {
 	out := rec.Outcome
 	fail := func(kind, cause error, hint string) (Outcome, error) {
-		return Outcome{}, &failure{Kind: kind, Key: rec.Key, Attempt: rec.Attempt, Cause: cause, Hint: hint}
+		return Outcome{}, &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause, hint: hint}
 	}
 	switch {
 	case out.Sum != out.checksum(rec.Key):

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 )
 
 // DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and what run wrote through
@@ -21,10 +21,10 @@ import (
 // nothing in variables outside, and does nothing that leaves the database. Outside work goes before it, with [Do]; inside
 // it Do is refused with [ErrInTx]. What is sent through a pool instead of tx is not part of the transaction.
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
-	ctx, seen := watch(ctx, s, "DoTx", w.key)
-	defer seen.End(&err)
+	ctx, seen := beginObservation(ctx, s, "DoTx", w.key)
+	defer seen.end(&err)
 	if scope.InsideTx(ctx) {
-		return value, &failure{Kind: ErrInTx, Key: w.key, Hint: "DoTx would begin a second transaction: use InTx with the one there is"}
+		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
 	c, err := newCall(ctx, s, w, seen, run != nil, false)
 	if err != nil {
@@ -43,13 +43,13 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	if err == nil && mine {
 		c.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
 	} else if t.err != nil {
-		c.event(ctx, sight.Released, rec.Attempt, err)
+		c.event(ctx, observe.Released, rec.Attempt, err)
 	}
 	switch {
 	case err != nil && t.err == nil:
 		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
 	case err != nil:
-		seen.Fail(err)
+		seen.fail(err)
 		return value, spent(err)
 	case !mine:
 		return replay(w, &c.opts.Sealing, rec)
@@ -65,13 +65,13 @@ func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) 
 	}
 	out, err := w.op.Outcome(value)
 	if err != nil {
-		return Outcome{}, &failure{Kind: errPermanent, Key: w.key, Hint: "the value cannot be encoded, so nothing was done", Cause: err}
+		return Outcome{}, &failure{kind: errPermanent, key: w.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
 	}
 	out.Rejected = no != nil
 	packed, ok := c.pack(out)
 	if !ok {
-		return Outcome{}, &failure{Kind: ErrOutcomeTooLarge, Key: w.key,
-			Hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
+		return Outcome{}, &failure{kind: ErrOutcomeTooLarge, key: w.key,
+			hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
 	}
 	return packed, nil
 }
@@ -138,7 +138,7 @@ func (t *transaction[Tx]) unless(err error) error {
 	if t.lost == nil {
 		return err
 	}
-	return &failure{Kind: ErrUnknown, Key: t.key, Hint: "whether the commit took place could not be found out", Cause: err}
+	return &failure{kind: ErrUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
 }
 
 // transact runs one transaction. If it committed, the record is Done and ours.
@@ -146,7 +146,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 	t.ran, t.err = false, nil
 	r := t.request(take)
 	r.Speculative, t.speculative = t.speculative && take == 0, false
-	var failed *mask.Tagged // what comes back if the last run failed, and its claim was ours
+	var failed *errtree.Tagged // what comes back if the last run failed, and its claim was ours
 	recs, err := t.store.Transact(ctx, []Request{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
 		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
 		switch {
@@ -156,7 +156,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 		default:
 			t.err = t.do(recs[0], tx)
 		}
-		if failed = mask.Tag(t.err); failed != nil {
+		if failed = errtree.Tag(t.err); failed != nil {
 			return nil, failed
 		}
 		return []Settlement{t.done(recs[0].hold(), t.out)}, nil
@@ -182,7 +182,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 
 func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 	if err := t.caller.Err(); err != nil {
-		return &failure{Kind: err, Key: t.key, Hint: "nothing was done"}
+		return &failure{kind: err, key: t.key, hint: "nothing was done"}
 	}
 	if t.out, err = t.work(scope.InTx(t.enter(t.caller, rec)), tx); err == nil && t.out.Rejected {
 		return errRollBack
@@ -195,8 +195,8 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 // is the caller's: a commit remembers the answer, and commits the rows that run wrote; a roll back forgets both.
 // Duplicates in flight are not waited for, beyond what the database does by itself, and unknown outcomes are not asked about.
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
-	ctx, seen := watch(ctx, s, "InTx", w.key)
-	defer seen.End(&err)
+	ctx, seen := beginObservation(ctx, s, "InTx", w.key)
+	defer seen.end(&err)
 	c, err := newCall(ctx, s, w, seen, run != nil, false)
 	if err != nil {
 		return value, err
@@ -230,8 +230,8 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	}
 	defer func() {
 		if !settled { // it failed, or it panicked, which goes on
-			seen.Fail(err)
-			c.event(ctx, sight.Released, rec.Attempt, err)
+			seen.fail(err)
+			c.event(ctx, observe.Released, rec.Attempt, err)
 			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
 		}
 	}()

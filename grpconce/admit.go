@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/errtree"
 )
 
 // visit is a call that was let in.
@@ -52,5 +52,5 @@ func (v *visit) leave() {
 
 // met reports whether err is about the record of another call.
 func met(err error) bool {
-	return once.IsDuplicate(err) || mask.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }

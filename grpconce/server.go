@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/mask"
 )
 
 // Server returns an interceptor that runs each call once, by [once.Do]: claim, handler, record. It panics without a store
@@ -145,12 +145,12 @@ func (g *guard) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, n
 	}
 	refusal := statusOf(err)
 	err = g.verdict(info.FullMethod, refusal, err)
-	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, mask.ErrNotDone)}, err
+	return answer{refusal: refusal, final: errors.Is(err, once.ErrRejected) && !errors.Is(err, errtree.ErrNotDone)}, err
 }
 
 // verdict is what once is told of a handler's error. It keeps the error in its tree, so that a conflict is recognised.
 func (g *guard) verdict(fullMethod string, s *status.Status, err error) error {
-	if errors.Is(err, mask.ErrNotDone) || errors.Is(err, once.ErrRejected) {
+	if errors.Is(err, errtree.ErrNotDone) || errors.Is(err, once.ErrRejected) {
 		return err
 	}
 	switch g.decide(fullMethod, s) {

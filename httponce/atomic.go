@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/errtree"
 )
 
 // HandlerTx guards a handler that writes through a transaction: the key, its rows and its response are one commit, and the
@@ -71,7 +71,7 @@ func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange
 			err := g.run(x.rec, x.request(ctx), tx)
 			x.rec.end()
 			if errors.Is(err, once.ErrRejected) { // of a step: here only the status of a response says no
-				err = mask.Hide(err, once.ErrRejected)
+				err = errtree.Hide(err, once.ErrRejected)
 			}
 			if err != nil {
 				return nil, &notRecorded{err}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/mask"
+	"github.com/effectively-once/once/internal/errtree"
 )
 
 // Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
@@ -249,7 +249,7 @@ func (x *exchange) unused(err error) bool { return !x.ran && !x.left(err) }
 
 // met reports whether err is about the record of another request.
 func met(err error) bool {
-	return once.IsDuplicate(err) || mask.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }
 
 var (

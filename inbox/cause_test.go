@@ -20,7 +20,7 @@ func TestHandlersKnowTheirKey(t *testing.T) {
 		c := sh.consumer(b, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			seen[m.ID] = once.Key(scope.KeyOf(inbox.For(ctx, m)))
+			seen[m.ID] = scope.Work[once.Key](inbox.For(ctx, m))
 			return nil
 		})
 		b.publish("orders")

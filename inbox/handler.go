@@ -85,20 +85,20 @@ func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
 }
 
 // causes are the keys of the messages that a handler is called for.
-type causes map[*broker.Message]scope.Key
+type causes map[*broker.Message]once.Key
 
 type causesKey struct{}
 
 // withCauses marks the context of a handler with the key of its message, or with the keys for [For].
 func withCauses(ctx context.Context, items []*item) context.Context {
 	if len(items) == 1 {
-		return scope.WithKey(ctx, scope.Key(items[0].key))
+		return scope.WithWork(ctx, items[0].key)
 	}
 	keys := make(causes, len(items))
 	for _, it := range items {
-		keys[it.Message] = scope.Key(it.key)
+		keys[it.Message] = it.key
 	}
-	return scope.WithKey(context.WithValue(ctx, causesKey{}, keys), scope.Key{})
+	return scope.WithWork(context.WithValue(ctx, causesKey{}, keys), once.Key{})
 }
 
 // For returns the context of the work on one message of a [Batch]: what is put with it names the key of that message as
@@ -106,7 +106,7 @@ func withCauses(ctx context.Context, items []*item) context.Context {
 func For(ctx context.Context, m *broker.Message) context.Context {
 	keys, _ := ctx.Value(causesKey{}).(causes)
 	if k, known := keys[m]; known {
-		return scope.WithKey(ctx, k)
+		return scope.WithWork(ctx, k)
 	}
 	return ctx
 }

@@ -5,7 +5,8 @@ import (
 	"log/slog"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/internal/watch"
+	"github.com/effectively-once/once/observe"
 )
 
 // Observer sees what a consumer does with each message: for spans, as package observe/otelobserve makes them. It is called by
@@ -43,7 +44,7 @@ type watched struct {
 func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context.Context, *watched) {
 	if s.logger.Enabled(ctx, slog.LevelDebug) {
 		for _, it := range items {
-			s.logger.DebugContext(ctx, "inbox: event", "event", sight.MessageReceived, "message", it.Message.ID, "topic", it.Message.Topic,
+			s.logger.DebugContext(ctx, "inbox: event", "event", observe.MessageReceived, "message", it.Message.ID, "topic", it.Message.Topic,
 				"origin", it.Origin, "shelved", shelved)
 		}
 	}
@@ -52,10 +53,10 @@ func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context
 	}
 	w := &watched{became: make([]Ended, len(items))}
 	for i := range items {
-		w.became[i].Outcome = sight.Retried
+		w.became[i].Outcome = observe.Retried
 	}
 	h := Handling{Consumer: s.Name, Source: s.Source.Name(), Messages: messages(items), Together: !s.single && !shelved, Shelved: shelved}
-	ctx, w.ended = sight.Watch(ctx, s.logger, func(ctx context.Context) (context.Context, func([]Ended)) {
+	ctx, w.ended = watch.Begin(ctx, s.logger, func(ctx context.Context) (context.Context, func([]Ended)) {
 		return s.Observer.BeginHandling(ctx, h)
 	})
 	return ctx, w
@@ -80,18 +81,18 @@ func (w *watched) end() {
 
 // seen is a fate as Observers are told.
 func (f fate) seen() Ended {
-	e := Ended{Outcome: sight.Retried, Reason: f.reason}
+	e := Ended{Outcome: observe.Retried, Reason: f.reason}
 	switch f.kind {
 	case handled:
-		e.Outcome = sight.Handled
+		e.Outcome = observe.Handled
 	case prevented:
-		e.Outcome = sight.Prevented
+		e.Outcome = observe.Prevented
 	case duplicate:
-		e.Outcome = sight.Duplicate
+		e.Outcome = observe.Duplicate
 	case shelved:
-		e.Outcome = sight.Shelved
+		e.Outcome = observe.Shelved
 	case parked:
-		e.Outcome = sight.Parked
+		e.Outcome = observe.Parked
 	}
 	if f.reason == errHeld.Error() { // it is another one that stands in its way
 		e.Reason = ""

@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -86,25 +86,25 @@ func TestAnObserverSeesWhatBecomesOfEachMessage(t *testing.T) {
 		start(t, c)
 		b.publish("orders", append(numbered(20), message("poison"), message("refused"))...)
 		await(t, "all are dealt with", func() bool {
-			return s.count(sight.Handled) == 20 && s.count(sight.Parked) == 1 && s.count(sight.Prevented) == 1
+			return s.count(observe.Handled) == 20 && s.count(observe.Parked) == 1 && s.count(observe.Prevented) == 1
 		})
 		b.publish("orders", message("m0"))
-		again := sight.Duplicate
+		again := observe.Duplicate
 		if sh.name == "log" || sh.name == "log, batch" { // positions do not know what a producer wrote twice
-			again = sight.Handled
+			again = observe.Handled
 		}
 		await(t, "the copy is dealt with", func() bool { return len(s.of("m0")) == 2 })
 		if got := s.of("m0"); got[1] != again {
 			t.Errorf("of a copy it saw %q, want %q behind the first", got, again)
 		}
-		for outcome, stat := range map[string]*atomic.Int64{sight.Handled: &c.Stats.Handled, sight.Duplicate: &c.Stats.Duplicates,
-			sight.Prevented: &c.Stats.Prevented, sight.Parked: &c.Stats.Parked} {
+		for outcome, stat := range map[string]*atomic.Int64{observe.Handled: &c.Stats.Handled, observe.Duplicate: &c.Stats.Duplicates,
+			observe.Prevented: &c.Stats.Prevented, observe.Parked: &c.Stats.Parked} {
 			if got := s.count(outcome); got != stat.Load() {
 				t.Errorf("it saw %d as %s, and %d are counted", got, outcome, stat.Load())
 			}
 		}
 		poison := s.of("poison")
-		if len(poison) < 2 || slices.ContainsFunc(poison[:len(poison)-1], func(o string) bool { return o != sight.Retried && o != sight.Shelved }) {
+		if len(poison) < 2 || slices.ContainsFunc(poison[:len(poison)-1], func(o string) bool { return o != observe.Retried && o != observe.Shelved }) {
 			t.Errorf("of the one that failed it saw %q", poison)
 		}
 		if n := outside.Load(); n > 0 {
@@ -146,7 +146,7 @@ func TestAnObserverSeesEffects(t *testing.T) {
 	start(t, c)
 	b.publish("orders", message("1"), message("1"))
 	await(t, "both are dealt with", func() bool { return len(s.of("1")) == 2 })
-	if got := s.of("1"); got[0] != sight.Handled || got[1] != sight.Duplicate {
+	if got := s.of("1"); got[0] != observe.Handled || got[1] != observe.Duplicate {
 		t.Errorf("it saw %q", got)
 	}
 }
@@ -210,7 +210,7 @@ func TestAnObserverSeesTheEndOfAGoroutine(t *testing.T) {
 		})}
 	start(t, c)
 	b.publish("orders", message("1"))
-	await(t, "it is handled in the end", func() bool { return s.count(sight.Handled) == 1 })
+	await(t, "it is handled in the end", func() bool { return s.count(observe.Handled) == 1 })
 	if got := fmt.Sprint(s.of("1")); got != "[retried handled]" {
 		t.Errorf("it saw %s", got)
 	}
@@ -228,7 +228,7 @@ func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.C
 
 // A handler that says no to a message from the shelf has handled it, or has prevented that: nobody had dealt with it before.
 func TestAnObserverSeesANoFromTheShelf(t *testing.T) {
-	for outcome, no := range map[string]error{sight.Handled: once.ErrRejected, sight.Prevented: inbox.Duplicate(nil)} {
+	for outcome, no := range map[string]error{observe.Handled: once.ErrRejected, observe.Prevented: inbox.Duplicate(nil)} {
 		t.Run(outcome, func(t *testing.T) {
 			onEach(t, func(t *testing.T, b *bench, sh shape) {
 				if !sh.log {
@@ -254,7 +254,7 @@ func TestAnObserverSeesANoFromTheShelf(t *testing.T) {
 					t.Errorf("it saw %q, want %s in the end", got, outcome)
 				}
 				st := c.Stats
-				if st.Handled.Load()+st.Prevented.Load() != 1 || st.Duplicates.Load() != 0 || s.count(sight.Prevented) != st.Prevented.Load() {
+				if st.Handled.Load()+st.Prevented.Load() != 1 || st.Duplicates.Load() != 0 || s.count(observe.Prevented) != st.Prevented.Load() {
 					t.Errorf("handled %d, prevented %d, duplicates %d", st.Handled.Load(), st.Prevented.Load(), st.Duplicates.Load())
 				}
 				if b.count("1") != 0 {

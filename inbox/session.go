@@ -12,8 +12,8 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/patience"
 )
 
 const (
@@ -282,7 +282,7 @@ func (b settlement) size() int {
 }
 
 func (c *counter) tellBroker(ctx context.Context, b settlement) error {
-	limited := patience.Detach(ctx, storeTime)
+	limited := lazyctx.Detach(ctx, storeTime)
 	defer limited.Stop()
 	ctx = limited
 	var errs []error

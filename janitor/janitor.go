@@ -14,7 +14,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/store"
 )
 
@@ -253,7 +253,7 @@ func (r *run) batch(ctx context.Context, k kind) (batch, error) {
 	b, err := k.forget(ctx, r.Batch)
 	k.count.Add(int64(b.forgotten))
 	if b.forgotten > 0 {
-		r.Logger.DebugContext(ctx, "janitor: event", "event", sight.Forgotten, "kind", k.name, "count", b.forgotten)
+		r.Logger.DebugContext(ctx, "janitor: event", "event", observe.Forgotten, "kind", k.name, "count", b.forgotten)
 	}
 	return b, err
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/internal/watch"
 )
 
 // Observer sees each call of a relay's Publisher: for spans, as package observe/otelobserve makes them. The relay waits for
@@ -27,7 +27,7 @@ func (r *run) watch(ctx context.Context, ms []*broker.Message) (context.Context,
 	if r.Observer == nil {
 		return ctx, nil
 	}
-	ctx, ended := sight.Watch(ctx, r.Logger, func(ctx context.Context) (context.Context, func([]error)) {
+	ctx, ended := watch.Begin(ctx, r.Logger, func(ctx context.Context) (context.Context, func([]error)) {
 		return r.Observer.BeginPublishing(ctx, Publishing{Messages: slices.Clone(ms)})
 	})
 	return ctx, func(errs []error) { ended(slices.Clone(errs)) }

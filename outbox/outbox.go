@@ -11,7 +11,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/scope"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/store"
 )
 
@@ -75,7 +75,7 @@ func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, m
 	if b.options.Header != nil {
 		added = b.options.Header(ctx)
 	}
-	cause := once.Key(scope.KeyOf(ctx))
+	cause := scope.Work[once.Key](ctx)
 	var text string
 	if cause != (once.Key{}) {
 		text = store.FormatCause(cause)
@@ -96,7 +96,7 @@ func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, m
 	if err := b.store.PutTx(ctx, tx, out); err != nil {
 		return err
 	}
-	tellEach(ctx, b.store.Options().Logger, sight.MessagePut, out)
+	tellEach(ctx, b.store.Options().Logger, observe.MessagePut, out)
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 	"github.com/effectively-once/once/store"
 )
 
@@ -213,7 +213,7 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 		delete(r.skip, m.Message.OrderingKey)
 	}
 	r.Stats.Published.Add(int64(len(ok)))
-	tellEach(r.working, r.Logger, sight.MessagePublished, ok)
+	tellEach(r.working, r.Logger, observe.MessagePublished, ok)
 	r.through.Add(int64(len(ok)))
 	r.ending.Wait()
 	r.ending.Add(1)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/name"
-	"github.com/effectively-once/once/internal/sight"
+	"github.com/effectively-once/once/observe"
 )
 
 // Archivable is a store whose records can be kept elsewhere before they are forgotten. Who wants that asks what is past
@@ -69,7 +69,7 @@ func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) e
 	if err := r.Reopen(ctx, h, keepReopened, name.Reason(reason)); err != nil {
 		return err
 	}
-	s.Options().Tell(ctx, once.Event{Name: sight.Decided, Key: rec.Key, Attempt: rec.Attempt})
+	s.Options().Tell(ctx, once.Event{Name: observe.Decided, Key: rec.Key, Attempt: rec.Attempt})
 	return nil
 }
 

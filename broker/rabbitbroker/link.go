@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/leash"
+	"github.com/effectively-once/once/broker/rabbitbroker/internal/conncut"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -21,14 +21,14 @@ const (
 // link is a connection that can be cut: amqp091 heeds no context, and neither does a write to a broker that does not
 // read.
 type link struct {
-	*leash.Conn
+	*conncut.Conn
 	amqp *amqp.Connection
 }
 
 func (b *Broker) connect(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	l, err := leash.Wait(ctx, func() (*link, error) { return b.dial(ctx) }, func(l *link) { l.Cut() })
+	l, err := conncut.Wait(ctx, func() (*link, error) { return b.dial(ctx) }, func(l *link) { l.Cut() })
 	if err != nil {
 		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
 	}
@@ -59,7 +59,7 @@ func (b *Broker) dial(ctx context.Context) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.Conn = leash.Hold(ctx, conn)
+		l.Conn = conncut.Hold(ctx, conn)
 		return l.Conn, nil
 	}
 	var err error
@@ -89,7 +89,7 @@ func (l *link) close(ctx context.Context) error {
 	err := l.amqp.CloseDeadline(deadline)
 	l.Cut()
 	if err != nil && !errors.Is(err, amqp.ErrClosed) {
-		return fmt.Errorf("close the connection to RabbitMQ: %w", leash.EndedBy(ctx, err))
+		return fmt.Errorf("close the connection to RabbitMQ: %w", conncut.EndedBy(ctx, err))
 	}
 	return nil
 }

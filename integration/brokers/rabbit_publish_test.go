@@ -342,7 +342,7 @@ func rabbitLeavesNothing(t *testing.T, r *rabbit) {
 func left() []string {
 	return slices.DeleteFunc(strings.Split(stacks(), "\n\n"), func(stack string) bool {
 		return !strings.Contains(stack, "amqp091") && !strings.Contains(stack, "rabbitbroker.(") &&
-			!strings.Contains(stack, "internal/leash.")
+			!strings.Contains(stack, "conncut.")
 	})
 }
 

@@ -38,7 +38,7 @@ var rootBugs = []Bug{
 		Name: "end-not-recorded-when-the-caller-has-left",
 		Why:  "a client that hangs up turns what happened into unknown",
 		File: "call.go",
-		Old:  "limited := patience.Detach(ctx, callTime)",
+		Old:  "limited := lazyctx.Detach(ctx, callTime)",
 		New:  "limited := patience.Limit(ctx, callTime)",
 		Test: Test{".", "^TestCallerWhoLeavesDoesNotUndoWhatHappened$"},
 	},
@@ -229,9 +229,9 @@ var rootBugs = []Bug{
 	{
 		Name: "falsy-answer-lost",
 		Why:  "0, false, \"\" and null come back as \"not kept\"",
-		File: "internal/jsoncodec/jsoncodec.go",
+		File: "operation.go",
 		Old:  "\tbody, err := json.Marshal(v)\n",
-		New:  "\tif fmt.Sprintf(\"%#v\", v) == fmt.Sprintf(\"%#v\", *new(T)) {\n\t\treturn O(fields{Omitted: true}), nil\n\t}\n\tbody, err := json.Marshal(v)\n",
+		New:  "\tif fmt.Sprintf(\"%#v\", v) == fmt.Sprintf(\"%#v\", *new(T)) {\n\t\treturn Outcome{Omitted: true}, nil\n\t}\n\tbody, err := json.Marshal(v)\n",
 		Test: Test{".", "^TestDoReplaysFalsyValues$"},
 	},
 	{
@@ -334,8 +334,8 @@ var rootBugs = []Bug{
 		Name: "answer-over-the-limit-committed",
 		Why:  "DoTx commits an answer over the limit without it, instead of rolling back",
 		File: "tx.go",
-		Old:  "\tif !ok {\n\t\treturn Outcome{}, &failure{Kind: ErrOutcomeTooLarge",
-		New:  "\tif !ok && err != nil {\n\t\treturn Outcome{}, &failure{Kind: ErrOutcomeTooLarge",
+		Old:  "\tif !ok {\n\t\treturn Outcome{}, &failure{kind: ErrOutcomeTooLarge",
+		New:  "\tif !ok && err != nil {\n\t\treturn Outcome{}, &failure{kind: ErrOutcomeTooLarge",
 		Test: Test{".", "^TestDoTxOutcomeTooLargeRollsBack$"},
 	},
 	{

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/effectively-once/once/internal/patience"
+	"github.com/effectively-once/once/internal/lazyctx"
 )
 
 // Holder extends its lease. Extend returns final as true when trying again is pointless. Lost is called once at most, with
@@ -20,7 +20,7 @@ type Holder interface {
 // cancelled when the lease is lost, and before it ends when it can no longer be extended. Work that is done before the
 // first extension costs a timer and no goroutine.
 type Kept struct {
-	patience.Context
+	lazyctx.Context
 	holder Holder
 	parent context.Context
 	length time.Duration

@@ -11,15 +11,14 @@ const (
 	work
 )
 
-// Key is once.Key: the unit of work that runs.
-type Key struct{ Scope, Operation, ID string }
+// WithWork marks a context as that of a unit of work, by its once.Key; the zero Key: of none that is known.
+func WithWork[K any](ctx context.Context, k K) context.Context {
+	return context.WithValue(ctx, work, k)
+}
 
-// WithKey marks a context as that of a unit of work; the zero Key: of none that is known.
-func WithKey(ctx context.Context, k Key) context.Context { return context.WithValue(ctx, work, k) }
-
-// KeyOf returns the innermost unit of work of ctx; the zero Key: there is none.
-func KeyOf(ctx context.Context) Key {
-	k, _ := ctx.Value(work).(Key)
+// Work returns the once.Key of the innermost unit of work of ctx; the zero Key: there is none.
+func Work[K any](ctx context.Context) (k K) {
+	k, _ = ctx.Value(work).(K)
 	return k
 }
 

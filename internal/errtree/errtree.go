@@ -1,5 +1,5 @@
-// Package mask finds errors in the tree of another, and hides them there.
-package mask
+// Package errtree finds errors in the tree of another one, and hides them there.
+package errtree
 
 import (
 	"errors"

@@ -1,4 +1,5 @@
-package sight
+// Package watch calls observers, and keeps their panics and their contexts from what they observe.
+package watch
 
 import (
 	"context"
@@ -7,24 +8,15 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// What becomes of a message at a consumer. Package observe says what each means; Parked is a result of calls, too.
-const (
-	Handled   = "handled"
-	Prevented = "prevented"
-	Duplicate = "duplicate"
-	Retried   = "retried"
-	Shelved   = "shelved"
-)
-
-// Watch begins something that is observed, and returns the context to go on with, and what ends it. A panic of the observer
+// Begin begins something that is observed, and returns the context to go on with, and what ends it. A panic of the observer
 // is logged, and then it goes on unobserved. Of the observer's context it takes the values and no more: neither a deadline
 // that it has, nor that it lacks the caller's, has a part in what is done.
-func Watch[E any](ctx context.Context, logger *slog.Logger,
+func Begin[E any](ctx context.Context, logger *slog.Logger,
 	begin func(context.Context) (context.Context, func(E))) (context.Context, func(E)) {
 
 	caller := ctx
 	var ended func(E)
-	guard(caller, logger, func() {
+	Guard(caller, logger, func() {
 		began, end := begin(caller)
 		ended = end
 		if began != nil {
@@ -33,7 +25,7 @@ func Watch[E any](ctx context.Context, logger *slog.Logger,
 	})
 	return ctx, func(e E) {
 		if ended != nil {
-			guard(caller, logger, func() { ended(e) })
+			Guard(caller, logger, func() { ended(e) })
 		}
 	}
 }
@@ -52,11 +44,8 @@ func (a adopted) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// guard keeps the panic of an observer from what it observes.
 // Guard calls an observer. If it panics, that is logged.
-func Guard(ctx context.Context, logger *slog.Logger, observe func()) { guard(ctx, logger, observe) }
-
-func guard(ctx context.Context, logger *slog.Logger, observe func()) {
+func Guard(ctx context.Context, logger *slog.Logger, observe func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			logger.ErrorContext(ctx, "once: the observer panicked", logs.Spaced(""), "panic", p)

@@ -1,4 +1,4 @@
-package sight
+package watch
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestOfAnObserversContextOnlyTheValuesCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			caller, end := context.WithCancelCause(context.WithValue(t.Context(), key("caller"), 1))
 			defer end(nil)
-			ctx, _ := Watch(caller, slog.New(slog.DiscardHandler), func(ctx context.Context) (context.Context, func(int)) {
+			ctx, _ := Begin(caller, slog.New(slog.DiscardHandler), func(ctx context.Context) (context.Context, func(int)) {
 				began, cancel := context.WithCancelCause(context.WithValue(base(ctx), key("observer"), 2))
 				cancel(errOfObserver)
 				return began, nil

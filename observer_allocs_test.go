@@ -21,11 +21,11 @@ func TestNoObserverCostsNoAllocation(t *testing.T) {
 	var sink error
 	if n := testing.AllocsPerRun(100, func() {
 		sink = func() (err error) {
-			ctx, seen := watch(ctx, s, "Do", w.key)
-			defer seen.End(&err)
-			seen.Enter()
+			ctx, seen := beginObservation(ctx, s, "Do", w.key)
+			defer seen.end(&err)
+			seen.enter()
 			w.tell(seen, Record{Status: Done, Attempt: 1}, true, nil)
-			seen.Fail(failed)
+			seen.fail(failed)
 			return ctx.Err()
 		}()
 	}); n != 0 || sink != nil {

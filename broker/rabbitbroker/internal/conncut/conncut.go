@@ -1,6 +1,6 @@
-// Package leash lets calls that heed no context end with one: it cuts the connection that they wait for. It is for
+// Package conncut lets calls that heed no context end with one: it cuts the connection that they wait for. It is for
 // clients of servers that write without a deadline, and wait for ever if the server does not read.
-package leash
+package conncut
 
 import (
 	"context"

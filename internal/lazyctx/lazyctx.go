@@ -1,5 +1,5 @@
-// Package patience has contexts that cost one allocation, until somebody waits for them.
-package patience
+// Package lazyctx has contexts that cost one allocation, until somebody waits for them.
+package lazyctx
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package leash_test
+package conncut_test
 
 import (
 	"context"
@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectively-once/once/internal/leash"
+	"github.com/effectively-once/once/broker/rabbitbroker/internal/conncut"
 )
 
 var errBroken = errors.New("broken")
 
 // hold returns a connection to somebody who neither reads nor writes.
-func hold(t *testing.T, ctx context.Context) (c *leash.Conn, peer net.Conn) {
+func hold(t *testing.T, ctx context.Context) (c *conncut.Conn, peer net.Conn) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _ = errors.Join(near.Close(), far.Close()) })
-	return leash.Hold(ctx, near), far
+	return conncut.Hold(ctx, near), far
 }
 
 // write hangs until the connection ends.
@@ -98,7 +98,7 @@ func TestWaitGivesUpAndDrops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	let, dropped := make(chan struct{}), make(chan int)
 	made := func() (int, error) { cancel(); <-let; return 7, nil }
-	got, err := leash.Wait(ctx, made, func(n int) { dropped <- n })
+	got, err := conncut.Wait(ctx, made, func(n int) { dropped <- n })
 	if got != 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%d, %v, want that it was given up", got, err)
 	}
@@ -110,10 +110,10 @@ func TestWaitGivesUpAndDrops(t *testing.T) {
 
 func TestWaitReturnsWhatWasMade(t *testing.T) {
 	drop := func(n int) { t.Errorf("%d was dropped", n) }
-	if got, err := leash.Wait(t.Context(), func() (int, error) { return 7, nil }, drop); got != 7 || err != nil {
+	if got, err := conncut.Wait(t.Context(), func() (int, error) { return 7, nil }, drop); got != 7 || err != nil {
 		t.Error(got, err)
 	}
-	if _, err := leash.Wait(t.Context(), func() (int, error) { return 7, errBroken }, drop); !errors.Is(err, errBroken) {
+	if _, err := conncut.Wait(t.Context(), func() (int, error) { return 7, errBroken }, drop); !errors.Is(err, errBroken) {
 		t.Error(err)
 	}
 }
@@ -121,13 +121,13 @@ func TestWaitReturnsWhatWasMade(t *testing.T) {
 func TestAnErrorTellsThatItsContextHasEnded(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := leash.EndedBy(ended, errBroken); !errors.Is(err, errBroken) || !errors.Is(err, context.Canceled) {
+	if err := conncut.EndedBy(ended, errBroken); !errors.Is(err, errBroken) || !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := leash.EndedBy(t.Context(), errBroken); err != errBroken {
+	if err := conncut.EndedBy(t.Context(), errBroken); err != errBroken {
 		t.Error(err)
 	}
-	if err := leash.EndedBy(ended, context.Canceled); err != context.Canceled {
+	if err := conncut.EndedBy(ended, context.Canceled); err != context.Canceled {
 		t.Error(err)
 	}
 }
