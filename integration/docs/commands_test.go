@@ -32,6 +32,8 @@ type rule struct {
 
 var rules = []rule{
 	{command: "make test", run: "make -n test", why: "it would run this test"},
+	{command: "go run ./examples/quickstart", skip: true, why: "its own test runs it"},
+	{command: "curl -i localhost:8080/orders", skip: true, why: "the test of examples/quickstart sends the request"},
 	{command: "go mod edit -require=", there: "program", then: "go mod tidy && go vet .", why: "for a program outside the checkout"},
 	{command: "once context set ", then: "once migrate status --target %s"},
 	{command: "once doctor --config "},

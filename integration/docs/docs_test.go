@@ -45,6 +45,9 @@ func TestGoCodeCompiles(t *testing.T) {
 		if strings.Contains(b.code, "gin.New()") {
 			continue // gin alone would take longer to compile than all the rest
 		}
+		if strings.Contains(b.code, "package main\n") {
+			continue // TestProgramsAreExamples
+		}
 		blocks++
 		var errs []error
 		for _, context := range contexts {
@@ -56,6 +59,28 @@ func TestGoCodeCompiles(t *testing.T) {
 	}
 	if blocks < 20 {
 		t.Errorf("only %d blocks of code were seen: the test reads the wrong files", blocks)
+	}
+}
+
+// TestProgramsAreExamples compares each complete program with the example that it is, which has tests of its own.
+func TestProgramsAreExamples(t *testing.T) {
+	programs := 0
+	for _, b := range blocksOf(t) {
+		m := regexp.MustCompile(`^// Command (\w+) (?s:.*)\npackage main\n`).FindStringSubmatch(b.code)
+		if m == nil {
+			if strings.Contains(b.code, "package main\n") {
+				t.Errorf("%s: a program begins with the name of its folder in examples: // Command name", b.place)
+			}
+			continue
+		}
+		programs++
+		source, err := os.ReadFile(filepath.Join(root, "examples", m[1], "main.go"))
+		if err != nil || b.code+"\n" != string(source) {
+			t.Errorf("%s is not examples/%s/main.go: %v", b.place, m[1], err)
+		}
+	}
+	if programs == 0 {
+		t.Error("no program was found")
 	}
 }
 
