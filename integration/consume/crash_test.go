@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/integration/internal/fleet"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
 )
 
@@ -110,23 +111,35 @@ func TestZombie(t *testing.T) {
 }
 
 // TestDeadlyMessage: a message kills whoever handles it. It is parked when it has ended as many processes as it has
-// attempts, and one for the first delivery, wherever in a batch it is; and all others are handled.
+// attempts, and one for the first delivery, wherever in a batch it is; and all others are handled. ONCE_SOAK has it at
+// more places of a large batch.
 func TestDeadlyMessage(t *testing.T) {
 	const n, large = 80, 64
-	for _, shape := range []plan{{Shape: shapeTx}, {Shape: shapeBatch}, {Shape: shapeBatch, Check: true},
-		{Shape: shapeBatch, Batch: large}, {Shape: shapeTx, Check: true, Batch: large}} {
-		places := []int{n / 2}
-		if shape.Batch == large {
-			places = []int{0, 21, 63}
+	soak := proof.Soaking(t) > 0
+	type trial struct {
+		plan
+		place int
+	}
+	trials := make(map[string]trial)
+	var names []string
+	for shape, places := range map[plan][]int{
+		{Shape: shapeTx}: {n / 2}, {Shape: shapeBatch}: {n / 2}, {Shape: shapeBatch, Check: true}: {n / 2},
+		{Shape: shapeBatch, Batch: large}: {21, 0, 63}, {Shape: shapeTx, Check: true, Batch: large}: {63, 0, 21},
+	} {
+		if !soak {
+			places = places[:1]
 		}
 		for _, place := range places {
-			t.Run(fmt.Sprintf("%s checkpoint=%v batch=%d place=%d", shape.Shape, shape.Check, cmp.Or(shape.Batch, batch), place), func(t *testing.T) {
-				ms := notes(0, n, note{Kind: plain})
-				ms[place] = note{Kind: deadly}.message("", "deadly")
-				shape.dies(t, sqlite, shape.kindOfLog(), ms)
-			})
+			name := fmt.Sprintf("%s checkpoint=%v batch=%d place=%d", shape.Shape, shape.Check, cmp.Or(shape.Batch, batch), place)
+			names, trials[name] = append(names, name), trial{shape, place}
 		}
 	}
+	proof.Beside(t, 2, names, func(t *testing.T, name string) {
+		shape, place := trials[name].plan, trials[name].place
+		ms := notes(0, n, note{Kind: plain})
+		ms[place] = note{Kind: deadly}.message("", "deadly")
+		shape.dies(t, sqlite, shape.kindOfLog(), ms)
+	})
 }
 
 // TestTheDeathOfAProcessIsNobodyElsesFault: beside the message that kills, others are at work for so long that they die

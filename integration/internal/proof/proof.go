@@ -73,15 +73,13 @@ func Beside(t *testing.T, most int, names []string, test func(*testing.T, string
 	all.Wait()
 }
 
-// Await polls until something is true.
+// Await polls until something is true: often at first, and less often when that takes long.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(Patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
+	for pause := 5 * time.Millisecond; !holds(); pause = min(pause*11/10, 50*time.Millisecond) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-deadline:
 			t.Fatalf("it was waited in vain for this: %s", what)
 		}
