@@ -117,7 +117,8 @@ func (b *batch) command(o *options, at *room) (args, env []string, err error) {
 	}
 	// What vet has to say is said by lint.
 	args = []string{"test", "-json", "-vet=off", "-timeout", o.timeout.String()}
-	env = append(b.env(), "GOTMPDIR="+at.dir, roomVar+"="+at.dir)
+	// A program with the race detector sleeps for a second at its end, unless it is told not to.
+	env = append(b.env(), "GOTMPDIR="+at.dir, roomVar+"="+at.dir, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	if b.apart {
 		args = append(args, "-p", "1")
 	} else {
