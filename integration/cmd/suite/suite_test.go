@@ -270,3 +270,11 @@ func TestLongPackagesExist(t *testing.T) {
 		}
 	}
 }
+
+// What the race detector leaves out is what there is.
+func TestTranslatedPackagesExist(t *testing.T) {
+	if out, err := goOutput(t.Context(), "../..", nil, append([]string{"list", "-f", "{{.ImportPath}}"}, translated...)...); err != nil ||
+		!slices.Equal(strings.Fields(out), translated) {
+		t.Errorf("found %q, %v", out, err)
+	}
+}
