@@ -49,7 +49,7 @@ func run() error {
 	only := flag.String("only", "", "run only the contests whose names match this `regexp`; see -list")
 	list := flag.Bool("list", false, "print the names of the contests, and end")
 	file := flag.String("json", "", "write everything that was measured to this `file`")
-	markdown := flag.String("markdown", "", "write the tables of docs/benchmarks.md to this `file`")
+	markdown := flag.String("markdown", "", "write the results as Markdown tables to this `file`")
 	peersDir := flag.String("peers", "bench/peers", "the `directory` of the module that runs the other libraries; empty: they are left out")
 	rounds := flag.Int("rounds", 0, "how often each variant runs (default 7, with -short 3)")
 	turn := flag.Duration("turn", 0, "how long one turn takes (default 100ms, with -short 60ms)")

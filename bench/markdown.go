@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// saveMarkdown writes the results as docs/benchmarks.md has them: a table for each stage, with a column for each load.
+// saveMarkdown writes a table for each stage, with a column for each load.
 func (r *report) saveMarkdown(file string) error {
 	var text strings.Builder
 	for _, note := range r.Notes {
@@ -55,12 +55,12 @@ func cell(r result, first bool) string {
 	case r.Failed != "":
 		return "failed"
 	case first:
-		return fmt.Sprintf("%.0f per second%s", r.PerSecond, latency)
+		return fmt.Sprintf("%.0f/s%s", r.PerSecond, latency)
 	case r.latency:
-		return fmt.Sprintf("%s%s, which is %s times", r.Cost.inline(), latency, r.P99Cost.inline())
+		return fmt.Sprintf("%s%s: %s", r.Cost.inline(), latency, r.P99Cost.inline())
 	default:
 		return r.Cost.inline()
 	}
 }
 
-func (s spread) inline() string { return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median, s.Low, s.High) }
+func (s spread) inline() string { return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High) }

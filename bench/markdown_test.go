@@ -24,14 +24,14 @@ func TestMarkdownHasATableForEachStage(t *testing.T) {
 
 | | 1 worker | 8 workers |
 |---|---|---|
-| bare | 100 per second | 200 per second |
-| ours | 1.50 (1.25 to 2.00) | failed |
+| bare | 100/s | 200/s |
+| ours | 1.50 (1.25–2.00) | failed |
 
 **two**
 
 | | 1 worker |
 |---|---|
-| bare | 300 per second; p50 1.00 ms, p99 2.00 ms |
+| bare | 300/s; p50 1.00 ms, p99 2.00 ms |
 `
 	if got, _ := os.ReadFile(file); string(got) != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
