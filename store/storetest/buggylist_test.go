@@ -17,20 +17,26 @@ func (s *buggyStore) List(ctx context.Context, q once.Query) (page once.Page, er
 		return page, err
 	}
 	defer s.mu.Unlock()
-	var behind []row
+	most := looks + 1 // one more says that there is a next page
+	if s.has("list unbounded") {
+		most = len(s.rows)
+	}
+	var after []row // the first ones, in order
 	for _, r := range s.rows {
-		if c := s.order(q.After, r.Key); q.After == (once.Key{}) || c < 0 || c == 0 && s.has("pages overlap") {
-			behind = append(behind, r)
+		if c := s.order(q.After, r.Key); q.After != (once.Key{}) && (c > 0 || c == 0 && !s.has("pages overlap")) {
+			continue
+		}
+		if i, _ := slices.BinarySearchFunc(after, r, func(a, b row) int { return s.order(a.Key, b.Key) }); i < most {
+			after = slices.Insert(after, i, r)[:min(len(after)+1, most)]
 		}
 	}
-	slices.SortFunc(behind, func(a, b row) int { return s.order(a.Key, b.Key) })
 	limit := min(cmp.Or(q.Limit, 100), looks)
 	if s.has("list unbounded") {
-		limit = len(behind)
+		limit = len(after)
 	}
-	for i, r := range behind {
+	for i, r := range after {
 		if len(page.Records) == limit || i == looks && !s.has("list unbounded") {
-			page.Next = behind[i-1].Key
+			page.Next = after[i-1].Key
 			break
 		}
 		if rec, ok := s.listed(q, r); ok {
@@ -73,5 +79,5 @@ func (s *buggyStore) order(a, b once.Key) int {
 	if s.has("pages skip what sorts equal") {
 		return strings.Compare(a.Scope, b.Scope)
 	}
-	return strings.Compare(a.String(), b.String())
+	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Operation, b.Operation), strings.Compare(a.ID, b.ID))
 }
