@@ -14,7 +14,7 @@ import (
 // Ask finds out about a record in [Unknown] and settles it: done or rejected if Lookup says so, free if Lookup
 // says that it did not happen, parked if OnUnknown is Park or the other system has forgotten the key.
 // It never runs the work: a record of an operation that resends stays Unknown until the next call with its input.
-// Ask returns the record as it is then. ErrUnknown: there is no answer yet. ErrLeaseLost: somebody else
+// Ask returns the record as it is then. ErrOutcomeUnknown: there is no answer yet. ErrLeaseLost: somebody else
 // settled or took the record meanwhile.
 func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record, err error) {
 	if err := o.validate(false); err != nil || rec.Status != Unknown {
@@ -56,14 +56,14 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 // judge decides what becomes of an unknown record; Unknown leaves it as it is.
 func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settlement, error) {
 	policy, _ := o.Policy.withDefaults()
-	set := Settlement{Hold: rec.hold(), Status: Unknown, KeepOutcome: policy.KeepOutcome, KeepKey: policy.KeepKey}
+	set := Settlement{Fence: rec.fence(), Status: Unknown, KeepOutcome: policy.KeepOutcome, KeepKey: policy.KeepKey}
 	again := Unknown
 	switch {
 	case o.Lookup != nil:
 		value, happened, err := o.Lookup(ctx, rec.Key)
 		rejected := errors.Is(err, ErrRejected)
 		if err != nil && !rejected {
-			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
+			return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt, hint: "Lookup has no answer yet", cause: err}
 		}
 		if happened || rejected {
 			out, err := o.Outcome(value)
@@ -75,14 +75,14 @@ func (o *Operation[T]) judge(ctx context.Context, s Store, rec Record) (Settleme
 			return set, nil
 		}
 		if early := o.SettleTime + rec.LeaseLeft; early > 0 { // LeaseLeft counts down from the attempt's end
-			return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
+			return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt, after: early,
 				hint: "Lookup does not see it, but it can still arrive"}
 		}
 		again, set.Reason = Absent, "Lookup says that it did not happen"
 	case o.OnUnknown == Park:
 		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
 	case o.OnUnknown == 0:
-		return set, &failure{kind: ErrUnknown, key: rec.Key, attempt: rec.Attempt,
+		return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt,
 			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
 	}
 	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
@@ -120,7 +120,7 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	if rec.Status != Unknown && rec.Status != Parked {
 		return invalid("a record in status %v is not for a person to decide: only unknown and parked ones are", rec.Status)
 	}
-	set.Hold, set.Reason = rec.hold(), name.Reason(reason)
+	set.Fence, set.Reason = rec.fence(), name.Reason(reason)
 	set.KeepOutcome, set.KeepKey = 30*24*time.Hour, 365*24*time.Hour // for long: here the operation's policy is not known
 	if err := s.Settle(ctx, set); err != nil {
 		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}

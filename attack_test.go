@@ -82,7 +82,7 @@ func TestOutcomeIsNotLeftOutForAnotherReason(t *testing.T) {
 	for _, final := range []error{once.ErrInvalid, once.ErrClosed, once.ErrCorrupt} {
 		s, c := &hooks{Store: memstore.New(nil)}, counter{}
 		s.settle = func(context.Context, once.Settlement, settleFunc) error { return final }
-		if got, err := once.Do(testCtx, s, parked.For("1"), c.run("answer", nil)); got != "answer" || !errors.Is(err, once.ErrUnknown) {
+		if got, err := once.Do(testCtx, s, parked.For("1"), c.run("answer", nil)); got != "answer" || !errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Errorf("%v: %q, %v", final, got, err)
 		}
 		wantStatus(t, s, parked.For("1").Key(), once.Running)
@@ -104,7 +104,7 @@ func TestLookedUpOutcomeThatTheStoreRefusesIsDone(t *testing.T) {
 		}}
 		c := counter{}
 		_, err := once.Do(testCtx, s, asked.For("1"), c.run("", errNet))
-		wantErr(t, err, once.ErrUnknown)
+		wantErr(t, err, once.ErrOutcomeUnknown)
 		_, err = once.Do(testCtx, s, asked.For("1"), c.run("", nil))
 		wantErr(t, err, once.ErrOutcomeUnavailable)
 		if errors.Is(err, once.ErrRejected) != (no != nil) {
@@ -140,7 +140,7 @@ func TestWaitIsKeptOnAStoreThatDoesNotAnswer(t *testing.T) {
 }
 
 // slowClaim answers when the lease has lapsed.
-func (h *hooks) slowClaim(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+func (h *hooks) slowClaim(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 	rec, err := claim(ctx, r)
 	for seen := rec; err == nil && seen.Status == once.Running; runtime.Gosched() {
 		seen, err = h.Store.Get(ctx, r.Key)
@@ -177,7 +177,7 @@ func TestAskRefusesTheRecordOfAnotherOperation(t *testing.T) {
 func TestTakeoverWithoutInputKeepsTheFingerprint(t *testing.T) {
 	s, c := memstore.New(nil), counter{}
 	_, err := once.Do(testCtx, s, resent.For("1").Input([]byte("100 EUR")), c.run("", errors.New("timeout")))
-	wantErr(t, err, once.ErrUnknown)
+	wantErr(t, err, once.ErrOutcomeUnknown)
 	if _, err := once.Do(testCtx, s, resent.For("1"), c.run("ok", nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestAnAttemptThatDidNothingDoesNotClearTheOneBefore(t *testing.T) {
 			return err
 		},
 		"is left by its caller": func(ctx context.Context, leave func(), s *hooks) error {
-			s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+			s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 				if r.Attempt > 0 {
 					defer leave()
 				}
@@ -206,7 +206,7 @@ func TestAnAttemptThatDidNothingDoesNotClearTheOneBefore(t *testing.T) {
 			return err
 		},
 		"never hears of its claim": func(ctx context.Context, _ func(), s *hooks) error {
-			s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+			s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 				rec, err := claim(ctx, r)
 				if r.Attempt > 0 {
 					return once.Record{}, errNet

@@ -36,7 +36,7 @@ type call struct {
 		Ask(context.Context, Store, Record) (Record, error)
 	}
 	token                    [16]byte
-	held                     Hold // while the work of Do runs
+	held                     Fence // while the work of Do runs
 	fingerprint              []byte
 	redelivered, asyncCommit bool
 	joinUntil                time.Time
@@ -70,7 +70,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, 
 	}
 	c.policy, _ = w.op.Policy.withDefaults()
 	c.joinUntil = time.Now().Add(max(c.policy.Wait, 0))
-	c.expected = c.settlement(Hold{}, Done, "")
+	c.expected = c.settlement(Fence{}, Done, "")
 	if w.hasInput {
 		c.fingerprint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
 	}
@@ -84,7 +84,7 @@ type attempt func(ctx context.Context, take int64) (rec Record, mine bool, err e
 // answer returns the record that answers the call: the one it made, or the one it met. Duplicates in this process wait
 // for the first of them and hold no connection meanwhile.
 func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, err error) {
-	if c.policy.Wait == Refuse {
+	if c.policy.Wait == NoWait {
 		return c.lead(ctx, try)
 	}
 	at := flightKey{key: c.key}
@@ -93,7 +93,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 		met, joined, late := c.opts.flights.Do(ctx, at, c.joinUntil, func() Record {
 			rec, mine, err = c.lead(ctx, try)
 			return rec
-		}, Record.apart)
+		}, Record.clone)
 		if joined {
 			c.event(ctx, observe.Joined, met.Attempt, nil)
 		}
@@ -106,7 +106,7 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 		case !joined:
 			return rec, mine, err
 		case met.Status == Done:
-			return met.apart(), false, c.checkInput(met)
+			return met.clone(), false, c.checkInput(met)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (c *call) standing(rec Record) error {
 	case Parked:
 		f.kind, f.hint = ErrParked, c.opts.Sealing.OpenReason(rec)
 	case Unknown:
-		f.kind, f.hint = ErrUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
+		f.kind, f.hint = ErrOutcomeUnknown, "it can be asked about outside the transaction only, with Do or DoTx"
 	}
 	return f
 }
@@ -217,8 +217,8 @@ func (c *call) checkInput(rec Record) error {
 	return &failure{kind: ErrMismatch, key: c.key, attempt: rec.Attempt, hint: "the key was first used for another input"}
 }
 
-func (c *call) request(take int64) Request {
-	return Request{Hold: Hold{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
+func (c *call) request(take int64) ClaimRequest {
+	return ClaimRequest{Fence: Fence{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
 		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Expected: &c.expected, AsyncCommit: c.asyncCommit}
 }
 
@@ -256,21 +256,21 @@ func (c *call) abandon(ctx context.Context) {
 	defer limited.Stop()
 	rec, err := c.store.Claim(limited, c.request(0))
 	if err == nil && rec.Owner == c.token {
-		err = c.store.Settle(limited, c.settlement(rec.hold(), c.free, "claimed, and never started"))
+		err = c.store.Settle(limited, c.settlement(rec.fence(), c.free, "claimed, and never started"))
 	}
 	if err != nil {
 		c.opts.Logger.WarnContext(ctx, "once: a claim may be left behind until its lease lapses", logs.Spaced(""), "key", c.key, "error", err)
 	}
 }
 
-func (r Record) hold() Hold { return Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
+func (r Record) fence() Fence { return Fence{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
 
-func (c *call) settlement(h Hold, status Status, reason string) Settlement {
-	return Settlement{Hold: h, Status: status, Reason: c.opts.Sealing.SealReason(c.key, name.Reason(reason)), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
+func (c *call) settlement(fence Fence, status Status, reason string) Settlement {
+	return Settlement{Fence: fence, Status: status, Reason: c.opts.Sealing.SealReason(c.key, name.Reason(reason)), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
 }
 
-func (c *call) done(h Hold, out Outcome) Settlement {
-	set := c.settlement(h, Done, "")
+func (c *call) done(fence Fence, out Outcome) Settlement {
+	set := c.settlement(fence, Done, "")
 	set.Outcome = out
 	return set
 }

@@ -54,7 +54,7 @@ func (c *call) enter(ctx context.Context, rec Record) context.Context {
 // An answer over [Options.MaxOutcome], or one that the store refuses, is not kept: the work is done, and its duplicates get
 // [ErrOutcomeUnavailable]. While the store cannot be reached, Do keeps trying to record how the work ended, for up to a
 // minute, even if the lease lapses or ctx ends meanwhile. If it does not succeed, the outcome is unknown, and Do returns
-// the value together with [ErrUnknown].
+// the value together with [ErrOutcomeUnknown].
 // The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
 // what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
@@ -88,7 +88,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	c.met(ctx, rec, mine, err)
 	switch {
 	case err != nil:
-		return value, spent(err)
+		return value, hideNotDone(err)
 	case !mine:
 		return replay(w, &c.opts.Sealing, rec)
 	case unkept != nil:
@@ -112,13 +112,13 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 				return rec, false, err
 			}
 			if rec.Status == Running {
-				if begun, err = c.freshen(ctx, rec.hold(), begun); !errors.Is(err, ErrLeaseLost) {
+				if begun, err = c.freshen(ctx, rec.fence(), begun); !errors.Is(err, ErrLeaseLost) {
 					rec, err = c.run(ctx, rec, begun, err, work)
 					return rec, true, err
 				}
 			}
 			// Ours, but it lapsed before we could use it. Nothing has run under it: take it anew.
-			err = c.finish(ctx, c.settlement(rec.hold(), c.free, "claimed too slowly, and never started"))
+			err = c.finish(ctx, c.settlement(rec.fence(), c.free, "claimed too slowly, and never started"))
 			if err != nil && !errors.Is(err, ErrLeaseLost) {
 				return rec, false, err
 			}
@@ -131,35 +131,35 @@ func (c *call) guard(work func(context.Context) (Outcome, error)) attempt {
 }
 
 // freshen lets work begin with most of its lease, however long the claim took. It returns when that was asked for.
-func (c *call) freshen(ctx context.Context, h Hold, begun time.Time) (time.Time, error) {
+func (c *call) freshen(ctx context.Context, fence Fence, begun time.Time) (time.Time, error) {
 	if time.Since(begun) < c.policy.Lease/3 {
 		return begun, ctx.Err()
 	}
 	limited := lazyctx.Limit(ctx, callTime)
 	defer limited.Stop()
 	begun = time.Now()
-	return begun, c.store.Extend(limited, h, c.policy.Lease)
+	return begun, c.store.Extend(limited, fence, c.policy.Lease)
 }
 
 // run does the work of a claim and records how it ended. A claim that is in trouble already is given back.
 func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble error, work func(context.Context) (Outcome, error)) (Record, error) {
 	if trouble != nil {
-		released := c.finish(ctx, c.settlement(rec.hold(), c.free, "never started: "+trouble.Error()))
+		released := c.finish(ctx, c.settlement(rec.fence(), c.free, "never started: "+trouble.Error()))
 		return rec, &failure{kind: trouble, key: c.key, attempt: rec.Attempt, hint: "nothing was run", cause: released}
 	}
-	c.held = rec.hold()
+	c.held = rec.fence()
 	alive := lease.Keep(ctx, c, c.policy.Lease, begun)
 	defer alive.Stop()
 	returned := false
 	defer func() {
 		if !returned { // the panic goes on; what it left behind is unknown
-			c.record(ctx, c.settlement(rec.hold(), c.unknown, "the work panicked, or ended its goroutine"))
+			c.record(ctx, c.settlement(rec.fence(), c.unknown, "the work panicked, or ended its goroutine"))
 		}
 	}()
 	out, err := work(c.enter(alive, rec))
 	returned = true
 
-	set := c.verdict(rec.hold(), out, err)
+	set := c.verdict(rec.fence(), out, err)
 	recorded := c.record(ctx, set)
 	if errors.Is(recorded, ErrOutcomeRefused) && !set.Outcome.Omitted { // that it is done must be known all the same
 		set.Outcome, _ = c.pack(Outcome{Rejected: out.Rejected, Omitted: true})
@@ -176,7 +176,7 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	case errors.Is(recorded, ErrLeaseLost):
 		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
-		f.kind, f.hint, f.cause = ErrUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
+		f.kind, f.hint, f.cause = ErrOutcomeUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
 	case rec.Status == Done:
 		return rec, err
 	case errors.Is(err, errNotDone):
@@ -185,7 +185,7 @@ func (c *call) run(ctx context.Context, rec Record, begun time.Time, trouble err
 	case rec.Status == Parked:
 		f.kind = ErrParked
 	default:
-		f.kind = ErrUnknown
+		f.kind = ErrOutcomeUnknown
 	}
 	return rec, f
 }
@@ -222,18 +222,18 @@ func (c *call) record(ctx context.Context, set Settlement) error {
 }
 
 // verdict is what the return of work says about its key.
-func (c *call) verdict(h Hold, out Outcome, err error) Settlement {
+func (c *call) verdict(fence Fence, out Outcome, err error) Settlement {
 	switch {
 	case err == nil:
 		packed, ok := c.pack(out)
 		if !ok {
 			c.opts.Logger.Warn("once: an outcome over MaxOutcome is not kept", logs.Spaced(c.key.Operation), "key", c.key, "bytes", len(out.Body))
 		}
-		return c.done(h, packed)
+		return c.done(fence, packed)
 	case errors.Is(err, errNotDone):
-		return c.settlement(h, c.free, err.Error())
+		return c.settlement(fence, c.free, err.Error())
 	default:
-		return c.settlement(h, c.unknown, err.Error())
+		return c.settlement(fence, c.unknown, err.Error())
 	}
 }
 

@@ -114,9 +114,9 @@ func TestDoWhatAnErrorMeans(t *testing.T) {
 		{parked, errCause, once.Parked, once.ErrParked},
 		{parked, once.Permanent(errCause), once.Parked, once.ErrParked},
 		{parked, context.DeadlineExceeded, once.Parked, once.ErrParked},
-		{resent, errCause, once.Unknown, once.ErrUnknown},
-		{resent, once.RetryAfter(time.Hour, errCause), once.Unknown, once.ErrUnknown},
-		{asked, errCause, once.Unknown, once.ErrUnknown},
+		{resent, errCause, once.Unknown, once.ErrOutcomeUnknown},
+		{resent, once.RetryAfter(time.Hour, errCause), once.Unknown, once.ErrOutcomeUnknown},
+		{asked, errCause, once.Unknown, once.ErrOutcomeUnknown},
 	} {
 		s := memstore.New(nil)
 		_, err := once.Do(testCtx, s, c.op.For("1"), func(context.Context, once.Key) (string, error) { return "", c.err })
@@ -203,7 +203,7 @@ func TestDoRefusesBadInputBeforeItTouchesTheStore(t *testing.T) {
 		"negative validity": op(func(o *once.Operation[string]) { o.KeyValidFor = -1 }),
 	} {
 		c := counter{}
-		s := &hooks{Store: memstore.New(nil), claim: func(context.Context, once.Request, claimFunc) (once.Record, error) {
+		s := &hooks{Store: memstore.New(nil), claim: func(context.Context, once.ClaimRequest, claimFunc) (once.Record, error) {
 			t.Errorf("%s: claimed", name)
 			return once.Record{}, errCause
 		}}
@@ -327,7 +327,7 @@ func TestDoRace(t *testing.T) {
 func TestDuplicatesInAProcessHoldNoConnection(t *testing.T) {
 	var calls atomic.Int64
 	running, end := make(chan struct{}), make(chan struct{})
-	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		calls.Add(1)
 		return claim(ctx, r)
 	}}
@@ -406,7 +406,7 @@ func TestRefuseDoesNotRefuseAReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	nested := false
-	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		if !nested {
 			nested = true
 			if got, err := once.Do(testCtx, s, refusing.For("1"), c.run("", nil)); got != "x" || err != nil {
@@ -531,12 +531,12 @@ func TestOutcomeOfAnotherTypeIsNotRunAgain(t *testing.T) {
 func TestDamagedOutcomeIsNeverReplayed(t *testing.T) {
 	s := memstore.New(nil)
 	w := parked.For("1")
-	rec, err := s.Claim(testCtx, once.Request{Hold: once.Hold{Key: w.Key(), Owner: [16]byte{1}}, Lease: time.Hour})
+	rec, err := s.Claim(testCtx, once.ClaimRequest{Fence: once.Fence{Key: w.Key(), Owner: [16]byte{1}}, Lease: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	out, _ := parked.Outcome("answer") // without the checksum that a settlement gets
-	err = s.Settle(testCtx, once.Settlement{Hold: once.Hold{Key: w.Key(), Owner: rec.Owner, Attempt: rec.Attempt},
+	err = s.Settle(testCtx, once.Settlement{Fence: once.Fence{Key: w.Key(), Owner: rec.Owner, Attempt: rec.Attempt},
 		Status: once.Done, Outcome: out, KeepOutcome: time.Hour, KeepKey: time.Hour})
 	if err != nil {
 		t.Fatal(err)

@@ -27,9 +27,9 @@ var (
 	ErrCorrupt            = newSentinel(observe.Corrupt, "once: stored record is damaged")               // never replayed, never run again
 )
 
-// After running, or instead of it. ErrUnknown is never "it did not happen", and neither is ErrLeaseLost.
+// After running, or instead of it. ErrOutcomeUnknown is never "it did not happen", and neither is ErrLeaseLost.
 var (
-	ErrUnknown         = newSentinel(observe.Unknown, "once: outcome unknown")  // call again: it is asked about, or run again
+	ErrOutcomeUnknown  = newSentinel(observe.Unknown, "once: outcome unknown")  // call again: it is asked about, or run again
 	ErrLeaseLost       = newSentinel(observe.LeaseLost, "once: lease lost")     // call again: another attempt may have an answer
 	ErrOutcomeRefused  = newSentinel(observe.Failed, "once: outcome refused")   // of a Store's settlement: see Store.Settle
 	ErrOutcomeTooLarge = newSentinel(observe.Failed, "once: outcome too large") // of DoTx, which has rolled back
@@ -139,5 +139,5 @@ func newSentinel(result, text string) error { return &sentinel{result, text} }
 
 func (s *sentinel) Error() string { return s.text }
 
-// spent is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
-func spent(err error) error { return errtree.Hide(err, errNotDone) }
+// hideNotDone is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
+func hideNotDone(err error) error { return errtree.Hide(err, errNotDone) }

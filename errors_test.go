@@ -42,7 +42,7 @@ func TestMayRetry(t *testing.T) {
 		{fmt.Errorf("x: %w", once.NotDone(once.RetryAfter(time.Minute, errCause))), time.Minute, true},
 		{once.RetryAfter(time.Minute, once.Permanent(nil)), 0, false},
 		{once.ErrInProgress, 0, true},
-		{once.ErrUnknown, 0, true},
+		{once.ErrOutcomeUnknown, 0, true},
 		{once.ErrLeaseLost, 0, true},
 		{once.ErrConflict, 0, true},
 		{once.ErrParked, 0, false},
@@ -68,7 +68,7 @@ func TestIsDuplicate(t *testing.T) {
 			t.Errorf("%v is a duplicate", err)
 		}
 	}
-	for _, err := range []error{nil, errCause, once.ErrUnknown, once.ErrRejected, once.ErrInvalid, once.ErrLeaseLost} {
+	for _, err := range []error{nil, errCause, once.ErrOutcomeUnknown, once.ErrRejected, once.ErrInvalid, once.ErrLeaseLost} {
 		if once.IsDuplicate(err) {
 			t.Errorf("%v is no duplicate", err)
 		}

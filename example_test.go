@@ -123,7 +123,7 @@ func ExampleOperation_lookup() {
 	}
 
 	_, err := handle(errors.New("connection reset")) // charged, and the reply is lost
-	fmt.Println(errors.Is(err, once.ErrUnknown))
+	fmt.Println(errors.Is(err, once.ErrOutcomeUnknown))
 	fmt.Println(handle(nil)) // asked about, not charged again
 	// Output:
 	// charged 4999

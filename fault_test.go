@@ -17,7 +17,7 @@ import (
 
 func TestOwnClaimIsRecognisedAfterALostReply(t *testing.T) {
 	var lost atomic.Bool
-	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		rec, err := claim(ctx, r)
 		if lost.CompareAndSwap(false, true) {
 			return once.Record{}, errNet
@@ -36,9 +36,9 @@ func TestOwnClaimInFlightIsNotARival(t *testing.T) {
 	// While it is claimed again, which does not count as waiting; and while it is waited for.
 	for applied, op := range map[int]*once.Operation[string]{2: refusing, 5: parked} {
 		calls := 0
-		var first once.Request
+		var first once.ClaimRequest
 		s := &hooks{Store: memstore.New(nil)}
-		s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 			calls++
 			switch {
 			case calls == 1:
@@ -67,7 +67,7 @@ func TestClaimWithoutAReplyIsGivenBack(t *testing.T) {
 		ctx, cancel := context.WithCancel(testCtx)
 		defer cancel()
 		calls := 0
-		s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+		s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 			rec, err := claim(context.WithoutCancel(ctx), r)
 			calls++
 			switch {
@@ -104,7 +104,7 @@ func TestReasonsAreTextThatEveryDatabaseTakes(t *testing.T) {
 func TestOwnClaimThatLapsedUnused(t *testing.T) {
 	calls := 0
 	s := &hooks{Store: memstore.New(nil)}
-	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		if calls++; calls > 1 {
 			return claim(ctx, r)
 		}
@@ -128,16 +128,16 @@ func TestOwnClaimThatLapsedUnused(t *testing.T) {
 func TestSlowClaimDoesNotEatTheLeaseOfTheWork(t *testing.T) {
 	extended := make(chan struct{}, 10)
 	s := &hooks{Store: memstore.New(nil)}
-	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		rec, err := claim(ctx, r)
 		for seen := rec; err == nil && seen.LeaseLeft > r.Lease/2; runtime.Gosched() {
 			seen, err = s.Store.Get(ctx, r.Key)
 		}
 		return rec, err
 	}
-	s.extend = func(ctx context.Context, h once.Hold, d time.Duration) error {
+	s.extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
 		extended <- struct{}{}
-		return s.Store.Extend(ctx, h, time.Hour)
+		return s.Store.Extend(ctx, fence, time.Hour)
 	}
 	op := &once.Operation[string]{Name: "slow", OnUnknown: once.Park, Policy: once.Policy{Lease: time.Second}}
 	_, err := once.Do(testCtx, s, op.For("1"), func(ctx context.Context, _ once.Key) (string, error) {
@@ -156,7 +156,7 @@ func TestSlowClaimDoesNotEatTheLeaseOfTheWork(t *testing.T) {
 func TestSlowClaimThatLapsesIsTakenAnew(t *testing.T) {
 	slow := 2
 	s := &hooks{Store: memstore.New(nil)}
-	s.claim = func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s.claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		rec, err := claim(ctx, r)
 		if slow--; slow >= 0 {
 			for get(t, s.Store, r.Key).Status == once.Running {
@@ -180,7 +180,7 @@ func TestSlowClaimThatLapsesIsTakenAnew(t *testing.T) {
 
 func TestCallerWhoLeavesBeforeTheWorkBeginsFreesTheKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(testCtx)
-	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.Request, claim claimFunc) (once.Record, error) {
+	s := &hooks{Store: memstore.New(nil), claim: func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
 		defer cancel()
 		return claim(ctx, r)
 	}}
@@ -192,7 +192,7 @@ func TestCallerWhoLeavesBeforeTheWorkBeginsFreesTheKey(t *testing.T) {
 }
 
 func TestStoreDownFailsClosed(t *testing.T) {
-	s := &hooks{Store: memstore.New(nil), claim: func(context.Context, once.Request, claimFunc) (once.Record, error) {
+	s := &hooks{Store: memstore.New(nil), claim: func(context.Context, once.ClaimRequest, claimFunc) (once.Record, error) {
 		return once.Record{}, errNet
 	}}
 	c := counter{}
@@ -238,7 +238,7 @@ func TestCallerWhoLeavesDoesNotUndoWhatHappened(t *testing.T) {
 
 func TestHolderThatCannotExtendIsCancelledBeforeItsLeaseEnds(t *testing.T) {
 	for name, extendErr := range map[string]error{"out of reach": errNet, "lost": once.ErrLeaseLost} {
-		s := &hooks{Store: memstore.New(nil), extend: func(context.Context, once.Hold, time.Duration) error { return extendErr }}
+		s := &hooks{Store: memstore.New(nil), extend: func(context.Context, once.Fence, time.Duration) error { return extendErr }}
 		op := &once.Operation[string]{Name: "cut-off", OnUnknown: once.Resend, Policy: once.Policy{Lease: 2 * time.Second}}
 		_, err := once.Do(testCtx, s, op.For(name), func(ctx context.Context, key once.Key) (string, error) {
 			<-ctx.Done()
@@ -248,7 +248,7 @@ func TestHolderThatCannotExtendIsCancelledBeforeItsLeaseEnds(t *testing.T) {
 			wantStatus(t, s, key, once.Running)
 			return "", ctx.Err()
 		})
-		wantErr(t, err, once.ErrUnknown, context.Canceled)
+		wantErr(t, err, once.ErrOutcomeUnknown, context.Canceled)
 	}
 }
 
@@ -256,7 +256,7 @@ func TestHolderThatCannotExtendIsCancelledBeforeItsLeaseEnds(t *testing.T) {
 func TestStaleHolderIsRefused(t *testing.T) {
 	shared, ps := processes(2)
 	op := &once.Operation[string]{Name: "stale", OnUnknown: once.Resend, Policy: once.Policy{Lease: 50 * time.Millisecond}}
-	ps[0].extend = func(ctx context.Context, h once.Hold, d time.Duration) error { // stalled: its heartbeat does not run
+	ps[0].extend = func(ctx context.Context, fence once.Fence, d time.Duration) error { // stalled: its heartbeat does not run
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -272,7 +272,7 @@ func TestStaleHolderIsRefused(t *testing.T) {
 		return "first", nil
 	})
 	wantErr(t, err, once.ErrLeaseLost)
-	if _, ok := once.MayRetry(err); got != "first" || !ok || errors.Is(err, once.ErrUnknown) {
+	if _, ok := once.MayRetry(err); got != "first" || !ok || errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Errorf("%q, retry %v, %v", got, ok, err)
 	}
 	c.ran(t, 1)
@@ -284,7 +284,7 @@ func TestStaleHolderIsRefused(t *testing.T) {
 
 func TestLateCompletionIsAcceptedIfNobodyTookOver(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
-	s.extend = func(ctx context.Context, _ once.Hold, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }
+	s.extend = func(ctx context.Context, _ once.Fence, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }
 	op := &once.Operation[string]{Name: "late", OnUnknown: once.Resend, Policy: once.Policy{Lease: 50 * time.Millisecond}}
 	if _, err := once.Do(testCtx, s, op.For("1"), func(_ context.Context, key once.Key) (string, error) {
 		for get(t, s, key).Status == once.Running {
@@ -361,8 +361,8 @@ func TestLookup(t *testing.T) {
 		"it did not":      {answer{"", false, nil}, "ran", nil, 1, once.Done},
 		"it was rejected": {answer{"no", true, once.ErrRejected}, "no", once.ErrRejected, 0, once.Done},
 		"no, wrapped":     {answer{"no", false, errors.Join(errCause, once.ErrRejected)}, "no", once.ErrRejected, 0, once.Done},
-		"pending":         {answer{"", false, once.RetryAfter(time.Minute, errCause)}, "", once.ErrUnknown, 0, once.Unknown},
-		"pending, yes":    {answer{"x", true, errCause}, "", once.ErrUnknown, 0, once.Unknown},
+		"pending":         {answer{"", false, once.RetryAfter(time.Minute, errCause)}, "", once.ErrOutcomeUnknown, 0, once.Unknown},
+		"pending, yes":    {answer{"x", true, errCause}, "", once.ErrOutcomeUnknown, 0, once.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, work := memstore.New(nil), counter{}
@@ -392,7 +392,7 @@ func TestLookupIsNotBelievedBeforeTheSettleTime(t *testing.T) {
 		Lookup: func(context.Context, once.Key) (string, bool, error) { return "", false, nil }}
 	crashed(t, s, op.For("1").Key())
 	_, err := once.Do(testCtx, s, op.For("1"), c.run("", nil))
-	wantErr(t, err, once.ErrUnknown)
+	wantErr(t, err, once.ErrOutcomeUnknown)
 	if after, ok := once.MayRetry(err); !ok || after < 59*time.Minute || after > time.Hour {
 		t.Errorf("retry after %v, %v", after, ok)
 	}
@@ -465,7 +465,7 @@ func TestAskLeavesAResendToTheCallWithTheInput(t *testing.T) {
 	}
 	undecided := &once.Operation[string]{Name: "resend"}
 	_, err := undecided.Ask(testCtx, s, rec)
-	wantErr(t, err, once.ErrUnknown)
+	wantErr(t, err, once.ErrOutcomeUnknown)
 	if now, err := resent.Ask(testCtx, s, once.Record{Status: once.Parked}); err != nil || now.Status != once.Parked {
 		t.Errorf("%v, %v", now.Status, err)
 	}

@@ -31,11 +31,11 @@ func TestAnOutageAsTheWorkEndsDoesNotLoseTheAnswer(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &hooks{Store: memstore.New(nil)}
 					up := time.Now().Add(20 * time.Second)
-					s.extend = func(ctx context.Context, h once.Hold, d time.Duration) error {
+					s.extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
 						if time.Now().Before(up) {
 							return errNet
 						}
-						return s.Store.Extend(ctx, h, d)
+						return s.Store.Extend(ctx, fence, d)
 					}
 					s.settle = func(ctx context.Context, set once.Settlement, settle settleFunc) error {
 						if time.Now().Before(up) {
@@ -61,11 +61,11 @@ func TestAnOutageAsTheWorkEndsDoesNotLoseTheAnswer(t *testing.T) {
 func TestWhatCannotBeRecordedIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hooks{Store: memstore.New(nil)}
-		s.extend = func(context.Context, once.Hold, time.Duration) error { return errNet }
+		s.extend = func(context.Context, once.Fence, time.Duration) error { return errNet }
 		s.settle = func(context.Context, once.Settlement, settleFunc) error { return errNet }
 		c, begun := counter{}, time.Now()
 		got, err := once.Do(t.Context(), s, parked.For("1"), c.run("answer", nil))
-		if got != "answer" || !errors.Is(err, once.ErrUnknown) {
+		if got != "answer" || !errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Errorf("%q, %v", got, err)
 		}
 		if took := time.Since(begun); took < 30*time.Second || took > 2*time.Minute {
@@ -98,13 +98,13 @@ func TestAStoreThatIsGoneIsNoDialErrorOfTheWork(t *testing.T) {
 		"after the reply to a commit was lost": {
 			func(s *hooks) {
 				var lost bool
-				s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+				s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 					if lost {
 						return nil, refused
 					}
 					lost = true
 					_, _ = transact(ctx, rs, body)
-					return nil, fmt.Errorf("%w: the commit was sent", once.ErrUnknown)
+					return nil, fmt.Errorf("%w: the commit was sent", once.ErrOutcomeUnknown)
 				}
 			},
 			func(ctx context.Context, s *hooks) error {
@@ -118,7 +118,7 @@ func TestAStoreThatIsGoneIsNoDialErrorOfTheWork(t *testing.T) {
 				s := &hooks{Store: memstore.New(nil)}
 				c.store(s)
 				err := c.call(t.Context(), s)
-				wantErr(t, err, once.ErrUnknown)
+				wantErr(t, err, once.ErrOutcomeUnknown)
 				if !errors.Is(err, refused) || once.IsDialError(err) {
 					t.Errorf("%v is a dial error: %t", err, once.IsDialError(err))
 				}

@@ -19,8 +19,8 @@ func TestHeartbeatOutlivesTheLease(t *testing.T) {
 		op := &once.Operation[string]{Name: "long", OnUnknown: once.Resend, Policy: once.Policy{Lease: 300 * time.Millisecond}}
 		var extended atomic.Int64
 		enough := make(chan struct{})
-		ps[0].extend = func(ctx context.Context, h once.Hold, d time.Duration) error {
-			err := ps[0].Store.Extend(ctx, h, d)
+		ps[0].extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
+			err := ps[0].Store.Extend(ctx, fence, d)
 			if err == nil && extended.Add(1) == 9 { // about three leases
 				close(enough)
 			}

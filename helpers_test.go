@@ -15,17 +15,17 @@ import (
 type hooks struct {
 	*memstore.Store
 	options  *once.Options // nil: those of the memstore
-	claim    func(context.Context, once.Request, claimFunc) (once.Record, error)
-	extend   func(context.Context, once.Hold, time.Duration) error
+	claim    func(context.Context, once.ClaimRequest, claimFunc) (once.Record, error)
+	extend   func(context.Context, once.Fence, time.Duration) error
 	settle   func(context.Context, once.Settlement, settleFunc) error
-	transact func(context.Context, []once.Request, bodyFunc, transactFunc) ([]once.Record, error)
+	transact func(context.Context, []once.ClaimRequest, bodyFunc, transactFunc) ([]once.Record, error)
 }
 
 type (
-	claimFunc    = func(context.Context, once.Request) (once.Record, error)
+	claimFunc    = func(context.Context, once.ClaimRequest) (once.Record, error)
 	settleFunc   = func(context.Context, once.Settlement) error
 	bodyFunc     = func(*memstore.Tx, []once.Record) ([]once.Settlement, error)
-	transactFunc = func(context.Context, []once.Request, bodyFunc) ([]once.Record, error)
+	transactFunc = func(context.Context, []once.ClaimRequest, bodyFunc) ([]once.Record, error)
 )
 
 func (h *hooks) Options() *once.Options {
@@ -35,18 +35,18 @@ func (h *hooks) Options() *once.Options {
 	return h.Store.Options()
 }
 
-func (h *hooks) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (h *hooks) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if h.claim != nil {
 		return h.claim(ctx, r, h.Store.Claim)
 	}
 	return h.Store.Claim(ctx, r)
 }
 
-func (h *hooks) Extend(ctx context.Context, hold once.Hold, d time.Duration) error {
+func (h *hooks) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if h.extend != nil {
-		return h.extend(ctx, hold, d)
+		return h.extend(ctx, fence, d)
 	}
-	return h.Store.Extend(ctx, hold, d)
+	return h.Store.Extend(ctx, fence, d)
 }
 
 func (h *hooks) Settle(ctx context.Context, s once.Settlement) error {
@@ -56,7 +56,7 @@ func (h *hooks) Settle(ctx context.Context, s once.Settlement) error {
 	return h.Store.Settle(ctx, s)
 }
 
-func (h *hooks) Transact(ctx context.Context, rs []once.Request, body bodyFunc) ([]once.Record, error) {
+func (h *hooks) Transact(ctx context.Context, rs []once.ClaimRequest, body bodyFunc) ([]once.Record, error) {
 	if h.transact != nil {
 		return h.transact(ctx, rs, body, h.Store.Transact)
 	}
@@ -78,7 +78,7 @@ var (
 	testCtx  = context.Background()
 	parked   = &once.Operation[string]{Name: "park", OnUnknown: once.Park}
 	resent   = &once.Operation[string]{Name: "resend", OnUnknown: once.Resend}
-	refusing = &once.Operation[string]{Name: "refuse", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+	refusing = &once.Operation[string]{Name: "refuse", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.NoWait}}
 	inTx     = &once.Operation[string]{Name: "tx"}
 )
 
@@ -129,7 +129,7 @@ func wantErr(t *testing.T, err error, targets ...error) {
 // claimed leaves a running claim of a holder that has crashed, with a lease that lapses at once.
 func crashed(t *testing.T, s once.Store, k once.Key) once.Record {
 	t.Helper()
-	rec, err := s.Claim(testCtx, once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{1}}, Lease: time.Nanosecond})
+	rec, err := s.Claim(testCtx, once.ClaimRequest{Fence: once.Fence{Key: k, Owner: [16]byte{1}}, Lease: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}

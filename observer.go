@@ -16,11 +16,11 @@ type Observer interface {
 	// Begin returns the context that the call goes on with, a child of ctx, or nil for ctx itself; and a function that is
 	// called once, when the call has ended, also if that is by a panic; or nil. The verb is "Do", "DoTx", "InTx" or "Ask".
 	// A call that waits in this process for another one of its key is a call, and so is an Ask that Do makes.
-	Begin(ctx context.Context, verb string, k Key) (context.Context, func(Ended))
+	Begin(ctx context.Context, verb string, k Key) (context.Context, func(CallResult))
 }
 
-// Ended is how a call has ended.
-type Ended struct {
+// CallResult is how a call has ended.
+type CallResult struct {
 	Result   string // one word, of those that package observe lists
 	Replayed bool   // as in Report
 	Attempt  int64  // as in Report
@@ -30,10 +30,10 @@ type Ended struct {
 
 // observation is a call on its way, as an Observer gets to see it. A nil one is not observed.
 type observation struct {
-	Ended
+	CallResult
 	caller context.Context
 	logger *slog.Logger
-	ended  func(Ended)
+	ended  func(CallResult)
 }
 
 // beginObservation returns the context that the call goes on with, and nil if there is no Observer. If the observer panics,
@@ -127,7 +127,7 @@ func (o *observation) end(err *error) {
 	if o.Err == nil && o.Result == observe.Panicked {
 		o.Err = errPanicked
 	}
-	watch.Guard(o.caller, o.logger, func() { o.ended(o.Ended) })
+	watch.Guard(o.caller, o.logger, func() { o.ended(o.CallResult) })
 }
 
 var errPanicked = errors.New("once: a panic, or the end of the goroutine")

@@ -14,9 +14,9 @@ import (
 )
 
 // observerFunc is a once.Observer.
-type observerFunc func(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended))
+type observerFunc func(ctx context.Context, verb string, k once.Key) (context.Context, func(once.CallResult))
 
-func (f observerFunc) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended)) {
+func (f observerFunc) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.CallResult)) {
 	return f(ctx, verb, k)
 }
 
@@ -29,8 +29,8 @@ type marker struct{}
 
 func TestObserverSeesEveryVerbAndGivesTheContextOfTheWork(t *testing.T) {
 	var seen []string
-	s, _ := observed(func(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended)) {
-		return context.WithValue(ctx, marker{}, verb), func(e once.Ended) {
+	s, _ := observed(func(ctx context.Context, verb string, k once.Key) (context.Context, func(once.CallResult)) {
+		return context.WithValue(ctx, marker{}, verb), func(e once.CallResult) {
 			seen = append(seen, verb+" "+k.ID+" "+e.Result)
 			if !e.Ran || e.Attempt != 1 || e.Replayed || e.Err != nil {
 				t.Errorf("%s has ended as %+v", verb, e)
@@ -60,11 +60,11 @@ func TestObserverSeesEveryVerbAndGivesTheContextOfTheWork(t *testing.T) {
 func TestObserverThatPanicsChangesNothing(t *testing.T) {
 	ends := 0
 	for name, f := range map[string]observerFunc{
-		"begin": func(context.Context, string, once.Key) (context.Context, func(once.Ended)) { panic("observer") },
-		"end": func(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.Ended)) {
-			return ctx, func(once.Ended) { ends++; panic("observer") }
+		"begin": func(context.Context, string, once.Key) (context.Context, func(once.CallResult)) { panic("observer") },
+		"end": func(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.CallResult)) {
+			return ctx, func(once.CallResult) { ends++; panic("observer") }
 		},
-		"nothing": func(context.Context, string, once.Key) (context.Context, func(once.Ended)) { return nil, nil },
+		"nothing": func(context.Context, string, once.Key) (context.Context, func(once.CallResult)) { return nil, nil },
 	} {
 		s, log := observed(f)
 		var c counter
@@ -86,8 +86,8 @@ func TestObserverThatPanicsChangesNothing(t *testing.T) {
 // An observer that panics about the panic of the work must not hide it.
 func TestObserverDoesNotSwallowThePanicOfTheWork(t *testing.T) {
 	var result string
-	s, _ := observed(func(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.Ended)) {
-		return ctx, func(e once.Ended) { result = e.Result; panic("observer") }
+	s, _ := observed(func(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.CallResult)) {
+		return ctx, func(e once.CallResult) { result = e.Result; panic("observer") }
 	})
 	defer func() {
 		if p := recover(); p != "work" || result != "panicked" {

@@ -19,7 +19,7 @@ type Policy struct {
 	Lease time.Duration
 
 	// Wait is how long a duplicate that meets the first still running waits for its answer, before it gets
-	// ErrInProgress. Refuse: it does not wait. Default 5 seconds.
+	// ErrInProgress. NoWait: it does not wait. Default 5 seconds.
 	Wait time.Duration
 
 	// KeepOutcome is how long the outcome is replayed; after that a duplicate gets ErrExpired. Default 3 days.
@@ -30,8 +30,8 @@ type Policy struct {
 	KeepKey time.Duration
 }
 
-// Refuse is the [Policy.Wait] of work whose duplicates are refused while it is running.
-const Refuse time.Duration = -1
+// NoWait is the [Policy.Wait] of work whose duplicates are refused while it is running.
+const NoWait time.Duration = -1
 
 const minLease = 10 * time.Millisecond
 
@@ -44,7 +44,7 @@ func (p Policy) withDefaults() (Policy, error) {
 	switch {
 	case p.Lease < minLease:
 		return p, invalid("policy: a Lease of %v lapses before it can be extended: at least %v", p.Lease, minLease)
-	case p.Wait < 0 && p.Wait != Refuse:
+	case p.Wait < 0 && p.Wait != NoWait:
 		return p, invalid("policy: Wait is %v: give a duration, or Refuse", p.Wait)
 	case p.KeepOutcome < 0 || p.KeepKey < p.KeepOutcome:
 		return p, invalid("policy: KeepOutcome (%v) is negative, or KeepKey (%v) is shorter", p.KeepOutcome, p.KeepKey)

@@ -61,7 +61,7 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, attempt int64, fingerprint, body []byte, contentType string, sum uint32, omitted bool) {
 		rec := Record{Key: Key{Operation: "pay", ID: "1"}, Status: Status(status), Attempt: attempt, Fingerprint: fingerprint,
 			Outcome: Outcome{Body: body, ContentType: contentType, Sum: sum, Omitted: omitted}}
-		op := &Operation[string]{Name: "pay", OnUnknown: Park, Policy: Policy{Wait: Refuse}}
+		op := &Operation[string]{Name: "pay", OnUnknown: Park, Policy: Policy{Wait: NoWait}}
 		s := fixed{options: Options{}.Ready(), rec: rec}
 		_, err := Do(context.Background(), s, op.For("1").Input([]byte("x")), func(context.Context, Key) (string, error) {
 			t.Error("ran")
@@ -81,7 +81,7 @@ type fixed struct {
 	rec     Record
 }
 
-func (f fixed) Options() *Options                              { return f.options }
-func (f fixed) Claim(context.Context, Request) (Record, error) { return f.rec, nil }
-func (f fixed) Get(context.Context, Key) (Record, error)       { return f.rec, nil }
-func (f fixed) Settle(context.Context, Settlement) error       { return nil }
+func (f fixed) Options() *Options                                   { return f.options }
+func (f fixed) Claim(context.Context, ClaimRequest) (Record, error) { return f.rec, nil }
+func (f fixed) Get(context.Context, Key) (Record, error)            { return f.rec, nil }
+func (f fixed) Settle(context.Context, Settlement) error            { return nil }

@@ -43,8 +43,8 @@ type Record struct {
 	Updated     time.Time
 }
 
-// apart is a copy whose outcome its owner may change.
-func (r Record) apart() Record {
+// clone is a copy whose outcome its owner may change.
+func (r Record) clone() Record {
 	r.Outcome.Body = bytes.Clone(r.Outcome.Body)
 	return r
 }

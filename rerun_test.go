@@ -47,16 +47,16 @@ func TestConflictsAreRunAgainOneAtATime(t *testing.T) {
 		const crowd = 8
 		s := &hooks{Store: memstore.New(nil)}
 		var mu sync.Mutex
-		tries, running, most := make(map[string]int), 0, 0
+		tries, running, limit := make(map[string]int), 0, 0
 		long := "key 0"
-		s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+		s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 			id := rs[0].Key.ID
 			mu.Lock()
 			tries[id]++
 			first := tries[id] == 1
 			if !first && id != long {
 				running++
-				most = max(most, running)
+				limit = max(limit, running)
 			}
 			mu.Unlock()
 			if first {
@@ -89,8 +89,8 @@ func TestConflictsAreRunAgainOneAtATime(t *testing.T) {
 			}()
 		}
 		wg.Wait()
-		if most != 1 {
-			t.Errorf("%d were run again at once", most)
+		if limit != 1 {
+			t.Errorf("%d were run again at once", limit)
 		}
 	})
 }

@@ -49,7 +49,7 @@ func (f *forged) changed(rec once.Record) once.Record {
 	return rec
 }
 
-func (f *forged) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (f *forged) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	rec, err := f.hooks.Claim(ctx, r)
 	return f.changed(rec), err
 }

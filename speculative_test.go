@@ -13,11 +13,11 @@ import (
 // hasty is a store that enters the body of a Speculative request before it claims, and rolls that back.
 type hasty struct{ *memstore.Store }
 
-func (s hasty) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+func (s hasty) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	if r := rs[0]; r.Speculative {
 		rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease}
 		r.Key.ID += ", in vain"
-		_, _ = s.Store.Transact(ctx, []once.Request{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
+		_, _ = s.Store.Transact(ctx, []once.ClaimRequest{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
 			_, _ = body(tx, []once.Record{rec})
 			return nil, errors.New("the claim is not won")
 		})

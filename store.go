@@ -27,23 +27,23 @@ type flightKey struct {
 // Time is the store's own clock. Leases and retention arrive as durations; a client's clock decides nothing.
 type Store interface {
 	// Claim takes a free key, or returns what stands in the way: it is the caller's if the Record is Running
-	// with the Owner of the Request. A unique index is the referee: an adapter inserts first and never decides
+	// with the Owner of the ClaimRequest. A unique index is the referee: an adapter inserts first and never decides
 	// by looking.
 	//
 	// A key is free when it is Absent, which includes one whose KeepKey has passed. A claim sets Running, the
 	// lease, the fingerprint and the owner, clears the rest, and raises Attempt by one; a key that was never
-	// seen or whose KeepKey has passed starts anew at 1. A key in Unknown is taken over if Request.Attempt
+	// seen or whose KeepKey has passed starts anew at 1. A key in Unknown is taken over if ClaimRequest.Attempt
 	// names its attempt, keeping its age. A claim whose Owner holds the record already changes nothing and
 	// returns the record, so that a claim whose reply was lost can be repeated. One whose Owner has released the key
 	// since is late: it changes nothing either, and returns the Absent record.
-	Claim(context.Context, Request) (Record, error)
+	Claim(context.Context, ClaimRequest) (Record, error)
 
-	// Extend lets the lease end after d from now. ErrLeaseLost: it has lapsed, or the Hold is not current;
+	// Extend lets the lease end after d from now. ErrLeaseLost: it has lapsed, or the Fence is not current;
 	// a lapsed lease stays lapsed.
-	Extend(ctx context.Context, h Hold, d time.Duration) error
+	Extend(ctx context.Context, fence Fence, d time.Duration) error
 
 	// Settle ends an attempt. It changes a record that is Running (its lease lapsed or not), Unknown or
-	// Parked, and only if the Hold is current. Repeating a settlement that was applied is nil. Anything else
+	// Parked, and only if the Fence is current. Repeating a settlement that was applied is nil. Anything else
 	// is ErrLeaseLost and changes nothing: Done is final, Parked does not go back to Unknown.
 	// ErrOutcomeRefused: nothing was changed, and repeating is pointless, because the store cannot hold this outcome: it
 	// is too large for its column or its protocol, or violates a constraint. Without a body it may be accepted. A store
@@ -70,27 +70,27 @@ type TxStore[Tx any] interface {
 	Store
 
 	// Transact begins a transaction, claims, calls body with the records that the claims returned, settles
-	// what body returns, and commits. body is not called before the claims are made, unless Request.Speculative allows
+	// what body returns, and commits. body is not called before the claims are made, unless ClaimRequest.Speculative allows
 	// it: a claim that is lost then has entered nothing. If none of the claims is the caller's, it rolls back, does not call
 	// body, and returns the records. It returns the records as claimed.
 	//
 	// If body fails, panics or ends its goroutine, everything is rolled back, and its error comes back, wrapped
 	// at most. A claim that body does not settle is committed as Running. ErrConflict: the database rolled everything
-	// back and the same call may succeed. ErrUnknown: the commit was sent and whether it was applied is not known. Other
+	// back and the same call may succeed. ErrOutcomeUnknown: the commit was sent and whether it was applied is not known. Other
 	// errors: nothing was committed.
 	//
-	// A claim meets transactions in flight as well: it waits for them, up to Request.Wait or what the engine
+	// A claim meets transactions in flight as well: it waits for them, up to ClaimRequest.Wait or what the engine
 	// can bound it to, or returns Running with LeaseLeft 0 instead. One whose lease lapsed while it waited is Unknown
-	// with the Owner of the Request, and the caller's all the same, here and in ClaimTx.
+	// with the Owner of the ClaimRequest, and the caller's all the same, here and in ClaimTx.
 	//
 	// The transaction does not end because ctx does: only Transact ends it. A settlement must change its own
 	// row, or everything is rolled back with ErrLeaseLost: so that nothing is committed by a transaction that
 	// the database silently began anew.
-	Transact(ctx context.Context, rs []Request, body func(Tx, []Record) ([]Settlement, error)) ([]Record, error)
+	Transact(ctx context.Context, rs []ClaimRequest, body func(Tx, []Record) ([]Settlement, error)) ([]Record, error)
 
-	// ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. Losing a claim
+	// ClaimTx is Claim for each ClaimRequest, inside a transaction that the caller began and ends. Losing a claim
 	// leaves that transaction usable.
-	ClaimTx(ctx context.Context, tx Tx, rs []Request) ([]Record, error)
+	ClaimTx(ctx context.Context, tx Tx, rs []ClaimRequest) ([]Record, error)
 
 	// SettleTx is Settle for each Settlement, inside a transaction that the caller began and ends.
 	SettleTx(ctx context.Context, tx Tx, ss []Settlement) error
@@ -101,17 +101,17 @@ type Lister interface {
 	// List returns records in a stable order that only the store knows, without the bodies of outcomes. A page is bounded
 	// work, so it may be short, or empty, and not be the last. If Status has no others than Running, Unknown and Parked,
 	// records that are none of these cost nothing.
-	List(context.Context, Query) (Page, error)
+	List(context.Context, RecordQuery) (RecordPage, error)
 }
 
-// Page is a part of a list.
-type Page struct {
+// RecordPage is a part of a list.
+type RecordPage struct {
 	Records []Record
-	Next    Key // Query.After of the next page; zero: there is none
+	Next    Key // RecordQuery.After of the next page; zero: there is none
 }
 
-// Query selects records; zero fields select all.
-type Query struct {
+// RecordQuery selects records; zero fields select all.
+type RecordQuery struct {
 	Operation string        // exactly
 	Scopes    []string      // any of them
 	Status    []Status      // any of them
@@ -120,23 +120,23 @@ type Query struct {
 	Limit     int           // default 100, at most 1,000
 }
 
-// Hold is the fence of a claim: only a settlement or extension that names the current one is applied.
+// Fence is the fence of a claim: only a settlement or extension that names the current one is applied.
 // Its token is random for each claim, so a forgotten key that is claimed anew has no old holder.
-type Hold struct {
+type Fence struct {
 	Key     Key
 	Owner   [16]byte
 	Attempt int64
 }
 
-// Request asks for a key.
-type Request struct {
-	Hold        // Attempt: take over this attempt if it is Unknown; 0: never take over
+// ClaimRequest asks for a key.
+type ClaimRequest struct {
+	Fence       // Attempt: take over this attempt if it is Unknown; 0: never take over
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
-	Expected    *Settlement   // how the attempt ends if all goes well, as far as known, without a Hold. It may be written with the claim
+	Expected    *Settlement   // how the attempt ends if all goes well, as far as known, without a Fence. It may be written with the claim
 
-	// Speculative allows a Transact of one Request with Expected set to call body before it knows whether the claim is won.
+	// Speculative allows a Transact of one ClaimRequest with Expected set to call body before it knows whether the claim is won.
 	// body then gets the record that the claim of a new key would return, without its times. If the claim is lost, no
 	// statement of body takes effect and its error is ignored; if the key then turns out to be free, body is called again.
 	// body settles as Expected says, but for the Outcome, or fails. Without it, body is called only after the claim is won.
@@ -145,9 +145,9 @@ type Request struct {
 	AsyncCommit bool // Claim: a crash of the database may forget the claim, so the store need not wait for its disk
 }
 
-// Settlement ends the attempt that its Hold names, as seen in a claim or in a record.
+// Settlement ends the attempt that its Fence names, as seen in a claim or in a record.
 type Settlement struct {
-	Hold
+	Fence
 	Status      Status        // Done, Parked, Unknown; or Absent: free again, the attempt stays counted
 	Outcome     Outcome       // Done only
 	KeepOutcome time.Duration // Done: how long the outcome is kept

@@ -47,10 +47,10 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	}
 	switch {
 	case err != nil && t.err == nil:
-		return *new(T), spent(err) // what run returned, if it ran, counts for nothing
+		return *new(T), hideNotDone(err) // what run returned, if it ran, counts for nothing
 	case err != nil:
 		seen.fail(err)
-		return value, spent(err)
+		return value, hideNotDone(err)
 	case !mine:
 		return replay(w, &c.opts.Sealing, rec)
 	default:
@@ -109,7 +109,7 @@ func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, er
 			continue
 		case t.err != nil && !errors.Is(err, ErrConflict):
 			return rec, false, err
-		case t.err == nil && errors.Is(err, ErrUnknown):
+		case t.err == nil && errors.Is(err, ErrOutcomeUnknown):
 			t.lost = err
 			if commits++; commits == commitTries {
 				return rec, false, t.unless(err)
@@ -138,7 +138,7 @@ func (t *transaction[Tx]) unless(err error) error {
 	if t.lost == nil {
 		return err
 	}
-	return &failure{kind: ErrUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
+	return &failure{kind: ErrOutcomeUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
 }
 
 // transact runs one transaction. If it committed, the record is Done and ours.
@@ -147,7 +147,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 	r := t.request(take)
 	r.Speculative, t.speculative = t.speculative && take == 0, false
 	var failed *errtree.Tagged // what comes back if the last run failed, and its claim was ours
-	recs, err := t.store.Transact(ctx, []Request{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
+	recs, err := t.store.Transact(ctx, []ClaimRequest{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
 		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
 		switch {
 		case t.recording:
@@ -159,7 +159,7 @@ func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, err
 		if failed = errtree.Tag(t.err); failed != nil {
 			return nil, failed
 		}
-		return []Settlement{t.done(recs[0].hold(), t.out)}, nil
+		return []Settlement{t.done(recs[0].fence(), t.out)}, nil
 	})
 	if t.err != nil && err == error(failed) {
 		err = t.err
@@ -201,7 +201,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err != nil {
 		return value, err
 	}
-	recs, err := s.ClaimTx(ctx, tx, []Request{c.request(0)})
+	recs, err := s.ClaimTx(ctx, tx, []ClaimRequest{c.request(0)})
 	if err != nil {
 		return value, err
 	}
@@ -232,7 +232,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 		if !settled { // it failed, or it panicked, which goes on
 			seen.fail(err)
 			c.event(ctx, observe.Released, rec.Attempt, err)
-			err = spent(errors.Join(err, settle(c.settlement(rec.hold(), Absent, "the work failed"))))
+			err = hideNotDone(errors.Join(err, settle(c.settlement(rec.fence(), Absent, "the work failed"))))
 		}
 	}()
 	value, no := run(scope.InTx(c.enter(ctx, rec)))
@@ -240,7 +240,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err != nil {
 		return value, err
 	}
-	if err := settle(c.done(rec.hold(), out)); err != nil {
+	if err := settle(c.done(rec.fence(), out)); err != nil {
 		return value, err
 	}
 	rec.Status, rec.Outcome = Done, out

@@ -90,7 +90,7 @@ func TestDoTxRejectionThatIsNotDone(t *testing.T) {
 func TestDoTxRejectionLosesToAnAnswer(t *testing.T) {
 	shared, ps := processes(2)
 	calls := 0
-	ps[0].transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+	ps[0].transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 		if calls++; calls == 2 {
 			if _, err := once.DoTx(testCtx, ps[1], inTx.For("1"), (&counter{}).write("row", "yes", nil)); err != nil {
 				t.Error(err)
@@ -142,7 +142,7 @@ func TestDoTxRepeatsAConflict(t *testing.T) {
 	for _, inBody := range []bool{false, true} {
 		c, calls := counter{}, 0
 		s := &hooks{Store: memstore.New(nil)}
-		s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+		s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 			if calls++; calls <= 3 && !inBody {
 				return nil, fmt.Errorf("deadlock: %w", once.ErrConflict)
 			}
@@ -165,13 +165,13 @@ func TestDoTxRepeatsAConflict(t *testing.T) {
 
 func TestDoTxStoreDown(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
-	s.transact = func(context.Context, []once.Request, bodyFunc, transactFunc) ([]once.Record, error) {
+	s.transact = func(context.Context, []once.ClaimRequest, bodyFunc, transactFunc) ([]once.Record, error) {
 		return nil, errNet
 	}
 	c := counter{}
 	_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", nil))
 	wantErr(t, err, errNet)
-	if errors.Is(err, once.ErrUnknown) {
+	if errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Error("nothing was begun, so nothing is unknown")
 	}
 	c.ran(t, 0)
@@ -179,7 +179,7 @@ func TestDoTxStoreDown(t *testing.T) {
 
 // lostCommit makes the first n commits end in an error, applied or not.
 func lostCommit(s *hooks, n int, applied bool) {
-	s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+	s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 		if n == 0 {
 			return transact(ctx, rs, body)
 		}
@@ -193,7 +193,7 @@ func lostCommit(s *hooks, n int, applied bool) {
 			return sets, err
 		})
 		if err == nil || errors.Is(err, unapplied) {
-			return nil, fmt.Errorf("commit: %w: %w", errNet, once.ErrUnknown)
+			return nil, fmt.Errorf("commit: %w: %w", errNet, once.ErrOutcomeUnknown)
 		}
 		return recs, err
 	}
@@ -234,7 +234,7 @@ func TestCommitReplyLostWhileTheCallerLeaves(t *testing.T) {
 		if applied && err != nil || !applied && !errors.Is(err, context.Canceled) {
 			t.Errorf("applied %v: %v", applied, err)
 		}
-		if errors.Is(err, once.ErrUnknown) {
+		if errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Error("it was found out")
 		}
 		c.ran(t, 1)
@@ -245,28 +245,28 @@ func TestCommitThatCannotBeFoundOutIsUnknown(t *testing.T) {
 	s, c := &hooks{Store: memstore.New(nil)}, counter{}
 	lostCommit(s, 100, false)
 	_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", nil))
-	wantErr(t, err, once.ErrUnknown, errNet)
+	wantErr(t, err, once.ErrOutcomeUnknown, errNet)
 }
 
 // The work has run, and before the commit was sent the store failed: nothing is committed, and nothing is repeated.
 func TestStoreFailsAfterTheWork(t *testing.T) {
 	for _, commitsLost := range []int{0, 1} {
 		s, c := &hooks{Store: memstore.New(nil)}, counter{}
-		s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+		s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 			recs, err := transact(ctx, rs, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
 				_, err := body(tx, recs)
 				return nil, errors.Join(err, errNet)
 			})
 			if commitsLost > 0 {
 				commitsLost--
-				return nil, once.ErrUnknown
+				return nil, once.ErrOutcomeUnknown
 			}
 			return recs, err
 		}
 		want := int64(commitsLost + 1)
 		_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", nil))
 		wantErr(t, err, errNet)
-		if errors.Is(err, once.ErrUnknown) {
+		if errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Errorf("%v: the claim was free, so nothing is unknown", err)
 		}
 		wantValue(t, s, "row", "")
@@ -278,7 +278,7 @@ func TestStoreFailsAfterTheWork(t *testing.T) {
 func TestNothingIsDoneWithoutTheWork(t *testing.T) {
 	for _, status := range []once.Status{once.Running, once.Unknown} {
 		s := &hooks{Store: memstore.New(nil)}
-		s.transact = func(_ context.Context, rs []once.Request, _ bodyFunc, _ transactFunc) ([]once.Record, error) {
+		s.transact = func(_ context.Context, rs []once.ClaimRequest, _ bodyFunc, _ transactFunc) ([]once.Record, error) {
 			return []once.Record{{Key: rs[0].Key, Status: status, Attempt: 1, Owner: rs[0].Owner}}, nil
 		}
 		op := &once.Operation[string]{Name: "tx", Policy: once.Policy{Wait: 20 * time.Millisecond}}
@@ -301,7 +301,7 @@ func lateCommit(t *testing.T, op *once.Operation[string]) {
 	s, c := &hooks{Store: memstore.New(nil)}, counter{}
 	calls := 0
 	var commit func()
-	s.transact = func(ctx context.Context, rs []once.Request, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+	s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
 		calls++
 		switch calls {
 		case 1: // the transaction stays open in the database
@@ -318,7 +318,7 @@ func lateCommit(t *testing.T, op *once.Operation[string]) {
 				return nil, err
 			}
 			commit = func() { _ = tx.Commit() }
-			return nil, once.ErrUnknown
+			return nil, once.ErrOutcomeUnknown
 		case 4:
 			commit()
 		}
@@ -356,7 +356,7 @@ func TestDoTxMeetsRecordsOfDo(t *testing.T) {
 	s, c := memstore.New(nil), counter{}
 	crashed(t, s, inTx.For("unchosen").Key())
 	_, err := once.DoTx(testCtx, s, inTx.For("unchosen"), c.write("row", "", nil))
-	wantErr(t, err, once.ErrUnknown)
+	wantErr(t, err, once.ErrOutcomeUnknown)
 
 	crashed(t, s, resent.For("1").Key())
 	how := once.Report{}
@@ -464,7 +464,7 @@ func TestInTxMeetsWhatItCannotWaitFor(t *testing.T) {
 	crashed(t, s, parked.For("lapsed").Key())
 	_, _ = once.Do(testCtx, s, parked.For("parked"), (&counter{}).run("", errCause))
 	for work, want := range map[*once.Work[string]]error{
-		ptr(short.For("1")): once.ErrExpired, ptr(parked.For("lapsed")): once.ErrUnknown, ptr(parked.For("parked")): once.ErrParked,
+		ptr(short.For("1")): once.ErrExpired, ptr(parked.For("lapsed")): once.ErrOutcomeUnknown, ptr(parked.For("parked")): once.ErrParked,
 	} {
 		tx := s.Begin()
 		_, err := once.InTx(testCtx, s, tx, *work, func(context.Context) (string, error) { t.Error("ran"); return "", nil })

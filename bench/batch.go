@@ -77,7 +77,7 @@ func updateMany(ctx context.Context, tx pgx.Tx, size int) error {
 }
 
 func transactMany(ctx context.Context, store *pgstore.Store, size int) error {
-	requests := make([]once.Request, size)
+	requests := make([]once.ClaimRequest, size)
 	for i := range requests {
 		requests[i] = newRequest()
 	}
@@ -85,7 +85,7 @@ func transactMany(ctx context.Context, store *pgstore.Store, size int) error {
 		settlements := make([]once.Settlement, len(recs))
 		for i, rec := range recs {
 			settlements[i] = once.Settlement{
-				Hold:   once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
+				Fence:  once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
 				Status: once.Done, KeepOutcome: 3 * 24 * time.Hour, KeepKey: 30 * 24 * time.Hour,
 			}
 		}
@@ -95,8 +95,8 @@ func transactMany(ctx context.Context, store *pgstore.Store, size int) error {
 }
 
 // newRequest claims a key that nobody has used.
-func newRequest() once.Request {
-	r := once.Request{Hold: once.Hold{Key: once.Key{Operation: "consume", ID: newID()}}, Lease: 30 * time.Second}
+func newRequest() once.ClaimRequest {
+	r := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "consume", ID: newID()}}, Lease: 30 * time.Second}
 	_, _ = rand.Read(r.Owner[:]) // it never fails
 	return r
 }

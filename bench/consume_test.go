@@ -21,16 +21,16 @@ func openSession(t *testing.T, s *stream, window int) broker.Session {
 	return session
 }
 
-func receive(t *testing.T, session broker.Session, most int) []broker.Delivery {
+func receive(t *testing.T, session broker.Session, limit int) []broker.Delivery {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
-	ds, err := session.Receive(ctx, most)
+	ds, err := session.Receive(ctx, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(ds) > most {
-		t.Fatalf("%d messages came where at most %d were asked for", len(ds), most)
+	if len(ds) > limit {
+		t.Fatalf("%d messages came where at most %d were asked for", len(ds), limit)
 	}
 	return ds
 }

@@ -138,10 +138,10 @@ type arrival struct {
 	part int
 }
 
-func (s *streamSession) Receive(ctx context.Context, most int) (ds []broker.Delivery, err error) {
+func (s *streamSession) Receive(ctx context.Context, limit int) (ds []broker.Delivery, err error) {
 	for ctx.Err() == nil {
 		for p := range s.parts {
-			if n := min(s.window-int(s.out[p].Load()), most-len(ds)); n > 0 {
+			if n := min(s.window-int(s.out[p].Load()), limit-len(ds)); n > 0 {
 				s.out[p].Add(int64(n))
 				ds = s.deliver(ds, p, n)
 			}

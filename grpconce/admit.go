@@ -45,12 +45,12 @@ func (g *guard) admit(ctx context.Context, key once.Key) (*visit, error) {
 func (v *visit) leave() {
 	kept := v.claimed || v.ctx.Err() != nil && v.err != nil && !met(v.err)
 	if v.inTx {
-		kept = v.claimed && (v.err == nil || errors.Is(v.err, once.ErrRejected) || errors.Is(v.err, once.ErrUnknown))
+		kept = v.claimed && (v.err == nil || errors.Is(v.err, once.ErrRejected) || errors.Is(v.err, once.ErrOutcomeUnknown))
 	}
 	v.left(kept && !v.report.Replayed && v.report.Attempt <= 1)
 }
 
 // met reports whether err is about the record of another call.
 func met(err error) bool {
-	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }

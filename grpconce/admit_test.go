@@ -188,7 +188,7 @@ type leaving struct {
 	hangUp func()
 }
 
-func (s *leaving) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *leaving) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if s.hangUp == nil {
 		return s.Store.Claim(ctx, r)
 	}

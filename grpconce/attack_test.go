@@ -146,7 +146,7 @@ func TestAPersonSettlesACall(t *testing.T) {
 		store := memstore.New(nil)
 		s := open(t, func(context.Context, *text) (*text, error) { return nil, status.Error(codes.Internal, "boom") }, guard(store, nil))
 		_, _, _ = s.call(t, "k", "tea")
-		page, err := store.List(t.Context(), once.Query{})
+		page, err := store.List(t.Context(), once.RecordQuery{})
 		if err != nil || len(page.Records) != 1 || page.Records[0].Status != once.Parked {
 			t.Fatalf("%+v, %v", page, err)
 		}

@@ -15,8 +15,8 @@ const KeyMetadata = "idempotency-key"
 // ReplayedMetadata is set to true in the header of an answer that was given before.
 const ReplayedMetadata = "idempotent-replayed"
 
-// mostKey is how many bytes a key may have.
-const mostKey = 255
+// maxKey is how many bytes a key may have.
+const maxKey = 255
 
 // incomingKey is the key that a client has sent, and whether it has sent any.
 func incomingKey(ctx context.Context) (key string, sent bool, err error) {
@@ -36,8 +36,8 @@ func checkKey(key string) error {
 	switch {
 	case key == "":
 		return errors.New("the key is empty")
-	case len(key) > mostKey:
-		return fmt.Errorf("the key has %d bytes, at most %d are allowed", len(key), mostKey)
+	case len(key) > maxKey:
+		return fmt.Errorf("the key has %d bytes, at most %d are allowed", len(key), maxKey)
 	case strings.TrimSpace(key) != key:
 		return errors.New("the key begins or ends with a space")
 	}

@@ -39,7 +39,7 @@ type Options struct {
 	// Required says which methods, like "/shop.Orders/Place", refuse a call without a key. Default: none.
 	Required func(fullMethod string) bool
 
-	Policy once.Policy // how long repeats wait and are remembered. With Wait: once.Refuse they do not wait
+	Policy once.Policy // how long repeats wait and are remembered. With Wait: once.NoWait they do not wait
 
 	// OnUnknown says what becomes of a call whose handler died, or answered that it does not know. Default: once.Park,
 	// unless there is a Lookup. Resend runs the handler again.

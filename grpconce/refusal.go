@@ -100,7 +100,7 @@ func (g *guard) reply(ctx context.Context, key once.Key, a answer, err error) (a
 // overruled reports whether what the handler said counts for nothing: another attempt may know better, or the database has
 // rolled it back.
 func overruled(err error) bool {
-	open := errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked)
+	open := errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked)
 	return errors.Is(err, once.ErrLeaseLost) || errors.Is(err, once.ErrConflict) && !open
 }
 
@@ -115,7 +115,7 @@ func explain(err error) error {
 	// First what is not known, whatever else is in the error: it may be why that could not be recorded.
 	case is(once.ErrParked):
 		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known, and waits for a person to decide", parked, map[string]string{"parked": "true"})
-	case is(once.ErrUnknown), is(once.ErrLeaseLost):
+	case is(once.ErrOutcomeUnknown), is(once.ErrLeaseLost):
 		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known yet: repeat it with the same key", later, nil)
 	case is(once.ErrMismatch):
 		return refuse(ReasonMismatch, "this key was first used for another request: send that one unchanged; a new key means new work", 0, nil)

@@ -241,7 +241,7 @@ func TestStillRunning(t *testing.T) {
 		close(begun)
 		<-finish
 		return echo(ctx, in)
-	}, guard(memstore.New(nil), &grpconce.Options{Policy: once.Policy{Wait: once.Refuse, Lease: time.Minute}}))
+	}, guard(memstore.New(nil), &grpconce.Options{Policy: once.Policy{Wait: once.NoWait, Lease: time.Minute}}))
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := s.call(t, "k", "tea")
@@ -308,7 +308,7 @@ func TestLookupAnswers(t *testing.T) {
 func TestAskOutOfBand(t *testing.T) {
 	store, o := memstore.New(nil), &grpconce.Options{}
 	key := once.Key{Scope: "acme", Operation: "grpc", ID: "k"}
-	if _, err := store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: time.Nanosecond}); err != nil {
+	if _, err := store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Nanosecond}); err != nil {
 		t.Fatal(err)
 	}
 	rec, err := store.Get(t.Context(), key)

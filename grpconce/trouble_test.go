@@ -23,23 +23,23 @@ import (
 // trouble is a store that does some things in another way.
 type trouble struct {
 	once.Store
-	claim  func(context.Context, once.Request) (once.Record, error)
+	claim  func(context.Context, once.ClaimRequest) (once.Record, error)
 	extend func() error
 	settle func(once.Settlement) error
 }
 
-func (s *trouble) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *trouble) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if s.claim != nil {
 		return s.claim(ctx, r)
 	}
 	return s.Store.Claim(ctx, r)
 }
 
-func (s *trouble) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *trouble) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if s.extend != nil {
 		return s.extend()
 	}
-	return s.Store.Extend(ctx, h, d)
+	return s.Store.Extend(ctx, fence, d)
 }
 
 func (s *trouble) Settle(ctx context.Context, set once.Settlement) error {
@@ -52,7 +52,7 @@ func (s *trouble) Settle(ctx context.Context, set once.Settlement) error {
 }
 
 func TestStoreNotReached(t *testing.T) {
-	store := &trouble{Store: memstore.New(nil), claim: func(context.Context, once.Request) (once.Record, error) {
+	store := &trouble{Store: memstore.New(nil), claim: func(context.Context, once.ClaimRequest) (once.Record, error) {
 		return once.Record{}, errors.New("secret: connection refused")
 	}}
 	s := open(t, echo, guard(store, nil))
@@ -75,7 +75,7 @@ func TestStoreClosed(t *testing.T) {
 
 func TestRecordDamaged(t *testing.T) {
 	mem := memstore.New(nil)
-	store := &trouble{Store: mem, claim: func(ctx context.Context, r once.Request) (once.Record, error) {
+	store := &trouble{Store: mem, claim: func(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 		rec, err := mem.Claim(ctx, r)
 		if len(rec.Outcome.Body) > 0 {
 			rec.Outcome.Body[0] ^= 1
@@ -200,7 +200,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 func TestAClientThatLeavesBeforeTheClaim(t *testing.T) {
 	mem, asked := memstore.New(nil), make(chan struct{})
 	late := true
-	store := &trouble{Store: mem, claim: func(ctx context.Context, r once.Request) (once.Record, error) {
+	store := &trouble{Store: mem, claim: func(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 		if late {
 			late = false
 			close(asked)

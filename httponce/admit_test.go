@@ -114,7 +114,7 @@ func TestWhoKeepsAPlace(t *testing.T) {
 	} {
 		r := &room{places: 1000}
 		s := &service{t: t, store: memstore.New(nil)}
-		h := forms[name](s, handler, &httponce.Options{Admit: r.admit, Policy: once.Policy{Wait: once.Refuse}})
+		h := forms[name](s, handler, &httponce.Options{Admit: r.admit, Policy: once.Policy{Wait: once.NoWait}})
 		server := httptest.NewServer(h)
 		defer server.Close()
 		s.url = server.URL
@@ -179,7 +179,7 @@ func (s *looked) Get(ctx context.Context, key once.Key) (once.Record, error) {
 	return rec, err
 }
 
-func (s *looked) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *looked) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	rec, err := s.Store.Claim(ctx, r)
 	if s.claim != nil {
 		s.claim()
@@ -278,10 +278,10 @@ func TestAdmitAfterLimits(t *testing.T) {
 // late is a store that lets a duplicate into the handler before its claim is lost, as pgstore may.
 type late struct{ *memstore.Store }
 
-func (s late) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+func (s late) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	if r := rs[0]; r.Speculative {
 		r.Key.ID += ", in vain"
-		_, _ = s.Store.Transact(ctx, []once.Request{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
+		_, _ = s.Store.Transact(ctx, []once.ClaimRequest{r}, func(tx *memstore.Tx, _ []once.Record) ([]once.Settlement, error) {
 			_, _ = body(tx, []once.Record{{Key: rs[0].Key, Status: once.Running, Attempt: 1, Owner: r.Owner}})
 			return nil, errors.New("the claim is lost")
 		})
@@ -316,7 +316,7 @@ type leaving struct {
 	hangUp func()
 }
 
-func (s *leaving) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+func (s *leaving) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	if s.hangUp == nil {
 		return s.Store.Claim(ctx, r)
 	}

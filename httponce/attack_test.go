@@ -296,7 +296,7 @@ func TestFailedInTx(t *testing.T) {
 		"rejected":    fmt.Errorf("a step said no: %w", once.ErrRejected),
 		"not done":    once.NotDone(errors.New("x")),
 		"permanent":   once.Permanent(errors.New("x")),
-		"unknown":     fmt.Errorf("x: %w", once.ErrUnknown),
+		"unknown":     fmt.Errorf("x: %w", once.ErrOutcomeUnknown),
 		"mismatch":    fmt.Errorf("x: %w", once.ErrMismatch),
 		"lease lost":  fmt.Errorf("x: %w", once.ErrLeaseLost),
 		"in progress": fmt.Errorf("x: %w", once.ErrInProgress),
@@ -431,9 +431,9 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // TestOpenLimit races for the one place that a caller has.
 func TestOpenLimit(t *testing.T) {
-	var open, most atomic.Int64
+	var open, limit atomic.Int64
 	onEachForm(t, func(w http.ResponseWriter, r *http.Request) {
-		most.Store(max(most.Load(), open.Add(1)))
+		limit.Store(max(limit.Load(), open.Add(1)))
 		created(w, r)
 		open.Add(-1)
 	}, &httponce.Options{Limits: httponce.Limits{Open: 1}}, func(t *testing.T, s *service) {
@@ -453,8 +453,8 @@ func TestOpenLimit(t *testing.T) {
 		}
 		all.Wait()
 		s.wantRuns(done.Load())
-		if most.Load() > 1 || done.Load() == 0 {
-			t.Errorf("%d at once, %d done", most.Load(), done.Load())
+		if limit.Load() > 1 || done.Load() == 0 {
+			t.Errorf("%d at once, %d done", limit.Load(), done.Load())
 		}
 		if a := s.send("after-all", "1"); a.status != 201 {
 			t.Errorf("a place was not given back: %+v", a)

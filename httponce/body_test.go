@@ -249,7 +249,7 @@ func TestLimitsComeBeforeTheBody(t *testing.T) {
 	refused("other", "#too-many-requests")
 
 	// A key that runs elsewhere is known, so its repeats may wait: they count, too.
-	held, err := store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: once.Key{Scope: "anyone", Operation: "http", ID: "elsewhere"}, Owner: [16]byte{1}}, Lease: time.Minute})
+	held, err := store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: once.Key{Scope: "anyone", Operation: "http", ID: "elsewhere"}, Owner: [16]byte{1}}, Lease: time.Minute})
 	if err != nil || held.Status != once.Running {
 		t.Fatal(held, err)
 	}

@@ -56,7 +56,7 @@ var table = []row{
 	{name: "done", first: true, status: 201, replayed: true},
 	{name: "done, the bare form of the key", first: true, key: "k", status: 201, replayed: true},
 	{name: "done, for another caller", first: true, change: header("Tenant", "other"), status: 201, runs: 1},
-	{name: "still running, refused", forms: "Handler", options: httponce.Options{Policy: once.Policy{Wait: once.Refuse}}, before: claimed, status: 409, problem: "in-progress", retry: true},
+	{name: "still running, refused", forms: "Handler", options: httponce.Options{Policy: once.Policy{Wait: once.NoWait}}, before: claimed, status: 409, problem: "in-progress", retry: true},
 	{name: "still running, waited for in vain", forms: "Handler", options: httponce.Options{Policy: once.Policy{Wait: 20 * time.Millisecond}}, before: claimed, status: 409, problem: "in-progress", retry: true},
 	{name: "still running, waited for", forms: "Handler", before: claimedFor(50 * time.Millisecond), options: httponce.Options{OnUnknown: once.Resend}, status: 201, runs: 1},
 	{name: "another body", first: true, change: func(r *http.Request) { *r = *r.Clone(r.Context()); r.Body = http.NoBody; r.ContentLength = 0 }, status: 422, problem: "key-reused"},
@@ -145,7 +145,7 @@ func claimed(t *testing.T, s *service) { claimedFor(time.Minute)(t, s) }
 func claimedFor(lease time.Duration) func(*testing.T, *service) {
 	return func(t *testing.T, s *service) {
 		key := once.Key{Scope: "acme", Operation: "http", ID: "k"}
-		if _, err := s.store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: lease}); err != nil {
+		if _, err := s.store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: lease}); err != nil {
 			t.Fatal(err)
 		}
 		if lease == time.Millisecond {

@@ -39,7 +39,7 @@ func (f *faulty) around(call string, do func() error) error {
 	return f.after(call)
 }
 
-func (f *faulty) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+func (f *faulty) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	err = f.around("claim", func() (err error) { rec, err = f.Store.Claim(ctx, r); return err })
 	return rec, err
 }
@@ -48,11 +48,11 @@ func (f *faulty) Settle(ctx context.Context, set once.Settlement) error {
 	return f.around("settle", func() error { return f.Store.Settle(ctx, set) })
 }
 
-func (f *faulty) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
-	return f.around("extend", func() error { return f.Store.Extend(ctx, h, d) })
+func (f *faulty) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
+	return f.around("extend", func() error { return f.Store.Extend(ctx, fence, d) })
 }
 
-func (f *faulty) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
+func (f *faulty) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 	err = f.around("transact", func() (err error) { recs, err = f.Store.Transact(ctx, rs, body); return err })
 	return recs, err
 }
@@ -90,7 +90,7 @@ func TestStoreFails(t *testing.T) {
 	const always = 1 << 30
 	const ran, notRun = 1, 0
 	down, closed := errors.New("connection refused"), fmt.Errorf("the test: %w", once.ErrClosed)
-	unknown := fmt.Errorf("lost at commit: %w", once.ErrUnknown)
+	unknown := fmt.Errorf("lost at commit: %w", once.ErrOutcomeUnknown)
 	for name, test := range map[string]struct {
 		form          string
 		before, after func(string) error
@@ -120,7 +120,7 @@ func TestStoreFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &faulty{before: test.before, after: test.after}
-			s := serveWith(t, f, test.form, created, &httponce.Options{Policy: once.Policy{Wait: once.Refuse}})
+			s := serveWith(t, f, test.form, created, &httponce.Options{Policy: once.Policy{Wait: once.NoWait}})
 			a := s.send("k", "1")
 			if a.status != test.status || a.problem() != test.problem || a.replayed() {
 				t.Errorf("the first got %+v", a)
@@ -166,7 +166,7 @@ func TestOutlivedLease(t *testing.T) {
 					t.Error("the handler's context did not end with its lease")
 				}
 				<-finish
-			}, &httponce.Options{OnUnknown: test.choice, Policy: once.Policy{Lease: 100 * time.Millisecond, Wait: once.Refuse}})
+			}, &httponce.Options{OnUnknown: test.choice, Policy: once.Policy{Lease: 100 * time.Millisecond, Wait: once.NoWait}})
 			first := make(chan answer, 1)
 			go func() { first <- s.send("k", "1") }()
 			s.eventually("it runs", func() bool { return attempts.Load() == 1 })

@@ -239,7 +239,7 @@ func (x *exchange) left(err error) bool {
 	case x.rep.Replayed || x.rep.Attempt > 1:
 		return false
 	case x.inTx:
-		return x.owns && (err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrUnknown))
+		return x.owns && (err == nil || errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrOutcomeUnknown))
 	}
 	return x.owns || x.r.Context().Err() != nil && err != nil && !met(err)
 }
@@ -249,7 +249,7 @@ func (x *exchange) unused(err error) bool { return !x.ran && !x.left(err) }
 
 // met reports whether err is about the record of another request.
 func met(err error) bool {
-	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }
 
 var (

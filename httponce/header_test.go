@@ -96,7 +96,7 @@ func TestOutcomesDecidedByHand(t *testing.T) {
 			defer server.Close()
 			s.url = server.URL
 			s.send("k", "1")
-			page, err := s.store.List(t.Context(), once.Query{})
+			page, err := s.store.List(t.Context(), once.RecordQuery{})
 			if err != nil || len(page.Records) != 1 {
 				t.Fatalf("%+v, %v", page, err)
 			}

@@ -14,8 +14,8 @@ const KeyHeader = "Idempotency-Key"
 // ReplayedHeader is set to true on an answer that was given before.
 const ReplayedHeader = "Idempotent-Replayed"
 
-// mostKey is how many bytes a key may have.
-const mostKey = 255
+// maxKey is how many bytes a key may have.
+const maxKey = 255
 
 // parseKey reads the values of KeyHeader: one structured-field string, "8e03978e", or the same without quotes, as many
 // clients send it. Both name the same key. A bare key has no spaces, commas or semicolons, which intermediaries and
@@ -36,8 +36,8 @@ func parseKey(values []string) (key string, err error) {
 		return "", err
 	case key == "":
 		return "", errors.New("the key is empty")
-	case len(key) > mostKey:
-		return "", fmt.Errorf("the key has %d bytes, at most %d are allowed", len(key), mostKey)
+	case len(key) > maxKey:
+		return "", fmt.Errorf("the key has %d bytes, at most %d are allowed", len(key), maxKey)
 	}
 	return key, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/effectively-once/once"
 )
 
-const mostProblem = 8 << 10 // bytes of a problem document that are looked at
+const maxProblem = 8 << 10 // bytes of a problem document that are looked at
 
 // noteKeyAnswer tells the claim that a request is made under what a response says about its key. A problem document is
 // read, and put back.
@@ -34,7 +34,7 @@ func noteKeyAnswer(req *http.Request, resp *http.Response) {
 	if kind != "application/problem+json" || resp.Body == nil {
 		return
 	}
-	head, err := io.ReadAll(io.LimitReader(resp.Body, mostProblem))
+	head, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	rest := resp.Body
 	resp.Body = readBack{io.MultiReader(bytes.NewReader(head), brokenOff{err}, rest), rest}
 	var problem struct{ Type, Title string }

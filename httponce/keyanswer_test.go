@@ -21,7 +21,7 @@ type heard struct {
 	all []string
 }
 
-func (h *heard) Begin(context.Context, string, once.Key) (context.Context, func(once.Ended)) {
+func (h *heard) Begin(context.Context, string, once.Key) (context.Context, func(once.CallResult)) {
 	return nil, nil
 }
 

@@ -36,7 +36,7 @@ type Options struct {
 	Operation string
 
 	Required bool        // Handler: requests with an unsafe method must have a key. HandlerTx: all must
-	Policy   once.Policy // how long repeats wait and are remembered. With Wait: once.Refuse they do not wait
+	Policy   once.Policy // how long repeats wait and are remembered. With Wait: once.NoWait they do not wait
 
 	// OnUnknown says what becomes of a request whose handler died, or answered that it does not know. Default: once.Park,
 	// unless there is a Lookup. Resend runs the handler again.

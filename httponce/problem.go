@@ -62,7 +62,7 @@ func problemOf(err error) problem {
 		return problemDamaged
 	case is(once.ErrInProgress):
 		return problemInProgress.retried(max(after, time.Second))
-	case is(once.ErrUnknown), is(once.ErrParked), is(once.ErrLeaseLost):
+	case is(once.ErrOutcomeUnknown), is(once.ErrParked), is(once.ErrLeaseLost):
 		switch {
 		case is(once.ErrParked):
 			after = whenParked

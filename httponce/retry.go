@@ -25,8 +25,8 @@ const (
 	earnEvery     = 10 * time.Second
 
 	// A connection is worth reading the rest of a short answer, not more.
-	mostDrained = 16 << 10
-	drainTime   = time.Second
+	maxDrained = 16 << 10
+	drainTime  = time.Second
 )
 
 // again decides about another attempt and the pause before it. It takes the retry from the allowance.
@@ -145,7 +145,7 @@ func (b *resendable) dress(sent *http.Request, n int) (err error) {
 	return err
 }
 
-func (t *Transport) mostBuffered() int64 {
+func (t *Transport) maxBuffered() int64 {
 	if t.Retries < 0 {
 		return Never
 	}
@@ -153,20 +153,20 @@ func (t *Transport) mostBuffered() int64 {
 }
 
 // bodyOf makes the body one that can be sent again: by reading it where nothing else helps and it is at most that long.
-func bodyOf(req *http.Request, most int64) (resendable, error) {
+func bodyOf(req *http.Request, limit int64) (resendable, error) {
 	b := resendable{req.Body, req.GetBody, req.ContentLength}
-	if b.rewinds() || most < 0 || b.length > most {
+	if b.rewinds() || limit < 0 || b.length > limit {
 		return b, nil
 	}
 	// A caller who gives up is not kept waiting by a body that nobody writes.
 	stop := context.AfterFunc(req.Context(), func() { req.Body.Close() })
-	text, err := io.ReadAll(io.LimitReader(req.Body, most+1))
+	text, err := io.ReadAll(io.LimitReader(req.Body, limit+1))
 	switch {
 	case !stop():
 		return b, fmt.Errorf("httponce: while the request's body was read: %w", context.Cause(req.Context()))
 	case err != nil:
 		return b, fmt.Errorf("httponce: the request's body cannot be read: %w", err)
-	case int64(len(text)) > most:
+	case int64(len(text)) > limit:
 		b.first = joined{io.MultiReader(bytes.NewReader(text), req.Body), req.Body}
 		return b, nil
 	}
@@ -208,6 +208,6 @@ func discard(req *http.Request, resp *http.Response) {
 	stalled := time.AfterFunc(drainTime, func() { body.Close() })
 	defer stalled.Stop()
 	noteKeyAnswer(req, resp)
-	io.CopyN(io.Discard, resp.Body, mostDrained)
+	io.CopyN(io.Discard, resp.Body, maxDrained)
 	resp.Body.Close()
 }

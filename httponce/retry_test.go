@@ -88,15 +88,15 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 }
 
 func TestPausesGrowAndDiffer(t *testing.T) {
-	for attempt, most := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 4: 4 * time.Second, 6: 10 * time.Second, 1000: 10 * time.Second} {
+	for attempt, limit := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 4: 4 * time.Second, 6: 10 * time.Second, 1000: 10 * time.Second} {
 		var longest time.Duration
-		shortest := most
+		shortest := limit
 		for range 1000 {
 			d := jitter(attempt)
 			shortest, longest = min(shortest, d), max(longest, d)
 		}
-		if shortest < 0 || shortest > most/10 || longest >= most || longest < most*9/10 {
-			t.Errorf("after attempt %d: %v to %v, want 0 to %v", attempt, shortest, longest, most)
+		if shortest < 0 || shortest > limit/10 || longest >= limit || longest < limit*9/10 {
+			t.Errorf("after attempt %d: %v to %v, want 0 to %v", attempt, shortest, longest, limit)
 		}
 	}
 }
@@ -317,8 +317,8 @@ func TestAnOutageIsNotMadeWorse(t *testing.T) {
 	for range requests {
 		send(t, client, post(t, t.Context(), "http://localhost", nil))
 	}
-	if most := requests + spareRetries + requests/10; attempts > most || attempts < most-5 {
-		t.Errorf("%d attempts for %d requests, want %d", attempts, requests, most)
+	if limit := requests + spareRetries + requests/10; attempts > limit || attempts < limit-5 {
+		t.Errorf("%d attempts for %d requests, want %d", attempts, requests, limit)
 	}
 
 	// Then the one after a quiet time may try as often as the very first.

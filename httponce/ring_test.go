@@ -67,7 +67,7 @@ func TestAPersonSettlesARequest(t *testing.T) {
 	if a.header.Get("Retry-After") != "300" {
 		t.Errorf("Retry-After: %q", a.header.Get("Retry-After"))
 	}
-	page, err := s.store.List(t.Context(), once.Query{})
+	page, err := s.store.List(t.Context(), once.RecordQuery{})
 	if err != nil || len(page.Records) != 1 {
 		t.Fatalf("%+v, %v", page, err)
 	}

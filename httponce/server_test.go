@@ -351,7 +351,7 @@ func TestCrowd(t *testing.T) {
 		<-release
 		created(w, r)
 	}
-	for _, wait := range []time.Duration{0, once.Refuse} {
+	for _, wait := range []time.Duration{0, once.NoWait} {
 		release = make(chan struct{})
 		onEachForm(t, handler, &httponce.Options{Policy: once.Policy{Wait: wait}}, func(t *testing.T, s *service) {
 			release = make(chan struct{})
@@ -361,7 +361,7 @@ func TestCrowd(t *testing.T) {
 				go func() { answers <- s.send("k", "1") }()
 			}
 			var all []answer
-			if wait == once.Refuse {
+			if wait == once.NoWait {
 				for range crowd - 1 {
 					all = append(all, <-answers)
 				}
@@ -487,7 +487,7 @@ type broken struct {
 
 var errDown = errors.New("connection refused")
 
-func (b *broken) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (b *broken) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if b.claims.Load() {
 		return once.Record{}, errDown
 	}
@@ -574,7 +574,7 @@ func TestSealed(t *testing.T) {
 			}
 			use(ring("a"))
 			s.send("k", "very secret")
-			page, err := s.store.List(t.Context(), once.Query{})
+			page, err := s.store.List(t.Context(), once.RecordQuery{})
 			if err != nil || len(page.Records) != 1 {
 				t.Fatal(page, err)
 			}

@@ -56,7 +56,7 @@ func TestSmuggling(t *testing.T) {
 					t.Errorf("got %+v", a)
 				}
 				s.wantRuns(test.runs)
-				page, err := s.store.List(t.Context(), once.Query{})
+				page, err := s.store.List(t.Context(), once.RecordQuery{})
 				if err != nil || int64(len(page.Records)) != test.runs || test.runs == 1 && page.Records[0].Key.ID != "k" {
 					t.Errorf("claimed: %+v, %v", page, err)
 				}
@@ -129,8 +129,8 @@ func TestSwappedRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mine := once.Hold{Key: once.Key{Scope: "acme", Operation: "http", ID: "mine"}, Owner: [16]byte{1}}
-		rec, err := s.store.Claim(t.Context(), once.Request{Hold: mine, Lease: time.Millisecond})
+		mine := once.Fence{Key: once.Key{Scope: "acme", Operation: "http", ID: "mine"}, Owner: [16]byte{1}}
+		rec, err := s.store.Claim(t.Context(), once.ClaimRequest{Fence: mine, Lease: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

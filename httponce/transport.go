@@ -177,7 +177,7 @@ func (t *Transport) begin(req *http.Request) (*outgoing, error) {
 	}
 	now := t.clock()
 	r := &outgoing{Request: req, key: key, until: now.Add(cmp.Or(t.Budget, defaultBudget))}
-	if r.body, err = bodyOf(req, t.mostBuffered()); err != nil {
+	if r.body, err = bodyOf(req, t.maxBuffered()); err != nil {
 		return nil, err
 	}
 	t.spare.earn(now)
@@ -256,8 +256,8 @@ func (t *Transport) format(key string) (string, error) {
 	switch {
 	case key == "":
 		return "", errors.New("it is empty: give the request a name, or do not call WithKey")
-	case len(key) > mostKey:
-		return "", fmt.Errorf("it has %d bytes, at most %d are allowed", len(key), mostKey)
+	case len(key) > maxKey:
+		return "", fmt.Errorf("it has %d bytes, at most %d are allowed", len(key), maxKey)
 	case t.Bare:
 		return key, checkBare(key)
 	}

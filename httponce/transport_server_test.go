@@ -48,7 +48,7 @@ func TestAnAttemptThatIsStillAtWorkIsWaitedFor(t *testing.T) {
 	guarded := Handler(memstore.New(nil), everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ran <- true
 		<-release
-	}), &Options{Policy: once.Policy{Wait: once.Refuse}})
+	}), &Options{Policy: once.Policy{Wait: once.NoWait}})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		guarded.ServeHTTP(w, r)
 		if w.Header().Get("Retry-After") == "" && w.Header().Get(ReplayedHeader) == "" {

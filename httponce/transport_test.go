@@ -222,7 +222,7 @@ func TestOneNameGoesEndToEnd(t *testing.T) {
 		send(t, client, post(t, ctx, p.URL, nil))
 		return 1, errors.New("the answer cannot be read")
 	})
-	if !errors.Is(err, once.ErrUnknown) {
+	if !errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Fatal(err)
 	}
 	if _, err := once.Do(t.Context(), store, work, func(ctx context.Context, key once.Key) (int, error) {

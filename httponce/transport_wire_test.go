@@ -293,15 +293,15 @@ func TestTrailersAndContinuePass(t *testing.T) {
 		w.Header().Set("X-Trailer", r.Trailer.Get("X-Sum"))
 	}))
 	defer server.Close()
-	for _, most := range []int64{0, Never} {
+	for _, limit := range []int64{0, Never} {
 		req := post(t, t.Context(), server.URL, nil)
 		req.Header.Set("Expect", "100-continue")
 		req.Trailer = http.Header{"X-Sum": nil}
 		req.ContentLength = -1
 		req.Body = io.NopCloser(io.MultiReader(strings.NewReader("pay"), setting(func() { req.Trailer.Set("X-Sum", "7") })))
-		resp := send(t, clientOf(&Transport{MaxBody: most}), req)
+		resp := send(t, clientOf(&Transport{MaxBody: limit}), req)
 		if got := resp.Header.Get("X-Trailer"); got != "7" {
-			t.Errorf("MaxBody %d: the trailer is %q", most, got)
+			t.Errorf("MaxBody %d: the trailer is %q", limit, got)
 		}
 	}
 }

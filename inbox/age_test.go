@@ -8,7 +8,7 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// A message is too old when its key may have been forgotten since it was handled, by whichever shift.
+// A message is too old when its key may have been forgotten since it was handled, by whichever run.
 func TestTooOld(t *testing.T) {
 	const day = 24 * time.Hour
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
@@ -25,7 +25,7 @@ func TestTooOld(t *testing.T) {
 		"old, in a shift that is as old":    {ago(31 * day), never, ago(32 * day), true},
 		"without a time":                    {time.Time{}, time.Time{}, ago(32 * day), false},
 	} {
-		s := &shift{Consumer: &Consumer{Policy: once.Policy{KeepKey: 30 * day}}, since: test.since, begun: test.begun}
+		s := &consumerRun{Consumer: &Consumer{Policy: once.Policy{KeepKey: 30 * day}}, since: test.since, begun: test.begun}
 		it := &item{Delivery: broker.Delivery{Message: &broker.Message{Time: test.made}}}
 		if got := s.tooOld(it); got != test.want {
 			t.Errorf("%s: %v", name, got)

@@ -45,8 +45,8 @@ type bentSession struct {
 	bent bent
 }
 
-func (s bentSession) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	ds, err := s.Session.Receive(ctx, most)
+func (s bentSession) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	ds, err := s.Session.Receive(ctx, limit)
 	for i := range ds {
 		if s.bent.arrive != nil {
 			s.bent.arrive(&ds[i])
@@ -79,7 +79,7 @@ type ill struct {
 	change   func() error
 }
 
-func (s *ill) Transact(ctx context.Context, rs []once.Request, body func(mtx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+func (s *ill) Transact(ctx context.Context, rs []once.ClaimRequest, body func(mtx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	if s.transact != nil {
 		if err := s.transact(); err != nil {
 			return nil, err
@@ -255,7 +255,7 @@ func TestALostReplyOfSetAsideLetsNobodyPass(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			return fmt.Errorf("%w: the connection broke at the commit", once.ErrUnknown)
+			return fmt.Errorf("%w: the connection broke at the commit", once.ErrOutcomeUnknown)
 		case 3:
 			bad.Store(false)
 			return errors.New("connection refused")
@@ -418,8 +418,8 @@ func TestWhatWasReplayedCanFailAgain(t *testing.T) {
 	b.publish("orders", message("m0"))
 	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
 	healthy.Store(true)
-	desk := inbox.Desk{Store: b.store}
-	if _, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil {
+	admin := inbox.Admin{Store: b.store}
+	if _, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
@@ -428,7 +428,7 @@ func TestWhatWasReplayedCanFailAgain(t *testing.T) {
 	}
 	healthy.Store(false)
 	// A person has the log handled again, for the projection was deleted; it fails this time, too.
-	if err := desk.SetPosition(t.Context(), store.Position{Consumer: "c", Partition: "orders/0", Log: "orders#1", Offset: -1}); err != nil {
+	if err := admin.SetPosition(t.Context(), store.Position{Consumer: "c", Partition: "orders/0", Log: "orders#1", Offset: -1}); err != nil {
 		t.Fatal(err)
 	}
 	b.publish("orders", message("m1"))
@@ -569,7 +569,7 @@ func TestAReplayDoublesNoEffectOfUnknownOutcome(t *testing.T) {
 	b := newBench(t)
 	key := once.Key{Operation: "mail", ID: "m0"}
 	for attempt := range int64(2) { // two processes died in the middle of it; the effect of the second took place
-		r := once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{byte(attempt + 1)}, Attempt: attempt}, Lease: time.Millisecond}
+		r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{byte(attempt + 1)}, Attempt: attempt}, Lease: time.Millisecond}
 		if _, err := b.store.Claim(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -596,7 +596,7 @@ func TestAReplayDoublesNoEffectOfUnknownOutcome(t *testing.T) {
 	if asked.Load() == 0 {
 		t.Error("Lookup, which knows that it happened, was not asked")
 	}
-	tally, err := (inbox.Desk{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+	tally, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -627,10 +627,10 @@ func TestADiscardThatLosesDropsNothing(t *testing.T) {
 	var replayed inbox.Tally
 	slow := &ill{Store: b.store}
 	slow.change = func() (err error) {
-		replayed, err = (inbox.Desk{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, by)
+		replayed, err = (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, by)
 		return err
 	}
-	discarded, err := (inbox.Desk{Store: slow}).Discard(t.Context(), store.ShelfQuery{Consumer: "billing"}, by)
+	discarded, err := (inbox.Admin{Store: slow}).Discard(t.Context(), store.ShelfQuery{Consumer: "billing"}, by)
 	if err != nil || replayed.Changed != 1 || discarded.Moved != 1 {
 		t.Fatal(replayed, discarded, err)
 	}
@@ -704,7 +704,7 @@ func TestARebuildHandlesWhatIsOld(t *testing.T) {
 // In a batch, one whose key is not known to be free is not passed by those behind it.
 func TestABatchWaitsForOneThatWaitsForItsKey(t *testing.T) {
 	b := newBench(t)
-	r := once.Request{Hold: once.Hold{Key: once.Key{Operation: "billing", ID: "m0"}, Owner: [16]byte{1}}, Lease: time.Millisecond}
+	r := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "billing", ID: "m0"}, Owner: [16]byte{1}}, Lease: time.Millisecond}
 	if _, err := b.store.Claim(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -844,7 +844,7 @@ func TestOneOnTheShelfHoldsUpNobody(t *testing.T) {
 func TestARunningAttemptIsLeftAlone(t *testing.T) {
 	b := newBench(t)
 	key := once.Key{Operation: "mail", ID: "m0"}
-	r := once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: time.Millisecond}
+	r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Millisecond}
 	if _, err := b.store.Claim(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -852,7 +852,7 @@ func TestARunningAttemptIsLeftAlone(t *testing.T) {
 		rec, err := b.store.Get(t.Context(), key)
 		return err == nil && rec.Status == once.Unknown
 	})
-	r = once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{2}, Attempt: 1}, Lease: time.Minute}
+	r = once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{2}, Attempt: 1}, Lease: time.Minute}
 	if rec, err := b.store.Claim(t.Context(), r); err != nil || rec.Status != once.Running {
 		t.Fatal(rec, err)
 	}

@@ -34,10 +34,10 @@ func countOf(rec once.Record) int64 {
 
 // tally changes the counts of attempts at items.
 type tally struct {
-	*shift
+	*consumerRun
 	items  []*item
 	change func(counts []int64) ([]int64, error) // from what they were to what they will be
-	rs     []once.Request
+	rs     []once.ClaimRequest
 	known  []once.Record // as far as they were read
 	wrote  bool
 }
@@ -45,12 +45,12 @@ type tally struct {
 // tally changes the counts of attempts at items, all or none: for all processes together, and in one transaction, so
 // that a process that dies in the middle has counted, or has not, and is in nobody's way. It may call change several
 // times; an error of it ends everything.
-func (s *shift) tally(ctx context.Context, items []*item, change func(counts []int64) ([]int64, error)) error {
+func (s *consumerRun) tally(ctx context.Context, items []*item, change func(counts []int64) ([]int64, error)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
-	t := &tally{shift: s, items: items, change: change, rs: make([]once.Request, len(items)), known: make([]once.Record, len(items))}
+	t := &tally{consumerRun: s, items: items, change: change, rs: make([]once.ClaimRequest, len(items)), known: make([]once.Record, len(items))}
 	for i, it := range items {
-		t.rs[i] = once.Request{Hold: once.Hold{Key: it.attempts, Owner: name.Token()}, Lease: s.Policy.Lease, Wait: time.Second}
+		t.rs[i] = once.ClaimRequest{Fence: once.Fence{Key: it.attempts, Owner: name.Token()}, Lease: s.Policy.Lease, Wait: time.Second}
 	}
 	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
 	for commits := 0; ; {
@@ -63,7 +63,7 @@ func (s *shift) tally(ctx context.Context, items []*item, change func(counts []i
 			if err := t.look(ctx); err != nil {
 				return err
 			}
-		case errors.Is(err, once.ErrUnknown):
+		case errors.Is(err, once.ErrOutcomeUnknown):
 			if commits++; commits == commitTries {
 				return err
 			}
@@ -102,12 +102,12 @@ func (t *tally) body(recs []once.Record) (sets []once.Settlement, err error) {
 		return nil, err
 	}
 	for i, n := range counts {
-		hold := once.Hold{Key: t.rs[i].Key, Owner: t.rs[i].Owner, Attempt: recs[i].Attempt}
+		fence := once.Fence{Key: t.rs[i].Key, Owner: t.rs[i].Owner, Attempt: recs[i].Attempt}
 		keep := countKept
 		if n == 0 {
 			keep = time.Microsecond
 		}
-		sets = append(sets, once.Settlement{Hold: hold, Status: once.Absent, KeepKey: keep, Reason: countReason + strconv.FormatInt(n, 10)})
+		sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: keep, Reason: countReason + strconv.FormatInt(n, 10)})
 	}
 	t.wrote = true
 	return sets, nil
@@ -139,7 +139,7 @@ func (t *tally) look(ctx context.Context) (err error) {
 
 // count counts an attempt that failed. If that cannot be written, it is added to the next count, and there is no next
 // attempt without one.
-func (s *shift) count(ctx context.Context, it *item) {
+func (s *consumerRun) count(ctx context.Context, it *item) {
 	err := s.tally(ctx, []*item{it}, func(counts []int64) ([]int64, error) {
 		counts[0] = max(counts[0]+it.debt, 0) + 1
 		it.failed = counts[0]
@@ -166,7 +166,7 @@ func (it *item) excuse() {
 }
 
 // payDebts writes what is taken back. What cannot be written is part of the next count at these deliveries.
-func (s *shift) payDebts(ctx context.Context, items []*item) {
+func (s *consumerRun) payDebts(ctx context.Context, items []*item) {
 	var indebted []*item
 	for _, it := range items {
 		if it.debt != 0 {
@@ -193,27 +193,27 @@ func (s *shift) payDebts(ctx context.Context, items []*item) {
 
 // atOnce is how many items may be handled together, if one of them was begun so often, this attempt included. It is half
 // as many with each attempt, or fewer, so that a message has its last attempt alone.
-func (s *shift) atOnce(begun int64) int {
-	most, attempts := float64(s.BatchSize), int64(s.Retry.Attempts)
+func (s *consumerRun) atOnce(begun int64) int {
+	limit, attempts := float64(s.BatchSize), int64(s.Retry.Attempts)
 	switch {
 	case begun == 0:
 		return s.BatchSize
 	case begun >= attempts:
 		return 1
 	}
-	root := math.Ceil(math.Pow(most, float64(attempts-begun)/float64(attempts)))
+	root := math.Ceil(math.Pow(limit, float64(attempts-begun)/float64(attempts)))
 	return max(int(min(root, float64(s.BatchSize>>min(begun, 30)))), 1)
 }
 
 // cautious counts an attempt at items that may have been delivered before, before they are handled: perhaps one of them
 // ends its process. It takes a place on the floor, which the caller leaves in the end, and returns how many of them, from
-// the first on, may be handled together now. If that is none, end is the fate of the first, which was begun as often as it
+// the first on, may be handled together now. If that is none, end is the result of the first, which was begun as often as it
 // may be, or of all.
-func (s *shift) cautious(ctx context.Context, at *spot, items []*item) (now int, end *fate) {
+func (s *consumerRun) cautious(ctx context.Context, at *spot, items []*item) (now int, end *result) {
 	if err := at.share(ctx); err != nil {
-		return 0, &fate{kind: again, reason: err.Error()}
+		return 0, &result{kind: again, reason: err.Error()}
 	}
-	c := caution{shift: s, group: items}
+	c := caution{consumerRun: s, group: items}
 	if slices.ContainsFunc(items, func(it *item) bool { return !it.counted }) {
 		c.group = items[:min(len(items), s.atOnce(1))]
 	}
@@ -228,7 +228,7 @@ func (s *shift) cautious(ctx context.Context, at *spot, items []*item) (now int,
 	err := s.tally(ctx, c.fresh, c.begin)
 	if errors.Is(err, errLastAttempt) {
 		if err := at.alone(ctx); err != nil {
-			return 0, &fate{kind: again, reason: err.Error()}
+			return 0, &result{kind: again, reason: err.Error()}
 		}
 		c.alone = true
 		err = s.tally(ctx, c.fresh, c.begin)
@@ -245,7 +245,7 @@ func (s *shift) cautious(ctx context.Context, at *spot, items []*item) (now int,
 	}
 	if c.now == 0 {
 		reason := fmt.Sprintf("begun %d times, at last alone, and never dealt with: it may end its process", items[0].failed)
-		end = &fate{kind: hopeless, reason: reason}
+		end = &result{kind: hopeless, reason: reason}
 	}
 	return c.now, end
 }
@@ -255,7 +255,7 @@ var errLastAttempt = errors.New("inbox: the last attempt")
 
 // caution decides how many items of a group are handled together.
 type caution struct {
-	*shift
+	*consumerRun
 	group, fresh []*item // fresh: those that are to be counted
 	alone        bool    // nothing else is at work here
 	counts       []int64 // of the fresh ones

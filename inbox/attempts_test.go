@@ -41,7 +41,7 @@ func (s *cut) count(key once.Key, call func()) {
 	}
 }
 
-func (s *cut) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+func (s *cut) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	s.count(r.Key, func() { rec, err = s.Store.Claim(ctx, r) })
 	return rec, err
 }
@@ -51,7 +51,7 @@ func (s *cut) Settle(ctx context.Context, set once.Settlement) (err error) {
 	return err
 }
 
-func (s *cut) Transact(ctx context.Context, rs []once.Request, body func(mtx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
+func (s *cut) Transact(ctx context.Context, rs []once.ClaimRequest, body func(mtx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 	s.count(rs[0].Key, func() { recs, err = s.Store.Transact(ctx, rs, body) })
 	return recs, err
 }
@@ -166,7 +166,7 @@ func TestCopiesOfAMessageThatWaitsAreNoAttempts(t *testing.T) {
 				t.Errorf("on the shelf waits %+v", found)
 			}
 			by := inbox.Decision{By: "me", Reason: "a test order"}
-			if _, err := (inbox.Desk{Store: b.store}).Discard(t.Context(), store.ShelfQuery{IDs: []string{"bad"}}, by); err != nil {
+			if _, err := (inbox.Admin{Store: b.store}).Discard(t.Context(), store.ShelfQuery{IDs: []string{"bad"}}, by); err != nil {
 				t.Fatal(err)
 			}
 			await(t, "m0", func() bool { return b.count("m0") == 1 || c.Stats.Parked.Load() > 1 })
@@ -218,14 +218,14 @@ func TestNothingIsUnknownAboutATransaction(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			c := sh.consumer(b, func(context.Context, mtx, *broker.Message) error {
-				return once.Permanent(fmt.Errorf("a step before: %w: %w", once.ErrUnknown, once.ErrParked))
+				return once.Permanent(fmt.Errorf("a step before: %w: %w", once.ErrOutcomeUnknown, once.ErrParked))
 			})
 			start(t, c)
 			b.shelve("billing", message("m0"))
 			b.publish("orders", message("m1"))
 			await(t, "both parked", func() bool { return c.Stats.Parked.Load() == 2 })
 			// A person has them tried again, without a word about what happened.
-			tally, err := (inbox.Desk{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+			tally, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
 			if err != nil || tally.Changed != 2 || tally.Unknown != 0 {
 				t.Error(tally, err)
 			}

@@ -25,15 +25,15 @@ const (
 )
 
 // attendShelf handles the messages on the shelf whose time has come, several at once, until ctx ends.
-func (s *shift) attendShelf(ctx, work context.Context) {
+func (s *consumerRun) attendShelf(ctx, work context.Context) {
 	if s.shelf == nil {
 		return
 	}
-	a := &attendant{shift: s, busy: make(map[int64]bool), free: make(chan struct{}, 1)}
+	a := &attendant{consumerRun: s, busy: make(map[int64]bool), free: make(chan struct{}, 1)}
 	defer a.running.Wait()
 	tidied := time.Time{}
 	for ctx.Err() == nil {
-		q := store.ShelfQuery{Consumer: s.keys, Ready: true, BehindParked: s.OnParked == Hold, Limit: 4 * s.Concurrency}
+		q := store.ShelfQuery{Consumer: s.keys, Ready: true, BehindParked: s.OnParked == HoldOrder, Limit: 4 * s.Concurrency}
 		ready, err := s.shelf.Shelved(ctx, q)
 		if err != nil && ctx.Err() == nil {
 			s.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
@@ -51,8 +51,8 @@ func (s *shift) attendShelf(ctx, work context.Context) {
 
 // attendant is who handles the messages of the shelf.
 type attendant struct {
-	*shift
-	running crew
+	*consumerRun
+	running workerGroup
 	free    chan struct{} // something was dealt with: look again
 
 	mu   sync.Mutex
@@ -99,7 +99,7 @@ func (a *attendant) wait(ctx context.Context) {
 
 // handleShelved makes one attempt, and reports whether it could. It is counted before it begins, and whoever counts it has
 // the message for a while.
-func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
+func (s *consumerRun) handleShelved(ctx context.Context, m store.Shelved) bool {
 	if m.Unopened != nil {
 		s.holdUnopened(ctx, m)
 		return false
@@ -131,7 +131,7 @@ func (s *shift) handleShelved(ctx context.Context, m store.Shelved) bool {
 // holdUnopened deals with a message that cannot be opened: one whose secret is missing waits for it, and one that was
 // changed, or is plain where that is refused, waits for a person. Nothing is counted, and nothing is lost. The key is left
 // alone: the true message may still come.
-func (s *shift) holdUnopened(ctx context.Context, m store.Shelved) {
+func (s *consumerRun) holdUnopened(ctx context.Context, m store.Shelved) {
 	if store.IsSealKeyMissing(m.Unopened) {
 		m.Due = unopenedAfter
 		s.logger.WarnContext(ctx, "inbox: a message on the shelf cannot be opened, and waits for its secret", logs.Spaced(""), "message", m.Message.ID,
@@ -151,16 +151,16 @@ func (s *shift) holdUnopened(ctx context.Context, m store.Shelved) {
 const begun = "begun, and not ended. Before that: "
 
 // tryShelved makes an attempt that is counted.
-func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate {
+func (s *consumerRun) tryShelved(ctx context.Context, it *item, m store.Shelved) result {
 	if m.Attempts > s.Retry.Attempts {
 		return s.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errDeadly, m.Reason))
 	}
 	tried := m
 	tried.State = store.Handled
-	var f fate
+	var f result
 	left, err := false, it.wrong
 	if err == nil {
-		f.kind, left, err = s.worker.handleShelved(ctx, it, tried)
+		f.kind, left, err = s.shape.handleShelved(ctx, it, tried)
 	}
 	var failed *failure
 	handlers := errors.As(err, &failed)
@@ -172,7 +172,7 @@ func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate 
 		}
 		s.tell(f)
 		return f
-	case ctx.Err() != nil, retry && !handlers && (!s.effects || !errors.Is(err, once.ErrUnknown)): // it was not the message's fault
+	case ctx.Err() != nil, retry && !handlers && (!s.effects || !errors.Is(err, once.ErrOutcomeUnknown)): // it was not the message's fault
 		m.Attempts, m.Due = m.Attempts-1, trouble
 		s.change(ctx, &m)
 	case !retry, m.Attempts >= s.Retry.Attempts:
@@ -183,19 +183,19 @@ func (s *shift) tryShelved(ctx context.Context, it *item, m store.Shelved) fate 
 		m.Due, m.Reason = max(after, s.Retry.wait(int64(m.Attempts))), name.Reason(err.Error())
 		s.change(ctx, &m)
 	}
-	return fate{kind: again, reason: err.Error()}
+	return result{kind: again, reason: err.Error()}
 }
 
 var errDeadly = errors.New("begun as often as it may be, and never ended: it may end its process")
 
-func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) fate {
+func (s *consumerRun) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) result {
 	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
-	if s.effects && (errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked)) { // a transaction leaves nothing
+	if s.effects && (errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked)) { // a transaction leaves nothing
 		m.Reason = unknownOutcome + m.Reason
 	}
 	m.Reason = name.Reason(m.Reason)
 	if !s.change(ctx, &m) {
-		return fate{kind: again, reason: m.Reason}
+		return result{kind: again, reason: m.Reason}
 	}
 	s.Stats.Parked.Add(1)
 	s.logger.ErrorContext(ctx, "inbox: parked", "message", m.Message.ID, "origin", m.Origin, "cause", m.Message.Header[store.KeyHeader],
@@ -205,12 +205,12 @@ func (s *shift) parkShelved(ctx context.Context, it *item, m store.Shelved, err 
 			s.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
 		}
 	}
-	return fate{kind: parked, reason: m.Reason}
+	return result{kind: parked, reason: m.Reason}
 }
 
 // change writes a message, and reports whether it was still as it was read. Its Reason is short, or was read: one that could
 // not be opened then is longer, and would never open again if it were cut.
-func (s *shift) change(ctx context.Context, m *store.Shelved) bool {
+func (s *consumerRun) change(ctx context.Context, m *store.Shelved) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	err := s.shelf.Change(ctx, *m)

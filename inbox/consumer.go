@@ -90,8 +90,8 @@ type Retry struct {
 type OnParked int
 
 const (
-	Hold OnParked = iota // they wait on the shelf until a person has decided about it. Without a shelf they pass
-	Pass                 // they are handled: order is kept only among those that are not parked
+	HoldOrder OnParked = iota // they wait on the shelf until a person has decided about it. Without a shelf they pass
+	Pass                      // they are handled: order is kept only among those that are not parked
 )
 
 const (
@@ -124,7 +124,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 // newShift checks everything that can be checked before anything is touched.
-func (c *Consumer) newShift() (*shift, error) {
+func (c *Consumer) newShift() (*consumerRun, error) {
 	set := *c
 	set.Retry.Attempts = cmp.Or(set.Retry.Attempts, defaultAttempts)
 	set.Retry.First = cmp.Or(set.Retry.First, defaultFirst)
@@ -151,8 +151,8 @@ func (c *Consumer) newShift() (*shift, error) {
 		return nil, invalid("consumer %q: Retry needs at least one attempt, and a Limit that is not below First", c.Name)
 	case c.BatchSize < 0 || c.Concurrency < 0 || c.Window < 0 || c.StopTime < 0:
 		return nil, invalid("consumer %q: BatchSize, Concurrency, Window and StopTime must not be negative", c.Name)
-	case c.OnParked < Hold || c.OnParked > Pass:
-		return nil, invalid("consumer %q: OnParked is neither Hold nor Pass", c.Name)
+	case c.OnParked < HoldOrder || c.OnParked > Pass:
+		return nil, invalid("consumer %q: OnParked is neither HoldOrder nor Pass", c.Name)
 	case c.RenamedFrom == c.Name:
 		return nil, invalid("consumer %q is renamed from its own name", c.Name)
 	}

@@ -7,8 +7,8 @@ import (
 
 // divide handles items in one transaction, and, if that fails, in as few as it takes to find the one that fails. Items
 // behind one that is to be tried again do not overtake it, if they are in its lane.
-func (s *shift) divide(ctx context.Context, items []*item, try func(context.Context, []*item) ([]fate, error),
-	alone func(context.Context, *item, error) fate) []fate {
+func (s *consumerRun) divide(ctx context.Context, items []*item, try func(context.Context, []*item) ([]result, error),
+	alone func(context.Context, *item, error) result) []result {
 
 	if len(items) == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (s *shift) divide(ctx context.Context, items []*item, try func(context.Cont
 		return fates
 	}
 	if len(items) == 1 {
-		return []fate{alone(ctx, items[0], f.err)}
+		return []result{alone(ctx, items[0], f.err)}
 	}
 	first, rest := len(items)/2, len(items)/2
 	if at := blamed(f, items); at >= 0 {
@@ -39,8 +39,8 @@ func (s *shift) divide(ctx context.Context, items []*item, try func(context.Cont
 }
 
 // divideAt divides items into those before first, those from there to rest, and those behind.
-func (s *shift) divideAt(ctx context.Context, items []*item, first, rest int, try func(context.Context, []*item) ([]fate, error),
-	alone func(context.Context, *item, error) fate) []fate {
+func (s *consumerRun) divideAt(ctx context.Context, items []*item, first, rest int, try func(context.Context, []*item) ([]result, error),
+	alone func(context.Context, *item, error) result) []result {
 
 	fates := s.divide(ctx, items[:first], try, alone)
 	for _, part := range [][]*item{items[first:rest], items[rest:]} {
@@ -50,8 +50,8 @@ func (s *shift) divideAt(ctx context.Context, items []*item, first, rest int, tr
 }
 
 // behind handles the items of a part that have nothing to wait for in what is before it.
-func (s *shift) behind(ctx context.Context, before []*item, fates []fate, part []*item,
-	try func(context.Context, []*item) ([]fate, error), alone func(context.Context, *item, error) fate) []fate {
+func (s *consumerRun) behind(ctx context.Context, before []*item, fates []result, part []*item,
+	try func(context.Context, []*item) ([]result, error), alone func(context.Context, *item, error) result) []result {
 
 	waiting := make(map[string]bool)
 	for i, it := range before {
@@ -66,10 +66,10 @@ func (s *shift) behind(ctx context.Context, before []*item, fates []fate, part [
 		}
 	}
 	done := s.divide(ctx, free, try, alone)
-	var all []fate
+	var all []result
 	for _, it := range part {
 		if waiting[it.lane] {
-			all = append(all, fate{kind: again})
+			all = append(all, result{kind: again})
 			continue
 		}
 		all, done = append(all, done[0]), done[1:]
@@ -78,6 +78,6 @@ func (s *shift) behind(ctx context.Context, before []*item, fates []fate, part [
 }
 
 // unsettled reports whether those behind an item have to wait for another try of it, here or on the shelf.
-func unsettled(f fate) bool {
+func unsettled(f result) bool {
 	return f.kind == again || f.kind == failing || f.kind == hopeless
 }

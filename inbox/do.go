@@ -13,13 +13,13 @@ import (
 
 // doWorker handles messages by effects outside the database.
 type doWorker[T any] struct {
-	*shift
+	*consumerRun
 	op   once.Operation[T]
 	call func(context.Context, once.Key, *broker.Message) (T, error)
 }
 
 func newDoWorker[T any](c *Consumer, st once.Store, op *once.Operation[T],
-	handle func(context.Context, once.Key, *broker.Message) (T, error)) (*shift, error) {
+	handle func(context.Context, once.Key, *broker.Message) (T, error)) (*consumerRun, error) {
 
 	switch {
 	case c.Checkpoint:
@@ -36,11 +36,11 @@ func newDoWorker[T any](c *Consumer, st once.Store, op *once.Operation[T],
 	if err != nil {
 		return nil, err
 	}
-	w := &doWorker[T]{shift: s, op: *op, call: handle}
+	w := &doWorker[T]{consumerRun: s, op: *op, call: handle}
 	if w.op.Policy == (once.Policy{}) {
 		w.op.Policy = s.Policy
 	}
-	s.worker, s.effects = w, true
+	s.shape, s.effects = w, true
 	return s, nil
 }
 
@@ -48,13 +48,13 @@ func (w *doWorker[T]) prepare() { w.op.Name = w.keys }
 
 func (w *doWorker[T]) newSession(*seeks) {}
 
-func (w *doWorker[T]) handle(ctx context.Context, items []*item) []fate {
-	return []fate{w.one(ctx, items[0])}
+func (w *doWorker[T]) handle(ctx context.Context, items []*item) []result {
+	return []result{w.one(ctx, items[0])}
 }
 
-func (w *doWorker[T]) one(ctx context.Context, it *item) fate {
+func (w *doWorker[T]) one(ctx context.Context, it *item) result {
 	if it.wrong != nil {
-		return fate{kind: hopeless, reason: it.wrong.Error()}
+		return result{kind: hopeless, reason: it.wrong.Error()}
 	}
 	held, err := w.isBehind(ctx, it)
 	if !held && err == nil && !it.counted {
@@ -68,14 +68,14 @@ func (w *doWorker[T]) one(ctx context.Context, it *item) fate {
 	}
 	var last bool
 	if !it.counted {
-		var f *fate
+		var f *result
 		if f, last = w.worn(ctx, it); f != nil {
 			return *f
 		}
 	}
 	leave, err := w.floor.enter(ctx, last)
 	if err != nil {
-		return fate{kind: again, reason: err.Error()}
+		return result{kind: again, reason: err.Error()}
 	}
 	defer leave()
 	it.counted = true
@@ -83,32 +83,32 @@ func (w *doWorker[T]) one(ctx context.Context, it *item) fate {
 	return w.judgeEffect(ctx, it, err, failed, report)
 }
 
-// worn is the fate of an item that was begun as often as it may be, unless that can be found out. Else it is nil, and
+// worn is the result of an item that was begun as often as it may be, unless that can be found out. Else it is nil, and
 // last says whether this is the last attempt, after one that never ended.
-func (w *doWorker[T]) worn(ctx context.Context, it *item) (f *fate, last bool) {
+func (w *doWorker[T]) worn(ctx context.Context, it *item) (f *result, last bool) {
 	rec, err := w.store.Get(ctx, it.key)
 	if err != nil || rec.Attempt < int64(w.Retry.Attempts) {
 		return nil, err == nil && rec.Status == once.Unknown && rec.Attempt == int64(w.Retry.Attempts)-1
 	}
 	if rec.Status == once.Unknown && w.op.Lookup != nil {
-		if rec, err = w.op.Ask(ctx, w.store, rec); err != nil && !errors.Is(err, once.ErrUnknown) {
+		if rec, err = w.op.Ask(ctx, w.store, rec); err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
 			return nil, false // the next try finds out
 		}
 	}
 	switch rec.Status {
 	case once.Unknown:
-		return &fate{kind: hopeless, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}, false
+		return &result{kind: hopeless, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}, false
 	case once.Running: // perhaps by whoever has just died of it
-		return &fate{kind: again, after: min(max(rec.LeaseLeft, 50*time.Millisecond), trouble)}, false
+		return &result{kind: again, after: min(max(rec.LeaseLeft, 50*time.Millisecond), trouble)}, false
 	case once.Absent:
-		return &fate{kind: hopeless, reason: fmt.Sprintf("tried %d times, and never dealt with: %s", rec.Attempt, w.store.Options().Sealing.OpenReason(rec))}, false
+		return &result{kind: hopeless, reason: fmt.Sprintf("tried %d times, and never dealt with: %s", rec.Attempt, w.store.Options().Sealing.OpenReason(rec))}, false
 	}
 	return nil, false // it is done, or a person is to decide
 }
 
-// behindUnlessKnown is the fate of an item whose ordering key is on the shelf: a copy of what was handled before has
+// behindUnlessKnown is the result of an item whose ordering key is on the shelf: a copy of what was handled before has
 // nothing to wait for.
-func (w *doWorker[T]) behindUnlessKnown(ctx context.Context, it *item) fate {
+func (w *doWorker[T]) behindUnlessKnown(ctx context.Context, it *item) result {
 	rec, err := w.store.Get(ctx, it.key)
 	switch {
 	case err != nil:
@@ -116,7 +116,7 @@ func (w *doWorker[T]) behindUnlessKnown(ctx context.Context, it *item) fate {
 	case rec.Status == once.Done || rec.Status == once.Expired:
 		return w.met(ctx, it, rec)
 	}
-	return fate{kind: behind}
+	return result{kind: behind}
 }
 
 func (w *doWorker[T]) do(ctx context.Context, it *item) (report once.Report, failed *failure, err error) {
@@ -141,15 +141,15 @@ func (w *doWorker[T]) do(ctx context.Context, it *item) (report once.Report, fai
 }
 
 // judgeEffect is judge for work that may have happened although it failed.
-func (w *doWorker[T]) judgeEffect(ctx context.Context, it *item, err error, failed *failure, report once.Report) fate {
+func (w *doWorker[T]) judgeEffect(ctx context.Context, it *item, err error, failed *failure, report once.Report) result {
 	mine := failed != nil && errors.Is(err, failed)
-	if !mine || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrUnknown) {
-		if errors.Is(err, once.ErrUnknown) { // Lookup has no answer yet
+	if !mine || errors.Is(err, once.ErrRejected) && !errors.Is(err, once.ErrOutcomeUnknown) {
+		if errors.Is(err, once.ErrOutcomeUnknown) { // Lookup has no answer yet
 			after, _ := once.MayRetry(err)
-			return fate{kind: failing, after: max(after, w.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
+			return result{kind: failing, after: max(after, w.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
 		}
 		if rec, looked := w.store.Get(ctx, it.key); err != nil && looked == nil && rec.Status == once.Done && w.sameInput(it, rec) {
-			return fate{kind: handled} // its value could not be kept
+			return result{kind: handled} // its value could not be kept
 		}
 		f := w.judge(ctx, it, err, nil, report)
 		if f.kind == hopeless && errors.Is(err, once.ErrParked) {
@@ -163,16 +163,16 @@ func (w *doWorker[T]) judgeEffect(ctx context.Context, it *item, err error, fail
 		"attempt", report.Attempt, "error", err)
 	after, retry := once.MayRetry(err)
 	unknown := ""
-	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {
 		unknown = unknownOutcome
 	}
 	if !retry || report.Attempt >= int64(w.Retry.Attempts) {
-		return fate{kind: hopeless, reason: unknown + err.Error()}
+		return result{kind: hopeless, reason: unknown + err.Error()}
 	}
-	return fate{kind: failing, after: max(after, w.Retry.wait(report.Attempt)), reason: unknown + err.Error()}
+	return result{kind: failing, after: max(after, w.Retry.wait(report.Attempt)), reason: unknown + err.Error()}
 }
 
-func (w *doWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error) {
+func (w *doWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became resultKind, left bool, err error) {
 	report, failed, err := w.do(ctx, it)
 	switch known := isKnown(report, err); {
 	case known && failed != nil && errors.Is(err, failed):
@@ -198,5 +198,5 @@ func isKnown(report once.Report, err error) bool {
 
 func isAnswer(err error) bool {
 	return (errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrExpired) || errors.Is(err, once.ErrOutcomeUnavailable)) &&
-		!errors.Is(err, once.ErrUnknown)
+		!errors.Is(err, once.ErrOutcomeUnknown)
 }

@@ -59,24 +59,24 @@ func TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord(t *testing.T) {
 	start(t, c)
 	b.publish("orders", ordered("m0", "k"), ordered("m1", "k"))
 	await(t, "one parked, one behind it", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 1 })
-	desk := inbox.Desk{Store: b.store}
-	found, err := desk.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked}})
+	admin := inbox.Admin{Store: b.store}
+	found, err := admin.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked}})
 	if err != nil || len(found) != 1 || !strings.HasPrefix(found[0].Reason, "unknown outcome: ") {
 		t.Fatal(found, err)
 	}
 	decision := inbox.Decision{By: "me", Reason: "looked at the mail server"}
-	if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
+	if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
 		t.Error(got, err)
 	}
 	decision.NotDone = true
-	if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+	if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
 		t.Error(got, err)
 	}
 	await(t, "both", func() bool { return c.Stats.Handled.Load() == 2 })
 	if calls.Load() != 3 {
 		t.Errorf("%d calls", calls.Load())
 	}
-	found, err = desk.List(t.Context(), store.ShelfQuery{})
+	found, err = admin.List(t.Context(), store.ShelfQuery{})
 	if err != nil || len(found) != 1 || found[0].State != store.Handled {
 		t.Error("what was done about it is not kept:", found, err)
 	}
@@ -97,8 +97,8 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 			start(t, c)
 			b.publish("orders", ordered("m0", "k"), ordered("m1", "k"))
 			await(t, "one parked, one behind it", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 1 })
-			desk, decision := inbox.Desk{Store: b.store}, inbox.Decision{By: "me", Reason: "looked at the mail server"}
-			if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
+			admin, decision := inbox.Admin{Store: b.store}, inbox.Decision{By: "me", Reason: "looked at the mail server"}
+			if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Unknown: 1}) {
 				t.Fatal("before anybody has decided:", got, err)
 			}
 			rec, err := b.store.Get(t.Context(), once.Key{Operation: "mail", ID: "m0"})
@@ -114,11 +114,11 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
+			if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision); err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
 				t.Fatal("after that:", got, err)
 			}
 			await(t, "both", func() bool {
-				found, err := desk.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked, store.Waiting}})
+				found, err := admin.List(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked, store.Waiting}})
 				return err == nil && len(found) == 0
 			})
 			if calls.Load() != want {
@@ -128,7 +128,7 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 			if err != nil || rec.Status != once.Done || rec.Outcome.Rejected || string(rec.Outcome.Body) != `"sent"` {
 				t.Errorf("the key: %v %+v %v", rec.Status, rec.Outcome, err)
 			}
-			found, err := desk.List(t.Context(), store.ShelfQuery{})
+			found, err := admin.List(t.Context(), store.ShelfQuery{})
 			if err != nil || len(found) != 1 || strings.Contains(found[0].History, "did not happen") {
 				t.Error("words that nobody has said:", found, err)
 			}
@@ -138,19 +138,19 @@ func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
 
 // reparked parks a key anew as soon as its message has been changed.
 type reparked struct {
-	inbox.DeskStore
+	inbox.AdminStore
 	key once.Key
 }
 
 func (s reparked) Change(ctx context.Context, m store.Shelved) error {
-	if err := s.DeskStore.Change(ctx, m); err != nil {
+	if err := s.AdminStore.Change(ctx, m); err != nil {
 		return err
 	}
-	rec, err := s.Claim(ctx, once.Request{Hold: once.Hold{Key: s.key, Owner: [16]byte{1}}, Lease: time.Minute})
+	rec, err := s.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: s.key, Owner: [16]byte{1}}, Lease: time.Minute})
 	if err != nil {
 		return err
 	}
-	return s.Settle(ctx, once.Settlement{Hold: once.Hold{Key: s.key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Parked})
+	return s.Settle(ctx, once.Settlement{Fence: once.Fence{Key: s.key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Parked})
 }
 
 // What becomes unknown again during a replay is not made free by a word that was about something else.
@@ -160,8 +160,8 @@ func TestAReplayLeavesAKeyThatWasDecidedAbout(t *testing.T) {
 	if err := b.store.Shelve(t.Context(), []store.Shelved{m}); err != nil {
 		t.Fatal(err)
 	}
-	desk := inbox.Desk{Store: reparked{b.store, key}}
-	got, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "it is free"})
+	admin := inbox.Admin{Store: reparked{b.store, key}}
+	got, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "it is free"})
 	if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
 		t.Fatal(got, err)
 	}
@@ -200,7 +200,7 @@ func TestNotDoneEndsAtTheLastAttempt(t *testing.T) {
 	if calls.Load() != 4 {
 		t.Errorf("%d calls, 4 are allowed", calls.Load())
 	}
-	got, err := inbox.Desk{Store: b.store}.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+	got, err := inbox.Admin{Store: b.store}.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
 	if err != nil || got.Changed != 1 { // nothing is unknown here
 		t.Error(got, err)
 	}
@@ -263,7 +263,7 @@ func TestAReplaySkipsFinishedSteps(t *testing.T) {
 	start(t, c)
 	b.publish("orders", message("m0"))
 	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
-	got, err := inbox.Desk{Store: b.store}.Replay(t.Context(), store.ShelfQuery{IDs: []string{"m0"}}, inbox.Decision{By: "me", Reason: "open"})
+	got, err := inbox.Admin{Store: b.store}.Replay(t.Context(), store.ShelfQuery{IDs: []string{"m0"}}, inbox.Decision{By: "me", Reason: "open"})
 	if err != nil || got.Changed != 1 {
 		t.Fatal(got, err)
 	}
@@ -286,27 +286,27 @@ func TestAReplayInterruptedGoesOn(t *testing.T) {
 	}
 	decision := inbox.Decision{By: "me", Reason: "open", PerSecond: 1000}
 	ctx, cancel := context.WithCancel(t.Context())
-	first, err := inbox.Desk{Store: stopping{b.store, cancel, new(atomic.Int64)}}.Replay(ctx, store.ShelfQuery{}, decision)
+	first, err := inbox.Admin{Store: stopping{b.store, cancel, new(atomic.Int64)}}.Replay(ctx, store.ShelfQuery{}, decision)
 	if err == nil || first.Changed == 0 || first.Changed >= 250 {
 		t.Fatal("it was not interrupted:", first, err)
 	}
-	desk := inbox.Desk{Store: b.store}
-	one, err := desk.Replay(t.Context(), store.ShelfQuery{Limit: 1}, decision)
+	admin := inbox.Admin{Store: b.store}
+	one, err := admin.Replay(t.Context(), store.ShelfQuery{Limit: 1}, decision)
 	if err != nil || one.Changed != 1 {
 		t.Error("one was asked for:", one, err)
 	}
-	rest, err := desk.Replay(t.Context(), store.ShelfQuery{}, decision)
+	rest, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision)
 	if err != nil || first.Changed+one.Changed+rest.Changed != 250 {
 		t.Error(first, one, rest, err)
 	}
-	if _, err := desk.Discard(t.Context(), store.ShelfQuery{}, decision); !errors.Is(err, once.ErrInvalid) {
+	if _, err := admin.Discard(t.Context(), store.ShelfQuery{}, decision); !errors.Is(err, once.ErrInvalid) {
 		t.Error("everything was discarded:", err)
 	}
 }
 
 // stopping is a store whose user is interrupted after a hundred changes.
 type stopping struct {
-	inbox.DeskStore
+	inbox.AdminStore
 	cancel  context.CancelFunc
 	changes *atomic.Int64
 }
@@ -315,5 +315,5 @@ func (s stopping) Change(ctx context.Context, m store.Shelved) error {
 	if s.changes.Add(1) == 100 {
 		s.cancel()
 	}
-	return s.DeskStore.Change(ctx, m)
+	return s.AdminStore.Change(ctx, m)
 }

@@ -16,7 +16,7 @@
 // does elsewhere is as package once promises for Do.
 //
 // No message is dropped: one that fails for good is put on the shelf of the store, and handed to the broker's dead
-// letters, and waits there for a person ([Desk]). Where there is neither, the consumer refuses to start.
+// letters, and waits there for a person ([Admin]). Where there is neither, the consumer refuses to start.
 //
 // # What a handler returns
 //

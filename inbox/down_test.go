@@ -48,7 +48,7 @@ func TestAConsumerThatWasDownForLongerThanKeysAreKept(t *testing.T) {
 						}
 					}
 				}
-				page, err := b.store.List(t.Context(), once.Query{})
+				page, err := b.store.List(t.Context(), once.RecordQuery{})
 				if err != nil || len(page.Records) > 0 {
 					t.Fatalf("there are keys still: %+v, %v: this test does not do what it says", page.Records, err)
 				}

@@ -15,7 +15,7 @@ import (
 
 // Handler handles messages. It is made by [Tx], [Do] or [Batch].
 type Handler struct {
-	engine func(*Consumer) (*shift, error)
+	engine func(*Consumer) (*consumerRun, error)
 }
 
 // Tx handles each message in a transaction of the store, which holds its key or the consumer's position as well. The handler
@@ -25,7 +25,7 @@ func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Messag
 	if handle == nil {
 		return Handler{}
 	}
-	return Handler{func(c *Consumer) (*shift, error) {
+	return Handler{func(c *Consumer) (*consumerRun, error) {
 		return newTxWorker(c, s, c.Checkpoint, func(ctx context.Context, tx T, ms []*broker.Message) error {
 			for _, m := range ms {
 				if err := handle(For(ctx, m), tx, m); err != nil {
@@ -38,13 +38,13 @@ func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Messag
 }
 
 // Batch handles messages together in a transaction: those whose keys were free, or that lie behind the position, in the
-// order in which they came. Each message keeps its own claim and its own fate: if the batch fails, the handler is called
+// order in which they came. Each message keeps its own claim and its own result: if the batch fails, the handler is called
 // again with fewer of them, until the one that fails is alone; see [Failed].
 func Batch[T any](s once.TxStore[T], handle func(context.Context, T, []*broker.Message) error) Handler {
 	if handle == nil {
 		return Handler{}
 	}
-	return Handler{func(c *Consumer) (*shift, error) { return newTxWorker(c, s, true, handle) }}
+	return Handler{func(c *Consumer) (*consumerRun, error) { return newTxWorker(c, s, true, handle) }}
 }
 
 // Do handles each message by an effect outside the database of the store: as [once.Do] with the settings of op, whose
@@ -54,11 +54,11 @@ func Do[T any](s once.Store, op *once.Operation[T], handle func(context.Context,
 	if handle == nil || op == nil {
 		return Handler{}
 	}
-	return Handler{func(c *Consumer) (*shift, error) { return newDoWorker(c, s, op, handle) }}
+	return Handler{func(c *Consumer) (*consumerRun, error) { return newDoWorker(c, s, op, handle) }}
 }
 
 func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
-	handle func(context.Context, T, []*broker.Message) error) (*shift, error) {
+	handle func(context.Context, T, []*broker.Message) error) (*consumerRun, error) {
 
 	if s == nil {
 		return nil, invalid("the store of consumer %q is nil", c.Name)
@@ -67,8 +67,8 @@ func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
 	if err != nil {
 		return nil, err
 	}
-	w := &txWorker[T]{shift: base, txStore: s, call: handle}
-	base.transact = func(ctx context.Context, rs []once.Request, body func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+	w := &txWorker[T]{consumerRun: base, txStore: s, call: handle}
+	base.transact = func(ctx context.Context, rs []once.ClaimRequest, body func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 		return s.Transact(ctx, rs, func(_ T, recs []once.Record) ([]once.Settlement, error) { return body(recs) })
 	}
 	if shelves, ok := s.(store.TxShelf[T]); ok {
@@ -80,7 +80,7 @@ func newTxWorker[T any](c *Consumer, s once.TxStore[T], together bool,
 		}
 		w.positions = positions
 	}
-	base.worker = w
+	base.shape = w
 	return base, nil
 }
 
@@ -116,7 +116,7 @@ type none struct{}
 
 // operation is what the keys of Tx and Batch handlers belong to. A transaction leaves nothing behind, so one whose end is
 // not known can be run again.
-func (s *shift) operation() *once.Operation[none] {
+func (s *consumerRun) operation() *once.Operation[none] {
 	return &once.Operation[none]{Name: s.keys, Policy: s.Policy, OnUnknown: once.Resend, Speculative: s.Speculative}
 }
 

@@ -42,30 +42,30 @@ type item struct {
 	token    [16]byte
 }
 
-// fate is what has become of an item.
-type fate struct {
-	kind   fateKind
+// result is what has become of an item.
+type result struct {
+	kind   resultKind
 	after  time.Duration // again
 	reason string        // what stands in its way
 }
 
-type fateKind int
+type resultKind int
 
 const (
-	again     fateKind = iota // not settled: another try is to come, here
-	handled                   // committed
-	prevented                 // committed, as a duplicate by a rule of the business
-	duplicate                 // was handled before
-	failing                   // failed: to be tried again, here or on the shelf
-	behind                    // to be put aside, behind another message of its ordering key
-	hopeless                  // to be parked
-	shelved                   // put aside, in the store
-	parked                    // put aside for a person
-	sought                    // it comes again, because its partition is read again
+	again     resultKind = iota // not settled: another try is to come, here
+	handled                     // committed
+	prevented                   // committed, as a duplicate by a rule of the business
+	duplicate                   // was handled before
+	failing                     // failed: to be tried again, here or on the shelf
+	behind                      // to be put aside, behind another message of its ordering key
+	hopeless                    // to be parked
+	shelved                     // put aside, in the store
+	parked                      // put aside for a person
+	sought                      // it comes again, because its partition is read again
 )
 
 // newItem gives a delivery its key and its place.
-func (s *shift) newItem(d broker.Delivery) *item {
+func (s *consumerRun) newItem(d broker.Delivery) *item {
 	it := &item{Delivery: d, counted: !d.Redelivered || d.Message.Attempt == 1, token: name.Token()}
 	it.key = once.Key{Operation: s.keys}
 	var err error
@@ -101,7 +101,7 @@ func (s *shift) newItem(d broker.Delivery) *item {
 // laneOf is the lane of a partition, whose name may be empty.
 func laneOf(p *broker.Position) string { return "partition " + p.Partition }
 
-func (s *shift) fingerprint(it *item) []byte {
+func (s *consumerRun) fingerprint(it *item) []byte {
 	if it.input == nil {
 		return nil
 	}
@@ -116,7 +116,7 @@ const (
 
 // aside is the item as it is put aside. Its ordering key there is what it is ordered by, and its ID one that no other
 // message on the shelf has.
-func (s *shift) aside(it *item, state store.ShelfState, due time.Duration, reason string) store.Shelved {
+func (s *consumerRun) aside(it *item, state store.ShelfState, due time.Duration, reason string) store.Shelved {
 	m := *it.Message
 	m.Header = maps.Clone(m.Header)
 	change := func(header string, value *string, to string) {
@@ -175,7 +175,7 @@ func (it *item) place() [16]byte {
 
 // nameOnShelf gives items another ID if the shelf has another message of their ID, or had this one before. It is not for the
 // inside of a transaction: it would take a second connection.
-func (s *shift) nameOnShelf(ctx context.Context, items ...*item) error {
+func (s *consumerRun) nameOnShelf(ctx context.Context, items ...*item) error {
 	if s.shelf == nil {
 		return nil
 	}

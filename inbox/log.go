@@ -31,14 +31,14 @@ const (
 )
 
 // proceed handles items of one partition, but for those that are to be read again.
-func (w *txWorker[T]) proceed(ctx context.Context, items []*item) []fate {
+func (w *txWorker[T]) proceed(ctx context.Context, items []*item) []result {
 	var fresh []*item
 	for _, it := range items {
 		if !w.seeks.stale(it) {
 			fresh = append(fresh, it)
 		}
 	}
-	fates := all(items, fate{kind: sought})
+	fates := all(items, result{kind: sought})
 	if len(fresh) > 0 {
 		spread(fates, items, fresh, w.inOrder(ctx, fresh))
 	}
@@ -46,7 +46,7 @@ func (w *txWorker[T]) proceed(ctx context.Context, items []*item) []fate {
 }
 
 // spread puts the fates of those items that were chosen, in their order, among the fates of all.
-func spread(fates []fate, items, chosen []*item, done []fate) {
+func spread(fates []result, items, chosen []*item, done []result) {
 	for i, it := range items {
 		if len(done) > 0 && it == chosen[0] {
 			fates[i], chosen, done = done[0], chosen[1:], done[1:]
@@ -55,26 +55,26 @@ func spread(fates []fate, items, chosen []*item, done []fate) {
 }
 
 // inOrder handles items of one partition, in order, and moves its position.
-func (w *txWorker[T]) inOrder(ctx context.Context, items []*item) []fate {
+func (w *txWorker[T]) inOrder(ctx context.Context, items []*item) []result {
 	pl, err := w.place(ctx, items[0])
 	switch {
 	case errors.Is(err, errSought):
-		return all(items, fate{kind: sought})
+		return all(items, result{kind: sought})
 	case errors.Is(err, ErrLogChanged):
-		return all(items, fate{kind: again})
+		return all(items, result{kind: again})
 	case err != nil:
 		return all(items, w.refused(ctx, items[0], err))
 	}
-	fates, rest := all(items, fate{kind: again}), []*item(nil)
+	fates, rest := all(items, result{kind: again}), []*item(nil)
 	last, known := pl.at.Offset, pl.at.Log != ""
 	for i, it := range items {
 		switch at := it.Position.Offset; {
 		case known && at == pl.at.Offset && pl.at.Digest != [16]byte{} && digest(it.Message) != pl.at.Digest:
 			w.fatal(fmt.Errorf("%w: the message at %s is not the one that consumer %q has handled there: %s",
 				ErrLogChanged, it.Origin, w.keys, wayOut))
-			return all(items, fate{kind: again})
+			return all(items, result{kind: again})
 		case (known || len(rest) > 0) && at <= last: // an ack was lost, and it is among those behind it
-			fates[i] = fate{kind: duplicate}
+			fates[i] = result{kind: duplicate}
 		default:
 			rest, last = append(rest, it), at
 		}
@@ -84,9 +84,9 @@ func (w *txWorker[T]) inOrder(ctx context.Context, items []*item) []fate {
 }
 
 // goOn handles items that are behind the position, in their order.
-func (w *txWorker[T]) goOn(ctx context.Context, pl *place, items []*item) []fate {
+func (w *txWorker[T]) goOn(ctx context.Context, pl *place, items []*item) []result {
 	if pl.standby || len(items) == 0 {
-		return all(items, fate{kind: again, after: trouble})
+		return all(items, result{kind: again, after: trouble})
 	}
 	if pl.passed >= w.Window { // whoever had the partition before cannot have had these
 		for _, it := range items {
@@ -100,11 +100,11 @@ func (w *txWorker[T]) goOn(ctx context.Context, pl *place, items []*item) []fate
 	case end != nil && end.kind == again:
 		return all(items, *end)
 	case end != nil:
-		fates := []fate{w.setAside(ctx, pl, items[0], store.Parked, 0, end.reason)}
-		return append(fates, all(items[1:], fate{kind: again})...)
+		fates := []result{w.setAside(ctx, pl, items[0], store.Parked, 0, end.reason)}
+		return append(fates, all(items[1:], result{kind: again})...)
 	}
-	try := func(ctx context.Context, part []*item) ([]fate, error) { return w.advance(ctx, pl, part) }
-	alone := func(ctx context.Context, it *item, err error) fate { return w.stumbled(ctx, pl, it, err) }
+	try := func(ctx context.Context, part []*item) ([]result, error) { return w.advance(ctx, pl, part) }
+	alone := func(ctx context.Context, it *item, err error) result { return w.stumbled(ctx, pl, it, err) }
 	fates := w.divide(ctx, items[:now], try, alone)
 	for i, f := range fates {
 		if f.kind == hopeless { // by the store, or the state of its key
@@ -114,13 +114,13 @@ func (w *txWorker[T]) goOn(ctx context.Context, pl *place, items []*item) []fate
 			pl.passed++
 		}
 	}
-	return append(fates, all(items[now:], fate{kind: again})...)
+	return append(fates, all(items[now:], result{kind: again})...)
 }
 
-const wayOut = "give the consumer a new name, or set its position with Desk.SetPosition when you know where it has to go on"
+const wayOut = "give the consumer a new name, or set its position with Admin.SetPosition when you know where it has to go on"
 
-func all(items []*item, f fate) []fate {
-	fates := make([]fate, len(items))
+func all(items []*item, f result) []result {
+	fates := make([]result, len(items))
 	for i := range fates {
 		fates[i] = f
 	}
@@ -172,8 +172,8 @@ func (w *txWorker[T]) forget(lane string) {
 }
 
 // advance handles items in the transaction that moves the position behind them.
-func (w *txWorker[T]) advance(ctx context.Context, pl *place, items []*item) ([]fate, error) {
-	var fates []fate
+func (w *txWorker[T]) advance(ctx context.Context, pl *place, items []*item) ([]result, error) {
+	var fates []result
 	var failed *failure
 	if pl.shelved || items[0].alone {
 		if err := w.nameOnShelf(ctx, items...); err != nil {
@@ -197,20 +197,20 @@ func (w *txWorker[T]) advance(ctx context.Context, pl *place, items []*item) ([]
 	case err != nil:
 		return nil, err
 	case fates == nil: // committed by a call whose reply was lost
-		return all(items, fate{kind: handled}), nil
+		return all(items, result{kind: handled}), nil
 	}
 	return fates, nil
 }
 
-// overtaken is the fate of items whose position somebody else has opened since. They stay in their place: what comes from
+// overtaken is the result of items whose position somebody else has opened since. They stay in their place: what comes from
 // behind them must not be handled before them, whoever goes on from where the position is now.
-func (w *txWorker[T]) overtaken(ctx context.Context, pl *place, lane string) fate {
+func (w *txWorker[T]) overtaken(ctx context.Context, pl *place, lane string) result {
 	w.logger.WarnContext(ctx, "inbox: a partition has had another owner", "partition", pl.at.Partition, "epoch", pl.at.Epoch)
 	w.forget(lane)
 	w.mu.Lock()
 	w.rivals[lane] = rival{since: time.Now()}
 	w.mu.Unlock()
-	return fate{kind: again, after: trouble}
+	return result{kind: again, after: trouble}
 }
 
 // rival is what was last seen of somebody who has a partition as well.
@@ -258,8 +258,8 @@ func (w *txWorker[T]) rival(ctx context.Context, first *item) (*place, error) {
 }
 
 // step is what happens in the transaction.
-func (w *txWorker[T]) step(ctx context.Context, pl *place, tx T, items []*item) ([]fate, *failure, error) {
-	fates := all(items, fate{kind: handled})
+func (w *txWorker[T]) step(ctx context.Context, pl *place, tx T, items []*item) ([]result, *failure, error) {
+	fates := all(items, result{kind: handled})
 	held := map[string]bool(nil)
 	if pl.shelved {
 		var err error
@@ -273,14 +273,14 @@ func (w *txWorker[T]) step(ctx context.Context, pl *place, tx T, items []*item) 
 	for i, it := range items {
 		switch {
 		case held[it.order]:
-			aside, fates[i] = append(aside, w.aside(it, store.Waiting, 0, errHeld.Error())), fate{kind: shelved}
+			aside, fates[i] = append(aside, w.aside(it, store.Waiting, 0, errHeld.Error())), result{kind: shelved}
 		case (it.wrong != nil || w.tooOld(it)) && w.keyed && (len(items) > 1 || !it.alone):
 			it.alone = true
 			return nil, &failure{Failed(it.Message, errAlone)}, nil
 		case it.wrong != nil && w.keyed:
-			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, it.wrong.Error())), fate{kind: parked, reason: it.wrong.Error()}
+			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, it.wrong.Error())), result{kind: parked, reason: it.wrong.Error()}
 		case w.keyed && w.tooOld(it):
-			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, tooOldReason)), fate{kind: parked, reason: tooOldReason}
+			aside, fates[i] = append(aside, w.aside(it, store.Parked, 0, tooOldReason)), result{kind: parked, reason: tooOldReason}
 		default:
 			free, at = append(free, it), append(at, i)
 		}
@@ -321,12 +321,12 @@ var errAlone = errors.New("inbox: to be parked")
 var errInFlight = errors.New("inbox: another transaction is at work on the key of a message")
 
 // claimAll claims keys in a transaction, and returns the items whose keys were free, with how they will end.
-func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []int, fates []fate, aside *[]store.Shelved) (
+func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []int, fates []result, aside *[]store.Shelved) (
 	free []*item, sets []once.Settlement, err error) {
 
 	seen := make(map[once.Key]*item)
 	var first []*item
-	var rs []once.Request
+	var rs []once.ClaimRequest
 	for n, it := range items {
 		if twin := seen[it.key]; twin != nil { // dealt with if and only if its twin is, in the same commit
 			fates[at[n]] = w.met(ctx, it, once.Record{Status: once.Done, Fingerprint: w.fingerprint(twin)})
@@ -343,7 +343,7 @@ func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []in
 	for i, it := range first {
 		if met[it] = recs[i]; ours(recs[i], it.token) {
 			free = append(free, it)
-			sets = append(sets, w.done(it, once.Hold{Key: it.key, Owner: it.token, Attempt: recs[i].Attempt}, false))
+			sets = append(sets, w.done(it, once.Fence{Key: it.key, Owner: it.token, Attempt: recs[i].Attempt}, false))
 		}
 	}
 	for n, it := range items {
@@ -356,7 +356,7 @@ func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []in
 				it.alone = true
 				return nil, nil, &failure{Failed(it.Message, errAlone)}
 			}
-			*aside, fates[at[n]] = append(*aside, w.aside(it, store.Parked, 0, f.reason)), fate{kind: parked, reason: f.reason}
+			*aside, fates[at[n]] = append(*aside, w.aside(it, store.Parked, 0, f.reason)), result{kind: parked, reason: f.reason}
 		case again:
 			return nil, nil, errInFlight
 		}
@@ -365,7 +365,7 @@ func (w *txWorker[T]) claimAll(ctx context.Context, tx T, items []*item, at []in
 }
 
 // claimOver claims, also from attempts whose outcome is not known: they were transactions, and left nothing.
-func (w *txWorker[T]) claimOver(ctx context.Context, tx T, rs []once.Request) ([]once.Record, error) {
+func (w *txWorker[T]) claimOver(ctx context.Context, tx T, rs []once.ClaimRequest) ([]once.Record, error) {
 	recs, err := w.txStore.ClaimTx(ctx, tx, rs)
 	for i := range recs {
 		if recs[i].Status == once.Unknown && recs[i].Owner != rs[i].Owner {
@@ -394,7 +394,7 @@ func (w *txWorker[T]) move(ctx context.Context, pl *place, items []*item, body f
 			pl.at = to
 			w.freshen(ctx, pl)
 			return nil
-		case errors.Is(err, once.ErrUnknown):
+		case errors.Is(err, once.ErrOutcomeUnknown):
 			if commits++; commits == commitTries {
 				w.forget(last.lane) // the next one finds out
 				return err
@@ -420,15 +420,15 @@ func (w *txWorker[T]) freshen(ctx context.Context, pl *place) {
 	}
 }
 
-// stumbled is the fate of an item of a log whose handler has failed when it was alone.
-func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err error) fate {
+// stumbled is the result of an item of a log whose handler has failed when it was alone.
+func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err error) result {
 	if errors.Is(err, once.ErrRejected) {
 		return w.answered(err, w.move(ctx, pl, []*item{it}, func(ctx context.Context, tx T) error { return w.recordTx(ctx, tx, it) }))
 	}
 	w.Stats.Failed.Add(1)
 	if ctx.Err() != nil { // it was told to stop
 		it.excuse()
-		return fate{kind: again, reason: err.Error()}
+		return result{kind: again, reason: err.Error()}
 	}
 	it.tries++
 	if !it.prepaid {
@@ -445,13 +445,13 @@ func (w *txWorker[T]) stumbled(ctx context.Context, pl *place, it *item, err err
 	case it.failed >= int64(w.Retry.Attempts):
 		return w.setAside(ctx, pl, it, store.Parked, 0, fmt.Sprintf("failed %d times, at last with: %v", it.failed, err))
 	case it.tries < quickTries && wait <= quickWait:
-		return fate{kind: again, after: wait, reason: err.Error()}
+		return result{kind: again, after: wait, reason: err.Error()}
 	}
 	return w.setAside(ctx, pl, it, store.Waiting, wait, err.Error())
 }
 
 // setAside puts an item on the shelf in the commit that moves the position behind it.
-func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state store.ShelfState, due time.Duration, reason string) fate {
+func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state store.ShelfState, due time.Duration, reason string) result {
 	if err := w.nameOnShelf(ctx, it); err != nil {
 		return w.troubled(ctx, it, err)
 	}
@@ -469,8 +469,8 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 			m.Due, m.Reason = 0, errHeld.Error()
 		}
 		if state == store.Parked && it.wrong == nil {
-			if err := w.settleTx(ctx, tx, it, func(h once.Hold) once.Settlement {
-				return once.Settlement{Hold: h, Status: once.Parked, Reason: w.store.Options().Sealing.SealReason(it.key, m.Reason)}
+			if err := w.settleTx(ctx, tx, it, func(fence once.Fence) once.Settlement {
+				return once.Settlement{Fence: fence, Status: once.Parked, Reason: w.store.Options().Sealing.SealReason(it.key, m.Reason)}
 			}); err != nil {
 				return err
 			}
@@ -486,26 +486,26 @@ func (w *txWorker[T]) setAside(ctx context.Context, pl *place, it *item, state s
 	if state == store.Parked {
 		w.logger.ErrorContext(ctx, "inbox: parked", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
 			"reason", m.Reason)
-		return fate{kind: parked, reason: m.Reason}
+		return result{kind: parked, reason: m.Reason}
 	}
-	return fate{kind: shelved, reason: m.Reason}
+	return result{kind: shelved, reason: m.Reason}
 }
 
 // recordTx settles the key of an item without its rows.
 func (w *txWorker[T]) recordTx(ctx context.Context, tx T, it *item) error {
-	return w.settleTx(ctx, tx, it, func(h once.Hold) once.Settlement { return w.done(it, h, true) })
+	return w.settleTx(ctx, tx, it, func(fence once.Fence) once.Settlement { return w.done(it, fence, true) })
 }
 
 // settleTx claims the key of an item, where it has one that is free, and settles it.
-func (w *txWorker[T]) settleTx(ctx context.Context, tx T, it *item, how func(once.Hold) once.Settlement) error {
+func (w *txWorker[T]) settleTx(ctx context.Context, tx T, it *item, how func(once.Fence) once.Settlement) error {
 	if !w.keyed {
 		return nil
 	}
 	r := w.request(it)
 	r.Owner = name.Token()
-	recs, err := w.claimOver(ctx, tx, []once.Request{r})
+	recs, err := w.claimOver(ctx, tx, []once.ClaimRequest{r})
 	if err != nil || !ours(recs[0], r.Owner) {
 		return err
 	}
-	return w.txStore.SettleTx(ctx, tx, []once.Settlement{how(once.Hold{Key: it.key, Owner: r.Owner, Attempt: recs[0].Attempt})})
+	return w.txStore.SettleTx(ctx, tx, []once.Settlement{how(once.Fence{Key: it.key, Owner: r.Owner, Attempt: recs[0].Attempt})})
 }

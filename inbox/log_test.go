@@ -36,13 +36,13 @@ func TestALogThatWasMadeAnewStopsTheConsumer(t *testing.T) {
 	if b.count("new") != 0 {
 		t.Error("it was handled all the same")
 	}
-	desk := inbox.Desk{Store: b.store}
-	at, err := desk.Positions(t.Context(), "c")
+	admin := inbox.Admin{Store: b.store}
+	at, err := admin.Positions(t.Context(), "c")
 	if err != nil || len(at) != 1 {
 		t.Fatal(at, err)
 	}
 	at[0].Log, at[0].Offset = "orders#2", -1
-	if err := desk.SetPosition(t.Context(), at[0]); err != nil {
+	if err := admin.SetPosition(t.Context(), at[0]); err != nil {
 		t.Fatal(err)
 	}
 	start(t, c)

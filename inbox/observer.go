@@ -16,7 +16,7 @@ type Observer interface {
 	// BeginHandling returns the context that the messages are handled with, of which only the values count, or nil for ctx
 	// itself; and a function that is called once, with what has become of each message, in their order, before the broker
 	// is told; or nil. A message that comes again, or is tried again, is handled again.
-	BeginHandling(ctx context.Context, h Handling) (context.Context, func([]Ended))
+	BeginHandling(ctx context.Context, h Handling) (context.Context, func([]HandlingResult))
 }
 
 // Handling is an attempt to deal with messages, whether or not their handler is called.
@@ -28,20 +28,20 @@ type Handling struct {
 	Shelved  bool              // it had been put aside, and its time has come
 }
 
-// Ended is what has become of a message.
-type Ended struct {
+// HandlingResult is what has become of a message.
+type HandlingResult struct {
 	Outcome string // one word, of those that package observe lists
 	Reason  string // why it is not dealt with: the error, as a text; empty if it is, or only waits
 }
 
 // watched is what an Observer gets to see of items. A nil one is not observed.
 type watched struct {
-	became []Ended
-	ended  func([]Ended)
+	became []HandlingResult
+	ended  func([]HandlingResult)
 }
 
 // watch begins to observe items. What nobody tells of is tried again.
-func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context.Context, *watched) {
+func (s *consumerRun) watch(ctx context.Context, items []*item, shelved bool) (context.Context, *watched) {
 	if s.logger.Enabled(ctx, slog.LevelDebug) {
 		for _, it := range items {
 			s.logger.DebugContext(ctx, "inbox: event", "event", observe.MessageReceived, "message", it.Message.ID, "topic", it.Message.Topic,
@@ -51,19 +51,19 @@ func (s *shift) watch(ctx context.Context, items []*item, shelved bool) (context
 	if s.Observer == nil {
 		return ctx, nil
 	}
-	w := &watched{became: make([]Ended, len(items))}
+	w := &watched{became: make([]HandlingResult, len(items))}
 	for i := range items {
 		w.became[i].Outcome = observe.Retried
 	}
 	h := Handling{Consumer: s.Name, Source: s.Source.Name(), Messages: messages(items), Together: !s.single && !shelved, Shelved: shelved}
-	ctx, w.ended = watch.Begin(ctx, s.logger, func(ctx context.Context) (context.Context, func([]Ended)) {
+	ctx, w.ended = watch.Begin(ctx, s.logger, func(ctx context.Context) (context.Context, func([]HandlingResult)) {
 		return s.Observer.BeginHandling(ctx, h)
 	})
 	return ctx, w
 }
 
 // tell says what has become of an item.
-func (w *watched) tell(i int, f fate) {
+func (w *watched) tell(i int, f result) {
 	if w != nil {
 		w.became[i] = f.seen()
 	}
@@ -79,9 +79,9 @@ func (w *watched) end() {
 	ended(w.became)
 }
 
-// seen is a fate as Observers are told.
-func (f fate) seen() Ended {
-	e := Ended{Outcome: observe.Retried, Reason: f.reason}
+// seen is a result as Observers are told.
+func (f result) seen() HandlingResult {
+	e := HandlingResult{Outcome: observe.Retried, Reason: f.reason}
 	switch f.kind {
 	case handled:
 		e.Outcome = observe.Handled

@@ -22,21 +22,21 @@ import (
 type seen struct {
 	mu    sync.Mutex
 	began []inbox.Handling
-	ended map[string][]inbox.Ended // by message
+	ended map[string][]inbox.HandlingResult // by message
 }
 
 type seenKey struct{}
 
-func (s *seen) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+func (s *seen) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = append(s.began, h)
-	return context.WithValue(ctx, seenKey{}, s), func(became []inbox.Ended) {
+	return context.WithValue(ctx, seenKey{}, s), func(became []inbox.HandlingResult) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i, m := range h.Messages {
 			if s.ended == nil {
-				s.ended = make(map[string][]inbox.Ended)
+				s.ended = make(map[string][]inbox.HandlingResult)
 			}
 			s.ended[m.ID] = append(s.ended[m.ID], became[i])
 		}
@@ -154,7 +154,7 @@ func TestAnObserverSeesEffects(t *testing.T) {
 // broken is an Observer that does everything wrong that it can.
 type broken struct{ turn atomic.Int64 }
 
-func (o *broken) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+func (o *broken) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i := range h.Messages {
@@ -164,13 +164,13 @@ func (o *broken) BeginHandling(ctx context.Context, h inbox.Handling) (context.C
 	case 0:
 		panic("at the beginning")
 	case 1:
-		return gone, func([]inbox.Ended) { panic("at the end") }
+		return gone, func([]inbox.HandlingResult) { panic("at the end") }
 	case 2:
 		return nil, nil
 	case 3:
 		return gone, nil
 	}
-	return context.Background(), func(became []inbox.Ended) { clear(became) }
+	return context.Background(), func(became []inbox.HandlingResult) { clear(became) }
 }
 
 func TestABrokenObserverLosesAndDoublesNothing(t *testing.T) {
@@ -221,7 +221,7 @@ type shelvedKey struct{}
 // attempt tells handlers whether they get a message from the shelf.
 type attempt struct{ *seen }
 
-func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	ctx, ended := a.seen.BeginHandling(ctx, h)
 	return context.WithValue(ctx, shelvedKey{}, h.Shelved), ended
 }

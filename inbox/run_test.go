@@ -349,16 +349,16 @@ func TestDiscardLetsThoseBehindGoOn(t *testing.T) {
 		start(t, c)
 		b.publish("orders", ordered("bad", "k"), ordered("m0", "k"), ordered("m1", "k"))
 		await(t, "one parked, two behind", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 2 })
-		desk := inbox.Desk{Store: b.store}
-		if _, err := desk.Discard(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me"}); !errors.Is(err, once.ErrInvalid) {
+		admin := inbox.Admin{Store: b.store}
+		if _, err := admin.Discard(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me"}); !errors.Is(err, once.ErrInvalid) {
 			t.Error("a decision without a reason:", err)
 		}
-		got, err := desk.Discard(t.Context(), store.ShelfQuery{IDs: []string{"bad"}}, inbox.Decision{By: "me", Reason: "a test order"})
+		got, err := admin.Discard(t.Context(), store.ShelfQuery{IDs: []string{"bad"}}, inbox.Decision{By: "me", Reason: "a test order"})
 		if err != nil || got.Changed != 1 {
 			t.Fatal(got, err)
 		}
 		await(t, "those behind", func() bool { return c.Stats.Handled.Load() == 2 })
-		found, err := desk.List(t.Context(), store.ShelfQuery{})
+		found, err := admin.List(t.Context(), store.ShelfQuery{})
 		if err != nil || len(found) != 1 || found[0].State != store.Discarded || !strings.Contains(found[0].History, "discarded by me: a test order") {
 			t.Error(found, err)
 		}

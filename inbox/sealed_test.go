@@ -108,13 +108,13 @@ func TestShelvedMessagesAreSealed(t *testing.T) {
 				if rec := get(t, b.store, once.Key{Operation: "letters", ID: "1"}); strings.Contains(rec.Reason, "secret") {
 					t.Errorf("why its key is parked can be read: %s", rec.Reason)
 				}
-				desk := inbox.Desk{Store: s}
-				found, err := desk.List(t.Context(), store.ShelfQuery{})
+				admin := inbox.Admin{Store: s}
+				found, err := admin.List(t.Context(), store.ShelfQuery{})
 				if err != nil || len(found) != 1 || string(found[0].Message.Body) != "secret body" || !strings.Contains(found[0].Reason, "a secret reason") {
 					t.Fatalf("a person with the secret sees %v, %v", found, err)
 				}
 				broken.Store(false)
-				if tally, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
+				if tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
 					t.Fatalf("replayed %v, %v", tally, err)
 				}
 				await(t, "handled", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["1"] == 1 })
@@ -213,15 +213,15 @@ func TestSealedReasonStillSaysUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := once.Key{Operation: "letters", ID: "1"}
-	rec, err := b.store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: 1e9})
+	rec, err := b.store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: 1e9})
 	if err == nil {
-		err = b.store.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Parked})
+		err = b.store.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Parked})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, s := range map[string]inbox.DeskStore{"without": b.store, "with": b.with(how)} {
-		if tally, err := (inbox.Desk{Store: s}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "again"}); err != nil || tally.Unknown != 1 {
+	for name, s := range map[string]inbox.AdminStore{"without": b.store, "with": b.with(how)} {
+		if tally, err := (inbox.Admin{Store: s}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "again"}); err != nil || tally.Unknown != 1 {
 			t.Errorf("%s the secret: %v, %v", name, tally, err)
 		}
 	}
@@ -244,8 +244,8 @@ func TestDecisionsRepeatNoSealedReason(t *testing.T) {
 		Reason: "no such card: secret number", Message: broker.Message{ID: "1", Topic: "letters"}})}); err != nil {
 		t.Fatal(err)
 	}
-	desk := inbox.Desk{Store: b.with(how)}
-	if tally, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
+	admin := inbox.Admin{Store: b.with(how)}
+	if tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
 		t.Fatalf("replayed %v, %v", tally, err)
 	}
 	again := shelf(t, b.store)[0]
@@ -253,14 +253,14 @@ func TestDecisionsRepeatNoSealedReason(t *testing.T) {
 	if err := b.store.Change(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	if tally, err := desk.Discard(t.Context(), store.ShelfQuery{Consumer: "letters"}, inbox.Decision{By: "me", Reason: "given up"}); err != nil || tally.Changed != 1 {
+	if tally, err := admin.Discard(t.Context(), store.ShelfQuery{Consumer: "letters"}, inbox.Decision{By: "me", Reason: "given up"}); err != nil || tally.Changed != 1 {
 		t.Fatalf("discarded %v, %v", tally, err)
 	}
 	if raw := shelf(t, b.store)[0]; strings.Contains(raw.History, "secret") || !strings.Contains(raw.History, "discarded by me: given up") {
 		t.Errorf("what people did is stored as %q", raw.History)
 	}
 	for _, bodiless := range []bool{false, true} {
-		shown, err := desk.List(t.Context(), store.ShelfQuery{Bodiless: bodiless})
+		shown, err := admin.List(t.Context(), store.ShelfQuery{Bodiless: bodiless})
 		if err != nil || len(shown) != 1 || strings.Count(shown[0].History, "(it was parked: no such card: secret number)") != 2 {
 			t.Errorf("a person with the secret sees %v, %v", shown, err)
 		}
@@ -281,7 +281,7 @@ func TestAReasonThatCannotBeOpenedStaysWhole(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	found, err := inbox.Desk{Store: b.with(how)}.List(t.Context(), store.ShelfQuery{})
+	found, err := inbox.Admin{Store: b.with(how)}.List(t.Context(), store.ShelfQuery{})
 	if err != nil || len(found) != 1 || found[0].Reason != reason {
 		t.Errorf("with the secret its reason is %v, %v", found, err)
 	}

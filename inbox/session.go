@@ -24,16 +24,16 @@ const (
 )
 
 // run works until ctx ends, or something has happened that needs a person.
-func (s *shift) run(ctx context.Context) error {
+func (s *consumerRun) run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	s.fatal = func(err error) { end(&fatal{err}) }
-	s.worker.prepare()
+	s.shape.prepare()
 
 	// Handlers outlive ctx by StopTime: what has begun is ended in order.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var beside crew
+	var beside workerGroup
 	beside.start(func() { s.stayAlive(ctx) })
 	beside.start(func() { s.attendShelf(ctx, work) })
 	defer beside.Wait()
@@ -63,10 +63,10 @@ func (s *shift) run(ctx context.Context) error {
 	return nil
 }
 
-// crew are goroutines that are waited for.
-type crew struct{ sync.WaitGroup }
+// workerGroup is goroutines that are waited for.
+type workerGroup struct{ sync.WaitGroup }
 
-func (c *crew) start(f func()) {
+func (c *workerGroup) start(f func()) {
 	c.Add(1)
 	go func() {
 		defer c.Done()
@@ -74,13 +74,13 @@ func (c *crew) start(f func()) {
 	}()
 }
 
-// fatal ends a shift.
+// fatal ends a run.
 type fatal struct{ err error }
 
 func (f *fatal) Error() string { return f.err.Error() }
 
 // session consumes through one session, until it breaks or ctx ends. It returns when nothing of it is at work.
-func (s *shift) session(ctx, work context.Context) (received bool, err error) {
+func (s *consumerRun) session(ctx, work context.Context) (received bool, err error) {
 	opening, cancel := context.WithTimeout(ctx, openTime)
 	session, err := s.Source.Open(opening, s.Window)
 	cancel()
@@ -92,11 +92,11 @@ func (s *shift) session(ctx, work context.Context) (received bool, err error) {
 		return false, s.leave(session)
 	}
 	l, sought := newLanes(), newSeeks(session)
-	s.worker.newSession(sought)
-	var workers crew
+	s.shape.newSession(sought)
+	var workers workerGroup
 	alive, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
-	c := &counter{shift: s, session: session, lanes: l, workers: &workers, broken: broken}
+	c := &laneWorker{consumerRun: s, session: session, lanes: l, workers: &workers, broken: broken}
 	for range s.Concurrency {
 		workers.start(func() { c.attend(work) })
 	}
@@ -120,14 +120,14 @@ func (s *shift) session(ctx, work context.Context) (received bool, err error) {
 	}
 }
 
-func (s *shift) leave(session broker.Session) error {
+func (s *consumerRun) leave(session broker.Session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	return session.Close(ctx)
 }
 
 // take turns deliveries into items.
-func (s *shift) take(ds []broker.Delivery) []*item {
+func (s *consumerRun) take(ds []broker.Delivery) []*item {
 	s.Stats.Received.Add(int64(len(ds)))
 	items := make([]*item, len(ds))
 	for i, d := range ds {
@@ -140,19 +140,19 @@ func (s *shift) take(ds []broker.Delivery) []*item {
 	return items
 }
 
-// counter is where the items of one session are handled.
-type counter struct {
-	*shift
+// laneWorker is where the items of one session are handled.
+type laneWorker struct {
+	*consumerRun
 	session broker.Session
 	lanes   *lanes
-	workers *crew
+	workers *workerGroup
 	broken  context.CancelCauseFunc // ends the session
 	unheard atomic.Int64            // deliveries that the broker may believe to be at work still
 }
 
 // attend handles items until the lanes are closed. A handler that ends its goroutine leaves its items to another one, as
 // one that ends its process does.
-func (c *counter) attend(ctx context.Context) {
+func (c *laneWorker) attend(ctx context.Context) {
 	var items []*item
 	var from []*lane
 	defer func() {
@@ -173,7 +173,7 @@ func (c *counter) attend(ctx context.Context) {
 	}
 }
 
-func (c *counter) serve(ctx context.Context, items []*item, from []*lane) {
+func (c *laneWorker) serve(ctx context.Context, items []*item, from []*lane) {
 	begun, seen := c.watch(ctx, items, false)
 	defer seen.end() // also of a handler that ends its goroutine
 	fates := c.handle(begun, items)
@@ -201,9 +201,9 @@ func (c *counter) serve(ctx context.Context, items []*item, from []*lane) {
 }
 
 // handle parks what is too old to be told from new, and has the rest handled.
-func (s *shift) handle(ctx context.Context, items []*item) []fate {
+func (s *consumerRun) handle(ctx context.Context, items []*item) []result {
 	var young []*item
-	fates := make([]fate, len(items))
+	fates := make([]result, len(items))
 	for i, it := range items {
 		if !s.Checkpoint && it.wrong == nil && s.tooOld(it) {
 			fates[i] = s.old(ctx, it)
@@ -214,12 +214,12 @@ func (s *shift) handle(ctx context.Context, items []*item) []fate {
 	if len(young) == 0 {
 		return fates
 	}
-	spread(fates, items, young, s.worker.handle(ctx, young))
+	spread(fates, items, young, s.shape.handle(ctx, young))
 	return fates
 }
 
-// old is the fate of a message that may have been handled so long ago that its key is forgotten.
-func (s *shift) old(ctx context.Context, it *item) fate {
+// old is the result of a message that may have been handled so long ago that its key is forgotten.
+func (s *consumerRun) old(ctx context.Context, it *item) result {
 	rec, err := s.store.Get(ctx, it.key)
 	switch {
 	case err != nil:
@@ -227,7 +227,7 @@ func (s *shift) old(ctx context.Context, it *item) fate {
 	case rec.Status == once.Done || rec.Status == once.Expired:
 		return s.met(ctx, it, rec)
 	}
-	return fate{kind: hopeless, reason: tooOldReason}
+	return result{kind: hopeless, reason: tooOldReason}
 }
 
 const tooOldReason = "older than keys are remembered: it may have been handled before. Replay it if it was not"
@@ -239,7 +239,7 @@ type settlement struct {
 }
 
 // add reports whether the item is dealt with.
-func (b *settlement) add(it *item, f fate) bool {
+func (b *settlement) add(it *item, f result) bool {
 	switch f.kind {
 	case handled, prevented, duplicate, shelved:
 		b.acked = append(b.acked, it.Delivery)
@@ -256,7 +256,7 @@ const settleTries = 3
 
 // settle tells the broker. That it does not hear it does no harm, since what comes again is known; but when it believes
 // too much of the window to be at work still, the session is given up.
-func (c *counter) settle(ctx context.Context, b settlement) {
+func (c *laneWorker) settle(ctx context.Context, b settlement) {
 	pause := &backoff.Backoff{First: firstWait, Limit: time.Second}
 	for tries := 1; ; tries++ {
 		err := c.tellBroker(ctx, b)
@@ -281,7 +281,7 @@ func (b settlement) size() int {
 	return n
 }
 
-func (c *counter) tellBroker(ctx context.Context, b settlement) error {
+func (c *laneWorker) tellBroker(ctx context.Context, b settlement) error {
 	limited := lazyctx.Detach(ctx, storeTime)
 	defer limited.Stop()
 	ctx = limited
@@ -302,7 +302,7 @@ func (c *counter) tellBroker(ctx context.Context, b settlement) error {
 
 // giveBack returns what was not begun, or not ended, and has no order: others can go on with it at once. What has an order
 // comes again when the session has ended, and so after what is still at work here.
-func (s *shift) giveBack(ctx context.Context, session broker.Session, items []*item) {
+func (s *consumerRun) giveBack(ctx context.Context, session broker.Session, items []*item) {
 	var ds []broker.Delivery
 	for _, it := range items {
 		if it.order == "" && !s.Checkpoint {
@@ -319,8 +319,8 @@ func (s *shift) giveBack(ctx context.Context, session broker.Session, items []*i
 	}
 }
 
-// tell counts a fate.
-func (s *shift) tell(f fate) {
+// tell counts a result.
+func (s *consumerRun) tell(f result) {
 	switch f.kind {
 	case handled:
 		s.Stats.Handled.Add(1)
@@ -336,7 +336,7 @@ func (s *shift) tell(f fate) {
 }
 
 // checkPlace refuses a consumer whose messages would be lost when they fail for good.
-func (s *shift) checkPlace(session broker.Session) error {
+func (s *consumerRun) checkPlace(session broker.Session) error {
 	keeper, ok := session.(broker.DeadLetterer)
 	if s.shelf != nil || ok && keeper.KeepsRejected() {
 		return nil

@@ -16,12 +16,12 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// counting is a shift that counts in a store. A reply of around, which is called with each transaction, replaces that of
+// counting is a run that counts in a store. A reply of around, which is called with each transaction, replaces that of
 // the store.
-func counting(st *memstore.Store, around func(n int, commit func(lost error) error) error) *shift {
-	s := &shift{Consumer: &Consumer{Policy: once.Policy{Lease: time.Minute}}, store: st, logger: st.Options().Logger, floor: newFloor()}
+func counting(st *memstore.Store, around func(n int, commit func(lost error) error) error) *consumerRun {
+	s := &consumerRun{Consumer: &Consumer{Policy: once.Policy{Lease: time.Minute}}, store: st, logger: st.Options().Logger, floor: newFloor()}
 	n := 0
-	s.transact = func(ctx context.Context, rs []once.Request, body func([]once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
+	s.transact = func(ctx context.Context, rs []once.ClaimRequest, body func([]once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 		n++
 		err = around(n, func(lost error) error {
 			recs, err = st.Transact(ctx, rs, func(_ *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
@@ -63,7 +63,7 @@ func TestACountWhoseReplyIsLostIsCountedOnce(t *testing.T) {
 					if other == "was counted elsewhere" {
 						counting(st, func(_ int, commit func(error) error) error { return commit(nil) }).count(t.Context(), b)
 					}
-					return once.ErrUnknown
+					return once.ErrOutcomeUnknown
 				})
 				err := s.tally(t.Context(), []*item{a, b}, func(counts []int64) ([]int64, error) {
 					counts[0]++
@@ -88,11 +88,11 @@ func TestACountIsWrittenAfterACommitThatDidNotArrive(t *testing.T) {
 				if err := commit(errors.New("the connection is lost")); err == nil {
 					t.Error("it was committed")
 				}
-				r := once.Request{Hold: once.Hold{Key: a.attempts, Owner: name.Token()}, Lease: time.Minute}
-				if _, err := st.ClaimTx(t.Context(), rival, []once.Request{r}); err != nil {
+				r := once.ClaimRequest{Fence: once.Fence{Key: a.attempts, Owner: name.Token()}, Lease: time.Minute}
+				if _, err := st.ClaimTx(t.Context(), rival, []once.ClaimRequest{r}); err != nil {
 					t.Error(err)
 				}
-				return once.ErrUnknown
+				return once.ErrOutcomeUnknown
 			case 2:
 				defer rival.Rollback()
 			}
@@ -114,13 +114,13 @@ func TestACountThatEndsItsGoroutineLeavesTheFloor(t *testing.T) {
 			return nil
 		})
 		s.BatchSize, s.Retry.Attempts = 1, 4
-		s.worker = &txWorker[*memstore.Tx]{shift: s, txStore: st}
+		s.shape = &txWorker[*memstore.Tx]{consumerRun: s, txStore: st}
 		it := uncounted("a")
 		it.key = once.Key{Operation: "billing", ID: "a"}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.worker.(*txWorker[*memstore.Tx]).alone(t.Context(), it)
+			s.shape.(*txWorker[*memstore.Tx]).alone(t.Context(), it)
 		}()
 		<-ended
 		if alone, leave := entering(t, s.floor.alone); !alone() {

@@ -16,7 +16,7 @@ import (
 
 // txWorker handles messages in transactions.
 type txWorker[T any] struct {
-	*shift
+	*consumerRun
 	txStore   once.TxStore[T]
 	shelves   store.TxShelf[T]   // nil: the store has none
 	positions store.Positions[T] // nil: without Checkpoint
@@ -37,12 +37,12 @@ func (w *txWorker[T]) newSession(k *seeks) {
 	w.seeks, w.open, w.rivals = k, make(map[string]*place), make(map[string]rival)
 }
 
-func (w *txWorker[T]) handle(ctx context.Context, items []*item) []fate {
+func (w *txWorker[T]) handle(ctx context.Context, items []*item) []result {
 	switch {
 	case w.Checkpoint:
 		return w.proceed(ctx, items)
 	case w.single:
-		return []fate{w.alone(ctx, items[0])}
+		return []result{w.alone(ctx, items[0])}
 	}
 	first, fates := w.sift(items)
 	if len(first) == 0 {
@@ -62,14 +62,14 @@ func (w *txWorker[T]) handle(ctx context.Context, items []*item) []fate {
 	case end != nil && end.kind == again:
 		tried = all(first, *end)
 	case end != nil:
-		tried = []fate{*end}
+		tried = []result{*end}
 	}
 	spread(fates, items, first, tried)
 	return fates
 }
 
 // knownAtTheHead are the fates of the first items, as far as they may have come before, and are dealt with or wait.
-func (w *txWorker[T]) knownAtTheHead(ctx context.Context, items []*item) (known []fate) {
+func (w *txWorker[T]) knownAtTheHead(ctx context.Context, items []*item) (known []result) {
 	for _, it := range items {
 		if it.counted {
 			return known
@@ -83,8 +83,8 @@ func (w *txWorker[T]) knownAtTheHead(ctx context.Context, items []*item) (known 
 	return known
 }
 
-// known is the fate of an item that may have come before, if there is nothing to try; else nil.
-func (w *txWorker[T]) known(ctx context.Context, it *item) (*fate, error) {
+// known is the result of an item that may have come before, if there is nothing to try; else nil.
+func (w *txWorker[T]) known(ctx context.Context, it *item) (*result, error) {
 	rec, err := w.store.Get(ctx, it.key)
 	switch {
 	case err != nil:
@@ -97,19 +97,19 @@ func (w *txWorker[T]) known(ctx context.Context, it *item) (*fate, error) {
 	if err != nil || !waits {
 		return nil, err
 	}
-	return &fate{kind: behind}, nil
+	return &result{kind: behind}, nil
 }
 
 // sift finds the items that can be handled together: those with a key, and the first of each key. The fates of others are
 // theirs: what has no key is parked, and what has another's is taken again when that is done.
-func (w *txWorker[T]) sift(items []*item) (first []*item, fates []fate) {
-	fates = all(items, fate{kind: again})
+func (w *txWorker[T]) sift(items []*item) (first []*item, fates []result) {
+	fates = all(items, result{kind: again})
 	seen, waits := make(map[once.Key]bool), make(map[string]bool)
 	for i, it := range items {
 		switch {
 		case it.order != "" && waits[it.order]: // behind one that is about to be parked
 		case it.wrong != nil:
-			fates[i], waits[it.order] = fate{kind: hopeless, reason: it.wrong.Error()}, true
+			fates[i], waits[it.order] = result{kind: hopeless, reason: it.wrong.Error()}, true
 		case !seen[it.key]:
 			seen[it.key] = true
 			first = append(first, it)
@@ -119,9 +119,9 @@ func (w *txWorker[T]) sift(items []*item) (first []*item, fates []fate) {
 }
 
 // alone handles an item that has a transaction for itself. If it may have been delivered before, its key is looked at first.
-func (w *txWorker[T]) alone(ctx context.Context, it *item) fate {
+func (w *txWorker[T]) alone(ctx context.Context, it *item) result {
 	if it.wrong != nil {
-		return fate{kind: hopeless, reason: it.wrong.Error()}
+		return result{kind: hopeless, reason: it.wrong.Error()}
 	}
 	if !it.counted {
 		f, err := w.known(ctx, it)
@@ -140,26 +140,26 @@ func (w *txWorker[T]) alone(ctx context.Context, it *item) fate {
 	return w.one(ctx, it)
 }
 
-// lonely is the fate of an item of a batch whose handler has failed when it was alone.
-func (w *txWorker[T]) lonely(ctx context.Context, it *item, err error) fate {
+// lonely is the result of an item of a batch whose handler has failed when it was alone.
+func (w *txWorker[T]) lonely(ctx context.Context, it *item, err error) result {
 	if errors.Is(err, once.ErrRejected) {
 		return w.answered(err, w.record(ctx, it))
 	}
 	return w.failed(ctx, it, err)
 }
 
-// answered is the fate of an item whose handler said no, when that was recorded.
-func (w *txWorker[T]) answered(no, recorded error) fate {
+// answered is the result of an item whose handler said no, when that was recorded.
+func (w *txWorker[T]) answered(no, recorded error) result {
 	switch {
 	case recorded != nil: // the next try finds out why
-		return fate{kind: again, after: trouble}
+		return result{kind: again, after: trouble}
 	case errors.Is(no, errDuplicate):
-		return fate{kind: prevented}
+		return result{kind: prevented}
 	}
-	return fate{kind: handled}
+	return result{kind: handled}
 }
 
-func (w *txWorker[T]) one(ctx context.Context, it *item) fate {
+func (w *txWorker[T]) one(ctx context.Context, it *item) result {
 	var failed *failure
 	var report once.Report
 	work := w.op.For(it.key.ID).Report(&report)
@@ -204,7 +204,7 @@ func (w *txWorker[T]) blocked(ctx context.Context, tx T, items []*item) (map[str
 	if w.shelves == nil || len(orders) == 0 {
 		return nil, nil
 	}
-	found, err := w.shelves.BlockedTx(ctx, tx, w.keys, orders, w.OnParked == Hold)
+	found, err := w.shelves.BlockedTx(ctx, tx, w.keys, orders, w.OnParked == HoldOrder)
 	held := make(map[string]bool)
 	for _, order := range found {
 		held[order] = true
@@ -215,8 +215,8 @@ func (w *txWorker[T]) blocked(ctx context.Context, tx T, items []*item) (map[str
 const takeoverTries, commitTries = 10, 3
 
 // together handles items in one transaction with their claims. A *failure is the handler's.
-func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, error) {
-	rs := make([]once.Request, len(items))
+func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]result, error) {
+	rs := make([]once.ClaimRequest, len(items))
 	for i, it := range items {
 		if !it.unsure { // an owner that has given its key back is not served again
 			it.token = name.Token()
@@ -239,14 +239,14 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, erro
 			}
 		case t.failed != nil && !errors.Is(err, once.ErrConflict):
 			return nil, t.failed
-		case errors.Is(err, once.ErrUnknown):
+		case errors.Is(err, once.ErrOutcomeUnknown):
 			if commits++; commits == commitTries {
 				for _, it := range items {
 					it.unsure = true
 				}
 				return nil, err
 			}
-			ctx = context.WithoutCancel(ctx) // finding out does not depend on whether the shift is over
+			ctx = context.WithoutCancel(ctx) // finding out does not depend on whether the run is over
 		case !errors.Is(err, once.ErrConflict):
 			return nil, err
 		}
@@ -256,8 +256,8 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]fate, erro
 	}
 }
 
-func (w *txWorker[T]) request(it *item) once.Request {
-	return once.Request{Hold: once.Hold{Key: it.key, Owner: it.token}, Lease: w.Policy.Lease, Fingerprint: w.fingerprint(it)}
+func (w *txWorker[T]) request(it *item) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: it.key, Owner: it.token}, Lease: w.Policy.Lease, Fingerprint: w.fingerprint(it)}
 }
 
 // batch is one transaction of together.
@@ -265,11 +265,11 @@ type batch[T any] struct {
 	*txWorker[T]
 	items  []*item
 	failed *failure
-	mine   map[int]fate // what became of the items whose claims were ours
+	mine   map[int]result // what became of the items whose claims were ours
 }
 
 func (t *batch[T]) run(ctx context.Context, tx T, recs []once.Record) (sets []once.Settlement, err error) {
-	t.mine, t.failed = make(map[int]fate), nil
+	t.mine, t.failed = make(map[int]result), nil
 	var fresh []*item
 	var at []int
 	waits := make(map[string]bool) // for one that cannot be dealt with here
@@ -277,9 +277,9 @@ func (t *batch[T]) run(ctx context.Context, tx T, recs []once.Record) (sets []on
 		it := t.items[i]
 		switch {
 		case ours(rec, it.token) && it.order != "" && waits[it.order]:
-			hold := once.Hold{Key: it.key, Owner: it.token, Attempt: rec.Attempt}
-			sets = append(sets, once.Settlement{Hold: hold, Status: once.Absent, KeepKey: t.Policy.KeepKey})
-			t.mine[i] = fate{kind: again}
+			fence := once.Fence{Key: it.key, Owner: it.token, Attempt: rec.Attempt}
+			sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: t.Policy.KeepKey})
+			t.mine[i] = result{kind: again}
 		case ours(rec, it.token):
 			fresh, at = append(fresh, it), append(at, i)
 		case rec.Status != once.Done && rec.Status != once.Expired || !t.sameInput(it, rec):
@@ -292,15 +292,15 @@ func (t *batch[T]) run(ctx context.Context, tx T, recs []once.Record) (sets []on
 	}
 	var free []*item
 	for n, it := range fresh {
-		hold := once.Hold{Key: it.key, Owner: it.token, Attempt: recs[at[n]].Attempt}
+		fence := once.Fence{Key: it.key, Owner: it.token, Attempt: recs[at[n]].Attempt}
 		if held[it.order] {
-			sets = append(sets, once.Settlement{Hold: hold, Status: once.Absent, KeepKey: t.Policy.KeepKey})
-			t.mine[at[n]] = fate{kind: behind}
+			sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: t.Policy.KeepKey})
+			t.mine[at[n]] = result{kind: behind}
 			continue
 		}
 		free = append(free, it)
-		sets = append(sets, t.done(it, hold, false))
-		t.mine[at[n]] = fate{kind: handled}
+		sets = append(sets, t.done(it, fence, false))
+		t.mine[at[n]] = result{kind: handled}
 	}
 	if len(free) > 0 {
 		if t.failed = t.handler(ctx, tx, free); t.failed != nil {
@@ -312,14 +312,14 @@ func (t *batch[T]) run(ctx context.Context, tx T, recs []once.Record) (sets []on
 
 // fates tells what became of each item. takeover means that attempts of unknown outcome stood in the way: they left nothing,
 // and the requests now name them.
-func (t *batch[T]) fates(ctx context.Context, rs []once.Request, recs []once.Record) (fates []fate, takeover bool) {
+func (t *batch[T]) fates(ctx context.Context, rs []once.ClaimRequest, recs []once.Record) (fates []result, takeover bool) {
 	for i, rec := range recs {
 		it := t.items[i]
 		f, own := t.mine[i]
 		switch {
 		case own && ours(rec, it.token):
 		case rec.Status == once.Done && rec.Owner == it.token: // by a commit whose reply was lost
-			f = fate{kind: handled}
+			f = result{kind: handled}
 		case rec.Status == once.Unknown:
 			rs[i].Attempt, takeover = rec.Attempt, true
 		default:
@@ -335,11 +335,11 @@ func ours(rec once.Record, token [16]byte) bool {
 }
 
 // done ends an attempt the way once.DoTx does.
-func (w *txWorker[T]) done(it *item, h once.Hold, rejected bool) once.Settlement {
+func (w *txWorker[T]) done(it *item, fence once.Fence, rejected bool) once.Settlement {
 	out, _ := w.op.Outcome(none{}) // JSON of nothing cannot fail
 	out.Rejected = rejected
-	out, _ = w.store.Options().Pack(h.Key, w.fingerprint(it), out)
-	return once.Settlement{Hold: h, Status: once.Done, Outcome: out, KeepOutcome: w.Policy.KeepOutcome, KeepKey: w.Policy.KeepKey}
+	out, _ = w.store.Options().Pack(fence.Key, w.fingerprint(it), out)
+	return once.Settlement{Fence: fence, Status: once.Done, Outcome: out, KeepOutcome: w.Policy.KeepOutcome, KeepKey: w.Policy.KeepKey}
 }
 
 // record writes down that an item is dealt with, without its rows: it was answered with a no.
@@ -357,7 +357,7 @@ func (w *txWorker[T]) record(ctx context.Context, it *item) error {
 	return err
 }
 
-func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error) {
+func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became resultKind, left bool, err error) {
 	var failed *failure
 	var report once.Report
 	work := w.op.For(it.key.ID).Report(&report)

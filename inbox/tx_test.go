@@ -169,12 +169,12 @@ func TestReplayOfAParkedMessage(t *testing.T) {
 		b.publish("orders", ordered("m0", "k"), ordered("m1", "k"), ordered("m2", "k"))
 		await(t, "parked, and two behind it", func() bool { return c.Stats.Parked.Load() == 1 && c.Stats.Shelved.Load() == 2 })
 		close(healthy)
-		desk := inbox.Desk{Store: b.store}
-		dry, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended", DryRun: true})
+		admin := inbox.Admin{Store: b.store}
+		dry, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended", DryRun: true})
 		if err != nil || dry != (inbox.Tally{Matched: 1, Changed: 1}) {
 			t.Fatal(dry, err)
 		}
-		got, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+		got, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
 		if err != nil || got != (inbox.Tally{Matched: 1, Changed: 1}) {
 			t.Fatal(got, err)
 		}

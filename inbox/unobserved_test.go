@@ -9,14 +9,14 @@ import (
 )
 
 func TestNoObserverCostsNoAllocation(t *testing.T) {
-	s := &shift{Consumer: new(Consumer), logger: slog.New(slog.DiscardHandler)}
+	s := &consumerRun{Consumer: new(Consumer), logger: slog.New(slog.DiscardHandler)}
 	items := []*item{{Delivery: broker.Delivery{Message: &broker.Message{ID: "1"}}}}
 	ctx := context.Background()
 	var sink context.Context
 	if n := testing.AllocsPerRun(100, func() {
 		begun, seen := s.watch(ctx, items, false)
 		defer seen.end()
-		seen.tell(0, fate{kind: handled, reason: "none"})
+		seen.tell(0, result{kind: handled, reason: "none"})
 		seen.end()
 		sink = begun
 	}); n != 0 || sink != ctx {

@@ -45,12 +45,12 @@ func TestADamagedOutcomeIsNotArchived(t *testing.T) {
 			do(t, s, charge, fmt.Sprint(i), "answer", nil)
 		}
 		for _, id := range []string{"damaged", "damaged, too"} {
-			rec, err := s.Claim(t.Context(), once.Request{Hold: once.Hold{Key: charge.For(id).Key(), Owner: [16]byte{1}}, Lease: time.Hour})
+			rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: charge.For(id).Key(), Owner: [16]byte{1}}, Lease: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-			if err := s.Settle(t.Context(), once.Settlement{Hold: h, Status: once.Done, KeepOutcome: time.Hour, KeepKey: 3 * time.Hour,
+			fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+			if err := s.Settle(t.Context(), once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: 3 * time.Hour,
 				Outcome: once.Outcome{Body: []byte(`"amswer"`), ContentType: "application/json", Sum: 4711}}); err != nil {
 				t.Fatal(err)
 			}

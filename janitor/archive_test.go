@@ -240,7 +240,7 @@ func TestAKeyThatIsClaimedAnewWhileItIsArchived(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		a.then = func(ctx context.Context, _ []once.Record) {
 			do(t, s, brief, "done anew", "second", nil)
-			r := once.Request{Hold: once.Hold{Key: brief.For("running anew").Key(), Owner: [16]byte{1}}, Lease: time.Hour}
+			r := once.ClaimRequest{Fence: once.Fence{Key: brief.For("running anew").Key(), Owner: [16]byte{1}}, Lease: time.Hour}
 			if rec, err := s.Claim(ctx, r); err != nil || rec.Attempt != 1 {
 				t.Errorf("%+v, %v", rec, err)
 			}

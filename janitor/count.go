@@ -38,7 +38,7 @@ type counter struct {
 	pace   run // rests as a Janitor does
 
 	begun time.Time
-	query once.Query
+	query once.RecordQuery
 	sees  counts
 	keys  int64
 }
@@ -92,7 +92,7 @@ func (c *counter) count(ctx context.Context, page func(context.Context) (more bo
 }
 
 func (c *counter) begin() {
-	c.query = once.Query{Operation: c.Operation, Limit: countedPage}
+	c.query = once.RecordQuery{Operation: c.Operation, Limit: countedPage}
 	c.sees, c.keys = make(counts, len(c.last)), 0
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -128,7 +128,7 @@ func TestItForgetsWhatHasHadItsTime(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		stop()
-		page, err := s.List(t.Context(), once.Query{})
+		page, err := s.List(t.Context(), once.RecordQuery{})
 		if err != nil || len(page.Records) != 1 || page.Records[0].Key.ID != "unknown" {
 			t.Errorf("there still is %+v, %v", page, err)
 		}

@@ -22,7 +22,7 @@ func TestTroubleIsLoggedByDefault(t *testing.T) {
 		s.fail("keys", errBoom)
 		stop := run(t, &janitor.Janitor{Store: s})
 		counted := newListed(10)
-		counted.before = func(once.Query) error { return errBoom }
+		counted.before = func(once.RecordQuery) error { return errBoom }
 		stopQuota := run(t, &janitor.Quota{Store: counted, Limit: janitor.Limit{Keys: 1}, Every: time.Second})
 		time.Sleep(time.Hour)
 		stop()

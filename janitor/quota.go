@@ -62,7 +62,7 @@ type Quota struct {
 	Limit   Limit                    // of every scope
 	LimitOf func(scope string) Limit // in place of Limit; called for every key, by several goroutines at once
 
-	// Operation says what is counted: only keys of this operation, as in once.Query. Default: all. Admit takes no notice
+	// Operation says what is counted: only keys of this operation, as in once.RecordQuery. Default: all. Admit takes no notice
 	// of it: ask only about keys of this operation then.
 	Operation string
 

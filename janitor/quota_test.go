@@ -26,13 +26,13 @@ import (
 type listed struct {
 	*memstore.Store
 	page    int
-	before  func(once.Query) error // nil: nothing
-	after   func(once.Query, once.Page)
+	before  func(once.RecordQuery) error // nil: nothing
+	after   func(once.RecordQuery, once.RecordPage)
 	begun   atomic.Int64 // lists from the beginning
 	queries atomic.Int64
 }
 
-func (s *listed) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *listed) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	s.queries.Add(1)
 	if q.After == (once.Key{}) {
 		s.begun.Add(1)
@@ -58,10 +58,10 @@ func keyOf(scope string, n int) once.Key {
 // put leaves a record, which is kept for as long.
 func put(t *testing.T, s once.Store, key once.Key, keep time.Duration) {
 	t.Helper()
-	req := once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: time.Minute}
+	req := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Minute}
 	rec, err := s.Claim(t.Context(), req)
 	if err == nil {
-		err = s.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: key, Owner: req.Owner, Attempt: rec.Attempt},
+		err = s.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: key, Owner: req.Owner, Attempt: rec.Attempt},
 			Status: once.Done, KeepOutcome: keep, KeepKey: keep})
 	}
 	if err != nil {
@@ -137,7 +137,7 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1000}, Share: 1}
 		count(t, q)
 		var mine, other, seen int
-		s.after = func(_ once.Query, page once.Page) { // each lands on this page, on one before it, or on one behind it
+		s.after = func(_ once.RecordQuery, page once.RecordPage) { // each lands on this page, on one before it, or on one behind it
 			for _, rec := range page.Records {
 				if len(rec.Key.ID) == 4 {
 					seen++
@@ -157,7 +157,7 @@ func TestKeysComeAndGoWhileItCounts(t *testing.T) {
 		}
 		wantUsed(t, q, "a", 100+mine) // each once, seen or not
 		before := mine
-		s.after = func(once.Query, once.Page) {
+		s.after = func(once.RecordQuery, once.RecordPage) {
 			time.Sleep(time.Second)
 			mine++
 			if !admit(t, q, keyOf("a", 1000+mine), time.Hour) {
@@ -187,7 +187,7 @@ func TestACoarseClock(t *testing.T) {
 		}
 		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1000}, Share: 1}
 		mine := 0
-		s.after = func(_ once.Query, page once.Page) {
+		s.after = func(_ once.RecordQuery, page once.RecordPage) {
 			for i := range page.Records {
 				page.Records[i].Age -= 10 * time.Millisecond
 			}
@@ -220,7 +220,7 @@ func TestKeysUnderWayWhenItCounts(t *testing.T) {
 		wantUsed(t, q, "a", 2)
 		left, _ := q.Admit(keyOf("a", 5)) // and never claimed: it leaves while that is counted
 		time.Sleep(time.Second)
-		s.after = func(once.Query, once.Page) { left(false) }
+		s.after = func(once.RecordQuery, once.RecordPage) { left(false) }
 		count(t, q)
 		wantUsed(t, q, "a", 2)
 	})
@@ -256,7 +256,7 @@ func TestOvershootIsBounded(t *testing.T) {
 			s, all := memstore.New(nil), make([]*process, n)
 			for i := range all {
 				p := &process{listed: &listed{Store: s, page: 3}}
-				p.before = func(q once.Query) error {
+				p.before = func(q once.RecordQuery) error {
 					if q.After == (once.Key{}) {
 						p.begun = append(p.begun, time.Now())
 					}
@@ -265,7 +265,7 @@ func TestOvershootIsBounded(t *testing.T) {
 				}
 				p.quota = janitor.Quota{Store: p, Limit: janitor.Limit{Keys: limit}, Every: 4 * time.Second, Share: 1, Stats: &p.stats}
 				if i == 0 {
-					p.after = func(once.Query, once.Page) { time.Sleep(300 * time.Millisecond) } // long counts
+					p.after = func(once.RecordQuery, once.RecordPage) { time.Sleep(300 * time.Millisecond) } // long counts
 				}
 				all[i] = p
 				defer run(t, &p.quota)()
@@ -441,7 +441,7 @@ func TestWhenToComeBack(t *testing.T) {
 			t.Errorf("it has to wait %v before the first count; the log says %s", wait, text)
 		}
 		text.Reset()
-		s.before = func(once.Query) error { time.Sleep(time.Minute / 2); return nil }
+		s.before = func(once.RecordQuery) error { time.Sleep(time.Minute / 2); return nil }
 		count(t, q)
 		for range 5 {
 			if wait := refused(); wait != time.Hour+time.Minute/2 {
@@ -470,7 +470,7 @@ func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 		}
 		q := &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 100}, Stats: stats, Logger: slog.New(slog.NewTextHandler(text, nil))}
 		var down atomic.Bool
-		s.before = func(q once.Query) error {
+		s.before = func(q once.RecordQuery) error {
 			if down.Load() && q.After != (once.Key{}) {
 				return errBoom
 			}
@@ -533,7 +533,7 @@ func TestTheShareOfAQuota(t *testing.T) {
 			for i := range 1000 {
 				put(t, s, keyOf("a", i), 24*time.Hour)
 			}
-			s.before = func(once.Query) error { time.Sleep(20 * time.Millisecond); return nil }
+			s.before = func(once.RecordQuery) error { time.Sleep(20 * time.Millisecond); return nil }
 			begun := time.Now()
 			count(t, &janitor.Quota{Store: s, Limit: janitor.Limit{Keys: 1}, Share: share})
 			took := float64(s.queries.Load()) * float64(20*time.Millisecond) / float64(time.Since(begun))
@@ -555,9 +555,9 @@ func TestTheShareOfAQuota(t *testing.T) {
 
 type hangingList struct{ *memstore.Store }
 
-func (*hangingList) List(ctx context.Context, _ once.Query) (once.Page, error) {
+func (*hangingList) List(ctx context.Context, _ once.RecordQuery) (once.RecordPage, error) {
 	<-ctx.Done()
-	return once.Page{}, ctx.Err()
+	return once.RecordPage{}, ctx.Err()
 }
 
 func TestAQuotaThatIsSetUpWrong(t *testing.T) {

@@ -45,7 +45,7 @@ func (s *steps) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (s *steps) Begin(context.Context, string, once.Key) (context.Context, func(once.Ended)) {
+func (s *steps) Begin(context.Context, string, once.Key) (context.Context, func(once.CallResult)) {
 	return nil, nil
 }
 
@@ -148,7 +148,7 @@ func TestEventsAreEmittedListedAndDocumented(t *testing.T) {
 // lossy is a store whose leases are lost.
 type lossy struct{ *faulty }
 
-func (lossy) Extend(context.Context, once.Hold, time.Duration) error { return once.ErrLeaseLost }
+func (lossy) Extend(context.Context, once.Fence, time.Duration) error { return once.ErrLeaseLost }
 
 // messages sends one from an outbox to a consumer.
 func messages(t *testing.T, s *memstore.Store, logger *slog.Logger) {

@@ -1,6 +1,6 @@
 package observe
 
-// What becomes of a message at a consumer, in inbox.Ended.Outcome. A message that is [Parked] waits for a person.
+// What becomes of a message at a consumer, in inbox.HandlingResult.Outcome. A message that is [Parked] waits for a person.
 const (
 	Handled   = "handled"   // by its handler, and that is committed
 	Prevented = "prevented" // its handler returned inbox.Duplicate

@@ -1,5 +1,5 @@
 // Package observe names how calls of package once end, and what becomes of messages at a consumer, for metrics and spans.
-// It is what a once.Observer is told in once.Ended.Result, and an inbox.Observer in inbox.Ended.Outcome;
+// It is what a once.Observer is told in once.CallResult.Result, and an inbox.Observer in inbox.HandlingResult.Outcome;
 // observe/otelobserve is both, for OpenTelemetry.
 //
 // The lists are closed for one release: a new name comes with an entry in the changelog.

@@ -26,7 +26,7 @@ type faulty struct {
 	settled                           func() // after a settlement
 }
 
-func (f *faulty) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (f *faulty) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	rec, err := f.Store.Claim(ctx, r)
 	if f.damaged {
 		rec.Outcome.Sum++
@@ -45,7 +45,7 @@ func (f *faulty) Settle(ctx context.Context, s once.Settlement) error {
 	return err
 }
 
-func (f *faulty) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.Request) ([]once.Record, error) {
+func (f *faulty) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	recs, err := f.Store.ClaimTx(ctx, tx, rs)
 	if f.lapsed && len(recs) == 1 { // while it waited for a transaction in flight
 		recs[0].Status = once.Unknown
@@ -60,7 +60,7 @@ func (f *faulty) SettleTx(ctx context.Context, tx *memstore.Tx, ss []once.Settle
 	return f.Store.SettleTx(ctx, tx, ss)
 }
 
-func (f *faulty) Transact(ctx context.Context, rs []once.Request,
+func (f *faulty) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	if f.transact != nil {
 		return nil, f.transact
@@ -73,7 +73,7 @@ func TestResults(t *testing.T) {
 	seen := make(map[string]bool)
 	ctx := context.Background()
 	parks := &once.Operation[string]{Name: "parks", OnUnknown: once.Park}
-	refuses := &once.Operation[string]{Name: "refuses", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+	refuses := &once.Operation[string]{Name: "refuses", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.NoWait}}
 	brief := &once.Operation[string]{Name: "brief", OnUnknown: once.Resend, Policy: once.Policy{KeepOutcome: time.Nanosecond, KeepKey: time.Hour}}
 	do := func(f *faulty, ctx context.Context, w once.Work[string], value string, err error) {
 		_, _ = once.Do(ctx, f, w, func(context.Context, once.Key) (string, error) { return value, err })
@@ -87,7 +87,7 @@ func TestResults(t *testing.T) {
 		_ = tx.Commit()
 	}
 	ask := func(f *faulty, op *once.Operation[string]) {
-		rec, err := f.Store.Claim(ctx, once.Request{Hold: once.Hold{Key: op.For("1").Key(), Owner: [16]byte{1}}, Lease: time.Nanosecond})
+		rec, err := f.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: op.For("1").Key(), Owner: [16]byte{1}}, Lease: time.Nanosecond})
 		for rec.Status == once.Running && err == nil {
 			rec, err = f.Get(ctx, rec.Key)
 		}
@@ -129,7 +129,7 @@ func TestResults(t *testing.T) {
 		{"Ask, not happened, and claimed at once", observe.Free, false, func(f *faulty) {
 			f.settled = func() {
 				k := looks(false, nil).For("1").Key()
-				_, _ = f.Claim(ctx, once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{2}}, Lease: time.Hour})
+				_, _ = f.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: k, Owner: [16]byte{2}}, Lease: time.Hour})
 			}
 			ask(f, looks(false, nil))
 		}},
@@ -157,7 +157,7 @@ func TestResults(t *testing.T) {
 		{"Ask, parks", observe.Parked, false, func(f *faulty) { ask(f, parks) }},
 		{"Do, plain error, resent", observe.Unknown, true, func(f *faulty) { do(f, ctx, refuses.For("1"), "", errNet) }},
 		{"DoTx, lost commits", observe.Unknown, false, func(f *faulty) {
-			f.transact = once.ErrUnknown
+			f.transact = once.ErrOutcomeUnknown
 			doTx(f, parks.For("1"), "", nil)
 		}},
 		{"Ask, no answer", observe.Unknown, false, func(f *faulty) { ask(f, looks(false, errNet)) }},
@@ -223,8 +223,8 @@ func TestResults(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var ends []once.Ended
-			o := observer(func(e once.Ended) { ends = append(ends, e) })
+			var ends []once.CallResult
+			o := observer(func(e once.CallResult) { ends = append(ends, e) })
 			f := &faulty{Store: memstore.New(&memstore.Options{Options: once.Options{Observer: o}})}
 			gone := make(chan bool)
 			go func() {
@@ -254,9 +254,9 @@ func TestResults(t *testing.T) {
 	}
 }
 
-type observer func(once.Ended)
+type observer func(once.CallResult)
 
-func (o observer) Begin(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.Ended)) {
+func (o observer) Begin(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.CallResult)) {
 	return ctx, o
 }
 

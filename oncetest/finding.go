@@ -296,7 +296,7 @@ func pattern(t testing.TB) string {
 func compare(want, got string) fault {
 	more, less, alike := amounts(strings.Fields(want), strings.Fields(got))
 	if !alike {
-		missing, extra := apart(want, got)
+		missing, extra := missingAndExtra(want, got)
 		more, less = len(extra) > 0, len(missing) > 0
 	}
 	switch {
@@ -325,7 +325,7 @@ func amounts(want, got []string) (more, less, alike bool) {
 }
 
 // apart are the lines that only one of two texts has, each as often as it has more of them.
-func apart(want, got string) (missing, extra []string) {
+func missingAndExtra(want, got string) (missing, extra []string) {
 	count := make(map[string]int)
 	for line := range strings.Lines(want) {
 		count[strings.TrimRight(line, "\n")]++
@@ -347,7 +347,7 @@ func apart(want, got string) (missing, extra []string) {
 
 // difference shows two states apart, for people.
 func difference(want, got string) string {
-	missing, extra := apart(want, got)
+	missing, extra := missingAndExtra(want, got)
 	var lines []string
 	for _, line := range missing {
 		lines = append(lines, "- "+line)

@@ -38,7 +38,7 @@ type Process struct {
 // claim is one that a process made, and may still hold.
 type claim struct {
 	store once.Store
-	hold  once.Hold
+	fence once.Fence
 }
 
 var (
@@ -190,14 +190,14 @@ func (p *Process) isDead() bool {
 }
 
 // claimed remembers the claims of a call, and whose they are.
-func (p *Process) claimed(s once.Store, rs []once.Request, recs []once.Record, lasting bool) {
+func (p *Process) claimed(s once.Store, rs []once.ClaimRequest, recs []once.Record, lasting bool) {
 	t := p.trial
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, r := range rs {
 		t.claimed(r.Key)
 		if i < len(recs) && recs[i].Owner == r.Owner && lasting {
-			p.claims = append(p.claims, claim{s, once.Hold{Key: r.Key, Owner: r.Owner, Attempt: recs[i].Attempt}})
+			p.claims = append(p.claims, claim{s, once.Fence{Key: r.Key, Owner: r.Owner, Attempt: recs[i].Attempt}})
 		}
 	}
 }

@@ -53,13 +53,13 @@ func returns(call func()) bool {
 
 var ctx = context.Background()
 
-func request(id string) once.Request {
-	return once.Request{Hold: once.Hold{Key: once.Key{Operation: "op", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
+func request(id string) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "op", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
 }
 
 func finished(recs []once.Record) []once.Settlement {
-	hold := once.Hold{Key: recs[0].Key, Owner: recs[0].Owner, Attempt: recs[0].Attempt}
-	return []once.Settlement{{Hold: hold, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}}
+	fence := once.Fence{Key: recs[0].Key, Owner: recs[0].Owner, Attempt: recs[0].Attempt}
+	return []once.Settlement{{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}}
 }
 
 // At each side of each step: what a transaction has written is there if the process died after its commit, and else
@@ -76,7 +76,7 @@ func TestWhereATransactionEnds(t *testing.T) {
 			_, p := newProcess(t, dieAt(test.step, test.side))
 			s := Store(p, once.TxStore[*memstore.Tx](inner))
 			if returns(func() {
-				_, _ = s.Transact(ctx, []once.Request{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+				_, _ = s.Transact(ctx, []once.ClaimRequest{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
 					tx.Set("row", "1")
 					p.Step("inside")
 					return finished(recs), nil
@@ -98,7 +98,7 @@ func TestATransactionBesideADeath(t *testing.T) {
 	_, p := newProcess(t, dieAt("dies", before))
 	s := Store(p, once.TxStore[*memstore.Tx](inner))
 	returns(func() {
-		_, _ = s.Transact(ctx, []once.Request{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, _ = s.Transact(ctx, []once.ClaimRequest{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
 			tx.Set("row", "1")
 			returns(func() { p.Step("dies") })
 			return finished(recs), nil
@@ -124,7 +124,7 @@ func TestADeadProcessReachesNobody(t *testing.T) {
 	if returns(func() { p.Step("dies") }) {
 		t.Fatal("it lives")
 	}
-	if err := tx.Extend(ctx, request("1").Hold, time.Hour); !errors.Is(err, errDead) {
+	if err := tx.Extend(ctx, request("1").Fence, time.Hour); !errors.Is(err, errDead) {
 		t.Error("Extend:", err)
 	}
 	for name, call := range map[string]func(){
@@ -134,7 +134,7 @@ func TestADeadProcessReachesNobody(t *testing.T) {
 		"Publish": func() { pub.Publish(ctx, []*broker.Message{{ID: "e", Topic: "events"}}) },
 		"Ack":     func() { _ = session.Ack(ctx, nil) },
 		"Transact": func() {
-			_, _ = tx.Transact(ctx, []once.Request{request("2")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) {
+			_, _ = tx.Transact(ctx, []once.ClaimRequest{request("2")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) {
 				t.Error("a body ran")
 				return nil, nil
 			})
@@ -152,7 +152,7 @@ func TestADeadProcessReachesNobody(t *testing.T) {
 			t.Errorf("%s: the goroutine goes on", name)
 		}
 	}
-	page, err := inner.List(ctx, once.Query{})
+	page, err := inner.List(ctx, once.RecordQuery{})
 	if len(page.Records) > 0 || err != nil || sent > 0 || len(mem.Messages("events")) > 0 {
 		t.Errorf("it left %v (%v), %d requests, %d events", page.Records, err, sent, len(mem.Messages("events")))
 	}

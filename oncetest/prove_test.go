@@ -33,7 +33,7 @@ type lying struct {
 	free    bool // tells everybody that the key is his
 }
 
-func (l *lying) Transact(ctx context.Context, rs []once.Request,
+func (l *lying) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	if l.free {
@@ -42,7 +42,7 @@ func (l *lying) Transact(ctx context.Context, rs []once.Request,
 			if err != nil {
 				return nil, err
 			}
-			return []once.Settlement{{Hold: hold(recs[0]), Status: once.Absent, KeepKey: time.Hour}}, nil
+			return []once.Settlement{{Fence: hold(recs[0]), Status: once.Absent, KeepKey: time.Hour}}, nil
 		})
 	}
 	tx := l.Begin()
@@ -54,7 +54,7 @@ func (l *lying) Transact(ctx context.Context, rs []once.Request,
 	settled := false
 	defer func() {
 		if !settled {
-			_ = l.SettleTx(context.WithoutCancel(ctx), tx, []once.Settlement{{Hold: hold(recs[0]), Status: once.Absent, KeepKey: time.Hour}})
+			_ = l.SettleTx(context.WithoutCancel(ctx), tx, []once.Settlement{{Fence: hold(recs[0]), Status: once.Absent, KeepKey: time.Hour}})
 		}
 	}()
 	sets, err := body(tx, recs)
@@ -65,8 +65,8 @@ func (l *lying) Transact(ctx context.Context, rs []once.Request,
 	return recs, l.SettleTx(context.WithoutCancel(ctx), tx, sets)
 }
 
-func hold(rec once.Record) once.Hold {
-	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+func hold(rec once.Record) once.Fence {
+	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }
 
 func TestAStoreThatCommitsWhatFailedIsFound(t *testing.T) {

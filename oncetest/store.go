@@ -84,21 +84,21 @@ func newPlain(p *Process, s once.Store) *plainStore {
 
 func (s *plainStore) Options() *once.Options { return s.options }
 
-func (s *plainStore) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+func (s *plainStore) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	err = s.process.cross("claim", func() error {
 		rec, err = s.inner.Claim(ctx, r)
-		s.process.claimed(s.inner, []once.Request{r}, []once.Record{rec}, true)
+		s.process.claimed(s.inner, []once.ClaimRequest{r}, []once.Record{rec}, true)
 		return err
 	})
 	return rec, err
 }
 
 // Extend is no step, because time alone says when it comes.
-func (s *plainStore) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *plainStore) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if s.process.refuse() {
 		return errDead
 	}
-	return s.inner.Extend(ctx, h, d)
+	return s.inner.Extend(ctx, fence, d)
 }
 
 func (s *plainStore) Settle(ctx context.Context, set once.Settlement) error {
@@ -126,7 +126,7 @@ type lister struct {
 	inner   once.Lister
 }
 
-func (l *lister) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (l *lister) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	err = l.process.look(func() error {
 		page, err = l.inner.List(ctx, q)
 		return err

@@ -200,7 +200,7 @@ func (t *trial) bury(p *Process) {
 		_ = s.Close(t.deadline)
 	}
 	for _, c := range claims { // those that it has settled are not its own any more, and this does nothing
-		_ = c.store.Settle(t.deadline, once.Settlement{Hold: c.hold, Status: once.Unknown, Reason: "oncetest: its process died"})
+		_ = c.store.Settle(t.deadline, once.Settlement{Fence: c.fence, Status: once.Unknown, Reason: "oncetest: its process died"})
 	}
 	_, _ = t.shelved(func(s store.Shelf, m store.Shelved) {
 		if m.Due > 0 {

@@ -31,7 +31,7 @@ type txStore[Tx any] struct {
 	inner once.TxStore[Tx]
 }
 
-func (s *txStore[Tx]) Transact(ctx context.Context, rs []once.Request,
+func (s *txStore[Tx]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	err = s.process.transaction(func(enter func(), leave func() error) error {
@@ -49,7 +49,7 @@ func (s *txStore[Tx]) Transact(ctx context.Context, rs []once.Request,
 	return recs, err
 }
 
-func (s *txStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.Request) (recs []once.Record, err error) {
+func (s *txStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.ClaimRequest) (recs []once.Record, err error) {
 	err = s.process.cross("claim", func() error {
 		s.process.claimed(s.inner, rs, nil, false)
 		recs, err = s.inner.ClaimTx(ctx, tx, rs)

@@ -129,7 +129,7 @@ func TestAStuckMessageHoldsUpTheOneInFrontOfIt(t *testing.T) {
 		b.until("the others are out", func() bool { return len(b.sender.taken()) == 5 })
 		b.put(message("z", ""))
 		b.until("the key is held", func() bool { return len(b.rows(store.Held)) == 3 })
-		_, err := outbox.Desk{Store: b.store}.Park(b.Context(), store.OutgoingQuery{State: store.Held, IDs: []string{"k0002"}},
+		_, err := outbox.Admin{Store: b.store}.Park(b.Context(), store.OutgoingQuery{State: store.Held, IDs: []string{"k0002"}},
 			outbox.Decision{By: "me", Reason: "wrong prices"})
 		b.must(err)
 		time.Sleep(10 * time.Second)
@@ -203,7 +203,7 @@ func TestADecisionOnLanesSkipsNothing(t *testing.T) {
 	for lane := range store.Lanes {
 		q.Lanes = append(q.Lanes, lane)
 	}
-	got, err := outbox.Desk{Store: b.store}.Park(t.Context(), q, outbox.Decision{By: "me", Reason: "wrong prices"})
+	got, err := outbox.Admin{Store: b.store}.Park(t.Context(), q, outbox.Decision{By: "me", Reason: "wrong prices"})
 	b.must(err)
 	if got.Matched != 1200 || got.Changed != 1200 {
 		t.Errorf("of 1200 messages in all lanes: %+v", got)
@@ -218,7 +218,7 @@ type replaying struct {
 
 func (s replaying) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	if q.State == store.Stuck && s.armed.CompareAndSwap(true, false) {
-		_, err := outbox.Desk{Store: s.Relayable}.Replay(ctx, store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
+		_, err := outbox.Admin{Store: s.Relayable}.Replay(ctx, store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +230,7 @@ func (s replaying) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store
 func TestAReplayBetweenTwoLooksReordersAKey(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.put(some(1, "k", "key")...)
-		_, err := outbox.Desk{Store: b.store}.Park(b.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "wait"})
+		_, err := outbox.Admin{Store: b.store}.Park(b.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "wait"})
 		b.must(err)
 		b.put(message("k0001", "key"))
 		var armed atomic.Bool

@@ -19,7 +19,7 @@ func TestTheLogIsReadIntoMemoryWhateverMostBytesSays(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		log := newLogStore(b.store)
 		r := b.relay()
-		r.Store, r.MostBytes = log, 16<<20
+		r.Store, r.MaxBytes = log, 16<<20
 		b.sender.set(func([]*broker.Message) error { return errDown }, nil)
 		stop := b.run(r)
 		body := make([]byte, 1<<20)
@@ -36,7 +36,7 @@ func TestTheLogIsReadIntoMemoryWhateverMostBytesSays(t *testing.T) {
 		n := log.reader.next
 		log.mu.Unlock()
 		if n > 40 {
-			b.Errorf("%d MiB of bodies are in memory, and MostBytes is 16 MiB", n)
+			b.Errorf("%d MiB of bodies are in memory, and MaxBytes is 16 MiB", n)
 		}
 		stop()
 	})
@@ -54,19 +54,19 @@ func TestAFailedSentRepeatsTheWholeChunk(t *testing.T) {
 		b.until("everything is out", func() bool { return log.left() == 0 })
 		stop()
 		// Each of the twenty failures may repeat the batch that it was about, and the one that was on its way meanwhile.
-		seen, most := make(map[string]int), 0
+		seen, limit := make(map[string]int), 0
 		for _, id := range b.sender.taken() {
 			seen[id]++
 		}
 		repeated := 0
 		for _, n := range seen {
-			most = max(most, n)
+			limit = max(limit, n)
 			if n > 1 {
 				repeated++
 			}
 		}
 		if repeated > 1000 {
-			b.Errorf("%d messages were repeated, up to %d times, because the database was away for a moment", repeated, most)
+			b.Errorf("%d messages were repeated, up to %d times, because the database was away for a moment", repeated, limit)
 		}
 	})
 }
@@ -122,7 +122,7 @@ type replayingLog struct {
 
 func (s replayingLog) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	if q.State == store.Stuck && q.OrderingKey != "" && s.armed.CompareAndSwap(true, false) {
-		_, err := outbox.Desk{Store: s.logStore}.Replay(ctx, store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
+		_, err := outbox.Admin{Store: s.logStore}.Replay(ctx, store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@
 //
 // If nothing gets through, the broker is down: the relay waits, longer and longer, up to ten seconds, and no message
 // is blamed. If a message fails alone, others get through, and it fails alone once more, it is the message: it is held,
-// tried again up to Retry.Attempts, and then Stuck, which a person deals with ([Desk]). One that is [broker.ErrInvalid] is
+// tried again up to Retry.Attempts, and then Stuck, which a person deals with ([Admin]). One that is [broker.ErrInvalid] is
 // Stuck at once.
 //
 // # Limits

@@ -135,7 +135,7 @@ func (h *holds) every() time.Duration {
 
 // heads reads the first message of each ordering key, in pages: they are few, and those of other lanes are passed over.
 func (h *holds) heads(ctx context.Context, lanes []int, state store.OutgoingState, do func(*store.Outgoing)) error {
-	q := store.OutgoingQuery{State: state, Heads: true, Bodiless: true, Limit: mostChunk}
+	q := store.OutgoingQuery{State: state, Heads: true, Bodiless: true, Limit: maxChunk}
 	for {
 		page, err := h.read(ctx, q)
 		if err != nil {
@@ -201,7 +201,7 @@ func (h *holds) put(ctx context.Context, ms []store.Outgoing, to store.OutgoingS
 			if o := h.of(m); o.next.IsZero() {
 				h.wait(o)
 			}
-		case m.Message.OrderingKey != "" && h.OnStuck == Hold:
+		case m.Message.OrderingKey != "" && h.OnStuck == HoldOrder:
 			h.of(m).stuckBy(m.Seq)
 		}
 	}
@@ -249,7 +249,7 @@ func (p *pump) retry(ctx, working context.Context) (busy bool, err error) {
 		if time.Now().After(end) {
 			return true, nil
 		}
-		if !p.lanes.mine(o.lane) {
+		if !p.lanes.owned(o.lane) {
 			continue
 		}
 		if failed[o.topic] > 1 && o.stuck == 0 {
@@ -271,7 +271,7 @@ func (p *pump) retry(ctx, working context.Context) (busy bool, err error) {
 
 // tryHold publishes what is held, from its head on.
 func (p *pump) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: p.Batch, MostBytes: p.MostBytes}
+	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: p.Batch, MaxBytes: p.MaxBytes}
 	if o.key == "" {
 		q.After, q.Limit = o.after, 1
 	}

@@ -245,8 +245,8 @@ func (l *lanes) lasts(lane int) bool {
 	return !l.surplus[lane] && time.Until(l.until[lane]) > l.PublishTime
 }
 
-// mine reports whether a lane may be published from now.
-func (l *lanes) mine(lane int) bool {
+// owned reports whether a lane may be published from now.
+func (l *lanes) owned(lane int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lasts(lane)

@@ -71,13 +71,13 @@ func TestPutRefuses(t *testing.T) {
 
 func TestDeskAsksWhoAndWhy(t *testing.T) {
 	b := newBench(t)
-	desk := outbox.Desk{Store: b.store}
+	admin := outbox.Admin{Store: b.store}
 	b.put(some(1200, "a", "")...)
-	if _, err := desk.Park(t.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me"}); !errors.Is(err, once.ErrInvalid) {
+	if _, err := admin.Park(t.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me"}); !errors.Is(err, once.ErrInvalid) {
 		t.Errorf("without a reason: %v", err)
 	}
 	why := outbox.Decision{By: "me", Reason: "wrong prices"}
-	if _, err := desk.Park(t.Context(), store.OutgoingQuery{State: store.Published}, why); !errors.Is(err, once.ErrInvalid) {
+	if _, err := admin.Park(t.Context(), store.OutgoingQuery{State: store.Published}, why); !errors.Is(err, once.ErrInvalid) {
 		t.Errorf("what is published: %v", err)
 	}
 	dry := why
@@ -89,10 +89,10 @@ func TestDeskAsksWhoAndWhy(t *testing.T) {
 		want  int
 		stuck int
 	}{
-		{desk.Park, store.OutgoingQuery{}, dry, 1200, 0},
-		{desk.Park, store.OutgoingQuery{Limit: 1000}, why, 1000, 1000},
-		{desk.Replay, store.OutgoingQuery{IDs: []string{"a0001", "a0002"}}, why, 2, 998},
-		{desk.Discard, store.OutgoingQuery{Limit: 501}, why, 501, 497},
+		{admin.Park, store.OutgoingQuery{}, dry, 1200, 0},
+		{admin.Park, store.OutgoingQuery{Limit: 1000}, why, 1000, 1000},
+		{admin.Replay, store.OutgoingQuery{IDs: []string{"a0001", "a0002"}}, why, 2, 998},
+		{admin.Discard, store.OutgoingQuery{Limit: 501}, why, 501, 497},
 	} {
 		got, err := test.do(t.Context(), test.q, test.by)
 		b.must(err)
@@ -100,7 +100,7 @@ func TestDeskAsksWhoAndWhy(t *testing.T) {
 			t.Errorf("%+v, and %d are stuck; want %d and %d", got, len(b.rows(store.Stuck)), test.want, test.stuck)
 		}
 	}
-	page, err := desk.List(t.Context(), store.OutgoingQuery{State: store.Stuck, Limit: 1})
+	page, err := admin.List(t.Context(), store.OutgoingQuery{State: store.Stuck, Limit: 1})
 	b.must(err)
 	if reason := page[0].Reason; !strings.Contains(reason, "me") || !strings.Contains(reason, "wrong prices") {
 		t.Errorf("the reason is %q", reason)

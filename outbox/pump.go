@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	mostChunk   = 10_000 // messages that are read at once, in one snapshot
+	maxChunk    = 10_000 // messages that are read at once, in one snapshot
 	firstPause  = 100 * time.Millisecond
 	longestWait = 10 * time.Second      // while the broker or the database is in trouble
 	leastPause  = time.Second           // the same, when something new comes
@@ -38,7 +38,7 @@ type pump struct {
 	idle    time.Duration   // until the next look
 	due     time.Time       // when delayed messages are to be asked for
 	probe   int64           // >0: a chunk does not get through, and this is how far was looked behind it
-	full    bool            // nothing of the last chunk got through, and MostBytes or its limit may have cut it off
+	full    bool            // nothing of the last chunk got through, and MaxBytes or its limit may have cut it off
 	looked  time.Time       // when it was read
 	little  time.Duration   // rises while chunks are small, one after another
 	rows    bool            // Pending rows are for the table's reader, and not for the log's
@@ -144,7 +144,7 @@ func (p *pump) wake(ctx context.Context) error {
 	}
 	ctx, cancel := p.limit(ctx)
 	defer cancel()
-	woken, next, err := p.Store.WakeDelayed(ctx, p.me, to, mostChunk)
+	woken, next, err := p.Store.WakeDelayed(ctx, p.me, to, maxChunk)
 	if err != nil {
 		return err
 	}
@@ -157,11 +157,11 @@ func (p *pump) wake(ctx context.Context) error {
 
 // publish reads a chunk, in one snapshot, and publishes it.
 func (p *pump) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*p.Batch, mostChunk), MostBytes: p.MostBytes, Lanes: lanes,
+	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*p.Batch, maxChunk), MaxBytes: p.MaxBytes, Lanes: lanes,
 		Unlogged: true}
 	behind := p.full
 	if behind {
-		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, mostChunk
+		q.Lanes, q.Heads, q.After, q.Limit = nil, true, p.probe, maxChunk
 	}
 	p.looked = time.Now()
 	chunk, err := p.read(ctx, q)

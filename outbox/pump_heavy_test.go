@@ -10,7 +10,7 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// A page ends before more than MostBytes, so it may be short although there is more behind it.
+// A page ends before more than MaxBytes, so it may be short although there is more behind it.
 func TestLargePoisonInFrontDoesNotHoldUpOthers(t *testing.T) {
 	for name, bodies := range map[string][]int{
 		"larger than a page":    {3000},
@@ -21,7 +21,7 @@ func TestLargePoisonInFrontDoesNotHoldUpOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
 				r := b.relay()
-				r.MostBytes = 1000
+				r.MaxBytes = 1000
 				b.sender.set(nil, func(m *broker.Message) error {
 					if m.Topic == "missing" {
 						return errDown

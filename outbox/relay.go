@@ -27,9 +27,9 @@ type Relay struct {
 	// Batch is how many messages are published together. Default 500.
 	Batch int
 
-	// MostBytes bounds the bodies that are in memory at once. A message is taken however large it is, then alone.
+	// MaxBytes bounds the bodies that are in memory at once. A message is taken however large it is, then alone.
 	// Default 16 MiB.
-	MostBytes int
+	MaxBytes int
 
 	// Overtaking lets messages of one ordering key be in one batch. It makes a key with many messages much faster, and
 	// costs its order when the broker takes a message and has refused one before it.
@@ -76,8 +76,8 @@ type Retry struct {
 type OnStuck int
 
 const (
-	Hold OnStuck = iota // they wait until a person has decided about it
-	Pass                // they are published: order is kept only among those that are not Stuck
+	HoldOrder OnStuck = iota // they wait until a person has decided about it
+	Pass                     // they are published: order is kept only among those that are not Stuck
 )
 
 // Run publishes until ctx ends, and returns nil when everything that had begun is confirmed and ended, and the lanes are
@@ -95,7 +95,7 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) newRun() (*run, error) {
 	set := *r
 	set.Batch = cmp.Or(set.Batch, 500)
-	set.MostBytes = cmp.Or(set.MostBytes, 16<<20)
+	set.MaxBytes = cmp.Or(set.MaxBytes, 16<<20)
 	set.KeepFor = cmp.Or(set.KeepFor, 7*24*time.Hour)
 	set.Retry.Attempts = cmp.Or(set.Retry.Attempts, 10)
 	set.Retry.First = cmp.Or(set.Retry.First, time.Second)
@@ -114,10 +114,10 @@ func (r *Relay) newRun() (*run, error) {
 		return nil, invalid("the Options of %T are nil: a wrapper forwards those of its store", r.Store)
 	case r.Store.Options().Sealing.Validate() != nil:
 		return nil, r.Store.Options().Sealing.Validate()
-	case set.Batch < 1 || set.Batch > mostChunk || set.MostBytes < 1:
-		return nil, invalid("Batch %d or MostBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MostBytes, mostChunk)
-	case set.Then < store.Delete || set.Then > store.Archive || r.OnStuck < Hold || r.OnStuck > Pass:
-		return nil, invalid("Then is none of Delete, Keep and Archive, or OnStuck neither Hold nor Pass")
+	case set.Batch < 1 || set.Batch > maxChunk || set.MaxBytes < 1:
+		return nil, invalid("Batch %d or MaxBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MaxBytes, maxChunk)
+	case set.Then < store.Delete || set.Then > store.Archive || r.OnStuck < HoldOrder || r.OnStuck > Pass:
+		return nil, invalid("Then is none of Delete, Keep and Archive, or OnStuck neither HoldOrder nor Pass")
 	case set.Retry.Attempts < 1 || set.Retry.First < 0 || set.Retry.Limit < set.Retry.First:
 		return nil, invalid("Retry needs at least one attempt, and a Limit that is not below First")
 	case set.PublishTime < 0 || set.StopTime < 0 || set.KeepFor < 0 || set.Poll < 0:

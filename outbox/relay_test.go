@@ -142,7 +142,7 @@ var poisons = map[string]func(s *sender, id string){
 
 func TestPoisonIsStuckAndOthersFlow(t *testing.T) {
 	for name, poison := range poisons {
-		for _, policy := range []outbox.OnStuck{outbox.Hold, outbox.Pass} {
+		for _, policy := range []outbox.OnStuck{outbox.HoldOrder, outbox.Pass} {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				inBubble(t, func(b *bench) {
 					poison(b.sender, "key0003")
@@ -177,14 +177,14 @@ func TestPoisonIsStuckAndOthersFlow(t *testing.T) {
 					}
 
 					b.sender.set(nil, nil)
-					tally, err := outbox.Desk{Store: b.store}.Replay(b.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
+					tally, err := outbox.Admin{Store: b.store}.Replay(b.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "mended"})
 					b.must(err)
 					if tally.Changed != 1 {
 						b.Errorf("%+v", tally)
 					}
 					b.until("all of the key are out", func() bool { return len(b.rows(store.Held))+len(b.rows(store.Stuck)) == 0 })
 					stop()
-					if policy == outbox.Hold {
+					if policy == outbox.HoldOrder {
 						b.wantOrder("key")
 					}
 				})
@@ -416,13 +416,13 @@ func TestAKeyIsOnceInABatch(t *testing.T) {
 			stop := b.run(r)
 			b.until("everything is out", func() bool { return len(b.sender.taken()) == 60 })
 			stop()
-			most := 0
+			limit := 0
 			for _, call := range b.sender.calls {
 				keyed := slices.DeleteFunc(slices.Clone(call), func(id string) bool { return id[0] != 'k' })
-				most = max(most, len(keyed))
+				limit = max(limit, len(keyed))
 			}
-			if overtaking != (most > 1) {
-				b.Errorf("overtaking %v: %d of one key in a batch", overtaking, most)
+			if overtaking != (limit > 1) {
+				b.Errorf("overtaking %v: %d of one key in a batch", overtaking, limit)
 			}
 			b.wantOrder("key")
 		})
@@ -561,7 +561,7 @@ func TestABadRelayIsRefused(t *testing.T) {
 		"no publisher": func(r *outbox.Relay) { r.Publisher = nil },
 		"batch":        func(r *outbox.Relay) { r.Batch = -1 },
 		"large batch":  func(r *outbox.Relay) { r.Batch = 10_001 },
-		"bytes":        func(r *outbox.Relay) { r.MostBytes = -1 },
+		"bytes":        func(r *outbox.Relay) { r.MaxBytes = -1 },
 		"then":         func(r *outbox.Relay) { r.Then = 3 },
 		"on stuck":     func(r *outbox.Relay) { r.OnStuck = 2 },
 		"attempts":     func(r *outbox.Relay) { r.Retry.Attempts = -1 },

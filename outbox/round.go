@@ -25,8 +25,8 @@ type sink interface {
 	// calling says that the publisher is at work, or no longer.
 	calling(bool)
 
-	// mine reports whether a message may be published by this relay, now.
-	mine(m *store.Outgoing) bool
+	// owned reports whether a message may be published by this relay, now.
+	owned(m *store.Outgoing) bool
 }
 
 // carrier publishes chunks of messages, one after another.
@@ -38,8 +38,8 @@ type carrier struct {
 	turn      int  // where a cautious round begins, so that one message that breaks everything is not always the first
 }
 
-// patience is how many calls of the publisher may fail one after another before a round is given up.
-const patience = 5
+// maxFailures is how many calls of the publisher may fail one after another before a round is given up.
+const maxFailures = 5
 
 // outcome is what has become of a chunk. What is in none of its lists is as it was.
 type outcome struct {
@@ -60,12 +60,12 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 		q.mixTopics()
 		q.rotate(c.turn)
 	}
-	for ctx.Err() == nil && r.failures < patience {
-		most := c.Batch
+	for ctx.Err() == nil && r.failures < maxFailures {
+		limit := c.Batch
 		if c.cautious && r.carried == 0 {
-			most = 1
+			limit = 1
 		}
-		batch := q.next(most, r.wants)
+		batch := q.next(limit, r.wants)
 		if len(batch) == 0 {
 			break
 		}
@@ -108,7 +108,7 @@ func (r *round) wants(m *store.Outgoing) bool {
 	return true
 }
 
-func (r *round) may(m *store.Outgoing) bool { return !r.hopeless(m) && r.sink.mine(m) }
+func (r *round) may(m *store.Outgoing) bool { return !r.hopeless(m) && r.sink.owned(m) }
 
 // hopeless reports whether a message goes where two have failed, each alone, and none got through. A topic that the broker
 // does not have is no reason to try each of a million messages.
@@ -172,7 +172,7 @@ func (r *round) send(batch []store.Outgoing) {
 		half := (len(failed) + 1) / 2
 		for _, part := range [][]store.Outgoing{failed[:half], failed[half:]} {
 			part = slices.DeleteFunc(part, func(m store.Outgoing) bool { return !r.may(&m) })
-			if len(part) > 0 && r.failures < patience && r.working.Err() == nil {
+			if len(part) > 0 && r.failures < maxFailures && r.working.Err() == nil {
 				r.send(part)
 			}
 		}
@@ -190,7 +190,7 @@ func (r *round) suspect(m *store.Outgoing) {
 		return
 	}
 	r.suspects = append(r.suspects, *m)
-	if len(r.suspected) >= mostChunk || r.suspected == nil {
+	if len(r.suspected) >= maxChunk || r.suspected == nil {
 		r.suspected = make(map[place]int64) // most of them have got through by now
 	}
 	if !known {
@@ -380,8 +380,8 @@ func (q *queue) rotate(n int) {
 }
 
 // next is a batch of at most so many messages, of those that are wanted.
-func (q *queue) next(most int, wanted func(*store.Outgoing) bool) (batch []store.Outgoing) {
-	for len(batch) < most && len(q.runs) > 0 {
+func (q *queue) next(limit int, wanted func(*store.Outgoing) bool) (batch []store.Outgoing) {
+	for len(batch) < limit && len(q.runs) > 0 {
 		run := q.runs[0]
 		m := run[0]
 		rest := run[1:]
@@ -419,7 +419,7 @@ func (s tableSink) calling(begins bool) {
 	s.run.calling.Store(since)
 }
 
-func (s tableSink) mine(m *store.Outgoing) bool { return s.lanes.mine(m.Lane) }
+func (s tableSink) owned(m *store.Outgoing) bool { return s.lanes.owned(m.Lane) }
 
 // sent tries until it has an answer: what it gave up would be published again.
 func (s tableSink) sent(ctx context.Context, ms []store.Outgoing) {

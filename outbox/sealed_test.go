@@ -85,11 +85,11 @@ func TestSealedMessagesArePublishedAsTheyWerePut(t *testing.T) {
 				t.Errorf("what is stored can be read: %q %v", m.Message.Body, m.Message.Header)
 			}
 		}
-		peeked, err := outbox.Desk{Store: b.with(how)}.List(t.Context(), store.OutgoingQuery{State: store.Pending})
+		peeked, err := outbox.Admin{Store: b.with(how)}.List(t.Context(), store.OutgoingQuery{State: store.Pending})
 		if err != nil || len(peeked) != 3 || string(peeked[0].Message.Body) != "secret body" || peeked[0].Message.Header["who"] != "secret name" {
 			t.Errorf("a person with the secret sees %v, %v", peeked, err)
 		}
-		blind, err := outbox.Desk{Store: b.store}.List(t.Context(), store.OutgoingQuery{State: store.Pending})
+		blind, err := outbox.Admin{Store: b.store}.List(t.Context(), store.OutgoingQuery{State: store.Pending})
 		if err != nil || len(blind) != 3 || blind[0].Unopened == nil || !strings.Contains(blind[0].Unopened.Error(), `"a"`) {
 			t.Errorf("a person without it sees %v, %v", blind, err)
 		}
@@ -137,7 +137,7 @@ func TestWhatCannotBeOpenedIsKept(t *testing.T) {
 			t.Errorf("published: %v", taken)
 		}
 		r.Store = b.with(once.Sealing{Ring: ringOf(t, "b", "a")})
-		tally, err := outbox.Desk{Store: r.Store}.Replay(t.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "the secret is back"})
+		tally, err := outbox.Admin{Store: r.Store}.Replay(t.Context(), store.OutgoingQuery{}, outbox.Decision{By: "me", Reason: "the secret is back"})
 		if err != nil || tally.Changed != 1 {
 			t.Fatalf("replayed %v, %v", tally, err)
 		}

@@ -63,7 +63,7 @@ func (r *run) follow(ctx, working context.Context, t store.OutboxTail, progress 
 	}
 	for ctx.Err() == nil && f.broken == nil {
 		limited, cancel := context.WithTimeout(ctx, relearn)
-		ms, err := t.Receive(limited, max(f.most(), 1))
+		ms, err := t.Receive(limited, max(f.room(), 1))
 		idle := err != nil && limited.Err() != nil
 		cancel()
 		if err != nil && !idle {
@@ -93,16 +93,16 @@ type follower struct {
 	over    atomic.Bool // it is broken, as the carrier sees it
 }
 
-// most is how many more messages are taken; 0: there is no room.
-func (f *follower) most() int {
+// limit is how many more messages are taken; 0: there is no room.
+func (f *follower) room() int {
 	size := 0
 	for i := range f.rest {
 		size += len(f.rest[i].Message.Body)
 	}
-	if size >= f.MostBytes {
+	if size >= f.MaxBytes {
 		return 0
 	}
-	return max(min(20*f.Batch, mostChunk)-len(f.rest), 0)
+	return max(min(20*f.Batch, maxChunk)-len(f.rest), 0)
 }
 
 // learn reads which ordering keys are held.
@@ -193,7 +193,7 @@ func (f *follower) finish(working context.Context) {
 		f.rest = f.rest[:f.owed]
 		if f.open {
 			limited, cancel := context.WithTimeout(working, time.Second) // it is on its way
-			ms, err := f.tail.Receive(limited, max(f.most(), 1))
+			ms, err := f.tail.Receive(limited, max(f.room(), 1))
 			cancel()
 			if err != nil {
 				return
@@ -215,12 +215,12 @@ func (f *follower) takeMore(ctx context.Context) error {
 	begun := time.Now()
 	limited, cancel := context.WithTimeout(ctx, f.trouble.Next())
 	defer cancel()
-	most := f.most()
-	if most == 0 {
+	limit := f.room()
+	if limit == 0 {
 		<-limited.Done()
 		return nil
 	}
-	ms, err := f.tail.Receive(limited, most)
+	ms, err := f.tail.Receive(limited, limit)
 	f.rest = append(f.rest, ms...)
 	if err != nil && limited.Err() != nil {
 		return nil
@@ -307,7 +307,7 @@ func (f *follower) aside(ctx context.Context, ms []store.Outgoing, to store.Outg
 	for i := range ms {
 		m := &ms[i]
 		f.done[placeOf(m)] = true
-		if key := m.Message.OrderingKey; key != "" && (to == store.Held || f.OnStuck == Hold) {
+		if key := m.Message.OrderingKey; key != "" && (to == store.Held || f.OnStuck == HoldOrder) {
 			f.blocked[key] = time.Now()
 		}
 		if to == store.Held {
@@ -335,7 +335,7 @@ func numbered(header map[string]string, m *store.Outgoing) map[string]string {
 func (f *follower) calling(bool) {}
 
 // mine is true as long as the tail is not broken: what it hands out is nobody else's.
-func (f *follower) mine(*store.Outgoing) bool { return !f.over.Load() }
+func (f *follower) owned(*store.Outgoing) bool { return !f.over.Load() }
 
 // sent ends messages that were published. An end of the waiting breaks no tail, and it is tried again.
 func (f *follower) sent(working context.Context, ms []store.Outgoing) {

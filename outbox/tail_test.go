@@ -74,9 +74,9 @@ type logTail struct {
 	broken bool
 }
 
-func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, error) {
+func (t *logTail) Receive(ctx context.Context, limit int) ([]store.Outgoing, error) {
 	if t.few > 0 {
-		most = min(most, t.few)
+		limit = min(limit, t.few)
 	}
 	for {
 		t.mu.Lock()
@@ -84,7 +84,7 @@ func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, erro
 			t.mu.Unlock()
 			return nil, errors.New("the connection was lost")
 		}
-		ms := slices.Clone(t.log[t.next:min(t.next+most, len(t.log))])
+		ms := slices.Clone(t.log[t.next:min(t.next+limit, len(t.log))])
 		t.next += len(ms)
 		t.mu.Unlock()
 		if len(ms) > 0 {

@@ -196,7 +196,7 @@ func (s *large) record(i int) once.Record {
 		LeaseLeft: -1, Reason: strings.Clone(s.reason)}
 }
 
-func (s *large) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *large) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	next := 0
 	if q.After.ID != "" {
 		next, _ = strconv.Atoi(q.After.ID)
@@ -204,7 +204,7 @@ func (s *large) List(ctx context.Context, q once.Query) (page once.Page, err err
 	}
 	for ; next < s.records && len(page.Records) < q.Limit; next++ {
 		if s.broken > 0 && next >= s.broken {
-			return once.Page{}, once.ErrCorrupt
+			return once.RecordPage{}, once.ErrCorrupt
 		}
 		page.Records = append(page.Records, s.record(next))
 	}
@@ -320,7 +320,7 @@ func TestAResumeThatLeavesTheRecordAsItWas(t *testing.T) {
 func TestResumedBySomebodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stats := memstore.New(nil), new(reconcile.Stats)
-		charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+		charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.NoWait}}
 		crash(t, s, charge, "1")
 		var both sync.WaitGroup
 		both.Add(2)

@@ -57,16 +57,16 @@ func (b *bank) count(id string) int {
 
 // slow makes each answer take a while. It returns how many were asked for at once, at most.
 func (b *bank) slow(d time.Duration) *atomic.Int64 {
-	var busy, most atomic.Int64
+	var busy, limit atomic.Int64
 	b.ask = func(string) error {
-		if n := busy.Add(1); n > most.Load() {
-			most.Store(n)
+		if n := busy.Add(1); n > limit.Load() {
+			limit.Store(n)
 		}
 		time.Sleep(d)
 		busy.Add(-1)
 		return nil
 	}
-	return &most
+	return &limit
 }
 
 func (b *bank) pay(id string) {
@@ -89,8 +89,8 @@ func crash[T any](t *testing.T, s once.Store, op *once.Operation[T], ids ...stri
 // vanish leaves a unit of work with a claim that lapses.
 func vanish[T any](t *testing.T, s once.Store, op *once.Operation[T], id string, lease time.Duration) {
 	t.Helper()
-	hold := once.Hold{Key: once.Key{Operation: op.Name, ID: id}, Owner: [16]byte{1}}
-	if _, err := s.Claim(t.Context(), once.Request{Hold: hold, Lease: lease}); err != nil {
+	fence := once.Fence{Key: once.Key{Operation: op.Name, ID: id}, Owner: [16]byte{1}}
+	if _, err := s.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: lease}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -270,7 +270,7 @@ func TestSilenceIsAskedLessAndLessOften(t *testing.T) {
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()
-		most := b.slow(2 * time.Second)
+		limit := b.slow(2 * time.Second)
 		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
 		for i := range 450 {
 			crash(t, s, charge, fmt.Sprint(i))
@@ -282,8 +282,8 @@ func TestRate(t *testing.T) {
 		if err := r.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took < 300*time.Second || took > 310*time.Second || most.Load() != 3 { // 3 in 2 seconds
-			t.Errorf("450 took %v, %d at once", took, most.Load())
+		if took := time.Since(begun); took < 300*time.Second || took > 310*time.Second || limit.Load() != 3 { // 3 in 2 seconds
+			t.Errorf("450 took %v, %d at once", took, limit.Load())
 		}
 		for i, at := range b.times[1:] {
 			if gap := at.Sub(b.times[i]); gap < 0 {
@@ -300,7 +300,7 @@ func TestRate(t *testing.T) {
 func TestABusyOperationIsNotBegunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()
-		most := b.slow(20 * time.Second)
+		limit := b.slow(20 * time.Second)
 		charge := &once.Operation[string]{Name: "charge", Lookup: b.lookup}
 		for i := range 40 {
 			crash(t, s, charge, fmt.Sprint(i))
@@ -310,8 +310,8 @@ func TestABusyOperationIsNotBegunAgain(t *testing.T) {
 		stop := run(t, &reconcile.Reconciler{Store: s, Operations: []reconcile.Operation{op}, Every: time.Second})
 		time.Sleep(10 * time.Minute)
 		stop()
-		if most.Load() != 2 || len(b.asked) != 40 {
-			t.Errorf("%d were asked about, %d at once", len(b.asked), most.Load())
+		if limit.Load() != 2 || len(b.asked) != 40 {
+			t.Errorf("%d were asked about, %d at once", len(b.asked), limit.Load())
 		}
 	})
 }
@@ -420,10 +420,10 @@ type failing struct {
 	asked atomic.Int64
 }
 
-func (s *failing) List(ctx context.Context, q once.Query) (once.Page, error) {
+func (s *failing) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
 	s.asked.Add(1)
 	if s.down.Load() {
-		return once.Page{}, errBoom
+		return once.RecordPage{}, errBoom
 	}
 	return s.Store.List(ctx, q)
 }

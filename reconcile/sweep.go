@@ -17,7 +17,7 @@ import (
 const (
 	page     = 200    // records that are read at once
 	patience = 10     // a record is asked about once in this part of the time for which it has been unknown
-	mostDue  = 10_000 // records of one operation that are in memory
+	maxDue   = 10_000 // records of one operation that are in memory
 
 	longest = float64(365 * 24 * time.Hour) // between two records: a Duration ends somewhere
 )
@@ -30,7 +30,7 @@ type run struct {
 	told    map[string]bool // operations that nobody looks after, and that were logged
 }
 
-// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to mostDue. With
+// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to maxDue. With
 // an error comes what was found before it.
 func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
 	var unknown, orphaned int64
@@ -45,12 +45,12 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 		case w == nil:
 			orphaned++
 			r.tell(ctx, operationOf(rec.Key))
-		case all && len(due[w]) < mostDue:
+		case all && len(due[w]) < maxDue:
 			due[w] = append(due[w], rec)
 		case !all && r.isDue(&rec):
-			if seen[w]++; seen[w] <= mostDue {
+			if seen[w]++; seen[w] <= maxDue {
 				due[w] = append(due[w], rec)
-			} else if i := rand.N(seen[w]); i < mostDue { // the end of a long list has the same chance as its beginning
+			} else if i := rand.N(seen[w]); i < maxDue { // the end of a long list has the same chance as its beginning
 				due[w][i] = rec
 			}
 		}
@@ -68,7 +68,7 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 
 // each lists what is unknown behind a key, until do wants no more.
 func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (more bool)) error {
-	q := once.Query{Status: []once.Status{once.Unknown}, After: after, Limit: page}
+	q := once.RecordQuery{Status: []once.Status{once.Unknown}, After: after, Limit: page}
 	for {
 		found, err := r.lister.List(ctx, q)
 		if err != nil {
@@ -121,14 +121,14 @@ type worker struct {
 
 // sweep deals with records, and with those of its operation that are behind them in the list, if they were too many.
 func (w *worker) sweep(ctx context.Context, recs []once.Record) (err error) {
-	for w.work(ctx, recs); len(recs) >= mostDue && err == nil; w.work(ctx, recs) {
+	for w.work(ctx, recs); len(recs) >= maxDue && err == nil; w.work(ctx, recs) {
 		last := recs[len(recs)-1].Key
 		recs = recs[:0]
 		err = w.each(ctx, last, func(rec once.Record) (more bool) {
 			if w.workers[operationOf(rec.Key)] == w {
 				recs = append(recs, rec)
 			}
-			return len(recs) < mostDue
+			return len(recs) < maxDue
 		})
 	}
 	return err

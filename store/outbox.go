@@ -173,7 +173,7 @@ type OutgoingQuery struct {
 	IDs         []string
 	After       int64 // behind this Seq
 	Limit       int   // default 100, at most 20,000
-	MostBytes   int   // of bodies, together: before more the page ends, but not before the first message; 0: any
+	MaxBytes    int   // of bodies, together: before more the page ends, but not before the first message; 0: any
 	Bodiless    bool  // leave out the bodies and headers of messages
 
 	// Unlogged selects nothing as long as what is Pending comes out of the database's log: it is what a relay asks before it
@@ -231,7 +231,7 @@ type OutboxLog interface {
 type OutboxTail interface {
 	// Receive waits for messages and returns at least one and at most so many, without waiting for more than there are.
 	// None of them is Delayed: those are in the table.
-	Receive(ctx context.Context, most int) ([]Outgoing, error)
+	Receive(ctx context.Context, limit int) ([]Outgoing, error)
 
 	// Sent says that messages were published, and ends their rows, if they have any, like Relayable's.
 	Sent(ctx context.Context, ms []Outgoing, then Ending) error

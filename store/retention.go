@@ -32,17 +32,17 @@ type Archivable interface {
 	ForgetRecords(ctx context.Context, due []once.Record) (int, error)
 }
 
-// MostForgettable is how many bytes of outcomes a page of Forgettable has, or a little more.
-const MostForgettable = 16 << 20
+// MaxForgettable is how many bytes of outcomes a page of Forgettable has, or a little more.
+const MaxForgettable = 16 << 20
 
 // Reopener is a store in which a person can have work run again that is done.
 type Reopener interface {
 	// Reopen makes a key that is Done or Expired Absent: free at once. Its attempt stays counted, for keepKey from now, with
-	// the reason; its outcome is gone. It does so only if h is the Hold of the attempt that is done: anything else is
+	// the reason; its outcome is gone. It does so only if h is the Fence of the attempt that is done: anything else is
 	// once.ErrLeaseLost and changes nothing. Repeating it is nil, as long as nobody has claimed the key since.
 	//
 	// To the owner of h it is as if it had released the key: what it still sends is late, and changes nothing.
-	Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, reason string) error
+	Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error
 }
 
 // Reopen records what a person decided: that the work of a Done or Expired record, as it was read, is to run again, and
@@ -65,8 +65,8 @@ func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) e
 	case !ok:
 		return fmt.Errorf("%w: %T is no store.Reopener", errors.ErrUnsupported, s)
 	}
-	h := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-	if err := r.Reopen(ctx, h, keepReopened, name.Reason(reason)); err != nil {
+	fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+	if err := r.Reopen(ctx, fence, keepReopened, name.Reason(reason)); err != nil {
 		return err
 	}
 	s.Options().Tell(ctx, once.Event{Name: observe.Decided, Key: rec.Key, Attempt: rec.Attempt})

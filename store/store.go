@@ -59,7 +59,7 @@ type Positions[Tx any] interface {
 	//
 	// For the rest it is as once.TxStore says of Transact: if body fails, panics or ends its goroutine, everything is
 	// rolled back, and its error comes back, wrapped at most; once.ErrConflict: the database rolled everything back and the
-	// same call may succeed; once.ErrUnknown: the commit was sent and whether it was applied is not known; other
+	// same call may succeed; once.ErrOutcomeUnknown: the commit was sent and whether it was applied is not known; other
 	// errors: nothing was committed. The transaction does not end because ctx does.
 	TransactAt(ctx context.Context, from, to Position, body func(Tx) error) error
 

@@ -33,7 +33,7 @@ type riverJobs struct {
 
 const (
 	jobsPerMillisecond = 20 // more than any turn completes
-	mostJobs           = 100_000
+	maxJobs            = 100_000
 )
 
 func (o *opened) addRiver(ctx context.Context) error {
@@ -49,7 +49,7 @@ func (o *opened) addRiver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &riverJobs{pool: o.pool, client: client, running: make(chan *rivertype.JobRow, mostJobs)}
+	r := &riverJobs{pool: o.pool, client: client, running: make(chan *rivertype.JobRow, maxJobs)}
 	o.add(peer{turn.Peer{Name: "River " + version("github.com/riverqueue/river") + ", JobCompleteTx", Scenario: turn.Guarded}, r.run})
 	return nil
 }
@@ -63,7 +63,7 @@ func (r *riverJobs) run(ctx context.Context, workers int, length time.Duration) 
 
 // provide tops up the jobs that are running.
 func (r *riverJobs) provide(ctx context.Context, jobs int) error {
-	missing := min(jobs, mostJobs) - len(r.running)
+	missing := min(jobs, maxJobs) - len(r.running)
 	if missing <= 0 {
 		return nil
 	}

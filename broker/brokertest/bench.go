@@ -263,19 +263,19 @@ func (b *bench) closeSessions() {
 }
 
 // receive receives at most most messages, and fails if none comes.
-func (b *bench) receive(s broker.Session, most int) []broker.Delivery {
+func (b *bench) receive(s broker.Session, limit int) []broker.Delivery {
 	ctx, cancel := b.within()
 	defer cancel()
-	ds, err := s.Receive(ctx, most)
+	ds, err := s.Receive(ctx, limit)
 	b.must("Receive", err)
-	b.sane(ds, most)
+	b.sane(ds, limit)
 	return ds
 }
 
 // sane checks what holds for every answer of Receive.
-func (b *bench) sane(ds []broker.Delivery, most int) {
-	if len(ds) < 1 || len(ds) > most {
-		b.failf("Receive returned %d deliveries, want at least 1 and at most %d", len(ds), most)
+func (b *bench) sane(ds []broker.Delivery, limit int) {
+	if len(ds) < 1 || len(ds) > limit {
+		b.failf("Receive returned %d deliveries, want at least 1 and at most %d", len(ds), limit)
 	}
 	for _, d := range ds {
 		if d.Message == nil {

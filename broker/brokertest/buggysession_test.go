@@ -134,8 +134,8 @@ func (s *buggySession) LongestDelay() time.Duration {
 
 func (s *buggySession) KeepsRejected() bool { return !s.place.Log && !s.has("dead letters denied") }
 
-func (s *buggySession) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	ds, err := s.receive(ctx, most)
+func (s *buggySession) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	ds, err := s.receive(ctx, limit)
 	if err != nil && ctx.Err() == nil && s.has("dies in silence") {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -157,7 +157,7 @@ func (s *buggySession) isClosed() bool {
 }
 
 // receive has the bugs of waiting.
-func (s *buggySession) receive(ctx context.Context, most int) ([]broker.Delivery, error) {
+func (s *buggySession) receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	switch s.bug {
 	case "held back alone":
 		s.wait(ctx)
@@ -167,18 +167,18 @@ func (s *buggySession) receive(ctx context.Context, most int) ([]broker.Delivery
 			return nil, ctx.Err()
 		}
 	case "more than asked for":
-		return s.inner.Receive(ctx, most+1)
+		return s.inner.Receive(ctx, limit+1)
 	case "context ignored":
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
 		defer cancel()
-		return s.inner.Receive(late, most)
+		return s.inner.Receive(late, limit)
 	case "context's end is an error of its own":
-		if ds, err := s.inner.Receive(ctx, most); err == nil || ctx.Err() == nil {
+		if ds, err := s.inner.Receive(ctx, limit); err == nil || ctx.Err() == nil {
 			return ds, err
 		}
 		return nil, errBuggy
 	case "context's end breaks the session":
-		ds, err := s.inner.Receive(ctx, most)
+		ds, err := s.inner.Receive(ctx, limit)
 		if err != nil {
 			s.inner.Close(context.Background())
 		}
@@ -186,23 +186,23 @@ func (s *buggySession) receive(ctx context.Context, most int) ([]broker.Delivery
 	case "no message is an answer":
 		soon, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
-		if ds, err := s.inner.Receive(soon, most); err == nil || soon.Err() == nil || ctx.Err() != nil {
+		if ds, err := s.inner.Receive(soon, limit); err == nil || soon.Err() == nil || ctx.Err() != nil {
 			return ds, err
 		}
 		return nil, nil
 	case "waits for a full batch":
-		return s.full(ctx, most)
+		return s.full(ctx, limit)
 	case "a request is left behind":
-		return s.orphan(ctx, most)
+		return s.orphan(ctx, limit)
 	case "what is too much is lost":
 		ds, err := s.inner.Receive(ctx, s.window)
-		return ds[:min(len(ds), most)], err
+		return ds[:min(len(ds), limit)], err
 	case "prefetched messages lost":
-		return s.prefetched(ctx, most)
+		return s.prefetched(ctx, limit)
 	case "last first", "order kept within a batch only":
-		return s.backwards(ctx, most)
+		return s.backwards(ctx, limit)
 	}
-	return s.inner.Receive(ctx, most)
+	return s.inner.Receive(ctx, limit)
 }
 
 func (s *buggySession) isStuck() bool {
@@ -223,15 +223,15 @@ func (s *buggySession) wait(ctx context.Context) {
 }
 
 // full does not return before as much has come as was asked for, or a while has passed.
-func (s *buggySession) full(ctx context.Context, most int) ([]broker.Delivery, error) {
-	ds, err := s.inner.Receive(ctx, most)
+func (s *buggySession) full(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	ds, err := s.inner.Receive(ctx, limit)
 	if err != nil {
 		return nil, err
 	}
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for len(ds) < most {
-		more, err := s.inner.Receive(soon, most-len(ds))
+	for len(ds) < limit {
+		more, err := s.inner.Receive(soon, limit-len(ds))
 		if err != nil {
 			break
 		}
@@ -241,20 +241,20 @@ func (s *buggySession) full(ctx context.Context, most int) ([]broker.Delivery, e
 }
 
 // orphan leaves a request with the broker when the context ends, whose answer nobody reads.
-func (s *buggySession) orphan(ctx context.Context, most int) ([]broker.Delivery, error) {
-	ds, err := s.inner.Receive(ctx, most)
+func (s *buggySession) orphan(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	ds, err := s.inner.Receive(ctx, limit)
 	if err != nil && ctx.Err() != nil {
 		later, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		go func() {
 			defer cancel()
-			s.inner.Receive(later, most)
+			s.inner.Receive(later, limit)
 		}()
 	}
 	return ds, err
 }
 
 // prefetched settles what it has not handed out when the session is closed.
-func (s *buggySession) prefetched(ctx context.Context, most int) ([]broker.Delivery, error) {
+func (s *buggySession) prefetched(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	s.mu.Lock()
 	ahead := s.ahead
 	s.mu.Unlock()
@@ -265,16 +265,16 @@ func (s *buggySession) prefetched(ctx context.Context, most int) ([]broker.Deliv
 		}
 		ahead = ds
 	}
-	n := min(most, len(ahead))
+	n := min(limit, len(ahead))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead = ahead[n:]
 	return ahead[:n], nil
 }
 
-func (s *buggySession) backwards(ctx context.Context, most int) ([]broker.Delivery, error) {
-	if s.has("last first") && most > 1 {
-		ds, err := s.inner.Receive(ctx, most)
+func (s *buggySession) backwards(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if s.has("last first") && limit > 1 {
+		ds, err := s.inner.Receive(ctx, limit)
 		slices.Reverse(ds)
 		return ds, err
 	}
@@ -285,8 +285,8 @@ func (s *buggySession) backwards(ctx context.Context, most int) ([]broker.Delive
 	if len(ahead) > 0 {
 		return ahead, nil
 	}
-	if most > 1 {
-		return s.inner.Receive(ctx, most)
+	if limit > 1 {
+		return s.inner.Receive(ctx, limit)
 	}
 	ds, err := s.inner.Receive(ctx, 2)
 	if len(ds) < 2 {

@@ -101,7 +101,7 @@ func receiveAtOnce(b *bench) {
 	for got := 0; got < len(ms); {
 		got += len(b.receive(s, wide))
 	}
-	if took, most := time.Since(start), b.harness.patience()/10; took > most {
+	if took, limit := time.Since(start), b.harness.patience()/10; took > limit {
 		b.failf("Receive took %v for what was there, as if it waited for more", took)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// mostTracked bounds how many messages may stand behind one that is not settled, in all partitions.
-const mostTracked = 100_000
+// maxTracked bounds how many messages may stand behind one that is not settled, in all partitions.
+const maxTracked = 100_000
 
 // longestDelay is how long a returned message is kept at most: its partition is not committed meanwhile.
 const longestDelay = time.Minute
@@ -71,8 +71,8 @@ func (s *session) LongestDelay() time.Duration { return longestDelay }
 
 func (s *session) KeepsRejected() bool { return s.options.DeadLetter != "" }
 
-func (s *session) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	return s.desk.Receive(ctx, most, s)
+func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	return s.desk.Receive(ctx, limit, s)
 }
 
 // Lanes are those of the partitions that are not being taken away.
@@ -128,7 +128,7 @@ func (s *session) room() int {
 		tracked += l.Tracked()
 		held += l.Held()
 	}
-	if s.holds > 0 || tracked >= mostTracked || held >= s.options.LargestHeld {
+	if s.holds > 0 || tracked >= maxTracked || held >= s.options.LargestHeld {
 		return 0
 	}
 	return s.desk.Room(lanes...)

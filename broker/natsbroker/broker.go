@@ -60,7 +60,7 @@ func New(js jetstream.JetStream, o *Options) *Broker {
 
 // Publisher returns a publisher to whatever streams take the topics.
 func (b *Broker) Publisher() broker.Publisher {
-	return &publisher{desk: answers.NewDesk(b.js.Conn(), b.options.ReplyWait), window: b.options.DuplicateWindow}
+	return &publisher{requester: answers.NewRequester(b.js.Conn(), b.options.ReplyWait), window: b.options.DuplicateWindow}
 }
 
 // Consumer returns the messages of a durable pull consumer of a stream. Its deliveries have no positions, because what

@@ -90,8 +90,8 @@ var (
 func (r *logReader) log() string { return r.stream.Name + "#" + r.made.UTC().Format(time.RFC3339Nano) }
 
 // Receive waits for messages.
-func (r *logReader) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	return r.desk.Receive(ctx, most, r)
+func (r *logReader) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	return r.desk.Receive(ctx, limit, r)
 }
 
 // Lanes are one.

@@ -13,8 +13,8 @@ import (
 )
 
 type publisher struct {
-	desk   *answers.Desk
-	window time.Duration
+	requester *answers.Requester
+	window    time.Duration
 }
 
 var _ broker.Deduplicator = (*publisher)(nil)
@@ -33,7 +33,7 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 			at, out = append(at, i), append(out, msg)
 		}
 	}
-	for i, err := range p.desk.Store(ctx, out) {
+	for i, err := range p.requester.Store(ctx, out) {
 		errs[at[i]] = explainPublish(err)
 	}
 	if errors.Join(errs...) == nil {
@@ -44,7 +44,7 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 // Close ends the use of the publisher. The connection is the caller's.
 func (p *publisher) Close() error {
-	p.desk.Close()
+	p.requester.Close()
 	return nil
 }
 

@@ -27,12 +27,12 @@ const (
 // and puts by what comes when nobody receives any more.
 type session struct {
 	*source
-	nc     *nats.Conn
-	desk   *answers.Desk
-	sub    *nats.Subscription
-	status chan nats.Status
-	wake   chan struct{} // Receive looks again
-	done   chan struct{} // closed when the session breaks, or is closed
+	nc        *nats.Conn
+	requester *answers.Requester
+	sub       *nats.Subscription
+	status    chan nats.Status
+	wake      chan struct{} // Receive looks again
+	done      chan struct{} // closed when the session breaks, or is closed
 
 	checking sync.Mutex // is held while the consumer's identity is looked up
 
@@ -59,14 +59,14 @@ func (c *source) open(is identity, window int) (*session, error) {
 	nc := c.js.Conn()
 	inbox := nc.NewInbox() + "."
 	s := &session{
-		source: c,
-		nc:     nc,
-		desk:   answers.NewDesk(nc, c.options.ReplyWait),
-		wake:   make(chan struct{}, 1),
-		done:   make(chan struct{}),
-		is:     is,
-		out:    held.New(window),
-		pull:   pull.New(c.js, c.stream, c.durable, inbox),
+		source:    c,
+		nc:        nc,
+		requester: answers.NewRequester(nc, c.options.ReplyWait),
+		wake:      make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		is:        is,
+		out:       held.New(window),
+		pull:      pull.New(c.js, c.stream, c.durable, inbox),
 	}
 	var err error
 	if s.sub, err = nc.Subscribe(inbox+"*", s.take); err != nil {
@@ -82,9 +82,9 @@ func (c *source) open(is identity, window int) (*session, error) {
 }
 
 // Receive waits for messages.
-func (s *session) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	if most < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least one", broker.ErrInvalid, most)
+func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least one", broker.ErrInvalid, limit)
 	}
 	s.mu.Lock()
 	s.heard = time.Now() // while nobody receives, nothing needs to be heard
@@ -95,7 +95,7 @@ func (s *session) Receive(ctx context.Context, most int) ([]broker.Delivery, err
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		ds, wait, err := s.step(ctx, most)
+		ds, wait, err := s.step(ctx, limit)
 		if err != nil || len(ds) > 0 {
 			return ds, err
 		}
@@ -109,7 +109,7 @@ func (s *session) Receive(ctx context.Context, most int) ([]broker.Delivery, err
 }
 
 // step returns what there is, or sees to it that more comes, and how long to wait for that.
-func (s *session) step(ctx context.Context, most int) ([]broker.Delivery, time.Duration, error) {
+func (s *session) step(ctx context.Context, limit int) ([]broker.Delivery, time.Duration, error) {
 	if err := s.identify(ctx); err != nil {
 		return nil, pause, nil
 	}
@@ -126,7 +126,7 @@ func (s *session) step(ctx context.Context, most int) ([]broker.Delivery, time.D
 	case s.unsure():
 		return nil, 0, nil
 	case s.out.Waiting() > 0:
-		return s.hand(min(most, room)), 0, nil
+		return s.hand(min(limit, room)), 0, nil
 	case now.Sub(s.heard) > patience:
 		err := fmt.Errorf("natsbroker: %s: nothing was heard for %v: see whether the servers run; the last they said: %q",
 			s.Name(), patience, s.trouble)
@@ -147,7 +147,7 @@ func (s *session) step(ctx context.Context, most int) ([]broker.Delivery, time.D
 		s.pull.Hear(now)
 		return nil, 0, nil
 	}
-	if err := s.pull.Ask(min(most, room), &s.is.config); err != nil {
+	if err := s.pull.Ask(min(limit, room), &s.is.config); err != nil {
 		s.stumble("pull: " + err.Error())
 	}
 	return nil, s.pull.Silence(), nil
@@ -332,7 +332,7 @@ func (s *session) Close(ctx context.Context) error {
 	if s.nc.IsConnected() {
 		s.tell(ctx, left, "-NAK")
 	}
-	s.desk.Close()
+	s.requester.Close()
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (s *session) bury(ctx context.Context, ds []broker.Delivery, reason string)
 		for i, a := range as {
 			letters[i] = parcel.Letter(a.Msg, s.options.DeadLetter, reason, s.origin(a))
 		}
-		err = errors.Join(s.desk.Store(ctx, letters)...)
+		err = errors.Join(s.requester.Store(ctx, letters)...)
 	}
 	if err != nil {
 		return fmt.Errorf("natsbroker: publish dead letters to %q: %w", s.options.DeadLetter, err)
@@ -117,7 +117,7 @@ func (s *session) tell(ctx context.Context, as []*held.Arrival, word string) err
 		}
 		return err
 	}
-	got, errs := s.desk.Ask(ctx, ms)
+	got, errs := s.requester.Ask(ctx, ms)
 	for i, m := range got {
 		if m == nil {
 			continue

@@ -59,7 +59,7 @@ func (b *Broker) dial(ctx context.Context) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.Conn = conncut.Hold(ctx, conn)
+		l.Conn = conncut.Wrap(ctx, conn)
 		return l.Conn, nil
 	}
 	var err error

@@ -16,7 +16,7 @@ const (
 	library   = "once-" // names that begin with it are the library's, and go as they are
 
 	contentType = "content-type"
-	mostName    = 20 // letters of an attribute, as CloudEvents recommend
+	maxName     = 20 // letters of an attribute, as CloudEvents recommend
 )
 
 // own are the attributes that come from other fields than the header.
@@ -80,7 +80,7 @@ func unpack(h http.Header, m *broker.Message) {
 }
 
 func isAttribute(name string) bool {
-	if len(name) > mostName || own[name] {
+	if len(name) > maxName || own[name] {
 		return false
 	}
 	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == "" // which cuts at both ends

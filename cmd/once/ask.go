@@ -236,7 +236,7 @@ func (c *unknownAsk) records(ctx context.Context, s *session, operations map[str
 }
 
 func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[string]asking.Operation) (all []once.Record, err error) {
-	what := selection{Query: once.Query{Operation: string(c.Operation), Status: []once.Status{once.Unknown}, Limit: 1000}}
+	what := selection{RecordQuery: once.RecordQuery{Operation: string(c.Operation), Status: []once.Status{once.Unknown}, Limit: 1000}}
 	if c.Scope != nil {
 		what.Scopes = []string{*c.Scope}
 	}
@@ -335,7 +335,7 @@ func printAsked(o outputFlags, all []asked) error {
 	return table.Print(os.Stdout)
 }
 
-const mostNamed = 20 // keys that a yes is about, by their names
+const maxNamed = 20 // keys that a yes is about, by their names
 
 // named are the keys that are decided, a line for each.
 func named(all []asked, decided int) (lines string) {
@@ -345,8 +345,8 @@ func named(all []asked, decided int) (lines string) {
 		if a.Settlement.Status == once.Unknown {
 			continue
 		}
-		if n++; n > mostNamed {
-			return lines + fmt.Sprintf("\n  and %d more: without --apply, all are shown", decided-mostNamed)
+		if n++; n > maxNamed {
+			return lines + fmt.Sprintf("\n  and %d more: without --apply, all are shown", decided-maxNamed)
 		}
 		lines += fmt.Sprintf("\n  %s becomes %s", describe(a.Record.Key), a.becomes())
 	}

@@ -30,7 +30,7 @@ func TestAskingKeepsToThePace(t *testing.T) {
 		_, err := once.Do(t.Context(), shop.Store, work, func(context.Context, once.Key) (int, error) {
 			return 0, errors.New("the connection broke")
 		})
-		if !errors.Is(err, once.ErrUnknown) {
+		if !errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Fatal(err)
 		}
 		recs = append(recs, once.Record{Key: work.Key()})
@@ -53,13 +53,13 @@ func TestAskingKeepsToThePace(t *testing.T) {
 		return time.Since(begun)
 	}
 
-	var at, most atomic.Int64
+	var at, limit atomic.Int64
 	another := make(chan struct{}, len(recs))
 	ask(asking.Operation{Name: "charge", AtOnce: 1}, func(w http.ResponseWriter, _ *http.Request) {
 		now := at.Add(1)
 		defer at.Add(-1)
 		if now > 1 {
-			most.Store(now)
+			limit.Store(now)
 			another <- struct{}{}
 		}
 		select {
@@ -68,7 +68,7 @@ func TestAskingKeepsToThePace(t *testing.T) {
 		}
 		http.Error(w, "later", http.StatusServiceUnavailable)
 	})
-	if n := most.Load(); n > 0 {
+	if n := limit.Load(); n > 0 {
 		t.Errorf("%d questions were on their way", n)
 	}
 
@@ -82,13 +82,13 @@ func TestAskingKeepsToThePace(t *testing.T) {
 
 // A yes is about keys by their names, as long as they fit on a screen.
 func TestKeysAreNamedBeforeTheYes(t *testing.T) {
-	all := make([]asked, mostNamed+3)
+	all := make([]asked, maxNamed+3)
 	for i := range all {
 		all[i].Record.Key = once.Key{Operation: "charge", ID: fmt.Sprint(i)}
 		all[i].Settlement.Status = once.Absent
 	}
 	all[0].Settlement.Status = once.Unknown
-	text := named(all, mostNamed+2)
+	text := named(all, maxNamed+2)
 	if strings.Contains(text, `"0"`) || !strings.Contains(text, `"1" of charge becomes free`) ||
 		!strings.HasSuffix(text, `"20" of charge becomes free`+"\n  and 2 more: without --apply, all are shown") {
 		t.Error(text)

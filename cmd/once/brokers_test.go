@@ -70,12 +70,12 @@ func TestDoctorReadsHowLongKeysAreKeptOnServers(t *testing.T) {
 			if _, err := on.Store.Register(ctx, store.Consumer{Name: "billing", Source: "nats stream good log of billing"}); err != nil {
 				t.Fatal(err)
 			}
-			h := once.Hold{Key: once.Key{Operation: "billing", ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
-			if _, err := on.Store.Claim(ctx, once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}); err != nil {
+			fence := once.Fence{Key: once.Key{Operation: "billing", ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
+			if _, err := on.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: fence.Key, Owner: fence.Owner}, Lease: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			const keep = 48 * time.Hour
-			if err := on.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Done, KeepOutcome: keep, KeepKey: keep}); err != nil {
+			if err := on.Store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: keep, KeepKey: keep}); err != nil {
 				t.Fatal(err)
 			}
 			b, err := doctor.Dial(ctx, "nats://ops:s3cret%40@"+startNATS(t).Addr().String())

@@ -258,7 +258,7 @@ type keyFilter struct {
 }
 
 func (f *keyFilter) selection(of []once.Status) selection {
-	what := selection{Query: once.Query{Operation: string(f.Operation), Status: of, Unchanged: time.Duration(f.OlderThan)},
+	what := selection{RecordQuery: once.RecordQuery{Operation: string(f.Operation), Status: of, Unchanged: time.Duration(f.OlderThan)},
 		newerThan: time.Duration(f.NewerThan), from: time.Time(f.ChangedFrom), to: time.Time(f.ChangedTo)}
 	if f.Scope != nil {
 		what.Scopes = []string{*f.Scope}

@@ -13,7 +13,7 @@ import (
 
 // selection is which keys are listed.
 type selection struct {
-	once.Query
+	once.RecordQuery
 
 	// What no store selects by; zero: any.
 	newerThan time.Duration // since the last change
@@ -33,15 +33,15 @@ const pageTime = 10 * time.Second
 
 // page returns records that are selected, and where to go on; the zero Key if there is nothing more.
 func page(ctx context.Context, t *target.Target, s selection) (found []once.Record, next once.Key, err error) {
-	most := s.Limit
+	limit := s.Limit
 	for begun := time.Now(); ; {
-		s.Limit = most - len(found)
-		recs, next, err := t.List(ctx, s.Query)
+		s.Limit = limit - len(found)
+		recs, next, err := t.List(ctx, s.RecordQuery)
 		if err != nil {
 			return found, next, err
 		}
 		found = append(found, slices.DeleteFunc(recs, func(r once.Record) bool { return !s.has(r) })...)
-		if next == (once.Key{}) || len(found) >= most || time.Since(begun) > pageTime {
+		if next == (once.Key{}) || len(found) >= limit || time.Since(begun) > pageTime {
 			return found, next, nil
 		}
 		s.After = next
@@ -59,7 +59,7 @@ type latest struct {
 
 func (l *latest) look(ctx context.Context, t *target.Target, s selection, progress func()) error {
 	for begun := time.Now(); ; {
-		recs, next, err := t.List(ctx, s.Query)
+		recs, next, err := t.List(ctx, s.RecordQuery)
 		if err != nil {
 			return err
 		}

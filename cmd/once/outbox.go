@@ -251,7 +251,7 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 	defer s.Close()
 	q := c.query()
 	q.State, q.Limit, q.After, q.Bodiless = outgoingStates[c.State], c.Limit, c.After, !c.Body
-	found, err := outbox.Desk{Store: s.Store}.List(ctx, q)
+	found, err := outbox.Admin{Store: s.Store}.List(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ type outboxChange struct {
 	outputFlags
 	changeFlags
 	messageFilter
-	mostFlags
+	maxFlags
 	All bool `help:"All of them, instead of some."`
 }
 
@@ -324,7 +324,7 @@ type tallyJSON struct {
 
 // run counts, asks, and does it to none but those that were counted.
 func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQuery,
-	do func(outbox.Desk, store.OutgoingQuery, outbox.Decision) (outbox.Tally, error)) error {
+	do func(outbox.Admin, store.OutgoingQuery, outbox.Decision) (outbox.Tally, error)) error {
 
 	by, err := c.by()
 	if err != nil {
@@ -335,10 +335,10 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	defer s.Close()
-	q.Limit = c.most()
+	q.Limit = c.limit()
 	those := newShown(s.Store, newProgress(c.outputFlags))
-	desk, decision := outbox.Desk{Store: those}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
-	tally, err := do(desk, q, decision)
+	admin, decision := outbox.Admin{Store: those}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {
 		return err
@@ -354,7 +354,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		matched := tally.Matched
 		those.begin(matched)
 		decision.DryRun = false
-		tally, err = do(desk, q, decision)
+		tally, err = do(admin, q, decision)
 		those.line.end()
 		if tally.Changed > 0 {
 			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
@@ -417,7 +417,7 @@ Examples:
 func (c *outboxRetry) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = store.Stuck
-	return c.run(ctx, "retried", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
+	return c.run(ctx, "retried", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
 		return d.Replay(ctx, q, by)
 	})
 }
@@ -444,7 +444,7 @@ Examples:
 func (c *outboxPark) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = outgoingStates[c.State]
-	return c.run(ctx, "parked", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
+	return c.run(ctx, "parked", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
 		return d.Park(ctx, q, by)
 	})
 }
@@ -467,7 +467,7 @@ Example:
 func (c *outboxDiscard) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = store.Stuck
-	return c.run(ctx, "discarded", q, func(d outbox.Desk, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally,
+	return c.run(ctx, "discarded", q, func(d outbox.Admin, q store.OutgoingQuery, by outbox.Decision) (outbox.Tally,
 		error) {
 		return d.Discard(ctx, q, by)
 	})

@@ -124,7 +124,7 @@ func (c *parkedList) Run(ctx context.Context) error {
 	defer s.Close()
 	q := c.query()
 	q.States, q.Limit, q.After, q.Bodiless = []store.ShelfState{shelfStates[c.State]}, c.Limit, c.After, true
-	found, err := inbox.Desk{Store: s.Store}.List(ctx, q)
+	found, err := inbox.Admin{Store: s.Store}.List(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (c *parkedShow) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	found, err := inbox.Desk{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: string(c.Consumer), IDs: []string{c.ID},
+	found, err := inbox.Admin{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: string(c.Consumer), IDs: []string{c.ID},
 		Limit: 1})
 	if err != nil {
 		return err
@@ -241,11 +241,11 @@ type shelfChange struct {
 	outputFlags
 	changeFlags
 	shelfFilter
-	mostFlags
+	maxFlags
 }
 
 func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decision,
-	do func(inbox.Desk, store.ShelfQuery, inbox.Decision) (inbox.Tally, error)) error {
+	do func(inbox.Admin, store.ShelfQuery, inbox.Decision) (inbox.Tally, error)) error {
 
 	by, err := c.by()
 	if err != nil {
@@ -257,11 +257,11 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	}
 	defer s.Close()
 	q := c.query()
-	q.Limit = c.most()
+	q.Limit = c.limit()
 	those := newShown(s.Store, newProgress(c.outputFlags))
-	desk := inbox.Desk{Store: those}
+	admin := inbox.Admin{Store: those}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
-	tally, err := do(desk, q, decision)
+	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		matched := tally.Matched
 		those.begin(matched)
 		decision.DryRun = false
-		tally, err = do(desk, q, decision)
+		tally, err = do(admin, q, decision)
 		those.line.end()
 		if tally.Changed > 0 {
 			audit(s, "parked messages were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
@@ -336,7 +336,7 @@ Examples:
 // Run replays messages.
 func (c *parkedReplay) Run(ctx context.Context) error {
 	by := inbox.Decision{PerSecond: c.Rate, NotDone: c.NotDone}
-	return c.run(ctx, "replayed", by, func(d inbox.Desk, q store.ShelfQuery, by inbox.Decision) (inbox.Tally, error) {
+	return c.run(ctx, "replayed", by, func(d inbox.Admin, q store.ShelfQuery, by inbox.Decision) (inbox.Tally, error) {
 		return d.Replay(ctx, q, by)
 	})
 }
@@ -367,7 +367,7 @@ Example:
 
 // Run discards messages.
 func (c *parkedDiscard) Run(ctx context.Context) error {
-	return c.run(ctx, "discarded", inbox.Decision{}, func(d inbox.Desk, q store.ShelfQuery,
+	return c.run(ctx, "discarded", inbox.Decision{}, func(d inbox.Admin, q store.ShelfQuery,
 		by inbox.Decision) (inbox.Tally, error) {
 		return d.Discard(ctx, q, by)
 	})

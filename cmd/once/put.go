@@ -63,7 +63,7 @@ const (
 	// putTime is how long is looked for what a key has put: no index is on that, so that putting costs no more for it.
 	putTime = 5 * time.Second
 
-	mostPut = 100 // in each state
+	maxPut = 100 // in each state
 )
 
 // findPut returns what a key has put and the outbox still has, with the consumers that have a record of it by its ID. After an
@@ -76,7 +76,7 @@ func findPut(ctx context.Context, s *session, k once.Key) (put []putJSON, err er
 		return nil, err
 	}
 	for state := store.Pending; state <= store.Published; state++ {
-		q := store.OutgoingQuery{State: state, Cause: store.FormatCause(k), Limit: mostPut, Bodiless: true}
+		q := store.OutgoingQuery{State: state, Cause: store.FormatCause(k), Limit: maxPut, Bodiless: true}
 		found, err := s.Store.Outgoing(ctx, q)
 		if err != nil {
 			return put, err

@@ -75,13 +75,13 @@ func seedAt(ctx context.Context, from string) error {
 }
 
 func bring(ctx context.Context, s once.Store, k once.Key, to once.Status) error {
-	r := once.Request{Hold: once.Hold{Key: k}, Lease: time.Hour}
+	r := once.ClaimRequest{Fence: once.Fence{Key: k}, Lease: time.Hour}
 	rand.Read(r.Owner[:])
 	rec, err := s.Claim(ctx, r)
 	if err != nil || to == once.Running {
 		return err
 	}
-	return s.Settle(ctx, once.Settlement{Hold: once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: to,
+	return s.Settle(ctx, once.Settlement{Fence: once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: to,
 		Reason: "made so by\nthe seed"})
 }
 

@@ -371,7 +371,7 @@ func abandon(t *testing.T, shop *target.Target, operation string) {
 	_, err := once.Do(t.Context(), shop.Store, op.For("7"), func(context.Context, once.Key) (string, error) {
 		return "", errors.New("the connection broke")
 	})
-	if !errors.Is(err, once.ErrUnknown) {
+	if !errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Fatalf("the outcome is known: %v", err)
 	}
 }

@@ -101,21 +101,21 @@ type changeFlags struct {
 	Yes    bool   `short:"y" help:"Do not ask."`
 }
 
-// mostFlags bound a change, or only count.
-type mostFlags struct {
+// maxFlags bound a change, or only count.
+type maxFlags struct {
 	Limit  *int `placeholder:"N" help:"At most so many."`
 	DryRun bool `help:"Count, and change nothing."`
 }
 
-// most is 0 if there is no limit.
-func (f mostFlags) most() int {
+// limit is 0 if there is no limit.
+func (f maxFlags) limit() int {
 	if f.Limit == nil {
 		return 0
 	}
 	return *f.Limit
 }
 
-func (f mostFlags) check() error {
+func (f maxFlags) check() error {
 	if f.Limit != nil && *f.Limit < 1 {
 		return fmt.Errorf("--limit is %d: give 1 or more", *f.Limit)
 	}

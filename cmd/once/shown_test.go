@@ -20,7 +20,7 @@ func TestShelfIsChangedAsItWasCounted(t *testing.T) {
 	s := open(t, from).Store
 	c := shelfChange{changeFlags: changeFlags{Reason: "r", By: "ana", Yes: true}}
 	c.URL, c.Consumer = chosen(from), "billing"
-	err := c.run(t.Context(), "discarded", inbox.Decision{}, func(d inbox.Desk, q store.ShelfQuery,
+	err := c.run(t.Context(), "discarded", inbox.Decision{}, func(d inbox.Admin, q store.ShelfQuery,
 		by inbox.Decision) (inbox.Tally, error) {
 		if !by.DryRun {
 			ms, err := s.Shelved(t.Context(), store.ShelfQuery{Consumer: "billing"})
@@ -77,7 +77,7 @@ func TestOutboxIsChangedAsItWasCounted(t *testing.T) {
 	}
 	c := outboxChange{changeFlags: changeFlags{Reason: "r", By: "ana", Yes: true}, All: true}
 	c.URL = chosen(from)
-	err := c.run(t.Context(), "discarded", store.OutgoingQuery{State: store.Stuck}, func(d outbox.Desk,
+	err := c.run(t.Context(), "discarded", store.OutgoingQuery{State: store.Stuck}, func(d outbox.Admin,
 		q store.OutgoingQuery, by outbox.Decision) (outbox.Tally, error) {
 		if !by.DryRun {
 			move(in(store.Stuck)[0], store.Held)

@@ -45,8 +45,8 @@ func (m *moment) UnmarshalText(text []byte) error {
 }
 
 const (
-	day      = 24 * time.Hour
-	mostDays = int64(math.MaxInt64 / day)
+	day     = 24 * time.Hour
+	maxDays = int64(math.MaxInt64 / day)
 )
 
 func parseSpan(text string) (time.Duration, error) {
@@ -56,7 +56,7 @@ func parseSpan(text string) (time.Duration, error) {
 		days, rest = "0", text
 	}
 	n, err := strconv.ParseInt(days, 10, 64)
-	if err != nil || n > mostDays {
+	if err != nil || n > maxDays {
 		return 0, wrong
 	}
 	var part time.Duration

@@ -224,7 +224,7 @@ func (s story) count(ctx context.Context, sh *shop, bank *bank) (*verdict, error
 	if v.published, err = sh.published(ctx); err != nil {
 		return nil, err
 	}
-	parked, err := (inbox.Desk{Store: sh.store}).List(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: 1000})
+	parked, err := (inbox.Admin{Store: sh.store}).List(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: 1000})
 	for _, m := range parked {
 		o, _ := read(&m.Message)
 		v.parked = append(v.parked, fmt.Sprintf("%s of %s, which may have been sent when its process was killed", m.Consumer, o.ID))

@@ -15,8 +15,8 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// mostCents is what a customer may pay at once.
-const mostCents = 10_000
+// maxCents is what a customer may pay at once.
+const maxCents = 10_000
 
 // bank is the server: payments and the keys of their requests are in one database, so they share a commit.
 type bank struct {
@@ -85,7 +85,7 @@ func (b *bank) pay(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	if err != nil {
 		return err
 	}
-	if p.Cents > mostCents {
+	if p.Cents > maxCents {
 		refuse(w, http.StatusPaymentRequired, "The payment was declined")
 		return nil
 	}

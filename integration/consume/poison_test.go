@@ -83,8 +83,8 @@ func (s *stand) holds(t *testing.T, m mode) {
 		return err
 	})
 	run(t, mended)
-	desk := inbox.Desk{Store: s.store}
-	tally, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "test", Reason: "mended"})
+	admin := inbox.Admin{Store: s.store}
+	tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "test", Reason: "mended"})
 	must(t, err)
 	if tally.Changed != 1 {
 		t.Errorf("the replay has come to %+v", tally)
@@ -161,7 +161,7 @@ func (s *stand) mendAndReplay(t *testing.T, m mode) {
 	})
 	run(t, c)
 	by := inbox.Decision{By: "test", Reason: "mended"}
-	_, err := inbox.Desk{Store: s.store}.Replay(t.Context(), store.ShelfQuery{}, by)
+	_, err := inbox.Admin{Store: s.store}.Replay(t.Context(), store.ShelfQuery{}, by)
 	must(t, err)
 	s.handled(t, 1)
 	s.putBack(t, c, 2)

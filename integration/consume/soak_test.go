@@ -171,7 +171,7 @@ func (k *soak) replay(t *testing.T) {
 	}
 	// Of the other system it is known that it does each key once, so nothing can happen twice there.
 	by := inbox.Decision{By: "the soak", Reason: "another try", NotDone: true}
-	tally, err := inbox.Desk{Store: k.world.store}.Replay(t.Context(), q, by)
+	tally, err := inbox.Admin{Store: k.world.store}.Replay(t.Context(), q, by)
 	must(t, err)
 	if tally.Changed != len(q.IDs) {
 		t.Errorf("of %d parked messages were replayed: %+v", len(q.IDs), tally)

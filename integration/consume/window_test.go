@@ -220,11 +220,11 @@ func TestVersions(t *testing.T) {
 		for i, version := range []int64{2, 1, 1, 4, 3, 2, 6} {
 			s.publish(t, note{Kind: event, Item: "item", Version: version}.message("orders", fmt.Sprint("e", i)))
 		}
-		desk := inbox.Desk{Store: s.store}
+		admin := inbox.Admin{Store: s.store}
 		await(t, "all are handled but the one behind the gap", func() bool {
 			parked := s.shelf(t, store.Parked)
 			if len(s.counts(t)) < 6 && len(parked) > 1 { // it waited in vain for those that are parked, too
-				_, err := desk.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "test", Reason: "order"})
+				_, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "test", Reason: "order"})
 				must(t, err)
 			}
 			return len(s.counts(t)) == 6 && len(parked) == 1 && len(s.shelf(t, store.Waiting)) == 0
@@ -267,8 +267,8 @@ func TestLogMadeAnew(t *testing.T) {
 
 // goesOnWhereItIsTold has a person decide.
 func (s *stand) goesOnWhereItIsTold(t *testing.T) {
-	desk := inbox.Desk{Store: s.store}
-	ps, err := desk.Positions(t.Context(), "billing")
+	admin := inbox.Admin{Store: s.store}
+	ps, err := admin.Positions(t.Context(), "billing")
 	must(t, err)
 	session, err := s.broker.Log("orders", "looking", 1).Open(t.Context(), 1)
 	must(t, err)
@@ -277,7 +277,7 @@ func (s *stand) goesOnWhereItIsTold(t *testing.T) {
 	must(t, session.Close(t.Context()))
 	p := ps[0]
 	p.Log, p.Offset, p.Digest = ds[0].Position.Log, ds[0].Position.Offset-1, [16]byte{}
-	must(t, desk.SetPosition(t.Context(), p))
+	must(t, admin.SetPosition(t.Context(), p))
 	run(t, s.consumer(positioned))
 	s.handled(t, 7)
 	s.onceEach(t, 7)

@@ -43,7 +43,7 @@ type consuming[T any] interface {
 type world struct {
 	*engines.Pool
 	store interface {
-		inbox.DeskStore
+		inbox.AdminStore
 		OpenPosition(ctx context.Context, consumer, partition string) (store.Position, error)
 		Migrate(context.Context) error
 	}

@@ -61,8 +61,8 @@ type wrappedSession struct {
 	source *wrapped
 }
 
-func (n *wrappedSession) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
-	ds, err := n.Session.Receive(ctx, most)
+func (n *wrappedSession) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	ds, err := n.Session.Receive(ctx, limit)
 	if n.source.received != nil {
 		n.source.received(ds)
 	}

@@ -155,7 +155,7 @@ func (a *arena) die(t *testing.T, ctx context.Context, k task, point string) boo
 
 // relays are units of work in which one worker after another dies, at points that chance has drawn.
 func (a *arena) relays(t *testing.T, ctx context.Context) {
-	const mostDeaths = 3
+	const maxDeaths = 3
 	units := 60
 	if a.soak == 0 {
 		units = 20
@@ -174,7 +174,7 @@ func (a *arena) relays(t *testing.T, ctx context.Context) {
 	for i := range draws {
 		p := all[chance.IntN(len(all))]
 		draws[i].path = p
-		for range 2 + chance.IntN(mostDeaths-1) {
+		for range 2 + chance.IntN(maxDeaths-1) {
 			draws[i].points = append(draws[i].points, onPath[p.name][chance.IntN(len(onPath[p.name]))])
 		}
 	}

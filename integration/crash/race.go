@@ -64,7 +64,7 @@ const longWait = 30 * time.Second
 func (s *scene) duplicate(ctx context.Context, r race) ending {
 	op := s.asking()
 	if op.Policy.Wait = longWait; r.Refuse {
-		op.Policy.Wait = once.Refuse
+		op.Policy.Wait = once.NoWait
 	}
 	var report once.Report
 	var answer string

@@ -205,9 +205,9 @@ func exactly(where string, marks []string, answer string, n int) error {
 }
 
 // between checks how often something happened that nobody can tell apart.
-func between(marks []string, least, most int) error {
-	if n := len(marks); n < least || n > most {
-		return miscount{fmt.Sprintf("outside, of %d to %d,", least, most), marks, "any", least}
+func between(marks []string, least, limit int) error {
+	if n := len(marks); n < least || n > limit {
+		return miscount{fmt.Sprintf("outside, of %d to %d,", least, limit), marks, "any", least}
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func between(marks []string, least, most int) error {
 // abandon leaves an attempt of a key behind, whose lease has lapsed: it is unknown. A claim that failed, or met a
 // transaction in flight, which may be one on another key, is repeated.
 func (s *scene) abandon(ctx context.Context, key once.Key) error {
-	r := once.Request{Hold: once.Hold{Key: key, Owner: token()}, Lease: time.Millisecond, Wait: longestPause}
+	r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: token()}, Lease: time.Millisecond, Wait: longestPause}
 	for {
 		rec, err := s.Claim(ctx, r)
 		switch {

@@ -38,15 +38,15 @@ func TestOnlyTheClaimIsSoft(t *testing.T) {
 	forgotten := 0
 	for range most {
 		soft, ended := claimNow(t, w, true), claimNow(t, w, false)
-		set := once.Settlement{Hold: ended, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}
+		set := once.Settlement{Fence: ended, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}
 		begun := claimNow(t, w, true)
 		if err := w.Settle(t.Context(), set); err != nil { // and with it what was claimed before
 			t.Fatal(err)
 		}
 		after := claimNow(t, w, true)
 		die(t, instance)
-		for hold, want := range map[once.Hold]once.Status{soft: once.Running, begun: once.Running, ended: once.Done} {
-			if rec := getNow(t, w, hold.Key); rec.Status != want {
+		for fence, want := range map[once.Fence]once.Status{soft: once.Running, begun: once.Running, ended: once.Done} {
+			if rec := getNow(t, w, fence.Key); rec.Status != want {
 				t.Errorf("what was committed is %v, want %v", rec.Status, want)
 			}
 		}
@@ -69,15 +69,15 @@ func die(t *testing.T, instance *server.Instance) {
 	}
 }
 
-func claimNow(t *testing.T, w world, soft bool) once.Hold {
+func claimNow(t *testing.T, w world, soft bool) once.Fence {
 	t.Helper()
-	h := once.Hold{Key: once.Key{Operation: "soft", ID: rand.Text()}, Owner: token()}
-	rec, err := w.Claim(t.Context(), once.Request{Hold: h, Lease: time.Hour, AsyncCommit: soft})
-	if err != nil || rec.Owner != h.Owner {
+	fence := once.Fence{Key: once.Key{Operation: "soft", ID: rand.Text()}, Owner: token()}
+	rec, err := w.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour, AsyncCommit: soft})
+	if err != nil || rec.Owner != fence.Owner {
 		t.Fatalf("%+v, %v", rec, err)
 	}
-	h.Attempt = rec.Attempt
-	return h
+	fence.Attempt = rec.Attempt
+	return fence
 }
 
 // getNow asks until a connection of now answers: those to the dead server have to be found out first.

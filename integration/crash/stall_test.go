@@ -55,7 +55,7 @@ func doTxRefused(ctx context.Context, s *scene) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	op := s.operation("inside")
-	op.Policy.Wait = once.Refuse
+	op.Policy.Wait = once.NoWait
 	return s.doTx(ctx, op.For(s.id), s.put(1))
 }
 

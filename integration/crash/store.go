@@ -22,17 +22,17 @@ func newTrappedStore[Tx any](s once.TxStore[Tx], t *trap) *trappedStore[Tx] {
 	return &trappedStore[Tx]{TxStore: s, trap: t, extended: make(chan struct{}, 1)}
 }
 
-func (s *trappedStore[Tx]) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *trappedStore[Tx]) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	defer s.trap.around("store:claim")()
 	return s.TxStore.Claim(ctx, r)
 }
 
-func (s *trappedStore[Tx]) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *trappedStore[Tx]) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	s.beat.RLock()
 	defer s.beat.RUnlock()
 	defer s.noteExtended()
 	defer s.trap.around("store:extend")()
-	return s.TxStore.Extend(ctx, h, d)
+	return s.TxStore.Extend(ctx, fence, d)
 }
 
 func (s *trappedStore[Tx]) noteExtended() {
@@ -64,7 +64,7 @@ func (s *trappedStore[Tx]) Forget(ctx context.Context, limit int) (int, error) {
 	return s.TxStore.Forget(ctx, limit)
 }
 
-func (s *trappedStore[Tx]) Transact(ctx context.Context, rs []once.Request,
+func (s *trappedStore[Tx]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	defer s.trap.around("store:transact")()
@@ -74,7 +74,7 @@ func (s *trappedStore[Tx]) Transact(ctx context.Context, rs []once.Request,
 	})
 }
 
-func (s *trappedStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.Request) ([]once.Record, error) {
+func (s *trappedStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	defer s.trap.around("store:claim in tx")()
 	return s.TxStore.ClaimTx(ctx, tx, rs)
 }

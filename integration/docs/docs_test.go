@@ -94,7 +94,7 @@ func TestCompilerFindsErrors(t *testing.T) {
 		"if err := store.Migrate(ctx); { ... }":   "missing condition",
 		"err := store.Migrate()":                  "not enough arguments",
 		"_, err := charge.Outcome(Receipt{})":     "cannot use",
-		"desk := inbox.Desk{Shop: keys}":          "unknown field Shop",
+		"desk := inbox.Admin{Shop: keys}":         "unknown field Shop",
 		"import \"example.com/elsewhere\"\nx()":   "could not import",
 		"billing.Run(ctx)":                        "undefined: billing",
 		"type T struct{ once.Option }":            "undefined: once.Option",

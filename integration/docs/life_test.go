@@ -34,10 +34,10 @@ func (l life) status() once.Status {
 
 // become is how a record comes to where a step begins.
 func (l life) become(from once.Status) {
-	hold := once.Hold{Key: l.key, Owner: [16]byte{1}, Attempt: 1}
-	_, err := l.store.Claim(l.t.Context(), once.Request{Hold: once.Hold{Key: l.key, Owner: hold.Owner}, Lease: time.Minute})
+	fence := once.Fence{Key: l.key, Owner: [16]byte{1}, Attempt: 1}
+	_, err := l.store.Claim(l.t.Context(), once.ClaimRequest{Fence: once.Fence{Key: l.key, Owner: fence.Owner}, Lease: time.Minute})
 	if err == nil && from != once.Running {
-		err = l.store.Settle(l.t.Context(), once.Settlement{Hold: hold, Status: from, KeepOutcome: time.Hour, KeepKey: 3 * time.Hour})
+		err = l.store.Settle(l.t.Context(), once.Settlement{Fence: fence, Status: from, KeepOutcome: time.Hour, KeepKey: 3 * time.Hour})
 	}
 	if err != nil {
 		l.t.Error(err)

@@ -168,7 +168,7 @@ var jobs = []struct {
 			{"1", nil, nil},
 			{"2", once.ErrRejected, once.ErrRejected},
 			{"3", once.NotDone(errDeclined), errDeclined},
-			{"4", errDeclined, once.ErrUnknown},
+			{"4", errDeclined, once.ErrOutcomeUnknown},
 			{"4", nil, nil}, // takes over from the one before it
 		} {
 			work := op.For(try.id)
@@ -222,7 +222,7 @@ var jobs = []struct {
 		if err := leaveUnknown(ctx, s.own, op.For("1").Key()); err != nil {
 			return err
 		}
-		page, err := s.List(ctx, once.Query{Operation: "asked", Status: []once.Status{once.Unknown}})
+		page, err := s.List(ctx, once.RecordQuery{Operation: "asked", Status: []once.Status{once.Unknown}})
 		if err != nil || len(page.Records) != 1 {
 			return fmt.Errorf("%d records: %w", len(page.Records), err)
 		}
@@ -311,22 +311,22 @@ var jobs = []struct {
 		if err := s.own.Shelve(ctx, []store.Shelved{m, n}); err != nil {
 			return err
 		}
-		desk := inbox.Desk{Store: s.Store}
-		replayed, err := desk.Replay(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"p1"}}, decision)
-		discarded, again := desk.Discard(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"p2"}}, decision)
+		admin := inbox.Admin{Store: s.Store}
+		replayed, err := admin.Replay(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"p1"}}, decision)
+		discarded, again := admin.Discard(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"p2"}}, decision)
 		if err = errors.Join(err, again); err == nil && (replayed.Changed != 1 || discarded.Changed != 1) {
 			err = fmt.Errorf("replayed %+v, discarded %+v", replayed, discarded)
 		}
-		return errors.Join(err, desk.SetPosition(ctx, store.Position{Consumer: "billing", Partition: "p/0", Log: "log", Offset: 1}))
+		return errors.Join(err, admin.SetPosition(ctx, store.Position{Consumer: "billing", Partition: "p/0", Log: "log", Offset: 1}))
 	}},
 	{"operator", "deciding about stuck messages", func(ctx context.Context, s staff) error {
 		if err := put(ctx, s.own, 2); err != nil {
 			return err
 		}
-		desk := outbox.Desk{Store: s.Store}
-		_, err := desk.Park(ctx, store.OutgoingQuery{}, fetched)
-		one, replay := desk.Replay(ctx, store.OutgoingQuery{Limit: 1}, fetched)
-		rest, discard := desk.Discard(ctx, store.OutgoingQuery{}, fetched)
+		admin := outbox.Admin{Store: s.Store}
+		_, err := admin.Park(ctx, store.OutgoingQuery{}, fetched)
+		one, replay := admin.Replay(ctx, store.OutgoingQuery{Limit: 1}, fetched)
+		rest, discard := admin.Discard(ctx, store.OutgoingQuery{}, fetched)
 		if err = errors.Join(err, replay, discard); err == nil && (one.Changed != 1 || rest.Changed < 1) {
 			err = fmt.Errorf("replayed %+v, discarded %+v", one, rest)
 		}
@@ -342,15 +342,15 @@ func (s staff) extend(ctx context.Context, k once.Key) error {
 	if err != nil {
 		return err
 	}
-	return s.Extend(ctx, once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, time.Minute)
+	return s.Extend(ctx, once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, time.Minute)
 }
 
 // leaveUnknown is a holder that has gone.
 func leaveUnknown(ctx context.Context, s *pgstore.Store, k once.Key) error {
-	hold := once.Hold{Key: k, Owner: someone}
-	rec, err := s.Claim(ctx, once.Request{Hold: hold, Lease: time.Minute})
-	hold.Attempt = rec.Attempt
-	return errors.Join(err, s.Settle(ctx, once.Settlement{Hold: hold, Status: once.Unknown, Reason: "test"}))
+	fence := once.Fence{Key: k, Owner: someone}
+	rec, err := s.Claim(ctx, once.ClaimRequest{Fence: fence, Lease: time.Minute})
+	fence.Attempt = rec.Attempt
+	return errors.Join(err, s.Settle(ctx, once.Settlement{Fence: fence, Status: once.Unknown, Reason: "test"}))
 }
 
 func message(id string) store.Shelved {
@@ -385,12 +385,12 @@ func keep(ctx context.Context, s *pgstore.Store) error {
 
 // look is what the command shows without changing anything.
 func look(ctx context.Context, s staff) error {
-	_, err := s.List(ctx, once.Query{})
+	_, err := s.List(ctx, once.RecordQuery{})
 	_, got := s.Get(ctx, once.Key{Operation: "x", ID: "1"})
-	_, shelf := inbox.Desk{Store: s.Store}.List(ctx, store.ShelfQuery{})
+	_, shelf := inbox.Admin{Store: s.Store}.List(ctx, store.ShelfQuery{})
 	_, places := s.Positions(ctx, "billing")
 	_, known := s.Consumers(ctx)
-	_, out := outbox.Desk{Store: s.Store}.List(ctx, store.OutgoingQuery{})
+	_, out := outbox.Admin{Store: s.Store}.List(ctx, store.OutgoingQuery{})
 	_, depth := s.OutboxDepth(ctx, 10)
 	_, lanes := s.pool.Exec(ctx, "SELECT FROM once_lane, once_relay")
 	return errors.Join(err, got, shelf, places, known, out, depth, lanes)

@@ -66,9 +66,9 @@ func seedKeys(t *testing.T, s *pgstore.Store) {
 		{once.Key{Scope: "tenant 7", Operation: "pay", ID: "order-80"}, once.Parked, "the provider has forgotten the key"},
 		{once.Key{Operation: "mail", ID: "welcome"}, once.Parked, "nobody can be asked"},
 	} {
-		rec, err := s.Claim(t.Context(), once.Request{Hold: once.Hold{Key: k.key, Owner: [16]byte{1}}, Lease: time.Hour})
+		rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: k.key, Owner: [16]byte{1}}, Lease: time.Hour})
 		must(t, err)
-		must(t, s.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: k.key, Owner: rec.Owner, Attempt: rec.Attempt},
+		must(t, s.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: k.key, Owner: rec.Owner, Attempt: rec.Attempt},
 			Status: k.to, Reason: k.reason}))
 	}
 }

@@ -33,13 +33,13 @@ func forgetKey(kind string, i int) once.Key {
 // settledAll makes n records that are done, in one transaction.
 func settledAll(t *testing.T, d *engine.Database, kind string, n int, keepOutcome, keepKey time.Duration) {
 	t.Helper()
-	var rs []once.Request
+	var rs []once.ClaimRequest
 	for i := range n {
-		rs = append(rs, once.Request{Hold: once.Hold{Key: forgetKey(kind, i), Owner: [16]byte{1}}, Lease: time.Minute, Wait: 20 * time.Second})
+		rs = append(rs, once.ClaimRequest{Fence: once.Fence{Key: forgetKey(kind, i), Owner: [16]byte{1}}, Lease: time.Minute, Wait: 20 * time.Second})
 	}
 	_, err := d.Store.Transact(t.Context(), rs, func(_ engine.Tx, recs []once.Record) (sets []once.Settlement, _ error) {
 		for _, rec := range recs {
-			sets = append(sets, once.Settlement{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
+			sets = append(sets, once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
 				Outcome: once.Outcome{Body: []byte(rec.Key.ID)}, KeepOutcome: keepOutcome, KeepKey: keepKey})
 		}
 		return sets, nil
@@ -243,7 +243,7 @@ func finishForgetting(t *testing.T, d *engine.Database) {
 	if bodies := d.MustNumber(t, "SELECT count(*) FROM once_record WHERE outcome IS NOT NULL"); bodies != kept {
 		t.Errorf("%d outcomes are left, want %d", bodies, kept)
 	}
-	rec, err := d.Store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: forgetKey("due", 30), Owner: [16]byte{2}}, Lease: time.Minute})
+	rec, err := d.Store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: forgetKey("due", 30), Owner: [16]byte{2}}, Lease: time.Minute})
 	if err != nil || rec.Attempt != 1 || rec.Owner != [16]byte{2} {
 		t.Errorf("a forgotten key is claimed as %+v, %v; want it new", rec, err)
 	}

@@ -36,19 +36,19 @@ func TestNothingIsEverHeard(t *testing.T) {
 // inTime calls each method of a store with a deadline.
 func inTime(t *testing.T, d *engine.Database) {
 	t.Helper()
-	h := once.Hold{Key: unreachable.For("in time").Key(), Owner: [16]byte{1}, Attempt: 1}
-	r := once.Request{Hold: h, Lease: time.Minute}
+	fence := once.Fence{Key: unreachable.For("in time").Key(), Owner: [16]byte{1}, Attempt: 1}
+	r := once.ClaimRequest{Fence: fence, Lease: time.Minute}
 	for name, call := range map[string]func(context.Context) error{
 		"Claim":  func(ctx context.Context) error { _, err := d.Store.Claim(ctx, r); return err },
-		"Extend": func(ctx context.Context) error { return d.Store.Extend(ctx, h, time.Minute) },
+		"Extend": func(ctx context.Context) error { return d.Store.Extend(ctx, fence, time.Minute) },
 		"Settle": func(ctx context.Context) error {
-			return d.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Parked})
+			return d.Store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked})
 		},
-		"Get":    func(ctx context.Context) error { _, err := d.Store.Get(ctx, h.Key); return err },
+		"Get":    func(ctx context.Context) error { _, err := d.Store.Get(ctx, fence.Key); return err },
 		"Forget": func(ctx context.Context) error { _, err := d.Store.Forget(ctx, 1); return err },
-		"List":   func(ctx context.Context) error { _, err := d.Store.List(ctx, once.Query{}); return err },
+		"List":   func(ctx context.Context) error { _, err := d.Store.List(ctx, once.RecordQuery{}); return err },
 		"Transact": func(ctx context.Context) error {
-			_, err := d.Store.Transact(ctx, []once.Request{r}, func(tx engine.Tx, _ []once.Record) ([]once.Settlement, error) {
+			_, err := d.Store.Transact(ctx, []once.ClaimRequest{r}, func(tx engine.Tx, _ []once.Record) ([]once.Settlement, error) {
 				if _, err := tx.Number(ctx, "SELECT 1"); err != nil {
 					return nil, err
 				}

@@ -26,10 +26,10 @@ func TestReconcile(t *testing.T) {
 		}}
 		claim := func(lease time.Duration, ids ...string) {
 			t.Helper()
-			var rs []once.Request
+			var rs []once.ClaimRequest
 			for _, id := range ids {
-				hold := once.Hold{Key: once.Key{Operation: "charge", ID: id}, Owner: [16]byte{1}}
-				rs = append(rs, once.Request{Hold: hold, Lease: lease, Wait: time.Minute})
+				fence := once.Fence{Key: once.Key{Operation: "charge", ID: id}, Owner: [16]byte{1}}
+				rs = append(rs, once.ClaimRequest{Fence: fence, Lease: lease, Wait: time.Minute})
 			}
 			_, err := d.Store.Transact(t.Context(), rs, func(engine.Tx, []once.Record) ([]once.Settlement, error) { return nil, nil })
 			must(t, err)

@@ -190,12 +190,12 @@ func life(t *testing.T, d *engine.Database, id string) {
 	must(t, err)
 	wantEffects(t, d, id, 1)
 	k := upgraded.For(id + " by hand").Key()
-	rec, err := d.Store.Claim(t.Context(), once.Request{Hold: once.Hold{Key: k, Owner: [16]byte{1}}, Lease: time.Minute})
+	rec, err := d.Store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: k, Owner: [16]byte{1}}, Lease: time.Minute})
 	must(t, err)
-	h := once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}
-	must(t, d.Store.Extend(t.Context(), h, time.Minute))
-	must(t, d.Store.Settle(t.Context(), once.Settlement{Hold: h, Status: once.Absent, KeepKey: time.Hour}))
-	listed, err := d.Store.List(t.Context(), once.Query{Operation: "upgraded", Status: []once.Status{once.Done, once.Absent}})
+	fence := once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}
+	must(t, d.Store.Extend(t.Context(), fence, time.Minute))
+	must(t, d.Store.Settle(t.Context(), once.Settlement{Fence: fence, Status: once.Absent, KeepKey: time.Hour}))
+	listed, err := d.Store.List(t.Context(), once.RecordQuery{Operation: "upgraded", Status: []once.Status{once.Done, once.Absent}})
 	if err != nil || len(listed.Records) < 2 {
 		t.Errorf("List returned %d records, %v", len(listed.Records), err)
 	}

@@ -65,7 +65,7 @@ func fateOf(err error, inTransaction bool) fate {
 		return failed
 	case err == nil, errors.Is(err, once.ErrRejected):
 		return answered
-	case inTransaction && !errors.Is(err, once.ErrUnknown):
+	case inTransaction && !errors.Is(err, once.ErrOutcomeUnknown):
 		return failed
 	default:
 		return unknown

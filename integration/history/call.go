@@ -26,9 +26,9 @@ func (v verb) String() string {
 // call is one call of a store on one key. It is an input of the model.
 type call struct {
 	verb  verb
-	how   string       // which method, for a reader
-	req   once.Request // of claim and transact
-	hold  once.Hold    // of extend and settle
+	how   string            // which method, for a reader
+	req   once.ClaimRequest // of claim and transact
+	fence once.Fence        // of extend and settle
 	lease time.Duration
 	ends  ending // of settle and transact
 	// undone: a transaction that claimed or settled and rolled back; what it saw counts, what it wrote does not.
@@ -52,15 +52,15 @@ type ending struct {
 
 func (e ending) none() bool { return e == ending{} }
 
-func (e ending) settlement(h once.Hold) once.Settlement {
-	set := once.Settlement{Hold: h, Status: e.status, KeepOutcome: e.keepOutcome, KeepKey: e.keepKey}
+func (e ending) settlement(fence once.Fence) once.Settlement {
+	set := once.Settlement{Fence: fence, Status: e.status, KeepOutcome: e.keepOutcome, KeepKey: e.keepKey}
 	if e.status == once.Done {
 		set.Outcome = once.Outcome{Body: []byte(e.outcome), ContentType: "text/plain", Sum: crc32.ChecksumIEEE([]byte(e.outcome))}
 	}
 	return set
 }
 
-// fate is how a call ended.
+// result is how a call ended.
 type fate int
 
 const (
@@ -92,9 +92,9 @@ func (c call) String() string {
 	case claim, transact:
 		text += fmt.Sprintf(" owner %x over %d lease %v", c.req.Owner[:3], c.req.Attempt, c.req.Lease)
 	case extend:
-		text += fmt.Sprintf(" owner %x attempt %d by %v", c.hold.Owner[:3], c.hold.Attempt, c.lease)
+		text += fmt.Sprintf(" owner %x attempt %d by %v", c.fence.Owner[:3], c.fence.Attempt, c.lease)
 	case settle:
-		text += fmt.Sprintf(" owner %x attempt %d", c.hold.Owner[:3], c.hold.Attempt)
+		text += fmt.Sprintf(" owner %x attempt %d", c.fence.Owner[:3], c.fence.Attempt)
 	}
 	if !c.ends.none() {
 		text += fmt.Sprintf(" as %v %q kept %v, %v", c.ends.status, c.ends.outcome, c.ends.keepOutcome, c.ends.keepKey)

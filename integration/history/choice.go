@@ -19,13 +19,13 @@ func (c *client) short(long time.Duration) time.Duration {
 }
 
 // request is a new claim, which takes over the latest attempt that was seen if it is unknown, or one that was sent before.
-func (c *client) request(k once.Key) once.Request {
+func (c *client) request(k once.Key) once.ClaimRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if asked := c.asked[k]; len(asked) > 0 && c.chance.IntN(5) == 0 {
 		return asked[c.chance.IntN(len(asked))]
 	}
-	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: c.short(time.Hour)}
+	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: c.token()}, Lease: c.short(time.Hour)}
 	r.Fingerprint = fmt.Appendf(nil, "input of %x", r.Owner)
 	if holds := c.holds[k]; len(holds) > 0 && c.chance.IntN(4) > 0 {
 		r.Attempt = holds[len(holds)-1].Attempt
@@ -42,12 +42,12 @@ func (c *client) token() (t [16]byte) {
 }
 
 // hold is one that was seen, or one like it that nobody ever had.
-func (c *client) hold(k once.Key) once.Hold {
+func (c *client) hold(k once.Key) once.Fence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	holds := c.holds[k]
 	if len(holds) == 0 {
-		return once.Hold{Key: k, Owner: c.token(), Attempt: 1}
+		return once.Fence{Key: k, Owner: c.token(), Attempt: 1}
 	}
 	h := holds[len(holds)-1]
 	switch c.chance.IntN(10) {
@@ -105,7 +105,7 @@ func (c *client) plan(call storetest.Call) storetest.Fault {
 }
 
 func ignoreFaults(err error) error {
-	if errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrConflict) {
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) {
 		return nil
 	}
 	return err

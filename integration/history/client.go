@@ -67,7 +67,7 @@ func (c *client) pause(ctx context.Context) error {
 
 func (c *client) claim(ctx context.Context, k once.Key) error { return c.claimAs(ctx, c.request(k)) }
 
-func (c *client) claimAs(ctx context.Context, r once.Request) error {
+func (c *client) claimAs(ctx context.Context, r once.ClaimRequest) error {
 	return c.record(r.Key, call{verb: claim, how: "Claim", client: c.id, req: r, inSteps: c.sqlite}, func() (once.Record, error) {
 		return c.store.Claim(ctx, r)
 	})
@@ -75,7 +75,7 @@ func (c *client) claimAs(ctx context.Context, r once.Request) error {
 
 func (c *client) extend(ctx context.Context, k once.Key) error {
 	h, d := c.hold(k), c.short(time.Hour)
-	return c.record(k, call{verb: extend, how: "Extend", client: c.id, hold: h, lease: d}, func() (once.Record, error) {
+	return c.record(k, call{verb: extend, how: "Extend", client: c.id, fence: h, lease: d}, func() (once.Record, error) {
 		return once.Record{}, c.store.Extend(ctx, h, d)
 	})
 }
@@ -84,8 +84,8 @@ func (c *client) settle(ctx context.Context, k once.Key) error {
 	return c.settleAs(ctx, c.hold(k), c.ending())
 }
 
-func (c *client) settleAs(ctx context.Context, h once.Hold, ends ending) error {
-	return c.record(h.Key, call{verb: settle, how: "Settle", client: c.id, hold: h, ends: ends}, func() (once.Record, error) {
+func (c *client) settleAs(ctx context.Context, h once.Fence, ends ending) error {
+	return c.record(h.Key, call{verb: settle, how: "Settle", client: c.id, fence: h, ends: ends}, func() (once.Record, error) {
 		return once.Record{}, c.store.Settle(ctx, ends.settlement(h))
 	})
 }
@@ -100,7 +100,7 @@ func (c *client) transact(ctx context.Context, k once.Key) error {
 	r, ends, fails := c.request(k), c.maybeEnding(), c.chance.IntN(4) == 0
 	does := call{verb: transact, how: "Transact", client: c.id, req: r, ends: ends, undone: fails}
 	return c.record(k, does, func() (once.Record, error) {
-		recs, err := c.store.Transact(ctx, []once.Request{r}, func(_ engine.Tx, recs []once.Record) ([]once.Settlement, error) {
+		recs, err := c.store.Transact(ctx, []once.ClaimRequest{r}, func(_ engine.Tx, recs []once.Record) ([]once.Settlement, error) {
 			if fails {
 				return nil, errUndone
 			}
@@ -116,7 +116,7 @@ func (c *client) claimTx(ctx context.Context, k once.Key) error {
 	does := call{verb: transact, how: "ClaimTx", client: c.id, req: r, ends: ends, undone: fails}
 	return c.record(k, does, func() (rec once.Record, err error) {
 		return rec, c.inTx(ctx, fails, func(tx engine.Tx) error {
-			if rec, err = only(c.store.ClaimTx(ctx, tx, []once.Request{r})); err != nil {
+			if rec, err = only(c.store.ClaimTx(ctx, tx, []once.ClaimRequest{r})); err != nil {
 				return err
 			}
 			if rec.Owner != r.Owner || rec.Status != once.Running && rec.Status != once.Unknown {
@@ -131,7 +131,7 @@ func (c *client) claimTx(ctx context.Context, k once.Key) error {
 // error that rolls it back has refused nothing.
 func (c *client) settleTx(ctx context.Context, k once.Key) error {
 	h, ends, fails := c.hold(k), c.ending(), c.chance.IntN(3) == 0
-	does := call{verb: settle, how: "SettleTx", client: c.id, hold: h, ends: ends, undone: fails}
+	does := call{verb: settle, how: "SettleTx", client: c.id, fence: h, ends: ends, undone: fails}
 	return c.record(k, does, func() (once.Record, error) {
 		return once.Record{}, c.inTx(ctx, fails, func(tx engine.Tx) error {
 			return c.store.SettleTx(ctx, tx, []once.Settlement{ends.settlement(h)})
@@ -153,7 +153,7 @@ func (c *client) inTx(ctx context.Context, rollBack bool, do func(engine.Tx) err
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("%w: commit: %w", once.ErrUnknown, err)
+		return fmt.Errorf("%w: commit: %w", once.ErrOutcomeUnknown, err)
 	}
 	return nil
 }
@@ -172,5 +172,5 @@ func settlements(ends ending, rec once.Record) []once.Settlement {
 	if ends.none() {
 		return nil
 	}
-	return []once.Settlement{ends.settlement(once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt})}
+	return []once.Settlement{ends.settlement(once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt})}
 }

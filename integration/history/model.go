@@ -112,8 +112,8 @@ func (s state) claimed(c call) (next state, mine bool) {
 }
 
 // settledAs is s after the settlement of c with that hold. ok is false if it must be refused.
-func (s state) settledAs(c call, h once.Hold) (next state, ok bool) {
-	if s.attempt == 0 || s.attempt != h.Attempt || s.owner != h.Owner {
+func (s state) settledAs(c call, fence once.Fence) (next state, ok bool) {
+	if s.attempt == 0 || s.attempt != fence.Attempt || s.owner != fence.Owner {
 		return s, false
 	}
 	switch s.status {
@@ -135,7 +135,7 @@ func (s state) settledAs(c call, h once.Hold) (next state, ok bool) {
 // it is seen as extended: the store has looked at it in time.
 func (s state) extended(c call) (next state, ok bool) {
 	inTime := s.status == once.Running || s.status == once.Unknown && s.lease != span{} && s.lease.mayLast(c)
-	if !inTime || s.attempt != c.hold.Attempt || s.owner != c.hold.Owner {
+	if !inTime || s.attempt != c.fence.Attempt || s.owner != c.fence.Owner {
 		return s, false
 	}
 	s.status, s.lease = once.Running, after(c, c.lease)
@@ -184,7 +184,7 @@ func (s state) step(c call, r reply) []state {
 		next, ok := s.extended(c)
 		return s.either(next, ok, c, r)
 	case settle:
-		next, ok := s.settledAs(c, c.hold)
+		next, ok := s.settledAs(c, c.fence)
 		return s.either(next, ok, c, r)
 	case claim:
 		next, mine := s.claimed(c)
@@ -229,7 +229,7 @@ func (s state) transacted(c call, r reply) []state {
 	}
 	settled := true
 	if mine && !c.ends.none() {
-		next, settled = claimed.settledAs(c, once.Hold{Owner: claimed.owner, Attempt: claimed.attempt})
+		next, settled = claimed.settledAs(c, once.Fence{Owner: claimed.owner, Attempt: claimed.attempt})
 	}
 	if c.undone || !mine {
 		next = s

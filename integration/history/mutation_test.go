@@ -148,10 +148,10 @@ func TestWrongHistoriesAreRejected(t *testing.T) {
 
 // tellTale makes a history that begins with what is rare, and has many reads.
 func (c *client) tellTale(ctx context.Context, k once.Key) error {
-	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: time.Hour, Fingerprint: []byte("input")}
-	h := r.Hold
-	h.Attempt = 1
-	err := errors.Join(c.claimAs(ctx, r), c.settleAs(ctx, h, ending{status: once.Absent, keepKey: time.Hour}), c.claimAs(ctx, r),
+	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: c.token()}, Lease: time.Hour, Fingerprint: []byte("input")}
+	fence := r.Fence
+	fence.Attempt = 1
+	err := errors.Join(c.claimAs(ctx, r), c.settleAs(ctx, fence, ending{status: once.Absent, keepKey: time.Hour}), c.claimAs(ctx, r),
 		c.claimAndRollBack(ctx, k), c.get(ctx, k))
 	for range 24 {
 		err = errors.Join(err, c.step(ctx))
@@ -163,10 +163,10 @@ func (c *client) tellTale(ctx context.Context, k once.Key) error {
 }
 
 func (c *client) claimAndRollBack(ctx context.Context, k once.Key) error {
-	r := once.Request{Hold: once.Hold{Key: k, Owner: c.token()}, Lease: time.Hour}
+	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: c.token()}, Lease: time.Hour}
 	return c.record(k, call{verb: transact, how: "ClaimTx", req: r, undone: true}, func() (rec once.Record, err error) {
 		return rec, c.inTx(ctx, true, func(tx engine.Tx) error {
-			rec, err = only(c.store.ClaimTx(ctx, tx, []once.Request{r}))
+			rec, err = only(c.store.ClaimTx(ctx, tx, []once.ClaimRequest{r}))
 			return err
 		})
 	})

@@ -25,13 +25,13 @@ type recorder struct {
 
 	mu     sync.Mutex
 	events map[once.Key][]event
-	holds  map[once.Key][]once.Hold    // those that were seen, and with them the attempts that may be taken over
-	asked  map[once.Key][]once.Request // claims to repeat
+	holds  map[once.Key][]once.Fence        // those that were seen, and with them the attempts that may be taken over
+	asked  map[once.Key][]once.ClaimRequest // claims to repeat
 }
 
 func newRecorder() *recorder {
-	return &recorder{begun: time.Now(), events: map[once.Key][]event{}, holds: map[once.Key][]once.Hold{},
-		asked: map[once.Key][]once.Request{}}
+	return &recorder{begun: time.Now(), events: map[once.Key][]event{}, holds: map[once.Key][]once.Fence{},
+		asked: map[once.Key][]once.ClaimRequest{}}
 }
 
 func (r *recorder) now() int64 { return time.Since(r.begun).Microseconds() }
@@ -39,8 +39,8 @@ func (r *recorder) now() int64 { return time.Since(r.begun).Microseconds() }
 // errLost is a request or a reply that was lost on purpose: what it asked for happens now or never.
 // errLate is one that may still arrive.
 var (
-	errLost = fmt.Errorf("lost on purpose: %w", once.ErrUnknown)
-	errLate = fmt.Errorf("late on purpose: %w", once.ErrUnknown)
+	errLost = fmt.Errorf("lost on purpose: %w", once.ErrOutcomeUnknown)
+	errLate = fmt.Errorf("late on purpose: %w", once.ErrOutcomeUnknown)
 )
 
 // record makes a call and keeps what came of it. It returns the error if it is one that nobody expects.
@@ -55,13 +55,13 @@ func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events[k] = append(r.events[k], event{c, back})
-	if hold := (once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}); rec.Owner != [16]byte{} && !slices.Contains(r.holds[k], hold) {
-		r.holds[k] = append(r.holds[k], hold)
+	if fence := (once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}); rec.Owner != [16]byte{} && !slices.Contains(r.holds[k], fence) {
+		r.holds[k] = append(r.holds[k], fence)
 	}
 	if c.req.Owner != [16]byte{} {
 		r.asked[k] = append(r.asked[k], c.req)
 	}
-	if err == nil || errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrConflict) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, errUndone) {
+	if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, errUndone) {
 		return nil
 	}
 	return err
@@ -70,12 +70,12 @@ func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) er
 // errUndone is how a transaction is rolled back on purpose.
 var errUndone = errors.New("rolled back on purpose")
 
-// meaning is what an error says of a call. Of a transaction, every error but ErrUnknown says that nothing was committed.
+// meaning is what an error says of a call. Of a transaction, every error but ErrOutcomeUnknown says that nothing was committed.
 func (c call) meaning(err error) fate {
 	switch {
 	case err == nil:
 		return answered
-	case errors.Is(err, errUndone), c.verb == transact && !errors.Is(err, once.ErrUnknown):
+	case errors.Is(err, errUndone), c.verb == transact && !errors.Is(err, once.ErrOutcomeUnknown):
 		return failed
 	case errors.Is(err, once.ErrLeaseLost):
 		return refused

@@ -116,7 +116,7 @@ func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood in
 		return 0, errors.Join(errNothingDone, err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return 0, fmt.Errorf("%w: commit: %w", once.ErrUnknown, err)
+		return 0, fmt.Errorf("%w: commit: %w", once.ErrOutcomeUnknown, err)
 	}
 	return value, err
 }

@@ -87,7 +87,7 @@ func serve(dir string) error {
 		}
 		return &httponce.Response{Status: 200, Body: []byte("done")}, strings.Contains(string(lines), key.ID+"\n"), nil
 	}
-	policy := once.Policy{Lease: lease, Wait: once.Refuse}
+	policy := once.Policy{Lease: lease, Wait: once.NoWait}
 	mux := http.NewServeMux()
 	mux.Handle("/park", httponce.Handler(store, account, outside, &httponce.Options{Policy: policy}))
 	mux.Handle("/resend", httponce.Handler(store, account, outside, &httponce.Options{Policy: policy, OnUnknown: once.Resend}))

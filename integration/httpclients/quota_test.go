@@ -56,7 +56,7 @@ var forms = map[string]func(*memstore.Store, *httponce.Options) http.Handler{
 
 func keysIn(t *testing.T, s *memstore.Store) int {
 	t.Helper()
-	page, err := s.List(t.Context(), once.Query{Limit: 1000})
+	page, err := s.List(t.Context(), once.RecordQuery{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,10 +105,10 @@ func (w *world) silence(t *testing.T, v verb, step string, action wire.Action) {
 	var answer int
 	var err error
 	var took time.Duration
-	for most := deadline; rule == nil || rule.Hits() == 0 && most <= bound; most *= 2 {
+	for limit := deadline; rule == nil || rule.Hits() == 0 && limit <= bound; limit *= 2 {
 		id = w.given(t, v)
 		rule = w.proxy.On(about(step), action)
-		answer, took, err = w.callWithin(most, t, v, id)
+		answer, took, err = w.callWithin(limit, t, v, id)
 		rule.Remove()
 	}
 	if rule.Hits() != 1 || took > bound {
@@ -126,8 +126,8 @@ func (w *world) silence(t *testing.T, v verb, step string, action wire.Action) {
 	w.wantOnce(later, t, v, id, answer)
 }
 
-func (w *world) callWithin(most time.Duration, t *testing.T, v verb, id string) (int, time.Duration, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), most)
+func (w *world) callWithin(limit time.Duration, t *testing.T, v verb, id string) (int, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	begun := time.Now()
 	answer, err := v.call(ctx, t, w, id)

@@ -62,8 +62,8 @@ var inboxBugs = []Bug{
 		Name: "a-transaction-has-an-unknown-outcome",
 		Why:  "what was rolled back is replayed only with a word about what happened, which nobody can give",
 		File: "inbox/attend.go",
-		Old:  "	if s.effects && (errors.Is(err, once.ErrUnknown)",
-		New:  "	if s.shelf != nil && (errors.Is(err, once.ErrUnknown)",
+		Old:  "	if s.effects && (errors.Is(err, once.ErrOutcomeUnknown)",
+		New:  "	if s.shelf != nil && (errors.Is(err, once.ErrOutcomeUnknown)",
 		Test: Test{"./inbox", "^TestNothingIsUnknownAboutATransaction$/^tx$"},
 	},
 	{
@@ -133,7 +133,7 @@ var inboxBugs = []Bug{
 	{
 		Name: "replay-without-a-word",
 		Why:  "an effect that may have happened is repeated without anybody saying that it did not",
-		File: "inbox/desk.go",
+		File: "inbox/admin.go",
 		Old:  "		if strings.HasPrefix(m.Reason, unknownOutcome) && !by.NotDone {",
 		New:  "		if strings.HasPrefix(m.Reason, unknownOutcome) && by.NotDone && by.By == \"\" {",
 		Test: Test{"./inbox", "^TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord$"},
@@ -141,7 +141,7 @@ var inboxBugs = []Bug{
 	{
 		Name: "rename-not-noticed",
 		Why:  "a consumer with a new name handles everything again",
-		File: "inbox/shift.go",
+		File: "inbox/consumer_run.go",
 		Old:  "		case c.Keys != me.Keys && c.Source == me.Source",
 		New:  "		case c.Keys == \"\" && c.Source == me.Source",
 		Test: Test{"./inbox", "^TestARenameIsNoticed$"},
@@ -149,7 +149,7 @@ var inboxBugs = []Bug{
 	{
 		Name: "a-name-at-any-source",
 		Why:  "two services with one name take each other's messages for duplicates",
-		File: "inbox/shift.go",
+		File: "inbox/consumer_run.go",
 		Old:  "	case before.Name != \"\" && before.Source != me.Source:",
 		New:  "	case before.Name != \"\" && before.Source == \"\":",
 		Test: Test{"./inbox", "^TestANameBelongsToItsSource$/^tx$"},
@@ -157,7 +157,7 @@ var inboxBugs = []Bug{
 	{
 		Name: "old-messages-are-new",
 		Why:  "a message whose key was forgotten long ago is handled again",
-		File: "inbox/shift.go",
+		File: "inbox/consumer_run.go",
 		Old:  "	return !made.IsZero() && time.Since(made) > keep",
 		New:  "	return !made.IsZero() && time.Since(made) > keep<<8",
 		Test: Test{"./inbox", "^TestMessagesOlderThanTheirKeysAreParked$"},

@@ -12,8 +12,8 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-func claimOf(id string) once.Request {
-	return once.Request{Hold: once.Hold{Key: once.Key{Operation: "pay", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
+func claimOf(id string) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "pay", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
 }
 
 func onPostgres(t *testing.T, test func(*testing.T, engine.Engine)) {
@@ -41,7 +41,7 @@ func TestAClaimInATransactionOvertakenAfterItsSnapshot(t *testing.T) {
 		}
 		replies := make(chan reply, 1)
 		go func() {
-			recs, err := d.Store.ClaimTx(t.Context(), tx, []once.Request{r})
+			recs, err := d.Store.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
 			replies <- reply{recs, err}
 		}()
 		until(t, func() bool {
@@ -88,7 +88,7 @@ func TestForgetCountsBothStagesAgainstItsLimit(t *testing.T) {
 		for i, keepKey := range []time.Duration{0, 0, time.Hour, time.Hour, time.Hour, time.Hour} {
 			rec, err := d.Store.Claim(t.Context(), claimOf(fmt.Sprint(i)))
 			must(t, err)
-			must(t, d.Store.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
+			must(t, d.Store.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
 				Status: once.Done, KeepKey: keepKey}))
 		}
 		for _, want := range []int{3, 3, 0} {

@@ -29,7 +29,7 @@ func TestTheValidityOfAKeyBeginsWithItsFirstAttempt(t *testing.T) {
 			return err
 		}
 		for range 2 {
-			if err := do(); !errors.Is(err, once.ErrUnknown) {
+			if err := do(); !errors.Is(err, once.ErrOutcomeUnknown) {
 				t.Errorf("work of which nobody knows how it ended returned %v", err)
 			}
 			time.Sleep(40 * time.Minute) // fake time
@@ -69,7 +69,7 @@ type asked struct {
 	claims, gets atomic.Int64
 }
 
-func (s *asked) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *asked) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	s.claims.Add(1)
 	return s.Store.Claim(ctx, r)
 }
@@ -123,7 +123,7 @@ func TestSessionsInTwoTimeZonesShareOneClock(t *testing.T) {
 		newYork := e.Connect(t, dsn, "time_zone=%27-05%3A00%27")
 		for id, pair := range map[string][2]*engine.Database{"west": {here, newYork}, "east": {newYork, here}} {
 			key := once.Key{Operation: "pay", ID: id}
-			r := once.Request{Hold: once.Hold{Key: key, Owner: [16]byte{1}}, Lease: time.Hour}
+			r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Hour}
 			if _, err := pair[0].Store.Claim(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}

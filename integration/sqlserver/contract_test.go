@@ -157,9 +157,9 @@ func TestCallersTransactions(t *testing.T) {
 	}
 }
 
-func claimTx(t *testing.T, s *sqlstore.Store, tx *sql.Tx, r once.Request, want once.Status) once.Record {
+func claimTx(t *testing.T, s *sqlstore.Store, tx *sql.Tx, r once.ClaimRequest, want once.Status) once.Record {
 	t.Helper()
-	recs, err := s.ClaimTx(t.Context(), tx, []once.Request{r})
+	recs, err := s.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
 	must(t, err)
 	if recs[0].Status != want {
 		t.Errorf("the claim returned %+v, want %v", recs[0], want)

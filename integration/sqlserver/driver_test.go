@@ -24,19 +24,19 @@ func owner(name string) (t [16]byte) {
 	return t
 }
 
-func request(id, who string) once.Request {
-	return once.Request{Hold: once.Hold{Key: key(id), Owner: owner(who)}, Lease: time.Minute}
+func request(id, who string) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: key(id), Owner: owner(who)}, Lease: time.Minute}
 }
 
 // record is a row as the statements select it.
-func record(r once.Request, status int64) []any {
+func record(r once.ClaimRequest, status int64) []any {
 	id := r.Key.UUID()
 	return []any{id[:], r.Key.Scope, r.Key.Operation, r.Key.ID, int64(1), status, int64(1), r.Owner[:], int64(60_000_000),
 		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1)}
 }
 
 // inFlight is what the claim answers to error 1222.
-func inFlight(r once.Request) []any {
+func inFlight(r once.ClaimRequest) []any {
 	row := record(r, 1)
 	row[6], row[7], row[8], row[9], row[16], row[17] = int64(0), nil, int64(0), int64(0), int64(0), int64(0)
 	return row
@@ -69,7 +69,7 @@ func kindsOf(texts []string) (all []string) {
 }
 
 // granting grants every claim and changes one row in every settlement; what it finds in other is said instead.
-func granting(r once.Request, other map[string]answer) func(question) answer {
+func granting(r once.ClaimRequest, other map[string]answer) func(question) answer {
 	return func(q question) answer {
 		if a, ok := other[kindOf(q.text)]; ok {
 			return a
@@ -140,20 +140,20 @@ func TestClaimThatLosesARaceLooksAgain(t *testing.T) {
 }
 
 // work is a body that writes a row and settles as done.
-func work(rs []once.Request) func(*sql.Tx, []once.Record) ([]once.Settlement, error) {
+func work(rs []once.ClaimRequest) func(*sql.Tx, []once.Record) ([]once.Settlement, error) {
 	return func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 		_, err := tx.ExecContext(context.Background(), "INSERT INTO effect (name) VALUES (@p1)", "row")
 		return []once.Settlement{settlement(rs[0], recs[0])}, err
 	}
 }
 
-func settlement(r once.Request, rec once.Record) once.Settlement {
-	return once.Settlement{Hold: once.Hold{Key: r.Key, Owner: r.Owner, Attempt: rec.Attempt}, Status: once.Done,
+func settlement(r once.ClaimRequest, rec once.Record) once.Settlement {
+	return once.Settlement{Fence: once.Fence{Key: r.Key, Owner: r.Owner, Attempt: rec.Attempt}, Status: once.Done,
 		KeepOutcome: time.Hour, KeepKey: 2 * time.Hour, Outcome: once.Outcome{Body: []byte("answer")}}
 }
 
 func TestTransactIsOneTransaction(t *testing.T) {
-	rs := []once.Request{request("1", "me")}
+	rs := []once.ClaimRequest{request("1", "me")}
 	server, db := serve(t, granting(rs[0], nil))
 	recs, err := sqlstore.New(db, sqlstore.SQLServer, nil).Transact(t.Context(), rs, work(rs))
 	if err != nil || len(recs) != 1 || recs[0].Owner != rs[0].Owner {
@@ -174,7 +174,7 @@ func TestTransactIsOneTransaction(t *testing.T) {
 
 // The server has rolled back by itself, and the handler goes on as if nothing had happened.
 func TestRollbackByTheServerIsNotPassedOver(t *testing.T) {
-	rs := []once.Request{request("1", "me")}
+	rs := []once.ClaimRequest{request("1", "me")}
 	for _, goesOn := range []bool{false, true} {
 		server, db := serve(t, granting(rs[0], map[string]answer{effects: {number: deadlock, message: "deadlock", ended: true}}))
 		_, err := sqlstore.New(db, sqlstore.SQLServer, nil).Transact(t.Context(), rs,
@@ -185,7 +185,7 @@ func TestRollbackByTheServerIsNotPassedOver(t *testing.T) {
 				}
 				return []once.Settlement{settlement(rs[0], recs[0])}, nil
 			})
-		if err == nil || errors.Is(err, once.ErrUnknown) || !strings.Contains(err.Error(), "nothing can be committed") {
+		if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "nothing can be committed") {
 			t.Errorf("Transact returned %v", err)
 		}
 		if got, want := kindsOf(server.texts()), []string{"BEGIN", claims, effects, reads}; !slices.Equal(got, want) {
@@ -195,18 +195,18 @@ func TestRollbackByTheServerIsNotPassedOver(t *testing.T) {
 }
 
 func TestErrorsOfTheWork(t *testing.T) {
-	rs := []once.Request{request("1", "me")}
+	rs := []once.ClaimRequest{request("1", "me")}
 	for number, conflict := range map[int32]bool{1205: true, 1222: true, 3960: true, 41302: true, 2627: false, 547: false, 40501: false, 3930: false} {
 		_, db := serve(t, granting(rs[0], map[string]answer{effects: failed(number)}))
 		_, err := sqlstore.New(db, sqlstore.SQLServer, nil).Transact(t.Context(), rs, work(rs))
-		if err == nil || errors.Is(err, once.ErrConflict) != conflict || errors.Is(err, once.ErrUnknown) {
+		if err == nil || errors.Is(err, once.ErrConflict) != conflict || errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Errorf("after error %d, Transact returned %v; a conflict: %v", number, err, conflict)
 		}
 	}
 }
 
 func TestSettlementOfNoRowRollsBack(t *testing.T) {
-	rs := []once.Request{request("1", "me")}
+	rs := []once.ClaimRequest{request("1", "me")}
 	settled := record(rs[0], int64(once.Done))
 	settled[11] = []byte("answer")
 	for name, found := range map[string]answer{"the row is gone": {sets: [][][]any{{}}}, "somebody has settled it": rows(settled)} {
@@ -222,15 +222,15 @@ func TestSettlementOfNoRowRollsBack(t *testing.T) {
 }
 
 func TestErrorsOfTheCommit(t *testing.T) {
-	rs := []once.Request{request("1", "me")}
+	rs := []once.ClaimRequest{request("1", "me")}
 	for name, c := range map[string]struct {
 		answer
 		want error
 	}{
-		"the connection ends":   {answer{hangUp: true}, once.ErrUnknown},
-		"there is none to end":  {failed(3902), once.ErrUnknown},
-		"the service is busy":   {failed(40501), once.ErrUnknown},
-		"the service moves":     {failed(40613), once.ErrUnknown},
+		"the connection ends":   {answer{hangUp: true}, once.ErrOutcomeUnknown},
+		"there is none to end":  {failed(3902), once.ErrOutcomeUnknown},
+		"the service is busy":   {failed(40501), once.ErrOutcomeUnknown},
+		"the service moves":     {failed(40613), once.ErrOutcomeUnknown},
 		"the memory table says": {failed(41305), once.ErrConflict},
 		"a victim":              {failed(deadlock), once.ErrConflict},
 	} {

@@ -33,8 +33,8 @@ func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 		{"Forget", func() error { _, err := tables.Forget(ctx, a, time.Hour, 7); return err }},
 		{"Depth", func() error { _, err := tables.Depth(ctx, a, 7); return err }},
 	}
-	for _, q := range []store.OutgoingQuery{{}, {Lanes: []int{2, 1}, MostBytes: 7}, {State: store.Delayed, Bodiless: true, After: 3},
-		{Lanes: []int{2, 1}, OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, MostBytes: 7}} {
+	for _, q := range []store.OutgoingQuery{{}, {Lanes: []int{2, 1}, MaxBytes: 7}, {State: store.Delayed, Bodiless: true, After: 3},
+		{Lanes: []int{2, 1}, OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, MaxBytes: 7}} {
 		calls = append(calls, struct {
 			by string
 			do func() error

@@ -19,7 +19,7 @@ func inFlight(t *testing.T, s *sqlstore.Store, id string) (end func(commit bool)
 	claimed, finish, over := make(chan struct{}), make(chan bool), make(chan error, 1)
 	errBack := errors.New("roll back")
 	go func() {
-		_, err := s.Transact(t.Context(), []once.Request{request(id, "first")}, func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request(id, "first")}, func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 			close(claimed)
 			if commit := <-finish; !commit {
 				return nil, errBack
@@ -59,12 +59,12 @@ func TestTransactionInFlightIsSeen(t *testing.T) {
 	tx, err := db.Begin()
 	must(t, err)
 	defer tx.Rollback()
-	recs, err := s.ClaimTx(ctx, tx, []once.Request{request("flight", "third"), request("other", "third")})
+	recs, err := s.ClaimTx(ctx, tx, []once.ClaimRequest{request("flight", "third"), request("other", "third")})
 	if must(t, err); !isInFlight(recs[0]) || recs[1].Owner != token("third") {
 		t.Errorf("ClaimTx returned %+v", recs)
 	}
 	end(true)
-	recs, err = s.ClaimTx(ctx, tx, []once.Request{request("flight", "third")})
+	recs, err = s.ClaimTx(ctx, tx, []once.ClaimRequest{request("flight", "third")})
 	if must(t, err); recs[0].Status != once.Done {
 		t.Errorf("after the commit, ClaimTx returned %+v", recs)
 	}
@@ -79,7 +79,7 @@ func TestWaitIsBounded(t *testing.T) {
 			r := request("flight", "second")
 			r.Wait = 400 * time.Millisecond
 			begun := time.Now()
-			recs, err := s.Transact(t.Context(), []once.Request{r}, writing(t.Context(), "wrong"))
+			recs, err := s.Transact(t.Context(), []once.ClaimRequest{r}, writing(t.Context(), "wrong"))
 			if must(t, err); !isInFlight(recs[0]) {
 				t.Errorf("Transact returned %+v, want a transaction in flight", recs[0])
 			}
@@ -88,7 +88,7 @@ func TestWaitIsBounded(t *testing.T) {
 			}
 			end(commit)
 			r.Wait = 10 * time.Second // the connection that was given up may still be in front in the queue
-			recs, err = s.Transact(t.Context(), []once.Request{r}, writing(t.Context(), "right"))
+			recs, err = s.Transact(t.Context(), []once.ClaimRequest{r}, writing(t.Context(), "right"))
 			must(t, err)
 			if want := map[bool]int{true: 0, false: 1}[commit]; count(t, db, "right") != want || count(t, db, "wrong") != 0 {
 				t.Errorf("%d rows after %+v, want %d", count(t, db, "right"), recs[0], want)
@@ -106,7 +106,7 @@ func TestWaitIsWorthIt(t *testing.T) {
 	go func() {
 		r := request("flight", "second")
 		r.Wait = 10 * time.Second
-		recs, err := s.Transact(t.Context(), []once.Request{r}, writing(t.Context(), "wrong"))
+		recs, err := s.Transact(t.Context(), []once.ClaimRequest{r}, writing(t.Context(), "wrong"))
 		if err != nil {
 			t.Error(err)
 			recs = make([]once.Record, 1)
@@ -124,7 +124,7 @@ func TestWaitIsWorthIt(t *testing.T) {
 func TestBatchThatCannotWait(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	end := inFlight(t, s, "flight")
-	_, err := s.Transact(t.Context(), []once.Request{request("free", "second"), request("flight", "second")},
+	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("free", "second"), request("flight", "second")},
 		func(*sql.Tx, []once.Record) ([]once.Settlement, error) {
 			t.Error("the body was called")
 			return nil, nil
@@ -149,7 +149,7 @@ func TestLostRaceShowsTheWinner(t *testing.T) {
 	op := &once.Operation[once.Outcome]{Name: "pay"}
 	rec, err := s.Get(t.Context(), key("lives"))
 	must(t, err)
-	recs, err := s.ClaimTx(t.Context(), tx, []once.Request{request("lives", "late")})
+	recs, err := s.ClaimTx(t.Context(), tx, []once.ClaimRequest{request("lives", "late")})
 	if must(t, err); recs[0].Status != once.Done || string(recs[0].Outcome.Body) != "answer" {
 		t.Errorf("ClaimTx returned %+v, want the winner's record", recs[0])
 	}
@@ -176,7 +176,7 @@ func TestLostRaceUnderSnapshots(t *testing.T) {
 	var n int
 	must(t, tx.QueryRow("SELECT count(*) FROM once_record").Scan(&n))
 	lives(t, s)
-	if _, err := s.ClaimTx(t.Context(), tx, []once.Request{request("lives", "late")}); !errors.Is(err, once.ErrConflict) {
+	if _, err := s.ClaimTx(t.Context(), tx, []once.ClaimRequest{request("lives", "late")}); !errors.Is(err, once.ErrConflict) {
 		t.Errorf("ClaimTx returned %v, want ErrConflict", err)
 	}
 }

@@ -191,16 +191,16 @@ func token(name string) (t [16]byte) {
 	return t
 }
 
-func request(id, who string) once.Request {
-	return once.Request{Hold: once.Hold{Key: key(id), Owner: token(who)}, Lease: time.Hour, Fingerprint: []byte("print")}
+func request(id, who string) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: key(id), Owner: token(who)}, Lease: time.Hour, Fingerprint: []byte("print")}
 }
 
-func hold(rec once.Record) once.Hold {
-	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+func hold(rec once.Record) once.Fence {
+	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }
 
 func settlement(rec once.Record, status once.Status) once.Settlement {
-	return once.Settlement{Hold: hold(rec), Status: status, KeepOutcome: time.Hour, KeepKey: 2 * time.Hour,
+	return once.Settlement{Fence: hold(rec), Status: status, KeepOutcome: time.Hour, KeepKey: 2 * time.Hour,
 		Outcome: once.Outcome{Body: []byte("answer"), ContentType: "text/plain", Sum: 7}}
 }
 

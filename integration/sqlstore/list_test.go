@@ -56,16 +56,16 @@ func TestPagesAreBoundedWork(t *testing.T) {
 			mustExec(t, db, "SET random_page_cost = 1.1")
 		}
 		for name, want := range map[string]struct {
-			query       once.Query
+			query       once.RecordQuery
 			found, most int
 		}{
-			"all":                  {once.Query{Limit: 1000}, 20_015, 2100},
-			"unknown":              {once.Query{Status: []once.Status{once.Unknown}}, 5, 40},
-			"parked, of one":       {once.Query{Status: []once.Status{once.Parked}, Operation: "rare"}, 0, 40},
-			"unchanged":            {once.Query{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 40},
-			"a rare operation":     {once.Query{Operation: "rare"}, 7, rare},
-			"a scope without keys": {once.Query{Scopes: []string{"nobody"}}, 0, 2100},
-			"expired of a usual":   {once.Query{Operation: "usual", Status: []once.Status{once.Expired}}, 0, 2100},
+			"all":                  {once.RecordQuery{Limit: 1000}, 20_015, 2100},
+			"unknown":              {once.RecordQuery{Status: []once.Status{once.Unknown}}, 5, 40},
+			"parked, of one":       {once.RecordQuery{Status: []once.Status{once.Parked}, Operation: "rare"}, 0, 40},
+			"unchanged":            {once.RecordQuery{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 40},
+			"a rare operation":     {once.RecordQuery{Operation: "rare"}, 7, rare},
+			"a scope without keys": {once.RecordQuery{Scopes: []string{"nobody"}}, 0, 2100},
+			"expired of a usual":   {once.RecordQuery{Operation: "usual", Status: []once.Status{once.Expired}}, 0, 2100},
 		} {
 			found := 0
 			for q, page := want.query, 0; ; page++ {
@@ -107,7 +107,7 @@ func (e engine) reads(t *testing.T, db *sql.DB) (n int) {
 func TestPlansOfPagesInSQLite(t *testing.T) {
 	e := engines[0]
 	s, db := e.migrated(t)
-	_, err := s.List(t.Context(), once.Query{})
+	_, err := s.List(t.Context(), once.RecordQuery{})
 	must(t, err)
 	names, err := sqlschema.For(sqlschema.SQLite, "", "")
 	must(t, err)

@@ -282,7 +282,7 @@ func TestRoleThatMayOnlyReadAndWriteRows(t *testing.T) {
 			s := sqlstore.New(limited, e.dialect, nil)
 			lives(t, s)
 			consumes(t, s, limited)
-			_, err := s.Transact(t.Context(), []once.Request{request("tx", "a")},
+			_, err := s.Transact(t.Context(), []once.ClaimRequest{request("tx", "a")},
 				func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 					return []once.Settlement{settlement(recs[0], once.Done)}, nil
 				})
@@ -290,7 +290,7 @@ func TestRoleThatMayOnlyReadAndWriteRows(t *testing.T) {
 			answers(t, s, "tx")
 			_, err = s.Forget(t.Context(), 10)
 			must(t, err)
-			_, err = s.List(t.Context(), once.Query{Operation: "pay"})
+			_, err = s.List(t.Context(), once.RecordQuery{Operation: "pay"})
 			must(t, err)
 			must(t, s.Migrate(t.Context())) // where nothing is to do, no more rights are needed
 		})

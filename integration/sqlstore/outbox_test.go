@@ -290,11 +290,11 @@ func TestBellRingsAfterTheCommit(t *testing.T) {
 			rings bool
 		}{
 			"Transact": {func() error {
-				_, err := s.Transact(t.Context(), []once.Request{request("a", "a")}, doing(put(nil)))
+				_, err := s.Transact(t.Context(), []once.ClaimRequest{request("a", "a")}, doing(put(nil)))
 				return err
 			}, true},
 			"Transact that fails": {func() error {
-				_, err := s.Transact(t.Context(), []once.Request{request("b", "b")}, doing(put(no)))
+				_, err := s.Transact(t.Context(), []once.ClaimRequest{request("b", "b")}, doing(put(no)))
 				return err
 			}, false},
 			"TransactAt that fails": {func() error { return s.TransactAt(t.Context(), from, to, put(no)) }, false},
@@ -304,7 +304,7 @@ func TestBellRingsAfterTheCommit(t *testing.T) {
 			}, true},
 			"Transact without messages": {func() error {
 				nothing := func(*sql.Tx) error { return nil }
-				_, err := s.Transact(t.Context(), []once.Request{request("c", "c")}, doing(nothing))
+				_, err := s.Transact(t.Context(), []once.ClaimRequest{request("c", "c")}, doing(nothing))
 				return err
 			}, false},
 		} {

@@ -101,7 +101,7 @@ func TestWorkThatEndsItsPosition(t *testing.T) {
 		from, to := opened(t, s)
 		for name, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
 			err := s.TransactAt(t.Context(), from, to, end)
-			if err == nil || !strings.Contains(err.Error(), "ended the transaction") || errors.Is(err, once.ErrUnknown) {
+			if err == nil || !strings.Contains(err.Error(), "ended the transaction") || errors.Is(err, once.ErrOutcomeUnknown) {
 				t.Errorf("after a %s in the body, TransactAt returned %v", name, err)
 			}
 			from, to = opened(t, s)
@@ -120,7 +120,7 @@ func TestSwallowedErrorUnderAPositionInPostgres(t *testing.T) {
 		_, _ = tx.Exec("SELECT 1/0")
 		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrUnknown) {
+	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Errorf("TransactAt returned %v, want an error that says that one was passed over", err)
 	}
 	wantPosition(t, s, from)
@@ -137,8 +137,8 @@ func TestLostCommitOfAPosition(t *testing.T) {
 		`CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW EXECUTE FUNCTION cut()`)
 	from, to := opened(t, s)
-	if err := s.TransactAt(t.Context(), from, to, writes(t, "cut")); !errors.Is(err, once.ErrUnknown) {
-		t.Errorf("TransactAt returned %v, want ErrUnknown: nobody knows how far the COMMIT came", err)
+	if err := s.TransactAt(t.Context(), from, to, writes(t, "cut")); !errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Errorf("TransactAt returned %v, want ErrOutcomeUnknown: nobody knows how far the COMMIT came", err)
 	}
 	wantPosition(t, s, from)
 	idle(t, db)

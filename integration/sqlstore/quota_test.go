@@ -18,7 +18,7 @@ type shortPages struct {
 	after func()
 }
 
-func (s *shortPages) List(ctx context.Context, q once.Query) (once.Page, error) {
+func (s *shortPages) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
 	q.Limit = 5
 	page, err := s.Store.List(ctx, q)
 	if s.after != nil {

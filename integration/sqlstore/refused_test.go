@@ -42,10 +42,10 @@ func TestRefusedOutcomes(t *testing.T) {
 func TestOutcomesOverThePacketOfMySQL(t *testing.T) {
 	e := engines[2]
 	_, db := e.migrated(t)
-	var most int
-	must(t, db.QueryRow(`SELECT @@max_allowed_packet`).Scan(&most))
-	s := sqlstore.New(db, e.dialect, &sqlstore.Options{Options: once.Options{MaxOutcome: 4 * most}})
-	for _, size := range []int{most, most + most/8, 3 * most} {
+	var limit int
+	must(t, db.QueryRow(`SELECT @@max_allowed_packet`).Scan(&limit))
+	s := sqlstore.New(db, e.dialect, &sqlstore.Options{Options: once.Options{MaxOutcome: 4 * limit}})
+	for _, size := range []int{limit, limit + limit/8, 3 * limit} {
 		wantLeftOut(t, s, size)
 	}
 }

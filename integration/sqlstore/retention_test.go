@@ -96,7 +96,7 @@ func TestForgettableOfOddRows(t *testing.T) {
 			rec, err := s.Claim(t.Context(), request(fmt.Sprint("large ", i), "a"))
 			must(t, err)
 			set := settlement(rec, once.Done)
-			set.KeepOutcome, set.Outcome.Body = 0, make([]byte, store.MostForgettable/2+i)
+			set.KeepOutcome, set.Outcome.Body = 0, make([]byte, store.MaxForgettable/2+i)
 			must(t, s.Settle(t.Context(), set))
 		}
 		for _, want := range []int{2, 1} {
@@ -117,7 +117,7 @@ func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 			t.Skip("only MariaDB counts what it sends")
 		}
 		s, db := e.migrated(t)
-		const outcomes, size = 12, store.MostForgettable / 2
+		const outcomes, size = 12, store.MaxForgettable / 2
 		for i := range outcomes {
 			rec, err := s.Claim(t.Context(), request(fmt.Sprint("large ", i), "a"))
 			must(t, err)
@@ -177,7 +177,7 @@ func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 func TestPlansOfForgettingInSQLite(t *testing.T) {
 	e := engines[0]
 	s, db := e.migrated(t)
-	_, err := s.List(t.Context(), once.Query{})
+	_, err := s.List(t.Context(), once.RecordQuery{})
 	must(t, err)
 	names, err := sqlschema.For(sqlschema.SQLite, "", "")
 	must(t, err)

@@ -51,7 +51,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 			tx, err := db.Begin()
 			must(t, err)
 			defer tx.Rollback()
-			_, err = s.ClaimTx(t.Context(), tx, []once.Request{request("1", "a")})
+			_, err = s.ClaimTx(t.Context(), tx, []once.ClaimRequest{request("1", "a")})
 			refused("ClaimTx", err)
 		})
 	}
@@ -71,7 +71,7 @@ func TestSettingsThatFailByThemselves(t *testing.T) {
 			open := c.engine.fresh(t)
 			must(t, sqlstore.New(open(t), c.engine.dialect, nil).Migrate(t.Context()))
 			s := sqlstore.New(open(t, c.setting), c.engine.dialect, nil)
-			if _, err := once.Do(t.Context(), s, sends.For("1"), answer); err == nil || errors.Is(err, once.ErrUnknown) {
+			if _, err := once.Do(t.Context(), s, sends.For("1"), answer); err == nil || errors.Is(err, once.ErrOutcomeUnknown) {
 				t.Errorf("Do returned %v", err)
 			}
 		})
@@ -121,7 +121,7 @@ func TestKeysAreBytes(t *testing.T) {
 			must(t, s.Settle(t.Context(), settlement(rec, once.Done)))
 		}
 		for _, id := range ids {
-			page, err := s.List(t.Context(), once.Query{Operation: id, Scopes: []string{id}, Limit: 10})
+			page, err := s.List(t.Context(), once.RecordQuery{Operation: id, Scopes: []string{id}, Limit: 10})
 			if must(t, err); len(page.Records) != 1 || page.Records[0].Key.ID != id {
 				t.Errorf("the list of %q has %d records", id, len(page.Records))
 			}

@@ -96,7 +96,7 @@ func TestMemory(t *testing.T) {
 	for name, do := range map[string]func(*sql.Tx) error{
 		"fails": func(*sql.Tx) error { return errors.New("no") }, "ends": (*sql.Tx).Rollback,
 	} {
-		if _, err := s.Transact(t.Context(), []once.Request{request(name, "a")}, doing(do)); err == nil {
+		if _, err := s.Transact(t.Context(), []once.ClaimRequest{request(name, "a")}, doing(do)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -126,7 +126,7 @@ func TestClosed(t *testing.T) {
 		lives(t, s)
 		must(t, db.Close())
 		_, claimed := s.Claim(t.Context(), request("a", "a"))
-		_, transacted := s.Transact(t.Context(), []once.Request{request("a", "a")}, nil)
+		_, transacted := s.Transact(t.Context(), []once.ClaimRequest{request("a", "a")}, nil)
 		_, forgotten := s.Forget(t.Context(), 1)
 		for _, err := range []error{claimed, transacted, forgotten, s.Migrate(t.Context())} {
 			if !errors.Is(err, once.ErrClosed) {

@@ -26,7 +26,7 @@ func TestExtendThatFoundNothingHasExtended(t *testing.T) {
 				must(t, err)
 			}
 		}), e.dialect, nil)
-		err := late.Extend(t.Context(), once.Hold{Key: key("late"), Owner: token("a"), Attempt: 1}, time.Minute)
+		err := late.Extend(t.Context(), once.Fence{Key: key("late"), Owner: token("a"), Attempt: 1}, time.Minute)
 		if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestSettlementThatFoundNothingIsApplied(t *testing.T) {
 				})
 			}
 		}), e.dialect, nil)
-		set := once.Settlement{Hold: once.Hold{Key: key("late"), Owner: token("a"), Attempt: 1}, Status: once.Unknown, Reason: "no reply"}
+		set := once.Settlement{Fence: once.Fence{Key: key("late"), Owner: token("a"), Attempt: 1}, Status: once.Unknown, Reason: "no reply"}
 		err := late.Settle(t.Context(), set)
 		if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 			t.Fatal(err)

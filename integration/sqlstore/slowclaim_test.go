@@ -26,7 +26,7 @@ func TestASlowClaimOfAFreeKeyIsNotInProgress(t *testing.T) {
 	if must(t, err); rec.Owner != token("a") {
 		t.Errorf("Claim returned %+v, want the key, which nobody holds", rec)
 	}
-	recs, err := s.Transact(t.Context(), []once.Request{request("transact", "a")}, doing(func(tx *sql.Tx) error {
+	recs, err := s.Transact(t.Context(), []once.ClaimRequest{request("transact", "a")}, doing(func(tx *sql.Tx) error {
 		return effect(t.Context(), tx, "slow")
 	}))
 	if must(t, err); recs[0].Owner != token("a") || count(t, db, "slow") != 1 {

@@ -57,7 +57,7 @@ func untilBlocked(t *testing.T, db *sql.DB) {
 func TestSwallowedDeadlockCommitsNothing(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	d := newDeadlock(t, db)
-	_, err := s.Transact(t.Context(), []once.Request{request("deadlock", "a")},
+	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("deadlock", "a")},
 		doing(func(tx *sql.Tx) error { return d.passOver(t, tx) }))
 	d.check(t, err)
 	absent(t, s, "deadlock")
@@ -139,7 +139,7 @@ func TestConnectionsComeBackAsTheyWere(t *testing.T) {
 		} {
 			func() {
 				defer func() { _ = recover() }()
-				_, err := s.Transact(t.Context(), []once.Request{request(fmt.Sprint(i), "a")}, work)
+				_, err := s.Transact(t.Context(), []once.ClaimRequest{request(fmt.Sprint(i), "a")}, work)
 				if err != nil && !errors.Is(err, boom) {
 					t.Error(err)
 				}
@@ -160,12 +160,12 @@ func TestConnectionsComeBackAsTheyWere(t *testing.T) {
 
 func TestSwallowedErrorInPostgres(t *testing.T) {
 	s, db := engines[1].migrated(t)
-	_, err := s.Transact(t.Context(), []once.Request{request("swallow", "a")}, doing(func(tx *sql.Tx) error {
+	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("swallow", "a")}, doing(func(tx *sql.Tx) error {
 		must(t, effect(t.Context(), tx, "lost"))
 		_, _ = tx.Exec("SELECT 1/0")
 		return nil
 	}))
-	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrUnknown) {
+	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Errorf("Transact returned %v, want an error that says that one was passed over", err)
 	}
 	absent(t, s, "swallow")
@@ -178,8 +178,8 @@ func TestWorkThatEndsTheTransaction(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		for name, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
-			_, err := s.Transact(t.Context(), []once.Request{request(name, "a")}, doing(end))
-			if err == nil || !strings.Contains(err.Error(), "ended the transaction") || errors.Is(err, once.ErrUnknown) {
+			_, err := s.Transact(t.Context(), []once.ClaimRequest{request(name, "a")}, doing(end))
+			if err == nil || !strings.Contains(err.Error(), "ended the transaction") || errors.Is(err, once.ErrOutcomeUnknown) {
 				t.Errorf("after a %s in the body, Transact returned %v", name, err)
 			}
 		}
@@ -197,7 +197,7 @@ func TestWorkThatEndsTheTransaction(t *testing.T) {
 func TestSettlementWithoutEffect(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
-		_, err := s.Transact(t.Context(), []once.Request{request("twice", "a")}, func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("twice", "a")}, func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 			set := settlement(recs[0], once.Done)
 			return []once.Settlement{set, set}, effect(t.Context(), tx, "twice")
 		})
@@ -218,11 +218,11 @@ func TestRefusedCommit(t *testing.T) {
 			s, db := e.migrated(t, refuseSettings(e)...)
 			mustExec(t, db, "CREATE TABLE parent (id int PRIMARY KEY)",
 				"CREATE TABLE child (id int REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
-			_, err := s.Transact(t.Context(), []once.Request{request("orphan", "a")}, doing(func(tx *sql.Tx) error {
+			_, err := s.Transact(t.Context(), []once.ClaimRequest{request("orphan", "a")}, doing(func(tx *sql.Tx) error {
 				_, err := tx.Exec("INSERT INTO child VALUES (1)")
 				return err
 			}))
-			if err == nil || errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrConflict) {
+			if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) {
 				t.Errorf("Transact returned %v, want a plain error: the database refused", err)
 			}
 			absent(t, s, "orphan")
@@ -248,9 +248,9 @@ func TestLostCommit(t *testing.T) {
 	mustExec(t, db, `CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`,
 		"CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cut()")
-	_, err := s.Transact(t.Context(), []once.Request{request("cut", "a")}, writing(t.Context(), "cut"))
-	if !errors.Is(err, once.ErrUnknown) {
-		t.Errorf("Transact returned %v, want ErrUnknown: nobody knows how far the COMMIT came", err)
+	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("cut", "a")}, writing(t.Context(), "cut"))
+	if !errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Errorf("Transact returned %v, want ErrOutcomeUnknown: nobody knows how far the COMMIT came", err)
 	}
 	absent(t, s, "cut")
 	idle(t, db)
@@ -272,7 +272,7 @@ func TestSerializationFailure(t *testing.T) {
 		return err
 	}
 	must(t, swap(rival, 1))
-	_, err = s.Transact(t.Context(), []once.Request{request("serial", "a")}, doing(func(tx *sql.Tx) error {
+	_, err = s.Transact(t.Context(), []once.ClaimRequest{request("serial", "a")}, doing(func(tx *sql.Tx) error {
 		return errors.Join(swap(tx, 2), rival.Commit())
 	}))
 	if !errors.Is(err, once.ErrConflict) {
@@ -294,7 +294,7 @@ func TestBusyCommit(t *testing.T) {
 	if _, err := reader.Exec("SELECT count(*) FROM effect"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Transact(t.Context(), []once.Request{request("busy", "a")}, writing(t.Context(), "busy"))
+	_, err = s.Transact(t.Context(), []once.ClaimRequest{request("busy", "a")}, writing(t.Context(), "busy"))
 	if !errors.Is(err, once.ErrConflict) {
 		t.Errorf("Transact returned %v, want ErrConflict", err)
 	}
@@ -302,7 +302,7 @@ func TestBusyCommit(t *testing.T) {
 	if count(t, db, "busy") != 0 {
 		t.Error("the row was committed")
 	}
-	_, err = s.Transact(t.Context(), []once.Request{request("busy", "a")}, writing(t.Context(), "busy"))
+	_, err = s.Transact(t.Context(), []once.ClaimRequest{request("busy", "a")}, writing(t.Context(), "busy"))
 	must(t, err)
 	if count(t, db, "busy") != 1 {
 		t.Error("the repeated transaction was not committed")
@@ -318,7 +318,7 @@ func TestConflictInTheBody(t *testing.T) {
 	rival, err := db.Begin()
 	must(t, err)
 	must(t, effect(t.Context(), rival, "rival"))
-	if _, err := s.Transact(t.Context(), []once.Request{request("body", "a")}, writing(t.Context(), "mine")); !errors.Is(err, once.ErrConflict) {
+	if _, err := s.Transact(t.Context(), []once.ClaimRequest{request("body", "a")}, writing(t.Context(), "mine")); !errors.Is(err, once.ErrConflict) {
 		t.Errorf("Transact beside a writer returned %v, want ErrConflict", err)
 	}
 	must(t, rival.Rollback())
@@ -345,7 +345,7 @@ func TestCallerLeaves(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := s.Transact(ctx, []once.Request{request("leaves", "a")}, doing(func(tx *sql.Tx) error {
+		_, err := s.Transact(ctx, []once.ClaimRequest{request("leaves", "a")}, doing(func(tx *sql.Tx) error {
 			cancel()
 			return effect(t.Context(), tx, "leaves")
 		}))
@@ -353,7 +353,7 @@ func TestCallerLeaves(t *testing.T) {
 		if count(t, db, "leaves") != 1 {
 			t.Error("the row was not committed")
 		}
-		if _, err := s.Transact(ctx, []once.Request{request("late", "a")}, writing(t.Context(), "late")); !errors.Is(err, context.Canceled) {
+		if _, err := s.Transact(ctx, []once.ClaimRequest{request("late", "a")}, writing(t.Context(), "late")); !errors.Is(err, context.Canceled) {
 			t.Errorf("Transact with a context that is over returned %v", err)
 		}
 		absent(t, s, "late")

@@ -24,7 +24,7 @@ func TestWritersOfOneStoreDoNotMeet(t *testing.T) {
 		wg.Go(func() {
 			for n := range 10 {
 				id := fmt.Sprint(i, "-", n)
-				_, err := s.Transact(t.Context(), []once.Request{request(id, "a")}, writing(t.Context(), "turn"))
+				_, err := s.Transact(t.Context(), []once.ClaimRequest{request(id, "a")}, writing(t.Context(), "turn"))
 				rec, claimed := s.Claim(t.Context(), request("other "+id, "a"))
 				settled := s.Settle(t.Context(), settlement(rec, once.Done))
 				_, forgot := s.Forget(t.Context(), 10)

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	sends = &once.Operation[string]{Name: "send", OnUnknown: once.Park, Policy: once.Policy{Lease: 500 * time.Millisecond, Wait: once.Refuse}}
+	sends = &once.Operation[string]{Name: "send", OnUnknown: once.Park, Policy: once.Policy{Lease: 500 * time.Millisecond, Wait: once.NoWait}}
 	books = &once.Operation[string]{Name: "book", Policy: once.Policy{Lease: 500 * time.Millisecond, Wait: 20 * time.Second}}
 )
 

@@ -15,7 +15,7 @@ type Action struct {
 	then  ending
 }
 
-// fate is what becomes of a reply.
+// result is what becomes of a reply.
 type fate int
 
 const (

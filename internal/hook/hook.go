@@ -87,19 +87,19 @@ func secretsOf(u *url.URL) (hidden []string) {
 }
 
 const (
-	mostDrained = 16 << 10 // bytes that are read of an answer, so that its connection can be used again
-	mostExcerpt = 200      // bytes of it that are worth telling
+	maxDrained = 16 << 10 // bytes that are read of an answer, so that its connection can be used again
+	maxExcerpt = 200      // bytes of it that are worth telling
 )
 
 // Drain reads the rest of an answer.
-func Drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, mostDrained) }
+func Drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, maxDrained) }
 
 // Excerpt is the beginning of an answer, for people, behind a colon; nothing if there is none.
 func (p Place) Excerpt(body io.Reader) string {
-	read, _ := io.ReadAll(io.LimitReader(body, mostDrained)) // what there is of it will do
+	read, _ := io.ReadAll(io.LimitReader(body, maxDrained)) // what there is of it will do
 	text := strings.TrimSpace(string(read))
 	if text == "" {
 		return ""
 	}
-	return ": " + name.Line(p.hide.Replace(text), mostExcerpt)
+	return ": " + name.Line(p.hide.Replace(text), maxExcerpt)
 }

@@ -20,11 +20,11 @@ const (
 )
 
 const (
-	secretPrefix   = "whsec_"
-	version        = "v1,"
-	leastSecret    = 24
-	mostSecret     = 64
-	mostSignatures = 32 // of one request: more are no rotation
+	secretPrefix  = "whsec_"
+	version       = "v1,"
+	leastSecret   = 24
+	maxSecret     = 64
+	maxSignatures = 32 // of one request: more are no rotation
 )
 
 // Secrets reads secrets. Its errors do not show them.
@@ -34,9 +34,9 @@ func Secrets(texts []string) (secrets [][]byte, err error) {
 	}
 	for i, text := range texts {
 		secret, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, secretPrefix))
-		if err != nil || len(secret) < leastSecret || len(secret) > mostSecret {
+		if err != nil || len(secret) < leastSecret || len(secret) > maxSecret {
 			return nil, fmt.Errorf("secret %d of %d is not %s and %d to %d random bytes in base64", i+1, len(texts),
-				secretPrefix, leastSecret, mostSecret)
+				secretPrefix, leastSecret, maxSecret)
 		}
 		secrets = append(secrets, secret)
 	}
@@ -58,7 +58,7 @@ func Sign(h http.Header, secrets [][]byte, id string, body []byte, now time.Time
 // Signed reports whether one of the signatures is of one of the secrets.
 func Signed(secrets [][]byte, id, at string, body []byte, signatures string) bool {
 	given := strings.Fields(signatures)
-	for _, signature := range given[:min(len(given), mostSignatures)] {
+	for _, signature := range given[:min(len(given), maxSignatures)] {
 		text, ok := strings.CutPrefix(signature, version)
 		mac, err := base64.StdEncoding.DecodeString(text)
 		if !ok || err != nil {

@@ -46,7 +46,7 @@ const (
 )
 
 var (
-	charge = &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.Refuse}}
+	charge = &once.Operation[string]{Name: "charge", OnUnknown: once.Resend, Policy: once.Policy{Wait: once.NoWait}}
 	mail   = &once.Operation[string]{Name: "mail", OnUnknown: once.Park}
 	lookup = &once.Operation[string]{Name: "lookup", Lookup: func(context.Context, once.Key) (string, bool, error) {
 		return "", false, errors.New("the provider does not answer")
@@ -86,11 +86,11 @@ func (h *house) handle(n int, outcome string) {
 	for range n {
 		_, ended := h.observer.BeginHandling(context.Background(), inbox.Handling{Consumer: "billing", Source: h.Name(),
 			Messages: []*broker.Message{{ID: "1", Topic: "orders"}}})
-		ended([]inbox.Ended{{Outcome: outcome}})
+		ended([]inbox.HandlingResult{{Outcome: outcome}})
 	}
 }
 
-func (h *house) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (h *house) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if h.down.Load() {
 		return once.Record{}, errDown
 	}
@@ -116,9 +116,9 @@ func (h *house) Forget(ctx context.Context, limit int) (int, error) {
 	return h.Store.Forget(ctx, limit)
 }
 
-func (h *house) List(ctx context.Context, q once.Query) (once.Page, error) {
+func (h *house) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
 	if h.silent.Load() {
-		return once.Page{}, errDown
+		return once.RecordPage{}, errDown
 	}
 	return h.Store.List(ctx, q)
 }
@@ -173,8 +173,8 @@ func (h *house) put(id, topic string) {
 
 // crash leaves a claim whose lease lapses.
 func (h *house) crash(op *once.Operation[string], id string) {
-	hold := once.Hold{Key: op.For(id).Key(), Owner: [16]byte{1}}
-	_, err := h.Store.Claim(context.Background(), once.Request{Hold: hold, Lease: time.Second})
+	hold := once.Fence{Key: op.For(id).Key(), Owner: [16]byte{1}}
+	_, err := h.Store.Claim(context.Background(), once.ClaimRequest{Fence: hold, Lease: time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -27,20 +27,20 @@ var (
 	_ outbox.Observer    = (*Observer)(nil)
 )
 
-// mostLinks is how many links a span has. The SDK keeps no more of them by default.
-const mostLinks = 128
+// maxLinks is how many links a span has. The SDK keeps no more of them by default.
+const maxLinks = 128
 
 // BeginHandling begins the span of a message at a consumer, or of several that are handled together: for
 // inbox.Consumer.Observer. What the handler does is inside it. A message that is handled by itself belongs to the trace of
 // its producer; a span of several has links to those of all of them.
-func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.Ended)) {
+func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	of := append(b.messaging("process", h.Messages, h.Together), attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
 		attribute.String("once.source", name.Line(h.Source, name.Limit)), attribute.Bool("once.shelved", h.Shelved))
 	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats"}, system) {
 		of = append(of, attribute.String("messaging.system", system))
 	}
 	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)
-	return ctx, func(became []inbox.Ended) {
+	return ctx, func(became []inbox.HandlingResult) {
 		b.count(ctx, h, became)
 		outcomes, reasons := make([]string, len(became)), make([]string, len(became))
 		for i, e := range became {
@@ -77,7 +77,7 @@ func (b *Observer) BeginPublishing(ctx context.Context, p outbox.Publishing) (co
 }
 
 // count counts what has become of messages, by where they came from.
-func (b *Observer) count(ctx context.Context, h inbox.Handling, became []inbox.Ended) {
+func (b *Observer) count(ctx context.Context, h inbox.Handling, became []inbox.HandlingResult) {
 	for i, e := range became {
 		b.messages.Add(ctx, 1, metric.WithAttributes(attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
 			attribute.String("once.source", name.Line(h.Source, name.Limit)),
@@ -85,10 +85,10 @@ func (b *Observer) count(ctx context.Context, h inbox.Handling, became []inbox.E
 	}
 }
 
-// mostTopics is how many topics metrics tell apart: whoever publishes chooses their names.
-const mostTopics = 200
+// maxTopics is how many topics metrics tell apart: whoever publishes chooses their names.
+const maxTopics = 200
 
-// otherTopics stands for all topics after the first mostTopics.
+// otherTopics stands for all topics after the first maxTopics.
 const otherTopics = "_other"
 
 // topics are those that metrics tell apart.
@@ -104,7 +104,7 @@ func (t *topics) bounded(topic string) string {
 	switch {
 	case t.known[topic]:
 		return topic
-	case len(t.known) >= mostTopics:
+	case len(t.known) >= maxTopics:
 		return otherTopics
 	case t.known == nil:
 		t.known = make(map[string]bool)
@@ -144,7 +144,7 @@ func (b *Observer) begin(ctx context.Context, title string, kind trace.SpanKind,
 	linked := make(map[trace.SpanID]bool)
 	for _, m := range ms {
 		from := trace.SpanContextFromContext(Extract(context.Background(), m))
-		if from.IsValid() && !linked[from.SpanID()] && len(links) < mostLinks {
+		if from.IsValid() && !linked[from.SpanID()] && len(links) < maxLinks {
 			linked[from.SpanID()] = true
 			links = append(links, trace.Link{SpanContext: from})
 		}

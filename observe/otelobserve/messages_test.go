@@ -193,7 +193,7 @@ func TestSpansOfMixedMessages(t *testing.T) {
 	_, ended := b.BeginPublishing(t.Context(), outbox.Publishing{Messages: ms})
 	ended([]error{nil, errors.New("caf\xe9"), broker.ErrInvalid})
 	_, handled := b.BeginHandling(t.Context(), inbox.Handling{Consumer: "caf\xe9", Source: "kafka topic caf\xe9", Messages: ms[:1]})
-	handled([]inbox.Ended{{Outcome: "parked", Reason: strings.Repeat("\xe9", 1<<20)}})
+	handled([]inbox.HandlingResult{{Outcome: "parked", Reason: strings.Repeat("\xe9", 1<<20)}})
 	for i, s := range b.spans.Ended() {
 		all := attributesOf(s)
 		for _, e := range s.Events() {

@@ -99,12 +99,12 @@ func New(o *Options) (*Observer, error) {
 // Begin begins a span. Calls of one key have a link to the same span context in common, which is made of the key: its
 // trace is key.UUID(), and its span the second half of that. No such span exists; a backend that is asked for what links to it
 // finds all attempts, in whatever trace they are.
-func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.Ended)) {
+func (b *Observer) Begin(ctx context.Context, verb string, k once.Key) (context.Context, func(once.CallResult)) {
 	begun := time.Now()
 	operation := name.Line(k.Operation, name.Limit)
 	of := []attribute.KeyValue{attribute.String("once.operation", operation), attribute.String("once.verb", verb)}
 	ctx, span := b.tracer.Start(ctx, verb+" "+operation, append(b.about(k), trace.WithAttributes(of...))...)
-	return ctx, func(e once.Ended) {
+	return ctx, func(e once.CallResult) {
 		took := time.Since(begun).Seconds()
 		of := metric.WithAttributeSet(attribute.NewSet(append(of, attribute.String("once.result", e.Result))...))
 		b.calls.Add(ctx, 1, of)

@@ -220,7 +220,7 @@ func (b *bench) handle(n int, topic, outcome string) {
 	for range n {
 		_, ended := b.BeginHandling(context.Background(), inbox.Handling{Consumer: "billing", Source: "rabbitmq queue orders",
 			Messages: []*broker.Message{{ID: "1", Topic: topic}}})
-		ended([]inbox.Ended{{Outcome: outcome}})
+		ended([]inbox.HandlingResult{{Outcome: outcome}})
 	}
 }
 

@@ -95,7 +95,7 @@ func (s *Store) Close() {
 func (s *Store) Options() *once.Options { return s.options }
 
 // Claim takes a free key, or returns what stands in the way.
-func (s *Store) Claim(ctx context.Context, r once.Request) (rec once.Record, err error) {
+func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		rec = s.claim(nil, r, now)
 		return nil
@@ -104,13 +104,13 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (rec once.Record, err
 }
 
 // Extend lets the lease of a running claim end after d from now.
-func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	return s.do(ctx, func(now time.Time) error {
-		was, err := s.row(nil, h.Key)
+		was, err := s.row(nil, fence.Key)
 		if err != nil {
 			return err
 		}
-		is, err := was.extend(h, d, now)
+		is, err := was.extend(fence, d, now)
 		if err == nil {
 			s.put(nil, is)
 		}
@@ -155,11 +155,11 @@ func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) 
 	return changed, err
 }
 
-const defaultPage, largestPage, mostLooks = 100, 1000, 1000
+const defaultPage, largestPage, maxLooks = 100, 1000, 1000
 
 // List returns records in the order of their digests. A page looks at 1,000 records at most: of those that are running,
 // unknown or parked, if no others are asked for, or else of all.
-func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		page = s.page(q, now)
 		return nil
@@ -167,7 +167,7 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 	return page, err
 }
 
-func (s *Store) page(q once.Query, now time.Time) (page once.Page) {
+func (s *Store) page(q once.RecordQuery, now time.Time) (page once.RecordPage) {
 	unsettled := len(q.Status) > 0 && !slices.ContainsFunc(q.Status, func(s once.Status) bool { return !isUnsettled(s) })
 	var behind []once.Key
 	for k, r := range s.rows {
@@ -179,7 +179,7 @@ func (s *Store) page(q once.Query, now time.Time) (page once.Page) {
 	slices.SortFunc(behind, order)
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	for i, k := range behind {
-		if i == mostLooks || len(page.Records) == limit {
+		if i == maxLooks || len(page.Records) == limit {
 			page.Next = behind[i-1]
 			break
 		}
@@ -191,7 +191,7 @@ func (s *Store) page(q once.Query, now time.Time) (page once.Page) {
 	return page
 }
 
-func selects(q once.Query, rec once.Record, now time.Time) bool {
+func selects(q once.RecordQuery, rec once.Record, now time.Time) bool {
 	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
 		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, rec.Key.Scope)) &&
 		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status)) &&
@@ -244,7 +244,7 @@ func (s *Store) put(tx *Tx, r row) {
 	s.taken[r.Key] = tx
 }
 
-func (s *Store) claim(tx *Tx, r once.Request, now time.Time) once.Record {
+func (s *Store) claim(tx *Tx, r once.ClaimRequest, now time.Time) once.Record {
 	was, err := s.row(tx, r.Key)
 	if err != nil { // seen, and not waited for
 		return once.Record{Key: r.Key, Status: once.Running}

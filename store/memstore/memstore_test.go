@@ -66,14 +66,14 @@ func (l *ledger) count(_ context.Context, name string) (n int, err error) {
 	return n, nil
 }
 
-func request(id, who string) once.Request {
-	r := once.Request{Hold: once.Hold{Key: once.Key{Operation: "op", ID: id}}, Lease: time.Hour}
+func request(id, who string) once.ClaimRequest {
+	r := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "op", ID: id}}, Lease: time.Hour}
 	copy(r.Owner[:], who)
 	return r
 }
 
 func done(rec once.Record) []once.Settlement {
-	return []once.Settlement{{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
+	return []once.Settlement{{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
 		KeepOutcome: time.Hour, KeepKey: time.Hour}}
 }
 
@@ -89,13 +89,13 @@ func TestClosed(t *testing.T) {
 	}
 	for name, call := range map[string]func() error{
 		"Claim":    func() error { _, err := s.Claim(ctx, r); return err },
-		"Extend":   func() error { return s.Extend(ctx, r.Hold, time.Hour) },
-		"Settle":   func() error { return s.Settle(ctx, once.Settlement{Hold: r.Hold}) },
+		"Extend":   func() error { return s.Extend(ctx, r.Fence, time.Hour) },
+		"Settle":   func() error { return s.Settle(ctx, once.Settlement{Fence: r.Fence}) },
 		"Get":      func() error { _, err := s.Get(ctx, r.Key); return err },
 		"Forget":   func() error { _, err := s.Forget(ctx, 1); return err },
-		"List":     func() error { _, err := s.List(ctx, once.Query{}); return err },
-		"Transact": func() error { _, err := s.Transact(ctx, []once.Request{r}, body); return err },
-		"ClaimTx":  func() error { _, err := s.ClaimTx(ctx, s.Begin(), []once.Request{r}); return err },
+		"List":     func() error { _, err := s.List(ctx, once.RecordQuery{}); return err },
+		"Transact": func() error { _, err := s.Transact(ctx, []once.ClaimRequest{r}, body); return err },
+		"ClaimTx":  func() error { _, err := s.ClaimTx(ctx, s.Begin(), []once.ClaimRequest{r}); return err },
 		"SettleTx": func() error { return s.SettleTx(ctx, s.Begin(), nil) },
 		"Commit":   tx.Commit,
 	} {
@@ -151,7 +151,7 @@ func TestAnEndedTransactionIsRefused(t *testing.T) {
 	rolledBack.Rollback()
 	rolledBack.Rollback()
 	for name, tx := range map[string]*memstore.Tx{"committed": committed, "rolled back": rolledBack, "foreign": foreign, "nil": nil} {
-		if _, err := s.ClaimTx(ctx, tx, []once.Request{request("1", "me")}); !errors.Is(err, once.ErrInvalid) {
+		if _, err := s.ClaimTx(ctx, tx, []once.ClaimRequest{request("1", "me")}); !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("ClaimTx in a transaction that is %s: %v", name, err)
 		}
 		if err := s.SettleTx(ctx, tx, nil); !errors.Is(err, once.ErrInvalid) {
@@ -170,7 +170,7 @@ func TestAnEndedTransactionIsRefused(t *testing.T) {
 // A body that ends its own transaction would commit a claim without its end, or free the key while it runs.
 func TestABodyCannotEndItsTransaction(t *testing.T) {
 	s := memstore.New(nil)
-	recs, err := s.Transact(ctx, []once.Request{request("1", "me")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+	recs, err := s.Transact(ctx, []once.ClaimRequest{request("1", "me")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
 		tx.Set("row", "1")
 		if err := tx.Commit(); !errors.Is(err, once.ErrInvalid) {
 			t.Errorf("Commit in a body: %v", err)
@@ -203,7 +203,7 @@ func TestSettleMeetsATransactionInFlight(t *testing.T) {
 	if err := s.Settle(ctx, set[0]); !errors.Is(err, once.ErrConflict) {
 		t.Errorf("Settle beside a transaction that settles: %v", err)
 	}
-	if err := s.Extend(ctx, set[0].Hold, time.Hour); !errors.Is(err, once.ErrConflict) {
+	if err := s.Extend(ctx, set[0].Fence, time.Hour); !errors.Is(err, once.ErrConflict) {
 		t.Errorf("Extend beside a transaction that settles: %v", err)
 	}
 	tx.Rollback()
@@ -227,11 +227,11 @@ func TestPagesAreBoundedWork(t *testing.T) {
 	s := memstore.New(nil)
 	add := func(operation string, n int, status once.Status) {
 		for i := range n {
-			h := once.Hold{Key: once.Key{Operation: operation, ID: fmt.Sprint(i)}, Owner: [16]byte{1}, Attempt: 1}
-			if _, err := s.Claim(t.Context(), once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}); err != nil {
+			fence := once.Fence{Key: once.Key{Operation: operation, ID: fmt.Sprint(i)}, Owner: [16]byte{1}, Attempt: 1}
+			if _, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: fence.Key, Owner: fence.Owner}, Lease: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Settle(t.Context(), once.Settlement{Hold: h, Status: status, KeepOutcome: time.Hour, KeepKey: time.Hour}); err != nil {
+			if err := s.Settle(t.Context(), once.Settlement{Fence: fence, Status: status, KeepOutcome: time.Hour, KeepKey: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -239,13 +239,13 @@ func TestPagesAreBoundedWork(t *testing.T) {
 	add("usual", 2500, once.Done)
 	add("rare", 5, once.Unknown)
 	for name, want := range map[string]struct {
-		query        once.Query
+		query        once.RecordQuery
 		found, pages int
 	}{
-		"unknown":  {once.Query{Status: []once.Status{once.Unknown}}, 5, 1},
-		"rare":     {once.Query{Operation: "rare"}, 5, 3},
-		"parked":   {once.Query{Status: []once.Status{once.Parked, once.Done}, Operation: "rare"}, 0, 3},
-		"everyone": {once.Query{Limit: 1000}, 2505, 3},
+		"unknown":  {once.RecordQuery{Status: []once.Status{once.Unknown}}, 5, 1},
+		"rare":     {once.RecordQuery{Operation: "rare"}, 5, 3},
+		"parked":   {once.RecordQuery{Status: []once.Status{once.Parked, once.Done}, Operation: "rare"}, 0, 3},
+		"everyone": {once.RecordQuery{Limit: 1000}, 2505, 3},
 	} {
 		found, pages := 0, 0
 		for q := want.query; ; {

@@ -176,7 +176,7 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []sto
 				continue
 			}
 			bodies += len(m.Message.Body)
-			if len(page) == limit || q.MostBytes > 0 && len(page) > 0 && bodies > q.MostBytes {
+			if len(page) == limit || q.MaxBytes > 0 && len(page) > 0 && bodies > q.MaxBytes {
 				break
 			}
 			page = append(page, m.at(now, q.Bodiless))
@@ -244,7 +244,7 @@ func (s *Store) changeOutgoing(ctx context.Context, relay [16]byte, ms []store.O
 
 // WakeDelayed gives another state to those messages in Delayed that are due, those first that are due first.
 func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
-	most int) (woken int, next time.Duration, err error) {
+	limit int) (woken int, next time.Duration, err error) {
 
 	if err := checkMoved(nil, to); err != nil {
 		return 0, 0, err
@@ -253,7 +253,7 @@ func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgoi
 	err = s.do(ctx, func(now time.Time) error {
 		delayed := s.outbox.delayedFor(relay)
 		slices.SortStableFunc(delayed, func(a, b *outgoing) int { return a.due.Compare(b.due) })
-		for woken < min(most, len(delayed)) && !now.Before(delayed[woken].due) {
+		for woken < min(limit, len(delayed)) && !now.Before(delayed[woken].due) {
 			delayed[woken].become(to, now, 0)
 			woken++
 		}

@@ -21,7 +21,7 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 			if !r.isDue(now) {
 				continue
 			}
-			if more = len(due) == limit || size >= store.MostForgettable; more {
+			if more = len(due) == limit || size >= store.MaxForgettable; more {
 				break
 			}
 			due = append(due, r.kept(now))
@@ -49,13 +49,13 @@ func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed i
 }
 
 // Reopen makes a key that is done free again.
-func (s *Store) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, reason string) error {
+func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	return s.do(ctx, func(now time.Time) error {
-		was, err := s.row(nil, h.Key)
+		was, err := s.row(nil, fence.Key)
 		if err != nil {
 			return err
 		}
-		is, err := was.reopen(h, keepKey, reason, now)
+		is, err := was.reopen(fence, keepKey, reason, now)
 		if err == nil {
 			s.put(nil, is)
 		}
@@ -91,10 +91,10 @@ func (r row) kept(now time.Time) once.Record {
 }
 
 // reopen frees what is done. The owner stays in the row, as after a release: what it still sends is late.
-func (r row) reopen(h once.Hold, keepKey time.Duration, reason string, now time.Time) (row, error) {
+func (r row) reopen(fence once.Fence, keepKey time.Duration, reason string, now time.Time) (row, error) {
 	status := r.at(now).Status
-	if !r.heldBy(h, now) || status != once.Absent && status != once.Done && status != once.Expired {
-		return r, lost(h)
+	if !r.heldBy(fence, now) || status != once.Absent && status != once.Done && status != once.Expired {
+		return r, lost(fence)
 	}
 	if status == once.Absent { // repeated
 		return r, nil

@@ -16,14 +16,14 @@ type reopening struct {
 	lost bool
 }
 
-func (s *reopening) Transact(ctx context.Context, rs []once.Request, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+func (s *reopening) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*memstore.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	recs, err := s.Store.Transact(ctx, rs, body)
 	if s.lost || err != nil {
 		return recs, err
 	}
 	s.lost = true
 	rec, err := s.Get(ctx, rs[0].Key)
-	return nil, errors.Join(once.ErrUnknown, err, store.Reopen(ctx, s.Store, rec, "too soon"))
+	return nil, errors.Join(once.ErrOutcomeUnknown, err, store.Reopen(ctx, s.Store, rec, "too soon"))
 }
 
 // A call whose commit took place finds its key free: it does not run its work again, and says that somebody else may.

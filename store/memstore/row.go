@@ -57,7 +57,7 @@ func (r row) read(now time.Time) once.Record {
 // claim gives the key to req if it is free, or if req names the unknown attempt that it takes over.
 // That an owner meets its own claim needs no rule: the key is not free, and its record says whose it is. A claim by the
 // owner that has released the key since was long on its way: nobody waits for it.
-func (r row) claim(req once.Request, now time.Time) (row, bool) {
+func (r row) claim(req once.ClaimRequest, now time.Time) (row, bool) {
 	is := r.at(now)
 	takeover := is.Status == once.Unknown && is.Attempt == req.Attempt && is.Owner != req.Owner
 	late := is.Status == once.Absent && is.Attempt > 0 && r.Owner == req.Owner
@@ -82,9 +82,9 @@ func (r row) claim(req once.Request, now time.Time) (row, bool) {
 	}, true
 }
 
-func (r row) extend(h once.Hold, d time.Duration, now time.Time) (row, error) {
-	if !r.heldBy(h, now) || r.at(now).Status != once.Running {
-		return r, lost(h)
+func (r row) extend(fence once.Fence, d time.Duration, now time.Time) (row, error) {
+	if !r.heldBy(fence, now) || r.at(now).Status != once.Running {
+		return r, lost(fence)
 	}
 	r.lease, r.Updated = now.Add(d), now
 	return r, nil
@@ -96,18 +96,18 @@ func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, er
 	if set.Status == once.Running || set.Status < once.Absent || set.Status > once.Done {
 		return r, false, fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
 	}
-	if !r.heldBy(set.Hold, now) {
-		return r, false, lost(set.Hold)
+	if !r.heldBy(set.Fence, now) {
+		return r, false, lost(set.Fence)
 	}
 	switch is := r.at(now); is.Status {
 	case once.Absent, once.Done, once.Expired:
 		if is.Status == set.Status && (set.Status == once.Absent || equal(is.Outcome, set.Outcome)) {
 			return r, false, nil
 		}
-		return r, false, lost(set.Hold)
+		return r, false, lost(set.Fence)
 	case once.Parked:
 		if set.Status == once.Unknown { // it waits for a person already
-			return r, false, lost(set.Hold)
+			return r, false, lost(set.Fence)
 		}
 	}
 	r.Status, r.Reason, r.Updated = set.Status, set.Reason, now
@@ -126,9 +126,9 @@ func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, er
 
 // heldBy reports whether h is the fence of the latest claim. It is, too, of one that has ended: that is how
 // a repeated settlement is told from a stale one. A key that is not known has no holder.
-func (r row) heldBy(h once.Hold, now time.Time) bool {
+func (r row) heldBy(fence once.Fence, now time.Time) bool {
 	known := r.at(now).Attempt > 0
-	return known && r.Attempt == h.Attempt && r.Owner == h.Owner
+	return known && r.Attempt == fence.Attempt && r.Owner == fence.Owner
 }
 
 func equal(a, b once.Outcome) bool {
@@ -136,7 +136,7 @@ func equal(a, b once.Outcome) bool {
 		a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.Sum == b.Sum
 }
 
-func lost(h once.Hold) error {
+func lost(fence once.Fence) error {
 	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended",
-		once.ErrLeaseLost, h.Attempt, h.Key.Operation, h.Key.ID)
+		once.ErrLeaseLost, fence.Attempt, fence.Key.Operation, fence.Key.ID)
 }

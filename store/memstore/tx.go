@@ -116,7 +116,7 @@ func errEnded() error {
 }
 
 // Transact claims, runs body and settles in one transaction.
-func (s *Store) Transact(ctx context.Context, rs []once.Request,
+func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	tx := s.Begin()
@@ -136,7 +136,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	return claimed, tx.end(true)
 }
 
-func holdsAny(rs []once.Request, recs []once.Record) bool {
+func holdsAny(rs []once.ClaimRequest, recs []once.Record) bool {
 	for i, rec := range recs {
 		if rec.Status == once.Running && rec.Owner == rs[i].Owner {
 			return true
@@ -146,7 +146,7 @@ func holdsAny(rs []once.Request, recs []once.Record) bool {
 }
 
 // ClaimTx claims within a transaction of the caller's.
-func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.Request) (recs []once.Record, err error) {
+func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.ClaimRequest) (recs []once.Record, err error) {
 	err = s.within(ctx, tx, func(now time.Time) error {
 		for _, r := range rs {
 			recs = append(recs, s.claim(tx, r, now))
@@ -167,7 +167,7 @@ func (s *Store) settleAll(ctx context.Context, tx *Tx, sets []once.Settlement, m
 		for _, set := range sets {
 			changed, err := s.settle(tx, set, now)
 			if err == nil && mustChange && !changed {
-				err = lost(set.Hold)
+				err = lost(set.Fence)
 			}
 			if err != nil {
 				return err

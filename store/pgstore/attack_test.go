@@ -101,7 +101,7 @@ func TestAttackHandleKeptAfterAPanic(t *testing.T) {
 // A key that is done long since, and duplicates that are refused while it is running.
 func TestAttackDoneKeyInProgress(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[struct{}]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.Refuse}}
+	op := &once.Operation[struct{}]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.NoWait}}
 	run := func(ctx context.Context, tx pgx.Tx) (struct{}, error) { return struct{}{}, f.write(ctx, tx, "a") }
 	if _, err := once.DoTx(t.Context(), f.Store, op.For("1"), run); err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func TestAttackHiddenCommit(t *testing.T) {
 // What a loser returns is ignored, its value too.
 func TestAttackLosersValue(t *testing.T) {
 	f := newFixture(t)
-	op := &once.Operation[int]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.Refuse}}
+	op := &once.Operation[int]{Name: "pay", Speculative: true, Policy: once.Policy{Wait: once.NoWait}}
 	_, err := once.DoTx(t.Context(), f.Store, op.For("1"), func(ctx context.Context, tx pgx.Tx) (int, error) {
 		if err := f.write(ctx, tx, "a"); err != nil {
 			return 0, err

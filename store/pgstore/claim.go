@@ -14,7 +14,7 @@ import (
 
 // Claim takes a free key, or returns what stands in the way: a key that was never seen in one round trip, any other in
 // two. It never waits for another transaction: one that is in flight on the key is answered with Running and LeaseLeft 0.
-func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return once.Record{}, err
 	}
@@ -27,7 +27,7 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 			return rec, explain(err)
 		}
 	}
-	recs, err := s.claims(ctx, s.pool, new(pgx.Batch), []once.Request{r})
+	recs, err := s.claims(ctx, s.pool, new(pgx.Batch), []once.ClaimRequest{r})
 	if err != nil {
 		return once.Record{}, err
 	}
@@ -35,7 +35,7 @@ func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) 
 }
 
 // claimNew takes a key that was never seen.
-func (s *Store) claimNew(ctx context.Context, r once.Request) (rec once.Record, won bool, err error) {
+func (s *Store) claimNew(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
 	key := r.Key.UUID()
 	keep, grain := foreseen(r)
 	var created int64
@@ -56,12 +56,12 @@ func (s *Store) claimNew(ctx context.Context, r once.Request) (rec once.Record, 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. One that is REPEATABLE READ
 // or SERIALIZABLE does not see what was committed after its snapshot: where that decides a claim, PostgreSQL
 // fails the transaction and the error is [once.ErrConflict].
-func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.Request) ([]once.Record, error) {
+func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
 	h := handleOf(tx)
-	mine := func(r once.Request) bool { return h != nil && h.own != nil && h.own(r.Key) }
+	mine := func(r once.ClaimRequest) bool { return h != nil && h.own != nil && h.own(r.Key) }
 	if !slices.ContainsFunc(rs, mine) {
 		return s.claims(ctx, tx, new(pgx.Batch), rs)
 	}
@@ -79,7 +79,7 @@ const claimTries = 4
 
 // claims sends what is in b and all claims in one round trip. A claim that neither took its key nor saw what holds it
 // is sent again: it has lost a race, and the next snapshot shows the winner.
-func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.Request) ([]once.Record, error) {
+func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.ClaimRequest) ([]once.Record, error) {
 	recs := make([]once.Record, len(rs))
 	for range claimTries {
 		for i, r := range rs {
@@ -106,7 +106,7 @@ func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.R
 // unanswered tells a claim that has to be sent again from one that came after its owner's release.
 func unanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.Attempt == 0 }
 
-func (s *Store) queueClaim(b *pgx.Batch, r once.Request, into *once.Record) {
+func (s *Store) queueClaim(b *pgx.Batch, r once.ClaimRequest, into *once.Record) {
 	if s.partition != nil {
 		s.queueGated(b, r, into)
 		return
@@ -128,7 +128,7 @@ func readInto(rec *once.Record) func(pgx.Rows) error {
 }
 
 // foreseen is how long the row of a claim is likely to be left alone by Forget, and how exactly that is to be known.
-func foreseen(r once.Request) (keep *int64, grain int64) {
+func foreseen(r once.ClaimRequest) (keep *int64, grain int64) {
 	if r.Expected == nil {
 		return nil, 1
 	}

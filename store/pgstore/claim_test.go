@@ -16,7 +16,7 @@ import (
 func TestATransactionInFlightIsSeen(t *testing.T) {
 	f := newFixture(t)
 	other := f.again(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	meet := func(t *testing.T, r once.Request) {
+	meet := func(t *testing.T, r once.ClaimRequest) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 		defer cancel()
@@ -70,7 +70,7 @@ func TestATransactionInFlightIsSeen(t *testing.T) {
 	})
 }
 
-func rival(r once.Request) once.Request {
+func rival(r once.ClaimRequest) once.ClaimRequest {
 	r.Owner = random()
 	return r
 }
@@ -139,7 +139,7 @@ func TestAReplayWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	recs, err := f.ClaimTx(t.Context(), tx, []once.Request{rival(r)})
+	recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{rival(r)})
 	if err != nil || recs[0].Status != once.Done || string(recs[0].Outcome.Body) != "ok" {
 		t.Fatalf("got %+v, %v", recs, err)
 	}
@@ -170,12 +170,12 @@ func TestStricterIsolation(t *testing.T) {
 				if _, err := transact(t.Context(), f.Store, r, nothing); err != nil {
 					t.Fatal(err)
 				}
-				_, err := f.ClaimTx(t.Context(), tx, []once.Request{rival(r)})
+				_, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{rival(r)})
 				wantError(t, err, once.ErrConflict)
 			})
 			t.Run("a won race", func(t *testing.T) {
 				r, tx := newRequest(), begin()
-				recs, err := f.ClaimTx(t.Context(), tx, []once.Request{r})
+				recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -212,7 +212,7 @@ func TestTransactionsOfTheCaller(t *testing.T) {
 			r := newRequest()
 			err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
 				return pgx.BeginFunc(t.Context(), tx, func(tx pgx.Tx) error {
-					recs, err := f.ClaimTx(t.Context(), tx, []once.Request{rival(taken), r})
+					recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{rival(taken), r})
 					if err != nil {
 						return err
 					}

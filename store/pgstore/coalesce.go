@@ -26,7 +26,7 @@ type claimer struct {
 
 // waiter is a claim that waits for its statement.
 type waiter struct {
-	r    once.Request
+	r    once.ClaimRequest
 	rec  once.Record
 	won  bool
 	err  error
@@ -37,7 +37,7 @@ type waiter struct {
 const most = 256
 
 // claim takes a key that was never seen; won is false if it is another's, or was seen.
-func (c *claimer) claim(ctx context.Context, r once.Request) (rec once.Record, won bool, err error) {
+func (c *claimer) claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
 	w := c.enter(r)
 	if w == nil {
 		defer c.leave()
@@ -55,7 +55,7 @@ func (c *claimer) claim(ctx context.Context, r once.Request) (rec once.Record, w
 }
 
 // enter returns nil if the caller is to send its claim, and else what it has to wait for.
-func (c *claimer) enter(r once.Request) *waiter {
+func (c *claimer) enter(r once.ClaimRequest) *waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.flying < c.width {

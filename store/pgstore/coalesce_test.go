@@ -28,7 +28,7 @@ func TestClaimsThatWaitGoTogether(t *testing.T) {
 	}
 
 	const n = 20
-	rs := make([]once.Request, n+1) // the first goes by itself
+	rs := make([]once.ClaimRequest, n+1) // the first goes by itself
 	for i := range rs {
 		rs[i] = newRequest()
 		rs[i].AsyncCommit = i > n/2
@@ -99,7 +99,7 @@ func TestACallerLeavesTheClaimsThatGoTogether(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	claim := func(ctx context.Context, r once.Request, want func(once.Record, error) bool) {
+	claim := func(ctx context.Context, r once.ClaimRequest, want func(once.Record, error) bool) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -108,7 +108,7 @@ func TestACallerLeavesTheClaimsThatGoTogether(t *testing.T) {
 			}
 		}()
 	}
-	mine := func(r once.Request) func(once.Record, error) bool {
+	mine := func(r once.ClaimRequest) func(once.Record, error) bool {
 		return func(rec once.Record, err error) bool { return err == nil && rec.Owner == r.Owner }
 	}
 	claim(t.Context(), first, mine(first))

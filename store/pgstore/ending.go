@@ -43,13 +43,13 @@ func newWritten(room int) *written {
 }
 
 // add takes a record as it is at the end of the transaction. One that was not settled is left running.
-func (w *written) add(key [16]byte, r once.Request, created time.Time, set *once.Settlement) {
+func (w *written) add(key [16]byte, r once.ClaimRequest, created time.Time, set *once.Settlement) {
 	e := ending{scope: r.Key.Scope, operation: r.Key.Operation, lease: r.Lease, created: created,
 		set: once.Settlement{Status: once.Running}}
 	var sum uint32
 	if set != nil {
 		e.set, sum = *set, set.Outcome.Sum
-		e.set.Hold, e.set.Outcome.Sum = once.Hold{}, 0
+		e.set.Fence, e.set.Outcome.Sum = once.Fence{}, 0
 	}
 	if e.set.Status != once.Done {
 		e.set.Outcome, sum = once.Outcome{}, 0

@@ -121,4 +121,6 @@ func commitFailed(err error) error {
 	return unknown(err)
 }
 
-func unknown(err error) error { return fmt.Errorf("%w: the commit was sent: %w", once.ErrUnknown, err) }
+func unknown(err error) error {
+	return fmt.Errorf("%w: the commit was sent: %w", once.ErrOutcomeUnknown, err)
+}

@@ -117,17 +117,17 @@ func random() (token [16]byte) {
 	return token
 }
 
-func newRequest() once.Request {
+func newRequest() once.ClaimRequest {
 	id := random()
-	return once.Request{
-		Hold:  once.Hold{Key: once.Key{Scope: "tenant", Operation: "test", ID: fmt.Sprintf("%x", id[:8])}, Owner: random()},
+	return once.ClaimRequest{
+		Fence: once.Fence{Key: once.Key{Scope: "tenant", Operation: "test", ID: fmt.Sprintf("%x", id[:8])}, Owner: random()},
 		Lease: time.Minute,
 	}
 }
 
 func done(rec once.Record, body string) once.Settlement {
 	return once.Settlement{
-		Hold:        once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
+		Fence:       once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
 		Status:      once.Done,
 		Outcome:     once.Outcome{Body: []byte(body), ContentType: "text/plain", Sum: 0xfedcba98},
 		KeepOutcome: time.Hour,
@@ -136,8 +136,8 @@ func done(rec once.Record, body string) once.Settlement {
 }
 
 // transact runs one transaction on one request, and settles it as done.
-func transact(ctx context.Context, s *pgstore.Store, r once.Request, work func(pgx.Tx) error) (once.Record, error) {
-	recs, err := s.Transact(ctx, []once.Request{r}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+func transact(ctx context.Context, s *pgstore.Store, r once.ClaimRequest, work func(pgx.Tx) error) (once.Record, error) {
+	recs, err := s.Transact(ctx, []once.ClaimRequest{r}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		if err := work(tx); err != nil {
 			return nil, err
 		}

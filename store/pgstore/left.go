@@ -59,18 +59,18 @@ func (h *handle) transactionID(ctx context.Context) (id string) {
 }
 
 // parkLeft leaves the keys of work that has left its transaction to a person. What another has claimed since is another's.
-func (s *Store) parkLeft(ctx context.Context, rs []once.Request, err error) error {
+func (s *Store) parkLeft(ctx context.Context, rs []once.ClaimRequest, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	parked := fmt.Errorf("%w: %s", once.ErrParked, leftByWork)
 	for _, r := range rs {
 		rec, cause := s.Claim(ctx, r)
 		switch {
-		case cause == nil && !anyWon([]once.Request{r}, []once.Record{rec}):
+		case cause == nil && !anyWon([]once.ClaimRequest{r}, []once.Record{rec}):
 			continue
 		case cause == nil:
-			hold := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-			cause = s.Settle(ctx, once.Settlement{Hold: hold, Status: once.Parked, Reason: leftByWork})
+			fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+			cause = s.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked, Reason: leftByWork})
 		}
 		if cause != nil {
 			parked = fmt.Errorf("once: %s; the key could not be parked: %w", leftByWork, cause)

@@ -34,7 +34,7 @@ const defaultPage, largestPage = 100, 1000
 
 // List returns records in the order of their digests. A page looks at 1,000 rows at most: of those that are running,
 // unknown or parked, if no others are asked for, or else of all.
-func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return page, err
 	}
@@ -65,7 +65,7 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation,
 		scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit))
 	if err != nil {
-		return once.Page{}, err
+		return once.RecordPage{}, err
 	}
 	if len(page.Records) == limit {
 		page.Next = page.Records[limit-1].Key

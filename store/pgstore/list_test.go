@@ -43,18 +43,18 @@ func (f *fixture) reads(t testing.TB) int {
 // kindsOfPages are queries of which each takes another way through the table, and the records that they select of
 // 5 running ones, whose lease has lapsed, 3 parked ones and the done ones of two operations.
 var kindsOfPages = map[string]struct {
-	query once.Query
+	query once.RecordQuery
 	found int // on all pages; negative: too many to read all
 	most  int // rows that a page reads
 }{
-	"all":                  {once.Query{}, -1, 2100},
-	"unknown":              {once.Query{Status: []once.Status{once.Unknown}}, 5, 20},
-	"parked, of one":       {once.Query{Status: []once.Status{once.Parked}, Operation: "rare"}, 0, 20},
-	"running":              {once.Query{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 20},
-	"a rare operation":     {once.Query{Operation: "rare", Limit: 1000}, 7, 2100},
-	"a scope without keys": {once.Query{Scopes: []string{"nobody"}}, 0, 2100},
-	"expired":              {once.Query{Status: []once.Status{once.Expired}}, 0, 2100},
-	"done":                 {once.Query{Status: []once.Status{once.Done}, Limit: 10}, -1, 2100},
+	"all":                  {once.RecordQuery{}, -1, 2100},
+	"unknown":              {once.RecordQuery{Status: []once.Status{once.Unknown}}, 5, 20},
+	"parked, of one":       {once.RecordQuery{Status: []once.Status{once.Parked}, Operation: "rare"}, 0, 20},
+	"running":              {once.RecordQuery{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 20},
+	"a rare operation":     {once.RecordQuery{Operation: "rare", Limit: 1000}, 7, 2100},
+	"a scope without keys": {once.RecordQuery{Scopes: []string{"nobody"}}, 0, 2100},
+	"expired":              {once.RecordQuery{Status: []once.Status{once.Expired}}, 0, 2100},
+	"done":                 {once.RecordQuery{Status: []once.Status{once.Done}, Limit: 10}, -1, 2100},
 }
 
 func (f *fixture) fillForPages(t testing.TB, rows int) {

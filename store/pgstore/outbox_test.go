@@ -114,7 +114,7 @@ func TestPutTakesNoRoundTrip(t *testing.T) {
 // A duplicate that only puts messages learns at COMMIT that it is one.
 func TestADuplicatePutsNothing(t *testing.T) {
 	f := newFixture(t)
-	for shape, do := range shapes(once.Policy{Wait: once.Refuse}) {
+	for shape, do := range shapes(once.Policy{Wait: once.NoWait}) {
 		for name, work := range map[string]step{"only messages": put("a"), "a statement": func(p place) error {
 			return errors.Join(f.write(p, p.tx, "effect"), p.put("a"))
 		}, "messages first": func(p place) error {
@@ -175,7 +175,7 @@ func TestLostCommitsOfPuts(t *testing.T) {
 			_, err := transact(t.Context(), f.Store, newRequest(), func(tx pgx.Tx) error {
 				return errors.Join(f.write(t.Context(), tx, "effect"), f.PutTx(t.Context(), tx, messages("a")))
 			})
-			wantError(t, err, once.ErrUnknown)
+			wantError(t, err, once.ErrOutcomeUnknown)
 			f.want(t, "effect", int(lose)-1)
 			f.wantPut(t, messagesOf("a", int(lose)-1)...)
 			for shape, do := range shapes(once.Policy{}) {

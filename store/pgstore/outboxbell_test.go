@@ -188,11 +188,11 @@ func TestNotifiesAreFew(t *testing.T) {
 		rings++
 	}
 	waitFor(t, func() bool { return !f.Ringing() })
-	most := int64(time.Since(begun)/(5*time.Millisecond)) + 1
+	limit := int64(time.Since(begun)/(5*time.Millisecond)) + 1
 	must(t, f.admin, `SELECT pg_notify($1, '')`, f.schema+".once_outbox")
 	waitFor(t, func() bool { return told.Load() > 1 })
-	if n := told.Load(); n > most || int64(rings) < 2*most {
-		t.Errorf("%d NOTIFY for %d rings, want at most %d", n, rings, most)
+	if n := told.Load(); n > limit || int64(rings) < 2*limit {
+		t.Errorf("%d NOTIFY for %d rings, want at most %d", n, rings, limit)
 	}
 }
 

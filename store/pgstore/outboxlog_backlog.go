@@ -26,7 +26,7 @@ const inSnapshot = `pg_visible_in_snapshot((SELECT CASE WHEN near < next THEN ne
 	AS n) AS x)::text::xid8, $3::pg_snapshot)`
 
 // readBacklog returns the next of the backlog, lane by lane. It returns none when there is none.
-func (t *logTail) readBacklog(ctx context.Context, most int) (ms []store.Outgoing, err error) {
+func (t *logTail) readBacklog(ctx context.Context, limit int) (ms []store.Outgoing, err error) {
 	l := &t.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *logTail) readBacklog(ctx context.Context, most int) (ms []store.Outgoin
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	for l.lane < store.Lanes && len(ms) == 0 {
-		q := store.OutgoingQuery{Lanes: []int{l.lane}, After: l.after, Limit: min(most, 10_000), MostBytes: mostQueued}
+		q := store.OutgoingQuery{Lanes: []int{l.lane}, After: l.after, Limit: min(limit, 10_000), MaxBytes: maxQueued}
 		page, err := t.store.Outgoing(ctx, q)
 		if err == nil {
 			ms, err = t.inSnapshot(ctx, page)

@@ -213,7 +213,7 @@ func (t *logTail) insertAside(ctx context.Context, ms []store.Outgoing) error {
 		}
 		lanes[i], states[i], attempts[i], created[i] = int16(m.Lane), int16(m.State), int32(m.Attempts), m.Created.UnixMicro()
 		ids[i], topics[i], keys[i], times[i] = m.Message.ID, m.Message.Topic, m.Message.OrderingKey, consuming.EncodeTime(m.Message.Time)
-		reasons[i], causes[i], headers[i] = consuming.Clean(m.Reason[:min(len(m.Reason), mostReason)]), m.Cause, header
+		reasons[i], causes[i], headers[i] = consuming.Clean(m.Reason[:min(len(m.Reason), maxReason)]), m.Cause, header
 		if len(m.Message.Body) > 0 {
 			bodies[i] = m.Message.Body
 		}
@@ -228,7 +228,7 @@ func (t *logTail) insertAside(ctx context.Context, ms []store.Outgoing) error {
 	return err
 }
 
-const mostReason = 64 << 10
+const maxReason = 64 << 10
 
 // moveAside moves rows, and waits for those that cannot be seen yet.
 func (t *logTail) moveAside(ctx context.Context, rows []logEntry) error {

@@ -153,7 +153,7 @@ func (t *logTail) put(m store.Outgoing, wrong error) error {
 			t.mu.Unlock()
 			return nil
 		}
-		if t.bytes == 0 || t.bytes+e.size <= mostQueued {
+		if t.bytes == 0 || t.bytes+e.size <= maxQueued {
 			break
 		}
 		t.full = true

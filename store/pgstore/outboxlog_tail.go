@@ -74,7 +74,7 @@ func keysOf(ms []store.Outgoing) []logKey {
 }
 
 const (
-	mostQueued = 16 << 20 // bytes in the queue: then the server waits. One message may be larger
+	maxQueued  = 16 << 20 // bytes in the queue: then the server waits. One message may be larger
 	rowBytes   = 512      // what a message costs besides its body
 	confirmGap = 100 * time.Millisecond
 )
@@ -144,16 +144,16 @@ func (t *logTail) look(ctx context.Context) (err error) {
 }
 
 // Receive returns messages in the order of commits, behind those that were pending when the slot was made.
-func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, error) {
-	most = max(most, 1)
+func (t *logTail) Receive(ctx context.Context, limit int) ([]store.Outgoing, error) {
+	limit = max(limit, 1)
 	for {
 		if err := cmp.Or(ctx.Err(), t.whyBroken()); err != nil {
 			return nil, err
 		}
-		ms, err := t.readBacklog(ctx, most)
+		ms, err := t.readBacklog(ctx, limit)
 		more := false
 		if len(ms) == 0 && err == nil {
-			ms, more, err = t.pop(ctx, most)
+			ms, more, err = t.pop(ctx, limit)
 		}
 		if err != nil || len(ms) > 0 {
 			return ms, err
@@ -170,8 +170,8 @@ func (t *logTail) Receive(ctx context.Context, most int) ([]store.Outgoing, erro
 
 // pop takes messages from the queue, less those that are no one's to publish any more, and reports whether there was
 // anything in it.
-func (t *logTail) pop(ctx context.Context, most int) (ms []store.Outgoing, any bool, err error) {
-	batch, more := t.peek(most)
+func (t *logTail) pop(ctx context.Context, limit int) (ms []store.Outgoing, any bool, err error) {
+	batch, more := t.peek(limit)
 	if len(batch) == 0 {
 		return nil, false, nil
 	}
@@ -205,14 +205,14 @@ func (t *logTail) pop(ctx context.Context, most int) (ms []store.Outgoing, any b
 
 // peek looks at what is to be taken from the queue, and at which of it more of the same transaction follows. The latest
 // message of a transaction stays there until it is known whether it is the last one.
-func (t *logTail) peek(most int) (batch []logEntry, more []bool) {
+func (t *logTail) peek(limit int) (batch []logEntry, more []bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(t.queue)
 	if n > 0 && t.track.open != nil && !t.full {
 		n--
 	}
-	n = min(n, most)
+	n = min(n, limit)
 	more = make([]bool, n)
 	for i := range more {
 		if i+1 < len(t.queue) {

@@ -28,7 +28,7 @@ func TestTrackConfirmsNothingThatIsOpen(t *testing.T) {
 		flushed := 0
 		at := uint64(100)
 		check := func() {
-			most := track.received
+			limit := track.received
 			for _, x := range all {
 				x.left = slices.DeleteFunc(x.left, func(key logKey) bool {
 					until, is := ended[key]
@@ -38,11 +38,11 @@ func TestTrackConfirmsNothingThatIsOpen(t *testing.T) {
 					return is
 				})
 				if len(x.left) > 0 {
-					most = min(most, x.end-1)
+					limit = min(limit, x.end-1)
 				}
 			}
-			if track.confirmed > most {
-				t.Fatalf("seed %d: %d is confirmed, and %d is open", seed, track.confirmed, most)
+			if track.confirmed > limit {
+				t.Fatalf("seed %d: %d is confirmed, and %d is open", seed, track.confirmed, limit)
 			}
 		}
 		for range 200 {

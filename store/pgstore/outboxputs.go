@@ -30,8 +30,8 @@ type puts struct {
 
 // What is more is not kept in memory, and does not make the commit long.
 const (
-	mostPuts     = 1000
-	mostPutBytes = 1 << 20
+	maxPuts     = 1000
+	maxPutBytes = 1 << 20
 )
 
 // put takes messages that are to travel with COMMIT, or sends them in the transaction that is the handle or nested in
@@ -66,7 +66,7 @@ func (h *handle) keep(ctx context.Context, names logNames, ms []store.Outgoing) 
 		calls = nil
 	}
 	p.ms, p.calls, p.names, p.bytes = append(p.ms, copies...), calls, names, p.bytes+size
-	if (len(p.ms) >= mostPuts || p.bytes >= mostPutBytes) && !h.isBusy() {
+	if (len(p.ms) >= maxPuts || p.bytes >= maxPutBytes) && !h.isBusy() {
 		return h.sendPuts(ctx)
 	}
 	return nil

@@ -285,7 +285,7 @@ func TestPutsThatAreRefusedAtTheEnd(t *testing.T) {
 		t.Log(kind)
 		wantText(t, err, "the messages that were put were refused, so nothing was committed")
 		wantText(t, err, "small")
-		if errors.Is(err, once.ErrUnknown) {
+		if errors.Is(err, once.ErrOutcomeUnknown) {
 			t.Error("it is not unknown whether it was committed")
 		}
 	}

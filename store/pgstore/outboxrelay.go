@@ -198,10 +198,10 @@ func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 
 // WakeDelayed gives another state to messages that are due.
 func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
-	most int) (woken int, next time.Duration, err error) {
+	limit int) (woken int, next time.Duration, err error) {
 
 	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		if woken, next, err = s.outbox.Wake(ctx, q, relay, to, most); err != nil || to != store.Pending || woken == 0 {
+		if woken, next, err = s.outbox.Wake(ctx, q, relay, to, limit); err != nil || to != store.Pending || woken == 0 {
 			return err
 		}
 		// This comes after the change: who begins to read the log later waits for this transaction, and sees the rows.

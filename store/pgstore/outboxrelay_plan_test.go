@@ -24,14 +24,14 @@ func TestPlansOfAnEmptyOutboxReadNoMoreThanTheyNeed(t *testing.T) {
 	if _, err := f.LeaseLanes(t.Context(), relay, time.Hour, lanes); err != nil {
 		t.Fatal(err)
 	}
-	once := func(most int) {
+	once := func(limit int) {
 		t.Helper()
-		ms, err := f.Outgoing(t.Context(), store.OutgoingQuery{Lanes: lanes, Limit: most, MostBytes: 1 << 20})
+		ms, err := f.Outgoing(t.Context(), store.OutgoingQuery{Lanes: lanes, Limit: limit, MaxBytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := f.Sent(t.Context(), relay, ms, store.Delete); err != nil || n != most || len(ms) != most {
-			t.Fatalf("%d were read and %d ended, want %d; %v", len(ms), n, most, err)
+		if n, err := f.Sent(t.Context(), relay, ms, store.Delete); err != nil || n != limit || len(ms) != limit {
+			t.Fatalf("%d were read and %d ended, want %d; %v", len(ms), n, limit, err)
 		}
 	}
 	for range 10 { // then the server keeps a plan for any arguments

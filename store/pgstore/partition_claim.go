@@ -10,7 +10,7 @@ import (
 )
 
 // claimNewest takes a key that was never seen, in one round trip. Where it cannot, nothing has failed.
-func (s *Store) claimNewest(ctx context.Context, r once.Request) (rec once.Record, won bool, err error) {
+func (s *Store) claimNewest(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
 	key := r.Key.UUID()
 	sql := s.sql.claimNew
 	if r.AsyncCommit {
@@ -32,7 +32,7 @@ func (s *Store) claimNewest(ctx context.Context, r once.Request) (rec once.Recor
 }
 
 // queueGated queues a claim of a key that may be known.
-func (s *Store) queueGated(b *pgx.Batch, r once.Request, into *once.Record) {
+func (s *Store) queueGated(b *pgx.Batch, r once.ClaimRequest, into *once.Record) {
 	key := r.Key.UUID()
 	b.Queue(s.sql.gate, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt, s.lock(key)).QueryRow(readGate)
 	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,

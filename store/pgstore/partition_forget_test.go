@@ -23,7 +23,7 @@ func TestForgetDropsPartitions(t *testing.T) {
 		f.forgotten(t)
 	}
 	parked, kept := newRequest(), newRequest()
-	for r, status := range map[*once.Request]once.Status{&parked: once.Parked, &kept: once.Done} {
+	for r, status := range map[*once.ClaimRequest]once.Status{&parked: once.Parked, &kept: once.Done} {
 		rec, err := f.Claim(t.Context(), *r)
 		if err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func TestForgetBesideLongTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(t.Context())
-	if _, err := f.ClaimTx(t.Context(), tx, []once.Request{newRequest()}); err != nil {
+	if _, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{newRequest()}); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -385,7 +385,7 @@ func TestPartitionsNeedReadCommitted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = f.ClaimTx(t.Context(), tx, []once.Request{newRequest()})
+		_, err = f.ClaimTx(t.Context(), tx, []once.ClaimRequest{newRequest()})
 		wantError(t, err, once.ErrInvalid)
 		if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
 			t.Errorf("the transaction is no longer usable: %v", err)

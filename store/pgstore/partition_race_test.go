@@ -43,7 +43,7 @@ func (f *fixture) forget(t testing.TB) int {
 }
 
 // forgotten is a key that was done, and whose time is over.
-func (f *fixture) forgotten(t testing.TB) once.Request {
+func (f *fixture) forgotten(t testing.TB) once.ClaimRequest {
 	t.Helper()
 	r := newRequest()
 	rec, err := f.Claim(t.Context(), r)
@@ -126,7 +126,7 @@ func TestPartitionOfClaimInFlight(t *testing.T) {
 	}
 	defer tx.Rollback(t.Context())
 	fresh := newRequest()
-	recs, err := f.ClaimTx(t.Context(), tx, []once.Request{rival(old), fresh})
+	recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{rival(old), fresh})
 	if err != nil || recs[0].Attempt != 1 || recs[1].Attempt != 1 {
 		t.Fatalf("got %+v, %v", recs, err)
 	}
@@ -143,7 +143,7 @@ func TestPartitionOfClaimInFlight(t *testing.T) {
 	if f.newest(t) != 2 || f.number(t, `SELECT count(*) FROM `+f.schema+`.once_part`) != 2 {
 		t.Error("the partitions have changed under a transaction in flight")
 	}
-	for _, r := range []once.Request{old, fresh} {
+	for _, r := range []once.ClaimRequest{old, fresh} {
 		if rec, err := f.Claim(t.Context(), rival(r)); err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 {
 			t.Errorf("a claim that meets it: %+v, %v", rec, err)
 		}
@@ -152,7 +152,7 @@ func TestPartitionOfClaimInFlight(t *testing.T) {
 	if _, err := f.Claim(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
-	recs, err = f.ClaimTx(t.Context(), tx, []once.Request{rival(later)})
+	recs, err = f.ClaimTx(t.Context(), tx, []once.ClaimRequest{rival(later)})
 	if err != nil || recs[0].Owner != later.Owner {
 		t.Errorf("it does not see what was claimed meanwhile: %+v, %v", recs, err)
 	}
@@ -170,7 +170,7 @@ func TestPartitionOfClaimInFlight(t *testing.T) {
 // A record in an old partition is as good as any other.
 func TestRecordsInOldPartitions(t *testing.T) {
 	f := newPartitioned(t, always)
-	requests := make(map[string]once.Request)
+	requests := make(map[string]once.ClaimRequest)
 	records := make(map[string]once.Record)
 	for _, name := range []string{"done", "running", "late", "unknown", "parked", "released", "other"} {
 		r := newRequest()
@@ -198,17 +198,17 @@ func TestRecordsInOldPartitions(t *testing.T) {
 	}
 
 	work := func(tx pgx.Tx) error { return f.write(t.Context(), tx, "again") }
-	early := func(out once.Outcome) func(once.Request) (once.Record, error) {
-		return func(r once.Request) (once.Record, error) {
+	early := func(out once.Outcome) func(once.ClaimRequest) (once.Record, error) {
+		return func(r once.ClaimRequest) (once.Record, error) {
 			expected := done(once.Record{}, "ok")
 			expected.Outcome = out
 			r.Speculative, r.Expected = true, &expected
 			return transact(t.Context(), f.Store, r, work)
 		}
 	}
-	for _, claim := range []func(once.Request) (once.Record, error){
-		func(r once.Request) (once.Record, error) { return f.Claim(t.Context(), r) },
-		func(r once.Request) (once.Record, error) { return transact(t.Context(), f.Store, r, work) },
+	for _, claim := range []func(once.ClaimRequest) (once.Record, error){
+		func(r once.ClaimRequest) (once.Record, error) { return f.Claim(t.Context(), r) },
+		func(r once.ClaimRequest) (once.Record, error) { return transact(t.Context(), f.Store, r, work) },
 		early(once.Outcome{}), early(done(once.Record{}, "ok").Outcome),
 	} {
 		rec, err := claim(rival(requests["done"]))
@@ -222,8 +222,8 @@ func TestRecordsInOldPartitions(t *testing.T) {
 	if n := f.count(t, "again"); n != 0 {
 		t.Errorf("what was done already had %d more effects", n)
 	}
-	hold := once.Hold{Key: requests["running"].Key, Owner: requests["running"].Owner, Attempt: 1}
-	if err := f.Extend(t.Context(), hold, time.Hour); err != nil || get(t, f, hold.Key).LeaseLeft < time.Minute {
+	fence := once.Fence{Key: requests["running"].Key, Owner: requests["running"].Owner, Attempt: 1}
+	if err := f.Extend(t.Context(), fence, time.Hour); err != nil || get(t, f, fence.Key).LeaseLeft < time.Minute {
 		t.Errorf("Extend: %v", err)
 	}
 	settle("late", once.Done)
@@ -243,11 +243,11 @@ func TestRecordsInOldPartitions(t *testing.T) {
 			t.Errorf("%s: taken over into the partition %d", name, part)
 		}
 	}
-	page, err := f.List(t.Context(), once.Query{Limit: 5})
+	page, err := f.List(t.Context(), once.RecordQuery{Limit: 5})
 	if err != nil || len(page.Records) != 5 {
 		t.Fatalf("List: %d, %v", len(page.Records), err)
 	}
-	rest, err := f.List(t.Context(), once.Query{Limit: 5, After: page.Next})
+	rest, err := f.List(t.Context(), once.RecordQuery{Limit: 5, After: page.Next})
 	if err != nil || len(rest.Records) != 2 || rest.Next != (once.Key{}) {
 		t.Errorf("List: %d more, %v", len(rest.Records), err)
 	}

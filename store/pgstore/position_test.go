@@ -63,7 +63,7 @@ func TestLostCommitsOfAPosition(t *testing.T) {
 			from, to := opened(t, f, "a")
 			w.lose.Store(lose)
 			work := func(tx pgx.Tx) error { return f.write(t.Context(), tx, "a") }
-			wantError(t, f.TransactAt(t.Context(), from, to, work), once.ErrUnknown)
+			wantError(t, f.TransactAt(t.Context(), from, to, work), once.ErrOutcomeUnknown)
 			if n := f.count(t, "a"); n != int(lose)-1 {
 				t.Errorf("%d rows: the test did not do what it says", n)
 			}
@@ -150,8 +150,8 @@ func TestWhatTheHandlerOfAPositionLeavesBehind(t *testing.T) {
 	} {
 		err := f.TransactAt(t.Context(), from, to, work)
 		wantText(t, err, text)
-		if errors.Is(err, once.ErrUnknown) {
-			t.Errorf("%v is ErrUnknown, though nothing was committed", err)
+		if errors.Is(err, once.ErrOutcomeUnknown) {
+			t.Errorf("%v is ErrOutcomeUnknown, though nothing was committed", err)
 		}
 		wantPosition(t, f, from)
 	}
@@ -159,7 +159,7 @@ func TestWhatTheHandlerOfAPositionLeavesBehind(t *testing.T) {
 }
 
 func TestErrorsOfCommitOfAPosition(t *testing.T) {
-	states := map[string]error{"40001": once.ErrConflict, "40P01": once.ErrConflict, "40003": once.ErrUnknown}
+	states := map[string]error{"40001": once.ErrConflict, "40P01": once.ErrConflict, "40003": once.ErrOutcomeUnknown}
 	for state, want := range states {
 		f := newFixture(t)
 		commitFault(t, f, `RAISE 'no' USING ERRCODE = '`+state+`'`)

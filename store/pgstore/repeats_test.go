@@ -19,7 +19,7 @@ import (
 // processes would.
 func TestRepeatsDoNotEnterTheHandler(t *testing.T) {
 	const repeats, keys = 64, 4
-	policy := once.Policy{Wait: once.Refuse}
+	policy := once.Policy{Wait: once.NoWait}
 	for name, newFixture := range layouts {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -85,7 +85,7 @@ func TestABatchDoesNotEnterTheHandlerForARepeat(t *testing.T) {
 	for n := range rounds {
 		id, many := fmt.Sprint(n), stores[n%len(stores)]
 		get(t, many, keyOf("none")) // it knows its tables
-		rs := make([]once.Request, size)
+		rs := make([]once.ClaimRequest, size)
 		for i := range rs {
 			rs[i] = newRequest()
 		}

@@ -14,7 +14,7 @@ import (
 // their records are written at the end, all in one statement, as they are then.
 type reservation struct {
 	store  *Store
-	rs     []once.Request
+	rs     []once.ClaimRequest
 	keys   uuids // theirs
 	recs   []once.Record
 	locked []bool             // which of rs are reserved
@@ -22,7 +22,7 @@ type reservation struct {
 }
 
 // newReservation returns nil if these are not several claims, of different keys.
-func (s *Store) newReservation(rs []once.Request) *reservation {
+func (s *Store) newReservation(rs []once.ClaimRequest) *reservation {
 	if s.partition != nil || len(rs) < 2 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (v *reservation) claimFree(ctx context.Context, conn *pgx.Conn) error {
 	if len(which) == 0 {
 		return nil
 	}
-	rs := make([]once.Request, len(which))
+	rs := make([]once.ClaimRequest, len(which))
 	for n, i := range which {
 		rs[n] = v.rs[i]
 	}
@@ -146,7 +146,7 @@ func (v *reservation) settle(b *pgx.Batch, sets []once.Settlement) error {
 	var others []once.Settlement
 	next := 0
 	for n := range sets {
-		i := v.find(sets[n].Hold, next)
+		i := v.find(sets[n].Fence, next)
 		if i < 0 {
 			others = append(others, sets[n])
 			continue
@@ -161,10 +161,10 @@ func (v *reservation) settle(b *pgx.Batch, sets []once.Settlement) error {
 
 // find returns which of the claims is reserved, not settled yet, and this one; -1 if none is. It begins at a place:
 // settlements mostly come in the order of the claims.
-func (v *reservation) find(h once.Hold, from int) int {
+func (v *reservation) find(fence once.Fence, from int) int {
 	for n := range v.rs {
 		i := (from + n) % len(v.rs)
-		if v.rs[i].Owner == h.Owner && v.locked[i] && v.ends[i] == nil && v.rs[i].Key == h.Key && h.Attempt == 1 {
+		if v.rs[i].Owner == fence.Owner && v.locked[i] && v.ends[i] == nil && v.rs[i].Key == fence.Key && fence.Attempt == 1 {
 			return i
 		}
 	}
@@ -183,7 +183,7 @@ func (v *reservation) queueRecords(b *pgx.Batch) error {
 
 // has reports whether a key is reserved.
 func (v *reservation) has(k once.Key) bool {
-	i := slices.IndexFunc(v.rs, func(r once.Request) bool { return r.Key == k })
+	i := slices.IndexFunc(v.rs, func(r once.ClaimRequest) bool { return r.Key == k })
 	return i >= 0 && v.locked[i]
 }
 

@@ -18,7 +18,7 @@ import (
 var errBack = errors.New("rolled back by the test")
 
 // met are the records that the claims of a transaction return, which is rolled back.
-func met(t *testing.T, f *fixture, rs ...once.Request) (met []once.Record) {
+func met(t *testing.T, f *fixture, rs ...once.ClaimRequest) (met []once.Record) {
 	t.Helper()
 	_, err := f.Transact(t.Context(), rs, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		met = recs
@@ -55,7 +55,7 @@ func TestSeveralMeetWhatOneMeets(t *testing.T) {
 				strings.ReplaceAll(change, "{now}", "(extract(epoch FROM now()) * 1000000)::bigint"))
 			mine, takeover := theirs, theirs
 			mine.Owner, takeover.Owner, takeover.Attempt = random(), random(), 3
-			for who, r := range map[string]once.Request{"another": mine, "a takeover": takeover, "its owner": theirs} {
+			for who, r := range map[string]once.ClaimRequest{"another": mine, "a takeover": takeover, "its owner": theirs} {
 				want, got := singly(t, f, r), met(t, f, r, fresh)[0]
 				if timeless(got) != timeless(want) {
 					t.Errorf("%s meets\n%+v among several, and alone\n%+v", who, got, want)
@@ -66,14 +66,14 @@ func TestSeveralMeetWhatOneMeets(t *testing.T) {
 }
 
 // singly is the record that a claim returns in a transaction of its own, which is rolled back.
-func singly(t *testing.T, f *fixture, r once.Request) once.Record {
+func singly(t *testing.T, f *fixture, r once.ClaimRequest) once.Record {
 	t.Helper()
 	tx, err := f.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	recs, err := f.ClaimTx(t.Context(), tx, []once.Request{r})
+	recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) 
 func TestSeveralThatAreKnownTakeFewStatements(t *testing.T) {
 	var counted sent
 	f := newFixture(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &counted })
-	rs := make([]once.Request, 64)
+	rs := make([]once.ClaimRequest, 64)
 	for i := range rs {
 		rs[i] = newRequest()
 	}
@@ -133,7 +133,7 @@ func TestSeveralThatAreKnownTakeFewStatements(t *testing.T) {
 // Records that have much in common are each written as they are. Each differs from its neighbours in one thing.
 func TestSeveralWithEndingsOfTheirOwn(t *testing.T) {
 	f := newFixture(t)
-	rs, sets, want := make([]once.Request, 400), make([]once.Settlement, 400), make([]string, 400)
+	rs, sets, want := make([]once.ClaimRequest, 400), make([]once.Settlement, 400), make([]string, 400)
 	for i := range rs {
 		rs[i] = newRequest()
 		rs[i].Key.Scope, rs[i].Key.Operation = pick(i, 0, "", "a"), pick(i, 1, "test", "other")
@@ -145,10 +145,10 @@ func TestSeveralWithEndingsOfTheirOwn(t *testing.T) {
 		want[i] = fmt.Sprintln(rs[i].Key, set.Owner, 4, set.Outcome, set.Reason, set.KeepOutcome, set.KeepKey)
 		switch ending := pick(i, 9, 0, 1) * (1 + pick(i, 10, 0, 1) + 2*pick(i, 11, 0, 1)); ending {
 		case 1:
-			set = once.Settlement{Hold: set.Hold, Status: once.Parked}
+			set = once.Settlement{Fence: set.Fence, Status: once.Parked}
 			want[i] = fmt.Sprintln(rs[i].Key, set.Owner, 3, once.Outcome{}, "")
 		case 2:
-			set = once.Settlement{Hold: set.Hold, Status: once.Unknown}
+			set = once.Settlement{Fence: set.Fence, Status: once.Unknown}
 			want[i] = fmt.Sprintln(rs[i].Key, set.Owner, 2, once.Outcome{}, "", time.Duration(0))
 		case 3, 4: // it is left running
 			want[i] = fmt.Sprintln(rs[i].Key, set.Owner, 1, once.Outcome{}, "", rs[i].Lease)

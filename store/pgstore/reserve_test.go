@@ -20,9 +20,9 @@ import (
 var ends = []once.Status{once.Done, once.Absent, once.Unknown, once.Parked, once.Running}
 
 // several claims keys that were never seen, with one that is done among them, and ends each in its own way.
-func several(t *testing.T, s *pgstore.Store) []once.Request {
+func several(t *testing.T, s *pgstore.Store) []once.ClaimRequest {
 	t.Helper()
-	var rs []once.Request
+	var rs []once.ClaimRequest
 	for i := range ends {
 		r := newRequest()
 		r.Key.Scope, r.Fingerprint = `o'k {"\%_, NULL é`, []byte{0, 0xff, byte(i)}
@@ -79,7 +79,7 @@ func TestSeveralTakeTwoRoundTrips(t *testing.T) {
 	w := &wire{}
 	f := newFixture(t, w.into, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	work := func() {
-		rs := make([]once.Request, 64)
+		rs := make([]once.ClaimRequest, 64)
 		for i := range rs {
 			rs[i] = newRequest()
 		}
@@ -105,7 +105,7 @@ func TestSeveralWithOneKeyTwice(t *testing.T) {
 	f := newFixture(t)
 	first, second := newRequest(), newRequest()
 	second.Key = first.Key
-	recs, err := f.Transact(t.Context(), []once.Request{first, second}, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+	recs, err := f.Transact(t.Context(), []once.ClaimRequest{first, second}, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		return []once.Settlement{done(recs[0], "ok")}, nil
 	})
 	if err != nil || recs[0].Owner != first.Owner || recs[1].Owner != first.Owner {
@@ -117,8 +117,8 @@ func TestSeveralWithOneKeyTwice(t *testing.T) {
 // A key that another transaction has in flight is not waited for, and its work does not run beside it.
 func TestSeveralMeetATransactionInFlight(t *testing.T) {
 	f := newFixture(t)
-	first := []once.Request{newRequest(), newRequest()}
-	second := []once.Request{newRequest(), newRequest()}
+	first := []once.ClaimRequest{newRequest(), newRequest()}
+	second := []once.ClaimRequest{newRequest(), newRequest()}
 	second[0].Key = first[1].Key
 	_, err := f.Transact(t.Context(), first, func(_ pgx.Tx, mine []once.Record) ([]once.Settlement, error) {
 		_, err := f.Transact(t.Context(), second, func(_ pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
@@ -139,13 +139,13 @@ func TestSeveralMeetATransactionInFlight(t *testing.T) {
 func TestSeveralRace(t *testing.T) {
 	f := newFixture(t)
 	const keys, rivals = 12, 16
-	rs := make([]once.Request, keys)
+	rs := make([]once.ClaimRequest, keys)
 	for i := range rs {
 		rs[i] = newRequest()
 	}
 	var wg sync.WaitGroup
 	for who := range rivals {
-		mine := make([]once.Request, keys)
+		mine := make([]once.ClaimRequest, keys)
 		for i := range mine {
 			mine[i] = rs[(i*5+who)%keys]
 			mine[i].Owner = random()
@@ -187,7 +187,7 @@ func TestSeveralRace(t *testing.T) {
 // A rival that commits between the look at a key and its lock is noticed when the record is written.
 func TestSeveralMeetARowThatTheyDidNotSee(t *testing.T) {
 	f := newFixture(t)
-	rs := []once.Request{newRequest(), newRequest()}
+	rs := []once.ClaimRequest{newRequest(), newRequest()}
 	_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		must(t, f.admin, fmt.Sprintf(`INSERT INTO %s (key, scope, operation, id, status, attempt, created, updated)
 			VALUES ($1, 'tenant', 'test', $2, 1, 1, 0, 0)`, f.records()), rs[1].Key.String(), rs[1].Key.ID)
@@ -207,7 +207,7 @@ func TestSeveralAndOneOfTheirOwnKeys(t *testing.T) {
 	r1, r2 := newRequest(), newRequest()
 	r1.Key = op.For("a").Key()
 	entered := 0
-	_, err := f.Transact(t.Context(), []once.Request{r1, r2}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
+	_, err := f.Transact(t.Context(), []once.ClaimRequest{r1, r2}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		_, err := once.InTx(t.Context(), f.Store, tx, op.For("a"), func(context.Context) (string, error) {
 			entered++
 			return "x", f.write(t.Context(), tx, "effect")
@@ -226,7 +226,7 @@ func TestSeveralAndOneOfTheirOwnKeys(t *testing.T) {
 func TestSeveralFailOverTheRowsOfARival(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `CREATE UNIQUE INDEX ON `+f.effects()+` (name)`)
-	rs := []once.Request{newRequest(), newRequest()}
+	rs := []once.ClaimRequest{newRequest(), newRequest()}
 	_, err := f.Transact(t.Context(), rs, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		// stands for a store that names the same tables in another way
 		must(t, f.admin, fmt.Sprintf(`INSERT INTO %s (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, created, updated)

@@ -45,7 +45,7 @@ func (s *Store) dueRecords(ctx context.Context, limit int) (due []once.Record, f
 			return nil, false, err
 		}
 		due = append(due, rec)
-		if size += len(rec.Outcome.Body); size >= store.MostForgettable {
+		if size += len(rec.Outcome.Body); size >= store.MaxForgettable {
 			hangUp()
 			return due, true, nil
 		}
@@ -85,24 +85,24 @@ func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed i
 }
 
 // Reopen makes a key that is done free again.
-func (s *Store) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, reason string) error {
+func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
 	for range reopenTries {
-		changed, err := s.reopen(ctx, uuid(h.Key.UUID()), uuid(h.Owner), h.Attempt, keepKey.Microseconds(), clean(reason))
+		changed, err := s.reopen(ctx, uuid(fence.Key.UUID()), uuid(fence.Owner), fence.Attempt, keepKey.Microseconds(), clean(reason))
 		if err != nil || changed == 1 {
 			return explain(err)
 		}
 		var free, done bool
-		if err := s.pool.QueryRow(ctx, s.sql.reopened, uuid(h.Key.UUID()), uuid(h.Owner), h.Attempt).Scan(&free, &done); err != nil || free {
+		if err := s.pool.QueryRow(ctx, s.sql.reopened, uuid(fence.Key.UUID()), uuid(fence.Owner), fence.Attempt).Scan(&free, &done); err != nil || free {
 			return explain(err)
 		}
 		if !done { // else it was moved to another partition just now
 			break
 		}
 	}
-	return lost(h)
+	return lost(fence)
 }
 
 const reopenTries = 3

@@ -47,7 +47,7 @@ func TestReopenedWorkRunsOnceMore(t *testing.T) {
 		for way, call := range ways {
 			t.Run(layout+"/"+way, func(t *testing.T) {
 				f := fresh(t)
-				work := &once.Operation[string]{Name: "charge", Policy: once.Policy{Wait: once.Refuse}}
+				work := &once.Operation[string]{Name: "charge", Policy: once.Policy{Wait: once.NoWait}}
 				for round := range 5 {
 					id := fmt.Sprint(round)
 					run := func(ctx context.Context, tx pgx.Tx) (string, error) { return "ok", f.write(ctx, tx, id) }
@@ -91,7 +91,7 @@ type reopening struct {
 	lost bool
 }
 
-func (s *reopening) Transact(ctx context.Context, rs []once.Request, body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+func (s *reopening) Transact(ctx context.Context, rs []once.ClaimRequest, body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 	recs, err := s.Store.Transact(ctx, rs, body)
 	if s.lost || err != nil {
 		return recs, err
@@ -100,7 +100,7 @@ func (s *reopening) Transact(ctx context.Context, rs []once.Request, body func(p
 	if err := store.Reopen(ctx, s.Store, get(s.t, s.Store, rs[0].Key), "too soon"); err != nil {
 		s.t.Error(err)
 	}
-	return nil, once.ErrUnknown
+	return nil, once.ErrOutcomeUnknown
 }
 
 // A call whose commit took place finds its key free: it does not run its work again, and says that somebody else may.
@@ -290,7 +290,7 @@ func TestADamagedRowStopsTheArchive(t *testing.T) {
 func TestForgettableEndsEarly(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `INSERT INTO `+f.records()+` (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, due, created, updated)
-SELECT $1::uuid, '', 'large', '1', 4, 1, gen_random_uuid(), convert_to(repeat('x', `+fmt.Sprint(store.MostForgettable)+`), 'UTF8'), 1, 9e15, 1, 1, 1`,
+SELECT $1::uuid, '', 'large', '1', 4, 1, gen_random_uuid(), convert_to(repeat('x', `+fmt.Sprint(store.MaxForgettable)+`), 'UTF8'), 1, 9e15, 1, 1, 1`,
 		once.Key{Operation: "large", ID: "1"}.String())
 	r := newRequest()
 	rec, err := f.Claim(t.Context(), r)
@@ -300,7 +300,7 @@ SELECT $1::uuid, '', 'large', '1', 4, 1, gen_random_uuid(), convert_to(repeat('x
 		t.Fatal(err)
 	}
 	due, more, err := f.Forgettable(t.Context(), 10)
-	if err != nil || len(due) != 1 || !more || len(due[0].Outcome.Body) != store.MostForgettable {
+	if err != nil || len(due) != 1 || !more || len(due[0].Outcome.Body) != store.MaxForgettable {
 		t.Fatalf("%d records, more: %v, %v", len(due), more, err)
 	}
 	if n, err := f.ForgetRecords(t.Context(), due); n != 1 || err != nil {
@@ -333,7 +333,7 @@ func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 			return counted{conn, &read}, err
 		}
 	})
-	const outcomes, size = 16, store.MostForgettable / 2
+	const outcomes, size = 16, store.MaxForgettable / 2
 	for i := range outcomes {
 		must(t, f.admin, `INSERT INTO `+f.records()+` (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, due, created, updated)
 SELECT $1::uuid, '', 'large', $2, 4, 1, gen_random_uuid(), convert_to(repeat('x', `+fmt.Sprint(size)+`), 'UTF8'), 1, 9e15, 1, 1, 1`,

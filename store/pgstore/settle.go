@@ -12,13 +12,13 @@ import (
 )
 
 // Extend lets the lease of a running claim end after d from now.
-func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
-	tag, err := s.pool.Exec(ctx, s.sql.extend, uuid(h.Key.UUID()), uuid(h.Owner), h.Attempt, d.Microseconds())
+	tag, err := s.pool.Exec(ctx, s.sql.extend, uuid(fence.Key.UUID()), uuid(fence.Owner), fence.Attempt, d.Microseconds())
 	if err == nil && tag.RowsAffected() != 1 {
-		err = lost(h)
+		err = lost(fence)
 	}
 	return explain(err)
 }
@@ -61,7 +61,7 @@ func (s *Store) settle(ctx context.Context, q querier, set once.Settlement) erro
 			return explain(refused(set, err))
 		}
 	}
-	return lost(set.Hold)
+	return lost(set.Fence)
 }
 
 func settleArgs(set once.Settlement) ([]any, error) {
@@ -93,7 +93,7 @@ func clean(reason string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(reason, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-func lost(h once.Hold) error {
-	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, h.Attempt,
-		h.Key.Operation, h.Key.ID)
+func lost(fence once.Fence) error {
+	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, fence.Attempt,
+		fence.Key.Operation, fence.Key.ID)
 }

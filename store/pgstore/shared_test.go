@@ -97,7 +97,7 @@ func TestRowsAreThoseOfSqlstore(t *testing.T) {
 	}
 	var pages [2][]once.Key
 	for i, s := range stores {
-		for q := (once.Query{Limit: 2, Status: []once.Status{once.Running}}); ; {
+		for q := (once.RecordQuery{Limit: 2, Status: []once.Status{once.Running}}); ; {
 			page, err := s.List(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
@@ -137,7 +137,7 @@ func TestDuplicatesAcrossSqlstore(t *testing.T) {
 		t.Error(err)
 	}
 	r = newRequest()
-	_, err = other.Transact(t.Context(), []once.Request{r}, func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
+	_, err = other.Transact(t.Context(), []once.ClaimRequest{r}, func(_ *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 		rec, err := f.Claim(t.Context(), rival(r))
 		if rec.Status != once.Running || rec.LeaseLeft != 0 {
 			t.Errorf("pgstore meets a transaction of sqlstore: %+v", rec)

@@ -18,16 +18,16 @@ import (
 type speculation struct {
 	*opening
 	store    *Store
-	r        once.Request
+	r        once.ClaimRequest
 	foreseen bool
 	begun    time.Time
 }
 
-func isSpeculative(rs []once.Request) bool {
+func isSpeculative(rs []once.ClaimRequest) bool {
 	return len(rs) == 1 && rs[0].Speculative && rs[0].Expected != nil && rs[0].Attempt == 0
 }
 
-func (s *Store) newSpeculation(ctx context.Context, conn *pgx.Conn, r once.Request) *speculation {
+func (s *Store) newSpeculation(ctx context.Context, conn *pgx.Conn, r once.ClaimRequest) *speculation {
 	e := &speculation{store: s, r: r, foreseen: !equal(r.Expected.Outcome, once.Outcome{}), begun: time.Now(),
 		opening: &opening{ctx: ctx, conn: conn, begin: s.begin}}
 	if s.partition != nil {
@@ -44,7 +44,7 @@ func (s *Store) newSpeculation(ctx context.Context, conn *pgx.Conn, r once.Reque
 
 // speculate calls body at once, or after a look if that was in vain too often lately. It is not sure if the claim was
 // lost, or nothing is known of it: then body counts for nothing, and what was begun is still to be rolled back.
-func (s *Store) speculate(ctx context.Context, conn *pgx.Conn, tx *handle, r once.Request,
+func (s *Store) speculate(ctx context.Context, conn *pgx.Conn, tx *handle, r once.ClaimRequest,
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
 
 	if s.losses.high() {
@@ -121,7 +121,7 @@ func outOfTime(err error) bool {
 // check holds body to what its request said.
 func (e *speculation) check(sets []once.Settlement, rec once.Record) error {
 	if len(sets) == 1 && sets[0].Status == once.Done &&
-		sets[0].Hold == (once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: 1}) &&
+		sets[0].Fence == (once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: 1}) &&
 		sets[0].KeepOutcome == e.r.Expected.KeepOutcome && sets[0].KeepKey == e.r.Expected.KeepKey && sets[0].Reason == e.r.Expected.Reason {
 		return nil
 	}

@@ -33,7 +33,7 @@ var judged = struct {
 
 const (
 	longestJudged = 4096
-	mostJudged    = 1024
+	maxJudged     = 1024
 )
 
 // judge looks at a text, or remembers it.
@@ -42,7 +42,7 @@ func judge(sql string) judgement {
 		return known.(judgement)
 	}
 	j := judgement{kind: classify(sql), moves: movesTables(sql), nests: nests(sql)}
-	if len(sql) <= longestJudged && judged.count.Add(1) <= mostJudged {
+	if len(sql) <= longestJudged && judged.count.Add(1) <= maxJudged {
 		judged.texts.Store(strings.Clone(sql), j)
 	}
 	return j

@@ -55,15 +55,15 @@ func life(t *testing.T, f *fixture, s *pgstore.Store) {
 	if rec, err = s.Claim(ctx, r); err != nil || rec.Status != once.Running || rec.Owner != r.Owner || rec.Attempt != 1 {
 		t.Errorf("Claim, repeated: %+v, %v", rec, err)
 	}
-	hold := once.Hold{Key: r.Key, Owner: r.Owner, Attempt: 1}
-	if err := s.Extend(ctx, hold, time.Hour); err != nil {
+	fence := once.Fence{Key: r.Key, Owner: r.Owner, Attempt: 1}
+	if err := s.Extend(ctx, fence, time.Hour); err != nil {
 		t.Errorf("Extend: %v", err)
 	}
 	if rec = get(t, s, r.Key); rec.LeaseLeft <= time.Minute {
 		t.Errorf("Extend: %+v", rec)
 	}
-	hold.Attempt = 2
-	wantError(t, s.Extend(ctx, hold, time.Hour), once.ErrLeaseLost)
+	fence.Attempt = 2
+	wantError(t, s.Extend(ctx, fence, time.Hour), once.ErrLeaseLost)
 
 	set := done(rec, "")
 	set.Outcome.Body, set.Outcome.Rejected, set.Outcome.Omitted = []byte{0, 0xff, '\\', '\''}, true, true
@@ -93,10 +93,10 @@ func life(t *testing.T, f *fixture, s *pgstore.Store) {
 	if rec, err := transact(ctx, s, rival(r2), nothing); err != nil || rec.Status != once.Done {
 		t.Errorf("Transact, replayed: %+v, %v", rec, err)
 	}
-	if page, err := s.List(ctx, once.Query{Status: []once.Status{once.Done, once.Parked}, Operation: "test"}); err != nil || len(page.Records) != 2 {
+	if page, err := s.List(ctx, once.RecordQuery{Status: []once.Status{once.Done, once.Parked}, Operation: "test"}); err != nil || len(page.Records) != 2 {
 		t.Errorf("List: %d records, %v", len(page.Records), err)
 	}
-	if page, err := s.List(ctx, once.Query{Limit: 1}); err != nil || len(page.Records) != 1 || page.Records[0].Outcome.Body != nil {
+	if page, err := s.List(ctx, once.RecordQuery{Limit: 1}); err != nil || len(page.Records) != 1 || page.Records[0].Outcome.Body != nil {
 		t.Errorf("List: %+v, %v", page, err)
 	}
 	if n, err := s.Forget(ctx, 10); err != nil || n != 0 {
@@ -182,11 +182,11 @@ func TestBadOptionsAreReportedByEveryMethod(t *testing.T) {
 			defer tx.Rollback(ctx)
 			calls := map[string]func() error{
 				"Claim":    func() error { _, err := s.Claim(ctx, r); return err },
-				"Extend":   func() error { return s.Extend(ctx, r.Hold, time.Second) },
+				"Extend":   func() error { return s.Extend(ctx, r.Fence, time.Second) },
 				"Settle":   func() error { return s.Settle(ctx, done(once.Record{Key: r.Key}, "")) },
 				"Get":      func() error { _, err := s.Get(ctx, r.Key); return err },
 				"Forget":   func() error { _, err := s.Forget(ctx, 1); return err },
-				"List":     func() error { _, err := s.List(ctx, once.Query{}); return err },
+				"List":     func() error { _, err := s.List(ctx, once.RecordQuery{}); return err },
 				"Transact": func() error { _, err := transact(ctx, s, r, nothing); return err },
 
 				"Outgoing":    func() error { _, err := s.Outgoing(ctx, store.OutgoingQuery{}); return err },
@@ -197,7 +197,7 @@ func TestBadOptionsAreReportedByEveryMethod(t *testing.T) {
 			}
 			if c.want == once.ErrInvalid {
 				calls["PutTx"] = func() error { return s.PutTx(ctx, tx, messages("a")) }
-				calls["ClaimTx"] = func() error { _, err := s.ClaimTx(ctx, tx, []once.Request{r}); return err }
+				calls["ClaimTx"] = func() error { _, err := s.ClaimTx(ctx, tx, []once.ClaimRequest{r}); return err }
 				calls["SettleTx"] = func() error { return s.SettleTx(ctx, tx, []once.Settlement{done(once.Record{Key: r.Key}, "")}) }
 			}
 			if name != "no tables" {
@@ -231,7 +231,7 @@ func TestSettlementsThatEndNothingAreInvalid(t *testing.T) {
 		set := done(rec, "")
 		set.Status = status
 		wantError(t, f.Settle(t.Context(), set), once.ErrInvalid)
-		_, err = f.Transact(t.Context(), []once.Request{newRequest()}, func(pgx.Tx, []once.Record) ([]once.Settlement, error) {
+		_, err = f.Transact(t.Context(), []once.ClaimRequest{newRequest()}, func(pgx.Tx, []once.Record) ([]once.Settlement, error) {
 			return []once.Settlement{set}, nil
 		})
 		wantError(t, err, once.ErrInvalid)
@@ -267,7 +267,7 @@ func TestPrefixesAndSchemas(t *testing.T) {
 	}
 	for _, s := range stores {
 		wantStatus(t, s, r.Key, once.Done)
-		if page, err := s.List(t.Context(), once.Query{}); err != nil || len(page.Records) != 1 {
+		if page, err := s.List(t.Context(), once.RecordQuery{}); err != nil || len(page.Records) != 1 {
 			t.Errorf("%d records, %v", len(page.Records), err)
 		}
 	}
@@ -363,7 +363,7 @@ func TestTablesFromTheFutureAreRefused(t *testing.T) {
 
 func TestNoTransaction(t *testing.T) {
 	f := newFixture(t)
-	_, err := f.ClaimTx(t.Context(), nil, []once.Request{newRequest()})
+	_, err := f.ClaimTx(t.Context(), nil, []once.ClaimRequest{newRequest()})
 	wantError(t, err, once.ErrInvalid)
 	wantError(t, f.SettleTx(t.Context(), nil, nil), once.ErrInvalid)
 }

@@ -25,7 +25,7 @@ const endTime = 10 * time.Second
 //
 // That ctx ends cancels neither the transaction nor its commit. But if body gives a statement a context that ends,
 // pgx closes the connection, and nothing is committed.
-func (s *Store) Transact(ctx context.Context, rs []once.Request,
+func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	if err := s.ready(ctx, s.pool); err != nil || len(rs) == 0 {
@@ -86,7 +86,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 }
 
 // begun begins a transaction and claims. Several claims are reservations, as far as that goes.
-func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.Request) (*reservation, error) {
+func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.ClaimRequest) (*reservation, error) {
 	if v := s.newReservation(rs); v != nil {
 		return v, v.begin(ctx, conn)
 	}
@@ -109,7 +109,7 @@ func (s *Store) queueSettlements(b *pgx.Batch, sets []once.Settlement) error {
 	return nil
 }
 
-func anyWon(rs []once.Request, recs []once.Record) bool {
+func anyWon(rs []once.ClaimRequest, recs []once.Record) bool {
 	for i, rec := range recs {
 		// One that lapsed while it waited is nobody else's.
 		if (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == rs[i].Owner {

@@ -151,7 +151,7 @@ func TestASwallowedErrorCommitsNothing(t *testing.T) {
 	check := func(t *testing.T, k once.Key, err error) {
 		t.Helper()
 		wantText(t, err, "passed over")
-		for _, wrong := range []error{once.ErrUnknown, once.ErrConflict, once.ErrLeaseLost} {
+		for _, wrong := range []error{once.ErrOutcomeUnknown, once.ErrConflict, once.ErrLeaseLost} {
 			if errors.Is(err, wrong) {
 				t.Errorf("%v is %v", err, wrong)
 			}
@@ -168,7 +168,7 @@ func TestASwallowedErrorCommitsNothing(t *testing.T) {
 	})
 	t.Run("COMMIT is answered with ROLLBACK", func(t *testing.T) {
 		r := newRequest()
-		_, err := f.Transact(t.Context(), []once.Request{r}, func(tx pgx.Tx, _ []once.Record) ([]once.Settlement, error) {
+		_, err := f.Transact(t.Context(), []once.ClaimRequest{r}, func(tx pgx.Tx, _ []once.Record) ([]once.Settlement, error) {
 			return nil, swallow(tx)
 		})
 		check(t, r.Key, err)
@@ -203,8 +203,8 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 			r := newRequest()
 			_, err := transact(t.Context(), f.Store, r, c.work)
 			wantText(t, err, c.text)
-			if errors.Is(err, once.ErrUnknown) {
-				t.Errorf("%v is ErrUnknown, though nothing was sent", err)
+			if errors.Is(err, once.ErrOutcomeUnknown) {
+				t.Errorf("%v is ErrOutcomeUnknown, though nothing was sent", err)
 			}
 			wantStatus(t, f, r.Key, c.status)
 		})
@@ -228,7 +228,7 @@ func TestWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T) {
 		"begins anew":             {"ROLLBACK; BEGIN", nil, 0},
 		"chains":                  {"COMMIT AND CHAIN", errors.New("no"), 0},
 	} {
-		for _, rs := range [][]once.Request{{newRequest()}, {newRequest(), newRequest()}} {
+		for _, rs := range [][]once.ClaimRequest{{newRequest()}, {newRequest(), newRequest()}} {
 			t.Run(fmt.Sprint(name, " ", len(rs)), func(t *testing.T) {
 				f := newFixture(t)
 				for range 2 {
@@ -237,8 +237,8 @@ func TestWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T) {
 							return nil, err
 						}
 						for _, rec := range recs {
-							hold := once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-							sets = append(sets, once.Settlement{Hold: hold, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour})
+							fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+							sets = append(sets, once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour})
 						}
 						return sets, errors.Join(f.write(t.Context(), tx, "a"), c.fails)
 					})
@@ -300,10 +300,10 @@ func TestErrorsOfCommit(t *testing.T) {
 	}{
 		{"serialization failure", `RAISE 'no' USING ERRCODE = '40001'`, "40001", once.ErrConflict},
 		{"deadlock", `RAISE 'no' USING ERRCODE = '40P01'`, "40P01", once.ErrConflict},
-		{"completion unknown", `RAISE 'no' USING ERRCODE = '40003'`, "40003", once.ErrUnknown},
+		{"completion unknown", `RAISE 'no' USING ERRCODE = '40003'`, "40003", once.ErrOutcomeUnknown},
 		{"constraint", `RAISE 'no' USING ERRCODE = '23505'`, "23505", nil},
-		{"terminated", `PERFORM pg_terminate_backend(pg_backend_pid())`, "57P01", once.ErrUnknown},
-		{"disk full", `RAISE 'no' USING ERRCODE = '53100'`, "53100", once.ErrUnknown},
+		{"terminated", `PERFORM pg_terminate_backend(pg_backend_pid())`, "57P01", once.ErrOutcomeUnknown},
+		{"disk full", `RAISE 'no' USING ERRCODE = '53100'`, "53100", once.ErrOutcomeUnknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
@@ -311,7 +311,7 @@ func TestErrorsOfCommit(t *testing.T) {
 			r := newRequest()
 			_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error { return f.write(t.Context(), tx, "a") })
 			wantText(t, err, c.state)
-			for _, kind := range []error{once.ErrConflict, once.ErrUnknown} {
+			for _, kind := range []error{once.ErrConflict, once.ErrOutcomeUnknown} {
 				if errors.Is(err, kind) != (kind == c.want) {
 					t.Errorf("errors.Is(%v, %v) is %t", err, kind, errors.Is(err, kind))
 				}
@@ -355,7 +355,7 @@ func TestLostCommits(t *testing.T) {
 			r := newRequest()
 			w.lose.Store(lose)
 			_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error { return f.write(t.Context(), tx, "direct") })
-			wantError(t, err, once.ErrUnknown)
+			wantError(t, err, once.ErrOutcomeUnknown)
 			if n := f.count(t, "direct"); n != int(lose)-1 {
 				t.Errorf("%d rows: the test did not do what it says", n)
 			}
@@ -387,7 +387,7 @@ func TestRoundTrips(t *testing.T) {
 				work()
 				return w.trips.Load() - before
 			}
-			var r once.Request
+			var r once.ClaimRequest
 			if n := trips(func() { r = newRequest(); _, _ = f.Claim(t.Context(), r) }); n != 1 {
 				t.Errorf("a claim takes %d round trips, want 1", n)
 			}

@@ -15,7 +15,7 @@ import (
 
 // Claim takes a free key, or returns what stands in the way. How it meets a transaction in flight on the key
 // is in the package documentation.
-func (s *Store) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return once.Record{}, err
 	}
@@ -47,15 +47,15 @@ func records(claims []claimed) []once.Record {
 
 // claimAlone claims in a transaction of its own. A single statement that waits for a rival would stay queued in the server
 // after its caller has given up, and claim the key for nobody when the rival rolls back.
-func (s *Store) claimAlone(ctx context.Context, r once.Request) (rec once.Record, err error) {
-	claims, err := s.patiently(ctx, []once.Request{r}, func(bound time.Duration) ([]claimed, error) {
+func (s *Store) claimAlone(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
+	claims, err := s.patiently(ctx, []once.ClaimRequest{r}, func(bound time.Duration) ([]claimed, error) {
 		begun := time.Now()
 		tx, err := s.db.BeginTx(ctx, nil)
 		if err != nil {
 			return nil, s.fail(err)
 		}
 		defer tx.Rollback()
-		claims, err := s.claimBounded(ctx, tx, time.Since(begun), bound, []once.Request{r})
+		claims, err := s.claimBounded(ctx, tx, time.Since(begun), bound, []once.ClaimRequest{r})
 		if err == nil && holds(r, claims[0].Record) {
 			err = tx.Commit()
 		}
@@ -68,7 +68,7 @@ func (s *Store) claimAlone(ctx context.Context, r once.Request) (rec once.Record
 }
 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends.
-func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]once.Record, error) {
+func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]o
 	return records(claims), nil
 }
 
-func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]claimed, error) {
+func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest) ([]claimed, error) {
 	claims := make([]claimed, 0, len(rs))
 	for _, r := range rs {
 		c, err := s.claim(ctx, tx, s.sql.GetLocked, r)
@@ -94,7 +94,7 @@ func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.Request) ([]c
 const claimTries = 4
 
 // claim tries until it has the key, or knows what has it. A rival that keeps moving is one that is running.
-func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, r once.Request) (claimed, error) {
+func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, r once.ClaimRequest) (claimed, error) {
 	p := sqlschema.Params{
 		"key": s.names.UUID(r.Key.UUID()), "scope": r.Key.Scope, "operation": r.Key.Operation, "id": r.Key.ID,
 		"owner": s.names.UUID(r.Owner), "attempt": r.Attempt, "lease": r.Lease.Microseconds(),
@@ -126,7 +126,7 @@ func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statem
 }
 
 // claimAtOnce is for dialects that say that they can.
-func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, r once.Request) (found *row, took bool, err error) {
+func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.Statement, p sqlschema.Params, r once.ClaimRequest) (found *row, took bool, err error) {
 	rows, err := s.rows(ctx, q, s.sql.Insert, p)
 	if err != nil || len(rows) == 0 {
 		return nil, false, err
@@ -138,7 +138,7 @@ func (s *Store) claimAtOnce(ctx context.Context, q sqltx.Querier, _ sqlschema.St
 
 // claimInSteps inserts, looks what is there, and takes that over where it is free. It returns nil if another try
 // has to tell whether that succeeded.
-func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, p sqlschema.Params, r once.Request) (found *row, took bool, err error) {
+func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema.Statement, p sqlschema.Params, r once.ClaimRequest) (found *row, took bool, err error) {
 	inserted, err := s.exec(ctx, q, s.sql.Insert, p)
 	if err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
 		return nil, false, err
@@ -159,7 +159,7 @@ func (s *Store) claimInSteps(ctx context.Context, q sqltx.Querier, get sqlschema
 const (
 	shortestWait = 250 * time.Millisecond
 	longestWait  = 4 * time.Second
-	mostTrips    = 10 // of a claim that nothing stands in the way of, with what the driver adds
+	maxTrips     = 10 // of a claim that nothing stands in the way of, with what the driver adds
 	longestTrip  = time.Second
 )
 
@@ -168,7 +168,7 @@ var errBound = errors.New("the claim has reached the bound of its waiting")
 
 // patiently repeats a claim that was given up although nothing stands in its way: then the database, or this machine, was
 // slow. The bound of its waiting grows.
-func (s *Store) patiently(ctx context.Context, rs []once.Request, claim func(bound time.Duration) ([]claimed, error)) ([]claimed, error) {
+func (s *Store) patiently(ctx context.Context, rs []once.ClaimRequest, claim func(bound time.Duration) ([]claimed, error)) ([]claimed, error) {
 	for bound := shortestWait; ; bound *= 4 {
 		claims, err := claim(bound)
 		if !errors.Is(err, errBound) {
@@ -203,13 +203,13 @@ func (s *Store) locked(ctx context.Context, k once.Key) (locked bool, err error)
 
 // claimBounded is claimTx for a transaction of our own, which is lost when the bound of its waiting is reached. A trip to
 // the database takes about as long as BEGIN took: time on the way is not time that a claim has waited.
-func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip, bound time.Duration, rs []once.Request) ([]claimed, error) {
+func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip, bound time.Duration, rs []once.ClaimRequest) ([]claimed, error) {
 	if s.dialect != sqlschema.MySQL {
 		return s.claimTx(ctx, tx, rs)
 	}
 	claims := make([]claimed, 0, len(rs))
 	for _, r := range rs {
-		limited, cancel := context.WithTimeout(ctx, max(r.Wait, bound)+mostTrips*min(trip, longestTrip))
+		limited, cancel := context.WithTimeout(ctx, max(r.Wait, bound)+maxTrips*min(trip, longestTrip))
 		c, err := s.claim(limited, tx, s.sql.GetLocked, r)
 		waited := limited.Err() != nil || s.dialect.Failure(err) == sqlschema.LockTimeout
 		cancel()

@@ -18,7 +18,7 @@ const endedByWork = "the work has ended its transaction by a statement of its ow
 // work wrote may be committed, and the next call would write it again: so the keys are parked.
 //
 // A rollback by the work shows before the end: the row of its claim is not there. A commit shows after it: the row is.
-func (s *Store) failed(ctx context.Context, t *sqltx.Transaction, end func(), rs []once.Request, claims []claimed, err error) error {
+func (s *Store) failed(ctx context.Context, t *sqltx.Transaction, end func(), rs []once.ClaimRequest, claims []claimed, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
 	var own []int
@@ -58,22 +58,22 @@ func (s *Store) endedByEngine(err error) bool {
 
 // rolledBack reports whether the claim is gone from its transaction, so that later statements have committed by themselves.
 // MySQL's have not: see sqltx.Begin. The driver of SQL Server refuses them.
-func (s *Store) rolledBack(ctx context.Context, t *sqltx.Transaction, h once.Hold) bool {
+func (s *Store) rolledBack(ctx context.Context, t *sqltx.Transaction, fence once.Fence) bool {
 	if s.dialect != sqlschema.PostgreSQL && s.dialect != sqlschema.SQLite {
 		return false
 	}
-	found, err := s.get(ctx, t.Tx, s.sql.GetLocked, h.Key)
-	return err == nil && !found.heldBy(h) // an error is that of a transaction that a failed statement has ended
+	found, err := s.get(ctx, t.Tx, s.sql.GetLocked, fence.Key)
+	return err == nil && !found.heldBy(fence) // an error is that of a transaction that a failed statement has ended
 }
 
 // committed reports whether the claim of a transaction that was rolled back is there.
-func (s *Store) committed(ctx context.Context, h once.Hold) bool {
-	found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
-	return err == nil && found.heldBy(h) && found.open(once.Unknown)
+func (s *Store) committed(ctx context.Context, fence once.Fence) bool {
+	found, err := s.get(ctx, s.db, s.sql.Get, fence.Key)
+	return err == nil && found.heldBy(fence) && found.open(once.Unknown)
 }
 
 // park leaves the key to a person, if nobody else has it by now.
-func (s *Store) park(ctx context.Context, r once.Request) error {
+func (s *Store) park(ctx context.Context, r once.ClaimRequest) error {
 	rec, err := s.Claim(ctx, r)
 	if err != nil {
 		return err
@@ -81,5 +81,5 @@ func (s *Store) park(ctx context.Context, r once.Request) error {
 	if !holds(r, rec) {
 		return fmt.Errorf("another has it: it is %v", rec.Status)
 	}
-	return s.Settle(ctx, once.Settlement{Hold: holdOf(rec), Status: once.Parked, Reason: endedByWork})
+	return s.Settle(ctx, once.Settlement{Fence: holdOf(rec), Status: once.Parked, Reason: endedByWork})
 }

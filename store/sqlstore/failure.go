@@ -59,6 +59,6 @@ func (s *Store) commitFailed(err error) error {
 	case sqlschema.Conflict:
 		return s.conflict(err)
 	default:
-		return fmt.Errorf("%w: the commit was sent: %w", once.ErrUnknown, err)
+		return fmt.Errorf("%w: the commit was sent: %w", once.ErrOutcomeUnknown, err)
 	}
 }

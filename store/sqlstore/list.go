@@ -17,7 +17,7 @@ const defaultPage, largestPage = 100, 1000
 // List returns records in the order of their digests, so that what changes meanwhile moves none across a page. A page
 // looks at 1,000 rows at most: of those that are running, unknown or parked, if no others are asked for; of those of the
 // operation, if there is one and the dialect is not PostgreSQL; or of all.
-func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return page, err
 	}
@@ -40,7 +40,7 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 	}
 	found, err := s.rows(ctx, s.db, records, p)
 	if err != nil {
-		return once.Page{}, err
+		return once.RecordPage{}, err
 	}
 	for _, r := range found {
 		page.Records = append(page.Records, r.record())
@@ -53,7 +53,7 @@ func (s *Store) List(ctx context.Context, q once.Query) (page once.Page, err err
 
 var lastUUID = [16]byte(slices.Repeat([]byte{255}, 16))
 
-func after(q once.Query) (digest [16]byte) {
+func after(q once.RecordQuery) (digest [16]byte) {
 	if q.After != (once.Key{}) {
 		digest = q.After.UUID()
 	}

@@ -214,10 +214,10 @@ func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 
 // WakeDelayed gives another state to messages that are due.
 func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
-	most int) (woken int, next time.Duration, err error) {
+	limit int) (woken int, next time.Duration, err error) {
 
 	err = s.inSetTx(ctx, (*outbox).Plans, func(ctx context.Context, q querier) error {
-		woken, next, err = s.outbox.Wake(ctx, q, relay, to, most)
+		woken, next, err = s.outbox.Wake(ctx, q, relay, to, limit)
 		return err
 	})
 	return woken, next, err

@@ -47,7 +47,7 @@ func (s *Store) dueRecords(ctx context.Context, p sqlschema.Params) (due []once.
 			return nil, false, err
 		}
 		due = append(due, r.record())
-		if size += len(r.Outcome.Body); size >= store.MostForgettable {
+		if size += len(r.Outcome.Body); size >= store.MaxForgettable {
 			if s.dialect != sqlschema.SQLite { // which computes row by row
 				hangUp()
 			}
@@ -103,11 +103,11 @@ func (s *Store) forgetOnly(ctx context.Context, tx *sql.Tx, due []once.Record) (
 }
 
 // Reopen makes a key that is done free again.
-func (s *Store) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, reason string) error {
+func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
-	p := sqlschema.Params{"key": s.names.UUID(h.Key.UUID()), "owner": s.names.UUID(h.Owner), "attempt": h.Attempt,
+	p := sqlschema.Params{"key": s.names.UUID(fence.Key.UUID()), "owner": s.names.UUID(fence.Owner), "attempt": fence.Attempt,
 		"keepKey": keepKey.Microseconds(), "reason": clean(reason)}
 	end, err := s.write(ctx)
 	if err != nil {
@@ -119,15 +119,15 @@ func (s *Store) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, 
 		if err != nil || changed == 1 {
 			return err
 		}
-		found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
+		found, err := s.get(ctx, s.db, s.sql.Get, fence.Key)
 		switch {
 		case err != nil:
 			return err
-		case found.heldBy(h) && found.Status == once.Absent: // it is repeated
+		case found.heldBy(fence) && found.Status == once.Absent: // it is repeated
 			return nil
-		case !found.heldBy(h) || found.Status != once.Done && found.Status != once.Expired:
-			return lost(h)
+		case !found.heldBy(fence) || found.Status != once.Done && found.Status != once.Expired:
+			return lost(fence)
 		}
 	}
-	return lost(h)
+	return lost(fence)
 }

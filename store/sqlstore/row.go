@@ -87,8 +87,8 @@ func (r row) record() once.Record {
 }
 
 // heldBy reports whether h is the fence of the latest claim. A key that is not known has no holder.
-func (r row) heldBy(h once.Hold) bool {
-	return r.Attempt > 0 && r.Attempt == h.Attempt && r.owner == h.Owner
+func (r row) heldBy(fence once.Fence) bool {
+	return r.Attempt > 0 && r.Attempt == fence.Attempt && r.owner == fence.Owner
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

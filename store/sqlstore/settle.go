@@ -13,11 +13,11 @@ import (
 )
 
 // Extend lets the lease of a running claim end after d from now.
-func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
-	p := sqlschema.Params{"key": s.names.UUID(h.Key.UUID()), "owner": s.names.UUID(h.Owner), "attempt": h.Attempt, "lease": d.Microseconds()}
+	p := sqlschema.Params{"key": s.names.UUID(fence.Key.UUID()), "owner": s.names.UUID(fence.Owner), "attempt": fence.Attempt, "lease": d.Microseconds()}
 	end, err := s.write(ctx)
 	if err != nil {
 		return err
@@ -28,15 +28,15 @@ func (s *Store) Extend(ctx context.Context, h once.Hold, d time.Duration) error 
 		if err != nil || changed == 1 {
 			return err
 		}
-		found, err := s.get(ctx, s.db, s.sql.Get, h.Key)
+		found, err := s.get(ctx, s.db, s.sql.Get, fence.Key)
 		if err != nil {
 			return err
 		}
-		if found.Status != once.Running || !found.heldBy(h) {
+		if found.Status != once.Running || !found.heldBy(fence) {
 			break
 		}
 	}
-	return lost(h)
+	return lost(fence)
 }
 
 // tries bounds how often a statement is repeated that has changed no row, although the row that was read after it is one
@@ -67,9 +67,9 @@ func (s *Store) overPacket(ctx context.Context, set once.Settlement) bool {
 	if s.dialect != sqlschema.MySQL || len(set.Outcome.Body) < smallPacket {
 		return false
 	}
-	var most int
-	err := s.db.QueryRowContext(ctx, `SELECT @@max_allowed_packet`).Scan(&most)
-	return err == nil && len(set.Outcome.Body) >= most
+	var limit int
+	err := s.db.QueryRowContext(ctx, `SELECT @@max_allowed_packet`).Scan(&limit)
+	return err == nil && len(set.Outcome.Body) >= limit
 }
 
 const smallPacket = 1 << 10 // the least that max_allowed_packet can be
@@ -110,13 +110,13 @@ func (s *Store) settle(ctx context.Context, q sqltx.Querier, how, get sqlschema.
 		switch {
 		case err != nil:
 			return false, err
-		case found.heldBy(set.Hold) && found.ended(set):
+		case found.heldBy(set.Fence) && found.ended(set):
 			return false, nil
-		case !found.heldBy(set.Hold) || !found.open(set.Status):
-			return false, lost(set.Hold)
+		case !found.heldBy(set.Fence) || !found.open(set.Status):
+			return false, lost(set.Fence)
 		}
 	}
-	return false, lost(set.Hold)
+	return false, lost(set.Fence)
 }
 
 // ended reports whether the row is what set has made of it, and what no other statement makes.
@@ -164,7 +164,7 @@ func (s *Store) settleParams(set once.Settlement) (sqlschema.Params, error) {
 	return p, nil
 }
 
-func lost(h once.Hold) error {
-	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, h.Attempt,
-		h.Key.Operation, h.Key.ID)
+func lost(fence once.Fence) error {
+	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, fence.Attempt,
+		fence.Key.Operation, fence.Key.ID)
 }

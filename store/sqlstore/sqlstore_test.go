@@ -45,14 +45,14 @@ func TestBadArguments(t *testing.T) {
 }
 
 func callAll(ctx context.Context, s *sqlstore.Store) map[string]error {
-	all := map[string]error{"Migrate": s.Migrate(ctx), "Extend": s.Extend(ctx, once.Hold{}, 0),
+	all := map[string]error{"Migrate": s.Migrate(ctx), "Extend": s.Extend(ctx, once.Fence{}, 0),
 		"Settle": s.Settle(ctx, once.Settlement{}), "SettleTx": s.SettleTx(ctx, nil, nil)}
-	_, all["Claim"] = s.Claim(ctx, once.Request{})
+	_, all["Claim"] = s.Claim(ctx, once.ClaimRequest{})
 	_, all["ClaimTx"] = s.ClaimTx(ctx, nil, nil)
 	_, all["Transact"] = s.Transact(ctx, nil, nil)
 	_, all["Get"] = s.Get(ctx, once.Key{})
 	_, all["Forget"] = s.Forget(ctx, 1)
-	_, all["List"] = s.List(ctx, once.Query{})
+	_, all["List"] = s.List(ctx, once.RecordQuery{})
 	all["PutTx"] = s.PutTx(ctx, nil, nil)
 	all["ReleaseLanes"] = s.ReleaseLanes(ctx, [16]byte{}, nil)
 	_, all["LeaseLanes"] = s.LeaseLanes(ctx, [16]byte{1}, 0, nil)

@@ -13,7 +13,7 @@ import (
 
 // Transact claims, runs body and settles in one transaction, which ends only here. Body may use the transaction for
 // anything but Commit and Rollback; see the package documentation for what each database adds to that.
-func (s *Store) Transact(ctx context.Context, rs []once.Request,
+func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*sql.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	if err := s.ready(ctx, s.db); err != nil {
@@ -64,14 +64,14 @@ func (s *Store) Transact(ctx context.Context, rs []once.Request,
 	committing = true
 	if err := t.Commit(); err != nil {
 		err = s.commitFailed(err)
-		ended = errors.Is(err, once.ErrUnknown)
+		ended = errors.Is(err, once.ErrOutcomeUnknown)
 		return nil, err
 	}
 	ended = true
 	return recs, nil
 }
 
-func holdsAny(rs []once.Request, recs []once.Record) bool {
+func holdsAny(rs []once.ClaimRequest, recs []once.Record) bool {
 	for i, rec := range recs {
 		if holds(rs[i], rec) {
 			return true
@@ -81,12 +81,12 @@ func holdsAny(rs []once.Request, recs []once.Record) bool {
 }
 
 // holds reports whether the claim was granted. One that lapsed while it waited in the database is nobody else's.
-func holds(r once.Request, rec once.Record) bool {
+func holds(r once.ClaimRequest, rec once.Record) bool {
 	return (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == r.Owner
 }
 
-func holdOf(rec once.Record) once.Hold {
-	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+func holdOf(rec once.Record) once.Fence {
+	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }
 
 // settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: it is the sign
@@ -96,12 +96,12 @@ func (s *Store) settleOwn(ctx context.Context, tx *sql.Tx, claims []claimed, ss 
 	defer cancel()
 	for _, set := range ss {
 		how := s.sql.Settle
-		if slices.ContainsFunc(claims, func(c claimed) bool { return c.fresh && holdOf(c.Record) == set.Hold }) {
+		if slices.ContainsFunc(claims, func(c claimed) bool { return c.fresh && holdOf(c.Record) == set.Fence }) {
 			how = s.sql.SettleOwn
 		}
 		changed, err := s.settle(ctx, tx, how, s.sql.GetLocked, set)
 		if err == nil && !changed {
-			err = lost(set.Hold)
+			err = lost(set.Fence)
 		}
 		if err != nil {
 			return s.settleFailed(err)

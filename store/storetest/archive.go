@@ -283,7 +283,7 @@ func archiveRace(b *bench) {
 		recs = append(recs, rec)
 	}
 	changed := make([]int, forgetters)
-	requests := make([]once.Request, n/2)
+	requests := make([]once.ClaimRequest, n/2)
 	for i := range requests {
 		requests[i] = b.request(b.key(ids[i]), "anew", long)
 	}

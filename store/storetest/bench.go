@@ -149,12 +149,12 @@ const (
 	slowest = 10 * time.Second
 )
 
-func (b *bench) request(k once.Key, who string, lease time.Duration) once.Request {
-	return once.Request{Hold: once.Hold{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who)}
+func (b *bench) request(k once.Key, who string, lease time.Duration) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who)}
 }
 
 // claim is a claim whose answer the case goes on to check, and that no transaction stands in the way of.
-func (b *bench) claim(r once.Request) once.Record {
+func (b *bench) claim(r once.ClaimRequest) once.Record {
 	r.Wait = slowest
 	rec, err := b.store.Claim(b, r)
 	b.must("Claim", err)
@@ -162,7 +162,7 @@ func (b *bench) claim(r once.Request) once.Record {
 }
 
 // own claims a key that is free, and fails if it is not.
-func (b *bench) own(k once.Key, who string, lease time.Duration) once.Hold {
+func (b *bench) own(k once.Key, who string, lease time.Duration) once.Fence {
 	rec := b.claim(b.request(k, who, lease))
 	if rec.Owner != b.token(who) || rec.Status != once.Running && rec.Status != once.Unknown {
 		b.failf("the key %q was free, and its claim returned %s", k.ID, show(rec))
@@ -171,10 +171,10 @@ func (b *bench) own(k once.Key, who string, lease time.Duration) once.Hold {
 }
 
 // lapse claims a key and waits until the lease has lapsed.
-func (b *bench) lapse(k once.Key, who string) once.Hold {
-	h := b.own(k, who, short)
+func (b *bench) lapse(k once.Key, who string) once.Fence {
+	fence := b.own(k, who, short)
 	b.become(k, once.Unknown)
-	return h
+	return fence
 }
 
 // become waits for a status that comes by itself as time passes.
@@ -226,18 +226,18 @@ func (b *bench) unchanged(after string, was, is once.Record) {
 	}
 }
 
-func holdOf(rec once.Record) once.Hold {
-	return once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+func holdOf(rec once.Record) once.Fence {
+	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }
 
 // ending is a settlement whose retention does not end during a case.
-func ending(h once.Hold, status once.Status) once.Settlement {
-	return once.Settlement{Hold: h, Status: status, KeepOutcome: long, KeepKey: 2 * long, Reason: "because of " + status.String()}
+func ending(fence once.Fence, status once.Status) once.Settlement {
+	return once.Settlement{Fence: fence, Status: status, KeepOutcome: long, KeepKey: 2 * long, Reason: "because of " + status.String()}
 }
 
 // done is a settlement with an outcome that shows if any part of it is lost.
-func done(h once.Hold) once.Settlement {
-	set := ending(h, once.Done)
+func done(fence once.Fence) once.Settlement {
+	set := ending(fence, once.Done)
 	set.Outcome = once.Outcome{Body: []byte("answer\x00\xff"), ContentType: "text/x-answer", Sum: 0xfffefdfc}
 	return set
 }

@@ -201,7 +201,7 @@ func (s *buggyStore) enter(ctx context.Context) error {
 	return nil
 }
 
-func (s *buggyStore) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (s *buggyStore) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if err := s.enter(ctx); err != nil {
 		return once.Record{}, err
 	}
@@ -209,7 +209,7 @@ func (s *buggyStore) Claim(ctx context.Context, r once.Request) (once.Record, er
 	return s.claim(nil, r), nil
 }
 
-func (s *buggyStore) claim(tx *buggyTx, r once.Request) once.Record {
+func (s *buggyStore) claim(tx *buggyTx, r once.ClaimRequest) once.Record {
 	was, ok := s.load(tx, r.Key)
 	if !ok {
 		return once.Record{Key: r.Key, Status: once.Running}
@@ -252,7 +252,7 @@ func (d *database) hesitate() {
 }
 
 // free decides whether a claim takes the key.
-func (s *buggyStore) free(is once.Record, r once.Request) bool {
+func (s *buggyStore) free(is once.Record, r once.ClaimRequest) bool {
 	named := is.Attempt == r.Attempt && is.Owner != r.Owner
 	switch is.Status {
 	case once.Absent:
@@ -271,7 +271,7 @@ func (s *buggyStore) free(is once.Record, r once.Request) bool {
 	return false
 }
 
-func (s *buggyStore) ownClaim(was row, is once.Record, r once.Request, now time.Time) once.Record {
+func (s *buggyStore) ownClaim(was row, is once.Record, r once.ClaimRequest, now time.Time) once.Record {
 	switch s.bug {
 	case "own claim met as a rival":
 		is.Owner = [16]byte{}

@@ -269,7 +269,7 @@ func (k *keeper) TransactAt(ctx context.Context, from, to store.Position, body f
 	return err
 }
 
-func (k *keeper) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.Request) ([]once.Record, error) {
+func (k *keeper) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	if !k.has("keys in a commit of their own") {
 		return k.Store.ClaimTx(ctx, tx, rs)
 	}

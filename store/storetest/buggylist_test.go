@@ -12,7 +12,7 @@ import (
 // looks is how many rows a page looks at: few, so that pages are short.
 const looks = 7
 
-func (s *buggyStore) List(ctx context.Context, q once.Query) (page once.Page, err error) {
+func (s *buggyStore) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	if err := s.enter(ctx); err != nil {
 		return page, err
 	}
@@ -53,7 +53,7 @@ func (s *buggyStore) List(ctx context.Context, q once.Query) (page once.Page, er
 }
 
 // listed is a record as it is listed, if the query selects it.
-func (s *buggyStore) listed(q once.Query, r row) (is once.Record, ok bool) {
+func (s *buggyStore) listed(q once.RecordQuery, r row) (is once.Record, ok bool) {
 	is = s.read(r, s.now())
 	status := is.Status
 	if s.has("list by stored status") {
@@ -68,7 +68,7 @@ func (s *buggyStore) listed(q once.Query, r row) (is once.Record, ok bool) {
 		(s.now().Sub(is.Updated) >= q.Unchanged || s.has("list what has just changed"))
 }
 
-func (s *buggyStore) selectsOperation(q once.Query, is once.Record) bool {
+func (s *buggyStore) selectsOperation(q once.RecordQuery, is once.Record) bool {
 	if s.has("list by prefix") {
 		return strings.HasPrefix(is.Key.Operation, q.Operation)
 	}

@@ -276,7 +276,7 @@ func (s *sender) spoilQuery(q store.OutgoingQuery) store.OutgoingQuery {
 	case "pages of 1,000":
 		q.Limit = min(q.Limit, 1000)
 	case "bytes and one too many", "large ones are skipped", "a large one stops all":
-		q.MostBytes = 0
+		q.MaxBytes = 0
 	case "bodies in spite of it":
 		q.Bodiless = false
 	case "heads of the page", "no key is a key", "heads of all states":
@@ -299,7 +299,7 @@ func (s *sender) spoilPage(q store.OutgoingQuery, ms []store.Outgoing) []store.O
 		ms = ms[:min(len(ms), limitOf(q))]
 	case "bytes and one too many":
 		only(func(m store.Outgoing) bool {
-			fits := q.MostBytes == 0 || bytes <= q.MostBytes
+			fits := q.MaxBytes == 0 || bytes <= q.MaxBytes
 			bytes += len(m.Message.Body)
 			return fits
 		})
@@ -307,10 +307,10 @@ func (s *sender) spoilPage(q store.OutgoingQuery, ms []store.Outgoing) []store.O
 		n := 0
 		only(func(m store.Outgoing) bool {
 			n++
-			if fits := q.MostBytes == 0 || bytes+len(m.Message.Body) <= q.MostBytes; !fits {
+			if fits := q.MaxBytes == 0 || bytes+len(m.Message.Body) <= q.MaxBytes; !fits {
 				first := n == 1 && s.has("large ones are skipped")
 				if !s.has("large ones are skipped") {
-					bytes = q.MostBytes + 1
+					bytes = q.MaxBytes + 1
 				}
 				return first
 			}

@@ -305,7 +305,7 @@ func (s *sender) ForgetOutgoing(ctx context.Context, keep time.Duration, limit i
 }
 
 func (s *sender) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
-	most int) (int, time.Duration, error) {
+	limit int) (int, time.Duration, error) {
 
 	switch s.bug {
 	case "context ignored":
@@ -316,9 +316,9 @@ func (s *sender) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgo
 		to = store.Pending
 	case "wakes without a limit":
 		n, next, err := s.Store.WakeDelayed(ctx, relay, to, 1000)
-		return min(n, most), next, err
+		return min(n, limit), next, err
 	case "wakes early":
-		ms, _ := s.Store.Outgoing(ctx, store.OutgoingQuery{State: store.Delayed, Limit: most})
+		ms, _ := s.Store.Outgoing(ctx, store.OutgoingQuery{State: store.Delayed, Limit: limit})
 		n, err := s.Store.MoveOutgoing(ctx, relay, ms, to)
 		return n, time.Hour, err
 	case "woken is new":
@@ -331,7 +331,7 @@ func (s *sender) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgo
 		_, next, _ := s.Store.WakeDelayed(ctx, relay, to, 0)
 		return n, next, err
 	}
-	n, next, err := s.Store.WakeDelayed(ctx, relay, to, most)
+	n, next, err := s.Store.WakeDelayed(ctx, relay, to, limit)
 	switch s.bug {
 	case "next is in an hour":
 		next = time.Hour

@@ -84,18 +84,18 @@ func (s *buggyStore) ForgetRecords(ctx context.Context, due []once.Record) (chan
 	return changed, nil
 }
 
-func (s *buggyStore) Reopen(ctx context.Context, h once.Hold, keepKey time.Duration, reason string) error {
+func (s *buggyStore) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
-	r, ok := s.load(nil, h.Key)
+	r, ok := s.load(nil, fence.Key)
 	if !ok {
 		return once.ErrConflict
 	}
 	now := s.now()
 	is := s.read(r, now)
-	owner, attempt := r.Owner == h.Owner || s.has("reopen without the owner"), is.Attempt == h.Attempt || s.has("reopen without the attempt")
+	owner, attempt := r.Owner == fence.Owner || s.has("reopen without the owner"), is.Attempt == fence.Attempt || s.has("reopen without the attempt")
 	done := is.Status == once.Done || is.Status == once.Expired || s.has("reopen of what is not done")
 	switch {
 	case is.Attempt == 0 || !owner || !attempt:
@@ -126,7 +126,7 @@ func (s *buggyStore) Reopen(ctx context.Context, h once.Hold, keepKey time.Durat
 	if !s.has("reopen leaves the retention") {
 		r.keepKey = now.Add(keepKey)
 	}
-	r.Key = h.Key
+	r.Key = fence.Key
 	s.save(nil, r)
 	return nil
 }

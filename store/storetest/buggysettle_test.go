@@ -9,23 +9,23 @@ import (
 	"github.com/effectively-once/once"
 )
 
-func (s *buggyStore) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
+func (s *buggyStore) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
-	r, ok := s.load(nil, h.Key)
+	r, ok := s.load(nil, fence.Key)
 	if !ok {
 		return once.ErrConflict
 	}
 	now := s.now()
 	is := s.read(r, now)
-	held := r.Owner == h.Owner && is.Attempt == h.Attempt
+	held := r.Owner == fence.Owner && is.Attempt == fence.Attempt
 	switch {
 	case s.has("extend without the token"):
-		held = is.Attempt == h.Attempt
+		held = is.Attempt == fence.Attempt
 	case s.has("extend without the attempt"):
-		held = r.Owner == h.Owner
+		held = r.Owner == fence.Owner
 	}
 	extends := is.Status == once.Running || s.has("extend revives") && is.Status == once.Unknown && r.Status == once.Running ||
 		s.has("extend runs the unknown") && is.Status == once.Unknown
@@ -72,7 +72,7 @@ func (s *buggyStore) settle(tx *buggyTx, set once.Settlement) (changed bool, err
 	}
 	now := s.now()
 	is := s.read(r, now)
-	if !s.holds(r, is, set.Hold) {
+	if !s.holds(r, is, set.Fence) {
 		return false, once.ErrLeaseLost
 	}
 	if proceed, err := s.admits(is, r, set); !proceed {
@@ -105,8 +105,8 @@ func (s *buggyStore) settle(tx *buggyTx, set once.Settlement) (changed bool, err
 	return true, nil
 }
 
-func (s *buggyStore) holds(r row, is once.Record, h once.Hold) bool {
-	token, attempt := r.Owner == h.Owner, is.Attempt == h.Attempt
+func (s *buggyStore) holds(r row, is once.Record, fence once.Fence) bool {
+	token, attempt := r.Owner == fence.Owner, is.Attempt == fence.Attempt
 	switch s.bug {
 	case "completion without any check":
 		return is.Attempt > 0

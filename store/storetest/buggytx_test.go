@@ -56,13 +56,13 @@ type speculativeRun struct {
 	err  error
 }
 
-func runSpeculatively(tx *buggyTx, r once.Request, body func(*buggyTx, []once.Record) ([]once.Settlement, error)) *speculativeRun {
+func runSpeculatively(tx *buggyTx, r once.ClaimRequest, body func(*buggyTx, []once.Record) ([]once.Settlement, error)) *speculativeRun {
 	e := &speculativeRun{recs: []once.Record{{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease}}}
 	e.sets, e.err = body(tx, slices.Clone(e.recs))
 	return e
 }
 
-func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
+func (s *buggyStore) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*buggyTx, []once.Record) ([]once.Settlement, error)) (_ []once.Record, err error) {
 
 	tx, committed := s.begin(), false
@@ -106,7 +106,7 @@ func (s *buggyStore) Transact(ctx context.Context, rs []once.Request,
 		}
 	}
 	mine := slices.ContainsFunc(recs, func(rec once.Record) bool {
-		return rec.Status == once.Running && slices.ContainsFunc(rs, func(r once.Request) bool { return r.Owner == rec.Owner })
+		return rec.Status == once.Running && slices.ContainsFunc(rs, func(r once.ClaimRequest) bool { return r.Owner == rec.Owner })
 	})
 	if s.has("own claim not run") {
 		mine = len(tx.rows) > 0
@@ -179,7 +179,7 @@ func (s *buggyStore) settleAll(tx *buggyTx, sets []once.Settlement, mustChange b
 	return nil
 }
 
-func (s *buggyStore) ClaimTx(ctx context.Context, tx *buggyTx, rs []once.Request) (recs []once.Record, err error) {
+func (s *buggyStore) ClaimTx(ctx context.Context, tx *buggyTx, rs []once.ClaimRequest) (recs []once.Record, err error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func callerTxRules[Tx any]() []txRule[Tx] {
 }
 
 // completeTx claims, writes a row and settles within a transaction of the caller's own.
-func (b *txBench[Tx]) completeTx(tx Tx, r once.Request, effect string) {
+func (b *txBench[Tx]) completeTx(tx Tx, r once.ClaimRequest, effect string) {
 	rec := b.claimTx(tx, r)
 	b.wantRunning(rec, r, 1)
 	b.must("Effect", b.effect(tx, effect))
@@ -40,7 +40,7 @@ func callerTxCommit[Tx any](b *txBench[Tx]) {
 
 func callerTxSeveral[Tx any](b *txBench[Tx]) {
 	taken := b.own(b.key("taken"), "other", long)
-	rs := []once.Request{b.request(b.key("c"), "me", long), b.request(taken.Key, "me", long), b.request(b.key("a"), "me", long)}
+	rs := []once.ClaimRequest{b.request(b.key("c"), "me", long), b.request(taken.Key, "me", long), b.request(b.key("a"), "me", long)}
 	var recs []once.Record
 	b.inTx(true, func(tx Tx) {
 		var err error
@@ -71,21 +71,21 @@ func callerTxRollback[Tx any](b *txBench[Tx]) {
 }
 
 func callerTxLostClaim[Tx any](b *txBench[Tx]) {
-	for name, h := range b.standings("") {
+	for name, fence := range b.standings("") {
 		if name == "released" {
 			continue
 		}
-		before := b.get(h.Key)
+		before := b.get(fence.Key)
 		var met, other once.Record
 		r := b.request(b.key("beside "+name), "rival", long)
 		b.inTx(true, func(tx Tx) {
-			met = b.claimTx(tx, b.request(h.Key, "rival", long))
+			met = b.claimTx(tx, b.request(fence.Key, "rival", long))
 			other = b.claimTx(tx, r)
 			b.must("SettleTx after a lost claim", b.txStore.SettleTx(b, tx, []once.Settlement{done(holdOf(other))}))
 			b.must("Effect after a lost claim", b.effect(tx, name))
 		})
 		b.unchanged("a ClaimTx of a key that is "+name+", in its answer,", before, met)
-		b.unchanged("a ClaimTx of a key that is "+name, before, b.get(h.Key))
+		b.unchanged("a ClaimTx of a key that is "+name, before, b.get(fence.Key))
 		b.wantRunning(other, r, 1)
 		b.wantStatus(r.Key, once.Done)
 		b.wantEffects(name, 1)
@@ -114,27 +114,27 @@ func callerTxReleased[Tx any](b *txBench[Tx]) {
 }
 
 func callerTxSettleOnly[Tx any](b *txBench[Tx]) {
-	h := b.own(b.key("1"), "me", long)
-	before := b.get(h.Key)
+	fence := b.own(b.key("1"), "me", long)
+	before := b.get(fence.Key)
 	settle := func(tx Tx) {
 		b.must("Effect", b.effect(tx, "row"))
-		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(h)}))
+		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(fence)}))
 	}
 	b.inTx(false, settle)
-	b.unchanged("a rollback", before, b.get(h.Key))
+	b.unchanged("a rollback", before, b.get(fence.Key))
 	b.wantEffects("row", 0)
 	b.inTx(true, settle)
-	b.ended(b.wantStatus(h.Key, once.Done), before, done(h))
+	b.ended(b.wantStatus(fence.Key, once.Done), before, done(fence))
 	b.wantEffects("row", 1)
 }
 
 func callerTxStale[Tx any](b *txBench[Tx]) {
 	for name, current := range b.standings("") {
 		before := b.get(current.Key)
-		for wrong, h := range b.stale(current) {
+		for wrong, fence := range b.stale(current) {
 			b.inTx(false, func(tx Tx) {
 				b.must("Effect", b.effect(tx, "row"))
-				err := b.txStore.SettleTx(b, tx, []once.Settlement{done(h)})
+				err := b.txStore.SettleTx(b, tx, []once.Settlement{done(fence)})
 				b.wantErr("SettleTx of a key that is "+name+" with "+wrong, err, once.ErrLeaseLost)
 			})
 		}
@@ -144,13 +144,13 @@ func callerTxStale[Tx any](b *txBench[Tx]) {
 }
 
 func callerTxRepeated[Tx any](b *txBench[Tx]) {
-	h := b.own(b.key("1"), "me", long)
-	b.settle(done(h))
-	before := b.get(h.Key)
+	fence := b.own(b.key("1"), "me", long)
+	b.settle(done(fence))
+	before := b.get(fence.Key)
 	b.inTx(true, func(tx Tx) {
-		b.must("SettleTx, repeated", b.txStore.SettleTx(b, tx, []once.Settlement{done(h)}))
+		b.must("SettleTx, repeated", b.txStore.SettleTx(b, tx, []once.Settlement{done(fence)}))
 		b.must("Effect", b.effect(tx, "row"))
 	})
-	b.unchanged("a settlement repeated", before, b.get(h.Key))
+	b.unchanged("a settlement repeated", before, b.get(fence.Key))
 	b.wantEffects("row", 1)
 }

@@ -42,7 +42,7 @@ func claimFree(b *bench) {
 }
 
 // wantRunning checks the record of a claim that succeeded.
-func (b *bench) wantRunning(rec once.Record, r once.Request, attempt int64) {
+func (b *bench) wantRunning(rec once.Record, r once.ClaimRequest, attempt int64) {
 	switch {
 	case rec.Key != r.Key:
 		b.failf("claimed %+q, the record is of %+q", r.Key, rec.Key)
@@ -93,9 +93,9 @@ func claimOwnRepeated(b *bench) {
 
 func claimOwnLapsed(b *bench) {
 	k := b.key("1")
-	h := b.lapse(k, "me")
+	fence := b.lapse(k, "me")
 	before := b.get(k)
-	for _, attempt := range []int64{0, h.Attempt} {
+	for _, attempt := range []int64{0, fence.Attempt} {
 		r := b.request(k, "me", long)
 		r.Attempt = attempt
 		b.unchanged("an own claim that has lapsed, repeated, in its answer,", before, b.claim(r))
@@ -105,9 +105,9 @@ func claimOwnLapsed(b *bench) {
 
 func claimOwnAfterTakeover(b *bench) {
 	k := b.key("1")
-	h := b.lapse(k, "old")
+	fence := b.lapse(k, "old")
 	r := b.request(k, "new", long)
-	r.Attempt = h.Attempt
+	r.Attempt = fence.Attempt
 	b.claim(r)
 	before := b.get(k)
 	b.unchanged("a claim of the former owner, in its answer,", before, b.claim(b.request(k, "old", long)))
@@ -144,11 +144,11 @@ func claimAttemptsRise(b *bench) {
 	k := b.key("1")
 	for i := range 5 {
 		who := string(rune('a' + i))
-		h := b.own(k, who, long)
-		if h.Attempt != int64(i+1) {
-			b.failf("this is claim %d of the key, and attempt %d", i+1, h.Attempt)
+		fence := b.own(k, who, long)
+		if fence.Attempt != int64(i+1) {
+			b.failf("this is claim %d of the key, and attempt %d", i+1, fence.Attempt)
 		}
-		b.settle(ending(h, once.Absent))
+		b.settle(ending(fence, once.Absent))
 	}
 }
 
@@ -223,20 +223,20 @@ func claimSlices(b *bench) {
 	k := b.key("1")
 	r := b.request(k, "me", long)
 	r.Fingerprint = []byte("print")
-	h := holdOf(b.claim(r))
+	fence := holdOf(b.claim(r))
 	if string(r.Fingerprint) != "print" {
 		b.failf("Claim changed its argument to %q", r.Fingerprint)
 	}
 	r.Fingerprint[0] = 'X'
-	set := done(h)
+	set := done(fence)
 	b.settle(set)
-	if string(set.Outcome.Body) != string(done(h).Outcome.Body) {
+	if string(set.Outcome.Body) != string(done(fence).Outcome.Body) {
 		b.failf("Settle changed its argument to %q", set.Outcome.Body)
 	}
 	set.Outcome.Body[0] = 'X'
 	for range 2 { // what the first round does to its results must not show in the second
 		for _, rec := range []once.Record{b.get(k), b.claim(b.request(k, "rival", long))} {
-			if string(rec.Fingerprint) != "print" || !sameOutcome(rec.Outcome, done(h).Outcome) {
+			if string(rec.Fingerprint) != "print" || !sameOutcome(rec.Outcome, done(fence).Outcome) {
 				b.failf("a slice is shared between the store and its caller: %s", show(rec))
 			}
 			rec.Fingerprint[0], rec.Outcome.Body[0] = 'Y', 'Y'

@@ -17,17 +17,17 @@ func contextEnded(b *bench) {
 	ended, cancel := context.WithCancel(b)
 	cancel()
 	free := b.key("free")
-	h := b.own(b.key("held"), "me", long)
-	before := b.get(h.Key)
+	fence := b.own(b.key("held"), "me", long)
+	before := b.get(fence.Key)
 	for name, call := range map[string]func() error{
 		"Claim": func() error {
 			_, err := b.store.Claim(ended, b.request(free, "me", long))
 			return err
 		},
-		"Extend": func() error { return b.store.Extend(ended, h, 2*long) },
-		"Settle": func() error { return b.store.Settle(ended, done(h)) },
+		"Extend": func() error { return b.store.Extend(ended, fence, 2*long) },
+		"Settle": func() error { return b.store.Settle(ended, done(fence)) },
 		"Get": func() error {
-			_, err := b.store.Get(ended, h.Key)
+			_, err := b.store.Get(ended, fence.Key)
 			return err
 		},
 		"Forget": func() error {
@@ -38,7 +38,7 @@ func contextEnded(b *bench) {
 		if err := call(); err == nil {
 			b.failf("%s succeeds with a context that has ended", name)
 		}
-		b.unchanged(name+" with a context that had ended", before, b.get(h.Key))
+		b.unchanged(name+" with a context that had ended", before, b.get(fence.Key))
 		if rec := b.get(free); !isZero(rec) {
 			b.failf("%s with a context that had ended left %s", name, show(rec))
 		}

@@ -111,7 +111,7 @@ func doNotDone(b *bench) {
 	var w work
 	for range 3 {
 		_, err := once.Do(b, b.store, op.For("1"), w.returning("", once.NotDone(nil)))
-		if err == nil || errors.Is(err, once.ErrUnknown) || errors.Is(err, once.ErrParked) {
+		if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked) {
 			b.failf("work that said NotDone came back with %v", err)
 		}
 	}

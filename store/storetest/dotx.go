@@ -141,11 +141,11 @@ func (b *txBench[Tx]) commitGoesWrong(plan Plan, wantRan int64) {
 }
 
 func doTxLostReply[Tx any](b *txBench[Tx]) {
-	b.commitGoesWrong(On("Transact", 1, Fault{Reply: fmt.Errorf("%w: %w", once.ErrUnknown, errReset)}), 1)
+	b.commitGoesWrong(On("Transact", 1, Fault{Reply: fmt.Errorf("%w: %w", once.ErrOutcomeUnknown, errReset)}), 1)
 }
 
 func doTxLostCommit[Tx any](b *txBench[Tx]) {
-	b.commitGoesWrong(On("Transact", 1, Fault{Undo: fmt.Errorf("%w: %w", once.ErrUnknown, errReset)}), 2)
+	b.commitGoesWrong(On("Transact", 1, Fault{Undo: fmt.Errorf("%w: %w", once.ErrOutcomeUnknown, errReset)}), 2)
 }
 
 func doTxLateCommit[Tx any](b *txBench[Tx]) {

@@ -13,7 +13,7 @@ import (
 // The reply to a commit is lost: nobody knows whether it took place. DoTx finds out, and works once.
 func ExampleFaultyTx() {
 	store := storetest.FaultyTx(memstore.New(nil),
-		storetest.On("Transact", 1, storetest.Fault{Reply: once.ErrUnknown}))
+		storetest.On("Transact", 1, storetest.Fault{Reply: once.ErrOutcomeUnknown}))
 	pay := &once.Operation[string]{Name: "pay"}
 
 	receipt, err := once.DoTx(context.Background(), store, pay.For("order 7"),

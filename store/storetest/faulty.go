@@ -31,15 +31,15 @@ type Fault struct {
 	Request error
 
 	// Reply: the call is carried out, and this error comes back in place of its reply.
-	// For a Transact, [once.ErrUnknown] is the lost reply to a commit.
+	// For a Transact, [once.ErrOutcomeUnknown] is the lost reply to a commit.
 	Reply error
 
 	// Undo: Transact runs its body and rolls everything back, and this error comes back. [once.ErrConflict] is
-	// a deadlock, [once.ErrUnknown] a commit that never arrived. Other calls, and a Transact whose claims are lost,
+	// a deadlock, [once.ErrOutcomeUnknown] a commit that never arrived. Other calls, and a Transact whose claims are lost,
 	// have nothing to undo and succeed.
 	Undo error
 
-	// Late: Reply comes back at once, once.ErrUnknown if there is none, and the call is carried out when Late
+	// Late: Reply comes back at once, once.ErrOutcomeUnknown if there is none, and the call is carried out when Late
 	// is closed. Transact runs its body before it comes back, and commits late.
 	// ClaimTx and SettleTx are part of somebody else's transaction and cannot be late.
 	Late <-chan struct{}
@@ -83,14 +83,14 @@ func (f *FaultyStore) Wait() { f.late.Wait() }
 func (f *FaultyStore) Options() *once.Options { return f.store.Options() }
 
 // Claim is that of the store, unless it goes wrong.
-func (f *FaultyStore) Claim(ctx context.Context, r once.Request) (once.Record, error) {
+func (f *FaultyStore) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	r.Fingerprint = bytes.Clone(r.Fingerprint) // the call may outlive its caller
 	return perform(ctx, f, "Claim", r.Key, func(ctx context.Context) (once.Record, error) { return f.store.Claim(ctx, r) })
 }
 
 // Extend is that of the store, unless it goes wrong.
-func (f *FaultyStore) Extend(ctx context.Context, h once.Hold, d time.Duration) error {
-	return f.performErr(ctx, "Extend", h.Key, func(ctx context.Context) error { return f.store.Extend(ctx, h, d) })
+func (f *FaultyStore) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
+	return f.performErr(ctx, "Extend", fence.Key, func(ctx context.Context) error { return f.store.Extend(ctx, fence, d) })
 }
 
 // Settle is that of the store, unless it goes wrong.
@@ -110,12 +110,12 @@ func (f *FaultyStore) Forget(ctx context.Context, limit int) (int, error) {
 }
 
 // List is that of the store, unless it goes wrong.
-func (f *FaultyStore) List(ctx context.Context, q once.Query) (once.Page, error) {
+func (f *FaultyStore) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
 	l, ok := f.store.(once.Lister)
 	if !ok {
-		return once.Page{}, fmt.Errorf("%w: %T cannot list its records", errors.ErrUnsupported, f.store)
+		return once.RecordPage{}, fmt.Errorf("%w: %T cannot list its records", errors.ErrUnsupported, f.store)
 	}
-	return perform(ctx, f, "List", once.Key{}, func(ctx context.Context) (once.Page, error) { return l.List(ctx, q) })
+	return perform(ctx, f, "List", once.Key{}, func(ctx context.Context) (once.RecordPage, error) { return l.List(ctx, q) })
 }
 
 func (f *FaultyStore) performErr(ctx context.Context, method string, k once.Key, call func(context.Context) error) error {
@@ -146,7 +146,7 @@ func suffer[T any](ctx context.Context, f *FaultyStore, fault Fault, call func(c
 		return none, fault.Request
 	case fault.Late != nil:
 		f.later(fault, func() { _, _ = call(context.WithoutCancel(ctx)) })
-		return none, cmp.Or(fault.Reply, once.ErrUnknown)
+		return none, cmp.Or(fault.Reply, once.ErrOutcomeUnknown)
 	}
 	result, err := call(ctx)
 	if fault.Reply != nil {

@@ -18,12 +18,12 @@ var (
 	errLost    = errors.New("lost")
 )
 
-func request(id string) once.Request {
-	return once.Request{Hold: once.Hold{Key: once.Key{Operation: "op", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
+func request(id string) once.ClaimRequest {
+	return once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "op", ID: id}, Owner: [16]byte{1}}, Lease: time.Hour}
 }
 
 func settlement(rec once.Record, body string) once.Settlement {
-	return once.Settlement{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
+	return once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
 		Outcome: once.Outcome{Body: []byte(body)}, KeepOutcome: time.Hour, KeepKey: time.Hour}
 }
 
@@ -87,18 +87,18 @@ func TestCallsArePlannedByName(t *testing.T) {
 		calls = append(calls, fmt.Sprint(c.Method, " ", c.N, " ", c.Key.ID))
 		return storetest.Fault{Request: errLost}
 	})
-	r, h := request("1"), request("2").Hold
+	r, fence := request("1"), request("2").Fence
 	for _, call := range []func() error{
 		func() error { _, err := f.Claim(background, r); return err },
-		func() error { return f.Extend(background, h, time.Hour) },
-		func() error { return f.Settle(background, once.Settlement{Hold: h}) },
+		func() error { return f.Extend(background, fence, time.Hour) },
+		func() error { return f.Settle(background, once.Settlement{Fence: fence}) },
 		func() error { _, err := f.Get(background, r.Key); return err },
 		func() error { _, err := f.Forget(background, 1); return err },
-		func() error { _, err := f.List(background, once.Query{}); return err },
-		func() error { _, err := f.Transact(background, []once.Request{r}, nil); return err },
-		func() error { _, err := f.ClaimTx(background, s.Begin(), []once.Request{r}); return err },
-		func() error { return f.SettleTx(background, s.Begin(), []once.Settlement{{Hold: h}}) },
-		func() error { _, err := f.Get(background, h.Key); return err },
+		func() error { _, err := f.List(background, once.RecordQuery{}); return err },
+		func() error { _, err := f.Transact(background, []once.ClaimRequest{r}, nil); return err },
+		func() error { _, err := f.ClaimTx(background, s.Begin(), []once.ClaimRequest{r}); return err },
+		func() error { return f.SettleTx(background, s.Begin(), []once.Settlement{{Fence: fence}}) },
+		func() error { _, err := f.Get(background, fence.Key); return err },
 	} {
 		wantError(t, call(), errLost)
 	}
@@ -117,7 +117,7 @@ func TestLateSettle(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(background)
 	set := settlement(rec, "answer")
-	wantError(t, f.Settle(ctx, set), once.ErrUnknown)
+	wantError(t, f.Settle(ctx, set), once.ErrOutcomeUnknown)
 	cancel()
 	copy(set.Outcome.Body, "change") // it is the caller's again
 	wantRecord(t, s, rec.Key, once.Running)
@@ -166,7 +166,7 @@ func TestFaultsCompose(t *testing.T) {
 }
 
 func TestListOfAStoreThatCannot(t *testing.T) {
-	_, err := storetest.Faulty(struct{ once.Store }{memstore.New(nil)}, storetest.On("", 0, storetest.Fault{})).List(background, once.Query{})
+	_, err := storetest.Faulty(struct{ once.Store }{memstore.New(nil)}, storetest.On("", 0, storetest.Fault{})).List(background, once.RecordQuery{})
 	wantError(t, err, errors.ErrUnsupported)
 }
 
@@ -197,13 +197,13 @@ func TestTransactGoesWrong(t *testing.T) {
 	}{
 		"nothing":      {storetest.Fault{}, nil, true},
 		"request lost": {storetest.Fault{Request: errLost}, errLost, false},
-		"reply lost":   {storetest.Fault{Reply: once.ErrUnknown}, once.ErrUnknown, true},
+		"reply lost":   {storetest.Fault{Reply: once.ErrOutcomeUnknown}, once.ErrOutcomeUnknown, true},
 		"undone":       {storetest.Fault{Undo: once.ErrConflict}, once.ErrConflict, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := memstore.New(nil)
 			f := storetest.FaultyTx(s, storetest.On("Transact", 1, c.fault))
-			_, err := f.Transact(background, []once.Request{request("1")}, writing(t, nil))
+			_, err := f.Transact(background, []once.ClaimRequest{request("1")}, writing(t, nil))
 			wantError(t, err, c.err)
 			wantRow(t, s, c.there)
 			wantRecord(t, s, request("1").Key, map[bool]once.Status{true: once.Done, false: once.Absent}[c.there])
@@ -216,15 +216,15 @@ func TestLateCommit(t *testing.T) {
 	f := storetest.FaultyTx(s, storetest.On("Transact", 1, storetest.Fault{Late: late, Reply: errLost}))
 	set := settlement(once.Record{}, "answer")
 	ctx, cancel := context.WithCancel(background)
-	_, err := f.Transact(ctx, []once.Request{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
-		set.Hold = settlement(recs[0], "").Hold
+	_, err := f.Transact(ctx, []once.ClaimRequest{request("1")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+		set.Fence = settlement(recs[0], "").Fence
 		return []once.Settlement{set}, nil
 	})
 	wantError(t, err, errLost)
 	cancel()
 	copy(set.Outcome.Body, "change")
 	wantRecord(t, s, request("1").Key, once.Absent)
-	rec, err := f.Claim(background, once.Request{Hold: once.Hold{Key: request("1").Key, Owner: [16]byte{2}}})
+	rec, err := f.Claim(background, once.ClaimRequest{Fence: once.Fence{Key: request("1").Key, Owner: [16]byte{2}}})
 	if err != nil || rec.Status != once.Running || rec.LeaseLeft != 0 {
 		t.Errorf("beside a transaction whose commit is late: %v, %v", rec, err)
 	}
@@ -242,7 +242,7 @@ func TestNothingToCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := memstore.New(nil)
 			f := storetest.FaultyTx(s, storetest.On("Transact", 0, fault))
-			_, err := f.Transact(background, []once.Request{request("1")}, writing(t, errLost))
+			_, err := f.Transact(background, []once.ClaimRequest{request("1")}, writing(t, errLost))
 			wantError(t, err, errLost)
 			func() {
 				defer func() {
@@ -250,7 +250,7 @@ func TestNothingToCommit(t *testing.T) {
 						t.Errorf("recovered %v", r)
 					}
 				}()
-				_, _ = f.Transact(background, []once.Request{request("1")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) { panic("boom") })
+				_, _ = f.Transact(background, []once.ClaimRequest{request("1")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) { panic("boom") })
 			}()
 			wantRow(t, s, false)
 			if _, err := s.Claim(background, request("1")); err != nil {
@@ -258,7 +258,7 @@ func TestNothingToCommit(t *testing.T) {
 			}
 			rival := request("1")
 			rival.Owner = [16]byte{2}
-			recs, err := f.Transact(background, []once.Request{rival}, nil)
+			recs, err := f.Transact(background, []once.ClaimRequest{rival}, nil)
 			if err != nil || len(recs) != 1 || recs[0].Status != once.Running {
 				t.Errorf("a lost claim: %v, %v", recs, err)
 			}
@@ -273,7 +273,7 @@ func TestLateCommitOfABodyThatEndsItsGoroutine(t *testing.T) {
 	go func() {
 		returned := false
 		defer func() { ended <- !returned }()
-		_, _ = f.Transact(background, []once.Request{request("1")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) {
+		_, _ = f.Transact(background, []once.ClaimRequest{request("1")}, func(*memstore.Tx, []once.Record) ([]once.Settlement, error) {
 			runtime.Goexit()
 			return nil, nil
 		})

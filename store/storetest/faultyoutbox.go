@@ -95,14 +95,14 @@ func (f *FaultyOutboxStore[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte
 
 // WakeDelayed is that of the store, unless it goes wrong.
 func (f *FaultyOutboxStore[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
-	most int) (woken int, next time.Duration, err error) {
+	limit int) (woken int, next time.Duration, err error) {
 
 	type answer struct {
 		woken int
 		next  time.Duration
 	}
 	a, err := perform(ctx, f.faults, "WakeDelayed", once.Key{}, func(ctx context.Context) (answer, error) {
-		woken, next, err := f.store.WakeDelayed(ctx, relay, to, most)
+		woken, next, err := f.store.WakeDelayed(ctx, relay, to, limit)
 		return answer{woken, next}, err
 	})
 	return a.woken, a.next, err

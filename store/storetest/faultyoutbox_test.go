@@ -114,7 +114,7 @@ func TestLateSent(t *testing.T) {
 	ms := []store.Outgoing{putOne(t, s, "1")}
 	f := storetest.FaultyOutbox(s, storetest.On("Sent", 1, storetest.Fault{Late: late}))
 	_, err := f.Sent(background, [16]byte{}, ms, store.Delete)
-	wantError(t, err, once.ErrUnknown)
+	wantError(t, err, once.ErrOutcomeUnknown)
 	clear(ms) // it is the caller's again
 	wantPending(t, s, "1")
 	close(late)

@@ -22,7 +22,7 @@ type FaultyTxStore[Tx any] struct {
 }
 
 // Transact is that of the store, unless it goes wrong.
-func (f *FaultyTxStore[Tx]) Transact(ctx context.Context, rs []once.Request,
+func (f *FaultyTxStore[Tx]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	fault := f.next("Transact", firstKey(rs))
@@ -38,7 +38,7 @@ func (f *FaultyTxStore[Tx]) Transact(ctx context.Context, rs []once.Request,
 	return suffer(ctx, f.FaultyStore, fault, call)
 }
 
-func (f *FaultyTxStore[Tx]) undo(ctx context.Context, rs []once.Request,
+func (f *FaultyTxStore[Tx]) undo(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error), undo error) ([]once.Record, error) {
 
 	undone := false
@@ -64,7 +64,7 @@ type transacted struct {
 }
 
 // commitLate runs the body, comes back, and lets the transaction go on to its commit when the fault says so.
-func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.Request,
+func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error), fault Fault) ([]once.Record, error) {
 
 	ready, ended := make(chan struct{}), make(chan transacted, 1)
@@ -91,7 +91,7 @@ func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.Request,
 	}()
 	select {
 	case <-ready:
-		return nil, cmp.Or(fault.Reply, once.ErrUnknown)
+		return nil, cmp.Or(fault.Reply, once.ErrOutcomeUnknown)
 	case t := <-ended: // before there was anything to commit
 		switch {
 		case t.panicked != nil:
@@ -113,7 +113,7 @@ func keep(sets []once.Settlement) []once.Settlement {
 }
 
 // ClaimTx is that of the store, unless it goes wrong.
-func (f *FaultyTxStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.Request) ([]once.Record, error) {
+func (f *FaultyTxStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	fault := f.next("ClaimTx", firstKey(rs))
 	fault.Late = nil
 	return suffer(ctx, f.FaultyStore, fault, func(ctx context.Context) ([]once.Record, error) { return f.store.ClaimTx(ctx, tx, rs) })
@@ -131,7 +131,7 @@ func (f *FaultyTxStore[Tx]) SettleTx(ctx context.Context, tx Tx, sets []once.Set
 	return err
 }
 
-func firstKey(rs []once.Request) (k once.Key) {
+func firstKey(rs []once.ClaimRequest) (k once.Key) {
 	if len(rs) > 0 {
 		k = rs[0].Key
 	}

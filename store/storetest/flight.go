@@ -31,7 +31,7 @@ func flightCommits[Tx any](b *txBench[Tx]) {
 }
 
 // rivalInFlight lets a rival meet a transaction in flight.
-func (b *txBench[Tx]) rivalInFlight(way string, r once.Request, claim func(context.Context, once.Request) (once.Record, error)) {
+func (b *txBench[Tx]) rivalInFlight(way string, r once.ClaimRequest, claim func(context.Context, once.ClaimRequest) (once.Record, error)) {
 	ctx, cancel := context.WithTimeout(b, inFlightWait)
 	defer cancel()
 	rec, err := claim(ctx, r)
@@ -64,7 +64,7 @@ func flightAnotherKey[Tx any](b *txBench[Tx]) {
 	f := b.takeOff(b.request(b.key("1"), "first", long), "first")
 	r := b.request(b.key("2"), "second", long)
 	r.Wait = slowest
-	recs, err := b.txStores[1].Transact(b, []once.Request{r}, b.completing("second", r.Owner))
+	recs, err := b.txStores[1].Transact(b, []once.ClaimRequest{r}, b.completing("second", r.Owner))
 	if b.must("Transact of another key", err); len(recs) != 1 {
 		b.failf("Transact of one request returned %d records", len(recs))
 	}

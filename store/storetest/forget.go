@@ -105,7 +105,7 @@ func forgetNeverUnsettled(b *bench) {
 		release.KeepKey = short
 		b.settle(release)
 	}
-	holds := map[string]once.Hold{
+	holds := map[string]once.Fence{
 		"running": b.own(b.key("running"), "me", long),
 		"lapsed":  b.lapse(b.key("lapsed"), "me"),
 		"unknown": b.own(b.key("unknown"), "me", long),
@@ -118,13 +118,13 @@ func forgetNeverUnsettled(b *bench) {
 	}
 	b.vanish(b.doneFor("time passes", short, 2*short))
 	before := make(map[string]once.Record)
-	for name, h := range holds {
-		before[name] = b.get(h.Key)
+	for name, fence := range holds {
+		before[name] = b.get(fence.Key)
 	}
 	b.forgetAll()
-	for name, h := range holds {
-		b.unchanged("Forget beside a key that is "+name, before[name], b.get(h.Key))
-		b.must("a settlement after Forget", b.store.Settle(b, done(h)))
+	for name, fence := range holds {
+		b.unchanged("Forget beside a key that is "+name, before[name], b.get(fence.Key))
+		b.must("a settlement after Forget", b.store.Settle(b, done(fence)))
 	}
 }
 
@@ -159,7 +159,7 @@ func forgetInterrupted(b *bench) {
 func forgetBesideClaims(b *bench) {
 	const forgetters, rounds, n = 2, 4, 12
 	for round := range rounds {
-		requests := make([]once.Request, n)
+		requests := make([]once.ClaimRequest, n)
 		for i := range requests {
 			requests[i] = b.request(b.doneFor(fmt.Sprint(round, i), short, 2*short), fmt.Sprint(i), long)
 		}

@@ -22,9 +22,9 @@ func leaseRules() []rule {
 
 func leaseLapses(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", short)
+	fence := b.own(k, "me", short)
 	first := b.become(k, once.Unknown)
-	if first.LeaseLeft >= 0 || first.Owner != h.Owner || first.Attempt != h.Attempt {
+	if first.LeaseLeft >= 0 || first.Owner != fence.Owner || first.Attempt != fence.Attempt {
 		b.failf("a lapsed claim reads as %s", show(first))
 	}
 	b.until("LeaseLeft of a lapsed claim falls", func() bool { return b.wantStatus(k, once.Unknown).LeaseLeft < first.LeaseLeft-short })
@@ -77,16 +77,16 @@ func leaseApartFromRetention(b *bench) {
 
 func extendMovesTheEnd(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
+	fence := b.own(k, "me", long)
 	before := b.get(k)
 	for _, d := range []time.Duration{2 * long, 2 * long, long / 2} {
-		b.must("Extend", b.store.Extend(b, h, d))
+		b.must("Extend", b.store.Extend(b, fence, d))
 		rec := b.wantStatus(k, once.Running)
 		b.wantLease(rec, d)
 		rec.LeaseLeft, rec.Updated = before.LeaseLeft, before.Updated
 		b.unchanged("Extend", before, rec)
 	}
-	b.must("Extend", b.store.Extend(b, h, short))
+	b.must("Extend", b.store.Extend(b, fence, short))
 	b.become(k, once.Unknown)
 }
 
@@ -96,24 +96,24 @@ func extendStale(b *bench) {
 	stale := b.stale(current)
 	elsewhere := current
 	elsewhere.Key = b.key("never")
-	for wrong, h := range stale {
-		b.refused("Extend with "+wrong, k, func() error { return b.store.Extend(b, h, 2*long) })
+	for wrong, fence := range stale {
+		b.refused("Extend with "+wrong, k, func() error { return b.store.Extend(b, fence, 2*long) })
 	}
 	b.refused("Extend of another key", elsewhere.Key, func() error { return b.store.Extend(b, elsewhere, long) })
 }
 
 func extendLapsed(b *bench) {
 	k := b.key("1")
-	h := b.lapse(k, "me")
-	b.refused("Extend of a lapsed lease", k, func() error { return b.store.Extend(b, h, long) })
+	fence := b.lapse(k, "me")
+	b.refused("Extend of a lapsed lease", k, func() error { return b.store.Extend(b, fence, long) })
 	b.wantStatus(k, once.Unknown)
 }
 
 func extendNotRunning(b *bench) {
-	for name, h := range b.standings("") {
+	for name, fence := range b.standings("") {
 		if name == "running" {
 			continue
 		}
-		b.refused("Extend of a key that is "+name, h.Key, func() error { return b.store.Extend(b, h, long) })
+		b.refused("Extend of a key that is "+name, fence.Key, func() error { return b.store.Extend(b, fence, long) })
 	}
 }

@@ -26,14 +26,14 @@ func (b *bench) lister() once.Lister {
 	return l
 }
 
-func (b *bench) page(q once.Query) once.Page {
+func (b *bench) page(q once.RecordQuery) once.RecordPage {
 	page, err := b.lister().List(b, q)
 	b.must("List", err)
 	return page
 }
 
 // list is what a query selects, on all pages.
-func (b *bench) list(q once.Query) (recs []once.Record) {
+func (b *bench) list(q once.RecordQuery) (recs []once.Record) {
 	seen := make(map[once.Key]bool)
 	for {
 		page := b.page(q)
@@ -76,13 +76,13 @@ func listSelects(b *bench) {
 		{[]string{"released"}, []once.Status{once.Absent}},
 		{[]string{"lapsed", "unknown", "parked", "done"}, []once.Status{once.Parked, once.Unknown, once.Done}},
 	} {
-		b.wantIDs(want.ids, once.Query{Operation: other.Operation[:len(other.Operation)-len("/step")], Status: want.status})
+		b.wantIDs(want.ids, once.RecordQuery{Operation: other.Operation[:len(other.Operation)-len("/step")], Status: want.status})
 	}
-	b.wantIDs([]string{"running"}, once.Query{Operation: other.Operation})
-	b.wantIDs(nil, once.Query{Operation: holds["done"].Key.Operation[:10]})
+	b.wantIDs([]string{"running"}, once.RecordQuery{Operation: other.Operation})
+	b.wantIDs(nil, once.RecordQuery{Operation: holds["done"].Key.Operation[:10]})
 	b.vanish(b.doneFor("forgotten", short, 2*short))
-	b.wantIDs(all, once.Query{Operation: holds["done"].Key.Operation})
-	everything := once.Query{Limit: 1000}
+	b.wantIDs(all, once.RecordQuery{Operation: holds["done"].Key.Operation})
+	everything := once.RecordQuery{Limit: 1000}
 	for range 20 { // pages: there may be many records of others
 		page := b.page(everything)
 		for _, rec := range page.Records {
@@ -96,7 +96,7 @@ func listSelects(b *bench) {
 	}
 	b.inScopes(holds["done"].Key.Operation)
 	b.settle(done(holds["parked"]))
-	b.wantIDs([]string{"done", "parked"}, once.Query{Operation: holds["done"].Key.Operation, Status: []once.Status{once.Done}})
+	b.wantIDs([]string{"done", "parked"}, once.RecordQuery{Operation: holds["done"].Key.Operation, Status: []once.Status{once.Done}})
 }
 
 // inScopes lists records that differ in their scopes only.
@@ -104,33 +104,33 @@ func (b *bench) inScopes(operation string) {
 	for _, scope := range []string{"", "other", "other ", "Other"} {
 		b.own(once.Key{Scope: scope, Operation: operation, ID: "in " + scope}, "me", long)
 	}
-	b.wantIDs([]string{"in other"}, once.Query{Operation: operation, Scopes: []string{"other"}})
-	b.wantIDs([]string{"in "}, once.Query{Operation: operation, Scopes: []string{""}})
-	b.wantIDs([]string{"in ", "in Other"}, once.Query{Operation: operation, Scopes: []string{"Other", "", "no such"},
+	b.wantIDs([]string{"in other"}, once.RecordQuery{Operation: operation, Scopes: []string{"other"}})
+	b.wantIDs([]string{"in "}, once.RecordQuery{Operation: operation, Scopes: []string{""}})
+	b.wantIDs([]string{"in ", "in Other"}, once.RecordQuery{Operation: operation, Scopes: []string{"Other", "", "no such"},
 		Status: []once.Status{once.Running, once.Unknown}})
-	b.wantIDs(nil, once.Query{Operation: operation, Scopes: []string{"other"}, Status: []once.Status{once.Done}})
+	b.wantIDs(nil, once.RecordQuery{Operation: operation, Scopes: []string{"other"}, Status: []once.Status{once.Done}})
 	many := []string{"other"}
 	for i := range 1500 {
 		many = append(many, fmt.Sprint("tenant ", i))
 	}
-	b.wantIDs([]string{"in other"}, once.Query{Operation: operation, Scopes: many})
-	b.wantIDs([]string{"running", "in ", "in Other", "in other", "in other "}, once.Query{Operation: operation,
+	b.wantIDs([]string{"in other"}, once.RecordQuery{Operation: operation, Scopes: many})
+	b.wantIDs([]string{"running", "in ", "in Other", "in other", "in other "}, once.RecordQuery{Operation: operation,
 		Scopes: []string{}, Status: []once.Status{once.Running}})
 }
 
 func listUnchanged(b *bench) {
-	h := b.own(b.key("old"), "me", long)
+	fence := b.own(b.key("old"), "me", long)
 	b.until("a record that nobody changes is listed as such", func() bool {
-		return len(b.list(once.Query{Operation: h.Key.Operation, Unchanged: short})) == 1
+		return len(b.list(once.RecordQuery{Operation: fence.Key.Operation, Unchanged: short})) == 1
 	})
 	b.own(b.key("new"), "me", long)
-	b.wantIDs(nil, once.Query{Operation: h.Key.Operation, Unchanged: long})
-	b.wantIDs([]string{"new", "old"}, once.Query{Operation: h.Key.Operation})
-	b.must("Extend", b.store.Extend(b, h, long))
-	b.wantIDs(nil, once.Query{Operation: h.Key.Operation, Unchanged: long, Status: []once.Status{once.Running}})
+	b.wantIDs(nil, once.RecordQuery{Operation: fence.Key.Operation, Unchanged: long})
+	b.wantIDs([]string{"new", "old"}, once.RecordQuery{Operation: fence.Key.Operation})
+	b.must("Extend", b.store.Extend(b, fence, long))
+	b.wantIDs(nil, once.RecordQuery{Operation: fence.Key.Operation, Unchanged: long, Status: []once.Status{once.Running}})
 }
 
-func (b *bench) wantIDs(want []string, q once.Query) {
+func (b *bench) wantIDs(want []string, q once.RecordQuery) {
 	var got []string
 	for _, rec := range b.list(q) {
 		if rec.Key.Operation != q.Operation {
@@ -148,7 +148,7 @@ func (b *bench) wantIDs(want []string, q once.Query) {
 
 func listRecords(b *bench) {
 	holds := b.standings("")
-	for _, rec := range b.list(once.Query{Operation: holds["done"].Key.Operation}) {
+	for _, rec := range b.list(once.RecordQuery{Operation: holds["done"].Key.Operation}) {
 		if len(rec.Outcome.Body) > 0 {
 			b.failf("List returned the body of an outcome: %s", show(rec))
 		}
@@ -170,7 +170,7 @@ func listPages(b *bench) {
 	}
 	for _, size := range []int{limit, 0, 1000} {
 		got, seen := make(map[once.Key]bool), make(map[once.Key]bool)
-		q := once.Query{Operation: op, Status: []once.Status{once.Running, once.Done}, Limit: size}
+		q := once.RecordQuery{Operation: op, Status: []once.Status{once.Running, once.Done}, Limit: size}
 		for n := 0; ; n++ {
 			page := b.page(q)
 			if most := cmp.Or(size, 100); len(page.Records) > most {

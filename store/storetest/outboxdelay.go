@@ -24,8 +24,8 @@ func outboxDelayRules[Tx any]() []txRule[Tx] {
 }
 
 // wake is a WakeDelayed of one of the relays.
-func (b *txBench[Tx]) wake(name string, to store.OutgoingState, most int) (woken int, next time.Duration) {
-	woken, next, err := b.outbox(1).WakeDelayed(b, b.token(name), to, most)
+func (b *txBench[Tx]) wake(name string, to store.OutgoingState, limit int) (woken int, next time.Duration) {
+	woken, next, err := b.outbox(1).WakeDelayed(b, b.token(name), to, limit)
 	b.must("WakeDelayed", err)
 	return woken, next
 }

@@ -67,7 +67,7 @@ func outboxSelects[Tx any](b *txBench[Tx]) {
 		{store.OutgoingQuery{Lanes: []int{second.Lane}, OrderingKey: "k "}, []string{"2"}},
 		{store.OutgoingQuery{Lanes: []int{(second.Lane + 1) % store.Lanes}, OrderingKey: "k "}, nil},
 		{store.OutgoingQuery{Lanes: []int{second.Lane}, OrderingKey: "k ", Topic: mine, IDs: []string{"1", "2"},
-			After: second.Seq - 1, Limit: 1, MostBytes: 1}, []string{"2"}},
+			After: second.Seq - 1, Limit: 1, MaxBytes: 1}, []string{"2"}},
 		{store.OutgoingQuery{Lanes: []int{second.Lane}, OrderingKey: "k ", After: second.Seq}, nil},
 	} {
 		b.wantAnyOrder(fmt.Sprintf("a query for %+v", want.q), b.outgoing(want.q), want.ids...)
@@ -182,16 +182,16 @@ func outboxMostBytes[Tx any](b *txBench[Tx]) {
 		{first, 0, []string{"1", "2", "3", "4", "5", "6", "7"}},
 		{first, 1 << 30, []string{"1", "2", "3", "4", "5", "6", "7"}},
 	} {
-		q := store.OutgoingQuery{Lanes: []int{6, 1}, After: want.after, MostBytes: want.most, Limit: 1000}
+		q := store.OutgoingQuery{Lanes: []int{6, 1}, After: want.after, MaxBytes: want.most, Limit: 1000}
 		b.wantIDs(fmt.Sprintf("a query for %d bytes, behind %d", want.most, want.after), b.outgoing(q), want.ids...)
 		// As relays ask, for any topic. What they ask before may teach the store that bodies are small.
 		q.After = max(q.After, first-1)
-		for _, most := range []int{1 << 30, want.most} {
-			q.MostBytes = most
+		for _, limit := range []int{1 << 30, want.most} {
+			q.MaxBytes = limit
 			got, err := b.outbox(1).Outgoing(b, q)
 			b.must("Outgoing", err)
-			if most == want.most {
-				b.wantIDs(fmt.Sprintf("a relay's query for %d bytes, behind %d", most, q.After), got, want.ids...)
+			if limit == want.most {
+				b.wantIDs(fmt.Sprintf("a relay's query for %d bytes, behind %d", limit, q.After), got, want.ids...)
 			}
 			for _, m := range got {
 				if size := sizes[int(m.Message.ID[0]-'0')]; len(m.Message.Body) != size {
@@ -205,7 +205,7 @@ func outboxMostBytes[Tx any](b *txBench[Tx]) {
 		size += len(all[n].Message.Body)
 		n++
 	}
-	b.wantIDs("a query for 1,021 bytes of all lanes", b.outgoing(store.OutgoingQuery{MostBytes: 1021}),
+	b.wantIDs("a query for 1,021 bytes of all lanes", b.outgoing(store.OutgoingQuery{MaxBytes: 1021}),
 		outgoingIDs(all[:n])...)
 }
 

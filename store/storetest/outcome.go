@@ -65,9 +65,9 @@ func outcomeFingerprint(b *bench) {
 	for i, print := range [][]byte{nil, {0}, {0, 0xff, 0}, bytes.Repeat([]byte{0xfe}, 32), []byte("text")} {
 		prefix := fmt.Sprint(i, "-")
 		for _, status := range []once.Status{once.Unknown, once.Parked, once.Done} {
-			h := b.ownWithPrint(prefix+status.String(), print)
-			b.settle(ending(h, status))
-			b.hasPrint(h.Key, print)
+			fence := b.ownWithPrint(prefix+status.String(), print)
+			b.settle(ending(fence, status))
+			b.hasPrint(fence.Key, print)
 		}
 		expired := done(b.ownWithPrint(prefix+"expired", print))
 		expired.KeepOutcome = short
@@ -77,7 +77,7 @@ func outcomeFingerprint(b *bench) {
 	}
 }
 
-func (b *bench) ownWithPrint(id string, print []byte) once.Hold {
+func (b *bench) ownWithPrint(id string, print []byte) once.Fence {
 	r := b.request(b.key(id), "me", long)
 	r.Fingerprint = print
 	rec := b.claim(r)

@@ -310,7 +310,7 @@ func positionKeys[Tx any](b *txBench[Tx]) {
 	p := b.open(b.consumer("a"), "0")
 	r := b.request(b.key("1"), "me", long)
 	body := func(tx Tx) error {
-		recs, err := b.txStore.ClaimTx(b, tx, []once.Request{r})
+		recs, err := b.txStore.ClaimTx(b, tx, []once.ClaimRequest{r})
 		if err != nil {
 			return err
 		}

@@ -27,14 +27,14 @@ func raceClaim(b *bench) {
 }
 
 func raceTakeover(b *bench) {
-	h := b.lapse(b.key("1"), "old")
-	b.oneOwner(h.Key, h.Attempt, h.Attempt+1)
+	fence := b.lapse(b.key("1"), "old")
+	b.oneOwner(fence.Key, fence.Attempt, fence.Attempt+1)
 }
 
 func raceReclaim(b *bench) {
-	h := b.own(b.key("1"), "old", long)
-	b.settle(ending(h, once.Absent))
-	b.oneOwner(h.Key, 0, h.Attempt+1)
+	fence := b.own(b.key("1"), "old", long)
+	b.settle(ending(fence, once.Absent))
+	b.oneOwner(fence.Key, 0, fence.Attempt+1)
 }
 
 func raceAnew(b *bench) {
@@ -103,11 +103,11 @@ func raceAttempts(b *bench) {
 }
 
 func raceSettle(b *bench) {
-	h := b.own(b.key("1"), "me", long)
+	fence := b.own(b.key("1"), "me", long)
 	applied := make([]bool, rivals/4)
 	sets := make([]once.Settlement, len(applied))
 	b.together(len(applied), func(i int) {
-		sets[i] = done(h)
+		sets[i] = done(fence)
 		sets[i].Outcome.Body = []byte(fmt.Sprint("answer ", i))
 		b.persist("Settle", func() error {
 			err := b.spread(i).Settle(b, sets[i])
@@ -118,7 +118,7 @@ func raceSettle(b *bench) {
 			return err
 		})
 	})
-	rec, winners := b.wantStatus(h.Key, once.Done), 0
+	rec, winners := b.wantStatus(fence.Key, once.Done), 0
 	for i, ok := range applied {
 		if ok {
 			winners++
@@ -134,22 +134,22 @@ func raceSettle(b *bench) {
 
 func raceLate(b *bench) {
 	for i := range 16 {
-		h := b.own(b.key(fmt.Sprint(i)), "old", long)
-		b.settle(ending(h, once.Unknown))
+		fence := b.own(b.key(fmt.Sprint(i)), "old", long)
+		b.settle(ending(fence, once.Unknown))
 		var late error
 		var taken once.Record
 		b.together(2, func(who int) {
 			if who == i%2 {
 				b.persist("Settle", func() error {
-					if late = b.spread(1).Settle(b, done(h)); errors.Is(late, once.ErrLeaseLost) {
+					if late = b.spread(1).Settle(b, done(fence)); errors.Is(late, once.ErrLeaseLost) {
 						return nil
 					}
 					return late
 				})
 				return
 			}
-			r := b.request(h.Key, "new", long)
-			r.Attempt = h.Attempt
+			r := b.request(fence.Key, "new", long)
+			r.Attempt = fence.Attempt
 			b.persist("Claim", func() (err error) {
 				taken, err = b.spread(2).Claim(b, r)
 				return err
@@ -159,7 +159,7 @@ func raceLate(b *bench) {
 		if took == (late == nil) {
 			b.failf("a late completion (%v) and a takeover (%s) were both told the same", late, show(taken))
 		}
-		rec := b.get(h.Key)
+		rec := b.get(fence.Key)
 		if took && rec.Status != once.Running || !took && rec.Status != once.Done {
 			b.failf("taken over: %v; completed: %v; and the record is %s", took, late == nil, show(rec))
 		}

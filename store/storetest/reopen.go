@@ -24,26 +24,26 @@ func reopenRules() []rule {
 	}
 }
 
-func (b *bench) reopen(h once.Hold) error {
-	return b.store.(store.Reopener).Reopen(b, h, long, "ana: charged to the wrong card")
+func (b *bench) reopen(fence once.Fence) error {
+	return b.store.(store.Reopener).Reopen(b, fence, long, "ana: charged to the wrong card")
 }
 
 func reopenFrees(b *bench) {
 	holds := b.standings("")
 	for _, from := range []string{"done", "expired"} {
-		h := holds[from]
-		before := b.get(h.Key)
-		b.must("Reopen of a key that is "+from, b.reopen(h))
-		rec := b.wantStatus(h.Key, once.Absent)
-		if rec.Key != h.Key || rec.Attempt != h.Attempt || rec.Owner != [16]byte{} || rec.LeaseLeft != 0 ||
+		fence := holds[from]
+		before := b.get(fence.Key)
+		b.must("Reopen of a key that is "+from, b.reopen(fence))
+		rec := b.wantStatus(fence.Key, once.Absent)
+		if rec.Key != fence.Key || rec.Attempt != fence.Attempt || rec.Owner != [16]byte{} || rec.LeaseLeft != 0 ||
 			rec.Reason != "ana: charged to the wrong card" || !rec.Created.Equal(before.Created) || rec.Updated.Before(before.Updated) {
-			b.failf("after Reopen the record of %+q is %s", h.Key, show(rec))
+			b.failf("after Reopen the record of %+q is %s", fence.Key, show(rec))
 		}
 		if !sameOutcome(rec.Outcome, once.Outcome{}) {
 			b.failf("after Reopen there is an outcome: %s", show(rec))
 		}
 		b.forgetAll()
-		b.unchanged("Forget of a key that was reopened", rec, b.get(h.Key))
+		b.unchanged("Forget of a key that was reopened", rec, b.get(fence.Key))
 	}
 }
 
@@ -76,19 +76,19 @@ func reopenNext(b *bench) {
 func reopenStale(b *bench) {
 	holds := b.standings("")
 	for _, name := range []string{"done", "expired"} {
-		for wrong, h := range b.stale(holds[name]) {
-			b.refused(fmt.Sprintf("Reopen of a key that is %s with %s", name, wrong), h.Key, func() error { return b.reopen(h) })
+		for wrong, fence := range b.stale(holds[name]) {
+			b.refused(fmt.Sprintf("Reopen of a key that is %s with %s", name, wrong), fence.Key, func() error { return b.reopen(fence) })
 		}
 	}
-	never := once.Hold{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}
+	never := once.Fence{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}
 	b.wantErr("Reopen of a key that was never seen", b.reopen(never), once.ErrLeaseLost)
 	gone := done(b.own(b.key("gone"), "me", long))
 	gone.KeepOutcome, gone.KeepKey = short, 2*short
 	b.settle(gone)
 	b.vanish(gone.Key)
-	b.wantErr("Reopen of a key that is forgotten", b.reopen(gone.Hold), once.ErrLeaseLost)
-	for _, h := range []once.Hold{never, gone.Hold} {
-		if rec := b.get(h.Key); !isZero(rec) {
+	b.wantErr("Reopen of a key that is forgotten", b.reopen(gone.Fence), once.ErrLeaseLost)
+	for _, fence := range []once.Fence{never, gone.Fence} {
+		if rec := b.get(fence.Key); !isZero(rec) {
 			b.failf("it left %s behind", show(rec))
 		}
 	}
@@ -102,35 +102,35 @@ func reopenNotDone(b *bench) {
 }
 
 func reopenRepeated(b *bench) {
-	h := b.own(b.key("1"), "me", long)
-	b.settle(done(h))
-	b.must("Reopen", b.reopen(h))
-	before := b.get(h.Key)
+	fence := b.own(b.key("1"), "me", long)
+	b.settle(done(fence))
+	b.must("Reopen", b.reopen(fence))
+	before := b.get(fence.Key)
 	for i := range b.stores {
-		b.must("Reopen, repeated", b.spread(i).(store.Reopener).Reopen(b, h, 2*long, "again"))
-		b.unchanged("Reopen, repeated", before, b.get(h.Key))
+		b.must("Reopen, repeated", b.spread(i).(store.Reopener).Reopen(b, fence, 2*long, "again"))
+		b.unchanged("Reopen, repeated", before, b.get(fence.Key))
 	}
 }
 
 func reopenLate(b *bench) {
-	h := b.own(b.key("1"), "me", long)
-	b.settle(done(h))
-	b.must("Reopen", b.reopen(h))
-	before := b.get(h.Key)
-	rec := b.claim(b.request(h.Key, "me", long))
+	fence := b.own(b.key("1"), "me", long)
+	b.settle(done(fence))
+	b.must("Reopen", b.reopen(fence))
+	before := b.get(fence.Key)
+	rec := b.claim(b.request(fence.Key, "me", long))
 	b.unchanged("a late claim, in its answer,", before, rec)
-	b.unchanged("a late claim", before, b.get(h.Key))
+	b.unchanged("a late claim", before, b.get(fence.Key))
 	for _, status := range []once.Status{once.Done, once.Unknown, once.Parked} {
-		b.refused(fmt.Sprintf("a late settlement as %v", status), h.Key, func() error { return b.store.Settle(b, ending(h, status)) })
+		b.refused(fmt.Sprintf("a late settlement as %v", status), fence.Key, func() error { return b.store.Settle(b, ending(fence, status)) })
 	}
-	b.refused("a late extension", h.Key, func() error { return b.store.Extend(b, h, long) })
+	b.refused("a late extension", fence.Key, func() error { return b.store.Extend(b, fence, long) })
 }
 
 func reopenKept(b *bench) {
 	brief := b.inItsTime("brief", 8*short)
 	other := done(b.own(b.key("other"), "me", long))
 	b.settle(other)
-	b.must("Reopen", b.store.(store.Reopener).Reopen(b, other.Hold, short, "for a moment"))
+	b.must("Reopen", b.store.(store.Reopener).Reopen(b, other.Fence, short, "for a moment"))
 	same := done(b.own(b.key("same"), "me", long))
 	same.KeepOutcome, same.KeepKey = brief.KeepKey, brief.KeepKey
 	b.settle(same)
@@ -138,11 +138,11 @@ func reopenKept(b *bench) {
 	b.vanish(other.Key)
 	b.forgetAll()
 	b.wantStatus(brief.Key, once.Absent)
-	if h := b.own(brief.Key, "next", long); h.Attempt != 2 {
-		b.failf("after Reopen the next attempt is number %d", h.Attempt)
+	if fence := b.own(brief.Key, "next", long); fence.Attempt != 2 {
+		b.failf("after Reopen the next attempt is number %d", fence.Attempt)
 	}
-	if h := b.own(other.Key, "next", long); h.Attempt != 1 {
-		b.failf("a key whose count is forgotten starts at %d", h.Attempt)
+	if fence := b.own(other.Key, "next", long); fence.Attempt != 1 {
+		b.failf("a key whose count is forgotten starts at %d", fence.Attempt)
 	}
 }
 
@@ -151,7 +151,7 @@ func (b *bench) inItsTime(id string, keep time.Duration) once.Settlement {
 	set := done(b.own(b.key(fmt.Sprint(id, keep)), "me", long))
 	set.KeepOutcome, set.KeepKey = keep, keep
 	b.settle(set)
-	err := b.reopen(set.Hold)
+	err := b.reopen(set.Fence)
 	if errors.Is(err, once.ErrLeaseLost) && isZero(b.get(set.Key)) {
 		return b.inItsTime(id, 2*keep)
 	}
@@ -162,13 +162,13 @@ func (b *bench) inItsTime(id string, keep time.Duration) once.Settlement {
 func reopenRace(b *bench) {
 	const rounds, claimers, reopeners = 8, 4, 4
 	for round := range rounds {
-		h := b.own(b.key(fmt.Sprint(round)), "first", long)
-		b.settle(done(h))
+		fence := b.own(b.key(fmt.Sprint(round)), "first", long)
+		b.settle(done(fence))
 		won := make([]bool, claimers)
 		b.together(claimers+reopeners, func(i int) {
 			if i >= claimers {
 				b.persist("Reopen", func() error {
-					err := b.spread(i).(store.Reopener).Reopen(b, h, long, "race")
+					err := b.spread(i).(store.Reopener).Reopen(b, fence, long, "race")
 					if errors.Is(err, once.ErrLeaseLost) { // another was faster, and so was a claim
 						return nil
 					}
@@ -176,7 +176,7 @@ func reopenRace(b *bench) {
 				})
 				return
 			}
-			r := b.request(h.Key, fmt.Sprint("rival ", i), long)
+			r := b.request(fence.Key, fmt.Sprint("rival ", i), long)
 			b.until("a key that is reopened is claimed", func() bool {
 				rec, err := b.spread(i).Claim(b, r)
 				won[i] = err == nil && rec.Owner == r.Owner && rec.Status == once.Running
@@ -189,7 +189,7 @@ func reopenRace(b *bench) {
 				winners++
 			}
 		}
-		if rec := b.get(h.Key); winners != 1 || rec.Status != once.Running || rec.Attempt != 2 {
+		if rec := b.get(fence.Key); winners != 1 || rec.Status != once.Running || rec.Attempt != 2 {
 			b.failf("%d claims took a key that was reopened once, and its record is %s", winners, show(rec))
 		}
 	}

@@ -70,8 +70,8 @@ func retentionCount(b *bench) {
 	set.KeepKey = short
 	b.settle(set)
 	b.vanish(k)
-	if h := b.own(k, "third", long); h.Attempt != 1 {
-		b.failf("a forgotten key starts at %d", h.Attempt)
+	if fence := b.own(k, "third", long); fence.Attempt != 1 {
+		b.failf("a forgotten key starts at %d", fence.Attempt)
 	}
 }
 

@@ -27,12 +27,12 @@ func settleRules() []rule {
 
 func settleDone(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
+	fence := b.own(k, "me", long)
 	running := b.get(k)
-	b.settle(done(h))
+	b.settle(done(fence))
 	rec := b.wantStatus(k, once.Done)
-	b.ended(rec, running, done(h))
-	if rec.Owner != h.Owner || rec.LeaseLeft != 0 || !sameOutcome(rec.Outcome, done(h).Outcome) {
+	b.ended(rec, running, done(fence))
+	if rec.Owner != fence.Owner || rec.LeaseLeft != 0 || !sameOutcome(rec.Outcome, done(fence).Outcome) {
 		b.failf("after Done the record is %s", show(rec))
 	}
 }
@@ -56,7 +56,7 @@ func (b *bench) ended(rec, running once.Record, set once.Settlement) {
 func settleReleased(b *bench) {
 	k := b.key("1")
 	set := ending(b.own(k, "me", long), once.Absent)
-	set.Outcome = done(set.Hold).Outcome // not for this end
+	set.Outcome = done(set.Fence).Outcome // not for this end
 	b.settle(set)
 	rec := b.wantStatus(k, once.Absent)
 	if rec.Key != k || rec.Attempt != 1 || rec.Owner != [16]byte{} || rec.LeaseLeft != 0 || rec.Reason != set.Reason {
@@ -69,14 +69,14 @@ func settleReleased(b *bench) {
 
 func settleUnknown(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
+	fence := b.own(k, "me", long)
 	running := b.get(k)
-	set := ending(h, once.Unknown)
-	set.Outcome = done(h).Outcome
+	set := ending(fence, once.Unknown)
+	set.Outcome = done(fence).Outcome
 	b.settle(set)
 	rec := b.wantStatus(k, once.Unknown)
 	b.ended(rec, running, set)
-	if rec.Owner != h.Owner || rec.LeaseLeft >= 0 || rec.LeaseLeft < -long/2 {
+	if rec.Owner != fence.Owner || rec.LeaseLeft >= 0 || rec.LeaseLeft < -long/2 {
 		b.failf("after Unknown the record is %s", show(rec))
 	}
 	b.until("LeaseLeft of an unknown key falls", func() bool { return b.get(k).LeaseLeft < rec.LeaseLeft-short })
@@ -84,21 +84,21 @@ func settleUnknown(b *bench) {
 
 func settleParked(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
+	fence := b.own(k, "me", long)
 	running := b.get(k)
-	set := ending(h, once.Parked)
-	set.Outcome = done(h).Outcome
+	set := ending(fence, once.Parked)
+	set.Outcome = done(fence).Outcome
 	b.settle(set)
 	rec := b.wantStatus(k, once.Parked)
 	b.ended(rec, running, set)
-	if rec.Owner != h.Owner {
+	if rec.Owner != fence.Owner {
 		b.failf("after Parked the record is %s", show(rec))
 	}
 }
 
 // standings are all the ways in which a key that was claimed can stand, by how to get there.
-func (b *bench) standings(prefix string) map[string]once.Hold {
-	holds := map[string]once.Hold{
+func (b *bench) standings(prefix string) map[string]once.Fence {
+	holds := map[string]once.Fence{
 		"running": b.own(b.key(prefix+"running"), "me", long),
 		"lapsed":  b.lapse(b.key(prefix+"lapsed"), "me"),
 	}
@@ -112,7 +112,7 @@ func (b *bench) standings(prefix string) map[string]once.Hold {
 	expired.KeepOutcome = short
 	b.settle(expired)
 	b.become(expired.Key, once.Expired)
-	holds["expired"] = expired.Hold
+	holds["expired"] = expired.Fence
 	return holds
 }
 
@@ -120,10 +120,10 @@ var ends = []once.Status{once.Absent, once.Unknown, once.Parked, once.Done}
 
 func settleStale(b *bench) {
 	for name, current := range b.standings("") {
-		for wrong, h := range b.stale(current) {
+		for wrong, fence := range b.stale(current) {
 			for _, status := range ends {
 				b.refused(fmt.Sprintf("Settle of a key that is %s as %v with %s", name, status, wrong), current.Key, func() error {
-					return b.store.Settle(b, ending(h, status))
+					return b.store.Settle(b, ending(fence, status))
 				})
 			}
 		}
@@ -131,23 +131,23 @@ func settleStale(b *bench) {
 }
 
 // stale are holds that differ from the current one in one respect.
-func (b *bench) stale(h once.Hold) map[string]once.Hold {
-	token, next, before, nobody := h, h, h, h
+func (b *bench) stale(fence once.Fence) map[string]once.Fence {
+	token, next, before, nobody := fence, fence, fence, fence
 	token.Owner = b.token("somebody else")
 	next.Attempt++
 	before.Attempt--
 	nobody.Owner = [16]byte{}
-	return map[string]once.Hold{"another token": token, "a later attempt": next, "an earlier attempt": before, "no token": nobody}
+	return map[string]once.Fence{"another token": token, "a later attempt": next, "an earlier attempt": before, "no token": nobody}
 }
 
 func settleNeverSeen(b *bench) {
 	k := b.key("never")
-	for name, h := range map[string]once.Hold{
+	for name, fence := range map[string]once.Fence{
 		"a hold":       {Key: k, Owner: b.token("me"), Attempt: 1},
 		"an empty one": {Key: k},
 	} {
 		for _, status := range ends {
-			b.wantErr(fmt.Sprintf("Settle as %v with %s", status, name), b.store.Settle(b, ending(h, status)), once.ErrLeaseLost)
+			b.wantErr(fmt.Sprintf("Settle as %v with %s", status, name), b.store.Settle(b, ending(fence, status)), once.ErrLeaseLost)
 			if rec := b.get(k); !isZero(rec) {
 				b.failf("it left %s behind", show(rec))
 			}
@@ -212,10 +212,10 @@ func settleLate(b *bench) {
 
 func settleDoneIsFinal(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
-	b.settle(done(h))
+	fence := b.own(k, "me", long)
+	b.settle(done(fence))
 	for _, status := range []once.Status{once.Absent, once.Unknown, once.Parked} {
-		b.refused(fmt.Sprintf("Settle of a done key as %v", status), k, func() error { return b.store.Settle(b, ending(h, status)) })
+		b.refused(fmt.Sprintf("Settle of a done key as %v", status), k, func() error { return b.store.Settle(b, ending(fence, status)) })
 	}
 	for name, change := range map[string]func(*once.Outcome){
 		"body":     func(o *once.Outcome) { o.Body = append(o.Body, 0) },
@@ -225,7 +225,7 @@ func settleDoneIsFinal(b *bench) {
 		"omitted":  func(o *once.Outcome) { o.Omitted = true },
 		"sum":      func(o *once.Outcome) { o.Sum++ },
 	} {
-		set := done(h)
+		set := done(fence)
 		change(&set.Outcome)
 		b.refused("Settle with an outcome that differs in its "+name, k, func() error { return b.store.Settle(b, set) })
 	}
@@ -233,17 +233,17 @@ func settleDoneIsFinal(b *bench) {
 
 func settleParkedStays(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
-	b.settle(ending(h, once.Parked))
-	b.refused("Settle of a parked key as Unknown", k, func() error { return b.store.Settle(b, ending(h, once.Unknown)) })
+	fence := b.own(k, "me", long)
+	b.settle(ending(fence, once.Parked))
+	b.refused("Settle of a parked key as Unknown", k, func() error { return b.store.Settle(b, ending(fence, once.Unknown)) })
 }
 
 func settleReleasedIsEnded(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
-	b.settle(ending(h, once.Absent))
+	fence := b.own(k, "me", long)
+	b.settle(ending(fence, once.Absent))
 	for _, status := range []once.Status{once.Done, once.Unknown, once.Parked} {
-		b.refused(fmt.Sprintf("Settle of a released attempt as %v", status), k, func() error { return b.store.Settle(b, ending(h, status)) })
+		b.refused(fmt.Sprintf("Settle of a released attempt as %v", status), k, func() error { return b.store.Settle(b, ending(fence, status)) })
 	}
 }
 
@@ -265,10 +265,10 @@ func settleRepeated(b *bench) {
 
 func settleNoSuchEnd(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "me", long)
+	fence := b.own(k, "me", long)
 	before := b.get(k)
 	for _, status := range []once.Status{once.Running, once.Expired, -1, 99} {
-		if err := b.store.Settle(b, ending(h, status)); err == nil {
+		if err := b.store.Settle(b, ending(fence, status)); err == nil {
 			b.failf("an attempt was settled as %v", status)
 		}
 		b.unchanged("a settlement that makes no sense", before, b.get(k))

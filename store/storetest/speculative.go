@@ -20,15 +20,15 @@ func speculativeRules[Tx any]() []txRule[Tx] {
 }
 
 // speculative is a request that allows its body to run before the claim, and foresees this outcome.
-func (b *bench) speculative(k once.Key, who string, foreseen once.Outcome) once.Request {
-	expected := done(once.Hold{})
+func (b *bench) speculative(k once.Key, who string, foreseen once.Outcome) once.ClaimRequest {
+	expected := done(once.Fence{})
 	expected.Outcome = foreseen
 	r := b.request(k, who, long)
 	r.Expected, r.Speculative = &expected, true
 	return r
 }
 
-var foreseen = []once.Outcome{{}, done(once.Hold{}).Outcome, {Body: []byte("else"), ContentType: "text/plain", Sum: 5}}
+var foreseen = []once.Outcome{{}, done(once.Fence{}).Outcome, {Body: []byte("else"), ContentType: "text/plain", Sum: 5}}
 
 func speculativeCommit[Tx any](b *txBench[Tx]) {
 	for i, out := range foreseen {
@@ -51,7 +51,7 @@ func speculativeCommit[Tx any](b *txBench[Tx]) {
 }
 
 // speculativeEnded checks the record of a Speculative transaction, which is returned without its times.
-func (b *bench) speculativeEnded(r once.Request, rec once.Record) {
+func (b *bench) speculativeEnded(r once.ClaimRequest, rec once.Record) {
 	got := b.wantStatus(r.Key, once.Done)
 	if set := done(holdOf(rec)); !sameOutcome(got.Outcome, set.Outcome) || string(got.Fingerprint) != string(r.Fingerprint) {
 		b.failf("settled as %+v with the fingerprint %q, the record is %s", set.Outcome, r.Fingerprint, show(got))
@@ -84,18 +84,18 @@ func speculativeLost[Tx any](b *txBench[Tx]) {
 		"has an error of its own":  func(error) error { return &cause{"already paid"} },
 		"takes it for a rejection": func(error) error { return once.ErrRejected },
 	}
-	for name, h := range b.standings("") {
+	for name, fence := range b.standings("") {
 		if name == "released" {
 			continue
 		}
 		for how, lie := range lies {
-			before := b.get(h.Key)
-			rec := b.transact(b.speculative(h.Key, "rival", foreseen[len(how)%len(foreseen)]), func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+			before := b.get(fence.Key)
+			rec := b.transact(b.speculative(fence.Key, "rival", foreseen[len(how)%len(foreseen)]), func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 				return []once.Settlement{done(holdOf(recs[0]))}, lie(b.effect(tx, "row"))
 			})
 			what := fmt.Sprintf("a Speculative transaction whose body %s, of a key that is %s", how, name)
 			b.unchanged(what+", in its answer,", before, rec)
-			b.unchanged(what, before, b.get(h.Key))
+			b.unchanged(what, before, b.get(fence.Key))
 		}
 	}
 	b.wantEffects("row", 0)
@@ -103,11 +103,11 @@ func speculativeLost[Tx any](b *txBench[Tx]) {
 
 func speculativeKnown[Tx any](b *txBench[Tx]) {
 	for i, out := range foreseen {
-		h := b.own(b.key(fmt.Sprint(i)), "me", long)
-		b.settle(ending(h, once.Absent))
-		r, row := b.speculative(h.Key, "again", out), fmt.Sprint("row ", i)
+		fence := b.own(b.key(fmt.Sprint(i)), "me", long)
+		b.settle(ending(fence, once.Absent))
+		r, row := b.speculative(fence.Key, "again", out), fmt.Sprint("row ", i)
 		b.wantRunning(b.transact(r, b.completing(row, r.Owner)), r, 2)
-		if rec := b.wantStatus(h.Key, once.Done); rec.Attempt != 2 {
+		if rec := b.wantStatus(fence.Key, once.Done); rec.Attempt != 2 {
 			b.failf("the second attempt ended as %s", show(rec))
 		}
 		b.wantEffects(row, 1)
@@ -119,7 +119,7 @@ func speculativeFails[Tx any](b *txBench[Tx]) {
 		r := b.speculative(b.key(fmt.Sprint(i)), "me", out)
 		no := &cause{"out of stock"}
 		for _, writes := range []bool{true, false} {
-			_, err := b.txStore.Transact(b, []once.Request{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+			_, err := b.txStore.Transact(b, []once.ClaimRequest{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 				if writes {
 					if err := b.effect(tx, "row"); err != nil {
 						return nil, err
@@ -141,7 +141,7 @@ func speculativeInFlight[Tx any](b *txBench[Tx]) {
 		r, row := b.speculative(b.key(fmt.Sprint(i)), "me", out), fmt.Sprint("row ", i)
 		f := b.takeOff(r, row)
 		rival := b.speculative(r.Key, "rival", out)
-		recs, err := b.txStores[1].Transact(b, []once.Request{rival}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+		recs, err := b.txStores[1].Transact(b, []once.ClaimRequest{rival}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 			return []once.Settlement{done(holdOf(recs[0]))}, b.effect(tx, row)
 		})
 		b.must("a Speculative transaction that meets one in flight", err)
@@ -160,7 +160,7 @@ func speculativeRace[Tx any](b *txBench[Tx]) {
 			var rec once.Record
 			r := b.speculative(k, fmt.Sprint(i), out)
 			b.until("one of many Speculative transactions is done", func() bool {
-				recs, err := b.txSpread(i).Transact(b, []once.Request{r}, b.completing(row, r.Owner))
+				recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing(row, r.Owner))
 				if err != nil || len(recs) != 1 { // a database may give up on some of them, and asks for another try
 					return false
 				}

@@ -22,13 +22,13 @@ func takeoverLapsed(b *bench) {
 
 func takeoverUnknown(b *bench) {
 	k := b.key("1")
-	h := b.own(k, "old", long)
-	b.settle(ending(h, once.Unknown))
-	b.takeOver(h)
+	fence := b.own(k, "old", long)
+	b.settle(ending(fence, once.Unknown))
+	b.takeOver(fence)
 }
 
 // takeOver does so three times, since each attempt must be counted on from the one before.
-func (b *bench) takeOver(old once.Hold) {
+func (b *bench) takeOver(old once.Fence) {
 	for _, who := range []string{"new", "newer", "newest"} {
 		before := b.wantStatus(old.Key, once.Unknown)
 		r := b.request(old.Key, who, long)

@@ -78,7 +78,7 @@ func (c *cause) Error() string { return c.text }
 
 func transactFails[Tx any](b *txBench[Tx]) {
 	k := b.key("1")
-	_, err := b.txStore.Transact(b, []once.Request{b.request(k, "me", long)}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+	_, err := b.txStore.Transact(b, []once.ClaimRequest{b.request(k, "me", long)}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 		if err := b.effect(tx, "row"); err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func transactPanics[Tx any](b *txBench[Tx]) {
 
 func (b *txBench[Tx]) panicInBody(k once.Key) (recovered any, err error) {
 	defer func() { recovered = recover() }()
-	_, err = b.txStore.Transact(b, []once.Request{b.request(k, "me", long)}, func(tx Tx, _ []once.Record) ([]once.Settlement, error) {
+	_, err = b.txStore.Transact(b, []once.ClaimRequest{b.request(k, "me", long)}, func(tx Tx, _ []once.Record) ([]once.Settlement, error) {
 		if err := b.effect(tx, "row"); err != nil {
 			return nil, err
 		}
@@ -129,12 +129,12 @@ func transactRollsBackTo[Tx any](b *txBench[Tx]) {
 	b.settle(ending(released, once.Absent))
 	unknown := b.own(b.key("unknown"), "before", long)
 	b.settle(ending(unknown, once.Unknown))
-	for _, h := range []once.Hold{released, unknown} {
-		before := b.get(h.Key)
-		r := b.request(h.Key, "me", long)
-		r.Attempt = h.Attempt
+	for _, fence := range []once.Fence{released, unknown} {
+		before := b.get(fence.Key)
+		r := b.request(fence.Key, "me", long)
+		r.Attempt = fence.Attempt
 		var inside once.Record
-		_, err := b.txStore.Transact(b, []once.Request{r}, func(_ Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := b.txStore.Transact(b, []once.ClaimRequest{r}, func(_ Tx, recs []once.Record) ([]once.Settlement, error) {
 			inside = recs[0]
 			return nil, &cause{"no"}
 		})
@@ -142,22 +142,22 @@ func transactRollsBackTo[Tx any](b *txBench[Tx]) {
 			b.failf("the error of the body came back as %v", err)
 		}
 		b.wantRunning(inside, r, 2)
-		b.unchanged("a rollback", before, b.get(h.Key))
+		b.unchanged("a rollback", before, b.get(fence.Key))
 	}
 }
 
 func transactLostClaim[Tx any](b *txBench[Tx]) {
-	for name, h := range b.standings("") {
+	for name, fence := range b.standings("") {
 		if name == "released" {
 			continue
 		}
-		before := b.get(h.Key)
-		recs, err := b.txStore.Transact(b, []once.Request{b.request(h.Key, "rival", long)}, b.neverRuns)
+		before := b.get(fence.Key)
+		recs, err := b.txStore.Transact(b, []once.ClaimRequest{b.request(fence.Key, "rival", long)}, b.neverRuns)
 		if b.must("Transact of a key that is "+name, err); len(recs) != 1 {
 			b.failf("Transact of one request returned %d records", len(recs))
 		}
 		b.unchanged("a Transact of a key that is "+name+", in its answer,", before, recs[0])
-		b.unchanged("a Transact of a key that is "+name, before, b.get(h.Key))
+		b.unchanged("a Transact of a key that is "+name, before, b.get(fence.Key))
 	}
 }
 
@@ -170,12 +170,12 @@ func transactOwnClaim[Tx any](b *txBench[Tx]) {
 }
 
 func transactTakeover[Tx any](b *txBench[Tx]) {
-	h := b.lapse(b.key("1"), "old")
-	r := b.request(h.Key, "new", long)
-	r.Attempt = h.Attempt
+	fence := b.lapse(b.key("1"), "old")
+	r := b.request(fence.Key, "new", long)
+	r.Attempt = fence.Attempt
 	b.wantRunning(b.transact(r, b.completing("row", r.Owner)), r, 2)
 	b.wantStatus(r.Key, once.Done)
-	b.refused("Settle of the former holder", r.Key, func() error { return b.store.Settle(b, ending(h, once.Parked)) })
+	b.refused("Settle of the former holder", r.Key, func() error { return b.store.Settle(b, ending(fence, once.Parked)) })
 	b.wantEffects("row", 1)
 }
 
@@ -183,7 +183,7 @@ func transactSeveral[Tx any](b *txBench[Tx]) {
 	holds := b.standings("")
 	names := []string{"done", "free 1", "running", "lapsed", "parked", "free 2", "expired", "free 3"}
 	mine := map[string]once.Status{"free 1": once.Done, "lapsed": once.Parked, "free 2": once.Absent, "free 3": once.Unknown}
-	before, rs := make(map[string]once.Record), make([]once.Request, len(names))
+	before, rs := make(map[string]once.Record), make([]once.ClaimRequest, len(names))
 	for i, name := range names {
 		rs[i] = b.request(b.key(name), "me too", long)
 		rs[i].Attempt = holds[name].Attempt
@@ -221,14 +221,14 @@ func transactStale[Tx any](b *txBench[Tx]) {
 	wrong := map[string]once.Settlement{
 		"a settlement that was applied before":  done(settled),
 		"the hold of a key that is done":        ending(settled, once.Parked),
-		"the hold of a key that was never seen": done(once.Hold{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}),
+		"the hold of a key that was never seen": done(once.Fence{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}),
 	}
-	for name, h := range b.stale(once.Hold{Key: b.key("1"), Owner: b.token("me"), Attempt: 1}) {
-		wrong[name] = ending(h, once.Parked)
+	for name, fence := range b.stale(once.Fence{Key: b.key("1"), Owner: b.token("me"), Attempt: 1}) {
+		wrong[name] = ending(fence, once.Parked)
 	}
 	r := b.request(b.key("1"), "me", long)
 	for name, set := range wrong {
-		_, err := b.txStore.Transact(b, []once.Request{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := b.txStore.Transact(b, []once.ClaimRequest{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 			if err := b.effect(tx, "row"); err != nil {
 				return nil, err
 			}
@@ -266,7 +266,7 @@ func transactContextEnds[Tx any](b *txBench[Tx]) {
 	ctx, cancel := context.WithCancel(b)
 	defer cancel()
 	r := b.request(b.key("1"), "me", long)
-	_, err := b.txStore.Transact(ctx, []once.Request{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+	_, err := b.txStore.Transact(ctx, []once.ClaimRequest{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 		cancel()
 		return b.completing("row", r.Owner)(tx, recs)
 	})
@@ -279,7 +279,7 @@ func transactContextEnded[Tx any](b *txBench[Tx]) {
 	ctx, cancel := context.WithCancel(b)
 	cancel()
 	k := b.key("1")
-	_, err := b.txStore.Transact(ctx, []once.Request{b.request(k, "me", long)}, b.neverRuns)
+	_, err := b.txStore.Transact(ctx, []once.ClaimRequest{b.request(k, "me", long)}, b.neverRuns)
 	if err == nil || errors.Is(err, errRan) {
 		b.failf("Transact with a context that had ended returned %v", err)
 	}
@@ -293,7 +293,7 @@ func transactRace[Tx any](b *txBench[Tx]) {
 		r := b.request(k, fmt.Sprint(i), long)
 		var rec once.Record
 		b.until("one of many transactions is done", func() bool {
-			recs, err := b.txSpread(i).Transact(b, []once.Request{r}, b.completing("row", r.Owner))
+			recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing("row", r.Owner))
 			if err != nil || len(recs) != 1 { // a database may give up on some of them, and asks for another try
 				return false
 			}

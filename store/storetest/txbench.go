@@ -107,8 +107,8 @@ func (b *txBench[Tx]) neverRuns(Tx, []once.Record) ([]once.Settlement, error) {
 var errRan = errors.New("the body was called, and none of the claims was the caller's")
 
 // transact is a Transact that must succeed.
-func (b *txBench[Tx]) transact(r once.Request, do body[Tx]) once.Record {
-	recs, err := b.txStore.Transact(b, []once.Request{r}, do)
+func (b *txBench[Tx]) transact(r once.ClaimRequest, do body[Tx]) once.Record {
+	recs, err := b.txStore.Transact(b, []once.ClaimRequest{r}, do)
 	b.must("Transact", err)
 	if len(recs) != 1 {
 		b.failf("Transact of one request returned %d records", len(recs))
@@ -136,8 +136,8 @@ func (b *txBench[Tx]) inTx(commit bool, do func(Tx)) {
 }
 
 // claimTx is a claim of one key within a transaction of the caller's own.
-func (b *txBench[Tx]) claimTx(tx Tx, r once.Request) once.Record {
-	recs, err := b.txStore.ClaimTx(b, tx, []once.Request{r})
+func (b *txBench[Tx]) claimTx(tx Tx, r once.ClaimRequest) once.Record {
+	recs, err := b.txStore.ClaimTx(b, tx, []once.ClaimRequest{r})
 	b.must("ClaimTx", err)
 	if len(recs) != 1 {
 		b.failf("ClaimTx of one request returned %d records", len(recs))
@@ -152,10 +152,10 @@ type flight struct {
 }
 
 // takeOff begins a transaction that claims r and writes a row, and returns when that is done.
-func (b *txBench[Tx]) takeOff(r once.Request, effect string) *flight {
+func (b *txBench[Tx]) takeOff(r once.ClaimRequest, effect string) *flight {
 	f, up := &flight{make(chan error, 1), make(chan error, 1)}, make(chan struct{})
 	go func() {
-		_, err := b.txStore.Transact(b, []once.Request{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+		_, err := b.txStore.Transact(b, []once.ClaimRequest{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
 			if err := b.effect(tx, effect); err != nil {
 				return nil, err
 			}
@@ -187,7 +187,7 @@ func (f *flight) land(err error) error {
 const inFlightWait = time.Second
 
 // meets checks what a claim is told that meets a transaction in flight.
-func (b *txBench[Tx]) meets(doing string, r once.Request, rec once.Record, err error) {
+func (b *txBench[Tx]) meets(doing string, r once.ClaimRequest, rec once.Record, err error) {
 	switch {
 	case err == nil && (rec.Status != once.Running || rec.LeaseLeft != 0 || rec.Owner == r.Owner):
 		b.failf("%s that meets a transaction in flight returned %s, want Running with LeaseLeft 0", doing, show(rec))
@@ -199,7 +199,7 @@ func (b *txBench[Tx]) meets(doing string, r once.Request, rec once.Record, err e
 }
 
 // ways are the ways to claim a key, in a process other than the one that has a transaction in flight.
-func (b *txBench[Tx]) ways() map[string]func(context.Context, once.Request) (once.Record, error) {
+func (b *txBench[Tx]) ways() map[string]func(context.Context, once.ClaimRequest) (once.Record, error) {
 	one := func(recs []once.Record, err error) (once.Record, error) {
 		if err == nil && len(recs) != 1 {
 			err = fmt.Errorf("one request was answered with %d records", len(recs))
@@ -210,18 +210,18 @@ func (b *txBench[Tx]) ways() map[string]func(context.Context, once.Request) (onc
 		return recs[0], nil
 	}
 	other := b.txStores[1]
-	return map[string]func(context.Context, once.Request) (once.Record, error){
+	return map[string]func(context.Context, once.ClaimRequest) (once.Record, error){
 		"Claim": other.Claim,
-		"Transact": func(ctx context.Context, r once.Request) (once.Record, error) {
-			return one(other.Transact(ctx, []once.Request{r}, b.neverRuns))
+		"Transact": func(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+			return one(other.Transact(ctx, []once.ClaimRequest{r}, b.neverRuns))
 		},
-		"ClaimTx": func(ctx context.Context, r once.Request) (once.Record, error) {
+		"ClaimTx": func(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 			tx, err := b.h.Begin(ctx)
 			if err != nil {
 				return once.Record{}, err
 			}
 			defer func() { _ = b.h.Rollback(context.WithoutCancel(ctx), tx) }() // it may be broken by now
-			return one(other.ClaimTx(ctx, tx, []once.Request{r}))
+			return one(other.ClaimTx(ctx, tx, []once.ClaimRequest{r}))
 		},
 	}
 }

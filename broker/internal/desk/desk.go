@@ -60,15 +60,15 @@ func New[M any](b *Bell, window int) (*Desk[M], error) {
 }
 
 // Receive is that of [broker.Session].
-func (d *Desk[M]) Receive(ctx context.Context, most int, from Stock[M]) ([]broker.Delivery, error) {
-	if most < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, most)
+func (d *Desk[M]) Receive(ctx context.Context, limit int, from Stock[M]) ([]broker.Delivery, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
 	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		ds, next, err := d.take(most, from)
+		ds, next, err := d.take(limit, from)
 		if err != nil || len(ds) > 0 {
 			return ds, err
 		}
@@ -77,14 +77,14 @@ func (d *Desk[M]) Receive(ctx context.Context, most int, from Stock[M]) ([]broke
 }
 
 // take hands out one message of each lane in turn, as far as the window goes.
-func (d *Desk[M]) take(most int, from Stock[M]) (ds []broker.Delivery, next pause, err error) {
+func (d *Desk[M]) take(limit int, from Stock[M]) (ds []broker.Delivery, next pause, err error) {
 	d.Lock()
 	defer d.Unlock()
 	if d.ended != nil {
 		return nil, next, d.ended
 	}
 	lanes, now := from.Lanes(), time.Now()
-	for empty := 0; empty < len(lanes) && len(ds) < most && d.out < d.window; {
+	for empty := 0; empty < len(lanes) && len(ds) < limit && d.out < d.window; {
 		lane := lanes[d.turn%len(lanes)]
 		d.turn++
 		it, due := lane.first(now)

@@ -237,8 +237,8 @@ func (k *keeper) account() error {
 }
 
 // poll waits until something holds, and not for ever.
-func poll(most time.Duration, holds func() bool) {
-	end := time.Now().Add(most)
+func poll(limit time.Duration, holds func() bool) {
+	end := time.Now().Add(limit)
 	for !holds() && time.Now().Before(end) {
 		<-time.After(20 * time.Millisecond)
 	}

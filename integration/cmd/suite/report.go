@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	mostLines    = 120 // of the output of one test
-	mostPackages = 15  // in the table of seconds
-	mostNames    = 4   // of tests that were skipped for one reason
+	maxLines    = 120 // of the output of one test
+	maxPackages = 15  // in the table of seconds
+	maxNames    = 4   // of tests that were skipped for one reason
 )
 
 // report is what a run ends with.
@@ -143,9 +143,9 @@ func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\
 
 func indented(output []string) string {
 	lines := strings.Split(strings.TrimRight(strings.Join(output, ""), "\n"), "\n")
-	if left := len(lines) - mostLines; left > 0 {
+	if left := len(lines) - maxLines; left > 0 {
 		middle := fmt.Sprintf("... %d lines ...", left)
-		lines = slices.Concat(lines[:mostLines/2], []string{middle}, lines[len(lines)-mostLines/2:])
+		lines = slices.Concat(lines[:maxLines/2], []string{middle}, lines[len(lines)-maxLines/2:])
 	}
 	var b strings.Builder
 	for _, line := range lines {
@@ -175,8 +175,8 @@ func (r *report) printSkips(w io.Writer) {
 		return cmp.Or(len(why[b])-len(why[a]), strings.Compare(a, b))
 	}) {
 		names := why[reason]
-		some := strings.Join(names[:min(len(names), mostNames)], ", ")
-		if more := len(names) - mostNames; more > 0 {
+		some := strings.Join(names[:min(len(names), maxNames)], ", ")
+		if more := len(names) - maxNames; more > 0 {
 			some += fmt.Sprintf(" and %d more", more)
 		}
 		fmt.Fprintf(w, "%5d  %s: %s\n", len(names), reason, some)
@@ -206,7 +206,7 @@ func (r *report) printTimes(w io.Writer) {
 	others := 0
 	for i, p := range longest(r.ledger.packages) {
 		all.add(p)
-		if i < mostPackages {
+		if i < maxPackages {
 			fmt.Fprintf(w, "%8.1f %8.1f  %s\n", p.took.Seconds(), p.cpu().Seconds(), p.name)
 			continue
 		}

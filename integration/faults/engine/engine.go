@@ -177,7 +177,7 @@ type backing[T any] interface {
 	Migrate(context.Context) error
 }
 
-func (s erased[T]) Transact(ctx context.Context, rs []once.Request,
+func (s erased[T]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	return s.backing.Transact(ctx, rs, func(tx T, recs []once.Record) ([]once.Settlement, error) {
@@ -185,7 +185,7 @@ func (s erased[T]) Transact(ctx context.Context, rs []once.Request,
 	})
 }
 
-func (s erased[T]) ClaimTx(ctx context.Context, tx Tx, rs []once.Request) ([]once.Record, error) {
+func (s erased[T]) ClaimTx(ctx context.Context, tx Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	return s.backing.ClaimTx(ctx, s.unwrap(tx), rs)
 }
 

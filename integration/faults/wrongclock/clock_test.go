@@ -139,7 +139,7 @@ func key(who, name string) once.Key { return once.Key{Operation: "clock", ID: wh
 func leave(t *testing.T, d *engine.Database, who string) {
 	t.Helper()
 	for name, end := range ends {
-		r := once.Request{Hold: once.Hold{Key: key(who, name), Owner: [16]byte{1}}, Lease: end.lease}
+		r := once.ClaimRequest{Fence: once.Fence{Key: key(who, name), Owner: [16]byte{1}}, Lease: end.lease}
 		rec, err := d.Store.Claim(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -147,7 +147,7 @@ func leave(t *testing.T, d *engine.Database, who string) {
 		if end.settled == once.Absent {
 			continue
 		}
-		err = d.Store.Settle(t.Context(), once.Settlement{Hold: once.Hold{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: end.settled,
+		err = d.Store.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: end.settled,
 			Outcome: once.Outcome{Body: []byte("answer")}, KeepOutcome: end.keepOutcome, KeepKey: end.keepKey})
 		if err != nil {
 			t.Fatal(err)

@@ -59,9 +59,9 @@ func Seed(t testing.TB) uint64 {
 
 // Beside runs tests beside each other, so many at once: more than there are processors, because they mostly wait.
 // t.Parallel would have no more of them.
-func Beside(t *testing.T, most int, names []string, test func(*testing.T, string)) {
+func Beside(t *testing.T, limit int, names []string, test func(*testing.T, string)) {
 	t.Helper()
-	places := make(chan struct{}, most)
+	places := make(chan struct{}, limit)
 	var all sync.WaitGroup
 	for _, name := range names {
 		places <- struct{}{}

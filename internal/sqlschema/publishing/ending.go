@@ -15,8 +15,8 @@ import (
 // atOnce is how many rows a statement is about at most.
 const atOnce = 1000
 
-// fate is what becomes of rows in one state: those that have an equal one can be in one statement.
-type fate struct {
+// result is what becomes of rows in one state: those that have an equal one can be in one statement.
+type change struct {
 	from, to, attempts int
 	reason             string
 	delay              time.Duration
@@ -92,7 +92,7 @@ func (t *Tables[O, M, S]) Remove(ctx context.Context, q Querier, relay [16]byte,
 	return run(ctx, q, calls)
 }
 
-func byState[M message, S ~int](o Outgoing[M, S]) fate { return fate{from: int(o.State)} }
+func byState[M message, S ~int](o Outgoing[M, S]) change { return change{from: int(o.State)} }
 
 const longestReason = 64 << 10
 
@@ -107,8 +107,8 @@ func (t *Tables[O, M, S]) Move(ctx context.Context, q Querier, relay [16]byte, m
 				len(reason), longestReason))
 		}
 	}
-	calls, err := t.change(relay, ms, []pair{t.sql.move}, func(o Outgoing[M, S]) fate {
-		f := fate{from: int(o.State), to: int(to), attempts: o.Attempts, reason: consuming.Clean(o.Reason)}
+	calls, err := t.change(relay, ms, []pair{t.sql.move}, func(o Outgoing[M, S]) change {
+		f := change{from: int(o.State), to: int(to), attempts: o.Attempts, reason: consuming.Clean(o.Reason)}
 		if to == delayed {
 			f.delay = o.Delay
 		}
@@ -122,11 +122,11 @@ func (t *Tables[O, M, S]) Move(ctx context.Context, q Querier, relay [16]byte, m
 
 // change makes the calls that take the steps with all messages, those of one fate together.
 func (t *Tables[O, M, S]) change(relay [16]byte, ms []O, steps []pair,
-	of func(Outgoing[M, S]) fate) (all []Call, err error) {
+	of func(Outgoing[M, S]) change) (all []Call, err error) {
 
-	group := make(map[fate]*keyed)
-	var order []fate
-	add := func(f fate) {
+	group := make(map[change]*keyed)
+	var order []change
+	add := func(f change) {
 		all = append(all, t.step(relay, steps, f, group[f])...)
 		delete(group, f)
 	}
@@ -153,7 +153,7 @@ func (t *Tables[O, M, S]) change(relay [16]byte, ms []O, steps []pair,
 }
 
 // step are the calls for some rows of one fate.
-func (t *Tables[O, M, S]) step(relay [16]byte, steps []pair, f fate, rows *keyed) (all []Call) {
+func (t *Tables[O, M, S]) step(relay [16]byte, steps []pair, f change, rows *keyed) (all []Call) {
 	p := sqlschema.Params{"state": int64(f.from), "who": t.names.UUID(relay), "to": int64(f.to),
 		"attempts": int64(f.attempts), "reason": f.reason, "lanes": "", "seqs": ""}
 	switch f.to {

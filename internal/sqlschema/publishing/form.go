@@ -19,7 +19,7 @@ type form struct {
 
 func (t *Tables[O, M, S]) form(q Query[S], light bool) form {
 	return form{dialect: t.sql.dialect, lanes: len(q.lanes()), ids: len(q.IDs), after: q.After > 0,
-		key: q.OrderingKey != "", topic: q.Topic != "", cause: q.Cause != "", heads: q.Heads, bounded: q.MostBytes > 0, light: light,
+		key: q.OrderingKey != "", topic: q.Topic != "", cause: q.Cause != "", heads: q.Heads, bounded: q.MaxBytes > 0, light: light,
 		bodiless: q.Bodiless, delayed: q.State == delayed, placed: t.placed(q)}
 }
 

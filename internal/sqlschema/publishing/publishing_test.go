@@ -102,9 +102,9 @@ func everything(t *testing.T, d sqlschema.Dialect) map[string][]any {
 	did(all.Forget(ctx, r, time.Hour, 7))
 	did(all.Depth(ctx, r, 7))
 	did(all.estimate(ctx, r, Depth[int]{}))
-	for _, q := range []Query[int]{{}, {Lanes: []int{3, 1}}, {Lanes: []int{1}, MostBytes: 5, After: 3},
-		{State: delayed, Bodiless: true, MostBytes: 1}, {Heads: true, IDs: []string{"1"}},
-		{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, Lanes: []int{2, 1}, MostBytes: 9}} {
+	for _, q := range []Query[int]{{}, {Lanes: []int{3, 1}}, {Lanes: []int{1}, MaxBytes: 5, After: 3},
+		{State: delayed, Bodiless: true, MaxBytes: 1}, {Heads: true, IDs: []string{"1"}},
+		{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, Lanes: []int{2, 1}, MaxBytes: 9}} {
 		did(all.Outgoing(ctx, r, q))
 	}
 	if d == sqlschema.PostgreSQL {
@@ -191,7 +191,7 @@ func TestLargeBodiesGoInStatementsOfTheirOwn(t *testing.T) {
 
 func TestStatementsAreMadeOnce(t *testing.T) {
 	all := tablesOf(t, sqlschema.PostgreSQL)
-	q := Query[int]{Lanes: []int{1, 2}, MostBytes: 5}
+	q := Query[int]{Lanes: []int{1, 2}, MaxBytes: 5}
 	first, err := all.OutgoingCall(q, false)
 	if err != nil {
 		t.Fatal(err)

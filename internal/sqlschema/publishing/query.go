@@ -21,7 +21,7 @@ type Query[S ~int] struct {
 	IDs         []string
 	After       int64
 	Limit       int
-	MostBytes   int
+	MaxBytes    int
 	Bodiless    bool
 	Unlogged    bool
 	Heads       bool
@@ -40,14 +40,14 @@ func (t *Tables[O, M, S]) UsePlaces(make func() Place) { t.newPlace = make }
 func (t *Tables[O, M, S]) placed(q Query[S]) bool { return t.newPlace != nil && q.Hot() }
 
 // Light reports whether a query is better asked lightly. It costs half, and leaves out bodies that are so large that Limit
-// of them could be more than MostBytes: then its answer is [ErrHeavy]. That is seldom, because the last page tells.
+// of them could be more than MaxBytes: then its answer is [ErrHeavy]. That is seldom, because the last page tells.
 func (t *Tables[O, M, S]) Light(q Query[S]) bool {
-	return t.sql.dialect == sqlschema.PostgreSQL && q.Hot() && q.State != delayed && !q.Bodiless && q.MostBytes > 0 &&
+	return t.sql.dialect == sqlschema.PostgreSQL && q.Hot() && q.State != delayed && !q.Bodiless && q.MaxBytes > 0 &&
 		!t.heavy.Load()
 }
 
 // small is the largest body of a light query.
-func (q Query[S]) small() int { return q.MostBytes / q.limit() }
+func (q Query[S]) small() int { return q.MaxBytes / q.limit() }
 
 const defaultPage, largestPage = 100, 20_000
 
@@ -106,7 +106,7 @@ func (t *Tables[O, M, S]) ReadOutgoing(rows Rows, query Query[S], light bool) (p
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if query.Hot() && query.MostBytes > 0 && len(page) > 0 && !query.Bodiless {
+	if query.Hot() && query.MaxBytes > 0 && len(page) > 0 && !query.Bodiless {
 		t.heavy.Store(largest > query.small())
 	}
 	return page, nil
@@ -195,7 +195,7 @@ func distinct(of []int) (all []int) {
 
 func (t *Tables[O, M, S]) params(q Query[S]) sqlschema.Params {
 	p := sqlschema.Params{"state": int64(q.State), "seq": q.After, "ordering": q.OrderingKey, "topic": q.Topic, "cause": q.Cause,
-		"limit": int64(q.limit()), "most": int64(q.MostBytes), "small": int64(q.small())}
+		"limit": int64(q.limit()), "most": int64(q.MaxBytes), "small": int64(q.small())}
 	for i, lane := range q.lanes() {
 		p[fmt.Sprint("of", i)] = int64(lane)
 	}

@@ -61,7 +61,7 @@ const longestWait = time.Hour
 
 // Wake is WakeDelayed of store.Relayable. It needs a transaction.
 func (t *Tables[O, M, S]) Wake(ctx context.Context, q Querier, relay [16]byte, to S,
-	most int) (int, time.Duration, error) {
+	limit int) (int, time.Duration, error) {
 
 	if err := checkState(to); err != nil {
 		return 0, 0, err
@@ -69,15 +69,15 @@ func (t *Tables[O, M, S]) Wake(ctx context.Context, q Querier, relay [16]byte, t
 	if to == delayed {
 		return 0, 0, sqlschema.Refusal("messages that are woken go to another state than Delayed")
 	}
-	if most <= 0 {
-		return 0, 0, sqlschema.Refusal(fmt.Sprintf("WakeDelayed with a limit of %d: give at least 1", most))
+	if limit <= 0 {
+		return 0, 0, sqlschema.Refusal(fmt.Sprintf("WakeDelayed with a limit of %d: give at least 1", limit))
 	}
-	p := sqlschema.Params{"who": t.names.UUID(relay), "to": int64(to), "limit": int64(most)}
+	p := sqlschema.Params{"who": t.names.UUID(relay), "to": int64(to), "limit": int64(limit)}
 	if to == published {
 		p["delay"] = int64(0)
 	}
 	woken, err := exec(ctx, q, t.sql.wake.of(relay), p)
-	if err != nil || woken == most {
+	if err != nil || woken == limit {
 		return woken, 0, err
 	}
 	p["limit"] = int64(1)

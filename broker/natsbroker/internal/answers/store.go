@@ -13,13 +13,13 @@ import (
 
 // What one call has on its way: a stream buffers 10,000 messages and 128 MiB, and refuses more.
 const (
-	mostMessages = 128
-	mostBytes    = 4 << 20
+	maxMessages = 128
+	maxBytes    = 4 << 20
 )
 
 // Store publishes messages and waits for the streams to confirm them. It returns an error for each, nil for those that
 // were confirmed.
-func (d *Desk) Store(ctx context.Context, ms []*nats.Msg) []error {
+func (d *Requester) Store(ctx context.Context, ms []*nats.Msg) []error {
 	errs := make([]error, 0, len(ms))
 	for len(errs) < len(ms) {
 		part := portion(ms[len(errs):])
@@ -40,9 +40,9 @@ func (d *Desk) Store(ctx context.Context, ms []*nats.Msg) []error {
 
 // portion returns the messages that go together: at least one.
 func portion(ms []*nats.Msg) []*nats.Msg {
-	ms, size := ms[:min(len(ms), mostMessages)], 0
+	ms, size := ms[:min(len(ms), maxMessages)], 0
 	for i, m := range ms {
-		if size += m.Size(); size > mostBytes && i > 0 {
+		if size += m.Size(); size > maxBytes && i > 0 {
 			return ms[:i]
 		}
 	}

@@ -23,7 +23,7 @@ type Conn struct {
 }
 
 // Hold returns a connection that the end of ctx cuts, until it is released.
-func Hold(ctx context.Context, inner net.Conn) *Conn {
+func Wrap(ctx context.Context, inner net.Conn) *Conn {
 	c := &Conn{Conn: inner}
 	c.release = context.AfterFunc(ctx, c.Cut)
 	return c

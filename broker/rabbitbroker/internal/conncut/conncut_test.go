@@ -17,7 +17,7 @@ var errBroken = errors.New("broken")
 func hold(t *testing.T, ctx context.Context) (c *conncut.Conn, peer net.Conn) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _ = errors.Join(near.Close(), far.Close()) })
-	return conncut.Hold(ctx, near), far
+	return conncut.Wrap(ctx, near), far
 }
 
 // write hangs until the connection ends.

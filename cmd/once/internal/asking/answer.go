@@ -29,7 +29,7 @@ type Answer struct {
 	Note   string          // for people
 }
 
-const mostNote = 200
+const maxNote = 200
 
 // parse reads an answer to the question about a key. It is strict: what is misspelt here could have meant anything.
 func parse(text []byte, key string) (a Answer, err error) {
@@ -54,7 +54,7 @@ func parse(text []byte, key string) (a Answer, err error) {
 		}
 	}
 	result, hasResult := fields["result"]
-	a = Answer{Kind: Kind(kind), Note: name.Line(note, mostNote)}
+	a = Answer{Kind: Kind(kind), Note: name.Line(note, maxNote)}
 	switch {
 	case of == "":
 		return a, errors.New("it has no key: repeat the one of the question")

@@ -28,8 +28,8 @@ import (
 const DefaultTimeout = 5 * time.Second
 
 const (
-	mostAnswer = 1 << 20 // bytes, as many as an outcome has by default
-	idle       = 4       // connections that are kept to a host, as many as a Reconciler's AtOnce
+	maxAnswer = 1 << 20 // bytes, as many as an outcome has by default
+	idle      = 4       // connections that are kept to a host, as many as a Reconciler's AtOnce
 )
 
 // Options say how to ask. The zero value works.
@@ -132,12 +132,12 @@ func (e *Endpoint) read(response *http.Response, key string) (Answer, error) {
 	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "application/json" {
 		return Answer{}, fmt.Errorf("answered with the content type %.40q: it has to be application/json", kind)
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, mostAnswer+1))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
 		return Answer{}, fmt.Errorf("did not end its answer: %w", err)
-	case len(text) > mostAnswer:
-		return Answer{}, fmt.Errorf("answered with more than %d bytes", mostAnswer)
+	case len(text) > maxAnswer:
+		return Answer{}, fmt.Errorf("answered with more than %d bytes", maxAnswer)
 	}
 	answer, err := parse(text, key)
 	if err != nil {

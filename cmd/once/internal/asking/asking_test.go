@@ -44,7 +44,7 @@ func lost(t *testing.T, s once.Store, id string) once.Key {
 	_, err := once.Do(t.Context(), s, work, func(context.Context, once.Key) (c charge, err error) {
 		return c, errors.New("the connection broke")
 	})
-	if !errors.Is(err, once.ErrUnknown) {
+	if !errors.Is(err, once.ErrOutcomeUnknown) {
 		t.Fatalf("the outcome is known: %v", err)
 	}
 	return work.Key()
@@ -171,8 +171,8 @@ func TestNoAnswerDecidesNothing(t *testing.T) {
 		"cut off":          `{"answer":"not_found","key":"KEY"`,
 		"two objects":      `{"answer":"not_found","key":"KEY"}{"answer":"not_found","key":"KEY"}`,
 		"not UTF-8":        "{\"answer\":\"done\",\"key\":\"KEY\",\"result\":\"\xff\"}",
-		"a long end":       `{"answer":"not_found","key":"KEY"}` + strings.Repeat(" ", mostAnswer),
-		"huge":             `{"answer":"done","key":"KEY","result":"` + strings.Repeat("x", mostAnswer) + `"}`,
+		"a long end":       `{"answer":"not_found","key":"KEY"}` + strings.Repeat(" ", maxAnswer),
+		"huge":             `{"answer":"done","key":"KEY","result":"` + strings.Repeat("x", maxAnswer) + `"}`,
 	}
 	servers := make(map[string]http.HandlerFunc)
 	for what, text := range texts {
@@ -297,7 +297,7 @@ func TestTheRecordMovesOnMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 		op := asked(t, loopback, func(w http.ResponseWriter, r *http.Request) {
-			set := once.Settlement{Hold: once.Hold{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
+			set := once.Settlement{Fence: once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Done,
 				Outcome: once.Outcome{Body: []byte(`{"charge":"ch_1"}`), ContentType: "application/json"}, KeepOutcome: time.Hour, KeepKey: time.Hour}
 			if err := s.Settle(t.Context(), set); err != nil {
 				t.Error(err)

@@ -114,7 +114,7 @@ func (b *bench) forget(ctx context.Context) (k Keys) {
 // free gives back keys whose holder was killed, in a run before this one: nothing was to be done for them, and as they
 // are they would stay for ever.
 func (b *bench) free(ctx context.Context) error {
-	q := once.Query{Operation: Operation, Status: []once.Status{once.Unknown}, Limit: batch}
+	q := once.RecordQuery{Operation: Operation, Status: []once.Status{once.Unknown}, Limit: batch}
 	for {
 		page, err := b.target.Store.List(ctx, q)
 		if err != nil {
@@ -122,7 +122,7 @@ func (b *bench) free(ctx context.Context) error {
 		}
 		for _, r := range page.Records {
 			err := b.target.Store.Settle(ctx, once.Settlement{Status: once.Absent, KeepOutcome: keep, KeepKey: keep,
-				Hold: once.Hold{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt}, Reason: "once bench was killed"})
+				Fence: once.Fence{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt}, Reason: "once bench was killed"})
 			if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 				return err
 			}

@@ -136,7 +136,7 @@ func (s *connection) read(ctx context.Context, body io.Closer, lines *json.Decod
 	}
 }
 
-func (s *connection) Receive(ctx context.Context, most int) (ds []broker.Delivery, err error) {
+func (s *connection) Receive(ctx context.Context, limit int) (ds []broker.Delivery, err error) {
 	select {
 	case d := <-s.arrived:
 		ds = append(ds, d)
@@ -145,7 +145,7 @@ func (s *connection) Receive(ctx context.Context, most int) (ds []broker.Deliver
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	for len(ds) < most {
+	for len(ds) < limit {
 		select {
 		case d := <-s.arrived:
 			ds = append(ds, d)

@@ -84,13 +84,13 @@ func (s *schedule) next() phase {
 }
 
 // group is the next order of a phase, or those of an outage.
-func (s *schedule) group(phase string, most int) (orders []Order) {
+func (s *schedule) group(phase string, limit int) (orders []Order) {
 	fate, size := phase, 1
 	if phase == everything {
 		fate = pick(s.dice.IntN(100))
 	}
 	if fate == outage {
-		size = min(outageSize, most)
+		size = min(outageSize, limit)
 	}
 	for range size {
 		s.made++

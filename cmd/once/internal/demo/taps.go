@@ -89,7 +89,7 @@ func (s *tappedSession) deliver(ctx context.Context, d broker.Delivery) {
 	}
 }
 
-func (s *tappedSession) Receive(ctx context.Context, most int) ([]broker.Delivery, error) {
+func (s *tappedSession) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	select {
 	case d := <-s.arrived:
 		return []broker.Delivery{d}, nil

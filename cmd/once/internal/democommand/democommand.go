@@ -65,7 +65,7 @@ const (
 	scenarioOrders  = 20
 	maxOrders       = 1_000_000
 	maxMinutes      = 24 * 60
-	mostWorkers     = 32
+	maxWorkers      = 32
 	listOfScenarios = "list"
 	everything      = "everything" // the default
 )
@@ -81,8 +81,8 @@ func (d *Command) Validate() error {
 	if !(d.Minutes >= 0 && d.Minutes <= maxMinutes) {
 		return fmt.Errorf("--minutes is %v: give up to %d", d.Minutes, maxMinutes)
 	}
-	if d.Workers < 2 || d.Workers > mostWorkers {
-		return fmt.Errorf("--workers is %d: give 2 to %d, a race needs two", d.Workers, mostWorkers)
+	if d.Workers < 2 || d.Workers > maxWorkers {
+		return fmt.Errorf("--workers is %d: give 2 to %d, a race needs two", d.Workers, maxWorkers)
 	}
 	if d.Scenario == everything {
 		d.Scenario = ""

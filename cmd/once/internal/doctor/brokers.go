@@ -170,7 +170,7 @@ type reader struct {
 }
 
 // most findings of one name are told of one by one.
-const mostTold = 10
+const maxTold = 10
 
 // found says what was seen of one thing. What is found of several is one finding.
 func (s *survey) found(name string, sev Severity, what, means, do string) {
@@ -185,9 +185,9 @@ func (s *survey) found(name string, sev Severity, what, means, do string) {
 	}
 	f := &s.report.Findings[at]
 	switch n := strings.Count(f.What, "\x00") + 1; {
-	case n < mostTold:
+	case n < maxTold:
 		f.What += "\x00" + what
-	case n == mostTold:
+	case n == maxTold:
 		f.What += "\x00And others."
 	}
 }
@@ -287,7 +287,7 @@ const (
 
 // kept is how long the keys of an operation are kept, by some of them: the shortest time, and how many they are.
 func kept(ctx context.Context, t *target.Target, operation string) (least time.Duration, n int, err error) {
-	q := once.Query{Operation: operation, Status: []once.Status{once.Done}, Limit: sampled}
+	q := once.RecordQuery{Operation: operation, Status: []once.Status{once.Done}, Limit: sampled}
 	var digests []string
 	for begun := time.Now(); len(digests) < sampled && time.Since(begun) < sampleTime; {
 		page, next, err := t.List(ctx, q)

@@ -78,14 +78,14 @@ const (
 )
 
 const (
-	mostKeys = 5_000 // of a status that are looked at
+	maxKeys  = 5_000 // of a status that are looked at
 	keysTime = 10 * time.Second
 )
 
 // each lists keys of a status that were not changed for a time, and says whether there may be more than it has listed.
 // Pages on which all is running are empty.
 func each(ctx context.Context, e *examination, status once.Status, unchanged time.Duration, do func(once.Record)) (cut bool, err error) {
-	q := once.Query{Status: []once.Status{status}, Unchanged: unchanged, Limit: countUpTo}
+	q := once.RecordQuery{Status: []once.Status{status}, Unchanged: unchanged, Limit: countUpTo}
 	for n, begun := 0, time.Now(); ; {
 		page, next, err := e.List(ctx, q)
 		if err != nil {
@@ -94,7 +94,7 @@ func each(ctx context.Context, e *examination, status once.Status, unchanged tim
 		for _, r := range page {
 			do(r)
 		}
-		if n += len(page); next == (once.Key{}) || n >= mostKeys || time.Since(begun) > keysTime {
+		if n += len(page); next == (once.Key{}) || n >= maxKeys || time.Since(begun) > keysTime {
 			return next != (once.Key{}), nil
 		}
 		q.After = next

@@ -92,15 +92,15 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 // A key that is parked is found behind any number of running ones, whose pages are empty.
 func TestParkedBehindManyThatRun(t *testing.T) {
 	ctx, at := t.Context(), fresh(t)
-	h := once.Hold{Key: once.Key{Operation: "pay", ID: "parked"}, Owner: [16]byte{1}, Attempt: 1}
-	for h.Key.UUID()[0] < 0xff { // at the end of all lists
-		h.Key.ID += "."
+	fence := once.Fence{Key: once.Key{Operation: "pay", ID: "parked"}, Owner: [16]byte{1}, Attempt: 1}
+	for fence.Key.UUID()[0] < 0xff { // at the end of all lists
+		fence.Key.ID += "."
 	}
-	claim := once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}
+	claim := once.ClaimRequest{Fence: once.Fence{Key: fence.Key, Owner: fence.Owner}, Lease: time.Hour}
 	if _, err := at.Store.Claim(ctx, claim); err != nil {
 		t.Fatal(err)
 	}
-	if err := at.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Parked, Reason: "odd"}); err != nil {
+	if err := at.Store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked, Reason: "odd"}); err != nil {
 		t.Fatal(err)
 	}
 	fill(t, at, 2500, "1, x'%[1]x', 9000000000000000, 1, 1")

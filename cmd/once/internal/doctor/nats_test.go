@@ -297,11 +297,11 @@ func register(t *testing.T, at *target.Target, name, source string, keep time.Du
 	if keep == 0 {
 		return
 	}
-	h := once.Hold{Key: once.Key{Operation: name, ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
-	if _, err := at.Store.Claim(ctx, once.Request{Hold: once.Hold{Key: h.Key, Owner: h.Owner}, Lease: time.Hour}); err != nil {
+	fence := once.Fence{Key: once.Key{Operation: name, ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
+	if _, err := at.Store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: fence.Key, Owner: fence.Owner}, Lease: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if err := at.Store.Settle(ctx, once.Settlement{Hold: h, Status: once.Done, KeepOutcome: keep, KeepKey: keep}); err != nil {
+	if err := at.Store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: keep, KeepKey: keep}); err != nil {
 		t.Fatal(err)
 	}
 }

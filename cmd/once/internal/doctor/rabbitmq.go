@@ -90,7 +90,7 @@ func dialRabbitAPI(ctx context.Context, a address) (*Broker, error) {
 	}}, nil
 }
 
-const mostOfAnAnswer = 64 << 20
+const maxOfAnAnswer = 64 << 20
 
 func (v *rabbitView) get(ctx context.Context, path string, answer any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.base+path, nil)
@@ -106,7 +106,7 @@ func (v *rabbitView) get(ctx context.Context, path string, answer any) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("the answer to /api/%s is %s", path, resp.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, mostOfAnAnswer)).Decode(answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxOfAnAnswer)).Decode(answer); err != nil {
 		return fmt.Errorf("the answer to /api/%s is not what the management plugin says: %w", path, err)
 	}
 	return nil

@@ -197,7 +197,7 @@ func (e Endpoint) endpoint(setting string, secrets *secret.Set) (to webhookbroke
 
 var (
 	endings  = map[string]store.Ending{"": store.Delete, "delete": store.Delete, "keep": store.Keep, "archive": store.Archive}
-	policies = map[string]outbox.OnStuck{"": outbox.Hold, "hold": outbox.Hold, "pass": outbox.Pass}
+	policies = map[string]outbox.OnStuck{"": outbox.HoldOrder, "hold": outbox.HoldOrder, "pass": outbox.Pass}
 )
 
 // relay is the relay without its store and publisher.

@@ -8,7 +8,7 @@ import (
 // settings are the names that the fields of the library have in the file, by the section that sets them: who runs once
 // serve has a file, and never sees the fields.
 var settings = map[string]map[string]string{
-	"relay": {"Batch": "relay.batch", "MostBytes": "the size of a batch", "MaxBytes": "the size of a batch", "KeepFor": "relay.keep_for",
+	"relay": {"Batch": "relay.batch", "MaxBytes": "the size of a batch", "KeepFor": "relay.keep_for",
 		"Lease": "relay.lease", "PublishTime": "relay.publish_time", "StopTime": "stop", "Poll": "relay.poll", "Then": "relay.then",
 		"OnStuck": "relay.on_stuck", "Retry": "relay.retry", "First": "first", "Limit": "limit"},
 	"janitor": {"Every": "janitor.every", "Batch": "janitor.batch", "BatchTime": "the time of a batch", "Share": "janitor.share",

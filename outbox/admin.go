@@ -9,9 +9,9 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Desk is where a person deals with messages that are Stuck, or should not go out. Its work is in the store alone, so it
+// Admin is where a person deals with messages that are Stuck, or should not go out. Its work is in the store alone, so it
 // needs neither the broker nor the relays: those take up what it has decided within seconds.
-type Desk struct {
+type Admin struct {
 	Store store.Relayable
 }
 
@@ -30,7 +30,7 @@ type Tally struct {
 
 // List returns a page of the messages in one state, opened where they are sealed. The next page is behind the Seq of the
 // last of them.
-func (d Desk) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+func (d Admin) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	found, err := d.Store.Outgoing(ctx, q)
 	for i := range found {
 		if q.Bodiless {
@@ -44,7 +44,7 @@ func (d Desk) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing
 
 // Replay has Stuck messages published after all, under their own IDs, with all attempts before them. A Limit is the most
 // that are replayed, 0 is no limit; the State and Heads of q are not used. It can be interrupted and repeated.
-func (d Desk) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+func (d Admin) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	q.State = store.Stuck
 	return d.decide(ctx, q, by, "replayed", func(ms []store.Outgoing) (int, error) {
 		for i := range ms {
@@ -56,7 +56,7 @@ func (d Desk) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (T
 
 // Park makes messages Stuck that are Pending, Delayed or Held: that is the State of q. One that a relay is just sending may
 // go out all the same.
-func (d Desk) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+func (d Admin) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	if q.State != store.Pending && q.State != store.Delayed && q.State != store.Held {
 		return Tally{}, invalid("messages that are %v are not waiting to be published: choose Pending, Delayed or Held", q.State)
 	}
@@ -67,7 +67,7 @@ func (d Desk) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tal
 
 // Discard gives Stuck messages up. They go to the archive, with the decision as their reason. Others are passed over:
 // Park them first.
-func (d Desk) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
+func (d Admin) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	q.State = store.Stuck
 	return d.decide(ctx, q, by, "discarded", func(ms []store.Outgoing) (int, error) {
 		if _, err := d.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck); err != nil { // writes the reason
@@ -80,18 +80,18 @@ func (d Desk) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (
 const deskPage = 500
 
 // decide goes through what is selected, in pages. What was changed is not selected any more.
-func (d Desk) decide(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
+func (d Admin) decide(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
 	do func([]store.Outgoing) (int, error)) (t Tally, err error) {
 
 	if strings.TrimSpace(by.By) == "" || strings.TrimSpace(by.Reason) == "" {
 		return t, invalid("a decision needs By and Reason: who decides, and why")
 	}
 	q.Heads, q.Bodiless = false, true
-	most := q.Limit
+	limit := q.Limit
 	for {
 		q.Limit = deskPage
-		if most > 0 {
-			q.Limit = min(deskPage, most-t.Matched)
+		if limit > 0 {
+			q.Limit = min(deskPage, limit-t.Matched)
 		}
 		if q.Limit == 0 {
 			return t, nil

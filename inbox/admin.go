@@ -11,14 +11,14 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Desk is where a person deals with the messages that consumers have parked. Its work is in the store alone, so it needs
+// Admin is where a person deals with the messages that consumers have parked. Its work is in the store alone, so it needs
 // neither the broker nor the consumers: those take up what it has decided within seconds.
-type Desk struct {
-	Store DeskStore
+type Admin struct {
+	Store AdminStore
 }
 
-// DeskStore is a store that a [Desk] works on. All transactional stores of this project are.
-type DeskStore interface {
+// AdminStore is a store that a [Admin] works on. All transactional stores of this project are.
+type AdminStore interface {
 	once.Store
 	store.Shelf
 	SetPosition(ctx context.Context, p store.Position) error
@@ -52,7 +52,7 @@ type Tally struct {
 
 // List returns a page of what is on the shelf, whatever its state, in the order in which it came there. The next page is
 // behind the Seq of the last.
-func (d Desk) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+func (d Admin) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	found, err := d.shelf().Shelved(ctx, q)
 	for i := range found {
 		found[i].History = store.OpenHistory(&d.Store.Options().Sealing, found[i])
@@ -61,12 +61,12 @@ func (d Desk) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, er
 }
 
 // shelf is the shelf of the store, which opens what is sealed.
-func (d Desk) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Options().Sealing} }
+func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Options().Sealing} }
 
 // Replay has parked messages handled again by their consumer: under their own ids, so that steps that are done are
 // skipped, in their order, with all attempts before them. It can be interrupted and repeated: what it has changed is no
 // longer parked. A Limit is the most that are replayed, 0 is no limit; the States and After of q are not used.
-func (d Desk) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
+func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	decided := false // about the key of this message
 	free := func(ctx context.Context, m *store.Shelved, why string) error {
 		if decided {
@@ -91,7 +91,7 @@ func (d Desk) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tall
 }
 
 // decided reports whether nothing is unknown any more about the key of a message.
-func (d Desk) decided(ctx context.Context, m *store.Shelved) (bool, error) {
+func (d Admin) decided(ctx context.Context, m *store.Shelved) (bool, error) {
 	if m.Key == "" {
 		return false, nil
 	}
@@ -101,7 +101,7 @@ func (d Desk) decided(ctx context.Context, m *store.Shelved) (bool, error) {
 
 // Discard gives parked messages up, of a consumer or with certain IDs. They stay on the shelf for a while, for people
 // to find, and copies of them are taken for duplicates; those behind them with their ordering key go on.
-func (d Desk) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
+func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if q.Consumer == "" && len(q.IDs) == 0 {
 		return Tally{}, invalid("Discard of everything: say of which Consumer, or which IDs")
 	}
@@ -114,7 +114,7 @@ func (d Desk) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tal
 // SetPosition makes a consumer go on behind another place of a log, at once: for a log that was made anew, or to have a part
 // of it handled again, which doubles effects unless the handlers are made for it. The zero Offset is a place like
 // any other: the first message behind it is 1.
-func (d Desk) SetPosition(ctx context.Context, p store.Position) error {
+func (d Admin) SetPosition(ctx context.Context, p store.Position) error {
 	if p.Consumer == "" || p.Partition == "" || p.Log == "" {
 		return invalid("a position needs a Consumer, a Partition and a Log: see Positions for what they are now")
 	}
@@ -122,7 +122,7 @@ func (d Desk) SetPosition(ctx context.Context, p store.Position) error {
 }
 
 // Positions returns how far a consumer has come.
-func (d Desk) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
+func (d Admin) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
 	return d.Store.Positions(ctx, consumer)
 }
 
@@ -131,7 +131,7 @@ const untilFree = 500 * time.Millisecond
 
 // decide changes all parked messages that are selected, page by page: first the message, which somebody else may have
 // decided about meanwhile, and then its key.
-func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settle func(context.Context, *store.Shelved, string) error,
+func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, settle func(context.Context, *store.Shelved, string) error,
 	change func(m *store.Shelved, n int) (bool, error)) (t Tally, err error) {
 
 	switch {
@@ -142,13 +142,13 @@ func (d Desk) decide(ctx context.Context, q store.ShelfQuery, by Decision, settl
 	case q.Ready:
 		return t, invalid("what is Ready is not parked")
 	}
-	most := q.Limit
+	limit := q.Limit
 	q.States, q.After, q.Bodiless = []store.ShelfState{store.Parked}, 0, true
 	for {
-		if q.Limit = 0; most > 0 {
-			q.Limit = min(most-t.Matched, largestPage)
+		if q.Limit = 0; limit > 0 {
+			q.Limit = min(limit-t.Matched, largestPage)
 		}
-		if q.Limit == 0 && most > 0 {
+		if q.Limit == 0 && limit > 0 {
 			return t, nil
 		}
 		page, err := d.shelf().Shelved(ctx, q)
@@ -184,7 +184,7 @@ const largestPage = 1000
 
 var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
 
-func (d Desk) write(ctx context.Context, m store.Shelved, by Decision) error {
+func (d Admin) write(ctx context.Context, m store.Shelved, by Decision) error {
 	was := m
 	was.Reason = oneLine(m.Reason)
 	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
@@ -199,18 +199,18 @@ func (d Desk) write(ctx context.Context, m store.Shelved, by Decision) error {
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // free makes the key of a message free, if it is parked.
-func (d Desk) free(ctx context.Context, m *store.Shelved, why string) error {
+func (d Admin) free(ctx context.Context, m *store.Shelved, why string) error {
 	return d.settle(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, d.Store, rec, why) })
 }
 
 // close makes the key of a message done, with a no for an answer, if it is parked.
-func (d Desk) close(ctx context.Context, m *store.Shelved, why string) error {
+func (d Admin) close(ctx context.Context, m *store.Shelved, why string) error {
 	return d.settle(ctx, m, func(rec once.Record) error {
 		return once.MarkDone(ctx, d.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
 	})
 }
 
-func (d Desk) settle(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
+func (d Admin) settle(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
 	if m.Key == "" {
 		return nil
 	}

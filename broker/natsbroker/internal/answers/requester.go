@@ -21,9 +21,9 @@ var (
 // ErrClosed says that nobody asks any more.
 var ErrClosed = errors.New("natsbroker: closed")
 
-// Desk is where answers come in. It may be used concurrently. The library's own PublishMsgAsync would keep what was given
+// Admin is where answers come in. It may be used concurrently. The library's own PublishMsgAsync would keep what was given
 // up on among its pending messages, and try again by itself, which breaks the order.
-type Desk struct {
+type Requester struct {
 	nc   *nats.Conn
 	wait time.Duration
 
@@ -46,13 +46,13 @@ type answer struct {
 	msg   *nats.Msg
 }
 
-// NewDesk returns a desk that waits for an answer as long as it is told, whatever a context allows.
-func NewDesk(nc *nats.Conn, wait time.Duration) *Desk {
-	return &Desk{nc: nc, wait: wait, waiting: make(map[string]question)}
+// NewRequester returns a Requester that waits for an answer as long as it is told, whatever a context allows.
+func NewRequester(nc *nats.Conn, wait time.Duration) *Requester {
+	return &Requester{nc: nc, wait: wait, waiting: make(map[string]question)}
 }
 
 // Ask sends messages in their order and waits for an answer to each, or its error. It sets their Reply.
-func (d *Desk) Ask(ctx context.Context, ms []*nats.Msg) ([]*nats.Msg, []error) {
+func (d *Requester) Ask(ctx context.Context, ms []*nats.Msg) ([]*nats.Msg, []error) {
 	got, errs := make([]*nats.Msg, len(ms)), make([]error, len(ms))
 	if ctx.Err() != nil {
 		return got, slices.Repeat([]error{ended(ctx)}, len(ms))
@@ -96,7 +96,7 @@ func (d *Desk) Ask(ctx context.Context, ms []*nats.Msg) ([]*nats.Msg, []error) {
 func ended(ctx context.Context) error { return fmt.Errorf("natsbroker: %w", context.Cause(ctx)) }
 
 // register gives each message a subject for its answer.
-func (d *Desk) register(ms []*nats.Msg) (<-chan answer, error) {
+func (d *Requester) register(ms []*nats.Msg) (<-chan answer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -119,7 +119,7 @@ func (d *Desk) register(ms []*nats.Msg) (<-chan answer, error) {
 	return answers, nil
 }
 
-func (d *Desk) forget(ms []*nats.Msg) {
+func (d *Requester) forget(ms []*nats.Msg) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range ms {
@@ -127,7 +127,7 @@ func (d *Desk) forget(ms []*nats.Msg) {
 	}
 }
 
-func (d *Desk) take(m *nats.Msg) {
+func (d *Requester) take(m *nats.Msg) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q, ok := d.waiting[m.Subject]; ok {
@@ -137,7 +137,7 @@ func (d *Desk) take(m *nats.Msg) {
 }
 
 // Close lets nobody ask any more. Who waits for an answer waits in vain, until his time is over.
-func (d *Desk) Close() {
+func (d *Requester) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true

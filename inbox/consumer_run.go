@@ -16,44 +16,44 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// shift is one Run of a consumer: its settings with their defaults, and what is known of its past.
-type shift struct {
+// consumerRun is one Run of a consumer: its settings with their defaults, and what is known of its past.
+type consumerRun struct {
 	*Consumer
 	store  once.Store
 	logger *slog.Logger
-	worker worker
+	shape  shape
 	shelf  store.Shelf // nil: the store has none
 	keys   string      // the operation of its keys
 	floor  *floor
 
-	transact func(context.Context, []once.Request, func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) // nil: of Do
+	transact func(context.Context, []once.ClaimRequest, func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) // nil: of Do
 
 	single  bool        // messages are handled one by one
 	keyed   bool        // each message has a key
 	effects bool        // handlers act outside the database
-	fatal   func(error) // ends the shift
-	begun   time.Time   // the shift
-	since   time.Time   // what was produced later cannot have been handled before this shift; zero: not known
+	fatal   func(error) // ends the run
+	begun   time.Time   // the run
+	since   time.Time   // what was produced later cannot have been handled before this run; zero: not known
 }
 
-// worker is what differs between the shapes of handlers.
-type worker interface {
+// shape is what differs between the shapes of handlers.
+type shape interface {
 	// prepare is called once, when the name of the keys is known.
 	prepare()
 
-	// handle deals with items that were taken together, and returns a fate for each.
-	handle(ctx context.Context, items []*item) []fate
+	// handle deals with items that were taken together, and returns a result for each.
+	handle(ctx context.Context, items []*item) []result
 
 	// handleShelved handles a message that was on the shelf, and changes it to Handled in the same commit where that is
 	// possible: it reports whether the shelf is still to be changed. Without an error it is handled, prevented or a duplicate.
-	handleShelved(ctx context.Context, it *item, m store.Shelved) (became fateKind, left bool, err error)
+	handleShelved(ctx context.Context, it *item, m store.Shelved) (became resultKind, left bool, err error)
 
 	// newSession forgets what was known of positions. Where a partition has to be read again, it is asked for of k.
 	newSession(k *seeks)
 }
 
 // newShiftOf fills in what all shapes of handlers share.
-func (c *Consumer) newShiftOf(st once.Store, together bool) (*shift, error) {
+func (c *Consumer) newShiftOf(st once.Store, together bool) (*consumerRun, error) {
 	if st == nil || st.Options() == nil {
 		return nil, invalid("the store of consumer %q is nil, or has no Options", c.Name)
 	}
@@ -71,7 +71,7 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*shift, error) {
 	if c.Input == nil {
 		c.Input = func(m *broker.Message) []byte { return m.Body }
 	}
-	s := &shift{Consumer: c, store: st, logger: st.Options().Logger.With("consumer", c.Name), single: !together, keyed: keyed,
+	s := &consumerRun{Consumer: c, store: st, logger: st.Options().Logger.With("consumer", c.Name), single: !together, keyed: keyed,
 		begun: time.Now(), floor: newFloor()}
 	s.keys = s.named(c.Name)
 	if err := st.Options().Sealing.Validate(); err != nil {
@@ -84,7 +84,7 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*shift, error) {
 }
 
 // named is the operation of keys and the name of positions, of a consumer of that name.
-func (s *shift) named(consumer string) string {
+func (s *consumerRun) named(consumer string) string {
 	if s.Rebuild == "" {
 		return consumer
 	}
@@ -94,7 +94,7 @@ func (s *shift) named(consumer string) string {
 const signOfLife = time.Minute
 
 // register makes sure that a new name is not an old consumer by mistake, and finds out what its keys are named by.
-func (s *shift) register(ctx context.Context) error {
+func (s *consumerRun) register(ctx context.Context) error {
 	registry, ok := s.store.(store.Registry)
 	if !ok {
 		return nil
@@ -133,7 +133,7 @@ func (s *shift) register(ctx context.Context) error {
 }
 
 // findKeys fills in the Keys that a consumer goes on with.
-func (s *shift) findKeys(me *store.Consumer, all []store.Consumer) error {
+func (s *consumerRun) findKeys(me *store.Consumer, all []store.Consumer) error {
 	seen := time.Duration(math.MaxInt64) // never
 	for _, c := range all {
 		if c.Name == me.Name {
@@ -162,7 +162,7 @@ func (s *shift) findKeys(me *store.Consumer, all []store.Consumer) error {
 const clockTolerance = 10 * time.Minute
 
 // stayAlive gives the sign of life until ctx ends.
-func (s *shift) stayAlive(ctx context.Context) {
+func (s *consumerRun) stayAlive(ctx context.Context) {
 	registry, ok := s.store.(store.Registry)
 	if !ok {
 		return
@@ -176,7 +176,7 @@ func (s *shift) stayAlive(ctx context.Context) {
 }
 
 // checkHorizon refuses keys that are forgotten before a message comes for the last time.
-func (s *shift) checkHorizon(ctx context.Context) error {
+func (s *consumerRun) checkHorizon(ctx context.Context) error {
 	source, ok := s.Source.(broker.Horizon)
 	if !ok || !s.keyed {
 		return nil
@@ -192,15 +192,15 @@ func (s *shift) checkHorizon(ctx context.Context) error {
 	return nil
 }
 
-// tooOld reports whether a message may have been handled so long ago that its key is forgotten: before this shift, or in
+// tooOld reports whether a message may have been handled so long ago that its key is forgotten: before this run, or in
 // it, when that has gone on for longer than keys are kept.
-func (s *shift) tooOld(it *item) bool {
+func (s *consumerRun) tooOld(it *item) bool {
 	made, keep := it.Message.Time, s.Policy.KeepKey
 	return !made.IsZero() && time.Since(made) > keep && (s.since.IsZero() || made.Before(s.since) || time.Since(s.begun) > keep)
 }
 
 // context is what handlers get.
-func (s *shift) context(ctx context.Context) context.Context {
+func (s *consumerRun) context(ctx context.Context) context.Context {
 	if s.Rebuild != "" {
 		return scope.NoEffects(ctx)
 	}
