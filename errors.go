@@ -74,11 +74,6 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 	return retryAfter(err), true
 }
 
-// IsDuplicate reports whether err says that a key is being worked on, is done without an answer to replay, or had another input.
-func IsDuplicate(err error) bool {
-	return errtree.HasAny(err, ErrInProgress, ErrMismatch, ErrExpired, ErrOutcomeUnavailable)
-}
-
 // failure is an error with its circumstances. Only kind is mandatory.
 type failure struct {
 	kind    error // a sentinel

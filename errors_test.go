@@ -61,16 +61,3 @@ func TestMayRetry(t *testing.T) {
 		}
 	}
 }
-
-func TestIsDuplicate(t *testing.T) {
-	for _, err := range []error{once.ErrInProgress, once.ErrExpired, once.ErrMismatch, once.ErrOutcomeUnavailable} {
-		if !once.IsDuplicate(fmt.Errorf("x: %w", err)) {
-			t.Errorf("%v is a duplicate", err)
-		}
-	}
-	for _, err := range []error{nil, errCause, once.ErrOutcomeUnknown, once.ErrRejected, once.ErrInvalid, once.ErrLeaseLost} {
-		if once.IsDuplicate(err) {
-			t.Errorf("%v is no duplicate", err)
-		}
-	}
-}

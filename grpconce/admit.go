@@ -52,5 +52,6 @@ func (v *visit) leave() {
 
 // met reports whether err is about the record of another call.
 func met(err error) bool {
-	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return errtree.HasAny(err, once.ErrInProgress, once.ErrMismatch, once.ErrExpired, once.ErrOutcomeUnavailable,
+		once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }

@@ -249,7 +249,8 @@ func (x *exchange) unused(err error) bool { return !x.ran && !x.left(err) }
 
 // met reports whether err is about the record of another request.
 func met(err error) bool {
-	return once.IsDuplicate(err) || errtree.HasAny(err, once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
+	return errtree.HasAny(err, once.ErrInProgress, once.ErrMismatch, once.ErrExpired, once.ErrOutcomeUnavailable,
+		once.ErrOutcomeUnknown, once.ErrParked, once.ErrLeaseLost, once.ErrCorrupt)
 }
 
 var (
