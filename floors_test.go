@@ -26,7 +26,7 @@ var floors = []struct {
 	{[]string{"."}, 1},
 	{[]string{"broker"}, 1},
 	{[]string{"store"}, 1},
-	{[]string{"broker/internal"}, 2},
+	{[]string{"broker/internal", "internal/sqlschema"}, 2}, // what adapters share
 	{[]string{"store/*", "broker/*"}, 2},
 	{[]string{"inbox", "outbox", "reconcile", "janitor", "httponce", "grpconce", "oncetest"}, 1},
 	{[]string{"observe/*"}, 1},
@@ -40,18 +40,21 @@ var hasInner = map[string]bool{"store": true, "broker": true, "observe": true}
 // doubles are what the tests of the same floor may share. sqlstore is one because pgstore works on its tables.
 var doubles = map[string]bool{"store/sqlstore": true, "store/storetest": true, "store/memstore": true, "broker/brokertest": true, "broker/membroker": true}
 
+// floorOf takes the room with the longest name that dir is in: what adapters share stands in internal, but not on its floor.
 func floorOf(dir string) (floor int, room string) {
 	parts := strings.Split(dir, "/")
+	floor, room = len(floors), dir
+	longest := -1
 	for i, f := range floors {
 		for _, name := range f.rooms {
 			inner, below := strings.CutSuffix(name, "/*")
 			rest, inside := strings.CutPrefix(dir+"/", inner+"/")
-			if inside && (!below || rest != "") && (below || rest == "" || !hasInner[name]) {
-				return i, strings.Join(parts[:min(f.depth, len(parts))], "/")
+			if inside && (!below || rest != "") && (below || rest == "" || !hasInner[name]) && len(inner) > longest {
+				longest, floor, room = len(inner), i, strings.Join(parts[:min(f.depth, len(parts))], "/")
 			}
 		}
 	}
-	return len(floors), dir
+	return floor, room
 }
 
 func TestImportsKeepTheFloors(t *testing.T) {

@@ -40,15 +40,14 @@ func (none) Close()            {}
 func consumerStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	t.Helper()
 	a := &asked{statements: make(map[string]string)}
-	tables := consuming.New[broker.Message, store.ShelfState](n)
-	ctx, from := t.Context(), consuming.Position{Consumer: "c", Partition: "0", Epoch: 1}
+	tables := consuming.New(n)
+	ctx, from := t.Context(), store.Position{Consumer: "c", Partition: "0", Epoch: 1}
 	to := from
 	to.Offset = 1
-	type shelved = consuming.Shelved[broker.Message, store.ShelfState]
-	m := shelved{Consumer: "c", State: store.Waiting, Message: broker.Message{ID: "1", Topic: "t", OrderingKey: "k"}}
+	m := store.Shelved{Consumer: "c", State: store.Waiting, Message: broker.Message{ID: "1", Topic: "t", OrderingKey: "k"}}
 	gone := m
 	gone.State = store.Handled
-	q := consuming.Query[store.ShelfState]{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Ready: true,
+	q := store.ShelfQuery{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Ready: true,
 		States: []store.ShelfState{store.Waiting, store.Parked}}
 	more := q
 	more.Consumer, more.BehindParked, more.Bodiless = "c", true, true
@@ -56,14 +55,14 @@ func consumerStatements(t *testing.T, n sqlschema.Names) map[string]string {
 		by string
 		do func() error
 	}{
-		{"Register", func() error { _, err := tables.Register(ctx, a, consuming.Consumer{Name: "c"}); return err }},
+		{"Register", func() error { _, err := tables.Register(ctx, a, store.Consumer{Name: "c"}); return err }},
 		{"Consumers", func() error { _, err := tables.Consumers(ctx, a); return err }},
 		{"Open", func() error { _, _ = tables.Open(ctx, a, "c", "0"); return nil }}, // finds no row
 		{"Set", func() error { return tables.Set(ctx, a, to) }},
 		{"Positions", func() error { _, err := tables.Positions(ctx, a, "c"); return err }},
 		{"Mark", func() error { _, err := tables.Mark(ctx, a, from, to); return err }},
 		{"Unmark", func() error { return tables.Unmark(ctx, a, to) }},
-		{"Shelve", func() error { return tables.Shelve(ctx, a, []shelved{m}) }},
+		{"Shelve", func() error { return tables.Shelve(ctx, a, []store.Shelved{m}) }},
 		{"Blocked", func() error { _, err := tables.Blocked(ctx, a, "c", []string{"k", "l"}, true); return err }},
 		{"Change", func() error { return tables.Change(ctx, a, m) }},
 		{"Remove", func() error { return tables.Change(ctx, a, gone) }},

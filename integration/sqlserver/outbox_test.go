@@ -16,7 +16,7 @@ import (
 func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	t.Helper()
 	a := &asked{statements: make(map[string]string)}
-	tables := publishing.New[store.Outgoing, broker.Message, store.OutgoingState](n, (*broker.Message).Check, store.Lane)
+	tables := publishing.New(n)
 	ctx, relay := t.Context(), [16]byte{1}
 	m := store.Outgoing{Message: broker.Message{ID: "1", Topic: "t", OrderingKey: "k"}, Lane: 3, Seq: 7}
 	later := m
@@ -39,7 +39,7 @@ func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 			by string
 			do func() error
 		}{"Outgoing", func() error {
-			_, err := tables.Outgoing(ctx, a, publishing.Query[store.OutgoingState](q))
+			_, err := tables.Outgoing(ctx, a, q)
 			return err
 		}})
 	}
@@ -48,9 +48,9 @@ func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 			by string
 			do func() error
 		}{
-			{"Delete", func() error { _, err := tables.Sent(ctx, a, who, two, int(store.Delete)); return err }},
-			{"Keep", func() error { _, err := tables.Sent(ctx, a, who, two, int(store.Keep)); return err }},
-			{"Archive", func() error { _, err := tables.Sent(ctx, a, who, two, int(store.Archive)); return err }},
+			{"Delete", func() error { _, err := tables.Sent(ctx, a, who, two, store.Delete); return err }},
+			{"Keep", func() error { _, err := tables.Sent(ctx, a, who, two, store.Keep); return err }},
+			{"Archive", func() error { _, err := tables.Sent(ctx, a, who, two, store.Archive); return err }},
 			{"Move", func() error { _, err := tables.Move(ctx, a, who, two, store.Delayed); return err }},
 			{"Remove", func() error { _, err := tables.Remove(ctx, a, who, two); return err }},
 			{"Wake", func() error { _, _, err := tables.Wake(ctx, a, who, store.Pending, 7); return err }},

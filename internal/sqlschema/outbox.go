@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/effectively-once/once/store"
 )
 
 // Outbox is the table of messages that are to be published, as SQL.
@@ -32,9 +34,6 @@ func (p Partitioned) CheckOutbox(ctx context.Context, x Executor) error {
 func (w Whole) CheckOutbox(ctx context.Context, x Executor) error {
 	return w.clarify(ctx, x, w.Names.CheckOutbox(ctx, x))
 }
-
-// OutboxLanes is how many lanes an outbox has: store.Lanes.
-const OutboxLanes = 16
 
 // outboxTables makes the tables of the outbox. Who knows the first version can work beside them.
 func (n Names) outboxTables(version, compatible int) Migration {
@@ -109,7 +108,7 @@ func (n Names) outboxNames() []string {
 // laneRows are there from the beginning: so a lane is taken by changing a row, which nobody else can do at once.
 func laneRows() string {
 	var rows []string
-	for lane := range OutboxLanes {
+	for lane := range store.Lanes {
 		rows = append(rows, fmt.Sprintf("(%d)", lane))
 	}
 	return "INSERT {ignore}INTO {lane} (lane) VALUES " + strings.Join(rows, ", ")

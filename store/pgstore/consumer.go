@@ -6,14 +6,13 @@ import (
 	"fmt"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
 )
 
 // consumers are the tables of what is kept for consumers.
-type consumers = consuming.Tables[broker.Message, store.ShelfState]
+type consumers = consuming.Tables
 
 // client is a querier as package consuming takes it.
 type client struct{ querier }
@@ -81,8 +80,7 @@ func waited(err error) error {
 // Register writes down that a consumer is at work now, and returns what was known of it before.
 func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Consumer, err error) {
 	err = s.inTx(ctx, func(ctx context.Context, q client) error {
-		known, err := s.consumers.Register(ctx, q, consuming.Consumer(c))
-		before = store.Consumer(known)
+		before, err = s.consumers.Register(ctx, q, c)
 		return err
 	})
 	return before, err
@@ -93,10 +91,6 @@ func (s *Store) Consumers(ctx context.Context) ([]store.Consumer, error) {
 	if err := s.readyConsumers(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Consumers(ctx, client{s.pool})
-	all := make([]store.Consumer, len(found))
-	for i, c := range found {
-		all[i] = store.Consumer(c)
-	}
+	all, err := s.consumers.Consumers(ctx, client{s.pool})
 	return all, explain(err)
 }

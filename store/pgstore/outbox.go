@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
@@ -16,10 +15,10 @@ import (
 )
 
 // outbox is the tables of messages on their way out.
-type outbox = publishing.Tables[store.Outgoing, broker.Message, store.OutgoingState]
+type outbox = publishing.Tables
 
 func newOutbox(n sqlschema.Names) *outbox {
-	o := publishing.New[store.Outgoing, broker.Message, store.OutgoingState](n, (*broker.Message).Check, store.Lane)
+	o := publishing.New(n)
 	o.UsePlaces(func() publishing.Place { return new(rowPlace) })
 	return o
 }

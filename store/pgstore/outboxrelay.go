@@ -12,19 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-type outboxQuery = publishing.Query[store.OutgoingState]
-
 // Outgoing returns committed messages. What relays ask for takes one round trip, and reads by the index only.
 func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	if err := s.readyOutbox(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	query := outboxQuery(q)
 	if q.Unlogged && s.log.mode != OutboxTable {
 		return nil, nil
 	}
-	if !query.Hot() {
-		page, err := s.outbox.Outgoing(ctx, client{s.pool}, query)
+	if !publishing.Hot(q) {
+		page, err := s.outbox.Outgoing(ctx, client{s.pool}, q)
 		if err != nil || !q.Unlogged {
 			return page, explain(err)
 		}
@@ -33,20 +30,20 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 		}
 		return page, nil
 	}
-	page, err := s.hotPage(ctx, query, s.outbox.Light(query))
+	page, err := s.hotPage(ctx, q, s.outbox.Light(q))
 	if errors.Is(err, publishing.ErrHeavy) {
-		page, err = s.hotPage(ctx, query, false)
+		page, err = s.hotPage(ctx, q, false)
 	}
 	return page, err
 }
 
-func (s *Store) hotPage(ctx context.Context, query outboxQuery, light bool) (page []store.Outgoing, err error) {
-	call, err := s.outbox.OutgoingCall(query, light)
+func (s *Store) hotPage(ctx context.Context, q store.OutgoingQuery, light bool) (page []store.Outgoing, err error) {
+	call, err := s.outbox.OutgoingCall(q, light)
 	if err != nil {
 		return nil, explain(err)
 	}
 	calls := []publishing.Call{call}
-	if query.Unlogged {
+	if q.Unlogged {
 		calls = append(calls, publishing.Call{Text: `SELECT ` + markedSQL, Args: []any{s.names.Outbox()}})
 	}
 	var heavy error
@@ -61,14 +58,14 @@ func (s *Store) hotPage(ctx context.Context, query outboxQuery, light bool) (pag
 			return err
 		}
 		defer rows.Close()
-		page, err = s.outbox.ReadOutgoing(rows, query, light)
+		page, err = s.outbox.ReadOutgoing(rows, q, light)
 		if errors.Is(err, publishing.ErrHeavy) {
 			heavy = err
 			return nil
 		}
 		return err
 	})
-	if query.Unlogged && err == nil {
+	if q.Unlogged && err == nil {
 		if s.log.logged.Store(logged); logged {
 			return nil, nil
 		}
@@ -99,7 +96,7 @@ func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 func (s *Store) endOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	then store.Ending) (changed int, err error) {
 
-	calls, err := s.outbox.SentCalls(relay, ms, int(then))
+	calls, err := s.outbox.SentCalls(relay, ms, then)
 	if err != nil || len(calls) == 0 {
 		return 0, explain(err)
 	}
@@ -168,11 +165,7 @@ func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duratio
 	lanes []int) (all store.Leases, err error) {
 
 	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
-		leases, err := s.outbox.Lease(ctx, q, relay, ttl, lanes)
-		all.Relays = leases.Relays
-		for i, lease := range leases.Lanes {
-			all.Lanes[i] = store.LaneLease(lease)
-		}
+		all, err = s.outbox.Lease(ctx, q, relay, ttl, lanes)
 		return err
 	})
 	return all, err
@@ -248,11 +241,8 @@ func (s *Store) ForgetArchived(ctx context.Context, keep time.Duration, limit in
 
 // OutboxDepth tells how much there is in each state.
 func (s *Store) OutboxDepth(ctx context.Context, count int) (all []store.Depth, err error) {
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
-		found, err := s.outbox.Depth(ctx, q, count)
-		for _, depth := range found {
-			all = append(all, store.Depth(depth))
-		}
+	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+		all, err = s.outbox.Depth(ctx, q, count)
 		return err
 	})
 	return all, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
 )
@@ -14,8 +13,7 @@ import (
 // transaction in flight on the row, and is [once.ErrConflict] then.
 func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p store.Position, err error) {
 	err = s.inTx(ctx, func(ctx context.Context, q client) error {
-		opened, err := s.consumers.Open(ctx, q, consumer, partition)
-		p = store.Position(opened)
+		p, err = s.consumers.Open(ctx, q, consumer, partition)
 		return err
 	})
 	return p, err
@@ -24,7 +22,7 @@ func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p
 // SetPosition writes a row whoever has it open. It waits as OpenPosition does.
 func (s *Store) SetPosition(ctx context.Context, p store.Position) error {
 	return s.inTx(ctx, func(ctx context.Context, q client) error {
-		return s.consumers.Set(ctx, q, consuming.Position(p))
+		return s.consumers.Set(ctx, q, p)
 	})
 }
 
@@ -33,11 +31,7 @@ func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Positio
 	if err := s.readyConsumers(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Positions(ctx, client{s.pool}, consumer)
-	all := make([]store.Position, len(found))
-	for i, p := range found {
-		all[i] = store.Position(p)
-	}
+	all, err := s.consumers.Positions(ctx, client{s.pool}, consumer)
 	return all, explain(err)
 }
 
@@ -48,7 +42,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	if err := s.readyConsumers(ctx, s.pool); err != nil {
 		return err
 	}
-	move, args, err := s.consumers.Move(consuming.Position(from), consuming.Position(to))
+	move, args, err := s.consumers.Move(from, to)
 	if err != nil {
 		return explain(err)
 	}
@@ -71,7 +65,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	case err != nil:
 		return err
 	case !moved:
-		return explain(s.consumers.Stands(ctx, client{conn}, consuming.Position(from), consuming.Position(to)))
+		return explain(s.consumers.Stands(ctx, client{conn}, from, to))
 	}
 	if _, err := noticing(ctx, tx, func() (struct{}, error) { return struct{}{}, body(tx) }); err != nil {
 		if tx.left {
@@ -81,7 +75,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	}
 	b := new(pgx.Batch)
 	if tx.raw {
-		b.Queue(s.sql.stillMoved, s.consumers.Row(consuming.Position(to)))
+		b.Queue(s.sql.stillMoved, s.consumers.Row(to))
 	}
 	return tx.commit(ctx, b)
 }

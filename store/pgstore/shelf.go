@@ -4,26 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
 )
 
-type shelved = consuming.Shelved[broker.Message, store.ShelfState]
-
-func shelvedOf(ms []store.Shelved) []shelved {
-	all := make([]shelved, len(ms))
-	for i, m := range ms {
-		all[i] = shelved(m)
-	}
-	return all
-}
-
 // Shelve puts messages aside, in a transaction of its own.
 func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 	return s.inTx(ctx, func(ctx context.Context, q client) error {
-		return s.consumers.Shelve(ctx, q, shelvedOf(ms))
+		return s.consumers.Shelve(ctx, q, ms)
 	})
 }
 
@@ -32,7 +20,7 @@ func (s *Store) ShelveTx(ctx context.Context, tx pgx.Tx, ms []store.Shelved) err
 	if err := s.readyConsumersTx(ctx, tx); err != nil {
 		return err
 	}
-	return explain(s.consumers.Shelve(ctx, client{tx}, shelvedOf(ms)))
+	return explain(s.consumers.Shelve(ctx, client{tx}, ms))
 }
 
 // BlockedTx returns those of these ordering keys that have messages on the shelf. A transaction that is REPEATABLE
@@ -52,11 +40,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 	if err := s.readyConsumers(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Shelved(ctx, client{s.pool}, consuming.Query[store.ShelfState](q))
-	page := make([]store.Shelved, len(found))
-	for i, m := range found {
-		page[i] = store.Shelved(m)
-	}
+	page, err := s.consumers.Shelved(ctx, client{s.pool}, q)
 	return page, explain(err)
 }
 
@@ -65,7 +49,7 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 	if err := s.readyConsumers(ctx, s.pool); err != nil {
 		return err
 	}
-	return explain(s.consumers.Change(ctx, client{s.pool}, shelved(m)))
+	return explain(s.consumers.Change(ctx, client{s.pool}, m))
 }
 
 // ChangeTx is Change in a transaction of the caller's.
@@ -73,7 +57,7 @@ func (s *Store) ChangeTx(ctx context.Context, tx pgx.Tx, m store.Shelved) error 
 	if err := s.readyConsumersTx(ctx, tx); err != nil {
 		return err
 	}
-	return explain(s.consumers.Change(ctx, client{tx}, shelved(m)))
+	return explain(s.consumers.Change(ctx, client{tx}, m))
 }
 
 // ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep, in one statement.

@@ -86,7 +86,6 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
@@ -191,7 +190,7 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 		s.invalid = s.log.init(o)
 	}
 	if s.invalid == nil {
-		s.consumers = consuming.New[broker.Message, store.ShelfState](s.names)
+		s.consumers = consuming.New(s.names)
 		s.layout, s.sql = layoutOf(s.names, o), newStatements(s.names, wholeMarks())
 		if s.partition != nil {
 			s.sql = s.partition.statements()

@@ -7,14 +7,13 @@ import (
 	"fmt"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 	"github.com/effectively-once/once/store"
 )
 
 // consumers are the tables of what is kept for consumers.
-type consumers = consuming.Tables[broker.Message, store.ShelfState]
+type consumers = consuming.Tables
 
 // querier is a sqltx.Querier as package consuming takes it.
 type querier struct{ sqltx.Querier }
@@ -80,8 +79,7 @@ func (s *Store) waited(ctx, limited context.Context, err error) error {
 // Register writes down that a consumer is at work now, and returns what was known of it before.
 func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Consumer, err error) {
 	err = s.inTx(ctx, func(ctx context.Context, q querier) error {
-		known, err := s.consumers.Register(ctx, q, consuming.Consumer(c))
-		before = store.Consumer(known)
+		before, err = s.consumers.Register(ctx, q, c)
 		return err
 	})
 	return before, err
@@ -92,10 +90,6 @@ func (s *Store) Consumers(ctx context.Context) ([]store.Consumer, error) {
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Consumers(ctx, querier{s.db})
-	all := make([]store.Consumer, len(found))
-	for i, c := range found {
-		all[i] = store.Consumer(c)
-	}
+	all, err := s.consumers.Consumers(ctx, querier{s.db})
 	return all, s.fail(err)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
@@ -15,11 +14,7 @@ import (
 )
 
 // outbox are the tables of what is to be published.
-type outbox = publishing.Tables[store.Outgoing, broker.Message, store.OutgoingState]
-
-func outboxOf(n sqlschema.Names) *outbox {
-	return publishing.New[store.Outgoing, broker.Message, store.OutgoingState](n, (*broker.Message).Check, store.Lane)
-}
+type outbox = publishing.Tables
 
 // readyOutbox is ready for the outbox: tables of an older version have no room for it.
 func (s *Store) readyOutbox(ctx context.Context, q sqltx.Querier) error {
@@ -108,11 +103,7 @@ func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duratio
 	lanes []int) (all store.Leases, err error) {
 
 	err = s.aboutLanes(ctx, func(ctx context.Context, q querier) error {
-		leases, err := s.outbox.Lease(ctx, q, relay, ttl, lanes)
-		all.Relays = leases.Relays
-		for lane, lease := range leases.Lanes {
-			all.Lanes[lane] = store.LaneLease(lease)
-		}
+		all, err = s.outbox.Lease(ctx, q, relay, ttl, lanes)
 		return err
 	})
 	if err != nil {
@@ -130,9 +121,8 @@ func (s *Store) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) e
 
 // Outgoing returns committed messages.
 func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []store.Outgoing, err error) {
-	query := publishing.Query[store.OutgoingState](q)
-	err = s.look(ctx, query.Hot(), func(ctx context.Context, q querier) error {
-		page, err = s.outbox.Outgoing(ctx, q, query)
+	err = s.look(ctx, publishing.Hot(q), func(ctx context.Context, at querier) error {
+		page, err = s.outbox.Outgoing(ctx, at, q)
 		return err
 	})
 	return page, err
@@ -158,7 +148,7 @@ func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 		return s.sentAtOnce(ctx, relay, ms, then)
 	}
 	err = s.inSetTx(ctx, (*outbox).Settings, func(ctx context.Context, q querier) error {
-		changed, err = s.outbox.Sent(ctx, q, relay, ms, int(then))
+		changed, err = s.outbox.Sent(ctx, q, relay, ms, then)
 		return err
 	})
 	return changed, err
@@ -171,7 +161,7 @@ func (s *Store) sentAtOnce(ctx context.Context, relay [16]byte, ms []store.Outgo
 
 	if then == store.Archive {
 		err = s.inOutboxTx(ctx, func(ctx context.Context, q querier) error {
-			changed, err = s.outbox.Sent(ctx, q, relay, ms, int(then))
+			changed, err = s.outbox.Sent(ctx, q, relay, ms, then)
 			return err
 		})
 		return changed, err
@@ -179,7 +169,7 @@ func (s *Store) sentAtOnce(ctx context.Context, relay [16]byte, ms []store.Outgo
 	if err := s.readyOutbox(ctx, s.db); err != nil {
 		return 0, err
 	}
-	calls, err := s.outbox.SentCalls(relay, ms, int(then))
+	calls, err := s.outbox.SentCalls(relay, ms, then)
 	if err != nil {
 		return 0, s.fail(err)
 	}
@@ -251,13 +241,9 @@ func (s *Store) ForgetArchived(ctx context.Context, keep time.Duration, limit in
 }
 
 // OutboxDepth counts up to count in each state, and beyond that takes the first rows of each lane for a sample.
-func (s *Store) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
-	var all []store.Depth
-	err := s.look(ctx, true, func(ctx context.Context, q querier) error {
-		found, err := s.outbox.Depth(ctx, q, count)
-		for _, d := range found {
-			all = append(all, store.Depth(d))
-		}
+func (s *Store) OutboxDepth(ctx context.Context, count int) (all []store.Depth, err error) {
+	err = s.look(ctx, true, func(ctx context.Context, q querier) error {
+		all, err = s.outbox.Depth(ctx, q, count)
 		return err
 	})
 	return all, err

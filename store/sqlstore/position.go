@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 	"github.com/effectively-once/once/store"
 )
@@ -13,8 +12,7 @@ import (
 // row, up to ten seconds or what the database allows, and is [once.ErrConflict] then.
 func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p store.Position, err error) {
 	err = s.inTx(ctx, func(ctx context.Context, q querier) error {
-		opened, err := s.consumers.Open(ctx, q, consumer, partition)
-		p = store.Position(opened)
+		p, err = s.consumers.Open(ctx, q, consumer, partition)
 		return err
 	})
 	return p, err
@@ -23,7 +21,7 @@ func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p
 // SetPosition writes a row whoever has it open. It waits as OpenPosition does.
 func (s *Store) SetPosition(ctx context.Context, p store.Position) error {
 	return s.inTx(ctx, func(ctx context.Context, q querier) error {
-		return s.consumers.Set(ctx, q, consuming.Position(p))
+		return s.consumers.Set(ctx, q, p)
 	})
 }
 
@@ -32,11 +30,7 @@ func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Positio
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Positions(ctx, querier{s.db}, consumer)
-	all := make([]store.Position, len(found))
-	for i, p := range found {
-		all[i] = store.Position(p)
-	}
+	all, err := s.consumers.Positions(ctx, querier{s.db}, consumer)
 	return all, s.fail(err)
 }
 
@@ -57,7 +51,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 		return s.fail(err)
 	}
 	defer t.Rollback() // whatever way out is taken, a panic too; after the commit there is nothing left to do
-	moved, err := s.mark(ctx, t.Tx, consuming.Position(from), consuming.Position(to))
+	moved, err := s.mark(ctx, t.Tx, from, to)
 	if err != nil || !moved {
 		return err
 	}
@@ -67,7 +61,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	if err := body(t.Tx); err != nil {
 		return s.conflict(err)
 	}
-	if err := s.unmark(ctx, t.Tx, consuming.Position(to)); err != nil {
+	if err := s.unmark(ctx, t.Tx, to); err != nil {
 		return s.settleFailed(err)
 	}
 	committing = true
@@ -79,7 +73,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 
 // mark moves a position, and reports false if it was there already. The row keeps a mark that only this transaction can
 // see: so that nothing is committed by another, that the database silently began anew.
-func (s *Store) mark(ctx context.Context, tx *sql.Tx, from, to consuming.Position) (moved bool, err error) {
+func (s *Store) mark(ctx context.Context, tx *sql.Tx, from, to store.Position) (moved bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, sqltx.EndTime)
 	defer cancel()
 	moved, err = s.consumers.Mark(limited, querier{tx}, from, to)
@@ -92,7 +86,7 @@ func (s *Store) mark(ctx context.Context, tx *sql.Tx, from, to consuming.Positio
 	return moved, nil
 }
 
-func (s *Store) unmark(ctx context.Context, tx *sql.Tx, to consuming.Position) error {
+func (s *Store) unmark(ctx context.Context, tx *sql.Tx, to store.Position) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
 	return s.fail(s.consumers.Unmark(ctx, querier{tx}, to))

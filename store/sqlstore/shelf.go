@@ -7,25 +7,13 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
 )
-
-type shelved = consuming.Shelved[broker.Message, store.ShelfState]
-
-func shelvedOf(ms []store.Shelved) []shelved {
-	all := make([]shelved, len(ms))
-	for i, m := range ms {
-		all[i] = shelved(m)
-	}
-	return all
-}
 
 // Shelve puts messages aside, in a transaction of its own.
 func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 	return s.inTx(ctx, func(ctx context.Context, q querier) error {
-		return s.consumers.Shelve(ctx, q, shelvedOf(ms))
+		return s.consumers.Shelve(ctx, q, ms)
 	})
 }
 
@@ -34,7 +22,7 @@ func (s *Store) ShelveTx(ctx context.Context, tx *sql.Tx, ms []store.Shelved) er
 	if err := s.readyConsumersTx(ctx, tx); err != nil {
 		return err
 	}
-	return s.fail(s.consumers.Shelve(ctx, querier{tx}, shelvedOf(ms)))
+	return s.fail(s.consumers.Shelve(ctx, querier{tx}, ms))
 }
 
 func (s *Store) readyConsumersTx(ctx context.Context, tx *sql.Tx) error {
@@ -61,11 +49,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 	if err := s.readyConsumers(ctx, s.db); err != nil {
 		return nil, err
 	}
-	found, err := s.consumers.Shelved(ctx, querier{s.db}, consuming.Query[store.ShelfState](q))
-	page := make([]store.Shelved, len(found))
-	for i, m := range found {
-		page[i] = store.Shelved(m)
-	}
+	page, err := s.consumers.Shelved(ctx, querier{s.db}, q)
 	return page, s.fail(err)
 }
 
@@ -79,7 +63,7 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 		return err
 	}
 	defer end()
-	return s.fail(s.consumers.Change(ctx, querier{s.db}, shelved(m)))
+	return s.fail(s.consumers.Change(ctx, querier{s.db}, m))
 }
 
 // ChangeTx is Change in a transaction of the caller's.
@@ -87,7 +71,7 @@ func (s *Store) ChangeTx(ctx context.Context, tx *sql.Tx, m store.Shelved) error
 	if err := s.readyConsumersTx(ctx, tx); err != nil {
 		return err
 	}
-	return s.fail(s.consumers.Change(ctx, querier{tx}, shelved(m)))
+	return s.fail(s.consumers.Change(ctx, querier{tx}, m))
 }
 
 // ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep, in one statement.

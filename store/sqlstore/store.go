@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/internal/sqlschema/sqltx"
 	"github.com/effectively-once/once/store"
 )
@@ -80,8 +80,8 @@ func New(db *sql.DB, d Dialect, o *Options) *Store {
 		s.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
 	}
 	if s.invalid == nil {
-		s.sql, s.consumers = s.names.Statements(), consuming.New[broker.Message, store.ShelfState](s.names)
-		s.outbox = outboxOf(s.names)
+		s.sql, s.consumers = s.names.Statements(), consuming.New(s.names)
+		s.outbox = publishing.New(s.names)
 	}
 	return s
 }

@@ -1,9 +1,6 @@
 // Package consuming has what SQL databases keep for consumers, once for all stores on them: who consumes what, how far
 // each has come in a log, and the messages that are put aside. A store adds its connections and the words for errors.
 //
-// Its types are those of package store, which no internal package may know: field by field the same, so that one
-// converts to the other.
-//
 // The rules of the rows, besides those of package sqlschema:
 //
 //   - A row is found by the digest of its names. lane is that of a consumer and an ordering key, null where there is
@@ -42,27 +39,27 @@ type Lost string
 
 func (l Lost) Error() string { return string(l) }
 
-// Tables are the tables of consumers of one store. Message is the type of messages, State that of their states.
-// Its errors are those of the client, a [Lost], or a [sqlschema.Refusal] of arguments.
-type Tables[Message message, State ~int] struct {
+// Tables are the tables of consumers of one store. Its errors are those of the
+// client, a [Lost], or a [sqlschema.Refusal] of arguments.
+type Tables struct {
 	names sqlschema.Names
 	sql   statements
 }
 
 // New makes the statements, once for a store.
-func New[Message message, State ~int](n sqlschema.Names) *Tables[Message, State] {
-	return &Tables[Message, State]{names: n, sql: newStatements(n)}
+func New(n sqlschema.Names) *Tables {
+	return &Tables{names: n, sql: newStatements(n)}
 }
 
 // uuid is the digest of names of one kind, as clients take it.
-func (t *Tables[M, S]) uuid(parts ...string) any { return t.names.UUID(name.Digest(parts...)) }
+func (t *Tables) uuid(parts ...string) any { return t.names.UUID(name.Digest(parts...)) }
 
-func (t *Tables[M, S]) exec(ctx context.Context, q Querier, st sqlschema.Statement, p sqlschema.Params) (int64, error) {
+func (t *Tables) exec(ctx context.Context, q Querier, st sqlschema.Statement, p sqlschema.Params) (int64, error) {
 	return q.Exec(ctx, st.Text, st.Args(p)...)
 }
 
 // each calls scan for each row.
-func (t *Tables[M, S]) each(ctx context.Context, q Querier, st sqlschema.Statement, p sqlschema.Params,
+func (t *Tables) each(ctx context.Context, q Querier, st sqlschema.Statement, p sqlschema.Params,
 	scan func(Rows) error) error {
 
 	rows, err := q.Query(ctx, st.Text, st.Args(p)...)

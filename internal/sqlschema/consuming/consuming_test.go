@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
-
-type shelved = Shelved[Message, int]
 
 // recorder is a database without rows that writes down what it is asked.
 type recorder struct{ asked map[string][]any }
@@ -39,14 +39,14 @@ func (none) Close()            {}
 // everything calls all methods in all ways that make a difference for the SQL.
 func everything(t *testing.T, n sqlschema.Names) map[string][]any {
 	t.Helper()
-	ctx, r, all := t.Context(), &recorder{asked: make(map[string][]any)}, New[Message, int](n)
-	from := Position{Consumer: "c", Partition: "0", Epoch: 1}
+	ctx, r, all := t.Context(), &recorder{asked: make(map[string][]any)}, New(n)
+	from := store.Position{Consumer: "c", Partition: "0", Epoch: 1}
 	to := from
 	to.Offset = 1
-	m := shelved{Consumer: "c", State: waiting, Message: Message{ID: "1", OrderingKey: "k"}}
+	m := store.Shelved{Consumer: "c", State: store.Waiting, Message: broker.Message{ID: "1", OrderingKey: "k"}}
 	gone := m
-	gone.State = handled
-	_, registered := all.Register(ctx, r, Consumer{Name: "c"})
+	gone.State = store.Handled
+	_, registered := all.Register(ctx, r, store.Consumer{Name: "c"})
 	_, listed := all.Consumers(ctx, r)
 	_, opened := all.Open(ctx, r, "c", "0")
 	if opened == nil {
@@ -62,7 +62,7 @@ func everything(t *testing.T, n sqlschema.Names) map[string][]any {
 	}
 	_, forgotten := all.Forget(ctx, r, time.Hour, 7)
 	if err := errors.Join(registered, listed, positions, marked, moved, forgotten, all.Unmark(ctx, r, to), all.Set(ctx, r, to),
-		all.Shelve(ctx, r, []shelved{m}), all.Change(ctx, r, m), all.Change(ctx, r, gone)); err != nil {
+		all.Shelve(ctx, r, []store.Shelved{m}), all.Change(ctx, r, m), all.Change(ctx, r, gone)); err != nil {
 		t.Error(err)
 	}
 	for _, keys := range []int{1, 2, 9, 100} {
@@ -76,7 +76,7 @@ func everything(t *testing.T, n sqlschema.Names) map[string][]any {
 			}
 		}
 	}
-	for _, q := range []Query[int]{{}, {Consumer: "c", OrderingKey: "k", Topic: "t", States: []int{1, 2}, IDs: []string{"1", "2"},
+	for _, q := range []store.ShelfQuery{{}, {Consumer: "c", OrderingKey: "k", Topic: "t", States: []store.ShelfState{1, 2}, IDs: []string{"1", "2"},
 		Ready: true}, {OrderingKey: "k", IDs: []string{"1", "2"}, Bodiless: true, Ready: true, BehindParked: true}} {
 		if _, err := all.Shelved(ctx, r, q); err != nil {
 			t.Error(err)

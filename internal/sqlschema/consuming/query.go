@@ -9,22 +9,8 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
-
-// Query is store.ShelfQuery.
-type Query[S ~int] struct {
-	Consumer    string
-	States      []S
-	IDs         []string
-	OrderingKey string
-	Topic       string
-	After       int64
-	Limit       int
-	Bodiless    bool
-
-	Ready        bool
-	BehindParked bool
-}
 
 const defaultPage, largestPage = 100, 1000
 
@@ -38,10 +24,10 @@ const (
 )
 
 // Shelved is that of store.Shelf.
-func (t *Tables[M, S]) Shelved(ctx context.Context, q Querier, query Query[S]) (page []Shelved[M, S], err error) {
+func (t *Tables) Shelved(ctx context.Context, q Querier, query store.ShelfQuery) (page []store.Shelved, err error) {
 	st, p := t.query(query)
 	err = t.each(ctx, q, st, p, func(rows Rows) error {
-		s, err := readShelved[M, S](rows)
+		s, err := readShelved(rows)
 		page = append(page, s)
 		return err
 	})
@@ -52,7 +38,7 @@ func (t *Tables[M, S]) Shelved(ctx context.Context, q Querier, query Query[S]) (
 }
 
 // query is the statement that has a condition for each field of q that is set.
-func (t *Tables[M, S]) query(q Query[S]) (sqlschema.Statement, sqlschema.Params) {
+func (t *Tables) query(q store.ShelfQuery) (sqlschema.Statement, sqlschema.Params) {
 	p := sqlschema.Params{"seq": q.After, "limit": int64(min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage))}
 	var b strings.Builder
 	b.WriteString(shelvedSQL)
@@ -98,7 +84,7 @@ func (t *Tables[M, S]) query(q Query[S]) (sqlschema.Statement, sqlschema.Params)
 }
 
 // anyID finds messages of one consumer by the digest that is unique, and those of any by their text.
-func (t *Tables[M, S]) anyID(q Query[S], p sqlschema.Params) string {
+func (t *Tables) anyID(q store.ShelfQuery, p sqlschema.Params) string {
 	each := make([]string, len(q.IDs))
 	for i, id := range q.IDs {
 		if q.Consumer != "" {
@@ -112,15 +98,15 @@ func (t *Tables[M, S]) anyID(q Query[S], p sqlschema.Params) string {
 	return "(" + strings.Join(each, " OR ") + ")"
 }
 
-func readShelved[M message, S ~int](rows Rows) (s Shelved[M, S], err error) {
-	var m Message
+func readShelved(rows Rows) (s store.Shelved, err error) {
+	m := &s.Message
 	var produced, header string
 	var state, due, attempts, created, updated int64
 	if err := rows.Scan(&s.Seq, &s.Version, &s.Consumer, &s.Key, &m.ID, &m.Topic, &m.OrderingKey, &produced, &s.Origin,
 		&state, &due, &attempts, &s.Reason, &s.History, &created, &updated, &header, &m.Body); err != nil {
 		return s, err
 	}
-	s.State, s.Due, s.Attempts = S(state), time.Duration(due)*time.Microsecond, int(attempts)
+	s.State, s.Due, s.Attempts = store.ShelfState(state), time.Duration(due)*time.Microsecond, int(attempts)
 	s.Created, s.Updated = time.UnixMicro(created), time.UnixMicro(updated)
 	if m.Header, err = DecodeHeader(header); err == nil {
 		m.Time, err = DecodeTime(produced)
@@ -128,6 +114,5 @@ func readShelved[M message, S ~int](rows Rows) (s Shelved[M, S], err error) {
 	if err != nil {
 		return s, fmt.Errorf("shelved message %d is damaged: %w", s.Seq, err)
 	}
-	s.Message = M(m)
 	return s, nil
 }

@@ -8,21 +8,12 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
-
-// Consumer is store.Consumer.
-type Consumer struct {
-	Name   string
-	Source string
-	Keys   string
-	Seen   time.Duration
-
-	SharedWith string
-}
 
 // Register is that of store.Registry. It needs a transaction. The row of a name is that of its first source, and is locked
 // meanwhile; each other source has a row of its own.
-func (t *Tables[M, S]) Register(ctx context.Context, q Querier, c Consumer) (before Consumer, err error) {
+func (t *Tables) Register(ctx context.Context, q Querier, c store.Consumer) (before store.Consumer, err error) {
 	keys := cmp.Or(c.Keys, c.Name)
 	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source, "SharedWith", c.SharedWith); err != nil {
 		return before, err
@@ -53,7 +44,7 @@ func (t *Tables[M, S]) Register(ctx context.Context, q Querier, c Consumer) (bef
 }
 
 // atSource is what is known of a name at a source that is not its first. It has the source of c if c may be there.
-func (t *Tables[M, S]) atSource(ctx context.Context, q Querier, first, c Consumer) (before Consumer, known bool, err error) {
+func (t *Tables) atSource(ctx context.Context, q Querier, first, c store.Consumer) (before store.Consumer, known bool, err error) {
 	there, err := t.registered(ctx, q, t.sourceRow(c.Name, c.Source))
 	if err != nil || there.Name != "" {
 		return there, true, err
@@ -68,12 +59,12 @@ func (t *Tables[M, S]) atSource(ctx context.Context, q Querier, first, c Consume
 	return first, false, err
 }
 
-func (t *Tables[M, S]) sourceRow(name, source string) any {
+func (t *Tables) sourceRow(name, source string) any {
 	return t.uuid("consumer at source", name, source)
 }
 
-// registered reads a row; the zero Consumer is none.
-func (t *Tables[M, S]) registered(ctx context.Context, q Querier, row any) (c Consumer, err error) {
+// registered reads a row; the zero store.Consumer is none.
+func (t *Tables) registered(ctx context.Context, q Querier, row any) (c store.Consumer, err error) {
 	found, err := t.consumers(ctx, q, t.sql.known, sqlschema.Params{"row": row})
 	if len(found) > 0 {
 		c = found[0]
@@ -82,20 +73,20 @@ func (t *Tables[M, S]) registered(ctx context.Context, q Querier, row any) (c Co
 }
 
 // Consumers is that of store.Registry.
-func (t *Tables[M, S]) Consumers(ctx context.Context, q Querier) ([]Consumer, error) {
+func (t *Tables) Consumers(ctx context.Context, q Querier) ([]store.Consumer, error) {
 	all, err := t.consumers(ctx, q, t.sql.consumers, nil)
-	slices.SortFunc(all, func(a, b Consumer) int {
+	slices.SortFunc(all, func(a, b store.Consumer) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Source, b.Source))
 	})
 	return all, err
 }
 
 // consumers leaves out rows that were just made, by a transaction that has not written more yet.
-func (t *Tables[M, S]) consumers(ctx context.Context, q Querier, st sqlschema.Statement,
-	p sqlschema.Params) (all []Consumer, err error) {
+func (t *Tables) consumers(ctx context.Context, q Querier, st sqlschema.Statement,
+	p sqlschema.Params) (all []store.Consumer, err error) {
 
 	err = t.each(ctx, q, st, p, func(rows Rows) error {
-		var c Consumer
+		var c store.Consumer
 		var at, since int64
 		if err := rows.Scan(&c.Name, &c.Source, &c.Keys, &at, &since); err != nil {
 			return err

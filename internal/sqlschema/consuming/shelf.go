@@ -8,55 +8,7 @@ import (
 
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/sqlschema"
-)
-
-// Message is broker.Message.
-type Message struct {
-	ID          string
-	Topic       string
-	OrderingKey string
-	Body        []byte
-	Header      map[string]string
-	Time        time.Time
-	Attempt     int
-}
-
-type message interface {
-	~struct {
-		ID          string
-		Topic       string
-		OrderingKey string
-		Body        []byte
-		Header      map[string]string
-		Time        time.Time
-		Attempt     int
-	}
-}
-
-// Shelved is store.Shelved.
-type Shelved[M message, S ~int] struct {
-	Seq      int64
-	Version  int64
-	Consumer string
-	Key      string
-	Message  M
-	Origin   string
-	State    S
-	Due      time.Duration
-	Attempts int
-	Reason   string
-	History  string
-	Created  time.Time
-	Updated  time.Time
-	Unopened error // of package store
-}
-
-// The states of package store.
-const (
-	waiting = iota + 1
-	parked
-	handled
-	discarded
+	"github.com/effectively-once/once/store"
 )
 
 const (
@@ -82,7 +34,7 @@ var forgetSQL = map[sqlschema.Dialect]string{
 }
 
 // Shelve is that of store.Shelf. It needs a transaction.
-func (t *Tables[M, S]) Shelve(ctx context.Context, q Querier, ms []Shelved[M, S]) error {
+func (t *Tables) Shelve(ctx context.Context, q Querier, ms []store.Shelved) error {
 	for _, m := range ms {
 		if err := checkShelved(m); err != nil {
 			return err
@@ -100,8 +52,8 @@ func (t *Tables[M, S]) Shelve(ctx context.Context, q Querier, ms []Shelved[M, S]
 	return nil
 }
 
-func (t *Tables[M, S]) shelfParams(s Shelved[M, S]) (sqlschema.Params, error) {
-	m := Message(s.Message)
+func (t *Tables) shelfParams(s store.Shelved) (sqlschema.Params, error) {
+	m := s.Message
 	header, err := EncodeHeader(m.Header)
 	if err != nil {
 		return nil, err
@@ -120,26 +72,26 @@ func (t *Tables[M, S]) shelfParams(s Shelved[M, S]) (sqlschema.Params, error) {
 }
 
 // lane is what orders: a consumer and an ordering key.
-func (t *Tables[M, S]) lane(consumer, orderingKey string) any {
+func (t *Tables) lane(consumer, orderingKey string) any {
 	return t.names.UUID(lane(consumer, orderingKey))
 }
 
 func lane(consumer, orderingKey string) [16]byte { return name.Digest("lane", consumer, orderingKey) }
 
-func stateParams[M message, S ~int](s Shelved[M, S]) sqlschema.Params {
+func stateParams(s store.Shelved) sqlschema.Params {
 	p := sqlschema.Params{"state": int64(s.State), "attempts": int64(s.Attempts),
 		"reason": Clean(s.Reason), "history": Clean(s.History)}
 	switch s.State {
-	case waiting:
+	case store.Waiting:
 		p["due"] = s.Due.Microseconds()
-	case handled, discarded:
+	case store.Handled, store.Discarded:
 		p["ended"] = int64(0)
 	}
 	return p
 }
 
 // Blocked is BlockedTx of store.TxShelf.
-func (t *Tables[M, S]) Blocked(ctx context.Context, q Querier, consumer string, keys []string,
+func (t *Tables) Blocked(ctx context.Context, q Querier, consumer string, keys []string,
 	parkedToo bool) (blocked []string, err error) {
 
 	keys = distinct(keys)
@@ -165,7 +117,7 @@ func (t *Tables[M, S]) Blocked(ctx context.Context, q Querier, consumer string, 
 }
 
 // blockedTogether asks for any number of keys at once.
-func (t *Tables[M, S]) blockedTogether(ctx context.Context, q Querier, consumer string, keys []string,
+func (t *Tables) blockedTogether(ctx context.Context, q Querier, consumer string, keys []string,
 	parkedToo bool) (blocked []string, err error) {
 
 	if len(keys) == 0 {
@@ -175,9 +127,9 @@ func (t *Tables[M, S]) blockedTogether(ctx context.Context, q Querier, consumer 
 	for i, key := range keys {
 		lanes[i] = name.Format(lane(consumer, key))
 	}
-	last := waiting
+	last := store.Waiting
 	if parkedToo {
-		last = parked
+		last = store.Parked
 	}
 	p := sqlschema.Params{"keys": "{" + strings.Join(lanes, ",") + "}", "state": int64(last)}
 	err = t.each(ctx, q, t.sql.blockedTogether, p, func(rows Rows) error {
@@ -192,7 +144,7 @@ func (t *Tables[M, S]) blockedTogether(ctx context.Context, q Querier, consumer 
 }
 
 // blockedOf asks for n keys, of which those that are not there are the first again.
-func (t *Tables[M, S]) blockedOf(ctx context.Context, q Querier, st sqlschema.Statement, n int,
+func (t *Tables) blockedOf(ctx context.Context, q Querier, st sqlschema.Statement, n int,
 	consumer string, keys []string) (blocked []string, err error) {
 
 	p, into, is := sqlschema.Params{}, make([]any, n), make([]int64, n)
@@ -225,12 +177,12 @@ func distinct(keys []string) (all []string) {
 }
 
 // Change is that of store.Shelf. A [Lost]: the message is gone, or was changed.
-func (t *Tables[M, S]) Change(ctx context.Context, q Querier, m Shelved[M, S]) error {
+func (t *Tables) Change(ctx context.Context, q Querier, m store.Shelved) error {
 	if err := checkState(m); err != nil {
 		return err
 	}
 	how := t.sql.change
-	if m.State == handled && m.History == "" {
+	if m.State == store.Handled && m.History == "" {
 		how = t.sql.remove
 	}
 	p := stateParams(m)
@@ -243,7 +195,7 @@ func (t *Tables[M, S]) Change(ctx context.Context, q Querier, m Shelved[M, S]) e
 }
 
 // Forget is ForgetShelved of store.Shelf.
-func (t *Tables[M, S]) Forget(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
+func (t *Tables) Forget(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
 	if limit <= 0 {
 		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetShelved with a limit of %d: give at least 1", limit))
 	}
@@ -251,8 +203,8 @@ func (t *Tables[M, S]) Forget(ctx context.Context, q Querier, keep time.Duration
 	return int(n), err
 }
 
-func checkShelved[M message, S ~int](s Shelved[M, S]) error {
-	m := Message(s.Message)
+func checkShelved(s store.Shelved) error {
+	m := s.Message
 	if err := checkNames("Consumer", s.Consumer); err != nil {
 		return err
 	}
@@ -264,8 +216,8 @@ func checkShelved[M message, S ~int](s Shelved[M, S]) error {
 
 const longestText = 64 << 10
 
-func checkState[M message, S ~int](s Shelved[M, S]) error {
-	if s.State < waiting || s.State > discarded {
+func checkState(s store.Shelved) error {
+	if s.State < store.Waiting || s.State > store.Discarded {
 		return sqlschema.Refusal(fmt.Sprintf("a message on the shelf has no state %d", s.State))
 	}
 	for what, text := range map[string]string{"Reason": s.Reason, "History": s.History, "Origin": s.Origin} {

@@ -4,18 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
-
-// Depth is store.Depth.
-type Depth[S ~int] struct {
-	State     S
-	Count     int
-	Estimated bool
-	Oldest    time.Duration
-}
 
 // perLane is how many rows of a lane an estimate looks at.
 const perLane = 256
@@ -32,7 +24,7 @@ func everyLane() string {
 // countsSQL has a row for each state but Published: how many messages it has, up to a limit, and the time of the oldest
 // of the first ones of its lanes.
 func countsSQL() string {
-	states := make([]string, published)
+	states := make([]string, store.Published)
 	for state := range states {
 		firsts := make([]string, lanes)
 		for lane := range firsts {
@@ -62,14 +54,14 @@ FROM (SELECT {top}o.seq FROM {outbox} AS o{hint}
 }
 
 // Depth is OutboxDepth of store.Relayable.
-func (t *Tables[O, M, S]) Depth(ctx context.Context, q Querier, count int) (all []Depth[S], err error) {
+func (t *Tables) Depth(ctx context.Context, q Querier, count int) (all []store.Depth, err error) {
 	count = max(count, 1)
 	err = each(ctx, q, call(t.sql.counts, sqlschema.Params{"limit": int64(count)}), func(rows Rows) error {
 		var state, n, oldest int64
 		if err := rows.Scan(&state, &n, &oldest); err != nil || n == 0 {
 			return err
 		}
-		all = append(all, Depth[S]{State: S(state), Count: int(n), Estimated: int(n) >= count,
+		all = append(all, store.Depth{State: store.OutgoingState(state), Count: int(n), Estimated: int(n) >= count,
 			Oldest: max(micros(oldest), 0)})
 		return nil
 	})
@@ -82,7 +74,7 @@ func (t *Tables[O, M, S]) Depth(ctx context.Context, q Querier, count int) (all 
 }
 
 // estimate takes it that all of a lane is as dense as its beginning.
-func (t *Tables[O, M, S]) estimate(ctx context.Context, q Querier, known Depth[S]) (int, error) {
+func (t *Tables) estimate(ctx context.Context, q Querier, known store.Depth) (int, error) {
 	sum := 0.0
 	p := sqlschema.Params{"state": int64(known.State), "limit": int64(perLane)}
 	err := each(ctx, q, call(t.sql.samples, p), func(rows Rows) error {

@@ -10,41 +10,43 @@ import (
 
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/store"
 )
 
 // atOnce is how many rows a statement is about at most.
 const atOnce = 1000
 
-// result is what becomes of rows in one state: those that have an equal one can be in one statement.
+// change is what becomes of rows in one state: those that have an equal one can be in one statement.
 type change struct {
-	from, to, attempts int
-	reason             string
-	delay              time.Duration
+	from, to store.OutgoingState
+	attempts int
+	reason   string
+	delay    time.Duration
 }
 
 // SentCalls are the statements of Sent. If there are several, they need a transaction. In PostgreSQL, each of them
 // counts the rows that it has changed.
-func (t *Tables[O, M, S]) SentCalls(relay [16]byte, ms []O, then int) ([]Call, error) {
+func (t *Tables) SentCalls(relay [16]byte, ms []store.Outgoing, then store.Ending) ([]Call, error) {
 	var steps []pair
 	switch {
-	case then == endDelete && t.knowsPlaces(ms):
+	case then == store.Delete && t.knowsPlaces(ms):
 		return t.removeAt(relay, ms), nil
-	case then == endDelete:
+	case then == store.Delete:
 		steps = []pair{t.sql.remove}
-	case then == endKeep:
+	case then == store.Keep:
 		steps = []pair{t.sql.keep}
-	case then == endArchive:
+	case then == store.Archive:
 		steps = t.sql.archive[:]
 	default:
 		return nil, sqlschema.Refusal(fmt.Sprintf("messages that were published have no ending %d", then))
 	}
-	return t.change(relay, ms, steps, byState[M, S])
+	return t.change(relay, ms, steps, byState)
 }
 
 // knowsPlaces reports whether all messages, of which there is at least one, are of one state, and came with their places.
-func (t *Tables[O, M, S]) knowsPlaces(ms []O) bool {
+func (t *Tables) knowsPlaces(ms []store.Outgoing) bool {
 	for _, m := range ms {
-		if o := Outgoing[M, S](m); o.Hint == 0 || o.State != Outgoing[M, S](ms[0]).State {
+		if m.Hint == 0 || m.State != ms[0].State {
 			return false
 		}
 	}
@@ -52,22 +54,21 @@ func (t *Tables[O, M, S]) knowsPlaces(ms []O) bool {
 }
 
 // removeAt are the calls that delete rows where they were read.
-func (t *Tables[O, M, S]) removeAt(relay [16]byte, ms []O) (all []Call) {
+func (t *Tables) removeAt(relay [16]byte, ms []store.Outgoing) (all []Call) {
 	for some := range slices.Chunk(ms, atOnce) {
 		places, lanes, seqs := []byte{'{'}, []byte{'{'}, []byte{'{'}
 		for i, m := range some {
-			o := Outgoing[M, S](m)
 			if i > 0 {
 				places, lanes, seqs = append(places, ','), append(lanes, ','), append(seqs, ',')
 			}
 			places = append(places, `"(`...)
-			places = strconv.AppendUint(places, o.Hint>>16, 10)
+			places = strconv.AppendUint(places, m.Hint>>16, 10)
 			places = append(places, ',')
-			places = strconv.AppendUint(places, o.Hint&0xffff, 10)
+			places = strconv.AppendUint(places, m.Hint&0xffff, 10)
 			places = append(places, `)"`...)
-			lanes, seqs = strconv.AppendInt(lanes, int64(o.Lane), 10), strconv.AppendInt(seqs, o.Seq, 10)
+			lanes, seqs = strconv.AppendInt(lanes, int64(m.Lane), 10), strconv.AppendInt(seqs, m.Seq, 10)
 		}
-		p := sqlschema.Params{"state": int64(Outgoing[M, S](ms[0]).State), "who": t.names.UUID(relay),
+		p := sqlschema.Params{"state": int64(ms[0].State), "who": t.names.UUID(relay),
 			"places": string(append(places, '}')), "lanes": string(append(lanes, '}')), "seqs": string(append(seqs, '}'))}
 		all = append(all, call(t.sql.removeAt.of(relay), p))
 	}
@@ -75,7 +76,7 @@ func (t *Tables[O, M, S]) removeAt(relay [16]byte, ms []O) (all []Call) {
 }
 
 // Sent is that of store.Relayable. It needs a transaction if SentCalls says so.
-func (t *Tables[O, M, S]) Sent(ctx context.Context, q Querier, relay [16]byte, ms []O, then int) (int, error) {
+func (t *Tables) Sent(ctx context.Context, q Querier, relay [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
 	calls, err := t.SentCalls(relay, ms, then)
 	if err != nil {
 		return 0, err
@@ -84,32 +85,32 @@ func (t *Tables[O, M, S]) Sent(ctx context.Context, q Querier, relay [16]byte, m
 }
 
 // Remove is RemoveOutgoing of store.Relayable. It needs a transaction.
-func (t *Tables[O, M, S]) Remove(ctx context.Context, q Querier, relay [16]byte, ms []O) (int, error) {
-	calls, err := t.change(relay, ms, []pair{t.sql.remove}, byState[M, S])
+func (t *Tables) Remove(ctx context.Context, q Querier, relay [16]byte, ms []store.Outgoing) (int, error) {
+	calls, err := t.change(relay, ms, []pair{t.sql.remove}, byState)
 	if err != nil {
 		return 0, err
 	}
 	return run(ctx, q, calls)
 }
 
-func byState[M message, S ~int](o Outgoing[M, S]) change { return change{from: int(o.State)} }
+func byState(o store.Outgoing) change { return change{from: o.State} }
 
 const longestReason = 64 << 10
 
 // Move is MoveOutgoing of store.Relayable. It needs a transaction.
-func (t *Tables[O, M, S]) Move(ctx context.Context, q Querier, relay [16]byte, ms []O, to S) (int, error) {
+func (t *Tables) Move(ctx context.Context, q Querier, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
 	if err := checkState(to); err != nil {
 		return 0, err
 	}
 	for _, m := range ms {
-		if reason := Outgoing[M, S](m).Reason; len(reason) > longestReason {
+		if reason := m.Reason; len(reason) > longestReason {
 			return 0, sqlschema.Refusal(fmt.Sprintf("the Reason has %d bytes, the limit is %d: shorten it",
 				len(reason), longestReason))
 		}
 	}
-	calls, err := t.change(relay, ms, []pair{t.sql.move}, func(o Outgoing[M, S]) change {
-		f := change{from: int(o.State), to: int(to), attempts: o.Attempts, reason: consuming.Clean(o.Reason)}
-		if to == delayed {
+	calls, err := t.change(relay, ms, []pair{t.sql.move}, func(o store.Outgoing) change {
+		f := change{from: o.State, to: to, attempts: o.Attempts, reason: consuming.Clean(o.Reason)}
+		if to == store.Delayed {
 			f.delay = o.Delay
 		}
 		return f
@@ -120,9 +121,9 @@ func (t *Tables[O, M, S]) Move(ctx context.Context, q Querier, relay [16]byte, m
 	return run(ctx, q, calls)
 }
 
-// change makes the calls that take the steps with all messages, those of one fate together.
-func (t *Tables[O, M, S]) change(relay [16]byte, ms []O, steps []pair,
-	of func(Outgoing[M, S]) change) (all []Call, err error) {
+// change makes the calls that take the steps with all messages, those with one change together.
+func (t *Tables) change(relay [16]byte, ms []store.Outgoing, steps []pair,
+	of func(store.Outgoing) change) (all []Call, err error) {
 
 	group := make(map[change]*keyed)
 	var order []change
@@ -131,16 +132,15 @@ func (t *Tables[O, M, S]) change(relay [16]byte, ms []O, steps []pair,
 		delete(group, f)
 	}
 	for _, m := range ms {
-		o := Outgoing[M, S](m)
-		if err := checkLanes([]int{o.Lane}); err != nil {
+		if err := checkLanes([]int{m.Lane}); err != nil {
 			return nil, err
 		}
-		f := of(o)
+		f := of(m)
 		if group[f] == nil {
 			group[f] = new(keyed)
 			order = append(order, f)
 		}
-		if group[f].add(o.Lane, o.Seq); group[f].count == atOnce {
+		if group[f].add(m.Lane, m.Seq); group[f].count == atOnce {
 			add(f)
 		}
 	}
@@ -152,20 +152,20 @@ func (t *Tables[O, M, S]) change(relay [16]byte, ms []O, steps []pair,
 	return all, nil
 }
 
-// step are the calls for some rows of one fate.
-func (t *Tables[O, M, S]) step(relay [16]byte, steps []pair, f change, rows *keyed) (all []Call) {
+// step are the calls for some rows with one change.
+func (t *Tables) step(relay [16]byte, steps []pair, f change, rows *keyed) (all []Call) {
 	p := sqlschema.Params{"state": int64(f.from), "who": t.names.UUID(relay), "to": int64(f.to),
 		"attempts": int64(f.attempts), "reason": f.reason, "lanes": "", "seqs": ""}
 	switch f.to {
-	case delayed:
+	case store.Delayed:
 		p["delay"] = f.delay.Microseconds()
-	case published:
+	case store.Published:
 		p["delay"] = int64(0)
 	}
 	if t.sql.dialect == sqlschema.PostgreSQL {
 		p["lanes"], p["seqs"] = rows.arrays()
 	}
-	state := strconv.Itoa(f.from)
+	state := strconv.Itoa(int(f.from))
 	for i, step := range steps {
 		c := call(step.of(relay), p)
 		if c.Text == "" {

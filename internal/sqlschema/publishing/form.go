@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
 
 // form is what makes a difference for the text of a query.
@@ -17,10 +18,10 @@ type form struct {
 	placed                            bool
 }
 
-func (t *Tables[O, M, S]) form(q Query[S], light bool) form {
-	return form{dialect: t.sql.dialect, lanes: len(q.lanes()), ids: len(q.IDs), after: q.After > 0,
+func (t *Tables) form(q store.OutgoingQuery, light bool) form {
+	return form{dialect: t.sql.dialect, lanes: len(lanesOf(q)), ids: len(q.IDs), after: q.After > 0,
 		key: q.OrderingKey != "", topic: q.Topic != "", cause: q.Cause != "", heads: q.Heads, bounded: q.MaxBytes > 0, light: light,
-		bodiless: q.Bodiless, delayed: q.State == delayed, placed: t.placed(q)}
+		bodiless: q.Bodiless, delayed: q.State == store.Delayed, placed: t.placed(q)}
 }
 
 func (f form) text() string {

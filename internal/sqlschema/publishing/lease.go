@@ -8,22 +8,11 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
 
-// Leases is store.Leases.
-type Leases struct {
-	Relays int
-	Lanes  [lanes]LaneLease
-}
-
-// LaneLease is store.LaneLease.
-type LaneLease struct {
-	Relay [16]byte
-	Left  time.Duration
-}
-
-// mineMark is where the numbers of lanes are put into a statement.
-const mineMark = "{mine}"
+// lanesMark is where the numbers of lanes are put into a statement.
+const lanesMark = "{lanes}"
 
 const (
 	// gateSQL lets one transaction in at a time, who then sees what the one before has done. Statements that are no
@@ -31,7 +20,7 @@ const (
 	gateSQL = `UPDATE {lane} SET lease_until = lease_until WHERE lane = 0`
 
 	takeSQL = `{with} UPDATE {lane} SET relay = @who, lease_until = {now} + @lease
-WHERE lane IN (` + mineMark + `) AND (relay IS NULL OR relay = @who OR lease_until <= {now})`
+WHERE lane IN (` + lanesMark + `) AND (relay IS NULL OR relay = @who OR lease_until <= {now})`
 
 	deadSQL = `{with} DELETE FROM {relay} WHERE lease_until <= {now}`
 
@@ -39,7 +28,7 @@ WHERE lane IN (` + mineMark + `) AND (relay IS NULL OR relay = @who OR lease_unt
 	(SELECT count(*) FROM {relay} AS r{hint})
 FROM {lane} AS l{hint} ORDER BY l.lane`
 
-	releaseSQL = `UPDATE {lane} SET relay = NULL, lease_until = NULL WHERE lane IN (` + mineMark + `) AND relay = @who`
+	releaseSQL = `UPDATE {lane} SET relay = NULL, lease_until = NULL WHERE lane IN (` + lanesMark + `) AND relay = @who`
 	dismissSQL = `DELETE FROM {relay} WHERE id = @who`
 )
 
@@ -57,14 +46,14 @@ IF @@ROWCOUNT = 0 INSERT INTO {relay} (id, lease_until) VALUES (@who, {now} + @l
 
 // Lease is LeaseLanes of store.Relayable. It needs a transaction that is READ COMMITTED where there are levels, or none
 // at all: that is the better way where the server does not end one soon whose client has vanished.
-func (t *Tables[O, M, S]) Lease(ctx context.Context, q Querier, relay [16]byte, ttl time.Duration,
-	of []int) (Leases, error) {
+func (t *Tables) Lease(ctx context.Context, q Querier, relay [16]byte, ttl time.Duration,
+	of []int) (store.Leases, error) {
 
 	if relay == ([16]byte{}) {
-		return Leases{}, sqlschema.Refusal("the zero relay is nobody: give a relay an id of its own")
+		return store.Leases{}, sqlschema.Refusal("the zero relay is nobody: give a relay an id of its own")
 	}
 	if err := checkLanes(of); err != nil {
-		return Leases{}, err
+		return store.Leases{}, err
 	}
 	p := sqlschema.Params{"who": t.names.UUID(relay), "lease": ttl.Microseconds()}
 	calls := []Call{call(t.sql.gate, nil), call(t.sql.alive, p), call(t.sql.dead, nil)}
@@ -72,7 +61,7 @@ func (t *Tables[O, M, S]) Lease(ctx context.Context, q Querier, relay [16]byte, 
 		calls = append(calls, onLanes(call(t.sql.take, p), of))
 	}
 	if _, err := run(ctx, q, calls); err != nil {
-		return Leases{}, err
+		return store.Leases{}, err
 	}
 	return t.leases(ctx, q)
 }
@@ -82,11 +71,11 @@ func onLanes(c Call, of []int) Call {
 	for i, lane := range of {
 		numbers[i] = strconv.Itoa(lane)
 	}
-	c.Text = strings.Replace(c.Text, mineMark, strings.Join(numbers, ", "), 1)
+	c.Text = strings.Replace(c.Text, lanesMark, strings.Join(numbers, ", "), 1)
 	return c
 }
 
-func (t *Tables[O, M, S]) leases(ctx context.Context, q Querier) (all Leases, err error) {
+func (t *Tables) leases(ctx context.Context, q Querier) (all store.Leases, err error) {
 	found := 0
 	err = each(ctx, q, call(t.sql.leases, nil), func(rows Rows) error {
 		var lane, left, relays int64
@@ -110,7 +99,7 @@ func (t *Tables[O, M, S]) leases(ctx context.Context, q Querier) (all Leases, er
 }
 
 // Release is ReleaseLanes of store.Relayable. It runs where Lease does.
-func (t *Tables[O, M, S]) Release(ctx context.Context, q Querier, relay [16]byte, of []int) error {
+func (t *Tables) Release(ctx context.Context, q Querier, relay [16]byte, of []int) error {
 	if err := checkLanes(of); err != nil {
 		return err
 	}

@@ -1,9 +1,6 @@
 // Package publishing has what SQL databases keep of messages on their way out, once for all stores on them: the outbox,
 // and which relay has which of its lanes. A store adds its connections and the words for errors.
 //
-// Its types are those of package store, which no internal package may know: field by field the same, so that one
-// converts to the other.
-//
 // The rules of the rows, besides those of package sqlschema; docs/outbox-row.md has those that others write by:
 //
 //   - A row is found by its lane, state and seq, which are its key in PostgreSQL. Elsewhere seq is unique by itself.
@@ -22,6 +19,7 @@ import (
 
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/store"
 )
 
 // Querier is a pool, a connection or a transaction of any client.
@@ -38,80 +36,12 @@ type Call struct {
 	uncounted bool // the rows that it changes were counted by a call before
 }
 
-type message interface {
-	~struct {
-		ID          string
-		Topic       string
-		OrderingKey string
-		Body        []byte
-		Header      map[string]string
-		Time        time.Time
-		Attempt     int
-	}
-}
+const lanes = store.Lanes
 
-// Outgoing is store.Outgoing.
-type Outgoing[M message, S ~int] struct {
-	Message  M
-	Delay    time.Duration
-	Lane     int
-	Seq      int64
-	State    S
-	Attempts int
-	Reason   string
-	Created  time.Time
-	Changed  time.Time
-	Cause    string
-	LogPlace uint64
-	LogMore  bool
-	Hint     uint64
-	Unopened error // of package store
-}
-
-type outgoing[M message, S ~int] interface {
-	~struct {
-		Message  M
-		Delay    time.Duration
-		Lane     int
-		Seq      int64
-		State    S
-		Attempts int
-		Reason   string
-		Created  time.Time
-		Changed  time.Time
-		Cause    string
-		LogPlace uint64
-		LogMore  bool
-		Hint     uint64
-		Unopened error
-	}
-}
-
-// The states of package store.
-const (
-	pending = iota
-	delayed
-	held
-	stuck
-	published
-)
-
-// The endings of package store.
-const (
-	endDelete = iota
-	endKeep
-	endArchive
-)
-
-const lanes = sqlschema.OutboxLanes
-
-// Tables are the tables of the outbox of one store. O is its type of messages on their way, which is that of the slices
-// that it takes and returns, Message the one within, State that of their states. Its errors are those of the client, or
-// a [sqlschema.Refusal] of arguments.
-type Tables[O outgoing[Message, State], Message message, State ~int] struct {
+// Tables are the tables of the outbox of one store. Its errors are those of the
+// client, or a [sqlschema.Refusal] of arguments.
+type Tables struct {
 	names sqlschema.Names
-	check func(*Message) error
-	lane  func(*Message) int
 	sql   *statements
 
 	newPlace func() Place // nil: places are not read
@@ -119,12 +49,8 @@ type Tables[O outgoing[Message, State], Message message, State ~int] struct {
 	heavy    atomic.Bool  // the last page that was bounded had a large body
 }
 
-// New makes the statements, once for a store. Check says what is wrong with a message, and lane which one is its.
-func New[O outgoing[M, S], M message, S ~int](n sqlschema.Names, check func(*M) error,
-	lane func(*M) int) *Tables[O, M, S] {
-
-	return &Tables[O, M, S]{names: n, check: check, lane: lane, sql: newStatements(n)}
-}
+// New makes the statements, once for a store.
+func New(n sqlschema.Names) *Tables { return &Tables{names: n, sql: newStatements(n)} }
 
 func call(st sqlschema.Statement, p sqlschema.Params) Call {
 	return Call{Text: st.Text, Args: st.Args(p)}
@@ -172,8 +98,8 @@ func checkLanes(of []int) error {
 	return nil
 }
 
-func checkState[S ~int](s S) error {
-	if s < pending || s > published {
+func checkState(s store.OutgoingState) error {
+	if s < store.Pending || s > store.Published {
 		return sqlschema.Refusal(fmt.Sprintf("a message in the outbox has no state %d", s))
 	}
 	return nil

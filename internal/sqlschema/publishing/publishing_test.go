@@ -9,32 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/store"
 )
 
-type (
-	msg    = consuming.Message
-	row0   = Outgoing[msg, int]
-	tables = Tables[row0, msg, int]
-)
-
-var errBad = errors.New("bad")
-
-// tablesOf have lanes by the lengths of ordering keys, and refuse messages without a topic.
-func tablesOf(t testing.TB, d sqlschema.Dialect) *tables {
+func tablesOf(t testing.TB, d sqlschema.Dialect) *Tables {
 	t.Helper()
 	n, err := sqlschema.For(d, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := func(m *msg) error {
-		if m.Topic == "" {
-			return errBad
-		}
-		return nil
-	}
-	return New[row0](n, check, func(m *msg) int { return len(m.OrderingKey) })
+	return New(n)
 }
 
 // recorder is a database that writes down what it is asked, and answers with rows of numbers.
@@ -75,9 +61,9 @@ func (a *answer) Scan(dest ...any) error {
 	return nil
 }
 
-func messages(n int) (ms []row0) {
+func messages(n int) (ms []store.Outgoing) {
 	for i := range n {
-		ms = append(ms, row0{Message: msg{ID: fmt.Sprint(i), Topic: "t"}, Lane: i % lanes, Seq: int64(i + 1)})
+		ms = append(ms, store.Outgoing{Message: broker.Message{ID: fmt.Sprint(i), Topic: "t"}, Lane: i % lanes, Seq: int64(i + 1)})
 	}
 	return ms
 }
@@ -86,24 +72,24 @@ func messages(n int) (ms []row0) {
 func everything(t *testing.T, d sqlschema.Dialect) map[string][]any {
 	t.Helper()
 	ctx, r, all, relay := t.Context(), &recorder{asked: make(map[string][]any)}, tablesOf(t, d), [16]byte{1}
-	late := row0{Message: msg{ID: "1", Topic: "t"}, Delay: time.Hour}
+	late := store.Outgoing{Message: broker.Message{ID: "1", Topic: "t"}, Delay: time.Hour}
 	failed := []error{all.Put(ctx, r, messages(300)), all.Put(ctx, r, append(messages(8), late)),
 		all.Release(ctx, r, relay, nil), all.Release(ctx, r, relay, []int{1, 2})}
 	did := func(_ any, err error) { failed = append(failed, err) }
 	for _, who := range [][16]byte{{}, relay} {
-		for _, then := range []int{endDelete, endKeep, endArchive} {
+		for _, then := range []store.Ending{store.Delete, store.Keep, store.Archive} {
 			did(all.Sent(ctx, r, who, messages(3), then))
 		}
-		did(all.Move(ctx, r, who, messages(3), delayed))
+		did(all.Move(ctx, r, who, messages(3), store.Delayed))
 		did(all.Remove(ctx, r, who, messages(3)))
-		_, _, err := all.Wake(ctx, r, who, pending, 7)
+		_, _, err := all.Wake(ctx, r, who, store.Pending, 7)
 		failed = append(failed, err)
 	}
 	did(all.Forget(ctx, r, time.Hour, 7))
 	did(all.Depth(ctx, r, 7))
-	did(all.estimate(ctx, r, Depth[int]{}))
-	for _, q := range []Query[int]{{}, {Lanes: []int{3, 1}}, {Lanes: []int{1}, MaxBytes: 5, After: 3},
-		{State: delayed, Bodiless: true, MaxBytes: 1}, {Heads: true, IDs: []string{"1"}},
+	did(all.estimate(ctx, r, store.Depth{}))
+	for _, q := range []store.OutgoingQuery{{}, {Lanes: []int{3, 1}}, {Lanes: []int{1}, MaxBytes: 5, After: 3},
+		{State: store.Delayed, Bodiless: true, MaxBytes: 1}, {Heads: true, IDs: []string{"1"}},
 		{OrderingKey: "k", Topic: "t", IDs: []string{"1", "2"}, Heads: true, Lanes: []int{2, 1}, MaxBytes: 9}} {
 		did(all.Outgoing(ctx, r, q))
 	}
@@ -191,7 +177,7 @@ func TestLargeBodiesGoInStatementsOfTheirOwn(t *testing.T) {
 
 func TestStatementsAreMadeOnce(t *testing.T) {
 	all := tablesOf(t, sqlschema.PostgreSQL)
-	q := Query[int]{Lanes: []int{1, 2}, MaxBytes: 5}
+	q := store.OutgoingQuery{Lanes: []int{1, 2}, MaxBytes: 5}
 	first, err := all.OutgoingCall(q, false)
 	if err != nil {
 		t.Fatal(err)
@@ -212,22 +198,22 @@ func TestRefusals(t *testing.T) {
 	all, ctx, r := tablesOf(t, sqlschema.SQLite), t.Context(), &recorder{asked: make(map[string][]any)}
 	ms, relay := messages(1), [16]byte{1}
 	for name, call := range map[string]func() error{
-		"a bad message":     func() error { return all.Put(ctx, r, append(ms, row0{Message: msg{ID: "1"}})) },
-		"a lane":            func() error { _, err := all.Outgoing(ctx, r, Query[int]{Lanes: []int{16}}); return err },
-		"a state":           func() error { _, err := all.Outgoing(ctx, r, Query[int]{State: 5}); return err },
+		"a bad message":     func() error { return all.Put(ctx, r, append(ms, store.Outgoing{Message: broker.Message{ID: "1"}})) },
+		"a lane":            func() error { _, err := all.Outgoing(ctx, r, store.OutgoingQuery{Lanes: []int{16}}); return err },
+		"a state":           func() error { _, err := all.Outgoing(ctx, r, store.OutgoingQuery{State: 5}); return err },
 		"lanes":             func() error { _, err := all.Lease(ctx, r, relay, time.Hour, []int{-1}); return err },
 		"nobody":            func() error { _, err := all.Lease(ctx, r, [16]byte{}, time.Hour, nil); return err },
 		"a lane to release": func() error { return all.Release(ctx, r, relay, []int{16}) },
 		"an ending":         func() error { _, err := all.Sent(ctx, r, relay, ms, 3); return err },
-		"a lane of a row":   func() error { _, err := all.Remove(ctx, r, relay, []row0{{Lane: 16}}); return err },
+		"a lane of a row":   func() error { _, err := all.Remove(ctx, r, relay, []store.Outgoing{{Lane: 16}}); return err },
 		"another state":     func() error { _, err := all.Move(ctx, r, relay, ms, 5); return err },
 		"a long reason": func() error {
-			_, err := all.Move(ctx, r, relay, []row0{{Reason: strings.Repeat("x", longestReason+1)}}, held)
+			_, err := all.Move(ctx, r, relay, []store.Outgoing{{Reason: strings.Repeat("x", longestReason+1)}}, store.Held)
 			return err
 		},
-		"no limit":      func() error { _, err := all.Forget(ctx, r, time.Hour, 0); return err },
-		"no most":       func() error { _, _, err := all.Wake(ctx, r, relay, pending, 0); return err },
-		"woken to wait": func() error { _, _, err := all.Wake(ctx, r, relay, delayed, 1); return err },
+		"no limit":         func() error { _, err := all.Forget(ctx, r, time.Hour, 0); return err },
+		"no limit to wake": func() error { _, _, err := all.Wake(ctx, r, relay, store.Pending, 0); return err },
+		"woken to wait":    func() error { _, _, err := all.Wake(ctx, r, relay, store.Delayed, 1); return err },
 	} {
 		if err := call(); !isRefusal(err) {
 			t.Errorf("%s: got %v, want a refusal", name, err)
@@ -238,10 +224,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestRowsOfOneFateAreTogether(t *testing.T) {
+func TestRowsWithOneChangeAreTogether(t *testing.T) {
 	all := tablesOf(t, sqlschema.SQLite)
 	ms := messages(2*atOnce + 1)
-	calls, err := all.SentCalls([16]byte{1}, ms, endDelete)
+	calls, err := all.SentCalls([16]byte{1}, ms, store.Delete)
 	if err != nil || len(calls) != 3 {
 		t.Fatalf("%d calls, %v", len(calls), err)
 	}
@@ -262,8 +248,8 @@ func TestRowsOfOneFateAreTogether(t *testing.T) {
 		t.Errorf("%d of %d rows are in the statements", seen, len(ms))
 	}
 	ms = messages(4)
-	ms[1].State, ms[3].State = held, held
-	if calls, err = all.SentCalls([16]byte{}, ms, endArchive); err != nil || len(calls) != 6 {
+	ms[1].State, ms[3].State = store.Held, store.Held
+	if calls, err = all.SentCalls([16]byte{}, ms, store.Archive); err != nil || len(calls) != 6 {
 		t.Errorf("two states and an archive: %d calls, %v", len(calls), err)
 	}
 }
@@ -272,12 +258,12 @@ func TestEstimateTakesTheBeginningForAll(t *testing.T) {
 	r := &recorder{asked: make(map[string][]any)}
 	r.answer = [][]any{{int64(perLane), int64(1), int64(1 + 2*(perLane-1)), int64(1 + 2*(999))}, // every second: 1,000
 		{int64(3), int64(5), int64(90), int64(90)}, {int64(0), int64(0), int64(0), int64(0)}}
-	got, err := tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, Depth[int]{Count: 10})
+	got, err := tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, store.Depth{Count: 10})
 	if err != nil || got != 1003 {
 		t.Errorf("the estimate is %d, %v, want 1003", got, err)
 	}
 	r.answer = nil
-	if got, _ = tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, Depth[int]{Count: 10}); got != 10 {
+	if got, _ = tablesOf(t, sqlschema.SQLite).estimate(t.Context(), r, store.Depth{Count: 10}); got != 10 {
 		t.Errorf("the estimate is %d, below what was counted", got)
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/store"
 )
 
 // putShape is a statement that inserts so many messages.
@@ -58,43 +60,42 @@ func (st *statements) putSQL(rows int, delayed bool) string {
 
 // row is a message as it is inserted.
 type row struct {
-	consuming.Message
+	broker.Message
 
 	lane             int
 	header, produced string
 	cause            string
-	state            int
+	state            store.OutgoingState
 	delay            any // microseconds, or nil
 }
 
-func (t *Tables[O, M, S]) row(m O) (r row, err error) {
-	o := Outgoing[M, S](m)
-	if err := t.check(&o.Message); err != nil {
+func (t *Tables) row(m store.Outgoing) (r row, err error) {
+	if err := m.Message.Check(); err != nil {
 		return r, sqlschema.Refusal(err.Error())
 	}
-	r.Message, r.lane = consuming.Message(o.Message), t.lane(&o.Message)
+	r.Message, r.lane = m.Message, store.Lane(&m.Message)
 	r.header, err = consuming.EncodeHeader(r.Header)
-	r.produced, r.cause = consuming.EncodeTime(r.Time), o.Cause
-	if o.Delay > 0 {
-		r.state, r.delay = delayed, o.Delay.Microseconds()
+	r.produced, r.cause = consuming.EncodeTime(r.Time), m.Cause
+	if m.Delay > 0 {
+		r.state, r.delay = store.Delayed, m.Delay.Microseconds()
 	}
 	return r, err
 }
 
 // rows are the messages as they are inserted, and whether any of them is delayed.
-func (t *Tables[O, M, S]) rows(ms []O) (all []row, anyDelayed bool, err error) {
+func (t *Tables) rows(ms []store.Outgoing) (all []row, anyDelayed bool, err error) {
 	all = make([]row, len(ms))
 	for i, m := range ms {
 		if all[i], err = t.row(m); err != nil {
 			return nil, false, err
 		}
-		anyDelayed = anyDelayed || all[i].state == delayed
+		anyDelayed = anyDelayed || all[i].state == store.Delayed
 	}
 	return all, anyDelayed, nil
 }
 
 // PutCalls are the statements of PutTx of store.Outbox: mostly one.
-func (t *Tables[O, M, S]) PutCalls(ms []O) (calls []Call, err error) {
+func (t *Tables) PutCalls(ms []store.Outgoing) (calls []Call, err error) {
 	rows, anyDelayed, err := t.rows(ms)
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func fitting(rows []row) (n int) {
 }
 
 // put takes the arguments in the order of putSQL.
-func (t *Tables[O, M, S]) put(rows []row, anyDelayed bool) Call {
+func (t *Tables) put(rows []row, anyDelayed bool) Call {
 	args := make([]any, 0, 10*len(rows))
 	for _, r := range rows {
 		args = append(args, int64(r.lane), r.ID, r.Topic, r.OrderingKey, r.produced, r.cause, r.header, bytesOf(r.Body))
@@ -146,7 +147,7 @@ func bytesOf(b []byte) any {
 }
 
 // PutArrays is PutCalls in one statement, for clients of PostgreSQL that have arrays.
-func (t *Tables[O, M, S]) PutArrays(ms []O) (Call, error) {
+func (t *Tables) PutArrays(ms []store.Outgoing) (Call, error) {
 	rows, _, err := t.rows(ms)
 	if err != nil {
 		return Call{}, err
@@ -170,7 +171,7 @@ func (t *Tables[O, M, S]) PutArrays(ms []O) (Call, error) {
 }
 
 // Put is PutTx of store.Outbox.
-func (t *Tables[O, M, S]) Put(ctx context.Context, q Querier, ms []O) error {
+func (t *Tables) Put(ctx context.Context, q Querier, ms []store.Outgoing) error {
 	calls, err := t.PutCalls(ms)
 	if err == nil {
 		_, err = run(ctx, q, calls)

@@ -7,25 +7,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/sqlschema/consuming"
+	"github.com/effectively-once/once/store"
 )
-
-// Query is store.OutgoingQuery.
-type Query[S ~int] struct {
-	State       S
-	Lanes       []int
-	OrderingKey string
-	Topic       string
-	Cause       string
-	IDs         []string
-	After       int64
-	Limit       int
-	MaxBytes    int
-	Bodiless    bool
-	Unlogged    bool
-	Heads       bool
-}
 
 // ErrHeavy is that a light query has found a large body, and is to be asked again without Light.
 var ErrHeavy = errors.New("a body is too large for a light query")
@@ -35,27 +21,29 @@ type Place interface{ Hint() uint64 }
 
 // UsePlaces has hot queries read where rows are, which is the Hint of messages: then SentCalls find them sooner, unless
 // they have moved.
-func (t *Tables[O, M, S]) UsePlaces(make func() Place) { t.newPlace = make }
+func (t *Tables) UsePlaces(make func() Place) { t.newPlace = make }
 
-func (t *Tables[O, M, S]) placed(q Query[S]) bool { return t.newPlace != nil && q.Hot() }
+func (t *Tables) placed(q store.OutgoingQuery) bool { return t.newPlace != nil && Hot(q) }
 
 // Light reports whether a query is better asked lightly. It costs half, and leaves out bodies that are so large that Limit
 // of them could be more than MaxBytes: then its answer is [ErrHeavy]. That is seldom, because the last page tells.
-func (t *Tables[O, M, S]) Light(q Query[S]) bool {
-	return t.sql.dialect == sqlschema.PostgreSQL && q.Hot() && q.State != delayed && !q.Bodiless && q.MaxBytes > 0 &&
+func (t *Tables) Light(q store.OutgoingQuery) bool {
+	return t.sql.dialect == sqlschema.PostgreSQL && Hot(q) && q.State != store.Delayed && !q.Bodiless && q.MaxBytes > 0 &&
 		!t.heavy.Load()
 }
 
 // small is the largest body of a light query.
-func (q Query[S]) small() int { return q.MaxBytes / q.limit() }
+func small(q store.OutgoingQuery) int { return q.MaxBytes / limitOf(q) }
 
 const defaultPage, largestPage = 100, 20_000
 
-func (q Query[S]) limit() int { return min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage) }
+func limitOf(q store.OutgoingQuery) int {
+	return min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+}
 
 // Hot reports whether a query is what a relay asks all the time. In PostgreSQL, such a one needs a transaction that
 // begins with [Tables.Plans] or [Tables.Settings], or it may read all of the table.
-func (q Query[S]) Hot() bool {
+func Hot(q store.OutgoingQuery) bool {
 	return len(q.Lanes) > 0 && q.OrderingKey == "" && q.Topic == "" && q.Cause == "" && len(q.IDs) == 0 && !q.Heads
 }
 
@@ -63,14 +51,14 @@ func (q Query[S]) Hot() bool {
 // rows: the outbox is often empty when its statements are planned, and such a plan, which would read all of the table,
 // is still used when there are a million rows. It also ends a transaction whose relay has vanished, before others wait
 // for long. It is empty for other databases.
-func (t *Tables[O, M, S]) Plans() string { return t.sql.plans }
+func (t *Tables) Plans() string { return t.sql.plans }
 
 // Settings is Plans for a transaction that ends rows, and does not wait for the disk: messages whose end is lost in a
 // crash are published again.
-func (t *Tables[O, M, S]) Settings() string { return t.sql.settings }
+func (t *Tables) Settings() string { return t.sql.settings }
 
 // Outgoing is that of store.Relayable.
-func (t *Tables[O, M, S]) Outgoing(ctx context.Context, q Querier, query Query[S]) ([]O, error) {
+func (t *Tables) Outgoing(ctx context.Context, q Querier, query store.OutgoingQuery) ([]store.Outgoing, error) {
 	c, err := t.OutgoingCall(query, false)
 	if err != nil {
 		return nil, err
@@ -84,14 +72,14 @@ func (t *Tables[O, M, S]) Outgoing(ctx context.Context, q Querier, query Query[S
 }
 
 // ReadOutgoing reads the answer to an OutgoingCall.
-func (t *Tables[O, M, S]) ReadOutgoing(rows Rows, query Query[S], light bool) (page []O, err error) {
+func (t *Tables) ReadOutgoing(rows Rows, query store.OutgoingQuery, light bool) (page []store.Outgoing, err error) {
 	defer func() { t.lastPage.Store(int64(len(page))) }() // the next one is often as long
-	page = make([]O, 0, t.lastPage.Load())
+	page = make([]store.Outgoing, 0, t.lastPage.Load())
 	var place Place
 	if t.placed(query) {
 		place = t.newPlace()
 	}
-	r, largest := newReader[M](query.State, place), 0
+	r, largest := newReader(query.State, place), 0
 	for rows.Next() {
 		if err := rows.Scan(r.into...); err != nil {
 			return nil, err
@@ -100,21 +88,21 @@ func (t *Tables[O, M, S]) ReadOutgoing(rows Rows, query Query[S], light bool) (p
 			t.heavy.Store(true)
 			return nil, ErrHeavy
 		}
-		page = append(page, O(r.message()))
+		page = append(page, r.message())
 		largest = max(largest, len(r.body))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if query.Hot() && query.MaxBytes > 0 && len(page) > 0 && !query.Bodiless {
-		t.heavy.Store(largest > query.small())
+	if Hot(query) && query.MaxBytes > 0 && len(page) > 0 && !query.Bodiless {
+		t.heavy.Store(largest > small(query))
 	}
 	return page, nil
 }
 
 // reader reads rows, one after another.
-type reader[M message, S ~int] struct {
-	state S
+type reader struct {
+	state store.OutgoingState
 	place Place // nil: it is not read
 	into  []any
 
@@ -124,8 +112,8 @@ type reader[M message, S ~int] struct {
 	body                                        []byte
 }
 
-func newReader[M message, S ~int](state S, place Place) *reader[M, S] {
-	r := &reader[M, S]{state: state, place: place}
+func newReader(state store.OutgoingState, place Place) *reader {
+	r := &reader{state: state, place: place}
 	r.into = []any{&r.lane, &r.seq, &r.wait, &r.attempts, &r.reason, &r.created, &r.changed, &r.id, &r.topic, &r.ordering,
 		&r.produced, &r.cause, &r.header, &r.body}
 	if place != nil {
@@ -134,10 +122,10 @@ func newReader[M message, S ~int](state S, place Place) *reader[M, S] {
 	return r
 }
 
-func (r *reader[M, S]) message() (o Outgoing[M, S]) {
-	m := consuming.Message{ID: r.id, Topic: r.topic, OrderingKey: r.ordering, Body: r.body}
+func (r *reader) message() (o store.Outgoing) {
+	m := broker.Message{ID: r.id, Topic: r.topic, OrderingKey: r.ordering, Body: r.body}
 	m.Header, m.Time = headerOf(r.header, r.produced)
-	o = Outgoing[M, S]{Message: M(m), Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
+	o = store.Outgoing{Message: m, Delay: micros(r.wait), Lane: int(r.lane), Seq: r.seq, State: r.state,
 		Attempts: int(r.attempts), Reason: r.reason, Created: time.UnixMicro(r.created), Cause: r.cause}
 	if r.changed != 0 {
 		o.Changed = time.UnixMicro(r.changed)
@@ -164,7 +152,7 @@ func headerOf(text, produced string) (map[string]string, time.Time) {
 }
 
 // OutgoingCall is the statement of Outgoing.
-func (t *Tables[O, M, S]) OutgoingCall(q Query[S], light bool) (Call, error) {
+func (t *Tables) OutgoingCall(q store.OutgoingQuery, light bool) (Call, error) {
 	if err := errors.Join(checkState(q.State), checkLanes(q.Lanes)); err != nil {
 		return Call{}, err
 	}
@@ -173,7 +161,7 @@ func (t *Tables[O, M, S]) OutgoingCall(q Query[S], light bool) (Call, error) {
 	return call(st, p), nil
 }
 
-func (t *Tables[O, M, S]) text(q Query[S], light bool) sqlschema.Statement {
+func (t *Tables) text(q store.OutgoingQuery, light bool) sqlschema.Statement {
 	form := t.form(q, light)
 	if form.ids > 0 {
 		return t.sql.compile(form.text())
@@ -193,10 +181,10 @@ func distinct(of []int) (all []int) {
 	return all
 }
 
-func (t *Tables[O, M, S]) params(q Query[S]) sqlschema.Params {
+func (t *Tables) params(q store.OutgoingQuery) sqlschema.Params {
 	p := sqlschema.Params{"state": int64(q.State), "seq": q.After, "ordering": q.OrderingKey, "topic": q.Topic, "cause": q.Cause,
-		"limit": int64(q.limit()), "most": int64(q.MaxBytes), "small": int64(q.small())}
-	for i, lane := range q.lanes() {
+		"limit": int64(limitOf(q)), "most": int64(q.MaxBytes), "small": int64(small(q))}
+	for i, lane := range lanesOf(q) {
 		p[fmt.Sprint("of", i)] = int64(lane)
 	}
 	for i, id := range q.IDs {
@@ -206,7 +194,7 @@ func (t *Tables[O, M, S]) params(q Query[S]) sqlschema.Params {
 }
 
 // lanes are all if none are named.
-func (q Query[S]) lanes() []int {
+func lanesOf(q store.OutgoingQuery) []int {
 	if len(q.Lanes) > 0 {
 		return q.Lanes
 	}

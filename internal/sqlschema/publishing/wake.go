@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store"
 )
 
 // wakeSQL takes no row that another transaction is about to change, where that can be said.
@@ -60,20 +61,20 @@ WHERE o.state = 1 AND o.due IS NOT NULL{leased} ORDER BY o.due{limit}`
 const longestWait = time.Hour
 
 // Wake is WakeDelayed of store.Relayable. It needs a transaction.
-func (t *Tables[O, M, S]) Wake(ctx context.Context, q Querier, relay [16]byte, to S,
+func (t *Tables) Wake(ctx context.Context, q Querier, relay [16]byte, to store.OutgoingState,
 	limit int) (int, time.Duration, error) {
 
 	if err := checkState(to); err != nil {
 		return 0, 0, err
 	}
-	if to == delayed {
+	if to == store.Delayed {
 		return 0, 0, sqlschema.Refusal("messages that are woken go to another state than Delayed")
 	}
 	if limit <= 0 {
 		return 0, 0, sqlschema.Refusal(fmt.Sprintf("WakeDelayed with a limit of %d: give at least 1", limit))
 	}
 	p := sqlschema.Params{"who": t.names.UUID(relay), "to": int64(to), "limit": int64(limit)}
-	if to == published {
+	if to == store.Published {
 		p["delay"] = int64(0)
 	}
 	woken, err := exec(ctx, q, t.sql.wake.of(relay), p)
@@ -92,7 +93,7 @@ func (t *Tables[O, M, S]) Wake(ctx context.Context, q Querier, relay [16]byte, t
 }
 
 // Forget is ForgetOutgoing of store.Relayable, in one statement.
-func (t *Tables[O, M, S]) Forget(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
+func (t *Tables) Forget(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
 	if limit <= 0 {
 		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetOutgoing with a limit of %d: give at least 1", limit))
 	}
@@ -100,7 +101,7 @@ func (t *Tables[O, M, S]) Forget(ctx context.Context, q Querier, keep time.Durat
 }
 
 // ForgetArchived is that of store.OutboxArchive, in one statement.
-func (t *Tables[O, M, S]) ForgetArchived(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
+func (t *Tables) ForgetArchived(ctx context.Context, q Querier, keep time.Duration, limit int) (int, error) {
 	if limit <= 0 {
 		return 0, sqlschema.Refusal(fmt.Sprintf("ForgetArchived with a limit of %d: give at least 1", limit))
 	}
