@@ -219,7 +219,8 @@ func (c *call) checkInput(rec Record) error {
 
 func (c *call) request(take int64) ClaimRequest {
 	return ClaimRequest{Fence: Fence{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
-		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Expected: &c.expected, AsyncCommit: c.asyncCommit}
+		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint,
+		ClaimHints: ClaimHints{Expected: &c.expected, AsyncCommit: c.asyncCommit}}
 }
 
 // owns includes a claim that lapsed while the database made it wait: its token is known to nobody else.

@@ -10,98 +10,132 @@ import (
 	"github.com/effectively-once/once/internal/rerun"
 )
 
-// flightKey has the input too: a duplicate with another one must hear of its mismatch from the record, whoever was first.
+// flightKey includes the input: a duplicate with another input must learn of
+// the mismatch from the record, whichever of them came first.
 type flightKey struct {
 	key         Key
 	fingerprint [32]byte
 }
 
-// Store remembers keys. It is the contract that an adapter fulfils, and nothing in it is clever: waiting, heartbeats,
-// retries and every policy live above it, in [Do] and [DoTx].
+// Store remembers keys. It is the contract of a store adapter. An adapter only
+// translates it: waiting, heartbeats, retries and policies are in [Do] and
+// [DoTx].
 //
-// All methods may be called concurrently, from any number of processes. Each acts atomically and is durable when it
-// returns nil. An error other than the ones named here means that the call may or may not have been applied; the caller
-// finds out by repeating it, which is always safe. Adapters do not retry. Keys arrive validated. Slices in arguments belong
-// to the caller and are not changed or kept after the call returns; slices in results belong to the caller.
+// Methods may be called concurrently, from any number of processes. Each acts
+// atomically, and is durable when it returns nil. If it returns an error that is
+// not named here, the call may or may not have been applied; repeating it is
+// always safe, and adapters leave that to their caller. Keys are validated
+// before they arrive. Slices in arguments belong to the caller: do not change
+// them, or keep them after the call returns. Slices in results belong to the
+// caller too.
 //
-// Time is the store's own clock. Leases and retention arrive as durations; a client's clock decides nothing.
+// Use the store's own clock. Leases and retention arrive as durations, so that
+// the clocks of clients decide nothing.
 type Store interface {
-	// Claim takes a free key, or returns what stands in the way: it is the caller's if the Record is Running
-	// with the Owner of the ClaimRequest. A unique index is the referee: an adapter inserts first and never decides
-	// by looking.
+	// Claim takes a key if it is free, and else returns the record that is in the
+	// way. The claim was won if the returned record is Running with the Owner of
+	// the request. A unique index is the referee: insert first, and never decide by
+	// looking.
 	//
-	// A key is free when it is Absent, which includes one whose KeepKey has passed. A claim sets Running, the
-	// lease, the fingerprint and the owner, clears the rest, and raises Attempt by one; a key that was never
-	// seen or whose KeepKey has passed starts anew at 1. A key in Unknown is taken over if ClaimRequest.Attempt
-	// names its attempt, keeping its age. A claim whose Owner holds the record already changes nothing and
-	// returns the record, so that a claim whose reply was lost can be repeated. One whose Owner has released the key
-	// since is late: it changes nothing either, and returns the Absent record.
+	//	the record is              Claim
+	//	Absent                     takes the key; Attempt is 1, or one more than the
+	//	                           attempt that was released
+	//	past its KeepKey           takes the key; Attempt is 1
+	//	Running, of the same Owner changes nothing and returns the record: the reply
+	//	                           to an earlier call was lost
+	//	Running                    changes nothing and returns the record
+	//	Unknown                    takes the key if the request's Attempt is the
+	//	                           record's, raises Attempt and keeps the age of the
+	//	                           key; else changes nothing
+	//	Parked, Done, Expired      changes nothing and returns the record
+	//	Absent, released by the    changes nothing and returns the Absent record: the
+	//	same Owner                 call is late
+	//
+	// To take a key is to make it Running, to set its lease, fingerprint and owner,
+	// and to clear the rest.
 	Claim(context.Context, ClaimRequest) (Record, error)
 
-	// Extend lets the lease end after d from now. ErrLeaseLost: it has lapsed, or the Fence is not current;
-	// a lapsed lease stays lapsed.
+	// Extend sets the lease to end d from now. It returns ErrLeaseLost if the lease
+	// has lapsed, which is final, or if the fence is not current.
 	Extend(ctx context.Context, fence Fence, d time.Duration) error
 
-	// Settle ends an attempt. It changes a record that is Running (its lease lapsed or not), Unknown or
-	// Parked, and only if the Fence is current. Repeating a settlement that was applied is nil. Anything else
-	// is ErrLeaseLost and changes nothing: Done is final, Parked does not go back to Unknown.
-	// ErrOutcomeRefused: nothing was changed, and repeating is pointless, because the store cannot hold this outcome: it
-	// is too large for its column or its protocol, or violates a constraint. Without a body it may be accepted. A store
-	// that was not reached, or did not answer in time, has refused nothing.
+	// Settle ends an attempt. It changes a record that is Running (even if its lease
+	// has lapsed), Unknown or Parked, and only if the fence is current. It returns
+	// nil if the same settlement was applied before. In all other cases it changes
+	// nothing and returns ErrLeaseLost: Done is final, and Parked does not become
+	// Unknown again.
+	//
+	// ErrOutcomeRefused means that nothing was changed and that repeating is
+	// pointless, because the store can never hold this outcome: it is too large for
+	// its column or protocol, or violates a constraint. It may be accepted without
+	// its body. A store that cannot be reached, or does not answer in time, has
+	// refused nothing.
 	Settle(context.Context, Settlement) error
 
-	// Get returns the record of a key as it is now; the zero Record if it was never seen or is forgotten.
-	// It reads what was written last: never a replica, never an old snapshot.
+	// Get returns the record of a key as it is now, and the zero Record for a key
+	// that was never seen or is forgotten. It never reads from a replica or from an
+	// old snapshot.
 	Get(context.Context, Key) (Record, error)
 
-	// Forget drops outcomes past their KeepOutcome and keys past their KeepKey, at most limit records, in one
-	// short transaction, and returns how many it changed: fewer than limit means that nothing is left to do.
-	// It may be interrupted anywhere. Running, Unknown and Parked records are never forgotten. A limit below 1 is
-	// ErrInvalid.
+	// Forget drops outcomes past their KeepOutcome and keys past their KeepKey, at
+	// most limit records, in one short transaction. It returns how many it changed;
+	// fewer than limit means that nothing is left to do. It may be interrupted
+	// anywhere. It never touches records that are Running, Unknown or Parked. A
+	// limit below 1 is ErrInvalid.
 	Forget(ctx context.Context, limit int) (int, error)
 
-	// Options returns the same pointer at every call, made by [Options.Ready]. A wrapper forwards it.
+	// Options returns what [Options.Ready] returned, the same pointer every time. A
+	// wrapper forwards it.
 	Options() *Options
 }
 
-// TxStore is a store that lives in a transactional database: the record of a key commits with the rows
-// of its work. Tx is the transaction as its users know it, for example *sql.Tx or pgx.Tx.
+// TxStore is a store in a transactional database: the record of a key commits
+// together with the rows of its work. Tx is the transaction that users know, for
+// example *sql.Tx or pgx.Tx.
 type TxStore[Tx any] interface {
 	Store
 
-	// Transact begins a transaction, claims, calls body with the records that the claims returned, settles
-	// what body returns, and commits. body is not called before the claims are made, unless ClaimRequest.Speculative allows
-	// it: a claim that is lost then has entered nothing. If none of the claims is the caller's, it rolls back, does not call
-	// body, and returns the records. It returns the records as claimed.
+	// Transact begins a transaction, makes the claims, calls body with the records
+	// that they returned, applies the settlements that body returns, and commits. It
+	// returns the records as claimed. If none of the claims is won, it rolls back and
+	// does not call body.
 	//
-	// If body fails, panics or ends its goroutine, everything is rolled back, and its error comes back, wrapped
-	// at most. A claim that body does not settle is committed as Running. ErrConflict: the database rolled everything
-	// back and the same call may succeed. ErrOutcomeUnknown: the commit was sent and whether it was applied is not known. Other
-	// errors: nothing was committed.
+	// If body fails, panics or ends its goroutine, everything is rolled back, and
+	// its error is returned, possibly wrapped. A claim that body does not settle is
+	// committed as Running. ErrConflict means that the database rolled everything
+	// back, and that the same call may succeed. ErrOutcomeUnknown means that COMMIT
+	// was sent and it is not known whether it was applied. After any other error
+	// nothing was committed.
 	//
-	// A claim meets transactions in flight as well: it waits for them, up to ClaimRequest.Wait or what the engine
-	// can bound it to, or returns Running with LeaseLeft 0 instead. One whose lease lapsed while it waited is Unknown
-	// with the Owner of the ClaimRequest, and the caller's all the same, here and in ClaimTx.
+	// A claim may meet a transaction that is in flight on its key. It waits for it,
+	// up to ClaimRequest.Wait or as near to that as the engine can be told, or it
+	// returns Running with LeaseLeft 0. A claim whose own lease lapsed while it
+	// waited comes back Unknown with the Owner of the request, and is won all the
+	// same, here and in ClaimTx.
 	//
-	// The transaction does not end because ctx does: only Transact ends it. A settlement must change its own
-	// row, or everything is rolled back with ErrLeaseLost: so that nothing is committed by a transaction that
-	// the database silently began anew.
+	// The end of ctx does not end the transaction: only Transact ends it. Each
+	// settlement must change its own row, or everything is rolled back with
+	// ErrLeaseLost. Otherwise a transaction that the database silently began anew
+	// could be committed.
 	Transact(ctx context.Context, rs []ClaimRequest, body func(Tx, []Record) ([]Settlement, error)) ([]Record, error)
 
-	// ClaimTx is Claim for each ClaimRequest, inside a transaction that the caller began and ends. Losing a claim
-	// leaves that transaction usable.
+	// ClaimTx is Claim for each request, inside a transaction that the caller began
+	// and ends. A claim that is lost leaves that transaction usable.
 	ClaimTx(ctx context.Context, tx Tx, rs []ClaimRequest) ([]Record, error)
 
-	// SettleTx is Settle for each Settlement, inside a transaction that the caller began and ends.
+	// SettleTx is Settle for each settlement, inside a transaction that the caller
+	// began and ends.
 	SettleTx(ctx context.Context, tx Tx, ss []Settlement) error
 }
 
-// Lister is a store that can list its records. It is optional: without it, stuck keys are found only by their name.
+// Lister is an optional capability of a store: it lists records. Without it,
+// stuck keys can only be found by name.
 type Lister interface {
-	// List returns records in a stable order that only the store knows, without the bodies of outcomes. A page is bounded
-	// work, so it may be short, or empty, and not be the last. If Status has no others than Running, Unknown and Parked,
-	// records that are none of these cost nothing.
-	List(context.Context, RecordQuery) (RecordPage, error)
+	// List returns records in a stable order that only the store knows, without the
+	// bodies of outcomes. A page is bounded work, so it may be short or empty and not
+	// be the last. If q.Status has only Running, Unknown and Parked, records in other
+	// states cost nothing.
+	List(ctx context.Context, q RecordQuery) (RecordPage, error)
 }
 
 // RecordPage is a part of a list.
@@ -115,13 +149,14 @@ type RecordQuery struct {
 	Operation string        // exactly
 	Scopes    []string      // any of them
 	Status    []Status      // any of them
-	Unchanged time.Duration // for at least so long
+	Unchanged time.Duration // for at least this long
 	After     Key           // Next of the page before, or any other key
 	Limit     int           // default 100, at most 1,000
 }
 
-// Fence is the fence of a claim: only a settlement or extension that names the current one is applied.
-// Its token is random for each claim, so a forgotten key that is claimed anew has no old holder.
+// Fence names a claim: a settlement or an extension is applied only if it names
+// the current one. Owner is random for each claim, so a key that was forgotten
+// and claimed anew has no old owner.
 type Fence struct {
 	Key     Key
 	Owner   [16]byte
@@ -134,18 +169,31 @@ type ClaimRequest struct {
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
-	Expected    *Settlement   // how the attempt ends if all goes well, as far as known, without a Fence. It may be written with the claim
 
-	// Speculative allows a Transact of one ClaimRequest with Expected set to call body before it knows whether the claim is won.
-	// body then gets the record that the claim of a new key would return, without its times. If the claim is lost, no
-	// statement of body takes effect and its error is ignored; if the key then turns out to be free, body is called again.
-	// body settles as Expected says, but for the Outcome, or fails. Without it, body is called only after the claim is won.
-	Speculative bool
-
-	AsyncCommit bool // Claim: a crash of the database may forget the claim, so the store need not wait for its disk
+	ClaimHints // optional: an adapter may ignore them
 }
 
-// Settlement ends the attempt that its Fence names, as seen in a claim or in a record.
+// ClaimHints allow a store to work faster. An adapter may ignore all of them, and
+// does so until measurements show that one pays.
+type ClaimHints struct {
+	// Expected is how the attempt will end if all goes well, as far as it is known,
+	// without a Fence. A store may write parts of it together with the claim.
+	Expected *Settlement
+
+	// Speculative allows a Transact of one request with Expected set to call body
+	// before the claim is won. body then gets the record that the claim of a new key
+	// would return, without its times, and settles as Expected says except for the
+	// Outcome, or fails. If the claim is lost, no statement of body takes effect and
+	// its error is ignored; if the key then turns out to be free, body is called
+	// again.
+	Speculative bool
+
+	// AsyncCommit allows Claim to return before the claim is on disk: a crash of the
+	// database may forget it.
+	AsyncCommit bool
+}
+
+// Settlement ends the attempt that its Fence names.
 type Settlement struct {
 	Fence
 	Status      Status        // Done, Parked, Unknown; or Absent: free again, the attempt stays counted
@@ -155,19 +203,21 @@ type Settlement struct {
 	Reason      string
 }
 
-// Options are the options that all stores share. Adapters embed them in their own. The zero value works.
+// Options are the options that all stores share. Adapters embed them in their
+// own. The zero value works.
 type Options struct {
-	Logger     *slog.Logger // what went wrong behind a caller's back; default: slog.Default(), as it is when something is logged
+	Logger     *slog.Logger // for trouble that no caller sees; default: slog.Default(), read when something is logged
 	Observer   Observer     // sees every call: for metrics and spans; default: none
 	MaxOutcome int          // bytes of an outcome's body; default 1 MiB
-	Secret     []byte       // when set, fingerprints are keyed with it. Changing it makes repeats of older keys mismatch
-	Sealing    Sealing      // encrypts what is stored; default: it is not
+	Secret     []byte       // keys fingerprints, if set. After a change, repeats of older keys mismatch
+	Sealing    Sealing      // encrypts what is stored; default: nothing is encrypted
 
 	flights *flight.Group[flightKey, Record]
 	reruns  *rerun.Line
 }
 
-// Ready returns a copy with the defaults, and with what the calls of one process share. An adapter calls it once.
+// Ready returns a copy with the defaults, and with the state that the calls of one
+// process share. An adapter calls it once, in its constructor.
 func (o Options) Ready() *Options {
 	o.Logger = logs.Of(o.Logger)
 	if o.MaxOutcome <= 0 {
@@ -177,7 +227,9 @@ func (o Options) Ready() *Options {
 	return &o
 }
 
-// Turn waits for its turn to run a transaction again after ErrConflict, and returns how to end that turn. The transactions
-// of a process that use one store take turns, because those that deadlocked deadlock again side by side. It is for those
-// who run transactions without [DoTx].
+// Turn waits for this transaction's turn to run again after ErrConflict, and
+// returns a function that ends the turn. Transactions of one process that
+// conflict take turns, because transactions that deadlocked once deadlock again
+// when they run side by side. It is for code that runs transactions without
+// [DoTx].
 func (o *Options) Turn(ctx context.Context) (leave func(), err error) { return o.reruns.Enter(ctx) }

@@ -72,7 +72,7 @@ func die(t *testing.T, instance *server.Instance) {
 func claimNow(t *testing.T, w world, soft bool) once.Fence {
 	t.Helper()
 	fence := once.Fence{Key: once.Key{Operation: "soft", ID: rand.Text()}, Owner: token()}
-	rec, err := w.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour, AsyncCommit: soft})
+	rec, err := w.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour, ClaimHints: once.ClaimHints{AsyncCommit: soft}})
 	if err != nil || rec.Owner != fence.Owner {
 		t.Fatalf("%+v, %v", rec, err)
 	}
