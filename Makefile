@@ -8,7 +8,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test check load lint bench soak
+.PHONY: demo test check load lint oldest vuln bench soak release release-check
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -27,7 +27,14 @@ load:
 	for time in 1 2 3; do $(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite -load 8 || exit; done
 
 lint:
-	./.ci/lint $(STATICCHECK) $(GOVULNCHECK) $(MODULES)
+	./.ci/lint $(STATICCHECK) $(MODULES)
+
+# The root module, on the oldest Go release that it supports.
+oldest:
+	GOWORK=off GOTOOLCHAIN=go1.24.11 $(GO) test ./...
+
+vuln:
+	./.ci/vuln $(GOVULNCHECK) $(MODULES)
 
 bench:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench
@@ -38,3 +45,11 @@ soak:
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
 		./integration/publish ./integration/outboxlog
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/seedbugs
+
+# All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
+release:
+	$(GO) run ./integration/cmd/release '$(VERSION)'
+
+# The proof alone, where VERSION is checked out.
+release-check:
+	$(GO) run ./integration/cmd/release -check '$(VERSION)'

@@ -28,7 +28,7 @@ func (w *world) names() []pair {
 		{"ops:${SHOP_PASSWORD}@db.internal:3306/shop", w.mariadbUser + ":${SHOP_PASSWORD}@" + w.mariadbPlace},
 		{"tls=true", "tls=false"},
 		{"/var/lib/shop/", w.dir + "/var/"},
-		{"/path/to/once", w.checkout},
+		{"/path/to/", filepath.Dir(w.checkout) + "/"},
 		{"/tmp/repro", w.dir + "/repro"},
 		{"DATABASE_URL=postgres://...", "DATABASE_URL='" + w.postgres + "'"},
 		{"127.0.0.1:9464", "127.0.0.1:0"}, // a free port

@@ -20,7 +20,7 @@ import (
 var longFirst = []string{
 	"integration/brokers", "integration/crash", "integration/consume", "cmd/once", "integration/publish", "integration/docs",
 	"integration/lostreply", "integration/faults", "integration/history", "integration/outboxlog", "store/pgstore",
-	"integration/sqlstore", "integration/server",
+	"integration/sqlstore", "integration/server", "integration/cmd/release",
 }
 
 // pkg is a package.
