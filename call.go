@@ -10,6 +10,7 @@ import (
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/errtree"
+	"github.com/effectively-once/once/internal/flight"
 	"github.com/effectively-once/once/internal/lazyctx"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
@@ -81,38 +82,20 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, 
 // way. take names the unknown attempt to take over, or is 0.
 type attempt func(ctx context.Context, take int64) (rec Record, mine bool, err error)
 
-// answer returns the record that answers the call: the one it made, or the one it met. Duplicates in this process wait
-// for the first of them and hold no connection meanwhile.
+// answer returns the record that answers the call: the one it made, or the one it
+// met. Duplicates in this process wait for the first of them and hold no
+// connection meanwhile. The first tries until the key is done, by this call or by
+// another.
 func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, err error) {
-	if c.policy.Wait == NoWait {
-		return c.lead(ctx, try)
-	}
-	at := flightKey{key: c.key}
-	copy(at.fingerprint[:], c.fingerprint)
-	for {
-		met, joined, late := c.opts.flights.Do(ctx, at, c.joinUntil, func() Record {
-			rec, mine, err = c.lead(ctx, try)
-			return rec
-		}, Record.clone)
-		if joined {
-			c.event(ctx, observe.Joined, met.Attempt, nil)
+	if c.policy.Wait != NoWait {
+		at := flightKey{key: c.key}
+		copy(at.fingerprint[:], c.fingerprint)
+		own, met, err := c.join(ctx, at)
+		if own == nil {
+			return met, false, err
 		}
-		switch {
-		case late && ctx.Err() != nil:
-			return rec, false, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
-		case late:
-			rec, _ = c.get(ctx) // only for a better retry-after
-			return rec, false, c.inProgress(rec)
-		case !joined:
-			return rec, mine, err
-		case met.Status == Done:
-			return met.clone(), false, c.checkInput(met)
-		}
+		defer func() { c.opts.flights.Land(at, own, rec, Record.clone) }()
 	}
-}
-
-// lead tries until the key is done, by this call or by another.
-func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 	if c.redelivered {
 		if rec, err := c.get(ctx); err == nil && rec.Status == Done {
 			return rec, false, c.checkInput(rec)
@@ -146,6 +129,26 @@ func (c *call) lead(ctx context.Context, try attempt) (Record, bool, error) {
 		}
 		if err != nil {
 			return rec, false, err
+		}
+	}
+}
+
+// join waits for duplicates in this process until one of them has the answer, or
+// until this call is the first of a flight.
+func (c *call) join(ctx context.Context, at flightKey) (own *flight.Flight[Record], met Record, err error) {
+	for {
+		own, met, landed := c.opts.flights.Enter(ctx, at, c.joinUntil)
+		switch {
+		case own != nil:
+			return own, met, nil
+		case !landed && ctx.Err() != nil:
+			return nil, met, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
+		case !landed:
+			rec, _ := c.get(ctx) // only for a better retry-after
+			return nil, rec, c.inProgress(rec)
+		}
+		if c.event(ctx, observe.Joined, met.Attempt, nil); met.Status == Done {
+			return nil, met.clone(), c.checkInput(met)
 		}
 	}
 }

@@ -58,34 +58,43 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
+func (g *guardTx[Tx]) attempt(ctx context.Context, stop func() bool, x *exchange) (answer *Response, err error) {
 	defer stop()
 	x.inTx = true
-	return withMark(x, func(mark []byte) (*Response, error) {
-		return once.DoTx(ctx, g.store, x.work(mark), func(ctx context.Context, tx Tx) (*Response, error) {
-			if !stop() {
-				return nil, errGone
-			}
-			x.ran, x.owns = true, true
-			x.begin(true)
-			err := g.run(x.rec, x.request(ctx), tx)
-			x.rec.end()
-			if errors.Is(err, once.ErrRejected) { // of a step: here only the status of a response says no
-				err = errtree.Hide(err, once.ErrRejected)
-			}
-			if err != nil {
-				return nil, &notRecorded{err}
-			}
-			answer, err := x.decided()
-			switch {
-			case err != nil:
-				return nil, new(notRecorded)
-			case answer.Status >= http.StatusBadRequest:
-				return answer, once.ErrRejected
-			}
-			return answer, nil
-		})
-	})
+	leave, err := x.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { leave(err) }()
+	run := func(ctx context.Context, tx Tx) (*Response, error) {
+		if !stop() {
+			return nil, errGone
+		}
+		x.ran, x.owns = true, true
+		x.begin(true)
+		err := g.run(x.rec, x.request(ctx), tx)
+		x.rec.end()
+		if errors.Is(err, once.ErrRejected) { // of a step: here only the status of a response says no
+			err = errtree.Hide(err, once.ErrRejected)
+		}
+		if err != nil {
+			return nil, &notRecorded{err}
+		}
+		answer, err := x.decided()
+		switch {
+		case err != nil:
+			return nil, new(notRecorded)
+		case answer.Status >= http.StatusBadRequest:
+			return answer, once.ErrRejected
+		}
+		return answer, nil
+	}
+	for _, mark := range x.Ring.marks(x.mark) {
+		if answer, err = once.DoTx(ctx, g.store, x.work(mark), run); !errors.Is(err, once.ErrMismatch) {
+			break
+		}
+	}
+	return answer, err
 }
 
 // notRecorded is how a transaction is rolled back: because of an error, or because of the status of its response.

@@ -152,23 +152,18 @@ func (x *exchange) work(mark []byte) once.Work[*Response] {
 	return x.op.For(x.key.ID).In(x.key.Scope).Input(mark).Report(&x.rep)
 }
 
-// withMark tries marks that older secrets have made where the one of now does not fit.
-func withMark(x *exchange, try func(mark []byte) (*Response, error)) (answer *Response, err error) {
-	defer func() { x.leaveLimits(x.unused(err)) }()
-	leave, refused := x.admit(x.r.Context())
-	if refused != nil {
-		return nil, refused
+// enter takes a place within the limits, and asks Options.Admit. leave gives the
+// place back, and says how the request ended.
+func (x *exchange) enter() (leave func(error), err error) {
+	left, err := x.admit(x.r.Context())
+	if err != nil {
+		x.leaveLimits(x.unused(err))
+		return nil, err
 	}
-	defer func() { leave(err) }()
-	if x.Ring == nil {
-		return try(x.mark)
-	}
-	for _, mark := range x.Ring.marks(x.mark) {
-		if answer, err = try(mark); !errors.Is(err, once.ErrMismatch) {
-			break
-		}
-	}
-	return answer, err
+	return func(err error) {
+		left(err)
+		x.leaveLimits(x.unused(err))
+	}, nil
 }
 
 // begin makes ready for a run of the handler.

@@ -55,21 +55,32 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (*Response, error) {
+// attempt makes the call of once. It repeats it with the marks of older secrets,
+// while the mark is not the one that is recorded.
+func (g *guard) attempt(ctx context.Context, stop func() bool, x *exchange) (answer *Response, err error) {
 	defer stop()
-	return withMark(x, func(mark []byte) (*Response, error) {
-		return once.Do(ctx, g.store, x.work(mark), func(ctx context.Context, _ once.Key) (*Response, error) {
-			x.owns = true
-			if !stop() {
-				return nil, once.NotDone(errGone)
-			}
-			x.ran = true
-			x.begin(false)
-			g.next.ServeHTTP(x.rec, x.request(ctx))
-			x.rec.end()
-			return x.decided()
-		})
-	})
+	leave, err := x.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { leave(err) }()
+	run := func(ctx context.Context, _ once.Key) (*Response, error) {
+		x.owns = true
+		if !stop() {
+			return nil, once.NotDone(errGone)
+		}
+		x.ran = true
+		x.begin(false)
+		g.next.ServeHTTP(x.rec, x.request(ctx))
+		x.rec.end()
+		return x.decided()
+	}
+	for _, mark := range x.Ring.marks(x.mark) {
+		if answer, err = once.Do(ctx, g.store, x.work(mark), run); !errors.Is(err, once.ErrMismatch) {
+			break
+		}
+	}
+	return answer, err
 }
 
 // decided is the end of a run of the handler, as once takes it.

@@ -79,6 +79,9 @@ func (r *Ring) seals() bool { return r != nil && r.ring.Seals() }
 
 // marks are what a digest may have been recorded as, the current one first.
 func (r *Ring) marks(digest []byte) [][]byte {
+	if r == nil {
+		return [][]byte{digest}
+	}
 	var all [][]byte
 	for _, s := range r.secrets {
 		all = append(all, s.mark(digest))

@@ -126,18 +126,28 @@ type failure struct{ err error }
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// guarded calls a handler, and makes an error of a panic: one message must not end the process of all.
+// guarded calls a handler, and makes a failure of its error or its panic.
 func guarded(call func() error) (failed *failure) {
-	defer func() {
-		if p := recover(); p != nil {
-			failed = &failure{fmt.Errorf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}
-		}
-	}()
-	if err := call(); err != nil {
-		_ = err.Error() // a nil pointer in an error panics here, and not where nobody is prepared for it
-		return &failure{err}
+	defer contain(&failed)
+	return failureOf(call())
+}
+
+// contain is deferred around a handler and makes a failure of its panic: one
+// message must not end the process of all.
+func contain(failed **failure) {
+	if p := recover(); p != nil {
+		*failed = &failure{fmt.Errorf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}
 	}
-	return nil
+}
+
+// failureOf is called where a panic is contained: the Error method of a nil
+// pointer in an error panics here, and not where nobody is prepared for it.
+func failureOf(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	_ = err.Error()
+	return &failure{err}
 }
 
 // blamed is the item that a failure is about, or -1.

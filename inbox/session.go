@@ -93,12 +93,12 @@ func (s *consumerRun) session(ctx, work context.Context) (received bool, err err
 	}
 	l, sought := newLanes(), newSeeks(session)
 	s.shape.newSession(sought)
-	var workers workerGroup
+	var workers sync.WaitGroup
 	alive, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c := &laneWorker{consumerRun: s, session: session, lanes: l, workers: &workers, broken: broken}
 	for range s.Concurrency {
-		workers.start(func() { c.attend(work) })
+		c.start(work)
 	}
 	for {
 		ds, err := sought.receive(alive, session, s.Window)
@@ -145,14 +145,21 @@ type laneWorker struct {
 	*consumerRun
 	session broker.Session
 	lanes   *lanes
-	workers *workerGroup
+	workers *sync.WaitGroup
 	broken  context.CancelCauseFunc // ends the session
 	unheard atomic.Int64            // deliveries that the broker may believe to be at work still
+}
+
+// start has a goroutine attend.
+func (c *laneWorker) start(ctx context.Context) {
+	c.workers.Add(1)
+	go c.attend(ctx)
 }
 
 // attend handles items until the lanes are closed. A handler that ends its goroutine leaves its items to another one, as
 // one that ends its process does.
 func (c *laneWorker) attend(ctx context.Context) {
+	defer c.workers.Done()
 	var items []*item
 	var from []*lane
 	defer func() {
@@ -163,7 +170,7 @@ func (c *laneWorker) attend(ctx context.Context) {
 			it.counted, it.prepaid, it.deadly = false, false, true
 		}
 		c.giveBack(ctx, c.session, c.lanes.release(from, items, nil))
-		c.workers.start(func() { c.attend(ctx) })
+		c.start(ctx)
 	}()
 	for {
 		if items, from = c.lanes.take(c.BatchSize, c.Checkpoint); items == nil {

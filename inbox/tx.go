@@ -183,12 +183,13 @@ func (w *txWorker[T]) one(ctx context.Context, it *item) result {
 }
 
 // handler calls the handler of the user.
-func (w *txWorker[T]) handler(ctx context.Context, tx T, items []*item) *failure {
+func (w *txWorker[T]) handler(ctx context.Context, tx T, items []*item) (failed *failure) {
+	defer contain(&failed)
 	for _, it := range items {
 		it.ran = true
 	}
 	ctx = withCauses(w.context(ctx), items)
-	return guarded(func() error { return w.call(ctx, tx, messages(items)) })
+	return failureOf(w.call(ctx, tx, messages(items)))
 }
 
 // blocked returns which of the items' ordering keys have a message on the shelf that they have to wait for.

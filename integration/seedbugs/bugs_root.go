@@ -86,8 +86,8 @@ var rootBugs = []Bug{
 		Name: "joiners-share-the-answer",
 		Why:  "a caller that changes its answer changes the answer of all who waited with it",
 		File: "call.go",
-		Old:  "return met.clone(), false, c.checkInput(met)",
-		New:  "return met, false, c.checkInput(met)",
+		Old:  "return nil, met.clone(), c.checkInput(met)",
+		New:  "return nil, met, c.checkInput(met)",
 		Test: Test{".", "^TestJoinersGetCopies$"},
 	},
 	{

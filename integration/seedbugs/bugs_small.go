@@ -48,10 +48,10 @@ var smallBugs = []Bug{
 	{
 		Name: "flight-never-lands",
 		Why:  "when work has panicked, its duplicates in the process wait in vain",
-		File: "internal/flight/flight.go",
-		Old:  "\tdefer func() { g.leave(k, f, &v, keep) }()\n\treturn call(), false, false",
-		New:  "\tv = call()\n\tg.leave(k, f, &v, keep)\n\treturn v, false, false",
-		Test: Test{"./internal/flight", "^TestAPanicLandsTheFlight$"},
+		File: "call.go",
+		Old:  "defer func() { c.opts.flights.Land(at, own, rec, Record.clone) }()",
+		New:  "defer func() {\n\t\t\tif rec.Key != (Key{}) || err != nil {\n\t\t\t\tc.opts.flights.Land(at, own, rec, Record.clone)\n\t\t\t}\n\t\t}()",
+		Test: Test{".", "^TestDoPanicLeavesTheOutcomeUnknown$"},
 	},
 	{
 		Name: "joiner-waits-without-a-bound",

@@ -20,16 +20,29 @@ type Flight[V any] struct {
 	result V             // set before landed is closed
 }
 
-// Do runs call if no flight of k is on its way. Else it joins that one, at most until a time, and returns what
-// it landed with. joined is false if call was run or if nothing landed in time; late tells the two apart.
-// keep makes a copy of a result that has to outlive the call, where somebody waits for it.
-func (g *Group[K, V]) Do(ctx context.Context, k K, until time.Time, call func() V, keep func(V) V) (v V, joined, late bool) {
+// Enter makes the caller the first of a flight of k, or joins the flight that is
+// on its way, at most until a time or the end of ctx. The first gets its flight in
+// own, and has to Land it. The others get what it landed with; landed is false if
+// that did not happen in time.
+func (g *Group[K, V]) Enter(ctx context.Context, k K, until time.Time) (own *Flight[V], v V, landed bool) {
 	f, first := g.enter(k)
-	if !first {
-		return f.join(ctx, until)
+	if first {
+		return f, v, false
 	}
-	defer func() { g.leave(k, f, &v, keep) }()
-	return call(), false, false
+	v, landed = f.join(ctx, until)
+	return nil, v, landed
+}
+
+// Land ends a flight: those who joined it get v. keep makes a copy of it, if
+// somebody has joined. Land also runs when the first panicked: then v is zero.
+func (g *Group[K, V]) Land(k K, f *Flight[V], v V, keep func(V) V) {
+	g.mu.Lock()
+	delete(g.now, k)
+	g.mu.Unlock()
+	if f.landed != nil { // nobody can join any more
+		f.result = keep(v)
+		close(f.landed)
+	}
 }
 
 func (g *Group[K, V]) enter(k K) (f *Flight[V], first bool) {
@@ -49,25 +62,14 @@ func (g *Group[K, V]) enter(k K) (f *Flight[V], first bool) {
 	return f, true
 }
 
-// leave also runs when the call panicked: then the flight lands with the zero V.
-func (g *Group[K, V]) leave(k K, f *Flight[V], v *V, keep func(V) V) {
-	g.mu.Lock()
-	delete(g.now, k)
-	g.mu.Unlock()
-	if f.landed != nil { // nobody can join any more
-		f.result = keep(*v)
-		close(f.landed)
-	}
-}
-
-func (f *Flight[V]) join(ctx context.Context, until time.Time) (v V, joined, late bool) {
+func (f *Flight[V]) join(ctx context.Context, until time.Time) (v V, landed bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-f.landed:
-		return f.result, true, false
+		return f.result, true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return v, false, true
+	return v, false
 }

@@ -10,8 +10,21 @@ import (
 	"github.com/effectively-once/once/internal/flight"
 )
 
+type group = flight.Group[string, int]
+
+// fly takes the flight of "k", or joins it. It reports whether it joined.
+func fly(g *group, until time.Time, call func() int) (v int, joined bool) {
+	own, v, landed := g.Enter(context.Background(), "k", until)
+	if own == nil {
+		return v, landed
+	}
+	defer func() { g.Land("k", own, v, same) }()
+	v = call()
+	return v, false
+}
+
 func TestOneFliesAndTheOthersJoin(t *testing.T) {
-	var g flight.Group[string, int]
+	var g group
 	var calls, joins atomic.Int64
 	var wg sync.WaitGroup
 	flying, land := make(chan struct{}), make(chan struct{})
@@ -19,25 +32,27 @@ func TestOneFliesAndTheOthersJoin(t *testing.T) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		g.Do(context.Background(), "k", until, func() int { close(flying); <-land; return 7 }, same)
+		fly(&g, until, func() int { close(flying); <-land; return 7 })
 	}()
 	<-flying
 	for range 16 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			v, joined, late := g.Do(context.Background(), "k", until, func() int { calls.Add(1); return 7 }, same)
+			v, joined := fly(&g, until, func() int { calls.Add(1); return 7 })
 			if joined {
 				joins.Add(1)
 			}
-			if joined && v != 7 || late {
-				t.Errorf("%d, %v, %v", v, joined, late)
+			if v != 7 {
+				t.Errorf("got %d, joined: %v", v, joined)
 			}
 		}()
 	}
-	if v, joined, late := g.Do(context.Background(), "other", until, func() int { return 1 }, same); v != 0 && v != 1 || joined || late {
-		t.Errorf("another key: %d, %v, %v", v, joined, late)
+	own, _, _ := g.Enter(context.Background(), "other", until)
+	if own == nil {
+		t.Fatal("another key was joined")
 	}
+	g.Land("other", own, 1, same)
 	close(land)
 	wg.Wait()
 	if calls.Load()+joins.Load() != 16 {
@@ -46,28 +61,28 @@ func TestOneFliesAndTheOthersJoin(t *testing.T) {
 }
 
 func TestJoinIsBounded(t *testing.T) {
-	var g flight.Group[string, int]
+	var g group
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	g.Do(context.Background(), "k", time.Now(), func() int {
-		if _, joined, late := g.Do(context.Background(), "k", time.Now(), nil, same); joined || !late {
+	fly(&g, time.Now(), func() int {
+		if own, _, landed := g.Enter(context.Background(), "k", time.Now()); own != nil || landed {
 			t.Error("joined after its time")
 		}
-		if _, joined, late := g.Do(cancelled, "k", time.Now().Add(time.Hour), nil, same); joined || !late {
+		if own, _, landed := g.Enter(cancelled, "k", time.Now().Add(time.Hour)); own != nil || landed {
 			t.Error("joined after its context")
 		}
 		return 0
-	}, same)
+	})
 }
 
 func TestAPanicLandsTheFlight(t *testing.T) {
-	var g flight.Group[string, int]
+	var g group
 	func() {
 		defer func() { _ = recover() }()
-		g.Do(context.Background(), "k", time.Now(), func() int { panic("boom") }, same)
+		fly(&g, time.Now(), func() int { panic("boom") })
 	}()
 	ran := false
-	g.Do(context.Background(), "k", time.Now(), func() int { ran = true; return 0 }, same)
+	fly(&g, time.Now(), func() int { ran = true; return 0 })
 	if !ran {
 		t.Error("the key is stuck")
 	}
