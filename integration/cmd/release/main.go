@@ -24,9 +24,9 @@ const help = `usage: release VERSION
 
     go run ./integration/cmd/release v0.1.0
 
-Prepares VERSION of all published modules, from HEAD: the branch release/VERSION and a tag for each module. The work is
-done in a temporary clone. If anything fails, the repository is left as it was. Files of the checkout do not change,
-and nothing is pushed.
+Prepares VERSION of all published modules, from HEAD: the branch release/VERSION with a tag for each module, which is
+then checked out, and the branch after/VERSION, which main continues from. The work is done in a temporary clone. If
+anything fails, the repository is left as it was. Nothing is pushed.
 
     -check  prove that users can get VERSION, which is tagged at HEAD, and do nothing else
     -notes  print the section of CHANGELOG.md about VERSION

@@ -23,12 +23,23 @@ type prepared struct {
 	version  string
 	modules  []*module // all of the repository, each after those that it requires
 	clone    string
+	from     string // what the repository has checked out: a branch, or else a commit
 	released string // the commit with the tags
 	next     string // the commit that development continues from
 	tags     []string
 }
 
-func (r *prepared) branch() string { return "release/" + r.version }
+func (r *prepared) branch() string     { return "release/" + r.version }
+func (r *prepared) nextBranch() string { return "after/" + r.version }
+
+// refs returns what the release adds to the repository.
+func (r *prepared) refs() []string {
+	refs := []string{"refs/heads/" + r.branch(), "refs/heads/" + r.nextBranch()}
+	for _, tag := range r.tags {
+		refs = append(refs, "refs/tags/"+tag)
+	}
+	return refs
+}
 
 // prepare makes the release in a new clone. The first commit is the release.
 // The second one restores the replace directives, so that main builds from its
@@ -78,6 +89,9 @@ func prepare(ctx context.Context, repository, clone, version string, day time.Ti
 			return nil, err
 		}
 	}
+	if _, err := git(ctx, r.clone, "checkout", "--quiet", "-b", r.nextBranch()); err != nil {
+		return nil, err
+	}
 	for name, text := range later {
 		if err := r.write(name, text); err != nil {
 			return nil, err
@@ -86,7 +100,7 @@ func prepare(ctx context.Context, repository, clone, version string, day time.Ti
 	if r.next, err = r.commitAll(ctx, "Continue after "+version); err != nil {
 		return nil, err
 	}
-	_, err = git(ctx, r.clone, "checkout", "--quiet", "--detach", r.released) // for the proof
+	_, err = git(ctx, r.clone, "checkout", "--quiet", r.branch()) // for the proof
 	return r, err
 }
 
@@ -109,12 +123,12 @@ func (r *prepared) checkRepository(ctx context.Context, repository string) error
 	if changed != "" {
 		return fmt.Errorf("commit or remove these changes first:\n%s", changed)
 	}
-	for _, ref := range append([]string{"refs/heads/" + r.branch()}, prefixed("refs/tags/", r.tags)...) {
-		if found, err := git(ctx, repository, "for-each-ref", ref); err != nil {
-			return err
-		} else if found != "" {
-			return fmt.Errorf("%s exists already: choose another version, or take back what was not pushed with\n  %s", ref, r.takeBack())
-		}
+	found, err := git(ctx, repository, append([]string{"for-each-ref", "--format=%(refname)"}, r.refs()...)...)
+	if err != nil {
+		return err
+	}
+	if ref, _, _ := strings.Cut(found, "\n"); ref != "" {
+		return fmt.Errorf("%s exists already: choose another version, or delete the branches and tags of this one if they were not pushed", ref)
 	}
 	tags, err := git(ctx, repository, "tag", "--list", "--merged", "HEAD")
 	if err != nil {
@@ -128,20 +142,16 @@ func (r *prepared) checkRepository(ctx context.Context, repository string) error
 	return nil
 }
 
-func prefixed(prefix string, names []string) []string {
-	var all []string
-	for _, name := range names {
-		all = append(all, prefix+name)
-	}
-	return all
-}
-
 // cloneFrom makes the clone. Its commits have the author and the signature that
 // they would have in the repository.
 func (r *prepared) cloneFrom(ctx context.Context, repository string) error {
 	head, err := git(ctx, repository, "rev-parse", "HEAD")
 	if err != nil {
 		return err
+	}
+	r.from = head
+	if branch, err := git(ctx, repository, "symbolic-ref", "--quiet", "--short", "HEAD"); err == nil {
+		r.from = branch
 	}
 	if _, err := git(ctx, ".", "clone", "--quiet", "--shared", "--no-checkout", "--no-tags", repository, r.clone); err != nil {
 		return err
@@ -274,13 +284,25 @@ func mergeSums(sum []byte, added []string) []byte {
 	return b.Bytes()
 }
 
-// deliver puts the branch and the tags into the repository, all or none.
+// deliver puts the branches and the tags into the repository, all or none, and
+// checks the release out.
 func (r *prepared) deliver(ctx context.Context, repository string) error {
 	fetch := []string{"fetch", "--quiet", "--atomic", "--no-tags", "--no-write-fetch-head", r.clone}
-	for _, ref := range append([]string{"refs/heads/" + r.branch()}, prefixed("refs/tags/", r.tags)...) {
+	for _, ref := range r.refs() {
 		fetch = append(fetch, ref+":"+ref)
 	}
-	_, err := git(ctx, repository, fetch...)
+	if _, err := git(ctx, repository, fetch...); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // an interrupt now would leave half of it
+	_, err := git(ctx, repository, "checkout", "--quiet", r.branch())
+	if err == nil {
+		return nil
+	}
+	for _, ref := range r.refs() {
+		_, deleted := git(ctx, repository, "update-ref", "-d", ref)
+		err = errors.Join(err, deleted)
+	}
 	return err
 }
 
@@ -292,25 +314,22 @@ func (r *prepared) describe(out io.Writer) {
 	last := (&module{dir: "cmd/once"}).tag(r.version)
 	first := slices.DeleteFunc(slices.Clone(r.tags), func(tag string) bool { return tag == last })
 	fmt.Fprintf(out, `
-Prepared %[1]s. Nothing is pushed, and your files have not changed. New in this repository:
-  %[2]d tags at %.12[3]s, the release
-  the branch %[4]s at %.12[5]s, which main continues from
+Prepared %[1]s. Nothing is pushed. New in this repository:
+  the branch %[2]s at %.12[3]s, the release, with %[4]d tags; it is checked out
+  the branch %[5]s at %.12[6]s, which main continues from
 
-1. Read it:
-  git show %.12[3]s
-  git show %[4]s
+1. Read both commits:
+  git log --patch --reverse %[7]s..%[5]s
 2. Push main and the modules. All or none of them arrive:
-  git push --atomic origin %[4]s:main %[6]s
+  git push --atomic origin %[5]s:main %[8]s
 3. Push the tag of the command, which starts the release workflow:
-  git push origin %[7]s
+  git push origin %[9]s
+4. Clean up:
+  git checkout main && git pull && git branch -D %[2]s %[5]s
 
-To take it back, while nothing is pushed:
-  %[8]s
-`, r.version, len(r.tags), r.released, r.branch(), r.next, strings.Join(first, " "), last, r.takeBack())
-}
-
-func (r *prepared) takeBack() string {
-	return "git branch -D " + r.branch() + "; git tag -d " + strings.Join(r.tags, " ")
+To take it back instead, while nothing is pushed:
+  git checkout %[7]s && git branch -D %[2]s %[5]s && git tag -d %[10]s
+`, r.version, r.branch(), r.released, len(r.tags), r.nextBranch(), r.next, r.from, strings.Join(first, " "), last, strings.Join(r.tags, " "))
 }
 
 func (r *prepared) file(name string) string { return filepath.Join(r.clone, filepath.FromSlash(name)) }

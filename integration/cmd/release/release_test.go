@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/modfile"
 )
@@ -23,13 +24,16 @@ func TestUsersCanGetAPreparedRelease(t *testing.T) {
 	}
 	t.Setenv("GOPROXY", "off")
 	dir := snapshot(t)
-	head, status := mustGit(t, dir, "rev-parse", "HEAD"), mustGit(t, dir, "status", "--porcelain")
+	main := mustGit(t, dir, "rev-parse", "main")
 	out := mustRelease(t, dir, "v0.1.0")
 
-	if got := mustGit(t, dir, "rev-parse", "HEAD"); got != head {
-		t.Errorf("HEAD has moved from %s to %s", head, got)
+	if got := mustGit(t, dir, "rev-parse", "main"); got != main {
+		t.Errorf("main has moved from %s to %s", main, got)
 	}
-	if got := mustGit(t, dir, "status", "--porcelain"); got != status {
+	if head, tag := mustGit(t, dir, "rev-parse", "HEAD"), mustGit(t, dir, "rev-parse", "v0.1.0^{commit}"); head != tag {
+		t.Errorf("checked out is %s, not the release, %s", head, tag)
+	}
+	if got := mustGit(t, dir, "status", "--porcelain"); got != "" {
 		t.Errorf("files have changed:\n%s", got)
 	}
 	tags := strings.Fields(mustGit(t, dir, "tag", "--list"))
@@ -41,7 +45,7 @@ func TestUsersCanGetAPreparedRelease(t *testing.T) {
 		if !strings.Contains(out, tag) {
 			t.Errorf("nobody is told to push %s:\n%s", tag, out)
 		}
-		for commit, replaces := range map[string]bool{"v0.1.0": false, "release/v0.1.0": true} {
+		for commit, replaces := range map[string]bool{"v0.1.0": false, "after/v0.1.0": true} {
 			checkGoMod(t, dir, commit, filepath.Join(m, "go.mod"), replaces)
 		}
 	}
@@ -50,24 +54,24 @@ func TestUsersCanGetAPreparedRelease(t *testing.T) {
 	}
 
 	first := "# Changelog\n\n## Unreleased\n\n"
-	later := mustGit(t, dir, "show", "release/v0.1.0:CHANGELOG.md")
+	later := mustGit(t, dir, "show", "after/v0.1.0:CHANGELOG.md")
 	if !strings.HasPrefix(later, first+"## v0.1.0 - 2") || strings.Contains(mustGit(t, dir, "show", "v0.1.0:CHANGELOG.md"), "Unreleased") {
 		t.Errorf("the changelog begins with\n%.100s", later)
 	}
 
-	// What is typed next: main moves on to the branch, and cannot release the version again.
-	mustGit(t, dir, "merge", "--quiet", "--ff-only", "release/v0.1.0")
-	mustBeRefused(t, dir, "exists already", "v0.1.0")
-	mustBeRefused(t, dir, "is not after v0.1.0", "v0.0.9")
-	mustBeRefused(t, dir, `section "## Unreleased" of CHANGELOG.md is empty`, "v0.1.1")
-
-	// The workflow checks the tag that was pushed.
-	mustBeRefused(t, dir, "not at HEAD", "-check", "v0.1.0")
-	mustGit(t, dir, "checkout", "--quiet", "v0.1.0")
+	// The workflow repeats the proof where the tag is checked out.
 	mustRelease(t, dir, "-check", "v0.1.0")
 	if notes := mustRelease(t, dir, "-notes", "v0.1.0"); !strings.HasPrefix(notes, "- the first change") {
 		t.Errorf("the notes are %q", notes)
 	}
+
+	// main continues, and cannot release the version again.
+	mustGit(t, dir, "checkout", "--quiet", "main")
+	mustGit(t, dir, "merge", "--quiet", "--ff-only", "after/v0.1.0")
+	mustBeRefused(t, dir, "not at HEAD", "-check", "v0.1.0")
+	mustBeRefused(t, dir, "exists already", "v0.1.0")
+	mustBeRefused(t, dir, "is not after v0.1.0", "v0.0.9")
+	mustBeRefused(t, dir, `section "## Unreleased" of CHANGELOG.md is empty`, "v0.1.1")
 }
 
 // checkGoMod reads a go.mod of a commit. Each has to require siblings at v0.1.0.
@@ -167,6 +171,24 @@ func TestInterruptedReleaseChangesNothing(t *testing.T) {
 	if after := state(t, dir); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
+}
+
+// TestReleaseThatCannotBeCheckedOutChangesNothing locks the files.
+func TestReleaseThatCannotBeCheckedOutChangesNothing(t *testing.T) {
+	dir := snapshot(t)
+	before := state(t, dir)
+	r, err := prepare(t.Context(), dir, filepath.Join(t.TempDir(), "clone"), "v0.1.0", time.Now())
+	must(t, err)
+	lock := filepath.Join(dir, ".git", "index.lock")
+	must(t, os.WriteFile(lock, nil, 0o644))
+	if err := r.deliver(t.Context(), dir); err == nil {
+		t.Error("it was checked out")
+	}
+	if after := state(t, dir); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	must(t, os.Remove(lock))
+	must(t, r.deliver(t.Context(), dir))
 }
 
 type writerFunc func([]byte) (int, error)
