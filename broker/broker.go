@@ -88,7 +88,8 @@ type Source interface {
 	Open(ctx context.Context, window int) (Session, error)
 
 	// Name says where messages come from, as consumers are told apart by it: the broker's kind, the queue or the topic,
-	// and the group that shares it. The same for ever, and without anything secret: "rabbitmq queue orders".
+	// and the group that shares it. The same for ever, and without anything secret: "rabbitmq queue orders". Which
+	// cluster it is in is told by [Located].
 	Name() string
 }
 
@@ -169,6 +170,18 @@ type Seeker interface {
 // Ack says nothing that outlives it. Its sessions are [Seeker]s. It is for consumers that keep their own positions.
 type Placeless interface {
 	KeepsNoPlace()
+}
+
+// Located is a [Source] that can ask its broker where it is. It is told apart
+// from a source with the same name at another broker.
+type Located interface {
+	// Location returns facts by their names, such as a "cluster" and a
+	// "vhost". A fact stays the same as long as the source exists, whichever
+	// address, node and user is asked, and after a failover or a restart.
+	// Hosts and ports are not facts. What the broker tells only some users is
+	// left out. An empty map is not an error. An error means that the broker
+	// did not answer.
+	Location(ctx context.Context) (map[string]string, error)
 }
 
 // Deduplicator is a [Publisher] whose broker drops a message with an ID that it has seen lately.

@@ -58,10 +58,18 @@ type Consumer struct {
 	// RenamedFrom is the name that this consumer had before. Its keys go on under the first name that it ever had.
 	RenamedFrom string
 
-	// SharedWith is the Name of another source that this consumer's name is used at, and that the same messages come from:
-	// the one before a move to another broker, or one that is fed beside this one. They share keys, so what came from one is
-	// a duplicate from the other. Without it, a name belongs to the source that it was first used at, and Run returns an
-	// error at any other: two services with one name in one store would take each other's messages for duplicates.
+	// SharedWith is another source of the same messages that uses this
+	// consumer's name: the one before a move to another broker or a renaming
+	// of it, or one that is fed beside this one. It is the text in the error
+	// of Run, such as "rabbitmq queue orders [cluster=old]". Without the
+	// brackets it is the source of that name at any broker. The two share
+	// keys, so what came from one is a duplicate from the other.
+	//
+	// Without SharedWith, a name belongs to the source that it was first used
+	// at, and Run returns an error at any other: two services with one name in
+	// one store would take each other's messages for duplicates. Sources
+	// differ in their Name, or in what their brokers tell: see
+	// [broker.Located].
 	SharedWith string
 
 	// Rebuild, if it is not empty, names a rebuild: messages are handled anew, under keys and positions of the rebuild's
@@ -109,10 +117,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	pause := &backoff.Backoff{First: firstWait, Limit: lastWait}
 	for err = s.register(ctx); err != nil; err = s.register(ctx) {
-		if errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed) {
+		if errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed) || errors.Is(err, broker.ErrInvalid) {
 			return err
 		}
-		s.logger.WarnContext(ctx, "inbox: the store is in trouble, and nothing is consumed", logs.Spaced(""), "error", err)
+		s.logger.WarnContext(ctx, "inbox: the consumer could not be registered, and nothing is consumed", logs.Spaced(""), "error", err)
 		if backoff.Sleep(ctx, pause.Next()) != nil {
 			return nil
 		}

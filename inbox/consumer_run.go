@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -24,6 +26,9 @@ type consumerRun struct {
 	shape  shape
 	shelf  store.Shelf // nil: the store has none
 	keys   string      // the operation of its keys
+
+	source atomic.Pointer[string] // the text of the source, with what is known of where it is
+	placed bool                   // that is all that the broker tells
 	floor  *floor
 
 	transact func(context.Context, []once.ClaimRequest, func([]once.Record) ([]once.Settlement, error)) ([]once.Record, error) // nil: of Do
@@ -74,6 +79,7 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*consumerRun, error
 	s := &consumerRun{Consumer: c, store: st, logger: st.Options().Logger.With("consumer", c.Name), single: !together, keyed: keyed,
 		begun: time.Now(), floor: newFloor()}
 	s.keys = s.named(c.Name)
+	s.setSource(nil)
 	if err := st.Options().Sealing.Validate(); err != nil {
 		return nil, err
 	}
@@ -91,6 +97,16 @@ func (s *consumerRun) named(consumer string) string {
 	return consumer + "@" + s.Rebuild
 }
 
+func (s *consumerRun) setSource(facts map[string]string) {
+	text := store.SourceText(s.Source.Name(), facts)
+	s.source.Store(&text)
+}
+
+// me is the consumer as it is registered.
+func (s *consumerRun) me(keys string) store.Consumer {
+	return store.Consumer{Name: s.named(s.Name), Source: *s.source.Load(), Keys: keys, SharedWith: s.SharedWith}
+}
+
 const signOfLife = time.Minute
 
 // register makes sure that a new name is not an old consumer by mistake, and finds out what its keys are named by.
@@ -99,8 +115,12 @@ func (s *consumerRun) register(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	me := store.Consumer{Name: s.keys, Source: s.Source.Name(), SharedWith: s.SharedWith}
+	unplaced := s.place(ctx)
+	me := s.me("")
 	all, err := registry.Consumers(ctx)
+	if err == nil && unplaced != nil && !slices.ContainsFunc(all, func(c store.Consumer) bool { return c.Name == me.Name }) {
+		err = unplaced // a new name needs all that can be known of its source, and has nothing on the shelf
+	}
 	if err == nil {
 		err = s.findKeys(&me, all)
 	}
@@ -112,10 +132,8 @@ func (s *consumerRun) register(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("inbox: consumer %q could not be registered: %w", s.Name, err)
-	case before.Name != "" && before.Source != me.Source:
-		return invalid("the name %q belongs to the consumer of the source %q, and this one is at %q: with one name and one store, each would "+
-			"take the messages of the other for duplicates. If it is another service, give it another name. If the same messages come from both, "+
-			"because the consumer has moved, or from two brokers, say SharedWith: %q", s.Name, before.Source, me.Source, before.Source)
+	case before.Name != "" && !sameSource(before.Source, me.Source):
+		return s.elsewhere(before, me)
 	case before.Name == "" && me.Keys == me.Name:
 		s.keys, s.since = me.Name, time.Unix(1, 0) // nothing was ever handled by it
 	case before.Name == "":
@@ -130,6 +148,65 @@ func (s *consumerRun) register(ctx context.Context) error {
 		s.since = begun.Add(-before.Seen).Add(signOfLife + clockTolerance)
 	}
 	return nil
+}
+
+// place asks the broker where the source is.
+func (s *consumerRun) place(ctx context.Context) error {
+	source, ok := s.Source.(broker.Located)
+	if s.placed || !ok {
+		s.placed = true
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	facts, err := source.Location(ctx)
+	if err != nil {
+		return fmt.Errorf("the broker does not tell where %s is: %w", s.Source.Name(), err)
+	}
+	s.setSource(facts)
+	s.placed = true
+	return nil
+}
+
+// confirm registers the source with all that its broker tells, if the broker could not be asked when the consumer was
+// registered.
+func (s *consumerRun) confirm(ctx context.Context) error {
+	registry, ok := s.store.(store.Registry)
+	if !ok || s.placed {
+		return nil
+	}
+	if err := s.place(ctx); err != nil {
+		return err
+	}
+	me := s.me("")
+	all, err := registry.Consumers(ctx)
+	if err == nil {
+		err = s.findKeys(&me, all)
+	}
+	var before store.Consumer
+	if err == nil {
+		before, err = registry.Register(ctx, me)
+	}
+	switch {
+	case err != nil:
+		s.placed = false
+		return fmt.Errorf("inbox: consumer %q could not be registered: %w", s.Name, err)
+	case !sameSource(before.Source, me.Source):
+		return s.elsewhere(before, me)
+	}
+	return nil
+}
+
+// elsewhere is the error of a name that is used at another source.
+func (s *consumerRun) elsewhere(there, me store.Consumer) error {
+	return invalid("the name %q belongs to the consumer of the source %q, and this one is at %q: with one name and one store, each would "+
+		"take the messages of the other for duplicates. If it is another service, give it another name. If the same messages come from both, "+
+		"because the consumer has moved, its broker was renamed, or they come from two brokers, say SharedWith: %q", s.Name, there.Source, me.Source, there.Source)
+}
+
+func sameSource(a, b string) bool {
+	_, ok := store.MatchSource(a, b)
+	return ok
 }
 
 // findKeys fills in the Keys that a consumer goes on with.
@@ -147,12 +224,15 @@ func (s *consumerRun) findKeys(me *store.Consumer, all []store.Consumer) error {
 	}
 	me.Keys = cmp.Or(me.Keys, me.Name)
 	for _, c := range all {
+		same := sameSource(c.Source, me.Source)
 		switch {
-		case c.Keys != me.Keys && c.Source == me.Source && plain(c.Name) && s.Rebuild == "":
+		case c.Keys != me.Keys && same && s.placed && plain(c.Name) && s.Rebuild == "":
 			return invalid("the source %q was consumed by %q: if this is the same consumer with a new name, say RenamedFrom: %q, "+
 				"or everything would be handled again; if it is another one, give it a source of its own", me.Source, c.Name, c.Name)
-		case c.Keys == me.Keys && c.Source != me.Source && c.Source != s.SharedWith && c.Name != me.Name && c.Seen < seen:
-			return invalid("its keys belong to consumer %q at the source %q, which had this name before: call it something else", c.Name, c.Source)
+		case c.Keys == me.Keys && !same && !sameSource(c.Source, s.SharedWith) && c.Name != me.Name && c.Seen < seen:
+			return invalid("its keys belong to consumer %q at the source %q, which had this name before, and this one is at %q. If it is another "+
+				"consumer, call it something else. If it is the same one, which has moved, or the same messages come from both, say "+
+				"SharedWith: %q", c.Name, c.Source, me.Source, c.Source)
 		}
 	}
 	return nil
@@ -168,7 +248,7 @@ func (s *consumerRun) stayAlive(ctx context.Context) {
 		return
 	}
 	for backoff.Sleep(ctx, signOfLife) == nil {
-		_, err := registry.Register(ctx, store.Consumer{Name: s.named(s.Name), Source: s.Source.Name(), Keys: s.keys, SharedWith: s.SharedWith})
+		_, err := registry.Register(ctx, s.me(s.keys))
 		if err != nil && ctx.Err() == nil {
 			s.logger.WarnContext(ctx, "inbox: the sign of life could not be written", logs.Spaced(""), "error", err)
 		}

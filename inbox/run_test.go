@@ -13,7 +13,9 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -143,6 +145,143 @@ func TestANameBelongsToItsSource(t *testing.T) {
 		b.publish("payments", message("m3"))
 		await(t, "m3", func() bool { return first.Stats.Handled.Load() == 1 })
 	})
+}
+
+// So do two services at queues of one name, at two brokers that tell where they are.
+func TestANameBelongsToItsSourceAtOneBroker(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bench, sh shape) {
+		at := func(m *membroker.Broker) *inbox.Consumer {
+			c := sh.consumer(b, b.effect)
+			if c.Source = m.Queue("alone"); sh.log {
+				c.Source = m.Log("alone", "billing", 1)
+			}
+			return c
+		}
+		refused := func(c *inbox.Consumer, want string) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+			defer cancel()
+			if err := c.Run(ctx); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("Run returned %v, want %s", err, want)
+			}
+			if n := c.Stats.Received.Load(); n > 0 {
+				t.Errorf("it has received %d messages", n)
+			}
+		}
+		handled := func(stop func() error, m *membroker.Broker, id string) {
+			t.Helper()
+			b.broker = m
+			b.publish("alone", message(id))
+			await(t, id, func() bool { return b.count(id) == 1 })
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		handles := func(c *inbox.Consumer, m *membroker.Broker, id string) {
+			t.Helper()
+			handled(start(t, c), m, id)
+		}
+		silent, north := b.broker, membroker.New(&membroker.Options{Cluster: "north"})
+		south := membroker.New(&membroker.Options{Cluster: "south"})
+		for _, m := range []*membroker.Broker{silent, north, south} {
+			at(m) // makes the log
+		}
+		if !sh.log { // a position tells that the log is another one
+			handles(at(silent), silent, "m0")
+		}
+		handles(at(north), north, "m1") // what it tells was not known before
+		refused(at(south), `SharedWith: "`+at(north).Source.Name()+` [cluster=north]"`)
+		if !sh.log {
+			handles(at(silent), silent, "m2")
+		}
+
+		// A broker that cannot be asked when the consumer starts is asked before anything is received.
+		for _, m := range []*membroker.Broker{north, south} {
+			m.Down(true)
+			c, logged := at(m), make(chan error, 1)
+			c.Source = noticed{c.Source.(locatedSource), logged}
+			up := make(chan struct{})
+			go func() {
+				<-logged
+				m.Down(false)
+				close(up)
+			}()
+			if m == south {
+				refused(c, "cluster=north")
+			} else {
+				stop := start(t, c)
+				<-up
+				handled(stop, m, "m3")
+			}
+		}
+
+		if sh.log {
+			return
+		}
+		moved := at(south)
+		moved.SharedWith = at(north).Source.Name() + " [cluster=north]"
+		handles(moved, south, "m4")
+		handles(at(south), south, "m5")
+		handles(at(north), north, "m6")
+
+		// Another consumer at a queue of the same name, elsewhere.
+		east := membroker.New(&membroker.Options{Cluster: "east"})
+		at(east)
+		other := at(north)
+		other.Name = "shipping"
+		refused(other, `RenamedFrom: "`+at(north).Name+`"`)
+		other = at(east)
+		other.Name = "shipping"
+		handles(other, east, "m7")
+	})
+}
+
+type locatedSource interface {
+	broker.Source
+	broker.Located
+}
+
+// noticed is a source that tells when its broker could not be asked where it is.
+type noticed struct {
+	locatedSource
+	failed chan<- error
+}
+
+func (n noticed) Location(ctx context.Context) (map[string]string, error) {
+	facts, err := n.locatedSource.Location(ctx)
+	if err != nil {
+		select {
+		case n.failed <- err:
+		default:
+		}
+	}
+	return facts, err
+}
+
+func TestARenamedConsumerThatHasMovedSaysSo(t *testing.T) {
+	b := newBench(t)
+	named := func(name, queue, from, shared string) *inbox.Consumer {
+		return &inbox.Consumer{Name: name, RenamedFrom: from, SharedWith: shared, Source: b.broker.Queue(queue), Handler: inbox.Tx(b.store, b.effect)}
+	}
+	handled := func(c *inbox.Consumer, id string) {
+		t.Helper()
+		stop := start(t, c)
+		b.publish(strings.TrimPrefix(c.Source.Name(), "membroker queue "), message("m0"), message(id))
+		await(t, id, func() bool { return b.count(id) == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	handled(named("billing", "orders", "", ""), "m1")
+	old := named("", "orders", "", "").Source.Name()
+	err := named("invoicing", "payments", "billing", "").Run(t.Context())
+	if !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "SharedWith: "+strconv.Quote(old)) {
+		t.Error(err)
+	}
+	handled(named("invoicing", "payments", "billing", old), "m2")
+	if n := b.count("m0"); n != 1 {
+		t.Errorf("m0 came from both, and has %d effects", n)
+	}
 }
 
 func TestStopGivesBackWhatHasNotBegun(t *testing.T) {

@@ -82,6 +82,13 @@ func (f *fatal) Error() string { return f.err.Error() }
 // session consumes through one session, until it breaks or ctx ends. It returns when nothing of it is at work.
 func (s *consumerRun) session(ctx, work context.Context) (received bool, err error) {
 	opening, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	if err := s.confirm(opening); err != nil {
+		if errors.Is(err, once.ErrInvalid) {
+			s.fatal(err)
+		}
+		return false, err
+	}
 	session, err := s.Source.Open(opening, s.Window)
 	cancel()
 	if err != nil {

@@ -27,6 +27,8 @@ type Registry interface {
 	// A Name belongs to the Source that it was first registered with. At another one it is registered, too, if SharedWith
 	// is a source that the name is registered at; before has the new Source then, and else what is known of the first.
 	// If SharedWith is none of them, nothing is written, and before says where the name is: its Source is not that of c.
+	//
+	// Two Sources are one if [MatchSource] says so. What is written and returned has the facts of both.
 	Register(ctx context.Context, c Consumer) (before Consumer, err error)
 
 	// Consumers returns all that are registered, in the order of their names, and once for each Source of a name.
@@ -36,7 +38,7 @@ type Registry interface {
 // Consumer is a name that messages are consumed under.
 type Consumer struct {
 	Name   string        // 1 to 255 bytes
-	Source string        // the name of the source
+	Source string        // the name of the source, perhaps with facts: see [SourceText]
 	Keys   string        // what its keys are named by: the Name that it was first registered with
 	Seen   time.Duration // since its last sign of life there; not written
 

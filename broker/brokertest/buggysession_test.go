@@ -32,6 +32,22 @@ func (src *buggySource) Name() string {
 	return fmt.Sprint(src.inner.Name(), src.names)
 }
 
+func (src *buggySource) Location(ctx context.Context) (map[string]string, error) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	facts := map[string]string{"cluster": "shop"}
+	switch src.bug {
+	case "a location for each call":
+		src.names++
+		facts["call"] = fmt.Sprint(src.names)
+	case "the location is the connection":
+		facts["connection"] = fmt.Sprint(src.restarts.Load())
+	case "a fact without a name":
+		facts[""] = "shop"
+	}
+	return facts, ctx.Err()
+}
+
 func (src *buggySource) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 	if src.has("horizon below zero") {
 		return -1, nil

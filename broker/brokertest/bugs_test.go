@@ -120,6 +120,9 @@ var bugs = map[string]string{
 	"IDs escaped":                   "message/long",
 
 	"a name for each call":                 "source/name",
+	"a location for each call":             "source/location restart/publish",
+	"the location is the connection":       "restart/publish",
+	"a fact without a name":                "source/location",
 	"horizon below zero":                   "source/horizon",
 	"no lag":                               "source/lag",
 	"lag of what is settled":               "source/lag",

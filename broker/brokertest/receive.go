@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 func receiveRules() []rule {
 	return []rule{
 		{"source/name", "a source says where messages come from: always the same, and not empty", sourceName},
+		{"source/location", "a source that is Located tells the same facts each time, and each has a name", sourceLocation},
 		{"source/horizon", "a source that is a Horizon knows how long a message may come", sourceHorizon},
 		{"source/lag", "a source that is a Lagger counts what is not settled, also while nothing is consumed, and nothing when all is", sourceLag},
 		{"receive/waits", "Receive waits for messages", receiveWaits},
@@ -29,6 +31,39 @@ func sourceName(b *bench) {
 	b.consume(s, b.send(1))
 	if after := b.Source.Name(); name == "" || after != name {
 		b.failf("the Name was %q and is %q now", name, after)
+	}
+}
+
+func sourceLocation(b *bench) {
+	_, ok := b.Source.(broker.Located)
+	b.needs(ok, "the source is not Located")
+	before := b.location()
+	if _, ok := before[""]; ok {
+		b.failf("Location has a fact without a name: %q", before)
+	}
+	b.consume(b.open(wide), b.send(1))
+	b.stillAt(before)
+}
+
+// location is where the source says that it is: nowhere, if it is not Located.
+func (b *bench) location() (facts map[string]string) {
+	l, ok := b.Source.(broker.Located)
+	if !ok {
+		return nil
+	}
+	b.until("Location is answered", func() (answered bool) {
+		ctx, cancel := b.within()
+		defer cancel()
+		var err error
+		facts, err = l.Location(ctx)
+		return err == nil
+	})
+	return facts
+}
+
+func (b *bench) stillAt(before map[string]string) {
+	if after := b.location(); !maps.Equal(before, after) {
+		b.failf("Location was %q and is %q", before, after)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 func restartRules() []rule {
 	return []rule{
-		{"restart/publish", "what was confirmed before, during and after a restart of the broker arrives", restartPublish},
+		{"restart/publish", "what was confirmed before, during and after a restart of the broker arrives, and a source that is Located is where it was", restartPublish},
 		{"restart/order", "messages without errors keep their order across a restart", restartOrder},
 		{"restart/unsettled", "what was not settled when the session broke comes again, Redelivered", restartUnsettled},
 		{"restart/receive", "a Receive that waits when its session breaks returns an error or a message", restartReceive},
@@ -67,8 +67,10 @@ func (b *bench) acrossRestart(orderingKey string) (confirmed []*broker.Message) 
 
 func restartPublish(b *bench) {
 	b.restartable()
+	before := b.location()
 	ms := b.acrossRestart("")
 	b.drain(b.reopen(wide), ms)
+	b.stillAt(before)
 }
 
 // drain handles messages as a consumer does, with another session when one breaks, until all have come. It returns them

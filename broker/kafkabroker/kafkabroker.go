@@ -86,10 +86,22 @@ type source struct {
 var (
 	_ broker.Horizon = (*source)(nil)
 	_ broker.Lagger  = (*source)(nil)
+	_ broker.Located = (*source)(nil)
 )
 
 func (s *source) Name() string {
 	return fmt.Sprintf("kafka topic %s group %s", strings.Join(s.topics, ","), s.group)
+}
+
+// Location returns the ID of the cluster.
+func (s *source) Location(ctx context.Context) (map[string]string, error) {
+	client, err := s.options.client()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	id, err := cluster.ID(ctx, client)
+	return map[string]string{"cluster": id}, err
 }
 
 // Lag is how many offsets the group has not committed. Kafka tells no ages.

@@ -31,6 +31,9 @@ type Options struct {
 	// Deduplicate is how long the ID of a message is remembered; another one with it is confirmed and dropped meanwhile.
 	// It is what publishers say as a [broker.Deduplicator]. Default: not at all.
 	Deduplicate time.Duration
+
+	// Cluster is what sources say where they are, as a [broker.Located]. Default: they say nothing.
+	Cluster string
 }
 
 // Broker holds messages in memory. All methods may be called concurrently.

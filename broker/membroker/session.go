@@ -17,6 +17,7 @@ type source struct {
 }
 
 var (
+	_ broker.Located      = (*source)(nil)
 	_ broker.Horizon      = (*source)(nil)
 	_ broker.Lagger       = (*source)(nil)
 	_ broker.Delayer      = (*session)(nil)
@@ -25,6 +26,16 @@ var (
 
 // Name returns "membroker", the kind and the name of the place.
 func (src *source) Name() string { return src.name }
+
+// Location returns the Cluster of the broker.
+func (src *source) Location(ctx context.Context) (map[string]string, error) {
+	src.broker.mu.Lock()
+	defer src.broker.mu.Unlock()
+	if src.broker.down {
+		return nil, errDown
+	}
+	return map[string]string{"cluster": src.broker.options.Cluster}, ctx.Err()
+}
 
 // RedeliveryHorizon returns the Retention of the broker.
 func (src *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {

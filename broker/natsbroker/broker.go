@@ -96,6 +96,7 @@ type source struct {
 var (
 	_ broker.Horizon = (*source)(nil)
 	_ broker.Lagger  = (*source)(nil)
+	_ broker.Located = (*source)(nil)
 )
 
 // Name tells consumers apart.
@@ -110,6 +111,22 @@ func (c *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 		return 0, c.explain(err)
 	}
 	return s.CachedInfo().Config.MaxAge, nil
+}
+
+// Location returns when the stream was created: no other stream of its name, in any account or cluster, has the same
+// time.
+func (c *source) Location(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	defer cancel()
+	s, err := c.js.Stream(ctx, c.stream)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return location(s.CachedInfo()), nil
+}
+
+func location(stream *jetstream.StreamInfo) map[string]string {
+	return map[string]string{"created": stream.Created.UTC().Format("20060102T150405.000000000Z")}
 }
 
 // Lag is what the consumer has not delivered, and what is out. The age is that of the first message behind what is

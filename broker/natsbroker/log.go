@@ -29,6 +29,7 @@ type logSource struct {
 var (
 	_ broker.Placeless = (*logSource)(nil)
 	_ broker.Horizon   = (*logSource)(nil)
+	_ broker.Located   = (*logSource)(nil)
 )
 
 // Name tells consumers apart.
@@ -44,6 +45,15 @@ func (l *logSource) RedeliveryHorizon(ctx context.Context) (time.Duration, error
 		return 0, l.explain(err)
 	}
 	return info.Config.MaxAge, nil
+}
+
+// Location returns when the stream was created.
+func (l *logSource) Location(ctx context.Context) (map[string]string, error) {
+	info, err := l.stream.Look(ctx)
+	if err != nil {
+		return nil, l.explain(err)
+	}
+	return location(info), nil
 }
 
 func (l *logSource) explain(err error) error { return fmt.Errorf("natsbroker: %s: %w", l.Name(), err) }

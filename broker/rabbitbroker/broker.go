@@ -69,8 +69,25 @@ type source struct {
 	queue  string
 }
 
-// Name is "rabbitmq queue" and the name of the queue: not where it is, which may change.
+var (
+	_ broker.Lagger  = (*source)(nil)
+	_ broker.Located = (*source)(nil)
+)
+
+// Name is "rabbitmq queue" and the name of the queue.
 func (s *source) Name() string { return "rabbitmq queue " + s.queue }
+
+// Location returns the name of the cluster and the virtual host. It makes a connection.
+func (s *source) Location(ctx context.Context) (map[string]string, error) {
+	l, err := s.broker.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cluster, _ := l.amqp.Properties["cluster_name"].(string)
+	facts := map[string]string{"cluster": cluster, "vhost": l.amqp.Config.Vhost}
+	_ = l.close(ctx) // what was asked for is told
+	return facts, nil
+}
 
 // Lag is how many messages are ready: RabbitMQ counts those that are out elsewhere, and tells no ages. It makes a connection.
 func (s *source) Lag(ctx context.Context) (lag broker.Lag, err error) {

@@ -34,12 +34,17 @@ func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Co
 	err = s.do(ctx, func(now time.Time) error {
 		of := s.consumers[c.Name]
 		at := func(source string) int {
-			return slices.IndexFunc(of, func(r registered) bool { return r.Source == source })
+			return slices.IndexFunc(of, func(r registered) bool {
+				_, ok := store.MatchSource(r.Source, source)
+				return ok
+			})
 		}
 		i := at(c.Source)
 		switch {
 		case i >= 0:
 			before = of[i].at(now)
+			before.Source, _ = store.MatchSource(before.Source, c.Source)
+			c.Source = before.Source
 		case len(of) > 0 && at(c.SharedWith) < 0:
 			before = of[0].at(now)
 			return nil

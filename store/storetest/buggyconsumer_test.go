@@ -99,6 +99,9 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 	if k.has("any source") {
 		k.share(ctx, &c)
 	}
+	if k.has("facts of the first time") {
+		c.Source, _ = store.SplitSource(c.Source)
+	}
 	if k.has("shares with any source") && c.SharedWith != "" {
 		k.share(ctx, &c)
 	}

@@ -23,7 +23,8 @@ var consumerBugs = map[string]string{
 
 	"any source":                         "registry/source-stays registry/source-race",
 	"shares with any source":             "registry/source-stays",
-	"never shared":                       "registry/shared",
+	"never shared":                       "registry/shared registry/source-facts",
+	"facts of the first time":            "registry/source-facts",
 	"looks for a source, then registers": "registry/source-race",
 
 	"epochs from 0 on":              "position/never-written",

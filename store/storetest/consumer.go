@@ -17,6 +17,8 @@ func registryRules[Tx any]() []txRule[Tx] {
 		{"registry/source-stays", "A name is registered at another source only if SharedWith is one that it is at; else " +
 			"nothing is written, and before says where it is.", registrySourceStays[Tx]},
 		{"registry/shared", "A name at several sources has one Keys, and a sign of life at each.", registryShared[Tx]},
+		{"registry/source-facts", "Sources with one name differ in a fact that both have; a fact that is told later is written.",
+			registrySourceFacts[Tx]},
 		{"registry/source-race", "Of any number of sources at once, a new name gets exactly one.", registrySourceRace[Tx]},
 		{"registry/seen", "Each Register is a sign of life; Seen is how long ago it was.", registrySeen[Tx]},
 		{"registry/names", "Names are kept in full and compared by their bytes; Consumers returns all, in their order.",
@@ -117,6 +119,42 @@ func registryShared[Tx any](b *txBench[Tx]) {
 		all := b.registered()
 		return all[0].Seen >= 2*short && all[2].Seen >= 2*short && all[1].Seen < all[0].Seen
 	})
+}
+
+func registrySourceFacts[Tx any](b *txBench[Tx]) {
+	name := b.consumer("a")
+	at := func(source, shared string) store.Consumer {
+		return store.Consumer{Name: name, Source: source, Keys: "first", SharedWith: shared}
+	}
+	want := func(doing string, c store.Consumer, source string) {
+		c.Source, c.Keys, c.SharedWith = source, "first", ""
+		b.wantConsumer(doing, b.register(at(doing, "")), c)
+	}
+	all := func(sources ...string) {
+		got := b.registered()
+		for i, c := range got {
+			if len(got) != len(sources) || c.Source != sources[i] {
+				b.failf("registered at %q, and Consumers returned %+v", sources, got)
+			}
+		}
+	}
+	c := at("queue", "")
+	b.register(c)
+	want("queue [x=1]", c, "queue [x=1]")
+	want("queue", c, "queue [x=1]")
+	want("queue [x=2]", c, "queue [x=1]")
+	want("queue [x=2&y=1]", c, "queue [x=1]")
+	all("queue [x=1]")
+	want("queue [y=1]", c, "queue [x=1&y=1]")
+	all("queue [x=1&y=1]")
+	c.Source = "queue [x=2]"
+	b.wantConsumer("a shared Register", b.register(at("queue [x=2]", "queue [x=1]")), c)
+	want("queue [x=2&y=1]", c, "queue [x=2&y=1]")
+	want("queue [x=3]", c, "queue [x=1&y=1]")
+	c.Source = "queue [x=3]"
+	b.wantConsumer("a Register that shares with the second", b.register(at("queue [x=3]", "queue [x=2]")), c)
+	want("queue [x=3&y=1]", c, "queue [x=3&y=1]")
+	all("queue [x=1&y=1]", "queue [x=2&y=1]", "queue [x=3&y=1]")
 }
 
 func registrySourceRace[Tx any](b *txBench[Tx]) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,33 +26,45 @@ func (t *Tables) Register(ctx context.Context, q Querier, c store.Consumer) (bef
 		}
 	}
 	before, err = t.registered(ctx, q, p["row"])
-	if err == nil && before.Name != "" && before.Source != c.Source {
-		var known bool
-		p["row"] = t.sourceRow(c.Name, c.Source)
-		if before, known, err = t.atSource(ctx, q, before, c); err == nil && !known && before.Source != c.Source {
-			return before, nil
-		}
-		if err == nil && !known {
-			_, err = t.exec(ctx, q, t.sql.meet, p)
-		}
-	}
 	if err != nil {
 		return before, err
+	}
+	if before.Name != "" {
+		there, ok := store.MatchSource(before.Source, c.Source)
+		if !ok {
+			var known bool
+			if before, known, err = t.atSource(ctx, q, before, c, p); err != nil {
+				return before, err
+			}
+			if there, ok = store.MatchSource(before.Source, c.Source); !ok {
+				return before, nil
+			}
+			if !known {
+				if _, err = t.exec(ctx, q, t.sql.meet, p); err != nil {
+					return before, err
+				}
+			}
+		}
+		before.Source, p["source"] = there, there
 	}
 	p["keys"] = cmp.Or(before.Keys, keys)
 	_, err = t.exec(ctx, q, t.sql.register, p)
 	return before, err
 }
 
-// atSource is what is known of a name at a source that is not its first. It has the source of c if c may be there.
-func (t *Tables) atSource(ctx context.Context, q Querier, first, c store.Consumer) (before store.Consumer, known bool, err error) {
-	there, err := t.registered(ctx, q, t.sourceRow(c.Name, c.Source))
+// atSource is what is known of a name at a source that is not its first, and p gets its row. It matches the source of c
+// if c may be there.
+func (t *Tables) atSource(ctx context.Context, q Querier, first, c store.Consumer, p sqlschema.Params) (before store.Consumer, known bool, err error) {
+	there, row, err := t.find(ctx, q, c.Name, c.Source)
+	p["row"] = row
 	if err != nil || there.Name != "" {
 		return there, true, err
 	}
 	shared := first
-	if c.SharedWith != first.Source {
-		shared, err = t.registered(ctx, q, t.sourceRow(c.Name, c.SharedWith))
+	if _, ok := store.MatchSource(first.Source, c.SharedWith); !ok && c.SharedWith != "" {
+		shared, _, err = t.find(ctx, q, c.Name, c.SharedWith)
+	} else if !ok {
+		shared = store.Consumer{}
 	}
 	if shared.Name != "" {
 		first.Source = c.Source
@@ -59,8 +72,18 @@ func (t *Tables) atSource(ctx context.Context, q Querier, first, c store.Consume
 	return first, false, err
 }
 
-func (t *Tables) sourceRow(name, source string) any {
-	return t.uuid("consumer at source", name, source)
+// find looks for a source that is not the first one of a name. If there is none, row is free for it.
+func (t *Tables) find(ctx context.Context, q Querier, name, at string) (c store.Consumer, row any, err error) {
+	plain, _ := store.SplitSource(at)
+	for n := 0; ; n++ { // sources of one name at several clusters
+		row = t.uuid("consumer at source", name, plain, strconv.Itoa(n))
+		if c, err = t.registered(ctx, q, row); err != nil || c.Name == "" {
+			return c, row, err
+		}
+		if _, ok := store.MatchSource(c.Source, at); ok {
+			return c, row, nil
+		}
+	}
 }
 
 // registered reads a row; the zero store.Consumer is none.

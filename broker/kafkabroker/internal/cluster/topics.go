@@ -39,6 +39,20 @@ func Logs(ctx context.Context, client *kgo.Client, topics []string) (map[string]
 	return logs, nil
 }
 
+// ID asks for the identity of the cluster, which has none before version 0.10.1.
+func ID(ctx context.Context, client *kgo.Client) (string, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil would be all of them
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return "", fmt.Errorf("kafkabroker: no answer from the cluster: %w", err)
+	}
+	if resp.ClusterID == nil {
+		return "", nil
+	}
+	return *resp.ClusterID, nil
+}
+
 // LogName names a topic together with its identity, if the cluster tells it.
 func LogName(topic string, id [16]byte) string {
 	if id == [16]byte{} {

@@ -264,16 +264,17 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 // readerOf reads the name of a source, as the adapters of this project write it.
 func readerOf(c store.Consumer) (reader, bool) {
 	r := reader{name: c.Name, seen: c.Seen, printed: show.Line(c.Name) + " (" + show.Line(c.Source) + ")"}
-	switch w := strings.Fields(c.Source); {
+	source, _ := store.SplitSource(c.Source)
+	switch w := strings.Fields(source); {
 	case len(w) == 5 && w[0] == "nats" && w[1] == "stream" && w[3] == "consumer":
 		r.of, r.as = w[2:3], w[4]
 	case len(w) == 6 && w[0] == "nats" && w[1] == "stream" && w[3] == "log":
 		r.of, r.as, r.log = w[2:3], w[5], true
 	case len(w) >= 5 && w[0] == "kafka" && w[1] == "topic" && w[3] == "group":
 		r.of = strings.Split(w[2], ",")
-		_, r.as, _ = strings.Cut(c.Source, " group ")
-	case strings.HasPrefix(c.Source, "rabbitmq queue "):
-		r.of = []string{strings.TrimPrefix(c.Source, "rabbitmq queue ")}
+		_, r.as, _ = strings.Cut(source, " group ")
+	case strings.HasPrefix(source, "rabbitmq queue "):
+		r.of = []string{strings.TrimPrefix(source, "rabbitmq queue ")}
 	default:
 		return r, false
 	}

@@ -1,0 +1,27 @@
+package doctor
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/effectively-once/once/store"
+)
+
+func TestReadersAreKnownByTheirSources(t *testing.T) {
+	for _, test := range []struct {
+		source, as string
+		of         []string
+	}{
+		{"nats stream ORDERS consumer billing", "billing", []string{"ORDERS"}},
+		{"nats stream ORDERS log of billing", "billing", []string{"ORDERS"}},
+		{"kafka topic a,b group billing", "billing", []string{"a", "b"}},
+		{"rabbitmq queue orders", "", []string{"orders"}},
+	} {
+		for _, facts := range []map[string]string{nil, {"cluster": "north 1", "vhost": "/"}} {
+			c := store.Consumer{Name: "billing", Source: store.SourceText(test.source, facts)}
+			if r, ok := readerOf(c); !ok || r.as != test.as || !slices.Equal(r.of, test.of) {
+				t.Errorf("%q is read as %q of %q, %v", c.Source, r.as, r.of, ok)
+			}
+		}
+	}
+}
