@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +184,37 @@ func TestTakeoverWithoutInputKeepsTheFingerprint(t *testing.T) {
 	}
 	_, err = once.Do(testCtx, s, resent.For("1").Input([]byte("999 EUR")), never[string](t))
 	wantErr(t, err, once.ErrMismatch)
+}
+
+func TestTakeoverWithoutACauseKeepsTheCause(t *testing.T) {
+	s, c := memstore.New(nil), counter{}
+	cause := once.Key{Operation: "pay", ID: "1"}
+	_, err := once.Do(testCtx, s, resent.For("1").CausedBy(cause.String()), c.run("", errors.New("timeout")))
+	wantErr(t, err, once.ErrOutcomeUnknown)
+	if _, err := once.Do(testCtx, s, resent.For("1"), c.run("ok", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := s.Get(testCtx, resent.For("1").Key()); err != nil || rec.Attempt != 2 || rec.Cause != cause.UUID() {
+		t.Errorf("the record is %+v, %v, want attempt 2 with the cause %v", rec, err, cause)
+	}
+}
+
+// What carries a key may carry anything in its place: that is no cause, and no error.
+func TestCausesThatAreNoKeys(t *testing.T) {
+	s := memstore.New(nil)
+	work := resent.For("1")
+	text := once.Key{Operation: "pay", ID: "1"}.String()
+	for i, not := range []string{"", "pay", strings.ToUpper(text), text[:35], text + "0", strings.ReplaceAll(text, "-", ""),
+		text[:8] + text[9:] + "-", "c5b8a2b0-8a37-4b6e-9c1a-000000000000", strings.Repeat("g", 36)} {
+		work = resent.For(strconv.Itoa(i)).CausedBy(text).CausedBy(not)
+		_, err := once.DoTx(testCtx, s, work, func(context.Context, *memstore.Tx) (string, error) { return "", nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := s.Get(testCtx, work.Key()); err != nil || rec.Cause != [16]byte{} {
+			t.Errorf("caused by %q: the record is %+v, %v", not, rec, err)
+		}
+	}
 }
 
 // The second attempt did nothing. That says nothing of the first, which may have happened: the key is not free, and when

@@ -39,6 +39,7 @@ type call struct {
 	token                    [16]byte
 	held                     Fence // while the work of Do runs
 	fingerprint              []byte
+	cause                    [16]byte
 	redelivered, asyncCommit bool
 	joinUntil                time.Time
 	expected                 Settlement
@@ -65,7 +66,7 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, 
 		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
 	c := &call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
-		token: name.Token(), redelivered: w.redelivered, asyncCommit: w.op.AsyncCommit, free: Absent, unknown: Unknown}
+		token: name.Token(), cause: w.cause, redelivered: w.redelivered, asyncCommit: w.op.AsyncCommit, free: Absent, unknown: Unknown}
 	if c.onUnknown == Park {
 		c.unknown = Parked
 	}
@@ -121,8 +122,8 @@ func (c *call) answer(ctx context.Context, try attempt) (rec Record, mine bool, 
 			if asked++; asked > claimTries {
 				return rec, false, c.inProgress(rec) // others keep starting and losing it
 			}
-			if take, err = c.find(ctx, rec); take > 0 && len(c.fingerprint) == 0 {
-				c.fingerprint = rec.Fingerprint // it is still the same work
+			if take, err = c.find(ctx, rec); take > 0 {
+				c.inherit(rec)
 			}
 		default:
 			err = c.standing(rec)
@@ -213,6 +214,17 @@ func (c *call) find(ctx context.Context, rec Record) (int64, error) {
 	return 0, err
 }
 
+// inherit completes the call from the attempt that it takes over: it is still
+// the same work.
+func (c *call) inherit(rec Record) {
+	if len(c.fingerprint) == 0 {
+		c.fingerprint = rec.Fingerprint
+	}
+	if c.cause == [16]byte{} {
+		c.cause = rec.Cause
+	}
+}
+
 func (c *call) checkInput(rec Record) error {
 	if len(c.fingerprint) == 0 || len(rec.Fingerprint) == 0 || hmac.Equal(c.fingerprint, rec.Fingerprint) {
 		return nil
@@ -222,7 +234,7 @@ func (c *call) checkInput(rec Record) error {
 
 func (c *call) request(take int64) ClaimRequest {
 	return ClaimRequest{Fence: Fence{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
-		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint,
+		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Cause: c.cause,
 		ClaimHints: ClaimHints{Expected: &c.expected, AsyncCommit: c.asyncCommit}}
 }
 

@@ -202,6 +202,7 @@ type Work[T any] struct {
 	input       []byte
 	hasInput    bool
 	redelivered bool
+	cause       [16]byte
 	report      *Report
 }
 
@@ -224,6 +225,16 @@ func (w Work[T]) Input(b []byte) Work[T] {
 // Redelivered says that this is probably a duplicate: the record is looked at before anything else, which is cheaper then.
 func (w Work[T]) Redelivered() Work[T] {
 	w.redelivered = true
+	return w
+}
+
+// CausedBy names the key whose work put the message that this work is on, as
+// the message carries it in its header once-key. The store records it with the
+// claim, so that a [RecordQuery] by its Cause finds what that key led to. It
+// decides nothing: calls with other causes are duplicates all the same. A text
+// that is not a Key.String is ignored.
+func (w Work[T]) CausedBy(key string) Work[T] {
+	w.cause = name.Parse(key)
 	return w
 }
 

@@ -37,6 +37,7 @@ type Record struct {
 	LeaseLeft   time.Duration // Running: until the lease lapses; Unknown: negative, since when. Zero: not known
 	Age         time.Duration // since the first claim
 	Fingerprint []byte        // of the input; empty: none was given
+	Cause       [16]byte      // ClaimRequest.Cause of the latest claim; zero: none was given
 	Outcome     Outcome       // Done only
 	Reason      string        // why it is Unknown, Parked or free again; who decided what
 	Created     time.Time

@@ -51,8 +51,8 @@ type Store interface {
 	//	Absent, released by the    changes nothing and returns the Absent record: the
 	//	same Owner                 call is late
 	//
-	// To take a key is to make it Running, to set its lease, fingerprint and owner,
-	// and to clear the rest.
+	// To take a key is to make it Running, to set its lease, fingerprint, cause and
+	// owner, and to clear the rest.
 	Claim(context.Context, ClaimRequest) (Record, error)
 
 	// Extend sets the lease to end d from now. It returns ErrLeaseLost if the lease
@@ -133,8 +133,9 @@ type TxStore[Tx any] interface {
 type Lister interface {
 	// List returns records in a stable order that only the store knows, without the
 	// bodies of outcomes. A page is bounded work, so it may be short or empty and not
-	// be the last. If q.Status has only Running, Unknown and Parked, records in other
-	// states cost nothing.
+	// be the last. If q.Cause or q.UUID is set, other records cost nothing. If
+	// q.Status has only Running, Unknown and Parked, records in other states cost
+	// nothing.
 	List(ctx context.Context, q RecordQuery) (RecordPage, error)
 }
 
@@ -150,6 +151,8 @@ type RecordQuery struct {
 	Scopes    []string      // any of them
 	Status    []Status      // any of them
 	Unchanged time.Duration // for at least this long
+	Cause     [16]byte      // exactly; zero: any
+	UUID      [16]byte      // Key.UUID, exactly; zero: any
 	After     Key           // Next of the page before, or any other key
 	Limit     int           // default 100, at most 1,000
 }
@@ -169,6 +172,11 @@ type ClaimRequest struct {
 	Lease       time.Duration
 	Wait        time.Duration // Claim, Transact: how long to wait for a transaction on the key; 0: as short as possible
 	Fingerprint []byte        // empty: none
+
+	// Cause is the UUID of the key whose work put the message that this claim is
+	// for. It is recorded for people who follow a unit of work, and decides nothing:
+	// claims of a key with different causes are duplicates. Zero: none.
+	Cause [16]byte
 
 	ClaimHints // optional: an adapter may ignore them
 }

@@ -121,7 +121,7 @@ func (s *consumerRun) parkKey(ctx context.Context, it *item, reason string) erro
 	own := name.Token()
 	if err == nil && rec.Status == once.Absent {
 		rec, err = s.store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: it.key, Owner: own}, Lease: s.Policy.Lease,
-			Fingerprint: s.fingerprint(it)})
+			Fingerprint: s.fingerprint(it), Cause: it.cause()})
 	}
 	if err != nil || rec.Status != once.Unknown && (rec.Status != once.Running || rec.Owner != own) {
 		return err

@@ -120,10 +120,7 @@ func (w *doWorker[T]) behindUnlessKnown(ctx context.Context, it *item) result {
 }
 
 func (w *doWorker[T]) do(ctx context.Context, it *item) (report once.Report, failed *failure, err error) {
-	work := w.op.For(it.key.ID).Report(&report)
-	if it.input != nil {
-		work = work.Input(it.input)
-	}
+	work := workOn(&w.op, it).Report(&report)
 	if it.Redelivered {
 		work = work.Redelivered()
 	}

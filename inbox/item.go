@@ -108,6 +108,18 @@ func (s *consumerRun) fingerprint(it *item) []byte {
 	return checksum.Fingerprint(s.store.Options().Secret, it.key.UUID(), it.input)
 }
 
+// cause is the key whose work put the message; zero: none that is known.
+func (it *item) cause() [16]byte { return name.Parse(it.Message.Header[store.KeyHeader]) }
+
+// workOn is the work on an item.
+func workOn[T any](op *once.Operation[T], it *item) once.Work[T] {
+	work := op.For(it.key.ID).CausedBy(it.Message.Header[store.KeyHeader])
+	if it.input != nil {
+		work = work.Input(it.input)
+	}
+	return work
+}
+
 // What a message was before it was put aside, where that had to be changed.
 const (
 	headerID    = "once-original-id"

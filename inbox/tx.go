@@ -162,10 +162,7 @@ func (w *txWorker[T]) answered(no, recorded error) result {
 func (w *txWorker[T]) one(ctx context.Context, it *item) result {
 	var failed *failure
 	var report once.Report
-	work := w.op.For(it.key.ID).Report(&report)
-	if it.input != nil {
-		work = work.Input(it.input)
-	}
+	work := workOn(w.op, it).Report(&report)
 	_, err := once.DoTx(ctx, w.txStore, work, func(ctx context.Context, tx T) (none, error) {
 		held, err := w.blocked(ctx, tx, []*item{it})
 		if err != nil {
@@ -258,7 +255,7 @@ func (w *txWorker[T]) together(ctx context.Context, items []*item) ([]result, er
 }
 
 func (w *txWorker[T]) request(it *item) once.ClaimRequest {
-	return once.ClaimRequest{Fence: once.Fence{Key: it.key, Owner: it.token}, Lease: w.Policy.Lease, Fingerprint: w.fingerprint(it)}
+	return once.ClaimRequest{Fence: once.Fence{Key: it.key, Owner: it.token}, Lease: w.Policy.Lease, Fingerprint: w.fingerprint(it), Cause: it.cause()}
 }
 
 // batch is one transaction of together.
@@ -345,11 +342,7 @@ func (w *txWorker[T]) done(it *item, fence once.Fence, rejected bool) once.Settl
 
 // record writes down that an item is dealt with, without its rows: it was answered with a no.
 func (w *txWorker[T]) record(ctx context.Context, it *item) error {
-	work := w.op.For(it.key.ID)
-	if it.input != nil {
-		work = work.Input(it.input)
-	}
-	_, err := once.DoTx(ctx, w.txStore, work, func(context.Context, T) (none, error) {
+	_, err := once.DoTx(ctx, w.txStore, workOn(w.op, it), func(context.Context, T) (none, error) {
 		return none{}, once.ErrRejected
 	})
 	if errors.Is(err, once.ErrRejected) {
@@ -361,10 +354,7 @@ func (w *txWorker[T]) record(ctx context.Context, it *item) error {
 func (w *txWorker[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (became resultKind, left bool, err error) {
 	var failed *failure
 	var report once.Report
-	work := w.op.For(it.key.ID).Report(&report)
-	if it.input != nil {
-		work = work.Input(it.input)
-	}
+	work := workOn(w.op, it).Report(&report)
 	_, err = once.DoTx(ctx, w.txStore, work, func(ctx context.Context, tx T) (none, error) {
 		if err := w.shelves.ChangeTx(ctx, tx, m); err != nil {
 			return none{}, err

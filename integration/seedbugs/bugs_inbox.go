@@ -123,6 +123,22 @@ var inboxBugs = []Bug{
 		Test: Test{"./inbox", "^TestReplayOfAParkedMessage$/^batch$"},
 	},
 	{
+		Name: "batch-forgets-the-cause",
+		Why:  "keys get does not show what became of the messages that a key put",
+		File: "inbox/tx.go",
+		Old:  ", Cause: it.cause()}",
+		New:  "}",
+		Test: Test{"./inbox", "^TestRecordsNameTheirCause$/^in_a_transaction$/^batch$"},
+	},
+	{
+		Name: "any-text-is-a-cause",
+		Why:  "a header of another system under the same name is recorded as a key",
+		File: "internal/name/name.go",
+		Old:  " || b[6]>>4 != 8 || b[8]>>6 != 2",
+		New:  "",
+		Test: Test{".", "^TestCausesThatAreNoKeys$"},
+	},
+	{
 		Name: "lanes-do-not-wait",
 		Why:  "two messages of one ordering key are at work at once",
 		File: "inbox/lanes.go",

@@ -14,8 +14,8 @@ var listBugs = []Bug{
 		Name: "all-is-read-for-what-is-open",
 		Why:  "each look of a reconciler reads all that is done",
 		File: "store/pgstore/list.go",
-		Old:  "	if sqlschema.Open(statuses) {",
-		New:  "	if sqlschema.Open(statuses[:0]) {",
+		Old:  "key == nil && sqlschema.Open(statuses) {",
+		New:  "key == nil && sqlschema.Open(statuses[:0]) {",
 		Test: onPostgres("^TestPagesAreBoundedWork$/^one_table$"),
 	},
 	{

@@ -70,8 +70,8 @@ var rootBugs = []Bug{
 		Name: "takeover-drops-the-fingerprint",
 		Why:  "after a takeover without an input, any other input gets the answer",
 		File: "call.go",
-		Old:  "c.fingerprint = rec.Fingerprint // it is still the same work",
-		New:  "c.fingerprint = nil",
+		Old:  "		c.fingerprint = rec.Fingerprint\n",
+		New:  "		c.fingerprint = nil\n",
 		Test: Test{".", "^TestTakeoverWithoutInputKeepsTheFingerprint$"},
 	},
 	{

@@ -25,20 +25,26 @@ func owner(name string) (t [16]byte) {
 }
 
 func request(id, who string) once.ClaimRequest {
-	return once.ClaimRequest{Fence: once.Fence{Key: key(id), Owner: owner(who)}, Lease: time.Minute}
+	return once.ClaimRequest{Fence: once.Fence{Key: key(id), Owner: owner(who)}, Lease: time.Minute,
+		Cause: key("cause of " + id).UUID()}
 }
 
 // record is a row as the statements select it.
 func record(r once.ClaimRequest, status int64) []any {
 	id := r.Key.UUID()
+	var cause any
+	if r.Cause != ([16]byte{}) {
+		cause = r.Cause[:]
+	}
 	return []any{id[:], r.Key.Scope, r.Key.Operation, r.Key.ID, int64(1), status, int64(1), r.Owner[:], int64(60_000_000),
-		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1)}
+		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause}
 }
 
 // inFlight is what the claim answers to error 1222.
 func inFlight(r once.ClaimRequest) []any {
 	row := record(r, 1)
 	row[6], row[7], row[8], row[9], row[16], row[17] = int64(0), nil, int64(0), int64(0), int64(0), int64(0)
+	row[18] = nil
 	return row
 }
 
@@ -85,7 +91,7 @@ func TestClaimInOneStatement(t *testing.T) {
 	r := request("größe", "me")
 	server, db := serve(t, granting(r, nil))
 	rec, err := sqlstore.New(db, sqlstore.SQLServer, nil).Claim(t.Context(), r)
-	if err != nil || rec.Key != r.Key || rec.Owner != r.Owner || rec.Status != once.Running || rec.Attempt != 1 || rec.LeaseLeft != time.Minute {
+	if err != nil || rec.Key != r.Key || rec.Owner != r.Owner || rec.Cause != r.Cause || rec.Status != once.Running || rec.Attempt != 1 || rec.LeaseLeft != time.Minute {
 		t.Errorf("Claim returned %+v, %v", rec, err)
 	}
 	asked := server.questions()
@@ -93,12 +99,12 @@ func TestClaimInOneStatement(t *testing.T) {
 		t.Fatalf("a claim takes %d statements: %+v", len(asked), asked)
 	}
 	id := r.Key.UUID()
-	want := []any{id[:], "tenant", "pay", "größe", r.Owner[:], int64(60_000_000), nil, int64(0)}
+	want := []any{id[:], "tenant", "pay", "größe", r.Owner[:], int64(60_000_000), nil, r.Cause[:], int64(0)}
 	if !reflect.DeepEqual(asked[0].args, want) {
 		t.Errorf("its parameters are %#v, want %#v", asked[0].args, want)
 	}
 	// NULL is sent as a text. Each parameter has a CAST to the type of its column, so that it does not matter.
-	if want := "@p1 varbinary(16),@p2 nvarchar(6),@p3 nvarchar(3),@p4 nvarchar(5),@p5 varbinary(16),@p6 bigint,@p7 nvarchar(1),@p8 bigint"; asked[0].types != want {
+	if want := "@p1 varbinary(16),@p2 nvarchar(6),@p3 nvarchar(3),@p4 nvarchar(5),@p5 varbinary(16),@p6 bigint,@p7 nvarchar(1),@p8 varbinary(16),@p9 bigint"; asked[0].types != want {
 		t.Errorf("they are declared as %q, want %q", asked[0].types, want)
 	}
 	if err := check(asked[0].text, kinds["Insert"]...); err != nil {

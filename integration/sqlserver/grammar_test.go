@@ -42,9 +42,13 @@ var kinds = map[string][]string{
 	"end of all":        {"Select"},
 	"end of open":       {"Select"},
 	"end of operation":  {"Select"},
+	"end of cause":      {"Select"},
+	"end of UUID":       {"Select"},
 	"page of all":       {"Select"},
 	"page of open":      {"Select"},
 	"page of operation": {"Select"},
+	"page of cause":     {"Select"},
+	"page of UUID":      {"Select"},
 }
 
 // statementsOf are all that a store of a dialect runs.
@@ -55,6 +59,8 @@ func statementsOf(n sqlschema.Names) map[string]string {
 		"all":       {},
 		"open":      {Operation: true, Scopes: 2, Statuses: []int{1, 2}},
 		"operation": {Operation: true, Scopes: 1, Statuses: []int{1, 4}, Unchanged: true},
+		"cause":     {Cause: true, Statuses: []int{1}},
+		"UUID":      {UUID: true},
 	} {
 		end, page := st.List(l)
 		all["end of "+name], all["page of "+name] = end.Text, page.Text
@@ -125,10 +131,10 @@ func printed(schema string, from int) []string {
 		all = append(all, "CreateTable", "CreateTable", "CreateTable", "CreateTable", "Insert", "AlterTableSet")
 		all = append(all, "CreateIndex", "CreateIndex", "Insert")
 	}
-	if from <= 4 {
+	for range 7 - max(from, 4) { // columns
 		all = append(all, "AlterTableAddTableElement", "Insert")
 	}
-	return append(all, "AlterTableAddTableElement", "Insert", "CommitTransaction")
+	return append(all, "CreateIndex", "Insert", "CommitTransaction")
 }
 
 // recorder is a database without tables that remembers what it is asked.
@@ -161,6 +167,7 @@ func TestMigrateSpeaksTransactSQL(t *testing.T) {
 			[]string{"CreateTable"}, []string{"CreateTable"}, []string{"CreateTable"}, []string{"CreateTable"}, []string{"Insert"},
 			[]string{"AlterTableSet"}, []string{"CreateIndex"}, []string{"CreateIndex"}, []string{"Insert"},
 			[]string{"AlterTableAddTableElement"}, []string{"Insert"}, []string{"AlterTableAddTableElement"}, []string{"Insert"},
+			[]string{"AlterTableAddTableElement"}, []string{"Insert"}, []string{"CreateIndex"}, []string{"Insert"},
 			[]string{"CommitTransaction"})
 		if len(r.asked) != len(want) {
 			t.Fatalf("Migrate runs %d statements, want %d: %q", len(r.asked), len(want), r.asked)

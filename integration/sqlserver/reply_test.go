@@ -5,16 +5,26 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/effectively-once/once/internal/sqlschema"
 )
 
 // healthy answers what a store asks before its first statement: the tables are there, and right, and so is the session.
 func healthy(q question) (answer, bool) {
-	for part, n := range map[string]int64{"OBJECT_ID": 1, "MAX(version)": 2, "MAX(compatible)": 1, "@@OPTIONS": 0} {
+	for part, n := range map[string]int64{"OBJECT_ID": 1, "MAX(version)": latest(), "MAX(compatible)": 1, "@@OPTIONS": 0} {
 		if strings.Contains(q.text, part) {
 			return rows([]any{n}), true
 		}
 	}
 	return answer{}, false
+}
+
+func latest() int64 {
+	n, err := sqlschema.For(sqlschema.SQLServer, "", "")
+	if err != nil {
+		panic(err)
+	}
+	return int64(n.Latest())
 }
 
 func rows(all ...[]any) answer { return answer{sets: [][][]any{all}} }

@@ -3,14 +3,12 @@ package sqlstore_test
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -78,48 +76,6 @@ func consumerCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func(
 		"ChangeTx":      func() error { return s.ChangeTx(ctx, tx, ms[0]) },
 		"ForgetShelved": func() error { _, err := s.ForgetShelved(ctx, time.Hour, 1); return err },
 	}
-}
-
-// TestTablesFromBeforeConsumers has tables that a build has made that knew of keys only: these go on.
-func TestTablesFromBeforeConsumers(t *testing.T) {
-	onEach(t, func(t *testing.T, e engine) {
-		tablesFromBefore(t, e, 0, func(*testing.T, *sqlstore.Store, *sql.DB) {}, consumerCalls, consumes)
-	})
-}
-
-// tablesFromBefore has the tables of keys, and so many migrations more: what is known of goes on, and the calls that need
-// others are refused until the store is migrated.
-func tablesFromBefore(t *testing.T, e engine, more int, known func(*testing.T, *sqlstore.Store, *sql.DB),
-	calls func(*testing.T, *sqlstore.Store, *sql.Tx) map[string]func() error,
-	unknown func(*testing.T, *sqlstore.Store, *sql.DB)) {
-
-	db := e.fresh(t)(t)
-	names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
-	must(t, err)
-	for _, m := range names.Migrations() {
-		if m.Version <= names.KeysVersion()+more {
-			mustExec(t, db, append(m.SQL, m.Row)...)
-		}
-	}
-	mustExec(t, db, effectTable)
-	s := sqlstore.New(db, e.dialect, nil)
-	lives(t, s)
-	known(t, s, db)
-	tx, err := db.BeginTx(t.Context(), nil)
-	must(t, err)
-	defer tx.Rollback()
-	for name, call := range calls(t, s, tx) {
-		if e.dialect == sqlstore.SQLite && !strings.HasSuffix(name, "Tx") {
-			continue // it would wait for this transaction
-		}
-		if err := call(); !errors.Is(err, once.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "call Migrate") {
-			t.Errorf("%s on tables without room for it returned %v, want ErrInvalid: call Migrate", name, err)
-		}
-	}
-	must(t, tx.Rollback())
-	must(t, s.Migrate(t.Context()))
-	unknown(t, s, db) // by the store that was refused
-	answers(t, s, "lives")
 }
 
 func TestBadArgumentsForConsumers(t *testing.T) {

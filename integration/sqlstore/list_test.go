@@ -50,6 +50,14 @@ func TestPagesAreBoundedWork(t *testing.T) {
 		e.fillKeys(t, db, "rare", 4, 7)
 		e.fillKeys(t, db, "crashed", 1, 5)
 		e.fillKeys(t, db, "stuck", 3, 3)
+		names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
+		must(t, err)
+		cause := func(id string) [16]byte { return once.Key{Operation: "cause", ID: id}.UUID() }
+		for id, of := range map[string]string{"few": "operation IN ('rare', 'stuck')", "many": "operation = 'usual' AND length(id) < 4"} {
+			st := names.Compile("UPDATE " + names.Table() + " SET cause = @caused WHERE " + of)
+			_, err := db.Exec(st.Text, st.Args(sqlschema.Params{"caused": names.UUID(cause(id))})...)
+			must(t, err)
+		}
 		rare := 40
 		if e.dialect == sqlstore.PostgreSQL { // which has no index on it
 			rare = 2100
@@ -65,6 +73,11 @@ func TestPagesAreBoundedWork(t *testing.T) {
 			"unchanged":            {once.RecordQuery{Status: []once.Status{once.Running, once.Parked}, Unchanged: time.Hour}, 3, 40},
 			"a rare operation":     {once.RecordQuery{Operation: "rare"}, 7, rare},
 			"a scope without keys": {once.RecordQuery{Scopes: []string{"nobody"}}, 0, 2100},
+			"of a cause":           {once.RecordQuery{Cause: cause("few")}, 10, 60},
+			"parked, of a cause":   {once.RecordQuery{Cause: cause("few"), Status: []once.Status{once.Parked}}, 3, 60},
+			"of a large cause":     {once.RecordQuery{Cause: cause("many"), Limit: 1000}, 1000, 3100},
+			"of no known cause":    {once.RecordQuery{Cause: cause("none")}, 0, 40},
+			"by its UUID":          {once.RecordQuery{UUID: once.Key{Operation: "rare", ID: "6"}.UUID()}, 1, 40},
 			"expired of a usual":   {once.RecordQuery{Operation: "usual", Status: []once.Status{once.Expired}}, 0, 2100},
 		} {
 			found := 0
@@ -127,6 +140,9 @@ func TestPlansOfPagesInSQLite(t *testing.T) {
 			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Operation: true, Statuses: []int{5}}},
 			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{}},
 			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3, 4}, Scopes: 2}},
+			{"once_record_cause (cause=? AND key>? AND key<?)", sqlschema.Listing{Cause: true}},
+			{"once_record_cause (cause=? AND key>? AND key<?)", sqlschema.Listing{Cause: true, Operation: true, Statuses: []int{1, 3}}},
+			{"sqlite_autoindex_once_record_1 (key=?)", sqlschema.Listing{UUID: true, Cause: true}},
 		} {
 			end, page := names.Statements().List(c.of)
 			for i, st := range []sqlschema.Statement{end, page} {

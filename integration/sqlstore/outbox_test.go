@@ -146,11 +146,6 @@ func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() 
 	}
 }
 
-// TestTablesFromBeforeTheOutbox has tables that a build has made that knew of keys and consumers only: these go on.
-func TestTablesFromBeforeTheOutbox(t *testing.T) {
-	onEach(t, func(t *testing.T, e engine) { tablesFromBefore(t, e, 1, consumes, outboxCalls, publishes) })
-}
-
 // examples are the SQL of docs/outbox-row.md for a database.
 func examples(t *testing.T, heading string) (all []string) {
 	t.Helper()

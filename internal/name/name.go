@@ -44,6 +44,15 @@ func Format(id [16]byte) string {
 	return string(b[:])
 }
 
+// Parse reads what Format wrote of a [Digest]; it returns zero for any other text.
+func Parse(text string) (id [16]byte) {
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || len(b) != len(id) || b[6]>>4 != 8 || b[8]>>6 != 2 || Format([16]byte(b)) != text {
+		return id
+	}
+	return [16]byte(b)
+}
+
 // CheckKey says what is wrong with the parts of a key.
 func CheckKey(scope, operation, id string) error {
 	switch {

@@ -1,7 +1,6 @@
 package sqlschema
 
 import (
-	"context"
 	"fmt"
 	"strings"
 )
@@ -14,21 +13,6 @@ func (n Names) Positions() string { return n.table("position") }
 
 // Shelf is the table of messages that consumers put aside, as SQL.
 func (n Names) Shelf() string { return n.table("shelf") }
-
-// CheckConsumers is [Names.Check] for the tables of consumers, which tables of an earlier version do not have.
-func (n Names) CheckConsumers(ctx context.Context, x Executor) error {
-	return n.check(ctx, x, n.consumersVersion())
-}
-
-// CheckConsumers is [Partitioned.Check] for the tables of consumers.
-func (p Partitioned) CheckConsumers(ctx context.Context, x Executor) error {
-	return p.check(ctx, x, partitionedFrom+2)
-}
-
-// CheckConsumers is [Names.CheckConsumers].
-func (w Whole) CheckConsumers(ctx context.Context, x Executor) error {
-	return w.clarify(ctx, x, w.Names.CheckConsumers(ctx, x))
-}
 
 // consumerTables makes the tables of consumers. Who knows the first version can work beside them.
 func (n Names) consumerTables(version, compatible int) Migration {

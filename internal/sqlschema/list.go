@@ -12,6 +12,8 @@ type Listing struct {
 	Scopes    int   // any of @scope0 and so on; 0: all
 	Statuses  []int // any of them; none: all
 	Unchanged bool  // for @unchanged
+	Cause     bool  // @caused
+	UUID      bool  // @uuid
 }
 
 // passedOver is the number of rows that a page looks at, without the last.
@@ -40,6 +42,9 @@ type walk struct {
 
 func (st *Statements) walk(l Listing) walk {
 	w := walk{rows: "", place: "%s"}
+	if l.UUID || l.Cause {
+		return st.narrow(l)
+	}
 	switch {
 	case Open(l.Statuses):
 		w = walk{hint: "{due index}", rows: " AND {open}", place: "{bytes}(%s)"}
@@ -57,6 +62,28 @@ func (st *Statements) walk(l Listing) walk {
 		w.hint = "{hint}"
 	default:
 		w.hint = ""
+	}
+	return w
+}
+
+// narrow is the walk to one key, or along the keys with one cause.
+func (st *Statements) narrow(l Listing) walk {
+	w := walk{place: "%s"}
+	if l.UUID {
+		w.rows += ` AND r."key" = @uuid`
+	}
+	if l.Cause {
+		w.rows += " AND r.cause = @caused"
+	}
+	switch {
+	case st.dialect == SQLServer && l.UUID:
+		w.hint = "{hint}"
+	case st.dialect == SQLServer:
+		w.hint = " WITH (READCOMMITTED, INDEX ({cause index}))"
+	case st.dialect == MySQL && l.UUID:
+		w.hint = " FORCE INDEX (PRIMARY)"
+	case st.dialect == MySQL:
+		w.hint = " FORCE INDEX ({cause index})"
 	}
 	return w
 }

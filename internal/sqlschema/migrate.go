@@ -148,9 +148,7 @@ func apply(ctx context.Context, x Executor, m Migration) error {
 
 // Check reports whether this build can keep keys in the tables as they are, with a [Refusal] that says what to do.
 // It only reads, and does not fail a transaction that it is in.
-func (n Names) Check(ctx context.Context, x Executor) error { return n.check(ctx, x, n.KeysVersion()) }
-
-func (n Names) check(ctx context.Context, x Executor, need int) error {
+func (n Names) Check(ctx context.Context, x Executor) error {
 	at, err := n.installed(ctx, x)
 	switch {
 	case err != nil:
@@ -158,8 +156,8 @@ func (n Names) check(ctx context.Context, x Executor, need int) error {
 	case at.version == 0:
 		return Refusal(fmt.Sprintf("the tables %s and %s are missing: call Migrate, "+
 			"or have a DBA run the SQL that Schema returns", n.Table(), n.Versions()))
-	case at.version < need:
-		return tooOld(at.version, need)
+	case at.version < n.Latest():
+		return tooOld(at.version, n.Latest())
 	}
 	return n.refuseFuture(at)
 }

@@ -45,7 +45,35 @@ func (n Names) Migrations() []Migration {
 		fewer := Migration{Version: len(all) + 1, Compatible: 1, Name: "fewer indexes", SQL: []string{n.fill(dropOperationIndex)}}
 		all = append(all, n.withRow(fewer))
 	}
-	return all
+	all = append(all, n.recordCauses(len(all)+1, 1))
+	return append(all, n.causeIndex(len(all)+1, 1))
+}
+
+// recordCauses adds the column with the unit of work that put the message of
+// a record.
+func (n Names) recordCauses(version, compatible int) Migration {
+	add := "ADD COLUMN"
+	if n.dialect == SQLServer {
+		add = "ADD"
+	}
+	m := Migration{Version: version, Compatible: compatible, Name: "causes of records",
+		SQL: []string{n.fill("ALTER TABLE {record} " + add + " cause {uuid}")}}
+	if n.dialect == MySQL {
+		m.Applied = n.fill(strings.Replace(mysqlCaused, "{which}", "record", 1))
+	}
+	return n.withRow(m)
+}
+
+// causeIndex finds the records that the messages of a key have led to.
+func (n Names) causeIndex(version, compatible int) Migration {
+	m := Migration{Version: version, Compatible: compatible, Name: "index of causes", SQL: []string{n.fill(causeIndex)}}
+	switch n.dialect {
+	case MySQL:
+		m.SQL, m.Applied = []string{n.fill(mysqlCauseIndex)}, n.fill(mysqlCauseIndexed)
+	case SQLServer:
+		m.SQL = []string{n.fill(sqlserverCauseIndex)}
+	}
+	return n.withRow(m)
 }
 
 // openRecords is an index that pages of records go along that are running, unknown or parked. Nothing fails without it.
@@ -57,34 +85,13 @@ func (n Names) openRecords(version, compatible int) Migration {
 	return n.withRow(Migration{Version: version, Compatible: compatible, Name: "open records", SQL: []string{n.fill(index)}})
 }
 
-// KeysVersion is the version that the methods of a once.Store need. Later ones made the tables of consumers and of the
-// outbox, and an index for lists.
-func (n Names) KeysVersion() int {
-	if n.dialect == PostgreSQL {
-		return 3
-	}
-	return 2
-}
-
-// consumersVersion is the version that made the tables of consumers.
-func (n Names) consumersVersion() int { return n.KeysVersion() + 1 }
-
-// outboxVersion is the version that the outbox needs: that of the latest migration of its tables.
-func (n Names) outboxVersion() int {
-	version := n.KeysVersion() + 4 // the tables, and the two of outboxCauses
-	if n.dialect == PostgreSQL || n.dialect == SQLite {
-		version++ // openRecords is between them
-	}
-	return version
-}
-
 func (n Names) withRow(m Migration) Migration {
 	m.Row = fmt.Sprintf("INSERT INTO %s (version, compatible, name, applied) VALUES (%d, %d, '%s', %s)",
 		n.Versions(), m.Version, m.Compatible, m.Name, n.Now())
 	return m
 }
 
-// Latest is the version that this build knows, and needs for all that it can do.
+// Latest is the version that this build knows, and needs.
 func (n Names) Latest() int {
 	all := n.Migrations()
 	return all[len(all)-1].Version
@@ -141,7 +148,7 @@ func (n Names) fill(statement string) string {
 			"{bytes}", "varbinary(max)", "{big}", "bigint", "{small}", "smallint", "{unless}", "", "{options}", "", `"key"`, "[key]"},
 	}[n.dialect]
 	names := []string{"{record}", n.Table(), "{schema}", n.Versions(), "{due}", n.quote(n.prefix + "record_due"), "{open}", n.quote(n.prefix + "record_open"),
-		"{operation}", n.quote(n.prefix + "record_operation"), "{named operation}", n.table("record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
+		"{operation}", n.quote(n.prefix + "record_operation"), "{cause index}", n.quote(n.prefix + "record_cause"), "{named operation}", n.table("record_operation"), "{database}", n.database(), "{prefix}", n.prefix}
 	marks := append(append(append(n.consumerNames(), n.outboxNames()...), names...), types...)
 	return strings.NewReplacer(marks...).Replace(statement)
 }
@@ -199,12 +206,20 @@ const (
 	// took more room than the key's. People who list an operation look through the keys of others, page by page.
 	dropOperationIndex = `DROP INDEX {named operation}`
 
+	// causeIndex has the key, so that a page of a cause with many records need not sort all of them.
+	causeIndex = `CREATE INDEX {cause index} ON {record} (cause, "key") WHERE cause IS NOT NULL`
+
+	mysqlCauseIndex   = `ALTER TABLE {record} ADD INDEX {cause index} (cause, "key")`
+	mysqlCauseIndexed = `SELECT count(*) FROM information_schema.statistics
+WHERE table_schema = {database} AND table_name = '{prefix}record' AND index_name = '{prefix}record_cause'`
+
 	mysqlIndexes = `ALTER TABLE {record} ADD INDEX {due} (due), ADD INDEX {operation} (operation, "key")`
 	mysqlIndexed = `SELECT count(*) FROM information_schema.statistics
 WHERE table_schema = {database} AND table_name = '{prefix}record' AND index_name = '{prefix}record_due'`
 
 	// Without a condition: where a table has an index with one, sessions with QUOTED_IDENTIFIER OFF cannot write to it.
-	sqlserverDueIndex = `CREATE INDEX {due} ON {record} (due)`
+	sqlserverDueIndex   = `CREATE INDEX {due} ON {record} (due)`
+	sqlserverCauseIndex = `CREATE INDEX {cause index} ON {record} (cause, "key")`
 	// A statement that locks many rows would lock the table instead, and every claim would meet it.
 	sqlserverRowLocks = `ALTER TABLE {record} SET (LOCK_ESCALATION = DISABLE)`
 )

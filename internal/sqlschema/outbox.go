@@ -1,7 +1,6 @@
 package sqlschema
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -19,21 +18,6 @@ func (n Names) Lanes() string { return n.table("lane") }
 
 // Relays is the table of relays that are at work, as SQL.
 func (n Names) Relays() string { return n.table("relay") }
-
-// CheckOutbox is [Names.Check] for the tables of the outbox, which tables of an earlier version do not have.
-func (n Names) CheckOutbox(ctx context.Context, x Executor) error {
-	return n.check(ctx, x, n.outboxVersion())
-}
-
-// CheckOutbox is [Partitioned.Check] for the tables of the outbox.
-func (p Partitioned) CheckOutbox(ctx context.Context, x Executor) error {
-	return p.check(ctx, x, partitionedFrom+6)
-}
-
-// CheckOutbox is [Names.CheckOutbox].
-func (w Whole) CheckOutbox(ctx context.Context, x Executor) error {
-	return w.clarify(ctx, x, w.Names.CheckOutbox(ctx, x))
-}
 
 // outboxTables makes the tables of the outbox. Who knows the first version can work beside them.
 func (n Names) outboxTables(version, compatible int) Migration {

@@ -76,7 +76,8 @@ func (p Partitioned) Migrations() []Migration {
 	tables.SQL = append(append(tables.SQL, p.Create(1)...), p.Attach(1)...)
 	all := []Migration{p.withRow(tables), p.consumerTables(partitionedFrom+2, partitionedFrom+1),
 		p.outboxTables(partitionedFrom+3, partitionedFrom+1), p.openRecords(partitionedFrom+4, partitionedFrom+1)}
-	return append(all, p.outboxCauses(partitionedFrom+5, partitionedFrom+1)...)
+	all = append(all, p.outboxCauses(partitionedFrom+5, partitionedFrom+1)...)
+	return append(all, p.recordCauses(partitionedFrom+7, partitionedFrom+1), p.causeIndex(partitionedFrom+8, partitionedFrom+1))
 }
 
 func partitionedTable() string {
@@ -92,7 +93,7 @@ const partColumns = ` (
 	tried bigint NOT NULL DEFAULT 0
 )`
 
-// Latest is the version that this build knows, and needs for all that it can do.
+// Latest is the version that this build knows, and needs.
 func (p Partitioned) Latest() int {
 	all := p.Migrations()
 	return all[len(all)-1].Version
@@ -139,10 +140,6 @@ func (p Partitioned) migrateInTx(ctx context.Context, x Executor) error {
 
 // Check is [Names.Check] for tables with partitions.
 func (p Partitioned) Check(ctx context.Context, x Executor) error {
-	return p.check(ctx, x, partitionedFrom+1)
-}
-
-func (p Partitioned) check(ctx context.Context, x Executor, need int) error {
 	at, err := p.installed(ctx, x)
 	switch {
 	case err != nil:
@@ -150,8 +147,8 @@ func (p Partitioned) check(ctx context.Context, x Executor, need int) error {
 	case at.version == 0:
 		return Refusal(fmt.Sprintf("the tables %s, %s and %s are missing: call Migrate, "+
 			"or have a DBA run the SQL that Schema returns", p.Table(), p.Parts(), p.Versions()))
-	case at.version > partitionedFrom && at.version < need:
-		return tooOld(at.version, need)
+	case at.version > partitionedFrom && at.version < p.Latest():
+		return tooOld(at.version, p.Latest())
 	}
 	return p.refuse(at)
 }

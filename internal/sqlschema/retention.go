@@ -45,13 +45,13 @@ const (
 
 	// dueRecordsSQL are records as readers of columnsSQL take them, of the rows that it is time for.
 	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated
+	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)
 FROM {table} AS r{past locks} WHERE r.due <= {now} ORDER BY r.due{limit}`
 
 	// A claim in PostgreSQL foresees when its row is due. What turns out to be due later is put off first, so that it is not
 	// in the way.
 	dueRecordsPostgreSQL = `{with} SELECT {bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated
+	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)
 FROM (SELECT * FROM {table} WHERE due <= {now} ORDER BY due LIMIT @limit) AS r WHERE ` + pastSQL + ` ORDER BY r.due`
 	putOffSQL = `{due} UPDATE {table} AS r SET due = CASE WHEN r.outcome_until > {now} THEN r.outcome_until ELSE r.key_until END
 WHERE r."key" {in} AND r.due <= {now} AND (` + pastSQL + `) IS NOT TRUE`

@@ -27,7 +27,7 @@ func (n Names) inTransactSQL(st *Statements) {
 }
 
 // typesSQLServer are those of the columns: a driver sends NULL as a text, which does not become bytes by itself.
-var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)", "after": "binary(16)", "until": "binary(16)",
+var typesSQLServer = map[string]string{"key": "binary(16)", "owner": "binary(16)", "caused": "binary(16)", "uuid": "binary(16)", "after": "binary(16)", "until": "binary(16)",
 	"scope": "nvarchar(255)", "operation": "nvarchar(255)", "id": "nvarchar(255)", "type": "nvarchar(255)", "reason": "nvarchar(max)",
 	"fingerprint": "varbinary(max)", "body": "varbinary(max)", "status": "smallint", "flags": "smallint",
 	"row": "binary(16)", "who": "binary(16)", "lane": "binary(16)", "digest": "binary(16)", "state": "smallint",
@@ -53,15 +53,15 @@ const (
 	// search for a key that is absent would lock the gap between its neighbours.
 	claimSQLServer = `SET NOCOUNT ON; SET XACT_ABORT OFF; SET LOCK_TIMEOUT ` + lockMillis + `;
 BEGIN TRY
-	INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
-	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now}
+	INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, created, updated)
+	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {now}, {now}
 	WHERE NOT EXISTS (SELECT 1 FROM {table} AS r WITH (READCOMMITTEDLOCK) WHERE r."key" = @key);
 	IF @@ROWCOUNT = 0 ` + takeSQL + `;
 	SELECT {columns} FROM {table} AS r WITH (READCOMMITTEDLOCK) WHERE r."key" = @key AND NOT {free};
 END TRY
 BEGIN CATCH
 	IF ERROR_NUMBER() = 1222 AND XACT_STATE() <> -1
-		SELECT @key, @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, N'', 0, 0, N'', 0, 0;
+		SELECT @key, @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, N'', 0, 0, N'', 0, 0, NULL;
 	ELSE IF ERROR_NUMBER() NOT IN (2627, 2601) OR XACT_STATE() = -1
 		BEGIN; THROW; END;
 END CATCH`

@@ -95,7 +95,7 @@ func (d Dialect) ClaimsAtOnce() bool { return d == PostgreSQL || d == SQLServer 
 // texts are what names in braces stand for.
 func (n Names) texts() []string {
 	texts := []string{"{table}", n.Table(), "{due index}", n.quote(n.prefix + "record_due"),
-		"{operation index}", n.quote(n.prefix + "record_operation"), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
+		"{operation index}", n.quote(n.prefix + "record_operation"), "{cause index}", n.quote(n.prefix + "record_cause"), "{status}", statusSQL, "{known}", knownSQL, "{free}", freeSQL,
 		"{claimed}", claimedSQL, "{columns}", columnsSQL, "{rows}", dueSQL, "{clock}", n.Now()}
 	if n.dialect != PostgreSQL {
 		texts = append(texts, "{foreseen}", "NULL", "{due at}", "{now} + @due", "{open}", "r.due IS NULL")
@@ -132,7 +132,7 @@ var parameter = regexp.MustCompile(`@?@\w+`)
 // All others are bigint.
 var types = map[Dialect]map[string]string{PostgreSQL: typesPostgreSQL, SQLServer: typesSQLServer}
 
-var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "after": "uuid", "until": "uuid", "scope": "text", "operation": "text",
+var typesPostgreSQL = map[string]string{"key": "uuid", "owner": "uuid", "caused": "uuid", "uuid": "uuid", "after": "uuid", "until": "uuid", "scope": "text", "operation": "text",
 	"id": "text", "type": "text", "reason": "text", "fingerprint": "bytea", "body": "bytea", "status": "smallint", "flags": "smallint",
 	"row": "uuid", "who": "uuid", "lane": "uuid", "digest": "uuid", "state": "smallint", "name": "text", "source": "text", "keys": "text",
 	"partition": "text", "log": "text", "from": "text", "message": "text", "topic": "text", "ordering": "text", "produced": "text", "cause": "text",
@@ -192,17 +192,17 @@ const (
 	// columnsSQL does not send an outcome that has expired.
 	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
 	COALESCE(r.lease_until - {now}, 0), {now} - r.created, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
-	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated`
+	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)`
 
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 
-	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
-VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {now}, {now})`
+	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, created, updated)
+VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {now}, {now})`
 
 	// claimedSQL is in an order that MySQL needs, where an assignment shows in those behind it.
 	claimedSQL = `status = 1, attempt = CASE WHEN {known} THEN r.attempt + 1 ELSE 1 END,
 	created = CASE WHEN {known} THEN r.created ELSE {now} END, owner = @owner, lease_until = {now} + @lease,
-	fingerprint = @fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
+	fingerprint = @fingerprint, cause = @caused, outcome = NULL, content_type = '', flags = 0, sum = 0,
 	outcome_until = NULL, key_until = NULL, due = {foreseen}, reason = NULL, updated = {now}`
 
 	takeSQL = `UPDATE {target} SET {claimed}{from} WHERE r."key" = @key AND {free}`
@@ -213,11 +213,11 @@ VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprin
 	// No row at all: another claim was committed after the snapshot of this statement was taken.
 	claimPostgreSQL = `{with}, seen AS (SELECT r.*, {free} AS free FROM {table} AS r WHERE r."key" = @key),
 gate AS (SELECT pg_try_advisory_xact_lock(@lock) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
-mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
-	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, {foreseen}, {now}, {now} FROM gate WHERE open
+mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, due, created, updated)
+	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {foreseen}, {now}, {now} FROM gate WHERE open
 	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
 SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
-UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0 FROM gate WHERE NOT open`
+UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0, NULL FROM gate WHERE NOT open`
 
 	// extendSQL reads PostgreSQL's clock when it has the row: a lease that lapses while it waits stays lapsed.
 	extendSQL = `UPDATE {table} SET lease_until = {clock} + @lease, updated = {clock}

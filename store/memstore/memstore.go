@@ -193,6 +193,7 @@ func (s *Store) page(q once.RecordQuery, now time.Time) (page once.RecordPage) {
 
 func selects(q once.RecordQuery, rec once.Record, now time.Time) bool {
 	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
+		(q.Cause == [16]byte{} || q.Cause == rec.Cause) && (q.UUID == [16]byte{} || q.UUID == rec.Key.UUID()) &&
 		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, rec.Key.Scope)) &&
 		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status)) &&
 		(q.Unchanged <= 0 || now.Sub(rec.Updated) >= q.Unchanged)

@@ -75,6 +75,7 @@ func (r row) claim(req once.ClaimRequest, now time.Time) (row, bool) {
 			Attempt:     is.Attempt + 1,
 			Owner:       req.Owner,
 			Fingerprint: bytes.Clone(req.Fingerprint),
+			Cause:       req.Cause,
 			Created:     created,
 			Updated:     now,
 		},

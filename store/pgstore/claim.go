@@ -44,13 +44,13 @@ func (s *Store) claimNew(ctx context.Context, r once.ClaimRequest) (rec once.Rec
 		sql = s.sql.claimAsync
 	}
 	err = s.pool.QueryRow(ctx, sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
-		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Scan(&created)
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain, causeOf(r)).Scan(&created)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, false, nil
 	}
 	at := time.UnixMicro(created)
 	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
-		Fingerprint: bytes.Clone(r.Fingerprint), Created: at, Updated: at}, err == nil, err
+		Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}, err == nil, err
 }
 
 // ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. One that is REPEATABLE READ
@@ -114,7 +114,7 @@ func (s *Store) queueClaim(b *pgx.Batch, r once.ClaimRequest, into *once.Record)
 	key := r.Key.UUID()
 	keep, grain := foreseen(r)
 	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
-		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain).Query(readInto(into))
+		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain, causeOf(r)).Query(readInto(into))
 }
 
 func readInto(rec *once.Record) func(pgx.Rows) error {

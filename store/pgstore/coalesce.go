@@ -145,7 +145,7 @@ func (c *claimer) send() {
 
 // claimTogether sends the claims of different keys. One of a key that comes twice is not won: it will meet the first.
 func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) error {
-	var keys, owners uuids
+	var keys, owners, causes uuids
 	var scopes, operations, ids []string
 	var leases, locks, grains []int64
 	var fingerprints [][]byte
@@ -161,20 +161,20 @@ func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waiter) e
 		keys, owners, locks = append(keys, key), append(owners, w.r.Owner), append(locks, s.names.Lock(key))
 		scopes, operations, ids = append(scopes, w.r.Key.Scope), append(operations, w.r.Key.Operation), append(ids, w.r.Key.ID)
 		leases, fingerprints = append(leases, w.r.Lease.Microseconds()), append(fingerprints, w.r.Fingerprint)
-		keeps, grains = append(keeps, keep), append(grains, grain)
+		keeps, grains, causes = append(keeps, keep), append(grains, grain), append(causes, w.r.Cause)
 	}
 	sql := s.sql.claimMany
 	if batch[0].r.AsyncCommit {
 		sql = s.sql.claimManyAsync
 	}
-	rows, _ := q.Query(ctx, sql, keys, scopes, operations, ids, owners, leases, fingerprints, locks, keeps, grains)
+	rows, _ := q.Query(ctx, sql, keys, scopes, operations, ids, owners, leases, fingerprints, locks, keeps, grains, causes)
 	var key [16]byte
 	var created int64
 	_, err := pgx.ForEachRow(rows, []any{&key, &created}, func() error {
 		w, at := places[key], time.UnixMicro(created)
 		w.won = true
 		w.rec = once.Record{Key: w.r.Key, Status: once.Running, Attempt: 1, Owner: w.r.Owner, LeaseLeft: w.r.Lease,
-			Fingerprint: bytes.Clone(w.r.Fingerprint), Created: at, Updated: at}
+			Fingerprint: bytes.Clone(w.r.Fingerprint), Cause: w.r.Cause, Created: at, Updated: at}
 		return nil
 	})
 	return err

@@ -26,26 +26,9 @@ func (c client) Query(ctx context.Context, statement string, args ...any) (consu
 	return c.querier.Query(ctx, statement, args...)
 }
 
-// readyConsumers is ready for what is kept for consumers: tables of an older version have room for keys only.
-func (s *Store) readyConsumers(ctx context.Context, q querier) error {
-	if err := s.ready(ctx, q); err != nil || s.checkedConsumers.Load() {
-		return err
-	}
-	err := s.layout.CheckConsumers(ctx, executor{q})
-	s.checkedConsumers.Store(err == nil)
-	return explain(err)
-}
-
-func (s *Store) readyConsumersTx(ctx context.Context, tx pgx.Tx) error {
-	if err := s.readyTx(ctx, tx); err != nil {
-		return err
-	}
-	return s.readyConsumers(ctx, tx)
-}
-
 // inTx runs a short transaction of the store's own. It waits for others as long as for the end of one.
 func (s *Store) inTx(ctx context.Context, do func(context.Context, client) error) error {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
 	return s.within(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, do) // to see what it has waited for
@@ -88,7 +71,7 @@ func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Co
 
 // Consumers returns all that are registered, in the order of their names.
 func (s *Store) Consumers(ctx context.Context) ([]store.Consumer, error) {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	all, err := s.consumers.Consumers(ctx, client{s.pool})

@@ -27,6 +27,7 @@ func (e *ending) equal(f *ending) bool {
 // written are new records as writeSQL takes them.
 type written struct {
 	key, owner  uuids
+	cause       uuids // nil: none of them has one
 	id          []string
 	fingerprint [][]byte
 	sum         []int64
@@ -55,6 +56,12 @@ func (w *written) add(key [16]byte, r once.ClaimRequest, created time.Time, set 
 		e.set.Outcome, sum = once.Outcome{}, 0
 	}
 	w.key, w.owner, w.id = append(w.key, key), append(w.owner, r.Owner), append(w.id, r.Key.ID)
+	if w.cause == nil && r.Cause != ([16]byte{}) {
+		w.cause = make(uuids, len(w.nth), cap(w.nth))
+	}
+	if w.cause != nil {
+		w.cause = append(w.cause, r.Cause)
+	}
 	w.fingerprint, w.sum = append(w.fingerprint, r.Fingerprint), append(w.sum, int64(sum))
 	w.nth = append(w.nth, w.number(&e))
 }
@@ -86,7 +93,7 @@ func (w *written) queue(b *pgx.Batch, sql string) error {
 		w.fingerprint = nil // the statement takes what is missing as NULL
 	}
 	b.Queue(sql, w.key, w.id, w.owner, w.fingerprint, w.sum, w.nth, c.scope, c.operation, c.status, c.lease, c.body,
-		c.kind, c.flags, c.keepOutcome, c.keepKey, c.due, c.grain, c.reason, c.created)
+		c.kind, c.flags, c.keepOutcome, c.keepKey, c.due, c.grain, c.reason, c.created, w.cause)
 	return nil
 }
 

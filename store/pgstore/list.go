@@ -32,8 +32,9 @@ func (s *Store) record(ctx context.Context, q querier, k once.Key) (once.Record,
 
 const defaultPage, largestPage = 100, 1000
 
-// List returns records in the order of their digests. A page looks at 1,000 rows at most: of those that are running,
-// unknown or parked, if no others are asked for, or else of all.
+// List returns records in the order of their digests. A page looks at 1,000
+// rows at most: of those with the cause, if one is asked for; of those that are
+// running, unknown or parked, if no others are; or else of all.
 func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return page, err
@@ -46,16 +47,17 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	for _, status := range q.Status {
 		statuses = append(statuses, int32(status))
 	}
+	cause, key := given(q.Cause), given(q.UUID)
 	var scopes []string // the same, also if there are none in a slice
 	if len(q.Scopes) > 0 {
 		scopes = q.Scopes
 	}
 	sql := s.sql.all
-	if sqlschema.Open(statuses) {
+	if cause == nil && key == nil && sqlschema.Open(statuses) {
 		sql = s.sql.unsettled
 	}
 	until := lastUUID
-	if page.Next, err = s.endOf(ctx, sql.end, after); err != nil {
+	if page.Next, err = s.endOf(ctx, sql.end, uuid(after), cause, key); err != nil {
 		return page, err
 	}
 	if page.Next != (once.Key{}) {
@@ -63,7 +65,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	page.Records, err = records(ctx, s.pool, sql.page, pgx.QueryExecModeExec, uuid(after), uuid(until), q.Operation,
-		scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit))
+		scopes, statuses, max(q.Unchanged, 0).Microseconds(), int64(limit), cause, key)
 	if err != nil {
 		return once.RecordPage{}, err
 	}
@@ -76,9 +78,9 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 var lastUUID = [16]byte(slices.Repeat([]byte{255}, 16))
 
 // endOf is the key of the last row that a page looks at: the zero Key if there are fewer.
-func (s *Store) endOf(ctx context.Context, sql string, after [16]byte) (k once.Key, err error) {
+func (s *Store) endOf(ctx context.Context, sql string, after string, cause, key *string) (k once.Key, err error) {
 	var digest pgtype.UUID
-	err = s.pool.QueryRow(ctx, sql, pgx.QueryExecModeExec, uuid(after)).Scan(&digest, &k.Scope, &k.Operation, &k.ID)
+	err = s.pool.QueryRow(ctx, sql, pgx.QueryExecModeExec, after, cause, key).Scan(&digest, &k.Scope, &k.Operation, &k.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return k, nil
 	}
@@ -101,7 +103,8 @@ func newListing(text func(sql string) string, marks ...string) listing {
 const (
 	// endSQL is the last row that a page looks at, if there are as many.
 	endSQL = `SELECT r.key, r.scope, r.operation, r.id FROM {table} r
-WHERE {place}(r.key) > {place}($1::uuid){walked} ORDER BY {place}(r.key) LIMIT 1 OFFSET 999`
+WHERE {place}(r.key) > {place}($1::uuid){walked} AND ($2::uuid IS NULL OR r.cause = $2::uuid)
+	AND ($3::uuid IS NULL OR r.key = $3::uuid) ORDER BY {place}(r.key) LIMIT 1 OFFSET 999`
 
 	// pageSQL goes by key, so that what changes meanwhile moves no record across a page.
 	pageSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
@@ -109,6 +112,7 @@ WHERE {place}(r.key) > {place}($1::uuid) AND {place}(r.key) <= {place}($2::uuid)
 	AND (r.key_until <= clock.now) IS NOT TRUE AND ($3::text = '' OR r.operation = $3::text)
 	AND ($4::text[] IS NULL OR r.scope = ANY ($4::text[])) AND ($5::int[] IS NULL OR ({status}) = ANY ($5::int[]))
 	AND ($6::bigint = 0 OR r.updated <= clock.now - $6::bigint)
+	AND ($8::uuid IS NULL OR r.cause = $8::uuid) AND ($9::uuid IS NULL OR r.key = $9::uuid)
 ORDER BY {place}(r.key) LIMIT $7::bigint`
 )
 

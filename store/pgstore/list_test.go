@@ -55,6 +55,11 @@ var kindsOfPages = map[string]struct {
 	"a scope without keys": {once.RecordQuery{Scopes: []string{"nobody"}}, 0, 2100},
 	"expired":              {once.RecordQuery{Status: []once.Status{once.Expired}}, 0, 2100},
 	"done":                 {once.RecordQuery{Status: []once.Status{once.Done}, Limit: 10}, -1, 2100},
+	"of a cause":           {once.RecordQuery{Cause: causeOf("few")}, 10, 40},
+	"running, of a cause":  {once.RecordQuery{Cause: causeOf("few"), Status: []once.Status{once.Parked}}, 3, 40},
+	"of a large cause":     {once.RecordQuery{Cause: causeOf("many"), Limit: 1000}, 2500, 2100},
+	"of no known cause":    {once.RecordQuery{Cause: causeOf("none")}, 0, 10},
+	"by its UUID":          {once.RecordQuery{UUID: once.Key{Operation: "rare", ID: "7"}.UUID()}, 1, 10},
 }
 
 func (f *fixture) fillForPages(t testing.TB, rows int) {
@@ -66,7 +71,13 @@ func (f *fixture) fillForPages(t testing.TB, rows int) {
 	f.fillKeys(t, "rare", 4, 1, 7)
 	f.fillKeys(t, "crashed", 1, 1, 5)
 	f.fillKeys(t, "stuck", 3, 1, 3)
+	// By the pool, so that what it reads is counted before anything is measured.
+	caused := `UPDATE ` + f.records() + ` SET cause = $1 WHERE operation = ANY ($2::text[]) AND id::int <= 2500`
+	must(t, f.pool, caused, causeOf("few"), []string{"rare", "stuck"})
+	must(t, f.pool, caused, causeOf("many"), []string{"usual"})
 }
+
+func causeOf(id string) [16]byte { return once.Key{Operation: "cause", ID: id}.UUID() }
 
 // Pages read no more than they may, although nobody has looked at the table since it was empty. Where the disk is
 // slow at random, PostgreSQL would rather read all of a table as small as this.

@@ -29,16 +29,6 @@ type rowPlace struct{ pgtype.TID }
 // Hint is never 0: the rows of a page are counted from 1.
 func (p *rowPlace) Hint() uint64 { return uint64(p.BlockNumber)<<16 | uint64(p.OffsetNumber) }
 
-// readyOutbox is ready for the outbox: tables of an older version have no room for it.
-func (s *Store) readyOutbox(ctx context.Context, q querier) error {
-	if err := s.ready(ctx, q); err != nil || s.checkedOutbox.Load() {
-		return err
-	}
-	err := s.layout.CheckOutbox(ctx, executor{q})
-	s.checkedOutbox.Store(err == nil)
-	return explain(err)
-}
-
 // PutTx writes messages inside a transaction. In one of [once.DoTx], Transact or TransactAt they travel with COMMIT
 // and cost no round trip; what is wrong with them is an error here all the same. They are sent earlier, as one
 // statement, if the handler begins a savepoint, asks for Conn or names their table, and from then on at once. In a
@@ -202,7 +192,7 @@ func (s *Store) readyToPut(ctx context.Context, tx pgx.Tx) (names logNames, err 
 	if h := handleOf(tx); h != nil && h.isBusy() {
 		return s.knownPutNames()
 	}
-	if err := s.readyOutbox(ctx, tx); err != nil || s.log.mode != OutboxLogOnly {
+	if err := s.ready(ctx, tx); err != nil || s.log.mode != OutboxLogOnly {
 		return names, err
 	}
 	return s.emitReady(ctx, tx)

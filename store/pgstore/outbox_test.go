@@ -262,15 +262,16 @@ func TestPutNeedsATransactionThatIsOpen(t *testing.T) {
 	wantError(t, f.PutTx(t.Context(), kept, messages("e")), pgx.ErrTxClosed)
 }
 
-// Tables of an earlier version have no outbox: only what needs it says so.
-func TestTablesWithoutAnOutbox(t *testing.T) {
+// Tables of an earlier version are refused by each call that needs what they lack.
+func TestTablesOfAnEarlierVersion(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `DELETE FROM `+f.schema+`.once_schema WHERE version >= (SELECT version FROM `+f.schema+`.once_schema WHERE name = 'outbox')`)
 	s := f.again(t)
-	if _, err := s.Claim(t.Context(), newRequest()); err != nil {
-		t.Error(err)
-	}
-	_, err := s.Outgoing(t.Context(), store.OutgoingQuery{})
+	_, err := s.Claim(t.Context(), newRequest())
+	wantError(t, err, once.ErrInvalid)
+	_, err = s.Consumers(t.Context())
+	wantError(t, err, once.ErrInvalid)
+	_, err = s.Outgoing(t.Context(), store.OutgoingQuery{})
 	wantError(t, err, once.ErrInvalid)
 	_, err = transact(t.Context(), s, newRequest(), func(tx pgx.Tx) error { return s.PutTx(t.Context(), tx, messages("a")) })
 	wantError(t, err, once.ErrInvalid)

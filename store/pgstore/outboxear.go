@@ -31,7 +31,7 @@ const earPing = 30 * time.Second
 // pool and what its BeforeConnect makes of them. It first makes sure that it hears: behind a pooler in transaction
 // mode, such as PgBouncer, nothing would ever arrive, and the error says so after a second.
 func (s *Store) HearOutbox(ctx context.Context) (store.Ear, error) {
-	if err := s.readyOutbox(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	channel, err := s.bell.place(ctx, s.pool)

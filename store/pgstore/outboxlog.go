@@ -158,7 +158,7 @@ func (s *Store) TailOutbox(ctx context.Context) (store.OutboxTail, error) {
 		return nil, fmt.Errorf("%w: a reader of the log needs two connections, and the pool has one: raise MaxConns",
 			once.ErrInvalid)
 	}
-	if err := s.readyOutbox(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	t, err := s.openTail(ctx)

@@ -14,7 +14,7 @@ import (
 
 // Outgoing returns committed messages. What relays ask for takes one round trip, and reads by the index only.
 func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
-	if err := s.readyOutbox(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	if q.Unlogged && s.log.mode != OutboxTable {
@@ -77,7 +77,7 @@ func (s *Store) hotPage(ctx context.Context, q store.OutgoingQuery, light bool) 
 func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	then store.Ending) (changed int, err error) {
 
-	if err := s.readyOutbox(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return 0, err
 	}
 	changed, err = s.endOutgoing(ctx, relay, ms, then)
@@ -153,7 +153,7 @@ func readTrip(replies pgx.BatchResults, calls int, read func(pgx.BatchResults) e
 
 // inOutboxTx runs a short transaction of the store's own on the outbox.
 func (s *Store) inOutboxTx(ctx context.Context, do func(context.Context, client) error) error {
-	if err := s.readyOutbox(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
 	begin := "begin isolation level read committed; " + s.outbox.Plans() // one round trip

@@ -108,8 +108,8 @@ const (
 	WHEN pg_try_advisory_xact_lock($7::bigint{oid}) THEN ($7::bigint{oid})::text ELSE 'busy' END, true)`
 
 	// claimNewestSQL is the claim of a key that was never seen, behind gateNewSQL. It does nothing with any other.
-	claimNewestSQL = `INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
-SELECT {insert}$1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea, {begun}, {begun}
+	claimNewestSQL = `INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated, cause)
+SELECT {insert}$1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea, {begun}, {begun}, $9::uuid
 WHERE current_setting('once.gate', true) = ($8::bigint{oid})::text AND NOT EXISTS (SELECT FROM {table} u WHERE u.key = $1::uuid)`
 
 	// claimInPartsSQL is what claimSQL is elsewhere, behind gateSQL. A row that is free is not updated but exchanged for one in
@@ -121,15 +121,15 @@ gate AS (SELECT current_setting('once.gate', true) AS word),
 freed AS (DELETE FROM {table} r WHERE r.key = $1::uuid AND {free} AND current_setting('once.gate', true) = ($9::bigint{oid})::text
 	RETURNING r.attempt, r.created, r.key_until),
 mine AS (
-	INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated)
+	INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated, cause)
 	SELECT {insert}$1::uuid, $2::text, $3::text, $4::text, 1, CASE WHEN f.key_until <= now THEN 1 ELSE coalesce(f.attempt, 0) + 1 END,
-		$5::uuid, now + $7::bigint, $8::bytea, CASE WHEN f.key_until <= now THEN now ELSE coalesce(f.created, now) END, now
+		$5::uuid, now + $7::bigint, $8::bytea, CASE WHEN f.key_until <= now THEN now ELSE coalesce(f.created, now) END, now, $10::uuid
 	FROM clock CROSS JOIN gate LEFT JOIN freed f ON true
 	WHERE gate.word = ($9::bigint{oid})::text AND (f.attempt IS NOT NULL OR NOT EXISTS (SELECT FROM seen))
 	RETURNING *)
 SELECT {columns} FROM mine r, clock
 UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
-UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now
+UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL
 	FROM gate, clock WHERE word = 'busy' AND NOT EXISTS (SELECT FROM seen WHERE NOT free)`
 
 	surveySQL = `WITH {clock} SELECT n.id, now - n.begun >= $1::bigint, now - n.tried >= $2::bigint,
@@ -161,7 +161,7 @@ INSERT INTO {table} (part, ` + recordSQL + `) SELECT {newest}, ` + recordSQL + `
 
 	// recordSQL are all columns of a record but part.
 	recordSQL = `key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
-	outcome_until, key_until, due, reason, created, updated`
+	outcome_until, key_until, due, reason, created, updated, cause`
 
 	// putOffSQL says when few rows will be left that are kept, so that a partition is read seldom.
 	putOffSQL = `UPDATE {parts} SET due = greatest({now} + $2::bigint,

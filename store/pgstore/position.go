@@ -28,7 +28,7 @@ func (s *Store) SetPosition(ctx context.Context, p store.Position) error {
 
 // Positions returns the rows of a consumer, in the order of their partitions.
 func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	all, err := s.consumers.Positions(ctx, client{s.pool}, consumer)
@@ -39,7 +39,7 @@ func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Positio
 // another. The isolation level is that of Options.Isolation, and body is as free as that of Transact. It waits about
 // ten seconds for a transaction in flight on the row, and is [once.ErrConflict] then.
 func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body func(pgx.Tx) error) error {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
 	move, args, err := s.consumers.Move(from, to)

@@ -28,20 +28,32 @@ func flagsOf(out once.Outcome) (flags int16) {
 // uuid is an id in a form that every exec mode can send.
 func uuid(id [16]byte) string { return name.Format(id) }
 
+// causeOf is the cause of a claim, or NULL.
+func causeOf(r once.ClaimRequest) *string { return given(r.Cause) }
+
+// given is an id, or NULL.
+func given(id [16]byte) *string {
+	if id == ([16]byte{}) {
+		return nil
+	}
+	text := uuid(id)
+	return &text
+}
+
 // readRecord reads the columns of columnsSQL.
 func readRecord(row pgx.CollectableRow) (once.Record, error) { return readRecordBehind(row) }
 
 // readRecordBehind reads other columns first.
 func readRecordBehind(row pgx.CollectableRow, others ...any) (rec once.Record, err error) {
-	var key, owner pgtype.UUID
+	var key, owner, cause pgtype.UUID
 	var status, flags int
 	var left, age, sum, created, updated int64
 	var out once.Outcome
 	if err := row.Scan(append(others, &key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner,
-		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated)...); err != nil {
+		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated, &cause)...); err != nil {
 		return rec, err
 	}
-	rec.Status = once.Status(status)
+	rec.Status, rec.Cause = once.Status(status), cause.Bytes
 	rec.LeaseLeft, rec.Age = time.Duration(left)*time.Microsecond, time.Duration(age)*time.Microsecond
 	rec.Created, rec.Updated = time.UnixMicro(created), time.UnixMicro(updated)
 	if rec.Status != once.Absent {

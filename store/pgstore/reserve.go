@@ -86,7 +86,7 @@ func (v *reservation) reserve(i int, ours bool, at time.Time) {
 	v.recs[i] = once.Record{Key: r.Key, Status: once.Running}
 	if ours {
 		v.recs[i] = once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
-			Fingerprint: bytes.Clone(r.Fingerprint), Created: at, Updated: at}
+			Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}
 		v.locked[i] = true
 	}
 }

@@ -178,8 +178,8 @@ WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.s
 	reopenInPartsSQL = `WITH {clock}, done AS (
 	DELETE FROM {table} r WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.status = 4 AND r.key_until > {now}
 	RETURNING *)
-INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, fingerprint, key_until, due, reason, created, updated)
-SELECT {newest}, key, scope, operation, id, 0, attempt, owner, fingerprint, now + $4::bigint, now + $4::bigint, $5::text, created, now
+INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, fingerprint, cause, key_until, due, reason, created, updated)
+SELECT {newest}, key, scope, operation, id, 0, attempt, owner, fingerprint, cause, now + $4::bigint, now + $4::bigint, $5::text, created, now
 FROM done, clock`
 
 	reopenedSQL = `WITH {clock} SELECT count(*) FILTER (WHERE r.status = 0) > 0, count(*) FILTER (WHERE r.status = 4) > 0

@@ -14,8 +14,6 @@ import (
 type layout interface {
 	Migrate(ctx context.Context, x sqlschema.Executor) error
 	Check(ctx context.Context, x sqlschema.Executor) error
-	CheckConsumers(ctx context.Context, x sqlschema.Executor) error
-	CheckOutbox(ctx context.Context, x sqlschema.Executor) error
 	Print(from int) string
 }
 

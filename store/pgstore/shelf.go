@@ -17,7 +17,7 @@ func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 
 // ShelveTx is Shelve in a transaction of the caller's.
 func (s *Store) ShelveTx(ctx context.Context, tx pgx.Tx, ms []store.Shelved) error {
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return err
 	}
 	return explain(s.consumers.Shelve(ctx, client{tx}, ms))
@@ -28,7 +28,7 @@ func (s *Store) ShelveTx(ctx context.Context, tx pgx.Tx, ms []store.Shelved) err
 func (s *Store) BlockedTx(ctx context.Context, tx pgx.Tx, consumer string, orderingKeys []string,
 	parkedToo bool) ([]string, error) {
 
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
 	blocked, err := s.consumers.Blocked(ctx, client{tx}, consumer, orderingKeys, parkedToo)
@@ -37,7 +37,7 @@ func (s *Store) BlockedTx(ctx context.Context, tx pgx.Tx, consumer string, order
 
 // Shelved returns messages in the order in which they were put aside.
 func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	page, err := s.consumers.Shelved(ctx, client{s.pool}, q)
@@ -46,7 +46,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 
 // Change writes the state of a message, if its Version is still the one that it was read with.
 func (s *Store) Change(ctx context.Context, m store.Shelved) error {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
 	return explain(s.consumers.Change(ctx, client{s.pool}, m))
@@ -54,7 +54,7 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 
 // ChangeTx is Change in a transaction of the caller's.
 func (s *Store) ChangeTx(ctx context.Context, tx pgx.Tx, m store.Shelved) error {
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return err
 	}
 	return explain(s.consumers.Change(ctx, client{tx}, m))
@@ -62,7 +62,7 @@ func (s *Store) ChangeTx(ctx context.Context, tx pgx.Tx, m store.Shelved) error 
 
 // ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep, in one statement.
 func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	if err := s.readyConsumers(ctx, s.pool); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return 0, err
 	}
 	n, err := s.consumers.Forget(ctx, client{s.pool}, keep, limit)

@@ -56,7 +56,7 @@ func (s *Store) speculate(ctx context.Context, conn *pgx.Conn, tx *handle, r onc
 			return []once.Record{rec}, true, nil
 		}
 	}
-	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint)}
+	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause}
 	e := s.newSpeculation(ctx, conn, r)
 	tx.opening, tx.own = e.opening, func(k once.Key) bool { return k == r.Key }
 	sets, err := body(tx, []once.Record{rec})
@@ -188,7 +188,7 @@ func (e *speculation) record(out once.Outcome) []any {
 	key, keep, keepKey := r.Key.UUID(), r.Expected.KeepOutcome, r.Expected.KeepKey
 	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.lock(key),
 		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
-		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey)), clean(r.Expected.Reason)}
+		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey)), clean(r.Expected.Reason), causeOf(r)}
 }
 
 // amendment are the arguments of mustAmendSQL.

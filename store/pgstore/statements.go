@@ -22,7 +22,7 @@ type statements struct {
 // fill puts names and parts of statements into a statement.
 func fill(n sqlschema.Names, marks []string) func(sql string) string {
 	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{position}", n.Positions(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
-		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL}, marks...)...)
+		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL, "{nobody}", nobodySQL}, marks...)...)
 	return func(sql string) string { return all.Replace(all.Replace(all.Replace(sql))) }
 }
 
@@ -57,6 +57,9 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 }
 
 const (
+	// nobodySQL stands for no cause in an array of UUIDs.
+	nobodySQL = `'00000000-0000-0000-0000-000000000000'::uuid`
+
 	// begunSQL is the time at which the statement arrived: cheaper than a clock, and the same all over the statement. It is
 	// good for what waits for nobody.
 	begunSQL = `(extract(epoch FROM statement_timestamp()) * 1000000)::bigint`
@@ -77,7 +80,7 @@ const (
 	columnsSQL = `r.key, r.scope, r.operation, r.id, ({status})::int, r.attempt, r.owner,
 	CASE WHEN r.lease_until > clock.now AND r.status = 1 THEN r.lease_until - clock.now
 		WHEN r.status IN (1, 2) THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
-	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated`
+	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated, r.cause`
 
 	// freeSQL says whether the claim of claimSQL may have r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
@@ -92,10 +95,10 @@ const (
 	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
 	// is a row. Then the server skips what was sent behind it.
 	openSQL = refusalSQL + `INSERT INTO {table} ({part}key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
-	outcome_until, key_until, due, reason, created, updated)
+	outcome_until, key_until, due, reason, created, updated, cause)
 VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint{oid})::int{unseen}, 1, $5::uuid, $6::bytea,
 	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
-	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, $16::text, {begun}, {begun})`
+	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, $16::text, {begun}, {begun}, $17::uuid)`
 
 	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
 	// like that one, on a square root where there is a row, on dividing by zero where a transaction in flight has the lock.
@@ -111,19 +114,19 @@ VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact
 SELECT 1 / count(*) FROM amended`
 
 	// claimNewSQL is the claim of a key that was never seen, and nobody is just claiming. It does nothing with any other.
-	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated, cause)
 SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea,
-	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}
+	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}, $11::uuid
 WHERE pg_try_advisory_xact_lock($8::bigint){async} ON CONFLICT (key) DO NOTHING RETURNING created`
 
 	// asyncCommitSQL lets the transaction of the statement end before its commit is on the disk.
 	asyncCommitSQL = ` AND set_config('synchronous_commit', 'off', true) = 'off'`
 
 	// claimManySQL is claimNewSQL for several keys.
-	claimManySQL = `WITH {clock} INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
-SELECT key, scope, operation, id, 1, 1, owner, now + lease, fingerprint, (now + keep + grain - 1) / grain * grain, now, now
-FROM clock, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[])
-	AS u (key, scope, operation, id, owner, lease, fingerprint, lock, keep, grain)
+	claimManySQL = `WITH {clock} INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated, cause)
+SELECT key, scope, operation, id, 1, 1, owner, now + lease, fingerprint, (now + keep + grain - 1) / grain * grain, now, now, nullif(cause, {nobody})
+FROM clock, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::bigint[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::uuid[])
+	AS u (key, scope, operation, id, owner, lease, fingerprint, lock, keep, grain, cause)
 WHERE pg_try_advisory_xact_lock(lock){async} ON CONFLICT (key) DO NOTHING RETURNING key, created`
 
 	// lockManySQL takes the locks of keys, as far as they are to be had, and says which. It comes before absentSQL, whose
@@ -152,10 +155,10 @@ CROSS JOIN LATERAL (SELECT {columns} FROM {table} r WHERE r.key = u.key AND (r.k
 		$15::bigint[], $16::bigint[], $17::bigint[], $18::text[], $19::bigint[]) WITH ORDINALITY
 		AS e (scope, operation, status, lease, outcome, kind, flags, keep_outcome, keep_key, due, grain, reason, created, nth))
 INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
-	outcome_until, key_until, due, reason, created, updated)
+	outcome_until, key_until, due, reason, created, updated, cause)
 SELECT u.key, scope, operation, u.id, status, 1, u.owner, lease_until, u.fingerprint, outcome, kind, flags, u.sum,
-	outcome_until, key_until, due, reason, created, updated
-FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[]) AS u (key, id, owner, fingerprint, sum, nth)
+	outcome_until, key_until, due, reason, created, updated, nullif(u.cause, {nobody})
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bytea[], $5::bigint[], $6::bigint[], $20::uuid[]) AS u (key, id, owner, fingerprint, sum, nth, cause)
 JOIN ending USING (nth)`
 
 	// claimSQL returns the record that is the caller's now, or the one that stands in its way: in one round trip,
@@ -168,20 +171,20 @@ JOIN ending USING (nth)`
 seen AS (SELECT r.*, {free} AS free FROM {table} r WHERE r.key = $1::uuid),
 gate AS (SELECT pg_try_advisory_xact_lock($9::bigint) AS open WHERE NOT EXISTS (SELECT FROM seen WHERE NOT free)),
 mine AS (
-	INSERT INTO {table} AS r (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated)
+	INSERT INTO {table} AS r (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated, cause)
 	SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, now + $7::bigint, $8::bytea,
-		(now + $10::bigint + $11::bigint - 1) / $11::bigint * $11::bigint, now, now
+		(now + $10::bigint + $11::bigint - 1) / $11::bigint * $11::bigint, now, now, $12::uuid
 	FROM clock, gate WHERE open
 	ON CONFLICT (key) DO UPDATE SET status = 1, owner = excluded.owner, lease_until = excluded.lease_until,
 		attempt = CASE WHEN r.key_until <= excluded.updated THEN 1 ELSE r.attempt + 1 END,
 		created = CASE WHEN r.key_until <= excluded.updated THEN excluded.created ELSE r.created END,
-		fingerprint = excluded.fingerprint, outcome = NULL, content_type = '', flags = 0, sum = 0,
+		fingerprint = excluded.fingerprint, cause = excluded.cause, outcome = NULL, content_type = '', flags = 0, sum = 0,
 		outcome_until = NULL, key_until = NULL, due = excluded.due, reason = NULL, updated = excluded.updated
 	WHERE {free}
 	RETURNING r.*)
 SELECT {columns} FROM mine r, clock
 UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
-UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now
+UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL
 	FROM gate, clock WHERE NOT open`
 
 	// extendSQL reads the clock for each version of the row that it meets: a lease that lapses while this waits

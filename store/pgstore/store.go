@@ -139,13 +139,10 @@ type Store struct {
 	invalid error
 	checked atomic.Bool // the tables were found to be right
 
-	consumers        *consumers
-	checkedConsumers atomic.Bool // the tables of consumers, too
-
-	outbox        *outbox
-	outboxTable   string // its name without the schema, in lower case
-	checkedOutbox atomic.Bool
-	bell          *bell
+	consumers   *consumers
+	outbox      *outbox
+	outboxTable string // its name without the schema, in lower case
+	bell        *bell
 
 	log outboxLog
 }

@@ -91,6 +91,14 @@ func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest)
 	return claims, nil
 }
 
+// causeOf is the cause of a claim, or NULL.
+func (s *Store) causeOf(r once.ClaimRequest) any {
+	if r.Cause == ([16]byte{}) {
+		return nil
+	}
+	return s.names.UUID(r.Cause)
+}
+
 const claimTries = 4
 
 // claim tries until it has the key, or knows what has it. A rival that keeps moving is one that is running.
@@ -98,7 +106,7 @@ func (s *Store) claim(ctx context.Context, q sqltx.Querier, get sqlschema.Statem
 	p := sqlschema.Params{
 		"key": s.names.UUID(r.Key.UUID()), "scope": r.Key.Scope, "operation": r.Key.Operation, "id": r.Key.ID,
 		"owner": s.names.UUID(r.Owner), "attempt": r.Attempt, "lease": r.Lease.Microseconds(),
-		"fingerprint": bytesOf(r.Fingerprint), "lock": s.names.Lock(r.Key.UUID()), "grain": int64(1),
+		"fingerprint": bytesOf(r.Fingerprint), "caused": s.causeOf(r), "lock": s.names.Lock(r.Key.UUID()), "grain": int64(1),
 	}
 	if r.Expected != nil {
 		first := min(r.Expected.KeepOutcome, r.Expected.KeepKey)

@@ -35,19 +35,9 @@ type rows struct{ *sql.Rows }
 
 func (r rows) Close() { _ = r.Rows.Close() } // Err has said what went wrong
 
-// readyConsumers is ready for what is kept for consumers: tables of an older version have room for keys only.
-func (s *Store) readyConsumers(ctx context.Context, q sqltx.Querier) error {
-	if err := s.ready(ctx, q); err != nil || s.checkedConsumers.Load() {
-		return err
-	}
-	err := s.names.CheckConsumers(ctx, sqltx.Executor{Querier: q})
-	s.checkedConsumers.Store(err == nil)
-	return s.fail(err)
-}
-
 // inTx runs a short transaction of the store's own. It waits for others as long as for the end of one.
 func (s *Store) inTx(ctx context.Context, do func(context.Context, querier) error) error {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	end, err := s.write(ctx)
@@ -87,7 +77,7 @@ func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Co
 
 // Consumers returns all that are registered, in the order of their names.
 func (s *Store) Consumers(ctx context.Context) ([]store.Consumer, error) {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
 	all, err := s.consumers.Consumers(ctx, querier{s.db})

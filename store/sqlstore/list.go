@@ -21,13 +21,15 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 	if err := s.ready(ctx, s.db); err != nil {
 		return page, err
 	}
-	l := sqlschema.Listing{Operation: q.Operation != "", Scopes: len(q.Scopes), Unchanged: q.Unchanged > 0}
+	l := sqlschema.Listing{Operation: q.Operation != "", Scopes: len(q.Scopes), Unchanged: q.Unchanged > 0,
+		Cause: q.Cause != [16]byte{}, UUID: q.UUID != [16]byte{}}
 	for _, status := range q.Status {
 		l.Statuses = append(l.Statuses, int(status))
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	p := sqlschema.Params{"operation": q.Operation, "after": s.names.UUID(after(q)), "until": s.names.UUID(lastUUID),
-		"unchanged": q.Unchanged.Microseconds(), "limit": int64(limit)}
+		"unchanged": q.Unchanged.Microseconds(), "limit": int64(limit),
+		"caused": s.names.UUID(q.Cause), "uuid": s.names.UUID(q.UUID)}
 	for i, scope := range q.Scopes {
 		p[fmt.Sprint("scope", i)] = scope
 	}

@@ -16,23 +16,13 @@ import (
 // outbox are the tables of what is to be published.
 type outbox = publishing.Tables
 
-// readyOutbox is ready for the outbox: tables of an older version have no room for it.
-func (s *Store) readyOutbox(ctx context.Context, q sqltx.Querier) error {
-	if err := s.ready(ctx, q); err != nil || s.checkedOutbox.Load() {
-		return err
-	}
-	err := s.names.CheckOutbox(ctx, sqltx.Executor{Querier: q})
-	s.checkedOutbox.Store(err == nil)
-	return s.fail(err)
-}
-
 // PutTx writes messages inside a transaction of the caller's, at once. In [Store.Transact] and [Store.TransactAt]
 // relays of this store hear of them after the commit; else before it, since nothing here sees the commit.
 func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, ms []store.Outgoing) error {
 	if tx == nil && s.invalid == nil {
 		return fmt.Errorf("%w: the *sql.Tx is nil", once.ErrInvalid)
 	}
-	if err := s.readyOutbox(ctx, tx); err != nil || len(ms) == 0 {
+	if err := s.ready(ctx, tx); err != nil || len(ms) == 0 {
 		return err
 	}
 	if err := s.outbox.Put(ctx, querier{tx}, ms); err != nil {
@@ -45,7 +35,7 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, ms []store.Outgoing) erro
 // inOutboxTx runs a short transaction of the store's own, whose statements see what those before them have waited for.
 // In MySQL, nothing but READ COMMITTED keeps a relay from waiting for the transactions of producers.
 func (s *Store) inOutboxTx(ctx context.Context, do func(context.Context, querier) error) error {
-	if err := s.readyOutbox(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	end, err := s.write(ctx)
@@ -92,7 +82,7 @@ func (s *Store) aboutLanes(ctx context.Context, do func(context.Context, querier
 	if s.dialect == sqlschema.PostgreSQL || s.dialect == sqlschema.SQLite {
 		return s.inSetTx(ctx, (*outbox).Plans, do)
 	}
-	if err := s.readyOutbox(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	return s.fail(do(ctx, querier{s.db}))
@@ -134,7 +124,7 @@ func (s *Store) look(ctx context.Context, planned bool, do func(context.Context,
 	if s.dialect == sqlschema.PostgreSQL && planned {
 		return s.inSetTx(ctx, (*outbox).Plans, do)
 	}
-	if err := s.readyOutbox(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	return s.fail(do(ctx, querier{s.db}))
@@ -166,7 +156,7 @@ func (s *Store) sentAtOnce(ctx context.Context, relay [16]byte, ms []store.Outgo
 		})
 		return changed, err
 	}
-	if err := s.readyOutbox(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return 0, err
 	}
 	calls, err := s.outbox.SentCalls(relay, ms, then)

@@ -27,7 +27,7 @@ func (s *Store) SetPosition(ctx context.Context, p store.Position) error {
 
 // Positions returns the rows of a consumer, in the order of their partitions.
 func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
 	all, err := s.consumers.Positions(ctx, querier{s.db}, consumer)
@@ -38,7 +38,7 @@ func (s *Store) Positions(ctx context.Context, consumer string) ([]store.Positio
 // here, too. It waits for a transaction in flight on the row, up to ten seconds or what the database allows, and is
 // [once.ErrConflict] then.
 func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body func(*sql.Tx) error) error {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	end, err := s.write(ctx)

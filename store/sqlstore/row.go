@@ -27,11 +27,12 @@ func readRow(rows *sql.Rows) (r row, err error) {
 		known, status, flags               int64
 		left, age, sum                     int64
 		created, updated                   int64
+		cause                              []byte
 		fingerprint, body                  []byte
 		scope, operation, id, kind, reason string
 	)
 	if err := rows.Scan(&key, &scope, &operation, &id, &known, &status, &r.Attempt, &owner, &left, &age, &fingerprint, &body,
-		&kind, &flags, &sum, &reason, &created, &updated); err != nil {
+		&kind, &flags, &sum, &reason, &created, &updated, &cause); err != nil {
 		return r, err
 	}
 	r.Key = once.Key{Scope: scope, Operation: operation, ID: id}
@@ -40,6 +41,7 @@ func readRow(rows *sql.Rows) (r row, err error) {
 	r.Created, r.Updated = time.UnixMicro(created), time.UnixMicro(updated)
 	r.outcome = once.Outcome{ContentType: kind, Rejected: flags&flagRejected != 0, Omitted: flags&flagOmitted != 0, Sum: uint32(sum)}
 	copy(r.owner[:], owner)
+	copy(r.Cause[:], cause)
 	r.Outcome = r.outcome
 	r.Outcome.Body = body
 	if err = r.check(key); err != nil || known == 0 {

@@ -3,10 +3,8 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 
-	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
 )
 
@@ -19,17 +17,10 @@ func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 
 // ShelveTx is Shelve in a transaction of the caller's.
 func (s *Store) ShelveTx(ctx context.Context, tx *sql.Tx, ms []store.Shelved) error {
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return err
 	}
 	return s.fail(s.consumers.Shelve(ctx, querier{tx}, ms))
-}
-
-func (s *Store) readyConsumersTx(ctx context.Context, tx *sql.Tx) error {
-	if tx == nil && s.invalid == nil {
-		return fmt.Errorf("%w: the *sql.Tx is nil", once.ErrInvalid)
-	}
-	return s.readyConsumers(ctx, tx)
 }
 
 // BlockedTx returns those of these ordering keys that have messages on the shelf. In MySQL it waits for transactions
@@ -37,7 +28,7 @@ func (s *Store) readyConsumersTx(ctx context.Context, tx *sql.Tx) error {
 func (s *Store) BlockedTx(ctx context.Context, tx *sql.Tx, consumer string, orderingKeys []string,
 	parkedToo bool) ([]string, error) {
 
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
 	blocked, err := s.consumers.Blocked(ctx, querier{tx}, consumer, orderingKeys, parkedToo)
@@ -46,7 +37,7 @@ func (s *Store) BlockedTx(ctx context.Context, tx *sql.Tx, consumer string, orde
 
 // Shelved returns messages in the order in which they were put aside.
 func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
 	page, err := s.consumers.Shelved(ctx, querier{s.db}, q)
@@ -55,7 +46,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 
 // Change writes the state of a message, if its Version is still the one that it was read with.
 func (s *Store) Change(ctx context.Context, m store.Shelved) error {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
 	end, err := s.write(ctx)
@@ -68,7 +59,7 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 
 // ChangeTx is Change in a transaction of the caller's.
 func (s *Store) ChangeTx(ctx context.Context, tx *sql.Tx, m store.Shelved) error {
-	if err := s.readyConsumersTx(ctx, tx); err != nil {
+	if err := s.readyTx(ctx, tx); err != nil {
 		return err
 	}
 	return s.fail(s.consumers.Change(ctx, querier{tx}, m))
@@ -76,7 +67,7 @@ func (s *Store) ChangeTx(ctx context.Context, tx *sql.Tx, m store.Shelved) error
 
 // ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep, in one statement.
 func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error) {
-	if err := s.readyConsumers(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.db); err != nil {
 		return 0, err
 	}
 	end, err := s.write(ctx)

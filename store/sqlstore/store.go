@@ -44,12 +44,9 @@ type Store struct {
 	invalid error
 	checked atomic.Bool // the tables were found to be right
 
-	consumers        *consumers
-	checkedConsumers atomic.Bool // the tables of consumers, too
-
-	outbox        *outbox
-	checkedOutbox atomic.Bool // and those of the outbox
-	bell          bell
+	consumers *consumers
+	outbox    *outbox
+	bell      bell
 
 	queue queue // of the writers; nil: the database has one
 }

@@ -150,8 +150,12 @@ const (
 )
 
 func (b *bench) request(k once.Key, who string, lease time.Duration) once.ClaimRequest {
-	return once.ClaimRequest{Fence: once.Fence{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who)}
+	return once.ClaimRequest{Fence: once.Fence{Key: k, Owner: b.token(who)}, Lease: lease, Fingerprint: []byte("print of " + who),
+		Cause: causeOf(who)}
 }
+
+// causeOf is a cause that is another for another name.
+func causeOf(who string) [16]byte { return once.Key{Operation: "cause", ID: who}.UUID() }
 
 // claim is a claim whose answer the case goes on to check, and that no transaction stands in the way of.
 func (b *bench) claim(r once.ClaimRequest) once.Record {
@@ -257,6 +261,8 @@ func difference(was, is once.Record) string {
 		return "LeaseLeft, which grew"
 	case !bytes.Equal(was.Fingerprint, is.Fingerprint):
 		return "Fingerprint"
+	case was.Cause != is.Cause:
+		return "Cause"
 	case !sameOutcome(was.Outcome, is.Outcome):
 		return "Outcome"
 	case was.Reason != is.Reason:
@@ -286,7 +292,7 @@ func show(rec once.Record) string {
 	if len(body) > 40 {
 		body = append(bytes.Clone(body[:40]), "..."...)
 	}
-	return fmt.Sprintf("{%v attempt %d owner %x lease %v age %v fingerprint %q body %q type %q rejected %v omitted %v sum %d reason %q}",
-		rec.Status, rec.Attempt, rec.Owner, rec.LeaseLeft, rec.Age, rec.Fingerprint, body, rec.Outcome.ContentType,
+	return fmt.Sprintf("{%v attempt %d owner %x lease %v age %v fingerprint %q cause %x body %q type %q rejected %v omitted %v sum %d reason %q}",
+		rec.Status, rec.Attempt, rec.Owner, rec.LeaseLeft, rec.Age, rec.Fingerprint, rec.Cause, body, rec.Outcome.ContentType,
 		rec.Outcome.Rejected, rec.Outcome.Omitted, rec.Outcome.Sum, rec.Reason)
 }

@@ -228,6 +228,10 @@ func (s *buggyStore) claim(tx *buggyTx, r once.ClaimRequest) once.Record {
 		return is
 	}
 	if !s.free(is, r) {
+		if s.has("cause of a duplicate written") {
+			was.Cause, is.Cause = r.Cause, r.Cause
+			s.save(tx, was)
+		}
 		if is.Owner == r.Owner {
 			return s.ownClaim(was, is, r, now)
 		}
@@ -237,7 +241,7 @@ func (s *buggyStore) claim(tx *buggyTx, r once.ClaimRequest) once.Record {
 		return is
 	}
 	next := row{lease: now.Add(r.Lease), Record: once.Record{Key: r.Key, Status: once.Running, Attempt: is.Attempt + 1, Owner: r.Owner,
-		Fingerprint: r.Fingerprint, Created: is.Created, Updated: now}}
+		Fingerprint: r.Fingerprint, Cause: r.Cause, Created: is.Created, Updated: now}}
 	s.spoilClaim(&next, was, is, now)
 	s.save(tx, next)
 	return s.read(next, now)
@@ -311,6 +315,12 @@ func (s *buggyStore) spoilClaim(next *row, was row, is once.Record, now time.Tim
 	case "fingerprint outlives a claim":
 		if len(next.Fingerprint) == 0 {
 			next.Fingerprint = was.Fingerprint
+		}
+	case "cause not written":
+		next.Cause = [16]byte{}
+	case "cause outlives a claim":
+		if next.Cause == [16]byte{} {
+			next.Cause = was.Cause
 		}
 	case "lease as long as the retention":
 		if was.keepKey.After(next.lease) {

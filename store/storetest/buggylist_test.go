@@ -65,6 +65,8 @@ func (s *buggyStore) listed(q once.RecordQuery, r row) (is once.Record, ok bool)
 	return is, (is.Attempt > 0 || s.has("forgotten keys listed")) &&
 		(len(q.Status) == 0 || slices.Contains(q.Status, status)) && s.selectsOperation(q, is) &&
 		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, is.Key.Scope) || s.has("list in any scope")) &&
+		(q.Cause == [16]byte{} || q.Cause == is.Cause || s.has("list of any cause")) &&
+		(q.UUID == [16]byte{} || q.UUID == is.Key.UUID() || s.has("list by UUID is everything")) &&
 		(s.now().Sub(is.Updated) >= q.Unchanged || s.has("list what has just changed"))
 }
 

@@ -96,6 +96,8 @@ func (s *buggyStore) settle(tx *buggyTx, set once.Settlement) (changed bool, err
 	switch s.bug {
 	case "fingerprint dropped at completion":
 		r.Fingerprint = nil
+	case "cause dropped at completion":
+		r.Cause = [16]byte{}
 	case "reason dropped":
 		r.Reason = ""
 	case "owner dropped at completion":

@@ -10,7 +10,8 @@ import (
 
 func claimRules() []rule {
 	return []rule{
-		{"claim/free", "A claim of a free key sets Running, the lease, the fingerprint and the owner, and attempt 1.", claimFree},
+		{"claim/free", "A claim of a free key sets Running, the lease, the fingerprint, the cause and the owner, and attempt 1.", claimFree},
+		{"claim/cause", "A record has the cause of its latest claim, or none. It is no part of the key: a claim with another one changes nothing.", claimCause},
 		{"claim/taken", "A claim of a taken key changes nothing and returns the record that stands in the way.", claimTaken},
 		{"claim/own-repeated", "A claim whose Owner holds the record already changes nothing and returns the record.", claimOwnRepeated},
 		{"claim/own-lapsed", "A claim whose Owner holds the record already changes nothing, also when its lease has lapsed.", claimOwnLapsed},
@@ -52,6 +53,8 @@ func (b *bench) wantRunning(rec once.Record, r once.ClaimRequest, attempt int64)
 		b.failf("this is attempt %d, the record says %s", attempt, show(rec))
 	case !bytes.Equal(rec.Fingerprint, r.Fingerprint):
 		b.failf("claimed with the fingerprint %q, the record has %q", r.Fingerprint, rec.Fingerprint)
+	case rec.Cause != r.Cause:
+		b.failf("claimed with the cause %x, the record has %x", r.Cause, rec.Cause)
 	}
 	b.wantLease(rec, r.Lease)
 }
@@ -61,6 +64,37 @@ func (b *bench) wantLease(rec once.Record, lease time.Duration) {
 	if rec.LeaseLeft > lease+time.Second || rec.LeaseLeft < lease-lease/4 {
 		b.failf("a lease of %v given just now has %v left", lease, rec.LeaseLeft)
 	}
+}
+
+func claimCause(b *bench) {
+	r := b.request(b.key("none"), "me", long)
+	r.Cause = [16]byte{}
+	b.wantRunning(b.claim(r), r, 1)
+	b.settle(done(holdOf(b.get(r.Key))))
+	before := b.get(r.Key)
+	again := b.request(r.Key, "other", long)
+	b.unchanged("a claim with a cause, in its answer,", before, b.claim(again))
+	b.unchanged("a claim with a cause", before, b.get(r.Key))
+
+	fence := b.own(b.key("put"), "me", long)
+	b.settle(done(fence))
+	before = b.get(fence.Key)
+	again = b.request(fence.Key, "other", long)
+	for _, cause := range [][16]byte{causeOf("other"), {}} {
+		again.Cause = cause
+		b.unchanged("a claim with another cause, in its answer,", before, b.claim(again))
+		b.unchanged("a claim with another cause", before, b.get(fence.Key))
+	}
+	if before.Cause != causeOf("me") {
+		b.failf("claimed with the cause %x, the record that is done has %x", causeOf("me"), before.Cause)
+	}
+
+	fence = b.own(b.key("released"), "me", long)
+	b.settle(ending(fence, once.Absent))
+	again = b.request(fence.Key, "other", long)
+	again.Cause = [16]byte{}
+	b.wantRunning(b.claim(again), again, 2)
+	b.wantRunning(b.get(fence.Key), again, 2)
 }
 
 func claimTaken(b *bench) {

@@ -12,6 +12,7 @@ func listRules() []rule {
 	return []rule{
 		{"list/offered", "A store is a Lister, unless its harness says that it is not.", listOffered},
 		{"list/selects", "List selects by operation and scopes, exactly, and by any of several statuses as they are now.", listSelects},
+		{"list/cause", "List selects what has a cause, and a key by its UUID: on all pages, with other conditions and without.", listCause},
 		{"list/unchanged", "List selects what was not changed for a time.", listUnchanged},
 		{"list/records", "List returns what Get returns, without the bodies of outcomes.", listRecords},
 		{"list/pages", "Pages that continue with Next, or behind any record, are complete and without repeats, and come to an end.", listPages},
@@ -116,6 +117,38 @@ func (b *bench) inScopes(operation string) {
 	b.wantIDs([]string{"in other"}, once.RecordQuery{Operation: operation, Scopes: many})
 	b.wantIDs([]string{"running", "in ", "in Other", "in other", "in other "}, once.RecordQuery{Operation: operation,
 		Scopes: []string{}, Status: []once.Status{once.Running}})
+}
+
+func listCause(b *bench) {
+	const n, limit = 25, 10
+	op := b.key("").Operation
+	cause, other := causeOf(b.run), causeOf(b.run+" other")
+	var want []string
+	for i := range n {
+		r := b.request(b.key(fmt.Sprint(i)), "me", long)
+		r.Cause = cause
+		want = append(want, r.Key.ID)
+		if fence := holdOf(b.claim(r)); i > 0 {
+			b.settle(done(fence))
+		}
+	}
+	b.own(b.key("not caused by it"), "me", long)
+	r := b.request(once.Key{Operation: op + "/other", ID: "1"}, "me", long)
+	r.Cause = other
+	b.claim(r)
+	b.wantIDs(want, once.RecordQuery{Operation: op, Cause: cause, Limit: limit})
+	b.wantIDs([]string{"0"}, once.RecordQuery{Operation: op, Cause: cause, Status: []once.Status{once.Running, once.Unknown}})
+	b.wantIDs(nil, once.RecordQuery{Operation: op, Cause: other})
+	if found := b.list(once.RecordQuery{Cause: other}); len(found) != 1 || found[0].Key != r.Key || found[0].Cause != other {
+		b.failf("the record of %+q has the cause %x, and a query for that returned %v", r.Key, other, found)
+	}
+	if found := b.list(once.RecordQuery{UUID: r.Key.UUID()}); len(found) != 1 || found[0].Key != r.Key {
+		b.failf("a query for %+q by its UUID returned %v", r.Key, found)
+	}
+	b.wantIDs(nil, once.RecordQuery{Operation: op, UUID: r.Key.UUID()})
+	b.wantIDs([]string{"3"}, once.RecordQuery{Operation: op, UUID: b.key("3").UUID(), Cause: cause})
+	b.wantIDs(nil, once.RecordQuery{Operation: op, UUID: b.key("3").UUID(), Cause: other})
+	b.wantIDs(nil, once.RecordQuery{Operation: op, UUID: once.Key{Operation: "never", ID: "seen"}.UUID()})
 }
 
 func listUnchanged(b *bench) {

@@ -24,18 +24,13 @@ func schema(ctx context.Context, e *examination) error {
 			"Give the role the right to read all of them, or see who has made them.")
 	case now.Misfit != nil:
 		e.found("schema", Unsafe, now.Misfit.Error(),
-			"Programs of this version cannot work with the tables, or not with all.",
+			"Programs of this version cannot work with the tables.",
 			"once migrate up, or have somebody run what once migrate sql prints. If the tables are newer: upgrade this program.")
 	case now.Version > now.Latest:
 		e.fits = true
 		e.found("schema-newer", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
 			now.Latest),
 			"A newer program has led them there, and says that this one may go on.", "Upgrade this program when there is time.")
-	case now.Version < now.Latest:
-		e.fits = true
-		e.found("schema-older", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
-			now.Latest),
-			"It works with both.", "once migrate up, or have somebody run what once migrate sql prints.")
 	default:
 		e.fits = true
 	}
@@ -63,7 +58,7 @@ func indexes(ms []sqlschema.Migration) (names []string) {
 }
 
 // drift compares what is there with what the migrations have made: somebody may have dropped an index, or restored half
-// of a dump. Of tables that are older, and fit, it compares what that version has made, but for the columns.
+// of a dump.
 func drift(ctx context.Context, e *examination) error {
 	now, err := e.Schema(ctx)
 	if err != nil || now.Misfit != nil || now.Version > now.Latest {
@@ -84,7 +79,7 @@ func drift(ctx context.Context, e *examination) error {
 			continue
 		}
 		for _, name := range names {
-			if !slices.Contains(have, name) && now.Version == now.Latest {
+			if !slices.Contains(have, name) {
 				missing = append(missing, "the column "+name+" of "+e.Names.Prefix()+table)
 			}
 		}
@@ -105,7 +100,6 @@ func drift(ctx context.Context, e *examination) error {
 	if e.Partitioned {
 		ms = e.Names.Partitioned().Migrations()
 	}
-	ms = slices.DeleteFunc(ms, func(m sqlschema.Migration) bool { return m.Version > now.Version })
 	for _, name := range indexes(ms) {
 		if !slices.Contains(indexed, name) && !ofPartition.MatchString(name) {
 			missing = append(missing, "the index "+name)

@@ -31,7 +31,7 @@ type Applied struct {
 type tables interface {
 	Version(ctx context.Context, x sqlschema.Executor) (version, compatible int, err error)
 	Latest() int
-	CheckOutbox(ctx context.Context, x sqlschema.Executor) error
+	Check(ctx context.Context, x sqlschema.Executor) error
 }
 
 func (t *Target) tables() tables {
@@ -51,7 +51,7 @@ func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 	if s.Version, s.Compatible, err = names.Version(ctx, x); err != nil {
 		return s, err
 	}
-	s.Latest, s.Misfit = names.Latest(), names.CheckOutbox(ctx, x)
+	s.Latest, s.Misfit = names.Latest(), names.Check(ctx, x)
 	if s.Misfit != nil && sqlschema.HasPartitions(s.Version) && !t.Partitioned {
 		s.Misfit = errors.New(
 			"the tables have partitions: add partition=24h, or what your programs have, to the target's URL")
