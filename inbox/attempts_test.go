@@ -27,7 +27,7 @@ type cut struct {
 }
 
 func (s *cut) count(key once.Key, call func()) {
-	if !strings.HasSuffix(key.Operation, "/attempt") {
+	if !strings.HasSuffix(key.Operation, "@@attempts") {
 		call()
 		return
 	}

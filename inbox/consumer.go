@@ -19,7 +19,7 @@ import (
 // logged to the Logger of the store's Options.
 type Consumer struct {
 	// Name is part of the key of every message, so consumers with different names each handle all of what they get. It has
-	// no slash and no @, and is never changed without RenamedFrom: a new name would handle everything again.
+	// no slash and no @, at most 245 bytes, and is never changed without RenamedFrom: a new name would handle everything again.
 	Name    string
 	Source  broker.Source
 	Handler Handler
@@ -147,8 +147,11 @@ func (c *Consumer) newShift() (*consumerRun, error) {
 		return nil, invalid("a consumer has no Name: it is part of the key of every message")
 	case !plain(c.Name) || !plain(c.Rebuild):
 		return nil, invalid("the Name %.40q or the Rebuild %.40q has a slash or an @: leave them out", c.Name, c.Rebuild)
-	case name.Check("Name", c.Name+"@"+c.Rebuild) != nil:
-		return nil, invalid("%v", name.Check("Name", c.Name+"@"+c.Rebuild))
+	case name.Check("Name", c.Name+c.Rebuild) != nil:
+		return nil, invalid("%v", name.Check("Name", c.Name+c.Rebuild))
+	case len(c.named(c.Name)) > name.Limit-len(attemptsSuffix):
+		return nil, invalid("consumer %.40q: the Name, with the Rebuild if there is one, has %d bytes: at most %d fit into the keys of its attempts",
+			c.Name, len(c.named(c.Name)), name.Limit-len(attemptsSuffix))
 	case c.Source == nil:
 		return nil, invalid("consumer %q has no Source", c.Name)
 	case c.Handler.engine == nil:

@@ -90,11 +90,11 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*consumerRun, error
 }
 
 // named is the operation of keys and the name of positions, of a consumer of that name.
-func (s *consumerRun) named(consumer string) string {
-	if s.Rebuild == "" {
+func (c *Consumer) named(consumer string) string {
+	if c.Rebuild == "" {
 		return consumer
 	}
-	return consumer + "@" + s.Rebuild
+	return consumer + "@" + c.Rebuild
 }
 
 func (s *consumerRun) setSource(facts map[string]string) {

@@ -273,6 +273,46 @@ func TestAReplaySkipsFinishedSteps(t *testing.T) {
 	}
 }
 
+// The counts of attempts have keys that no step of a handler has, whatever it is called, and that fit every name.
+func TestAttemptsAreCountedBesideAnyStepAndName(t *testing.T) {
+	for _, name := range []string{"attempt", "attempts", "@attempts", strings.Repeat("n", 245)} {
+		t.Run(name[:4], func(t *testing.T) {
+			b := newBench(t)
+			step := &once.Operation[string]{Name: name, OnUnknown: once.Park}
+			var ran atomic.Int64
+			c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+				if len(name) < 100 {
+					if _, err := once.Do(ctx, b.store, step.Under(key), func(context.Context, once.Key) (string, error) {
+						ran.Add(1)
+						return "done", nil
+					}); err != nil {
+						t.Error(err)
+					}
+				}
+				return "", once.NotDone(errors.New("closed"))
+			})
+			if len(name) > 100 {
+				c.Name = name
+			}
+			start(t, c)
+			b.publish("orders", message("m0"))
+			await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+			if n := ran.Load(); n > 1 {
+				t.Errorf("the step ran %d times", n)
+			}
+		})
+	}
+}
+
+func TestAConsumersNameLeavesRoomForItsAttempts(t *testing.T) {
+	b := newBench(t)
+	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) { return "", nil })
+	c.Name = strings.Repeat("n", 246)
+	if err := c.Run(t.Context()); !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "245") {
+		t.Errorf("Run: %v, want how long a name may be", err)
+	}
+}
+
 func TestAReplayInterruptedGoesOn(t *testing.T) {
 	b := newBench(t)
 	c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {

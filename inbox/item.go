@@ -88,7 +88,8 @@ func (s *consumerRun) newItem(d broker.Delivery) *item {
 		}
 		it.alias = "no-id-" + name.Format(unique)
 	}
-	it.lane, it.attempts = it.order, it.key.Step("attempt")
+	it.lane, it.attempts = it.order, it.key
+	it.attempts.Operation += attemptsSuffix
 	if s.Checkpoint && d.Position != nil {
 		it.lane = laneOf(d.Position)
 		it.attempts.ID = name.Format(it.place())
@@ -97,6 +98,11 @@ func (s *consumerRun) newItem(d broker.Delivery) *item {
 	}
 	return it
 }
+
+// attemptsSuffix makes an operation for the counts of attempts that neither a
+// step of a handler nor another consumer has: steps come after a slash, and the
+// name of a consumer, or of its rebuild, has no @.
+const attemptsSuffix = "@@attempts"
 
 // laneOf is the lane of a partition, whose name may be empty.
 func laneOf(p *broker.Position) string { return "partition " + p.Partition }

@@ -36,7 +36,7 @@ func counting(st *memstore.Store, around func(n int, commit func(lost error) err
 }
 
 func uncounted(id string) *item {
-	return &item{Delivery: broker.Delivery{Message: &broker.Message{ID: id}}, attempts: once.Key{Operation: "billing/attempt", ID: id}}
+	return &item{Delivery: broker.Delivery{Message: &broker.Message{ID: id}}, attempts: once.Key{Operation: "billing@@attempts", ID: id}}
 }
 
 func countIn(t *testing.T, st *memstore.Store, it *item) int64 {
