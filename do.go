@@ -14,27 +14,28 @@ import (
 	"github.com/effectively-once/once/observe"
 )
 
-// Claim is what work knows of its own claim.
+// Claim identifies the claim that work runs under.
 type Claim struct {
 	Key     Key
-	Attempt int64 // rises with each attempt, while the key is known
+	Attempt int64 // rises with each attempt until the key is forgotten
 }
 
 type claimKey struct{}
 
-// claimed is a Claim and whose it is.
+// claimed is a Claim and the call that holds it.
 type claimed struct {
 	Claim
 	call *call
 }
 
-// ClaimFrom returns the claim that the work runs under, from the context it was given.
+// ClaimFrom returns the claim that the current work runs under. ctx is the
+// context that the work received, or one derived from it.
 func ClaimFrom(ctx context.Context) (Claim, bool) {
 	c, ok := ctx.Value(claimKey{}).(claimed)
 	return c.Claim, ok
 }
 
-// enter makes the context that the work of a claim runs with.
+// enter returns the context for the work of a claim.
 func (c *call) enter(ctx context.Context, rec Record) context.Context {
 	c.seen.enter()
 	c.event(ctx, observe.Claimed, rec.Attempt, nil)
@@ -42,21 +43,31 @@ func (c *call) enter(ctx context.Context, rec Record) context.Context {
 	return context.WithValue(ctx, claimKey{}, claimed{Claim{Key: rec.Key, Attempt: rec.Attempt}, c})
 }
 
-// Do guards an effect outside the database of the store: it claims the key, runs the work, and records its
-// outcome. Every other call with the same key gets that outcome, as long as it is kept.
+// Do guards an effect outside the store's database. It claims the key, runs the
+// work, and records its outcome. Every other call with the same key gets that
+// outcome for as long as it is kept.
 //
-// The work should pass key.String() on as the idempotency key of the other system. What it returns decides:
+// The work should pass key.String() to the other system as its idempotency key.
+// The result of the work decides what is recorded:
 //
-//   - nil, or [ErrRejected]: done, with this value as the answer;
-//   - [NotDone] of any error: nothing happened, the key is free again, or as unknown as the attempt before left it;
-//   - any other error, a panic or a crash: nobody knows. The next call asks Lookup, or does what OnUnknown says: [Park] parks it.
+//   - nil or [ErrRejected]: the work is done, with the returned value as its
+//     answer.
+//   - An error wrapped by [NotDone]: nothing happened. The key is free again,
+//     or as unknown as an earlier attempt left it.
+//   - Any other error, a panic or a crash: the outcome is unknown. The next
+//     call asks Lookup or follows OnUnknown; with [Park] the key is parked.
 //
-// An answer over [Options.MaxOutcome], or one that the store refuses, is not kept: the work is done, and its duplicates get
-// [ErrOutcomeUnavailable]. While the store cannot be reached, Do keeps trying to record how the work ended, for up to a
-// minute, even if the lease lapses or ctx ends meanwhile. If it does not succeed, the outcome is unknown, and Do returns
-// the value together with [ErrOutcomeUnknown].
-// The work's context is cancelled when the lease is lost. That the caller's context ends does not undo a claim:
-// what the work returns then is recorded all the same. With an error, the value is what the work returned, if it ran.
+// An answer that exceeds [Options.MaxOutcome], or that the store refuses, is
+// not kept. The work is still done, and duplicates get [ErrOutcomeUnavailable].
+//
+// If the store cannot be reached, Do keeps trying to record the outcome for up
+// to a minute, even if the lease lapses or ctx ends meanwhile. If that fails,
+// the outcome is unknown, and Do returns the value together with
+// [ErrOutcomeUnknown].
+//
+// The context of the work is cancelled when the lease is lost. The end of ctx
+// does not undo a claim: whatever the work then returns is recorded. If Do
+// returns an error, value is what the work returned, if it ran.
 func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context, Key) (T, error)) (value T, err error) {
 	ctx, seen := beginObservation(ctx, s, "Do", w.key)
 	defer seen.end(&err)

@@ -9,42 +9,46 @@ import (
 	"github.com/effectively-once/once/observe"
 )
 
-// Before anything runs: the call, or the store, is not as it must be. Nothing was changed.
+// These errors report an invalid call or store. Nothing was run or changed.
 var (
 	ErrInvalid   = newSentinel(observe.Invalid, "once: invalid")                         // the text says what to change
-	ErrInTx      = newSentinel(observe.Invalid, "once: inside a transaction")            // do outside work before it
+	ErrInTx      = newSentinel(observe.Invalid, "once: inside a transaction")            // do outside work before the transaction
 	ErrNoEffects = newSentinel(observe.Invalid, "once: no outside effects in a rebuild") // see inbox.WithoutEffects
 	ErrClosed    = newSentinel(observe.Store, "once: store closed")
 )
 
-// Instead of running: the key is known.
+// These errors report that the key is known, so the work was not run.
 var (
-	ErrInProgress         = newSentinel(observe.InProgress, "once: in progress elsewhere")               // come back after what MayRetry says
-	ErrMismatch           = newSentinel(observe.Mismatch, "once: same key, different input")             // the caller is wrong
-	ErrExpired            = newSentinel(observe.Expired, "once: done, and its outcome is forgotten")     // longer ago than KeepOutcome
-	ErrOutcomeUnavailable = newSentinel(observe.Unavailable, "once: done, and its outcome was not kept") // too large, or of another type
-	ErrParked             = newSentinel(observe.Parked, "once: parked until a person decides")           // see MarkDone, MarkNotDone
-	ErrCorrupt            = newSentinel(observe.Corrupt, "once: stored record is damaged")               // never replayed, never run again
+	ErrInProgress         = newSentinel(observe.InProgress, "once: in progress elsewhere")               // MayRetry says when to retry
+	ErrMismatch           = newSentinel(observe.Mismatch, "once: same key, different input")             // a bug in the caller
+	ErrExpired            = newSentinel(observe.Expired, "once: done, and its outcome is forgotten")     // past KeepOutcome
+	ErrOutcomeUnavailable = newSentinel(observe.Unavailable, "once: done, and its outcome was not kept") // too large, refused, or undecodable
+	ErrParked             = newSentinel(observe.Parked, "once: parked until a person decides")           // see MarkDone and MarkNotDone
+	ErrCorrupt            = newSentinel(observe.Corrupt, "once: stored record is damaged")               // neither replayed nor run again
 )
 
-// After running, or instead of it. ErrOutcomeUnknown is never "it did not happen", and neither is ErrLeaseLost.
+// These errors may follow an attempt. ErrOutcomeUnknown and ErrLeaseLost do not
+// imply that the work did not happen.
 var (
-	ErrOutcomeUnknown  = newSentinel(observe.Unknown, "once: outcome unknown")  // call again: it is asked about, or run again
-	ErrLeaseLost       = newSentinel(observe.LeaseLost, "once: lease lost")     // call again: another attempt may have an answer
-	ErrOutcomeRefused  = newSentinel(observe.Failed, "once: outcome refused")   // of a Store's settlement: see Store.Settle
-	ErrOutcomeTooLarge = newSentinel(observe.Failed, "once: outcome too large") // of DoTx, which has rolled back
+	ErrOutcomeUnknown  = newSentinel(observe.Unknown, "once: outcome unknown")  // call again: it is looked up, or repeated
+	ErrLeaseLost       = newSentinel(observe.LeaseLost, "once: lease lost")     // call again: another attempt may have answered
+	ErrOutcomeRefused  = newSentinel(observe.Failed, "once: outcome refused")   // see Store.Settle
+	ErrOutcomeTooLarge = newSentinel(observe.Failed, "once: outcome too large") // DoTx has rolled back
 )
 
-// ErrRejected is returned by work together with its answer: a business no. It is recorded and replayed
-// like any answer, and never retried. Work that passes on the rejection of a step is rejected, too.
+// ErrRejected is returned by work, together with a value, to reject a request
+// as a final answer. The answer is recorded and replayed like any other, and
+// never retried. If work returns the ErrRejected of a step, it is rejected too.
 var ErrRejected = errors.New("once: rejected")
 
-// ErrConflict is how a [TxStore] says that the database rolled the whole transaction back and wants it again:
-// a deadlock, a serialization failure, a busy database. [DoTx] does that until its context ends, or for a minute if the
-// context has no deadline; then it returns ErrConflict.
+// ErrConflict is returned by a [TxStore] when the database rolled back the
+// whole transaction and it may succeed if repeated: after a deadlock, a
+// serialization failure or a busy database. [DoTx] repeats it until its context
+// ends or, if that has no deadline, for a minute. Then DoTx returns
+// ErrConflict.
 var ErrConflict = newSentinel(observe.Conflict, "once: transaction conflict")
 
-// The first three are marks that callers put on their errors, matched with errors.Is anywhere in a tree.
+// The first three mark errors of callers. They match anywhere in an error tree.
 var (
 	errNotDone    = errtree.ErrNotDone
 	errPermanent  = errors.New("once: a retry cannot help")
@@ -53,18 +57,22 @@ var (
 	errRollBack   = errors.New("once: rejected, roll back")
 )
 
-// NotDone says of an error of [Do]'s work that nothing happened: the key is free again. It is never nil, even for nil.
+// NotDone wraps err to report that the work of [Do] had no effect, so the key
+// is free again. It returns a non-nil error even if err is nil.
 func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
 
-// Permanent says of an error that a retry cannot help, not that nothing happened. It is never nil, even for nil.
+// Permanent wraps err to report that a retry cannot help. It does not imply
+// NotDone. It returns a non-nil error even if err is nil.
 func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
 
-// RetryAfter says of an error when a retry makes sense, not that nothing happened. It is never nil, even for nil.
+// RetryAfter wraps err to report when to retry. It does not imply NotDone. It
+// returns a non-nil error even if err is nil.
 func RetryAfter(d time.Duration, err error) error {
 	return &failure{kind: errRetryAfter, after: d, cause: err}
 }
 
-// MayRetry reports whether the same call may succeed later, and how long to wait before it; where not, it is pointless.
+// MayRetry reports whether the same call may succeed later, and how long to
+// wait before repeating it.
 func MayRetry(err error) (after time.Duration, ok bool) {
 	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
 		ErrOutcomeUnavailable, ErrOutcomeRefused, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
@@ -74,10 +82,10 @@ func MayRetry(err error) (after time.Duration, ok bool) {
 	return retryAfter(err), true
 }
 
-// failure is an error with its circumstances. Only kind is mandatory.
+// failure is an error and its circumstances. Only kind is mandatory.
 type failure struct {
 	kind    error // a sentinel
-	key     Key   // zero: not about one
+	key     Key   // zero if the error concerns no key
 	attempt int64
 	after   time.Duration
 	hint    string // what to do
@@ -115,7 +123,7 @@ func (f *failure) Unwrap() []error {
 	return []error{f.kind, f.cause}
 }
 
-// retryAfter is when to try again, as the outermost failure in err says that says it; 0: none does.
+// retryAfter returns the delay of the outermost failure in err that has one, or 0.
 func retryAfter(err error) time.Duration {
 	var f *failure
 	for errors.As(err, &f) && f.after <= 0 && f.cause != nil {
@@ -127,7 +135,8 @@ func retryAfter(err error) time.Duration {
 	return max(f.after, 0)
 }
 
-// sentinel is an error that callers match, and which says how a call that returns it has ended.
+// sentinel is an error that callers match. It names the result of a call that
+// returns it.
 type sentinel struct{ result, text string }
 
 func newSentinel(result, text string) error { return &sentinel{result, text} }

@@ -9,26 +9,31 @@ import (
 	"github.com/effectively-once/once/observe"
 )
 
-// Observer sees each [Do], [DoTx], [InTx] and [Operation.Ask] on the stores that have it in their Options: for metrics and
-// spans, as package observe/otelobserve makes them. It is called by many goroutines, the caller of each waits for it, and
-// it must not use the store. It decides nothing: if it panics, that is logged, and the call goes on.
+// Observer observes each [Do], [DoTx], [InTx] and [Operation.Ask] on the stores
+// whose Options name it, for metrics and spans. Package observe/otelobserve
+// implements it for OpenTelemetry. An Observer is called concurrently, and each
+// call waits for it. It must not use the store. If it panics, the panic is
+// logged and the call continues.
 type Observer interface {
-	// Begin returns the context that the call goes on with, a child of ctx, or nil for ctx itself; and a function that is
-	// called once, when the call has ended, also if that is by a panic; or nil. The verb is "Do", "DoTx", "InTx" or "Ask".
-	// A call that waits in this process for another one of its key is a call, and so is an Ask that Do makes.
+	// Begin is called when a call starts. verb is "Do", "DoTx", "InTx" or "Ask".
+	// It returns the context for the rest of the call, a child of ctx, or nil to
+	// keep ctx. It also returns a function, or nil, that is called once when the
+	// call ends, even by a panic. A call that waits in this process for another
+	// call with its key is observed too, and so is an Ask that Do makes.
 	Begin(ctx context.Context, verb string, k Key) (context.Context, func(CallResult))
 }
 
-// CallResult is how a call has ended.
+// CallResult describes how a call ended.
 type CallResult struct {
-	Result   string // one word, of those that package observe lists
+	Result   string // one of the results that package observe lists
 	Replayed bool   // as in Report
 	Attempt  int64  // as in Report
-	Ran      bool   // the work was entered. Of DoTx that of a duplicate may be, and has no effect then
-	Err      error  // as the caller gets it
+	Ran      bool   // the work was entered; a speculative DoTx of a duplicate may enter it without effect
+	Err      error  // the error that the caller gets
 }
 
-// observation is a call on its way, as an Observer gets to see it. A nil one is not observed.
+// observation is an observed call in progress. A nil observation observes
+// nothing.
 type observation struct {
 	CallResult
 	caller context.Context
@@ -36,8 +41,9 @@ type observation struct {
 	ended  func(CallResult)
 }
 
-// beginObservation returns the context that the call goes on with, and nil if there is no Observer. If the observer panics,
-// that is logged, and the call goes on unobserved.
+// beginObservation returns the context for the rest of the call, and nil if
+// there is no Observer. If the observer panics, the panic is logged and the
+// call continues unobserved.
 func beginObservation(ctx context.Context, s Store, verb string, k Key) (context.Context, *observation) {
 	if s == nil || s.Options() == nil || s.Options().Observer == nil {
 		return ctx, nil
@@ -53,7 +59,7 @@ func beginObservation(ctx context.Context, s Store, verb string, k Key) (context
 	return ctx, o
 }
 
-// enter notes that the work is entered.
+// enter records that the work was entered.
 func (o *observation) enter() {
 	if o != nil {
 		o.Ran = true
@@ -94,7 +100,7 @@ func resultOfStatus(s Status) string {
 	return ""
 }
 
-// fail notes that an error is the work's own, and that nothing of the work remains. A nil one: it panicked.
+// fail records that the work failed without effect. If err is nil, it panicked.
 func (o *observation) fail(err error) {
 	switch {
 	case o == nil || !o.Ran || resultOf(err) == observe.Conflict:
@@ -105,7 +111,8 @@ func (o *observation) fail(err error) {
 	}
 }
 
-// end ends the call with an error. It is deferred: one that was told nothing, and has no error, has panicked.
+// end ends the observation. It is deferred: a call without a result and without
+// an error has panicked.
 func (o *observation) end(err *error) {
 	if o == nil || o.ended == nil {
 		return
@@ -132,7 +139,8 @@ func (o *observation) end(err *error) {
 
 var errPanicked = errors.New("once: a panic, or the end of the goroutine")
 
-// resultOf is what the outermost failure says: what is below it is somebody else's.
+// resultOf returns the result that the outermost failure names. Failures below
+// it belong to other calls.
 func resultOf(err error) string {
 	var f *failure
 	if errors.As(err, &f) {

@@ -12,25 +12,30 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Policy holds the settings that every kind of guarded work shares. The zero value works.
+// Policy configures leases, waiting and retention for all kinds of guarded
+// work. The zero value is valid.
 type Policy struct {
-	// Lease is how long a claim of Do is held without a sign of life; a live holder extends it.
-	// The key of a holder that crashed becomes Unknown when its lease lapses. Default 30 seconds.
+	// Lease is how long a claim of Do lasts unless its holder extends it, which a
+	// live holder does. If the holder crashes, the key becomes Unknown when the
+	// lease lapses. Default: 30 seconds.
 	Lease time.Duration
 
-	// Wait is how long a duplicate that meets the first still running waits for its answer, before it gets
-	// ErrInProgress. NoWait: it does not wait. Default 5 seconds.
+	// Wait is how long a duplicate waits for a running call before it returns
+	// ErrInProgress. NoWait disables waiting. Default: 5 seconds.
 	Wait time.Duration
 
-	// KeepOutcome is how long the outcome is replayed; after that a duplicate gets ErrExpired. Default 3 days.
+	// KeepOutcome is how long the outcome is replayed. After that, duplicates get
+	// ErrExpired. Default: 3 days.
 	KeepOutcome time.Duration
 
-	// KeepKey is how long the key is known; after that it is new. Longer than any redelivery.
-	// Default 30 days, or KeepOutcome where that is longer.
+	// KeepKey is how long the key is recognised. After that it is new. Make it
+	// longer than any redelivery. Default: 30 days, or KeepOutcome if that is
+	// longer.
 	KeepKey time.Duration
 }
 
-// NoWait is the [Policy.Wait] of work whose duplicates are refused while it is running.
+// NoWait, as [Policy.Wait], makes duplicates of running work return
+// [ErrInProgress] at once.
 const NoWait time.Duration = -1
 
 const minLease = 10 * time.Millisecond
@@ -52,60 +57,68 @@ func (p Policy) withDefaults() (Policy, error) {
 	return p, nil
 }
 
-// OnUnknown says what is done about an unknown outcome that cannot be asked about. Zero: nobody has chosen; Do refuses
-// to start.
+// OnUnknown says what happens when an outcome is unknown and cannot be looked
+// up. The zero value means that nothing was chosen, and Do refuses to start.
 type OnUnknown int
 
 const (
-	Park   OnUnknown = iota + 1 // at most once: a person decides
-	Resend                      // at least once: the next call runs it again
+	Park   OnUnknown = iota + 1 // at most once: the key is parked until a person decides
+	Resend                      // at least once: the next call repeats the work
 )
 
-// Operation is one kind of work. Declare it once and share it between its call sites; it is not changed by use.
+// Operation describes one kind of work. Declare it once and share it between
+// call sites. It is safe for concurrent use.
 type Operation[T any] struct {
-	Name   string // mandatory, stable, without a slash: it is part of every key
+	Name   string // required and stable, without a slash: it is part of every key
 	Policy Policy
 
-	// Lookup asks the other system whether the work of a key happened: before Do runs it again after an
-	// attempt whose outcome is unknown. False promises that it did not, and that no earlier attempt can still
-	// arrive; where one can, or where the search lags, return an error. ErrRejected with a value is an answer.
-	// Lookup excludes OnUnknown.
+	// Lookup asks the other system whether the work of a key happened. Do calls it
+	// before it repeats work whose outcome is unknown. Returning false promises
+	// that the work did not happen and that no earlier attempt can still arrive.
+	// If one can, or if the search lags, return an error. ErrRejected with a value
+	// is an answer. Lookup and OnUnknown exclude each other.
 	Lookup func(context.Context, Key) (value T, happened bool, err error)
 
-	// SettleTime is how long after its end an attempt can still arrive. Until it has passed,
-	// a false of Lookup is taken as not yet. Default 0: Lookup knows.
+	// SettleTime is how long after its end an attempt can still arrive. Until it
+	// has passed, Lookup returning false is inconclusive. Default: 0.
 	SettleTime time.Duration
 
-	// OnUnknown is the choice where nobody can be asked. Do needs it or a Lookup.
+	// OnUnknown is the choice for outcomes that cannot be looked up. Do requires
+	// OnUnknown or Lookup.
 	OnUnknown OnUnknown
 
-	// KeyValidFor is how long the other system honours key.String() as an idempotency key. When it has passed
-	// since the first attempt, unknown work is parked instead of run again. Default 0: no limit.
+	// KeyValidFor is how long the other system honours key.String() as an
+	// idempotency key, counted from the first attempt. After that, unknown work is
+	// parked instead of repeated. Default: 0, no limit.
 	KeyValidFor time.Duration
 
-	// AsyncCommit lets Do go on before its claim is on the database's disk. A crash there may forget it: then the next call
-	// runs as the first, perhaps beside it. Allowed with Resend and a KeyValidFor, in which repeats must come.
+	// AsyncCommit lets Do continue before its claim is on the database's disk. If
+	// the database crashes, it may forget the claim; the next call then runs as
+	// the first, possibly beside the one in progress. AsyncCommit requires Resend
+	// and a KeyValidFor within which calls are repeated.
 	AsyncCommit bool
 
-	// Speculative lets DoTx enter the work before it knows whether its claim is won, on a store that can then send both
-	// in one round trip, as pgstore does. A call that loses the claim may have entered the work all the same: none of its
-	// statements takes effect, and what it returns or panics with is ignored. What it did besides, such as log lines and
-	// counters, has happened, once for each call that entered. The work runs in a goroutine of its own. Default false:
-	// a duplicate runs nothing.
+	// Speculative lets DoTx enter the work before it knows whether it won the
+	// claim, if the store can send both in one round trip, as pgstore does. A call
+	// that loses the claim may then have entered the work. None of its statements
+	// takes effect, and its result or panic is ignored, but other side effects
+	// such as log lines and counters have happened. The work runs in its own
+	// goroutine. Default: false, duplicates run nothing.
 	Speculative bool
 
-	// Codec turns values into outcomes. Default: JSON, which drops unexported fields and bytes that are not UTF-8:
-	// they are missing from a replay. A T that is an Outcome is stored as it is.
+	// Codec converts values to outcomes and back. The default is JSON, which drops
+	// unexported fields and bytes that are not UTF-8, so a replay lacks them. If T
+	// is Outcome, values are stored unchanged.
 	Codec Codec[T]
 }
 
-// Codec turns values into outcomes and back.
+// Codec converts values to outcomes and back.
 type Codec[T any] interface {
 	Encode(T) (Outcome, error)
 	Decode(Outcome) (T, error)
 }
 
-// jsonCodec is the Codec of an operation that names none. A T that is an Outcome is kept as it is.
+// jsonCodec is the default Codec. A T that is an Outcome is kept unchanged.
 type jsonCodec[T any] struct{}
 
 const jsonType = "application/json"
@@ -129,18 +142,19 @@ func (jsonCodec[T]) Decode(out Outcome) (v T, err error) {
 	return v, json.Unmarshal(out.Body, &v)
 }
 
-// For names the unit of this work with the given id; In gives it a scope.
+// For returns the unit of work with this ID. Use [Work.In] to set its scope.
 func (o *Operation[T]) For(id string) Work[T] {
 	return Work[T]{op: o, key: Key{Operation: o.Name, ID: id}}
 }
 
-// Under names this work as a step of the unit that parent names: it has the parent's scope and id, and an Input of its own.
-// In a loop over items use For: all calls under one parent are the same work.
+// Under returns this work as a step of the unit that parent names. It has the
+// parent's scope and ID, and its own Input. In a loop over items use For,
+// because all calls under one parent are the same work.
 func (o *Operation[T]) Under(parent Key) Work[T] {
 	return Work[T]{op: o, key: parent.Step(o.Name)}
 }
 
-// Outcome is v as this operation stores it.
+// Outcome returns v in the form that this operation stores.
 func (o *Operation[T]) Outcome(v T) (Outcome, error) {
 	out, err := o.codec().Encode(v)
 	if err == nil {
@@ -195,7 +209,7 @@ func (o *Operation[T]) validate(needsChoice bool) error {
 	return err
 }
 
-// Work is one unit of an operation. Its methods return a changed copy.
+// Work is one unit of an operation. Its methods return a modified copy.
 type Work[T any] struct {
 	op          *Operation[T]
 	key         Key
@@ -206,46 +220,48 @@ type Work[T any] struct {
 	report      *Report
 }
 
-// Key is the name of this unit of work.
+// Key returns the key of this unit of work.
 func (w Work[T]) Key() Key { return w.key }
 
-// In sets the scope: whose work it is.
+// In sets the scope, such as a tenant or a caller.
 func (w Work[T]) In(scope string) Work[T] {
 	w.key.Scope = scope
 	return w
 }
 
-// Input gives the input, so that the same key with another input is refused with ErrMismatch. It is stored
-// as a digest. Calls without an Input are not compared.
+// Input sets the input. A call with the same key and another input then returns
+// ErrMismatch. Only a digest of the input is stored. Calls without an Input are
+// not compared.
 func (w Work[T]) Input(b []byte) Work[T] {
 	w.input, w.hasInput = b, true
 	return w
 }
 
-// Redelivered says that this is probably a duplicate: the record is looked at before anything else, which is cheaper then.
+// Redelivered marks work that is probably a duplicate. Its record is then read
+// first, which is cheaper for duplicates.
 func (w Work[T]) Redelivered() Work[T] {
 	w.redelivered = true
 	return w
 }
 
 // CausedBy names the key whose work put the message that this work is on, as
-// the message carries it in its header once-key. The store records it with the
-// claim, so that a [RecordQuery] by its Cause finds what that key led to. It
-// decides nothing: calls with other causes are duplicates all the same. A text
-// that is not a Key.String is ignored.
+// in the header once-key of that message. The store records it with the claim,
+// so that a [RecordQuery] with this Cause finds the work that the key led to.
+// It does not affect which calls are duplicates. A text that is not a
+// Key.String is ignored.
 func (w Work[T]) CausedBy(key string) Work[T] {
 	w.cause = name.Parse(key)
 	return w
 }
 
-// Report asks for how the call went; r is filled in when it returns.
+// Report sets a Report that is filled in when the call returns.
 func (w Work[T]) Report(r *Report) Work[T] {
 	w.report = r
 	return w
 }
 
-// Report tells how a call went.
+// Report describes how a call went.
 type Report struct {
-	Replayed bool  // the answer was recorded by another call
-	Attempt  int64 // the attempt that the answer or the error is about; 0: none
+	Replayed bool  // the answer was recorded by an earlier call
+	Attempt  int64 // the attempt that the result is about, or 0
 }

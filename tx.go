@@ -11,15 +11,22 @@ import (
 	"github.com/effectively-once/once/observe"
 )
 
-// DoTx guards rows in the database that holds the store: one commit holds the key, the outcome and what run wrote through
-// tx. An error rolls all of it back; so does [ErrRejected], but the value returned with it is recorded as the answer.
+// DoTx guards rows in the store's database. The key, the outcome and everything
+// that run writes through tx are committed together. An error rolls all of it
+// back. ErrRejected rolls back the rows as well, but the value returned with it
+// is recorded as the answer.
 //
-// Run is called only after the key was claimed, unless the operation is Speculative. After a deadlock, a serialization
-// failure or a lost commit, run is called again in a new transaction, until ctx ends; or for a minute if it has no deadline.
-// The calls of one process that met a conflict take turns, for up to two seconds each, because transactions that deadlocked
-// deadlock again if they run again side by side. So run returns the errors of its statements, leaves
-// nothing in variables outside, and does nothing that leaves the database. Outside work goes before it, with [Do]; inside
-// it Do is refused with [ErrInTx]. What is sent through a pool instead of tx is not part of the transaction.
+// DoTx calls run only after it has claimed the key, unless the operation is
+// Speculative. After a deadlock, a serialization failure or a lost commit, it
+// calls run again in a new transaction, until ctx ends or, if ctx has no
+// deadline, for a minute. Calls of one process that met a conflict take turns
+// of up to two seconds, because transactions that deadlocked once are likely to
+// deadlock again when they run concurrently.
+//
+// Therefore run must return the errors of its statements, must not modify
+// variables outside itself, and must have no effect outside the database.
+// Statements sent through a pool instead of tx are not part of the transaction.
+// Call [Do] before DoTx for outside work; inside run it returns [ErrInTx].
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
 	ctx, seen := beginObservation(ctx, s, "DoTx", w.key)
 	defer seen.end(&err)
@@ -190,10 +197,14 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 	return err
 }
 
-// InTx is [DoTx] in a transaction that the caller began and ends: commit on nil, roll back on an error.
-// A caller who commits in spite of an error leaves no stuck key: the claim is taken back. After [ErrRejected] the choice
-// is the caller's: a commit remembers the answer, and commits the rows that run wrote; a roll back forgets both.
-// Duplicates in flight are not waited for, beyond what the database does by itself, and unknown outcomes are not asked about.
+// InTx is [DoTx] in a transaction that the caller begins and ends. Commit if
+// InTx returns nil, and roll back if it returns an error. If the caller commits
+// despite an error, the claim is released, so the key does not get stuck. After
+// [ErrRejected] the caller may commit, which keeps both the answer and the rows
+// that run wrote, or roll back, which keeps neither.
+//
+// InTx does not wait for duplicates in flight, beyond what the database does by
+// itself, and does not resolve unknown outcomes.
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
 	ctx, seen := beginObservation(ctx, s, "InTx", w.key)
 	defer seen.end(&err)
