@@ -25,6 +25,7 @@ import (
 type faulty struct {
 	*memstore.Store
 	before, after func(call string) error
+	time          time.Duration // that a request has; 0: as much as it takes
 }
 
 func (f *faulty) around(call string, do func() error) error {
@@ -79,7 +80,14 @@ func serveWith(t *testing.T, f *faulty, form string, h http.HandlerFunc, o *http
 			return nil
 		}, o)
 	}
-	server := httptest.NewServer(guarded)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.time > 0 {
+			ctx, cancel := context.WithTimeout(r.Context(), f.time)
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		guarded.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
@@ -94,6 +102,7 @@ func TestStoreFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		form          string
 		before, after func(string) error
+		time          time.Duration
 		status        int
 		problem       string
 		runs          int64
@@ -114,12 +123,12 @@ func TestStoreFails(t *testing.T) {
 		"transaction fails":                 {form: "HandlerTx", before: failing("transact", always, down), status: 503, problem: "unavailable", runs: notRun, again: 201, totalRuns: 1},
 		"reply to commit lost":              {form: "HandlerTx", after: failing("transact", 1, unknown), status: 201, runs: ran, again: 201, totalRuns: 1},
 		"all replies to commits lost":       {form: "HandlerTx", after: failing("transact", always, unknown), status: 409, problem: "outcome-unknown", runs: ran, again: 201, totalRuns: 1},
-		"conflicts until it is given up":    {form: "HandlerTx", before: failing("transact", always, once.ErrConflict), status: 503, problem: "unavailable", runs: notRun, again: 201, totalRuns: 1},
+		"conflicts until it is given up":    {form: "HandlerTx", before: failing("transact", always, once.ErrConflict), time: time.Second, status: 503, problem: "unavailable", runs: notRun, again: 201, totalRuns: 1},
 		"rolled back, and the store closed": {form: "HandlerTx", before: failing("transact", always, closed), status: 503, problem: "unavailable", runs: notRun, again: 201, totalRuns: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &faulty{before: test.before, after: test.after}
+			f := &faulty{before: test.before, after: test.after, time: test.time}
 			s := serveWith(t, f, test.form, created, &httponce.Options{Policy: once.Policy{Wait: once.NoWait}})
 			a := s.send("k", "1")
 			if a.status != test.status || a.problem() != test.problem || a.replayed() {

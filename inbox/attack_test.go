@@ -116,6 +116,7 @@ func (b *bench) onTheShelf(states ...store.ShelfState) []store.Shelved {
 
 // A partition that waits for a worker while it is sought does not take the worker with it.
 func TestASeekWhileALaneIsReadyStopsNobody(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	src := b.broker.Log("orders", "c", 2)
 	b.publish("orders", numbered(10)...) // five in each partition
@@ -459,8 +460,10 @@ func TestAnIDThatWasUsedTwiceDropsNothing(t *testing.T) {
 
 // The outage of a store is no attempt of what is on the shelf.
 func TestAnOutageParksNothingOnTheShelf(t *testing.T) {
+	t.Parallel()
 	for name, err := range map[string]error{"down": errors.New("too many connections"), "conflict": once.ErrConflict} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
 			var asked atomic.Int64
 			st := &ill{Store: b.store, transact: func() error { asked.Add(1); return err }}
@@ -478,6 +481,7 @@ func TestAnOutageParksNothingOnTheShelf(t *testing.T) {
 
 // A shelf that can be read and not written is asked now and then only.
 func TestAShelfThatCannotBeWrittenIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var asked atomic.Int64
 	reached := make(chan struct{})

@@ -84,6 +84,7 @@ func TestAnUnknownEffectIsParkedAndReplayedOnlyOnAPersonsWord(t *testing.T) {
 
 // Who has decided about the key need not say of a message whose effect happened that it did not.
 func TestAMessageIsReplayedOnceItsKeyIsDecided(t *testing.T) {
+	t.Parallel()
 	for _, happened := range []bool{true, false} {
 		t.Run(map[bool]string{true: "happened", false: "not happened"}[happened], func(t *testing.T) {
 			b := newBench(t)

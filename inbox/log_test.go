@@ -86,6 +86,7 @@ func TestADatabaseThatWasRestoredReadsTheLogAgain(t *testing.T) {
 
 // A consumer that was cut off, and goes on with what it had, moves nothing once another has its partition.
 func TestAPartitionHasOneOwner(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	zombie := logConsumer(b)
 	start(t, zombie)
@@ -165,6 +166,7 @@ func TestAFailingMessageOfALogWaitsOnTheShelf(t *testing.T) {
 
 // In a log, a message needs no ID: its place tells it apart, on the shelf as well.
 func TestAMessageWithoutAnIDIsTriedAgainOnTheShelf(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tries := 0
 	c := logConsumer(b)

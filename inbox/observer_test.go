@@ -228,6 +228,7 @@ func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.C
 
 // A handler that says no to a message from the shelf has handled it, or has prevented that: nobody had dealt with it before.
 func TestAnObserverSeesANoFromTheShelf(t *testing.T) {
+	t.Parallel()
 	for outcome, no := range map[string]error{observe.Handled: once.ErrRejected, observe.Prevented: inbox.Duplicate(nil)} {
 		t.Run(outcome, func(t *testing.T) {
 			onEach(t, func(t *testing.T, b *bench, sh shape) {

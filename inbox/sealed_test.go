@@ -51,6 +51,7 @@ func shelf(t *testing.T, s store.Shelf, states ...store.ShelfState) []store.Shel
 
 // A message that fails is sealed on the shelf with its reason, in every way of handling, and handled from there as it was.
 func TestShelvedMessagesAreSealed(t *testing.T) {
+	t.Parallel()
 	for name, handler := range map[string]func(s configured, handle func(*broker.Message) error) inbox.Handler{
 		"Tx": func(s configured, handle func(*broker.Message) error) inbox.Handler {
 			return inbox.Tx(s, func(_ context.Context, _ *memstore.Tx, m *broker.Message) error { return handle(m) })
