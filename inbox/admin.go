@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
@@ -186,17 +187,39 @@ var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discard
 
 func (d Admin) write(ctx context.Context, m store.Shelved, by Decision) error {
 	was := m
-	was.Reason = oneLine(m.Reason)
+	was.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes it longer
 	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
-		oneLine(by.By), oneLine(by.Reason), store.SealReason(&d.Store.Options().Sealing, was).Reason)
+		oneLine(by.By, name.Limit), oneLine(by.Reason, maxHistory/16), store.SealReason(&d.Store.Options().Sealing, was).Reason)
 	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
 	}
-	m.History = strings.TrimPrefix(m.History+"\n"+line, "\n")
+	m.History = withLine(m.History, line)
 	return d.shelf().Change(ctx, m)
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+const (
+	maxHistory = 64 << 10 // stores refuse a longer one
+	leftOut    = "(older lines were left out)\n"
+)
+
+// withLine adds a line to a History. The oldest lines make room for it.
+func withLine(history, line string) string {
+	if history == "" {
+		return line
+	}
+	history += "\n" + line
+	if len(history) <= maxHistory {
+		return history
+	}
+	for history = strings.TrimPrefix(history, leftOut); len(leftOut)+len(history) > maxHistory; {
+		_, history, _ = strings.Cut(history, "\n")
+	}
+	return leftOut + history
+}
+
+func oneLine(s string, limit int) string {
+	return name.Line(strings.Join(strings.Fields(s), " "), limit)
+}
 
 // free makes the key of a message free, if it is parked.
 func (d Admin) free(ctx context.Context, m *store.Shelved, why string) error {

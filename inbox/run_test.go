@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -282,6 +283,51 @@ func TestARenamedConsumerThatHasMovedSaysSo(t *testing.T) {
 	if n := b.count("m0"); n != 1 {
 		t.Errorf("m0 came from both, and has %d effects", n)
 	}
+}
+
+// However often people try a message again, and whatever they say about it, the record of that has a bound.
+func TestTheHistoryOfAMessageHasABound(t *testing.T) {
+	const bound = 64 << 10
+	b := newBench(t)
+	var open atomic.Bool
+	c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Stats: new(inbox.Stats),
+		Handler: inbox.Tx(b.store, func(ctx context.Context, tx mtx, m *broker.Message) error {
+			if !open.Load() {
+				return once.Permanent(errors.New(strings.Repeat("reason é ", 6000)))
+			}
+			return b.effect(ctx, tx, m)
+		})}
+	start(t, c)
+	b.publish("orders", message("m0"))
+	admin := inbox.Admin{Store: b.store}
+	await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+	m := shelf(t, b.store)[0]
+	for i := 0; len(m.History) < bound-100; i++ {
+		m.History += fmt.Sprintf("line %d é\n", i)
+	}
+	if err := b.store.Change(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		open.Store(i == 1)
+		by := inbox.Decision{By: "me", Reason: fmt.Sprint("try ", i, strings.Repeat(" é", 30000))}
+		if got, err := admin.Replay(t.Context(), store.ShelfQuery{}, by); err != nil || got.Changed != 1 {
+			t.Fatal(i, got, err)
+		}
+		found, err := admin.List(t.Context(), store.ShelfQuery{})
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		h := found[0].History
+		if len(h) > bound || !utf8.ValidString(h) || !strings.Contains(h, "replayed by me: try "+strconv.Itoa(i)) {
+			t.Fatalf("after %d replays, %d bytes: %.200q", i+1, len(h), h)
+		}
+		if !strings.HasPrefix(h, "(older lines were left out)\nline ") || strings.Count(h, "left out") != 1 || strings.Contains(h, "line 0 ") {
+			t.Errorf("it begins with %.200q", h)
+		}
+		await(t, "tried again", func() bool { return c.Stats.Parked.Load() == 2 })
+	}
+	await(t, "handled", func() bool { return b.count("m0") == 1 })
 }
 
 func TestStopGivesBackWhatHasNotBegun(t *testing.T) {
