@@ -53,8 +53,11 @@ type keyJSON struct {
 	Created     string       `json:"created"`
 	Updated     string       `json:"updated"`
 
-	// Messages is what the key has put, as far as it is still kept.
-	Messages []putJSON `json:"messages,omitempty"`
+	// Of keys get only: the key that has put the message which this key is of, the messages that this key has put and the
+	// outbox still has, and the records that they led to.
+	Cause    *causeJSON `json:"cause,omitempty"`
+	Messages []putJSON  `json:"messages,omitempty"`
+	LedTo    []keyJSON  `json:"led_to,omitempty"`
 }
 
 type outcomeJSON struct {
@@ -95,8 +98,9 @@ Examples:
   once keys get --scope tenant-7 pay/charge order-4711 -o json
   once keys get pay order-4711 --body | jq .
 
-Below the key are the messages that it has put and that the outbox still has, and which consumers of this store have
-handled them. What was published is there only if the relay keeps it; the archive is not searched.
+Below the key are the messages that it has put and that the outbox still has, and the keys that its messages led to, in
+consumers of this store. What was published is in the outbox only if the relay keeps it. The archive, and messages that
+are in PostgreSQL's log only, are not searched.
 
 ` + exitHelp
 }
@@ -118,13 +122,19 @@ func (c *keysGet) Run(ctx context.Context) error {
 		}
 		return show.Body(os.Stdout, r.Outcome.Body)
 	}
-	put, notAll := findPut(ctx, s, r.Key)
-	if notAll != nil {
-		note("What the key has put could not be looked for: %v", notAll)
+	found, notAll := findTraces(ctx, s, r)
+	switch {
+	case notAll != nil:
+		note("What the key has put, and what that led to, was not looked for to the end: %v", notAll)
+	case found.cut:
+		note("There may be more: at most %d messages in each state and %d keys are shown.", maxPut, maxPut)
 	}
 	if c.json() {
 		j := keyAsJSON(r)
-		j.Messages = put
+		j.Cause, j.Messages = found.cause, found.put
+		for _, r := range found.ledTo {
+			j.LedTo = append(j.LedTo, keyAsJSON(r))
+		}
 		if r.Status == once.Done {
 			j.Outcome = &outcomeJSON{r.Outcome.ContentType, r.Outcome.Rejected, r.Outcome.Omitted, len(r.Outcome.Body), nil, ""}
 			if unopened != nil {
@@ -139,11 +149,10 @@ func (c *keysGet) Run(ctx context.Context) error {
 	if unopened != nil {
 		note("%v", unopened)
 	}
-	if err := printRecord(r); err != nil || len(put) == 0 {
+	if err := printRecord(r, found.cause); err != nil {
 		return err
 	}
-	fmt.Println()
-	return printPut(put)
+	return found.print()
 }
 
 // opened returns a record with its outcome as it was before it was sealed, or as it is stored, and why.
@@ -185,12 +194,15 @@ func (a keyArgs) read(ctx context.Context, f storeFlags) (*session, once.Record,
 	return s, r, nil
 }
 
-func printRecord(r once.Record) error {
+func printRecord(r once.Record, cause *causeJSON) error {
 	t := newTable()
 	t.Row("operation", r.Key.Operation)
 	t.Row("id", r.Key.ID)
 	t.Row("scope", r.Key.Scope)
 	t.Row("travels as", r.Key.String())
+	if cause != nil {
+		t.Row("caused by", cause.text())
+	}
 	t.Row("status", r.Status.String())
 	if r.Status == once.Running && r.LeaseLeft > 0 {
 		t.Row("lease", "for another "+show.Span(r.LeaseLeft))
@@ -575,7 +587,7 @@ func decided(ctx context.Context, s *session, o outputFlags, r once.Record, deed
 	if o.json() {
 		return printJSON(keyAsJSON(now))
 	}
-	return printRecord(now)
+	return printRecord(now, nil)
 }
 
 // settle changes the record as it was shown, or nothing.

@@ -264,7 +264,7 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 	}
 	table := newTable("SEQ", "PUT", "BY", "ATTEMPTS", "TOPIC", "ORDERING KEY", "ID", "REASON")
 	for _, m := range found {
-		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Created)), causeText(m.Cause), fmt.Sprint(m.Attempts), m.Message.Topic,
+		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Created)), causeAsJSON(m.Cause).text(), fmt.Sprint(m.Attempts), m.Message.Topic,
 			m.Message.OrderingKey, m.Message.ID, show.Short(m.Reason))
 	}
 	if len(found) == 0 {

@@ -61,6 +61,7 @@ type shelvedJSON struct {
 	History     string            `json:"history,omitempty"`
 	Origin      string            `json:"origin,omitempty"`
 	Key         string            `json:"key,omitempty"`
+	Cause       *causeJSON        `json:"cause,omitempty"`
 	Created     string            `json:"created"`
 	Updated     string            `json:"updated"`
 	Header      map[string]string `json:"header,omitempty"`
@@ -76,10 +77,10 @@ func unopened(err error) string {
 	return err.Error()
 }
 
-func shelvedAsJSON(m store.Shelved) shelvedJSON {
+func shelvedAsJSON(m store.Shelved, cause *causeJSON) shelvedJSON {
 	return shelvedJSON{m.Seq, m.Consumer, m.Message.ID, m.Message.Topic, m.Message.OrderingKey, m.State.String(),
 		m.Attempts,
-		m.Reason, m.History, m.Origin, m.Key, stamp(m.Created), stamp(m.Updated), m.Message.Header, m.Message.Body, unopened(m.Unopened)}
+		m.Reason, m.History, m.Origin, m.Key, cause, stamp(m.Created), stamp(m.Updated), m.Message.Header, m.Message.Body, unopened(m.Unopened)}
 }
 
 type parkedList struct {
@@ -132,20 +133,21 @@ func (c *parkedList) Run(ctx context.Context) error {
 	if len(found) == c.Limit {
 		next = found[len(found)-1].Seq
 	}
+	causes := causesOf(ctx, s, found)
 	if c.json() {
 		all := []shelvedJSON{}
-		for _, m := range found {
-			all = append(all, shelvedAsJSON(m))
+		for i, m := range found {
+			all = append(all, shelvedAsJSON(m, causes[i]))
 		}
 		return printJSON(struct {
 			Messages []shelvedJSON `json:"messages"`
 			Next     int64         `json:"next,omitempty"`
 		}{all, next})
 	}
-	table := newTable("SEQ", "CHANGED", "ATTEMPTS", "CONSUMER", "TOPIC", "ID", "REASON")
-	for _, m := range found {
+	table := newTable("SEQ", "CHANGED", "ATTEMPTS", "CONSUMER", "TOPIC", "ID", "CAUSED BY", "REASON")
+	for i, m := range found {
 		table.Row(fmt.Sprint(m.Seq), show.Ago(time.Since(m.Updated)), fmt.Sprint(m.Attempts), m.Consumer, m.Message.Topic,
-			m.Message.ID, show.Short(m.Reason))
+			m.Message.ID, causes[i].text(), show.Short(m.Reason))
 	}
 	if len(found) == 0 {
 		note("No message is %s%s.", c.State, map[bool]string{false: ", of those that you ask for"}[c.none() && c.After == 0])
@@ -192,20 +194,21 @@ func (c *parkedShow) Run(ctx context.Context) error {
 	m := found[0]
 	switch {
 	case c.json():
-		return printJSON(shelvedAsJSON(m))
+		return printJSON(shelvedAsJSON(m, causesOf(ctx, s, found)[0]))
 	case c.Body && m.Unopened != nil:
 		return m.Unopened
 	case c.Body:
 		return show.Body(os.Stdout, m.Message.Body)
 	}
-	return printShelved(m)
+	return printShelved(m, causesOf(ctx, s, found)[0])
 }
 
-func printShelved(m store.Shelved) error {
+func printShelved(m store.Shelved, cause *causeJSON) error {
 	t := newTable()
 	t.Row("consumer", m.Consumer)
 	t.Row("message", m.Message.ID)
 	t.Row("key", show.Text(keyOf(m)))
+	t.Row("caused by", cause.text())
 	t.Row("topic", m.Message.Topic)
 	t.Row("ordering key", m.Message.OrderingKey)
 	t.Row("state", m.State.String())

@@ -93,6 +93,11 @@ func seedOutbox(t *testing.T, pool *pgxpool.Pool, s *pgstore.Store) {
 		return map[string]string{"charge": "ch_2"}, put.Put(ctx, tx, &broker.Message{ID: "o1", Topic: "order.paid", OrderingKey: "c-7"})
 	})
 	must(t, err)
+	// Another one was published, and a consumer has handled it.
+	mailing := &once.Operation[bool]{Name: "mailing"}
+	_, err = once.DoTx(t.Context(), s, mailing.For("o0").CausedBy(pay.For("order-11").Key().String()),
+		func(context.Context, pgx.Tx) (bool, error) { return true, nil })
+	must(t, err)
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
 	must(t, put.Put(t.Context(), tx, &broker.Message{ID: "o2", Topic: "order.paid", OrderingKey: "c-7"},

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -130,7 +129,6 @@ type posts struct {
 	highest int64                             // the Seq that was read
 	leased  map[leased]bool
 	sends   int
-	acting  sync.Mutex
 }
 
 func (s *sender) has(bug string) bool { return s.bug == bug }

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+// causeJSON is the key that has put a message, as JSON.
+type causeJSON struct {
+	Scope     string `json:"scope"`
+	Operation string `json:"operation"` // empty: only the form that travels is known
+	ID        string `json:"id"`
+	Key       string `json:"key"`
+}
+
+func keyAsCause(k once.Key) *causeJSON { return &causeJSON{k.Scope, k.Operation, k.ID, k.String()} }
+
+func causeAsJSON(text string) *causeJSON {
+	k, ok := store.ParseCause(text)
+	if !ok {
+		return nil
+	}
+	return keyAsCause(k)
+}
+
+// text is the key for a table, empty for nil.
+func (c *causeJSON) text() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Operation == "":
+		return c.Key
+	case c.Scope != "":
+		return c.Operation + " " + c.ID + " of " + c.Scope
+	}
+	return c.Operation + " " + c.ID
+}
+
+// causes finds the keys whose digests records have.
+type causes struct {
+	*target.Target
+	known map[[16]byte]*causeJSON
+}
+
+func newCauses(s *session) causes { return causes{s.Target, make(map[[16]byte]*causeJSON)} }
+
+// of is the key with a digest, readable if this store has a record of it; nil if the digest is zero. After an error it is
+// what is known without the store.
+func (c causes) of(ctx context.Context, digest [16]byte) (*causeJSON, error) {
+	if digest == [16]byte{} {
+		return nil, nil
+	}
+	if found := c.known[digest]; found != nil {
+		return found, nil
+	}
+	found := &causeJSON{Key: name.Format(digest)}
+	recs, _, err := c.List(ctx, once.RecordQuery{UUID: digest})
+	if len(recs) > 0 {
+		found = keyAsCause(recs[0].Key)
+	}
+	c.known[digest] = found
+	return found, err
+}
+
+// ofShelved is the key that has put a message on the shelf. The header may be sealed, or not read; the record of the
+// message is not there if its consumer keeps a position only.
+func (c causes) ofShelved(ctx context.Context, m store.Shelved) (*causeJSON, error) {
+	digest := name.Parse(m.Message.Header[store.KeyHeader])
+	if digest == [16]byte{} && m.Key != "" {
+		recs, _, err := c.List(ctx, once.RecordQuery{UUID: once.Key{Operation: m.Consumer, ID: m.Key}.UUID()})
+		if err != nil {
+			return nil, err
+		}
+		if len(recs) > 0 {
+			digest = recs[0].Cause
+		}
+	}
+	return c.of(ctx, digest)
+}
+
+// causesOf are the keys that have put messages on the shelf, one for each, nil where none is known. They are looked for one
+// by one, for a bounded time: what was asked for are the messages.
+func causesOf(ctx context.Context, s *session, ms []store.Shelved) []*causeJSON {
+	ctx, cancel := context.WithTimeout(ctx, putTime)
+	defer cancel()
+	c, all := newCauses(s), make([]*causeJSON, len(ms))
+	for i, m := range ms {
+		var err error
+		if all[i], err = c.ofShelved(ctx, m); err != nil {
+			note("The keys that caused them were not looked for to the end: %v", err)
+			break
+		}
+	}
+	return all
+}
+
+// putJSON is a message that a key has put, as it is in the outbox.
+type putJSON struct {
+	ID       string `json:"id"`
+	Topic    string `json:"topic"`
+	State    string `json:"state"`
+	Seq      int64  `json:"seq"`
+	Attempts int    `json:"attempts"`
+	Created  string `json:"created"`
+	Changed  string `json:"changed,omitempty"`
+}
+
+const (
+	// putTime is how long causes are looked for, or what a key has put: the outbox has no index on that, so that putting
+	// costs no more for it.
+	putTime = 5 * time.Second
+
+	maxPut = 100 // in each state, and as many records
+)
+
+// traces are what the work of a key has left elsewhere.
+type traces struct {
+	cause *causeJSON    // that has put the message which the key is of
+	ledTo []once.Record // of the messages that the key has put
+	put   []putJSON     // that the outbox still has
+	cut   bool          // there may be more than this
+}
+
+// findTraces goes by index to the cause and the records, and then looks through the outbox. After an error it returns what
+// was found before.
+func findTraces(ctx context.Context, s *session, r once.Record) (found traces, err error) {
+	ctx, cancel := context.WithTimeout(ctx, putTime)
+	defer cancel()
+	if found.cause, err = newCauses(s).of(ctx, r.Cause); err != nil {
+		return found, err
+	}
+	recs, next, err := page(ctx, s.Target, selection{RecordQuery: once.RecordQuery{Cause: r.Key.UUID(), Limit: maxPut}})
+	if found.ledTo = recs; err != nil {
+		return found, err
+	}
+	found.cut = next != once.Key{}
+	for state := store.Pending; state <= store.Published; state++ {
+		q := store.OutgoingQuery{State: state, Cause: store.FormatCause(r.Key), Limit: maxPut, Bodiless: true}
+		ms, err := s.Store.Outgoing(ctx, q)
+		if err != nil {
+			return found, err
+		}
+		for _, m := range ms {
+			found.put = append(found.put, putJSON{m.Message.ID, m.Message.Topic, state.String(), m.Seq, m.Attempts, stamp(m.Created),
+				stamp(m.Changed)})
+		}
+		found.cut = found.cut || len(ms) == maxPut
+	}
+	return found, nil
+}
+
+// print prints what there is, below a key.
+func (t *traces) print() error {
+	if len(t.put) > 0 {
+		table := newTable("PUT", "TOPIC", "STATE", "ATTEMPTS")
+		for _, m := range t.put {
+			table.Row(m.ID, m.Topic, m.State, fmt.Sprint(m.Attempts))
+		}
+		fmt.Println()
+		if err := table.Print(os.Stdout); err != nil {
+			return err
+		}
+	}
+	if len(t.ledTo) > 0 {
+		table := newTable("LED TO", "ID", "SCOPE", "STATUS", "CHANGED", "ATTEMPT", "REASON")
+		for _, r := range t.ledTo {
+			table.Row(r.Key.Operation, r.Key.ID, r.Key.Scope, r.Status.String(), show.Ago(unchanged(r)), fmt.Sprint(r.Attempt),
+				show.Short(r.Reason))
+		}
+		fmt.Println()
+		return table.Print(os.Stdout)
+	}
+	return nil
+}

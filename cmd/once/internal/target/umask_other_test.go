@@ -1,5 +1,0 @@
-//go:build !unix
-
-package target
-
-func openUmask() (restore func()) { return func() {} }
