@@ -249,7 +249,7 @@ func (s *buggyStore) claim(tx *buggyTx, r once.ClaimRequest) once.Record {
 
 // hesitate lets others step in between, if there are any.
 func (d *database) hesitate() {
-	seen, deadline := d.entered.Load(), time.Now().Add(100*time.Millisecond)
+	seen, deadline := d.entered.Load(), time.Now().Add(2*time.Second)
 	for d.entered.Load() < seen+3 && time.Now().Before(deadline) {
 		runtime.Gosched()
 	}

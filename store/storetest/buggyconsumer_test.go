@@ -41,7 +41,7 @@ type notes struct {
 // hesitate lets others look as well, before this one acts on what it has seen, if there are any.
 func (n *notes) hesitate() {
 	n.looked.Add(1)
-	for deadline := time.Now().Add(100 * time.Millisecond); n.looked.Load() < 2 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Second); n.looked.Load() < 2 && time.Now().Before(deadline); {
 		runtime.Gosched()
 	}
 }
