@@ -12,13 +12,15 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Admin is where a person deals with the messages that consumers have parked. Its work is in the store alone, so it needs
-// neither the broker nor the consumers: those take up what it has decided within seconds.
+// Admin resolves messages that consumers have parked. It works on the store
+// alone and needs neither the broker nor the consumers. They apply its
+// decisions within seconds.
 type Admin struct {
 	Store AdminStore
 }
 
-// AdminStore is a store that a [Admin] works on. All transactional stores of this project are.
+// AdminStore is a store that an [Admin] can work on. All transactional stores
+// of this project implement it.
 type AdminStore interface {
 	once.Store
 	store.Shelf
@@ -26,33 +28,36 @@ type AdminStore interface {
 	Positions(ctx context.Context, consumer string) ([]store.Position, error)
 }
 
-// Decision says who decides what, and how it is carried out.
+// Decision describes who decided, why, and how to carry out the decision.
 type Decision struct {
-	By     string // mandatory: a person, or a ticket
-	Reason string // mandatory: why
+	By     string // required: a person or a ticket
+	Reason string // required: why
 
-	// DryRun changes nothing, and counts.
+	// DryRun counts the messages without changing them.
 	DryRun bool
 
-	// PerSecond spreads replays over time; 0: all at once.
+	// PerSecond limits the rate of replays. 0 means no limit.
 	PerSecond float64
 
-	// NotDone says of messages with an unknown outcome that their effect did not happen, and can no longer. Without it
-	// they are left alone by Replay, because another attempt could double it; but for those whose keys were decided
-	// about meanwhile, by a person or by what was found out: such a key says itself whether the work runs.
+	// NotDone asserts that the effects of messages with an unknown outcome did not
+	// happen and can no longer happen. Without it, Replay skips these messages,
+	// because another attempt could double the effect. It does not skip a message
+	// whose key was resolved meanwhile: the key then determines whether the work
+	// runs.
 	NotDone bool
 }
 
-// Tally is what a decision has come to.
+// Tally counts the results of a decision.
 type Tally struct {
-	Matched int // messages that were parked and are selected
-	Changed int // or would be, in a dry run
-	Unknown int // left alone: their outcome is unknown, and NotDone was not said
-	Moved   int // left alone: somebody else has changed them meanwhile
+	Matched int // parked messages that were selected
+	Changed int // messages changed, or that a dry run would change
+	Unknown int // skipped: their outcome is unknown, and NotDone was not set
+	Moved   int // skipped: they were changed concurrently
 }
 
-// List returns a page of what is on the shelf, whatever its state, in the order in which it came there. The next page is
-// behind the Seq of the last.
+// List returns a page of the shelf, in the order of arrival, whatever the state
+// of the messages. To get the next page, query after the Seq of the last
+// message.
 func (d Admin) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	found, err := d.shelf().Shelved(ctx, q)
 	for i := range found {
@@ -64,9 +69,11 @@ func (d Admin) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, e
 // shelf is the shelf of the store, which opens what is sealed.
 func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Options().Sealing} }
 
-// Replay has parked messages handled again by their consumer: under their own ids, so that steps that are done are
-// skipped, in their order, with all attempts before them. It can be interrupted and repeated: what it has changed is no
-// longer parked. A Limit is the most that are replayed, 0 is no limit; the States and After of q are not used.
+// Replay returns parked messages to their consumer, which handles them under
+// their own IDs and in order, with all attempts available again. Steps that are
+// done are skipped. Replay may be interrupted and repeated, because the
+// messages that it changed are no longer parked. q.Limit is the maximum number
+// of replays; 0 means no limit. q.States and q.After are ignored.
 func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	decided := false // about the key of this message
 	free := func(ctx context.Context, m *store.Shelved, why string) error {
@@ -100,8 +107,9 @@ func (d Admin) decided(ctx context.Context, m *store.Shelved) (bool, error) {
 	return rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Absent, err
 }
 
-// Discard gives parked messages up, of a consumer or with certain IDs. They stay on the shelf for a while, for people
-// to find, and copies of them are taken for duplicates; those behind them with their ordering key go on.
+// Discard gives up parked messages, selected by consumer or by ID. They stay on
+// the shelf for a while, for reference, and copies of them are treated as
+// duplicates. Later messages with their ordering key proceed.
 func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if q.Consumer == "" && len(q.IDs) == 0 {
 		return Tally{}, invalid("Discard of everything: say of which Consumer, or which IDs")
@@ -112,9 +120,10 @@ func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Ta
 	})
 }
 
-// SetPosition makes a consumer go on behind another place of a log, at once: for a log that was made anew, or to have a part
-// of it handled again, which doubles effects unless the handlers are made for it. The zero Offset is a place like
-// any other: the first message behind it is 1.
+// SetPosition moves a consumer to another position of a log, at once. Use it
+// after a log was recreated, or to handle a part of it again, which doubles
+// effects unless the handlers allow for it. The zero Offset is valid: the next
+// message is then 1.
 func (d Admin) SetPosition(ctx context.Context, p store.Position) error {
 	if p.Consumer == "" || p.Partition == "" || p.Log == "" {
 		return invalid("a position needs a Consumer, a Partition and a Log: see Positions for what they are now")
@@ -122,7 +131,7 @@ func (d Admin) SetPosition(ctx context.Context, p store.Position) error {
 	return d.Store.SetPosition(ctx, p)
 }
 
-// Positions returns how far a consumer has come.
+// Positions returns the positions of a consumer.
 func (d Admin) Positions(ctx context.Context, consumer string) ([]store.Position, error) {
 	return d.Store.Positions(ctx, consumer)
 }

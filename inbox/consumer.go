@@ -14,92 +14,106 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Consumer handles the messages of a source, each once. Name, Source and Handler are mandatory; the zero value of all
-// other fields works. It is not changed by use, and may run any number of times, here and elsewhere. What goes wrong is
-// logged to the Logger of the store's Options.
+// Consumer handles each message of a source once. Name, Source and Handler are
+// required; the zero value of all other fields is valid. A Consumer is not
+// changed by use, and may run several times concurrently, in any number of
+// processes. It logs to the Logger of the store's Options.
 type Consumer struct {
-	// Name is part of the key of every message, so consumers with different names each handle all of what they get. It has
-	// no slash and no @, at most 245 bytes, and is never changed without RenamedFrom: a new name would handle everything again.
+	// Name is part of the key of every message, so consumers with different names
+	// each handle all messages. It contains no slash and no @. To change it, set
+	// RenamedFrom; otherwise all messages are handled again.
 	Name    string
 	Source  broker.Source
 	Handler Handler
 
-	// Key names the unit of work that a message is about: an order id from the body, for example, so that a business
-	// duplicate with another message id is recognised. Default: the message's ID. An error parks the message.
+	// Key returns the ID of the unit of work that a message is about. An order ID
+	// from the body, for example, detects a business duplicate that has another
+	// message ID. Default: the message's ID. An error parks the message.
 	Key func(*broker.Message) (string, error)
 
-	// Input is what must be equal in messages of one key; one with another input is parked, because a key that is too
-	// coarse would drop work in silence. Default: the body. Nil is never compared.
+	// Input returns what messages with the same key must have in common. A message
+	// with another input is parked, because a key that is too coarse would
+	// silently drop work. A nil input is not compared. Default: the body.
 	Input func(*broker.Message) []byte
 
-	// OrderBy groups messages that are handled in order, one after another; empty: in no order. Default: the OrderingKey.
+	// OrderBy returns the ordering key of a message. Messages with the same key
+	// are handled in order, one at a time; those with an empty key in any order.
+	// Default: the message's OrderingKey.
 	OrderBy func(*broker.Message) string
 
-	// Checkpoint, for the Tx and Batch handlers of a log, keeps one position for each partition instead of a key for
-	// each message: it moves in the commit of what the handlers wrote. It tells what the log delivers again, and not
-	// what a producer has written to the log twice, as a relay does when a confirm is lost: where that can be, set Key
-	// as well, and keys are kept besides. Messages of a partition are handled in order and together, up to BatchSize in
-	// one transaction; one that fails is tried on the shelf, so that others pass it, but for those of its ordering key.
+	// Checkpoint stores one position per partition instead of a key per message.
+	// It is for Tx and Batch handlers of a log. The position is committed together
+	// with what the handlers wrote. It detects redelivery by the log, but not a
+	// message that a producer wrote twice, as a relay does when it loses a
+	// confirmation. If that can happen, set Key too, and keys are stored as well.
+	// The messages of a partition are handled in order, up to BatchSize in one
+	// transaction. A message that fails moves to the shelf and is retried there,
+	// so that messages with other ordering keys can pass it.
 	Checkpoint bool
 
-	BatchSize   int // of Batch handlers and Checkpoint: messages in a transaction; default 64
-	Concurrency int // handlers, or batches, at once; default 8, and 2 for batches
-	Window      int // messages that are received and not settled; default: twice what the handlers can hold
+	BatchSize   int // messages per transaction of Batch handlers and Checkpoint; default 64
+	Concurrency int // concurrent handlers or batches; default 8, for batches 2
+	Window      int // messages received but not settled; default: twice what the handlers can hold
 
 	Retry    Retry
-	OnParked OnParked    // what becomes of messages behind a parked one of their ordering key
-	Policy   once.Policy // of the keys; a Do handler's Operation may have its own
+	OnParked OnParked    // what happens to later messages of an ordering key
+	Policy   once.Policy // of the keys, unless a Do handler's Operation has its own
 
-	// Speculative is [once.Operation.Speculative], for Tx handlers without Checkpoint: a copy of a message that another
-	// process is handling may enter the handler, without effect. Messages that were delivered before are looked up first
-	// all the same. Default false: a copy enters nothing.
+	// Speculative is [once.Operation.Speculative] for Tx handlers without
+	// Checkpoint: a copy of a message that another process is handling may enter
+	// the handler, without effect. Redelivered messages are always looked up
+	// first. Default: false, copies do not enter.
 	Speculative bool
 
-	// RenamedFrom is the name that this consumer had before. Its keys go on under the first name that it ever had.
+	// RenamedFrom is the previous name of this consumer. Its keys continue under
+	// the first name that it ever had.
 	RenamedFrom string
 
-	// SharedWith is another source of the same messages that uses this
-	// consumer's name: the one before a move to another broker or a renaming
-	// of it, or one that is fed beside this one. It is the text in the error
-	// of Run, such as "rabbitmq queue orders [cluster=old]". Without the
-	// brackets it is the source of that name at any broker. The two share
-	// keys, so what came from one is a duplicate from the other.
+	// SharedWith is another source of the same messages that uses this consumer's
+	// name, such as the source before a move to another broker. Copy it from the
+	// error of Run, for example "rabbitmq queue orders [cluster=old]". Without the
+	// brackets, it is the source of that name at any broker. The two share keys,
+	// so a message that was handled from one is a duplicate at the other.
 	//
-	// Without SharedWith, a name belongs to the source that it was first used
-	// at, and Run returns an error at any other: two services with one name in
-	// one store would take each other's messages for duplicates. Sources
-	// differ in their Name, or in what their brokers tell: see
-	// [broker.Located].
+	// Without SharedWith, a name belongs to the source where it was first used,
+	// and Run returns an error at any other source. Otherwise two services with
+	// one name in one store would take each other's messages for duplicates.
+	// Sources are distinguished by their Name and by what their brokers report:
+	// see [broker.Located].
 	SharedWith string
 
-	// Rebuild, if it is not empty, names a rebuild: messages are handled anew, under keys and positions of the rebuild's
-	// own, and whatever goes through once.Do is refused. It is the only way to have messages handled again: resetting
-	// the offsets of a log does nothing. For handlers that fill a projection.
+	// Rebuild names a rebuild, if it is not empty: all messages are handled again,
+	// under the rebuild's own keys and positions, and calls of once.Do are
+	// refused. Use it for handlers that fill a projection. It is the only way to
+	// handle messages again; resetting the offsets of a log has no effect.
 	Rebuild string
 
-	// StopTime is how long handlers may go on when Run is to end, before their contexts are cancelled. Default 20 seconds.
+	// StopTime is how long running handlers may continue after the context of Run
+	// ends, before their own contexts are cancelled. Default: 20 seconds.
 	StopTime time.Duration
 
-	Stats    *Stats   // counts what becomes of messages, if it is not nil
-	Observer Observer // sees each message, if it is not nil
+	Stats    *Stats   // counts messages by result; optional
+	Observer Observer // observes each message; optional
 }
 
-// Retry says how often and when a message that failed is tried again.
+// Retry configures how often and when a failed message is retried.
 type Retry struct {
-	// Attempts is how often a message is tried before it is parked; default 10. It is also how many processes a message may
-	// end, not counting its first delivery, which is not counted in advance.
+	// Attempts is how often a message is tried before it is parked. Default: 10.
+	// It also limits how many processes a message can kill, not counting its first
+	// delivery.
 	Attempts int
 
-	First time.Duration // the wait after the first failure; it doubles from then on, with jitter; default 200 ms
-	Limit time.Duration // no wait is longer, but for RetryAfter; default 5 minutes
+	First time.Duration // delay after the first failure, doubled each time, with jitter; default 200 ms
+	Limit time.Duration // longest delay, unless RetryAfter sets a longer one; default 5 minutes
 }
 
-// OnParked says what becomes of messages behind a parked one of their ordering key.
+// OnParked says what happens to later messages with the ordering key of a
+// parked message.
 type OnParked int
 
 const (
-	HoldOrder OnParked = iota // they wait on the shelf until a person has decided about it. Without a shelf they pass
-	Pass                      // they are handled: order is kept only among those that are not parked
+	HoldOrder OnParked = iota // they wait on the shelf until a person decides; without a shelf they pass
+	Pass                      // they are handled; order is kept among messages that are not parked
 )
 
 const (
@@ -108,8 +122,9 @@ const (
 	defaultStopTime                               = 20 * time.Second
 )
 
-// Run consumes until ctx ends, and returns nil when everything that had begun is settled or given back. It connects anew
-// whenever the connection is lost. An error means that it cannot go on without a person: its text says what to do.
+// Run consumes until ctx ends, and returns nil once everything in progress is
+// settled or given back. It reconnects whenever the connection is lost. If it
+// returns an error, a person must act: the text says what to do.
 func (c *Consumer) Run(ctx context.Context) error {
 	s, err := c.newShift()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package inbox turns at-least-once delivery into work that happens once: a consumer that claims the key of each message,
-// handles it, and acknowledges it after the commit.
+// Package inbox handles messages that are delivered at least once, each exactly
+// once. A consumer claims the key of each message, handles the message, and
+// acknowledges it after the commit.
 //
 //	billing := &inbox.Consumer{Name: "billing", Source: rabbit.Queue("orders"),
 //		Handler: inbox.Tx(store, func(ctx context.Context, tx pgx.Tx, m *broker.Message) error {
@@ -10,44 +11,58 @@
 //
 // # Promise
 //
-// A message is acknowledged only after the commit that holds what its handler wrote and that it was handled. So a message
-// that comes again, for whatever reason, finds its key, or lies behind the consumer's position, and is acknowledged
-// without running. What a [Tx] or [Batch] handler writes through its transaction happens exactly once; what a [Do] handler
-// does elsewhere is as package once promises for Do.
+// A message is acknowledged only after the commit that holds both what its
+// handler wrote and the record that it was handled. If the message is delivered
+// again, the consumer finds its key, or finds that its own position is past it,
+// and acknowledges it without running the handler. What a [Tx] or [Batch]
+// handler writes through its transaction happens exactly once. The outside
+// effects of a [Do] handler are as certain as those of once.Do.
 //
-// No message is dropped: one that fails for good is put on the shelf of the store, and handed to the broker's dead
-// letters, and waits there for a person ([Admin]). Where there is neither, the consumer refuses to start.
+// No message is dropped. A message that fails for good goes to the shelf of the
+// store, to the broker's dead letters, or to both, and waits there for a person
+// ([Admin]). A consumer that has neither refuses to start.
 //
 // # What a handler returns
 //
 // A [Tx] or [Batch] handler:
 //
-//   - nil, or [once.ErrRejected], or [Duplicate]: handled. After the latter two what it wrote is rolled back.
+//   - nil, [once.ErrRejected] or [Duplicate]: the message is handled. After the
+//     latter two, the rows are rolled back.
 //   - [once.Permanent]: rolled back, and parked at once.
-//   - any other error: rolled back, and tried again with back-off, up to Retry.Attempts, and then parked. [once.RetryAfter] says when.
+//   - any other error: rolled back and retried with back-off, up to
+//     Retry.Attempts, then parked. [once.RetryAfter] sets the delay.
 //
 // A [Do] handler:
 //
-//   - nil, or [once.ErrRejected]: handled.
-//   - [once.NotDone] of any error: nothing happened, and it is tried again as above.
-//   - any other error: nobody knows. Park parks it at once, Resend sends it again, and Lookup asks first. So everything
-//     that fails before the call goes out is NotDone.
+//   - nil or [once.ErrRejected]: the message is handled.
+//   - an error wrapped by [once.NotDone]: nothing happened, and the message is
+//     retried as above.
+//   - any other error: the outcome is unknown. Park parks the message at once,
+//     Resend repeats the work, and Lookup is asked first. Wrap every error that
+//     occurs before the outside call with NotDone.
 //
 // # Order
 //
-// Messages with one ordering key are handled one after another in this process, whatever becomes of each. A message that
-// waits for its next attempt holds up those behind it with the same key, and no others. Where messages of a key can
-// be at two processes at once, only the broker can keep their order: partitions of a log, or a single active consumer.
+// Messages with the same ordering key are handled one at a time in each
+// process. A message that waits for a retry holds up later messages with its
+// key, and no others. If messages of a key can reach two processes at once,
+// only the broker can keep their order: with the partitions of a log, or a
+// single active consumer.
 //
 // # Limits
 //
-// Attempts are counted in the store when a message fails, and, for messages that the broker may have delivered before,
-// before they run. So a message that ends its process ends at most Retry.Attempts of them, and one for its first
-// delivery, wherever in a batch it is. It has its last attempt alone: no handler of the consumer runs beside it in the
-// process, unless one of them takes longer than 30 seconds. What never ran is not counted. After a broken session the
-// running handlers are waited for before the next one is opened. A handler has no time limit of its own: give it one.
+// Attempts are counted in the store when a message fails. For messages that may
+// have been delivered before, the attempt is counted before it starts. A
+// message that kills its process therefore kills at most one process at its
+// first delivery, and Retry.Attempts more, wherever it is in a batch. Its last
+// attempt runs alone: no other handler of the consumer runs in the process at
+// that time, unless one takes longer than 30 seconds. Messages that never
+// reached a handler are not counted.
+//
+// After a session breaks, the consumer waits for its running handlers before it
+// opens the next session. Handlers have no time limit, so set one yourself.
 //
 // # Compatibility
 //
-// That of package once.
+// The same as for package once.
 package inbox

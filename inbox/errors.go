@@ -11,13 +11,15 @@ import (
 
 var errDuplicate = errors.New("inbox: a duplicate, by a rule of the business")
 
-// Duplicate is returned by a handler that has met a uniqueness rule of the business: the work was done by another message,
-// or by no message at all. What a transaction wrote is rolled back, and the message counts as handled.
+// Duplicate wraps the error of a handler that found its work already done, for
+// example by a unique constraint of the business data. The transaction is
+// rolled back, and the message counts as handled.
 func Duplicate(err error) error { return errors.Join(errDuplicate, once.ErrRejected, err) }
 
-// Failed is returned by a [Batch] handler to say which of its messages failed, and how. The batch is rolled back; the
-// messages before it are handled again without it, then it alone, then those behind it. An error that blames none
-// makes the consumer find out, by halves.
+// Failed wraps the error of a [Batch] handler to report which of its messages
+// failed. The batch is rolled back. The messages before m are handled again
+// without it, then m alone, then the messages after it. If an error names no
+// message, the consumer finds the one that fails by halving the batch.
 func Failed(m *broker.Message, err error) error { return &blame{m, err} }
 
 type blame struct {
@@ -28,12 +30,14 @@ type blame struct {
 func (b *blame) Error() string { return b.err.Error() }
 func (b *blame) Unwrap() error { return b.err }
 
-// WithoutEffects returns a context in which once.Do refuses to run, with [once.ErrNoEffects]: for code that handles again
-// what was handled before, to fill a projection anew. Handlers of a Consumer with a Rebuild have such a context.
+// WithoutEffects returns a context in which once.Do fails with
+// [once.ErrNoEffects]. It is for code that handles messages again to refill a
+// projection. Handlers of a Consumer with a Rebuild already have such a
+// context.
 func WithoutEffects(ctx context.Context) context.Context { return scope.NoEffects(ctx) }
 
-// ErrLogChanged says that a log is not the one that the consumer's position is of: it was made anew, or its
-// messages are not those that were there.
+// ErrLogChanged is returned when a log does not match the consumer's position,
+// because the log was recreated or has different messages.
 var ErrLogChanged = errors.New("inbox: the log is not the one that was read before")
 
 // errHeld rolls back the work on a message that has to wait behind another.

@@ -13,14 +13,17 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Handler handles messages. It is made by [Tx], [Do] or [Batch].
+// Handler handles messages. Create it with [Tx], [Do] or [Batch].
 type Handler struct {
 	engine func(*Consumer) (*consumerRun, error)
 }
 
-// Tx handles each message in a transaction of the store, which holds its key or the consumer's position as well. The handler
-// may be called again after a conflict, so it does nothing that leaves the database; see [once.DoTx] for what else holds.
-// With Consumer.Checkpoint, it is called for several messages in one transaction.
+// Tx returns a Handler that handles each message in a transaction of the store.
+// The transaction also holds the message's key or the consumer's position.
+// handle may be called again after a conflict, so it must have no effect
+// outside the database; see [once.DoTx] for the other rules. With
+// Consumer.Checkpoint, handle is called for several messages in one
+// transaction.
 func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Message) error) Handler {
 	if handle == nil {
 		return Handler{}
@@ -37,9 +40,11 @@ func Tx[T any](s once.TxStore[T], handle func(context.Context, T, *broker.Messag
 	}}
 }
 
-// Batch handles messages together in a transaction: those whose keys were free, or that lie behind the position, in the
-// order in which they came. Each message keeps its own claim and its own result: if the batch fails, the handler is called
-// again with fewer of them, until the one that fails is alone; see [Failed].
+// Batch returns a Handler that handles several messages in one transaction. It
+// passes the messages whose keys are free, or that are past the position, in
+// the order of arrival. Each message keeps its own claim and result. If the
+// batch fails, handle is called again with fewer messages, until the one that
+// fails is alone; see [Failed].
 func Batch[T any](s once.TxStore[T], handle func(context.Context, T, []*broker.Message) error) Handler {
 	if handle == nil {
 		return Handler{}
@@ -47,9 +52,11 @@ func Batch[T any](s once.TxStore[T], handle func(context.Context, T, []*broker.M
 	return Handler{func(c *Consumer) (*consumerRun, error) { return newTxWorker(c, s, true, handle) }}
 }
 
-// Do handles each message by an effect outside the database of the store: as [once.Do] with the settings of op, whose
-// Name is the consumer's and may be empty. The handler gets the key to pass on. Its value is kept as the outcome. Where
-// an outcome is unknown and cannot be asked about, the message is parked.
+// Do returns a Handler whose effects are outside the store's database. It runs
+// each message like [once.Do] with the settings of op. Leave the Name of op
+// empty, because the consumer names the keys. handle gets the key to pass on,
+// and its value is stored as the outcome. If an outcome is unknown and cannot be
+// looked up, the message is parked.
 func Do[T any](s once.Store, op *once.Operation[T], handle func(context.Context, once.Key, *broker.Message) (T, error)) Handler {
 	if handle == nil || op == nil {
 		return Handler{}
@@ -101,8 +108,9 @@ func withCauses(ctx context.Context, items []*item) context.Context {
 	return scope.WithWork(context.WithValue(ctx, causesKey{}, keys), once.Key{})
 }
 
-// For returns the context of the work on one message of a [Batch]: what is put with it names the key of that message as
-// its cause. Handlers of one message have such a context already.
+// For returns the context for the work on one message of a [Batch]. A message
+// that is put with this context has the key of m as its cause. Handlers of
+// single messages already have such a context.
 func For(ctx context.Context, m *broker.Message) context.Context {
 	keys, _ := ctx.Value(causesKey{}).(causes)
 	if k, known := keys[m]; known {

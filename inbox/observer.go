@@ -9,29 +9,33 @@ import (
 	"github.com/effectively-once/once/observe"
 )
 
-// Observer sees what a consumer does with each message: for spans, as package observe/otelobserve makes them. It is called by
-// many goroutines, and each waits for it: it must not block, nor use the store. It decides nothing: if it panics, that is
-// logged, and the message goes its way.
+// Observer observes what a consumer does with each message, for spans. Package
+// observe/otelobserve implements it for OpenTelemetry. It is called
+// concurrently and must not block or use the store. If it panics, the panic is
+// logged and the message is handled as usual.
 type Observer interface {
-	// BeginHandling returns the context that the messages are handled with, of which only the values count, or nil for ctx
-	// itself; and a function that is called once, with what has become of each message, in their order, before the broker
-	// is told; or nil. A message that comes again, or is tried again, is handled again.
+	// BeginHandling is called before messages are handled, including each
+	// redelivery and retry. It returns the context to handle them with, of which
+	// only the values are used, or nil to keep ctx. It also returns a function, or
+	// nil, that is called once with the result of each message, in order, before
+	// the broker is told.
 	BeginHandling(ctx context.Context, h Handling) (context.Context, func([]HandlingResult))
 }
 
-// Handling is an attempt to deal with messages, whether or not their handler is called.
+// Handling is an attempt to handle messages, whether or not the handler is
+// called.
 type Handling struct {
-	Consumer string            // its Name
+	Consumer string            // the consumer's Name
 	Source   string            // the Name of its Source
-	Messages []*broker.Message // as the handler gets them: read only
-	Together bool              // in one transaction, if there are several
-	Shelved  bool              // it had been put aside, and its time has come
+	Messages []*broker.Message // as the handler receives them; read only
+	Together bool              // several messages share one transaction
+	Shelved  bool              // a retry from the shelf
 }
 
-// HandlingResult is what has become of a message.
+// HandlingResult describes what happened to a message.
 type HandlingResult struct {
-	Outcome string // one word, of those that package observe lists
-	Reason  string // why it is not dealt with: the error, as a text; empty if it is, or only waits
+	Outcome string // one of the results that package observe lists
+	Reason  string // text of the error; empty if the message was handled or waits
 }
 
 // watched is what an Observer gets to see of items. A nil one is not observed.

@@ -7,17 +7,18 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Order is where the version of an event stands, seen from what a projection has.
+// Order is the position of an event's version relative to the projection's.
 type Order int
 
 const (
-	Next  Order = iota // the version after it
-	Same               // the version that it has: a duplicate
+	Next  Order = iota // the next version
+	Same               // the same version: a duplicate
 	Stale              // an older one
-	Gap                // a later one: those between are missing
+	Gap                // a later one: versions in between are missing
 )
 
-// Compare tells where version got stands from version have, which is 0 for nothing.
+// Compare compares the version of an event, got, with the version of a
+// projection, have. A have of 0 means that there is none yet.
 func Compare(have, got int64) Order {
 	switch {
 	case got == have:
@@ -30,17 +31,18 @@ func Compare(have, got int64) Order {
 	return Gap
 }
 
-// OnGap says what is done about an event whose predecessors have not come yet.
+// OnGap says what happens to an event whose predecessors have not arrived.
 type OnGap int
 
 const (
-	Wait  OnGap = iota // it is tried again, and parked after Retry.Attempts
-	Halt               // it is parked at once
-	Apply              // it is applied: events hold the whole state, and the latest wins
+	Wait  OnGap = iota // retry it, and park it after Retry.Attempts
+	Halt               // park it at once
+	Apply              // apply it: events hold the whole state, and the latest wins
 )
 
-// Versions applies events that carry a version to a projection, so that it never goes back: the next version is written,
-// the same one and older ones are skipped, and OnGap says what becomes of one that comes too early.
+// Versions applies versioned events to a projection so that it never goes back.
+// The next version is written, and the same and older ones are skipped. OnGap
+// says what happens to an event that arrives too early.
 //
 //	err := inbox.Versions{}.Apply(e.Version,
 //		func(from, to int64) (bool, error) { // WHERE has from <= version and version <= to
@@ -51,12 +53,12 @@ const (
 //		func() (have int64, err error) { return have, tx.QueryRow(ctx, "SELECT version FROM stock WHERE item = $1", e.Item).Scan(&have) })
 type Versions struct {
 	OnGap OnGap
-	Every time.Duration // how soon an event that waits is tried again; default: as Consumer.Retry says
+	Every time.Duration // retry interval of an early event; default: that of Consumer.Retry
 }
 
-// Apply applies the event of version got. write changes the projection if the version that it has is between from and
-// to, and reports whether it was: in one statement, so that nobody comes between. have reads the version, 0 for
-// nothing.
+// Apply applies the event with version got. write must change the projection if
+// its version is between from and to, in one statement, and report whether it
+// did. have returns the version of the projection, or 0 if there is none.
 func (v Versions) Apply(got int64, write func(from, to int64) (bool, error), have func() (int64, error)) error {
 	from := got - 1
 	if v.OnGap == Apply {

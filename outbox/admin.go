@@ -9,27 +9,28 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Admin is where a person deals with messages that are Stuck, or should not go out. Its work is in the store alone, so it
-// needs neither the broker nor the relays: those take up what it has decided within seconds.
+// Admin resolves messages that are Stuck or should not be published. It works
+// on the store alone and needs neither the broker nor the relays. They apply
+// its decisions within seconds.
 type Admin struct {
 	Store store.Relayable
 }
 
-// Decision says who decides what.
+// Decision describes who decided, and why.
 type Decision struct {
-	By     string // mandatory: a person, or a ticket
-	Reason string // mandatory: why
-	DryRun bool   // changes nothing, and counts
+	By     string // required: a person or a ticket
+	Reason string // required: why
+	DryRun bool   // count the messages without changing them
 }
 
-// Tally is what a decision has come to.
+// Tally counts the results of a decision.
 type Tally struct {
 	Matched int
-	Changed int // or would be, in a dry run; what is missing was changed by somebody else meanwhile
+	Changed int // messages changed, or that a dry run would change; the others were changed concurrently
 }
 
-// List returns a page of the messages in one state, opened where they are sealed. The next page is behind the Seq of the
-// last of them.
+// List returns a page of messages in one state, with sealed ones opened. To get
+// the next page, query after the Seq of the last message.
 func (d Admin) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	found, err := d.Store.Outgoing(ctx, q)
 	for i := range found {
@@ -42,8 +43,10 @@ func (d Admin) List(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoin
 	return found, err
 }
 
-// Replay has Stuck messages published after all, under their own IDs, with all attempts before them. A Limit is the most
-// that are replayed, 0 is no limit; the State and Heads of q are not used. It can be interrupted and repeated.
+// Replay publishes Stuck messages after all, under their own IDs, with all
+// attempts available again. q.Limit is the maximum number of replays; 0 means
+// no limit. q.State and q.Heads are ignored. Replay may be interrupted and
+// repeated.
 func (d Admin) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	q.State = store.Stuck
 	return d.decide(ctx, q, by, "replayed", func(ms []store.Outgoing) (int, error) {
@@ -54,8 +57,9 @@ func (d Admin) Replay(ctx context.Context, q store.OutgoingQuery, by Decision) (
 	})
 }
 
-// Park makes messages Stuck that are Pending, Delayed or Held: that is the State of q. One that a relay is just sending may
-// go out all the same.
+// Park makes messages Stuck that are Pending, Delayed or Held, as q.State
+// selects. A message that a relay is sending at that moment may still be
+// published.
 func (d Admin) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	if q.State != store.Pending && q.State != store.Delayed && q.State != store.Held {
 		return Tally{}, invalid("messages that are %v are not waiting to be published: choose Pending, Delayed or Held", q.State)
@@ -65,8 +69,8 @@ func (d Admin) Park(ctx context.Context, q store.OutgoingQuery, by Decision) (Ta
 	})
 }
 
-// Discard gives Stuck messages up. They go to the archive, with the decision as their reason. Others are passed over:
-// Park them first.
+// Discard gives up Stuck messages. They move to the archive, with the decision
+// as their reason. Messages in other states are skipped: Park them first.
 func (d Admin) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) (Tally, error) {
 	q.State = store.Stuck
 	return d.decide(ctx, q, by, "discarded", func(ms []store.Outgoing) (int, error) {

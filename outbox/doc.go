@@ -1,5 +1,6 @@
-// Package outbox ties messages to the transaction that they tell of: they are written in it, and a relay publishes them once
-// it has committed. So state and event cannot drift apart, whatever crashes between the two.
+// Package outbox publishes messages if and only if a transaction commits. The
+// messages are written in the transaction, and a relay publishes them after the
+// commit. State and events cannot diverge, wherever a process crashes.
 //
 //	events := outbox.New(store, nil)
 //	...
@@ -10,37 +11,45 @@
 //
 // # Promise
 //
-// A message is published if its transaction commits, and never if it does not. It is published at least once, and always
-// with the ID that it was put with, so that a consumer of package inbox handles it once. It is published again only after a
-// crash, a lost confirmation, or a relay that stalled for longer than its lease: in steady state, with any number of
-// relays, each message goes out once.
+// A message is published if its transaction commits, and never if it does not.
+// It is published at least once, always with the same ID, so that a consumer of
+// package inbox handles it once. It is published again only after a crash, a
+// lost confirmation, or a relay that stalled for longer than its lease.
+// Otherwise each message is sent once, whatever the number of relays.
 //
-// No message is skipped: a relay remembers no place in the table that it would go on from, so a transaction that was
-// open while later ones committed is found whenever it commits.
+// No message is skipped. A relay keeps no position in the table, so it finds
+// the messages of a transaction whenever that commits, even if later ones
+// committed first.
 //
-// Messages with an equal ordering key are published in the order in which they were put, if their transactions do not
-// overlap: what both of them change, like the row of an order, sees to that. A message that the broker does not take
-// holds up those behind it with its ordering key, and no others. Each message has the header once-seq: a number that
-// rises from one to the next of an ordering key, and is the same when a message is published again.
+// Messages with the same ordering key are published in the order in which they
+// were put, if their transactions do not overlap. Transactions that change the
+// same row, such as that of an order, do not overlap. A message that the broker
+// refuses holds up later messages with its ordering key, and no others. Each
+// message has the header once-seq: a number that rises from message to message
+// of an ordering key, and stays the same when a message is republished.
 //
-// # When the broker does not take a message
+// # When the broker refuses a message
 //
-// If nothing gets through, the broker is down: the relay waits, longer and longer, up to ten seconds, and no message
-// is blamed. If a message fails alone, others get through, and it fails alone once more, it is the message: it is held,
-// tried again up to Retry.Attempts, and then Stuck, which a person deals with ([Admin]). One that is [broker.ErrInvalid] is
-// Stuck at once.
+// If no message gets through, the broker is considered down. The relay backs
+// off, up to ten seconds, and blames no message. If a message fails alone twice
+// while others get through, the message itself is at fault. It is held, retried
+// up to Retry.Attempts times, and then Stuck until a person decides ([Admin]).
+// A message that fails with [broker.ErrInvalid] is Stuck at once.
 //
 // # Limits
 //
-// Relays rely on the [broker.Publisher] to come back when its context ends. One that does not loses its lanes to others
-// after a while, and Run cannot end.
+// A [broker.Publisher] must return when its context ends. If it does not, its
+// relay eventually loses its lanes to other relays, and Run cannot return.
 //
-// Order and fencing end at the broker: a relay that stalls in the middle of a publish, for longer than its lease, may
-// send what another has sent meanwhile, and a broker cannot refuse it. Consumers can tell by once-seq.
+// Order and fencing end at the broker. A relay that stalls during a publish for
+// longer than its lease may send what another relay has sent meanwhile, and a
+// broker cannot refuse it. Consumers can detect this by once-seq.
 //
-// Delayed messages are put in no order, and go out within about a second of when they are due.
+// Delayed messages have no order. They are published within about a second of
+// their due time.
 //
 // # Compatibility
 //
-// That of package once. The rows may be written by any SQL client: docs/outbox-row.md says how.
+// The same as for package once. Any SQL client may write the rows: see
+// docs/outbox-row.md.
 package outbox

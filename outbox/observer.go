@@ -8,18 +8,21 @@ import (
 	"github.com/effectively-once/once/internal/watch"
 )
 
-// Observer sees each call of a relay's Publisher: for spans, as package observe/otelobserve makes them. The relay waits for
-// it: it must not block, nor use the store. It decides nothing: if it panics, that is logged, and the messages go their way.
+// Observer observes each call of a relay's Publisher, for spans. The relay
+// waits for it, so it must not block or use the store. If it panics, the panic
+// is logged and the messages are published as usual.
 type Observer interface {
-	// BeginPublishing returns the context that the Publisher is called with, of which only the values count, or nil for ctx
-	// itself; and a function that is called once, when the Publisher has returned, with what it returned: nil if all of
-	// the messages got through, else an error for each, or nil; or nil. What does not get through is tried again.
+	// BeginPublishing is called before each call of the Publisher. It returns the
+	// context for that call, of which only the values are used, or nil to keep
+	// ctx. It also returns a function, or nil, that is called once after the
+	// Publisher returns: with nil if all messages got through, else with an error,
+	// or nil, for each message. Messages that do not get through are retried.
 	BeginPublishing(ctx context.Context, p Publishing) (context.Context, func([]error))
 }
 
-// Publishing is a call of a Publisher.
+// Publishing is one call of a Publisher.
 type Publishing struct {
-	Messages []*broker.Message // as they are published, with the headers that they were put with: read only
+	Messages []*broker.Message // as they are published, with the headers that they were put with; read only
 }
 
 // watch begins to observe a call of the Publisher, and returns what ends that: nil, if there is no Observer.

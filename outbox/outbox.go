@@ -15,25 +15,28 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Options are the options of an [Outbox]. The zero value works.
+// Options configures an Outbox. The zero value is valid.
 type Options struct {
-	// Header adds headers to each message that does not have them: the trace that ctx belongs to, for example.
+	// Header returns headers to add to each message that lacks them, such as the
+	// trace that ctx belongs to.
 	Header func(ctx context.Context) map[string]string
 
-	// MaxBody is how many bytes a body may have. Default: 1 MiB. Brokers have limits of their own, and a database is no
-	// place for films: put large things elsewhere, and send where they are.
+	// MaxBody is the maximum size of a body in bytes. Default: 1 MiB. Brokers have
+	// limits of their own. Store large content elsewhere, and send a reference to
+	// it.
 	MaxBody int
 }
 
 const defaultMaxBody = 1 << 20
 
-// Outbox writes messages into transactions of one store. Tx is that of the store. It may be used concurrently.
+// Outbox writes messages into transactions of a store. Tx is the store's
+// transaction type. It is safe for concurrent use.
 type Outbox[Tx any] struct {
 	store   store.Outbox[Tx]
 	options Options
 }
 
-// New returns the outbox of a store. Nil options mean the defaults.
+// New returns the outbox of a store. A nil o means the defaults.
 func New[Tx any](s store.Outbox[Tx], o *Options) *Outbox[Tx] {
 	b := &Outbox[Tx]{store: s}
 	if o != nil {
@@ -45,21 +48,26 @@ func New[Tx any](s store.Outbox[Tx], o *Options) *Outbox[Tx] {
 	return b
 }
 
-// Put writes messages inside a transaction: that of [once.DoTx] or [once.InTx], of a handler of package inbox, or one
-// that the caller began. They are published if it commits. A message without an ID is given one, which rises with time (a
-// UUID of version 7), and one without a Time the current one; else nothing of them is changed, and nothing is kept.
+// Put writes messages in tx, which is a transaction of once.DoTx, once.InTx, a
+// handler of package inbox, or the caller. They are published if it commits.
+// Put gives a message without an ID one that rises with time (a version 7
+// UUID), and a message without a Time the current time. It changes nothing
+// else, and keeps no reference to the messages.
 //
-// If ctx is that of a unit of work, which is what the work of once and a handler are called with, its key is noted as the
-// cause of the messages: as it travels in their header once-key, and with its readable parts in the store only.
+// If ctx belongs to a unit of work, Put records its key as the cause of the
+// messages. The header once-key carries the key in the form of Key.String. Its
+// readable parts stay in the store.
 //
-// A message that can never be published is [once.ErrInvalid], as is a body above MaxBody and a transaction that is nil; after
-// any error, roll back. In a rebuild (inbox.Consumer.Rebuild) it is [once.ErrNoEffects]: whoever reads the messages has
-// had them.
+// Put returns [once.ErrInvalid] for a message that can never be published, for
+// a body over MaxBody, and for a nil transaction. After any error, roll back.
+// In a rebuild (inbox.Consumer.Rebuild) it returns [once.ErrNoEffects], because
+// the readers of the messages already have them.
 func (b *Outbox[Tx]) Put(ctx context.Context, tx Tx, ms ...*broker.Message) error {
 	return b.PutAfter(ctx, tx, 0, ms...)
 }
 
-// PutAfter is Put for messages that are to be published no earlier than after a delay, from when they are put.
+// PutAfter is like Put, but the messages are published no earlier than delay
+// from now.
 func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, ms ...*broker.Message) error {
 	if scope.RefusesEffects(ctx) {
 		return fmt.Errorf("outbox: %w: messages were put when this was handled first", once.ErrNoEffects)
@@ -128,7 +136,8 @@ func (b *Outbox[Tx]) check(m *broker.Message) error {
 	return nil
 }
 
-// KeyHeader is the name of the header with the key of the unit of work that has put a message, as it travels: Key.String.
+// KeyHeader is the name of the header that holds the key of the unit of work
+// that put a message, as returned by Key.String.
 const KeyHeader = store.KeyHeader
 
 // causeOf is the key of the unit of work that has put a message, as it travels: also of one that is sealed.

@@ -17,73 +17,81 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Relay publishes what was put into an outbox. Store and Publisher are mandatory; the zero value of all other fields
-// works. It is not changed by use, and may run any number of times, here and elsewhere: relays share the lanes of
-// an outbox among themselves by leases.
+// Relay publishes the messages of an outbox. Store and Publisher are required;
+// the zero value of all other fields is valid. A Relay is not changed by use,
+// and may run several times concurrently, in any number of processes: relays
+// divide the lanes of an outbox among themselves by leases.
 type Relay struct {
 	Store     store.Relayable
-	Publisher broker.Publisher // stays the caller's to close
+	Publisher broker.Publisher // the caller closes it
 
-	// Batch is how many messages are published together. Default 500.
+	// Batch is how many messages are published together. Default: 500.
 	Batch int
 
-	// MaxBytes bounds the bodies that are in memory at once. A message is taken however large it is, then alone.
-	// Default 16 MiB.
+	// MaxBytes limits the total size of the bodies in memory. A larger message is
+	// processed alone. Default: 16 MiB.
 	MaxBytes int
 
-	// Overtaking lets messages of one ordering key be in one batch. It makes a key with many messages much faster, and
-	// costs its order when the broker takes a message and has refused one before it.
+	// Overtaking allows several messages of one ordering key in a batch. This is
+	// much faster for keys with many messages, but breaks their order if the
+	// broker refuses a message and accepts a later one.
 	Overtaking bool
 
-	// Then is what becomes of rows when they are published: store.Delete, store.Keep or store.Archive.
+	// Then says what happens to the rows of published messages: store.Delete,
+	// store.Keep or store.Archive.
 	Then store.Ending
 
-	// KeepFor is how long rows are kept that were published with store.Keep. Default a week. A janitor.Janitor of the store
-	// forgets them after its KeepPublished, 90 days by default, if that is shorter.
+	// KeepFor is how long store.Keep keeps the rows of published messages.
+	// Default: a week. A janitor.Janitor of the store deletes them after its
+	// KeepPublished, 90 days by default, if that is shorter.
 	KeepFor time.Duration
 
-	Retry   Retry   // of messages that the broker does not take, while it takes others
-	OnStuck OnStuck // what becomes of messages behind a Stuck one of their ordering key
+	Retry   Retry   // for messages that the broker refuses while it accepts others
+	OnStuck OnStuck // what happens to later messages of an ordering key
 
-	// Lease is how long a lane stays with a relay that gives no sign of life. It has to be at least twice PublishTime.
-	// Default 30 seconds.
+	// Lease is how long a lane stays with a relay that has stopped responding. It
+	// must be at least twice PublishTime. Default: 30 seconds.
 	Lease time.Duration
 
-	// PublishTime is how long one call of the Publisher may take. Default 10 seconds.
+	// PublishTime limits one call of the Publisher. Default: 10 seconds.
 	PublishTime time.Duration
 
-	// Poll is the longest time between two looks into the table. A relay looks as soon as it hears that something was
-	// put, and then again and again, less and less often. Default: a second where the store tells of what any process
-	// has put ([store.Ear]), else 200 ms.
+	// Poll is the longest interval between two reads of the table. A relay reads
+	// as soon as it is notified of a message, and then at growing intervals.
+	// Default: a second if the store reports messages put by any process
+	// ([store.Ear]), else 200 ms.
 	Poll time.Duration
 
-	// StopTime is how long what has begun may go on when Run is to end. Default 20 seconds.
+	// StopTime is how long work in progress may continue after the context of Run
+	// ends. Default: 20 seconds.
 	StopTime time.Duration
 
-	Logger   *slog.Logger // of what goes wrong, which nothing else tells; default: slog.Default()
-	Stats    *Stats       // counts what becomes of messages, if it is not nil
-	Observer Observer     // sees each call of the Publisher, if it is not nil
+	Logger   *slog.Logger // for problems that no caller sees; default: slog.Default()
+	Stats    *Stats       // counts messages by result; optional
+	Observer Observer     // observes each call of the Publisher; optional
 }
 
-// Retry says how often and when a message that failed is tried again.
+// Retry configures how often and when a failed message is retried.
 type Retry struct {
-	Attempts int           // then it is Stuck; default 10
-	First    time.Duration // the wait after the first failure; it doubles from then on, with jitter; default 1 second
-	Limit    time.Duration // no wait is longer; default 5 minutes
+	Attempts int           // after these the message is Stuck; default 10
+	First    time.Duration // delay after the first failure, doubled each time, with jitter; default 1 second
+	Limit    time.Duration // longest delay; default 5 minutes
 }
 
-// OnStuck says what becomes of messages behind a Stuck one of their ordering key.
+// OnStuck says what happens to later messages with the ordering key of a Stuck
+// message.
 type OnStuck int
 
 const (
-	HoldOrder OnStuck = iota // they wait until a person has decided about it
-	Pass                     // they are published: order is kept only among those that are not Stuck
+	HoldOrder OnStuck = iota // they wait until a person decides
+	Pass                     // they are published; order is kept among messages that are not Stuck
 )
 
-// Run publishes until ctx ends, and returns nil when everything that had begun is confirmed and ended, and the lanes are
-// free for others. It goes on whatever becomes of the broker and the database; an error means that the Relay itself, or
-// the store, is set up wrong: its text says what to do. That the database's log cannot be read is no such error: it is
-// logged, and tried again.
+// Run publishes until ctx ends, and returns nil once everything in progress is
+// confirmed and settled, and its lanes are free for other relays. Outages of
+// the broker or the database do not end it. If it returns an error, the Relay
+// or the store is misconfigured: the text says what to do. Failure to read the
+// database's log is logged and retried.
 func (r *Relay) Run(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {

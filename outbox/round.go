@@ -308,8 +308,9 @@ func (r *round) tellRefused(failed []store.Outgoing) {
 		"first", failed[0].Message.ID, "topic", failed[0].Message.Topic, "error", failed[0].Reason)
 }
 
-// SeqHeader is the name of the header in which a message says where it stands: a number that rises from one to the next of
-// an ordering key, and is the same when it is published again.
+// SeqHeader is the name of the header that holds a number. It rises from
+// message to message of an ordering key, and stays the same when a message is
+// republished.
 const SeqHeader = "once-seq"
 
 // outbound is a message as it is published, with what was sealed in it.
