@@ -80,13 +80,13 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 	if _, sealed := m.Header[SealedHeader]; !sealed {
 		if s.RefusesPlain(part) {
 			return m, fmt.Errorf("%w: message %q is not sealed, and Sealing.Only refuses that: it is older than the sealing, "+
-				"or was put by a program that does not seal, or is forged", once.ErrCorrupt, m.ID)
+				"or was put by a program that does not seal, or is forged. If it is yours, leave this part out of Only until it is handled", once.ErrCorrupt, m.ID)
 		}
 		return m, nil
 	}
 	text, err := s.Ring.Open(m.Body, messageContext(&m, whose))
 	if err != nil {
-		return m, fmt.Errorf("message %q cannot be opened: %w", m.ID, err)
+		return m, unopened(m.ID, err)
 	}
 	parts, err := seal.Split(text)
 	if err != nil || len(parts) < 2 || len(parts)%2 != 0 {
@@ -109,6 +109,26 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 		m.Time = time.UnixMicro(int64(binary.BigEndian.Uint64(parts[0]))).UTC()
 	}
 	return m, nil
+}
+
+// unopenedError is why a message cannot be opened. It is of the kind that an
+// outcome's error has, whose text speaks of outcomes.
+type unopenedError struct {
+	text string
+	kind error
+}
+
+func (e *unopenedError) Error() string { return e.text }
+func (e *unopenedError) Unwrap() error { return e.kind }
+
+// unopened makes the error of a message from that of its Ring.
+func unopened(id string, err error) error {
+	kind, toDo := once.ErrCorrupt, ". What is stored is not what was put: find out who can write to the table, and publish the message again from its origin"
+	if IsSealKeyMissing(err) {
+		kind, toDo = once.ErrOutcomeUnavailable, ""
+	}
+	why := strings.TrimPrefix(err.Error(), kind.Error()+": ")
+	return &unopenedError{fmt.Sprintf("message %q cannot be opened: %s%s", id, why, toDo), kind}
 }
 
 // messageContext is what a sealed message is bound to: where it is kept, and the parts that are not sealed.

@@ -134,7 +134,7 @@ func (r *Ring) Open(sealed, context []byte) ([]byte, error) {
 				continue
 			}
 			if !hmac.Equal(check, s.check[:]) {
-				return nil, fmt.Errorf("%w: it was sealed with another secret than the one that is called %q here", ErrKey, id)
+				return nil, fmt.Errorf("%w: it was sealed with another secret than the one that is called %q here: give this program the one that sealed it, and the other one an ID of its own", ErrKey, id)
 			}
 			aead, nonce := s.derive(sealed[head-saltSize : head])
 			text, err := aead.Open(nil, nonce, sealed[head:], associated(sealed[:head], context))
@@ -144,7 +144,7 @@ func (r *Ring) Open(sealed, context []byte) ([]byte, error) {
 			return text, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: it was sealed with the secret %q, which is not in the Ring", ErrKey, id)
+	return nil, fmt.Errorf("%w: it was sealed with the secret %q, which is not in the Ring: add it to those of this program (the command reads ONCE_SEAL_SECRETS)", ErrKey, id)
 }
 
 // derive makes the key and the nonce of one text.

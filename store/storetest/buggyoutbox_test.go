@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,6 +130,7 @@ type posts struct {
 	highest int64                             // the Seq that was read
 	leased  map[leased]bool
 	sends   int
+	acting  sync.Mutex
 }
 
 func (s *sender) has(bug string) bool { return s.bug == bug }

@@ -41,9 +41,11 @@ func (s *sender) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Durati
 				free = append(free, lane)
 			}
 		}
-		if len(lanes) == store.Lanes {
-			s.hesitate()
+		if len(lanes) == store.Lanes { // in the race
+			s.meet()
 		}
+		s.acting.Lock() // until the lanes are leased
+		defer s.acting.Unlock()
 		before = s.leases()
 		lanes = free
 		steal(func(int, store.LaneLease) bool { return true })

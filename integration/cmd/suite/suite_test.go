@@ -33,7 +33,7 @@ func TestSome(t *testing.T) {
 	"bad/bad_test.go": `package bad
 import "testing"
 func TestBad(t *testing.T) {
-	t.Run("fine", func(*testing.T) {})
+	t.Run("fine/with a slash in its name", func(*testing.T) {})
 	t.Run("it's wrong", func(t *testing.T) { t.Error("two and two are five") })
 }`,
 	"panics/panics_test.go": `package panics
@@ -133,6 +133,9 @@ func TestEverythingRunsAndIsSummedUp(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(said) {
 			t.Errorf("nothing matches %s", want)
 		}
+	}
+	if strings.Contains(said, "TestBad/fine was running") {
+		t.Error("a part of the name of a test is taken for a test")
 	}
 	if strings.Contains(said, "nobody reads this") {
 		t.Error("what a test said that passed is shown")

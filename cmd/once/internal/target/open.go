@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -173,11 +174,29 @@ func (c *creating) Connect(context.Context) (driver.Conn, error) {
 	// Before the first connection, and never a file that is there: on Unix, closing it would end the locks that this process
 	// has on it, those of SQLite.
 	c.make.Do(func() {
-		if f, err := os.OpenFile(c.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		if f, err := os.OpenFile(linked(c.path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			_ = f.Close()
 		}
 	})
 	return c.driver.Open(c.dsn) // which says what is wrong with the path
+}
+
+// linked follows the links at path, to a file that need not be there: O_EXCL
+// follows none. Directories are left to the system, because ".." may lead out of
+// one that is a link itself.
+func linked(path string) string {
+	for range 40 {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			dir, _ := filepath.Split(path)
+			to = dir + to
+		}
+		path = to
+	}
+	return path
 }
 
 func viaSQL(db *sql.DB, e Engine, d sqlstore.Dialect, n sqlschema.Names, own own, o *Options) *Target {

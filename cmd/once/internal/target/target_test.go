@@ -177,6 +177,41 @@ func TestBrokenURLShowsNoSecret(t *testing.T) {
 	}
 }
 
+// So is a new file that a link leads to, also where a process makes files for everybody.
+func TestNewSQLiteFilesBehindLinksArePrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes are those of Unix")
+	}
+	defer openUmask()()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "real", "deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"dir": filepath.Join("real", "deep"), "first": filepath.Join("dir", "second"),
+		filepath.Join("real", "deep", "second"): filepath.Join("..", "shop.db")} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opened, err := Open(t.Context(), "sqlite:"+filepath.Join(dir, "first")+"?_pragma=journal_mode(WAL)", &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if err := opened.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "real", "shop.db*"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("there are %q, %v, want the database with its -wal and -shm", files, err)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s is %v %v, want 0600", file, info.Mode(), err)
+		}
+	}
+}
+
 // What a new database has in it is for its owner alone, and so are the files beside it. A mode that was chosen stays.
 func TestNewSQLiteFilesArePrivate(t *testing.T) {
 	if runtime.GOOS == "windows" {

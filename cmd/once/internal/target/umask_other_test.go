@@ -1,0 +1,5 @@
+//go:build !unix
+
+package target
+
+func openUmask() (restore func()) { return func() {} }
