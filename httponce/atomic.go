@@ -9,14 +9,18 @@ import (
 	"github.com/effectively-once/once/internal/errtree"
 )
 
-// HandlerTx guards a handler that writes through a transaction: the key, its rows and its response are one commit, and the
-// response is sent after it. A response that is not recorded, an error or a panic rolls everything back, and the key is
-// free again. One of 400 or more that is recorded rolls the rows back and remembers the answer.
+// HandlerTx guards a handler that writes through a transaction. The key, the
+// rows and the response are one commit, and the response is sent after it. A
+// response that is not recorded, an error or a panic rolls everything back, and
+// the key is free again. A recorded response of 400 or more rolls back the rows
+// but keeps the response.
 //
-// The handler returns the errors of its statements, as in [once.DoTx]: after a deadlock it is called again, with a new
-// response. Any other error is logged and answered with 500, or with 503 if [once.RetryAfter] says when to come back.
-// Nothing can be flushed or hijacked before the commit, and informational responses are not sent. Every request needs a
-// key, whatever its method. HandlerTx panics if the options make no sense.
+// The handler must return the errors of its statements, as in [once.DoTx]:
+// after a deadlock it is called again, with a new response. Any other error is
+// logged and answered with 500, or with 503 if once.RetryAfter sets a delay.
+// Nothing can be flushed or hijacked before the commit, and informational
+// responses are not sent. Every request needs a key, whatever its method.
+// HandlerTx panics if the options are invalid.
 func HandlerTx[Tx any](s once.TxStore[Tx], caller Caller, run func(http.ResponseWriter, *http.Request, Tx) error, o *Options) http.Handler {
 	if o != nil && o.FailOpen {
 		panic("httponce: FailOpen is not for HandlerTx: without the store there is no transaction")

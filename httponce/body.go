@@ -249,16 +249,17 @@ func isOfNetHTTP(body io.ReadCloser) bool {
 	return strings.HasPrefix(t.PkgPath(), "net/http")
 }
 
-// WatchBody makes guards inside next compare requests by the bodies that were
-// sent, even if other handlers between have read some of a body, or all of it.
-// It belongs outside of whatever reads bodies, and inside of whatever unpacks
-// them or sets Idempotency-Key. Without it, a guard refuses a body that it finds incomplete, but it
-// cannot tell that one of unknown length (chunked, or HTTP/2 without
-// Content-Length) lacks a part.
+// WatchBody lets the guards inside next compare requests by the bodies that
+// were sent, even if handlers in between have read them in part or whole. Place
+// it outside everything that reads bodies, and inside everything that
+// decompresses them or sets Idempotency-Key. Without it, a guard refuses a body
+// that it finds incomplete, but cannot tell whether a body of unknown length
+// (chunked, or HTTP/2 without Content-Length) lacks a part.
 //
-// WatchBody changes nothing else, and costs a SHA-256 of each body that has an
-// Idempotency-Key. A guard with a Fingerprint, which is given the body as the
-// guard finds it, still refuses one that is not what was sent.
+// WatchBody changes nothing else. It costs a SHA-256 of each body that has an
+// Idempotency-Key. A guard with a Fingerprint still refuses a body that differs
+// from what was sent, because Fingerprint receives the body as the guard finds
+// it.
 func WatchBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, has := r.Header[KeyHeader]; !has || watchedBodyOf(r) != nil {

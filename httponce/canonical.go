@@ -7,9 +7,11 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// CanonicalJSON is a Fingerprint for JSON (RFC 8785): the order of members, spaces, and how numbers and strings are
-// written make no difference. A body that is no JSON is compared as it is, and so is one with a number of more than 15
-// digits: RFC 8785 rounds numbers to doubles, where two long account numbers may become one.
+// CanonicalJSON is a Fingerprint for JSON (RFC 8785). It ignores the order of
+// members, white space, and the notation of numbers and strings. A body that is
+// not JSON is compared unchanged. So is a body with a number of more than 15
+// digits, because RFC 8785 rounds numbers to doubles, which could make two long
+// account numbers equal.
 func CanonicalJSON(_ *http.Request, body []byte) ([]byte, error) {
 	if !exact(body) {
 		return body, nil

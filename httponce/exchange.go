@@ -134,8 +134,9 @@ func (x *exchange) digest() bool {
 	return true
 }
 
-// RefuseGuessable is a CheckKey that asks for at least 16 characters with some variety, so that nobody finds out by
-// trying what others have sent, where callers are not kept apart.
+// RefuseGuessable is a CheckKey that requires at least 16 characters with some
+// variety. Use it where callers are not kept apart, so that nobody can guess
+// the keys of others.
 func RefuseGuessable(key string) error {
 	seen := make(map[rune]bool)
 	for _, c := range key {

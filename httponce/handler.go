@@ -11,17 +11,18 @@ import (
 	"github.com/effectively-once/once/internal/errtree"
 )
 
-// Handler guards next: a request with a key is handled once, and its repeats get the recorded response. The effects of
-// next are its own affair, as in [once.Do]: it finds the key that it runs under with [once.ClaimFrom], to pass it on to
-// other systems; the Scope of that is the caller.
+// Handler guards next. A request with a key is handled once, and its repeats
+// get the recorded response. As in [once.Do], next should pass its key to other
+// systems: [once.ClaimFrom] returns it, with the caller as its Scope.
 //
-// Handler panics if the options make no sense. The client's leaving cancels the wait of a repeat, but not next once the
-// key is claimed: next's context ends only when its lease is lost.
+// Handler panics if the options are invalid. If the client disconnects, a
+// repeat stops waiting, but next continues once the key is claimed: its context
+// ends only when the lease is lost.
 func Handler(s once.Store, caller Caller, next http.Handler, o *Options) http.Handler {
 	return &guard{settings: newSettings(s, caller, o), next: next}
 }
 
-// Middleware is [Handler] in the shape that routers take.
+// Middleware is [Handler] in the form that routers expect.
 func Middleware(s once.Store, caller Caller, o *Options) func(http.Handler) http.Handler {
 	set := newSettings(s, caller, o)
 	return func(next http.Handler) http.Handler { return &guard{settings: set, next: next} }

@@ -8,10 +8,11 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// KeyHeader is the header that names a request: all requests of a caller with one key are one.
+// KeyHeader is the header with the key of a request. All requests of a caller
+// with the same key count as one.
 const KeyHeader = "Idempotency-Key"
 
-// ReplayedHeader is set to true on an answer that was given before.
+// ReplayedHeader is set to true on a replayed response.
 const ReplayedHeader = "Idempotent-Replayed"
 
 // maxKey is how many bytes a key may have.

@@ -7,16 +7,16 @@ import (
 	"github.com/effectively-once/once/internal/bucket"
 )
 
-// Limits bound what one caller may have under way, before anything is read of
-// a body. They are kept in each process by itself: n processes let through up
-// to n times as much. Repeats of known keys are answered, unless there are too
-// many at once; while a caller is over its limits, each costs a look into the
-// store. Zero: no limit.
+// Limits bounds what one caller may have in progress. It applies before a body
+// is read. Each process counts by itself, so n processes allow up to n times as
+// much. Repeats of known keys are answered unless there are too many at once.
+// While a caller is over its limits, each repeat costs one read of the store.
+// Zero fields mean no limit.
 type Limits struct {
-	Open      int     // keys under way at the same time: repeats of one are no other
-	Waiting   int     // repeats of keys that are under way, and of all known keys while the caller is over Open or PerSecond; those over it get 409 at once
-	PerSecond float64 // new keys, in the long run
-	Burst     int     // new keys at once; default: as many as in one second, at least 1
+	Open      int     // keys in progress at once; repeats of a key do not add to it
+	Waiting   int     // waiting repeats, and all repeats while the caller is over Open or PerSecond; further ones get 409 at once
+	PerSecond float64 // average rate of new keys
+	Burst     int     // new keys at once; default: one second of PerSecond, at least 1
 }
 
 // limiter counts by caller. It remembers those only who would notice.

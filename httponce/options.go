@@ -13,70 +13,80 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Caller says whose request it is: the tenant or client that was authenticated. Keys of different callers are different
-// keys. It is called before anything is read or claimed. An error, or no name at all, is answered with 401: there is no
-// caller that all share. It leaves the body of the request alone.
+// Caller returns the authenticated tenant or client that made the request. Keys
+// of different callers are different keys. It is called before anything is read
+// or claimed, and must not read the body. If it returns an error or an empty
+// name, the response is 401: no caller is shared by all.
 type Caller func(*http.Request) (string, error)
 
-// Decision is what becomes of the key when the handler has answered.
+// Decision says what happens to the key after the handler has responded.
 type Decision int
 
 const (
-	ByStatus Decision = iota // what the documentation of the package says of the status
-	Record                   // the response is the answer, for every repeat
-	Release                  // nothing happened: the next request with this key is the first again
-	Unknown                  // nobody knows what happened: nothing is run again before somebody finds out
+	ByStatus Decision = iota // the rule for its status in the package documentation
+	Record                   // record the response and replay it
+	Release                  // nothing happened: the key is free
+	Unknown                  // the outcome is unknown: nothing runs until it is determined
 )
 
-// Options are the options of a handler. A nil *Options and the zero value work.
+// Options configures a guard. A nil *Options and the zero value are valid.
 type Options struct {
-	// Operation is part of every key. Handlers with the same Operation share the keys of a caller, so that one key at
-	// two routes is a mistake that is noticed. Services that share a store and callers need names of their own. Without
-	// a slash. Default "http".
+	// Operation is part of every key. Handlers with the same Operation share the
+	// keys of a caller, so a key that is used at two routes by mistake is
+	// detected. Services that share a store and callers need different names. It
+	// contains no slash. Default: "http".
 	Operation string
 
 	Required bool        // Handler: requests with an unsafe method must have a key. HandlerTx: all must
-	Policy   once.Policy // how long repeats wait and are remembered. With Wait: once.NoWait they do not wait
+	Policy   once.Policy // how long repeats wait, and how long keys are kept
 
-	// OnUnknown says what becomes of a request whose handler died, or answered that it does not know. Default: once.Park,
-	// unless there is a Lookup. Resend runs the handler again.
+	// OnUnknown says what happens to a request whose handler died or reported an
+	// unknown outcome. Resend runs the handler again. Default: once.Park, unless
+	// Lookup is set.
 	OnUnknown once.OnUnknown
 
-	// Lookup finds out whether the request with this key happened, and with what response; a nil one is 204. It has
-	// nothing to go by but the key. SettleTime and KeyValidFor are what [once.Operation] says of them.
+	// Lookup reports whether the request with a key happened, and with what
+	// response; nil means 204. It gets only the key. SettleTime and KeyValidFor
+	// are as in [once.Operation].
 	Lookup                  func(context.Context, once.Key) (r *Response, happened bool, err error)
 	SettleTime, KeyValidFor time.Duration
 
-	// Speculative is [once.Operation.Speculative], for HandlerTx: a repeat of a request that is still running may enter the
-	// handler, without effect and without an answer of its own. Default false: it enters nothing.
+	// Speculative is [once.Operation.Speculative] for HandlerTx: a repeat of a
+	// running request may enter the handler, without effect and without a response
+	// of its own. Default: false, repeats do not enter.
 	Speculative bool
 
 	MaxBody     int64    // bytes of a request, default 1 MiB
-	MaxResponse int      // bytes of a response that are recorded; default 256 KiB, never more than the store keeps
-	Headers     []string // of responses, replayed besides the usual ones
+	MaxResponse int      // bytes of a recorded response; default 256 KiB, at most what the store keeps
+	Headers     []string // response headers to replay besides the usual ones
 
-	// Fingerprint returns what two requests with one key must have in common; method, path and query are added to it.
-	// Default: the body as it is. It neither keeps nor changes body; its error goes to the client, with 400.
-	// [CanonicalJSON] takes no notice of the order and the spaces in JSON.
+	// Fingerprint returns what requests with the same key must have in common.
+	// Method, path and query are added to it. It must not keep or change body. Its
+	// error is sent to the client with 400. Default: the unchanged body.
+	// [CanonicalJSON] ignores order and white space in JSON.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 
 	Decide   func(r *http.Request, status int) Decision // nil: ByStatus
-	CheckKey func(key string) error                     // refuses keys, with 400 and its error; see [RefuseGuessable]
+	CheckKey func(key string) error                     // its error refuses the key with 400; see [RefuseGuessable]
 	Limits   Limits
 
-	// Admit, if it is not nil, is asked for room for a key before it is claimed, and does not ask the store. Where wait is
-	// above 0 there is none: a new key gets 429, to come back after it, and nothing is claimed. A key that the store
-	// knows is let in all the same, which costs a look. Else leave is called once when the request is over, with whether
-	// the key may be in the store now and was not before. Made for the Admit of janitor.Quota.
+	// Admit, if set, reserves room for a key before it is claimed, without asking
+	// the store. If wait is above 0 there is no room: a new key gets 429 with that
+	// delay, and nothing is claimed. A known key is admitted nevertheless, at the
+	// cost of one read. Otherwise leave is called once when the request ends, with
+	// kept set if the key is new and may now be in the store. janitor.Quota has a
+	// matching Admit.
 	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
 
-	Ring *Ring // seals what is recorded, and keys the fingerprints. Default: neither
+	Ring *Ring // seals responses and keys fingerprints; default: neither
 
-	// FailOpen runs the handler unguarded while the store cannot be reached, instead of answering 503. Then repeats have
-	// as many effects as they are. Not for HandlerTx, which has no transaction then.
+	// FailOpen runs the handler unguarded while the store cannot be reached,
+	// instead of responding with 503. Repeats then have repeated effects. It does
+	// not apply to HandlerTx, which needs the transaction.
 	FailOpen bool
 
-	// Docs is where the types of problems are documented. Default: this project's page.
+	// Docs is the URL that documents the problem types. Default: this project's
+	// page.
 	Docs string
 }
 

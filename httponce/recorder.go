@@ -171,8 +171,9 @@ func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// NotDone says that nothing happened, so that the key is free for the next request, whatever the response is. It is for
-// handlers, before they return: w is the ResponseWriter that they were given, or one around it that has Unwrap.
+// NotDone reports that the handler had no effect, so that the key is free again
+// whatever the response is. Handlers call it before they return. w is the
+// ResponseWriter that the handler received, or a wrapper of it that has Unwrap.
 func NotDone(w http.ResponseWriter) {
 	for {
 		switch t := w.(type) {

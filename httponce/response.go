@@ -13,19 +13,19 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Response is a response as it is recorded.
+// Response is a recorded response.
 type Response struct {
 	Status int
 	Header http.Header // the headers that are replayed
 	Body   []byte
-	NoBody bool // it had a body, which was not kept
+	NoBody bool // the body was not kept
 
 	key  [16]byte        // of the request that it answers
 	only map[string]bool // the headers that are recorded; nil: all that may be
 }
 
-// Outcome is the response as it is recorded, without a seal. It is for [once.MarkDone], by which a person settles a request
-// whose outcome is unknown.
+// Outcome returns the response as it is recorded, unsealed. Pass it to
+// [once.MarkDone] to settle a request whose outcome is unknown.
 func (r *Response) Outcome() (once.Outcome, error) { return codec{}.Encode(r) }
 
 // codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The

@@ -9,21 +9,26 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Secret is a key of a [Ring]. The zero Secret seals nothing: as the current one, it is for the time until all
-// processes have the next.
+// Secret is a key of a [Ring]. The zero Secret seals nothing. Use it as the
+// first secret until all processes have the next.
 type Secret = once.Secret
 
-// Ring seals recorded responses with AES-256-GCM and keys the fingerprints of requests, so that who reads the database sees
-// neither answers nor whether two requests were the same. The first secret seals; the others open what they have sealed
-// and recognise the requests that they have marked. What was recorded without a Ring is recognised as well.
+// Ring seals recorded responses with AES-256-GCM and keys the fingerprints of
+// requests, so that a reader of the database sees neither the responses nor
+// which requests were equal. The first secret seals. The others open what they
+// sealed and recognise requests whose fingerprints they keyed. Requests that
+// were recorded without a Ring are recognised as well.
 //
-// Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it
-// sealed, and takes a repeat for another request: first as the last of all rings, then as the first. The first ring of
-// all is NewRing(Secret{}, next), then NewRing(next). A secret may be removed when nothing that it sealed is kept any
-// more.
+// Roll out a new secret in two steps, because a process without it cannot open
+// what it sealed, and takes a repeat for another request: add the secret as the
+// last of all rings, then make it the first. For the first ring, use
+// NewRing(Secret{}, next), then NewRing(next). Remove a secret once nothing
+// that it sealed is kept.
 //
-// A Ring accepts responses that were recorded plain. Where whoever can write to the database must not replace one, seal in
-// the store, with [once.Sealing] and its Only: that covers responses too, and this Ring still keys the fingerprints.
+// A Ring accepts responses that were recorded in plain text. If somebody who
+// can write to the database must not be able to replace a response, seal in the
+// store with [once.Sealing] and its Only. That covers responses too, and this
+// Ring still keys the fingerprints.
 type Ring struct {
 	ring    *once.Ring
 	secrets []secret
@@ -36,7 +41,7 @@ type secret struct {
 
 const sealedType = plainType + "; sealed="
 
-// NewRing returns a ring with these secrets, the current one first.
+// NewRing returns a ring with these secrets. The first one seals.
 func NewRing(secrets ...Secret) (*Ring, error) {
 	sealing, err := once.NewRing(secrets...)
 	if err != nil {

@@ -16,57 +16,79 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Never is for the fields of [Transport] that take it: no retries, no buffering.
+// Never disables retries or buffering in the fields of [Transport] that accept
+// it.
 const Never = -1
 
-// Transport is an [http.RoundTripper] that makes one request out of several attempts: it gives a request that changes
-// something a key (see [KeyHeader]), and sends it again, with the same key and body, when the connection fails or the
-// server says that it may work later. The zero value works. It may be used concurrently, and is not copied after its
-// first use.
+// Transport is an http.RoundTripper that retries requests safely. It gives each
+// request that changes something a key (see [KeyHeader]), and resends it with
+// the same key and body if the connection fails or the server says that it may
+// succeed later. The zero value is valid. A Transport is safe for concurrent
+// use, and must not be copied after its first use.
 //
-// Use it for servers that honour the key: one that ignores it may do the work once per attempt. Have a Transport for
-// each service, so that an outage of one does not use up the retries of the others.
+// Use it for servers that honour the key. A server that ignores it may do the
+// work once per attempt. Use one Transport per service, so that an outage of
+// one service does not use up the retries of others.
 //
-// The key is, in this order: the request's own header, which is left as it is (one without values says that the
-// request is idempotent, and sends none); that of [WithKey]; key.String() of the claim that the request is made under
-// (see [once.ClaimFrom]), so that one name goes end to end; or a random one. GET, HEAD, OPTIONS and TRACE get none.
-// Work that makes several different requests gives each a name of its own, or servers refuse the second as a mismatch:
+// Transport takes the key from the first of these that exists:
+//
+//   - the request's own header, unchanged. A header without values marks the
+//     request as idempotent, and nothing is sent.
+//   - [WithKey].
+//   - key.String() of the claim that the request is made under (see
+//     [once.ClaimFrom]), so that one name is used end to end.
+//   - a random key.
+//
+// GET, HEAD, OPTIONS and TRACE requests get no key. Work that makes several
+// different requests must name each, or servers refuse the second as a
+// mismatch:
 //
 //	ctx = httponce.WithKey(ctx, key.Step("capture").String())
 //
-// Sent again are: a request that got no answer, unless its context is over or the server's certificate is refused; and
-// one that was answered with 408, 425, 429, 502, 503, 504, or 409 with a Retry-After, which says that the first attempt
-// is still at work, or that its outcome is being found out. Never any other answer: 500 says that the server failed at
-// this very request, and may have been recorded. The pause is as long as Retry-After says, which is measured by the
-// server's clock, and on top of it random, up to half a second at first and then to twice as much each time. When there
-// is to be no other attempt, the caller gets the last answer or error. That error is a dial error (see [once.IsDialError])
-// only if all attempts met one, and no redirect led to them.
+// Transport retries requests that fail without a response, unless their context
+// has ended or the server's certificate was refused. It also retries responses
+// with 408, 425, 429, 502, 503, 504, and 409 with a Retry-After, which means
+// that the first attempt is still running or that its outcome is being
+// determined. It never retries other responses: 500 means that the server
+// failed at this request, and the response may be recorded.
 //
-// An answer that breaks off while its body is read is not asked for again: send the request again under the
-// same key. A redirect with 307 or 308 takes the key and the body along, wherever it leads, and has attempts of its own.
-// Beneath this, net/http sends a request that has a key again by itself when it meets a connection that was
-// closed while idle; that is no attempt by any count here.
+// The delay is Retry-After, plus a random time of up to half a second at first,
+// and up to twice as much each time. After the last attempt, the caller gets
+// the last response or error. That error is a dial error (see
+// [once.IsDialError]) only if every attempt failed with one and no redirect was
+// followed.
+//
+// A response whose body breaks off is not retried; resend the request under the
+// same key. A redirect with 307 or 308 keeps the key and the body, wherever it
+// leads, and has its own attempts. Beneath Transport, net/http resends a
+// request with a key by itself if it meets a connection that was closed while
+// idle. That does not count as an attempt.
 type Transport struct {
-	// Base makes the attempts. Default: http.DefaultTransport. Nothing here cuts a single attempt off:
-	// its ResponseHeaderTimeout does, and then the next one is made.
+	// Base makes the attempts. Default: http.DefaultTransport. Transport does not
+	// limit the time of an attempt. To do so, set the ResponseHeaderTimeout of
+	// Base; the next attempt follows.
 	Base http.RoundTripper
 
-	// Retries is how many attempts may follow the first. Never: none. Default 4. All requests of a Transport share an
-	// allowance as well: ten retries at first, then one for every ten requests, and one every ten seconds.
-	// So it does not multiply the load on a server that is down.
+	// Retries is how many attempts may follow the first. Default: 4. Never
+	// disables retries. All requests of a Transport also share an allowance, so
+	// that retries do not multiply the load on a server that is down: ten retries
+	// at first, then one per ten requests and one every ten seconds.
 	Retries int
 
-	// Budget is how long after the beginning of a request another attempt may begin. A server that wants to be left alone
-	// for longer than what is left of it, or of the context, is not asked again. Default 1 minute, which leaves time for
-	// the longest Retry-After of a [Handler] with the default lease.
+	// Budget is how long after the start of a request another attempt may start.
+	// If Retry-After exceeds what is left of it, or of the context, there is no
+	// further attempt. Default: 1 minute, enough for the longest Retry-After of a
+	// [Handler] with the default lease.
 	Budget time.Duration
 
-	// MaxBody is how much is read of a body that has no GetBody, to be able to send it again. A longer one is streamed,
-	// and sent once. Never: nothing is read before it is sent, as a request needs that writes its body while it reads
-	// the answer. Default 1 MiB.
+	// MaxBody is how many bytes of a body without GetBody are buffered for
+	// retries. A larger body is streamed and sent once. Default: 1 MiB. Never
+	// disables buffering, which a request needs that writes its body while it
+	// reads the response.
 	MaxBody int64
 
-	// Bare sends the key without the quotes of a structured field, for servers that take the header as plain text.
+	// Bare sends the key without the quotes of a structured field, for servers
+	// that expect plain text.
 	Bare bool
 
 	spare allowance
@@ -81,20 +103,22 @@ const (
 	attemptsOfContext
 )
 
-// WithKey gives the requests made with the context their key: 1 to 255 printable ASCII characters. Requests that differ
-// need keys that differ.
+// WithKey returns a context whose requests use this key, which has 1 to 255
+// printable ASCII characters. Different requests need different keys.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOfContext, key)
 }
 
-// Replayed reports whether the server says that it has given this answer before: to another request with the same
-// key, or to an attempt of this one whose answer was lost.
+// Replayed reports whether the server marked the response as replayed. It was
+// first given to another request with the same key, or to an attempt of this
+// request whose response was lost.
 func Replayed(resp *http.Response) bool {
 	return strings.EqualFold(resp.Header.Get(ReplayedHeader), "true")
 }
 
-// Attempts is how many attempts a [Transport] made to get this answer; after a redirect, those since then. 0: it came
-// by another way.
+// Attempts returns how many attempts a [Transport] made to get this response,
+// counted from the last redirect. It returns 0 for a response that did not come
+// from a Transport.
 func Attempts(resp *http.Response) int {
 	if resp.Request == nil {
 		return 0
@@ -103,7 +127,7 @@ func Attempts(resp *http.Response) int {
 	return n
 }
 
-// RoundTrip makes the attempts.
+// RoundTrip sends the request, retrying it as described for [Transport].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r, err := t.begin(req)
 	if err != nil {
@@ -132,7 +156,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// CloseIdleConnections closes those of Base.
+// CloseIdleConnections closes the idle connections of Base.
 func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
