@@ -83,6 +83,14 @@ var manyBugs = []Bug{
 		Test: onPostgres("^TestSeveralWithEndingsOfTheirOwn$"),
 	},
 	{
+		Name: "cause-of-another-key-of-several",
+		Why:  "the record of a key names the cause of its neighbour in the transaction",
+		File: "store/pgstore/ending.go",
+		Old:  "w.cause = make(uuids, len(w.nth), cap(w.nth))",
+		New:  "w.cause = make(uuids, 0, cap(w.nth))",
+		Test: conforms("^transact/causes$"),
+	},
+	{
 		Name: "unknown-key-of-several-not-taken-over",
 		Why:  "a message whose last attempt ended in doubt is never handled in a batch",
 		File: pgStatements,

@@ -185,6 +185,9 @@ func (s *buggyStore) ClaimTx(ctx context.Context, tx *buggyTx, rs []once.ClaimRe
 	}
 	defer s.mu.Unlock()
 	for _, r := range rs {
+		if s.has("one cause for all claims") {
+			r.Cause = rs[0].Cause
+		}
 		to := tx
 		if s.has("claims outside the transaction") {
 			to = nil

@@ -167,6 +167,7 @@ var bugs = map[string]string{
 	"own claim not run":                          "transact/own-claim",
 	"settles the first only":                     "transact/several caller-tx/several",
 	"records in another order":                   "transact/several",
+	"one cause for all claims":                   "transact/causes",
 	"returns the records as settled":             "transact/commit",
 	"stale settlement ignored":                   "transact/stale-settlement caller-tx/stale",
 	"repeat counts as its own row":               "transact/stale-settlement",

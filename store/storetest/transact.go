@@ -20,6 +20,7 @@ func transactRules[Tx any]() []txRule[Tx] {
 		{"transact/own-claim", "A claim that the caller holds already is the caller's.", transactOwnClaim[Tx]},
 		{"transact/takeover", "A transaction takes over an unknown attempt that it names.", transactTakeover[Tx]},
 		{"transact/several", "Several claims keep their order and each has its own fate.", transactSeveral[Tx]},
+		{"transact/causes", "Of several claims of new keys, each has its own cause, or none.", transactCauses[Tx]},
 		{"transact/stale-settlement", "A settlement that does not change its own row rolls everything back with ErrLeaseLost.", transactStale[Tx]},
 		{"transact/exact", "Outcome and fingerprint are kept exactly.", transactExact[Tx]},
 		{"transact/context-ends", "The transaction does not end because its context does.", transactContextEnds[Tx]},
@@ -213,6 +214,27 @@ func transactSeveral[Tx any](b *txBench[Tx]) {
 		b.unchanged("a Transact that lost this claim", before[name], b.get(rs[i].Key))
 	}
 	b.wantEffects("row", 1)
+}
+
+func transactCauses[Tx any](b *txBench[Tx]) {
+	var rs []once.ClaimRequest
+	for i, cause := range [][16]byte{{}, causeOf("one"), {}, causeOf("other")} {
+		r := b.request(b.key(fmt.Sprint(i)), "me", long)
+		r.Cause = cause
+		rs = append(rs, r)
+	}
+	recs, err := b.txStore.Transact(b, rs, func(_ Tx, recs []once.Record) (sets []once.Settlement, err error) {
+		for _, rec := range recs {
+			sets = append(sets, done(holdOf(rec)))
+		}
+		return sets, nil
+	})
+	b.must("Transact", err)
+	for i, r := range rs {
+		if is := b.get(r.Key); recs[i].Cause != r.Cause || is.Cause != r.Cause {
+			b.failf("claimed with the cause %x, the record was returned with %x and is kept with %x", r.Cause, recs[i].Cause, is.Cause)
+		}
+	}
 }
 
 func transactStale[Tx any](b *txBench[Tx]) {
