@@ -43,7 +43,7 @@ bench:
 soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
-		./integration/publish ./integration/outboxlog
+		./integration/publish ./integration/outboxlog ./integration/brokers
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/seedbugs
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.

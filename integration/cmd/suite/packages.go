@@ -18,9 +18,9 @@ import (
 
 // longFirst are the packages that take the longest, the longest first: what starts last should not be what ends last.
 var longFirst = []string{
-	"integration/brokers", "integration/crash", "integration/consume", "cmd/once", "integration/publish", "integration/docs",
-	"integration/lostreply", "integration/faults", "integration/history", "integration/outboxlog", "store/pgstore",
-	"integration/sqlstore", "integration/server", "integration/cmd/release",
+	"integration/brokers", "integration/sqlstore", "store/pgstore", "integration/docs", "integration/consume", "cmd/once",
+	"integration/crash", "integration/publish", "integration/lostreply", "integration/faults", "integration/history",
+	"integration/outboxlog", "integration/server", "integration/cmd/release",
 }
 
 // pkg is a package.
