@@ -148,8 +148,8 @@ var pgstoreBugs = []Bug{
 		Name: "lost-connection-at-the-settlement-is-a-failure",
 		Why:  "the COMMIT behind it may have been reached, and the caller hears that it was not",
 		File: "store/pgstore/errors.go",
-		Old:  "case !refused:\n\t\treturn unknown(err)\n\tcase pe.Code == divisionByZero:",
-		New:  "case !refused:\n\t\treturn err\n\tcase pe.Code == divisionByZero:",
+		Old:  "case !refused:\n\t\treturn unknown(err)\n\tcase saysWhy(pe, claimLost, notMoved):",
+		New:  "case !refused:\n\t\treturn err\n\tcase saysWhy(pe, claimLost, notMoved):",
 		Test: onPostgres("^TestABackendTerminatedBeforeTheSettlement$"),
 	},
 	{

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/effectively-once/once"
@@ -12,8 +13,13 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// divisionByZero is how our own statements fail when they find that they must not go on.
-const divisionByZero = "22012"
+// invalidText is the error of a text that cannot be cast.
+const invalidText = "22P02"
+
+// saysWhy reports whether one of our own statements has failed on purpose, with one of these texts.
+func saysWhy(pe *pgconn.PgError, why ...string) bool {
+	return pe.Code == invalidText && slices.ContainsFunc(why, func(text string) bool { return strings.Contains(pe.Message, text) })
+}
 
 func sqlState(err error) string {
 	var pe *pgconn.PgError
@@ -89,7 +95,7 @@ func settleFailed(err error) error {
 	switch pe, refused := serverError(err); {
 	case !refused:
 		return unknown(err)
-	case pe.Code == divisionByZero:
+	case saysWhy(pe, claimLost, notMoved):
 		return fmt.Errorf("%w: a claim of this transaction is no longer its own: rolled back", once.ErrLeaseLost)
 	case pe.Code == "23505":
 		return fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)

@@ -67,7 +67,7 @@ func (o *opening) read(replies pgx.BatchResults) error {
 	}
 	o.won, o.err, o.cause = err == nil, err, err
 	if pe, refused := serverError(err); refused {
-		o.busy, o.err = pe.Code == divisionByZero, errTaken
+		o.busy, o.err = saysWhy(pe, keyInFlight), errTaken
 	}
 	return o.err
 }

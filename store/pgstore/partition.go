@@ -87,15 +87,16 @@ const (
 	// other can become that before the transaction ends.
 	newestSQL = `(SELECT max(id) FROM {parts})`
 
-	// unseenSQL is 0, and fails on a square root where there is a row in any partition.
-	unseenSQL = ` + coalesce((SELECT sqrt(-1 - abs(u.status)) FROM {table} u WHERE u.key = $1::uuid)::int, 0)`
+	// unseenSQL is 0, and fails with keyRecorded where there is a row in any partition.
+	unseenSQL = ` + coalesce((SELECT CAST(CASE WHEN u.status >= 0 THEN '` + keyRecorded + `' END AS smallint) FROM {table} u WHERE u.key = $1::uuid), 0)`
 
 	// levelSQL is the isolation level that the transaction has.
 	levelSQL = `current_setting('transaction_isolation')`
 
-	// lockSQL takes the lock of a key in front of openSQL or lookSQL, whose snapshot is newer then. It fails on dividing
-	// by zero where a transaction in flight has the lock, and on a square root in another isolation level.
-	lockSQL = `SELECT 1 / pg_try_advisory_xact_lock($1::bigint{oid})::int, sqrt(CASE ` + levelSQL + ` WHEN 'read committed' THEN 0 ELSE -1 END)`
+	// lockSQL takes the lock of a key in front of openSQL or lookSQL, whose snapshot is newer then. It fails with
+	// keyInFlight, or with otherLevel in another isolation level.
+	lockSQL = `SELECT CAST(CASE WHEN pg_try_advisory_xact_lock($1::bigint{oid}) THEN '1' ELSE '` + keyInFlight + `' END AS smallint),
+	CAST(CASE ` + levelSQL + ` WHEN 'read committed' THEN '1' ELSE '` + otherLevel + `' END AS smallint)`
 
 	// gateNewSQL takes the lock of a key, if it is to be had, and leaves that word to the next statement in a setting that
 	// ends with the transaction. So nothing fails, and no answer has to be waited for in between.

@@ -25,7 +25,7 @@ func TestRefusalsExplainThemselvesInTheLog(t *testing.T) {
 			t.Errorf("%s begins with %.80q", name, sql)
 		}
 	}
-	shown, _, _ := strings.Cut(all.look, ", 1 /")
+	shown, _, _ := strings.Cut(all.look, ",\n")
 	if line := "STATEMENT:  " + shown + ", …\n"; !strings.Contains(string(page), line) {
 		t.Errorf("docs/stores/postgresql.md does not have the line\n%s", line)
 	}

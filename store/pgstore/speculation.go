@@ -166,7 +166,7 @@ func (e *speculation) commit(ctx context.Context, tx *handle, out once.Outcome) 
 				return true, putFailed(err)
 			}
 			pe, refused := serverError(err)
-			e.busy = refused && pe.Code == divisionByZero
+			e.busy = refused && saysWhy(pe, keyInFlight)
 			return !refused || !claiming, settleFailed(err)
 		}
 	}

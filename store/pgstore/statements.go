@@ -91,27 +91,34 @@ const (
 	// reads it there is to see that nothing is wrong.
 	refusalSQL = `/* once: an ERROR of this statement refuses a duplicate, as it should */ `
 
+	// Statements that find that nothing sent after them may run fail by casting one of these texts to a number, because
+	// SQL has no other way to fail. The texts stand in CASE expressions that the planner cannot evaluate beforehand.
+	keyInFlight = "once: a transaction in flight has this key"
+	keyRecorded = "once: this key has a record"
+	claimLost   = "once: this claim is no longer its own"
+	notMoved    = "once: this transaction has not moved the position"
+	otherLevel  = "once: this transaction is not read committed"
+
 	// openSQL is the claim of a key that was never seen, as it is when the transaction has committed. Any other key makes
-	// it fail: on dividing by zero where a transaction in flight has the lock of the key, on the unique index where there
-	// is a row. Then the server skips what was sent behind it.
+	// it fail: with keyInFlight, or on the unique index where there is a row. Then the server skips what was sent after it.
 	openSQL = refusalSQL + `INSERT INTO {table} ({part}key, scope, operation, id, status, attempt, owner, fingerprint, outcome, content_type, flags, sum,
 	outcome_until, key_until, due, reason, created, updated, cause)
-VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, 4 / pg_try_advisory_xact_lock($7::bigint{oid})::int{unseen}, 1, $5::uuid, $6::bytea,
+VALUES ({insert}$1::uuid, $2::text, $3::text, $4::text, CAST(CASE WHEN pg_try_advisory_xact_lock($7::bigint{oid}) THEN '4' ELSE '` + keyInFlight + `' END AS smallint){unseen}, 1, $5::uuid, $6::bytea,
 	$8::bytea, $9::text, $10::smallint, $11::bigint, {begun} + $12::bigint, {begun} + $13::bigint,
 	({begun} + $14::bigint + $15::bigint - 1) / $15::bigint * $15::bigint, $16::text, {begun}, {begun}, $17::uuid)`
 
 	// lookSQL is the claim of a key that was never seen, without a write: openSQL follows in the same transaction. It fails
-	// like that one, on a square root where there is a row, on dividing by zero where a transaction in flight has the lock.
-	// A row that another has committed between its snapshot and its lock makes openSQL fail.
-	lookSQL = refusalSQL + `SELECT (SELECT sqrt(-1 - abs(status)) FROM {table} WHERE key = $1::uuid), 1 / pg_try_advisory_xact_lock($2::bigint{oid})::int`
+	// with keyRecorded or keyInFlight. A row that another has committed between its snapshot and its lock makes openSQL fail.
+	lookSQL = refusalSQL + `SELECT (SELECT CAST(CASE WHEN status >= 0 THEN '` + keyRecorded + `' END AS smallint) FROM {table} WHERE key = $1::uuid),
+	CAST(CASE WHEN pg_try_advisory_xact_lock($2::bigint{oid}) THEN '1' ELSE '` + keyInFlight + `' END AS smallint)`
 
 	// mustAmendSQL puts another outcome and the times of now into the row that openSQL has written in the same transaction,
-	// and fails, on dividing by zero, if it is not there.
+	// and fails with claimLost if it is not there.
 	mustAmendSQL = `WITH {clock}, amended AS (
 	UPDATE {table} SET outcome = $3::bytea, content_type = $4::text, flags = $5::smallint, sum = $6::bigint,
 		outcome_until = now + $7::bigint, key_until = now + $8::bigint, updated = now
 	FROM clock WHERE key = $1::uuid AND owner = $2::uuid AND status = 4 RETURNING 1)
-SELECT 1 / count(*) FROM amended`
+SELECT CAST(CASE count(*) WHEN 1 THEN '1' ELSE '` + claimLost + `' END AS smallint) FROM amended`
 
 	// claimNewSQL is the claim of a key that was never seen, and nobody is just claiming. It does nothing with any other.
 	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated, cause)
@@ -217,13 +224,13 @@ WHERE r.key = $1::uuid AND r.owner = $2::uuid AND r.attempt = $3::bigint AND r.s
 		r.content_type = $6::text AND r.flags = $7::smallint AND r.sum = $8::bigint AND
 		(coalesce(r.outcome, '') = coalesce($5::bytea, '') OR r.outcome_until <= clock.now)))`
 
-	// mustSettleSQL fails, on dividing by zero, if there is no row to settle: then the server skips what was sent
-	// behind it, a COMMIT.
-	mustSettleSQL = `WITH {settling} SELECT 1 / count(*) FROM changed`
+	// mustSettleSQL fails with claimLost if there is no row to settle: then the server skips what was sent after it, a
+	// COMMIT.
+	mustSettleSQL = `WITH {settling} SELECT CAST(CASE count(*) WHEN 0 THEN '` + claimLost + `' ELSE '1' END AS smallint) FROM changed`
 
-	// stillMovedSQL fails, on dividing by zero, in any transaction but the one that has moved the position: the server skips
-	// what was sent behind it, a COMMIT.
-	stillMovedSQL = `SELECT 1 / count(*) FROM {position} WHERE id = $1::uuid AND xmin = pg_current_xact_id()::xid`
+	// stillMovedSQL fails with notMoved in any transaction but the one that has moved the position: the server skips what
+	// was sent after it, a COMMIT.
+	stillMovedSQL = `SELECT CAST(CASE count(*) WHEN 0 THEN '` + notMoved + `' ELSE '1' END AS smallint) FROM {position} WHERE id = $1::uuid AND xmin = pg_current_xact_id()::xid`
 
 	getSQL = `WITH {clock} SELECT {columns} FROM {table} r, clock
 WHERE r.key = $1::uuid AND (r.key_until <= clock.now) IS NOT TRUE`
