@@ -241,3 +241,21 @@ func (o Options) Ready() *Options {
 // when they run side by side. It is for code that runs transactions without
 // [DoTx].
 func (o *Options) Turn(ctx context.Context) (leave func(), err error) { return o.reruns.Enter(ctx) }
+
+// As finds an optional capability of a store, such as [Lister]: in the store
+// itself, or else in the stores that it wraps. A wrapper declares what it wraps
+// with the method Unwrap() Store. The outermost one with the capability wins, so
+// a wrapper that has to see its calls implements it.
+func As[Capability any](store any) (Capability, bool) {
+	for {
+		if c, ok := store.(Capability); ok {
+			return c, true
+		}
+		wrapper, ok := store.(interface{ Unwrap() Store })
+		if !ok {
+			var none Capability
+			return none, false
+		}
+		store = wrapper.Unwrap()
+	}
+}

@@ -83,7 +83,7 @@ func (c *Consumer) newShiftOf(st once.Store, together bool) (*consumerRun, error
 	if err := st.Options().Sealing.Validate(); err != nil {
 		return nil, err
 	}
-	if shelf, ok := st.(store.Shelf); ok {
+	if shelf, ok := once.As[store.Shelf](st); ok {
 		s.shelf = sealedShelf{shelf, &st.Options().Sealing}
 	}
 	return s, nil
@@ -111,7 +111,7 @@ const signOfLife = time.Minute
 
 // register makes sure that a new name is not an old consumer by mistake, and finds out what its keys are named by.
 func (s *consumerRun) register(ctx context.Context) error {
-	registry, ok := s.store.(store.Registry)
+	registry, ok := once.As[store.Registry](s.store)
 	if !ok {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (s *consumerRun) place(ctx context.Context) error {
 // confirm registers the source with all that its broker tells, if the broker could not be asked when the consumer was
 // registered.
 func (s *consumerRun) confirm(ctx context.Context) error {
-	registry, ok := s.store.(store.Registry)
+	registry, ok := once.As[store.Registry](s.store)
 	if !ok || s.placed {
 		return nil
 	}
@@ -243,7 +243,7 @@ const clockTolerance = 10 * time.Minute
 
 // stayAlive gives the sign of life until ctx ends.
 func (s *consumerRun) stayAlive(ctx context.Context) {
-	registry, ok := s.store.(store.Registry)
+	registry, ok := once.As[store.Registry](s.store)
 	if !ok {
 		return
 	}

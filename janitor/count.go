@@ -59,7 +59,7 @@ func (q *Quota) newCounter() (*counter, error) {
 	c := &counter{Quota: q, every: cmp.Or(q.Every, 5*time.Minute)}
 	c.pace.Share = cmp.Or(q.Share, 0.05)
 	lists := false
-	c.lister, lists = q.Store.(once.Lister)
+	c.lister, lists = once.As[once.Lister](q.Store)
 	switch {
 	case q.Store == nil:
 		return nil, invalid("a Quota needs a Store")

@@ -189,23 +189,23 @@ func (j *Janitor) newRun() (*run, error) {
 	}
 	run.kinds = []kind{run.simply("key", j.Store.Forget, &run.Stats.Keys)}
 	if j.Archive != nil {
-		s, ok := j.Store.(store.Archivable)
+		s, ok := once.As[store.Archivable](j.Store)
 		if !ok {
 			return nil, fmt.Errorf("%w: %T is no store.Archivable", errCannotArchive, j.Store)
 		}
 		run.kinds = []kind{{"key", run.archiving(s), &run.Stats.Keys}}
 	}
-	if s, ok := j.Store.(store.Shelf); ok && run.KeepShelved != Forever {
+	if s, ok := once.As[store.Shelf](j.Store); ok && run.KeepShelved != Forever {
 		run.kinds = append(run.kinds, run.simply("shelved", func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetShelved(ctx, run.KeepShelved, limit)
 		}, &run.Stats.Shelved))
 	}
-	if s, ok := j.Store.(store.Relayable); ok && run.KeepPublished != Forever {
+	if s, ok := once.As[store.Relayable](j.Store); ok && run.KeepPublished != Forever {
 		run.kinds = append(run.kinds, run.simply("published", func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetOutgoing(ctx, run.KeepPublished, limit)
 		}, &run.Stats.Published))
 	}
-	if s, ok := j.Store.(store.OutboxArchive); ok && run.KeepArchived != Forever {
+	if s, ok := once.As[store.OutboxArchive](j.Store); ok && run.KeepArchived != Forever {
 		run.kinds = append(run.kinds, run.simply("archived", func(ctx context.Context, limit int) (int, error) {
 			return s.ForgetArchived(ctx, run.KeepArchived, limit)
 		}, &run.Stats.Archived))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
@@ -48,7 +49,7 @@ type pump struct {
 func (r *run) pump(ctx, working context.Context) {
 	p := &pump{run: r, holds: newHolds(r), trouble: backoffOf(firstPause, longestWait), rows: true}
 	p.carrier = carrier{run: r, sink: tableSink{r}}
-	p.log, _ = r.Store.(store.OutboxLog)
+	p.log, _ = once.As[store.OutboxLog](r.Store)
 	for ctx.Err() == nil {
 		p.lanes.giveUp(working) // nothing is on its way here
 		usable := p.lanes.usable()
@@ -265,7 +266,7 @@ func (p *pump) await(ctx context.Context, d time.Duration, signals ...chan struc
 
 // listen hears of what was put, as long as the store tells.
 func (r *run) listen(ctx context.Context) {
-	bell, ok := r.Store.(store.Bell)
+	bell, ok := once.As[store.Bell](r.Store)
 	if !ok {
 		return
 	}

@@ -23,7 +23,7 @@ const relearn = time.Minute
 
 // tail publishes what comes out of the database's log, if the store is set to that. One relay at a time does.
 func (r *run) tail(ctx, working context.Context) {
-	log, ok := r.Store.(store.OutboxLog)
+	log, ok := once.As[store.OutboxLog](r.Store)
 	if !ok {
 		return
 	}

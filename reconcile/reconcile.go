@@ -159,7 +159,7 @@ func (r *Reconciler) newRun() (*run, error) {
 	if run.Stats == nil {
 		run.Stats = new(Stats)
 	}
-	lister, ok := r.Store.(once.Lister)
+	lister, ok := once.As[once.Lister](r.Store)
 	switch {
 	case r.Store == nil:
 		return nil, invalid("a Reconciler needs a Store")

@@ -56,7 +56,7 @@ type Reopener interface {
 // joins another with its key, which has met the record just before it was reopened, has the old answer still: its Report
 // says that it was replayed.
 func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) error {
-	r, ok := s.(Reopener)
+	r, ok := once.As[Reopener](s)
 	switch {
 	case reason == "":
 		return fmt.Errorf("%w: a decision needs a reason: who says so, and why", once.ErrInvalid)

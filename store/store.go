@@ -1,7 +1,7 @@
 // Package store has the contracts of what a transactional store can keep besides the keys of [once.TxStore]. For
 // consumers it is who consumes what, how far a consumer of a log has come, and the messages that are put aside: package
 // inbox says what it does without them. For producers it is the [Outbox]: messages that a relay of package outbox is to
-// publish. Each is optional, found by type assertion.
+// publish. Each is optional, and found by [once.As], also through wrappers.
 //
 // What package once says about its Store holds here: methods may be called concurrently, from any number of processes;
 // each is atomic, and durable when it returns nil; an error that is not named means that the call may or may not have

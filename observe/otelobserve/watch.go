@@ -291,7 +291,7 @@ func (g *outboxGauge) read(ctx context.Context) reading {
 			is.depths[depth.State] = depth
 		}
 	}
-	if log, ok := g.store.(store.LogLag); ok && err == nil {
+	if log, ok := once.As[store.LogLag](g.store); ok && err == nil {
 		if is.lag, err = log.OutboxLag(limited); err != nil {
 			is.lag = nil
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/store"
 )
@@ -61,7 +62,7 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 		s.err = schema.Misfit
 	default:
 		s.depth, s.unread = l.target.Store.OutboxDepth(ctx, exact)
-		if log, ok := l.target.Store.(store.LogLag); ok && s.unread == nil {
+		if log, ok := once.As[store.LogLag](l.target.Store); ok && s.unread == nil {
 			s.lag, s.unread = log.OutboxLag(ctx)
 		}
 		if s.unread != nil && ctx.Err() == nil {
