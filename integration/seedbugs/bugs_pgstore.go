@@ -256,8 +256,8 @@ var speculationBugs = []Bug{
 		Name: "record-written-without-the-lock",
 		Why:  "a duplicate waits in the database for the transaction that it meets, and holds a connection",
 		File: pgStatements,
-		Old:  `4 / pg_try_advisory_xact_lock($7::bigint{oid})::int`,
-		New:  `4 / ($7::bigint IS NOT NULL)::int`,
+		Old:  `CAST(CASE WHEN pg_try_advisory_xact_lock($7::bigint{oid}) THEN '4'`,
+		New:  `CAST(CASE WHEN $7::bigint IS NOT NULL THEN '4'`,
 		Test: conforms("speculative/in-flight"),
 	},
 	{
