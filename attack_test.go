@@ -207,11 +207,10 @@ func TestTakeoverWithoutACauseKeepsTheCause(t *testing.T) {
 // What carries a key may carry anything in its place: that is no cause, and no error.
 func TestCausesThatAreNoKeys(t *testing.T) {
 	s := memstore.New(nil)
-	work := resent.For("1")
 	text := once.Key{Operation: "pay", ID: "1"}.String()
 	for i, not := range []string{"", "pay", strings.ToUpper(text), text[:35], text + "0", strings.ReplaceAll(text, "-", ""),
 		text[:8] + text[9:] + "-", "c5b8a2b0-8a37-4b6e-9c1a-000000000000", strings.Repeat("g", 36)} {
-		work = resent.For(strconv.Itoa(i)).CausedBy(text).CausedBy(not)
+		work := resent.For(strconv.Itoa(i)).CausedBy(text).CausedBy(not)
 		_, err := once.DoTx(testCtx, s, work, func(context.Context, *memstore.Tx) (string, error) { return "", nil })
 		if err != nil {
 			t.Fatal(err)

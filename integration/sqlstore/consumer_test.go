@@ -3,12 +3,14 @@ package sqlstore_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -51,6 +53,39 @@ func consumes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 		n, err := s.ForgetShelved(ctx, 0, 10)
 		must(t, err)
 		return n == 1
+	})
+}
+
+// TestTablesOfAnOlderVersionAreRefused has tables that lack the latest migration: each call is refused until the store is
+// migrated, and then works.
+func TestTablesOfAnOlderVersionAreRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, e engine) {
+		db := e.fresh(t)(t)
+		names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
+		must(t, err)
+		all := names.Migrations()
+		for _, m := range all[:len(all)-1] {
+			mustExec(t, db, append(m.SQL, m.Row)...)
+		}
+		s := sqlstore.New(db, e.dialect, nil)
+		tx, err := db.BeginTx(t.Context(), nil)
+		must(t, err)
+		defer tx.Rollback()
+		for _, calls := range []map[string]func() error{consumerCalls(t, s, tx), outboxCalls(t, s, tx)} {
+			for name, call := range calls {
+				if e.dialect == sqlstore.SQLite && !strings.HasSuffix(name, "Tx") {
+					continue // it would wait for this transaction
+				}
+				if err := call(); !errors.Is(err, once.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "call Migrate") {
+					t.Errorf("%s on tables of an older version returned %v, want ErrInvalid: call Migrate", name, err)
+				}
+			}
+		}
+		must(t, tx.Rollback())
+		must(t, s.Migrate(t.Context()))
+		mustExec(t, db, effectTable)
+		consumes(t, s, db)
+		publishes(t, s, db)
 	})
 }
 
