@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -38,6 +39,10 @@ var endings = []struct {
 // and however often the call is repeated.
 func TestWorkThatEndsItsTransactionInSQL(t *testing.T) {
 	for name, result := range map[string]error{"succeeds": nil, "fails": errWork, "conflict": fmt.Errorf("%w: deadlock", once.ErrConflict)} {
+		limit := proof.Patience
+		if result != nil && result != errWork { // conflicts are repeated for as long as there is time
+			limit = 2 * time.Second
+		}
 		for _, ending := range endings {
 			t.Run(ending.name+" and "+name, func(t *testing.T) {
 				onEach(t, func(t *testing.T, e engine) {
@@ -48,7 +53,9 @@ func TestWorkThatEndsItsTransactionInSQL(t *testing.T) {
 					}
 					s, db := e.migrated(t)
 					for range 3 {
-						_, err := once.DoTx(t.Context(), s, books.For("1"), ends(ending.statements, result))
+						ctx, cancel := context.WithTimeout(t.Context(), limit)
+						_, err := once.DoTx(ctx, s, books.For("1"), ends(ending.statements, result))
+						cancel()
 						t.Log(err)
 						if _, again := once.MayRetry(err); again && errors.Is(err, once.ErrParked) {
 							t.Errorf("MayRetry(%v) is true", err)
