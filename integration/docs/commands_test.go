@@ -32,6 +32,7 @@ type rule struct {
 
 var rules = []rule{
 	{command: "make test", run: "make -n test", why: "it would run this test"},
+	{command: "make check", run: "make -n check", why: "it would test everything that needs no server"},
 	{command: "make bench", run: "make -n bench", why: "it measures for ten minutes"},
 	{command: "go run ./examples/quickstart", skip: true, why: "its own test runs it"},
 	{command: "curl -i localhost:8080/orders", skip: true, why: "the test of examples/quickstart sends the request"},
