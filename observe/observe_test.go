@@ -175,8 +175,10 @@ func TestResults(t *testing.T) {
 		{"DoTx, too large", observe.Failed, true, func(f *faulty) { doTx(f, parks.For("1"), string(make([]byte, 2<<20)), nil) }},
 		{"InTx, plain error", observe.Failed, true, func(f *faulty) { inTx(f, parks.For("1"), "", errNet) }},
 		{"DoTx, deadlocks", observe.Conflict, false, func(f *faulty) {
-			f.transact = once.ErrConflict
-			doTx(f, parks.For("1"), "", nil)
+			f.transact = once.ErrConflict // which is repeated for as long as there is time
+			limited, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, _ = once.DoTx(limited, f, parks.For("1"), func(context.Context, *memstore.Tx) (string, error) { return "", nil })
 		}},
 		{"InTx, deadlock in a claim that had lapsed", observe.Conflict, true, func(f *faulty) {
 			f.lapsed = true
