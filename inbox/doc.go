@@ -1,5 +1,5 @@
-// Package inbox handles messages that are delivered at least once, each exactly
-// once. A consumer claims the key of each message, handles the message, and
+// Package inbox handles each message once, although brokers deliver it at least
+// once. A consumer claims the key of the message, handles the message, and
 // acknowledges it after the commit.
 //
 //	billing := &inbox.Consumer{Name: "billing", Source: rabbit.Queue("orders"),
