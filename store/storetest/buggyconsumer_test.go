@@ -39,19 +39,15 @@ type notes struct {
 	looked  atomic.Int64              // at what they then act on
 }
 
-// hesitate lets others look as well, before this one acts on what it has seen, if there are any. Others that are only about
-// to come may need long for it on a busy machine, so there is a way to wait that does not look at the clock: see meet.
-func (n *notes) hesitate() {
-	n.looked.Add(1)
-	for deadline := time.Now().Add(2 * time.Second); n.looked.Load() < 2 && time.Now().Before(deadline); {
-		runtime.Gosched()
-	}
-}
+// hesitate lets others look as well before this one acts on what it has seen, if there are any.
+func (n *notes) hesitate() { n.await(2 * time.Second) }
 
-// meet is hesitate where another is sure to come.
-func (n *notes) meet() {
+// meet is hesitate where another is sure to come, however busy the machine is.
+func (n *notes) meet() { n.await(testenv.Patience) }
+
+func (n *notes) await(limit time.Duration) {
 	n.looked.Add(1)
-	for deadline := time.Now().Add(testenv.Patience); n.looked.Load() < 2 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(limit); n.looked.Load() < 2 && time.Now().Before(deadline); {
 		runtime.Gosched()
 	}
 }
