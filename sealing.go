@@ -9,7 +9,7 @@ import (
 	"github.com/effectively-once/once/internal/seal"
 )
 
-// Sealing encrypts what is stored, and authenticates it, so that who reads the database sees no answers and no messages,
+// Sealing encrypts what is stored, and authenticates it, so that a reader of the database sees no answers and no messages,
 // and who writes to it cannot change one or move it to another key without being noticed. The zero value seals nothing.
 //
 // Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it sealed:

@@ -34,7 +34,7 @@ type heldBody struct {
 
 var heldBodies = sync.Pool{New: func() any { return new(heldBody) }}
 
-// add adds chunk at an offset that is not behind the end. It reports false, and
+// add adds chunk at an offset that is not past the end. It reports false, and
 // adds nothing, if other bytes are there. The body is expected to have at most
 // limit bytes in all.
 func (b *heldBody) add(at int, chunk []byte, limit int64) bool {

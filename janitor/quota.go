@@ -72,7 +72,7 @@ type Quota struct {
 	// Share is the part of the time in which a count keeps the store at work, at most. Default 0.05, at most 1.
 	Share float64
 
-	Logger *slog.Logger // of trouble with the store, and of who is refused; default: slog.Default()
+	Logger *slog.Logger // for trouble with the store, and refused callers; default: slog.Default()
 	Stats  *QuotaStats  // counts what it does, if it is not nil
 
 	unread   QuotaStats // where there is no Stats

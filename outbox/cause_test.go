@@ -13,7 +13,7 @@ import (
 )
 
 // What a unit of work puts names its key: readable in the row, one way in the message. The innermost key counts, and what
-// a message says of another one that it was made from is not believed.
+// a message claims about the message that it was made from is not believed.
 func TestMessagesNameTheirCause(t *testing.T) {
 	s := memstore.New(nil)
 	out := outbox.New(s, nil)

@@ -38,7 +38,7 @@ type pump struct {
 	trouble *backoff.Backoff
 	idle    time.Duration   // until the next look
 	due     time.Time       // when delayed messages are to be asked for
-	probe   int64           // >0: a chunk does not get through, and this is how far was looked behind it
+	probe   int64           // >0: a chunk does not get through, and this is how far the search after it has come
 	full    bool            // nothing of the last chunk got through, and MaxBytes or its limit may have cut it off
 	looked  time.Time       // when it was read
 	little  time.Duration   // rises while chunks are small, one after another

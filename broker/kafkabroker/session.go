@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// maxTracked bounds how many messages may stand behind one that is not settled, in all partitions.
+// maxTracked bounds how many messages may follow one that is not settled, in all partitions.
 const maxTracked = 100_000
 
 // longestDelay is how long a returned message is kept at most: its partition is not committed meanwhile.

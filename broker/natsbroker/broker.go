@@ -129,7 +129,7 @@ func location(stream *jetstream.StreamInfo) map[string]string {
 	return map[string]string{"created": stream.Created.UTC().Format("20060102T150405.000000000Z")}
 }
 
-// Lag is what the consumer has not delivered, and what is out. The age is that of the first message behind what is
+// Lag is what the consumer has not delivered, and what is out. The age is that of the first message after what is
 // acknowledged without a gap; a consumer with filters, of which that may not be one, has none.
 func (c *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTime)

@@ -378,7 +378,7 @@ type keysJSON struct {
 }
 
 func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status) (err error) {
-	more := false // behind what was looked at
+	more := false // after what was looked at
 	after, err := untoken(p.After)
 	if err != nil {
 		return err

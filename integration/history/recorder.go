@@ -70,7 +70,7 @@ func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) er
 // errUndone is how a transaction is rolled back on purpose.
 var errUndone = errors.New("rolled back on purpose")
 
-// meaning is what an error says of a call. Of a transaction, every error but ErrOutcomeUnknown says that nothing was committed.
+// meaning is what an error tells about a call. For a transaction, every error but ErrOutcomeUnknown means that nothing was committed.
 func (c call) meaning(err error) fate {
 	switch {
 	case err == nil:

@@ -44,7 +44,7 @@ func (h *handle) leaves(ctx context.Context) bool {
 	return false // a statement has failed, and nothing can be asked
 }
 
-// transactionID is empty if it cannot be asked for. It prepares nothing: who has the connection may have dropped what is.
+// transactionID is empty if it cannot be asked for. It prepares nothing: the user of the connection may have dropped prepared statements.
 func (h *handle) transactionID(ctx context.Context) (id string) {
 	conn := h.Tx.Conn()
 	if conn.IsClosed() || h.isBusy() || conn.PgConn().TxStatus() != 'T' {

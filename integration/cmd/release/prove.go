@@ -17,10 +17,10 @@ type proof struct {
 	out     io.Writer
 	version string
 	work    string
-	proxies string // for modules of others
+	proxies string // for third-party modules
 }
 
-// newProof takes the modules of others from the module cache of the user, and
+// newProof takes third-party modules from the module cache of the user, and
 // what is missing there from the user's proxy.
 func newProof(ctx context.Context, out io.Writer, work, version string) (*proof, error) {
 	env, err := output(exec.CommandContext(ctx, "go", "env", "-json", "GOMODCACHE", "GOPROXY"), ".")

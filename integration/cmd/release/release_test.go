@@ -17,7 +17,7 @@ const tree = "../../.." // the root of this repository
 
 // TestUsersCanGetAPreparedRelease prepares a release of these files. The proof
 // in it runs without the network: users get the modules from the proxy that it
-// fills, and the modules of others from the module cache.
+// fills, and third-party modules from the module cache.
 func TestUsersCanGetAPreparedRelease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles what users would: long")

@@ -77,7 +77,7 @@ func (r *room) remove() error {
 	return err
 }
 
-// removeTree is os.RemoveAll for a directory that somebody who is just ending may still write to.
+// removeTree is os.RemoveAll for a directory that a process may still write to while it ends.
 func removeTree(dir string) (err error) {
 	poll(patience, func() bool {
 		err = os.RemoveAll(dir)

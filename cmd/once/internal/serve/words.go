@@ -26,7 +26,7 @@ var (
 	within = regexp.MustCompile(`(?:once|broker): invalid: (?:(?:outbox|janitor|reconcile|webhookbroker): )?|: declare steps with Under`)
 )
 
-// inFile says what the library says of its fields in the words of the file.
+// inFile rewrites an error of the library: names of fields become settings of the file.
 func inFile(section string, err error) string {
 	text := word.ReplaceAllStringFunc(within.ReplaceAllString(err.Error(), ""), func(found string) string {
 		if name := settings[section][found]; name != "" {

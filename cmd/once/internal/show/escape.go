@@ -57,7 +57,7 @@ func Short(s string) Prose {
 // Lines is a text of several lines, with what a terminal would obey escaped.
 func Lines(s string) string { return escape(s, "\n\t") }
 
-// Body writes bytes of others: as they are into a file or a pipe, and as Lines to a terminal, which would obey them.
+// Body writes untrusted bytes: unchanged to a file or a pipe, escaped as Lines to a terminal, which would obey them.
 func Body(to *os.File, body []byte) error {
 	if term.IsTerminal(int(to.Fd())) {
 		text := Lines(string(body))

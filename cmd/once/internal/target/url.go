@@ -97,7 +97,7 @@ func parse(from string) (*url.URL, error) {
 		return nil, refuse("there is an @ behind a /, a ? or a #: in the user and the password, write these as %%2F, %%3F " +
 			"and %%23, or put them into a variable and write ${NAME}; elsewhere, write the @ as %%40")
 	}
-	if strings.Contains(from, "#") { // a URL that ends there would show what is behind it
+	if strings.Contains(from, "#") { // a URL that ends there would show what follows it
 		return nil, refuse("there is a # in it: write it as %%23")
 	}
 	for parameter := range strings.SplitSeq(u.RawQuery, "&") {
