@@ -20,25 +20,24 @@ func (e *abruptEnd) Error() string {
 	return "once: the work ended its goroutine"
 }
 
-// contain calls work in a goroutine of its own and returns an *abruptEnd if it does not return. The goroutine is needed
-// for runtime.Goexit, which cannot be stopped in the goroutine that it ends.
-func contain(work func() error) (err error) {
-	end := &abruptEnd{}
-	err = end
-	ended := make(chan struct{})
+// contain calls work in its own goroutine, and returns an *abruptEnd if work does
+// not return. The goroutine is needed because runtime.Goexit cannot be stopped in
+// the goroutine that it ends.
+func contain(work func() error) error {
+	result := make(chan error, 1)
 	go func() {
-		defer close(ended)
+		returned := false
 		defer func() {
-			if err != error(end) {
-				return
+			if !returned {
+				value := recover()
+				result <- &abruptEnd{panicked: value != nil, value: value, stack: debug.Stack()}
 			}
-			end.value = recover()
-			end.panicked, end.stack = end.value != nil, debug.Stack()
 		}()
-		err = work()
+		err := work()
+		returned = true
+		result <- err
 	}()
-	<-ended
-	return err
+	return <-result
 }
 
 // resume ends the calling goroutine in the same way.

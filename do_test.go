@@ -45,7 +45,7 @@ func TestDoGivesTheKeyAndTheClaim(t *testing.T) {
 	}
 }
 
-// Every falsy value must come back as an answer and not as "nothing there".
+// Every falsy value is replayed as an answer, not as a missing one.
 func TestDoReplaysFalsyValues(t *testing.T) {
 	s := memstore.New(nil)
 	replays(t, s, "", "string")
@@ -264,7 +264,8 @@ func TestDoMismatch(t *testing.T) {
 	c.ran(t, 1)
 }
 
-// A duplicate with another input must not wait for the first, and must not be taken for it.
+// A duplicate with another input does not wait for the first call, and does not
+// get its answer.
 func TestDoMismatchWhileRunning(t *testing.T) {
 	s := memstore.New(nil)
 	running, end := make(chan struct{}), make(chan struct{})
@@ -399,7 +400,7 @@ func TestDuplicateInFlight(t *testing.T) {
 	}
 }
 
-// Two replays at the same moment are no race for anything: neither may be refused.
+// Two concurrent replays both get the answer.
 func TestRefuseDoesNotRefuseAReplay(t *testing.T) {
 	s, c := &hooks{Store: memstore.New(nil)}, counter{}
 	if _, err := once.Do(testCtx, s, refusing.For("1"), c.run("x", nil)); err != nil {
@@ -445,7 +446,8 @@ func TestJoinersStopWaitingWithTheirContext(t *testing.T) {
 	}
 }
 
-// When the first of a flight fails without an outcome, one of those who joined it must take over.
+// If the first call of a flight fails without an outcome, one of those who
+// joined it takes over.
 func TestJoinersTakeOverFromAFailedFirst(t *testing.T) {
 	s := memstore.New(nil)
 	running, end := make(chan struct{}), make(chan struct{})

@@ -1,26 +1,68 @@
-// Package once makes an operation happen once, across crashes, restarts, retries, redelivery and machines:
-// it is sync.Once for everything that shares a store.
+// Package once makes a unit of work happen once, across crashes, restarts,
+// retries, redelivery and machines. It is sync.Once for all processes that share
+// a store.
 //
-// A [Key] names a unit of work. A [Store] remembers what became of it. [DoTx] guards rows in the database that
-// holds the store: key, outcome and rows are one commit. [Do] guards an effect elsewhere: claim, act, record.
-// Whoever calls with the same key later, or at the same time, gets the first answer, and has no effect.
+// # Where to begin
 //
-// # What is promised
+// Declare an [Operation] for each kind of work, with a name that never changes.
+// Its method For names one unit of that work, such as the payment of one order.
+// The store remembers the [Key] of the unit. Then guard the work:
 //
-//   - Rows in the database that holds the store: exactly once.
-//   - A system that accepts an idempotency key: exactly once while the key is valid there. Pass key.String().
-//   - A system that can only be asked: exactly once, unless a call arrives later than the declared SettleTime.
-//   - A system that can do neither: the bound that [OnUnknown] chooses, [Park] at most once, [Resend] at least once.
+//	the work changes                             call
+//	rows in the database that has the store      DoTx: key, outcome and rows are one commit
+//	the same, in a transaction that you began    InTx
+//	another system: a payment provider, mail     Do: claims the key, runs the work, records its outcome
 //
-// # What is not
+// Later and concurrent calls with the same key return the first result without
+// running the work. If the first call runs for longer than they wait, they return
+// ErrInProgress.
 //
-// No store can know whether a call that it did not hear back from has reached somebody else. An attempt that crashed
-// between its effect and its record is [Unknown]: it is asked about, sent again or parked, as its [Operation] says, and
-// never silently run again. A fence guards the store; it cannot stop a request that is already on its way. One writable
-// primary that loses no commit is assumed.
+// Work reports its failures by errors: [ErrRejected] makes a rejection the final
+// answer, [NotDone] says that nothing happened, [Permanent] that a retry cannot
+// help, [RetryAfter] when to retry. For an error of Do, DoTx or InTx, [MayRetry]
+// says whether the same call may succeed later.
+//
+// For HTTP use package httponce, for gRPC grpconce, for messages inbox and
+// outbox. They call this package. To prove a handler in tests, use oncetest.
+//
+// # Promises
+//
+//   - Rows in the database that has the store change exactly once.
+//   - In a system that accepts an idempotency key, the effect happens exactly
+//     once while the system honours the key. Pass it key.String().
+//   - In a system that can only be asked, the effect happens exactly once, unless
+//     a call arrives later than SettleTime. Ask it in Lookup.
+//   - For any other system, choose [OnUnknown]: with [Park] the effect happens at
+//     most once, with [Resend] at least once.
+//
+// # Limits
+//
+// If a process crashes between the effect and its record, no store can know
+// whether the effect happened. Its key becomes [Unknown]. It is then asked about,
+// repeated or parked, as its Operation says, and never repeated silently. A fence
+// protects the store, but cannot stop a request that has already been sent. The
+// store must have one writable primary that loses no commit.
+//
+// # Stores
+//
+// Package store/pgstore keeps keys in PostgreSQL, store/sqlstore in SQLite,
+// PostgreSQL, MySQL and MariaDB, and store/memstore in memory.
+//
+// A store implements [Store]. What else it can do are optional capabilities,
+// each an interface. [As] finds one, also in a wrapped store. Two of them are
+// about keys:
+//
+//	capability   gives                                      without it
+//	TxStore      DoTx, InTx, inbox.Tx, httponce.HandlerTx   only Do, inbox.Do, httponce.Handler
+//	Lister       lists of keys                              no package reconcile, no quotas
+//
+// Package store has the table of all capabilities, which stores have them, and
+// what authors of stores must know. Only they need [ClaimRequest], [ClaimHints],
+// [Settlement], [Fence], and the methods of [Options].
 //
 // # Compatibility
 //
-// Until version 1.0 a minor release may change this package; the changelog says how to follow. What is stored
-// stays readable: keys keep their digest for ever, and schemas are migrated.
+// Until version 1.0 a minor release may change this package, and the changelog
+// says how to follow. Stored data stays readable: the digest of a key never
+// changes, and schemas are migrated.
 package once

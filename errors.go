@@ -3,7 +3,6 @@ package once
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/observe"
@@ -53,87 +52,9 @@ var (
 	errNotDone    = errtree.ErrNotDone
 	errPermanent  = errors.New("once: a retry cannot help")
 	errRetryAfter = errors.New("once: try again")
-	errSlow       = errors.New("once: the store answers slower than a lease lasts")
+	errSlow       = errors.New("once: the store takes longer to answer than a lease lasts")
 	errRollBack   = errors.New("once: rejected, roll back")
 )
-
-// NotDone wraps err to report that the work of [Do] had no effect, so the key
-// is free again. It returns a non-nil error even if err is nil.
-func NotDone(err error) error { return &failure{kind: errNotDone, cause: err} }
-
-// Permanent wraps err to report that a retry cannot help. It does not imply
-// NotDone. It returns a non-nil error even if err is nil.
-func Permanent(err error) error { return &failure{kind: errPermanent, cause: err} }
-
-// RetryAfter wraps err to report when to retry. It does not imply NotDone. It
-// returns a non-nil error even if err is nil.
-func RetryAfter(d time.Duration, err error) error {
-	return &failure{kind: errRetryAfter, after: d, cause: err}
-}
-
-// MayRetry reports whether the same call may succeed later, and how long to
-// wait before repeating it.
-func MayRetry(err error) (after time.Duration, ok bool) {
-	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
-		ErrOutcomeUnavailable, ErrOutcomeRefused, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
-	if err == nil || errtree.HasAny(err, final...) {
-		return 0, false
-	}
-	return retryAfter(err), true
-}
-
-// failure is an error and its circumstances. Only kind is mandatory.
-type failure struct {
-	kind    error // a sentinel
-	key     Key   // zero if the error concerns no key
-	attempt int64
-	after   time.Duration
-	hint    string // what to do
-	cause   error
-}
-
-func (f *failure) Error() string {
-	text := f.kind.Error()
-	if f.key.ID != "" || f.key.Operation != "" {
-		text += fmt.Sprintf(": %s %q", f.key.Operation, f.key.ID)
-	}
-	if f.key.Scope != "" {
-		text += fmt.Sprintf(" of %q", f.key.Scope)
-	}
-	if f.attempt > 0 {
-		text += fmt.Sprintf(", attempt %d", f.attempt)
-	}
-	if f.after > 0 {
-		text += fmt.Sprintf(", retry after %v", f.after.Round(time.Millisecond))
-	}
-	if f.hint != "" {
-		text += "; " + f.hint
-	}
-	if f.cause != nil {
-		text += ": " + f.cause.Error()
-	}
-	return text
-}
-
-// Unwrap returns the kind, and then the cause, if there is one.
-func (f *failure) Unwrap() []error {
-	if f.cause == nil {
-		return []error{f.kind}
-	}
-	return []error{f.kind, f.cause}
-}
-
-// retryAfter returns the delay of the outermost failure in err that has one, or 0.
-func retryAfter(err error) time.Duration {
-	var f *failure
-	for errors.As(err, &f) && f.after <= 0 && f.cause != nil {
-		err, f = f.cause, nil
-	}
-	if f == nil {
-		return 0
-	}
-	return max(f.after, 0)
-}
 
 // sentinel is an error that callers match. It names the result of a call that
 // returns it.
@@ -143,5 +64,7 @@ func newSentinel(result, text string) error { return &sentinel{result, text} }
 
 func (s *sentinel) Error() string { return s.text }
 
-// hideNotDone is the error of a call as its caller gets it: NotDone says nothing of the work of a caller that passes it on.
-func hideNotDone(err error) error { return errtree.Hide(err, errNotDone) }
+// invalid returns an ErrInvalid that says what to change.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+}

@@ -12,7 +12,8 @@ import (
 
 type Charge struct{ ID string }
 
-// provider stands for a payment provider. It has an idempotency key, and can be asked.
+// provider is a payment provider that accepts an idempotency key and can be
+// asked.
 type provider struct {
 	charges map[string]Charge
 	down    error
@@ -32,7 +33,8 @@ func (p *provider) Find(key string) (Charge, bool, error) {
 	return charge, ok, nil
 }
 
-// An effect in another system: claim the key, act, record the outcome. Every duplicate gets the first answer.
+// An effect in another system: claim the key, act, record the outcome. Every
+// duplicate gets the first answer.
 func ExampleDo() {
 	ctx, store, psp := context.Background(), memstore.New(nil), &provider{charges: map[string]Charge{}}
 
@@ -51,7 +53,8 @@ func ExampleDo() {
 	// {ch_1} <nil>
 }
 
-// Rows in the database that holds the store: one commit holds the key, the outcome and the rows.
+// Rows in the database that has the store: one commit holds the key, the
+// outcome and the rows.
 func ExampleDoTx() {
 	ctx, store := context.Background(), memstore.New(nil)
 
@@ -72,8 +75,9 @@ func ExampleDoTx() {
 	// receipt for order-1 <nil>
 }
 
-// A handler that charges, then fails, then is delivered again skips the charge and goes on where it failed.
-// A step is a key below a key; the last one is the transaction.
+// A handler that charges, fails and is redelivered skips the charge and
+// continues where it failed. A step is a key below a key; the last step is the
+// transaction.
 func ExampleOperation_Under() {
 	ctx, store, psp := context.Background(), memstore.New(nil), &provider{charges: map[string]Charge{}}
 
@@ -107,7 +111,8 @@ func ExampleOperation_Under() {
 	// receipt <nil>
 }
 
-// After a crash between the charge and its record nobody knows what happened. An operation with a Lookup asks.
+// After a crash between the charge and its record nobody knows what happened.
+// An operation with a Lookup asks.
 func ExampleOperation_lookup() {
 	ctx, store, psp := context.Background(), memstore.New(nil), &provider{charges: map[string]Charge{}}
 
@@ -131,7 +136,7 @@ func ExampleOperation_lookup() {
 	// {ch_1} <nil>
 }
 
-// A business no is an answer: it is recorded and replayed, not retried.
+// A rejection is an answer: it is recorded and replayed, not retried.
 func ExampleErrRejected() {
 	ctx, store := context.Background(), memstore.New(nil)
 
@@ -149,7 +154,8 @@ func ExampleErrRejected() {
 	// card expired true
 }
 
-// Only the work knows whether an error means that nothing happened. If it says so, the key is free again.
+// Only the work knows whether an error means that nothing happened. If it says
+// so, the key is free again.
 func ExampleNotDone() {
 	ctx, store := context.Background(), memstore.New(nil)
 
@@ -166,7 +172,8 @@ func ExampleNotDone() {
 	// mail-1 <nil>
 }
 
-// A plain error says nothing about what happened. Where OnUnknown is Park, it parks the key, and a person decides.
+// A plain error does not say what happened. If OnUnknown is Park, it parks the
+// key, and a person decides.
 func ExampleMarkNotDone() {
 	ctx, store := context.Background(), memstore.New(nil)
 
@@ -188,7 +195,7 @@ func ExampleMarkNotDone() {
 	// <nil>
 }
 
-// The same key with another input is a mistake of the caller, and not new work.
+// The same key with another input is a mistake of the caller, not new work.
 func ExampleWork_Input() {
 	ctx, store := context.Background(), memstore.New(nil)
 
@@ -203,7 +210,7 @@ func ExampleWork_Input() {
 	// once: same key, different input: pay "order-1" of "tenant-7", attempt 1; the key was first used for another input
 }
 
-// The caller holds a transaction already: claim and complete inside it.
+// The caller has begun a transaction: claim and complete the key in it.
 func ExampleInTx() {
 	ctx, store := context.Background(), memstore.New(nil)
 	pay := &once.Operation[string]{Name: "pay"}
@@ -221,8 +228,8 @@ func ExampleInTx() {
 	// Output: receipt <nil>
 }
 
-// Do inside DoTx is refused: it would need a second connection while the first is held.
-// Outside work goes before the transaction.
+// Do inside DoTx is refused, because it would need a second connection while
+// the first is held. Call Do before the transaction.
 func ExampleErrInTx() {
 	ctx, store := context.Background(), memstore.New(nil)
 	pay := &once.Operation[string]{Name: "pay"}
@@ -236,7 +243,8 @@ func ExampleErrInTx() {
 	// Output: true
 }
 
-// Under names a part of the work once. Items of a list have ids of their own: use For.
+// Under names one part of the work. Items of a list have their own IDs: use
+// For.
 func ExampleOperation_For() {
 	ctx, store := context.Background(), memstore.New(nil)
 	order := once.Key{Operation: "ship", ID: "order-1"}
@@ -253,8 +261,9 @@ func ExampleOperation_For() {
 	// label of parcel-1 | label of parcel-2
 }
 
-// A variable of the concrete transaction type does not infer the type of the store: the closure's parameter does.
-// And a field declared as once.Store has lost its transactions: declare it as once.TxStore[...] instead.
+// The type of the store cannot be inferred from a variable of the concrete
+// transaction type; the parameter of the closure has it. A field declared as
+// once.Store has lost its transactions: declare it as once.TxStore[...].
 func ExampleTxStore() {
 	ctx := context.Background()
 	var store once.TxStore[*memstore.Tx] = memstore.New(nil)
@@ -267,7 +276,8 @@ func ExampleTxStore() {
 	// Output: receipt <nil>
 }
 
-// MayRetry tells a consumer what to do with an error: try again, and when, or give up.
+// MayRetry tells a consumer what to do about an error: retry, and when, or give
+// up.
 func ExampleMayRetry() {
 	for _, err := range []error{once.RetryAfter(3*time.Second, errors.New("rate limited")), once.Permanent(errors.New("no such customer"))} {
 		after, ok := once.MayRetry(err)

@@ -31,7 +31,8 @@ func TestOwnClaimIsRecognisedAfterALostReply(t *testing.T) {
 	c.ran(t, 1)
 }
 
-// The first claim is still on its way when its caller gives up on the reply: what is met then is not a rival.
+// The first claim is still in flight when its caller stops waiting for the
+// reply. The claim that the caller then meets is its own.
 func TestOwnClaimInFlightIsNotARival(t *testing.T) {
 	// While it is claimed again, which does not count as waiting; and while it is waited for.
 	for applied, op := range map[int]*once.Operation[string]{2: refusing, 5: parked} {
@@ -61,7 +62,8 @@ func TestOwnClaimInFlightIsNotARival(t *testing.T) {
 	}
 }
 
-// Work that never started must not count as unknown only because the replies to its claim were lost.
+// Work that never started is not unknown because the replies to its claim were
+// lost.
 func TestClaimWithoutAReplyIsGivenBack(t *testing.T) {
 	for name, cause := range map[string]error{"store out of reach": errNet, "caller gone": context.Canceled} {
 		ctx, cancel := context.WithCancel(testCtx)
@@ -100,7 +102,8 @@ func TestReasonsAreTextThatEveryDatabaseTakes(t *testing.T) {
 	}
 }
 
-// A claim that lapsed before its holder heard of it was never used, so it is not unknown.
+// A claim that lapsed before its reply arrived was never used, so it is not
+// unknown.
 func TestOwnClaimThatLapsedUnused(t *testing.T) {
 	calls := 0
 	s := &hooks{Store: memstore.New(nil)}
@@ -124,7 +127,8 @@ func TestOwnClaimThatLapsedUnused(t *testing.T) {
 	c.ran(t, 1)
 }
 
-// The claim took most of its lease: the work must not be cancelled for that when it has hardly begun.
+// If the claim took most of its lease, the work is not cancelled right after it
+// begins.
 func TestSlowClaimDoesNotEatTheLeaseOfTheWork(t *testing.T) {
 	extended := make(chan struct{}, 10)
 	s := &hooks{Store: memstore.New(nil)}
@@ -252,7 +256,8 @@ func TestHolderThatCannotExtendIsCancelledBeforeItsLeaseEnds(t *testing.T) {
 	}
 }
 
-// A holder stalls past its lease, another attempt takes over, and then the first wakes.
+// A holder stalls past its lease, another attempt takes over, and then the
+// first continues.
 func TestStaleHolderIsRefused(t *testing.T) {
 	shared, ps := processes(2)
 	op := &once.Operation[string]{Name: "stale", OnUnknown: once.Resend, Policy: once.Policy{Lease: 50 * time.Millisecond}}
@@ -402,7 +407,8 @@ func TestLookupIsNotBelievedBeforeTheSettleTime(t *testing.T) {
 	}
 }
 
-// Lookup says no, and before that is recorded the stalled holder completes: its answer counts.
+// Lookup finds nothing, and before that is recorded the stalled holder
+// completes. Its answer counts.
 func TestHolderCompletesWhileItIsAskedAbout(t *testing.T) {
 	s, c := memstore.New(nil), counter{}
 	var op *once.Operation[string]

@@ -16,7 +16,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// A store that comes back after an outage gets the answer, whatever kept it from answering.
+// A store that is back after an outage gets the answer, whatever the outage
+// was.
 func TestAnOutageAsTheWorkEndsDoesNotLoseTheAnswer(t *testing.T) {
 	for name, fails := range map[string]func(context.Context) error{
 		"refused connections": func(context.Context) error { return errNet },
@@ -57,7 +58,7 @@ func TestAnOutageAsTheWorkEndsDoesNotLoseTheAnswer(t *testing.T) {
 	}
 }
 
-// What could not be recorded is unknown, and not done without its answer.
+// Work whose end could not be recorded is unknown, not done without its answer.
 func TestWhatCannotBeRecordedIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hooks{Store: memstore.New(nil)}
@@ -79,7 +80,7 @@ func TestWhatCannotBeRecordedIsUnknown(t *testing.T) {
 	})
 }
 
-// That the store cannot be reached says nothing of what the work has sent.
+// An unreachable store does not mean that the work sent nothing.
 func TestAStoreThatIsGoneIsNoDialErrorOfTheWork(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	for name, c := range map[string]struct {

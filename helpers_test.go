@@ -11,7 +11,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// hooks is a memstore on which a test can interfere with single calls.
+// hooks is a memstore on which a test can intercept single calls.
 type hooks struct {
 	*memstore.Store
 	options  *once.Options // nil: those of the memstore
@@ -63,7 +63,8 @@ func (h *hooks) Transact(ctx context.Context, rs []once.ClaimRequest, body bodyF
 	return h.Store.Transact(ctx, rs, body)
 }
 
-// processes are n stores on the same records that share nothing else, as n processes do.
+// processes returns n stores that share records and nothing else, as n
+// processes do.
 func processes(n int) (*memstore.Store, []*hooks) {
 	shared := memstore.New(nil)
 	all := make([]*hooks, n)
@@ -82,7 +83,7 @@ var (
 	inTx     = &once.Operation[string]{Name: "tx"}
 )
 
-// counter is work that counts how often it ran.
+// counter is work that counts its runs.
 type counter struct{ n atomic.Int64 }
 
 func (c *counter) run(value string, err error) func(context.Context, once.Key) (string, error) {
@@ -126,7 +127,8 @@ func wantErr(t *testing.T, err error, targets ...error) {
 	}
 }
 
-// claimed leaves a running claim of a holder that has crashed, with a lease that lapses at once.
+// claimed leaves a running claim of a crashed holder, whose lease lapses at
+// once.
 func crashed(t *testing.T, s once.Store, k once.Key) once.Record {
 	t.Helper()
 	rec, err := s.Claim(testCtx, once.ClaimRequest{Fence: once.Fence{Key: k, Owner: [16]byte{1}}, Lease: time.Nanosecond})

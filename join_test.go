@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// Everybody who joined gets the answer, and a copy of their own, whatever the others do with theirs.
+// Each call that joined gets the answer, and its own copy of it.
 func TestJoinersGetCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// TestParkedWorkIsLoggedByDefault: a payment that waits for a person is heard
-// of without a Logger, also by a slog.SetDefault after the store was made.
+// Parked work is logged even without a Logger, and also after a slog.SetDefault
+// that follows the making of the store.
 func TestParkedWorkIsLoggedByDefault(t *testing.T) {
 	s := memstore.New(nil)
 	logged := logtest.Default(t)
@@ -27,7 +27,7 @@ func TestParkedWorkIsLoggedByDefault(t *testing.T) {
 	}
 }
 
-// TestOutcomesThatAreNotKeptAreCounted: warnings about one thing are spaced.
+// Repeated warnings about one operation are spaced and counted.
 func TestOutcomesThatAreNotKeptAreCounted(t *testing.T) {
 	s := memstore.New(&memstore.Options{Options: once.Options{MaxOutcome: 10}})
 	logged := logtest.Default(t)

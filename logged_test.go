@@ -13,7 +13,7 @@ import (
 
 var logTable = regexp.MustCompile("(?m)^\\| (debug|info|warn|error) \\| `([^`]+)` \\|")
 
-// Whoever is woken by a message finds it in docs/observing.md, and finds nothing there that is never said.
+// docs/observing.md lists every message that is logged, and no other.
 func TestLogMessagesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("docs/observing.md")
 	if err != nil {
@@ -56,7 +56,8 @@ func TestLogMessagesAreDocumented(t *testing.T) {
 	}
 }
 
-// logged is what a call logs: its level, and its message. Messages that pass through a function are those of its calls.
+// logged returns the level and the message of a call that logs. Messages that
+// pass through a function are found at its calls.
 func logged(t *testing.T, file, dir string, call *ast.CallExpr) []string {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
@@ -78,7 +79,7 @@ func logged(t *testing.T, file, dir string, call *ast.CallExpr) []string {
 	}
 	literal, ok := call.Args[at].(*ast.BasicLit)
 	if !ok {
-		through := []string{"outbox/round.go", "httponce/exchange.go"}
+		through := []string{"outbox/env.go", "httponce/exchange.go"}
 		if contexted && file != through[0] && file != through[1] {
 			t.Errorf("%s logs something whose message this test cannot read", file)
 		}

@@ -10,8 +10,8 @@ import (
 )
 
 // Observer observes each [Do], [DoTx], [InTx] and [Operation.Ask] on the stores
-// whose Options name it, for metrics and spans. Package observe/otelobserve
-// implements it for OpenTelemetry. An Observer is called concurrently, and each
+// whose Options name it, for metrics and spans. Package otelonce implements it
+// for OpenTelemetry. An Observer is called concurrently, and each
 // call waits for it. It must not use the store. If it panics, the panic is
 // logged and the call continues.
 type Observer interface {
@@ -32,6 +32,38 @@ type CallResult struct {
 	Err      error  // the error that the caller gets
 }
 
+// EventObserver is an [Observer] that also observes the steps of keys. It is
+// optional, and called in the same way.
+type EventObserver interface {
+	Observer
+
+	// Event is called with the context of the call that takes the step.
+	Event(context.Context, Event)
+}
+
+// Event is a step in the life of a key. Package observe lists the names.
+type Event struct {
+	Name    string
+	Key     Key
+	Attempt int64 // 0: not known, or none
+	Err     error // the reason, if there is one
+}
+
+// eventOf returns the step of an attempt that ends with this status.
+func eventOf(status Status, out Outcome) string {
+	switch {
+	case status == Done && out.Rejected:
+		return observe.Rejected
+	case status == Done:
+		return observe.Done
+	case status == Parked:
+		return observe.Parked
+	case status == Absent:
+		return observe.Released
+	}
+	return observe.Unknown
+}
+
 // observation is an observed call in progress. A nil observation observes
 // nothing.
 type observation struct {
@@ -42,17 +74,16 @@ type observation struct {
 }
 
 // beginObservation returns the context for the rest of the call, and nil if
-// there is no Observer. If the observer panics, the panic is logged and the
-// call continues unobserved.
-func beginObservation(ctx context.Context, s Store, verb string, k Key) (context.Context, *observation) {
-	if s == nil || s.Options() == nil || s.Options().Observer == nil {
+// observer is nil. If the observer panics, the panic is logged and the call
+// continues unobserved.
+func beginObservation(ctx context.Context, observer Observer, logger *slog.Logger, verb string, k Key) (context.Context, *observation) {
+	if observer == nil {
 		return ctx, nil
 	}
-	opts := s.Options()
-	o := &observation{caller: ctx, logger: opts.Logger}
-	watch.Guard(ctx, o.logger, func() {
+	o := &observation{caller: ctx, logger: logger}
+	watch.Guard(ctx, logger, func() {
 		var began context.Context
-		if began, o.ended = opts.Observer.Begin(o.caller, verb, k); began != nil {
+		if began, o.ended = observer.Begin(o.caller, verb, k); began != nil {
 			ctx = began
 		}
 	})
@@ -66,7 +97,8 @@ func (o *observation) enter() {
 	}
 }
 
-// tell notes which attempt the answer or the error is about, and, if there is no error, what has become of the record.
+// tell records which attempt the answer or the error is about and, if there is
+// no error, the state of the record.
 func (o *observation) tell(r Report, status Status, rejected bool, err error) {
 	if o == nil {
 		return
@@ -83,7 +115,8 @@ func (o *observation) tell(r Report, status Status, rejected bool, err error) {
 	}
 }
 
-// resultOfStatus is how a call has ended that leaves a record in a status: "" if it has not.
+// resultOfStatus returns the result of a call that leaves a record in this
+// status, or "" if the call has not ended then.
 func resultOfStatus(s Status) string {
 	switch s {
 	case Absent:
@@ -120,7 +153,7 @@ func (o *observation) end(err *error) {
 	o.Err = *err
 	byError := resultOf(o.Err)
 	switch {
-	case o.Result != "" && o.Result != observe.Replayed: // what was told says more than the error
+	case o.Result != "" && o.Result != observe.Replayed: // more precise than the error
 	case byError != "":
 		o.Result = byError
 	case o.Result == observe.Replayed:
@@ -138,17 +171,3 @@ func (o *observation) end(err *error) {
 }
 
 var errPanicked = errors.New("once: a panic, or the end of the goroutine")
-
-// resultOf returns the result that the outermost failure names. Failures below
-// it belong to other calls.
-func resultOf(err error) string {
-	var f *failure
-	if errors.As(err, &f) {
-		err = f.kind
-	}
-	var known *sentinel
-	if errors.As(err, &known) {
-		return known.result
-	}
-	return ""
-}

@@ -21,7 +21,7 @@ func TestNoObserverCostsNoAllocation(t *testing.T) {
 	var sink error
 	if n := testing.AllocsPerRun(100, func() {
 		sink = func() (err error) {
-			ctx, seen := beginObservation(ctx, s, "Do", w.key)
+			ctx, seen := observeCall(ctx, s, "Do", w.key)
 			defer seen.end(&err)
 			seen.enter()
 			w.tell(seen, Record{Status: Done, Attempt: 1}, true, nil)

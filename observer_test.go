@@ -83,7 +83,7 @@ func TestObserverThatPanicsChangesNothing(t *testing.T) {
 	}
 }
 
-// An observer that panics about the panic of the work must not hide it.
+// An observer that panics must not hide the panic of the work.
 func TestObserverDoesNotSwallowThePanicOfTheWork(t *testing.T) {
 	var result string
 	s, _ := observed(func(ctx context.Context, _ string, _ once.Key) (context.Context, func(once.CallResult)) {

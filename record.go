@@ -4,17 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"time"
-
-	"github.com/effectively-once/once/internal/checksum"
 )
 
-// Status is where a key stands in its life.
+// Status is the state of a key.
 type Status int
 
 const (
 	Absent  Status = iota // never seen, released, or forgotten: free to claim
 	Running               // claimed, and the lease has not lapsed
-	Unknown               // claimed once; whether it happened is not known
+	Unknown               // claimed; whether the work happened is not known
 	Parked                // waits for a person to decide
 	Done                  // has an outcome, which may be a rejection
 	Expired               // was done; the outcome is forgotten, the key is not
@@ -28,37 +26,52 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Record is what a store remembers of a key. The zero Record is a key that it has never seen. All times are the store's.
+// Record is what a store remembers of a key. The zero Record is a key that the
+// store has never seen. All times are the store's.
 type Record struct {
 	Key         Key
 	Status      Status
 	Attempt     int64         // the fencing token: rises with each claim while the key is known
 	Owner       [16]byte      // the token of the latest claim; zero when Absent
-	LeaseLeft   time.Duration // Running: until the lease lapses; Unknown: negative, since when. Zero: not known
+	LeaseLeft   time.Duration // Running: until the lease lapses; Unknown: negative, the time since; zero: not known
 	Age         time.Duration // since the first claim
 	Fingerprint []byte        // of the input; empty: none was given
 	Cause       [16]byte      // ClaimRequest.Cause of the latest claim; zero: none was given
 	Outcome     Outcome       // Done only
-	Reason      string        // why it is Unknown, Parked or free again; who decided what
-	Created     time.Time
-	Updated     time.Time
+	Reason      string        // why it is Unknown, Parked or free again, or how a person decided
+	Created     time.Time     // of the first claim
+	Updated     time.Time     // of the last change
 }
 
-// clone is a copy whose outcome its owner may change.
+// clone returns a copy whose outcome may be changed.
 func (r Record) clone() Record {
 	r.Outcome.Body = bytes.Clone(r.Outcome.Body)
 	return r
 }
 
-// Outcome is the answer to a unit of work, as it is stored and replayed.
-type Outcome struct {
-	Body        []byte
-	ContentType string
-	Rejected    bool   // a business no: an answer like any other, replayed and never retried
-	Omitted     bool   // the work is done, but its answer could not be kept; see ErrOutcomeUnavailable
-	Sum         uint32 // set and checked by this package, kept by stores: a damaged outcome is never replayed
+// HeldBy reports whether r is the claim of this owner. The claim may have lapsed
+// while the database made it wait. Then it is Unknown, but nobody else has it.
+func (r Record) HeldBy(owner [16]byte) bool {
+	return r.Owner == owner && (r.Status == Running || r.Status == Unknown)
 }
 
-func (o Outcome) checksum(k Key) uint32 {
-	return checksum.Of(k.UUID(), o.ContentType, o.Body, o.Rejected, o.Omitted)
+// Intact reports whether the outcome of a Done record is as it was recorded.
+func (r Record) Intact() bool { return r.Outcome.Sum == r.Outcome.checksum(r.Key.UUID()) }
+
+// fence returns the fence of the latest claim.
+func (r Record) fence() Fence { return Fence{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt} }
+
+// Fence names a claim: a settlement or an extension is applied only if it names
+// the current one. Owner is random for each claim, so a key that was forgotten
+// and claimed anew has no old owner.
+type Fence struct {
+	Key     Key
+	Owner   [16]byte
+	Attempt int64
+}
+
+// Claim identifies the claim that work runs under. [ClaimFrom] returns it.
+type Claim struct {
+	Key     Key
+	Attempt int64 // rises with each attempt until the key is forgotten
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// Conflicts are repeated for as long as the caller has time, and for a minute where that has no end.
+// Conflicts are repeated until the context of the caller ends or, without a
+// deadline, for a minute.
 func TestDoTxGivesUpOnEndlessConflicts(t *testing.T) {
 	for name, c := range map[string]struct{ limit, want time.Duration }{
 		"no deadline":       {0, time.Minute},
@@ -41,7 +42,8 @@ func TestDoTxGivesUpOnEndlessConflicts(t *testing.T) {
 	}
 }
 
-// What is run again after a conflict runs one at a time, unless it takes long.
+// Transactions are repeated after a conflict one at a time, unless one takes
+// long.
 func TestConflictsAreRunAgainOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const crowd = 8
@@ -95,7 +97,7 @@ func TestConflictsAreRunAgainOneAtATime(t *testing.T) {
 	})
 }
 
-// A turn ends with its transaction, also when that panics.
+// A turn ends with its transaction, even if that panics.
 func TestTurnsEndWithTheirTransactions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, tries := memstore.New(nil), 0

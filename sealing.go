@@ -1,7 +1,6 @@
 package once
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"strings"
@@ -9,31 +8,37 @@ import (
 	"github.com/effectively-once/once/internal/seal"
 )
 
-// Sealing encrypts what is stored, and authenticates it, so that a reader of the database sees no answers and no messages,
-// and who writes to it cannot change one or move it to another key without being noticed. The zero value seals nothing.
+// Sealing encrypts and authenticates what is stored. Readers of the database
+// then see no answers and no messages, and writers cannot change one, or move it
+// to another key, without being noticed. The zero value seals nothing.
 //
-// Processes that share a store get a new secret in two steps, because one that lacks it can open nothing that it sealed:
-// first as the last secret of all rings, then as the first. The first ring of all is NewRing(Secret{}, next), which only
-// opens, then NewRing(next). A secret may be removed when nothing that it sealed is kept any more.
+// Processes that share a store get a new secret in two steps, because a process
+// without it cannot open what it sealed. First make it the last secret of all
+// rings, then the first. To begin, give all processes NewRing(Secret{}, next),
+// which only opens, and then NewRing(next). A secret may be removed when nothing
+// that it sealed is kept any more.
 type Sealing struct {
-	// Ring has the secrets. Default: nothing is sealed, and nothing that is sealed can be opened.
+	// Ring has the secrets. Default: nothing is sealed, and nothing sealed can be
+	// opened.
 	Ring *Ring
 
-	// Seal is what is sealed when it is written. Default: SealAll, if the Ring seals.
+	// Seal selects what is sealed when it is written. Default: SealAll, if the Ring
+	// seals.
 	Seal Parts
 
-	// Only is what is refused where it is stored plain. An answer that is not sealed is [ErrCorrupt] then; a message in
-	// the outbox is stuck, one on the shelf is not handled. Default: what is plain is accepted.
+	// Only selects what is refused if it is stored plain. A plain answer is then
+	// [ErrCorrupt], a plain message in the outbox is stuck, and a plain message on
+	// the shelf is not handled. Default: plain data is accepted.
 	Only Parts
 }
 
-// Parts are parts of what is stored.
+// Parts is a set of the parts of a store that can be sealed.
 type Parts int
 
 const (
 	SealOutcomes Parts = 1 << iota // the answers of keys
-	SealShelf                      // bodies and headers of messages that consumers put aside
-	SealOutbox                     // bodies and headers of messages on their way out
+	SealShelf                      // bodies and headers of messages on the shelf
+	SealOutbox                     // bodies and headers of messages in the outbox
 
 	SealAll = SealOutcomes | SealShelf | SealOutbox
 )
@@ -43,36 +48,38 @@ func (s *Sealing) Seals(parts Parts) bool {
 	return s.Ring != nil && s.Ring.ring.Seals() && (s.Seal == 0 || s.Seal&parts == parts)
 }
 
-// RefusesPlain reports whether any of these parts is refused where it is plain.
+// RefusesPlain reports whether any of these parts is refused if it is plain.
 func (s *Sealing) RefusesPlain(parts Parts) bool { return s.Only&parts != 0 }
 
-// Validate says what is wrong with s, as an [ErrInvalid].
+// Validate returns an [ErrInvalid] that says what is wrong with s, or nil.
 func (s *Sealing) Validate() error {
 	switch {
 	case (s.Seal|s.Only)&^SealAll != 0:
 		return invalid("Sealing.Seal or Sealing.Only has parts that do not exist")
 	case s.Seal != 0 && s.Ring == nil:
-		return invalid("Sealing.Seal names what is sealed, and there is no Ring to seal it with")
+		return invalid("Sealing.Seal needs a Ring that seals")
 	case s.Only != 0 && !s.Seals(s.Only):
-		return invalid("Sealing.Only refuses what Sealing does not seal: give it a Ring that seals, and the same parts in Seal")
+		return invalid("Sealing.Only refuses parts that are not sealed: give Sealing a Ring that seals, and the same parts in Seal")
 	}
 	return nil
 }
 
-// Secret is a key of a [Ring]. The zero Secret seals nothing: as the first one, it is for the time until all processes
-// have the next.
+// Secret is a key of a [Ring]. The zero Secret seals nothing. As the first of a
+// ring it keeps the place until all processes have the next one.
 type Secret struct {
 	ID    string // stored with what it seals: at most 32 letters, digits, - and _
 	Bytes []byte // at least 32, random
 }
 
-// Ring seals with its first secret, and opens with all of them. It may be used concurrently.
+// Ring seals with its first secret, and opens with all of them. It is safe for
+// concurrent use.
 type Ring struct{ ring *seal.Ring }
 
-// NewRing returns a ring with these secrets, the one that seals first.
+// NewRing returns a ring of these secrets. The first one seals.
 //
-// Each text is sealed by AES-256-GCM under a key of its own, derived from the secret and a random salt of 192 bits. So no
-// count of texts has to be kept: after 2^80 of them the chance that any two share a key is 2^-33.
+// Each text is sealed by AES-256-GCM under its own key, which is derived from
+// the secret and a random salt of 192 bits. Therefore texts need not be counted:
+// after 2^80 of them, the chance that any two share a key is 2^-33.
 func NewRing(secrets ...Secret) (*Ring, error) {
 	all := make([]seal.Secret, len(secrets))
 	for i, s := range secrets {
@@ -88,12 +95,13 @@ func NewRing(secrets ...Secret) (*Ring, error) {
 // Seals reports whether the ring has a secret that seals.
 func (r *Ring) Seals() bool { return r != nil && r.ring.Seals() }
 
-// Seal returns text sealed for a context, which says what it is and whose: only the same context opens it. It panics if
-// the ring does not seal.
+// Seal returns text sealed for a context, which says what the text is and whose.
+// Only the same context opens it. Seal panics if the ring does not seal.
 func (r *Ring) Seal(text, context []byte) []byte { return r.ring.Seal(text, context) }
 
-// Open returns the text that was sealed for a context. [ErrOutcomeUnavailable]: its secret is not in the ring, which may
-// be nil. [ErrCorrupt]: it was changed, or sealed for another context.
+// Open returns the text that was sealed for a context. It returns
+// [ErrOutcomeUnavailable] if the secret is not in the ring, which may be nil, and
+// [ErrCorrupt] if the text was changed, or sealed for another context.
 func (r *Ring) Open(sealed, context []byte) ([]byte, error) {
 	text, kind, err := r.open(sealed, context)
 	if err != nil {
@@ -116,7 +124,8 @@ func (r *Ring) open(sealed, context []byte) (text []byte, kind, err error) {
 
 const sealedText = "sealed:"
 
-// SealText is Seal for a text that is to stay one. What is empty, or sealed already, comes back as it is.
+// SealText is Seal for a column of text. It returns a text that is empty or
+// already sealed unchanged.
 func (r *Ring) SealText(text string, context []byte) string {
 	if _, sealed := cutSealed(text); sealed || text == "" {
 		return text
@@ -124,8 +133,9 @@ func (r *Ring) SealText(text string, context []byte) string {
 	return sealedText + base64.RawURLEncoding.EncodeToString(r.Seal([]byte(text), context))
 }
 
-// OpenText returns the text that SealText has sealed for a context. One that was not sealed, or cannot be opened, comes back
-// as it is: so who writes it back changes nothing.
+// OpenText returns the text that SealText sealed for a context. It returns a
+// text that was not sealed, or that it cannot open, unchanged, so that writing
+// it back is harmless.
 func (r *Ring) OpenText(text string, context []byte) string {
 	raw, sealed := cutSealed(text)
 	if !sealed {
@@ -138,15 +148,16 @@ func (r *Ring) OpenText(text string, context []byte) string {
 	return string(opened)
 }
 
-// cutSealed returns what SealText has sealed. A text may begin with the same word and be none of it.
+// cutSealed decodes a result of SealText. Other texts may have its prefix too.
 func cutSealed(text string) (raw []byte, sealed bool) {
 	coded, sealed := strings.CutPrefix(text, sealedText)
 	raw, err := base64.RawURLEncoding.DecodeString(coded)
 	return raw, sealed && err == nil && seal.IsSealed(raw)
 }
 
-// SealReason returns the Reason of a [Settlement] as it is stored: sealed with the answers, because the text of an error
-// may have anything in it. What a person decided is not sealed: see MarkDone.
+// SealReason returns the Reason of a [Settlement] as it is stored. It is sealed
+// if answers are, because the text of an error may contain anything. The reason
+// that a person gives to [MarkDone] is not sealed.
 func (s *Sealing) SealReason(k Key, reason string) string {
 	if !s.Seals(SealOutcomes) {
 		return reason
@@ -154,8 +165,8 @@ func (s *Sealing) SealReason(k Key, reason string) string {
 	return s.Ring.SealText(reason, reasonOf(k))
 }
 
-// OpenReason returns the Reason of a record, opened if it was sealed and can be. A reason is for people and nothing depends
-// on it, so one that is plain is always accepted.
+// OpenReason returns the Reason of a record, opened if possible. Nothing depends
+// on a reason, so a plain one is always accepted.
 func (s *Sealing) OpenReason(rec Record) string {
 	return s.Ring.OpenText(rec.Reason, reasonOf(rec.Key))
 }
@@ -165,14 +176,8 @@ func reasonOf(k Key) []byte {
 	return seal.Join([]byte("reason of a key"), id[:])
 }
 
-// sealedType is the content type of an outcome that is sealed; its own is sealed with its body.
-const sealedType = "application/vnd.once.sealed"
-
-// isSealed reports whether an outcome is sealed.
-func (o Outcome) isSealed() bool { return strings.HasPrefix(o.ContentType, sealedType) }
-
-// boundTo is what a sealed outcome is bound to: it answers this key, with this input, in this way. What is stored depends
-// on it for ever.
+// boundTo returns the context of a sealed outcome: the key, the input and the
+// kind of answer. Stored outcomes depend on it for ever.
 func (o Outcome) boundTo(k Key, fingerprint []byte) []byte {
 	id := k.UUID()
 	return seal.Join([]byte("outcome"), id[:], []byte{flag(o.Rejected), flag(o.Omitted)}, fingerprint)
@@ -185,50 +190,39 @@ func flag(set bool) byte {
 	return 0
 }
 
-// seal seals an outcome.
+// seal seals the body and content type of an outcome.
 func (s *Sealing) seal(k Key, fingerprint []byte, out Outcome) Outcome {
 	text := seal.Join([]byte(out.ContentType), out.Body)
 	out.Body, out.ContentType = s.Ring.Seal(text, out.boundTo(k, fingerprint)), sealedType
 	return out
 }
 
-// Open returns the outcome of a record as it was before it was sealed, with its body. One that was not sealed comes back
-// as it is. [ErrOutcomeUnavailable]: the secret is not in the Ring. [ErrCorrupt]: it was changed, or is another record's,
-// or is plain and Only refuses that.
+// Open verifies the outcome of a record and returns it as it was before it was
+// sealed. It returns [ErrOutcomeUnavailable] if the secret is not in the Ring,
+// and [ErrCorrupt] if the outcome was changed, belongs to another record, or is
+// plain and Only refuses that.
 func (s *Sealing) Open(rec Record) (Outcome, error) {
 	out := rec.Outcome
 	fail := func(kind, cause error, hint string) (Outcome, error) {
 		return Outcome{}, &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause, hint: hint}
 	}
 	switch {
-	case out.Sum != out.checksum(rec.Key):
+	case !rec.Intact():
 		return fail(ErrCorrupt, nil, "")
 	case !out.isSealed() && s.RefusesPlain(SealOutcomes):
-		return fail(ErrCorrupt, nil, "its answer is not sealed, and Sealing.Only refuses that: it is older than the sealing, or forged")
+		return fail(ErrCorrupt, nil, "Sealing.Only refuses an answer that is not sealed: it was stored before sealing began, or forged")
 	case !out.isSealed():
 		return out, nil
 	}
 	text, kind, err := s.Ring.open(out.Body, out.boundTo(rec.Key, rec.Fingerprint))
 	if err != nil {
-		return fail(kind, err, "its answer cannot be opened")
+		return fail(kind, err, "the answer cannot be opened")
 	}
 	parts, err := seal.Split(text)
 	if err != nil || len(parts) != 2 {
-		return fail(ErrCorrupt, err, "what was sealed is no outcome")
+		return fail(ErrCorrupt, err, "the sealed text is not an outcome")
 	}
 	out.ContentType, out.Body = string(parts[0]), parts[1]
-	out.Sum = out.checksum(rec.Key)
+	out.Sum = out.checksum(rec.Key.UUID())
 	return out, nil
-}
-
-// packed is an outcome that was made ready for the store, and what it was made of: what is sealed twice looks different,
-// and a store that has written one already compares.
-type packed struct {
-	plain, ready Outcome
-	fingerprint  []byte
-}
-
-func (p *packed) fits(out Outcome, fingerprint []byte) bool {
-	return p != nil && out.ContentType == p.plain.ContentType && out.Rejected == p.plain.Rejected &&
-		out.Omitted == p.plain.Omitted && bytes.Equal(out.Body, p.plain.Body) && bytes.Equal(fingerprint, p.fingerprint)
 }

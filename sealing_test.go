@@ -31,7 +31,8 @@ func newRing(t testing.TB, ids ...string) *once.Ring {
 	return ring
 }
 
-// forged is a memstore as somebody sees it whose database another hand has changed.
+// forged is a memstore whose records were changed by somebody with access to
+// the database.
 type forged struct {
 	hooks
 	forge func(*once.Record)
@@ -103,7 +104,8 @@ func TestAnswersAreSealed(t *testing.T) {
 	}
 }
 
-// Whoever can write to the database cannot have one answer given for another.
+// Write access to the database does not suffice to replace one answer by
+// another.
 func TestSealedAnswerCannotBeReplaced(t *testing.T) {
 	shared := memstore.New(nil)
 	s := sealing(shared, once.Sealing{Ring: newRing(t, "a"), Only: once.SealOutcomes})
@@ -246,7 +248,8 @@ func TestSealingThatMakesNoSenseIsRefused(t *testing.T) {
 	}
 }
 
-// The text of an error may look sealed. It is sealed all the same, and what is sealed is not sealed twice.
+// The text of an error may look sealed. It is sealed all the same, and sealed
+// text is not sealed twice.
 func TestTextsThatOnlyLookSealedAreSealed(t *testing.T) {
 	ring, of := newRing(t, "a"), []byte("context")
 	for _, text := range []string{"sealed: the envelope of number 4711", "sealed:", "sealed:AQ", "sealed:YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXo"} {

@@ -8,14 +8,8 @@ import (
 	"github.com/effectively-once/once/internal/flight"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/rerun"
+	"github.com/effectively-once/once/internal/watch"
 )
-
-// flightKey includes the input: a duplicate with another input must learn of
-// the mismatch from the record, whichever of them came first.
-type flightKey struct {
-	key         Key
-	fingerprint [32]byte
-}
 
 // Store remembers keys. It is the contract of a store adapter. An adapter only
 // translates it: waiting, heartbeats, retries and policies are in [Do] and
@@ -24,46 +18,55 @@ type flightKey struct {
 // Methods may be called concurrently, from any number of processes. Each acts
 // atomically, and is durable when it returns nil. If it returns an error that is
 // not named here, the call may or may not have been applied; repeating it is
-// always safe, and adapters leave that to their caller. Keys are validated
-// before they arrive. Slices in arguments belong to the caller: do not change
-// them, or keep them after the call returns. Slices in results belong to the
-// caller too.
+// always safe, and adapters leave that to their caller. A call whose context has
+// already ended returns an error and changes nothing. Keys are validated before
+// they arrive. Slices in arguments belong to the caller: do not change them, or
+// keep them after the call returns. Slices in results belong to the caller too.
 //
 // Use the store's own clock. Leases and retention arrive as durations, so that
-// the clocks of clients decide nothing.
+// the clocks of clients decide nothing. Time alone changes a record in three
+// ways: when its lease lapses, a Running record is Unknown; after KeepOutcome, a
+// Done record is Expired; after KeepKey, a key that is Done, Expired or released
+// is forgotten.
 type Store interface {
-	// Claim takes a key if it is free, and else returns the record that is in the
-	// way. The claim was won if the returned record is Running with the Owner of
-	// the request. A unique index is the referee: insert first, and never decide by
-	// looking.
+	// Claim takes a key if it is free, and otherwise returns the record that is in
+	// the way. The claim was won if the returned record is Running with the Owner of
+	// the request. A unique index decides who wins: insert first, and never decide
+	// by reading.
 	//
 	//	the record is              Claim
-	//	Absent                     takes the key; Attempt is 1, or one more than the
-	//	                           attempt that was released
-	//	past its KeepKey           takes the key; Attempt is 1
-	//	Running, of the same Owner changes nothing and returns the record: the reply
-	//	                           to an earlier call was lost
+	//	Absent, never seen         takes the key; Attempt is 1
+	//	Absent, released           takes the key, raises Attempt and keeps Created
+	//	past its KeepKey           takes the key as if it was never seen
+	//	Running or Unknown,        changes nothing and returns the record: the reply
+	//	of the same Owner          to an earlier call was lost
 	//	Running                    changes nothing and returns the record
 	//	Unknown                    takes the key if the request's Attempt is the
-	//	                           record's, raises Attempt and keeps the age of the
-	//	                           key; else changes nothing
+	//	                           record's, raises Attempt and keeps Created;
+	//	                           otherwise changes nothing and returns the record
 	//	Parked, Done, Expired      changes nothing and returns the record
 	//	Absent, released by the    changes nothing and returns the Absent record: the
 	//	same Owner                 call is late
 	//
-	// To take a key is to make it Running, to set its lease, fingerprint, cause and
-	// owner, and to clear the rest.
+	// To take a key is to make it Running, to set its lease, fingerprint, cause,
+	// owner and Updated, and to clear the rest. Created is the time of the first claim.
 	Claim(context.Context, ClaimRequest) (Record, error)
 
-	// Extend sets the lease to end d from now. It returns ErrLeaseLost if the lease
-	// has lapsed, which is final, or if the fence is not current.
+	// Extend sets the lease to end d from now, and Updated. It returns ErrLeaseLost
+	// if the lease has lapsed, which is final, or if the fence is not current.
 	Extend(ctx context.Context, fence Fence, d time.Duration) error
 
 	// Settle ends an attempt. It changes a record that is Running (even if its lease
 	// has lapsed), Unknown or Parked, and only if the fence is current. It returns
-	// nil if the same settlement was applied before. In all other cases it changes
-	// nothing and returns ErrLeaseLost: Done is final, and Parked does not become
-	// Unknown again.
+	// nil if the same settlement was applied before: for Done, one with the same
+	// Outcome in all its fields, unless that has expired and cannot be compared. In
+	// all other cases it changes nothing and returns ErrLeaseLost: Done is final, and
+	// Parked does not become Unknown again.
+	//
+	// Settle sets Status, Reason and Updated. Unknown ends the lease now. A record
+	// that becomes Absent keeps its Attempt, and its Owner inside the store: that
+	// tells a late call of this Owner from a new one. Readers get a zero Owner. A
+	// Status that Settlement does not name is ErrInvalid.
 	//
 	// ErrOutcomeRefused means that nothing was changed and that repeating is
 	// pointless, because the store can never hold this outcome: it is too large for
@@ -157,15 +160,6 @@ type RecordQuery struct {
 	Limit     int           // default 100, at most 1,000
 }
 
-// Fence names a claim: a settlement or an extension is applied only if it names
-// the current one. Owner is random for each claim, so a key that was forgotten
-// and claimed anew has no old owner.
-type Fence struct {
-	Key     Key
-	Owner   [16]byte
-	Attempt int64
-}
-
 // ClaimRequest asks for a key.
 type ClaimRequest struct {
 	Fence       // Attempt: take over this attempt if it is Unknown; 0: never take over
@@ -224,6 +218,13 @@ type Options struct {
 	reruns  *rerun.Line
 }
 
+// flightKey includes the input: a duplicate with another input must learn of
+// the mismatch from the record, whichever of them came first.
+type flightKey struct {
+	key         Key
+	fingerprint [32]byte
+}
+
 // Ready returns a copy with the defaults, and with the state that the calls of one
 // process share. An adapter calls it once, in its constructor.
 func (o Options) Ready() *Options {
@@ -242,18 +243,56 @@ func (o Options) Ready() *Options {
 // [DoTx].
 func (o *Options) Turn(ctx context.Context) (leave func(), err error) { return o.reruns.Enter(ctx) }
 
+// Pack makes an outcome ready to be stored with a key whose record has this
+// fingerprint: it adds the checksum, and seals the outcome if Sealing says so. It
+// is for code that settles claims without [Do] and [DoTx]. If the outcome is too
+// large, Pack returns it Omitted, and ok is false.
+func (o *Options) Pack(k Key, fingerprint []byte, out Outcome) (ready Outcome, ok bool) {
+	if ok = len(out.Body) <= o.MaxOutcome; !ok {
+		out.Body, out.Omitted = nil, true
+	}
+	if o.Sealing.Seals(SealOutcomes) {
+		out = o.Sealing.seal(k, fingerprint, out)
+	}
+	out.Sum = out.checksum(k.UUID())
+	return out, ok
+}
+
+// Tell logs a step of a key at level debug, and tells an [EventObserver]. It is
+// for code that changes records without the functions of this package.
+func (o *Options) Tell(ctx context.Context, e Event) {
+	if o.Logger.Enabled(ctx, slog.LevelDebug) {
+		of := []any{"event", e.Name, "key", e.Key, "attempt", e.Attempt}
+		if e.Err != nil {
+			of = append(of, "error", e.Err)
+		}
+		o.Logger.DebugContext(ctx, "once: event", of...)
+	}
+	if observer, ok := o.Observer.(EventObserver); ok {
+		watch.Guard(ctx, o.Logger, func() { observer.Event(ctx, e) })
+	}
+}
+
 // As finds an optional capability of a store, such as [Lister]: in the store
-// itself, or else in the stores that it wraps. A wrapper declares what it wraps
-// with the method Unwrap() Store. The outermost one with the capability wins, so
-// a wrapper that has to see its calls implements it.
+// itself, or else in the stores that it wraps. The outermost one wins.
+//
+// A wrapper has a method Unwrap that returns the store that it wraps. To see the
+// calls of a capability, it implements that capability. If it wraps stores with
+// and without the capability, it has a method As instead, like an error for
+// [errors.As]: target is a non-nil pointer to the type of a capability, and As
+// either sets it and returns true, or returns false. Then the search goes on in
+// the store that it wraps.
 func As[Capability any](store any) (Capability, bool) {
 	for {
 		if c, ok := store.(Capability); ok {
 			return c, true
 		}
+		var c, none Capability
+		if wrapper, ok := store.(interface{ As(target any) bool }); ok && wrapper.As(&c) {
+			return c, true
+		}
 		wrapper, ok := store.(interface{ Unwrap() Store })
 		if !ok {
-			var none Capability
 			return none, false
 		}
 		store = wrapper.Unwrap()

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
-	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
 	"github.com/effectively-once/once/observe"
@@ -28,173 +28,266 @@ import (
 // Statements sent through a pool instead of tx are not part of the transaction.
 // Call [Do] before DoTx for outside work; inside run it returns [ErrInTx].
 func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(context.Context, Tx) (T, error)) (value T, err error) {
-	ctx, seen := beginObservation(ctx, s, "DoTx", w.key)
+	ctx, seen := observeCall(ctx, s, "DoTx", w.key)
 	defer seen.end(&err)
 	if scope.InsideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
-	c, err := newCall(ctx, s, w, seen, run != nil, false)
+	c, err := newCall(ctx, s, w, seen, run != nil)
 	if err != nil {
 		return value, err
 	}
-	var no error // a rejection, as the work put it
-	t := &transaction[Tx]{call: c, store: s, caller: ctx, speculative: w.op.Speculative && !c.redelivered}
-	c.expected.Outcome = w.op.expected(c)
-	t.work = func(ctx context.Context, tx Tx) (Outcome, error) {
-		value, no = run(ctx, tx)
-		return outcomeInTx(w, c, value, no)
+	t := &txWork[T, Tx]{call: c, store: s, caller: ctx, unit: w, work: run}
+	if w.op.Speculative && !c.readFirst {
+		t.phase = phaseSpeculate
 	}
-	rec, mine, err := c.answer(ctx, t.try)
+	foresee(c, w.op)
+	rec, mine, err := c.answer(ctx, t)
 	w.tell(seen, rec, mine, err)
-	c.met(ctx, rec, mine, err)
-	if err == nil && mine {
-		c.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
-	} else if t.err != nil {
-		c.event(ctx, observe.Released, rec.Attempt, err)
-	}
+	c.tellMet(ctx, rec, mine, err)
 	switch {
-	case err != nil && t.err == nil:
-		return *new(T), hideNotDone(err) // what run returned, if it ran, counts for nothing
-	case err != nil:
-		seen.fail(err)
-		return value, hideNotDone(err)
-	case !mine:
+	case err == nil && mine:
+		c.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
+		return t.value, t.rejection
+	case err == nil:
 		return replay(w, &c.opts.Sealing, rec)
-	default:
-		return value, no
+	case t.end == workFailed:
+		c.event(ctx, observe.Released, rec.Attempt, err)
+		seen.fail(err)
+		return t.value, hideNotDone(err)
+	default: // the value, if the work ran, was rolled back
+		return value, hideNotDone(err)
 	}
 }
 
-// outcomeInTx is the outcome of work in a transaction, which can be rolled back if there is none.
-func outcomeInTx[T any](w Work[T], c *call, value T, no error) (Outcome, error) {
-	if no != nil && (!errors.Is(no, ErrRejected) || errors.Is(no, errNotDone)) {
-		return Outcome{}, no
+// foresee tells the store the outcome that the work will have, if its type has
+// only one value.
+func foresee[T any](c *call, op *Operation[T]) {
+	if op.Codec != nil || reflect.TypeFor[T]().Size() > 0 {
+		return
 	}
-	out, err := w.op.Outcome(value)
+	plain, err := op.Outcome(*new(T))
 	if err != nil {
-		return Outcome{}, &failure{kind: errPermanent, key: w.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
+		return
 	}
-	out.Rejected = no != nil
+	ready, ok := c.pack(plain)
+	if c.expected.Outcome = ready; ok {
+		c.foreseen = &packed{plain: plain, ready: ready, fingerprint: c.fingerprint}
+	}
+}
+
+// outcomeInTx returns the outcome of work in a transaction, or an error for
+// which the transaction is rolled back.
+func outcomeInTx[T any](c *call, op *Operation[T], value T, failed error) (Outcome, error) {
+	if failed != nil && (!errors.Is(failed, ErrRejected) || errors.Is(failed, errNotDone)) {
+		return Outcome{}, failed
+	}
+	out, err := op.Outcome(value)
+	if err != nil {
+		return Outcome{}, &failure{kind: errPermanent, key: c.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
+	}
+	out.Rejected = failed != nil
 	packed, ok := c.pack(out)
 	if !ok {
-		return Outcome{}, &failure{kind: ErrOutcomeTooLarge, key: w.key,
+		return Outcome{}, &failure{kind: ErrOutcomeTooLarge, key: c.key,
 			hint: fmt.Sprintf("%d bytes, MaxOutcome is %d: return less, for example an id", len(out.Body), c.opts.MaxOutcome)}
 	}
 	return packed, nil
 }
 
-// transaction is one DoTx on its way.
-type transaction[Tx any] struct {
+// txWork is the work of one DoTx. Its transactions share a token: if a commit
+// took place although its reply was lost, the next transaction meets a record
+// that is Done and has that token.
+type txWork[T, Tx any] struct {
 	*call
 	store  TxStore[Tx]
 	caller context.Context
-	work   func(context.Context, Tx) (Outcome, error)
+	unit   Work[T]
+	work   func(context.Context, Tx) (T, error)
 
-	out         Outcome // what the work is recorded as
-	recording   bool    // the work is done with a rejection: record that, do not work again
-	speculative bool    // the next transaction may enter the work before its claim is won
-	ran         bool    // in the transaction tried last, the claim was ours
-	err         error   // and this is how the work failed
-	lost        error   // after this error of a commit it is not known whether it took place
+	phase txPhase
+	lost  error // of a commit of which it is not known whether it took place
+	end   txEnd // of the latest transaction
+
+	value     T       // what the work returned
+	rejection error   // the ErrRejected that the work returned
+	out       Outcome // of the work
 }
 
-// try runs transactions until one of them settles the matter. They share their token: if a commit took place although its
-// reply was lost, the next one meets a record that is done, and ours.
-func (t *transaction[Tx]) try(ctx context.Context, take int64) (Record, bool, error) {
+// txPhase is what the next transaction does.
+type txPhase int
+
+const (
+	phaseWork      txPhase = iota // claim the key, and then do the work
+	phaseSpeculate                // let the store enter the work before the claim is won
+	phaseRecord                   // record the rejection, after the transaction of the work was rolled back
+)
+
+// txEnd is how a transaction ended.
+type txEnd int
+
+const (
+	answered     txEnd = iota // it committed, or its claim was lost: the record says which
+	notEntered                // the store failed before the work
+	workFailed                // the work failed, and everything was rolled back
+	workRejected              // the work returned a rejection, and everything was rolled back
+	commitFailed              // the store failed after the work, and nothing was committed
+	commitLost                // COMMIT was sent, and it is not known whether it took place
+)
+
+// attempt runs transactions until one of them decides the attempt.
+func (t *txWork[T, Tx]) attempt(ctx context.Context, take int64) (rec Record, mine bool, err error) {
 	runs := rerun.New(t.opts.Turn)
 	defer runs.Done()
-	for tries, commits := 1, 0; ; tries++ {
-		rec, err := t.transact(ctx, take)
-		switch {
-		case err == nil && rec.Status == Done && rec.Owner == t.token:
-			return rec, true, nil
-		case err == nil && (t.lost == nil || rec.Status != Running):
-			return rec, false, nil
-		case err == nil: // our own commit may be the one in flight
-		case errors.Is(t.err, errRollBack):
-			t.recording = true
-			continue
-		case t.err != nil && !errors.Is(err, ErrConflict):
-			return rec, false, err
-		case t.err == nil && errors.Is(err, ErrOutcomeUnknown):
-			t.lost = err
-			if commits++; commits == commitTries {
-				return rec, false, t.unless(err)
+	for tries := 1; ; tries++ {
+		rec, t.end, err = t.transact(ctx, take)
+		conflict := errors.Is(err, ErrConflict)
+		switch t.end {
+		case answered:
+			mine = rec.Status == Done && rec.Owner == t.token
+			if mine || t.lost == nil || rec.Status != Running {
+				return rec, mine, nil
 			}
-			// Finding out, and ending what was begun, does not depend on the caller's patience.
+			// Our own commit may be the transaction in flight.
+		case workRejected:
+			t.phase = phaseRecord
+			continue
+		case workFailed:
+			if !conflict || isFinal(err) {
+				return rec, false, err
+			}
+		case commitLost:
+			t.lost = err
+			if !runs.Lost() {
+				return rec, false, t.unlessLost(err)
+			}
+			// Find out, and end what was begun, even if the caller leaves.
 			limited, cancel := context.WithTimeout(context.WithoutCancel(t.caller), findOutTime)
 			defer cancel()
 			ctx = limited
-		case isFinal(err), t.lost == nil && t.giveUp(err, tries):
-			return rec, false, t.unless(err)
+		case notEntered:
+			if isFinal(err) || t.lost == nil && !conflict && tries >= claimTries {
+				return rec, false, t.unlessLost(err)
+			}
+		case commitFailed:
+			if isFinal(err) || !conflict {
+				return rec, false, err
+			}
 		}
-		if runs.Again(ctx, errors.Is(err, ErrConflict)) != nil {
-			return rec, false, t.unless(errors.Join(err, ctx.Err()))
+		if runs.Again(ctx, conflict) != nil {
+			return rec, false, t.unlessLost(errors.Join(err, ctx.Err()))
 		}
 	}
 }
 
-// giveUp bounds the repeats. A transaction that failed after the work is repeated only if the database asks for it, and
-// then for as long as the caller has time.
-func (t *transaction[Tx]) giveUp(err error, tries int) bool {
-	return !errors.Is(err, ErrConflict) && (t.ran || tries >= claimTries)
-}
-
-// unless returns err, unless a commit before it may have taken place: then that is what the caller must know.
-func (t *transaction[Tx]) unless(err error) error {
+// unlessLost returns err, unless an earlier commit may have taken place: then
+// the caller must learn that.
+func (t *txWork[T, Tx]) unlessLost(err error) error {
 	if t.lost == nil {
 		return err
 	}
 	return &failure{kind: ErrOutcomeUnknown, key: t.key, hint: "whether the commit took place could not be found out", cause: err}
 }
 
-// transact runs one transaction. If it committed, the record is Done and ours.
-func (t *transaction[Tx]) transact(ctx context.Context, take int64) (Record, error) {
-	t.ran, t.err = false, nil
-	r := t.request(take)
-	r.Speculative, t.speculative = t.speculative && take == 0, false
-	var failed *errtree.Tagged // what comes back if the last run failed, and its claim was ours
-	recs, err := t.store.Transact(ctx, []ClaimRequest{r}, func(tx Tx, recs []Record) ([]Settlement, error) {
-		t.ran, t.lost = true, nil // a claim of ours means that no commit before it took place
-		switch {
-		case t.recording:
-		case r.Speculative:
-			t.err = contain(func() error { return t.do(recs[0], tx) })
-		default:
-			t.err = t.do(recs[0], tx)
-		}
-		if failed = errtree.Tag(t.err); failed != nil {
-			return nil, failed
-		}
-		return []Settlement{t.done(recs[0].fence(), t.out)}, nil
-	})
-	if t.err != nil && err == error(failed) {
-		err = t.err
-	} else if t.err != nil && !errors.Is(err, failed) { // the speculative run of a claim that was lost, or not made
-		t.err, t.ran = nil, t.ran && !r.Speculative
+// transact runs one transaction. If it committed, the record is Done and has the
+// token of this call.
+func (t *txWork[T, Tx]) transact(ctx context.Context, take int64) (Record, txEnd, error) {
+	request := t.request(take)
+	if t.phase == phaseSpeculate {
+		request.Speculative, t.phase = take == 0, phaseWork
 	}
-	if end, abrupt := t.err.(*abruptEnd); abrupt && !errors.Is(err, ErrConflict) {
-		t.opts.Logger.ErrorContext(ctx, "once: the work panicked, or ended its goroutine", "key", t.key, "stack", string(end.stack))
-		end.resume()
+	r := &txRun[T, Tx]{txWork: t, speculative: request.Speculative}
+	recs, err := t.store.Transact(ctx, []ClaimRequest{request}, r.body)
+	err = r.judge(err)
+	if abrupt, ok := r.failed.(*abruptEnd); ok && !errors.Is(err, ErrConflict) {
+		t.opts.Logger.ErrorContext(ctx, "once: the work panicked, or ended its goroutine", "key", t.key, "stack", string(abrupt.stack))
+		abrupt.resume()
 	}
 	if err != nil || len(recs) != 1 {
-		return Record{Key: t.key}, err
+		return Record{Key: t.key}, r.endOf(err), err
 	}
 	rec := recs[0]
-	if t.ran && t.owns(rec) {
+	if r.entered && rec.HeldBy(t.token) {
 		rec.Status, rec.Outcome = Done, t.out
 	}
-	return rec, nil
+	return rec, answered, nil
 }
 
-func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
-	if err := t.caller.Err(); err != nil {
-		return &failure{kind: err, key: t.key, hint: "nothing was done"}
+// txRun is one transaction.
+type txRun[T, Tx any] struct {
+	*txWork[T, Tx]
+	speculative bool
+	entered     bool  // under a claim that was won
+	failed      error // of the work
+}
+
+// workFailure is the error of work on its way through the store.
+type workFailure struct{ error }
+
+func (w *workFailure) Unwrap() error { return w.error }
+
+// body is what the store calls when the claim is won or, if the transaction is
+// speculative, may be won.
+func (r *txRun[T, Tx]) body(tx Tx, recs []Record) ([]Settlement, error) {
+	r.entered, r.failed = true, nil
+	r.lost = nil // the claim is won, so no commit before it took place
+	switch {
+	case r.phase == phaseRecord:
+	case r.speculative:
+		r.failed = contain(func() error { return r.do(tx, recs[0]) })
+	default:
+		r.failed = r.do(tx, recs[0])
 	}
-	if t.out, err = t.work(scope.InTx(t.enter(t.caller, rec)), tx); err == nil && t.out.Rejected {
+	if r.failed != nil {
+		return nil, &workFailure{r.failed}
+	}
+	return []Settlement{r.done(recs[0].fence(), r.out)}, nil
+}
+
+// do calls the work. A rejection is errRollBack.
+func (r *txRun[T, Tx]) do(tx Tx, rec Record) (err error) {
+	if err := r.caller.Err(); err != nil {
+		return &failure{kind: err, key: r.key, hint: "nothing was done"}
+	}
+	r.value, r.rejection = r.work(scope.InTx(r.enter(r.caller, rec)), tx)
+	if r.out, err = outcomeInTx(r.call, r.unit.op, r.value, r.rejection); err == nil && r.out.Rejected {
 		return errRollBack
 	}
 	return err
+}
+
+// judge returns the error of the transaction, given the error of Transact: if the
+// work failed, its error as it returned it. An error of the work that Transact
+// does not return is ignored, because the claim of a speculative run was lost.
+func (r *txRun[T, Tx]) judge(err error) error {
+	if r.failed == nil {
+		return err
+	}
+	if own, unwrapped := err.(*workFailure); unwrapped {
+		return own.error
+	}
+	var own *workFailure
+	if !errors.As(err, &own) {
+		r.failed, r.entered = nil, r.entered && !r.speculative
+	}
+	return err
+}
+
+// endOf returns how the transaction ended, given its error.
+func (r *txRun[T, Tx]) endOf(err error) txEnd {
+	switch {
+	case err == nil:
+		return answered
+	case errors.Is(r.failed, errRollBack):
+		return workRejected
+	case r.failed != nil:
+		return workFailed
+	case errors.Is(err, ErrOutcomeUnknown):
+		return commitLost
+	case r.entered:
+		return commitFailed
+	}
+	return notEntered
 }
 
 // InTx is [DoTx] in a transaction that the caller begins and ends. Commit if
@@ -206,9 +299,9 @@ func (t *transaction[Tx]) do(rec Record, tx Tx) (err error) {
 // InTx does not wait for duplicates in flight, beyond what the database does by
 // itself, and does not resolve unknown outcomes.
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
-	ctx, seen := beginObservation(ctx, s, "InTx", w.key)
+	ctx, seen := observeCall(ctx, s, "InTx", w.key)
 	defer seen.end(&err)
-	c, err := newCall(ctx, s, w, seen, run != nil, false)
+	c, err := newCall(ctx, s, w, seen, run != nil)
 	if err != nil {
 		return value, err
 	}
@@ -216,46 +309,62 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err != nil {
 		return value, err
 	}
-	rec, mine, wrong := recs[0], c.owns(recs[0]), c.checkInput(recs[0])
+	rec, mine, mismatch := recs[0], recs[0].HeldBy(c.token), c.checkInput(recs[0])
 	if mine {
-		rec.Status = Running // also if it had lapsed: how it ends is not known yet
+		rec.Status = Running // even if the claim had lapsed: how it ends is not known yet
 	}
-	w.tell(seen, rec, mine, wrong)
-	c.met(ctx, rec, mine, wrong)
+	w.tell(seen, rec, mine, mismatch)
+	c.tellMet(ctx, rec, mine, mismatch)
 	switch {
 	case mine:
-	case wrong != nil:
-		return value, wrong
+	case mismatch != nil:
+		return value, mismatch
 	case rec.Status == Done:
 		return replay(w, &c.opts.Sealing, rec)
 	default:
-		return value, c.standing(rec)
+		return value, c.refusal(rec)
 	}
-	settled := false
-	settle := func(set Settlement) error {
-		settled = true
-		if err := s.SettleTx(context.WithoutCancel(ctx), tx, []Settlement{set}); err != nil {
-			return fmt.Errorf("once: the claim could not be settled, so roll the transaction back: %w", err)
-		}
-		return nil
-	}
+	claim := &claimInTx[Tx]{call: c, store: s, tx: tx, rec: rec}
+	returned := false
 	defer func() {
-		if !settled { // it failed, or it panicked, which goes on
-			seen.fail(err)
-			c.event(ctx, observe.Released, rec.Attempt, err)
-			err = hideNotDone(errors.Join(err, settle(c.settlement(rec.fence(), Absent, "the work failed"))))
+		if !returned { // the panic goes on
+			_ = claim.release(ctx, nil)
 		}
 	}()
-	value, no := run(scope.InTx(c.enter(ctx, rec)))
-	out, err := outcomeInTx(w, c, value, no)
+	value, rejection := run(scope.InTx(c.enter(ctx, rec)))
+	out, err := outcomeInTx(c, w.op, value, rejection)
+	returned = true
 	if err != nil {
-		return value, err
+		return value, claim.release(ctx, err)
 	}
-	if err := settle(c.done(rec.fence(), out)); err != nil {
+	if err := claim.settle(ctx, c.done(rec.fence(), out)); err != nil {
 		return value, err
 	}
 	rec.Status, rec.Outcome = Done, out
 	w.tell(seen, rec, true, nil)
 	c.event(ctx, eventOf(Done, out), rec.Attempt, nil)
-	return value, no
+	return value, rejection
+}
+
+// claimInTx is a claim of InTx in the transaction of the caller.
+type claimInTx[Tx any] struct {
+	*call
+	store TxStore[Tx]
+	tx    Tx
+	rec   Record
+}
+
+func (c *claimInTx[Tx]) settle(ctx context.Context, set Settlement) error {
+	if err := c.store.SettleTx(context.WithoutCancel(ctx), c.tx, []Settlement{set}); err != nil {
+		return fmt.Errorf("once: the claim could not be settled, so roll the transaction back: %w", err)
+	}
+	return nil
+}
+
+// release frees the key after the work failed with err or, if err is nil,
+// panicked. It returns the error of the call.
+func (c *claimInTx[Tx]) release(ctx context.Context, err error) error {
+	c.seen.fail(err)
+	c.event(ctx, observe.Released, c.rec.Attempt, err)
+	return hideNotDone(errors.Join(err, c.settle(ctx, c.settlement(c.rec.fence(), Absent, "the work failed"))))
 }

@@ -75,8 +75,7 @@ func TestDoTxRejectionRollsBackAndIsRemembered(t *testing.T) {
 	c.ran(t, 1)
 }
 
-// While the rejected transaction is rolled back, another attempt wins: its answer is everybody's.
-// Work that says both that it is rejected and that nothing happened is no answer, as in Do.
+// Work that is both rejected and NotDone has no answer, as in Do.
 func TestDoTxRejectionThatIsNotDone(t *testing.T) {
 	s, c := memstore.New(nil), counter{}
 	_, err := once.DoTx(testCtx, s, inTx.For("1"), c.write("row", "", once.NotDone(once.ErrRejected)))
@@ -87,6 +86,8 @@ func TestDoTxRejectionThatIsNotDone(t *testing.T) {
 	wantValue(t, s, "row", "")
 }
 
+// While the rejected transaction is rolled back, another attempt wins. All
+// callers get its answer.
 func TestDoTxRejectionLosesToAnAnswer(t *testing.T) {
 	shared, ps := processes(2)
 	calls := 0
@@ -248,7 +249,8 @@ func TestCommitThatCannotBeFoundOutIsUnknown(t *testing.T) {
 	wantErr(t, err, once.ErrOutcomeUnknown, errNet)
 }
 
-// The work has run, and before the commit was sent the store failed: nothing is committed, and nothing is repeated.
+// The store fails after the work and before COMMIT is sent: nothing is
+// committed, and nothing is repeated.
 func TestStoreFailsAfterTheWork(t *testing.T) {
 	for _, commitsLost := range []int{0, 1} {
 		s, c := &hooks{Store: memstore.New(nil)}, counter{}
@@ -274,7 +276,8 @@ func TestStoreFailsAfterTheWork(t *testing.T) {
 	}
 }
 
-// What a store says of a claim whose body it did not call is not taken for a commit.
+// A store's record of a claim whose body it did not call does not count as a
+// commit.
 func TestNothingIsDoneWithoutTheWork(t *testing.T) {
 	for _, status := range []once.Status{once.Running, once.Unknown} {
 		s := &hooks{Store: memstore.New(nil)}
@@ -288,8 +291,8 @@ func TestNothingIsDoneWithoutTheWork(t *testing.T) {
 	}
 }
 
-// A commit is still on its way when its fate is asked for: whatever the policy for duplicates is,
-// it is not a rival.
+// A commit that is still in flight is not a rival, whatever the policy for
+// duplicates is.
 func TestLateCommit(t *testing.T) {
 	for _, op := range []*once.Operation[string]{inTx, refusing} {
 		lateCommit(t, op)

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm waits for less than a millisecond. The timers of Go's runtime do not: an idle process sleeps for whole
-// milliseconds. This is a timer of the kernel that becomes readable when it is due, and the runtime's poller wakes up
-// for that at once.
+// alarm is a timer for less than a millisecond. Timers of the Go runtime are
+// not precise enough, because an idle process sleeps for whole milliseconds.
+// This kernel timer becomes readable when it is due, which wakes the runtime's
+// poller at once.
 type alarm struct {
 	fd   int
 	file *os.File

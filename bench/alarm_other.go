@@ -4,7 +4,7 @@ package main
 
 import "time"
 
-// alarm is as exact as the runtime's timers are here.
+// alarm is as precise as the timers of the runtime.
 type alarm struct{}
 
 func newAlarm() (*alarm, error) { return new(alarm), nil }

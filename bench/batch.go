@@ -15,7 +15,7 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// batchStages hold the contest of consumers that take many messages into one transaction.
+// batchStages hold the contest of batch consumers.
 func batchStages() (stages []stage) {
 	var loads []load
 	for _, size := range []int{64, 256} {
@@ -52,7 +52,8 @@ func openBatch(ctx context.Context, b *bench, s setting) (*arena, error) {
 	}}, nil
 }
 
-// perMessage counts the messages of a variant whose unit is a batch of that size.
+// perMessage counts the messages of a variant whose unit is a batch of this
+// size.
 func perMessage(size int, v variant) variant {
 	return variant{v.name, func(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 		tally, err := v.turn(ctx, workers, length)
@@ -62,7 +63,8 @@ func perMessage(size int, v variant) variant {
 	}}
 }
 
-// updateMany sends its statements in one round trip. The accounts are in order, so that transactions do not deadlock.
+// updateMany sends its statements in one round trip. It sorts the accounts, so
+// that transactions do not deadlock.
 func updateMany(ctx context.Context, tx pgx.Tx, size int) error {
 	ids := make([]int, size)
 	for i := range ids {
@@ -94,7 +96,7 @@ func transactMany(ctx context.Context, store *pgstore.Store, size int) error {
 	return err
 }
 
-// newRequest claims a key that nobody has used.
+// newRequest returns a claim of a new key.
 func newRequest() once.ClaimRequest {
 	r := once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "consume", ID: newID()}}, Lease: 30 * time.Second}
 	_, _ = rand.Read(r.Owner[:]) // it never fails

@@ -14,8 +14,9 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// consumeStages hold the contests of consumers: the same handler, once in a loop of its own that protects nothing, and
-// once in a Consumer. Their settings are the fast disk and the one that is most like production.
+// consumeStages hold the contests of consumers: the same handler, once in a
+// plain loop and once in a Consumer. They run on the fast disk and on the
+// setting that is closest to production.
 func consumeStages() (stages []stage) {
 	together := sized([]int{64, 256}, 2, 8)
 	for _, s := range []setting{settings()[0], settings()[3]} {
@@ -42,7 +43,7 @@ func sized(sizes []int, counts ...int) (loads []load) {
 type consume struct {
 	*postgres
 	store *pgstore.Store
-	again *pgstore.Store // for duplicates: a store that meets many of them looks for them first
+	again *pgstore.Store // for duplicates: a store that meets many of them looks first
 	pay   *once.Operation[struct{}]
 }
 
@@ -72,7 +73,7 @@ func openConsume(s setting, scenario string,
 	}
 }
 
-// singly has a transaction for each message.
+// singly runs a transaction per message.
 func (c *consume) singly(l load) []variant {
 	one := inbox.Consumer{Handler: inbox.Tx(c.store, payOne)}
 	speculative := one
@@ -89,7 +90,7 @@ func (c *consume) singly(l load) []variant {
 	}
 }
 
-// together has one round trip for the statements of many messages.
+// together sends the statements of a batch in one round trip.
 func (c *consume) together(l load) []variant {
 	batch := inbox.Consumer{Handler: inbox.Batch(c.store, payAll), BatchSize: l.size}
 	duplicate := inbox.Consumer{Handler: inbox.Batch(c.again, payAll), BatchSize: l.size}
@@ -104,7 +105,8 @@ func (c *consume) together(l load) []variant {
 	}
 }
 
-// inOrder has a transaction for many messages of a partition, whose statements are sent one by one.
+// inOrder runs a transaction per batch of a partition and sends its statements
+// one by one.
 func (c *consume) inOrder(l load) []variant {
 	each := inbox.Consumer{Handler: inbox.Tx(c.store, payOne), BatchSize: l.size, Checkpoint: true}
 	return []variant{
@@ -113,7 +115,7 @@ func (c *consume) inOrder(l load) []variant {
 	}
 }
 
-// guarded is the protection without a consumer around it.
+// guarded is the guard without a consumer.
 func (c *consume) guarded(ctx context.Context, ms []*broker.Message) error {
 	work := c.pay.For(ms[0].ID).Input(ms[0].Body)
 	_, err := once.DoTx(ctx, c.store, work, func(ctx context.Context, tx pgx.Tx) (struct{}, error) {
@@ -122,7 +124,8 @@ func (c *consume) guarded(ctx context.Context, ms []*broker.Message) error {
 	return err
 }
 
-// named makes sources of the same variant different, as consumers remember where they were.
+// named gives sources of one variant different names, because consumers
+// remember their positions.
 func named(kind string, l load) string { return fmt.Sprintf("%s, %s", kind, l.name) }
 
 func ordered(s *stream) *stream {
@@ -130,16 +133,17 @@ func ordered(s *stream) *stream {
 	return s
 }
 
-// known has more messages than any window has room for, so that none is there twice.
+// known has more messages than any window, so that no message is in it twice.
 func known(s *stream, l load, again bool) *stream {
 	s.known, s.again = int64(max(duplicates, 2*windowed*max(l.size, 1)*l.workers)), again
 	return s
 }
 
-// windowed is how many times what its handlers can hold a Consumer has received.
+// windowed returns the receive window of a Consumer, as a multiple of what its
+// handlers hold.
 const windowed = 2
 
-// payOne is the user's code.
+// payOne is the code of the user.
 func payOne(ctx context.Context, tx pgx.Tx, m *broker.Message) error {
 	account, err := accountOf(m)
 	if err == nil {
@@ -157,7 +161,8 @@ func payEach(ctx context.Context, tx pgx.Tx, ms []*broker.Message) error {
 	return nil
 }
 
-// payAll sends the statements of many messages in one round trip, in an order in which transactions do not deadlock.
+// payAll sends the statements of a batch in one round trip, in an order that
+// avoids deadlocks.
 func payAll(ctx context.Context, tx pgx.Tx, ms []*broker.Message) error {
 	ids := make([]int, len(ms))
 	for i, m := range ms {

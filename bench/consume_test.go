@@ -55,7 +55,8 @@ func TestStreamKeepsToItsWindow(t *testing.T) {
 	}
 }
 
-// Each session of a stream has messages of its own, each once, with bodies of the promised size.
+// Each session of a stream gets its own messages, each once, with bodies of the
+// configured size.
 func TestStreamRepeatsNothing(t *testing.T) {
 	s, seen := newStream("s"), map[string]bool{}
 	for range 2 {
@@ -87,7 +88,8 @@ func TestStreamOfKnownMessagesBeginsAgain(t *testing.T) {
 	}
 }
 
-// Positions rise in each partition, also from session to session, and partitions share no account.
+// Positions rise in each partition, across sessions as well, and partitions
+// share no account.
 func TestLogHasItsOrder(t *testing.T) {
 	s := newLog("l", 4)
 	last, owner := map[string]int64{}, map[int]string{}
@@ -113,7 +115,7 @@ func TestLogHasItsOrder(t *testing.T) {
 	}
 }
 
-// A worker's share of a log is one partition, and it goes on where the log does.
+// A worker reads one partition and continues where it left off.
 func TestShareOfLog(t *testing.T) {
 	s := newLog("l", 4)
 	session := openSession(t, s, 40)

@@ -13,26 +13,27 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// stream is a source that makes messages when they are asked for, so that no broker is measured. Its sessions share
-// its messages. What is returned to it is gone.
+// stream is a source that creates messages on demand, so that no broker is
+// measured. Its sessions share the messages. Returned messages are dropped.
 type stream struct {
 	name    string
-	id      string // what every message ID begins with
+	id      string // prefix of message IDs
 	log     bool
-	ordered bool  // messages have an ordering key: the account that they are about
-	known   int64 // it has so many messages, and begins again with the first; 0: all are new
-	again   bool  // says that they were delivered before
+	ordered bool  // messages have an ordering key: their account
+	known   int64 // number of messages before they repeat; 0: all are new
+	again   bool  // mark them as redelivered
 
-	whole int64  // how many partitions there are; 1 if it is no log
-	parts []part // those that this source reads
+	whole int64  // number of partitions; 1 if it is not a log
+	parts []part // partitions that this source reads
 	done  func(messages int, took time.Duration)
 }
 
-// part is a partition. The numbers of its messages are its own plus multiples of the number of partitions.
+// part is a partition. The numbers of its messages are its own number plus
+// multiples of the number of partitions.
 type part struct {
 	number int64
 	name   string
-	made   *atomic.Int64 // how many messages
+	made   *atomic.Int64 // number of messages
 }
 
 func newStream(name string) *stream {
@@ -52,14 +53,14 @@ func newParts(n int) (parts []part) {
 	return parts
 }
 
-// telling is the stream with done told of all that is acknowledged.
+// telling returns the stream with a callback for acknowledged messages.
 func (s *stream) telling(done func(messages int, took time.Duration)) *stream {
 	told := *s
 	told.done = done
 	return &told
 }
 
-// share is one of the partitions as a source.
+// share returns one partition as a source.
 func (s *stream) share(worker int) *stream {
 	shared := *s
 	p := worker % len(s.parts)
@@ -75,7 +76,7 @@ func (s *stream) Open(_ context.Context, window int) (broker.Session, error) {
 	return &streamSession{stream: s, window: window / parts, out: make([]atomic.Int64, parts), room: room}, nil
 }
 
-// message is the one of a number: always the same, but for its time.
+// message returns the message with a number. Only its time varies.
 func (s *stream) message(n int64, now time.Time) *broker.Message {
 	account := s.account(n)
 	m := &broker.Message{ID: s.id + strconv.FormatInt(n, 10), Topic: s.name, Body: bodyFor(account), Time: now}
@@ -85,14 +86,15 @@ func (s *stream) message(n int64, now time.Time) *broker.Message {
 	return m
 }
 
-// account spreads the accounts evenly. Those of a partition are in no other, so that transactions on several accounts
-// do not deadlock where each partition is read in order.
+// account spreads the accounts evenly. Partitions share no account, so that
+// transactions on several accounts do not deadlock if each partition is read in
+// order.
 func (s *stream) account(n int64) int64 {
 	own := accounts / s.whole
 	return n/s.whole*spreading%own*s.whole + n%s.whole
 }
 
-const spreading = 61_987 // a prime, so that it divides no number of accounts
+const spreading = 61_987 // a prime that divides no number of accounts
 
 func (s *stream) position(p part, n int64) *broker.Position {
 	if !s.log {
@@ -114,7 +116,7 @@ func bodyFor(account int64) []byte {
 	return fmt.Appendf(make([]byte, 0, bodySize), bodyFormat, account)
 }
 
-// accountOf reads what a message is about.
+// accountOf returns the account of a message.
 func accountOf(m *broker.Message) (int, error) {
 	if len(m.Body) != bodySize {
 		return 0, fmt.Errorf("message %s has %d bytes, not %d", m.ID, len(m.Body), bodySize)
@@ -123,16 +125,16 @@ func accountOf(m *broker.Message) (int, error) {
 	return strconv.Atoi(strings.TrimLeft(string(number), " "))
 }
 
-// streamSession keeps to its window and to nothing else. Each partition has the same share of it, as if each had a
-// buffer of its own.
+// streamSession enforces only its window. Each partition has an equal share of
+// it.
 type streamSession struct {
 	*stream
 	window int
 	out    []atomic.Int64
-	room   chan struct{} // something was settled
+	room   chan struct{} // signals a settlement
 }
 
-// arrival is the tag of messages that were delivered together.
+// arrival tags messages that were delivered together.
 type arrival struct {
 	at   time.Time
 	part int

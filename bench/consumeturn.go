@@ -15,17 +15,18 @@ import (
 	"github.com/effectively-once/once/inbox"
 )
 
-// worked is what handles messages in a loop, in a transaction of its own.
+// worked handles messages in a loop, each in its own transaction.
 type worked func(context.Context, []*broker.Message) error
 
-// bare is the transaction that everybody writes.
+// bare is the plain transaction.
 func (c *consume) bare(handle func(context.Context, pgx.Tx, []*broker.Message) error) worked {
 	return func(ctx context.Context, ms []*broker.Message) error {
 		return pgx.BeginFunc(ctx, c.pool, func(tx pgx.Tx) error { return handle(ctx, tx, ms) })
 	}
 }
 
-// inLoops has workers that each take messages, handle them, and acknowledge them. Those of a log have a partition each.
+// inLoops runs workers that each receive, handle and acknowledge messages.
+// Workers of a log have one partition each.
 func inLoops(name string, size int, source *stream, work worked) variant {
 	return variant{name, func(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -49,7 +50,7 @@ func inLoops(name string, size int, source *stream, work worked) variant {
 
 var errTurnOver = errors.New("the turn is over")
 
-// loop ends with the context, and ends what it has begun.
+// loop runs until the context ends, and finishes its current message.
 func loop(ctx context.Context, source *stream, size int, work worked) error {
 	session, err := source.Open(ctx, size)
 	if err != nil {
@@ -78,8 +79,8 @@ func loop(ctx context.Context, source *stream, size int, work worked) error {
 	}
 }
 
-// guard is a Consumer that runs for a turn. If its source has messages that are known, they are handled before its
-// first turn.
+// guard runs a Consumer for a turn. If its source repeats messages, they are
+// handled before the first turn.
 func guard(name string, source *stream, c inbox.Consumer) variant {
 	c.Name, c.Source = source.name, source
 	seeded := source.known == 0
@@ -101,10 +102,10 @@ func guard(name string, source *stream, c inbox.Consumer) variant {
 	}}
 }
 
-// longestTurn is how long a turn may go on in which nothing gets done.
+// longestTurn limits a turn in which nothing is done.
 const longestTurn = 30 * time.Second
 
-// runCounted runs a consumer, and makes an error of everything that it should not have met.
+// runCounted runs a consumer and reports unexpected events as errors.
 func runCounted(ctx context.Context, c inbox.Consumer, source *stream) error {
 	c.Source, c.Stats = source, new(inbox.Stats)
 	if err := c.Run(ctx); err != nil {
@@ -121,7 +122,7 @@ func runCounted(ctx context.Context, c inbox.Consumer, source *stream) error {
 	return nil
 }
 
-// seedKnown handles all messages that a source has.
+// seedKnown handles all messages of a source.
 func seedKnown(ctx context.Context, c inbox.Consumer, source *stream) error {
 	ctx, cancel := context.WithTimeout(ctx, longestTurn)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// stage is a place where contests are held: a database, as it is set up for them.
+// stage is a database set up for contests.
 type stage struct {
 	name  string
 	loads []load
@@ -16,7 +16,7 @@ type stage struct {
 	open  func(context.Context, *bench) (*arena, error)
 }
 
-// load is what a contest puts on a stage.
+// load is the load of a contest.
 type load struct {
 	name    string
 	workers int
@@ -29,12 +29,13 @@ type arena struct {
 	close   func()
 }
 
-// contest is the same work in several variants. The first is the one that the others are compared with.
+// contest runs the same work in several variants. The first one is the
+// baseline.
 type contest struct {
 	unit     string
 	variants []variant
-	before   func(context.Context) error // each round; nil: nothing
-	latency  bool                        // it is about the latency of units: show how that compares, too
+	before   func(context.Context) error // before each round; nil: nothing
+	latency  bool                        // report latencies as well
 }
 
 type variant struct {
@@ -42,7 +43,7 @@ type variant struct {
 	turn func(ctx context.Context, workers int, length time.Duration) (turn.Tally, error)
 }
 
-// repeated is a variant that repeats a unit of work.
+// repeated returns a variant that repeats a unit of work.
 func repeated(name string, unit func(context.Context) error) variant {
 	return variant{name, func(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 		return turn.Run(ctx, workers, length, unit)

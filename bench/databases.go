@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	_ "github.com/go-sql-driver/mysql" // the driver of MariaDB
-	_ "modernc.org/sqlite"             // and that of SQLite
+	_ "github.com/go-sql-driver/mysql" // the driver for MariaDB
+	_ "modernc.org/sqlite"             // the driver for SQLite
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/testenv"
@@ -19,7 +19,7 @@ import (
 
 const fewAccounts = 10_000
 
-// databaseStages hold the contest of a guarded transaction on the databases behind database/sql.
+// databaseStages hold the contest of guarded transactions over database/sql.
 func databaseStages() []stage {
 	return []stage{
 		{name: "guarded transaction, SQLite", loads: workers(1, 8), open: openSQLite},
@@ -27,7 +27,7 @@ func databaseStages() []stage {
 	}
 }
 
-// openSQLite syncs at every commit.
+// openSQLite opens a database that syncs at every commit.
 func openSQLite(ctx context.Context, _ *bench) (*arena, error) {
 	dir, err := os.MkdirTemp("", "once-bench")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// delay stands between a client and a server, and lets each byte arrive that much later, in both directions. It does
-// not make a connection slower: what is sent in a row arrives in a row.
+// delay is a proxy that delays each byte in both directions. It adds latency
+// without limiting throughput.
 type delay struct {
 	listener net.Listener
 	server   string
@@ -50,7 +50,7 @@ func (d *delay) accept() {
 	}
 }
 
-// keep remembers connections for close. After close it closes them.
+// keep records connections for close. After close it closes them at once.
 func (d *delay) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,13 +83,13 @@ func (d *delay) close() {
 	}
 }
 
-// parcel is what was read at once.
+// parcel is the result of one read.
 type parcel struct {
 	bytes []byte
 	due   time.Time
 }
 
-// carry takes bytes from one connection to the other until one of them ends, and then ends both.
+// carry copies bytes until one connection ends, and then ends both.
 func (d *delay) carry(from, to net.Conn) {
 	defer d.drop(from, to)
 	alarm, err := newAlarm()
@@ -104,7 +104,7 @@ func (d *delay) carry(from, to net.Conn) {
 			_, err = to.Write(p.bytes)
 		}
 		if err != nil {
-			_ = from.Close() // so that collect ends
+			_ = from.Close() // ends collect
 		}
 	}
 }

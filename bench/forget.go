@@ -12,10 +12,11 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// expiredPerMillisecond of a turn are there to be forgotten when a round begins, and as many are added before the next.
+// expiredPerMillisecond is the number of expired keys at the beginning of a
+// round, per millisecond of a turn. As many are added before the next round.
 const expiredPerMillisecond = 1200
 
-// forgetStages hold the contest of claims that have the forgetting of old keys beside them.
+// forgetStages measure claims that run concurrently with Forget.
 func forgetStages() []stage {
 	return []stage{{name: "claims beside forgetting", loads: workers(8), open: openForget}}
 }
@@ -61,7 +62,7 @@ func (f *forgetting) claim(ctx context.Context) error {
 	return err
 }
 
-// expire makes keys whose time is over.
+// expire inserts expired keys.
 func (f *forgetting) expire(ctx context.Context) error {
 	_, err := f.p.pool.Exec(ctx, fmt.Sprintf(fillSQL, "once_"), f.expired, distantPast)
 	return err

@@ -21,7 +21,7 @@ import (
 
 const updateSQL = `UPDATE account SET bal = bal + 1 WHERE id = $1`
 
-// guardedStages hold the main contest: the rows of a transaction, guarded by a key.
+// guardedStages hold the main contest: guarded transactions.
 func guardedStages() (stages []stage) {
 	for _, s := range settings() {
 		stages = append(stages, stage{name: "guarded transaction, " + s.name, loads: workers(1, 8, 32), long: s.model != s.away,
@@ -54,7 +54,7 @@ type guarded struct {
 	pool  *pgxpool.Pool
 	db    *sql.DB
 	store *pgstore.Store
-	again *pgstore.Store // for duplicates: a store that meets many of them looks for them first
+	again *pgstore.Store // for duplicates: a store that meets many of them looks first
 	std   *sqlstore.Store
 	pay   *once.Operation[struct{}]
 	quote *once.Operation[string]
@@ -132,7 +132,7 @@ func (g *guarded) duplicate(op *once.Operation[struct{}]) func(context.Context) 
 	}
 }
 
-// bare is what everybody writes: three round trips.
+// bare is the plain transaction in three round trips.
 func (g *guarded) bare(ctx context.Context) error {
 	tx, err := g.pool.Begin(ctx)
 	if err != nil {
@@ -145,7 +145,8 @@ func (g *guarded) bare(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
-// pipelined is how far a bare transaction can go without knowing its statements in advance: two round trips.
+// pipelined is the fastest plain transaction that does not know its statements
+// in advance: two round trips.
 func (g *guarded) pipelined(ctx context.Context) error {
 	conn, err := g.pool.Acquire(ctx)
 	if err != nil {
@@ -177,7 +178,7 @@ func (g *guarded) inTx(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
-// updateOne is the user's code, the same in all variants that have a pgx.Tx.
+// updateOne is the code of the user, the same in all variants with a pgx.Tx.
 func updateOne(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 	_, err := tx.Exec(ctx, updateSQL, mathrand.IntN(accounts))
 	return struct{}{}, err
@@ -188,13 +189,14 @@ func updateOneSQL(ctx context.Context, tx *sql.Tx) (struct{}, error) {
 	return struct{}{}, err
 }
 
-// answer300 is an answer of 300 bytes when it is stored, with the quotes of JSON.
+// answer300 takes 300 bytes when it is stored, including the quotes of JSON.
 var answer300 = strings.Repeat("x", 298)
 
-// newID is a key that nobody has used: random, as keys of callers are.
+// newID returns a random ID, because callers' keys are random.
 func newID() string { return rand.Text() }
 
-// duplicates are keys that are done. There are many of them, so that workers seldom meet at one.
+// duplicates are keys that are done. There are many, so that workers seldom
+// meet.
 const duplicates = 500
 
 func duplicateID(i int) string { return fmt.Sprint("duplicate-", i) }

@@ -18,7 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// httpStages guard handlers: in memory, where nothing but the guard itself takes time, and with a transaction.
+// httpStages guard handlers: in memory, where only the guard takes time, and
+// with a transaction.
 func httpStages() []stage {
 	return []stage{
 		{name: "HTTP handler, in memory", loads: workers(1), open: openHTTP},
@@ -26,7 +27,7 @@ func httpStages() []stage {
 	}
 }
 
-// requestsPerUnit is so many that the clock is not what is measured.
+// requestsPerUnit makes a unit long enough to measure.
 const requestsPerUnit = 64
 
 var answerHTTP = []byte(answer300)
@@ -58,7 +59,7 @@ func newKeys() func() string {
 	return func() string { return fmt.Sprintf("8e03978e-40d5-43dd-bc93-%012d", n.Add(1)) }
 }
 
-// serving hands requests to a handler without a network.
+// serving calls a handler without a network.
 func serving(name string, h http.Handler, key func() string) variant {
 	return repeated(name, func(context.Context) error {
 		for range requestsPerUnit {
@@ -83,7 +84,7 @@ func serve(h http.Handler, key func() string) int {
 
 var paymentJSON = []byte(`{"amount":4999,"currency":"EUR","order":"2026-1171"}`)
 
-// discard is a ResponseWriter that costs nothing.
+// discard is a ResponseWriter that discards everything.
 type discard struct {
 	header http.Header
 	status int

@@ -1,10 +1,13 @@
-// Command bench measures guarded work against the same work without a guard, and against other libraries that do the
-// same work. The variants of a contest run in turns, many times over, and what is reported is each turn as a multiple
-// of the unguarded one of the same round: absolute times mean nothing on a machine that does other things too.
+// Command bench measures guarded work against the same work without a guard,
+// and against other libraries that do the same work. The variants of a contest
+// take turns, for many rounds. Results are multiples of the unguarded variant in
+// the same round, because absolute times mean little on a machine that also does
+// other work.
 //
-// It uses the PostgreSQL and the MariaDB that ONCE_TEST_POSTGRES and ONCE_TEST_MARIADB name ("make bench" starts
-// both), and SQLite in a temporary file. It changes no server that was not started for tests. docs/benchmarks.md says what
-// each scenario does and how to read the output.
+// It uses the servers in ONCE_TEST_POSTGRES and ONCE_TEST_MARIADB ("make bench"
+// starts both), and SQLite in a temporary file. It changes only servers that were
+// started for tests. docs/benchmarks.md explains the output, and
+// bench/results.md describes each contest.
 package main
 
 import (
@@ -77,7 +80,8 @@ func run() error {
 	return b.run(*peersDir, *file, *markdown)
 }
 
-// run holds all contests that are wanted, and saves what it has when it ends, however that is.
+// run holds the selected contests and saves the results when it ends, even
+// after an error.
 func (b *bench) run(peersDir, file, markdown string) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
@@ -103,7 +107,7 @@ func (b *bench) stages() (stages []stage) {
 	return stages
 }
 
-// wanted are the loads of a stage that this run puts on it.
+// wanted returns the selected loads of a stage.
 func (b *bench) wanted(s stage) (loads []load) {
 	for _, l := range s.loads {
 		fits := (!s.large || b.large) && (!b.short || !s.long && l.workers == 8)
@@ -122,7 +126,7 @@ func (b *bench) list() {
 	}
 }
 
-// hold holds the contests. One stage that cannot be opened does not stop the others.
+// hold holds the contests. It skips stages that cannot be opened.
 func (b *bench) hold(ctx context.Context) error {
 	var errs []error
 	for _, s := range b.stages() {
@@ -156,7 +160,8 @@ func (b *bench) holdOn(ctx context.Context, s stage, loads []load) error {
 	return nil
 }
 
-// length of a turn: a 99th percentile needs more units than a rate.
+// length returns the length of a turn. A 99th percentile needs more units than
+// a rate.
 func (b *bench) length(c contest) time.Duration {
 	if c.latency {
 		return 2 * b.turn
@@ -164,7 +169,7 @@ func (b *bench) length(c contest) time.Duration {
 	return b.turn
 }
 
-// plural is a number and its noun.
+// plural formats a number with its noun.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -45,7 +45,7 @@ func writeStage(text *strings.Builder, results []result) {
 	}
 }
 
-// cell is the rate of the first variant, which all costs are multiples of, and the cost of the others.
+// cell formats the rate of the first variant, and the costs of the others.
 func cell(r result, first bool) string {
 	latency := ""
 	if r.latency {

@@ -10,23 +10,23 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// result is what was measured of one variant. A cost is a multiple of what the first variant of the contest needed
-// in the same round.
+// result has the measurements of a variant. Costs are relative to the first
+// variant of the contest in the same round.
 type result struct {
 	Stage     string  `json:"stage"`
 	Load      string  `json:"load"`
 	Unit      string  `json:"unit"`
 	Variant   string  `json:"variant"`
-	Cost      spread  `json:"cost"`       // in time per unit
-	P50Cost   spread  `json:"p50_cost"`   // in median latency of a unit
-	P99Cost   spread  `json:"p99_cost"`   // in the 99th percentile of the latency
-	PerSecond float64 `json:"per_second"` // median of the rounds, like the two that follow
+	Cost      spread  `json:"cost"`       // time per unit
+	P50Cost   spread  `json:"p50_cost"`   // median latency of a unit
+	P99Cost   spread  `json:"p99_cost"`   // 99th percentile of the latency
+	PerSecond float64 `json:"per_second"` // median over the rounds, like the next two
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
 	Rounds    []round `json:"rounds"`
-	Failed    string  `json:"failed,omitempty"` // why it was taken out
+	Failed    string  `json:"failed,omitempty"` // why it was excluded
 
-	latency bool // as the contest says
+	latency bool // from the contest
 }
 
 // round is one turn of a variant.
@@ -37,15 +37,16 @@ type round struct {
 	P99       float64 `json:"p99_ms"`
 }
 
-// spread is a median and the quartiles around it.
+// spread is a median with its quartiles.
 type spread struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
 }
 
-// measure lets all variants run in turns, for so many rounds and one more before them, which is not counted. The order
-// moves on by one with each round, so that what a variant leaves behind does not always meet the same one.
+// measure runs all variants in turns, for some rounds and one warm-up round.
+// Each round rotates the order, so that a variant does not always follow the
+// same one.
 func measure(ctx context.Context, c contest, workers, rounds int, length time.Duration) ([]result, error) {
 	tallies := make([][]turn.Tally, len(c.variants))
 	failed := make([]error, len(c.variants))
@@ -94,7 +95,7 @@ func (r *result) compare(base, own []turn.Tally) {
 	}
 }
 
-// costs compares the turns of the same round.
+// costs compares turns of the same round.
 func costs(base, own []turn.Tally, of func(turn.Tally) float64) spread {
 	ratios := make([]float64, len(own))
 	for i := range own {
@@ -116,7 +117,7 @@ func spreadOf(values []float64) spread {
 	return spread{quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)}
 }
 
-// quantile interpolates between the values next to it.
+// quantile interpolates between neighbouring values.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	below := math.Floor(at)

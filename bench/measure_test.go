@@ -24,7 +24,8 @@ func TestSpreadInterpolates(t *testing.T) {
 	}
 }
 
-// TestCostsAreOfTheSameRound has a machine that is ten times slower in the second round: the cost must not show it.
+// The machine is ten times slower in the second round, which must not affect
+// the cost.
 func TestCostsAreOfTheSameRound(t *testing.T) {
 	slow := func(perSecond float64) variant {
 		speed := 1.0

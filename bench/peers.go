@@ -16,8 +16,9 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// peers is the process that runs other libraries. They have a module and a process of their own, so that what they
-// require changes nothing in ours, such as the version of the driver. The process is idle while others have their turn.
+// peers is the process that runs other libraries. They have their own module
+// and process, so that their requirements, such as the version of a driver, do
+// not affect ours. The process is idle while other variants run.
 type peers struct {
 	dir     string // of the program
 	cmd     *exec.Cmd
@@ -26,8 +27,8 @@ type peers struct {
 	replies *bufio.Scanner
 }
 
-// startPeers builds and starts them. Where that cannot be done, a note says so and the peers are nil, which is a
-// value that opens none.
+// startPeers builds and starts the process. If that fails, it adds a note and
+// returns nil, which opens no peers.
 func startPeers(ctx context.Context, module string, r *report) *peers {
 	p := new(peers)
 	if err := p.start(ctx, module); err != nil {
@@ -67,7 +68,7 @@ func (p *peers) start(ctx context.Context, module string) (err error) {
 	return nil
 }
 
-// stop ends the process by the end of its input.
+// stop ends the process by closing its input.
 func (p *peers) stop() {
 	if p == nil {
 		return
@@ -79,12 +80,12 @@ func (p *peers) stop() {
 	_ = os.RemoveAll(p.dir)
 }
 
-// open lets the peers prepare themselves in a database, and returns those that do the work of a scenario.
+// open prepares the peers in a database and returns those for a scenario.
 func (p *peers) open(ctx context.Context, dsn, scenario string, r *report) []variant {
 	return p.openFor(turn.Request{DSN: dsn}, scenario, r)
 }
 
-// openInMemory is open for those that need no database.
+// openInMemory is open for peers without a database.
 func (p *peers) openInMemory(scenario string, r *report) []variant {
 	return p.openFor(turn.Request{InMemory: true}, scenario, r)
 }
@@ -106,7 +107,7 @@ func (p *peers) openFor(q turn.Request, scenario string, r *report) (variants []
 	return variants
 }
 
-// close lets go of the database that they were opened on.
+// close releases the database of the peers.
 func (p *peers) close(r *report) {
 	if p == nil {
 		return

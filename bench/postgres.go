@@ -21,18 +21,18 @@ import (
 
 const (
 	accounts    = 100_000
-	databaseURL = "/once_bench" // of a database that every stage makes anew
-	connections = 40            // more than workers, so that nobody waits for one
+	databaseURL = "/once_bench" // of a database that every stage creates
+	connections = 40            // more than workers, so that no worker waits for one
 	addedTrip   = 500 * time.Microsecond
 )
 
 var errNoServer = errors.New(`there is no server for it: "make bench" starts one`)
 
-// setting is how a stage's PostgreSQL answers.
+// setting selects the disk and the network of a stage's PostgreSQL.
 type setting struct {
 	name  string
-	model bool // a commit costs a steady flush of 1 ms, with group commit, as on a cloud volume
-	away  bool // half a millisecond of round trip is added
+	model bool // each commit takes 1 ms, with group commit, as on a cloud volume
+	away  bool // adds half a millisecond to each round trip
 }
 
 func settings() []setting {
@@ -53,7 +53,8 @@ type postgres struct {
 	admin *pgx.Conn
 }
 
-// openPostgres makes the database, with a table of accounts, and notes what a round trip and a commit take there.
+// openPostgres creates the database with a table of accounts, and notes the
+// duration of a round trip and a commit.
 func openPostgres(ctx context.Context, b *bench, s setting) (*postgres, error) {
 	address := os.Getenv(testenv.PostgresVar)
 	if address == "" {
@@ -84,7 +85,7 @@ func (p *postgres) open(ctx context.Context, b *bench, address string, s setting
 	return p.noteTimes(ctx, b, s)
 }
 
-// connectChecked keeps databases and load away from any server that was not started for tests.
+// connectChecked refuses servers that were not started for tests.
 func connectChecked(ctx context.Context, address string) (*pgx.Conn, error) {
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
@@ -121,8 +122,9 @@ func (p *postgres) create(ctx context.Context) error {
 	return nil
 }
 
-// route is the address of the database for a setting. What it says of commits holds for connections that use it,
-// and the server's configuration stays as it is.
+// route returns the address of the database for a setting. Its commit settings
+// apply to the connections that use it; the configuration of the server stays
+// as it is.
 func (p *postgres) route(address string, s setting) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -170,7 +172,7 @@ func (p *postgres) connect(ctx context.Context) error {
 	return nil
 }
 
-// calibrate takes from the delay what the way through it costs by itself.
+// calibrate subtracts the proxy's own latency from the delay.
 func (p *postgres) calibrate(ctx context.Context) error {
 	if p.delay == nil {
 		return nil
@@ -184,7 +186,7 @@ func (p *postgres) calibrate(ctx context.Context) error {
 	return err
 }
 
-// noteTimes measures what the setting promises.
+// noteTimes measures round trips and commits.
 func (p *postgres) noteTimes(ctx context.Context, b *bench, s setting) error {
 	if err := p.calibrate(ctx); err != nil {
 		return err
@@ -205,7 +207,7 @@ func (p *postgres) noteTimes(ctx context.Context, b *bench, s setting) error {
 	return nil
 }
 
-// typical is the median of many calls, one after another.
+// typical returns the median duration of many sequential calls.
 func typical(call func() error) (time.Duration, error) {
 	const calls = 200
 	took := make([]time.Duration, calls)
@@ -220,7 +222,7 @@ func typical(call func() error) (time.Duration, error) {
 	return took[calls/2], nil
 }
 
-// close also closes what openPostgres has got half-way with.
+// close also cleans up after a partial openPostgres.
 func (p *postgres) close() {
 	if p.std != nil {
 		_ = p.std.Close()
@@ -233,7 +235,8 @@ func (p *postgres) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	// It is the benchmark's own, and the server ends soon: what stays behind is dropped by the next stage.
+	// The database belongs to the benchmark, and the server ends soon. The next
+	// stage drops it.
 	_, _ = p.admin.Exec(ctx, "DROP DATABASE IF EXISTS once_bench WITH (FORCE)")
 	_ = p.admin.Close(ctx)
 }

@@ -19,8 +19,9 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// publishStages hold the contests of the outbox: what a message costs the transaction that puts it, and how fast, how soon
-// and with how much work it is published.
+// publishStages hold the contests of the outbox: the cost of putting a message
+// in a transaction, and the throughput, latency and processor time of
+// publishing.
 func publishStages() (stages []stage) {
 	for _, s := range []setting{settings()[0], settings()[1], settings()[3]} {
 		stages = append(stages,
@@ -35,14 +36,14 @@ func publishStages() (stages []stage) {
 	return slices.Concat(stages, relayStages(), endStages())
 }
 
-// outboxTopic is where all messages go.
+// outboxTopic is the topic of all messages.
 const outboxTopic = "order.paid"
 
 // producing is an arena of transactions that put a message.
 type producing struct {
 	*postgres
 	rows  *pgstore.Store
-	log   *pgstore.Store // writes messages into the database's log; nil: the server is not set up for that
+	log   *pgstore.Store // writes messages into the database's log; nil: the server does not support it
 	event *outbox.Outbox[pgx.Tx]
 	entry *outbox.Outbox[pgx.Tx] // of the log
 	pay   *once.Operation[struct{}]
@@ -75,8 +76,9 @@ func openProducing(s setting, scenario string,
 	}
 }
 
-// byWork is an arena in which not time counts, but work: the processor time of client and server. So it can be measured
-// beside other things, and tells nothing of waiting.
+// byWork is an arena that measures the processor time of client and server
+// instead of elapsed time. It is not affected by other load, and does not
+// include waiting.
 func byWork(open func(context.Context, *bench) (*arena, error)) func(context.Context, *bench) (*arena, error) {
 	return func(ctx context.Context, b *bench) (*arena, error) {
 		a, err := open(ctx, b)
@@ -105,7 +107,7 @@ func byWork(open func(context.Context, *bench) (*arena, error)) func(context.Con
 	}
 }
 
-// handTable is what people make who write an outbox themselves.
+// handTable is the table of a hand-written outbox.
 const handTable = `CREATE TABLE hand (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL, topic text NOT NULL,
 	ordering_key text NOT NULL, produced timestamptz NOT NULL DEFAULT now(), body bytea NOT NULL)`
 
@@ -128,8 +130,8 @@ func newProducing(ctx context.Context, b *bench, p *postgres) (*producing, error
 	return w, err
 }
 
-// logStore is a store that writes messages into the log, with a slot that somebody has read already. Its schema is its own,
-// and names the slot too.
+// logStore returns a store that writes messages into the log, with a slot that
+// has already been read. Its own schema also names the slot.
 func logStore(ctx context.Context, p *postgres, schema string) (*pgstore.Store, error) {
 	if _, err := p.pool.Exec(ctx, "CREATE SCHEMA "+schema); err != nil {
 		return nil, err
@@ -148,7 +150,7 @@ func logStore(ctx context.Context, p *postgres, schema string) (*pgstore.Store, 
 	return log, askOnce(ctx, p, log)
 }
 
-// askOnce lets a store look for its slot, which QueueOutbox cannot.
+// askOnce makes a store look for its slot, which QueueOutbox cannot do.
 func askOnce(ctx context.Context, p *postgres, log *pgstore.Store) error {
 	tx, err := p.pool.Begin(ctx)
 	if err != nil {
@@ -185,7 +187,7 @@ func (w *producing) variants() []variant {
 	return all
 }
 
-// guarded are the same in a transaction of the store's own.
+// guarded are the same variants in a transaction of the store.
 func (w *producing) guarded() []variant {
 	rows, none := w.inTable("once.once_outbox"), func(context.Context) (int, error) { return 0, nil }
 	all := []variant{
@@ -216,7 +218,7 @@ func (w *producing) inOwn(announce func(context.Context, pgx.Tx) error) func(con
 	}
 }
 
-// withCommit sends something together with COMMIT.
+// withCommit sends a batch together with COMMIT.
 func (w *producing) withCommit(queue func(context.Context, *pgx.Batch) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := w.pool.Acquire(ctx)
@@ -277,14 +279,15 @@ func queueOne(s *pgstore.Store) func(context.Context, *pgx.Batch) error {
 
 func outgoing(m *broker.Message) []store.Outgoing { return []store.Outgoing{{Message: *m}} }
 
-// newMessage is what is put: about one of the accounts, which orders it.
+// newMessage returns a message with an account as its ordering key.
 func newMessage() *broker.Message {
 	account := rand.Int64N(accounts)
 	return &broker.Message{ID: newID(), Topic: outboxTopic, OrderingKey: strconv.FormatInt(account, 10), Body: bodyFor(account),
 		Time: time.Now()}
 }
 
-// counted is a variant whose units each leave so many messages behind. A turn in which they did not gets no cost.
+// counted checks that each unit of a variant leaves a number of messages. A
+// turn that fails the check has no cost.
 func counted(name string, each int, since func(context.Context) (int, error), unit func(context.Context) error) variant {
 	return variant{name, func(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 		if _, err := since(ctx); err != nil {
@@ -304,7 +307,7 @@ func counted(name string, each int, since func(context.Context) (int, error), un
 	}}
 }
 
-// inTable tells how many rows were inserted since it was last called.
+// inTable returns the number of rows inserted since the last call.
 func (w *producing) inTable(table string) func(context.Context) (int, error) {
 	last := int64(0)
 	return func(ctx context.Context) (n int, err error) {
@@ -313,7 +316,8 @@ func (w *producing) inTable(table string) func(context.Context) (int, error) {
 	}
 }
 
-// inLog tells how many messages were written into the log since it was last called, and moves the slot on.
+// inLog returns the number of messages written into the log since the last
+// call, and advances the slot.
 func (w *producing) inLog(slot string) func(context.Context) (int, error) {
 	return func(ctx context.Context) (n int, err error) {
 		err = w.pool.QueryRow(ctx, `SELECT count(*) FROM pg_logical_slot_get_binary_changes($1, NULL, NULL,

@@ -12,7 +12,8 @@ func backlogMessage(n int) *broker.Message {
 	return &broker.Message{ID: fmt.Sprintf("00000000-0000-7000-8000-%012x", n), Body: bytes.Repeat([]byte("x"), bodySize)}
 }
 
-// A hole is full when as many messages came as there are, and content if each of them came once.
+// A black hole is full when all messages have arrived, and reports no error if
+// each arrived once.
 func TestBlackHoleFindsWhatCameTwice(t *testing.T) {
 	for name, c := range map[string]struct {
 		came []int

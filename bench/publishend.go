@@ -17,7 +17,8 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// endStages hold the contests of the whole way, from a transaction to the broker.
+// endStages hold the contests of the whole path, from a transaction to the
+// broker.
 func endStages() []stage {
 	whole := openProducing(settings()[0], turn.EndToEnd, (*producing).endToEnd)
 	return []stage{
@@ -26,12 +27,12 @@ func endStages() []stage {
 	}
 }
 
-// arrivals are a broker that notes when each message came first.
+// arrivals is a broker that records when each message first arrived.
 type arrivals struct {
 	mu    sync.Mutex
 	first map[string]time.Time
 	again int
-	came  chan struct{} // has an element when something came
+	came  chan struct{} // signals an arrival
 }
 
 func newArrivals() *arrivals {
@@ -71,7 +72,7 @@ func (a *arrivals) empty() bool {
 	return len(a.first) == 0
 }
 
-// await waits until all have come, and makes an error of one that came again.
+// await waits for all messages, and reports a repeated one as an error.
 func (a *arrivals) await(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		for {
@@ -120,7 +121,8 @@ func relayed(r outbox.Relay) reader {
 	}
 }
 
-// endToEnd are transactions with a message each, and the relay that publishes it.
+// endToEnd runs transactions with one message each, and the relay that
+// publishes them.
 func (w *producing) endToEnd() []variant {
 	all := []variant{
 		w.whole("bare transaction, no message", nil, func(ctx context.Context, _ *broker.Message) error { return w.inOwn(nothing)(ctx) }),
@@ -138,7 +140,8 @@ func (w *producing) endToEnd() []variant {
 	return all
 }
 
-// whole is a variant whose turn ends when everything that was put in it is published. The relay has its leases before.
+// whole is a variant whose turn ends when all of its messages are published.
+// The relay acquires its leases before the turn.
 func (w *producing) whole(name string, read reader, unit func(context.Context, *broker.Message) error) variant {
 	return variant{name, func(ctx context.Context, workers int, length time.Duration) (tally turn.Tally, err error) {
 		ctx, cancel := context.WithTimeout(ctx, longestTurn+10*length)
@@ -178,10 +181,10 @@ func queueThis(s *pgstore.Store, m *broker.Message) func(context.Context, *pgx.B
 	return func(_ context.Context, b *pgx.Batch) error { return s.QueueOutbox(b, outgoing(m)) }
 }
 
-// latencies is an arena in which messages are put now and then, and nothing else is done.
+// latencies is an arena with occasional messages and no other work.
 type latencies struct {
 	*producing
-	far    *pgxpool.Pool // of another process, as it were
+	far    *pgxpool.Pool // as if in another process
 	rowsAt *pgstore.Store
 	logAt  *pgstore.Store
 }
@@ -240,12 +243,12 @@ func (l *latencies) variants() []variant {
 
 const (
 	betweenPuts    = 20 * time.Millisecond
-	latencyLengths = 20   // a turn takes so many lengths
-	settled        = 10   // so many messages go first, which do not count
-	atOnce         = 1000 // nanoseconds: what came before the reply to COMMIT
+	latencyLengths = 20   // lengths per turn
+	settled        = 10   // warm-up messages
+	atOnce         = 1000 // nanoseconds: recorded if a message arrived before the reply to COMMIT
 )
 
-// late is a variant whose transactions come one by one.
+// late is a variant whose transactions run one by one.
 func (l *latencies) late(name string, read reader, announce func(context.Context, pgx.Tx, *broker.Message) error) variant {
 	return variant{name, func(ctx context.Context, _ int, length time.Duration) (tally turn.Tally, err error) {
 		ctx, cancel := context.WithTimeout(ctx, longestTurn+2*latencyLengths*length)
@@ -260,7 +263,7 @@ func (l *latencies) late(name string, read reader, announce func(context.Context
 				err = l.inOwn(func(ctx context.Context, tx pgx.Tx) error { return announce(ctx, tx, m) })(ctx)
 				return m.ID, time.Now(), err
 			}
-			for to.empty() { // the reader is about to begin
+			for to.empty() { // the reader has started
 				if _, _, err := one(); err != nil {
 					return err
 				}
@@ -286,7 +289,7 @@ func (l *latencies) late(name string, read reader, announce func(context.Context
 	}}
 }
 
-// listen is the relay that everybody writes who has read of NOTIFY.
+// listen is a hand-written relay with LISTEN.
 func (l *latencies) listen(ctx context.Context, to *arrivals) error {
 	conn, err := l.far.Acquire(ctx)
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// relayStages hold the contest of those who publish a backlog, to a broker that takes everything at once.
+// relayStages hold the contest of relays that publish a backlog to a broker
+// that accepts everything at once.
 func relayStages() (stages []stage) {
 	for _, s := range []setting{settings()[0], settings()[3]} {
 		stages = append(stages, stage{name: "outbox relay, " + s.name, loads: oneRelay, long: true, open: openRelaying(s)})
@@ -31,12 +32,13 @@ func relayStages() (stages []stage) {
 
 var oneRelay = []load{{name: "1 relay", workers: 1}}
 
-// relaying is an arena of relays. In each turn they publish a backlog that was put before it: so many messages for each
-// millisecond that a turn takes elsewhere.
+// relaying is an arena of relays. In each turn they publish a backlog that was
+// created before it, with a number of messages per millisecond of an ordinary
+// turn.
 type relaying struct {
 	*postgres
 	rows *pgstore.Store
-	log  *pgstore.Store // nil: the server is not set up for that
+	log  *pgstore.Store // nil: the server does not support it
 }
 
 func openRelaying(s setting) func(context.Context, *bench) (*arena, error) {
@@ -61,7 +63,7 @@ func openRelaying(s setting) func(context.Context, *bench) (*arena, error) {
 	}
 }
 
-// rawTable is what people make who write a relay themselves.
+// rawTable is the table of a hand-written relay.
 const rawTable = `CREATE TABLE raw (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL, topic text NOT NULL,
 	ordering_key text NOT NULL, produced timestamptz NOT NULL DEFAULT now(), body bytea NOT NULL)`
 
@@ -98,7 +100,8 @@ func (r *relaying) variants() []variant {
 	return all
 }
 
-// openSlices is an arena with one large backlog, which notes whether relays get slower while it lasts.
+// openSlices is an arena with one large backlog. It notes whether relays get
+// slower as they drain it.
 func openSlices(ctx context.Context, b *bench) (*arena, error) {
 	p, err := openPostgres(ctx, b, settings()[0])
 	if err != nil {
@@ -126,10 +129,10 @@ func openSlices(ctx context.Context, b *bench) (*arena, error) {
 	}}, nil
 }
 
-// place is where a backlog is put.
+// place is where a backlog is stored.
 type place struct {
 	fill    []string // statements; the last one takes the number of messages
-	waiting string   // how many are still there; empty: it cannot be asked
+	waiting string   // counts the remaining messages; empty: not possible
 	clean   []string
 }
 
@@ -139,7 +142,8 @@ func (r *relaying) inRaw() place {
 	return place{fill: []string{"TRUNCATE raw", fillRawSQL}, waiting: "SELECT count(*) FROM raw", clean: tidy("raw")}
 }
 
-// inOutbox spreads messages over all lanes as if their IDs, or their ordering keys, were random.
+// inOutbox spreads messages over all lanes, as random IDs or ordering keys
+// would.
 func (r *relaying) inOutbox(key string) place {
 	of, lane := key, "hashtext(k.key)"
 	if key == "" {
@@ -152,15 +156,16 @@ FROM generate_series(1, $1::int) AS i CROSS JOIN LATERAL (SELECT ` + of + ` AS k
 		waiting: "SELECT count(*) FROM " + table + " WHERE state <> 4", clean: tidy(table)}
 }
 
-// inLog writes what QueueOutbox writes, in one transaction. Before that, the slot passes over what others have written: a
-// relay that is always there has read it already.
+// inLog writes what QueueOutbox writes, in one transaction. It first advances
+// the slot past the writes of others, which a running relay would have read
+// already.
 func (r *relaying) inLog() place {
 	return place{fill: []string{"CHECKPOINT", "SELECT pg_replication_slot_advance('once_log', pg_current_wal_lsn())", `SELECT count(pg_logical_emit_message(true, 'once_log.once_outbox.1', convert_to(
 	'{"id":"' || ` + backlogID + ` || '","topic":"` + outboxTopic + `"}' || chr(10), 'UTF8') || ` + backlogBody + `))
 FROM generate_series(1, $1::int) AS i`}, clean: []string{"CHECKPOINT"}}
 }
 
-// The bodies and IDs of a backlog have the numbers of the messages in them, from 1.
+// The bodies and IDs of a backlog contain the numbers of the messages, from 1.
 const (
 	backlogID   = `'00000000-0000-7000-8000-' || lpad(to_hex(i), 12, '0')`
 	backlogBody = `convert_to(lpad(i::text, 300, 'x'), 'UTF8')`
@@ -169,7 +174,8 @@ const (
 SELECT ` + backlogID + `, '` + outboxTopic + `', '', ` + backlogBody + ` FROM generate_series(1, $1::int) AS i`
 )
 
-// backlog is a variant whose turn is a whole backlog. Its latency is that of the last message.
+// backlog is a variant whose turn is a whole backlog. Its latency is that of
+// the last message.
 func (r *relaying) backlog(name string, size func(time.Duration) int, in place,
 	run func(context.Context, *blackHole) error) variant {
 
@@ -191,7 +197,7 @@ func (r *relaying) backlog(name string, size func(time.Duration) int, in place,
 	}}
 }
 
-// fill makes the backlog anew.
+// fill creates the backlog.
 func (r *relaying) fill(ctx context.Context, in place, n int) error {
 	for i, statement := range slices.Concat(in.fill, in.clean) {
 		var args []any
@@ -205,7 +211,7 @@ func (r *relaying) fill(ctx context.Context, in place, n int) error {
 	return nil
 }
 
-// checkNone makes an error of what was published and is there as if it was not.
+// checkNone reports published messages that are still stored as unpublished.
 func (r *relaying) checkNone(ctx context.Context, in place) error {
 	if in.waiting == "" {
 		return nil
@@ -221,7 +227,7 @@ func (r *relaying) checkNone(ctx context.Context, in place) error {
 const rawSQL = `DELETE FROM raw WHERE seq = ANY (ARRAY(SELECT seq FROM raw ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED))
 RETURNING seq, id, topic, ordering_key, produced, body`
 
-// loop is the relay that everybody writes.
+// loop is a hand-written relay.
 func (r *relaying) loop(size int) func(context.Context, *blackHole) error {
 	return func(ctx context.Context, hole *blackHole) error {
 		for {
@@ -257,7 +263,8 @@ func deleteSome(ctx context.Context, tx pgx.Tx, size int) (ms []*broker.Message,
 	return ms, err
 }
 
-// relay runs a Relay from its start, with its leases, to its end.
+// relay runs a Relay until the backlog is empty, including the time to acquire
+// its leases.
 func (r *relaying) relay(relay outbox.Relay) func(context.Context, *blackHole) error {
 	return func(ctx context.Context, hole *blackHole) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -275,16 +282,17 @@ func (r *relaying) relay(relay outbox.Relay) func(context.Context, *blackHole) e
 	}
 }
 
-// blackHole is a broker that takes everything, and counts how often each message came.
+// blackHole is a broker that accepts everything and counts how often each
+// message arrived.
 type blackHole struct {
-	full func() // is called when so many messages have come as there are
+	full func() // called when all messages have arrived
 	room int64
 	came atomic.Int64
 
 	mu     sync.Mutex
 	begun  time.Time
 	times  []uint8
-	passed []time.Time // when each tenth had come
+	passed []time.Time // when each tenth had arrived
 }
 
 func newBlackHole(n int) *blackHole {
@@ -309,7 +317,7 @@ func (h *blackHole) Publish(_ context.Context, ms []*broker.Message) []error {
 	return nil
 }
 
-// tenths are the seconds that each tenth of the messages took.
+// tenths returns the seconds that each tenth of the messages took.
 func (h *blackHole) tenths() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -326,7 +334,7 @@ func (h *blackHole) tenths() string {
 
 func (h *blackHole) Close() error { return nil }
 
-// numberOf is the number of a message of a backlog, from 0.
+// numberOf returns the number of a message in a backlog, from 0.
 func numberOf(id string) int {
 	n, err := strconv.ParseInt(id[max(len(id)-12, 0):], 16, 64)
 	if err != nil {
@@ -335,7 +343,7 @@ func numberOf(id string) int {
 	return int(n) - 1
 }
 
-// check makes an error of what did not come once.
+// check reports messages that did not arrive exactly once.
 func (h *blackHole) check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// replicate reads the rows of the table hand from the log and does nothing else with it: not even confirm.
+// replicate reads the rows of a hand-written outbox from the log, without
+// confirming them.
 func (l *latencies) replicate(ctx context.Context, to *arrivals) error {
 	if _, err := l.pool.Exec(ctx, `DO $$ BEGIN CREATE PUBLICATION hand FOR TABLE hand; EXCEPTION WHEN duplicate_object THEN NULL; END $$`); err != nil {
 		return err
@@ -52,7 +53,8 @@ func (l *latencies) replicate(ctx context.Context, to *arrivals) error {
 	}
 }
 
-// insertedID is the second column of a row that was inserted, behind the head of a piece of the log.
+// insertedID returns the second column of an inserted row, after the header of
+// a log message.
 func insertedID(data []byte) (id string, ok bool, err error) {
 	const head, relation = 25, 4
 	if len(data) <= head || data[0] != 'w' || data[head] != 'I' {
@@ -62,7 +64,7 @@ func insertedID(data []byte) (id string, ok bool, err error) {
 	if len(rest) < relation+3 {
 		return "", false, errShortRow
 	}
-	rest = rest[relation+3:] // 'N', and the number of columns
+	rest = rest[relation+3:] // 'N' and the number of columns
 	for range 2 {
 		if len(rest) < 5 || rest[0] != 't' {
 			return "", false, errShortRow

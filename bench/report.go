@@ -8,14 +8,14 @@ import (
 	"text/tabwriter"
 )
 
-// report is what a run found. It is printed as it grows.
+// report collects and prints the results of a run.
 type report struct {
 	Machine string   `json:"machine"`
 	Notes   []string `json:"notes"`
 	Results []result `json:"results"`
 }
 
-// note is about something other than a contest.
+// note adds a line that belongs to no contest.
 func (r *report) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.Notes = append(r.Notes, text)
@@ -52,7 +52,7 @@ func printTable(results []result) {
 	}
 }
 
-// String is two columns of a table.
+// String formats two columns of a table.
 func (s spread) String() string { return fmt.Sprintf("%.2f\t%.2f to %.2f", s.Median, s.Low, s.High) }
 
 func (r *report) save(file string) error {
@@ -64,7 +64,7 @@ func (r *report) save(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
-// failures is an error if a variant was taken out.
+// failures returns an error if a variant was excluded.
 func (r *report) failures() error {
 	failed := 0
 	for _, result := range r.Results {

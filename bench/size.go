@@ -53,14 +53,16 @@ func openSizes(ctx context.Context, b *bench, sizes ...int) (*arena, error) {
 	}}, nil
 }
 
-// fillSQL inserts keys that are done. The indexes are there already, so that they look as they do after as many claims.
+// fillSQL inserts keys that are done. The indexes exist already, so that they
+// look as after as many claims.
 const fillSQL = `INSERT INTO once.%srecord (key, scope, operation, id, status, attempt, owner, outcome, content_type,
 	outcome_until, key_until, due, created, updated)
 SELECT gen_random_uuid(), '', 'fill', i::text, 4, 1, gen_random_uuid(), '{}', 'application/json',
 	$2::bigint, $2::bigint, $2::bigint, 0, 0
 FROM generate_series(1, $1::int) i`
 
-// distantFuture and distantPast are times in microseconds at which a key is forgotten.
+// distantFuture and distantPast are times in microseconds at which a key is
+// forgotten.
 const distantFuture, distantPast = int64(1) << 60, int64(1)
 
 func fill(ctx context.Context, p *postgres, b *bench, prefix string, rows int) error {

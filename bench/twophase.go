@@ -11,8 +11,8 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// twoPhaseStages hold the contest of work outside the database: claim, work, record its outcome. The work takes no
-// time here.
+// twoPhaseStages hold the contest of work outside the database: claim, work,
+// record the outcome. The work takes no time.
 func twoPhaseStages() (stages []stage) {
 	for _, s := range settings()[:2] {
 		stages = append(stages, stage{name: "claim and complete, " + s.name, loads: workers(1, 8, 32), long: s.model,
@@ -50,7 +50,7 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 		return nil, err
 	}
 	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
-	soft := &once.Operation[string]{Name: "soft", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, AsyncCommit: true}
+	async := &once.Operation[string]{Name: "async", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, AsyncCommit: true}
 	do := func(ctx context.Context, work once.Work[string]) error {
 		_, err := once.Do(ctx, store, work, func(context.Context, once.Key) (string, error) { return answer300, nil })
 		return err
@@ -61,7 +61,7 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 	return []variant{
 		repeated("two bare commits of 300 bytes", func(ctx context.Context) error { return writeTwice(ctx, pool, newID()) }),
 		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, charge.For(newID())) }),
-		repeated("Do, pgstore, 300 bytes, AsyncCommit", func(ctx context.Context) error { return do(ctx, soft.For(newID())) }),
+		repeated("Do, pgstore, 300 bytes, AsyncCommit", func(ctx context.Context) error { return do(ctx, async.For(newID())) }),
 		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, charge.For(someDuplicate())) }),
 	}, nil
 }

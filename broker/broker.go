@@ -1,20 +1,36 @@
-// Package broker is the contract between once and the systems that carry messages. An adapter translates it into the
-// words of one system and adds nothing: retries, order, duplicates, back-off and reconnecting live above it, in package
-// inbox, and in whoever publishes.
+// Package broker defines the contract between once and systems that carry
+// messages. An adapter translates the contract to one system and adds nothing.
+// Retries, order, duplicates, backoff and reconnecting are implemented above it,
+// in package inbox and in publishers.
 //
 // # Promise
 //
-// A broker here delivers at least once. What an adapter promises is that it loses nothing: a message is gone only after
-// its [Session.Ack] or [Session.Reject], and Publish says nil only for what the broker has confirmed. Package brokertest
-// has the rules as tests.
+// A broker delivers at least once. An adapter promises to lose nothing: a message
+// is gone only after its [Session.Ack] or [Session.Reject], and Publish returns
+// nil only for messages that the broker has confirmed. Package brokertest tests
+// these rules.
 //
 // # Writing an adapter
 //
-// Implement [Publisher] and [Source], and of the optional interfaces those that the system can keep.
+// Implement [Publisher] and [Source], and the optional interfaces that the system
+// supports.
+//
+//	interface       of         implemented by         without it
+//	[Delayer]       Session    Kafka, NATS            Return redelivers at once
+//	[DeadLetterer]  Session    Kafka, NATS, RabbitMQ  rejected messages count as gone
+//	[Seeker]        Session    Kafka, NATS logs       a consumer cannot restore its position
+//	[Placeless]     Source     NATS logs              the broker keeps the position of a consumer
+//	[Located]       Source     Kafka, NATS, RabbitMQ  sources with the same name are the same
+//	[Horizon]       Source     Kafka, NATS            a message may come at any time
+//	[Lagger]        Source     Kafka, NATS, RabbitMQ  the lag is unknown
+//	[Deduplicator]  Publisher  NATS                   the broker drops no duplicates
+//
+// Package membroker implements all but Placeless.
 //
 // # Compatibility
 //
-// That of package once: interfaces here get no new methods, more power comes as another optional interface.
+// As package once. Interfaces get no new methods. New capabilities are new
+// optional interfaces.
 package broker
 
 import (
@@ -30,21 +46,23 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Message is what travels. Its ID is the same from the producer's transaction to every consumer, however often it is sent.
+// Message is a message. Its ID is the same from the transaction of its producer
+// to every consumer, however often it is sent.
 type Message struct {
-	ID          string            // names the message for ever: 1 to 255 printable bytes, mandatory
-	Topic       string            // where it goes, or came from: a routing key, a subject, a topic; mandatory
-	OrderingKey string            // messages with an equal one keep their order; empty: no order; at most 255 bytes
-	Body        []byte            // read only once it was delivered
-	Header      map[string]string // names are lower case; those that begin with "once-" are the library's
-	Time        time.Time         // when it was produced; zero: not known
-	Attempt     int               // of a delivery: which one it is, from 1 on, as the broker counts; 0: not known. Not published
+	ID          string            // mandatory; 1 to 255 printable bytes; identifies the message for ever
+	Topic       string            // mandatory; its destination or origin: a routing key, a subject, a topic
+	OrderingKey string            // messages with an equal key keep their order; empty: no order; up to 255 bytes
+	Body        []byte            // read-only after delivery
+	Header      map[string]string // names are lower case; names that begin with "once-" are reserved
+	Time        time.Time         // when it was produced; zero: unknown
+	Attempt     int               // of a delivery: its number, from 1 on, as the broker counts; 0: unknown; not published
 }
 
-// ErrInvalid says that a message or an argument can never be accepted; the text says what to change.
+// ErrInvalid is returned for a message or an argument that can never be accepted.
+// The text says what to change.
 var ErrInvalid = errors.New("broker: invalid")
 
-// Check says what is wrong with a message that is to be published, as an [ErrInvalid].
+// Check returns an [ErrInvalid] if a message cannot be published.
 func (m *Message) Check() error {
 	if m == nil {
 		return fmt.Errorf("%w: the message is nil", ErrInvalid)
@@ -64,150 +82,176 @@ func (m *Message) Check() error {
 	return nil
 }
 
-// Publisher hands messages to a broker. All methods may be called concurrently.
+// Publisher sends messages to a broker. It is safe for concurrent use.
 type Publisher interface {
-	// Publish sends messages and waits until the broker has confirmed each, as durable as the broker's settings make it.
-	// It returns nil if all of them were, else one error for each, nil for those that were. An error means that the
-	// message may have been stored or not: it is published again, with its ID, and consumers tell the copy. One that is
-	// [ErrInvalid] will never be accepted. Messages with an equal OrderingKey arrive in the order of the slice, unless
-	// they have errors. The caller owns the slice and the messages; nothing of them is kept or changed.
+	// Publish sends messages and waits until the broker has confirmed each,
+	// with the durability of the broker's settings. It returns nil if all were
+	// confirmed, and otherwise one error for each message, which is nil if that
+	// message was confirmed. After an error, the message may have been stored.
+	// The caller publishes it again with its ID, and consumers detect the
+	// duplicate. A message with an [ErrInvalid] will never be accepted.
+	// Messages with an equal OrderingKey arrive in the order of the slice,
+	// except those with errors. The caller owns the slice and the messages.
+	// Publish neither keeps nor changes them.
 	//
-	// A message that no queue takes is an error, where the broker can tell. The end of ctx ends the waiting, with an
-	// error for what is not confirmed by then. The adapter does not retry, but it may connect anew.
+	// A message that no queue takes is an error if the broker can detect that.
+	// When ctx ends, Publish returns errors for the unconfirmed messages. The
+	// adapter does not retry, but it may reconnect.
 	Publish(ctx context.Context, ms []*Message) []error
 
-	// Close lets go of connections. What is being published meanwhile fails, or does not.
+	// Close closes connections. Messages that are being published may fail.
 	Close() error
 }
 
-// Source is a place that messages come from: a queue, a subscription, topics of a log. It is only a description, and
-// [Source.Open] connects.
+// Source is where messages come from: a queue, a subscription, topics of a log.
+// It is a description. [Source.Open] connects.
 type Source interface {
-	// Open begins to consume. The window is how many deliveries may be out at once: received, and not yet settled.
-	// Several sessions of one source, here or elsewhere, share its messages. The context bounds the opening only.
+	// Open starts to consume. The window is the maximum number of deliveries in
+	// flight, which are received and not settled. All sessions of a source, in
+	// all processes, share its messages. The context limits the opening only.
 	Open(ctx context.Context, window int) (Session, error)
 
-	// Name says where messages come from, as consumers are told apart by it: the broker's kind, the queue or the topic,
-	// and the group that shares it. The same for ever, and without anything secret: "rabbitmq queue orders". Which
-	// cluster it is in is told by [Located].
+	// Name returns the name of the source, which identifies it to consumers: the
+	// kind of broker, the queue or topic, and the group, such as "rabbitmq queue
+	// orders". It never changes and contains no secret. [Located] identifies the
+	// cluster.
 	Name() string
 }
 
-// Session is a connection that messages come through. When it breaks, what was delivered and not settled comes again,
-// through this or another session of the source.
+// Session receives messages. When it breaks, its unsettled deliveries are
+// delivered again, through another session of the source.
 //
-// Receive has one caller at a time. The settling methods may be called concurrently with it and with each other, and
-// deliveries may be settled in any order. Each delivery is settled once, by one of Ack, Return and Reject.
+// Receive has one caller at a time. Ack, Return and Reject may be called
+// concurrently with it and with each other, and in any order of deliveries. Each
+// delivery is settled once, by one of them.
 type Session interface {
-	// Receive waits for messages and returns at least one and at most max of them, without waiting for more than there
-	// are. An error other than the context's means that the session is broken: Close it and open another.
-	// Messages of one ordering key come in order, but for those that come again.
+	// Receive waits for a message and returns the available ones, up to max. An
+	// error other than the context's means that the session is broken: Close it
+	// and open another. Messages of one ordering key come in order, except
+	// redelivered ones.
 	Receive(ctx context.Context, max int) ([]Delivery, error)
 
-	// Ack says that messages were dealt with, and returns when that was sent, or, where the broker confirms it, confirmed.
-	// An error means that any of them may come again, and so it is for Return and Reject: a delivery was settled already,
-	// or belongs to another session by now. The others of the slice are settled all the same.
+	// Ack settles messages that were handled. It returns once the broker has
+	// confirmed that, or once it is sent if the broker does not confirm acks.
+	// After an error, any of the messages may be redelivered. It is an error to
+	// settle a delivery twice, or after another session has taken it over. The
+	// other deliveries of the slice are settled nevertheless. This is also true
+	// of Return and Reject.
 	Ack(ctx context.Context, ds []Delivery) error
 
-	// Return gives messages back, to be delivered again, here or elsewhere, no earlier than after the delay where the
-	// session is a [Delayer], and at once elsewhere. The attempts count up where the broker counts.
+	// Return lets messages be delivered again, by any session. A [Delayer]
+	// delivers them after the delay, other sessions at once. If the broker
+	// counts attempts, it counts one more.
 	Return(ctx context.Context, ds []Delivery, after time.Duration) error
 
-	// Reject gives messages up for good. They go to where the broker keeps such messages, with the reason where it takes
-	// one, if there is such a place ([DeadLetterer]); else they are gone. An error means that they may come again.
+	// Reject removes messages for good. They become dead letters, with the reason
+	// if the broker supports that (see [DeadLetterer]). If there is no place for
+	// dead letters, they are gone.
 	Reject(ctx context.Context, ds []Delivery, reason string) error
 
-	// Close ends the session. What is not settled comes again. It is bounded by ctx, and may be called twice, but not while
-	// Receive waits.
+	// Close ends the session. Unsettled deliveries are delivered again. ctx
+	// limits Close. It may be called twice, but not during Receive.
 	Close(ctx context.Context) error
 }
 
-// Delivery is one arrival of a message. It is passed by value, back to the session that it came from.
+// Delivery is one delivery of a message. The session that it came from settles
+// it.
 type Delivery struct {
 	Message *Message
 
-	// Redelivered says that it may have been delivered before, to anyone. False is a promise: the broker knows that this
-	// is the first time. It is about this arrival, not about the ID: what was published twice is two messages to a broker.
-	// Adapters that cannot know say true.
+	// Redelivered is true if the message may have been delivered before, to any
+	// session. False is a promise that this is the first delivery. It is not
+	// about the ID: a message that was published twice is two messages to a
+	// broker. An adapter that cannot know sets it to true.
 	Redelivered bool
 
-	Position *Position // where it stands in a log; nil: the source is no log
-	Origin   string    // where exactly it came from, for people: "orders/3@1042"
-	Tag      any       // the adapter's own
+	Position *Position // its position in a log; nil if the source is not a log
+	Origin   string    // where it came from, for people: "orders/3@1042"
+	Tag      any       // for the adapter
 }
 
-// Position is a place in a log: a source that keeps the order of messages in each partition, whatever happens. Nothing comes
-// from behind a message that was not settled and was not returned, before that message comes again. A source that cannot
-// keep this gives no positions: a consumer that counts on them would take the message for handled.
+// Position is a position in a log. A log is a source that always keeps the
+// order of messages in each partition. If a message is neither settled nor
+// returned, no later message comes before it is delivered again. A source that
+// cannot keep this rule has no positions, because a consumer would take the
+// message for handled.
 type Position struct {
-	Log       string // names the log, and changes when it is made anew under the same name, where the broker tells
-	Partition string // of the log, unique among all logs of its source; messages are in order within it
-	Offset    int64  // rises by at least one from message to message
+	Log       string // identifies the log; changes if it is recreated under the same name, if the broker reports that
+	Partition string // of the log; unique among all logs of its source; messages are in order within it
+	Offset    int64  // increases with each message
 }
 
-// Delayer is a [Session] that can hold back what is returned.
+// Delayer is a [Session] that can delay returned messages.
 type Delayer interface {
-	// LongestDelay is the longest delay that Return keeps to. It may cost: a log is not acknowledged past what is returned.
+	// LongestDelay returns the longest delay of Return. A delay may have a
+	// cost: a log is not acknowledged past a returned message.
 	LongestDelay() time.Duration
 }
 
-// DeadLetterer is a [Session] that knows what becomes of rejected messages.
+// DeadLetterer is a [Session] that knows what happens to rejected messages.
 type DeadLetterer interface {
-	// KeepsRejected reports whether messages that are rejected go where people find them.
+	// KeepsRejected reports whether rejected messages are kept as dead letters.
 	KeepsRejected() bool
 }
 
-// Seeker is a [Session] of a log that can be read again.
+// Seeker is a [Session] of a log that can move its position.
 type Seeker interface {
-	// Seek lets what is received from now on, here or elsewhere, begin at the first message behind p; an Offset of -1
-	// is in front of all. It is not called while Receive waits. Deliveries of its partition that are out need not be
-	// settled any more. It is an error if the partition is not the session's, or the log another one, or if what is
-	// behind p is gone.
+	// Seek makes this and later sessions continue with the first message after p;
+	// an Offset of -1 is before all messages. It is not called during Receive.
+	// Deliveries of the partition in flight need not be settled any more. Seek
+	// fails if the session does not own the partition, if the log is another one,
+	// or if messages after p are deleted.
 	Seek(ctx context.Context, p Position) error
 }
 
-// Placeless is a [Source] that does not know how far its consumer has come: each session begins at the oldest message, and
-// Ack says nothing that outlives it. Its sessions are [Seeker]s. It is for consumers that keep their own positions.
+// Placeless is a [Source] that does not keep the position of its consumer. Each
+// session starts at the oldest message, and its acks are forgotten when it ends.
+// Its sessions are [Seeker]s. It is for consumers that keep their own positions.
 type Placeless interface {
+	// KeepsNoPlace marks the source. It does nothing.
 	KeepsNoPlace()
 }
 
-// Located is a [Source] that can ask its broker where it is. It is told apart
-// from a source with the same name at another broker.
+// Located is a [Source] that can ask its broker where it is, so that sources with
+// the same name at different brokers are different.
 type Located interface {
-	// Location returns facts by their names, such as a "cluster" and a
-	// "vhost". A fact stays the same as long as the source exists, whichever
-	// address, node and user is asked, and after a failover or a restart.
-	// Hosts and ports are not facts. What the broker tells only some users is
-	// left out. An empty map is not an error. An error means that the broker
-	// did not answer.
+	// Location returns facts by name, such as "cluster" and "vhost". A fact
+	// never changes while the source exists, whichever address, node or user is
+	// used, and also after a failover or a restart. So hosts and ports are not
+	// facts, and neither is anything that the broker tells only some users. An
+	// empty map is not an error. An error means that the broker did not answer.
 	Location(ctx context.Context) (map[string]string, error)
 }
 
-// Deduplicator is a [Publisher] whose broker drops a message with an ID that it has seen lately.
+// Deduplicator is a [Publisher] whose broker drops messages with an ID that it
+// has seen recently.
 type Deduplicator interface {
-	// DeduplicationWindow is how long it remembers an ID; 0: it does not.
+	// DeduplicationWindow returns how long the broker remembers an ID; 0 means
+	// that it does not.
 	DeduplicationWindow() time.Duration
 }
 
-// Horizon is a [Source] that knows how long a message may still come.
+// Horizon is a [Source] that knows until when a message may be delivered.
 type Horizon interface {
-	// RedeliveryHorizon is the longest time after which a message can be delivered, first or again; 0: for ever.
+	// RedeliveryHorizon returns how long after it was stored a message may be
+	// delivered, for the first time or again; 0 means for ever.
 	RedeliveryHorizon(ctx context.Context) (time.Duration, error)
 }
 
-// Lagger is a [Source] that knows how much its consumer has not dealt with.
+// Lagger is a [Source] that knows how far its consumer is behind.
 type Lagger interface {
-	// Lag asks the broker, for all sessions of the source together. It needs no session, and takes nothing from one.
+	// Lag returns the lag of all sessions of the source together, as the broker
+	// reports it. It needs no session and affects none.
 	Lag(ctx context.Context) (Lag, error)
 }
 
 // Lag is how far a consumer is behind.
 type Lag struct {
-	Messages int64         // that are not settled, as far as the broker counts them
-	Oldest   time.Duration // since the first of them was stored; 0: there is none, or it is not known
+	Messages int64         // number of unsettled messages, as far as the broker counts them
+	Oldest   time.Duration // age of the first of them; 0 if there is none or it is unknown
 }
 
+// headerName reports whether name is a valid name of a header.
 func headerName(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,48 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/admission/admissiontest"
 	"github.com/effectively-once/once/grpconce"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// room is an Admit with so many places, which writes down who has left.
-type room struct {
-	mu     sync.Mutex
-	places int
-	left   []string
-}
-
-func (r *room) admit(key once.Key) (leave func(kept bool), wait time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.places == 0 {
-		return nil, 7 * time.Millisecond
-	}
-	r.places--
-	return func(kept bool) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.left = append(r.left, fmt.Sprint(key.Scope, " ", key.ID, " ", kept))
-		if !kept {
-			r.places++
-		}
-	}, 0
-}
-
-func (r *room) add(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.places += n
-}
-
-func (r *room) wantLeft(t *testing.T, want ...string) {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !slices.Equal(r.left, want) {
-		t.Errorf("left: %q, want %q", r.left, want)
-	}
-	r.left = nil
+// newRoom returns an Admit with free places.
+func newRoom(free int) *admissiontest.Room {
+	return admissiontest.NewRoom(free, 7*time.Millisecond)
 }
 
 // servers are both ways to guard a handler.
@@ -68,11 +33,11 @@ var servers = map[string]func(*memstore.Store, *grpconce.Options) grpc.UnaryServ
 	},
 }
 
-func TestAdmit(t *testing.T) {
+func TestANewKeyNeedsRoomAndAKnownOneDoesNot(t *testing.T) {
 	for name, server := range servers {
 		t.Run(name, func(t *testing.T) {
-			r, store := &room{places: 1}, memstore.New(nil)
-			s := open(t, echo, server(store, &grpconce.Options{Admit: r.admit}))
+			r, store := newRoom(1), memstore.New(nil)
+			s := open(t, echo, server(store, &grpconce.Options{Admit: r.Admit}))
 			if answer, _, err := s.call(t, "a", "tea"); answer != "placed tea" || err != nil {
 				t.Errorf("the first: %q, %v", answer, err)
 			}
@@ -87,24 +52,24 @@ func TestAdmit(t *testing.T) {
 			if rec, err := store.Get(t.Context(), once.Key{Scope: "acme", Operation: "grpc", ID: "b"}); err != nil || rec.Attempt != 0 {
 				t.Errorf("what was refused has left %+v, %v", rec, err)
 			}
-			r.add(1)
+			r.Add(1)
 			if answer, replayed, err := s.call(t, "b", "tea"); answer != "placed tea" || replayed || err != nil {
 				t.Errorf("what was refused, when there is room: %q, replayed %t, %v", answer, replayed, err)
 			}
-			r.wantLeft(t, "acme a true", "acme b true")
+			r.WantLeft(t, "acme a true", "acme b true")
 		})
 	}
 }
 
 // The client comes back by itself when there is room.
-func TestAClientThatIsRefused(t *testing.T) {
-	r := new(room)
-	s := open(t, echo, guard(memstore.New(nil), &grpconce.Options{Admit: r.admit}))
+func TestAClientWithoutRoomRetries(t *testing.T) {
+	r := newRoom(0)
+	s := open(t, echo, guard(memstore.New(nil), &grpconce.Options{Admit: r.Admit}))
 	attempts := 0
 	conn := dial(t, s.wire, grpconce.Client(quick()), func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := invoke(ctx, method, req, reply, conn, opts...)
 		if attempts++; attempts == 2 {
-			r.add(1)
+			r.Add(1)
 		}
 		return err
 	})
@@ -116,7 +81,7 @@ func TestAClientThatIsRefused(t *testing.T) {
 }
 
 // Whether a call has left a record that was not there before.
-func TestWhoKeepsAPlace(t *testing.T) {
+func TestACallThatLeftARecordKeepsItsPlace(t *testing.T) {
 	work := func(ctx context.Context, in *text) (*text, error) {
 		switch md, _ := metadata.FromIncomingContext(ctx); fmt.Sprint(md.Get("do")) {
 		case "[refuse]":
@@ -132,80 +97,55 @@ func TestWhoKeepsAPlace(t *testing.T) {
 		"Server":   {"refuse": "true", "release": "true", "fail": "true"},
 		"ServerTx": {"refuse": "true", "release": "false", "fail": "false"},
 	} {
-		r := &room{places: 1000}
-		s := open(t, work, servers[name](memstore.New(nil), &grpconce.Options{Admit: r.admit}))
+		r := newRoom(1000)
+		s := open(t, work, servers[name](memstore.New(nil), &grpconce.Options{Admit: r.Admit}))
 		for _, what := range []string{"refuse", "release", "fail"} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				_, _, _ = s.callWith(t.Context(), place, "tea", grpconce.KeyMetadata, what, "do", what)
-				r.wantLeft(t, "acme "+what+" "+kept[what])
+				r.WantLeft(t, "acme "+what+" "+kept[what])
 				_, _, _ = s.call(t, what, "tea") // replayed, run again as the second attempt, or run for the first time
 				again := map[string]string{"true": "false", "false": "true"}[kept[what]]
-				r.wantLeft(t, "acme "+what+" "+again)
+				r.WantLeft(t, "acme "+what+" "+again)
 				_, _, _ = s.call(t, what, "tea")
-				r.wantLeft(t, "acme "+what+" false")
+				r.WantLeft(t, "acme "+what+" false")
 			})
 		}
 	}
 }
 
-// A key that was released is known; and where nobody can tell, nothing runs.
-func TestKnownOrNotWhereThereIsNoRoom(t *testing.T) {
-	r, store := &room{places: 1}, &down{Store: memstore.New(nil)}
+// A released key is known, so it runs without room. If the store cannot be
+// read, nothing runs.
+func TestAReleasedKeyIsKnownWhereThereIsNoRoom(t *testing.T) {
+	r, store := newRoom(1), &admissiontest.HookedStore{Store: memstore.New(nil)}
+	var first atomic.Bool
+	first.Store(true)
 	s := open(t, func(ctx context.Context, in *text) (*text, error) {
-		if in.Value == "now" && r.places == 0 && len(r.left) == 0 {
+		if first.Swap(false) {
 			return nil, once.NotDone(errors.New("later"))
 		}
 		return echo(ctx, in)
-	}, guard(store, &grpconce.Options{Admit: r.admit}))
-	_, _, first := s.call(t, "a", "now")
+	}, guard(store, &grpconce.Options{Admit: r.Admit}))
+	_, _, released := s.call(t, "a", "now")
 	_, replayed, err := s.call(t, "a", "now")
-	if first == nil || err != nil || replayed {
-		t.Errorf("first %v, then %v, replayed %t", first, err, replayed)
+	if released == nil || err != nil || replayed {
+		t.Errorf("first %v, then %v, replayed %t", released, err, replayed)
 	}
 	s.ran(t, 2)
-	store.err = errors.New("boom")
+	store.AfterGet = func(once.Record, error) (once.Record, error) { return once.Record{}, errors.New("boom") }
 	_, _, err = s.call(t, "b", "now")
 	refused(t, err, codes.Unavailable, grpconce.ReasonStoreUnavailable, true)
 	s.ran(t, 2)
 }
 
-// down is a store that cannot be asked.
-type down struct {
-	*memstore.Store
-	err error
-}
-
-func (s *down) Get(ctx context.Context, key once.Key) (once.Record, error) {
-	if s.err != nil {
-		return once.Record{}, s.err
-	}
-	return s.Store.Get(ctx, key)
-}
-
-// leaving is a store whose client leaves when its first claim is on its way.
-type leaving struct {
-	*memstore.Store
-	hangUp func()
-}
-
-func (s *leaving) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
-	if s.hangUp == nil {
-		return s.Store.Claim(ctx, r)
-	}
-	s.hangUp()
-	s.hangUp = nil
-	<-ctx.Done()
-	return once.Record{}, ctx.Err()
-}
-
-// A claim that is given up leaves a record, and nothing runs. It takes its place: else who leaves at the right moment fills
-// the store for nothing.
-func TestAPlaceOfACallThatLeavesDuringItsClaim(t *testing.T) {
-	r, store := &room{places: 5}, &leaving{Store: memstore.New(nil)}
-	server := guard(store, &grpconce.Options{Admit: r.admit})
+// An abandoned claim leaves a record although nothing runs. It keeps its place.
+// Otherwise a client that leaves at the right moment could fill the store for
+// free.
+func TestACallThatLeavesDuringItsClaimKeepsItsPlace(t *testing.T) {
+	r, store := newRoom(5), &admissiontest.DisconnectStore{Store: memstore.New(nil)}
+	server := guard(store, &grpconce.Options{Admit: r.Admit})
 	md := metadata.Pairs(grpconce.KeyMetadata, "k", "tenant", "acme")
 	ctx, hangUp := context.WithCancel(metadata.NewIncomingContext(t.Context(), md))
-	store.hangUp = hangUp
+	store.Disconnect = hangUp
 	_, err := server(ctx, wrapperspb.String("tea"), &grpc.UnaryServerInfo{FullMethod: place}, func(context.Context, any) (any, error) {
 		t.Error("the handler was called")
 		return nil, nil
@@ -217,5 +157,5 @@ func TestAPlaceOfACallThatLeavesDuringItsClaim(t *testing.T) {
 	if rec, err := store.Get(t.Context(), key); err != nil || rec.Status != once.Absent || rec.Attempt != 1 {
 		t.Fatalf("there is %+v, %v: that forces nothing", rec, err)
 	}
-	r.wantLeft(t, "acme k true")
+	r.WantLeft(t, "acme k true")
 }

@@ -15,22 +15,25 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// answer is what a handler has returned, or what it returned at another time: a response or a refusal.
+// answer is what a handler returned, now or in an earlier call: a response or a
+// refusal.
 type answer struct {
 	response any
 	refusal  *status.Status
-	final    bool // the refusal holds only if it is on record
+	final    bool // the refusal counts only if it is recorded
 }
 
-// The two types of what is stored. An Any names the type of the message in it.
+// The content types of outcomes. An Any names the type of its message.
 const (
 	responseType = `application/protobuf; type="google.protobuf.Any"`
 	refusalType  = `application/protobuf; type="google.rpc.Status"`
 )
 
+// codec encodes answers as protocol buffers.
 type codec struct{}
 
-// Encode leaves out what is not protocol buffers: such a response reaches its first caller, and is not kept.
+// Encode omits a response that is not a protocol buffer message. It reaches the
+// first caller and is not kept.
 func (codec) Encode(a answer) (once.Outcome, error) {
 	if a.refusal != nil {
 		refusal := a.refusal.Proto() // a copy
@@ -53,6 +56,7 @@ func kept(m proto.Message, contentType string) once.Outcome {
 	return once.Outcome{Body: body, ContentType: contentType, Omitted: err != nil}
 }
 
+// Decode decodes a response or a refusal.
 func (codec) Decode(out once.Outcome) (answer, error) {
 	switch out.ContentType {
 	case responseType:
@@ -67,11 +71,12 @@ func (codec) Decode(out once.Outcome) (answer, error) {
 		err := proto.Unmarshal(out.Body, &refusal)
 		return answer{refusal: status.FromProto(&refusal)}, err
 	}
-	return answer{}, fmt.Errorf("the stored outcome is of the type %q, not a gRPC answer", out.ContentType)
+	return answer{}, fmt.Errorf("the stored outcome has the type %q, not that of a gRPC answer", out.ContentType)
 }
 
-// Outcome is a response, or the status error of a refusal, as it is recorded. It is for [once.MarkDone], by which a person
-// settles a call whose outcome is unknown.
+// Outcome returns a response, or the status error of a refusal, as it is
+// recorded. Pass it to [once.MarkDone] to settle a call whose outcome is
+// unknown.
 func Outcome(response proto.Message, refusal error) (once.Outcome, error) {
 	a := answer{response: response}
 	if refusal != nil {
@@ -82,7 +87,7 @@ func Outcome(response proto.Message, refusal error) (once.Outcome, error) {
 	return out, err
 }
 
-// messageOf takes messages of both generations, as the codec of gRPC does.
+// messageOf accepts messages of both protobuf APIs, like the codec of gRPC.
 func messageOf(v any) (proto.Message, error) {
 	switch m := v.(type) {
 	case proto.Message:
@@ -94,7 +99,8 @@ func messageOf(v any) (proto.Message, error) {
 	}
 }
 
-// statusOf is the status in the tree of a handler's error, without what was written around it.
+// statusOf returns the status in the tree of a handler's error, without the text
+// that wraps it.
 func statusOf(err error) *status.Status {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) {
@@ -102,7 +108,7 @@ func statusOf(err error) *status.Status {
 			return s
 		}
 	}
-	s := status.FromContextError(err) // Unknown, unless the error is of a context
+	s := status.FromContextError(err) // Unknown, except for errors of contexts
 	if s.Code() == codes.Unknown && errors.Is(err, once.ErrRejected) {
 		return status.New(codes.FailedPrecondition, err.Error())
 	}

@@ -17,16 +17,18 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// ClientOptions are the options of a client. A nil *ClientOptions and the zero value work.
+// ClientOptions configures a client interceptor. A nil *ClientOptions and the
+// zero value are valid.
 type ClientOptions struct {
-	// Methods says which methods, like "/shop.Orders/Place", get a key and are repeated. A server that takes no notice of
-	// keys runs a repeated call twice: leave its methods out. Default: all.
+	// Methods reports whether calls of a method, such as "/shop.Orders/Place",
+	// get a key and are retried. A server that ignores keys runs a retried call
+	// twice, so exclude its methods. Default: all methods.
 	Methods func(fullMethod string) bool
 
-	Attempts int           // of one call; default 5. 1: no repeats
-	Within   time.Duration // no attempt begins later than this after the first; default 1 minute: longer than the default lease of a server and its wait
-	First    time.Duration // the wait before the second attempt, which doubles from one to the next; default 100 ms
-	Limit    time.Duration // no wait is longer, unless the server asks for it; default 5 seconds
+	Attempts int           // the maximum number of attempts of a call, default 5
+	Within   time.Duration // how long after the first attempt the last may start; default 1 minute, which is longer than the default lease of a server plus its Wait
+	First    time.Duration // the delay before the second attempt; it doubles with each attempt; default 100 ms
+	Limit    time.Duration // the longest delay that the server has not asked for; default 5 seconds
 }
 
 func (o *ClientOptions) withDefaults() ClientOptions {
@@ -46,23 +48,32 @@ func (o *ClientOptions) withDefaults() ClientOptions {
 
 type outgoingKey struct{}
 
-// WithKey names the call made with the context, for example by the id of the order that it is about. A context that
-// is used for two calls makes one of them.
+// WithKey returns a context whose call uses this key, such as the ID of the
+// order that the call is about. Two calls with the same context are one call to
+// the server.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, outgoingKey{}, key)
 }
 
-// Client returns an interceptor that gives a call one key and repeats it with that key: after Unavailable, and after
-// Aborted and ResourceExhausted with a RetryInfo, not before the time that it gives. Between attempts it waits, ever
-// longer and with jitter. It stops when attempts, time or the context are used up, and returns the last error.
+// Client returns an interceptor that gives all attempts of a call the same key.
+// It retries after Unavailable, and after Aborted and ResourceExhausted with a
+// RetryInfo, no earlier than after its delay. The delay between attempts grows,
+// with jitter. Client returns the last error when the attempts, the time or the
+// context end.
 //
-// The key is the one of [WithKey]; else what is in the outgoing metadata already; else, in work guarded by once, the key
-// of its claim; else random. In guarded work, metadata that a handler copies from what came in does not name the call.
-// Work that makes several calls names each with WithKey, for example by a step of its key: calls with one key are one
-// call. A key that is random is lost in a crash, and with the error that is returned, after which calling again is
-// another call: name what must survive.
+// Client takes the key from the first of these that exists:
 //
-// Whether an answer was given before, tells [Replayed] from the header that grpc.Header gets.
+//   - [WithKey].
+//   - the outgoing metadata. In guarded work, metadata that a handler has copied
+//     from its incoming call does not count.
+//   - the claim that the call is made under (see [once.ClaimFrom]).
+//   - a random key.
+//
+// Work that makes several calls must name each with WithKey, for example by a
+// step of its key, because calls with the same key are one call. A random key is
+// lost in a crash and when the call fails; calling again is then another call.
+//
+// [Replayed] reports whether a response was replayed.
 func Client(o *ClientOptions) grpc.UnaryClientInterceptor {
 	c := o.withDefaults()
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -77,7 +88,7 @@ func Client(o *ClientOptions) grpc.UnaryClientInterceptor {
 	}
 }
 
-// named puts the key into the outgoing metadata.
+// named adds the key to the outgoing metadata.
 func named(ctx context.Context) (context.Context, error) {
 	md, _ := metadata.FromOutgoingContext(ctx) // a copy
 	key, given := ctx.Value(outgoingKey{}).(string)
@@ -97,19 +108,21 @@ func named(ctx context.Context) (context.Context, error) {
 	return metadata.NewOutgoingContext(ctx, md), checkKey(key)
 }
 
-// passedOn reports whether the key in md is the one that a server was called with, whose handler copies all metadata. That
-// one names the call of one of many callers, who are all one caller to the next server.
+// passedOn reports whether the key in md is that of the incoming call, because a
+// handler copies all metadata. To the next server this process is one caller, so
+// the keys of its own callers would collide.
 func passedOn(ctx context.Context, md metadata.MD) bool {
 	return slices.Equal(md.Get(KeyMetadata), metadata.ValueFromIncomingContext(ctx, KeyMetadata))
 }
 
+// repeat calls try until it succeeds or must not be retried.
 func (c ClientOptions) repeat(ctx context.Context, try func() error) error {
 	begun := time.Now()
 	pause := &backoff.Backoff{First: c.First, Limit: c.Limit}
-	for attempts := 1; ; attempts++ {
+	for attempt := 1; ; attempt++ {
 		err := try()
 		asked, may := mayRepeat(err)
-		if !may || attempts >= c.Attempts {
+		if !may || attempt >= c.Attempts {
 			return err
 		}
 		left, wait := c.Within-time.Since(begun), pause.Next()
@@ -122,7 +135,8 @@ func (c ClientOptions) repeat(ctx context.Context, try func() error) error {
 	}
 }
 
-// mayRepeat reports whether the same call may succeed later, and how long the server wants to be left alone before it.
+// mayRepeat reports whether the same call may succeed later, and the delay that
+// the server asks for.
 func mayRepeat(err error) (wait time.Duration, ok bool) {
 	s := status.Convert(err)
 	for _, detail := range s.Details() {

@@ -3,8 +3,10 @@ package grpconce_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -20,7 +22,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// line is a connection that fails as told, and notes the keys that it was used with.
+// line is a connection that fails as a test tells it, and records the keys of
+// its calls.
 type line struct {
 	errs []error // of the attempts in turn; after them all is well
 	keys []string
@@ -171,4 +174,49 @@ func TestBothEnds(t *testing.T) {
 		t.Errorf("%q, replayed %t, %v", out.Value, grpconce.Replayed(header), err)
 	}
 	s.ran(t, 1)
+}
+
+// A server that wants to be left alone for ever must not be called again at once.
+func TestADelayThatOverflowsIsNotWaitedFor(t *testing.T) {
+	for _, o := range []*grpconce.ClientOptions{quick(), {First: time.Millisecond, Within: math.MaxInt64}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+			defer stop()
+			l := &line{errs: []error{asking(codes.Unavailable, math.MaxInt64)}}
+			if err := l.call(ctx, o); status.Code(err) != codes.Unavailable || len(l.at) != 1 {
+				t.Errorf("Within %v: %v after %d attempts", o.Within, err, len(l.at))
+			}
+		})
+	}
+}
+
+// The defaults of client and server fit: a retry that finds the first attempt
+// running is repeated after its lease may have ended.
+func TestTheClientRetriesLongerThanALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{errs: []error{status.Error(codes.Unavailable, "lost"), asking(codes.Aborted, 30*time.Second)}}
+		if err := l.call(t.Context(), nil); err != nil || len(l.at) != 3 {
+			t.Errorf("%v after %d attempts", err, len(l.at))
+		}
+	})
+}
+
+// Many servers copy incoming metadata to their outgoing calls. Two callers with
+// the same key must not collide at the next server.
+func TestTheKeyOfTheIncomingCallIsNotPassedOn(t *testing.T) {
+	below := open(t, echo, guard(memstore.New(nil), nil))
+	conn := dial(t, below.wire, grpconce.Client(nil))
+	s := open(t, func(ctx context.Context, in *text) (*text, error) {
+		md, _ := metadata.FromIncomingContext(ctx)
+		md = md.Copy()
+		md.Delete("tenant") // below, this server is the caller
+		out := new(text)
+		return out, conn.Invoke(metadata.NewOutgoingContext(ctx, md), place, in, out)
+	}, guard(memstore.New(nil), nil))
+	for _, name := range []string{"ann", "bob"} {
+		if _, _, err := s.callWith(t.Context(), place, "tea", grpconce.KeyMetadata, "1", "tenant", name); err != nil {
+			t.Error(err)
+		}
+	}
+	below.ran(t, 2)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// A handler behind the interceptor runs once for each key of a caller.
+// A guarded handler runs once for each key of a caller.
 func ExampleServer() {
 	guard := grpconce.Server(memstore.New(nil), tenant, nil)
 	handler := func(_ context.Context, req any) (any, error) {
@@ -39,7 +39,8 @@ func ExampleServer() {
 // payments is a service whose rows, and whose responses, are in one database.
 type payments struct{}
 
-// Pay returns the errors of its statements as they are, so that a conflict is recognised and tried again.
+// Pay returns the errors of its statements unchanged, so that a conflict is
+// recognised and retried.
 func (payments) Pay(ctx context.Context, amount *wrapperspb.Int64Value) (*wrapperspb.StringValue, error) {
 	tx, ok := grpconce.TxFrom[*sql.Tx](ctx)
 	if !ok {
@@ -65,7 +66,8 @@ func ExampleServerTx() {
 	_, _ = serve, payments.Pay
 }
 
-// A client that has a name for the call gives it as the key: then even a new process repeats the same call.
+// A client that has a name for the call uses it as the key. Then even a new
+// process repeats the same call.
 func ExampleClient() {
 	conn, err := grpc.NewClient("dns:///payments.example:443",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

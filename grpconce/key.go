@@ -9,16 +9,17 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// KeyMetadata names a call: all calls of a caller with one key are one.
+// KeyMetadata is the metadata with the key of a call. All calls of a caller with
+// the same key count as one.
 const KeyMetadata = "idempotency-key"
 
-// ReplayedMetadata is set to true in the header of an answer that was given before.
+// ReplayedMetadata is set to true in the header of a replayed response.
 const ReplayedMetadata = "idempotent-replayed"
 
-// maxKey is how many bytes a key may have.
+// maxKey is the maximum length of a key in bytes.
 const maxKey = 255
 
-// incomingKey is the key that a client has sent, and whether it has sent any.
+// incomingKey returns the key that the client sent, and whether it sent any.
 func incomingKey(ctx context.Context) (key string, sent bool, err error) {
 	values := metadata.ValueFromIncomingContext(ctx, KeyMetadata)
 	switch len(values) {
@@ -31,7 +32,7 @@ func incomingKey(ctx context.Context) (key string, sent bool, err error) {
 	}
 }
 
-// checkKey refuses spaces at the ends as well, which do not survive every proxy.
+// checkKey also rejects spaces at either end, which some proxies remove.
 func checkKey(key string) error {
 	switch {
 	case key == "":
@@ -47,7 +48,8 @@ func checkKey(key string) error {
 	return nil
 }
 
-// Replayed reports whether the header of an answer, as grpc.Header gets it, says that it was given before.
+// Replayed reports whether the server marked a response as replayed. header is
+// what [google.golang.org/grpc.Header] receives.
 func Replayed(header metadata.MD) bool {
 	values := header.Get(ReplayedMetadata)
 	return len(values) == 1 && values[0] == "true"

@@ -15,68 +15,81 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Caller says whose call it is: the tenant or client that was authenticated. Keys of different callers are different keys.
-// It is called before anything is claimed. An error, or no name at all, is answered with Unauthenticated: there is no caller
-// that all share.
+// Caller returns the authenticated tenant or client that made the call. Keys of
+// different callers are different keys. It is called before anything is
+// claimed. If it returns an error or an empty name, the call fails with
+// Unauthenticated: no caller is shared by all.
 type Caller func(ctx context.Context, info *grpc.UnaryServerInfo) (string, error)
 
-// Decision is what becomes of the key when the handler has failed.
+// Decision says what happens to the key after the handler has failed.
 type Decision int
 
 const (
-	ByCode  Decision = iota // what the documentation of the package says of the code
-	Record                  // the status is the answer, for every repeat
-	Release                 // nothing happened: the next call with this key is the first again
-	Unknown                 // nobody knows what happened: nothing is run again before somebody finds out
+	ByCode  Decision = iota // the rule for its code in the package documentation
+	Record                  // record the status and replay it
+	Release                 // nothing happened: the key is free
+	Unknown                 // the outcome is unknown: nothing runs until it is determined
 )
 
-// Options are the options of a server. A nil *Options and the zero value work.
+// Options configures a server interceptor. A nil *Options and the zero value are
+// valid.
 type Options struct {
-	// Operation is part of every key. Methods behind one interceptor share the keys of a caller, so that one key for two
-	// methods is a mistake that is noticed. Without a slash. Default "grpc".
+	// Operation is part of every key. Methods of one interceptor share the keys
+	// of a caller, so a key that is used for two methods by mistake is
+	// detected. It contains no slash. Default: "grpc".
 	Operation string
 
-	// Required says which methods, like "/shop.Orders/Place", refuse a call without a key. Default: none.
+	// Required reports whether a method, such as "/shop.Orders/Place", refuses
+	// calls without a key. Default: none does.
 	Required func(fullMethod string) bool
 
-	Policy once.Policy // how long repeats wait and are remembered. With Wait: once.NoWait they do not wait
+	Policy once.Policy // how long repeats wait, and how long keys are kept
 
-	// OnUnknown says what becomes of a call whose handler died, or answered that it does not know. Default: once.Park,
-	// unless there is a Lookup. Resend runs the handler again.
+	// OnUnknown says what happens to a call whose handler died or reported an
+	// unknown outcome. Resend runs the handler again. Default: once.Park, unless
+	// Lookup is set.
 	OnUnknown once.OnUnknown
 
-	// Lookup finds out whether the call with this key happened, and with what response. See [once.Operation]. With
-	// once.ErrRejected, the status in the error is the recorded answer.
+	// Lookup reports whether the call with a key happened, and with what
+	// response. See [once.Operation]. If err wraps once.ErrRejected, the status
+	// in it is recorded.
 	Lookup func(context.Context, once.Key) (response proto.Message, happened bool, err error)
 
-	// Fingerprint returns what two requests with one key must have in common; the method is added to it.
-	// Default: the deterministic encoding of the message.
+	// Fingerprint returns what requests with the same key must have in common.
+	// The method is added to it. Default: the deterministic encoding of the
+	// message.
 	Fingerprint func(fullMethod string, request any) ([]byte, error)
 
-	// Decide chooses by the status of a handler that has failed, and has said neither once.NotDone nor once.ErrRejected.
-	// ServerTx rolls back either way: for it, Unknown is Release.
+	// Decide overrides the default decision for the status of a handler that has
+	// failed with neither once.NotDone nor once.ErrRejected. ServerTx takes
+	// Unknown for Release, because it rolls back.
 	Decide func(fullMethod string, s *status.Status) Decision
 
-	// Admit, if it is not nil, is asked for room for a key before it is claimed, and does not ask the store. Where wait is
-	// above 0 there is none: a new key gets ResourceExhausted, to come back after it, and nothing is claimed. A key that
-	// the store knows is let in all the same, which costs a look. Else leave is called once when the call is over, with
-	// whether the key may be in the store now and was not before. Made for the Admit of janitor.Quota.
+	// Admit, if set, reserves room for a key before it is claimed, without asking
+	// the store. If wait is above 0 there is no room: a new key gets
+	// ResourceExhausted with that delay, and nothing is claimed. A known key is
+	// admitted nevertheless, at the cost of one read. Otherwise leave is called
+	// once when the call ends, with kept set if the key is new and may now be in
+	// the store. janitor.Quota has a matching Admit.
 	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
 
-	// Speculative is [once.Operation.Speculative], for ServerTx: a repeat of a call that is still running may enter the
-	// handler, without effect and without an answer of its own. Default false: it enters nothing.
+	// Speculative is [once.Operation.Speculative] for ServerTx: a repeat of a
+	// running call may enter the handler, without effect and without a response
+	// of its own. Default: false, repeats do not enter.
 	Speculative bool
 
-	// Timeout bounds a handler that has claimed its key, in place of the client's deadline. Default 0: no bound.
+	// Timeout limits a handler that has claimed its key. It replaces the deadline
+	// of the client. Default: no limit.
 	Timeout time.Duration
 }
 
-// Ask finds out about a record of these options in [once.Unknown], out of band: see [once.Operation.Ask].
+// Ask determines the outcome of a record in [once.Unknown] that was made with
+// these options. See [once.Operation.Ask].
 func (o *Options) Ask(ctx context.Context, s once.Store, rec once.Record) (once.Record, error) {
 	return o.operation().Ask(ctx, s, rec)
 }
 
-// operation declares the work that the options describe.
+// operation returns the operation of the options.
 func (o *Options) operation() *once.Operation[answer] {
 	if o == nil {
 		o = new(Options)
@@ -92,7 +105,7 @@ func (o *Options) operation() *once.Operation[answer] {
 	return op
 }
 
-// lookup gives what was found the form of what is recorded.
+// lookup calls Options.Lookup and returns its result as an answer.
 func (o *Options) lookup(ctx context.Context, key once.Key) (answer, bool, error) {
 	response, happened, err := o.Lookup(ctx, key)
 	switch {
@@ -105,7 +118,7 @@ func (o *Options) lookup(ctx context.Context, key once.Key) (answer, bool, error
 	}
 }
 
-// check panics where a program is wrong, like grpc.Server.RegisterService.
+// check panics if the options are invalid, like grpc.Server.RegisterService.
 func (o *Options) check(s once.Store, caller Caller) {
 	if s == nil || caller == nil {
 		panic("grpconce: the store and the function that says who calls are mandatory")
@@ -113,11 +126,12 @@ func (o *Options) check(s once.Store, caller Caller) {
 	if o.Timeout < 0 {
 		panic("grpconce: Options.Timeout is negative")
 	}
-	if _, err := o.Ask(context.Background(), s, once.Record{}); err != nil { // of no record, it only checks the declaration
+	if _, err := o.Ask(context.Background(), s, once.Record{}); err != nil { // checks the declaration only
 		panic(fmt.Sprintf("grpconce: %v", err))
 	}
 }
 
+// decide returns the decision of Options.Decide, or the default.
 func (o *Options) decide(fullMethod string, s *status.Status) Decision {
 	if o.Decide != nil {
 		if d := o.Decide(fullMethod, s); d != ByCode {
@@ -127,7 +141,7 @@ func (o *Options) decide(fullMethod string, s *status.Status) Decision {
 	switch s.Code() {
 	case codes.FailedPrecondition:
 		if ReasonOf(s.Err()) != "" {
-			return Unknown // of a server that the handler has called: there the call may well have happened
+			return Unknown // from a server that the handler has called, where the call may have happened
 		}
 		return Record
 	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.OutOfRange,

@@ -1,7 +1,6 @@
 package grpconce
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -12,13 +11,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/logs"
 )
 
-// Domain is the domain of the ErrorInfo in every answer that a server interceptor gives by itself.
+// Domain is the domain of the ErrorInfo in every error that a server
+// interceptor makes itself.
 const Domain = "once"
 
-// Reason says why a server interceptor has answered by itself. The documentation of the package has the table.
+// Reason says why a server interceptor returned an error of its own. The package
+// documentation has a table.
 type Reason string
 
 const (
@@ -56,13 +56,14 @@ var codeOf = map[Reason]codes.Code{
 }
 
 const (
-	soon   = time.Second // where nothing says when to come back
-	parked = time.Minute // a person decides
+	soon   = time.Second // RetryInfo if no better delay is known
+	parked = time.Minute // if a person has to decide
 )
 
-// ReasonOf returns why a server interceptor has answered by itself. Empty: it has not, err is the handler's or the transport's.
-// A handler that passes on the status of another guarded service passes on its reason, which is about the key there: make
-// a status of your own of it.
+// ReasonOf returns why a server interceptor returned err. It returns an empty
+// Reason for errors of handlers and transports. A handler that passes on the
+// status of another guarded service also passes on its reason, which is about
+// the key of that service. Return a new status instead.
 func ReasonOf(err error) Reason {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == Domain {
@@ -72,7 +73,8 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// refuse is an answer of the interceptor's own. later is when to repeat the call; 0: not.
+// refuse returns an error of the interceptor. If later is above 0, the client
+// may repeat the call after it.
 func refuse(r Reason, text string, later time.Duration, facts map[string]string) error {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: string(r), Domain: Domain, Metadata: facts}}
 	if later > 0 {
@@ -82,29 +84,8 @@ func refuse(r Reason, text string, later time.Duration, facts map[string]string)
 	return s.Err()
 }
 
-// reply is what the client gets: the answer, or why there is none.
-func (g *guard) reply(ctx context.Context, key once.Key, a answer, err error) (any, error) {
-	switch {
-	case err == nil && a.refusal == nil:
-		return a.response, nil
-	case a.refusal != nil && !overruled(err) && (!a.final || errors.Is(err, once.ErrRejected)):
-		return nil, a.refusal.Err()
-	case a.response == nil && ctx.Err() != nil:
-		return nil, status.FromContextError(ctx.Err()).Err() // nobody reads it
-	}
-	refusal := explain(err)
-	g.store.Options().Logger.WarnContext(ctx, "grpconce: answered without the handler's answer", logs.Spaced(string(ReasonOf(refusal))), "key", key, "error", err)
-	return nil, refusal
-}
-
-// overruled reports whether what the handler said counts for nothing: another attempt may know better, or the database has
-// rolled it back.
-func overruled(err error) bool {
-	open := errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked)
-	return errors.Is(err, once.ErrLeaseLost) || errors.Is(err, once.ErrConflict) && !open
-}
-
-// explain tells the client what it can do about an error of once. What the error says of the server stays there.
+// explain returns the error that a client gets for an error of once. It says
+// what the client can do, and nothing about the server.
 func explain(err error) error {
 	later, ok := once.MayRetry(err)
 	if !ok || later <= 0 {
@@ -112,7 +93,8 @@ func explain(err error) error {
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
-	// First what is not known, whatever else is in the error: it may be why that could not be recorded.
+	// An unknown outcome comes first: other errors in the tree may be why it
+	// could not be recorded.
 	case is(once.ErrParked):
 		return refuse(ReasonOutcomeUnknown, "whether this call happened is not known, and waits for a person to decide", parked, map[string]string{"parked": "true"})
 	case is(once.ErrOutcomeUnknown), is(once.ErrLeaseLost):

@@ -83,7 +83,7 @@ func TestWhatIsRecordedOfEachCode(t *testing.T) {
 	}
 }
 
-func TestWhatAHandlerSaysOfItsError(t *testing.T) {
+func TestAHandlerCanOverrideTheRuleForItsError(t *testing.T) {
 	gone := status.Error(codes.NotFound, "gone")
 	tests := []struct {
 		name string
@@ -400,4 +400,88 @@ func TestSixtyFourAtOnce(t *testing.T) {
 		t.Errorf("%d ran and %d were replayed", mine, replays)
 	}
 	s.ran(t, 1)
+}
+
+// A refusal that is not recorded is not final. The next call may run and
+// succeed.
+func TestARefusalThatCouldNotBeRecordedIsNotFinal(t *testing.T) {
+	refuse := func(context.Context, *text) (*text, error) { return nil, status.Error(codes.NotFound, "gone") }
+	store := &oddStore{Store: memstore.New(nil), settle: func(once.Settlement) error { return once.ErrInvalid }}
+	_, _, err := open(t, refuse, guard(store, nil)).call(t, "k", "tea")
+	refused(t, err, codes.Aborted, grpconce.ReasonOutcomeUnknown, true)
+
+	long := func(context.Context, *text) (*text, error) {
+		return nil, status.Error(codes.NotFound, string(make([]byte, 300)))
+	}
+	_, _, err = open(t, long, grpconce.ServerTx(small(), tenant, nil)).call(t, "k", "tea")
+	refused(t, err, codes.Internal, grpconce.ReasonResponseTooLarge, false)
+}
+
+// A service that the handler calls has another request under the key, or has
+// forgotten its response. It may have done the work, so a recorded refusal
+// would be wrong.
+func TestAReasonOfAnotherGuardedServiceIsNotRecorded(t *testing.T) {
+	below := open(t, echo, guard(memstore.New(nil), nil))
+	if _, _, err := below.call(t, "k", "tea"); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, func(context.Context, *text) (*text, error) {
+		_, _, err := below.call(t, "k", "milk")
+		return nil, err
+	}, guard(memstore.New(nil), nil))
+	if _, _, err := s.call(t, "k", "tea"); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	_, _, err := s.call(t, "k", "tea")
+	refused(t, err, codes.Aborted, grpconce.ReasonOutcomeUnknown, true)
+}
+
+func TestTheTextOfARefusalNeedNotBeUTF8(t *testing.T) {
+	s := open(t, func(context.Context, *text) (*text, error) { return nil, status.Error(codes.NotFound, "no \xff") },
+		guard(memstore.New(nil), nil))
+	s.call(t, "k", "tea")
+	if _, replayed, err := s.call(t, "k", "tea"); status.Code(err) != codes.NotFound || !replayed {
+		t.Errorf("replayed %t, %v", replayed, err)
+	}
+}
+
+func TestARefusalInAnotherFormIsStillARefusal(t *testing.T) {
+	store := memstore.New(nil)
+	other := &once.Operation[int]{Name: "grpc", OnUnknown: once.Park}
+	_, err := once.Do(t.Context(), store, other.For("k").In("acme"), func(context.Context, once.Key) (int, error) { return 1, once.ErrRejected })
+	if !errors.Is(err, once.ErrRejected) {
+		t.Fatal(err)
+	}
+	_, _, err = open(t, echo, guard(store, nil)).call(t, "k", "tea")
+	refused(t, err, codes.FailedPrecondition, grpconce.ReasonResponseNotKept, false)
+	if got := metadataOf(err)["outcome"]; got != "refused" {
+		t.Errorf("the outcome is %q", got)
+	}
+}
+
+// A response that a person has recorded is replayed like any other.
+func TestAPersonSettlesACall(t *testing.T) {
+	found, err := grpconce.Outcome(wrapperspb.String("found"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := grpconce.Outcome(nil, status.Error(codes.NotFound, "no such order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, out := range map[codes.Code]once.Outcome{codes.OK: found, codes.NotFound: gone} {
+		store := memstore.New(nil)
+		s := open(t, func(context.Context, *text) (*text, error) { return nil, status.Error(codes.Internal, "boom") }, guard(store, nil))
+		_, _, _ = s.call(t, "k", "tea")
+		page, err := store.List(t.Context(), once.RecordQuery{})
+		if err != nil || len(page.Records) != 1 || page.Records[0].Status != once.Parked {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		if err := once.MarkDone(t.Context(), store, page.Records[0], out, "the bank says so"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, replayed, err := s.call(t, "k", "tea"); status.Code(err) != want || !replayed || want == codes.OK && answer != "found" {
+			t.Errorf("%q, %v, %v", answer, replayed, err)
+		}
+	}
 }

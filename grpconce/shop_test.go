@@ -30,7 +30,7 @@ const (
 	clear = "/test.Shop/Clear" // as long as the other
 )
 
-// shop is a service with two methods that do what a test tells it.
+// shop is a service with two methods that a test defines.
 type shop struct {
 	wire *bufconn.Listener
 	conn *grpc.ClientConn
@@ -67,7 +67,7 @@ func echo(_ context.Context, in *text) (*text, error) {
 	return wrapperspb.String("placed " + in.Value), nil
 }
 
-// open starts the shop behind interceptors, the outermost first.
+// open starts the shop with interceptors, the outermost first.
 func open(t *testing.T, work func(context.Context, *text) (*text, error), inner ...grpc.UnaryServerInterceptor) *shop {
 	t.Helper()
 	s := &shop{work: work, wire: bufconn.Listen(1 << 20)}

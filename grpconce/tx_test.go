@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/grpconce"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -93,21 +94,23 @@ func TestWhatRollsBack(t *testing.T) {
 }
 
 func TestAConflictIsTriedAgain(t *testing.T) {
-	var s *shop
-	always := false
-	s = openTx(t, memstore.New(nil), func(context.Context, *memstore.Tx) (*text, error) {
-		if always || s.runs.Load() < 3 {
-			return nil, fmt.Errorf("insert: %w", once.ErrConflict)
+	faketime.Test(t, func(t *testing.T) {
+		var s *shop
+		always := false
+		s = openTx(t, memstore.New(nil), func(context.Context, *memstore.Tx) (*text, error) {
+			if always || s.runs.Load() < 3 {
+				return nil, fmt.Errorf("insert: %w", once.ErrConflict)
+			}
+			return wrapperspb.String("placed"), nil
+		})
+		if answer, _, err := s.call(t, "k", "tea"); answer != "placed" || err != nil {
+			t.Error(answer, err)
 		}
-		return wrapperspb.String("placed"), nil
+		s.ran(t, 3)
+		always = true
+		_, _, err := s.call(t, "k2", "tea")
+		refused(t, err, codes.Aborted, grpconce.ReasonConflict, true)
 	})
-	if answer, _, err := s.call(t, "k", "tea"); answer != "placed" || err != nil {
-		t.Error(answer, err)
-	}
-	s.ran(t, 3)
-	always = true
-	_, _, err := s.call(t, "k2", "tea")
-	refused(t, err, codes.Aborted, grpconce.ReasonConflict, true)
 }
 
 func TestResponseOverTheLimitRollsBack(t *testing.T) {
@@ -142,5 +145,22 @@ func TestOutsideWorkInATransactionIsRefused(t *testing.T) {
 	})
 	if _, _, err := s.call(t, "k", "tea"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A handler that changes its request, to set a default or to add a fee, gets it
+// unchanged when it is called again.
+func TestARetryAfterAConflictGetsTheOriginalRequest(t *testing.T) {
+	first := true
+	s := open(t, func(_ context.Context, in *text) (*text, error) {
+		in.Value += " and a fee"
+		if first {
+			first = false
+			return nil, once.ErrConflict
+		}
+		return wrapperspb.String(in.Value), nil
+	}, grpconce.ServerTx(memstore.New(nil), tenant, nil))
+	if answer, _, err := s.call(t, "k", "tea"); answer != "tea and a fee" || err != nil {
+		t.Errorf("%q, %v", answer, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// notes are what a handler sees of its ResponseWriter and its request.
+// notes records what a handler sees of its ResponseWriter and its request.
 type notes struct {
 	mu  sync.Mutex
 	all []string
@@ -30,7 +30,8 @@ func (n *notes) String() string {
 
 const posted = "POST /p?a=1 HTTP/1.1\r\nHost: h\r\nTenant: acme\r\nIdempotency-Key: k\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
 
-// behaviour is something that handlers do, which must look the same guarded and bare.
+// behaviour is something that handlers do. It must look the same with and
+// without the guard.
 type behaviour struct {
 	handle  func(w http.ResponseWriter, r *http.Request, n *notes)
 	outside func(http.Handler) http.Handler

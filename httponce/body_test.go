@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -49,7 +50,7 @@ func anyone(*http.Request) (string, error) { return "anyone", nil }
 // patient lets repeats wait on a machine that is busy.
 var patient = once.Policy{Wait: 5 * time.Minute}
 
-// live is what the heap holds.
+// live returns the size of the live heap.
 func live() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -102,10 +103,11 @@ func TestWaitingRepeatsShareTheBody(t *testing.T) {
 	}
 }
 
-// TestSharedBodies reads bodies with one key in pieces of any size at the same
-// time: equal ones, beginnings of others, and ones that differ in a byte. Each
-// request finds its own, and nothing is held in the end.
-func TestSharedBodies(t *testing.T) {
+// TestRequestsWithOneKeyFindTheirOwnBodies reads bodies with one key
+// concurrently and in pieces of any size: equal ones, prefixes of others, and
+// ones that differ in a byte. Each request gets its own body, and none is held
+// at the end.
+func TestRequestsWithOneKeyFindTheirOwnBodies(t *testing.T) {
 	var likely [6][]byte
 	base := make([]byte, 100<<10)
 	for i := range base {
@@ -117,7 +119,7 @@ func TestSharedBodies(t *testing.T) {
 			likely[i][rand.IntN(len(likely[i]))]++
 		}
 	}
-	set := &settings{Options: Options{MaxBody: 1 << 20}, bodies: &bodies{held: make(map[once.Key]*heldBody)}}
+	set := &settings{Options: Options{MaxBody: 1 << 20}, bodies: newBodies()}
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Add(1)
@@ -127,12 +129,11 @@ func TestSharedBodies(t *testing.T) {
 				want := likely[(i+j)%len(likely)]
 				r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(&pieces{want}))
 				r.ContentLength = []int64{-1, int64(len(want))}[j%2]
-				x := newExchange(set, httptest.NewRecorder(), r)
-				x.key = once.Key{Operation: "http", ID: "k"}
-				if !x.readBody() || !bytes.Equal(x.body(), want) {
+				x := &exchange{settings: set, w: httptest.NewRecorder(), r: r, key: once.Key{Operation: "http", ID: "k"}}
+				if err := x.readBody(); err != nil || !bytes.Equal(x.body.bytes(), want) {
 					t.Errorf("request %d, %d has another body", i, j)
 				}
-				got, err := io.ReadAll(x.request(t.Context()).Body)
+				got, err := io.ReadAll(x.run.request(t.Context(), r, &x.body).Body)
 				if err != nil || !bytes.Equal(got, want) {
 					t.Errorf("handler %d, %d: another body, %v", i, j, err)
 				}
@@ -159,9 +160,9 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestARepeatThatTakesOver: a repeat whose first request was not done runs the
-// handler, with the whole body.
-func TestARepeatThatTakesOver(t *testing.T) {
+// TestARepeatThatTakesOverHasTheWholeBody: a repeat runs the handler with the
+// whole body if the first request was not done.
+func TestARepeatThatTakesOverHasTheWholeBody(t *testing.T) {
 	for name, body := range map[string]string{"small": "hello", "large": strings.Repeat("hello", 50_000)} {
 		t.Run(name, func(t *testing.T) {
 			finish, running := make(chan struct{}), make(chan struct{})
@@ -206,8 +207,8 @@ func TestARepeatThatTakesOver(t *testing.T) {
 	}
 }
 
-// TestLimitsComeBeforeTheBody: of a request that is refused because of the
-// limits nothing is read, so it can make nobody hold anything.
+// TestLimitsComeBeforeTheBody: the body of a request over the limits is not
+// read, so the request uses no memory.
 func TestLimitsComeBeforeTheBody(t *testing.T) {
 	const waiting = 3
 	finish, running := make(chan struct{}), make(chan struct{})
@@ -248,7 +249,8 @@ func TestLimitsComeBeforeTheBody(t *testing.T) {
 	refused("k", "#in-progress")
 	refused("other", "#too-many-requests")
 
-	// A key that runs elsewhere is known, so its repeats may wait: they count, too.
+	// A key that runs elsewhere is known, so its repeats may wait: they count,
+	// too.
 	held, err := store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: once.Key{Scope: "anyone", Operation: "http", ID: "elsewhere"}, Owner: [16]byte{1}}, Lease: time.Minute})
 	if err != nil || held.Status != once.Running {
 		t.Fatal(held, err)
@@ -266,5 +268,20 @@ func TestLimitsComeBeforeTheBody(t *testing.T) {
 	}
 	if s := guarded.(*guard).limiter.callers["anyone"]; s.waiting != 0 || len(s.open) != 0 {
 		t.Errorf("%+v is counted in the end", s)
+	}
+}
+
+// TestAnAnnouncedBodyReservesNoMemory: a client that announces a large body and
+// sends nothing uses no memory.
+func TestAnAnnouncedBodyReservesNoMemory(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
+	r.ContentLength = 1 << 30
+	x := &exchange{settings: &settings{Options: Options{MaxBody: 1 << 30}, bodies: newBodies()}, w: httptest.NewRecorder(), r: r}
+	heldBodies = sync.Pool{New: heldBodies.New} // none that was used before
+	if x.readBody() == nil {
+		t.Error("it was read")
+	}
+	if got := cap(x.body.held.data); got > 0 {
+		t.Errorf("%d bytes were made ready", got)
 	}
 }

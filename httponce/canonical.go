@@ -13,7 +13,7 @@ import (
 // digits, because RFC 8785 rounds numbers to doubles, which could make two long
 // account numbers equal.
 func CanonicalJSON(_ *http.Request, body []byte) ([]byte, error) {
-	if !exact(body) {
+	if !isExact(body) {
 		return body, nil
 	}
 	if same, err := jcs.Transform(body); err == nil {
@@ -22,8 +22,8 @@ func CanonicalJSON(_ *http.Request, body []byte) ([]byte, error) {
 	return body, nil
 }
 
-// exact reports whether all numbers in a text of JSON stay apart as doubles.
-func exact(text []byte) bool {
+// isExact reports whether no two numbers in a JSON text become equal as doubles.
+func isExact(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"':
@@ -39,7 +39,7 @@ func exact(text []byte) bool {
 	return true
 }
 
-// skipString returns where the string ends that begins text.
+// skipString returns the offset of the end of the string that text starts with.
 func skipString(text []byte) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -52,7 +52,8 @@ func skipString(text []byte) int {
 	return len(text)
 }
 
-// exactNumber allows 15 digits that matter, and exponents far from the ends of what a double holds.
+// exactNumber allows 15 significant digits, and exponents far from the limits of
+// a double.
 func exactNumber(number []byte) bool {
 	const digits, zeros, exponent = 15, 40, 3
 	mantissa := number
@@ -62,6 +63,6 @@ func exactNumber(number []byte) bool {
 			return false
 		}
 	}
-	matter := bytes.TrimLeft(mantissa, "0.")
-	return len(mantissa) <= zeros && len(matter)-bytes.Count(matter, []byte(".")) <= digits
+	significant := bytes.TrimLeft(mantissa, "0.")
+	return len(mantissa) <= zeros && len(significant)-bytes.Count(significant, []byte(".")) <= digits
 }

@@ -36,7 +36,7 @@ func header(name string, values ...string) func(*http.Request) {
 	return func(r *http.Request) { r.Header[name] = values }
 }
 
-// table is the table of the documentation: what each request gets.
+// table is the table of the package documentation.
 var table = []row{
 	{name: "key missing where it is required", options: httponce.Options{Required: true}, key: "none", status: 400, problem: "key-missing"},
 	{name: "key missing, atomic", forms: "HandlerTx", key: "none", status: 400, problem: "key-missing"},
@@ -80,8 +80,8 @@ var table = []row{
 	{name: "body over the limit, chunked", options: httponce.Options{MaxBody: 3}, change: func(r *http.Request) { r.ContentLength = -1 }, status: 413, problem: "body-too-large"},
 }
 
-// TestTable goes through the table.
-func TestTable(t *testing.T) {
+// TestTheTableOfTheDocumentationHolds goes through the table.
+func TestTheTableOfTheDocumentationHolds(t *testing.T) {
 	for _, c := range table {
 		for name := range forms {
 			if c.forms != "" && c.forms != name {

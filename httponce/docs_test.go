@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// TestEachProblemIsDocumented holds the types of problems against the page that they point to: one heading for each, and
-// its status below.
+// TestEachProblemIsDocumented compares the types of problems with the page that
+// they link to. It has a heading and the status for each.
 func TestEachProblemIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../docs/http.md")
+	page, err := os.ReadFile("../docs/http-problems.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestEachProblemIsDocumented(t *testing.T) {
 	}
 	for name, status := range problems {
 		if documented[name] != status {
-			t.Errorf("%s of %s: docs/http.md has %q", name, status, documented[name])
+			t.Errorf("%s of %s: docs/http-problems.md has %q", name, status, documented[name])
 		}
 	}
 	if headings := strings.Count(section, "\n### "); headings != len(problems) {
-		t.Errorf("docs/http.md has %d headings for %d problems", headings, len(problems))
+		t.Errorf("docs/http-problems.md has %d headings for %d problems", headings, len(problems))
 	}
 }
 

@@ -1,127 +1,121 @@
 package httponce
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/admission"
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// exchange is a guarded request on its way.
+// exchange is a guarded request and its response. Its methods are in the order
+// in which a request passes them.
 type exchange struct {
 	*settings
-	w       http.ResponseWriter
-	r       *http.Request
-	key     once.Key
-	held    *heldBody         // has the body; nil if nothing was read of it
-	size    int               // of the body
-	wasRead bool              // the body
-	sum     [sha256.Size]byte // digest of the body
-	mark    []byte            // digest of what repeats must have in common
-	rec     *recorder         // of the run of the handler, nil before it
-	req     *http.Request     // as that run got it
-	given   *content          // its body, unless that is empty or was not read
-	one     recorder          // of the first run, which is nearly always the only one
-	buf     *[]byte           // for the response, nil before a run
-	ran     bool              // the handler has run, or panicked
-	inTx    bool              // of HandlerTx
-	owns    bool              // Handler: the key was claimed; HandlerTx: the handler has run
-	rep     once.Report
-	wait    time.Duration     // of a caller over its limits
-	exit    func(unused bool) // leaves the limits; nil if the request is not counted in them
+	w         http.ResponseWriter
+	r         *http.Request
+	key       once.Key
+	place     place // in the limits of the caller
+	body      requestBody
+	mark      []byte          // digest of what repeats must have in common
+	leaveRoom func(kept bool) // set by Options.Admit
+	progress  admission.Progress
+	run       handlerRun
 }
 
-// responses are buffers for the bodies of responses. They are used again,
-// unless they have grown out of proportion.
-var responses = sync.Pool{New: func() any { return new([]byte) }}
-
-func newExchange(g *settings, w http.ResponseWriter, r *http.Request) *exchange {
-	return &exchange{settings: g, w: w, r: r}
-}
-
-// close ends the exchange. What a handler that panicked has started may still
-// write a response, and to a client that does not read: that is not waited for,
-// and the buffer of the response is left to it. The body of the request is not,
-// because nothing is read from it once it is closed.
-func (x *exchange) close() {
-	x.endRequest()
-	x.leaveLimits(true)
-	if x.held != nil {
-		x.bodies.leave(x.key, x.held)
-		x.held = nil
-	}
-	if x.rec == nil {
-		return
-	}
-	if panicked := !x.rec.over.Swap(true); !panicked && cap(x.rec.body) <= keepBuffer {
-		*x.buf = x.rec.body
-		responses.Put(x.buf)
-	}
-}
-
-func (x *exchange) fail(p problem) { p.send(x.w, x.Docs) }
-
-// log logs an error. about says what it is about, which may be logged often.
-func (x *exchange) log(text string, about string, err error) {
-	x.store.Options().Logger.ErrorContext(x.r.Context(), "httponce: "+text, logs.Spaced(about), "key", x.key, "method", x.r.Method, "error", err)
-}
-
-// read reads all of the request. If it cannot be guarded, it is answered, by
-// next if that is what [Options.FailOpen] says.
-func (x *exchange) read(next http.Handler) bool {
+// read reads the request. Its error is the reason why the request cannot be
+// guarded.
+func (x *exchange) read() error {
 	scope, err := x.caller(x.r)
 	if err != nil || scope == "" {
-		x.fail(problemCaller)
-		return false
+		return problemCaller
 	}
-	id, ok := x.readKey()
-	if !ok {
-		return false
+	id, err := x.readKey()
+	if err != nil {
+		return err
 	}
-	if x.key = (once.Key{Scope: scope, Operation: x.Operation, ID: id}); x.key.Validate() != nil {
-		x.log("the caller has an impossible name", "", x.key.Validate())
-		x.fail(problemSetUp)
-		return false
+	x.key = once.Key{Scope: scope, Operation: x.Operation, ID: id}
+	if err := x.key.Validate(); err != nil {
+		x.log("the caller has an impossible name", "", err)
+		return problemSetUp
 	}
-	if err := x.enterLimits(x.r.Context()); err != nil {
-		x.refuse(err, next)
-		return false
+	if err := x.enterLimits(); err != nil {
+		return err
 	}
-	return x.readBody() && x.digest()
+	if err := x.readBody(); err != nil {
+		return err
+	}
+	return x.digest()
 }
 
-func (x *exchange) readKey() (id string, ok bool) {
+func (x *exchange) readKey() (id string, err error) {
 	values, sent := x.r.Header[KeyHeader]
 	if !sent {
-		x.fail(problemMissing)
-		return "", false
+		return "", problemMissing
 	}
-	id, err := parseKey(values)
+	id, err = parseKey(values)
 	if err == nil && x.CheckKey != nil {
 		err = x.CheckKey(id)
 	}
 	if err != nil {
-		x.fail(problemMalformed.because(err.Error()))
+		return "", problemMalformed.because(err.Error())
 	}
-	return id, err == nil
+	return id, nil
 }
 
-// digest marks the request by all that repeats must have in common, each part
-// with its length.
-func (x *exchange) digest() bool {
-	sum := x.sum
+// enterLimits counts the request in the limits of its caller. It comes before
+// the body, so that a refused request makes the server hold nothing.
+func (x *exchange) enterLimits() (err error) {
+	if x.limiter == nil {
+		return nil
+	}
+	var wait time.Duration
+	x.place, wait = x.limiter.enter(x.key.Scope, x.key.ID, time.Now())
+	if x.place.standing == overLimit {
+		isKnown := func(rec once.Record) bool { return rec.Status != once.Absent }
+		if err := admission.RequireRecord(x.r.Context(), x.store, x.key, wait, isKnown); err != nil {
+			return err
+		}
+		x.place.enterKnown()
+	}
+	if x.place.standing == tooMany {
+		return problemInProgress.retried(whenOpen)
+	}
+	return nil
+}
+
+func (x *exchange) readBody() error {
+	x.body = requestBody{all: x.bodies, key: x.key}
+	err := x.body.read(x.r, x.MaxBody, x.Fingerprint != nil)
+	var large *tooLargeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &large):
+		if large.unread {
+			x.w.Header().Set("Connection", "close") // instead of reading the rest
+		}
+		return problemTooLarge.because(fmt.Sprintf("At most %d bytes are taken. Nothing was done.", large.limit))
+	case errors.Is(err, errNotWhole):
+		x.log("the body of a request is not whole", x.Operation, err)
+		return problemNotWhole
+	}
+	return problemBody
+}
+
+// digest computes the mark of the request from all that repeats must have in
+// common. Each part goes in with its length.
+func (x *exchange) digest() error {
+	sum := x.body.sum
 	if x.Fingerprint != nil {
-		same, err := x.Fingerprint(x.r, x.body())
+		same, err := x.Fingerprint(x.r, x.body.bytes())
 		if err != nil {
-			x.fail(problemBody.because(err.Error()))
-			return false
+			return problemBody.because(err.Error())
 		}
 		sum = sha256.Sum256(same)
 	}
@@ -131,117 +125,112 @@ func (x *exchange) digest() bool {
 	}
 	mark := sha256.Sum256(append(b, sum[:]...))
 	x.mark = mark[:]
-	return true
-}
-
-// RefuseGuessable is a CheckKey that requires at least 16 characters with some
-// variety. Use it where callers are not kept apart, so that nobody can guess
-// the keys of others.
-func RefuseGuessable(key string) error {
-	seen := make(map[rune]bool)
-	for _, c := range key {
-		seen[c] = true
-	}
-	if len(key) < 16 || len(seen) < 8 {
-		return errors.New("the key can be guessed: use a random one of at least 16 characters, such as a UUID")
-	}
 	return nil
 }
 
-// work is the unit of work that the request asks for.
+// admit asks Options.Admit for room for the key.
+func (x *exchange) admit() (err error) {
+	if x.leaveRoom, err = admission.Enter(x.r.Context(), x.store, x.Admit, x.key); err != nil {
+		x.leave(err)
+	}
+	return err
+}
+
+// leave ends what admit and enterLimits began. err is the error that the
+// request ended with.
+func (x *exchange) leave(err error) {
+	left := x.progress.LeftRecord(x.r.Context(), err)
+	x.leaveRoom(left)
+	x.place.leave(x.progress.Phase < admission.Entered && !left)
+}
+
+// work is the unit of work that the request asks for, with a mark of it.
 func (x *exchange) work(mark []byte) once.Work[*Response] {
-	return x.op.For(x.key.ID).In(x.key.Scope).Input(mark).Report(&x.rep)
+	return x.op.For(x.key.ID).In(x.key.Scope).Input(mark).Report(&x.progress.Report)
 }
 
-// enter takes a place within the limits, and asks Options.Admit. leave gives the
-// place back, and says how the request ended.
-func (x *exchange) enter() (leave func(error), err error) {
-	left, err := x.admit(x.r.Context())
-	if err != nil {
-		x.leaveLimits(x.unused(err))
-		return nil, err
+// decided returns the end of a run of the handler in the form that once takes:
+// the response, and an error unless it is to be recorded.
+func (x *exchange) decided() (*Response, error) {
+	rec := x.run.rec
+	answer := rec.response(x.headers)
+	answer.key = x.key.UUID()
+	if rec.isPartial() && x.r.Method != http.MethodHead {
+		answer.Body, answer.NoBody = nil, true
 	}
-	return func(err error) {
-		left(err)
-		x.leaveLimits(x.unused(err))
-	}, nil
+	switch d := x.decide(x.r, rec.status); {
+	case rec.notDone, d == Release:
+		return answer, once.NotDone(errNotRecorded)
+	case d == Unknown:
+		return answer, errNotRecorded
+	}
+	return answer, nil
 }
 
-// begin makes ready for a run of the handler.
-func (x *exchange) begin(held bool) {
-	if x.rec == nil {
-		x.rec = &x.one
-	} else { // what the run before has started may still hold the other
-		if panicked := !x.rec.over.Swap(true); panicked { // a speculative run, for nothing
-			x.buf = nil // it may still be written to
+// errNotRecorded is the error of a run whose response is not recorded.
+var errNotRecorded = errors.New("httponce: the handler answered with a status that is not recorded")
+
+// hasAnswer reports whether a recorded response came back from once.
+func hasAnswer(answer *Response, err error) bool {
+	return answer != nil && (err == nil || errors.Is(err, once.ErrRejected))
+}
+
+// replay sends a recorded response.
+func (x *exchange) replay(answer *Response) {
+	switch {
+	case answer.key != [16]byte{} && answer.key != x.key.UUID():
+		x.log("the record of one key holds the answer of another", x.key.String(), nil)
+		x.fail(problemDamaged)
+	case answer.NoBody:
+		p := problemNotKept
+		p.answer = answer.Status
+		if location := answer.Header.Get("Location"); location != "" {
+			x.w.Header().Set("Location", location)
 		}
-		x.rec = new(recorder)
+		x.w.Header()[ReplayedHeader] = yes
+		x.fail(p)
+	default:
+		answer.replay(x.w)
 	}
-	if x.buf == nil {
-		x.buf = responses.Get().(*[]byte)
-	}
-	x.rec.start(x.w, x.MaxResponse, held, *x.buf)
 }
 
-// request is the request as the handler gets it.
-func (x *exchange) request(ctx context.Context) *http.Request {
-	x.endRequest()
-	x.req = x.r.WithContext(ctx)
-	if !x.wasRead { // as for a request that is not guarded
-		return x.req
-	}
-	x.req.Body = http.NoBody
-	if body := x.body(); len(body) > 0 {
-		x.given = &content{left: body}
-		x.req.Body = x.given
-	}
-	return x.req
-}
-
-// endRequest does what net/http does when a handler has returned, and cannot do for a copy of its request: the body is
-// closed, and temporary files of its form are removed.
-func (x *exchange) endRequest() {
-	if x.req == nil {
+// refuse responds to a request for which the handler did not run. If the store
+// cannot be reached and Options.FailOpen is set, next runs unguarded; next may
+// be nil. refuse responds even if the context of the request has ended: the
+// client need not have disconnected, and no response would be a 200.
+func (x *exchange) refuse(err error, next http.Handler) {
+	var p problem
+	if errors.As(err, &p) {
+		x.fail(p)
 		return
 	}
-	if x.given != nil { // the handler may have put another in its place
-		_ = x.given.Close()
-		x.given = nil
-	}
-	if x.req.MultipartForm != nil && x.r.MultipartForm == nil {
-		_ = x.req.MultipartForm.RemoveAll()
-	}
-}
-
-// content is a body that was read already. It lies in a buffer that another
-// request gets next, so nothing is read from it once it is closed.
-type content struct {
-	mu     sync.Mutex
-	left   []byte
-	closed bool
-}
-
-var _ io.ReadCloser = (*content)(nil)
-
-// Read reads.
-func (c *content) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	p = problemOf(err)
 	switch {
-	case c.closed:
-		return 0, http.ErrBodyReadAfterClose
-	case len(c.left) == 0:
-		return 0, io.EOF
+	case p.name == problemDown.name && x.r.Context().Err() == nil:
+		x.log("the store cannot be used", "", err)
+		if x.FailOpen && next != nil {
+			next.ServeHTTP(x.w, x.run.request(x.r.Context(), x.r, &x.body))
+			return
+		}
+	case p.status >= 500 && p.name != problemDown.name:
+		x.log("a request could not be handled", x.key.String(), err)
 	}
-	n := copy(p, c.left)
-	c.left = c.left[n:]
-	return n, nil
+	x.fail(p)
 }
 
-// Close ends the reading.
-func (c *content) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left, c.closed = nil, true
-	return nil
+func (x *exchange) fail(p problem) { p.send(x.w, x.Docs) }
+
+// log logs an error. subject is what it is about; messages with the same text
+// and subject are logged at intervals.
+func (x *exchange) log(text string, subject string, err error) {
+	x.store.Options().Logger.ErrorContext(x.r.Context(), "httponce: "+text, logs.Spaced(subject), "key", x.key, "method", x.r.Method, "error", err)
+}
+
+// close ends the exchange. It ends the request first, because the body is
+// reused by another request.
+func (x *exchange) close() {
+	x.run.endRequest()
+	x.place.leave(true)
+	x.body.close()
+	x.run.close()
 }

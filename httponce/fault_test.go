@@ -20,8 +20,9 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// faulty is a store whose calls fail as a test says: before is called first, and its error returned; after is called when the
-// call was applied, and its error returned instead of the reply.
+// faulty is a store whose calls a test can make fail. An error of before is
+// returned instead of making the call. An error of after replaces the reply of
+// a call that was made.
 type faulty struct {
 	*memstore.Store
 	before, after func(call string) error
@@ -93,8 +94,9 @@ func serveWith(t *testing.T, f *faulty, form string, h http.HandlerFunc, o *http
 	return s
 }
 
-// TestStoreFails loses calls, and replies of calls, of the store, for a moment or for good.
-func TestStoreFails(t *testing.T) {
+// TestALostCallOfTheStoreRunsNothingTwice loses calls of the store and replies
+// of calls, once or from then on.
+func TestALostCallOfTheStoreRunsNothingTwice(t *testing.T) {
 	const always = 1 << 30
 	const ran, notRun = 1, 0
 	down, closed := errors.New("connection refused"), fmt.Errorf("the test: %w", once.ErrClosed)
@@ -147,9 +149,11 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestOutlivedLease has a holder that cannot extend its lease, and finishes late. Its context ends with its lease. If nobody
-// took the key meanwhile, its response is the answer; if another has run, its own is not sent, unless that cannot be undone.
-func TestOutlivedLease(t *testing.T) {
+// TestAHandlerMayOutliveItsLease has a handler that cannot extend its lease and
+// finishes late. Its context ends with the lease. If no other request has taken
+// the key, its response is recorded. If another has run, its response is not
+// sent, unless a part was sent before.
+func TestAHandlerMayOutliveItsLease(t *testing.T) {
 	for _, test := range []struct {
 		choice  once.OnUnknown
 		flushed bool
@@ -208,8 +212,9 @@ func TestOutlivedLease(t *testing.T) {
 	}
 }
 
-// TestSlowBody sends half a body, byte by byte. Nothing is claimed, and nobody else is held up, before all of it is there.
-func TestSlowBody(t *testing.T) {
+// TestASlowBodyClaimsNoKey sends half a body byte by byte. Nothing is claimed,
+// and no other request waits, until the body is complete.
+func TestASlowBodyClaimsNoKey(t *testing.T) {
 	onEachForm(t, created, nil, func(t *testing.T, s *service) {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {
@@ -251,8 +256,9 @@ func readOne(t *testing.T, conn net.Conn) answer {
 	return answer{resp.StatusCode, resp.Header, string(body), resp.Trailer}
 }
 
-// TestClientGoes lets the client go at each place where that can matter.
-func TestClientGoes(t *testing.T) {
+// TestAClientThatDisconnectsChangesNothing disconnects the client at each step
+// where that could matter.
+func TestAClientThatDisconnectsChangesNothing(t *testing.T) {
 	begin := func(s *service, request string) net.Conn {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {
@@ -364,7 +370,8 @@ func readStatus(t *testing.T, conn net.Conn) string {
 	return line
 }
 
-// TestCrowdWhileStoreIsDown: repeats wait for each other for as long as they may, and nobody is told that anything was done.
+// TestCrowdWhileStoreIsDown: repeats wait for each other within their limit,
+// and none is told that anything was done.
 func TestCrowdWhileStoreIsDown(t *testing.T) {
 	f := &faulty{before: failing("claim", 1<<30, errors.New("connection refused"))}
 	s := serveWith(t, f, "Handler", created, &httponce.Options{Policy: once.Policy{Wait: 300 * time.Millisecond}})

@@ -8,16 +8,20 @@ import (
 	"strings"
 )
 
-// replayed are the headers that are recorded without being asked for.
+// replayed are the headers that are recorded by default.
 var replayed = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location",
 	"Content-Type", "Etag", "Last-Modified", "Link", "Location", "Vary"}
 
-// neverReplayed belong to one connection or one client, or are set anew for every response.
+// bodyNotKept is a header of the recorded format, never of a response.
+const bodyNotKept = "Once-Body-Not-Kept"
+
+// neverReplayed are headers of one connection or one client, and headers that
+// are set anew for every response.
 var neverReplayed = setOf("Authentication-Info", "Authorization", "Connection", "Content-Length", "Date", "Http2-Settings", "Keep-Alive",
 	"Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Authorization", "Proxy-Connection", "Set-Cookie", "Set-Cookie2", "Te",
 	"Trailer", "Trailers", "Transfer-Encoding", "Upgrade", "Www-Authenticate", ReplayedHeader, bodyNotKept)
 
-// ofBody describe the body that they come with.
+// ofBody are headers that describe the body.
 var ofBody = setOf("Content-Digest", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Length", "Content-Location", "Content-Md5",
 	"Content-Range", "Content-Type", "Digest", "Etag", "Last-Modified", "Repr-Digest", "Trailer")
 
@@ -29,19 +33,19 @@ func setOf(names ...string) map[string]bool {
 	return set
 }
 
-// validHeader reports whether a header can have this name.
+// validHeader reports whether name is a valid name of a header.
 func validHeader(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
 }
 
-// names returns the names of headers as they are spelled, in order, so that one
-// that is spelled in several ways has its values in the order of net/http.
+// names returns the names of headers as they are spelled, in order. If a name is
+// spelled in several ways, its values are then in the order of net/http.
 func names(header http.Header) []string {
 	return slices.Sorted(maps.Keys(header))
 }
 
-// values returns the values of a header, however it is spelled, and whether it
-// is there at all.
+// values returns the values of a header in any spelling, and whether the header
+// is present.
 func values(header http.Header, canonical string) (all []string, found bool) {
 	all, found = header[canonical]
 	for name, values := range header {
@@ -52,7 +56,7 @@ func values(header http.Header, canonical string) (all []string, found bool) {
 	return all, found
 }
 
-// remove removes a header, however it is spelled.
+// remove removes a header in any spelling.
 func remove(header http.Header, canonical string) {
 	for name := range header {
 		if len(name) == len(canonical) && strings.EqualFold(name, canonical) {
@@ -61,9 +65,9 @@ func remove(header http.Header, canonical string) {
 	}
 }
 
-// forReplay returns what repeats may have of the headers of a response, under
-// canonical names: those in only, or all if it is nil, without what belongs to
-// one response.
+// forReplay returns the headers of a response that repeats may get, under
+// canonical names: those in only, or all if only is nil, without the headers of
+// a single response.
 func forReplay(header http.Header, only map[string]bool) http.Header {
 	kept := make(http.Header, len(header))
 	for _, name := range names(header) {
@@ -81,9 +85,9 @@ func forReplay(header http.Header, only map[string]bool) http.Header {
 	return kept
 }
 
-// join sets a recorded header of an answer. One that an outer handler has set
-// for this request stays, unless it describes the body. Where caches and clients
-// need both, they get both.
+// join sets a recorded header in a response. A value that an outer handler has
+// set for this request stays, unless it describes the body. Vary and Link get
+// both values.
 func join(header http.Header, name string, recorded []string) {
 	outer, set := values(header, name)
 	switch {

@@ -150,8 +150,8 @@ func TestNamesThatAreNoHeaders(t *testing.T) {
 	}
 }
 
-// TestOuterHeaders: what middleware outside the guard sets for a request stays,
-// except for what describes the recorded body.
+// TestOuterHeaders: headers of middleware outside the guard stay, except those
+// that describe the recorded body.
 func TestOuterHeaders(t *testing.T) {
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +187,8 @@ func TestOuterHeaders(t *testing.T) {
 					t.Errorf("%s: %q, want %q", header, got, want)
 				}
 			}
-			// A problem is no answer of the handler: what describes that is not of it.
+			// A problem is no answer of the handler: what describes that is not
+			// of it.
 			problem := s.send("k", "2", number("3"))
 			s.wantProblem(problem, 422, "key-reused")
 			if got := problem.header.Values("Cache-Control"); !slices.Equal(got, []string{"no-store"}) {

@@ -3,6 +3,7 @@ package httponce
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/dunglas/httpsfv"
@@ -15,12 +16,22 @@ const KeyHeader = "Idempotency-Key"
 // ReplayedHeader is set to true on a replayed response.
 const ReplayedHeader = "Idempotent-Replayed"
 
-// maxKey is how many bytes a key may have.
+// isSafe reports whether requests with a method need no key.
+func isSafe(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// maxKey is the maximum length of a key in bytes.
 const maxKey = 255
 
-// parseKey reads the values of KeyHeader: one structured-field string, "8e03978e", or the same without quotes, as many
-// clients send it. Both name the same key. A bare key has no spaces, commas or semicolons, which intermediaries and
-// parsers of lists give a meaning of their own.
+// parseKey parses the values of KeyHeader: one structured-field string, such as
+// "8e03978e", or the same without quotes, as many clients send it. Both are the
+// same key. A bare key has no spaces, commas or semicolons, because
+// intermediaries and parsers of lists interpret these.
 func parseKey(values []string) (key string, err error) {
 	switch {
 	case len(values) > 1:
@@ -43,7 +54,8 @@ func parseKey(values []string) (key string, err error) {
 	return key, nil
 }
 
-// parseQuoted takes the usual string apart by itself, and leaves one with escapes or parameters to the library.
+// parseQuoted parses a simple string itself, and leaves one with escapes or
+// parameters to the library.
 func parseQuoted(value string) (string, error) {
 	if inner := value[1:]; len(inner) > 0 && inner[len(inner)-1] == '"' {
 		inner = inner[:len(inner)-1]
@@ -53,7 +65,7 @@ func parseQuoted(value string) (string, error) {
 	}
 	item, err := httpsfv.UnmarshalItem([]string{value})
 	if err != nil {
-		return "", fmt.Errorf("the key begins with a quote, but is no structured-field string: %w", err)
+		return "", fmt.Errorf("the key begins with a quote, but is not a structured-field string: %w", err)
 	}
 	key, ok := item.Value.(string)
 	if !ok {
@@ -70,7 +82,7 @@ func checkBare(key string) error {
 	return fmt.Errorf(`the key has %q at byte %d: put the key in double quotes, as a structured-field string, or use letters, digits and -_.:/+=`, key[at], at)
 }
 
-// formatKey writes a key as a structured-field string.
+// formatKey formats a key as a structured-field string.
 func formatKey(key string) (string, error) {
 	return httpsfv.Marshal(httpsfv.NewItem(key))
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/effectively-once/once"
 )
 
-const maxProblem = 8 << 10 // bytes of a problem document that are looked at
+const maxProblem = 8 << 10 // bytes of a problem document that are read
 
-// noteKeyAnswer tells the claim that a request is made under what a response says about its key. A problem document is
-// read, and put back.
+// noteKeyAnswer reports what a response says about its key to the claim that the
+// request was made under. It reads a problem document and puts it back.
 func noteKeyAnswer(req *http.Request, resp *http.Response) {
 	if resp == nil || req.Header.Get(KeyHeader) == "" {
 		return
@@ -36,20 +36,14 @@ func noteKeyAnswer(req *http.Request, resp *http.Response) {
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	rest := resp.Body
-	resp.Body = readBack{io.MultiReader(bytes.NewReader(head), brokenOff{err}, rest), rest}
+	resp.Body = joined{io.MultiReader(bytes.NewReader(head), brokenOff{err}, rest), rest}
 	var problem struct{ Type, Title string }
 	if json.Unmarshal(head, &problem) == nil && strings.HasSuffix(problem.Type, "#"+problemMismatch.name) {
 		once.NoteKeyAnswer(req.Context(), once.KeyConflict, errors.New(req.Method+" "+req.URL.Host+": "+problem.Title))
 	}
 }
 
-// readBack is a body of which a part was read, and is read again.
-type readBack struct {
-	io.Reader
-	io.Closer
-}
-
-// brokenOff is where a body that broke off breaks off again.
+// brokenOff returns the error of a body that broke off, or io.EOF.
 type brokenOff struct{ err error }
 
 func (f brokenOff) Read([]byte) (int, error) {

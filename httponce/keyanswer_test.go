@@ -15,7 +15,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// heard is an observer that keeps what other systems have said about keys.
+// heard is an observer that records what other systems said about keys.
 type heard struct {
 	mu  sync.Mutex
 	all []string
@@ -33,8 +33,9 @@ func (h *heard) Event(_ context.Context, e once.Event) {
 	}
 }
 
-// What a server that speaks httponce says about the key of a claim, the transport notes by itself, and takes nothing from
-// the answer. What says nothing about a key is not noted.
+// Transport notes what a server with httponce says about the key of a claim,
+// and leaves the response unchanged. It notes nothing if a response says
+// nothing about a key.
 func TestTransportNotesWhatIsSaidAboutTheKey(t *testing.T) {
 	const reused = `{"type":"https://example.org/docs/http.md#key-reused","title":"Idempotency-Key was used for another request"}`
 	for name, c := range map[string]struct {

@@ -19,137 +19,153 @@ type Limits struct {
 	Burst     int     // new keys at once; default: one second of PerSecond, at least 1
 }
 
-// limiter counts by caller. It remembers those only who would notice.
+// limiter counts requests by caller. It forgets callers that have their whole
+// allowance.
 type limiter struct {
 	limits Limits
 	rate   bucket.Rate
 
 	mu      sync.Mutex
-	callers map[string]*share
+	callers map[string]*usage
 	swept   time.Time
 }
 
-type share struct {
-	open    map[string]*openKey // keys under way
-	waiting int                 // requests under way whose key another one has brought
+// usage is what a caller has in progress.
+type usage struct {
+	open    map[string]*openKey
+	waiting int // repeats
 	spent   bucket.Bucket
 }
 
-// openKey is a key under way, which has taken one from the rate.
+// openKey is a key in progress. It has taken one token of the rate.
 type openKey struct {
 	requests int
-	used     bool // one of them has begun something new
+	used     bool // one of the requests has started something new
 }
 
 const (
 	sweepEvery = time.Minute
-	whenOpen   = time.Second // to come back, where a request has to end first
+	whenOpen   = time.Second // Retry-After if another request has to end first
 )
 
-// newLimiter returns nil where there are no limits.
+// newLimiter returns nil if there are no limits.
 func newLimiter(l Limits) *limiter {
 	if l.Open <= 0 && l.PerSecond <= 0 && l.Waiting <= 0 {
 		return nil
 	}
-	return &limiter{limits: l, rate: bucket.Rate{PerSecond: l.PerSecond, Burst: l.Burst}, callers: make(map[string]*share)}
+	return &limiter{limits: l, rate: bucket.Rate{PerSecond: l.PerSecond, Burst: l.Burst}, callers: make(map[string]*usage)}
 }
 
-// admission is how a request stands to the limits of its caller.
-type admission int
+// standing is what a request counts as in the limits of its caller.
+type standing int
 
 const (
-	admitted  admission = iota // with a key that nobody else has brought
-	repeated                   // with a key that is under way here
-	overLimit                  // not counted: the key has to be known
-	tooMany                    // not counted: too many repeats
+	uncounted  standing = iota
+	firstOfKey          // counted: no other request has this key here
+	repeat              // counted: the key is in progress here
+	overLimit           // not counted: only a known key may continue, see enterKnown
+	known               // counted: a known key of a caller that is over its limits
+	tooMany             // not counted: too many repeats
 )
 
-// enter counts a request, or says how long to wait. Whoever is counted also
-// leaves.
-func (l *limiter) enter(caller, key string, now time.Time) (a admission, wait time.Duration) {
+// place is a request's place in the limits of its caller. The zero place counts
+// as nothing.
+type place struct {
+	limiter     *limiter
+	caller, key string
+	standing    standing
+}
+
+// enter counts a request. If the caller is over its limits, it returns how long
+// to wait.
+func (l *limiter) enter(caller, key string, now time.Time) (p place, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweep(now)
-	s := l.share(caller)
-	if open := s.open[key]; open != nil {
-		if !s.wait(l.limits.Waiting) {
-			return tooMany, whenOpen
+	u := l.usage(caller)
+	p = place{limiter: l, caller: caller, key: key}
+	if open := u.open[key]; open != nil {
+		if p.standing = u.countRepeat(repeat, l.limits.Waiting); p.standing == repeat {
+			open.requests++
 		}
-		open.requests++
-		return repeated, 0
+		return p, 0
 	}
-	if l.limits.Open > 0 && len(s.open) >= l.limits.Open {
-		return overLimit, whenOpen
+	p.standing = overLimit
+	if l.limits.Open > 0 && len(u.open) >= l.limits.Open {
+		return p, whenOpen
 	}
-	if wait := s.spent.Take(l.rate, now); wait > 0 {
-		return overLimit, wait
+	if wait := u.spent.Take(l.rate, now); wait > 0 {
+		return p, wait
 	}
-	s.open[key] = &openKey{requests: 1}
-	return admitted, 0
+	u.open[key] = &openKey{requests: 1}
+	p.standing = firstOfKey
+	return p, 0
 }
 
-// share returns the share of a caller.
-func (l *limiter) share(caller string) *share {
-	s := l.callers[caller]
-	if s == nil {
-		s = &share{open: make(map[string]*openKey)}
-		l.callers[caller] = s
+// usage returns the usage of a caller.
+func (l *limiter) usage(caller string) *usage {
+	u := l.callers[caller]
+	if u == nil {
+		u = &usage{open: make(map[string]*openKey)}
+		l.callers[caller] = u
 	}
-	return s
+	return u
 }
 
-// wait counts a repeat, unless there are too many.
-func (s *share) wait(limit int) bool {
-	if limit > 0 && s.waiting >= limit {
-		return false
+// countRepeat counts a repeat and returns as, or tooMany.
+func (u *usage) countRepeat(as standing, limit int) standing {
+	if limit > 0 && u.waiting >= limit {
+		return tooMany
 	}
-	s.waiting++
-	return true
+	u.waiting++
+	return as
 }
 
-// leave gives back what a request was counted as; unused says that it has begun
-// nothing new. If that is so of all requests of the key, the key was not new.
-func (l *limiter) leave(caller, key string, a admission, unused bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.callers[caller]
-	if a == repeated {
-		s.waiting--
+// enterKnown counts a request that is over the limits and has a known key.
+func (p *place) enterKnown() {
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	p.standing = p.limiter.usage(p.caller).countRepeat(known, p.limiter.limits.Waiting)
+}
+
+// leave gives the place back. unused means that the request has started nothing
+// new. If that is true of all requests with the key, the key was not new, and
+// its token is returned. Further calls do nothing.
+func (p *place) leave(unused bool) {
+	was := p.standing
+	p.standing = uncounted
+	switch was {
+	case uncounted, overLimit, tooMany:
+		return
 	}
-	open := s.open[key]
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	u := p.limiter.callers[p.caller]
+	if was == repeat || was == known {
+		u.waiting--
+	}
+	if was == known {
+		return
+	}
+	open := u.open[p.key]
 	open.used = open.used || !unused
 	if open.requests--; open.requests > 0 {
 		return
 	}
-	delete(s.open, key)
+	delete(u.open, p.key)
 	if !open.used {
-		s.spent.Return()
+		u.spent.Return()
 	}
 }
 
-// enterKnown counts a repeat of a key that is not under way here, of a caller
-// over its limits. It reports false if there are too many. Whoever is counted
-// calls leaveKnown.
-func (l *limiter) enterKnown(caller string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.share(caller).wait(l.limits.Waiting)
-}
-
-func (l *limiter) leaveKnown(caller string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.callers[caller].waiting--
-}
-
-// sweep forgets callers who have all that they may have.
+// sweep forgets callers that have their whole allowance.
 func (l *limiter) sweep(now time.Time) {
 	if now.Sub(l.swept) < sweepEvery {
 		return
 	}
 	l.swept = now
-	for caller, a := range l.callers {
-		if len(a.open) == 0 && a.waiting == 0 && a.spent.Full(l.rate, now) {
+	for caller, u := range l.callers {
+		if len(u.open) == 0 && u.waiting == 0 && u.spent.Full(l.rate, now) {
 			delete(l.callers, caller)
 		}
 	}

@@ -1,12 +1,14 @@
 package httponce
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -94,5 +96,34 @@ func TestRequestsOfACallerOverItsLimitsAreCounted(t *testing.T) {
 	}
 	if s := guarded.(*guard).limiter.callers["anyone"]; s.waiting != 0 || len(s.open) != 0 {
 		t.Errorf("%+v is counted in the end", s)
+	}
+}
+
+// TestTheLimiterCountsWhoeverIsLetIn: every request that is let in is counted,
+// and callers without requests are forgotten in the end.
+func TestTheLimiterCountsWhoeverIsLetIn(t *testing.T) {
+	l := newLimiter(Limits{Open: 10, PerSecond: 3, Burst: 1})
+	now := time.Unix(0, 0)
+	for i := range 1000 {
+		caller := fmt.Sprint(i)
+		a, wait := l.enter(caller, "a", now)
+		if wait != 0 {
+			t.Fatalf("the first has to wait %v", wait)
+		}
+		a.leave(false)
+		// A third of a second, less half a nanosecond: not yet a whole new token.
+		if b, wait := l.enter(caller, "b", now.Add(333_333_333)); wait == 0 {
+			b.leave(false)
+		}
+		if open := l.callers[caller].open; len(open) != 0 {
+			t.Fatalf("%v are open", open)
+		}
+		if _, wait := l.enter(caller, "c", now.Add(333_333_333)); wait == 0 {
+			t.Fatal("it was let in, and nothing was counted")
+		}
+	}
+	l.enter("last", "a", now.Add(time.Hour))
+	if len(l.callers) != 1 {
+		t.Errorf("%d callers are remembered", len(l.callers))
 	}
 }

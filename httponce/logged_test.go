@@ -11,8 +11,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// TestAStoreThatIsDownIsLoggedByDefault: without a Logger, it is heard of, and
-// not with each request.
+// TestAStoreThatIsDownIsLoggedByDefault: it is logged without a Logger, and not
+// for every request.
 func TestAStoreThatIsDownIsLoggedByDefault(t *testing.T) {
 	logged, s := logtest.Default(t), &service{t: t}
 	store := &broken{Store: memstore.New(nil)}

@@ -51,7 +51,8 @@ func (*pair) serve(t *testing.T, b behaviour, h http.Handler, start func(*httpte
 	return server
 }
 
-// TestLikeNetHTTP compares what a client and a handler see, with and without the guard.
+// TestLikeNetHTTP compares what a client and a handler see, with and without
+// the guard.
 func TestLikeNetHTTP(t *testing.T) {
 	for name, b := range behaviours {
 		t.Run("1.1/"+name, func(t *testing.T) {
@@ -131,7 +132,7 @@ func (s *transcript) String() string {
 	return b.String()
 }
 
-// wantReplayOf compares what is recorded of a response.
+// wantReplayOf compares a replay with the recorded part of a response.
 func (s *transcript) wantReplayOf(t *testing.T, first *transcript) {
 	t.Helper()
 	a, b := s.final(), first.final()
@@ -146,7 +147,8 @@ func (s *transcript) wantReplayOf(t *testing.T, first *transcript) {
 	}
 }
 
-// overTCP sends a request as it is written, and reads until the server closes the connection.
+// overTCP sends a request unchanged and reads until the server closes the
+// connection.
 func overTCP(t *testing.T, address, request string) *transcript {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -226,7 +228,7 @@ func overHTTP2(t *testing.T, server *httptest.Server, request string) *transcrip
 	return s
 }
 
-// TestMaxBytesHandler has a limit outside that is lower than the guard's.
+// TestMaxBytesHandler has an outer limit that is lower than the guard's.
 func TestMaxBytesHandler(t *testing.T) {
 	s := &service{t: t, store: memstore.New(nil)}
 	server := httptest.NewServer(http.MaxBytesHandler(forms["Handler"](s, created, nil), 10))
@@ -245,7 +247,8 @@ func TestMaxBytesHandler(t *testing.T) {
 	}
 }
 
-// TestHeldUntilCommit shows what the atomic form refuses.
+// TestHeldUntilCommit checks that HandlerTx refuses to send anything before the
+// commit.
 func TestHeldUntilCommit(t *testing.T) {
 	s := &service{t: t, store: memstore.New(nil)}
 	flushed, hijacked := make(chan error, 2), make(chan error, 2)

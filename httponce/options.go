@@ -52,17 +52,24 @@ type Options struct {
 	SettleTime, KeyValidFor time.Duration
 
 	// Speculative is [once.Operation.Speculative] for HandlerTx: a repeat of a
-	// running request may enter the handler, without effect and without a response
-	// of its own. Default: false, repeats do not enter.
+	// running request may enter the handler, without effect and without a
+	// response of its own. Default: false, repeats do not enter.
 	Speculative bool
 
-	MaxBody     int64    // bytes of a request, default 1 MiB
-	MaxResponse int      // bytes of a recorded response; default 256 KiB, at most what the store keeps
-	Headers     []string // response headers to replay besides the usual ones
+	MaxBody     int64 // bytes of a request, default 1 MiB
+	MaxResponse int   // bytes of a recorded response; default 256 KiB, at most what the store keeps
+
+	// Headers are response headers to replay besides the usual ones, which are
+	// Cache-Control, Content-Disposition, Content-Encoding, Content-Language,
+	// Content-Location, Content-Type, ETag, Last-Modified, Link, Location and
+	// Vary. Set-Cookie, Authorization, Date, Content-Length and hop-by-hop
+	// headers are never replayed. A header that outer middleware sets for each
+	// request wins over the recorded one.
+	Headers []string
 
 	// Fingerprint returns what requests with the same key must have in common.
-	// Method, path and query are added to it. It must not keep or change body. Its
-	// error is sent to the client with 400. Default: the unchanged body.
+	// Method, path and query are added to it. It must not keep or change body.
+	// Its error is sent to the client with 400. Default: the unchanged body.
 	// [CanonicalJSON] ignores order and white space in JSON.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
 
@@ -70,12 +77,12 @@ type Options struct {
 	CheckKey func(key string) error                     // its error refuses the key with 400; see [RefuseGuessable]
 	Limits   Limits
 
-	// Admit, if set, reserves room for a key before it is claimed, without asking
-	// the store. If wait is above 0 there is no room: a new key gets 429 with that
-	// delay, and nothing is claimed. A known key is admitted nevertheless, at the
-	// cost of one read. Otherwise leave is called once when the request ends, with
-	// kept set if the key is new and may now be in the store. janitor.Quota has a
-	// matching Admit.
+	// Admit, if set, reserves room for a key before it is claimed, without
+	// asking the store. If wait is above 0 there is no room: a new key gets 429
+	// with that delay, and nothing is claimed. A known key is admitted
+	// nevertheless, at the cost of one read. Otherwise leave is called once
+	// when the request ends, with kept set if the key is new and may now be in
+	// the store. janitor.Quota has a matching Admit.
 	Admit func(once.Key) (leave func(kept bool), wait time.Duration)
 
 	Ring *Ring // seals responses and keys fingerprints; default: neither
@@ -93,11 +100,11 @@ type Options struct {
 const (
 	defaultMaxBody     = 1 << 20
 	defaultMaxResponse = 256 << 10
-	defaultDocs        = "https://github.com/effectively-once/once/blob/main/docs/http.md"
-	roomForHead        = 16 << 10 // of what the store keeps: status and headers
+	defaultDocs        = "https://github.com/effectively-once/once/blob/main/docs/http-problems.md"
+	roomForHead        = 16 << 10 // bytes of a record for the status and headers
 )
 
-// settings are Options made ready.
+// settings are the checked Options of a guard, with defaults.
 type settings struct {
 	Options
 	store   once.Store
@@ -108,12 +115,12 @@ type settings struct {
 	bodies  *bodies
 }
 
-// newSettings panics where a program is wrong, like http.Handle.
+// newSettings panics if its arguments are invalid, like http.Handle.
 func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	if s == nil || caller == nil {
 		panic("httponce: the store and the function that says who calls are mandatory")
 	}
-	g := &settings{store: s, caller: caller, headers: make(map[string]bool), bodies: &bodies{held: make(map[once.Key]*heldBody)}}
+	g := &settings{store: s, caller: caller, headers: make(map[string]bool), bodies: newBodies()}
 	if o != nil {
 		g.Options = *o
 	}
@@ -143,28 +150,29 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	if g.Lookup != nil {
 		g.op.Lookup = g.lookup
 	}
-	_, err := g.op.Ask(context.Background(), s, once.Record{}) // checks the declaration, and asks about nothing
+	_, err := g.op.Ask(context.Background(), s, once.Record{}) // checks the declaration only
 	if err = errors.Join(err, once.Key{Operation: g.Operation, ID: "any"}.Validate()); err != nil {
 		panic("httponce: the options make no sense: " + err.Error())
 	}
 	return g
 }
 
-// lookup gives what was found the form of what is recorded.
+// lookup calls Options.Lookup and returns the response in its recorded form.
 func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, error) {
 	found, happened, err := g.Lookup(ctx, key)
 	if found == nil {
 		found = &Response{Status: http.StatusNoContent}
 	}
-	some := *found
-	some.Header = forReplay(found.Header, g.headers)
-	if some.Header.Get("Content-Type") == "" && len(some.Body) > 0 {
-		some.Header.Set("Content-Type", http.DetectContentType(some.Body))
+	recorded := *found
+	recorded.Header = forReplay(found.Header, g.headers)
+	if recorded.Header.Get("Content-Type") == "" && len(recorded.Body) > 0 {
+		recorded.Header.Set("Content-Type", http.DetectContentType(recorded.Body))
 	}
-	some.key = key.UUID()
-	return &some, happened, err
+	recorded.key = key.UUID()
+	return &recorded, happened, err
 }
 
+// decide returns the decision of Options.Decide, or the default.
 func (g *settings) decide(r *http.Request, status int) Decision {
 	if g.Decide != nil {
 		if d := g.Decide(r, status); d != ByStatus {
@@ -178,4 +186,18 @@ func (g *settings) decide(r *http.Request, status int) Decision {
 		return Unknown
 	}
 	return Record
+}
+
+// RefuseGuessable is a CheckKey that requires at least 16 characters with some
+// variety. Use it if callers share a scope, so that a caller cannot guess the
+// keys of another.
+func RefuseGuessable(key string) error {
+	seen := make(map[rune]bool)
+	for _, c := range key {
+		seen[c] = true
+	}
+	if len(key) < 16 || len(seen) < 8 {
+		return errors.New("the key can be guessed: use a random one of at least 16 characters, such as a UUID")
+	}
+	return nil
 }

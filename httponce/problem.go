@@ -8,24 +8,27 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/admission"
 )
 
-// problem is an error as a client gets it: RFC 9457.
+// problem is an error in the form that a client gets (RFC 9457).
 type problem struct {
-	name   string // the end of its type
+	name   string // the fragment of its type
 	status int
 	title  string
-	after  time.Duration // Retry-After, if it is more than nothing
+	after  time.Duration // Retry-After, if above 0
 	detail string
-	answer int // the status of an answer that was not kept
+	answer int // the status of a response that was not kept
 }
+
+func (p problem) Error() string { return "httponce: " + p.title }
 
 const (
 	inProgress     = "in-progress"
 	outcomeUnknown = "outcome-unknown"
-	whenUnknown    = 30 * time.Second // to come back, where nothing better is known
-	whenParked     = 5 * time.Minute  // where a person has to find out
-	whenDown       = 2 * time.Second
+	whenUnknown    = 30 * time.Second // Retry-After if the outcome is unknown, and no better delay is known
+	whenParked     = 5 * time.Minute  // if a person has to decide
+	whenDown       = 2 * time.Second  // if the store cannot be reached
 )
 
 var (
@@ -47,11 +50,14 @@ var (
 	problemDown       = problem{name: "unavailable", status: http.StatusServiceUnavailable, title: "Requests cannot be remembered at the moment", after: whenDown, detail: "Nothing was done. Repeat this request later, with the same key."}
 )
 
-// problemOf is what a client is told of an error of once.
+// problemOf returns the problem for an error of once or of admission.
 func problemOf(err error) problem {
 	after, _ := once.MayRetry(err)
 	is := func(target error) bool { return errors.Is(err, target) }
+	var noRoom *admission.NoRoomError
 	switch {
+	case errors.As(err, &noRoom):
+		return problemLimit.retried(noRoom.RetryAfter)
 	case is(once.ErrMismatch):
 		return problemMismatch
 	case is(once.ErrExpired):
@@ -78,7 +84,8 @@ func problemOf(err error) problem {
 	return problemDown
 }
 
-// failedWith is what a client is told of an error of a handler whose transaction was rolled back.
+// failedWith returns the problem for an error of a handler whose transaction
+// was rolled back.
 func failedWith(err error) problem {
 	p := problemFailed
 	if after, ok := once.MayRetry(err); ok && after > 0 {
@@ -97,9 +104,9 @@ func (p problem) because(detail string) problem {
 	return p
 }
 
-// document is the form of a problem. Clients in the manner of Stripe's know only
-// its error member, and some take an answer without one for data, whatever its
-// status.
+// document is the JSON form of a problem. Clients that follow Stripe's API read
+// only its error member, and some take a response without one for data, whatever
+// its status.
 type document struct {
 	Type   string        `json:"type"`
 	Title  string        `json:"title"`
@@ -116,7 +123,8 @@ type documentError struct {
 	DocURL  string `json:"doc_url"`
 }
 
-// document returns the document of a problem that is documented at docs.
+// document returns the document of a problem. docs is the URL of the page that
+// describes it.
 func (p problem) document(docs string) document {
 	at, message := docs+"#"+p.name, p.title+"."
 	if p.detail != "" {
@@ -125,14 +133,14 @@ func (p problem) document(docs string) document {
 	return document{at, p.title, p.status, p.detail, p.answer, documentError{p.kind(), p.name, message, at}}
 }
 
-// kind is the type of an error of Stripe that is nearest to a problem.
+// kind returns the error type of Stripe that is closest to a problem.
 func (p problem) kind() string {
 	switch p.status {
 	case http.StatusUnauthorized:
 		return "authentication_error"
 	case http.StatusTooManyRequests:
 		return "rate_limit_error"
-	case http.StatusConflict, http.StatusGone, http.StatusUnprocessableEntity: // they are all about a key that was used
+	case http.StatusConflict, http.StatusGone, http.StatusUnprocessableEntity: // all about a key that was used before
 		return "idempotency_error"
 	}
 	if p.status >= 500 {
@@ -143,7 +151,7 @@ func (p problem) kind() string {
 
 func (p problem) send(w http.ResponseWriter, docs string) {
 	header := w.Header()
-	for name := range ofBody { // what was meant for the response that this one is not
+	for name := range ofBody { // an outer handler may have set them for another response
 		remove(header, name)
 	}
 	remove(header, "Cache-Control")
@@ -153,7 +161,7 @@ func (p problem) send(w http.ResponseWriter, docs string) {
 	if p.after > 0 {
 		header.Set("Retry-After", strconv.FormatInt(int64((p.after+time.Second-1)/time.Second), 10))
 	}
-	body, _ := json.Marshal(p.document(docs)) // strings and numbers always can
+	body, _ := json.Marshal(p.document(docs)) // strings and numbers cannot fail
 	w.WriteHeader(p.status)
-	_, _ = w.Write(append(body, '\n')) // the client may have gone
+	_, _ = w.Write(append(body, '\n')) // the client may have disconnected
 }

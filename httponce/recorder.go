@@ -13,51 +13,61 @@ import (
 	"sync/atomic"
 )
 
-// recorder is the ResponseWriter of a guarded handler. It keeps the response until it is recorded; one that is flushed
-// or too large goes through to the client as it comes, unless it is held until a commit.
+// recorder is the ResponseWriter of a guarded handler. It buffers the response
+// until it is recorded. A response that is flushed or too large is streamed,
+// unless nothing may be sent before a commit.
 type recorder struct {
-	mu    sync.Mutex // over what a goroutine that outlives its handler calls
-	w     http.ResponseWriter
-	limit int  // bytes of body that are recorded
-	held  bool // nothing goes through
+	mu          sync.Mutex // goroutines that outlive their handler may still write
+	w           http.ResponseWriter
+	limit       int  // bytes of body that are recorded
+	untilCommit bool // nothing is sent before deliver
 
-	header   http.Header // as the handler sees it
-	status   int         // 0: not yet
-	sent     http.Header // the header when the status was written
-	body     []byte
-	written  int64 // bytes of body
-	length   int64 // that the handler has declared; -1: none
-	lost     bool  // what was written is not all in body
-	through  bool  // all of it so far is with w
-	sniffed  int   // bytes of body that went through first: net/http takes the type from them
-	hijacked bool
-	nothing  bool        // the handler says that nothing happened
-	over     atomic.Bool // the handler has returned, or panicked
+	header     http.Header // as the handler sees it
+	status     int         // 0: not yet written
+	sentHeader http.Header // the header when the status was written
+	body       []byte
+	written    int64 // bytes of body
+	length     int64 // the Content-Length that the handler has set; -1: none
+	delivery   delivery
+	incomplete bool        // body lacks a part of the response
+	sniffed    int         // bytes of body in the first write to w, from which net/http detects the type
+	notDone    bool        // the handler had no effect, see NotDone
+	over       atomic.Bool // the handler has returned, or panicked
 }
+
+// delivery is how a response reaches the client. It does not change after end.
+type delivery int
+
+const (
+	buffered delivery = iota // deliver sends everything
+	streamed                 // everything so far has been sent
+	hijacked                 // the handler has taken over the connection
+)
 
 var (
 	_ http.Flusher  = (*recorder)(nil)
 	_ http.Hijacker = (*recorder)(nil)
 
-	errOver = errors.New("httponce: the handler has returned")
-	errHeld = fmt.Errorf("httponce: nothing is sent before the commit: %w", http.ErrNotSupported)
+	errOver         = errors.New("httponce: the handler has returned")
+	errBeforeCommit = fmt.Errorf("httponce: nothing is sent before the commit: %w", http.ErrNotSupported)
 )
 
-// start makes a new recorder ready for a run of the handler.
-func (c *recorder) start(w http.ResponseWriter, limit int, held bool, body []byte) {
-	c.w, c.limit, c.held, c.header, c.body, c.length = w, limit, held, maps.Clone(w.Header()), body[:0], -1
+// start prepares a new recorder for a run of the handler.
+func (c *recorder) start(w http.ResponseWriter, limit int, untilCommit bool, body []byte) {
+	c.w, c.limit, c.untilCommit, c.header, c.body, c.length = w, limit, untilCommit, maps.Clone(w.Header()), body[:0], -1
 	if c.header == nil {
 		c.header = make(http.Header)
 	}
 }
 
-// Header is the header of the response.
+// Header returns the header of the response.
 func (c *recorder) Header() http.Header { return c.header }
 
-// Unwrap is for [http.ResponseController]: what it sets is set on the connection.
+// Unwrap lets [http.ResponseController] set deadlines of the connection.
 func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
 
-// WriteHeader begins the response. Informational ones are sent at once, and are not recorded.
+// WriteHeader starts the response. Informational responses are sent at once and
+// not recorded.
 func (c *recorder) WriteHeader(status int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,50 +78,50 @@ func (c *recorder) writeHeader(status int) {
 	switch {
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("httponce: WriteHeader of the status %d", status)) // as net/http does
-	case c.over.Load() || c.hijacked || c.status != 0:
+	case c.over.Load() || c.delivery == hijacked || c.status != 0:
 		return
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		if !c.held {
-			before := c.w.Header().Clone() // in case that another response than the handler's follows
+		if !c.untilCommit {
+			before := c.w.Header().Clone() // another response than the handler's may follow
 			replace(c.w.Header(), c.header)
 			c.w.WriteHeader(status)
 			replace(c.w.Header(), before)
 		}
 		return
 	}
-	c.status, c.sent = status, c.header.Clone()
-	if declared := c.sent.Get("Content-Length"); declared != "" {
+	c.status, c.sentHeader = status, c.header.Clone()
+	if declared := c.sentHeader.Get("Content-Length"); declared != "" {
 		if n, err := strconv.ParseInt(declared, 10, 64); err == nil && n >= 0 {
 			c.length = n
 		}
 	}
 }
 
-// Write writes to the body.
+// Write appends to the body.
 func (c *recorder) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.admit(int64(len(p))); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	if !c.held && !c.through && len(c.body)+len(p) > c.limit {
-		c.sendSoFar()
+	if !c.untilCommit && c.delivery == buffered && len(c.body)+len(p) > c.limit {
+		c.stream()
 	}
-	if room := c.limit - len(c.body); c.held || !c.lost && len(p) <= room {
+	if room := c.limit - len(c.body); c.untilCommit || !c.incomplete && len(p) <= room {
 		c.body = append(c.body, p...)
 	} else {
-		c.lost = true
+		c.incomplete = true
 	}
-	if c.through {
+	if c.delivery == streamed {
 		return c.w.Write(p)
 	}
 	return len(p), nil
 }
 
-// admit says why n bytes cannot be written, in the words of net/http.
+// admit returns the error of net/http if n more bytes cannot be written.
 func (c *recorder) admit(n int64) error {
 	switch {
-	case c.hijacked:
+	case c.delivery == hijacked:
 		return http.ErrHijacked
 	case c.over.Load():
 		return errOver
@@ -132,41 +142,41 @@ func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Flush is FlushError without its error.
+// Flush calls FlushError and ignores its error.
 func (c *recorder) Flush() { _ = c.FlushError() }
 
-// FlushError sends what was written so far, which is then no longer kept until it is recorded. It fails where nothing
-// is sent before a commit.
+// FlushError sends what was written so far and streams the rest of the response.
+// It fails if nothing may be sent before a commit.
 func (c *recorder) FlushError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.hijacked:
+	case c.delivery == hijacked:
 		return http.ErrHijacked
 	case c.over.Load():
 		return errOver
-	case c.held:
-		return errHeld
+	case c.untilCommit:
+		return errBeforeCommit
 	}
-	c.sendSoFar()
+	c.stream()
 	return http.NewResponseController(c.w).Flush()
 }
 
-// Hijack hands the connection to the handler. What is said on it is not recorded.
+// Hijack gives the connection to the handler. Its traffic is not recorded.
 func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.over.Load():
 		return nil, nil, errOver
-	case c.held:
-		return nil, nil, errHeld
+	case c.untilCommit:
+		return nil, nil, errBeforeCommit
 	case c.status != 0:
-		c.sendSoFar()
+		c.stream()
 	}
 	conn, buffered, err := http.NewResponseController(c.w).Hijack()
 	if err == nil {
-		c.hijacked, c.lost = true, true
+		c.delivery, c.incomplete = hijacked, true
 	}
 	return conn, buffered, err
 }
@@ -178,7 +188,7 @@ func NotDone(w http.ResponseWriter) {
 	for {
 		switch t := w.(type) {
 		case *recorder:
-			t.nothing = true
+			t.notDone = true
 			return
 		case interface{ Unwrap() http.ResponseWriter }:
 			w = t.Unwrap()
@@ -188,33 +198,34 @@ func NotDone(w http.ResponseWriter) {
 	}
 }
 
-// end ends the response: what the handler's goroutines write from now on is refused.
+// end ends the response. Later writes of the handler's goroutines fail.
 func (c *recorder) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.status == 0 && !c.hijacked {
+	if c.status == 0 && c.delivery != hijacked {
 		c.writeHeader(http.StatusOK)
 	}
 	c.over.Store(true)
 }
 
-// partial reports whether the body is not the one that was declared. The client was told so by the end of its connection.
-func (c *recorder) partial() bool {
+// isPartial reports whether the body has another length than the handler has
+// declared. The client notices because its connection is closed.
+func (c *recorder) isPartial() bool {
 	return c.length >= 0 && hasBody(c.status) && c.length != int64(len(c.body))
 }
 
-// response is what is recorded.
+// response returns the response to record.
 func (c *recorder) response(headers map[string]bool) *Response {
-	if c.hijacked && c.status == 0 {
+	if c.delivery == hijacked && c.status == 0 {
 		c.status = http.StatusSwitchingProtocols
 	}
-	r := &Response{Status: c.status, Header: c.sent, Body: c.body, NoBody: c.lost || len(c.body) > c.limit, only: headers}
+	r := &Response{Status: c.status, Header: c.sentHeader, Body: c.body, NoBody: c.incomplete || len(c.body) > c.limit, only: headers}
 	first := c.body
-	if c.through {
+	if c.delivery != buffered {
 		first = c.body[:c.sniffed]
 	}
-	if _, set := values(c.sent, "Content-Type"); !set && len(first) > 0 && c.sent.Get("Content-Encoding") == "" {
-		r.Header = maps.Clone(c.sent) // without it, net/http finds out by itself
+	if _, set := values(c.sentHeader, "Content-Type"); !set && len(first) > 0 && c.sentHeader.Get("Content-Encoding") == "" {
+		r.Header = maps.Clone(c.sentHeader) // net/http would detect it by itself
 		r.Header["Content-Type"] = []string{http.DetectContentType(first)}
 	}
 	if r.NoBody {
@@ -226,36 +237,45 @@ func (c *recorder) response(headers map[string]bool) *Response {
 	return r
 }
 
-// sendSoFar sends what there is, and lets everything else through.
-func (c *recorder) sendSoFar() {
-	if c.through || c.hijacked {
+// stream sends what was written so far. Later writes are sent at once.
+func (c *recorder) stream() {
+	if c.delivery != buffered {
 		return
 	}
 	if c.status == 0 {
 		c.writeHeader(http.StatusOK)
 	}
-	c.through, c.sniffed = true, len(c.body)
-	replace(c.w.Header(), c.sent)
+	c.delivery, c.sniffed = streamed, len(c.body)
+	c.send()
+}
+
+// send sends the header and the body.
+func (c *recorder) send() {
+	replace(c.w.Header(), c.sentHeader)
 	c.w.WriteHeader(c.status)
 	if len(c.body) > 0 {
-		_, _ = c.w.Write(c.body) // the client may have gone
+		_, _ = c.w.Write(c.body) // the client may have disconnected
 	}
 }
 
-// deliver sends the rest of the response, and its trailers.
+// deliver sends the rest of the response, and its trailers. It comes after end
+// and changes no field, so it does not hold the mutex: a goroutine that outlives
+// its handler gets its error at once, even if the client reads slowly.
 func (c *recorder) deliver() {
-	if c.hijacked {
+	switch c.delivery {
+	case hijacked:
 		return
+	case buffered:
+		c.send()
 	}
-	c.sendSoFar()
 	for name, values := range c.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) || declares(c.sent, name) {
+		if strings.HasPrefix(name, http.TrailerPrefix) || declares(c.sentHeader, name) {
 			c.w.Header()[name] = values
 		}
 	}
 }
 
-// declares reports whether a header announces a trailer.
+// declares reports whether a header declares a trailer.
 func declares(header http.Header, trailer string) bool {
 	for _, list := range header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -267,7 +287,7 @@ func declares(header http.Header, trailer string) bool {
 	return false
 }
 
-// replace makes one header like another.
+// replace changes header to be equal to like.
 func replace(header, like http.Header) {
 	for name := range header {
 		if _, kept := like[name]; !kept {

@@ -20,24 +20,25 @@ type Response struct {
 	Body   []byte
 	NoBody bool // the body was not kept
 
-	key  [16]byte        // of the request that it answers
-	only map[string]bool // the headers that are recorded; nil: all that may be
+	key  [16]byte        // of the request
+	only map[string]bool // the headers to record; nil: all that may be
 }
 
 // Outcome returns the response as it is recorded, unsealed. Pass it to
 // [once.MarkDone] to settle a request whose outcome is unknown.
 func (r *Response) Outcome() (once.Outcome, error) { return codec{}.Encode(r) }
 
-// codec writes a response as HTTP/1.1 does, so that it can be read by people and tools: status line, headers, body. The
-// version in the status line is that of this format.
+// codec writes a response in the format of HTTP/1.1: status line, headers, body.
+// People and tools can read it. The version in the status line is the version
+// of this format.
 type codec struct{ ring *Ring }
 
 const (
-	plainType   = "application/http"
-	bodyNotKept = "Once-Body-Not-Kept" // a header of the format, never of a response
+	plainType  = "application/http"
+	sealedType = plainType + "; sealed="
 )
 
-// Encode writes a response.
+// Encode encodes a response, sealed if the ring has a secret.
 func (c codec) Encode(r *Response) (once.Outcome, error) {
 	if r == nil {
 		return once.Outcome{}, errors.New("httponce: there is no response")
@@ -50,7 +51,7 @@ func (c codec) Encode(r *Response) (once.Outcome, error) {
 	return once.Outcome{Body: sealed, ContentType: sealedType + id}, nil
 }
 
-// Decode reads a response.
+// Decode decodes a response.
 func (c codec) Decode(out once.Outcome) (*Response, error) {
 	text, key := out.Body, [16]byte{}
 	if strings.HasPrefix(out.ContentType, sealedType) {
@@ -62,7 +63,7 @@ func (c codec) Decode(out once.Outcome) (*Response, error) {
 			return nil, err
 		}
 	} else if out.ContentType != plainType {
-		return nil, fmt.Errorf("httponce: the outcome is of the type %q, not %s: something else has used this key", out.ContentType, plainType)
+		return nil, fmt.Errorf("httponce: the outcome has the type %q, not %s: other code has used this key", out.ContentType, plainType)
 	}
 	r, err := parseResponse(text)
 	if err == nil {
@@ -73,7 +74,7 @@ func (c codec) Decode(out once.Outcome) (*Response, error) {
 
 func (r *Response) append(b []byte) ([]byte, error) {
 	if r.Status < 200 || r.Status > 999 {
-		return nil, fmt.Errorf("httponce: a response has no status %d", r.Status)
+		return nil, fmt.Errorf("httponce: %d is not the status of a response", r.Status)
 	}
 	b = slices.Grow(b, 64+64*len(r.Header)+len(r.Body))
 	b = append(b, "HTTP/1.1 "...)
@@ -94,7 +95,7 @@ func (r *Response) append(b []byte) ([]byte, error) {
 	return append(append(b, "\r\n"...), r.Body...), nil
 }
 
-// oneLine is a value of a header as net/http sends it.
+// oneLine returns the value of a header as net/http sends it.
 func oneLine(value string) string {
 	if strings.ContainsAny(value, "\r\n") {
 		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
@@ -102,14 +103,14 @@ func oneLine(value string) string {
 	return textproto.TrimString(value)
 }
 
-var errResponse = errors.New("httponce: this is no recorded response")
+var errResponse = errors.New("httponce: not a recorded response")
 
-// parseResponse reads what append has written, or somebody by hand. The body is
-// the rest of text, not a copy.
+// parseResponse parses the output of append, or the same format written by
+// hand. The body is a part of text, not a copy.
 func parseResponse(text []byte) (*Response, error) {
 	line, rest, ok := bytes.Cut(text, []byte("\r\n"))
 	status, version := bytes.CutPrefix(line, []byte("HTTP/1.1 "))
-	status, _, _ = bytes.Cut(status, []byte(" ")) // its text says nothing more
+	status, _, _ = bytes.Cut(status, []byte(" ")) // without the reason phrase
 	code, err := strconv.Atoi(string(status))
 	if !ok || !version || err != nil || len(status) != 3 || code < 200 {
 		return nil, errResponse
@@ -145,12 +146,12 @@ func (r *Response) replay(w http.ResponseWriter) {
 	}
 	if _, typed := r.Header["Content-Type"]; !typed {
 		remove(header, "Content-Type")
-		header["Content-Type"] = nil // the first had none, so net/http must not guess one
+		header["Content-Type"] = nil // the original had none, so net/http must not detect one
 	}
 	header[ReplayedHeader] = yes
 	w.WriteHeader(r.Status)
 	if len(r.Body) > 0 {
-		_, _ = w.Write(r.Body) // the client may have gone
+		_, _ = w.Write(r.Body) // the client may have disconnected
 	}
 }
 

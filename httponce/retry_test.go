@@ -128,7 +128,8 @@ func TestNoAttemptBeginsAfterTheBudget(t *testing.T) {
 	}
 }
 
-// A caller with a deadline gets what there is, instead of its own deadline's error.
+// A caller with a deadline gets the last response or error instead of the error
+// of its deadline.
 func TestNoPauseOutlastsTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 	defer cancel()
@@ -162,7 +163,8 @@ func TestACallerWhoGivesUpEndsThePause(t *testing.T) {
 	}
 }
 
-// What a caller who has given up gets is what there is, and it takes no retry from the others.
+// A caller whose context has ended gets the last response or error, and uses no
+// retry of the allowance.
 func TestNothingIsTriedAgainForACallerWhoHasGivenUp(t *testing.T) {
 	broken := errors.New("broken")
 	for _, want := range []error{nil, broken} {
@@ -192,7 +194,8 @@ func TestARealPauseEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// answered calls then when the body of an answer is closed, which is when the pause begins.
+// answered calls then when the body of a response is closed, which is when the
+// pause starts.
 type answered struct{ then func() }
 
 func (a *answered) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -260,7 +263,8 @@ func TestAnAnswerThatNeverEndsIsNotReadToItsEnd(t *testing.T) {
 	<-gone
 }
 
-// TestAProblemThatNeverEndsIsNotReadToItsEnd: nor is it where the answer may say something about the key of a claim.
+// TestAProblemThatNeverEndsIsNotReadToItsEnd has a problem document, which is
+// read for what it says about a key.
 func TestAProblemThatNeverEndsIsNotReadToItsEnd(t *testing.T) {
 	var requests atomic.Int64
 	gone := make(chan struct{})

@@ -4,6 +4,7 @@ import (
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 
 	"github.com/effectively-once/once"
@@ -36,10 +37,8 @@ type Ring struct {
 
 type secret struct {
 	id    string
-	marks []byte // keys the fingerprints; nil: nothing is sealed, and nothing keyed
+	marks []byte // keys the fingerprints; nil: neither seals nor keys
 }
-
-const sealedType = plainType + "; sealed="
 
 // NewRing returns a ring with these secrets. The first one seals.
 func NewRing(secrets ...Secret) (*Ring, error) {
@@ -60,10 +59,12 @@ func NewRing(secrets ...Secret) (*Ring, error) {
 	return ring, nil
 }
 
-// sealedFor is what sealed responses are bound to. The key is inside, because a codec does not know it.
+// sealedFor is the associated data of sealed responses. The key of the request
+// is in the sealed text instead, because a codec does not know it.
 const sealedFor = "once http response"
 
-// seal returns text sealed with the current secret. The key that it answers is in it, so that it answers no other.
+// seal seals text together with the key of its request, so that it cannot be
+// moved to another key.
 func (r *Ring) seal(text []byte, key [16]byte) (sealed []byte, id string) {
 	return r.ring.Seal(append(key[:], text...), []byte(sealedFor)), r.secrets[0].id
 }
@@ -71,7 +72,7 @@ func (r *Ring) seal(text []byte, key [16]byte) (sealed []byte, id string) {
 func (r *Ring) open(sealed []byte) (text []byte, key [16]byte, err error) {
 	plain, err := r.ring.Open(sealed, []byte(sealedFor))
 	if err == nil && len(plain) < len(key) {
-		err = errResponse
+		err = errors.New("it is too short")
 	}
 	if err != nil {
 		return nil, key, fmt.Errorf("httponce: a sealed response cannot be opened: %w", err)
@@ -79,10 +80,11 @@ func (r *Ring) open(sealed []byte) (text []byte, key [16]byte, err error) {
 	return plain[len(key):], [16]byte(plain), nil
 }
 
-// seals reports whether there is a current secret.
+// seals reports whether the first secret seals.
 func (r *Ring) seals() bool { return r != nil && r.ring.Seals() }
 
-// marks are what a digest may have been recorded as, the current one first.
+// marks returns the marks that a digest may have been recorded as, the current
+// one first.
 func (r *Ring) marks(digest []byte) [][]byte {
 	if r == nil {
 		return [][]byte{digest}
@@ -97,7 +99,7 @@ func (r *Ring) marks(digest []byte) [][]byte {
 	return all
 }
 
-// mark keys a digest of a request with a secret of the ring.
+// mark keys the digest of a request.
 func (s secret) mark(digest []byte) []byte {
 	if s.marks == nil {
 		return digest

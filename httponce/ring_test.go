@@ -14,7 +14,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// A running service gets a Ring, and then another secret, process by process. No step takes a repeat for another request.
+// A running service gets a Ring, and then another secret, process by process.
+// No step treats a repeat as another request.
 func TestSecretsAreRolledOut(t *testing.T) {
 	a, b := httponce.Secret{ID: "a", Bytes: bytes.Repeat([]byte("a"), 32)}, httponce.Secret{ID: "b", Bytes: bytes.Repeat([]byte("b"), 32)}
 	steps := [][]httponce.Secret{nil, {{}, a}, {a}, {a, b}, {b, a}}
@@ -55,7 +56,7 @@ func TestSecretsAreRolledOut(t *testing.T) {
 	}
 }
 
-// What a person has found out is replayed like any response.
+// A response that a person has recorded is replayed like any other.
 func TestAPersonSettlesARequest(t *testing.T) {
 	s := &service{t: t, store: memstore.New(nil)}
 	server := httptest.NewServer(forms["Handler"](s, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) }, nil))
@@ -118,7 +119,7 @@ func TestRepeatsAreOneOpenKey(t *testing.T) {
 }
 
 // An error of the handler that says when to come back is passed on.
-func TestFailedInTxForNow(t *testing.T) {
+func TestAFailedTransactionPassesOnItsRetryAfter(t *testing.T) {
 	s := &service{t: t, store: memstore.New(nil)}
 	server := httptest.NewServer(httponce.HandlerTx(s.store, tenant, func(http.ResponseWriter, *http.Request, *memstore.Tx) error {
 		return once.RetryAfter(7*time.Second, fmt.Errorf("the bank is closed"))

@@ -40,7 +40,8 @@ type service struct {
 	client *http.Client // default: the usual one
 }
 
-// forms are both ways to guard a handler, which answer alike unless a test says otherwise.
+// forms are both ways to guard a handler. They respond alike unless a test says
+// otherwise.
 var forms = map[string]func(*service, http.HandlerFunc, *httponce.Options) http.Handler{
 	"Handler": func(s *service, h http.HandlerFunc, o *httponce.Options) http.Handler {
 		return httponce.Handler(s.store, tenant, s.counted(h), o)

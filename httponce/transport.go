@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -28,7 +29,7 @@ const Never = -1
 //
 // Use it for servers that honour the key. A server that ignores it may do the
 // work once per attempt. Use one Transport per service, so that an outage of
-// one service does not use up the retries of others.
+// one service does not use up the retries for the others.
 //
 // Transport takes the key from the first of these that exists:
 //
@@ -143,8 +144,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if resp != nil && resp.Request == nil {
 			resp.Request = sent
 		}
-		pause, again := t.again(r, attempt, resp, err)
-		if !again {
+		pause, ok := t.retry(r, attempt, resp, err)
+		if !ok {
 			noteKeyAnswer(sent, resp)
 			return resp, r.afterAttempts(attempt, err)
 		}
@@ -184,14 +185,14 @@ func (t *Transport) wait(ctx context.Context, d time.Duration) error {
 	return t.sleep(ctx, d)
 }
 
-// outgoing is one request on its way.
+// outgoing is a request in progress.
 type outgoing struct {
 	*http.Request // the caller's, never modified
-	body          resendable
-	key           []string // of KeyHeader; nil: nothing is added
+	body          resendableBody
+	key           []string // values of KeyHeader; nil: none is added
 	until         time.Time
 
-	mayHaveArrived atomic.Bool // what was sent so far
+	mayHaveArrived atomic.Bool // an attempt may have reached the server
 }
 
 func (t *Transport) begin(req *http.Request) (*outgoing, error) {
@@ -201,22 +202,73 @@ func (t *Transport) begin(req *http.Request) (*outgoing, error) {
 	}
 	now := t.clock()
 	r := &outgoing{Request: req, key: key, until: now.Add(cmp.Or(t.Budget, defaultBudget))}
-	if r.body, err = bodyOf(req, t.maxBuffered()); err != nil {
+	if r.body, err = resendable(req, t.maxBuffered()); err != nil {
 		return nil, err
 	}
 	t.spare.earn(now)
 	return r, nil
 }
 
-// isHTTP is false for what no attempt can reach, and for other protocols that Base may know.
+// retry reports whether another attempt follows, and the pause before it. It
+// takes the retry from the allowance.
+func (t *Transport) retry(r *outgoing, attempt int, resp *http.Response, err error) (pause time.Duration, ok bool) {
+	if !isHTTP(r.Request) || !r.body.isResendable() || attempt > cmp.Or(t.Retries, 4) || r.Context().Err() != nil {
+		return 0, false
+	}
+	now := t.clock()
+	after, ok := isRetryable(resp, err, now)
+	if !ok {
+		return 0, false
+	}
+	random := jitter(attempt)
+	if left := r.timeLeft(now); after > left || random > left-after {
+		return 0, false
+	}
+	return after + random, t.spare.take(now)
+}
+
+// timeLeft returns how long from now another attempt may start.
+func (r *outgoing) timeLeft(now time.Time) time.Duration {
+	until := r.until
+	if deadline, ok := r.Context().Deadline(); ok && deadline.Before(until) {
+		until = deadline
+	}
+	return until.Sub(now)
+}
+
+func (t *Transport) maxBuffered() int64 {
+	if t.Retries < 0 {
+		return Never
+	}
+	return cmp.Or(t.MaxBody, 1<<20)
+}
+
+// discard reads the rest of a response that the caller does not get, so that its
+// connection can be reused. It notes what the response says about the key.
+func discard(req *http.Request, resp *http.Response) {
+	if resp == nil {
+		return
+	}
+	body := resp.Body
+	stalled := time.AfterFunc(drainTime, func() { body.Close() })
+	defer stalled.Stop()
+	noteKeyAnswer(req, resp)
+	io.CopyN(io.Discard, resp.Body, maxDrained)
+	resp.Body.Close()
+}
+
+// isHTTP reports false for URLs that no attempt can reach, and for other
+// protocols, which Base may know.
 func isHTTP(req *http.Request) bool {
 	return req.URL != nil && req.URL.Host != "" && (req.URL.Scheme == "http" || req.URL.Scheme == "https")
 }
 
-// attempt is the request as it is sent: one of its own, whatever Base does to it. The trailers are the
-// caller's, who sets them while the body is read.
+// attempt returns the request for attempt n. It is a copy, because Base may
+// change it. It shares the trailers, which the caller sets while the body is
+// read.
 func (r *outgoing) attempt(n int) (*http.Request, error) {
-	// Base may send an attempt twice, and return the error of the second connection only.
+	// Base may send an attempt twice and return only the error of the second
+	// connection.
 	connected := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { r.mayHaveArrived.Store(true) }}
 	sent := r.WithContext(httptrace.WithClientTrace(context.WithValue(r.Context(), attemptsOfContext, n), connected))
 	if sent.Header = r.Header.Clone(); sent.Header == nil {
@@ -225,7 +277,7 @@ func (r *outgoing) attempt(n int) (*http.Request, error) {
 	if r.key != nil {
 		sent.Header[KeyHeader] = r.key
 	}
-	return sent, r.body.dress(sent, n)
+	return sent, r.body.setOn(sent, n)
 }
 
 func (t *Transport) keyFor(req *http.Request) ([]string, error) {
@@ -242,16 +294,8 @@ func (t *Transport) keyFor(req *http.Request) ([]string, error) {
 	return []string{key}, nil
 }
 
-func isSafe(method string) bool {
-	switch method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		return true
-	}
-	return false
-}
-
-// keyBefore is the key of the request that was redirected to this one. An [http.Client] copies only the headers
-// that its caller has set.
+// keyBefore returns the key of the request that was redirected to this one. An
+// [http.Client] copies only the headers that its caller has set.
 func keyBefore(req *http.Request) []string {
 	if req.Response == nil || req.Response.Request == nil {
 		return nil
@@ -259,6 +303,7 @@ func keyBefore(req *http.Request) []string {
 	return req.Response.Request.Header[KeyHeader]
 }
 
+// chosenKey returns the key of WithKey, of the claim, or a random one.
 func chosenKey(ctx context.Context) string {
 	if key, ok := ctx.Value(keyOfContext).(string); ok {
 		return key
@@ -269,7 +314,7 @@ func chosenKey(ctx context.Context) string {
 	return randomKey()
 }
 
-// randomKey is a version 4 UUID.
+// randomKey returns a version 4 UUID.
 func randomKey() string {
 	id := name.Token()
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
@@ -291,7 +336,7 @@ func (t *Transport) format(key string) (string, error) {
 	return formatKey(key)
 }
 
-// interrupted is the error of a request whose caller gave up during a pause.
+// interrupted returns the error of a request whose context ended during a pause.
 func interrupted(ctx context.Context, resp *http.Response, err error) error {
 	if err != nil {
 		return fmt.Errorf("httponce: %w, before another attempt; the last one: %w", context.Cause(ctx), err)
@@ -299,37 +344,40 @@ func interrupted(ctx context.Context, resp *http.Response, err error) error {
 	return fmt.Errorf("httponce: %w, before another attempt; the last one was answered with %s", context.Cause(ctx), resp.Status)
 }
 
-// failed is the error of the last attempt.
-type failed struct {
+// attemptError is the error of the last attempt.
+type attemptError struct {
 	error
 	attempts   int
 	redirected bool
-	before     error // nil: nothing that was sent can have arrived
+	before     error // errMayHaveArrived, or nil
 }
 
-// errMayHaveArrived keeps an error of the last attempt from being a dial error. See [once.IsDialError].
+// errMayHaveArrived in the tree of an error makes it no dial error. See
+// [once.IsDialError].
 var errMayHaveArrived = errors.New("httponce: what was sent before may have arrived")
 
-// noteAttempt takes an attempt that has ended for one that may have arrived, unless its error says that it has not.
+// noteAttempt records that an attempt may have arrived, unless its error rules
+// that out.
 func (r *outgoing) noteAttempt(err error) {
 	if !once.IsDialError(err) {
 		r.mayHaveArrived.Store(true)
 	}
 }
 
+// afterAttempts returns the error of the last of n attempts.
 func (r *outgoing) afterAttempts(n int, err error) error {
-	arrived := r.mayHaveArrived.Load() || r.Response != nil // the answer that has redirected the client here
+	arrived := r.mayHaveArrived.Load() || r.Response != nil // a redirect comes from a server
 	if err == nil || n == 1 && !arrived {
 		return err
 	}
-	f := &failed{error: err, attempts: n, redirected: r.Response != nil}
+	f := &attemptError{error: err, attempts: n, redirected: r.Response != nil}
 	if arrived {
 		f.before = errMayHaveArrived
 	}
 	return f
 }
 
-func (f *failed) Error() string {
+func (f *attemptError) Error() string {
 	switch {
 	case f.attempts > 1:
 		return fmt.Sprintf("%v (the last of %d attempts)", f.error, f.attempts)
@@ -339,15 +387,15 @@ func (f *failed) Error() string {
 	return f.error.Error()
 }
 
-func (f *failed) Unwrap() []error {
+func (f *attemptError) Unwrap() []error {
 	if f.before == nil {
 		return []error{f.error}
 	}
 	return []error{f.error, f.before}
 }
 
-// Timeout is what [url.Error] asks for, without unwrapping.
-func (f *failed) Timeout() bool {
+// Timeout lets [url.Error] report a timeout, because it does not unwrap.
+func (f *attemptError) Timeout() bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(f.error, &timeout) && timeout.Timeout()
 }

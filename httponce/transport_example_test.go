@@ -27,7 +27,8 @@ func bank() *httptest.Server {
 	}))
 }
 
-// The answer to the first attempt is lost. The second has the same key, so the bank answers and does not charge again.
+// The response to the first attempt is lost. The second has the same key, so
+// the bank responds and does not charge again.
 func ExampleTransport() {
 	bank := bank()
 	defer bank.Close()
@@ -45,7 +46,8 @@ func ExampleTransport() {
 	// 200 OK after 2 attempts, replayed: true
 }
 
-// Work that sends two different requests gives the second a name below its own. The first has the name of the work.
+// Work that sends two different requests names the second by a step of its key.
+// The first has the key of the work.
 func ExampleWithKey() {
 	ctx, store := context.Background(), memstore.New(nil)
 	client := &http.Client{Transport: &httponce.Transport{}}

@@ -41,7 +41,8 @@ func TestBothEndsMakeOneOfTwoAttempts(t *testing.T) {
 	}
 }
 
-// The client gives up on the first attempt while the server works. The second is told to come back, and the third gets the answer.
+// The client abandons the first attempt while the server works. The second gets
+// a Retry-After, and the third the response.
 func TestAnAttemptThatIsStillAtWorkIsWaitedFor(t *testing.T) {
 	ran, conflicts := make(chan bool, 9), make(chan bool, 9)
 	release, recorded := make(chan struct{}), make(chan struct{})

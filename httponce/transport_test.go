@@ -62,7 +62,8 @@ func (p *peer) all() []seen {
 	return p.attempts
 }
 
-// pauses are those that a Transport makes. They take no time, except on its own clock.
+// pauses records the pauses of a Transport. They take time only on its own
+// clock.
 type pauses struct {
 	mu   sync.Mutex
 	time time.Time
@@ -118,7 +119,7 @@ func send(t *testing.T, c *http.Client, req *http.Request) *http.Response {
 	return resp
 }
 
-// plain hides what http.NewRequest could make a GetBody of.
+// plain hides the type of a reader, so that http.NewRequest sets no GetBody.
 type plain struct{ io.Reader }
 
 func TestEveryAttemptIsTheSame(t *testing.T) {

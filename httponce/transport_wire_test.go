@@ -106,7 +106,8 @@ func readOne(from *bufio.Reader) seen {
 	return seen{req.Method, req.Header.Get(KeyHeader), string(body), req.ContentLength}
 }
 
-// What net/http repeats by itself has the same key and body, and is no attempt of ours.
+// A retry by net/http has the same key and body, and does not count as an
+// attempt.
 func TestAnIdleConnectionThatWasClosedCostsNoAttempt(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -66,7 +66,7 @@ func (d Admin) List(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, e
 	return found, err
 }
 
-// shelf is the shelf of the store, which opens what is sealed.
+// shelf returns the shelf of the store, which opens sealed messages.
 func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Options().Sealing} }
 
 // Replay returns parked messages to their consumer, which handles them under
@@ -75,36 +75,7 @@ func (d Admin) shelf() store.Shelf { return sealedShelf{d.Store, &d.Store.Option
 // messages that it changed are no longer parked. q.Limit is the maximum number
 // of replays; 0 means no limit. q.States and q.After are ignored.
 func (d Admin) Replay(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
-	decided := false // about the key of this message
-	free := func(ctx context.Context, m *store.Shelved, why string) error {
-		if decided {
-			return nil // and whatever has become of the key since then is not this person's word
-		}
-		return d.free(ctx, m, why)
-	}
-	return d.decide(ctx, q, by, free, func(m *store.Shelved, n int) (bool, error) {
-		decided = false
-		if strings.HasPrefix(m.Reason, unknownOutcome) && !by.NotDone {
-			var err error
-			if decided, err = d.decided(ctx, m); err != nil || !decided {
-				return false, err
-			}
-		}
-		m.State, m.Attempts, m.Due = store.Waiting, 0, untilFree
-		if by.PerSecond > 0 {
-			m.Due += time.Duration(float64(n) / by.PerSecond * float64(time.Second))
-		}
-		return true, nil
-	})
-}
-
-// decided reports whether nothing is unknown any more about the key of a message.
-func (d Admin) decided(ctx context.Context, m *store.Shelved) (bool, error) {
-	if m.Key == "" {
-		return false, nil
-	}
-	rec, err := d.Store.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
-	return rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Absent, err
+	return d.decide(ctx, q, by, &replay{Admin: d, by: by})
 }
 
 // Discard gives up parked messages, selected by consumer or by ID. They stay on
@@ -112,12 +83,9 @@ func (d Admin) decided(ctx context.Context, m *store.Shelved) (bool, error) {
 // duplicates. Later messages with their ordering key proceed.
 func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Tally, error) {
 	if q.Consumer == "" && len(q.IDs) == 0 {
-		return Tally{}, invalid("Discard of everything: say of which Consumer, or which IDs")
+		return Tally{}, invalid("Discard of everything: select messages by Consumer or by IDs")
 	}
-	return d.decide(ctx, q, by, d.close, func(m *store.Shelved, _ int) (bool, error) {
-		m.State, m.Due = store.Discarded, 0
-		return true, nil
-	})
+	return d.decide(ctx, q, by, &discard{d})
 }
 
 // SetPosition moves a consumer to another position of a log, at once. Use it
@@ -136,21 +104,94 @@ func (d Admin) Positions(ctx context.Context, consumer string) ([]store.Position
 	return d.Store.Positions(ctx, consumer)
 }
 
-// untilFree is how long a replayed message is left alone, so that its key is free by then.
-const untilFree = 500 * time.Millisecond
+// action is what a decision does to each message.
+type action interface {
+	// change changes a message before it is written. It returns false to skip a
+	// message of unknown outcome. n is the number of messages changed before.
+	change(ctx context.Context, m *store.Shelved, n int) (ok bool, err error)
 
-// decide changes all parked messages that are selected, page by page: first the message, which somebody else may have
-// decided about meanwhile, and then its key.
-func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, settle func(context.Context, *store.Shelved, string) error,
-	change func(m *store.Shelved, n int) (bool, error)) (t Tally, err error) {
+	// settleKey settles the key of the message last changed, after that was
+	// written.
+	settleKey(ctx context.Context, m *store.Shelved, why string) error
+}
 
+// replay is the action of Replay.
+type replay struct {
+	Admin
+	by  Decision
+	key replayKey // of the message last changed
+}
+
+// replayKey says what Replay does about the key of a message.
+type replayKey int
+
+const (
+	freeKey  replayKey = iota // release it if it is parked
+	leaveKey                  // it was resolved before, and what it is now is not this decision
+)
+
+// keyFreeAfter is how long a replayed message is left on the shelf, so that its
+// key is free by then.
+const keyFreeAfter = 500 * time.Millisecond
+
+func (a *replay) change(ctx context.Context, m *store.Shelved, n int) (bool, error) {
+	a.key = freeKey
+	if strings.HasPrefix(m.Reason, unknownOutcome) && !a.by.NotDone {
+		resolved, err := a.isResolved(ctx, m)
+		if err != nil || !resolved {
+			return false, err
+		}
+		a.key = leaveKey
+	}
+	m.State, m.Attempts, m.Due = store.Waiting, 0, keyFreeAfter
+	if a.by.PerSecond > 0 {
+		m.Due += time.Duration(float64(n) / a.by.PerSecond * float64(time.Second))
+	}
+	return true, nil
+}
+
+// isResolved reports whether the key of a message has a known outcome.
+func (a *replay) isResolved(ctx context.Context, m *store.Shelved) (bool, error) {
+	if m.Key == "" {
+		return false, nil
+	}
+	rec, err := a.Store.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
+	return rec.Status == once.Done || rec.Status == once.Expired || rec.Status == once.Absent, err
+}
+
+func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) error {
+	if a.key == leaveKey {
+		return nil
+	}
+	return a.markKey(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, a.Store, rec, why) })
+}
+
+// discard is the action of Discard.
+type discard struct{ Admin }
+
+func (a *discard) change(_ context.Context, m *store.Shelved, _ int) (bool, error) {
+	m.State, m.Due = store.Discarded, 0
+	return true, nil
+}
+
+// settleKey records a rejection as the outcome, if the key is parked.
+func (a *discard) settleKey(ctx context.Context, m *store.Shelved, why string) error {
+	return a.markKey(ctx, m, func(rec once.Record) error {
+		return once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
+	})
+}
+
+// decide carries out an action on all selected messages that are parked, page by
+// page: first on the message, which another person may have changed meanwhile,
+// and then on its key.
+func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, a action) (t Tally, err error) {
 	switch {
 	case by.By == "" || by.Reason == "":
 		return t, invalid("a decision needs By and Reason: who decides, and why")
 	case by.PerSecond < 0:
 		return t, invalid("PerSecond is negative")
 	case q.Ready:
-		return t, invalid("what is Ready is not parked")
+		return t, invalid("messages that are Ready are not parked: leave Ready out")
 	}
 	limit := q.Limit
 	q.States, q.After, q.Bodiless = []store.ShelfState{store.Parked}, 0, true
@@ -168,14 +209,14 @@ func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, sett
 		for _, m := range page {
 			t.Matched++
 			q.After = m.Seq
-			ok, err := change(&m, t.Changed)
+			ok, err := a.change(ctx, &m, t.Changed)
 			if err == nil && !ok {
 				t.Unknown++
 				continue
 			}
 			if err == nil && !by.DryRun {
 				if err = d.write(ctx, m, by); err == nil {
-					err = settle(ctx, &m, deeds[m.State]+" by "+by.By+": "+by.Reason)
+					err = a.settleKey(ctx, &m, verbs[m.State]+" by "+by.By+": "+by.Reason)
 				}
 			}
 			switch {
@@ -192,12 +233,12 @@ func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, sett
 
 const largestPage = 1000
 
-var deeds = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
+var verbs = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
 
 func (d Admin) write(ctx context.Context, m store.Shelved, by Decision) error {
 	was := m
-	was.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes it longer
-	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), deeds[m.State],
+	was.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes the text longer
+	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), verbs[m.State],
 		oneLine(by.By, name.Limit), oneLine(by.Reason, maxHistory/16), store.SealReason(&d.Store.Options().Sealing, was).Reason)
 	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
@@ -207,11 +248,11 @@ func (d Admin) write(ctx context.Context, m store.Shelved, by Decision) error {
 }
 
 const (
-	maxHistory = 64 << 10 // stores refuse a longer one
+	maxHistory = 64 << 10 // stores reject a longer History
 	leftOut    = "(older lines were left out)\n"
 )
 
-// withLine adds a line to a History. The oldest lines make room for it.
+// withLine adds a line to a History, and drops its oldest lines if it is full.
 func withLine(history, line string) string {
 	if history == "" {
 		return line
@@ -230,19 +271,8 @@ func oneLine(s string, limit int) string {
 	return name.Line(strings.Join(strings.Fields(s), " "), limit)
 }
 
-// free makes the key of a message free, if it is parked.
-func (d Admin) free(ctx context.Context, m *store.Shelved, why string) error {
-	return d.settle(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, d.Store, rec, why) })
-}
-
-// close makes the key of a message done, with a no for an answer, if it is parked.
-func (d Admin) close(ctx context.Context, m *store.Shelved, why string) error {
-	return d.settle(ctx, m, func(rec once.Record) error {
-		return once.MarkDone(ctx, d.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
-	})
-}
-
-func (d Admin) settle(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
+// markKey marks the key of a message if it is parked, or its outcome unknown.
+func (d Admin) markKey(ctx context.Context, m *store.Shelved, mark func(once.Record) error) error {
 	if m.Key == "" {
 		return nil
 	}
@@ -253,5 +283,5 @@ func (d Admin) settle(ctx context.Context, m *store.Shelved, mark func(once.Reco
 	if err := mark(rec); !errors.Is(err, once.ErrLeaseLost) {
 		return err
 	}
-	return nil // somebody else has decided about the key
+	return nil // another person has decided about the key
 }

@@ -4,25 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 )
 
-// countKept is how long the count of attempts at a message is kept after the last of them.
+// countKept is how long the count of attempts at a message is kept after its
+// last change.
 const countKept = 7 * 24 * time.Hour
 
-// countReason begins the reason of a record that counts attempts. The number follows.
+// countReason begins the reason of a record that counts attempts. The count
+// follows it.
 const countReason = "attempts: "
 
-// countOf reads the count out of a record. The Attempt of a record rises with each change, the count with attempts only.
+// countOf reads the count from a record. The record's own Attempt is no count of
+// attempts at the message, because it rises with each change.
 func countOf(rec once.Record) int64 {
 	if text, ok := strings.CutPrefix(rec.Reason, countReason); ok {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -32,141 +33,136 @@ func countOf(rec once.Record) int64 {
 	return rec.Attempt
 }
 
-// tally changes the counts of attempts at items.
-type tally struct {
-	*consumerRun
-	items  []*item
-	change func(counts []int64) ([]int64, error) // from what they were to what they will be
-	rs     []once.ClaimRequest
-	known  []once.Record // as far as they were read
-	wrote  bool
+// countChange changes the counts of attempts at items. counts has the current
+// values. It may be called several times.
+type countChange func(counts []int64) error
+
+// countUpdate is one call of updateCounts.
+type countUpdate struct {
+	*env
+	items    []*item
+	change   countChange
+	requests []once.ClaimRequest
+	known    []once.Record // as last read; zero: not read yet
+	counts   []int64       // as last changed
+	changed  bool          // change was called in the last transaction
 }
 
-// tally changes the counts of attempts at items, all or none: for all processes together, and in one transaction, so
-// that a process that dies in the middle has counted, or has not, and is in nobody's way. It may call change several
-// times; an error of it ends everything.
-func (s *consumerRun) tally(ctx context.Context, items []*item, change func(counts []int64) ([]int64, error)) error {
+// updateCounts changes the counts of attempts at items, all of them or none, in
+// one transaction. A process that dies meanwhile therefore leaves no claim. It
+// returns the new counts. An error of change ends it.
+func (e *env) updateCounts(ctx context.Context, items []*item, change countChange) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
-	t := &tally{consumerRun: s, items: items, change: change, rs: make([]once.ClaimRequest, len(items)), known: make([]once.Record, len(items))}
+	u := &countUpdate{env: e, items: items, change: change, requests: make([]once.ClaimRequest, len(items)), known: make([]once.Record, len(items))}
 	for i, it := range items {
-		t.rs[i] = once.ClaimRequest{Fence: once.Fence{Key: it.attempts, Owner: name.Token()}, Lease: s.Policy.Lease, Wait: time.Second}
+		u.requests[i] = once.ClaimRequest{Fence: once.Fence{Key: it.countKey, Owner: name.Token()}, Lease: e.Policy.Lease, Wait: time.Second}
 	}
-	pause := &backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}
-	for commits := 0; ; {
-		t.wrote = false
-		recs, err := s.transact(ctx, t.rs, t.body)
-		switch {
-		case err == nil && (t.wrote || isWritten(recs)), errors.Is(err, errWritten):
-			return nil
-		case err == nil, errors.Is(err, errNotOurs):
-			if err := t.look(ctx); err != nil {
-				return err
-			}
-		case errors.Is(err, once.ErrOutcomeUnknown):
-			if commits++; commits == commitTries {
-				return err
-			}
-		case !errors.Is(err, once.ErrConflict):
-			return err
-		}
-		if err := backoff.Sleep(ctx, pause.Next()); err != nil {
-			return err
-		}
-	}
+	err = e.repeat(ctx, u.try)
+	return u.counts, err
 }
 
-// errNotOurs rolls back a change of counts that others have changed meanwhile.
-var errNotOurs = errors.New("inbox: the count of attempts is not as it was read")
+var (
+	// errCountChanged rolls back an update of counts that were changed since
+	// they were read.
+	errCountChanged = errors.New("inbox: the count of attempts is not as it was read")
 
-// errWritten rolls back a change of counts that an earlier call, whose reply was lost, has made.
-var errWritten = errors.New("inbox: the attempts are counted already")
+	// errCounted rolls back an update that an earlier transaction, whose reply
+	// was lost, has made.
+	errCounted = errors.New("inbox: the attempts are counted already")
+)
 
-func (t *tally) body(recs []once.Record) (sets []once.Settlement, err error) {
-	if isWritten(recs) {
-		return nil, errWritten
+func (u *countUpdate) try(ctx context.Context) error {
+	u.changed = false
+	recs, err := u.transact(ctx, u.requests, u.update)
+	switch {
+	case err == nil && (u.changed || isCounted(recs)), errors.Is(err, errCounted):
+		return nil
+	case err == nil, errors.Is(err, errCountChanged):
+		if err := u.read(ctx); err != nil {
+			return err
+		}
+		return errAgain
+	}
+	return err
+}
+
+func (u *countUpdate) update(recs []once.Record) (sets []once.Settlement, err error) {
+	if isCounted(recs) {
+		return nil, errCounted
 	}
 	counts := make([]int64, len(recs))
 	for i, rec := range recs {
 		switch {
-		case !ours(rec, t.rs[i].Owner):
-			return nil, errNotOurs
-		case rec.Attempt == 1: // it is new
-		case t.known[i].Attempt == rec.Attempt-1:
-			counts[i] = countOf(t.known[i])
+		case !isOurs(rec, u.requests[i].Owner):
+			return nil, errCountChanged
+		case rec.Attempt == 1: // a new record
+		case u.known[i].Attempt == rec.Attempt-1:
+			counts[i] = countOf(u.known[i])
 		default:
-			return nil, errNotOurs
+			return nil, errCountChanged
 		}
 	}
-	if counts, err = t.change(counts); err != nil {
+	if err := u.change(counts); err != nil {
 		return nil, err
 	}
 	for i, n := range counts {
-		fence := once.Fence{Key: t.rs[i].Key, Owner: t.rs[i].Owner, Attempt: recs[i].Attempt}
 		keep := countKept
 		if n == 0 {
 			keep = time.Microsecond
 		}
+		fence := once.Fence{Key: u.requests[i].Key, Owner: u.requests[i].Owner, Attempt: recs[i].Attempt}
 		sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: keep, Reason: countReason + strconv.FormatInt(n, 10)})
 	}
-	t.wrote = true
+	u.counts, u.changed = counts, true
 	return sets, nil
 }
 
-// isWritten reports whether an earlier call, whose reply was lost, was applied. One Absent record shows that: a claim meets
-// it only where its own owner has settled, and the call settled all or none. Of the others, those with a count of zero may
-// be forgotten by now, and some may be claimed by others.
-func isWritten(recs []once.Record) bool {
+// isCounted reports whether an earlier transaction of this update, whose reply
+// was lost, was committed. One Absent record shows that: a claim finds it only
+// if its own owner has settled, and a transaction settles all records or none.
+// The others may be forgotten by now, or claimed by another process.
+func isCounted(recs []once.Record) bool {
 	return slices.ContainsFunc(recs, func(rec once.Record) bool { return rec.Status == once.Absent })
 }
 
-// look reads the records that may have counts.
-func (t *tally) look(ctx context.Context) (err error) {
-	for i, it := range t.items {
-		rec, err := t.store.Get(ctx, it.attempts)
-		t.known[i], t.rs[i].Attempt = rec, 0
+// read reads the records that may have counts.
+func (u *countUpdate) read(ctx context.Context) error {
+	for i, it := range u.items {
+		rec, err := u.store.Get(ctx, it.countKey)
+		u.known[i], u.requests[i].Attempt = rec, 0
 		switch {
 		case err != nil:
 			return err
-		case rec.Status == once.Unknown: // someone has claimed the key by hand, and gone
-			t.rs[i].Attempt = rec.Attempt
+		case rec.Status == once.Unknown: // a claim that was made by hand, and has lapsed
+			u.requests[i].Attempt = rec.Attempt
 		case rec.Status != once.Absent && rec.Status != once.Running || rec.LeaseLeft > time.Second:
-			return fmt.Errorf("the key that counts the attempts at message %q is %v, which no consumer has left", it.Message.ID, rec.Status)
+			return fmt.Errorf("the key that counts the attempts at message %q is %v, which no consumer does", it.Message.ID, rec.Status)
 		}
 	}
 	return nil
 }
 
-// count counts an attempt that failed. If that cannot be written, it is added to the next count, and there is no next
-// attempt without one.
-func (s *consumerRun) count(ctx context.Context, it *item) {
-	err := s.tally(ctx, []*item{it}, func(counts []int64) ([]int64, error) {
+// count counts an attempt that failed. If the count cannot be written, it is
+// added to the next one, and the next attempt does not start without it.
+func (e *env) count(ctx context.Context, it *item) {
+	counts, err := e.updateCounts(ctx, []*item{it}, func(counts []int64) error {
 		counts[0] = max(counts[0]+it.debt, 0) + 1
-		it.failed = counts[0]
-		return counts, nil
+		return nil
 	})
 	if err == nil {
-		it.debt = 0
+		it.failed, it.debt = counts[0], 0
 		return
 	}
-	s.logger.WarnContext(ctx, "inbox: an attempt could not be counted", logs.Spaced(""), "message", it.Message.ID, "error", err)
+	e.logger.WarnContext(ctx, "inbox: an attempt could not be counted", logs.Spaced(""), "message", it.Message.ID, "error", err)
 	it.failed++
 	it.debt++
-	it.counted = false
+	it.counting = countBefore
 }
 
-// excuse takes back the attempt that was counted at an item: its handler had no part in what went wrong.
-func (it *item) excuse() {
-	if !it.prepaid {
-		return
-	}
-	it.prepaid, it.counted = false, false
-	it.failed--
-	it.debt--
-}
-
-// payDebts writes what is taken back. What cannot be written is part of the next count at these deliveries.
-func (s *consumerRun) payDebts(ctx context.Context, items []*item) {
+// payDebts writes the attempts that were taken back. What cannot be written is
+// part of the next count at these deliveries.
+func (e *env) payDebts(ctx context.Context, items []*item) {
 	var indebted []*item
 	for _, it := range items {
 		if it.debt != 0 {
@@ -176,129 +172,17 @@ func (s *consumerRun) payDebts(ctx context.Context, items []*item) {
 	if len(indebted) == 0 {
 		return
 	}
-	err := s.tally(ctx, indebted, func(counts []int64) ([]int64, error) {
+	_, err := e.updateCounts(ctx, indebted, func(counts []int64) error {
 		for i, it := range indebted {
 			counts[i] = max(counts[i]+it.debt, 0)
 		}
-		return counts, nil
+		return nil
 	})
 	if err != nil {
-		s.logger.WarnContext(ctx, "inbox: the counts of attempts could not be mended", logs.Spaced(""), "messages", len(indebted), "error", err)
+		e.logger.WarnContext(ctx, "inbox: the counts of attempts could not be corrected", logs.Spaced(""), "messages", len(indebted), "error", err)
 		return
 	}
 	for _, it := range indebted {
 		it.debt = 0
 	}
-}
-
-// atOnce is how many items may be handled together, if one of them was begun so often, this attempt included. It is half
-// as many with each attempt, or fewer, so that a message has its last attempt alone.
-func (s *consumerRun) atOnce(begun int64) int {
-	limit, attempts := float64(s.BatchSize), int64(s.Retry.Attempts)
-	switch {
-	case begun == 0:
-		return s.BatchSize
-	case begun >= attempts:
-		return 1
-	}
-	root := math.Ceil(math.Pow(limit, float64(attempts-begun)/float64(attempts)))
-	return max(int(min(root, float64(s.BatchSize>>min(begun, 30)))), 1)
-}
-
-// cautious counts an attempt at items that may have been delivered before, before they are handled: perhaps one of them
-// ends its process. It takes a place on the floor, which the caller leaves in the end, and returns how many of them, from
-// the first on, may be handled together now. If that is none, end is the result of the first, which was begun as often as it
-// may be, or of all.
-func (s *consumerRun) cautious(ctx context.Context, at *spot, items []*item) (now int, end *result) {
-	if err := at.share(ctx); err != nil {
-		return 0, &result{kind: again, reason: err.Error()}
-	}
-	c := caution{consumerRun: s, group: items}
-	if slices.ContainsFunc(items, func(it *item) bool { return !it.counted }) {
-		c.group = items[:min(len(items), s.atOnce(1))]
-	}
-	for _, it := range c.group {
-		if !it.counted {
-			c.fresh = append(c.fresh, it)
-		}
-	}
-	if len(c.fresh) == 0 {
-		return c.plan(nil), nil
-	}
-	err := s.tally(ctx, c.fresh, c.begin)
-	if errors.Is(err, errLastAttempt) {
-		if err := at.alone(ctx); err != nil {
-			return 0, &result{kind: again, reason: err.Error()}
-		}
-		c.alone = true
-		err = s.tally(ctx, c.fresh, c.begin)
-	}
-	if err != nil {
-		f := s.troubled(ctx, items[0], fmt.Errorf("an attempt could not be counted: %w", err))
-		return 0, &f
-	}
-	for i, it := range c.fresh {
-		it.debt = 0
-		if it.failed = c.counts[i]; i < c.begun {
-			it.counted, it.prepaid, it.ran = true, true, false
-		}
-	}
-	if c.now == 0 {
-		reason := fmt.Sprintf("begun %d times, at last alone, and never dealt with: it may end its process", items[0].failed)
-		end = &result{kind: hopeless, reason: reason}
-	}
-	return c.now, end
-}
-
-// errLastAttempt has everything else ended before the last attempt at a message is counted.
-var errLastAttempt = errors.New("inbox: the last attempt")
-
-// caution decides how many items of a group are handled together.
-type caution struct {
-	*consumerRun
-	group, fresh []*item // fresh: those that are to be counted
-	alone        bool    // nothing else is at work here
-	counts       []int64 // of the fresh ones
-	now          int     // of the group
-	begun        int     // of the fresh ones
-}
-
-// begin changes the counts of the fresh items that are begun now.
-func (c *caution) begin(counts []int64) ([]int64, error) {
-	for i, it := range c.fresh {
-		counts[i] = max(counts[i]+it.debt, 0)
-	}
-	c.now = c.plan(counts)
-	c.begun = 0
-	for _, it := range c.group[:c.now] {
-		if !it.counted {
-			counts[c.begun]++
-			if c.begun++; counts[c.begun-1] == int64(c.Retry.Attempts) && !c.alone {
-				return nil, errLastAttempt
-			}
-		}
-	}
-	c.counts = counts
-	return counts, nil
-}
-
-// plan is how many items of the group are handled together, if the fresh ones were begun so often before.
-func (c *caution) plan(counts []int64) (now int) {
-	limit := len(c.group)
-	for fresh := 0; now < limit; now++ {
-		begun, it := int64(0), c.group[now]
-		switch {
-		case !it.counted && counts[fresh] >= int64(c.Retry.Attempts):
-			return now
-		case !it.counted:
-			begun = counts[fresh] + 1
-			fresh++
-		case it.prepaid:
-			begun = it.failed
-		}
-		if limit = min(limit, c.atOnce(begun)); now >= limit {
-			return now
-		}
-	}
-	return now
 }

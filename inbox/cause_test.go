@@ -16,7 +16,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// The work on a message knows its key: that is what messages name that it puts.
+// The context of a handler has the key of its message, which the messages that
+// it puts name.
 func TestHandlersKnowTheirKey(t *testing.T) {
 	onEach(t, func(t *testing.T, b *bench, sh shape) {
 		var mu sync.Mutex
@@ -45,7 +46,8 @@ func TestHandlersKnowTheirKey(t *testing.T) {
 	})
 }
 
-// The record of a message has the key that put it as its cause, whichever way the message is handled or put aside.
+// The record of a message has the key that put the message as its cause,
+// whether the message is handled or parked.
 func TestRecordsNameTheirCause(t *testing.T) {
 	cause := once.Key{Scope: "tenant", Operation: "pay", ID: "1"}
 	put := func(ids ...string) (ms []*broker.Message) {
@@ -96,44 +98,46 @@ func TestRecordsNameTheirCause(t *testing.T) {
 		})
 	})
 	t.Run("by Do", func(t *testing.T) {
-		b := newBench(t)
-		c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(_ context.Context, _ once.Key, m *broker.Message) (string, error) {
-			if m.ID == "never" {
-				return "", once.NotDone(once.Permanent(errors.New("impossible")))
+		onBench(t, func(t *testing.T, b *bench) {
+			c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(_ context.Context, _ once.Key, m *broker.Message) (string, error) {
+				if m.ID == "never" {
+					return "", once.NotDone(once.Permanent(errors.New("impossible")))
+				}
+				return "sent", nil
+			})
+			b.publish("orders")
+			stop := start(t, c)
+			b.publish("orders", append(put("a", "never"), message("nobody's"))...)
+			await(t, "all handled", func() bool { return c.Stats.Handled.Load() == 2 && c.Stats.Parked.Load() == 1 })
+			if err := stop(); err != nil {
+				t.Error(err)
 			}
-			return "sent", nil
+			want(t, b, c, map[string]once.Status{"a": once.Done, "never": once.Parked})
 		})
-		b.publish("orders")
-		stop := start(t, c)
-		b.publish("orders", append(put("a", "never"), message("nobody's"))...)
-		await(t, "all handled", func() bool { return c.Stats.Handled.Load() == 2 && c.Stats.Parked.Load() == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		want(t, b, c, map[string]once.Status{"a": once.Done, "never": once.Parked})
 	})
 	t.Run("from the shelf", func(t *testing.T) {
 		var mended atomic.Bool
-		b := newBench(t)
-		c := shapes[0].consumer(b, func(context.Context, *memstore.Tx, *broker.Message) error {
-			if !mended.Load() {
-				return once.Permanent(errors.New("a mistake"))
+		onBench(t, func(t *testing.T, b *bench) {
+			c := shapes[0].consumer(b, func(context.Context, *memstore.Tx, *broker.Message) error {
+				if !mended.Load() {
+					return once.Permanent(errors.New("a mistake"))
+				}
+				return nil
+			})
+			b.publish("orders")
+			stop := start(t, c)
+			b.publish("orders", put("a")...)
+			await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+			mended.Store(true)
+			by := inbox.Decision{By: "test", Reason: "mended"}
+			if _, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, by); err != nil {
+				t.Fatal(err)
 			}
-			return nil
+			await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			want(t, b, c, map[string]once.Status{"a": once.Done})
 		})
-		b.publish("orders")
-		stop := start(t, c)
-		b.publish("orders", put("a")...)
-		await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
-		mended.Store(true)
-		by := inbox.Decision{By: "test", Reason: "mended"}
-		if _, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, by); err != nil {
-			t.Fatal(err)
-		}
-		await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		want(t, b, c, map[string]once.Status{"a": once.Done})
 	})
 }

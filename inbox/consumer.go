@@ -3,14 +3,10 @@ package inbox
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -116,97 +112,146 @@ const (
 	Pass                      // they are handled; order is kept among messages that are not parked
 )
 
-const (
-	defaultAttempts, defaultFirst, defaultLimit   = 10, 200 * time.Millisecond, 5 * time.Minute
-	defaultBatch, defaultWidth, defaultBatchWidth = 64, 8, 2
-	defaultStopTime                               = 20 * time.Second
-)
+// Handler handles messages. Create it with [Tx], [Do] or [Batch].
+type Handler struct {
+	newRun func(*Consumer) (runner, error)
+}
+
+// runner is a consumer whose settings are complete and valid.
+type runner interface {
+	run(context.Context) error
+}
 
 // Run consumes until ctx ends, and returns nil once everything in progress is
 // settled or given back. It reconnects whenever the connection is lost. If it
 // returns an error, a person must act: the text says what to do.
 func (c *Consumer) Run(ctx context.Context) error {
-	s, err := c.newShift()
+	set := c.withDefaults()
+	if err := set.check(); err != nil {
+		return err
+	}
+	r, err := set.Handler.newRun(set)
 	if err != nil {
 		return err
 	}
-	pause := &backoff.Backoff{First: firstWait, Limit: lastWait}
-	for err = s.register(ctx); err != nil; err = s.register(ctx) {
-		if errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed) || errors.Is(err, broker.ErrInvalid) {
-			return err
-		}
-		s.logger.WarnContext(ctx, "inbox: the consumer could not be registered, and nothing is consumed", logs.Spaced(""), "error", err)
-		if backoff.Sleep(ctx, pause.Next()) != nil {
-			return nil
-		}
-	}
-	if err := s.checkHorizon(ctx); err != nil {
-		return err
-	}
-	return s.run(ctx)
+	return r.run(ctx)
 }
 
-// newShift checks everything that can be checked before anything is touched.
-func (c *Consumer) newShift() (*consumerRun, error) {
+const (
+	defaultAttempts = 10
+	defaultFirst    = 200 * time.Millisecond
+	defaultLimit    = 5 * time.Minute
+
+	defaultBatchSize        = 64
+	defaultConcurrency      = 8
+	defaultBatchConcurrency = 2
+
+	defaultStopTime = 20 * time.Second
+
+	defaultLease       = 30 * time.Second
+	defaultKeepOutcome = 3 * 24 * time.Hour
+	defaultKeepKey     = 30 * 24 * time.Hour
+)
+
+// withDefaults returns a copy with the defaults that hold for all handlers.
+func (c *Consumer) withDefaults() *Consumer {
 	set := *c
 	set.Retry.Attempts = cmp.Or(set.Retry.Attempts, defaultAttempts)
 	set.Retry.First = cmp.Or(set.Retry.First, defaultFirst)
 	set.Retry.Limit = cmp.Or(set.Retry.Limit, max(defaultLimit, set.Retry.First))
-	set.BatchSize = cmp.Or(set.BatchSize, defaultBatch)
+	set.BatchSize = cmp.Or(set.BatchSize, defaultBatchSize)
 	set.StopTime = cmp.Or(set.StopTime, defaultStopTime)
+	set.Policy.Lease = cmp.Or(set.Policy.Lease, defaultLease)
+	set.Policy.KeepOutcome = cmp.Or(set.Policy.KeepOutcome, defaultKeepOutcome)
+	set.Policy.KeepKey = cmp.Or(set.Policy.KeepKey, max(defaultKeepKey, set.Policy.KeepOutcome))
 	if set.Stats == nil {
 		set.Stats = new(Stats)
 	}
-	switch {
-	case c.Name == "":
-		return nil, invalid("a consumer has no Name: it is part of the key of every message")
-	case !plain(c.Name) || !plain(c.Rebuild):
-		return nil, invalid("the Name %.40q or the Rebuild %.40q has a slash or an @: leave them out", c.Name, c.Rebuild)
-	case name.Check("Name", c.Name+c.Rebuild) != nil:
-		return nil, invalid("%v", name.Check("Name", c.Name+c.Rebuild))
-	case len(c.named(c.Name)) > name.Limit-len(attemptsSuffix):
-		return nil, invalid("consumer %.40q: the Name, with the Rebuild if there is one, has %d bytes: at most %d fit into the keys of its attempts",
-			c.Name, len(c.named(c.Name)), name.Limit-len(attemptsSuffix))
-	case c.Source == nil:
-		return nil, invalid("consumer %q has no Source", c.Name)
-	case c.Handler.engine == nil:
-		return nil, invalid("consumer %q has no Handler: make one with inbox.Tx, inbox.Do or inbox.Batch", c.Name)
-	case !c.Checkpoint && isPlaceless(c.Source):
-		return nil, invalid("consumer %q: %s does not keep how far it has come: set Checkpoint", c.Name, c.Source.Name())
-	case set.Retry.Attempts < 1 || set.Retry.First < 0 || set.Retry.Limit < set.Retry.First:
-		return nil, invalid("consumer %q: Retry needs at least one attempt, and a Limit that is not below First", c.Name)
-	case c.BatchSize < 0 || c.Concurrency < 0 || c.Window < 0 || c.StopTime < 0:
-		return nil, invalid("consumer %q: BatchSize, Concurrency, Window and StopTime must not be negative", c.Name)
-	case c.OnParked < HoldOrder || c.OnParked > Pass:
-		return nil, invalid("consumer %q: OnParked is neither HoldOrder nor Pass", c.Name)
-	case c.RenamedFrom == c.Name:
-		return nil, invalid("consumer %q is renamed from its own name", c.Name)
+	if set.OrderBy == nil {
+		set.OrderBy = func(m *broker.Message) string { return m.OrderingKey }
 	}
-	return c.Handler.engine(&set)
+	if set.Input == nil {
+		set.Input = func(m *broker.Message) []byte { return m.Body }
+	}
+	return &set
 }
 
-// finish fills in what depends on whether messages are handled together.
-func (c *Consumer) finish(together bool) {
-	size, width := 1, defaultWidth
-	if together {
-		size, width = c.BatchSize, defaultBatchWidth
+// check returns an error if the settings are invalid for any handler.
+func (c *Consumer) check() error {
+	switch {
+	case c.Name == "":
+		return invalid("a consumer has no Name: it is part of the key of every message")
+	case !isPlain(c.Name) || !isPlain(c.Rebuild):
+		return invalid("the Name %.40q or the Rebuild %.40q has a slash or an @: leave them out", c.Name, c.Rebuild)
+	case name.Check("Name", c.Name+c.Rebuild) != nil:
+		return invalid("%v", name.Check("Name", c.Name+c.Rebuild))
+	case len(c.operationOf(c.Name)) > name.Limit-len(countSuffix):
+		return invalid("consumer %.40q: the Name, with the Rebuild if there is one, has %d bytes: at most %d fit into the keys of its attempts",
+			c.Name, len(c.operationOf(c.Name)), name.Limit-len(countSuffix))
+	case c.Source == nil:
+		return invalid("consumer %q has no Source", c.Name)
+	case c.Handler.newRun == nil:
+		return invalid("consumer %q has no Handler: create one with inbox.Tx, inbox.Do or inbox.Batch", c.Name)
+	case !c.Checkpoint && isPlaceless(c.Source):
+		return invalid("consumer %q: %s does not remember what was consumed: set Checkpoint", c.Name, c.Source.Name())
+	case c.Retry.Attempts < 1 || c.Retry.First < 0 || c.Retry.Limit < c.Retry.First:
+		return invalid("consumer %q: Retry needs at least one attempt, and a Limit that is not below First", c.Name)
+	case c.BatchSize < 0 || c.Concurrency < 0 || c.Window < 0 || c.StopTime < 0:
+		return invalid("consumer %q: BatchSize, Concurrency, Window and StopTime must not be negative", c.Name)
+	case c.OnParked < HoldOrder || c.OnParked > Pass:
+		return invalid("consumer %q: OnParked is neither HoldOrder nor Pass", c.Name)
+	case c.RenamedFrom == c.Name:
+		return invalid("consumer %q is renamed from its own name", c.Name)
+	}
+	return nil
+}
+
+// setMode fills in the defaults that depend on how messages are handled.
+func (c *Consumer) setMode(m mode) {
+	width := defaultConcurrency
+	if m.together() {
+		width = defaultBatchConcurrency
 	} else {
 		c.BatchSize = 1
 	}
 	c.Concurrency = cmp.Or(c.Concurrency, width)
-	c.Window = max(cmp.Or(c.Window, 2*size*c.Concurrency), 1)
+	c.Window = max(cmp.Or(c.Window, 2*c.BatchSize*c.Concurrency), 1)
 }
 
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
+// mode is how the messages of a consumer are handled.
+type mode int
+
+const (
+	oneByOne  mode = iota // each in a transaction
+	inBatches             // several in a transaction
+	inOrder               // several in the transaction that moves a position
+	outside               // each by an effect outside the database
+)
+
+// together reports whether messages share transactions.
+func (m mode) together() bool { return m == inBatches || m == inOrder }
+
+// operationOf is the operation of the keys, and the name of the positions, of a
+// consumer with that name.
+func (c *Consumer) operationOf(consumer string) string {
+	if c.Rebuild == "" {
+		return consumer
+	}
+	return consumer + "@" + c.Rebuild
 }
+
+// countSuffix makes the operation of the keys that count attempts. No step of a
+// handler and no other consumer can have it: steps come after a slash, and the
+// name of a consumer or of its rebuild has no @.
+const countSuffix = "@@attempts"
 
 func isPlaceless(s broker.Source) bool {
 	_, ok := s.(broker.Placeless)
 	return ok
 }
 
-func plain(s string) bool {
+// isPlain reports whether a name has none of the separators of operations.
+func isPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] == '/' || s[i] == '@' {
 			return false

@@ -53,8 +53,9 @@
 //
 // Attempts are counted in the store when a message fails. For messages that may
 // have been delivered before, the attempt is counted before it starts. A
-// message that kills its process therefore kills at most one process at its
-// first delivery, and Retry.Attempts more, wherever it is in a batch. Its last
+// message that kills its process therefore kills up to Retry.Attempts
+// processes, wherever it is in a batch, and one more at its first delivery. If a
+// producer published it more than once, each copy has a first delivery. Its last
 // attempt runs alone: no other handler of the consumer runs in the process at
 // that time, unless one takes longer than 30 seconds. Messages that never
 // reached a handler are not counted.

@@ -12,8 +12,9 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// A consumer is down for longer than keys are kept, and they are forgotten meanwhile. What it had handled comes again:
-// that is not handled twice, but parked. What was made while it was down is handled, however old it is by then.
+// A consumer is down for longer than keys are kept, and they are forgotten. A
+// redelivered message that it had handled is parked, not handled twice. A
+// message that was made while it was down is handled, however old it is.
 func TestAConsumerThatWasDownForLongerThanKeysAreKept(t *testing.T) {
 	for _, sh := range shapes {
 		if sh.log && sh.name != "log, keys" { // positions are not forgotten

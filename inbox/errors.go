@@ -3,13 +3,17 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/errtree"
 	"github.com/effectively-once/once/internal/scope"
 )
 
-var errDuplicate = errors.New("inbox: a duplicate, by a rule of the business")
+var errDuplicate = errors.New("inbox: the work was done before")
 
 // Duplicate wraps the error of a handler that found its work already done, for
 // example by a unique constraint of the business data. The transaction is
@@ -20,25 +24,83 @@ func Duplicate(err error) error { return errors.Join(errDuplicate, once.ErrRejec
 // failed. The batch is rolled back. The messages before m are handled again
 // without it, then m alone, then the messages after it. If an error names no
 // message, the consumer finds the one that fails by halving the batch.
-func Failed(m *broker.Message, err error) error { return &blame{m, err} }
+func Failed(m *broker.Message, err error) error { return &messageError{m, err} }
 
-type blame struct {
+// messageError is an error about one message of a batch.
+type messageError struct {
 	message *broker.Message
 	err     error
 }
 
-func (b *blame) Error() string { return b.err.Error() }
-func (b *blame) Unwrap() error { return b.err }
+func (b *messageError) Error() string { return b.err.Error() }
+func (b *messageError) Unwrap() error { return b.err }
 
 // WithoutEffects returns a context in which once.Do fails with
 // [once.ErrNoEffects]. It is for code that handles messages again to refill a
-// projection. Handlers of a Consumer with a Rebuild already have such a
-// context.
+// projection. Handlers of a Consumer with a Rebuild already have this context.
 func WithoutEffects(ctx context.Context) context.Context { return scope.NoEffects(ctx) }
 
 // ErrLogChanged is returned when a log does not match the consumer's position,
 // because the log was recreated or has different messages.
 var ErrLogChanged = errors.New("inbox: the log is not the one that was read before")
 
-// errHeld rolls back the work on a message that has to wait behind another.
-var errHeld = errors.New("inbox: behind another message of its ordering key, which waits")
+// errBlocked rolls back the work on a message that has to wait for another one.
+var errBlocked = errors.New("inbox: an earlier message with the same ordering key is on the shelf")
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
+}
+
+// handlerError is an error or a panic of the user's handler. Any other error
+// comes from the store.
+type handlerError struct{ err error }
+
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
+
+// rejects reports whether the error is a final answer. As in once.Do and
+// once.DoTx, an ErrRejected that is NotDone is an error like any other.
+func (e *handlerError) rejects() bool {
+	return errors.Is(e.err, once.ErrRejected) && (errors.Is(e.err, errDuplicate) || !errors.Is(e.err, errtree.ErrNotDone))
+}
+
+// handlerErrorOf returns nil if err did not come from the handler.
+func handlerErrorOf(err error) *handlerError {
+	var failed *handlerError
+	errors.As(err, &failed)
+	return failed
+}
+
+// callHandler calls a function of the user. Its error or panic is a
+// handlerError.
+func callHandler(call func() error) (err error) {
+	defer recoverHandler(&err)
+	return asHandlerError(call())
+}
+
+// recoverHandler is deferred around a handler, and turns its panic into an
+// error: one message must not end the process.
+func recoverHandler(err *error) {
+	if p := recover(); p != nil {
+		*err = &handlerError{fmt.Errorf("inbox: the handler panicked: %v\n%s", p, debug.Stack())}
+	}
+}
+
+// asHandlerError is called where a panic is recovered: if err holds a nil
+// pointer, its Error method may panic, and must do so here.
+func asHandlerError(err error) error {
+	if err == nil {
+		return nil
+	}
+	_ = err.Error()
+	return &handlerError{err}
+}
+
+// blamed returns the index of the item that a handler's error is about, or -1.
+func blamed(failed *handlerError, items []*item) int {
+	var m *messageError
+	if !errors.As(failed, &m) {
+		return -1
+	}
+	return slices.IndexFunc(items, func(it *item) bool { return it.Message == m.message })
+}

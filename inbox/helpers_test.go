@@ -13,11 +13,12 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// bench is a store and a broker in memory, and what handlers have written.
+// bench has a store and a broker in memory, and counts the calls of handlers.
 type bench struct {
 	t      *testing.T
 	store  *memstore.Store
@@ -30,6 +31,12 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	o := &memstore.Options{Options: once.Options{Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))}}
 	return &bench{t: t, store: memstore.New(o), broker: membroker.New(nil), calls: make(map[string]int)}
+}
+
+// onBench runs a test in fake time, with a bench of its own.
+func onBench(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	faketime.Test(t, func(t *testing.T) { test(t, newBench(t)) })
 }
 
 type testWriter struct{ t *testing.T }
@@ -45,7 +52,7 @@ func (b *bench) called(m *broker.Message) {
 	b.calls[m.ID]++
 }
 
-// add is a handler's effect: a counter in the store that goes up by one.
+// add is the effect of a handler: it increments a counter in the store.
 func (b *bench) add(tx *memstore.Tx, name string) {
 	n := 0
 	if v, ok := tx.Get(name); ok {
@@ -88,7 +95,8 @@ func numbered(n int) []*broker.Message {
 	return ms
 }
 
-// start runs a consumer until the test ends or stop is called, which returns what Run did.
+// start runs a consumer until the test ends or stop is called. stop returns the
+// error of Run.
 func start(t *testing.T, c *inbox.Consumer) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -5,30 +5,40 @@ import (
 	"time"
 )
 
-// lanes hold the items that are received and not at work. The items of one lane are at work one after another; those
-// without a lane are alone in theirs. It has no goroutines.
+// lanes hold the items that are received and not being handled. The items of a
+// named lane are handled one after another. An item without a name has a lane
+// of its own. It is safe for concurrent use.
 type lanes struct {
 	mu     sync.Mutex
 	change sync.Cond
-	named  map[string]*lane
-	ready  []*lane // in the order in which they became so
+	named  map[string]*laneQueue
+	ready  []*laneQueue // in the order in which they became ready
 	closed bool
 }
 
-type lane struct {
-	name   string
-	items  []*item
-	busy   bool // at work, or waiting in ready
-	paused *time.Timer
+type laneQueue struct {
+	name  string
+	items []*item
+	phase lanePhase
+	timer *time.Timer // ends laneWaiting
 }
 
+type lanePhase int
+
+const (
+	laneIdle    lanePhase = iota // it has no items
+	laneReady                    // it is in ready
+	laneTaken                    // a worker handles its first items
+	laneWaiting                  // its first item waits for a retry
+)
+
 func newLanes() *lanes {
-	l := &lanes{named: make(map[string]*lane)}
+	l := &lanes{named: make(map[string]*laneQueue)}
 	l.change.L = &l.mu
 	return l
 }
 
-// put adds items behind those of their lanes.
+// put appends items to their lanes.
 func (l *lanes) put(items []*item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,28 +49,29 @@ func (l *lanes) put(items []*item) {
 	}
 }
 
-func (l *lanes) lane(name string) *lane {
+func (l *lanes) lane(name string) *laneQueue {
 	if name == "" {
-		return new(lane)
+		return new(laneQueue)
 	}
 	if l.named[name] == nil {
-		l.named[name] = &lane{name: name}
+		l.named[name] = &laneQueue{name: name}
 	}
 	return l.named[name]
 }
 
-// offer makes a lane ready that has items and nothing that speaks against it.
-func (l *lanes) offer(ln *lane) {
-	if !ln.busy && ln.paused == nil && len(ln.items) > 0 && !l.closed {
-		ln.busy = true
+// offer makes an idle lane ready if it has items.
+func (l *lanes) offer(ln *laneQueue) {
+	if ln.phase == laneIdle && len(ln.items) > 0 && !l.closed {
+		ln.phase = laneReady
 		l.ready = append(l.ready, ln)
 		l.change.Signal()
 	}
 }
 
-// take waits for items and returns at most limit of them, from one lane or from any number. Their lanes are the
-// caller's until release. It returns nothing when the lanes are closed.
-func (l *lanes) take(limit int, one bool) (taken []*item, from []*lane) {
+// take waits for items and returns up to limit of them, from one lane or from
+// any number. The caller has their lanes until it calls release. take returns
+// nothing after close.
+func (l *lanes) take(limit int, oneLane bool) (taken []*item, from []*laneQueue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(taken) == 0 {
@@ -70,30 +81,30 @@ func (l *lanes) take(limit int, one bool) (taken []*item, from []*lane) {
 		if l.closed {
 			return nil, nil
 		}
-		taken, from = l.gather(limit, one)
+		taken, from = l.gather(limit, oneLane)
 	}
 	return taken, from
 }
 
-func (l *lanes) gather(limit int, one bool) (taken []*item, from []*lane) {
-	for len(l.ready) > 0 && len(taken) < limit && (!one || len(from) == 0) {
+func (l *lanes) gather(limit int, oneLane bool) (taken []*item, from []*laneQueue) {
+	for len(l.ready) > 0 && len(taken) < limit && (!oneLane || len(from) == 0) {
 		ln := l.ready[0]
 		l.ready = l.ready[1:]
 		if len(ln.items) == 0 { // they were dropped
-			ln.busy = false
-			l.pause(ln, 0)
+			l.next(ln, 0)
 			continue
 		}
 		n := min(limit-len(taken), len(ln.items))
 		taken, from = append(taken, ln.items[:n]...), append(from, ln)
-		ln.items = ln.items[n:]
+		ln.items, ln.phase = ln.items[n:], laneTaken
 	}
 	return taken, from
 }
 
-// release gives lanes back, with the items that are to be tried again in front, none of them before its time. It returns
-// those that cannot be, because the lanes are closed.
-func (l *lanes) release(from []*lane, back []*item, after map[*item]time.Duration) (left []*item) {
+// release gives lanes back, with the items to try again at their front. None of
+// them is tried before its delay in after. It returns the items that cannot be
+// tried again because the lanes are closed.
+func (l *lanes) release(from []*laneQueue, back []*item, after map[*item]time.Duration) (left []*item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -102,46 +113,52 @@ func (l *lanes) release(from []*lane, back []*item, after map[*item]time.Duratio
 	returned := make(map[string][]*item)
 	for _, it := range back {
 		if it.lane == "" {
-			l.pause(&lane{items: []*item{it}}, after[it])
+			l.next(&laneQueue{items: []*item{it}}, after[it])
 			continue
 		}
 		returned[it.lane] = append(returned[it.lane], it)
 	}
 	for _, ln := range from {
-		ln.busy = false
 		wait := time.Duration(0)
 		if first := returned[ln.name]; ln.name != "" && len(first) > 0 {
 			ln.items, wait = append(first, ln.items...), after[first[0]]
 		}
-		l.pause(ln, wait)
+		l.next(ln, wait)
 	}
 	return nil
 }
 
-func (l *lanes) pause(ln *lane, d time.Duration) {
+// next moves a lane that no worker has to its next phase.
+func (l *lanes) next(ln *laneQueue, wait time.Duration) {
+	ln.phase = laneIdle
 	switch {
 	case len(ln.items) == 0:
 		if ln.name != "" && l.named[ln.name] == ln {
 			delete(l.named, ln.name)
 		}
-	case d <= 0:
+	case wait <= 0:
 		l.offer(ln)
 	default:
-		if ln.name == "" { // so that it is found when the lanes are closed
+		if ln.name == "" { // close has to find it
 			ln.name = "\x00" + string(ln.items[0].token[:])
 			ln.items[0].lane = ln.name
 			l.named[ln.name] = ln
 		}
-		ln.paused = time.AfterFunc(d, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			ln.paused = nil
-			l.offer(ln)
-		})
+		ln.phase = laneWaiting
+		ln.timer = time.AfterFunc(wait, func() { l.waited(ln) })
 	}
 }
 
-// drop takes out the items of a lane that nobody works on.
+func (l *lanes) waited(ln *laneQueue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ln.phase == laneWaiting {
+		ln.phase = laneIdle
+		l.offer(ln)
+	}
+}
+
+// drop removes the items of a lane, but not those that a worker has.
 func (l *lanes) drop(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +167,8 @@ func (l *lanes) drop(name string) {
 	}
 }
 
-// close lets every take return nothing, and returns the items that are not at work.
+// close makes every take return nothing, and returns the items that no worker
+// has.
 func (l *lanes) close() (left []*item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +179,8 @@ func (l *lanes) close() (left []*item) {
 		}
 	}
 	for _, ln := range l.named {
-		if ln.paused != nil {
-			ln.paused.Stop()
+		if ln.timer != nil {
+			ln.timer.Stop()
 		}
 		left = append(left, ln.items...)
 		ln.items = nil

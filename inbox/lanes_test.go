@@ -47,7 +47,7 @@ func TestOneLaneAtATime(t *testing.T) {
 	}
 }
 
-func TestCloseReturnsWhatIsNotAtWork(t *testing.T) {
+func TestCloseReturnsItemsThatNoWorkerHas(t *testing.T) {
 	l := newLanes()
 	l.put(inLane("a", "a", "", ""))
 	got, from := l.take(1, false)

@@ -18,7 +18,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// seen is an Observer that remembers what it was told of each message.
+// seen is an Observer that stores what it is told about each message.
 type seen struct {
 	mu    sync.Mutex
 	began []inbox.Handling
@@ -43,7 +43,7 @@ func (s *seen) BeginHandling(ctx context.Context, h inbox.Handling) (context.Con
 	}
 }
 
-// of is what became of a message, one after another.
+// of returns the results of a message, in order.
 func (s *seen) of(id string) (outcomes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,26 +132,29 @@ func TestAnObserverSeesWhatBecomesOfEachMessage(t *testing.T) {
 	})
 }
 
-// Do handlers have the context of the observer, too, and their calls of once are inside it.
+// Do handlers get the context of the Observer, and their calls of once belong
+// to it.
 func TestAnObserverSeesEffects(t *testing.T) {
-	b, s := newBench(t), new(seen)
-	op := &once.Operation[string]{OnUnknown: once.Resend}
-	c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Observer: s, Stats: new(inbox.Stats),
-		Handler: inbox.Do(b.store, op, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
-			if ctx.Value(seenKey{}) != s {
-				t.Error("the handler runs outside the context of the observer")
-			}
-			return m.ID, nil
-		})}
-	start(t, c)
-	b.publish("orders", message("1"), message("1"))
-	await(t, "both are dealt with", func() bool { return len(s.of("1")) == 2 })
-	if got := s.of("1"); got[0] != observe.Handled || got[1] != observe.Duplicate {
-		t.Errorf("it saw %q", got)
-	}
+	onBench(t, func(t *testing.T, b *bench) {
+		s := new(seen)
+		op := &once.Operation[string]{OnUnknown: once.Resend}
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Observer: s, Stats: new(inbox.Stats),
+			Handler: inbox.Do(b.store, op, func(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
+				if ctx.Value(seenKey{}) != s {
+					t.Error("the handler runs outside the context of the observer")
+				}
+				return m.ID, nil
+			})}
+		start(t, c)
+		b.publish("orders", message("1"), message("1"))
+		await(t, "both are dealt with", func() bool { return len(s.of("1")) == 2 })
+		if got := s.of("1"); got[0] != observe.Handled || got[1] != observe.Duplicate {
+			t.Errorf("it saw %q", got)
+		}
+	})
 }
 
-// broken is an Observer that does everything wrong that it can.
+// broken is an Observer that violates every rule.
 type broken struct{ turn atomic.Int64 }
 
 func (o *broken) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
@@ -197,28 +200,31 @@ func TestABrokenObserverLosesAndDoublesNothing(t *testing.T) {
 	})
 }
 
-// A handler that ends its goroutine leaves no span behind that never ends.
+// If a handler ends its goroutine, the span of its message ends.
 func TestAnObserverSeesTheEndOfAGoroutine(t *testing.T) {
-	b, s := newBench(t), new(seen)
-	var calls atomic.Int64
-	c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Observer: s, Retry: retryAtOnce(9),
-		Handler: inbox.Tx(b.store, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
-			if calls.Add(1) == 1 {
-				runtime.Goexit()
-			}
-			return nil
-		})}
-	start(t, c)
-	b.publish("orders", message("1"))
-	await(t, "it is handled in the end", func() bool { return s.count(observe.Handled) == 1 })
-	if got := fmt.Sprint(s.of("1")); got != "[retried handled]" {
-		t.Errorf("it saw %s", got)
-	}
+	onBench(t, func(t *testing.T, b *bench) {
+		s := new(seen)
+		var calls atomic.Int64
+		c := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Observer: s, Retry: retryAtOnce(9),
+			Handler: inbox.Tx(b.store, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
+				if calls.Add(1) == 1 {
+					runtime.Goexit()
+				}
+				return nil
+			})}
+		start(t, c)
+		b.publish("orders", message("1"))
+		await(t, "it is handled in the end", func() bool { return s.count(observe.Handled) == 1 })
+		if got := fmt.Sprint(s.of("1")); got != "[retried handled]" {
+			t.Errorf("it saw %s", got)
+		}
+	})
 }
 
 type shelvedKey struct{}
 
-// attempt tells handlers whether they get a message from the shelf.
+// attempt is an Observer that tells handlers whether a message comes from the
+// shelf.
 type attempt struct{ *seen }
 
 func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
@@ -226,14 +232,15 @@ func (a attempt) BeginHandling(ctx context.Context, h inbox.Handling) (context.C
 	return context.WithValue(ctx, shelvedKey{}, h.Shelved), ended
 }
 
-// A handler that says no to a message from the shelf has handled it, or has prevented that: nobody had dealt with it before.
-func TestAnObserverSeesANoFromTheShelf(t *testing.T) {
+// A message from the shelf whose handler returns a rejection is handled or
+// prevented. It is no duplicate.
+func TestAnObserverSeesARejectionFromTheShelf(t *testing.T) {
 	t.Parallel()
 	for outcome, no := range map[string]error{observe.Handled: once.ErrRejected, observe.Prevented: inbox.Duplicate(nil)} {
 		t.Run(outcome, func(t *testing.T) {
 			onEach(t, func(t *testing.T, b *bench, sh shape) {
 				if !sh.log {
-					t.Skip("nothing is tried on the shelf")
+					return // nothing is tried on the shelf
 				}
 				s := new(seen)
 				c := sh.consumer(b, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// configured is a store as a process sees it that has options of its own.
+// configured is a store with the options of another process.
 type configured struct {
 	*memstore.Store
 	options *once.Options
@@ -49,7 +49,8 @@ func shelf(t *testing.T, s store.Shelf, states ...store.ShelfState) []store.Shel
 	return found
 }
 
-// A message that fails is sealed on the shelf with its reason, in every way of handling, and handled from there as it was.
+// A message that fails is sealed on the shelf together with its reason, in each
+// mode, and handled unsealed from there.
 func TestShelvedMessagesAreSealed(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(s configured, handle func(*broker.Message) error) inbox.Handler{
@@ -76,123 +77,125 @@ func TestShelvedMessagesAreSealed(t *testing.T) {
 				continue
 			}
 			t.Run(name+map[bool]string{true: " with a position"}[checkpoint], func(t *testing.T) {
-				b := newBench(t)
-				s := b.with(once.Sealing{Ring: ringOf(t, "a"), Only: once.SealAll})
-				var broken atomic.Bool
-				broken.Store(true)
-				handle := func(m *broker.Message) error {
-					if string(m.Body) != "secret body" || m.Header["who"] != "secret name" {
-						t.Errorf("handled is %q %v", m.Body, m.Header)
+				onBench(t, func(t *testing.T, b *bench) {
+					s := b.with(once.Sealing{Ring: ringOf(t, "a"), Only: once.SealAll})
+					var broken atomic.Bool
+					broken.Store(true)
+					handle := func(m *broker.Message) error {
+						if string(m.Body) != "secret body" || m.Header["who"] != "secret name" {
+							t.Errorf("handled is %q %v", m.Body, m.Header)
+						}
+						if broken.Load() {
+							return once.NotDone(once.Permanent(errors.New("a secret reason")))
+						}
+						b.called(m)
+						return nil
 					}
-					if broken.Load() {
-						return once.NotDone(once.Permanent(errors.New("a secret reason")))
+					c := &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"), Retry: retryAtOnce(2), Handler: handler(s, handle)}
+					if checkpoint {
+						c.Source, c.Checkpoint = b.broker.Log("letters", "", 1), true
+					} else {
+						b.broker.Bind("letters", "letters")
 					}
-					b.called(m)
-					return nil
-				}
-				c := &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"), Retry: retryAtOnce(2), Handler: handler(s, handle)}
-				if checkpoint {
-					c.Source, c.Checkpoint = b.broker.Log("letters", "", 1), true
-				} else {
-					b.broker.Bind("letters", "letters")
-				}
-				start(t, c)
-				b.publish("letters", &broker.Message{ID: "1", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
-				await(t, "parked", func() bool { return len(shelf(t, b.store, store.Parked)) == 1 })
-				raw := shelf(t, b.store)[0]
-				if strings.Contains(string(raw.Message.Body)+raw.Message.Header["who"]+raw.Reason, "secret") {
-					t.Errorf("what is stored can be read: %q %v, %s", raw.Message.Body, raw.Message.Header, raw.Reason)
-				}
-				await(t, "the key is parked", func() bool {
-					return checkpoint || get(t, b.store, once.Key{Operation: "letters", ID: "1"}).Status == once.Parked
-				})
-				if rec := get(t, b.store, once.Key{Operation: "letters", ID: "1"}); strings.Contains(rec.Reason, "secret") {
-					t.Errorf("why its key is parked can be read: %s", rec.Reason)
-				}
-				admin := inbox.Admin{Store: s}
-				found, err := admin.List(t.Context(), store.ShelfQuery{})
-				if err != nil || len(found) != 1 || string(found[0].Message.Body) != "secret body" || !strings.Contains(found[0].Reason, "a secret reason") {
-					t.Fatalf("a person with the secret sees %v, %v", found, err)
-				}
-				broken.Store(false)
-				if tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
-					t.Fatalf("replayed %v, %v", tally, err)
-				}
-				await(t, "handled", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["1"] == 1 })
-				b.publish("letters", &broker.Message{ID: "2", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
-				await(t, "handled at once", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["2"] == 1 })
-				if !checkpoint { // there it is another place in the log
+					start(t, c)
+					b.publish("letters", &broker.Message{ID: "1", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
+					await(t, "parked", func() bool { return len(shelf(t, b.store, store.Parked)) == 1 })
+					raw := shelf(t, b.store)[0]
+					if strings.Contains(string(raw.Message.Body)+raw.Message.Header["who"]+raw.Reason, "secret") {
+						t.Errorf("what is stored can be read: %q %v, %s", raw.Message.Body, raw.Message.Header, raw.Reason)
+					}
+					await(t, "the key is parked", func() bool {
+						return checkpoint || get(t, b.store, once.Key{Operation: "letters", ID: "1"}).Status == once.Parked
+					})
+					if rec := get(t, b.store, once.Key{Operation: "letters", ID: "1"}); strings.Contains(rec.Reason, "secret") {
+						t.Errorf("why its key is parked can be read: %s", rec.Reason)
+					}
+					admin := inbox.Admin{Store: s}
+					found, err := admin.List(t.Context(), store.ShelfQuery{})
+					if err != nil || len(found) != 1 || string(found[0].Message.Body) != "secret body" || !strings.Contains(found[0].Reason, "a secret reason") {
+						t.Fatalf("a person with the secret sees %v, %v", found, err)
+					}
+					broken.Store(false)
+					if tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil || tally.Changed != 1 {
+						t.Fatalf("replayed %v, %v", tally, err)
+					}
+					await(t, "handled", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["1"] == 1 })
 					b.publish("letters", &broker.Message{ID: "2", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
-				}
-				b.publish("letters", &broker.Message{ID: "3", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
-				await(t, "behind a duplicate", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["3"] == 1 })
-				if left := shelf(t, b.store, store.Parked, store.Waiting); len(left) > 0 || b.calls["2"] != 1 {
-					t.Errorf("a duplicate was handled %d times, and left %v", b.calls["2"], left)
-				}
+					await(t, "handled at once", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["2"] == 1 })
+					if !checkpoint { // there it is another place in the log
+						b.publish("letters", &broker.Message{ID: "2", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
+					}
+					b.publish("letters", &broker.Message{ID: "3", Body: []byte("secret body"), Header: map[string]string{"who": "secret name"}})
+					await(t, "the one after a duplicate is handled", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.calls["3"] == 1 })
+					if left := shelf(t, b.store, store.Parked, store.Waiting); len(left) > 0 || b.calls["2"] != 1 {
+						t.Errorf("a duplicate was handled %d times, and left %v", b.calls["2"], left)
+					}
+				})
 			})
 		}
 	}
 }
 
-// A message on the shelf that cannot be opened is handled by nobody and dropped by nobody.
+// A message on the shelf that cannot be opened is neither handled nor dropped.
 func TestShelvedMessageWaitsForItsSecret(t *testing.T) {
-	b := newBench(t)
-	waiting := func(id string) store.Shelved {
-		m := store.Shelved{Consumer: "letters", Key: id, Message: *message(id), State: store.Waiting}
-		m.Message.Topic = "letters"
-		return m
-	}
-	sealed, plain := store.SealShelved(&once.Sealing{Ring: ringOf(t, "a")}, waiting("1")), waiting("3")
-	forged := sealed
-	forged.Message.ID, forged.Key = "2", "2"
-	if err := b.store.Shelve(t.Context(), []store.Shelved{sealed, forged, plain}); err != nil {
-		t.Fatal(err)
-	}
-	consumer := func(ids ...string) *inbox.Consumer {
-		s := b.with(once.Sealing{Ring: ringOf(t, ids...), Only: once.SealAll})
-		return &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"), Retry: retryAtOnce(2),
-			Handler: inbox.Tx(s, func(_ context.Context, _ *memstore.Tx, m *broker.Message) error {
-				if string(m.Body) != "body of "+m.ID {
-					t.Errorf("handled is %q", m.Body)
-				}
-				b.called(m)
-				return nil
-			})}
-	}
-	stop := start(t, consumer("b"))
-	await(t, "the plain one is parked, and the other was looked at", func() bool {
-		all := shelf(t, b.store)
-		return all[2].State == store.Parked && all[0].Version > 1
-	})
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	if m := shelf(t, b.store)[0]; m.State != store.Waiting || m.Attempts != 0 || m.Due <= 0 {
-		t.Errorf("without its secret it is %v after %d attempts, due in %v", m.State, m.Attempts, m.Due)
-	}
-	m := shelf(t, b.store)[0]
-	m.Due = 0 // a minute has passed
-	if err := b.store.Change(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-	second := shelf(t, b.store)[1]
-	second.Due = 0
-	if err := b.store.Change(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
-	start(t, consumer("b", "a"))
-	await(t, "it is handled", func() bool { return shelf(t, b.store)[0].State == store.Handled || b.handled("1") })
-	await(t, "the forged one is parked", func() bool {
-		for _, m := range shelf(t, b.store, store.Parked) {
-			if m.Message.ID == "2" {
-				return true
-			}
+	onBench(t, func(t *testing.T, b *bench) {
+		waiting := func(id string) store.Shelved {
+			m := store.Shelved{Consumer: "letters", Key: id, Message: *message(id), State: store.Waiting}
+			m.Message.Topic = "letters"
+			return m
 		}
-		return false
+		sealed, plain := store.SealShelved(&once.Sealing{Ring: ringOf(t, "a")}, waiting("1")), waiting("3")
+		forged := sealed
+		forged.Message.ID, forged.Key = "2", "2"
+		if err := b.store.Shelve(t.Context(), []store.Shelved{sealed, forged, plain}); err != nil {
+			t.Fatal(err)
+		}
+		consumer := func(ids ...string) *inbox.Consumer {
+			s := b.with(once.Sealing{Ring: ringOf(t, ids...), Only: once.SealAll})
+			return &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"), Retry: retryAtOnce(2),
+				Handler: inbox.Tx(s, func(_ context.Context, _ *memstore.Tx, m *broker.Message) error {
+					if string(m.Body) != "body of "+m.ID {
+						t.Errorf("handled is %q", m.Body)
+					}
+					b.called(m)
+					return nil
+				})}
+		}
+		stop := start(t, consumer("b"))
+		await(t, "the plain one is parked, and the other was looked at", func() bool {
+			all := shelf(t, b.store)
+			return all[2].State == store.Parked && all[0].Version > 1
+		})
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if m := shelf(t, b.store)[0]; m.State != store.Waiting || m.Attempts != 0 || m.Due <= 0 {
+			t.Errorf("without its secret it is %v after %d attempts, due in %v", m.State, m.Attempts, m.Due)
+		}
+		m := shelf(t, b.store)[0]
+		m.Due = 0 // a minute has passed
+		if err := b.store.Change(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		second := shelf(t, b.store)[1]
+		second.Due = 0
+		if err := b.store.Change(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		start(t, consumer("b", "a"))
+		await(t, "it is handled", func() bool { return shelf(t, b.store)[0].State == store.Handled || b.handled("1") })
+		await(t, "the forged one is parked", func() bool {
+			for _, m := range shelf(t, b.store, store.Parked) {
+				if m.Message.ID == "2" {
+					return true
+				}
+			}
+			return false
+		})
+		if b.handled("2") || b.handled("3") {
+			t.Error("a forged message was handled")
+		}
 	})
-	if b.handled("2") || b.handled("3") {
-		t.Error("a forged message was handled")
-	}
 }
 
 func (b *bench) handled(id string) bool {
@@ -201,7 +204,8 @@ func (b *bench) handled(id string) bool {
 	return b.calls[id] > 0
 }
 
-// Without the secrets a person sees that an outcome is unknown, and is kept from having it run again in silence.
+// Without the secrets, a person still sees that an outcome is unknown, and has
+// to assert NotDone.
 func TestSealedReasonStillSaysUnknown(t *testing.T) {
 	b := newBench(t)
 	how := once.Sealing{Ring: ringOf(t, "a")}
@@ -237,7 +241,8 @@ func get(t *testing.T, s once.Store, k once.Key) once.Record {
 	return rec
 }
 
-// What people did about a message repeats why it was parked: sealed where that is, and shown to whoever has the secret.
+// The history of a message repeats its reason: sealed if the reason is sealed,
+// and readable with the secret.
 func TestDecisionsRepeatNoSealedReason(t *testing.T) {
 	b := newBench(t)
 	how := once.Sealing{Ring: ringOf(t, "a")}
@@ -268,22 +273,23 @@ func TestDecisionsRepeatNoSealedReason(t *testing.T) {
 	}
 }
 
-// A reason is longer when it is sealed, and opens only if it is whole.
+// A sealed reason is longer, and can be opened only as a whole.
 func TestAReasonThatCannotBeOpenedStaysWhole(t *testing.T) {
-	b := newBench(t)
-	how, reason := once.Sealing{Ring: ringOf(t, "a")}, store.UnknownOutcome+strings.Repeat("long ", 95)
-	if err := b.store.Shelve(t.Context(), []store.Shelved{store.SealShelved(&how, store.Shelved{Consumer: "letters", Key: "1", State: store.Waiting,
-		Reason: reason, Message: broker.Message{ID: "1", Topic: "letters"}})}); err != nil {
-		t.Fatal(err)
-	}
-	stop := start(t, &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"),
-		Handler: inbox.Tx(b.with(once.Sealing{Ring: ringOf(t, "b")}), func(context.Context, *memstore.Tx, *broker.Message) error { return nil })})
-	await(t, "it was looked at without the secret", func() bool { return shelf(t, b.store)[0].Version > 1 })
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	found, err := inbox.Admin{Store: b.with(how)}.List(t.Context(), store.ShelfQuery{})
-	if err != nil || len(found) != 1 || found[0].Reason != reason {
-		t.Errorf("with the secret its reason is %v, %v", found, err)
-	}
+	onBench(t, func(t *testing.T, b *bench) {
+		how, reason := once.Sealing{Ring: ringOf(t, "a")}, store.UnknownOutcome+strings.Repeat("long ", 95)
+		if err := b.store.Shelve(t.Context(), []store.Shelved{store.SealShelved(&how, store.Shelved{Consumer: "letters", Key: "1", State: store.Waiting,
+			Reason: reason, Message: broker.Message{ID: "1", Topic: "letters"}})}); err != nil {
+			t.Fatal(err)
+		}
+		stop := start(t, &inbox.Consumer{Name: "letters", Source: b.broker.Queue("letters"),
+			Handler: inbox.Tx(b.with(once.Sealing{Ring: ringOf(t, "b")}), func(context.Context, *memstore.Tx, *broker.Message) error { return nil })})
+		await(t, "it was looked at without the secret", func() bool { return shelf(t, b.store)[0].Version > 1 })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		found, err := inbox.Admin{Store: b.with(how)}.List(t.Context(), store.ShelfQuery{})
+		if err != nil || len(found) != 1 || found[0].Reason != reason {
+			t.Errorf("with the secret its reason is %v, %v", found, err)
+		}
+	})
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// shape is a way to handle messages in transactions: the rules hold for each.
+// shape is a way to handle messages in transactions. Each rule holds for all
+// shapes.
 type shape struct {
 	name   string
 	log    bool
@@ -51,12 +52,13 @@ func onEach(t *testing.T, test func(t *testing.T, b *bench, sh shape)) {
 	for _, sh := range shapes {
 		t.Run(sh.name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newBench(t), sh)
+			onBench(t, func(t *testing.T, b *bench) { test(t, b, sh) })
 		})
 	}
 }
 
-// consumer has handled each message when the counter of its id is 1.
+// consumer returns a consumer that has handled a message if the counter of its
+// ID is 1.
 func (sh shape) consumer(b *bench, h func(context.Context, *memstore.Tx, *broker.Message) error) *inbox.Consumer {
 	c := &inbox.Consumer{Name: "billing", Handler: sh.handle(b, h), Retry: retryAtOnce(4), Stats: new(inbox.Stats)}
 	if c.Source = b.broker.Queue("orders"); sh.log {
@@ -70,6 +72,16 @@ func (b *bench) effect(_ context.Context, tx *memstore.Tx, m *broker.Message) er
 	b.called(m)
 	b.add(tx, m.ID)
 	return nil
+}
+
+// failing returns a handler whose effect on one message is followed by an error.
+func (b *bench) failing(id string, err error) func(context.Context, mtx, *broker.Message) error {
+	return func(ctx context.Context, tx mtx, m *broker.Message) error {
+		if effect := b.effect(ctx, tx, m); effect != nil || m.ID != id {
+			return effect
+		}
+		return err
+	}
 }
 
 func (b *bench) allOnce(t *testing.T, n int) {
@@ -127,13 +139,7 @@ func TestEachMessageOnceAcrossFaultsOfTheBroker(t *testing.T) {
 func TestAPoisonousMessageIsParkedAndOthersFlow(t *testing.T) {
 	onEach(t, func(t *testing.T, b *bench, sh shape) {
 		poison := errors.New("poison")
-		c := sh.consumer(b, func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
-			b.effect(ctx, tx, m)
-			if m.ID == "bad" {
-				return poison
-			}
-			return nil
-		})
+		c := sh.consumer(b, b.failing("bad", poison))
 		start(t, c)
 		ms := numbered(40)
 		b.publish("orders", ms[:20]...)

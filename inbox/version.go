@@ -78,7 +78,7 @@ func (v Versions) Apply(got int64, write func(from, to int64) (bool, error), hav
 	case order == Next || v.OnGap == Apply:
 		return fmt.Errorf("inbox: version %d was not written over version %d: the projection has moved on, or it has no row to write to", got, is)
 	case v.OnGap == Halt:
-		return once.Permanent(fmt.Errorf("inbox: version %d has come, and the one after %d is missing", got, is))
+		return once.Permanent(fmt.Errorf("inbox: version %d arrived, but the version after %d is missing", got, is))
 	}
 	return once.RetryAfter(v.Every, fmt.Errorf("inbox: version %d has come before the one after %d", got, is))
 }

@@ -6,7 +6,7 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
-	github.com/effectively-once/once/observe/otelobserve v0.0.0
+	github.com/effectively-once/once/otelonce v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.8.0
@@ -90,4 +90,4 @@ replace github.com/effectively-once/once/broker/natsbroker => ../broker/natsbrok
 
 replace github.com/effectively-once/once/broker/kafkabroker => ../broker/kafkabroker
 
-replace github.com/effectively-once/once/observe/otelobserve => ../observe/otelobserve
+replace github.com/effectively-once/once/otelonce => ../otelonce

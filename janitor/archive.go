@@ -8,27 +8,27 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/checksum"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/store"
 )
 
 var errCannotArchive = invalid("Archive is set, and the store cannot show what it would forget")
 
-// archiveError is one of Archive.
+// archiveError is an error of Archive.
 type archiveError struct{ error }
 
 func (e archiveError) Unwrap() error { return e.error }
 
-// ofArchive reports whether an error is one of Archive, whatever is in it.
+// ofArchive reports whether err is an error of Archive.
 func ofArchive(err error) bool {
 	var its archiveError
 	return errors.As(err, &its)
 }
 
-// archiving forgets keys, and hands over what is lost with them first. Whatever happens in between, it is still there
-// then: it is forgotten only when Archive has returned nil, and only if it is still what Archive got. Each of the steps has
-// its own time, so that what a slow Archive took after all does not come again for ever.
+// archiving forgets keys, and gives what is lost with them to Archive first. A
+// record is forgotten only after Archive has returned nil, and only if it is
+// unchanged since. Each step has its own time limit, so that records that a
+// slow Archive took in the end do not come again for ever.
 func (r *run) archiving(s store.Archivable) func(ctx context.Context, limit int) (batch, error) {
 	return func(ctx context.Context, limit int) (b batch, err error) {
 		due, more, err := r.forgettable(ctx, s, limit)
@@ -61,12 +61,12 @@ func (r *run) forgettable(ctx context.Context, s store.Archivable, limit int) (d
 	return s.Forgettable(limited, limit)
 }
 
-// sound are the records whose outcomes are as they were recorded. What is wrong with the others is an error: they are neither
-// archived nor forgotten.
+// sound returns the records whose outcomes are as they were recorded. The
+// others are neither archived nor forgotten, and an error says why.
 func sound(due []once.Record) (whole []once.Record, damage error) {
 	whole = slices.DeleteFunc(due, func(rec once.Record) bool {
-		k, out := rec.Key, rec.Outcome
-		if rec.Status != once.Done || out.Sum == checksum.Of(k.UUID(), out.ContentType, out.Body, out.Rejected, out.Omitted) {
+		k := rec.Key
+		if rec.Status != once.Done || rec.Intact() {
 			return false
 		}
 		damage = fmt.Errorf("%w: the outcome of %s %q in scope %q is not what was recorded, so it is neither archived nor forgotten: "+
@@ -76,7 +76,8 @@ func sound(due []once.Record) (whole []once.Record, damage error) {
 	return whole, damage
 }
 
-// archive hands over the records that have an outcome, and returns how long that took.
+// archive gives the records that have an outcome to Archive, and returns how
+// long that took.
 func (r *run) archive(ctx context.Context, due []once.Record) (time.Duration, error) {
 	var done []once.Record
 	for _, rec := range due {
@@ -94,11 +95,11 @@ func (r *run) archive(ctx context.Context, due []once.Record) (time.Duration, er
 	return time.Since(begun), err
 }
 
-// complain logs what kept a look from its end.
+// complain logs why a look failed.
 func (r *run) complain(ctx context.Context, err error) {
 	if ofArchive(err) {
-		r.Logger.WarnContext(ctx, "janitor: the archive is in trouble, and what it did not take is not forgotten", logs.Spaced(""), "error", err)
+		r.Logger.WarnContext(ctx, "janitor: the archive failed, and records that it did not take are not deleted", logs.Spaced(""), "error", err)
 		return
 	}
-	r.Logger.WarnContext(ctx, "janitor: the store is in trouble, and not all is forgotten", logs.Spaced(""), "error", err)
+	r.Logger.WarnContext(ctx, "janitor: the store failed, and some records are not deleted", logs.Spaced(""), "error", err)
 }

@@ -198,7 +198,7 @@ func TestAnArchiveInTrouble(t *testing.T) {
 		if stats.Keys.Load() != 1 || a.times("1 1") != 1 || stats.Behind.Load() {
 			t.Errorf("%d keys are forgotten, and the outcome came %d times", stats.Keys.Load(), a.times("1 1"))
 		}
-		if !strings.Contains(text.String(), "the archive is in trouble") || !strings.Contains(text.String(), "boom") || strings.Contains(text.String(), "the store is in trouble") {
+		if !strings.Contains(text.String(), "the archive failed") || !strings.Contains(text.String(), "boom") || strings.Contains(text.String(), "the store failed") {
 			t.Errorf("the log says %s", text)
 		}
 	})
@@ -230,7 +230,8 @@ func TestTwoWhoArchive(t *testing.T) {
 	})
 }
 
-// While an outcome is archived, its key is claimed anew: the new record is not the one that was archived.
+// While an outcome is archived, its key is claimed again: the new record is not
+// the one that was archived.
 func TestAKeyThatIsClaimedAnewWhileItIsArchived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := &archived{Store: memstore.New(nil)}, new(archive)

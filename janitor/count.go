@@ -13,9 +13,10 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// counts are what a count has seen, by scope. The names of scopes may be long and many, so it has digests of them: two
-// of 64 bits are equal once in four thousand stores with a hundred million scopes, and whoever chooses names does not
-// know the seed.
+// counts are the results of a count, by scope. Names of scopes may be long and
+// many, so their digests are kept. Two digests of 64 bits are equal once in
+// four thousand stores with a hundred million scopes, and whoever chooses names
+// does not know the seed.
 type counts map[uint64]seen
 
 // seen is how many keys of a scope a count has seen.
@@ -54,7 +55,7 @@ const (
 	noLister = "the Store is no once.Lister: give the Quota one whose keys can be counted"
 )
 
-// newCounter checks the Quota. Nobody else counts before counting is unlocked.
+// newCounter checks the Quota. Nobody else counts until counting is unlocked.
 func (q *Quota) newCounter() (*counter, error) {
 	c := &counter{Quota: q, every: cmp.Or(q.Every, 5*time.Minute)}
 	c.pace.Share = cmp.Or(q.Share, 0.05)
@@ -77,8 +78,9 @@ func (q *Quota) newCounter() (*counter, error) {
 	return c, nil
 }
 
-// count sees all records. Those that are older than it are what was there when it began. Of those that have come since
-// it sees some only, but all that came through this process are known here.
+// count reads all records. Records that are older than the count were there
+// when it began. Of the newer ones it sees only some, but those that came
+// through this process are known here.
 func (c *counter) count(ctx context.Context, page func(context.Context) (more bool, err error)) error {
 	c.begin()
 	for more := true; more; {
@@ -137,19 +139,19 @@ func (c *counter) see(rec *once.Record, since time.Duration) {
 	c.keys++
 }
 
-// untilItWorks is page, again and again.
+// untilItWorks repeats page until it succeeds.
 func (c *counter) untilItWorks(ctx context.Context) (more bool, err error) {
 	trouble := backoff.Backoff{First: min(time.Second, c.every), Limit: c.every}
 	for {
 		if more, err = c.page(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errors.ErrUnsupported) {
 			return more, err
 		}
-		c.logger().WarnContext(ctx, "janitor: the store is in trouble, and its keys cannot be counted", logs.Spaced(""), "error", err)
+		c.logger().WarnContext(ctx, "janitor: the store failed, and its keys cannot be counted", logs.Spaced(""), "error", err)
 		_ = backoff.Sleep(ctx, trouble.Next())
 	}
 }
 
-// end makes the count the last one.
+// end makes this count the latest one.
 func (c *counter) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

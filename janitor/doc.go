@@ -1,18 +1,21 @@
-// Package janitor forgets what has had its time: keys, messages that were put aside and dealt with, and messages that
-// were published and kept.
+// Package janitor forgets data whose retention has passed: keys, messages on
+// the shelf that were handled or discarded, and published messages that were
+// kept.
 //
-// No answer depends on whether it has run: it gives room back. It does so in short transactions with rests between
-// them, so that it takes a small part of the database's time however much there is to forget.
+// No result depends on it: it only frees space. It works in short transactions
+// with pauses between them, so that it takes a small part of the database's
+// time however much there is to forget.
 //
 //	j := janitor.Janitor{Store: store}
 //	err := j.Run(ctx)
 //
-// One is enough. Any number may run side by side, on one store or in all of its processes: no two wait for each
-// other, except in SQLite, and what one has forgotten is nothing to the next. Keys are kept as long as the Policy of
-// their operation says, and what is unknown or parked is never forgotten. With an Archive, outcomes are handed over
-// before they are forgotten.
+// One Janitor is enough. Any number may run concurrently, on one store or in
+// all of its processes. They do not wait for each other, except on SQLite. Keys
+// are kept as long as the Policy of their operation says, and unknown and
+// parked keys are never forgotten. An Archive gets outcomes before they are
+// forgotten.
 //
-// [Quota] bounds how much there is to forget: how many keys each scope may have.
+// [Quota] bounds how many keys each scope may have.
 //
-// The compatibility is that of package once.
+// The compatibility promise is that of package once.
 package janitor

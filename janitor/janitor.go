@@ -18,84 +18,96 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Janitor forgets what has had its time. Store is mandatory; the zero value of all other fields works. It is not
-// changed by use.
+// Janitor forgets data whose retention has passed. Store is required; the zero
+// value of every other field is valid. It is not changed by use.
 type Janitor struct {
-	// Store is whose keys are forgotten. If it is a store.Shelf or a store.Relayable, so are the messages that have had
-	// their time there.
+	// Store is the store whose keys are forgotten. If it is a store.Shelf or a
+	// store.Relayable, its messages are forgotten as well.
 	Store once.Store
 
-	// Every is the time between two looks, at most. A look goes on until nothing is left to forget. While the store
-	// is in trouble, looks are up to ten times as far apart. Default a minute.
+	// Every is the maximum time between two looks. A look continues until
+	// nothing is left to forget. If the store fails, looks are up to ten times
+	// as far apart. Default: 1 minute.
 	Every time.Duration
 
-	// Batch is how much is forgotten in one transaction. With Options.Partition of pgstore it also is how many
-	// records that are still needed are moved out of a partition: see docs/partitions.md. Default 1,000.
+	// Batch is how many records one transaction forgets. With Options.Partition
+	// of pgstore, it is also how many records that are still needed are moved
+	// out of a partition: see docs/partitions.md. Default: 1,000.
 	Batch int
 
-	// BatchTime is how long one transaction may take before it is given up. Default 5 minutes: that is for stores that
-	// forget by partitions, elsewhere it takes milliseconds.
+	// BatchTime limits one transaction. Default: 5 minutes, for stores that
+	// forget by partitions; elsewhere it takes milliseconds.
 	BatchTime time.Duration
 
-	// Share is the part of the time in which the store is kept at work, at most: after each transaction it is left alone
-	// for long enough. It holds for each Janitor. Default 0.1, at most 1.
+	// Share is the maximum part of the time in which the store is kept at work.
+	// After each transaction the Janitor pauses for long enough. Share bounds
+	// each Janitor separately. Default: 0.1, at most 1.
 	Share float64
 
-	// KeepShelved is how long messages stay on the shelf after people had them handled or discarded. Consumers that
-	// attend to the shelf keep them for 90 days, which is the default.
+	// KeepShelved is how long messages stay on the shelf after people had them
+	// handled or discarded. Consumers that handle the shelf keep them for 90
+	// days, which is the default.
 	KeepShelved time.Duration
 
-	// KeepPublished is how long messages stay in the outbox after a relay has published them with store.Keep. Relays
-	// that keep messages forget them after their own KeepFor, but only as long as such a relay runs. Default 90 days;
-	// [Forever] leaves it to the relays.
+	// KeepPublished is how long messages stay in the outbox after a relay
+	// published them with store.Keep. Such relays forget messages after their
+	// own KeepFor, but only while they run. Default: 90 days. [Forever] leaves
+	// it to the relays.
 	KeepPublished time.Duration
 
-	// KeepArchived is how long messages stay in the archive of the outbox, if the store is a store.OutboxArchive: those
-	// that people have discarded, and those that a relay ends with store.Archive. Default a year. [Forever] is for who
-	// empties the table by other means.
+	// KeepArchived is how long messages stay in the archive of the outbox, if
+	// the store is a store.OutboxArchive: discarded messages, and those that a
+	// relay ends with store.Archive. Default: 1 year. Use [Forever] if
+	// something else empties the table.
 	KeepArchived time.Duration
 
-	// Archive, if it is set, gets records that are done before their outcomes are forgotten. An error keeps them: it is
-	// logged, and they come again with the next look. It needs a store that is a store.Archivable; with any other, and with
-	// Options.Partition of pgstore, Run and Sweep are once.ErrInvalid.
+	// Archive, if set, gets records that are done before their outcomes are
+	// forgotten. If it returns an error, the records are kept: the error is
+	// logged, and they come again at the next look. Archive needs a store that
+	// is a store.Archivable. With any other store, and with Options.Partition
+	// of pgstore, Run and Sweep return once.ErrInvalid.
 	//
-	// Each outcome comes at least once, rejections and those that were omitted among them: again after a crash or an error,
-	// and to each of several Janitors. So write it by key and Owner, the random token of the claim, which name one outcome
-	// for ever; attempts begin at 1 again when a key was forgotten. Nothing comes for a key whose outcome was forgotten
-	// before, and for the count of attempts that failed.
+	// Each outcome comes at least once, including rejections and omitted
+	// outcomes. It comes again after a crash or an error, and to each of
+	// several Janitors. Therefore write it by key and Owner, the random token
+	// of the claim, which together identify one outcome for ever; attempts
+	// begin at 1 again after a key was forgotten. Nothing comes for a key whose
+	// outcome was forgotten before, or for the attempt count of failed work.
 	//
-	// What forgets without asking is not to be had beside it: all Janitors of the store have an Archive, nobody calls Forget,
-	// and neither once serve with a [janitor] nor once bench is at work there. A key that is claimed anew when its KeepKey
-	// has passed takes its row: so keep keys for longer than outcomes, by more than no Janitor may be there. What a person
-	// reopens does not come either.
+	// All Janitors of the store must have an Archive. Do not call Forget, or
+	// run once serve with a [janitor] or once bench on the store: they forget
+	// without archiving. A key that is claimed anew after its KeepKey replaces
+	// its row, so keep keys longer than outcomes, by more than the longest time
+	// without a Janitor. Records that a person reopens do not come either.
 	//
-	// An outcome that is not what was recorded (a damaged row: once.ErrCorrupt) does not come, and is not forgotten: that is
-	// logged with each look, until somebody has mended or deleted its row.
+	// A damaged outcome (once.ErrCorrupt) neither comes nor is forgotten. That
+	// is logged at each look, until somebody has repaired or deleted its row.
 	//
-	// The slice is Archive's to keep. The context ends after BatchTime. If Archive takes no notice of that, and returns nil
-	// later, it has taken them all the same.
+	// Archive may keep the slice. The context ends after BatchTime. If Archive
+	// ignores that and returns nil later, the records count as archived.
 	Archive func(ctx context.Context, done []once.Record) error
 
-	Logger *slog.Logger // of trouble with the store or the Archive; default: slog.Default()
+	Logger *slog.Logger // failures of the store or the Archive; default: slog.Default()
 	Stats  *Stats       // counts what is forgotten, if it is not nil
 }
 
-// Forever, as how long something is kept, says that this Janitor never forgets it.
+// Forever, as a retention, means that this Janitor never forgets.
 const Forever = time.Duration(math.MaxInt64)
 
 // Stats counts what is forgotten. The fields may be read at any time.
 type Stats struct {
-	Keys      atomic.Int64 // an outcome that is dropped before its key counts as well
+	Keys      atomic.Int64 // includes outcomes that are dropped before their key
 	Shelved   atomic.Int64
 	Published atomic.Int64
 	Archived  atomic.Int64
 
-	Looks  atomic.Int64 // how many ended with nothing left to forget
-	Behind atomic.Bool  // there may be more to forget now: if it stays so, Share is too small or the store in trouble
+	Looks  atomic.Int64 // looks that ended with nothing left to forget
+	Behind atomic.Bool  // there may be more to forget now; if this persists, Share is too small or the store fails
 }
 
-// Run forgets again and again, until ctx ends, and returns nil then. Trouble with the store is logged, and it goes
-// on; an error means that the Janitor is set up wrong: its text says what to do.
+// Run forgets until ctx ends, and then returns nil. If the store fails, it logs
+// that and continues. It returns an error only if the Janitor is configured
+// wrongly. The error says what to change.
 func (j *Janitor) Run(ctx context.Context) error {
 	run, err := j.newRun()
 	if err != nil {
@@ -120,8 +132,9 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Sweep looks once, until nothing is left to forget. The error is the store's, that of ctx, or says that the Janitor
-// is set up wrong. If one kind cannot be forgotten, the others are all the same.
+// Sweep looks once, until nothing is left to forget. It returns the error of
+// the store or of ctx, or says that the Janitor is configured wrongly. If one
+// kind of data cannot be forgotten, the other kinds are forgotten anyway.
 func (j *Janitor) Sweep(ctx context.Context) error {
 	run, err := j.newRun()
 	if err != nil {
@@ -130,27 +143,27 @@ func (j *Janitor) Sweep(ctx context.Context) error {
 	return cmp.Or(run.look(ctx), ctx.Err())
 }
 
-// run is a Janitor that runs.
+// run is a Janitor in progress.
 type run struct {
 	Janitor
 	kinds []kind
 }
 
-// kind is something that is forgotten.
+// kind is a kind of data that is forgotten.
 type kind struct {
 	name   string
 	forget func(ctx context.Context, limit int) (batch, error)
 	count  *atomic.Int64
 }
 
-// batch is how a transaction went.
+// batch is the result of a transaction.
 type batch struct {
 	forgotten int
 	more      bool          // there may be more
-	elsewhere time.Duration // when the store was left alone
+	elsewhere time.Duration // time in which the store was left alone
 }
 
-// simply is a kind that one call of the store forgets.
+// simply returns a kind that one method of the store forgets.
 func (r *run) simply(name string, forget func(ctx context.Context, limit int) (int, error), count *atomic.Int64) kind {
 	return kind{name, func(ctx context.Context, limit int) (batch, error) {
 		limited, cancel := context.WithTimeout(ctx, r.BatchTime)
@@ -191,7 +204,7 @@ func (j *Janitor) newRun() (*run, error) {
 	if j.Archive != nil {
 		s, ok := once.As[store.Archivable](j.Store)
 		if !ok {
-			return nil, fmt.Errorf("%w: %T is no store.Archivable", errCannotArchive, j.Store)
+			return nil, fmt.Errorf("%w: %T is not a store.Archivable", errCannotArchive, j.Store)
 		}
 		run.kinds = []kind{{"key", run.archiving(s), &run.Stats.Keys}}
 	}
@@ -215,8 +228,8 @@ func (j *Janitor) newRun() (*run, error) {
 
 func invalid(text string) error { return fmt.Errorf("%w: janitor: %s", once.ErrInvalid, text) }
 
-// look forgets what there is, a batch of each kind at a time, so that none waits for another with much to do. A kind
-// that fails is left to the next look.
+// look forgets all there is, a batch of each kind at a time, so that no kind
+// waits for another. A kind that fails is left to the next look.
 func (r *run) look(ctx context.Context) (failed error) {
 	for left := r.kinds; len(left) > 0; {
 		var more []kind
@@ -260,8 +273,9 @@ func (r *run) batch(ctx context.Context, k kind) (batch, error) {
 
 const longestRest = float64(24 * time.Hour)
 
-// rest is how long the store is left alone after it was at work for so long: up to half as long again as it has to
-// be, so that those who run side by side do not meet again.
+// rest returns how long to leave the store alone after it has worked for so
+// long: up to half as long again as necessary, so that concurrent Janitors
+// spread out.
 func (r *run) rest(worked time.Duration) time.Duration {
 	least := time.Duration(min(float64(worked)/r.Share-float64(worked), longestRest))
 	return least + rand.N(least/2+1)

@@ -27,7 +27,7 @@ func TestTroubleIsLoggedByDefault(t *testing.T) {
 		time.Sleep(time.Hour)
 		stop()
 		stopQuota()
-		for _, message := range []string{"janitor: the store is in trouble, and not all is forgotten", "janitor: the store is in trouble, and its keys cannot be counted"} {
+		for _, message := range []string{"janitor: the store failed, and some records are not deleted", "janitor: the store failed, and its keys cannot be counted"} {
 			if n := strings.Count(logged.String(), message); n < 1 || n > 61 {
 				t.Errorf("%d lines of %q after an hour", n, message)
 			}

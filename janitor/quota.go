@@ -15,68 +15,80 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// Quota bounds how many keys each scope may have in a store, so that nobody fills it by sending a new key with every
-// request. It refuses new keys only: what is known is answered also where there is no room.
+// Quota bounds how many keys each scope may have in a store, so that nobody
+// fills it by sending a new key with every request. It refuses new keys only.
+// Known keys are answered even if there is no room.
 //
 //	quota := &janitor.Quota{Store: store, Limit: janitor.Limit{Keys: 100_000}}
-//	go quota.Run(ctx) // counts what is there; nothing else finds out what was forgotten
+//	go quota.Run(ctx) // counts the keys; nothing else learns which were forgotten
 //	mux.Handle("POST /payments", httponce.Handler(store, tenantOf, payments, &httponce.Options{Admit: quota.Admit}))
 //
-// It counts the records of each scope, a page of the list at a time, with rests between them, and adds what it lets in
-// itself: so a scope that fills up is refused at once, and one of which keys were forgotten has room after the next
-// count. A record counts as long as List returns it, whatever its status; those of steps do as well.
+// It counts the records of each scope, one page of the list at a time with
+// pauses between them, and adds the keys that it admits itself. A scope that
+// fills up is refused at once, and has room again after a count that follows
+// the forgetting of its keys. A record counts as long as List returns it,
+// whatever its status. Records of steps count too.
 //
 // # Overshoot
 //
-// One process alone lets no scope have more than its limit L. What other processes let in it sees when it counts: n of
-// them may let a scope have up to
+// One process alone admits no more than the limit L of a scope. It learns only
+// by counting what other processes admitted. Then n processes may admit up to
 //
 //	(n-1) × (L - K)
 //
-// keys too many. K are those that it has, and had already before the oldest count began that one of them went by as it
-// let in its last. That is never more than n × L in all, and nothing where one process does all the work of a scope.
-// Where each lets in at most r new keys per second (see Limit.PerSecond), it is no more than (n-1) × (Burst + r × T)
-// either, with T = Every and twice the time that a count takes: so long it is, at most, from the beginning of a count to
-// the end of the next.
+// keys too many. K is the number of keys that the scope had before the counts
+// began by which these processes made their last admission, taking the oldest
+// of those counts. The total is never more than n × L, and there is no overshoot
+// if one process does all the work of a scope. If each process admits at most r new keys per second (see
+// Limit.PerSecond), the overshoot is also at most (n-1) × (Burst + r × T),
+// where T is Every plus twice the duration of a count: the maximum time from
+// the beginning of one count to the end of the next.
 //
-// A process that has not counted yet knows what it has let in by itself, and nothing else: its K is 0. So each start
-// counts as one more process, unless there is a Count before the first request. A handler that leaves more records than
-// that of its key, steps for example, adds those until they are counted.
+// A process that has not counted yet knows only what it has admitted itself:
+// its K is 0. Therefore each start counts as one more process, unless Count
+// runs before the first request. If a handler leaves more records than that of
+// its key, for example those of steps, they add to the overshoot until they are
+// counted.
 //
-// Until the next count it also errs on the other side: by keys that were forgotten meanwhile, by those whose clients hung
-// up before they were claimed, and by those that were under way here when the count began, or came within a tenth of a
-// second then, which count twice.
+// Until the next count, a Quota also counts some keys too many: keys that were
+// forgotten meanwhile, keys whose clients disconnected before they were
+// claimed, and, twice, keys that were in progress here when the count began or
+// that came within a tenth of a second of it.
 //
 // # Cost
 //
-// Each process that admits counts for itself, and Share holds for each. A count lists all records, without outcomes: ten
-// million of them, at 5 ms for a page of 1,000, keep a connection busy for 50 seconds, and with the default Share the
-// count takes some twenty minutes. It takes 50 to 75 bytes of memory for each scope in the store, and some hundreds for
-// each that has got new keys here since the last count.
+// Each process that admits keys counts for itself, and Share bounds each of
+// them. A count lists all records, without outcomes. For ten million records at
+// 5 ms for a page of 1,000, it keeps a connection busy for 50 seconds, and
+// takes about twenty minutes with the default Share. It takes 50 to 75 bytes of
+// memory for each scope in the store, and some hundred bytes for each scope
+// that has received new keys here since the latest count.
 //
-// The fields are not changed while it is used, and it is not copied.
+// Do not change the fields while a Quota is in use, and do not copy it.
 type Quota struct {
-	// Store is whose keys are counted. It has to be a once.Lister.
+	// Store is the store whose keys are counted. It must be a once.Lister.
 	Store once.Store
 
 	Limit   Limit                    // of every scope
-	LimitOf func(scope string) Limit // in place of Limit; called for every key, by several goroutines at once
+	LimitOf func(scope string) Limit // replaces Limit; called concurrently, for every key
 
-	// Operation says what is counted: only keys of this operation, as in once.RecordQuery. Default: all. Admit takes no notice
-	// of it: ask only about keys of this operation then.
+	// Operation restricts the count to keys of this operation, as in
+	// once.RecordQuery. Default: all keys. Admit ignores it: call Admit only
+	// for keys of this operation then.
 	Operation string
 
-	// Every is the time between two counts, at most. Default 5 minutes.
+	// Every is the maximum time between two counts. Default: 5 minutes.
 	Every time.Duration
 
-	// Share is the part of the time in which a count keeps the store at work, at most. Default 0.05, at most 1.
+	// Share is the maximum part of the time in which a count keeps the store at
+	// work. Default: 0.05, at most 1.
 	Share float64
 
-	Logger *slog.Logger // for trouble with the store, and refused callers; default: slog.Default()
-	Stats  *QuotaStats  // counts what it does, if it is not nil
+	Logger *slog.Logger // failures of the store, and refused scopes; default: slog.Default()
+	Stats  *QuotaStats  // counts what the Quota does, if not nil
 
-	unread   QuotaStats // where there is no Stats
-	counting sync.Mutex // held by who counts
+	unread   QuotaStats // used if Stats is nil
+	counting sync.Mutex // held while counting
 	logging  sync.Once  // sets log
 	log      *slog.Logger
 
@@ -88,45 +100,48 @@ type Quota struct {
 	next     time.Time     // when the next one is expected to end
 }
 
-// Limit is what one scope may have.
+// Limit bounds one scope.
 type Limit struct {
-	Keys      int     // in the store at a time. 0: any number; below 0: no new ones
-	PerSecond float64 // new ones, through this process, in the long run; 0: any number
-	Burst     int     // new ones at once, if there is a PerSecond; default: as many as in one second, at least 1
+	Keys      int     // in the store at a time; 0: any number; below 0: no new keys
+	PerSecond float64 // new keys through this process, in the long run; 0: any number
+	Burst     int     // new keys at once, if PerSecond is set; default: as many as in one second, at least 1
 }
 
 // QuotaStats counts what a Quota does. The fields may be read at any time.
 type QuotaStats struct {
-	Counts  atomic.Int64 // how many ended: if it stands still, the store is in trouble, or Run does not run
+	Counts  atomic.Int64 // counts that ended; if it does not rise, the store fails, or Run is not running
 	Keys    atomic.Int64 // in the last count
 	Scopes  atomic.Int64 // in the last count
-	Refused atomic.Int64 // how often there was no room for a key, known or not
+	Refused atomic.Int64 // how often there was no room for a key, known or new
 }
 
-// account is what is known of a scope that has asked for room here.
+// account is the state of a scope that has asked for room here.
 type account struct {
-	counted int // by the last count, but for what is in mine
-	mine    int // let in here since the last count began, or under way then
-	since   int // the same of the count that is being made
-	open    int // under way
+	counted int // by the latest count, without those in mine
+	mine    int // admitted here since the latest count began, or in progress then
+	since   int // the same for the count in progress
+	open    int // in progress
 	rate    bucket.Rate
 	spent   bucket.Bucket
-	told    bool // that it was refused, since the last count
+	told    bool // the refusal was logged since the latest count
 }
 
-// admission is a key under way. However many requests with it there are, it is one.
+// admission is a key in progress, which may have several requests.
 type admission struct {
 	*account
 	requests int
 	kept     bool
 }
 
-// Admit asks for room for a key before it is claimed. Where wait is above 0 there is none: a new key should come back
-// after that time, and a known one may go on. Else leave is called when the request is over, once, with whether its key
-// may be in the store now and was not before; if not, its place is free again. A key that is under way here already takes
-// no other place.
+// Admit asks for room for a key before it is claimed. If wait is above 0, there
+// is none: a new key should come back after that time, and a known one may
+// continue. Otherwise call leave once, when the request is over. Its argument
+// says whether the key may be in the store now and was not before; if not, its
+// place is free again. A key that is already in progress here takes no second
+// place.
 //
-// It is made for the Admit in the options of httponce and grpconce, and does not touch the store.
+// Admit is made for Options.Admit of httponce and grpconce. It does not call
+// the store.
 func (q *Quota) Admit(key once.Key) (leave func(kept bool), wait time.Duration) {
 	limit := q.limitOf(key.Scope)
 	a, refused := q.enter(key, limit, time.Now())
@@ -148,7 +163,7 @@ func (q *Quota) limitOf(scope string) Limit {
 	return q.Limit
 }
 
-// refusal is why there was no room.
+// refusal says why there was no room.
 type refusal struct {
 	wait    time.Duration
 	used    int
@@ -156,7 +171,7 @@ type refusal struct {
 	first   bool // of the scope since the last count
 }
 
-const soonest = 10 * time.Second // to come back, where the next count is overdue
+const soonest = 10 * time.Second // to come back, if the next count is overdue
 
 func (q *Quota) enter(key once.Key, l Limit, now time.Time) (*admission, refusal) {
 	q.mu.Lock()
@@ -201,7 +216,8 @@ func (q *Quota) leave(key once.Key, a *admission, kept bool) {
 	}
 }
 
-// account is made when a scope asks for the first time, and goes when a count finds nothing in it.
+// account returns the account of a scope. It is made when the scope asks for
+// the first time, and removed when a count finds nothing in it.
 func (q *Quota) account(scope string) *account {
 	if q.accounts == nil {
 		q.accounts, q.open = make(map[string]*account), make(map[once.Key]*admission)
@@ -216,7 +232,7 @@ func (q *Quota) account(scope string) *account {
 
 func (a *account) used() int { return a.counted + a.mine }
 
-// Used is how many keys a scope has, as far as is known here.
+// Used returns how many keys a scope has, as far as is known here.
 func (q *Quota) Used(scope string) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,9 +242,10 @@ func (q *Quota) Used(scope string) int {
 	return q.last.of(scope).all()
 }
 
-// Run counts again and again, until ctx ends, and returns nil then. Trouble with the store is logged, what was counted
-// last still holds, and the count goes on where it was. An error means that the Quota is set up wrong: its text says
-// what to do.
+// Run counts repeatedly until ctx ends, and then returns nil. If the store
+// fails, it logs that, keeps the latest count, and continues the current one
+// where it was. It returns an error only if the Quota is configured wrongly.
+// The error says what to change.
 func (q *Quota) Run(ctx context.Context) error {
 	c, err := q.newCounter()
 	if err != nil {
@@ -246,8 +263,9 @@ func (q *Quota) Run(ctx context.Context) error {
 	return nil
 }
 
-// Count counts once, with the rests of Run: see what it costs. The error is the store's, that of ctx, or says that the
-// Quota is set up wrong; what was counted last still holds then.
+// Count counts once, with the pauses of Run: see the section on cost. It
+// returns the error of the store or of ctx, or says that the Quota is
+// configured wrongly. Then the latest count still holds.
 func (q *Quota) Count(ctx context.Context) error {
 	c, err := q.newCounter()
 	if err != nil {

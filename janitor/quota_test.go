@@ -461,7 +461,7 @@ func TestWhenToComeBack(t *testing.T) {
 	})
 }
 
-// While the store is in trouble, what was counted last holds. Then the count goes on where it was.
+// While the store fails, what was counted last holds. Then the count goes on where it was.
 func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, stats, text := newListed(10), new(janitor.QuotaStats), new(strings.Builder)
@@ -503,7 +503,7 @@ func TestAQuotaOfAStoreInTrouble(t *testing.T) {
 			t.Errorf("%d counts ended", stats.Counts.Load()-counts)
 		}
 		if calls := s.queries.Load(); calls > 500 {
-			t.Errorf("%d calls to a store in trouble, in five hours", calls)
+			t.Errorf("%d calls to a store that fails, in five hours", calls)
 		}
 		down.Store(false)
 		time.Sleep(6 * time.Minute)

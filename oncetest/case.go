@@ -14,49 +14,59 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// Case is a service to prove. Setup, Run, Probe and Messages are mandatory; the zero value of all other fields works.
+// Case describes a service to prove. Setup, Run, Probe and Messages are
+// required. The zero values of the other fields are valid.
 type Case[W any] struct {
-	// Setup makes an empty world: the store and its tables, doubles of the systems that the service calls. It is
-	// called for each schedule, and cleans up with t.Cleanup.
+	// Setup makes an empty world: the store, its tables, and doubles of the
+	// systems that the service calls. It is called for each schedule, and cleans
+	// up with t.Cleanup.
 	Setup func(t testing.TB) W
 
-	// Run is one life of the service: it consumes the messages of p.Source() until ctx ends, and then returns. It
-	// takes whatever it touches the world with through p. Two lives can run at once, and a new one follows one that
-	// died, so what it keeps in variables of the world must be what survives a crash.
+	// Run runs the service: it consumes the messages of p.Source() until ctx ends,
+	// and then returns. It accesses everything in the world through p. Two
+	// processes may run at once, and a new one follows one that crashed, so
+	// variables of the world stand for what survives a crash.
 	Run func(ctx context.Context, p *Process, w W) error
 
-	// Probe describes all that a customer could notice, a line for each thing, in the same order each time, without
-	// times and random ids: "order 7: charged 49.99". It may be called while the service runs.
+	// Probe describes everything that a customer could notice, one line each:
+	// "order 7: charged 49.99". The lines always come in the same order, and
+	// contain no times or random IDs. Probe may be called while the service runs.
 	Probe func(ctx context.Context, w W) (string, error)
 
-	// Messages are what is delivered: a few that matter, each with an ID of its own.
+	// Messages are the messages to deliver: a few that matter, with different IDs.
 	Messages []*broker.Message
 
-	// Work names the unit of work that a message is about, as far as the business is concerned. Messages with an
-	// equal one mean the same, and if it is set, one schedule sends them again with other IDs. Default: the ID.
+	// Work returns the unit of work that a message stands for in business terms.
+	// Messages with the same one mean the same. If it is set, one schedule sends
+	// them again with other IDs. Default: the ID.
 	Work func(*broker.Message) string
 
-	// Forget makes the service forget keys that it need not keep any longer. If it is set, one schedule delivers all
-	// messages again after it: the state must stay, because the messages are parked, for example.
+	// Forget makes the service forget keys whose retention is over. If it is set,
+	// one schedule then delivers all messages again: the state must stay the same,
+	// for example because the messages are parked.
 	Forget func(ctx context.Context, w W) error
 
-	// Accept reports whether another state than the reference is right too: of work that is done at most once, and
-	// parked where a crash leaves it unknown. Default: none is.
+	// Accept reports whether a state that differs from the reference is also
+	// right, for example because work whose outcome a crash left unknown is
+	// parked. Default: none is.
 	Accept func(reference, state string) bool
 
-	Deadline time.Duration // of each schedule; default 10 seconds
-	Quiet    time.Duration // without change, after which a state counts as final; default 50 milliseconds
+	Deadline time.Duration // the time limit of each schedule; default 10 seconds
+	Quiet    time.Duration // how long a state must stay unchanged to count as final; default 50 milliseconds
 
-	// Crashes is how many crashes at steps are tried at most. If there are more steps, Seed chooses. Default 200.
+	// Crashes limits how many crashes at steps are tried. If there are more steps,
+	// Seed selects them. Default: 200.
 	Crashes int
 
-	// Seed is that of everything that is left to chance; default 1. The environment's ONCETEST_SEED goes before it.
+	// Seed is the seed of all random choices. Default: 1. The environment variable
+	// ONCETEST_SEED overrides it.
 	Seed uint64
 }
 
-// Prove delivers the messages once, in order and undisturbed, for the state that is right, and then again in an empty
-// world under each schedule. A state that differs is an error of t, and so is a message that is never settled, or a
-// Run that ends. Each schedule is a subtest where t is a *testing.T, so it can be run alone.
+// Prove delivers the messages once, in order and undisturbed, to learn the
+// right state, and then again in an empty world under each schedule. It reports
+// an error if a state differs, a message is never settled, or Run ends. If t is
+// a *testing.T, each schedule is a subtest, so it can be run alone.
 func Prove[W any](t testing.TB, c Case[W]) {
 	t.Helper()
 	pr, err := c.prover()
@@ -70,8 +80,8 @@ func Prove[W any](t testing.TB, c Case[W]) {
 	}
 	list := pr.schedules(ref)
 	for i, s := range list {
-		if pr.findings == enough {
-			t.Logf("oncetest: %d findings, and %d schedules are left out: mend these first", enough, len(list)-i)
+		if pr.findings == maxFindings {
+			t.Logf("oncetest: %d findings, and %d schedules are left out: fix these first", maxFindings, len(list)-i)
 			return
 		}
 		runner, ok := t.(interface {
@@ -89,12 +99,12 @@ func Prove[W any](t testing.TB, c Case[W]) {
 	}
 }
 
-// prover is a case without its type.
+// prover is a case without its type parameter.
 type prover struct {
 	setup    func(testing.TB) world
 	messages []*broker.Message
 	work     func(*broker.Message) string
-	named    bool // the case has a Work
+	named    bool // Case.Work is set
 	forgets  bool
 	accept   func(reference, state string) bool
 	deadline time.Duration
@@ -104,10 +114,10 @@ type prover struct {
 	findings int
 }
 
-// enough is how many schedules may find something before the rest is left out.
-const enough = 20
+// maxFindings is how many schedules with findings end the run.
+const maxFindings = 20
 
-// prover checks everything that can be checked before anything runs.
+// prover checks the case before anything runs.
 func (c Case[W]) prover() (*prover, error) {
 	pr := &prover{work: c.Work, named: c.Work != nil, forgets: c.Forget != nil, accept: c.Accept,
 		deadline: cmp.Or(c.Deadline, 10*time.Second), quiet: cmp.Or(c.Quiet, 50*time.Millisecond),
@@ -138,7 +148,7 @@ func (c Case[W]) prover() (*prover, error) {
 			return nil, err
 		}
 		if seen[m.ID] {
-			return nil, fmt.Errorf("two messages have the ID %q: give each its own; delivering one twice is what schedules do", m.ID)
+			return nil, fmt.Errorf("two messages have the ID %q: give each its own, because the schedules repeat messages", m.ID)
 		}
 		seen[m.ID] = true
 		pr.messages = append(pr.messages, &copied)

@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// finding is what is wrong, apart from where.
+// finding is what is wrong in a schedule.
 type finding struct {
 	fault  fault
 	detail string
@@ -24,79 +24,78 @@ func (f *finding) Error() string { return f.detail }
 type fault int
 
 const (
-	broken     fault = iota // Setup, Probe or Forget has failed
+	broken     fault = iota // Setup, Probe or Forget failed
 	unsteady                // two undisturbed runs differ
 	blind                   // the state never changes
-	unseen                  // nothing is done through the Process
-	runEnded                // Run came back too early, or with an error
-	runStays                // and did not come back
-	neverAsked              // for messages
-	notSettled              // messages, before the deadline
-	neverDone               // after that
-	double                  // more than in the reference
-	lost                    // less
-	other                   // something else
-	swallowed               // a message by those before it
+	unseen                  // nothing goes through the Process
+	runEnded                // Run returned too early, or with an error
+	runStays                // Run did not return
+	neverAsked              // no messages were received
+	notSettled              // messages were not settled before the deadline
+	neverDone               // messages were settled, but the state was not final before the deadline
+	double                  // the state has more than the reference
+	lost                    // the state has less
+	other                   // the state is different
+	swallowed               // earlier messages have made a message a duplicate
 )
 
-// titles begin the text of a finding.
+// titles are the first lines of findings.
 var titles = map[fault]string{
-	broken:     "a function of the Case has failed",
+	broken:     "a function of the Case failed",
 	unsteady:   "the state of two undisturbed runs differs",
 	blind:      "Probe shows no effect of any message",
 	unseen:     "the service takes no step through its Process",
-	runEnded:   "Run has ended, although its context had not",
-	runStays:   "Run did not return when its context had ended",
-	neverAsked: "Run has done nothing until the deadline",
-	notSettled: "not all messages were ever acknowledged",
-	neverDone:  "the service did not come to rest before the deadline",
+	runEnded:   "Run returned before its context ended",
+	runStays:   "Run did not return after its context ended",
+	neverAsked: "Run did nothing before the deadline",
+	notSettled: "not all messages were acknowledged",
+	neverDone:  "the state was not final before the deadline",
 	double:     "work was done more than once",
 	lost:       "work was lost",
-	other:      "the state is another one",
-	swallowed:  "a message was swallowed",
+	other:      "the state is different",
+	swallowed:  "a message was taken for a duplicate",
 }
 
-// advice is what usually causes a finding, and what to do.
+// advice is the usual cause of a finding, and its remedy.
 type advice struct{ cause, remedy string }
 
-// general is the advice where the schedule makes no difference.
+// general is the advice that does not depend on the schedule.
 var general = map[fault]advice{
-	broken: {"It returned the error below.", "Mend it first: nothing was proven."},
-	unsteady: {"Probe shows something that changes by itself, like a time or a random id, or in no fixed order; or " +
-		"the order of effects is left to chance.",
-		"Leave that out of the text, and sort its lines."},
-	blind: {"Probe looks at another world than Run changes, or the messages were all put aside because their " +
+	broken: {"It returned the error below.", "Fix it first: nothing was proven."},
+	unsteady: {"Probe shows something that differs from run to run, such as a time, a random ID or an order of lines; or " +
+		"the order of effects is random.",
+		"Omit that from the text, and sort its lines."},
+	blind: {"Probe reads another world than the one that Run changes, or all messages were set aside because their " +
 		"handler fails.",
-		"Let Probe show what the handler writes: a proof that cannot fail proves nothing."},
-	unseen: {"Run gives its handler the store itself, and not what wraps it for its Process. No crash between the steps of " +
-		"a handler was tried, because none of them was seen.",
-		"Take the store from oncetest.Store or oncetest.Plain, send requests through Transport, or say Step where " +
-			"something happens."},
-	runEnded: {"A broken session, or a message that fails, has ended the whole service.",
-		"Open another session after an error and go on, as inbox.Consumer does, and return when ctx has ended."},
-	runStays: {"Something in Run waits without looking at ctx.",
-		"Pass ctx on to whatever waits, and return when it has ended."},
+		"Let Probe show what the handler writes. A proof that cannot fail proves nothing."},
+	unseen: {"Run gives its handler the store itself, not the store of its Process. No crash between the steps of a " +
+		"handler was tried, because it has no steps.",
+		"Use the store that oncetest.Store or oncetest.Plain returns, send requests through Transport, or call Step " +
+			"where something happens."},
+	runEnded: {"A broken session, or a message that fails, ended the whole service.",
+		"After an error, open another session and continue, as inbox.Consumer does. Return when ctx ends."},
+	runStays: {"Something in Run waits and ignores ctx.",
+		"Pass ctx to everything that waits, and return when it ends."},
 	neverAsked: {"Run does not use p.Source(), or waits for something before it does.",
-		"Consume from p.Source(), and make all that it waits for in Setup."},
-	notSettled: {"The handler fails or hangs when a message comes again, waits for a lease or a lock that nobody " +
-		"gives back, or forgets to acknowledge what it takes for a duplicate.",
-		"Acknowledge duplicates, give back what you hold with defer, and keep retries shorter than the Deadline of " +
-			"the Case."},
-	neverDone: {"A message waits on the shelf for its next attempt, the state never stops to change, or a call hangs.",
-		"Keep retries shorter than the Deadline of the Case, and let calls end with their context."},
-	swallowed: {"The key is too coarse: it names a customer or a second and not one unit of work, so a message is " +
-		"taken for a duplicate of another one, and dropped or parked.",
-		"Name by the key what must happen once, such as one order; if the messages do mean the same, say so in " +
-			"Case.Work."},
+		"Consume from p.Source(), and create what Run waits for in Setup."},
+	notSettled: {"The handler fails or hangs when a message is delivered again, waits for a lease or a lock that is never " +
+		"released, or does not acknowledge duplicates.",
+		"Acknowledge duplicates, release locks with defer, and keep retries shorter than the Deadline of the Case."},
+	neverDone: {"A message waits on the shelf for its next attempt, the state keeps changing, or a call hangs.",
+		"Keep retries shorter than the Deadline of the Case, and end calls when their context ends."},
+	swallowed: {"The key is too coarse: it identifies a customer or a second, not one unit of work. So a message is taken for " +
+		"a duplicate of another one, and dropped or parked.",
+		"Use a key that identifies what must happen once, such as one order. If the messages do mean the same, say " +
+			"so in Case.Work."},
 }
 
-// explain is the whole text of a finding.
+// explain returns the whole text of a finding.
 func (pr *prover) explain(err error, s schedule, t *trial, ref reference) string {
 	f := &finding{fault: broken}
 	if !errors.As(err, &f) {
 		f.detail = err.Error()
 	}
-	keys := strangeKeys(t, ref)
+	keys := unknownKeys(t, ref)
 	advice, ok := general[f.fault]
 	if !ok {
 		advice = s.advise(f.fault, keys, len(ref.keys) == 0, ref)
@@ -107,7 +106,7 @@ func (pr *prover) explain(err error, s schedule, t *trial, ref reference) string
 		fmt.Fprintf(&b, "  seen:    %s\n", strings.ReplaceAll(strings.TrimSpace(f.detail), "\n", "\n           "))
 	}
 	if len(keys) > 0 {
-		fmt.Fprintf(&b, "  keys:    claimed here, and never in the undisturbed runs: %s\n", strings.Join(keys[:min(len(keys), 4)], ", "))
+		fmt.Fprintf(&b, "  keys:    claimed here, but not in the undisturbed runs: %s\n", strings.Join(keys[:min(len(keys), 4)], ", "))
 	}
 	if t != nil && len(t.parked) > 0 {
 		id := slices.Sorted(maps.Keys(t.parked))[0]
@@ -117,8 +116,9 @@ func (pr *prover) explain(err error, s schedule, t *trial, ref reference) string
 	return b.String()
 }
 
-// strangeKeys are those of operations that the reference knows, with ids that it does not.
-func strangeKeys(t *trial, ref reference) (names []string) {
+// unknownKeys returns keys with operations that the reference knows, and with
+// IDs that it does not.
+func unknownKeys(t *trial, ref reference) (names []string) {
 	if t == nil {
 		return nil
 	}
@@ -141,67 +141,65 @@ func strangeKeys(t *trial, ref reference) (names []string) {
 	return slices.Compact(names)
 }
 
-// advise is the advice for a state that is not the right one.
+// advise returns the advice for a wrong state.
 func (s schedule) advise(f fault, keys []string, unguarded bool, ref reference) advice {
 	switch {
 	case s.kind == otherID && f == double:
-		return advice{"The key is the ID of the message, and a producer that sends its work again can give it a new " +
-			"one.",
-			"Take the key from the business, such as the order number: inbox.Consumer.Key makes it from the message."}
+		return advice{"The key is the ID of the message, but a producer that repeats its work can send a new ID.",
+			"Use a key from the business, such as the order number: inbox.Consumer.Key derives it from the message."}
 	case s.kind == forgotten:
-		return advice{"A message that is older than its key was taken for a new one.",
-			"Keep keys longer than messages can come, and park what is older, as inbox does by Message.Time and " +
-				"Policy.KeepKey."}
+		return advice{"A message whose key was forgotten was taken for a new one.",
+			"Keep keys for longer than messages can be redelivered, and park older messages, as inbox does by " +
+				"Message.Time and Policy.KeepKey."}
 	case s.kind == laterTime && f == double && len(keys) > 0:
-		return advice{"The key is made of the message's time, which changes when a producer sends the message again.",
-			"Make the key from what names the work, such as the message's ID or an order number, and from no time."}
+		return advice{"The key contains the message's time, which changes when a producer sends the message again.",
+			"Derive the key from what identifies the work, such as the message's ID or an order number."}
 	case s.kind == reordered && f != double:
 	case f == double && len(keys) > 0:
-		return advice{"The same message got another key when it came again: one that is random, or made of a time " +
-			"or an attempt.",
-			"Make the key from what names the work, such as the message's ID or an order number: the same for each " +
-				"delivery."}
+		return advice{"The same message got another key when it was delivered again: a random one, or one with a time or an " +
+			"attempt in it.",
+			"Derive the key from what identifies the work, such as the message's ID or an order number. It is the " +
+				"same for each delivery."}
 	case f == double && (s.kind == crash || s.kind == lostReply) && ref.sentBefore(s.at):
-		return advice{"Something was published or requested before the commit, and nothing takes it back when the " +
-			"process dies: the next one does it again.",
-			"Write events in the transaction and publish them behind it with stable IDs (an outbox), or give a " +
-				"request its key as idempotency key (once.Do)."}
+		return advice{"Something was published or requested before the commit. A crash does not undo it, and the next process " +
+			"does it again.",
+			"Write events in the transaction and publish them after it with stable IDs (an outbox), or send the key " +
+				"with a request as its idempotency key (once.Do)."}
 	case f == double && unguarded:
-		return advice{"Nothing remembers which messages were dealt with: no key was claimed, so a redelivery is " +
-			"work like any other.",
-			"Claim a key for each message in the transaction that does its work: inbox.Tx, or once.DoTx in a loop " +
-				"of your own."}
+		return advice{"Nothing remembers which messages were handled: no key was claimed, so a redelivery is handled like any " +
+			"message.",
+			"Claim a key for each message in the transaction that does its work: with inbox.Tx, or with once.DoTx " +
+				"in your own loop."}
 	case f == double && !ref.inTransaction():
-		return advice{"The work was done again because its outcome was unknown, and whoever was asked to do it did not " +
-			"know the key.",
-			"Hand the key on to a system that knows it, or give the operation a Lookup. Where neither can be, choose Park, " +
-				"and say so in Accept of the Case."}
+		return advice{"The work was done again because its outcome was unknown, and the system that did it did not know the key.",
+			"Pass the key to a system that honours it, or give the operation a Lookup. If neither is possible, choose " +
+				"Park, and accept that in Case.Accept."}
 	case f == double:
-		return advice{"The work and the record that it was done are not one commit: something is written outside of " +
-			"the transaction, or runs before the claim.",
-			"Write through the transaction that the handler gets, and send nothing to others without a key of its " +
-				"own (once.Do)."}
+		return advice{"The work and its record are not in one commit: something is written outside the transaction, or runs " +
+			"before the claim.",
+			"Write through the transaction that the handler gets, and send nothing to other systems without a key " +
+				"(once.Do)."}
 	case f == lost && (s.kind == crash || s.kind == storm) && ref.ackedEarly():
-		return advice{"The message was acknowledged before its work was committed, so nobody delivered it again " +
-			"when the process died.",
+		return advice{"The message was acknowledged before its work was committed, so it was not delivered again after the " +
+			"crash.",
 			"Acknowledge last, after the commit."}
 	case f == lost && (s.kind == crash || s.kind == storm || s.kind == lostReply):
-		return advice{"A part of the work came after the commit that remembers the message, and the redelivery was " +
-			"taken for a duplicate; or the work was parked as unknown.",
-			"Put every part into that commit (events by an outbox), or give it a key of its own (once.Do); where " +
-				"parking is right, say so in Case.Accept."}
+		return advice{"A part of the work came after the commit that records the message, and the redelivery was taken for a " +
+			"duplicate; or the work was parked as unknown.",
+			"Put every part into that commit (events with an outbox), or give it its own key (once.Do). If parking " +
+				"is right, accept it in Case.Accept."}
 	case f == lost:
-		return advice{"A message was taken for a duplicate that was none, or acknowledged although its handler had " +
-			"failed.",
-			"Name by the key exactly one unit of work, and acknowledge after the commit only."}
+		return advice{"A message was wrongly taken for a duplicate, or acknowledged although its handler failed.",
+			"Use a key that identifies exactly one unit of work, and acknowledge only after the commit."}
 	}
-	return advice{"The work depends on the order or the number of deliveries, where only messages with one ordering " +
-		"key are in order.",
-		"Give messages that need an order one ordering key, and claim a key for each message in the transaction of " +
-			"its work."}
+	return advice{"The work depends on the order or the number of deliveries, but only messages with the same ordering key " +
+		"are in order.",
+		"Give messages that need an order the same ordering key, and claim a key for each message in the " +
+			"transaction of its work."}
 }
 
-// sentBefore reports whether something was sent to others for the message of a point, up to it.
+// sentBefore reports whether a step up to a point sent something to another
+// system, for the same message.
 func (ref reference) sentBefore(pt point) bool {
 	for _, other := range ref.trace {
 		if other.message == pt.message && other.side == after && ref.outside[other.step] {
@@ -214,8 +212,8 @@ func (ref reference) sentBefore(pt point) bool {
 	return false
 }
 
-// ackedEarly reports whether anything is done for a message after its acknowledgement, as far as steps tell: with a
-// store or others, or not seen because it takes no step.
+// ackedEarly reports whether steps for a message follow its acknowledgement, or no
+// step commits the work.
 func (ref reference) ackedEarly() bool {
 	acked := make(map[string]bool)
 	commits := false
@@ -232,7 +230,7 @@ func (ref reference) ackedEarly() bool {
 	return !commits
 }
 
-// judge compares a state with the right one.
+// judge compares a state with the reference.
 func (pr *prover) judge(s schedule, ref reference, state string) error {
 	want := ref.state
 	if s.kind == alone {
@@ -248,7 +246,7 @@ func (pr *prover) judge(s schedule, ref reference, state string) error {
 	return &finding{fault: f, detail: difference(want, state)}
 }
 
-// try goes through a schedule.
+// try runs a schedule.
 func (pr *prover) try(t testing.TB, s schedule, ref reference) {
 	t.Helper()
 	wanted := ref.state
@@ -277,12 +275,12 @@ func (pr *prover) try(t testing.TB, s schedule, ref reference) {
 		t.Errorf("oncetest: %s  again:   ONCETEST_SEED=%d go test -run "+
 			"'%s'\n", pr.explain(err, s, tr, ref), pr.seed, pattern(t))
 	}
-	if s.kind == crash && !tr.struck {
+	if s.kind == crash && !tr.acted {
 		t.Logf("oncetest: %s: that step was not reached this time", s.name)
 	}
 }
 
-// pattern selects a test and no other.
+// pattern matches exactly one test.
 func pattern(t testing.TB) string {
 	levels := strings.Split(t.Name(), "/")
 	for i, name := range levels {
@@ -291,8 +289,8 @@ func pattern(t testing.TB) string {
 	return strings.Join(levels, "/")
 }
 
-// compare tells whether a state shows more than the right one, or less: by the numbers in it, if nothing else differs, or
-// else by its lines.
+// compare reports whether a state has more or less than the reference: by the
+// numbers in it if nothing else differs, and else by its lines.
 func compare(want, got string) fault {
 	more, less, alike := amounts(strings.Fields(want), strings.Fields(got))
 	if !alike {
@@ -308,7 +306,8 @@ func compare(want, got string) fault {
 	return lost
 }
 
-// amounts compares words that are numbers. The words are alike if no others differ.
+// amounts compares words that are numbers. alike reports whether no other words
+// differ.
 func amounts(want, got []string) (more, less, alike bool) {
 	if len(want) != len(got) {
 		return false, false, false
@@ -324,7 +323,7 @@ func amounts(want, got []string) (more, less, alike bool) {
 	return more, less, true
 }
 
-// apart are the lines that only one of two texts has, each as often as it has more of them.
+// apart returns the lines that each of two texts has more often than the other.
 func missingAndExtra(want, got string) (missing, extra []string) {
 	count := make(map[string]int)
 	for line := range strings.Lines(want) {
@@ -345,7 +344,7 @@ func missingAndExtra(want, got string) (missing, extra []string) {
 	return missing, extra
 }
 
-// difference shows two states apart, for people.
+// difference shows how two states differ.
 func difference(want, got string) string {
 	missing, extra := missingAndExtra(want, got)
 	var lines []string

@@ -10,49 +10,52 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// Process is one life of the service under test, from its start until it stops or dies. Everything by which the
-// service touches the world is taken through it: messages by [Process.Source], and of the rest what it uses, by
-// [Store], [Plain], [Process.Publisher], [Process.Transport] and [Process.Step].
+// Process is one process of the service under test, from its start until it
+// stops or crashes. The service accesses the world through it: it gets messages
+// from [Process.Source], and uses [Store], [Plain], [Process.Publisher],
+// [Process.Transport] and [Process.Step] as needed.
 //
-// Each call through them that changes something is a step. A process can die before a step, which then never happens,
-// or after it, and then its reply is lost. The goroutine that made the call ends there, as by runtime.Goexit, and so
-// does every other one at its next call; deferred functions run. Nothing that a dead process calls has an effect: a
-// transaction that it has open is rolled back, what it has not acknowledged is delivered again, and its leases have
-// lapsed.
+// Each call through them that changes something is a step. A process can crash
+// before a step, which then never happens, or after it, and then its reply is
+// lost. The goroutine that made the call ends there, as by runtime.Goexit, and
+// each other goroutine ends at its next call. Deferred functions run. Later
+// calls of a crashed process have no effect: its open transaction is rolled
+// back, what it has not acknowledged is delivered again, and its leases lapse.
 type Process struct {
 	trial  *trial
 	cancel context.CancelFunc
 
-	// The trial's mutex guards these.
+	// The following are guarded by the mutex of the trial.
 	dead     bool
-	told     bool // to stop
-	ended    bool // Run is over
+	told     bool // told to stop
+	ended    bool // Run has returned
 	err      error
-	calls    int // under way
-	waiting  int // calls that wait for messages
-	refused  int // calls of the dead
+	calls    int // calls in progress
+	waiting  int // calls waiting for messages
+	refused  int // calls after the crash
 	sessions []broker.Session
 	claims   []claim
 }
 
-// claim is one that a process made, and may still hold.
+// claim is a claim of a process, which may still own the key.
 type claim struct {
 	store once.Store
 	fence once.Fence
 }
 
 var (
-	errDead = fmt.Errorf("%w: oncetest: this process has died", once.ErrClosed) // closed: nobody tries again
+	errDead = fmt.Errorf("%w: oncetest: this process has died", once.ErrClosed) // ErrClosed, so that nobody retries
 	errLost = errors.New("oncetest: the reply was lost: the caller cannot know whether it happened")
 )
 
-// Step is a boundary of the service's own, where it may die: between effects that do not go through the process,
-// after the commit of a transaction that it began itself. The name says what was done just before: "charged".
+// Step adds a step of the service where it may crash: between effects that do
+// not go through the process, or after the commit of a transaction that it
+// began itself. The name says what was just done, such as "charged".
 func (p *Process) Step(name string) {
 	_ = p.cross(name, func() error { return nil })
 }
 
-// cross makes a call that changes something outside of the process.
+// cross makes a call that changes something outside the process.
 func (p *Process) cross(step string, call func() error) error {
 	pt := p.begin(step)
 	defer p.leave()
@@ -64,7 +67,8 @@ func (p *Process) cross(step string, call func() error) error {
 	return err
 }
 
-// look makes a call that changes nothing: a crash there is one after the step before it.
+// look makes a call that changes nothing. A crash there would be like one after
+// the previous step.
 func (p *Process) look(call func() error) error {
 	p.begin("")
 	defer p.leave()
@@ -75,8 +79,9 @@ func (p *Process) look(call func() error) error {
 	return err
 }
 
-// transaction runs one of a store's, which calls enter when the body begins, and leave when it ends well. Its steps
-// are its begin, which includes its claims, and its commit.
+// transaction runs a transaction of a store, which calls enter when its body
+// begins and leave when its body succeeds. Its steps are "begin", which
+// includes its claims, and "commit".
 func (p *Process) transaction(run func(enter func(), leave func() error) error) error {
 	begun, commit, entered := p.begin("begin"), point{}, false
 	defer p.leave()
@@ -104,7 +109,8 @@ func (p *Process) transaction(run func(enter func(), leave func() error) error) 
 	return err
 }
 
-// begin counts a call as under way, and names its step. A goroutine of a dead process ends here.
+// begin counts a call as in progress, and names its step. A goroutine of a
+// crashed process ends here.
 func (p *Process) begin(step string) point {
 	t := p.trial
 	t.mu.Lock()
@@ -132,8 +138,8 @@ func (p *Process) name(step string) point {
 	return p.trial.name(step)
 }
 
-// pass is reach for goroutines that end with their process.
-func (p *Process) pass(pt point, s side) deed {
+// pass is like reach for a goroutine that ends if its process crashes.
+func (p *Process) pass(pt point, s side) action {
 	d, dead := p.reach(pt, s)
 	if dead {
 		runtime.Goexit()
@@ -141,8 +147,8 @@ func (p *Process) pass(pt point, s side) deed {
 	return d
 }
 
-// reach is where the schedule strikes.
-func (p *Process) reach(pt point, s side) (d deed, dead bool) {
+// reach does what the schedule says at a point.
+func (p *Process) reach(pt point, s side) (d action, dead bool) {
 	t := p.trial
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +165,7 @@ func (p *Process) reach(pt point, s side) (d deed, dead bool) {
 	case breakSessions:
 		t.broker.Restart()
 	}
-	t.struck = t.struck || d != nothing
+	t.acted = t.acted || d != nothing
 	return d, p.dead
 }
 
@@ -170,8 +176,8 @@ func (p *Process) die() {
 	p.trial.notify()
 }
 
-// refuse reports whether the process is dead, to a call that answers with an error then. A loop that does not take it
-// for an answer ends.
+// refuse reports whether the process has crashed, for a call that then returns
+// an error. A goroutine that ignores the error and keeps calling ends.
 func (p *Process) refuse() bool {
 	p.trial.mu.Lock()
 	defer p.trial.mu.Unlock()
@@ -189,7 +195,7 @@ func (p *Process) isDead() bool {
 	return p.dead
 }
 
-// claimed remembers the claims of a call, and whose they are.
+// claimed records the claims of a call.
 func (p *Process) claimed(s once.Store, rs []once.ClaimRequest, recs []once.Record, lasting bool) {
 	t := p.trial
 	t.mu.Lock()

@@ -3,7 +3,6 @@ package oncetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -15,8 +14,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// newProcess is one whose Run waits for its end, and to which the plan is done.
-func newProcess(t *testing.T, plan func(point, int) deed) (*trial, *Process) {
+// newProcess returns a process with a plan, whose Run waits for its end.
+func newProcess(t *testing.T, plan func(point, int) action) (*trial, *Process) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	t.Cleanup(cancel)
 	tr := newTrial(ctx, world{run: func(ctx context.Context, _ *Process) error {
@@ -30,8 +29,8 @@ func newProcess(t *testing.T, plan func(point, int) deed) (*trial, *Process) {
 	return tr, tr.lives[0]
 }
 
-func dieAt(step string, s side) func(point, int) deed {
-	return func(pt point, _ int) deed {
+func dieAt(step string, s side) func(point, int) action {
+	return func(pt point, _ int) action {
 		if pt.step == step && pt.side == s {
 			return die
 		}
@@ -39,7 +38,7 @@ func dieAt(step string, s side) func(point, int) deed {
 	}
 }
 
-// returns reports whether a call came back, and did not end its goroutine.
+// returns reports whether a call returned, and did not end its goroutine.
 func returns(call func()) bool {
 	returned := make(chan bool)
 	go func() {
@@ -62,8 +61,8 @@ func finished(recs []once.Record) []once.Settlement {
 	return []once.Settlement{{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}}
 }
 
-// At each side of each step: what a transaction has written is there if the process died after its commit, and else
-// not.
+// The writes of a transaction exist if the process crashed after its commit,
+// and otherwise not.
 func TestWhereATransactionEnds(t *testing.T) {
 	for _, test := range []struct {
 		step   string
@@ -92,7 +91,8 @@ func TestWhereATransactionEnds(t *testing.T) {
 	}
 }
 
-// A process that dies while a transaction of another goroutine is open takes that along.
+// If a process crashes, an open transaction of another goroutine is rolled
+// back.
 func TestATransactionBesideADeath(t *testing.T) {
 	inner := memstore.New(nil)
 	_, p := newProcess(t, dieAt("dies", before))
@@ -168,7 +168,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
 }
 
-// A claim of a process that died is unknown for the next one at once, and what it had received comes again.
+// A claim of a crashed process is Unknown at once, and the messages that it had
+// received are delivered again.
 func TestWhatTheNextProcessFinds(t *testing.T) {
 	inner := memstore.New(nil)
 	tr, p := newProcess(t, dieAt("claim", after))
@@ -207,78 +208,58 @@ func TestWhatTheNextProcessFinds(t *testing.T) {
 	}
 }
 
-func TestAWrapperIsWhatItsStoreIs(t *testing.T) {
+func TestAProcessFindsWhatItsStoreHas(t *testing.T) {
 	_, p := newProcess(t, nil)
-	mem := memstore.New(nil)
-	check := func(name string, inner, outer any) {
-		t.Helper()
-		for what, is := range map[string]func(any) bool{
-			"once.Lister":     func(s any) bool { _, ok := s.(once.Lister); return ok },
-			"store.Registry":  func(s any) bool { _, ok := s.(store.Registry); return ok },
-			"store.Positions": func(s any) bool { _, ok := s.(store.Positions[*memstore.Tx]); return ok },
-			"store.Shelf":     func(s any) bool { _, ok := s.(store.Shelf); return ok },
-			"store.TxShelf":   func(s any) bool { _, ok := s.(store.TxShelf[*memstore.Tx]); return ok },
-			"once.TxStore":    func(s any) bool { _, ok := s.(once.TxStore[*memstore.Tx]); return ok },
-		} {
-			if is(inner) != is(outer) {
-				t.Errorf("%s: the inner store is a %s: %v, the wrapper: %v", name, what, is(inner), is(outer))
+	full := memstore.New(nil)
+	bare := struct{ once.TxStore[*memstore.Tx] }{full}
+	has := func(s any) map[string]bool {
+		return map[string]bool{
+			"once.Lister":     found[once.Lister](s),
+			"store.Registry":  found[store.Registry](s),
+			"store.Positions": found[store.Positions[*memstore.Tx]](s),
+			"store.Shelf":     found[store.Shelf](s),
+			"store.TxShelf":   found[store.TxShelf[*memstore.Tx]](s),
+			"store.Outbox":    found[store.Outbox[*memstore.Tx]](s),
+			"store.Reopener":  found[store.Reopener](s),
+		}
+	}
+	for name, s := range map[string]once.TxStore[*memstore.Tx]{"full": full, "bare": bare} {
+		for wrapper, outer := range map[string]once.Store{"Plain": Plain(p, s), "Store": Store(p, s)} {
+			for capability, is := range has(outer) {
+				if want := name == "full"; is != want {
+					t.Errorf("%s of a %s store is a %s: %v", wrapper, name, capability, is)
+				}
 			}
 		}
 	}
-	s, l, r := &txStore[*memstore.Tx]{newPlain(p, mem), mem}, &lister{p, mem}, &registrar{p, mem}
-	o, f := &positions[*memstore.Tx]{p, mem}, &txShelf[*memstore.Tx]{&shelf{p, mem}, mem}
-	for bits := range 16 {
-		has := [4]bool{bits&1 > 0, bits&2 > 0, bits&4 > 0, bits&8 > 0}
-		inner := assembled(s, l, r, o, f, has) // as good an inner store as any
-		_, isLister := inner.(once.Lister)
-		_, isRegistry := inner.(store.Registry)
-		_, isPositions := inner.(store.Positions[*memstore.Tx])
-		_, isShelf := inner.(store.TxShelf[*memstore.Tx])
-		if is := [4]bool{isLister, isRegistry, isPositions, isShelf}; is != has {
-			t.Errorf("asked for %v, assembled %v", has, is)
-		}
-		check(fmt.Sprint("Store ", has), inner, Store(p, inner))
-	}
-	type list = once.Lister
-	type reg = store.Registry
-	type put = store.Shelf
-	for name, inner := range map[string]once.Store{
-		"none": struct{ once.Store }{mem},
-		"l": struct {
-			once.Store
-			list
-		}{mem, mem},
-		"r": struct {
-			once.Store
-			reg
-		}{mem, mem},
-		"lr": struct {
-			once.Store
-			list
-			reg
-		}{mem, mem, mem},
-		"s": struct {
-			once.Store
-			put
-		}{mem, mem},
-		"ls": struct {
-			once.Store
-			list
-			put
-		}{mem, mem, mem},
-		"rs": struct {
-			once.Store
-			reg
-			put
-		}{mem, mem, mem},
-		"lrs": struct {
-			once.Store
-			list
-			reg
-			put
-		}{mem, mem, mem, mem},
+}
+
+// found reports whether a store has a capability.
+func found[Capability any](s any) bool {
+	_, ok := once.As[Capability](s)
+	return ok
+}
+
+// Calls of a capability are steps, with Plain and with Store.
+func TestCallsOfACapabilityAreSteps(t *testing.T) {
+	full := memstore.New(nil)
+	for name, wrap := range map[string]func(*Process) once.Store{
+		"Plain": func(p *Process) once.Store { return Plain(p, full) },
+		"Store": func(p *Process) once.Store { return Store(p, once.TxStore[*memstore.Tx](full)) },
 	} {
-		check("Plain "+name, inner, Plain(p, inner))
+		tr, p := newProcess(t, nil)
+		s := wrap(p)
+		registry, _ := once.As[store.Registry](s)
+		shelf, _ := once.As[store.Shelf](s)
+		if _, err := registry.Register(ctx, store.Consumer{Name: "c", Source: "s"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := shelf.Shelve(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+		if steps := tr.tail(); steps != "steps: register, shelve" {
+			t.Errorf("%s: %s", name, steps)
+		}
 	}
 }
 
@@ -324,11 +305,12 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What waits on the shelf has yet to be done, but not what waits for a person; and no wait outlives the process.
+// Waiting messages on the shelf have yet to be handled, and Parked ones have
+// not. No wait survives a crash.
 func TestTheShelf(t *testing.T) {
 	inner := memstore.New(nil)
 	tr, p := newProcess(t, dieAt("dies", before))
-	s := Store(p, once.TxStore[*memstore.Tx](inner)).(store.Shelf)
+	s, _ := once.As[store.Shelf](Store(p, once.TxStore[*memstore.Tx](inner)))
 	aside := func(id, order string, state store.ShelfState) store.Shelved {
 		m := broker.Message{ID: id, Topic: "orders", OrderingKey: order}
 		return store.Shelved{Consumer: "c", Message: m, State: state, Due: time.Hour, Reason: "why " + id}

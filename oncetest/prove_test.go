@@ -26,11 +26,11 @@ func TestARightServicePassesQuickly(t *testing.T) {
 	}
 }
 
-// lying is a store that breaks its word.
+// lying is a store that breaks its contract.
 type lying struct {
 	*memstore.Store
-	commits bool // what its body has written, although the body failed or ended its goroutine
-	free    bool // tells everybody that the key is his
+	commits bool // commits the writes of a body that failed or ended its goroutine
+	free    bool // lets each claim win
 }
 
 func (l *lying) Transact(ctx context.Context, rs []once.ClaimRequest,
@@ -109,7 +109,7 @@ func TestWorkThatDependsOnTheOrderOfUnrelatedKeysIsFound(t *testing.T) {
 		return "the last was " + last, nil
 	}
 	c.Messages, c.Crashes = c.Messages[:2], 1
-	expect(t, findings(t, c), "twice in reverse order", "one ordering key")
+	expect(t, findings(t, c), "twice in reverse order", "the same ordering key")
 }
 
 func TestACrowdHasTwoProcesses(t *testing.T) {
@@ -147,10 +147,10 @@ func TestAKeyThatIsTooCoarseIsFound(t *testing.T) {
 		})
 	})
 	c.Crashes = 1
-	expect(t, findings(t, c), "alone m2", "swallowed", "too coarse")
+	expect(t, findings(t, c), "alone m2", "taken for a duplicate", "too coarse")
 	c.Work = func(m *broker.Message) string { return m.OrderingKey }
 	for _, text := range findings(t, c) {
-		if strings.Contains(text, "swallowed") {
+		if strings.Contains(text, "was taken for a duplicate") {
 			t.Error("the case has said that the two mean the same:\n" + text)
 		}
 	}
@@ -163,7 +163,7 @@ func TestServicesThatStop(t *testing.T) {
 		want string
 	}{
 		"with an error": {func(context.Context, *oncetest.Process, *world) error { return errors.New("no network") }, "no network"},
-		"without one":   {func(context.Context, *oncetest.Process, *world) error { return nil }, "Run has ended"},
+		"without one":   {func(context.Context, *oncetest.Process, *world) error { return nil }, "Run returned before"},
 		"at an error of the broker": {func(ctx context.Context, p *oncetest.Process, w *world) error {
 			session, err := p.Source().Open(ctx, 1)
 			for err == nil {
@@ -175,16 +175,16 @@ func TestServicesThatStop(t *testing.T) {
 				}
 			}
 			return err
-		}, "broken session: Run has ended"},
+		}, "broken session: Run returned before"},
 		"never": {func(ctx context.Context, p *oncetest.Process, w *world) error {
 			_ = right(ctx, p, w)
-			<-make(chan int)
+			<-w.over
 			return nil
 		}, "Run did not return"},
 		"before they begin": {func(ctx context.Context, _ *oncetest.Process, _ *world) error {
 			<-ctx.Done()
 			return nil
-		}, "Run has done nothing"},
+		}, "Run did nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +200,7 @@ func TestAMessageThatIsNeverAcknowledgedIsFound(t *testing.T) {
 		seen := make(map[string]bool)
 		return loop(ctx, p, func(m *broker.Message) error {
 			if seen[m.ID] {
-				<-ctx.Done() // what is a duplicate is not acknowledged
+				<-ctx.Done() // duplicates are not acknowledged
 				return ctx.Err()
 			}
 			seen[m.ID] = true
@@ -210,7 +210,7 @@ func TestAMessageThatIsNeverAcknowledgedIsFound(t *testing.T) {
 		})
 	})
 	c.Deadline, c.Crashes = 400*time.Millisecond, 1
-	expect(t, findings(t, c), "twice in a row", "not all messages were ever acknowledged", "1 of 2 deliveries", "Acknowledge duplicates")
+	expect(t, findings(t, c), "twice in a row", "not all messages were acknowledged", "1 of 2 deliveries", "Acknowledge duplicates")
 }
 
 func TestProbesThatProveNothing(t *testing.T) {
@@ -221,7 +221,7 @@ func TestProbesThatProveNothing(t *testing.T) {
 		_, done := w.db.Value("m2")
 		return fmt.Sprintf("%v %p", done, w), nil
 	}
-	expect(t, findings(t, c), "two undisturbed runs differs", "Leave that out")
+	expect(t, findings(t, c), "two undisturbed runs differs", "Omit that")
 	c.Probe = func(context.Context, *world) (string, error) { return "", errors.New("no such table") }
 	expect(t, findings(t, c), "no such table")
 }
@@ -244,7 +244,7 @@ func TestCasesThatAreNotOne(t *testing.T) {
 	expect(t, findings(t, good), "ONCETEST_SEED")
 }
 
-// bank is a system that knows idempotency keys.
+// bank is a system that honours idempotency keys.
 type bank struct {
 	w     *world
 	known map[string]bool
@@ -259,7 +259,8 @@ func (b *bank) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 }
 
-// charging is a service with an effect elsewhere, which takes a request again when it is not sure.
+// charging is a service that calls another system, and sends a request again if
+// its outcome is unknown.
 func charging(keyOf func(once.Key) string) run {
 	op := &once.Operation[struct{}]{Name: "charge", OnUnknown: once.Resend}
 	var mu sync.Mutex
@@ -292,13 +293,14 @@ func charging(keyOf func(once.Key) string) run {
 }
 
 func TestRequestsWithAKeyAndWithout(t *testing.T) {
-	oncetest.Prove(t, caseOf(charging(once.Key.String)))
+	prove(t, caseOf(charging(once.Key.String)))
 	told := findings(t, caseOf(charging(func(once.Key) string { return "" })))
-	expect(t, told, "crash after POST /charges of m0", "more than once", "(the next step would have been settle)", "give a request its key")
+	expect(t, told, "crash after POST /charges of m0", "more than once", "(the next step would have been settle)", "send the key ")
 	expect(t, told, "lost reply after POST /charges of m0", "more than once")
 }
 
-// Work that is parked where nobody can tell is right, if the case says so; and leases of the dead end at once.
+// Parked work is right if the case accepts it. Leases of crashed processes end
+// at once.
 func TestAtMostOnce(t *testing.T) {
 	op := &once.Operation[struct{}]{Name: "mail", OnUnknown: once.Park}
 	c := caseOf(func(ctx context.Context, p *oncetest.Process, w *world) error {
@@ -322,7 +324,7 @@ func TestAtMostOnce(t *testing.T) {
 		return strings.Count(state, "mail") == strings.Count(reference, "mail")-1
 	}
 	c.Messages = c.Messages[:1] // so that a storm does not park more
-	oncetest.Prove(t, c)
+	prove(t, c)
 }
 
 func TestTheSameWorkUnderAnotherID(t *testing.T) {
@@ -340,7 +342,7 @@ func TestTheSameWorkUnderAnotherID(t *testing.T) {
 		return fmt.Sprint(n, " done"), nil
 	}
 	c.Crashes = 1
-	oncetest.Prove(t, c) // nobody has said that bodies matter
+	prove(t, c) // without Input, bodies do not matter
 	c.Work = func(m *broker.Message) string { return string(m.Body) }
 	expect(t, findings(t, c), "sent again with another ID", "more than once", "inbox.Consumer.Key")
 }
@@ -362,7 +364,7 @@ func TestKeysThatAreForgottenTooEarly(t *testing.T) {
 	})
 	c.Crashes = 1
 	c.Forget = func(ctx context.Context, w *world) error {
-		key := once.Key{Operation: "count", ID: "m2"} // the last
+		key := once.Key{Operation: "count", ID: "m2"} // the last message
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -372,5 +374,5 @@ func TestKeysThatAreForgottenTooEarly(t *testing.T) {
 			<-tick.C
 		}
 	}
-	expect(t, findings(t, c), "again after retention", "more than once", "park what is older")
+	expect(t, findings(t, c), "again after retention", "more than once", "park older messages")
 }

@@ -14,34 +14,34 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// schedule is one way in which messages can arrive, and processes can die.
+// schedule is a way in which messages arrive and processes crash.
 type schedule struct {
 	name    string // of the subtest
 	window  string // what happens, in a sentence
 	kind    kind
-	at      point // of a crash, or of what is lost
+	at      point // of a crash, or of a lost reply
 	prepare func(*trial)
 	deliver func(*trial) error
 }
 
-// kind is what a schedule is about: advice depends on it.
+// kind is the subject of a schedule, on which the advice depends.
 type kind int
 
 const (
-	repeated  kind = iota // messages come again
-	laterTime             // with another time
-	otherID               // with another ID
-	forgotten             // after their keys
-	reordered             // in another order
-	crash                 // at a step
-	lostReply             // of a request or a publish
+	repeated  kind = iota // messages are delivered again
+	laterTime             // messages are delivered with another time
+	otherID               // messages are delivered with another ID
+	forgotten             // messages are delivered after their keys were forgotten
+	reordered             // messages are delivered in another order
+	crash                 // a crash at a step
+	lostReply             // the reply to a request or a publish is lost
 	storm
-	alone // one message
+	alone // one message is delivered alone
 )
 
 const crowd = 64
 
-// reference is how an undisturbed world comes out.
+// reference is the result of an undisturbed run.
 type reference struct {
 	state   string
 	states  []string // before the first message, and after each
@@ -50,19 +50,21 @@ type reference struct {
 	outside map[string]bool
 }
 
-// takesSteps reports whether the service has done anything through its Process besides receiving and settling.
+// takesSteps reports whether the service did anything through its Process
+// besides receiving and settling.
 func (ref reference) takesSteps() bool {
 	return slices.ContainsFunc(ref.trace, func(pt point) bool {
 		return !slices.Contains([]string{"open", "receive", "ack", "return", "reject", "close"}, pt.step)
 	})
 }
 
-// inTransaction reports whether the service works in transactions.
+// inTransaction reports whether the service uses transactions.
 func (ref reference) inTransaction() bool {
 	return slices.ContainsFunc(ref.trace, func(pt point) bool { return pt.step == "commit" })
 }
 
-// reference runs the case twice: what differs then says nothing.
+// reference runs the case twice. If the results differ, the case proves
+// nothing.
 func (pr *prover) reference(t testing.TB) (ref reference, tr *trial, err error) {
 	t.Helper()
 	for _, first := range []bool{true, false} {
@@ -120,7 +122,7 @@ func (pr *prover) begin(t testing.TB, wanted string) (tr *trial, end func()) {
 	}
 }
 
-// each delivers messages one after another, as often as times says.
+// each delivers messages one after another, each several times.
 func each(ms []*broker.Message, times int) func(*trial) error {
 	return func(t *trial) error {
 		for i, m := range ms {
@@ -149,7 +151,7 @@ func inTurn(parts ...func(*trial) error) func(*trial) error {
 	}
 }
 
-// changed are copies of messages.
+// changed returns changed copies of messages.
 func changed(ms []*broker.Message, change func(*broker.Message)) []*broker.Message {
 	copies := make([]*broker.Message, len(ms))
 	for i, m := range ms {
@@ -165,15 +167,15 @@ func (pr *prover) schedules(ref reference) []schedule {
 	ms, all := pr.messages, each(pr.messages, 1)
 	later := changed(ms, func(m *broker.Message) { m.Time = m.Time.Add(time.Hour + time.Millisecond) })
 	list := []schedule{
-		{name: "twice in a row", window: "each message was delivered, dealt with, and delivered once more", deliver: each(ms, 2)},
+		{name: "twice in a row", window: "each message was delivered, handled, and delivered again", deliver: each(ms, 2)},
 		{name: "64 at once", window: "each message was delivered 64 times at once, to two processes",
 			prepare: func(t *trial) { t.start() }, deliver: pr.crowds},
-		{name: "again after everything", window: "when all messages were dealt with, all were delivered again", deliver: inTurn(all, all)},
-		{name: "again from dead letters", window: "each message came again from a dead-letter queue, with another one between",
+		{name: "again after everything", window: "after all messages were handled, all were delivered again", deliver: inTurn(all, all)},
+		{name: "again from dead letters", window: "each message was delivered again from a dead-letter queue, after another message",
 			deliver: pr.fromDeadLetters},
 		{name: "sent again with a later time", window: "the producer sent each message a second time: with the same ID, and an hour later",
 			kind: laterTime, deliver: inTurn(all, each(later, 1))},
-		{name: "twice in reverse order", window: "messages of unrelated ordering keys came in reverse order, and all of them twice",
+		{name: "twice in reverse order", window: "messages of unrelated ordering keys were delivered in reverse order, and all of them twice",
 			kind: reordered, deliver: each(backwards(ms), 2)},
 		{name: "lost acks", window: "the first acknowledgement of each message was lost, and the message was delivered again",
 			prepare: func(t *trial) { t.lostAcks = make(map[string]bool) }, deliver: all},
@@ -188,7 +190,7 @@ func (pr *prover) schedules(ref reference) []schedule {
 	if pr.forgets {
 		forget := func(t *trial) error { return t.world.forget(t.deadline) }
 		list = append(list, schedule{name: "again after retention", kind: forgotten, deliver: inTurn(all, forget, all),
-			window: "when all messages were dealt with, and their keys forgotten, all were delivered again"})
+			window: "after all messages were handled and their keys forgotten, all were delivered again"})
 	}
 	list = append(list, pr.swallowed(ref)...)
 	list = append(list, pr.crashAtEach(ref)...)
@@ -208,7 +210,7 @@ func (pr *prover) crowds(t *trial) error {
 	return nil
 }
 
-// fromDeadLetters delivers each message again after the one behind it.
+// fromDeadLetters delivers each message again after the next one.
 func (pr *prover) fromDeadLetters(t *trial) error {
 	dead := changed(pr.messages, func(m *broker.Message) {
 		if m.Header == nil {
@@ -229,7 +231,8 @@ func (pr *prover) fromDeadLetters(t *trial) error {
 	return t.deliver(dead[len(dead)-1].ID, true, dead[len(dead)-1])
 }
 
-// backwards reverses the order of ordering keys, and keeps that of the messages of each.
+// backwards reverses the order of ordering keys, and keeps the order of the
+// messages of each.
 func backwards(ms []*broker.Message) (all []*broker.Message) {
 	done := make(map[string]bool)
 	for _, m := range slices.Backward(ms) {
@@ -252,7 +255,7 @@ func backwards(ms []*broker.Message) (all []*broker.Message) {
 func breakAt(n int) func(*trial) {
 	return func(t *trial) {
 		acks := 0
-		t.plan = func(pt point, _ int) deed {
+		t.plan = func(pt point, _ int) action {
 			if pt.step == "ack" && pt.side == before {
 				if acks++; acks == n {
 					return breakSessions
@@ -263,9 +266,9 @@ func breakAt(n int) func(*trial) {
 	}
 }
 
-func strikeAt(at point, d deed) func(*trial) {
+func strikeAt(at point, d action) func(*trial) {
 	return func(t *trial) {
-		t.plan = func(pt point, _ int) deed {
+		t.plan = func(pt point, _ int) action {
 			if pt == at {
 				return d
 			}
@@ -274,22 +277,22 @@ func strikeAt(at point, d deed) func(*trial) {
 	}
 }
 
-// swallowed has a schedule for each message that left no trace: it is delivered alone, and must leave none there
-// either.
+// swallowed returns a schedule for each message that changed nothing. It is
+// delivered alone, and must change nothing then, either.
 func (pr *prover) swallowed(ref reference) (list []schedule) {
 	works := make(map[string]bool)
 	for i, m := range pr.messages {
 		work := pr.work(m)
 		if ref.states[i] == ref.states[i+1] && !works[work] && i > 0 {
 			list = append(list, schedule{name: "alone " + m.ID, kind: alone, deliver: each([]*broker.Message{m}, 1),
-				window: fmt.Sprintf("%s was delivered alone. Behind the messages before it, it changed nothing", m.ID)})
+				window: fmt.Sprintf("%s was delivered alone. After the messages before it, it had changed nothing", m.ID)})
 		}
 		works[work] = true
 	}
 	return list
 }
 
-// crashAtEach has a schedule for each side of each step of the reference.
+// crashAtEach returns a schedule for each side of each step of the reference.
 func (pr *prover) crashAtEach(ref reference) (list []schedule) {
 	points := slices.Clone(ref.trace)
 	if len(points) > pr.crashes {
@@ -301,16 +304,16 @@ func (pr *prover) crashAtEach(ref reference) (list []schedule) {
 	}
 	for _, pt := range points {
 		list = append(list, schedule{name: "crash " + pt.String(), kind: crash, at: pt, prepare: strikeAt(pt, die),
-			deliver: each(pr.messages, 1), window: "the process died " + ref.between(pt) + ", and the next one began"})
+			deliver: each(pr.messages, 1), window: "the process crashed " + ref.between(pt) + ", and the next one started"})
 		if pt.side == after && ref.outside[pt.step] {
 			list = append(list, schedule{name: "lost reply " + pt.String(), kind: lostReply, at: pt, prepare: strikeAt(pt, loseReply),
-				deliver: each(pr.messages, 1), window: "the reply was lost " + pt.String() + ", which had happened, and the process lived on"})
+				deliver: each(pr.messages, 1), window: "the reply was lost " + pt.String() + ", which had taken effect, and the process continued"})
 		}
 	}
 	return list
 }
 
-// between names the window that a point lies in, by the steps around it.
+// between describes the window of a point by the steps around it.
 func (ref reference) between(pt point) string {
 	text := pt.String()
 	i := slices.Index(ref.trace, pt)
@@ -323,7 +326,8 @@ func (ref reference) between(pt point) string {
 	return text
 }
 
-// storm delivers everything at once, some of it repeatedly, and lets processes die where chance will have it.
+// storm delivers everything at once, some of it repeatedly, and lets processes
+// crash at random points.
 func (pr *prover) storm(ref reference, n int) schedule {
 	rng := rand.New(rand.NewPCG(pr.seed, uint64(n)+1))
 	ms := pr.shuffled(rng)
@@ -333,10 +337,10 @@ func (pr *prover) storm(ref reference, n int) schedule {
 	}
 	return schedule{
 		name: fmt.Sprintf("storm %d of seed %d", n+1, pr.seed), kind: storm, deliver: together(ms),
-		window: fmt.Sprintf("all messages were delivered together, as %s, and processes died after %v steps",
+		window: fmt.Sprintf("all messages were delivered together, as %s, and processes crashed after %v steps",
 			strings.Join(ids(ms), " "), slices.Sorted(maps.Keys(deaths))),
 		prepare: func(t *trial) {
-			t.plan = func(_ point, n int) deed {
+			t.plan = func(_ point, n int) action {
 				if deaths[n] {
 					return die
 				}
@@ -346,7 +350,8 @@ func (pr *prover) storm(ref reference, n int) schedule {
 	}
 }
 
-// shuffled has each message one to three times. The first ones of an ordering key keep their order.
+// shuffled returns each message one to three times, in random order. The first
+// copies of an ordering key keep their order.
 func (pr *prover) shuffled(rng *rand.Rand) []*broker.Message {
 	lanes, copies := [][]*broker.Message(nil), []*broker.Message(nil)
 	at := make(map[string]int)

@@ -13,21 +13,23 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/oncetest"
 	"github.com/effectively-once/once/store/memstore"
 )
 
 // world is a database with a counter for each message.
 type world struct {
-	db *memstore.Store
+	db   *memstore.Store
+	over <-chan struct{} // closed when the test is over
 
 	mu    sync.Mutex
-	sent  []string // by other systems: what they have got
+	sent  []string // received by other systems
 	lives map[*oncetest.Process]bool
 }
 
-func newWorld(testing.TB) *world {
-	return &world{db: memstore.New(nil), lives: make(map[*oncetest.Process]bool)}
+func newWorld(t testing.TB) *world {
+	return &world{db: memstore.New(nil), over: t.Context().Done(), lives: make(map[*oncetest.Process]bool)}
 }
 
 func (w *world) send(what string) {
@@ -70,7 +72,8 @@ func caseOf(r run) oncetest.Case[*world] {
 		Probe: func(ctx context.Context, w *world) (string, error) { return w.probe(ctx, ms) }}
 }
 
-// loop handles messages one by one, acknowledges those that went well, and returns the others.
+// loop handles messages one by one, acknowledges those that succeed, and
+// returns the others.
 func loop(ctx context.Context, p *oncetest.Process, handle func(*broker.Message) error) error {
 	for ctx.Err() == nil {
 		session, err := p.Source().Open(ctx, 4)
@@ -93,7 +96,8 @@ func loop(ctx context.Context, p *oncetest.Process, handle func(*broker.Message)
 	return ctx.Err()
 }
 
-// counted is a right service: a counter for each message goes up in a transaction with the message's key.
+// counted is a correct service: it increments a counter for each message, in a
+// transaction with the message's key.
 func counted(store func(*oncetest.Process, *world) once.TxStore[*memstore.Tx]) run {
 	op := &once.Operation[struct{}]{Name: "count"}
 	return func(ctx context.Context, p *oncetest.Process, w *world) error {
@@ -111,7 +115,7 @@ func counted(store func(*oncetest.Process, *world) once.TxStore[*memstore.Tx]) r
 
 func honest(p *oncetest.Process, w *world) once.TxStore[*memstore.Tx] { return oncetest.Store(p, w.db) }
 
-// recorder is a testing.TB that only writes down that a test has failed, and why.
+// recorder is a testing.TB that only records failures.
 type recorder struct {
 	testing.TB
 	mu   sync.Mutex
@@ -124,7 +128,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.told = append(r.told, fmt.Sprintf(format, args...))
 }
 
-// Fatalf is called by Prove as the last thing that it does in a goroutine.
+// Fatalf reports a failure and panics. Prove calls it last in a goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
 	panic(errFatal)
@@ -132,8 +136,22 @@ func (r *recorder) Fatalf(format string, args ...any) {
 
 var errFatal = errors.New("fatal")
 
-// findings are what Prove reports about a case.
+// findings returns what Prove reports about a case, in fake time.
 func findings(t *testing.T, c oncetest.Case[*world]) (told []string) {
+	t.Helper()
+	faketime.Test(t, func(t *testing.T) { told = record(t, c) })
+	return told
+}
+
+// prove checks that Prove reports nothing about a case.
+func prove(t *testing.T, c oncetest.Case[*world]) {
+	t.Helper()
+	if told := findings(t, c); len(told) > 0 {
+		t.Errorf("found in a case without faults:\n%s", strings.Join(told, "\n"))
+	}
+}
+
+func record(t *testing.T, c oncetest.Case[*world]) (told []string) {
 	r := &recorder{TB: t}
 	defer func() {
 		if p := recover(); p != nil && p != any(errFatal) {
@@ -145,7 +163,7 @@ func findings(t *testing.T, c oncetest.Case[*world]) (told []string) {
 	return r.told
 }
 
-// expect wants a finding that has all the words.
+// expect checks that a finding has all the words.
 func expect(t *testing.T, told []string, words ...string) {
 	t.Helper()
 	for _, text := range told {

@@ -8,11 +8,12 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// queue is the name of where the messages come from.
+// queue is the name of the queue of the case.
 const queue = "oncetest"
 
-// Source is where the messages of the case come from: a queue that every process of the service shares, whose
-// sessions are a [broker.Delayer] and a [broker.DeadLetterer].
+// Source returns the queue that delivers the messages of the case. All
+// processes of the service share it. Its sessions are a [broker.Delayer] and a
+// [broker.DeadLetterer].
 func (p *Process) Source() broker.Source { return &source{p} }
 
 type source struct{ process *Process }
@@ -44,7 +45,7 @@ var (
 	_ broker.DeadLetterer = (*session)(nil)
 )
 
-// Receive is a step when it has messages, and one that a process can die after only.
+// Receive is a step if it returns messages. A process can crash only after it.
 func (s *session) Receive(ctx context.Context, max int) ([]broker.Delivery, error) {
 	p := s.process
 	if p.refuse() {
@@ -77,7 +78,7 @@ func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	t := s.process.trial
 	return s.process.cross("ack", func() error {
 		lost, kept := t.loseFirst(ds)
-		if len(lost) > 0 { // the caller is told that all is well
+		if len(lost) > 0 { // the caller gets no error
 			_ = s.inner.Return(ctx, lost, 0)
 		}
 		if len(kept) == 0 {
@@ -107,8 +108,8 @@ func (s *session) LongestDelay() time.Duration { return s.inner.(broker.Delayer)
 
 func (s *session) KeepsRejected() bool { return s.inner.(broker.DeadLetterer).KeepsRejected() }
 
-// Publisher lets pub publish for this process: a step "publish". Its Close closes nothing, since the next process
-// goes on with pub.
+// Publisher returns a publisher for this process that uses pub. Its step is
+// "publish". Its Close does not close pub, because the next process uses it.
 func (p *Process) Publisher(pub broker.Publisher) broker.Publisher {
 	outer := &publisher{p, pub}
 	if d, ok := pub.(broker.Deduplicator); ok {
@@ -141,9 +142,10 @@ func (o *publisher) Publish(ctx context.Context, ms []*broker.Message) (errs []e
 
 func (o *publisher) Close() error { return nil }
 
-// Transport lets rt send the requests of this process: a step "POST /charges" each, for example. Nil is
-// http.DefaultTransport. A process that dies after it has sent a request, and the request has been answered; some
-// schedules also lose the answer only, and rt's caller gets an error.
+// Transport returns a transport for this process that uses rt. Each request is
+// a step, such as "POST /charges". If rt is nil, it uses http.DefaultTransport.
+// A process crashes after a request only when the request was answered. Some
+// schedules lose only the response, and the caller gets an error.
 func (p *Process) Transport(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		rt = http.DefaultTransport
@@ -175,7 +177,8 @@ func (o *transport) RoundTrip(r *http.Request) (answer *http.Response, err error
 	return answer, nil
 }
 
-// sends notes that a step reaches somebody else, who cannot be rolled back.
+// sends records that a step reaches another system, which cannot be rolled
+// back.
 func (p *Process) sends(step string) {
 	p.trial.mu.Lock()
 	defer p.trial.mu.Unlock()

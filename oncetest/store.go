@@ -8,66 +8,19 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Plain is s as a process uses it. What s is besides, it is too: a [once.Lister], a [store.Registry], a
-// [store.Shelf]. Its Options are those of s, but for what the calls of one process share.
+// Plain returns s as a process uses it: its calls are steps of the process, and
+// so are those of its capabilities [once.Lister], [store.Registry] and
+// [store.Shelf], if it has them. [once.As] finds these, and all other
+// capabilities of s, whose calls are no steps. The options are those of s, except
+// for what the calls of one process share.
 func Plain(p *Process, s once.Store) once.Store {
 	if s == nil {
 		return nil
 	}
-	plain := newPlain(p, s)
-	l, hasList := s.(once.Lister)
-	r, hasRegistry := s.(store.Registry)
-	f, hasShelf := s.(store.Shelf)
-	list, registry, shelf := &lister{p, l}, &registrar{p, r}, &shelf{p, f}
-	if hasShelf {
-		p.trial.keep(f)
-	}
-	switch [3]bool{hasList, hasRegistry, hasShelf} {
-	case [3]bool{true, false, false}:
-		return struct {
-			*plainStore
-			*lister
-		}{plain, list}
-	case [3]bool{false, true, false}:
-		return struct {
-			*plainStore
-			*registrar
-		}{plain, registry}
-	case [3]bool{true, true, false}:
-		return struct {
-			*plainStore
-			*lister
-			*registrar
-		}{plain, list, registry}
-	case [3]bool{false, false, true}:
-		return struct {
-			*plainStore
-			store.Shelf
-		}{plain, shelf}
-	case [3]bool{true, false, true}:
-		return struct {
-			*plainStore
-			*lister
-			store.Shelf
-		}{plain, list, shelf}
-	case [3]bool{false, true, true}:
-		return struct {
-			*plainStore
-			*registrar
-			store.Shelf
-		}{plain, registry, shelf}
-	case [3]bool{true, true, true}:
-		return struct {
-			*plainStore
-			*lister
-			*registrar
-			store.Shelf
-		}{plain, list, registry, shelf}
-	}
-	return plain
+	return newPlain(p, s)
 }
 
-// plainStore is a store with steps.
+// plainStore is a store whose calls are steps.
 type plainStore struct {
 	process *Process
 	inner   once.Store
@@ -79,7 +32,36 @@ func newPlain(p *Process, s once.Store) *plainStore {
 	if o != nil {
 		o = o.Ready() // processes have nothing in common
 	}
+	if shelf, ok := once.As[store.Shelf](s); ok {
+		p.trial.keep(shelf)
+	}
 	return &plainStore{p, s, o}
+}
+
+// Unwrap returns the inner store, for capabilities whose calls are no steps.
+func (s *plainStore) Unwrap() once.Store { return s.inner }
+
+// As finds the capabilities whose calls are steps.
+func (s *plainStore) As(target any) bool {
+	switch target := target.(type) {
+	case *once.Lister:
+		return stepped(s.inner, target, func(l once.Lister) once.Lister { return &lister{s.process, l} })
+	case *store.Registry:
+		return stepped(s.inner, target, func(r store.Registry) store.Registry { return &registrar{s.process, r} })
+	case *store.Shelf:
+		return stepped(s.inner, target, func(f store.Shelf) store.Shelf { return &shelf{s.process, f} })
+	}
+	return false
+}
+
+// stepped sets a target of As to a capability of the inner store, with steps. It
+// reports whether the inner store has it.
+func stepped[Capability any](inner once.Store, target *Capability, with func(Capability) Capability) bool {
+	c, ok := once.As[Capability](inner)
+	if ok {
+		*target = with(c)
+	}
+	return ok
 }
 
 func (s *plainStore) Options() *once.Options { return s.options }
@@ -93,7 +75,7 @@ func (s *plainStore) Claim(ctx context.Context, r once.ClaimRequest) (rec once.R
 	return rec, err
 }
 
-// Extend is no step, because time alone says when it comes.
+// Extend is not a step, because its timing is not reproducible.
 func (s *plainStore) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	if s.process.refuse() {
 		return errDead
@@ -176,7 +158,7 @@ func (s *shelf) Change(ctx context.Context, m store.Shelved) error {
 	return s.process.cross("change", func() error { return s.inner.Change(ctx, m) })
 }
 
-// ForgetShelved is no step, because time alone says when it comes.
+// ForgetShelved is not a step, because its timing is not reproducible.
 func (s *shelf) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
 	err = s.process.look(func() error {
 		n, err = s.inner.ForgetShelved(ctx, keep, limit)

@@ -14,7 +14,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// world is what a case has set up, without its type.
+// world is the world of a case, without its type parameter.
 type world struct {
 	run    func(context.Context, *Process) error
 	probe  func(context.Context) (string, error)
@@ -28,11 +28,12 @@ const (
 	after  side = true
 )
 
-// point is one side of a step, named by the message that was being delivered, so that it is the same in each run.
+// point is one side of a step. It has the message that was being delivered, so
+// that it is the same in each run.
 type point struct {
-	message string // empty: before the first
+	message string // empty: before the first message
 	step    string
-	nth     int // step of that name, for that message
+	nth     int // number of the step with this name, for this message
 	side    side
 }
 
@@ -50,53 +51,53 @@ func (pt point) String() string {
 	return when + " " + pt.step + " of " + pt.message
 }
 
-// deed is what a schedule does at a point.
-type deed int
+// action is what a schedule does at a point.
+type action int
 
 const (
-	nothing deed = iota
+	nothing action = iota
 	die
 	breakSessions
 	loseReply
 )
 
-// trial is one world that goes through one schedule.
+// trial is a run of a schedule in its own world.
 type trial struct {
 	world    world
 	broker   *membroker.Broker
 	source   broker.Source
-	plan     func(pt point, n int) deed // n counts the points of the trial
+	plan     func(pt point, n int) action // n is the number of the point in the trial
 	deadline context.Context
 	quiet    time.Duration
 	wanted   string // the state to come to; empty: not known
 	changed  chan struct{}
 
 	mu        sync.Mutex
-	message   string // that is being delivered
+	message   string // the message that is being delivered
 	counts    map[point]int
 	trace     []point
-	deaths    []int // after how many points
-	struck    bool  // the plan was carried out
+	deaths    []int // the number of points before each crash
+	acted     bool  // the plan has done something
 	keys      map[string]map[once.Key]bool
-	outside   map[string]bool // steps that reach somebody else
+	outside   map[string]bool // steps that reach another system
 	published int
 	settled   map[string]bool // by origin
 	lostAcks  map[string]bool // by origin; nil: none is lost
 	shelves   []store.Shelf
 	lives     []*Process
 
-	parked map[string]string // why messages are, by their IDs; of the goroutine of the schedule
+	parked map[string]string // reasons by message ID; only for the goroutine of the schedule
 }
 
 func newTrial(deadline context.Context, w world) *trial {
 	t := &trial{world: w, broker: membroker.New(nil), deadline: deadline, changed: make(chan struct{}, 1),
-		plan: func(point, int) deed { return nothing }, counts: make(map[point]int), keys: make(map[string]map[once.Key]bool),
+		plan: func(point, int) action { return nothing }, counts: make(map[point]int), keys: make(map[string]map[once.Key]bool),
 		outside: make(map[string]bool), settled: make(map[string]bool), parked: make(map[string]string)}
 	t.source = t.broker.Queue(queue)
 	return t
 }
 
-// notify says that something has happened.
+// notify signals a change.
 func (t *trial) notify() {
 	select {
 	case t.changed <- struct{}{}:
@@ -104,7 +105,7 @@ func (t *trial) notify() {
 	}
 }
 
-// start begins another life of the service.
+// start begins another process of the service.
 func (t *trial) start() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.deadline))
 	p := &Process{trial: t, cancel: cancel}
@@ -126,7 +127,8 @@ func (t *trial) start() {
 
 var errEnded = errors.New("the goroutine of Run has ended, by runtime.Goexit or a Fatal of the test")
 
-// deliver publishes messages and waits until they are settled. What comes of it is noted under the name.
+// deliver publishes messages and waits until they are settled. Steps and keys
+// meanwhile belong to the name.
 func (t *trial) deliver(name string, last bool, ms ...*broker.Message) error {
 	t.mu.Lock()
 	t.message = name
@@ -141,10 +143,12 @@ func (t *trial) deliver(name string, last bool, ms ...*broker.Message) error {
 	return t.await(last)
 }
 
-// stalled is how long a service may collect messages before it is given the next one.
+// stalled is how long a service may collect messages before the next one is
+// delivered.
 const stalled = 250 * time.Millisecond
 
-// await waits until everything that was published is settled, and gives every process that dies a successor.
+// await waits until everything that was published is settled, and starts a
+// process for each that crashed.
 func (t *trial) await(last bool) error {
 	idle := time.NewTimer(stalled)
 	defer idle.Stop()
@@ -166,7 +170,8 @@ func (t *trial) await(last bool) error {
 	}
 }
 
-// look buries the dead, and tells whether the rest is done, or waits for messages.
+// look cleans up after crashed processes and replaces them. It reports whether
+// everything is settled, and whether the service waits for messages.
 func (t *trial) look() (settled, waiting bool, err error) {
 	t.mu.Lock()
 	calls, dead := 0, []*Process(nil)
@@ -183,14 +188,14 @@ func (t *trial) look() (settled, waiting bool, err error) {
 	settled = t.published == len(t.settled) && calls == 0 && waiting
 	t.mu.Unlock()
 	for _, p := range dead {
-		t.bury(p)
+		t.cleanUp(p)
 		t.start()
 	}
 	return settled && len(dead) == 0, waiting && calls == 0, err
 }
 
-// bury lets everything end that a dead process had at others.
-func (t *trial) bury(p *Process) {
+// cleanUp ends the sessions, claims and waits that a crashed process had.
+func (t *trial) cleanUp(p *Process) {
 	t.until(time.Second, func() bool { return p.calls == 0 })
 	t.mu.Lock()
 	p.told = true
@@ -199,7 +204,7 @@ func (t *trial) bury(p *Process) {
 	for _, s := range sessions {
 		_ = s.Close(t.deadline)
 	}
-	for _, c := range claims { // those that it has settled are not its own any more, and this does nothing
+	for _, c := range claims { // this does nothing to those that it has settled
 		_ = c.store.Settle(t.deadline, once.Settlement{Fence: c.fence, Status: once.Unknown, Reason: "oncetest: its process died"})
 	}
 	_, _ = t.shelved(func(s store.Shelf, m store.Shelved) {
@@ -210,7 +215,7 @@ func (t *trial) bury(p *Process) {
 	})
 }
 
-// until waits for a condition, which it calls with the mutex held, and no longer than d.
+// until waits up to d for a condition, which it calls with the mutex held.
 func (t *trial) until(d time.Duration, holds func() bool) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -231,8 +236,8 @@ func (t *trial) until(d time.Duration, holds func() bool) bool {
 	}
 }
 
-// shelved calls f for the messages on the shelves that wait for time only, and returns how many there are. Others are
-// noted as parked.
+// shelved calls f for the messages on the shelves that wait only for their due
+// time, and returns how many there are. It records the others as parked.
 func (t *trial) shelved(f func(store.Shelf, store.Shelved)) (n int, err error) {
 	t.mu.Lock()
 	shelves := t.shelves
@@ -270,8 +275,8 @@ func (t *trial) finish() (state string, err error) {
 	return t.world.probe(t.deadline)
 }
 
-// rest waits until nothing is to be expected any more: the state has been the wanted one for a moment, or another one
-// for so long that nothing will come.
+// rest waits until the state is final: it has been the wanted one for a moment,
+// or another one for so long that nothing more will happen.
 func (t *trial) rest() (state string, err error) {
 	tick := time.NewTicker(max(t.quiet/20, time.Millisecond))
 	defer tick.Stop()
@@ -287,14 +292,14 @@ func (t *trial) rest() (state string, err error) {
 		if state != last || left > 0 {
 			since, last = time.Now(), state
 		}
-		enough := t.quiet
+		unchanged := t.quiet
 		switch {
 		case t.wanted == state:
-			enough = t.quiet / 10
+			unchanged = t.quiet / 10
 		case t.wanted != "":
-			enough = t.quiet * 4
+			unchanged = t.quiet * 4
 		}
-		if time.Since(since) >= enough {
+		if time.Since(since) >= unchanged {
 			return state, nil
 		}
 		select {
@@ -308,7 +313,7 @@ func (t *trial) rest() (state string, err error) {
 	}
 }
 
-// stop ends the service in order.
+// stop stops the service.
 func (t *trial) stop() error {
 	t.mu.Lock()
 	for _, p := range t.lives {
@@ -333,7 +338,7 @@ func (t *trial) stop() error {
 		if p.err != nil && !p.dead && !errors.Is(p.err, context.Canceled) {
 			return &finding{fault: runEnded, detail: p.err.Error()}
 		}
-		p.dead = true // whatever it has left running
+		p.dead = true // in case it has left goroutines
 	}
 	return nil
 }
@@ -375,7 +380,8 @@ func (t *trial) settle(ds []broker.Delivery, err error) {
 	}
 }
 
-// loseFirst divides deliveries into those whose acknowledgement is lost now, and the others.
+// loseFirst returns the deliveries whose acknowledgement is lost now, and the
+// others.
 func (t *trial) loseFirst(ds []broker.Delivery) (lost, kept []broker.Delivery) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -384,13 +390,13 @@ func (t *trial) loseFirst(ds []broker.Delivery) (lost, kept []broker.Delivery) {
 			kept = append(kept, d)
 			continue
 		}
-		t.lostAcks[d.Origin], t.struck = true, true
+		t.lostAcks[d.Origin], t.acted = true, true
 		lost = append(lost, d)
 	}
 	return lost, kept
 }
 
-// unsettled is the finding that the deadline has come first.
+// unsettled returns the finding that the deadline has passed.
 func (t *trial) unsettled() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -404,7 +410,7 @@ func (t *trial) unsettled() error {
 	return &finding{fault: notSettled, detail: fmt.Sprintf("%d of %d deliveries; %s", left, t.published, t.tail())}
 }
 
-// tail is what happened last, for people.
+// tail describes the latest steps.
 func (t *trial) tail() string {
 	var steps []string
 	for i, pt := range t.trace {

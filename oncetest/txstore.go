@@ -7,28 +7,32 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Store is s as a process uses it: as [Plain] says, with transactions whose steps are "begin" and "commit". What s is
-// besides, it is too: also a [store.Positions] and a [store.TxShelf]. A transaction that the service began itself is
-// rolled back by what the service has deferred, and only by that.
+// Store is like [Plain] for a transactional store. The steps of a transaction are
+// "begin" and "commit". The calls of [store.Positions] and [store.TxShelf] are
+// steps, too. A transaction that the service began itself is rolled back only by
+// what the service has deferred.
 func Store[Tx any](p *Process, s once.TxStore[Tx]) once.TxStore[Tx] {
 	if s == nil {
 		return nil
 	}
-	l, hasList := s.(once.Lister)
-	r, hasRegistry := s.(store.Registry)
-	o, hasPositions := s.(store.Positions[Tx])
-	f, hasShelf := s.(store.TxShelf[Tx])
-	if hasShelf {
-		p.trial.keep(f)
-	}
-	return assembled(&txStore[Tx]{newPlain(p, s), s}, &lister{p, l}, &registrar{p, r}, &positions[Tx]{p, o},
-		&txShelf[Tx]{&shelf{p, f}, f}, [4]bool{hasList, hasRegistry, hasPositions, hasShelf})
+	return &txStore[Tx]{newPlain(p, s), s}
 }
 
-// txStore is a transactional store with steps.
+// txStore is a transactional store whose calls are steps.
 type txStore[Tx any] struct {
 	*plainStore
 	inner once.TxStore[Tx]
+}
+
+// As finds the capabilities whose calls are steps.
+func (s *txStore[Tx]) As(target any) bool {
+	switch target := target.(type) {
+	case *store.Positions[Tx]:
+		return stepped(s.inner, target, func(o store.Positions[Tx]) store.Positions[Tx] { return &positions[Tx]{s.process, o} })
+	case *store.TxShelf[Tx]:
+		return stepped(s.inner, target, func(f store.TxShelf[Tx]) store.TxShelf[Tx] { return &txShelf[Tx]{&shelf{s.process, f}, f} })
+	}
+	return s.plainStore.As(target)
 }
 
 func (s *txStore[Tx]) Transact(ctx context.Context, rs []once.ClaimRequest,

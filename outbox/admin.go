@@ -81,9 +81,10 @@ func (d Admin) Discard(ctx context.Context, q store.OutgoingQuery, by Decision) 
 	})
 }
 
-const deskPage = 500
+const decisionPage = 500
 
-// decide goes through what is selected, in pages. What was changed is not selected any more.
+// decide carries out a decision page by page. Changed messages are no longer
+// selected.
 func (d Admin) decide(ctx context.Context, q store.OutgoingQuery, by Decision, verb string,
 	do func([]store.Outgoing) (int, error)) (t Tally, err error) {
 
@@ -93,9 +94,9 @@ func (d Admin) decide(ctx context.Context, q store.OutgoingQuery, by Decision, v
 	q.Heads, q.Bodiless = false, true
 	limit := q.Limit
 	for {
-		q.Limit = deskPage
+		q.Limit = decisionPage
 		if limit > 0 {
-			q.Limit = min(deskPage, limit-t.Matched)
+			q.Limit = min(decisionPage, limit-t.Matched)
 		}
 		if q.Limit == 0 {
 			return t, nil

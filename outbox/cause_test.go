@@ -12,8 +12,9 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// What a unit of work puts names its key: readable in the row, one way in the message. The innermost key counts, and what
-// a message claims about the message that it was made from is not believed.
+// A message that a unit of work puts names its key: readable in the row,
+// one-way in the message. The innermost key counts. A cause that the message
+// already has is replaced.
 func TestMessagesNameTheirCause(t *testing.T) {
 	s := memstore.New(nil)
 	out := outbox.New(s, nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// sender is a publisher that remembers what it took, and fails as a test tells it to.
+// sender is a publisher that stores what it accepts, and fails as a test says.
 type sender struct {
 	mu    sync.Mutex
 	calls [][]string                       // the IDs of each call
@@ -126,7 +126,8 @@ func message(id, key string) *broker.Message {
 	return &broker.Message{ID: id, Topic: "orders", OrderingKey: key, Body: []byte("body of " + id)}
 }
 
-// some are n messages with names from a prefix on, each with a key of its own, or a common one.
+// some returns n messages with IDs from a prefix. Each has an ordering key of
+// its own, or all have the same.
 func some(n int, prefix, key string) (ms []*broker.Message) {
 	for i := range n {
 		ms = append(ms, message(fmt.Sprintf("%s%04d", prefix, i), key))
@@ -138,7 +139,7 @@ func (b *bench) relay() *outbox.Relay {
 	return &outbox.Relay{Store: b.store, Publisher: b.sender, Logger: b.logger, Stats: new(outbox.Stats)}
 }
 
-// run runs a relay, and returns what ends it and waits.
+// run runs a relay. It returns a function that stops it and waits.
 func (b *bench) run(r *outbox.Relay) (stop func()) {
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
@@ -150,7 +151,7 @@ func (b *bench) run(r *outbox.Relay) (stop func()) {
 	})
 }
 
-// until waits for something to come true. Time is that of the bubble.
+// until waits until a condition holds, in the time of the bubble.
 func (b *bench) until(what string, ok func() bool) {
 	b.Helper()
 	for range 40_000 {
@@ -162,7 +163,7 @@ func (b *bench) until(what string, ok func() bool) {
 	b.Fatalf("it did not come true that %s", what)
 }
 
-// rows are the IDs of what is in a state.
+// rows returns the IDs of messages in a state.
 func (b *bench) rows(state store.OutgoingState) (all []string) {
 	b.Helper()
 	ms, err := b.store.Outgoing(context.Background(), store.OutgoingQuery{State: state, Limit: 10_000})

@@ -9,72 +9,77 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// holds are what waits in the table behind a message that failed: an ordering key each, or a message without one.
+// holdsPoll is how often messages that others have held are looked for.
+const holdsPoll = 5 * time.Second
+
+// holds are the ordering keys with a message that waits for a retry or for a
+// person, and the messages without an ordering key that do.
 type holds struct {
-	*run
-	all     map[string]*hold // by ordering key
-	alone   map[place]*hold  // messages without one
-	looked  time.Time        // when all lanes were last looked at
-	rows    int              // that were read for it
-	took    time.Duration    // how long that took
-	soonest time.Time        // no hold is to be tried before
+	*env
+	byKey   map[string]*hold
+	keyless map[place]*hold
+	looked  time.Time     // when the holds of all lanes were last read
+	rows    int           // how many messages were read for that
+	took    time.Duration // how long it took
+	soonest time.Time     // when the first hold is due
 }
 
-// hold is one of them.
+// hold is an ordering key whose messages wait, or one message without a key.
 type hold struct {
-	lane  int
-	key   string
-	topic string
-	after int64 // a message without a key is the one behind this Seq
-	stuck int64 // the Seq of the first message that is Stuck: a person has to decide first; 0: none is
-	at    place
-	next  time.Time
-	pause *backoff.Backoff
-	seen  int64 // what had got through when it was last tried
+	at      place
+	lane    int
+	key     string
+	topic   string
+	after   int64 // a message without a key is the next one after this Seq
+	stuck   int64 // the Seq of the first Stuck message, which waits for a person; 0: there is none
+	next    time.Time
+	pause   *backoff.Backoff
+	through int64 // the value of env.through when it was last tried
 }
 
-func newHolds(r *run) *holds {
-	return &holds{run: r, all: make(map[string]*hold), alone: make(map[place]*hold)}
+func newHolds(e *env) *holds {
+	return &holds{env: e, byKey: make(map[string]*hold), keyless: make(map[place]*hold)}
 }
 
-// of finds the hold of a message, or makes it.
+// of returns the hold of a message. It adds it if there is none.
 func (h *holds) of(m *store.Outgoing) *hold {
 	key := m.Message.OrderingKey
-	known := h.all[key]
+	known := h.byKey[key]
 	if key == "" {
-		known = h.alone[placeOf(m)]
+		known = h.keyless[placeOf(m)]
 	}
 	if known != nil {
 		return known
 	}
 	made := &hold{at: placeOf(m), lane: m.Lane, key: key, topic: m.Message.Topic, after: m.Seq - 1,
-		pause: &backoff.Backoff{First: h.Retry.First, Limit: h.Retry.Limit}, seen: h.through.Load()}
+		pause: &backoff.Backoff{First: h.Retry.First, Limit: h.Retry.Limit}, through: h.through.Load()}
 	for range min(m.Attempts, 20) {
 		h.wait(made)
 	}
 	h.expect(made)
 	if key == "" {
-		h.alone[placeOf(m)] = made
+		h.keyless[placeOf(m)] = made
 	} else {
-		h.all[key] = made
+		h.byKey[key] = made
 	}
 	return made
 }
 
-// wait puts the next attempt off.
+// wait delays the next attempt.
 func (h *holds) wait(o *hold) {
 	o.next = time.Now().Add(o.pause.Next())
 	h.expect(o)
 }
 
-// expect notes when the first of all holds is to be tried.
+// expect updates soonest.
 func (h *holds) expect(o *hold) {
 	if o.next.Before(h.soonest) {
 		h.soonest = o.next
 	}
 }
 
-// stuckBy notes the first message of a key that is Stuck. What is in front of it may go.
+// stuckBy stores the first Stuck message of a key. Messages before it may be
+// published.
 func (o *hold) stuckBy(seq int64) {
 	if o.stuck == 0 || seq < o.stuck {
 		o.stuck = seq
@@ -83,13 +88,13 @@ func (o *hold) stuckBy(seq int64) {
 
 func (h *holds) drop(o *hold) {
 	if o.key != "" {
-		delete(h.all, o.key)
+		delete(h.byKey, o.key)
 		return
 	}
-	delete(h.alone, o.at)
+	delete(h.keyless, o.at)
 }
 
-// forget drops what is in a lane that is not ours any more.
+// forget drops the holds of a lane that this relay no longer has.
 func (h *holds) forget(lane int) {
 	for _, o := range h.each() {
 		if o.lane == lane {
@@ -99,17 +104,17 @@ func (h *holds) forget(lane int) {
 }
 
 func (h *holds) each() []*hold {
-	all := make([]*hold, 0, len(h.all)+len(h.alone))
-	for _, o := range h.all {
+	all := make([]*hold, 0, len(h.byKey)+len(h.keyless))
+	for _, o := range h.byKey {
 		all = append(all, o)
 	}
-	for _, o := range h.alone {
+	for _, o := range h.keyless {
 		all = append(all, o)
 	}
 	return all
 }
 
-// learn reads what is held in lanes.
+// learn reads the holds of lanes.
 func (h *holds) learn(ctx context.Context, lanes []int) error {
 	held := func() error {
 		return h.heads(ctx, lanes, store.Held, func(m *store.Outgoing) { h.of(m) })
@@ -125,15 +130,16 @@ func (h *holds) learn(ctx context.Context, lanes []int) error {
 	if err != nil {
 		return err
 	}
-	return held() // once more: a person may just have had one tried again, which was not Held before and is not Stuck now
+	return held() // again: a person may have replayed a message in between, so that it was neither Held before nor Stuck after
 }
 
-// every is how often all lanes are looked at: less often, the more there is.
+// every is how often the holds of all lanes are read. It rises with their number.
 func (h *holds) every() time.Duration {
-	return max(holdsEvery, min(max(20*h.took, time.Duration(h.rows)*2*time.Millisecond), 5*time.Minute))
+	return max(holdsPoll, min(max(20*h.took, time.Duration(h.rows)*2*time.Millisecond), 5*time.Minute))
 }
 
-// heads reads the first message of each ordering key, in pages: they are few, and those of other lanes are passed over.
+// heads reads the first message of each ordering key, in pages. There are few, so
+// those of other lanes are read too and skipped.
 func (h *holds) heads(ctx context.Context, lanes []int, state store.OutgoingState, do func(*store.Outgoing)) error {
 	q := store.OutgoingQuery{State: state, Heads: true, Bodiless: true, Limit: maxChunk}
 	for {
@@ -154,45 +160,36 @@ func (h *holds) heads(ctx context.Context, lanes []int, state store.OutgoingStat
 	}
 }
 
-// split tells messages that may be published from those that are behind one that is held.
+// split divides messages into those that may be published and those that wait for
+// an earlier one.
 func (h *holds) split(chunk []store.Outgoing) (free, held []store.Outgoing) {
-	if len(h.all) == 0 {
+	if len(h.byKey) == 0 {
 		return chunk, nil
 	}
 	for _, m := range chunk {
-		o := h.all[m.Message.OrderingKey]
+		o := h.byKey[m.Message.OrderingKey]
 		switch {
 		case o == nil:
 			free = append(free, m)
 		default:
-			m.Reason = "behind another message of its ordering key"
+			m.Reason = heldReason
 			held = append(held, m)
 		}
 	}
 	return free, held
 }
 
-// settle puts aside what a round did not get through.
+// settle stores the messages that a round did not publish.
 func (h *holds) settle(ctx context.Context, out outcome) error {
-	var again, stuck []store.Outgoing
-	for _, m := range out.failed {
-		h.Stats.Failed.Add(1)
-		if m.Attempts >= h.Retry.Attempts {
-			stuck = append(stuck, m)
-		} else {
-			again = append(again, m)
-		}
-	}
-	stuck = append(stuck, out.invalid...)
-	again = append(again, out.behind...)
+	retry, stuck := h.undelivered(out)
 	if err := h.put(ctx, stuck, store.Stuck); err != nil {
 		return err
 	}
-	return h.put(ctx, again, store.Held)
+	return h.put(ctx, retry, store.Held)
 }
 
-// put moves messages, which are as they were read but for their Attempts and Reason. They are held before that is
-// known to have succeeded: a move whose reply is lost has happened.
+// put changes the state of messages, and writes their Attempts and Reason. Their
+// holds are added first, because a change whose reply is lost has happened.
 func (h *holds) put(ctx context.Context, ms []store.Outgoing, to store.OutgoingState) error {
 	for i := range ms {
 		m := &ms[i]
@@ -213,118 +210,18 @@ func (h *holds) put(ctx context.Context, ms []store.Outgoing, to store.OutgoingS
 		return nil
 	}
 	for i := range ms {
-		h.Stats.Stuck.Add(1)
-		h.Logger.ErrorContext(ctx, "outbox: a message is stuck", "id", ms[i].Message.ID, "topic", ms[i].Message.Topic,
-			"cause", causeOf(&ms[i]),
-			"attempts", ms[i].Attempts, "reason", ms[i].Reason)
+		h.stuck(ctx, &ms[i])
 	}
 	return nil
 }
 
-// recount finds out when the first one is to be tried.
+// recount computes soonest.
 func (h *holds) recount() {
-	h.soonest = time.Now().Add(holdsEvery)
-	for _, o := range h.all {
+	h.soonest = time.Now().Add(holdsPoll)
+	for _, o := range h.byKey {
 		h.expect(o)
 	}
-	for _, o := range h.alone {
+	for _, o := range h.keyless {
 		h.expect(o)
 	}
-}
-
-// retry tries what is due, for some time. It reports whether there may be more at once.
-func (p *pump) retry(ctx, working context.Context) (busy bool, err error) {
-	if time.Now().Before(p.holds.soonest) {
-		return false, nil
-	}
-	due := p.holds.each()
-	slices.SortFunc(due, func(a, b *hold) int { return a.next.Compare(b.next) })
-	failed := make(map[string]int) // by topic; negative: something got through
-	defer p.holds.recount()
-	for end := time.Now().Add(p.PublishTime / 2); len(due) > 0; due = due[1:] {
-		o := due[0]
-		if ctx.Err() != nil || time.Now().Before(o.next) {
-			return busy, nil
-		}
-		if time.Now().After(end) {
-			return true, nil
-		}
-		if !p.lanes.owned(o.lane) {
-			continue
-		}
-		if failed[o.topic] > 1 && o.stuck == 0 {
-			p.holds.wait(o) // it is the topic: this one is not to blame
-			continue
-		}
-		again, err := p.tryHold(ctx, working, o)
-		if err != nil {
-			return busy, err
-		}
-		if busy = busy || again; again {
-			failed[o.topic] = -len(due)
-		} else if o.stuck == 0 {
-			failed[o.topic]++
-		}
-	}
-	return busy, nil
-}
-
-// tryHold publishes what is held, from its head on.
-func (p *pump) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: p.Batch, MaxBytes: p.MaxBytes}
-	if o.key == "" {
-		q.After, q.Limit = o.after, 1
-	}
-	ms, err := p.read(ctx, q)
-	if err != nil {
-		return false, err
-	}
-	if o.stuck > 0 { // what is behind that waits for a person, and what is in front of it does not
-		ms = slices.DeleteFunc(ms, func(m store.Outgoing) bool { return m.Seq > o.stuck })
-		if len(ms) == 0 {
-			return false, p.askPeople(ctx, o)
-		}
-	}
-	if len(ms) == 0 || o.key == "" && ms[0].Seq != o.after+1 {
-		p.holds.drop(o)
-		return true, nil
-	}
-	return p.carryHeld(ctx, working, o, ms)
-}
-
-// askPeople looks whether a person has decided about a message that is stuck.
-func (p *pump) askPeople(ctx context.Context, o *hold) error {
-	ms, err := p.read(ctx, store.OutgoingQuery{State: store.Stuck, Lanes: []int{o.lane}, OrderingKey: o.key,
-		Limit: 1, Bodiless: true})
-	if err != nil {
-		return err
-	}
-	o.next, o.stuck = time.Time{}, 0
-	if len(ms) > 0 {
-		o.next, o.stuck = time.Now().Add(holdsEvery), ms[0].Seq
-	}
-	p.holds.expect(o)
-	return nil
-}
-
-// carryHeld publishes messages of one key that are held. An attempt that fails counts if the broker has taken others since
-// the one before.
-func (p *pump) carryHeld(ctx, working context.Context, o *hold, ms []store.Outgoing) (busy bool, err error) {
-	c := carrier{run: p.run, sink: tableSink{p.run}, cautious: true}
-	through := p.through.Load()
-	out := c.carry(ctx, working, ms)
-	if out.first != nil && o.seen < through {
-		out.failed = append(out.failed, *out.first)
-	}
-	if out.carried > 0 {
-		o.pause = &backoff.Backoff{First: p.Retry.First, Limit: p.Retry.Limit}
-	}
-	if err := p.holds.settle(working, out); err != nil {
-		return false, err
-	}
-	if out.refused || len(out.failed) > 0 {
-		o.seen = through
-		p.holds.wait(o)
-	}
-	return out.carried > 0, nil
 }

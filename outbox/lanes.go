@@ -13,36 +13,36 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// lanes are those that this relay leases. Its clock is its own: a lease ends here, by the time since it was asked for,
-// before it ends in the store.
+// lanes are the lanes that this relay leases. A lease ends here before it ends in
+// the store, because its time is measured from before the request.
 type lanes struct {
-	*run
-	changed chan struct{} // has an element when there may be lanes that are new
-	over    chan struct{}
+	*env
+	changed chan struct{} // has an element when lanes may be new or surplus
+	over    chan struct{} // closed by end
+	soon    chan struct{} // has an element when the leases are to be renewed at once
 
-	soon chan struct{} // has an element when the leases are to be renewed at once
-
-	asking sync.Mutex // held while the store is asked, and its answer noted
+	asking sync.Mutex // held from a request of leases until its answer is stored
 
 	mu      sync.Mutex
-	until   [store.Lanes]time.Time // when the lease ends; zero: it is not ours
-	surplus [store.Lanes]bool      // to be given up as soon as nothing of it is on its way
+	until   [store.Lanes]time.Time // the end of the lease; zero: the lane is not leased
+	surplus [store.Lanes]bool      // to be released as soon as none of its messages is in progress
 }
 
-func newLanes(r *run) *lanes {
-	return &lanes{run: r, changed: make(chan struct{}, 1), soon: make(chan struct{}, 1), over: make(chan struct{})}
+func newLanes(e *env) *lanes {
+	return &lanes{env: e, changed: make(chan struct{}, 1), soon: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
-// renew keeps the leases, and takes and gives up lanes so that relays have equally many, until end is called.
+// renew renews the leases until end is called. It also takes and gives up lanes,
+// so that all relays have equally many.
 func (l *lanes) renew(ctx, working context.Context) {
 	for first := true; ; first = false {
 		wait := l.Lease / 6
 		if first {
 			wait = l.Lease / 20
-		} else if content, err := l.ask(working, ctx.Err() == nil); err != nil {
+		} else if enough, err := l.ask(working, ctx.Err() == nil); err != nil {
 			l.Logger.WarnContext(ctx, "outbox: the leases could not be renewed", logs.Spaced(""), "error", err)
 			wait = l.Lease / 20
-		} else if !content {
+		} else if !enough {
 			wait = l.Lease / 20
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
@@ -52,7 +52,7 @@ func (l *lanes) renew(ctx, working context.Context) {
 			return
 		case <-l.soon:
 			timer.Stop()
-			_ = sleep(working, l.Lease/100) // it may happen again and again
+			_ = sleep(working, l.Lease/100) // signals may come in quick succession
 		case <-timer.C:
 		}
 	}
@@ -60,21 +60,21 @@ func (l *lanes) renew(ctx, working context.Context) {
 
 func (l *lanes) end() { close(l.over) }
 
-// ask gives a sign of life, extends what is ours, and takes what is missing to our share if there is more to come. It
-// reports whether the share is had.
-func (l *lanes) ask(ctx context.Context, more bool) (content bool, err error) {
+// ask renews the leases. If more is set, it also takes free lanes up to this
+// relay's share. It reports whether the relay has its share.
+func (l *lanes) ask(ctx context.Context, more bool) (enough bool, err error) {
 	if since := l.calling.Load(); since > 0 && time.Since(time.Unix(0, since)) > 2*l.PublishTime {
-		return false, errors.New("the publisher has not come back, although its context has ended: others may take over")
+		return false, errors.New("the publisher has not returned, although its context has ended: other relays may take over")
 	}
 	leases, err := l.lease(ctx, l.held())
 	if err != nil {
 		return false, err
 	}
-	have, free := len(l.held()), nobodys(leases)
+	have, free := len(l.held()), freeLanes(leases)
 	share := l.share(leases)
-	l.limit(share)
+	l.markSurplus(share)
 	if wanted := min(share-have, len(free)); more && wanted > 0 {
-		rand.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // rivals do not meet at each
+		rand.Shuffle(len(free), func(i, k int) { free[i], free[k] = free[k], free[i] }) // so that relays do not ask for the same lanes
 		if _, err = l.lease(ctx, append(l.held(), free[:wanted]...)); err != nil {
 			return false, err
 		}
@@ -82,8 +82,9 @@ func (l *lanes) ask(ctx context.Context, more bool) (content bool, err error) {
 	return len(l.held()) >= share || !more, nil
 }
 
-// share is how many lanes are ours: as many as everybody's, and one more for those that have it already, or that come
-// first, as long as some are left over.
+// share is how many lanes this relay may have. All relays may have equally many.
+// The remaining lanes go, one each, to relays that have one more already, and
+// then to the first ones.
 func (l *lanes) share(leases store.Leases) int {
 	each, over := store.Lanes/max(leases.Relays, 1), store.Lanes%max(leases.Relays, 1)
 	has := make(map[[16]byte]int)
@@ -103,7 +104,7 @@ func (l *lanes) share(leases store.Leases) int {
 	return each
 }
 
-// lease asks the store, and notes what it says of our lanes.
+// lease leases the wanted lanes, and stores the answer.
 func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 	l.asking.Lock()
 	defer l.asking.Unlock()
@@ -133,8 +134,8 @@ func (l *lanes) lease(ctx context.Context, wanted []int) (store.Leases, error) {
 	return leases, nil
 }
 
-// nobodys are the lanes that can be taken.
-func nobodys(leases store.Leases) (free []int) {
+// freeLanes returns the lanes without a valid lease.
+func freeLanes(leases store.Leases) (free []int) {
 	for i, lane := range leases.Lanes {
 		if lane.Relay == [16]byte{} || lane.Left <= 0 {
 			free = append(free, i)
@@ -143,7 +144,7 @@ func nobodys(leases store.Leases) (free []int) {
 	return free
 }
 
-// held are the lanes that are ours, or may still be.
+// held returns the lanes that this relay leases, including expired leases.
 func (l *lanes) held() (held []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +156,9 @@ func (l *lanes) held() (held []int) {
 	return held
 }
 
-// limit marks what is more than our share. The pump is told, and gives it up.
-func (l *lanes) limit(share int) {
+// markSurplus marks the lanes beyond this relay's share. The table's reader gives
+// them up.
+func (l *lanes) markSurplus(share int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	have := 0
@@ -172,9 +174,9 @@ func (l *lanes) limit(share int) {
 	}
 }
 
-// giveUp releases what is more than our share. It is called when nothing is on its way.
+// giveUp releases surplus lanes. It is called when no message is in progress.
 func (l *lanes) giveUp(ctx context.Context) {
-	if !l.any() {
+	if !l.hasSurplus() {
 		return
 	}
 	l.asking.Lock()
@@ -193,20 +195,21 @@ func (l *lanes) giveUp(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.Lease/3)
 	defer cancel()
-	if err := l.Store.ReleaseLanes(ctx, l.me, surplus); err != nil { // then they lapse
-		l.Logger.WarnContext(ctx, "outbox: lanes could not be handed over, and will be when their leases have lapsed",
+	if err := l.Store.ReleaseLanes(ctx, l.me, surplus); err != nil { // the leases expire
+		l.Logger.WarnContext(ctx, "outbox: lanes could not be released, and are free when their leases expire",
 			"lanes", surplus, "error", err)
 	}
 }
 
-// any reports whether there is something to give up.
-func (l *lanes) any() bool {
+// hasSurplus reports whether there are lanes to give up.
+func (l *lanes) hasSurplus() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Contains(l.surplus[:], true)
 }
 
-// doubt stops the use of lanes until the store has said whose they are: somebody else has changed what is in them.
+// doubt stops the use of the lanes of messages until their leases are renewed,
+// because another process has changed the messages.
 func (l *lanes) doubt(ms []store.Outgoing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,17 +222,18 @@ func (l *lanes) doubt(ms []store.Outgoing) {
 	signal(l.soon)
 }
 
-// leave gives everything back.
+// leave releases all lanes.
 func (l *lanes) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Lease/3)
 	defer cancel()
 	if err := l.Store.ReleaseLanes(ctx, l.me, nil); err != nil {
-		l.Logger.WarnContext(ctx, "outbox: the lanes could not be given back, and will be free when their leases have lapsed",
+		l.Logger.WarnContext(ctx, "outbox: the lanes could not be released, and are free when their leases expire",
 			"error", err)
 	}
 }
 
-// usable are the lanes that may be published from: those whose lease does not end while a batch is on its way.
+// usable returns the lanes that may be published from: those whose lease lasts
+// longer than a call of the publisher.
 func (l *lanes) usable() (usable []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,16 +249,9 @@ func (l *lanes) lasts(lane int) bool {
 	return !l.surplus[lane] && time.Until(l.until[lane]) > l.PublishTime
 }
 
-// owned reports whether a lane may be published from now.
+// owned reports whether a lane may be published from.
 func (l *lanes) owned(lane int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lasts(lane)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

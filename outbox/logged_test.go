@@ -23,7 +23,7 @@ func TestADeadBrokerIsLoggedByDefault(t *testing.T) {
 		r.Logger = nil
 		stop := b.run(r)
 		time.Sleep(time.Second)
-		const message = "outbox: nothing of a batch got through"
+		const message = "outbox: no message of a batch got through"
 		if n := strings.Count(logged.String(), message); n != 1 {
 			b.Errorf("%d lines after a second: %s", n, logged)
 		}

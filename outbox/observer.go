@@ -2,10 +2,8 @@ package outbox
 
 import (
 	"context"
-	"slices"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/watch"
 )
 
 // Observer observes each call of a relay's Publisher, for spans. The relay
@@ -23,15 +21,4 @@ type Observer interface {
 // Publishing is one call of a Publisher.
 type Publishing struct {
 	Messages []*broker.Message // as they are published, with the headers that they were put with; read only
-}
-
-// watch begins to observe a call of the Publisher, and returns what ends that: nil, if there is no Observer.
-func (r *run) watch(ctx context.Context, ms []*broker.Message) (context.Context, func([]error)) {
-	if r.Observer == nil {
-		return ctx, nil
-	}
-	ctx, ended := watch.Begin(ctx, r.Logger, func(ctx context.Context) (context.Context, func([]error)) {
-		return r.Observer.BeginPublishing(ctx, Publishing{Messages: slices.Clone(ms)})
-	})
-	return ctx, func(errs []error) { ended(slices.Clone(errs)) }
 }

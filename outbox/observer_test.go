@@ -16,7 +16,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// watcher is an Observer that remembers what it saw, or does everything wrong that it can.
+// watcher is an Observer that stores what it is told, or violates every rule.
 type watcher struct {
 	broken bool
 
@@ -60,7 +60,7 @@ func (w *watcher) BeginPublishing(ctx context.Context, p outbox.Publishing) (con
 	}
 }
 
-// within is a publisher that looks at the context of its calls.
+// within is a publisher that checks the context of its calls.
 type within struct {
 	*sender
 	look func(context.Context)
@@ -157,7 +157,8 @@ func (o *slow) BeginPublishing(ctx context.Context, _ outbox.Publishing) (contex
 	return context.WithoutCancel(ctx), nil
 }
 
-// The time of a call begins before its observer: while that takes its time, another relay may get the lanes.
+// PublishTime includes the time of the Observer, so that the lease outlasts
+// both.
 func TestASlowObserverTakesTheTimeOfTheCall(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		r, calls := b.relay(), 0
@@ -181,7 +182,8 @@ func TestASlowObserverTakesTheTimeOfTheCall(t *testing.T) {
 	})
 }
 
-// A publisher that does not keep to its contract is seen as the relay takes it.
+// The Observer is told the errors that the relay assumes if the publisher
+// violates its contract.
 func TestAnObserverSeesErrorsThatDoNotFit(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		w := new(watcher)
@@ -201,13 +203,13 @@ func TestAnObserverSeesErrorsThatDoNotFit(t *testing.T) {
 	})
 }
 
-// tooFew is a publisher that returns one error for all.
+// tooFew is a publisher that returns one error for all messages.
 type tooFew struct{}
 
 func (tooFew) Publish(context.Context, []*broker.Message) []error { return []error{errDown} }
 func (tooFew) Close() error                                       { return nil }
 
-// hanging is an Observer that does not come back at one end of a call.
+// hanging is an Observer that does not return from one of its calls.
 type hanging struct {
 	end   bool
 	never chan struct{}
@@ -220,7 +222,7 @@ func (o hanging) BeginPublishing(ctx context.Context, _ outbox.Publishing) (cont
 	return ctx, func([]error) { <-o.never }
 }
 
-// An observer that hangs holds up its relay, and the lanes go to another one, as those of a publisher that hangs.
+// A relay whose Observer hangs loses its lanes to another relay.
 func TestTheLanesOfAnObserverThatHangsGoToAnother(t *testing.T) {
 	for _, end := range []bool{false, true} {
 		inBubble(t, func(b *bench) {

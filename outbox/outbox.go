@@ -3,8 +3,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -70,7 +68,7 @@ func (b *Outbox[Tx]) Put(ctx context.Context, tx Tx, ms ...*broker.Message) erro
 // from now.
 func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, ms ...*broker.Message) error {
 	if scope.RefusesEffects(ctx) {
-		return fmt.Errorf("outbox: %w: messages were put when this was handled first", once.ErrNoEffects)
+		return fmt.Errorf("outbox: %w: the messages were put when this was first handled", once.ErrNoEffects)
 	}
 	if len(ms) == 0 {
 		return nil
@@ -104,21 +102,12 @@ func (b *Outbox[Tx]) PutAfter(ctx context.Context, tx Tx, delay time.Duration, m
 	if err := b.store.PutTx(ctx, tx, out); err != nil {
 		return err
 	}
-	tellEach(ctx, b.store.Options().Logger, observe.MessagePut, out)
+	logEach(ctx, b.store.Options().Logger, observe.MessagePut, out)
 	return nil
 }
 
-// tellEach logs a step of messages.
-func tellEach(ctx context.Context, logger *slog.Logger, event string, ms []store.Outgoing) {
-	if !logger.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	for i := range ms {
-		logger.DebugContext(ctx, "outbox: event", "event", event, "message", ms[i].Message.ID, "topic", ms[i].Message.Topic)
-	}
-}
-
-// check completes a message, and refuses one that no broker would take.
+// check fills in what a message lacks, and rejects a message that no broker would
+// accept.
 func (b *Outbox[Tx]) check(m *broker.Message) error {
 	if m != nil && m.ID == "" {
 		m.ID = name.Ordered(time.Now())
@@ -127,53 +116,11 @@ func (b *Outbox[Tx]) check(m *broker.Message) error {
 		return fmt.Errorf("%w: outbox: %w", once.ErrInvalid, err)
 	}
 	if len(m.Body) > b.options.MaxBody {
-		return fmt.Errorf("%w: outbox: the body of message %q has %d bytes, the limit is %d: raise Options.MaxBody, or put it "+
-			"elsewhere and send where it is", once.ErrInvalid, m.ID, len(m.Body), b.options.MaxBody)
+		return fmt.Errorf("%w: outbox: the body of message %q has %d bytes, the limit is %d: raise Options.MaxBody, or store it "+
+			"elsewhere and send a reference", once.ErrInvalid, m.ID, len(m.Body), b.options.MaxBody)
 	}
 	if m.Time.IsZero() {
 		m.Time = time.Now()
 	}
 	return nil
-}
-
-// KeyHeader is the name of the header that holds the key of the unit of work
-// that put a message, as returned by Key.String.
-const KeyHeader = store.KeyHeader
-
-// causeOf is the key of the unit of work that has put a message, as it travels: also of one that is sealed.
-func causeOf(m *store.Outgoing) string {
-	if k, ok := store.ParseCause(m.Cause); ok {
-		return k.String()
-	}
-	return m.Message.Header[KeyHeader]
-}
-
-// causedBy adds the key to headers that may be the caller's.
-func causedBy(header map[string]string, k once.Key) map[string]string {
-	all := make(map[string]string, len(header)+1)
-	maps.Copy(all, header)
-	all[KeyHeader] = k.String()
-	return all
-}
-
-// withHeaders adds what is not there, and leaves out what was said of another message: by a relay, or when it was put. The message's own map is
-// not changed.
-func withHeaders(own, added map[string]string) map[string]string {
-	_, relayed := own[SeqHeader]
-	_, caused := own[KeyHeader]
-	if len(added) == 0 && !relayed && !caused {
-		return own
-	}
-	all := maps.Clone(own)
-	delete(all, SeqHeader)
-	delete(all, KeyHeader)
-	for name, value := range added {
-		if _, there := all[name]; !there {
-			if all == nil {
-				all = make(map[string]string, len(added))
-			}
-			all[name] = value
-		}
-	}
-	return all
 }

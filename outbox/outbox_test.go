@@ -69,7 +69,7 @@ func TestPutRefuses(t *testing.T) {
 	b.must(small.Put(t.Context(), nil))
 }
 
-func TestDeskAsksWhoAndWhy(t *testing.T) {
+func TestADecisionNeedsByAndReason(t *testing.T) {
 	b := newBench(t)
 	admin := outbox.Admin{Store: b.store}
 	b.put(some(1200, "a", "")...)

@@ -2,18 +2,13 @@ package outbox
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
-	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
 )
 
@@ -87,20 +82,11 @@ const (
 	Pass                     // they are published; order is kept among messages that are not Stuck
 )
 
-// Run publishes until ctx ends, and returns nil once everything in progress is
-// confirmed and settled, and its lanes are free for other relays. Outages of
-// the broker or the database do not end it. If it returns an error, the Relay
-// or the store is misconfigured: the text says what to do. Failure to read the
-// database's log is logged and retried.
-func (r *Relay) Run(ctx context.Context) error {
-	run, err := r.newRun()
-	if err != nil {
-		return err
-	}
-	return run.all(ctx)
-}
+// maxChunk is how many messages are read at a time, in one snapshot.
+const maxChunk = 10_000
 
-func (r *Relay) newRun() (*run, error) {
+// withDefaults returns a copy with the defaults.
+func (r *Relay) withDefaults() *Relay {
 	set := *r
 	set.Batch = cmp.Or(set.Batch, 500)
 	set.MaxBytes = cmp.Or(set.MaxBytes, 16<<20)
@@ -115,102 +101,33 @@ func (r *Relay) newRun() (*run, error) {
 	if set.Stats == nil {
 		set.Stats = new(Stats)
 	}
+	return &set
+}
+
+// check returns an error if the settings are invalid.
+func (r *Relay) check() error {
 	switch {
 	case r.Store == nil || r.Publisher == nil:
-		return nil, invalid("a Relay needs a Store and a Publisher")
+		return invalid("a Relay needs a Store and a Publisher")
 	case r.Store.Options() == nil:
-		return nil, invalid("the Options of %T are nil: a wrapper forwards those of its store", r.Store)
+		return invalid("the Options of %T are nil: a wrapper forwards those of its store", r.Store)
 	case r.Store.Options().Sealing.Validate() != nil:
-		return nil, r.Store.Options().Sealing.Validate()
-	case set.Batch < 1 || set.Batch > maxChunk || set.MaxBytes < 1:
-		return nil, invalid("Batch %d or MaxBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MaxBytes, maxChunk)
-	case set.Then < store.Delete || set.Then > store.Archive || r.OnStuck < HoldOrder || r.OnStuck > Pass:
-		return nil, invalid("Then is none of Delete, Keep and Archive, or OnStuck neither HoldOrder nor Pass")
-	case set.Retry.Attempts < 1 || set.Retry.First < 0 || set.Retry.Limit < set.Retry.First:
-		return nil, invalid("Retry needs at least one attempt, and a Limit that is not below First")
-	case set.PublishTime < 0 || set.StopTime < 0 || set.KeepFor < 0 || set.Poll < 0:
-		return nil, invalid("PublishTime, StopTime, KeepFor and Poll must not be negative")
-	case set.Lease < 2*set.PublishTime:
-		return nil, invalid("the Lease of %v is below twice the PublishTime of %v, so another relay would send what "+
-			"this one is still sending: raise the one, or lower the other", set.Lease, set.PublishTime)
+		return r.Store.Options().Sealing.Validate()
+	case r.Batch < 1 || r.Batch > maxChunk || r.MaxBytes < 1:
+		return invalid("Batch %d or MaxBytes %d: a batch has 1 to %d messages, and at least one byte", r.Batch, r.MaxBytes, maxChunk)
+	case r.Then < store.Delete || r.Then > store.Archive || r.OnStuck < HoldOrder || r.OnStuck > Pass:
+		return invalid("Then is none of Delete, Keep and Archive, or OnStuck neither HoldOrder nor Pass")
+	case r.Retry.Attempts < 1 || r.Retry.First < 0 || r.Retry.Limit < r.Retry.First:
+		return invalid("Retry needs at least one attempt, and a Limit that is not below First")
+	case r.PublishTime < 0 || r.StopTime < 0 || r.KeepFor < 0 || r.Poll < 0:
+		return invalid("PublishTime, StopTime, KeepFor and Poll must not be negative")
+	case r.Lease < 2*r.PublishTime:
+		return invalid("the Lease of %v is below twice the PublishTime of %v, so another relay could send what "+
+			"this one is still sending: raise the Lease, or lower the PublishTime", r.Lease, r.PublishTime)
 	}
-	me := name.Token()
-	s := &run{Relay: set, me: me, rung: make(chan struct{}, 1)}
-	s.lanes = newLanes(s)
-	return s, nil
+	return nil
 }
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: outbox: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
-}
-
-// run is a Relay that runs.
-type run struct {
-	Relay
-	me      [16]byte
-	lanes   *lanes
-	rung    chan struct{} // something may have been put
-	through atomic.Int64  // how many messages got through: Stats may be shared
-	calling atomic.Int64  // since when the pump waits for the publisher, in nanoseconds; 0: it does not
-	far     atomic.Bool   // what rings hears of all processes
-}
-
-// all runs everything there is to do, until ctx ends.
-func (r *run) all(ctx context.Context) error {
-	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	defer context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(r.StopTime, stop)
-		context.AfterFunc(working, func() { timer.Stop() })
-	})()
-
-	if err := r.begin(ctx); err != nil || ctx.Err() != nil {
-		if err == nil {
-			r.lanes.leave(working) // what was asked for may have been given
-		}
-		return err
-	}
-	var side sync.WaitGroup
-	for _, do := range []func(context.Context){r.listen, r.keep} {
-		side.Add(1)
-		go func() {
-			defer side.Done()
-			do(ctx)
-		}()
-	}
-	var main sync.WaitGroup
-	for _, do := range []func(ctx, working context.Context){r.pump, r.tail} {
-		main.Add(1)
-		go func() {
-			defer main.Done()
-			do(ctx, working)
-		}()
-	}
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		r.lanes.renew(ctx, working)
-	}()
-	main.Wait() // the lanes are renewed until nothing is on its way any more
-	r.lanes.end()
-	<-renewed
-	side.Wait()
-	r.lanes.leave(working)
-	return nil
-}
-
-// begin leases the first lanes. Tables that were never made are told from a database in trouble.
-func (r *run) begin(ctx context.Context) error {
-	pause := backoffOf(firstPause, longestWait)
-	for {
-		_, err := r.lanes.ask(ctx, true)
-		switch {
-		case err == nil || ctx.Err() != nil:
-			return nil
-		case errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrClosed):
-			return err
-		}
-		r.Logger.WarnContext(ctx, "outbox: the store is in trouble, and nothing is published", logs.Spaced(""), "error", err)
-		_ = sleep(ctx, pause.Next())
-	}
 }

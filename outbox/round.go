@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"sync"
-	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
@@ -17,52 +14,84 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// sink is where it is written down what became of messages: the table, or the log and the table.
-type sink interface {
-	// sent ends messages that were published. It returns when that is written down, or cannot be any more.
+// source is where messages come from: the table, or the database's log.
+type source interface {
+	// sent settles messages that were published. It returns when that is stored,
+	// or can no longer be stored.
 	sent(ctx context.Context, ms []store.Outgoing)
 
-	// calling says that the publisher is at work, or no longer.
-	calling(bool)
+	// calling is called before each call of the publisher, and after it.
+	calling(callPhase)
 
-	// owned reports whether a message may be published by this relay, now.
+	// owned reports whether this relay may publish a message now.
 	owned(m *store.Outgoing) bool
 }
 
+type callPhase int
+
+const (
+	callBegins callPhase = iota
+	callEnded
+)
+
 // carrier publishes chunks of messages, one after another.
 type carrier struct {
-	*run
-	suspected map[place]int64 // what has failed alone, and how many had got through then
-	sink      sink
-	cautious  bool // nothing got through in the last round: messages go alone, to find out which of them can
-	turn      int  // where a cautious round begins, so that one message that breaks everything is not always the first
+	*env
+	suspected map[place]int64 // messages that failed alone, with the value of through at that time
+	source    source
+	pace      pace
+	turn      int // where a cautious round begins, so that a message that breaks everything is not always first
 }
 
-// maxFailures is how many calls of the publisher may fail one after another before a round is given up.
+// pace is how many messages a carrier publishes together.
+type pace int
+
+const (
+	normal   pace = iota // whole batches
+	cautious             // one at a time until one gets through, because none did in the last round
+)
+
+// maxFailures is how many calls of the publisher may fail in a row before a round
+// ends.
 const maxFailures = 5
 
-// outcome is what has become of a chunk. What is in none of its lists is as it was.
+// outcome is what happened to a chunk. Messages in none of its lists are
+// unchanged.
 type outcome struct {
-	failed  []store.Outgoing // alone, while others got through: with one attempt more, and a Reason
-	behind  []store.Outgoing // of topics of which nothing gets through; these were not tried
-	invalid []store.Outgoing // can never be published, with a Reason
-	first   *store.Outgoing  // what failed first, if nothing got through and it was alone
+	failed  []store.Outgoing // failed alone while others got through; Attempts and Reason are updated
+	skipped []store.Outgoing // not tried, because nothing gets through to their topics
+	invalid []store.Outgoing // can never be published; Reason is set
+	first   *store.Outgoing  // the first that failed, if nothing got through and it was alone
 	carried int              // how many got through
-	refused bool             // something was tried, and nothing got through
+	refused bool             // messages were tried, and none got through
 }
 
-// carry publishes what it can of a chunk, in batches with one message of an ordering key in each. It begins nothing new
-// when ctx has ended, and ends what it has begun while working lasts.
+// undelivered divides the messages that a round did not publish into those to
+// retry and those that are Stuck.
+func (e *env) undelivered(out outcome) (retry, stuck []store.Outgoing) {
+	for _, m := range out.failed {
+		e.Stats.Failed.Add(1)
+		if m.Attempts >= e.Retry.Attempts {
+			stuck = append(stuck, m)
+		} else {
+			retry = append(retry, m)
+		}
+	}
+	return append(retry, out.skipped...), append(stuck, out.invalid...)
+}
+
+// carry publishes the messages of a chunk in batches. It starts no batch after
+// ctx has ended, and finishes a batch while working lasts.
 func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) outcome {
 	r := round{carrier: c, working: working, skip: make(map[string]bool), topics: make(map[string]int)}
-	q := newQueue(chunk, c.Overtaking && !c.cautious)
-	if c.cautious {
+	q := newQueue(chunk, c.order())
+	if c.pace == cautious {
 		q.mixTopics()
 		q.rotate(c.turn)
 	}
 	for ctx.Err() == nil && r.failures < maxFailures {
 		limit := c.Batch
-		if c.cautious && r.carried == 0 {
+		if c.pace == cautious && r.carried == 0 {
 			limit = 1
 		}
 		batch := q.next(limit, r.wants)
@@ -70,36 +99,48 @@ func (c *carrier) carry(ctx, working context.Context, chunk []store.Outgoing) ou
 			break
 		}
 		r.send(batch)
-		if r.carried == 0 && r.failures > 0 && !c.cautious {
-			break // probably it is the broker
+		if r.carried == 0 && r.failures > 0 && c.pace == normal {
+			break // it is probably the broker
 		}
 	}
 	r.ending.Wait()
-	r.sortOut(chunk)
+	r.skipTopics(chunk)
 	r.refused = r.carried == 0 && len(r.invalid) == 0 && r.failures > 0
-	if c.cautious = r.refused; r.refused && len(r.suspects) > 0 {
-		r.first = &r.suspects[0]
+	if !r.refused {
+		c.pace, c.turn = normal, 0
+		return r.outcome
 	}
-	if c.turn += r.failures; !r.refused {
-		c.turn = 0
+	c.pace = cautious
+	c.turn += r.failures
+	if len(r.suspects) > 0 {
+		r.first = &r.suspects[0]
 	}
 	return r.outcome
 }
 
-// round is the way of one chunk.
+// order is whether a batch may have several messages of an ordering key.
+func (c *carrier) order() queueOrder {
+	if c.Overtaking && c.pace == normal {
+		return overtaking
+	}
+	return oncePerKey
+}
+
+// round publishes one chunk.
 type round struct {
 	*carrier
 	working context.Context
 	outcome
-	failures int              // calls in which nothing got through, since something did
+	failures int              // calls in a row in which nothing got through
 	skip     map[string]bool  // ordering keys with a message that failed
-	topics   map[string]int   // how many messages have failed alone; negative: something got through
-	suspects []store.Outgoing // failed alone, and not to blame yet
-	ending   sync.WaitGroup   // the end of the last batch is written down while the next one is published
+	topics   map[string]int   // how many messages of a topic failed alone; negative: one got through
+	suspects []store.Outgoing // failed alone, and may not be at fault
+	ending   sync.WaitGroup   // the last batch is settled while the next one is published
 }
 
-// wants reports whether a message may still go in this round. If it may not, nothing behind it may: it could be allowed
-// again a moment later, and would come behind.
+// wants reports whether a message may still be published in this round. If not,
+// later messages of its ordering key may not either: if they were allowed a
+// moment later, they would overtake it.
 func (r *round) wants(m *store.Outgoing) bool {
 	if r.skip[m.Message.OrderingKey] || !r.may(m) {
 		r.skipKey(m)
@@ -108,17 +149,18 @@ func (r *round) wants(m *store.Outgoing) bool {
 	return true
 }
 
-func (r *round) may(m *store.Outgoing) bool { return !r.hopeless(m) && r.sink.owned(m) }
+func (r *round) may(m *store.Outgoing) bool { return !r.isTopicDown(m) && r.source.owned(m) }
 
-// hopeless reports whether a message goes where two have failed, each alone, and none got through. A topic that the broker
-// does not have is no reason to try each of a million messages.
-func (r *round) hopeless(m *store.Outgoing) bool { return r.topics[m.Message.Topic] > 1 }
+// isTopicDown reports whether two messages of the topic failed alone, and none
+// got through. If the broker does not have a topic, not all of its messages are
+// tried.
+func (r *round) isTopicDown(m *store.Outgoing) bool { return r.topics[m.Message.Topic] > 1 }
 
-// sortOut finds what is behind those that are to blame, by its topic.
-func (r *round) sortOut(chunk []store.Outgoing) {
+// skipTopics collects the untried messages of topics that are down.
+func (r *round) skipTopics(chunk []store.Outgoing) {
 	blamed, tried := make(map[string]bool), make(map[place]bool)
 	for _, m := range r.failed {
-		blamed[m.Message.Topic] = r.hopeless(&m)
+		blamed[m.Message.Topic] = r.isTopicDown(&m)
 	}
 	if len(blamed) == 0 {
 		return
@@ -128,13 +170,13 @@ func (r *round) sortOut(chunk []store.Outgoing) {
 	}
 	for _, m := range chunk {
 		if blamed[m.Message.Topic] && !tried[placeOf(&m)] {
-			m.Reason = "nothing gets through to topic " + m.Message.Topic
-			r.behind = append(r.behind, m)
+			m.Reason = "no message gets through to topic " + m.Message.Topic
+			r.skipped = append(r.skipped, m)
 		}
 	}
 }
 
-// place tells a message from all others.
+// place identifies a message.
 type place struct {
 	lane     int
 	seq      int64
@@ -144,7 +186,8 @@ type place struct {
 
 func placeOf(m *store.Outgoing) place { return place{m.Lane, m.Seq, m.LogPlace, m.Message.ID} }
 
-// send publishes a batch. Of what fails, each half is sent again, until a message has failed alone.
+// send publishes a batch. It sends each half of the messages that fail again,
+// until a message fails alone.
 func (r *round) send(batch []store.Outgoing) {
 	ok, failed, invalid := r.publish(batch)
 	r.invalid = append(r.invalid, invalid...)
@@ -179,8 +222,9 @@ func (r *round) send(batch []store.Outgoing) {
 	}
 }
 
-// suspect notes a message that has failed alone. It is to blame if it had failed before, and something has got through
-// since: else it is the broker that was in trouble, once.
+// suspect stores a message that failed alone. The message is at fault if it
+// failed before and others got through since. Otherwise the broker may have
+// failed once.
 func (r *round) suspect(m *store.Outgoing) {
 	through := r.through.Load()
 	before, known := r.suspected[placeOf(m)]
@@ -191,7 +235,7 @@ func (r *round) suspect(m *store.Outgoing) {
 	}
 	r.suspects = append(r.suspects, *m)
 	if len(r.suspected) >= maxChunk || r.suspected == nil {
-		r.suspected = make(map[place]int64) // most of them have got through by now
+		r.suspected = make(map[place]int64) // most of them got through
 	}
 	if !known {
 		r.suspected[placeOf(m)] = through
@@ -204,7 +248,7 @@ func (r *round) skipKey(m *store.Outgoing) {
 	}
 }
 
-// gotThrough ends what was confirmed.
+// gotThrough settles confirmed messages.
 func (r *round) gotThrough(ok []store.Outgoing) {
 	r.failures = 0
 	r.carried += len(ok)
@@ -213,27 +257,28 @@ func (r *round) gotThrough(ok []store.Outgoing) {
 		delete(r.skip, m.Message.OrderingKey)
 	}
 	r.Stats.Published.Add(int64(len(ok)))
-	tellEach(r.working, r.Logger, observe.MessagePublished, ok)
+	logEach(r.working, r.Logger, observe.MessagePublished, ok)
 	r.through.Add(int64(len(ok)))
 	r.ending.Wait()
 	r.ending.Add(1)
 	go func() {
 		defer r.ending.Done()
-		r.sink.sent(r.working, ok)
+		r.source.sent(r.working, ok)
 	}()
 }
 
-// publish sends a batch and sorts what came of it. Those that failed have one attempt more, and the reason.
+// publish calls the publisher with a batch, and divides the messages by result.
+// Attempts and Reason of those that failed are updated.
 func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Outgoing) {
 	ms, batch, failed, invalid := r.open(batch)
 	if len(ms) == 0 {
-		r.tellRefused(failed)
+		r.logRefused(failed)
 		return nil, failed, invalid
 	}
 	ctx, cancel := r.limit(r.working)
 	defer cancel()
-	r.sink.calling(true)
-	ctx, ended := r.watch(ctx, ms)
+	r.source.calling(callBegins)
+	ctx, ended := r.observe(ctx, ms)
 	errs := r.Publisher.Publish(ctx, ms)
 	if errs != nil && len(errs) != len(ms) {
 		wrong := fmt.Errorf("outbox: the publisher returned %d errors for %d messages", len(errs), len(ms))
@@ -242,7 +287,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 	if ended != nil {
 		ended(errs)
 	}
-	r.sink.calling(false) // an observer may hang, too
+	r.source.calling(callEnded) // after the observer, which may hang too
 	if errs == nil {
 		return batch, failed, invalid
 	}
@@ -261,14 +306,15 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 		}
 	}
 	if len(ok) == 0 {
-		r.tellRefused(failed)
+		r.logRefused(failed)
 	}
 	return ok, failed, invalid
 }
 
-// open returns a batch as it is published, without the messages that cannot be opened. Those whose secret is missing have
-// failed, and are tried again; those that were changed, or are plain where that is refused, can never be published. What
-// is behind either in its ordering key is left as it is.
+// open returns a batch as it is published, without the messages that cannot be
+// opened. Those whose secret is missing have failed, and are retried. Those that
+// were changed, or that are not sealed although they have to be, are invalid.
+// Later messages of their ordering keys are left unchanged.
 func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, failed, invalid []store.Outgoing) {
 	ms = make([]*broker.Message, 0, len(batch))
 	var closed map[string]bool // ordering keys with a message that was not opened
@@ -299,161 +345,11 @@ func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, fail
 	return ms, opened, failed, invalid
 }
 
-func (r *round) tellRefused(failed []store.Outgoing) {
+func (r *round) logRefused(failed []store.Outgoing) {
 	if len(failed) == 0 {
 		return
 	}
 	r.Stats.Refused.Add(1)
-	r.Logger.WarnContext(r.working, "outbox: nothing of a batch got through", logs.Spaced(""), "messages", len(failed),
+	r.Logger.WarnContext(r.working, "outbox: no message of a batch got through", logs.Spaced(""), "messages", len(failed),
 		"first", failed[0].Message.ID, "topic", failed[0].Message.Topic, "error", failed[0].Reason)
-}
-
-// SeqHeader is the name of the header that holds a number. It rises from
-// message to message of an ordering key, and stays the same when a message is
-// republished.
-const SeqHeader = "once-seq"
-
-// outbound is a message as it is published, with what was sealed in it.
-func outbound(m *store.Outgoing, out broker.Message) *broker.Message {
-	out.Attempt = 0
-	own := out.Header
-	out.Header = make(map[string]string, len(own)+1)
-	maps.Copy(out.Header, own)
-	if out.Header[SeqHeader] == "" { // else it was set aside, and has the number that it was first published with
-		out.Header[SeqHeader] = number(m)
-	}
-	return &out
-}
-
-func number(m *store.Outgoing) string {
-	if m.Seq > 0 {
-		return strconv.FormatInt(m.Seq, 10)
-	}
-	return strconv.FormatUint(m.LogPlace, 10)
-}
-
-// queue gives out a chunk in batches.
-type queue struct {
-	runs       [][]store.Outgoing // of one ordering key each, or of everything
-	later      [][]store.Outgoing // those that had their turn in this batch
-	overtaking bool
-}
-
-func newQueue(chunk []store.Outgoing, overtaking bool) *queue {
-	if overtaking && len(chunk) > 0 {
-		return &queue{runs: [][]store.Outgoing{chunk}, overtaking: true}
-	}
-	q := &queue{runs: make([][]store.Outgoing, 0, len(chunk))}
-	at := make(map[string]int)
-	for i, m := range chunk {
-		key := m.Message.OrderingKey
-		if k, known := at[key]; known && key != "" {
-			q.runs[k] = append(q.runs[k], m)
-			continue
-		}
-		at[key] = len(q.runs)
-		q.runs = append(q.runs, chunk[i:i+1:i+1])
-	}
-	return q
-}
-
-// mixTopics puts messages of different topics next to each other: what is wrong is often one of them.
-func (q *queue) mixTopics() {
-	nth := make(map[string]int)
-	var rounds [][][]store.Outgoing
-	for _, run := range q.runs {
-		n := nth[run[0].Message.Topic]
-		nth[run[0].Message.Topic]++
-		if n == len(rounds) {
-			rounds = append(rounds, nil)
-		}
-		rounds[n] = append(rounds[n], run)
-	}
-	q.runs = slices.Concat(rounds...)
-}
-
-// rotate lets the queue begin elsewhere.
-func (q *queue) rotate(n int) {
-	if len(q.runs) > 0 {
-		n %= len(q.runs)
-		q.runs = append(q.runs[n:len(q.runs):len(q.runs)], q.runs[:n]...)
-	}
-}
-
-// next is a batch of at most so many messages, of those that are wanted.
-func (q *queue) next(limit int, wanted func(*store.Outgoing) bool) (batch []store.Outgoing) {
-	for len(batch) < limit && len(q.runs) > 0 {
-		run := q.runs[0]
-		m := run[0]
-		rest := run[1:]
-		switch {
-		case q.overtaking && len(rest) > 0:
-			q.runs[0] = rest
-		case q.overtaking:
-			q.runs = nil
-		default:
-			q.runs = q.runs[1:]
-		}
-		if !wanted(&m) {
-			continue // and nothing behind it either, which is of its key
-		}
-		batch = append(batch, m)
-		if !q.overtaking && len(rest) > 0 {
-			q.later = append(q.later, rest)
-		}
-	}
-	if len(q.later) > 0 {
-		q.runs, q.later = append(q.runs, q.later...), nil
-	}
-	return batch
-}
-
-// tableSink is the sink of messages that were read from the table.
-type tableSink struct{ *run }
-
-// calling lets the leases end of a relay whose publisher does not come back, although its context has ended.
-func (s tableSink) calling(begins bool) {
-	since := int64(0)
-	if begins {
-		since = time.Now().UnixNano()
-	}
-	s.run.calling.Store(since)
-}
-
-func (s tableSink) owned(m *store.Outgoing) bool { return s.lanes.owned(m.Lane) }
-
-// sent tries until it has an answer: what it gave up would be published again.
-func (s tableSink) sent(ctx context.Context, ms []store.Outgoing) {
-	s.persist(ctx, "outbox: what was published could not be written down", func(ctx context.Context) error {
-		n, err := s.Store.Sent(ctx, s.me, ms, s.Then)
-		if err == nil && n < len(ms) {
-			s.Stats.Repeated.Add(int64(len(ms) - n))
-			s.Logger.WarnContext(ctx, "outbox: messages that were published were changed by somebody else meanwhile",
-				"messages", len(ms)-n)
-			s.lanes.doubt(ms)
-		}
-		return err
-	})
-}
-
-// limit is the context of one call: neither the broker nor the database may hold up everything for ever.
-func (r *run) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, r.PublishTime)
-}
-
-// persist does something until it succeeds, or working ends.
-func (r *run) persist(working context.Context, trouble string, do func(context.Context) error) {
-	wait := backoffOf(firstPause, r.PublishTime)
-	for {
-		ctx, cancel := r.limit(working)
-		err := do(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		r.Logger.WarnContext(working, trouble, logs.Spaced(""), "error", err)
-		if sleep(working, wait.Next()) != nil {
-			return
-		}
-	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// configured is a store as a process sees it that has options of its own.
+// configured is a store with the options of another process.
 type configured struct {
 	*memstore.Store
 	options *once.Options
@@ -111,9 +111,9 @@ func TestSealedMessagesArePublishedAsTheyWerePut(t *testing.T) {
 	})
 }
 
-// A message that cannot be opened is never published, never dropped, and there for people to see; it goes when its
-// secret is there.
-func TestWhatCannotBeOpenedIsKept(t *testing.T) {
+// A message that cannot be opened is neither published nor dropped, and a
+// person can list it. It is published when its secret is available.
+func TestAMessageThatCannotBeOpenedIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.putAs(once.Sealing{Ring: ringOf(t, "a")}, message("1st", "k"))
@@ -155,7 +155,8 @@ func TestWhatCannotBeOpenedIsKept(t *testing.T) {
 	})
 }
 
-// While the relay has none of the secrets, nothing is blamed: everything waits, as while the broker is down.
+// While the relay has none of the secrets, no message is blamed, as during an
+// outage of the broker.
 func TestRelayWithoutSecretsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -214,7 +215,7 @@ func TestForgedMessagesAreNotPublished(t *testing.T) {
 	})
 }
 
-func TestSealingThatMakesNoSenseStartsNothing(t *testing.T) {
+func TestARelayRefusesInvalidSealing(t *testing.T) {
 	b := newBench(t)
 	r := b.relay()
 	r.Store = b.with(once.Sealing{Only: once.SealOutbox})
@@ -226,9 +227,9 @@ func TestSealingThatMakesNoSenseStartsNothing(t *testing.T) {
 	}
 }
 
-// With Overtaking, the broker decides about messages of one ordering key in one batch. One that was not opened never came
-// to the broker, so those behind it do not go either.
-func TestNothingOvertakesWhatCannotBeOpened(t *testing.T) {
+// With Overtaking, a message that cannot be opened does not reach the broker,
+// so later ones of its key are not published either.
+func TestNoMessageOvertakesOneThatCannotBeOpened(t *testing.T) {
 	for name, c := range map[string]struct {
 		how  once.Sealing // of the message that cannot be opened
 		only once.Parts

@@ -28,7 +28,7 @@ func TestTroubleIsLoggedByDefault(t *testing.T) {
 		stop := run(t, &reconcile.Reconciler{Store: s, Every: time.Second, Operations: []reconcile.Operation{reconcile.Of(charge)}})
 		time.Sleep(time.Hour)
 		stop()
-		if n := strings.Count(logged.String(), "reconcile: there is no answer"); n < 1 || n > 61 {
+		if n := strings.Count(logged.String(), "reconcile: no answer"); n < 1 || n > 61 {
 			t.Errorf("%d lines after an hour: %.300s", n, logged)
 		}
 	})

@@ -15,43 +15,53 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// Reconciler asks about unknown outcomes. Store and Operations are mandatory; the zero value of all other fields works.
-// It is not changed by use. Any number of them may run on one store; AtOnce and PerSecond hold for each.
+// Reconciler asks about unknown outcomes. Store and Operations are required;
+// the zero value of every other field is valid. It is not changed by use. Any
+// number of Reconcilers may run on one store. AtOnce and PerSecond bound each
+// of them.
 type Reconciler struct {
 	Store      once.Store
 	Operations []Operation
 
-	// Every is the time between two looks for records, at most. What has been unknown for long is not asked about at each
-	// look, but at random: about once in a tenth of the time that has passed. While the store is in trouble, looks are up to ten times as far apart. Default a minute.
+	// Every is the maximum time between two looks for records. A record that
+	// has been unknown for long is not asked about at each look, but at random,
+	// about once in a tenth of the time that has passed. If the store fails,
+	// looks are up to ten times as far apart. Default: 1 minute.
 	Every time.Duration
 
-	// AskTime is how long the answer about one record may take, and a Resume with all its work: their context ends then.
-	// One that does not heed it keeps its place among AtOnce, and Run from returning. Default 30 seconds.
+	// AskTime limits the answer about one record, and a Resume with all its
+	// work: their context ends then. One that ignores its context keeps its
+	// place among AtOnce, and keeps Run from returning. Default: 30 seconds.
 	AskTime time.Duration
 
-	Logger *slog.Logger // of what is found out, and what cannot be; default: slog.Default()
+	Logger *slog.Logger // what is found out, and what cannot be; default: slog.Default()
 	Stats  *Stats       // counts what becomes of records, if it is not nil
 }
 
-// Operation is an operation whose records are looked after: made by [Of], and then changed where the defaults do not
-// fit.
+// Operation is an operation whose records the Reconciler looks after. [Of]
+// makes it. Change the fields whose defaults do not fit.
 type Operation struct {
-	AtOnce    int     // how many records are dealt with at the same time; default 4
-	PerSecond float64 // how many are begun with in a second, at most; default: no limit
+	AtOnce    int     // maximum number of records asked about at the same time; default 4
+	PerSecond float64 // maximum number of records started in a second; default: no limit
 
-	// Resume brings a unit of work to its end that its caller has abandoned. It is called for each unknown record, instead
-	// of asking, and does what the caller did: it comes to once.Do, with the same key, which asks about the attempt
-	// before, as always. Another key runs the work a second time: mind the scope; and of a step ("pay/charge") it is the
-	// whole work that has to be called. Default: records are asked about, and what may be run again waits for its caller.
+	// Resume finishes a unit of work that its caller abandoned. It is called
+	// for each unknown record instead of asking, and does what the caller did:
+	// it calls once.Do with the same key, which first asks about the attempt
+	// before. With another key the work would run a second time, so mind the
+	// scope. For a step such as "pay/charge", call the whole work. Default:
+	// records are asked about, and work that may be repeated waits for its
+	// caller.
 	Resume func(context.Context, once.Key) error
 
 	name string
 	ask  func(context.Context, once.Store, once.Record) (once.Record, error)
 }
 
-// Of is an operation as it is declared for once.Do. All records of its name are taken for its own, also where it is a
-// step: of "charge" those of "pay/charge". So no other operation on the same store, of whatever service, may have its
-// name and another Lookup: it would be asked about what it does not know.
+// Of returns the Operation of op, as it is declared for once.Do. It looks after
+// all records of that name, including those of steps: "pay/charge" for
+// "charge". Therefore no other operation on the same store, in any service, may
+// have the same name and another Lookup. Lookup would be asked about records
+// that it does not know.
 func Of[T any](op *once.Operation[T]) Operation {
 	if op == nil {
 		return Operation{}
@@ -59,24 +69,26 @@ func Of[T any](op *once.Operation[T]) Operation {
 	return Operation{name: op.Name, ask: op.Ask}
 }
 
-// Stats counts what becomes of records. The fields may be read at any time. Several who find out the same at once count
-// it each. Reconcilers with different Operations have Stats of their own.
+// Stats counts what becomes of records. The fields may be read at any time. If
+// several callers find out the same at once, each counts it. Give Reconcilers
+// with different Operations separate Stats.
 type Stats struct {
 	Done       atomic.Int64 // it happened, or was rejected
 	Freed      atomic.Int64 // it did not happen: the next call runs it
 	Parked     atomic.Int64 // waits for a person, from now on
 	Resumed    atomic.Int64 // by Resume
-	Unanswered atomic.Int64 // there was no answer, or it waits for its caller; it is asked about again
-	Overtaken  atomic.Int64 // somebody else decided, or is at work on it
+	Unanswered atomic.Int64 // there was no answer, or it waits for its caller; it will be asked about again
+	Overtaken  atomic.Int64 // another caller decided, or is working on it
 
-	Looks    atomic.Int64 // how many have read the whole list; the next three are of the last of them
-	Unknown  atomic.Int64 // how many there were, whatever their operation
-	Orphaned atomic.Int64 // of these, how many are not of the Operations: nobody looks after them, or another Reconciler
-	Oldest   atomic.Int64 // for how long the oldest of them had been unknown, in nanoseconds
+	Looks    atomic.Int64 // looks that read the whole list; the next three are from the latest of them
+	Unknown  atomic.Int64 // unknown records of all operations
+	Orphaned atomic.Int64 // of these, records whose Operation this Reconciler does not have; another may
+	Oldest   atomic.Int64 // how long the oldest had been unknown, in nanoseconds
 }
 
-// Run looks again and again, until ctx ends, and returns nil then. Trouble with the store, or with those who are asked,
-// is logged, and it goes on; an error means that the Reconciler is set up wrong: its text says what to do.
+// Run looks for records until ctx ends, and then returns nil. If the store or a
+// Lookup fails, it logs that and continues. It returns an error only if the
+// Reconciler is configured wrongly. The error says what to change.
 func (r *Reconciler) Run(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {
@@ -94,7 +106,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			trouble = backoff.Backoff{First: run.Every, Limit: 10 * run.Every}
 		} else if ctx.Err() == nil {
 			pause = trouble.Next()
-			run.Logger.WarnContext(ctx, "reconcile: the store is in trouble, and not all is found out", logs.Spaced(""), "error", err)
+			run.Logger.WarnContext(ctx, "reconcile: the store failed, and some outcomes stay unknown", logs.Spaced(""), "error", err)
 		}
 		for w, recs := range due { // no operation waits for another
 			if w.busy {
@@ -116,7 +128,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// rest waits until the next look, and takes note of workers that are ready for more.
+// rest waits until the next look, and marks workers that are ready for more.
 func rest(ctx context.Context, pause time.Duration, idle <-chan *worker) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -132,9 +144,11 @@ func rest(ctx context.Context, pause time.Duration, idle <-chan *worker) {
 	}
 }
 
-// Sweep looks once, and asks about everything that is unknown, for however long it has been. The error is the store's,
-// that of ctx, or says that the Reconciler is set up wrong; what could not be found out is no error: it is counted and
-// logged. What was read before the store failed is asked about all the same.
+// Sweep looks once, and asks about all unknown records, however recent. It
+// returns the error of the store or of ctx, or says that the Reconciler is
+// configured wrongly. A record without an answer is not an error: it is counted
+// and logged. Records that were read before the store failed are asked about as
+// well.
 func (r *Reconciler) Sweep(ctx context.Context) error {
 	run, err := r.newRun()
 	if err != nil {
@@ -164,9 +178,9 @@ func (r *Reconciler) newRun() (*run, error) {
 	case r.Store == nil:
 		return nil, invalid("a Reconciler needs a Store")
 	case !ok:
-		return nil, invalid("the Store is no once.Lister: what is unknown there is found only by its key")
+		return nil, invalid("the Store is not a once.Lister, so unknown records cannot be listed")
 	case len(r.Operations) == 0:
-		return nil, invalid("there are no Operations: make them by Of")
+		return nil, invalid("there are no Operations: make them with Of")
 	case run.Every < 0 || run.AskTime < 0:
 		return nil, invalid("Every and AskTime must not be negative")
 	}
@@ -180,7 +194,7 @@ func (r *Reconciler) newRun() (*run, error) {
 		case op.AtOnce < 0 || !(op.PerSecond >= 0): // NaN is neither
 			return nil, invalid("operation %q: AtOnce and PerSecond must be positive, or 0", op.name)
 		}
-		if _, err := op.ask(context.Background(), r.Store, once.Record{}); err != nil { // about nothing: is it declared well?
+		if _, err := op.ask(context.Background(), r.Store, once.Record{}); err != nil { // asks about nothing, to check the declaration
 			return nil, fmt.Errorf("reconcile: %w", err)
 		}
 		op.AtOnce = cmp.Or(op.AtOnce, 4)

@@ -360,7 +360,7 @@ func TestLookupsThatMisbehave(t *testing.T) {
 	})
 }
 
-// Resume completes what its caller has abandoned, once, whoever else is there.
+// Resume completes abandoned work once, whatever other processes do.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := memstore.New(nil), newBank()

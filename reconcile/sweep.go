@@ -22,16 +22,17 @@ const (
 	longest = float64(365 * 24 * time.Hour) // between two records: a Duration ends somewhere
 )
 
-// run is a Reconciler that runs.
+// run is a Reconciler in progress.
 type run struct {
 	Reconciler
 	lister  once.Lister
 	workers map[string]*worker
-	told    map[string]bool // operations that nobody looks after, and that were logged
+	told    map[string]bool // operations without a reconciler that were logged
 }
 
-// find lists what is unknown, and sorts what is due by its operation; all means that everything is, up to maxDue. With
-// an error comes what was found before it.
+// find lists the unknown records, and sorts those that are due by their
+// operation. If all is true, all of them are due, up to maxDue. If find fails,
+// it also returns what it found before.
 func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
 	var unknown, orphaned int64
 	var oldest time.Duration
@@ -66,7 +67,7 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 	return due, nil
 }
 
-// each lists what is unknown behind a key, until do wants no more.
+// each lists the unknown records after a key, until do returns false.
 func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (more bool)) error {
 	q := once.RecordQuery{Status: []once.Status{once.Unknown}, After: after, Limit: page}
 	for {
@@ -85,10 +86,10 @@ func (r *run) each(ctx context.Context, after once.Key, do func(once.Record) (mo
 	}
 }
 
-// operationOf is the operation of a record: the last step of its name.
+// operationOf returns the operation of a key: the last step of its name.
 func operationOf(k once.Key) string { return k.Operation[strings.LastIndexByte(k.Operation, '/')+1:] }
 
-// since is for how long a record has been unknown, as far as it is known.
+// since returns how long a record has been unknown, as far as is known.
 func since(rec *once.Record) time.Duration {
 	if rec.LeaseLeft < 0 {
 		return -rec.LeaseLeft
@@ -99,18 +100,18 @@ func since(rec *once.Record) time.Duration {
 func (r *run) tell(ctx context.Context, op string) {
 	if !r.told[op] && len(r.told) < page {
 		r.told[op] = true
-		r.Logger.WarnContext(ctx, "reconcile: there are unknown outcomes of an operation that nobody looks after",
+		r.Logger.WarnContext(ctx, "reconcile: an operation has unknown outcomes and no reconciler",
 			"operation", op)
 	}
 }
 
-// isDue chooses at random, so that nothing needs to be remembered about records.
+// isDue chooses at random, so that nothing has to be remembered about records.
 func (r *run) isDue(rec *once.Record) bool {
 	span := since(rec) / patience
 	return span <= r.Every || rand.N(span) < r.Every
 }
 
-// worker deals with the records of one operation.
+// worker handles the records of one operation.
 type worker struct {
 	*run
 	Operation
@@ -119,7 +120,8 @@ type worker struct {
 	next time.Time
 }
 
-// sweep deals with records, and with those of its operation that are behind them in the list, if they were too many.
+// sweep handles records. If they were too many, it also handles those of its
+// operation that follow in the list.
 func (w *worker) sweep(ctx context.Context, recs []once.Record) (err error) {
 	for w.work(ctx, recs); len(recs) >= maxDue && err == nil; w.work(ctx, recs) {
 		last := recs[len(recs)-1].Key
@@ -134,7 +136,7 @@ func (w *worker) sweep(ctx context.Context, recs []once.Record) (err error) {
 	return err
 }
 
-// work deals with records.
+// work handles records.
 func (w *worker) work(ctx context.Context, recs []once.Record) {
 	places := make(chan struct{}, w.AtOnce)
 	var all sync.WaitGroup
@@ -157,7 +159,7 @@ func (w *worker) work(ctx context.Context, recs []once.Record) {
 	}
 }
 
-// pace waits until the next record may be begun with.
+// pace waits until the next record may be started.
 func (w *worker) pace(ctx context.Context) error {
 	if w.PerSecond == 0 {
 		return ctx.Err()
@@ -172,8 +174,8 @@ func (w *worker) pace(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// deal finds out about a record, if it is still unknown: it may have waited for its turn for long. Its age decides,
-// too.
+// deal finds out about a record, if it is still unknown. It may have waited for
+// long, and its age matters too.
 func (w *worker) deal(ctx context.Context, rec once.Record) {
 	limited, cancel := context.WithTimeout(ctx, w.AskTime)
 	defer cancel()
@@ -202,7 +204,7 @@ func (w *worker) deal(ctx context.Context, rec once.Record) {
 	}
 }
 
-// resume does not believe that a record was dealt with which is as it was.
+// resume returns an error if the record is unchanged afterwards.
 func (w *worker) resume(ctx context.Context, rec once.Record) error {
 	err := w.Resume(ctx, rec.Key)
 	if err == nil || errors.Is(err, once.ErrRejected) {
@@ -214,7 +216,7 @@ func (w *worker) resume(ctx context.Context, rec once.Record) error {
 	return err
 }
 
-// note counts and logs what has come of a record.
+// note counts and logs the result for a record.
 func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool, err error) {
 	log := w.Logger.With("key", rec.Key, "attempt", rec.Attempt)
 	switch {
@@ -225,16 +227,16 @@ func (w *worker) note(ctx context.Context, rec, after once.Record, resumed bool,
 		log.ErrorContext(ctx, "reconcile: a person has to decide", "error", err)
 	case err != nil && !(resumed && errors.Is(err, once.ErrRejected)):
 		w.Stats.Unanswered.Add(1)
-		log.WarnContext(ctx, "reconcile: there is no answer", logs.Spaced(""), "error", err)
+		log.WarnContext(ctx, "reconcile: no answer", logs.Spaced(""), "error", err)
 	case resumed:
 		w.Stats.Resumed.Add(1)
-		log.InfoContext(ctx, "reconcile: a unit that was abandoned has run to its end")
+		log.InfoContext(ctx, "reconcile: abandoned work is done")
 	case after.Status == once.Done:
 		w.Stats.Done.Add(1)
-		log.InfoContext(ctx, "reconcile: it had happened", "rejected", after.Outcome.Rejected)
+		log.InfoContext(ctx, "reconcile: the effect had happened", "rejected", after.Outcome.Rejected)
 	case after.Status == once.Absent:
 		w.Stats.Freed.Add(1)
-		log.InfoContext(ctx, "reconcile: it had not happened")
+		log.InfoContext(ctx, "reconcile: the effect had not happened")
 	case after.Status == once.Parked:
 		w.Stats.Parked.Add(1)
 		log.ErrorContext(ctx, "reconcile: a person has to decide", "reason", w.Store.Options().Sealing.OpenReason(after))

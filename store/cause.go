@@ -7,11 +7,12 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// KeyHeader is the header of a message with the key of the unit of work that has put it, as it travels: Key.String.
+// KeyHeader is the message header with the key of the work that put the message
+// into the outbox, in the form of Key.String.
 const KeyHeader = "once-key"
 
-// FormatCause writes a key as the outbox keeps it, readable and equal for equal keys: a JSON array of its scope, operation
-// and ID, without spaces.
+// FormatCause returns a key as the outbox keeps it: a JSON array of its scope,
+// operation and ID, without spaces. Equal keys have equal texts.
 func FormatCause(k once.Key) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -20,7 +21,8 @@ func FormatCause(k once.Key) string {
 	return string(bytes.TrimRight(b.Bytes(), "\n"))
 }
 
-// ParseCause reads what FormatCause has written. It reports false for anything else, as others may have put.
+// ParseCause is the reverse of FormatCause. ok is false for any other text, which
+// other programs may have put.
 func ParseCause(text string) (k once.Key, ok bool) {
 	var parts []string
 	if json.Unmarshal([]byte(text), &parts) != nil || len(parts) != 3 {

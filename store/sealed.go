@@ -15,7 +15,8 @@ import (
 	"github.com/effectively-once/once/internal/seal"
 )
 
-// SealedHeader is the one header of a message that is sealed, besides those that a relay adds: its body has the rest.
+// SealedHeader is the only header of a sealed message, besides those that a relay
+// adds. The other headers are sealed in its body.
 const SealedHeader = "once-sealed"
 
 const (
@@ -23,26 +24,31 @@ const (
 	seqHeader     = "once-seq" // outbox.SeqHeader, which a relay adds to a message that it sets aside
 )
 
-// SealOutgoing returns a message as it is put into an outbox: sealed, if s says so. ID, Topic and OrderingKey stay as they
-// are, because relays need them; what is sealed is bound to them.
+// SealOutgoing returns a message as it is put into an outbox: sealed, if s seals
+// the outbox. ID, Topic and OrderingKey stay readable, because relays need them. The
+// sealed content is bound to them.
 func SealOutgoing(s *once.Sealing, m broker.Message) broker.Message {
 	return sealMessage(s, once.SealOutbox, m, "outbox")
 }
 
-// OpenOutgoing returns a message of an outbox as it was put. [once.ErrOutcomeUnavailable]: the secret is not in the Ring.
-// [once.ErrCorrupt]: it was changed, or is another message's, or is plain and s.Only refuses that.
+// OpenOutgoing is the reverse of SealOutgoing. It returns
+// [once.ErrOutcomeUnavailable] if the secret is not in the Ring, and
+// [once.ErrCorrupt] if the content was changed, belongs to another message, or is
+// plain although s.Only refuses that.
 func OpenOutgoing(s *once.Sealing, m broker.Message) (broker.Message, error) {
 	return openMessage(s, once.SealOutbox, m, "outbox")
 }
 
-// SealShelved returns a message as it is put on a [Shelf]: sealed, if s says so, with its Reason.
+// SealShelved returns a message as it is put on a [Shelf]: sealed together with its
+// Reason, if s seals the shelf.
 func SealShelved(s *once.Sealing, m Shelved) Shelved {
 	m.Message = sealMessage(s, once.SealShelf, m.Message, "shelf", m.Consumer, m.Key)
 	return SealReason(s, m)
 }
 
-// OpenShelved returns a message of a [Shelf] as it was put there. Of one that was read without its body only the Reason is
-// opened. Errors are those of [OpenOutgoing], and also in its Unopened.
+// OpenShelved is the reverse of SealShelved. If the message was read without its
+// body, only the Reason is opened. Unopened is set to an error as in
+// [OpenOutgoing].
 func OpenShelved(s *once.Sealing, m Shelved, bodiless bool) Shelved {
 	m.Reason = openReason(s, m)
 	if bodiless {
@@ -56,7 +62,7 @@ func OpenShelved(s *once.Sealing, m Shelved, bodiless bool) Shelved {
 }
 
 func sealMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...string) broker.Message {
-	if _, claims := m.Header[SealedHeader]; claims { // by whoever made it: nobody but us says that
+	if _, claims := m.Header[SealedHeader]; claims { // set by the producer, who may not
 		m.Header = maps.Clone(m.Header)
 		delete(m.Header, SealedHeader)
 	}
@@ -90,14 +96,14 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 	}
 	parts, err := seal.Split(text)
 	if err != nil || len(parts) < 2 || len(parts)%2 != 0 {
-		return m, fmt.Errorf("%w: what was sealed of message %q is no message", once.ErrCorrupt, m.ID)
+		return m, fmt.Errorf("%w: the sealed content of message %q is not a message", once.ErrCorrupt, m.ID)
 	}
 	added := m.Header
 	m.Header = make(map[string]string, len(parts)/2)
 	for i := 2; i < len(parts); i += 2 {
 		m.Header[string(parts[i])] = string(parts[i+1])
 	}
-	for name, value := range added { // nobody is believed about any other
+	for name, value := range added { // any other is not to be trusted
 		if _, there := m.Header[name]; !there && name == seqHeader && part == once.SealOutbox {
 			m.Header[name] = value
 		}
@@ -111,8 +117,8 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 	return m, nil
 }
 
-// unopenedError is why a message cannot be opened. It is of the kind that an
-// outcome's error has, whose text speaks of outcomes.
+// unopenedError says why a message cannot be opened. It wraps the error of an
+// outcome that cannot be opened, without its text.
 type unopenedError struct {
 	text string
 	kind error
@@ -121,9 +127,9 @@ type unopenedError struct {
 func (e *unopenedError) Error() string { return e.text }
 func (e *unopenedError) Unwrap() error { return e.kind }
 
-// unopened makes the error of a message from that of its Ring.
+// unopened returns the error of a message for an error of its Ring.
 func unopened(id string, err error) error {
-	kind, toDo := once.ErrCorrupt, ". What is stored is not what was put: find out who can write to the table, and publish the message again from its origin"
+	kind, toDo := once.ErrCorrupt, ". The stored content is not what was put: find out who can write to the table, and publish the message again from its origin"
 	if IsSealKeyMissing(err) {
 		kind, toDo = once.ErrOutcomeUnavailable, ""
 	}
@@ -131,7 +137,8 @@ func unopened(id string, err error) error {
 	return &unopenedError{fmt.Sprintf("message %q cannot be opened: %s%s", id, why, toDo), kind}
 }
 
-// messageContext is what a sealed message is bound to: where it is kept, and the parts that are not sealed.
+// messageContext returns what a sealed message is bound to: where it is kept, and
+// its parts that are not sealed.
 func messageContext(m *broker.Message, whose []string) []byte {
 	parts := make([][]byte, 0, len(whose)+3)
 	for _, text := range append(slices.Clone(whose), m.ID, m.Topic, m.OrderingKey) {
@@ -140,12 +147,12 @@ func messageContext(m *broker.Message, whose []string) []byte {
 	return seal.Join(parts...)
 }
 
-// UnknownOutcome begins the Reason of a message whose effect may have happened. It is never sealed: what people may do
-// depends on it.
+// UnknownOutcome begins the Reason of a message whose effect may have happened. It
+// is never sealed, because what people may do depends on it.
 const UnknownOutcome = "unknown outcome: "
 
-// SealReason returns a message of a [Shelf] with its Reason sealed, if s says so: it is the text of an error, which may
-// have anything in it.
+// SealReason returns a message of a [Shelf] with its Reason sealed, if s seals the
+// shelf. A Reason is the text of an error, which may contain anything.
 func SealReason(s *once.Sealing, m Shelved) Shelved {
 	prefix, text := cutReason(m.Reason)
 	if s.Seals(once.SealShelf) {
@@ -159,13 +166,14 @@ func openReason(s *once.Sealing, m Shelved) string {
 	return prefix + s.Ring.OpenText(text, reasonContext(m))
 }
 
-// OpenHistory returns the History of a message of a [Shelf] with the reasons in it that are sealed, as far as they can be
-// opened. It is for people: what is stored keeps them sealed.
+// OpenHistory returns the History of a message of a [Shelf] with those sealed
+// reasons opened that can be. It is for display: the History in the store keeps
+// them sealed.
 func OpenHistory(s *once.Sealing, m Shelved) string {
 	return sealedReasons.ReplaceAllStringFunc(m.History, func(text string) string { return s.Ring.OpenText(text, reasonContext(m)) })
 }
 
-// sealedReasons are what once.Ring.SealText makes.
+// sealedReasons matches what once.Ring.SealText returns.
 var sealedReasons = regexp.MustCompile(`sealed:[0-9A-Za-z_-]+`)
 
 func cutReason(reason string) (prefix, text string) {
@@ -179,5 +187,6 @@ func reasonContext(m Shelved) []byte {
 	return seal.Join([]byte("reason"), []byte(m.Consumer), []byte(m.Message.ID))
 }
 
-// IsSealKeyMissing reports whether an error of opening something says that its secret is not in the Ring.
+// IsSealKeyMissing reports whether an error of opening means that the secret is not
+// in the Ring.
 func IsSealKeyMissing(err error) bool { return errors.Is(err, once.ErrOutcomeUnavailable) }

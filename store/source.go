@@ -9,9 +9,9 @@ import (
 const maxSource = 255
 
 // SourceText returns the name of a source followed by the facts that its broker
-// tells about it (broker.Located): "rabbitmq queue orders
-// [cluster=shop&vhost=%2F]". Facts without a value are left out. If the text
-// would be longer than a store keeps, all facts are left out.
+// reports (broker.Located), such as "rabbitmq queue orders
+// [cluster=shop&vhost=%2F]". Facts without a value are left out. If the text would
+// be longer than a store keeps, all facts are left out.
 func SourceText(name string, facts map[string]string) string {
 	told := url.Values{}
 	for fact, value := range facts {
@@ -56,9 +56,9 @@ func splitSource(text string) (name string, facts url.Values, ok bool) {
 	return text[:at], facts, true
 }
 
-// MatchSource reports whether two texts of SourceText can be of one source: they
-// have the same name, and no fact that both have differs. If so, both has the
-// facts of the two, or those of a if they are too long together.
+// MatchSource reports whether two texts of SourceText can mean one source: they
+// have the same name, and agree in each fact that both have. If so, both has the
+// facts of the two, or only those of a if the text would be too long.
 func MatchSource(a, b string) (both string, ok bool) {
 	name, facts, _ := splitSource(a)
 	other, more, _ := splitSource(b)

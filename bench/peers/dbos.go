@@ -12,12 +12,13 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// dbosWork runs transactions of DBOS. Its tables are in the database of the work and share its pool, so that the rows
-// and the record of the step are one commit: the fastest of the ways that it offers.
+// dbosWork runs transactions of DBOS. Its tables are in the same database and
+// share the pool, so that one commit holds the rows and the record of the step.
+// This is its fastest way.
 type dbosWork struct {
 	ctx    dbos.Context
 	source *dbos.DataSource
-	loops  sync.Map // by the name of a workflow: what it does over and over
+	loops  sync.Map // the repeated work, by name of its workflow
 }
 
 type repeater func(unit func() error) error
@@ -43,14 +44,14 @@ func (o *opened) addDBOS(ctx context.Context) error {
 	return nil
 }
 
-// runWorkflows gives each unit of work a workflow, whose id is the key.
+// runWorkflows runs each unit of work as a workflow whose ID is the key.
 func (d *dbosWork) runWorkflows(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 	return turn.Run(ctx, workers, length, func(context.Context) error {
 		return d.await(d.one, rand.Text())
 	})
 }
 
-// runSteps gives each worker one workflow, and counts the steps in it.
+// runSteps runs one workflow per worker and counts its steps.
 func (d *dbosWork) runSteps(ctx context.Context, workers int, length time.Duration) (turn.Tally, error) {
 	return turn.RunWithin(ctx, workers, length, func(_ context.Context, repeat func(func() error) error) error {
 		id := rand.Text()

@@ -11,10 +11,11 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// addFiber adds what Fiber's idempotency middleware asks of this storage for a new key: a Get before its lock and one
-// behind it, which find nothing, and, after the handler, a Set of the answer. The lock is one in memory by default.
+// addFiber adds the storage calls of Fiber's idempotency middleware for a new
+// key: a Get before its lock and one after it, which find nothing, and a Set of
+// the answer after the handler. Its default lock is in memory.
 func (o *opened) addFiber() (err error) {
-	defer func() { // it panics where it cannot prepare its table
+	defer func() { // it panics if it cannot prepare its table
 		if p := recover(); p != nil {
 			err = fmt.Errorf("fiber storage: %v", p)
 		}

@@ -21,8 +21,9 @@ const (
 
 var payment = []byte(`{"amount":4999,"currency":"EUR","order":"2026-1171"}`)
 
-// addFiberHandler adds Fiber's idempotency middleware with its storage and lock in memory, around the same handler. It compares no
-// requests and has no callers. Fiber does without net/http, so there is its bare handler to compare it with.
+// addFiberHandler adds Fiber's idempotency middleware with storage and lock in
+// memory, around the same handler. It does not compare requests and has no
+// scopes. Fiber does not use net/http, so the baseline is its own bare handler.
 func (o *opened) addFiberHandler() {
 	name := "Fiber " + version("github.com/gofiber/fiber/v3")
 	var n atomic.Int64

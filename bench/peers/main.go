@@ -28,7 +28,7 @@ const (
 	connections = 40
 )
 
-// answer300 is an answer of 300 bytes, as the other variants have it.
+// answer300 is an answer of 300 bytes, as in the other variants.
 var answer300 = strings.Repeat("x", 300)
 
 func someAccount() int { return rand.IntN(accounts) }
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// opened are the peers on the database that was asked for last.
+// opened are the peers on the latest requested database.
 type opened struct {
 	pool    *pgxpool.Pool
 	peers   []peer
@@ -119,7 +119,7 @@ func (o *opened) close() {
 	*o = opened{}
 }
 
-// version is that of a module of this program.
+// version returns the version of a module of this program.
 func version(module string) string {
 	info, ok := debug.ReadBuildInfo()
 	if ok {
@@ -132,5 +132,5 @@ func version(module string) string {
 	return "of unknown version"
 }
 
-// quiet hides what peers say of their work. What goes wrong with a unit of it comes back from their calls.
+// quiet discards logs of peers. Their calls return errors.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -24,7 +24,7 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// publishing are libraries that put messages into a transaction and publish them later.
+// publishing are libraries with a transactional outbox.
 type publishing struct {
 	pool *pgxpool.Pool
 	std  *stdsql.DB
@@ -36,7 +36,7 @@ const (
 	relayBatch  = 1000
 )
 
-// oagudoTable is that of its documentation.
+// oagudoTable is the table of its documentation.
 const oagudoTable = `CREATE TABLE outbox (id UUID PRIMARY KEY, created_at TIMESTAMP WITH TIME ZONE NOT NULL,
 	scheduled_at TIMESTAMP WITH TIME ZONE NOT NULL, metadata BYTEA, payload BYTEA NOT NULL, times_attempted INTEGER NOT NULL);
 CREATE INDEX idx_outbox_created_at ON outbox (created_at);
@@ -83,7 +83,7 @@ func (o *opened) addPublishing(ctx context.Context) error {
 	return nil
 }
 
-// announceArgs are those of a job that publishes.
+// announceArgs are the arguments of a job that publishes.
 type announceArgs struct {
 	Body string `json:"body"`
 }
@@ -111,7 +111,7 @@ func (p *publishing) subscriber(schema sql.SchemaAdapter, offsets sql.OffsetsAda
 		OffsetsAdapter: offsets, PollInterval: time.Millisecond}, watermill.NopLogger{})
 }
 
-// addPut adds a way to put a message, and counts the rows of it.
+// addPut adds a way to put a message, and counts its rows.
 func (o *opened) addPut(name, table string, unit func(context.Context) error) {
 	count := func(ctx context.Context) (n int, err error) {
 		err = o.pool.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n)
@@ -151,8 +151,8 @@ func (p *publishing) inTx(announce func(context.Context, pgx.Tx) error) func(con
 	}
 }
 
-// watermill publishes in the caller's transaction, as its documentation shows; with the forwarder's envelope, if it is to be
-// published elsewhere.
+// watermill publishes in the caller's transaction, as in its documentation,
+// with the envelope of the forwarder if the message is for another broker.
 func (p *publishing) watermill(forwarded bool) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		var publisher message.Publisher
@@ -180,7 +180,8 @@ func (p *publishing) oagudo() func(context.Context) error {
 	}
 }
 
-// addRelay adds a way to publish a backlog, and checks that each message comes once.
+// addRelay adds a way to publish a backlog, and checks that each message
+// arrives once.
 func (o *opened) addRelay(name string, fill func(context.Context, int) error, relay func(context.Context, *counter) error) {
 	o.add(peer{turn.Peer{Name: name, Scenario: turn.Relay}, func(ctx context.Context, _ int, length time.Duration) (turn.Tally, error) {
 		n := turn.Backlog(length)
@@ -202,12 +203,12 @@ func (o *opened) addRelay(name string, fill func(context.Context, int) error, re
 	}})
 }
 
-// counter counts how often each message of a backlog came.
+// counter counts how often each message of a backlog arrived.
 type counter struct {
 	mu    sync.Mutex
 	came  int
 	times []uint8
-	full  chan struct{} // closed when as many have come as there are
+	full  chan struct{} // closed when all messages have arrived
 }
 
 func (c *counter) count(id string) {
@@ -233,7 +234,7 @@ func (c *counter) check() error {
 	return nil
 }
 
-// Publish is that of oagudo's MessagePublisher.
+// Publish implements MessagePublisher of oagudo.
 func (c *counter) Publish(_ context.Context, m *outbox.Message) error {
 	c.count(m.ID.String())
 	return nil
@@ -254,7 +255,7 @@ func (p *publishing) fill(ctx context.Context, n int, table, insert string) erro
 	return nil
 }
 
-// fillLog numbers the messages anew, from where the consumer group is.
+// fillLog renumbers the messages, starting at the offset of the consumer group.
 func (p *publishing) fillLog(ctx context.Context, n int) error {
 	table := logSchema().MessagesTable(outboxTopic)
 	return p.fill(ctx, n, table, "INSERT INTO "+table+" (uuid, payload, metadata, transaction_id) SELECT "+backlogID+", "+
@@ -279,13 +280,13 @@ func (p *publishing) relayQueue(ctx context.Context, c *counter) error {
 	return p.follow(ctx, c, queueSchema(), queueOffsets(), "")
 }
 
-// follow is the loop of a router without anything around it: the subscriber hands out one message after another.
+// follow is a plain loop over a subscriber: one message after the other.
 func (p *publishing) follow(ctx context.Context, c *counter, schema sql.SchemaAdapter, offsets sql.OffsetsAdapter, group string) error {
 	subscriber, err := p.subscriber(schema, offsets, group)
 	if err != nil {
 		return err
 	}
-	defer subscriber.Close() // waits until the last batch is acknowledged
+	defer subscriber.Close() // waits for the acknowledgement of the last batch
 	messages, err := subscriber.Subscribe(context.WithoutCancel(ctx), outboxTopic)
 	if err != nil {
 		return err
@@ -303,7 +304,7 @@ func (p *publishing) follow(ctx context.Context, c *counter, schema sql.SchemaAd
 	}
 }
 
-// relayOagudo reads as often as it can.
+// relayOagudo polls as often as it can.
 func (p *publishing) relayOagudo(ctx context.Context, c *counter) error {
 	reader := outbox.NewReader(outbox.NewDBContext(p.std, outbox.SQLDialectPostgres), c, outbox.WithInterval(time.Millisecond),
 		outbox.WithReadBatchSize(relayBatch), outbox.WithDeleteBatchSize(relayBatch))
@@ -316,7 +317,8 @@ func (p *publishing) relayOagudo(ctx context.Context, c *counter) error {
 	return reader.Stop(ctx)
 }
 
-// addWhole adds a way to put messages and to publish them meanwhile. Its turn ends when all are published.
+// addWhole adds a way to put messages while they are published. Its turn ends
+// when all are published.
 func (o *opened) addWhole(name string, unit func(context.Context) error, relay func(context.Context, func()) (stop func(), err error)) {
 	o.add(peer{turn.Peer{Name: name, Scenario: turn.EndToEnd}, func(ctx context.Context, workers int, length time.Duration) (tally turn.Tally, err error) {
 		var came atomic.Int64
@@ -341,7 +343,7 @@ func (o *opened) addWhole(name string, unit func(context.Context) error, relay f
 	}})
 }
 
-// relayWhole subscribes, with the size of batches and the interval that come without settings.
+// relayWhole subscribes with default batch size and interval.
 func (p *publishing) relayWhole(ctx context.Context, came func()) (stop func(), err error) {
 	schema := sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(p.pool), sql.SubscriberConfig{ConsumerGroup: consumerGroup, SchemaAdapter: schema,

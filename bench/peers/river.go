@@ -23,8 +23,9 @@ type payArgs struct {
 
 func (payArgs) Kind() string { return "pay" }
 
-// riverJobs completes jobs of River in the transaction of their work, as its documentation advises. Inserting the jobs
-// and fetching them is not counted: here they are running already.
+// riverJobs completes River jobs in the transaction of their work, as its
+// documentation advises. The jobs are already running: inserting and fetching
+// them is not measured.
 type riverJobs struct {
 	pool    *pgxpool.Pool
 	client  *river.Client[pgx.Tx]
@@ -61,7 +62,7 @@ func (r *riverJobs) run(ctx context.Context, workers int, length time.Duration) 
 	return turn.Run(rivertest.WorkContext(ctx, r.client), workers, length, r.complete)
 }
 
-// provide tops up the jobs that are running.
+// provide refills the running jobs.
 func (r *riverJobs) provide(ctx context.Context, jobs int) error {
 	missing := min(jobs, maxJobs) - len(r.running)
 	if missing <= 0 {

@@ -18,18 +18,19 @@ import (
 	"github.com/effectively-once/once/bench/internal/turn"
 )
 
-// watermillTopics consume topics of Watermill in the transaction that keeps their offset, as its documentation advises
-// for exactly-once delivery. A topic is read by one subscriber at a time, so each worker has one of its own. Its
-// messages are in the database already: writing them is not counted, reading them is.
+// watermillTopics consume Watermill topics in the transaction that stores their
+// offset, as its documentation advises for exactly-once delivery. Each worker
+// has its own topic, because a topic has one subscriber at a time. The messages
+// are already in the database: reading them is measured, writing them is not.
 type watermillTopics struct {
 	pool   *pgxpool.Pool
-	size   int // messages in a transaction
+	size   int // messages per transaction
 	prefix string
 	schema sql.DefaultPostgreSQLSchema
 }
 
 const (
-	messagesPerMillisecond = 5 // for each worker: more than any turn takes
+	messagesPerMillisecond = 5 // per worker: more than any turn takes
 	messagesAtOnce         = 50
 	consumerGroup          = "bench"
 )
@@ -68,7 +69,7 @@ var (
 	errTurnOver = errors.New("the turn is over")
 )
 
-// consumeAll ends when the turn is over, and what is being handled then is handled.
+// consumeAll ends when the turn is over, and finishes the current messages.
 func (w *watermillTopics) consumeAll(ctx context.Context, subscriber *sql.Subscriber, workers int,
 	length time.Duration) (turn.Tally, error) {
 
@@ -117,8 +118,9 @@ func (w *watermillTopics) consume(ctx context.Context, messages <-chan *message.
 	}
 }
 
-// handle does the work of the other variants in the subscriber's transaction. Accounts are a worker's own, so that
-// transactions are not in each other's way.
+// handle does the work of the other variants in the subscriber's transaction.
+// Workers share no accounts, so that their transactions do not block each
+// other.
 func (w *watermillTopics) handle(message *message.Message, worker, workers int) error {
 	tx, ok := sql.TxFromContext(message.Context())
 	if !ok {
@@ -142,13 +144,13 @@ const (
 	bodySize   = 300
 )
 
-// provideSQL is what its Publisher sends, for messages that are made on the spot.
+// provideSQL is the statement of its Publisher for generated messages.
 const provideSQL = `INSERT INTO %s (uuid, payload, metadata, transaction_id)
 SELECT gen_random_uuid()::text, convert_to(lpad((random() * %d)::int::text, %d) || repeat('x', %d), 'UTF8'), '{}',
 	pg_current_xact_id()
 FROM generate_series(1, %d)`
 
-// provide makes topics, takes out what was consumed, and tops them up.
+// provide creates topics, removes consumed messages, and refills them.
 func (w *watermillTopics) provide(ctx context.Context, s *sql.Subscriber, workers, messages int) error {
 	for i := range workers {
 		if err := s.SubscribeInitialize(w.topic(i)); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// bench is what a case works at: its place, messages of its own, and a way to fail. It is not a testing.T because that
-// cases can fail must be shown in a test that passes.
+// bench is the state of a running case: its place, its messages and its failure.
+// It is not a testing.T, because a test that passes must show that cases fail.
 type bench struct {
 	context.Context
 	Place
 	tb      testing.TB
 	harness Harness
-	onTest  chan func() // what the test's own goroutine has to do: it alone may call Fatal
+	onTest  chan func() // calls for the goroutine of the test, which alone may call Fatal
 	run     string      // makes IDs unique
 	sent    int
 
@@ -33,10 +33,12 @@ type bench struct {
 	sessions []broker.Session
 }
 
-// longest is how many times its patience a case may take, for adapters that wait for ever.
+// longest limits a case to a multiple of the patience, in case an adapter waits
+// for ever.
 const longest = 10
 
-// inCase runs a case in a goroutine of its own, which a failure ends, as in package testing.
+// inCase runs a case in its own goroutine. A failure ends the goroutine, as in
+// package testing.
 func inCase(tb testing.TB, h Harness, check func(*bench)) (skipped string, err error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), longest*h.patience())
@@ -66,7 +68,8 @@ func unique() string {
 	return hex.EncodeToString(random[:])
 }
 
-// failf ends the goroutine that calls it. The first failure of a case counts.
+// failf records a failure and ends the calling goroutine. The first failure of a
+// case counts.
 func (b *bench) failf(format string, args ...any) {
 	b.mu.Lock()
 	if b.first == nil {
@@ -76,7 +79,7 @@ func (b *bench) failf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// needs ends a case that has nothing to check here.
+// needs skips the case if the broker lacks what it checks.
 func (b *bench) needs(there bool, why string) {
 	if !there {
 		b.mu.Lock()
@@ -92,7 +95,7 @@ func (b *bench) failed() bool {
 	return b.first != nil
 }
 
-// must fails on an error of a call that had no reason for one.
+// must fails if a call returned an error.
 func (b *bench) must(doing string, err error) {
 	if err != nil {
 		b.failf("%s: %v", doing, err)
@@ -106,7 +109,7 @@ func (b *bench) wantErr(doing string, err, target error) {
 	}
 }
 
-// test lets the test's own goroutine make a call of the harness.
+// test calls a function of the harness in the goroutine of the test.
 func (b *bench) test(call func(testing.TB)) {
 	done := make(chan struct{})
 	select {
@@ -123,12 +126,12 @@ func (b *bench) test(call func(testing.TB)) {
 
 func (b *bench) restart() { b.test(b.harness.Restart) }
 
-// within bounds the waiting for something that must happen.
+// within returns a context for something that must happen.
 func (b *bench) within() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(b, b.harness.patience())
 }
 
-// until polls for something that must become true.
+// until polls a condition that must become true.
 func (b *bench) until(what string, ok func() bool) {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -143,7 +146,8 @@ func (b *bench) until(what string, ok func() bool) {
 	}
 }
 
-// together runs n calls at once and waits for them. It fails if one of them did.
+// together runs n calls concurrently and waits for them. It fails if one of them
+// does.
 func (b *bench) together(n int, call func(i int)) {
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -162,7 +166,7 @@ func (b *bench) together(n int, call func(i int)) {
 	}
 }
 
-// message is one that differs from all others in its ID and body.
+// message returns a message with a unique ID and body.
 func (b *bench) message(orderingKey string) *broker.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,7 +175,7 @@ func (b *bench) message(orderingKey string) *broker.Message {
 	return &broker.Message{ID: id, Topic: b.Topic, OrderingKey: orderingKey, Body: []byte("body of " + id)}
 }
 
-// messages are n messages, all of which have an ordering key in common, if it is not empty.
+// messages returns n messages with the same ordering key, which may be empty.
 func (b *bench) messages(n int, orderingKey string) []*broker.Message {
 	ms := make([]*broker.Message, n)
 	for i := range ms {
@@ -180,14 +184,16 @@ func (b *bench) messages(n int, orderingKey string) []*broker.Message {
 	return ms
 }
 
-// publish publishes messages that must all be confirmed.
+// publish publishes messages. It fails unless all are confirmed.
 func (b *bench) publish(ms ...*broker.Message) {
 	ctx, cancel := b.within()
 	defer cancel()
 	b.must("Publish", allConfirmed(ms, b.Publisher.Publish(ctx, ms)))
 }
 
-// allConfirmed checks the form of an answer too: nil, or an error for each message, not all of which are nil.
+// allConfirmed returns an error unless all messages were confirmed. It also
+// checks the form of errs: nil, or an error for each message, of which one is
+// not nil.
 func allConfirmed(ms []*broker.Message, errs []error) error {
 	if errs == nil {
 		return nil
@@ -210,9 +216,9 @@ func (b *bench) send(n int) []*broker.Message {
 	return ms
 }
 
-const wide = 64 // a window that is not in the way
+const wide = 64 // a window that is larger than a case needs
 
-// open opens a session, which is closed at the end of the case if it is not before.
+// open opens a session. It is closed at the end of the case.
 func (b *bench) open(window int) broker.Session {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -231,7 +237,7 @@ func (b *bench) keep(s broker.Session) {
 	b.sessions = append(b.sessions, s)
 }
 
-// reopen opens a session as a consumer does after one was broken: until it works.
+// reopen opens a session after another one broke. It retries until Open works.
 func (b *bench) reopen(window int) (s broker.Session) {
 	b.until("Open works again", func() bool {
 		ctx, cancel := b.within()
@@ -244,7 +250,7 @@ func (b *bench) reopen(window int) (s broker.Session) {
 	return s
 }
 
-// close closes a session, and returns when that is done: what it had out comes again from now on.
+// close closes a session.
 func (b *bench) close(s broker.Session) {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -258,11 +264,11 @@ func (b *bench) closeSessions() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b), b.harness.patience())
 	defer cancel()
 	for _, s := range sessions {
-		s.Close(ctx) // the cases look at its error; it may be closed or broken already
+		s.Close(ctx) // cases check its error; the session may be closed or broken
 	}
 }
 
-// receive receives at most most messages, and fails if none comes.
+// receive receives up to limit messages. It fails if none comes.
 func (b *bench) receive(s broker.Session, limit int) []broker.Delivery {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -272,7 +278,7 @@ func (b *bench) receive(s broker.Session, limit int) []broker.Delivery {
 	return ds
 }
 
-// sane checks what holds for every answer of Receive.
+// sane checks the rules for every result of Receive.
 func (b *bench) sane(ds []broker.Delivery, limit int) {
 	if len(ds) < 1 || len(ds) > limit {
 		b.failf("Receive returned %d deliveries, want at least 1 and at most %d", len(ds), limit)
@@ -287,8 +293,10 @@ func (b *bench) sane(ds []broker.Delivery, limit int) {
 	}
 }
 
-// get receives until all of some messages have come, and returns the first delivery of each, in the order of their
-// coming. One that comes twice, without saying so, is a failure, and so is any other, unless it may come as well.
+// get receives until all messages of due have come, and returns the first
+// delivery of each, in the order of arrival. It fails if a message comes twice
+// without being Redelivered, and if another message comes that is not in
+// mayComeToo.
 func (b *bench) get(s broker.Session, due []*broker.Message, mayComeToo ...*broker.Message) []broker.Delivery {
 	var got []broker.Delivery
 	came := make(map[string]bool)
@@ -319,7 +327,7 @@ func has(ms []*broker.Message, id string) bool {
 	return slices.ContainsFunc(ms, func(m *broker.Message) bool { return m.ID == id })
 }
 
-// nothing listens for messages that must not come.
+// nothing fails if a message comes.
 func (b *bench) nothing(s broker.Session, why string) {
 	ctx, cancel := context.WithTimeout(b, b.harness.quiet())
 	defer cancel()
@@ -341,9 +349,10 @@ func (b *bench) ack(s broker.Session, ds ...broker.Delivery) {
 	b.must("Ack", s.Ack(ctx, ds))
 }
 
-// spent checks that what was settled does not come again, in this session or the next: not before a message that is
-// published now, and not in a while.
-func (b *bench) spent(s broker.Session, why string) {
+// wantSettled checks that settled messages do not come again, in this session
+// or the next. It publishes another message and waits for it, and then for some
+// time.
+func (b *bench) wantSettled(s broker.Session, why string) {
 	next := b.send(1)
 	b.ack(s, b.get(s, next)...)
 	b.nothing(s, why)

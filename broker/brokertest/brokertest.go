@@ -1,10 +1,13 @@
-// Package brokertest checks that an adapter keeps the contract of package broker: [broker.Publisher],
-// [broker.Source], [broker.Session] and those of the optional interfaces that it has.
+// Package brokertest checks that an adapter keeps the contract of package broker:
+// [broker.Publisher], [broker.Source], [broker.Session] and the optional
+// interfaces that it implements.
 //
-// [Run] is the suite for the author of an adapter. Every [Case] names the rule that it checks. What the suite cannot
-// show is what depends on the broker alone: how durable a confirmation is, and how it fails over.
+// [Run] is the suite for authors of adapters. Every [Case] states the rule that
+// it checks. The suite cannot check what depends on the broker alone, such as
+// the durability of a confirmation and failover.
 //
-// Cases are added in minor releases: an adapter that passed may then be found to break a rule that it always broke.
+// Minor releases add cases, and may so find an adapter that has always broken a
+// rule.
 package brokertest
 
 import (
@@ -14,65 +17,70 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// Harness is how the suite gets at a broker.
+// Harness gives the suite access to a broker.
 type Harness struct {
-	// Fresh makes a new, empty place: what is published to Topic arrives at Source. Every call makes another one.
-	// It is called by the test's own goroutine, once for each case. The suite closes the sessions that it opens; the
-	// rest is for the Cleanup of Fresh.
+	// Fresh creates a new, empty place: messages that are published to Topic
+	// arrive at Source. It is called once for each case, from the goroutine of
+	// the test. The suite closes the sessions that it opens. Fresh registers a
+	// Cleanup for everything else.
 	Fresh func(t testing.TB) Place
 
-	// Restart breaks all connections, by killing the broker and starting it again if that is possible, and returns when
-	// it can be connected to again. nil: the cases that need it are skipped, with a line that says so.
+	// Restart kills and restarts the broker, or else breaks all connections. It
+	// returns when the broker accepts connections again. If Restart is nil, the
+	// cases that need it are skipped.
 	Restart func(t testing.TB)
 
-	// Confirms declares that an unroutable message is an error of Publish.
+	// Confirms declares that Publish returns an error for an unroutable message.
 	Confirms bool
 
-	// Patience is how long the suite waits for something that must happen. Default 30 seconds.
+	// Patience is how long the suite waits for something that must happen.
+	// Default: 30 seconds.
 	Patience time.Duration
 
-	// Quiet is how long the suite listens for something that must not happen. A longer time sees more. Default 300
-	// milliseconds.
+	// Quiet is how long the suite watches for something that must not happen. A
+	// longer time detects more. Default: 300 milliseconds.
 	Quiet time.Duration
 }
 
-// Place is where the messages of one case go and come from.
+// Place is where one case publishes messages and receives them.
 type Place struct {
 	Publisher broker.Publisher
 	Source    broker.Source
 	Topic     string
 
-	// DeadLetters returns the messages that were rejected. nil: the broker keeps none.
+	// DeadLetters returns the rejected messages. It is nil if the broker keeps
+	// none.
 	DeadLetters func(t testing.TB) []*broker.Message
 
-	// NoReason declares that dead letters cannot carry the reason. Undeclared, one of their headers has it.
+	// NoReason declares that dead letters have no header with the reason.
 	NoReason bool
 
-	// Unroutable is a topic that no queue takes. Empty: it cannot be told.
+	// Unroutable is a topic that no queue takes, if the broker has such topics.
 	Unroutable string
 
-	// Log declares that deliveries have positions. Sessions may then have partitions for themselves, which move when
-	// others come and go, and what was acknowledged may come again if what stands before it was not.
+	// Log declares that deliveries have positions. Each session may then own
+	// partitions, which move when sessions open and close. An acknowledged
+	// message may come again if an earlier one was not acknowledged.
 	Log bool
 }
 
 // Case checks one rule of the contract.
 type Case struct {
 	Name string
-	Rule string // in the words of the contract, or close to them
+	Rule string // the rule, close to the words of the contract
 
 	harness Harness
 	check   func(*bench)
 }
 
-// Check reports how the rule is broken, or nil; or why the case was skipped. It may be called repeatedly, at a fresh
-// place each time.
+// Check returns an error if the adapter breaks the rule, or the reason why the
+// case was skipped. It may be called repeatedly and uses a fresh place each time.
 func (c Case) Check(tb testing.TB) (skipped string, err error) {
 	tb.Helper()
 	return inCase(tb, c.harness, c.check)
 }
 
-// Run checks an adapter. Each case is a subtest. A test of an adapter is no more than
+// Run checks an adapter. Each case is a subtest. The test of an adapter is short:
 //
 //	func TestConformance(t *testing.T) {
 //		brokertest.Run(t, brokertest.Harness{
@@ -97,8 +105,8 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// Cases are the cases of [Run], for those who run them in another way. They are in the order in which the author of a
-// new adapter wants to see them pass.
+// Cases returns the cases of [Run]. They are in an order in which a new adapter
+// can be made to pass them.
 func Cases(h Harness) []Case {
 	var cases []Case
 	for _, group := range [][]rule{messageRules(), publishRules(), receiveRules(), settleRules(), sessionRules(),

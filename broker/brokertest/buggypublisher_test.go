@@ -88,7 +88,7 @@ func (p *buggyPublisher) Publish(ctx context.Context, ms []*broker.Message) []er
 	return p.answer(ms, p.inner.Publish(ctx, sent))
 }
 
-// answer spoils the answer to a call.
+// answer returns the result of a call with the bug.
 func (p *buggyPublisher) answer(ms []*broker.Message, errs []error) []error {
 	switch p.bug {
 	case "a batch ends at 500":
@@ -126,12 +126,12 @@ func (p *buggyPublisher) answer(ms []*broker.Message, errs []error) []error {
 
 func all(ms []*broker.Message, err error) []error { return slices.Repeat([]error{err}, len(ms)) }
 
-// later stores messages when the caller has gone on.
+// later stores messages after Publish has returned.
 func (p *buggyPublisher) later(d time.Duration, ms []*broker.Message) {
 	time.AfterFunc(d, func() { p.inner.Publish(context.Background(), ms) })
 }
 
-// optimistic keeps what it has confirmed where a restart loses it.
+// optimistic confirms messages and keeps them where a restart loses them.
 func (p *buggyPublisher) optimistic(ms []*broker.Message) []error {
 	before := p.restarts.Load()
 	time.AfterFunc(time.Millisecond, func() {
@@ -142,7 +142,8 @@ func (p *buggyPublisher) optimistic(ms []*broker.Message) []error {
 	return nil
 }
 
-// retried says that all is well, and publishes what failed again when others have passed.
+// retried returns no error, and publishes failed messages again after later
+// ones.
 func (p *buggyPublisher) retried(ctx context.Context, ms []*broker.Message) []error {
 	errs := p.inner.Publish(ctx, ms)
 	if errs == nil || ctx.Err() != nil || errors.Is(errs[0], broker.ErrInvalid) || len(ms) != 1 {
@@ -155,7 +156,7 @@ func (p *buggyPublisher) retried(ctx context.Context, ms []*broker.Message) []er
 	return nil
 }
 
-// spoil returns copies of messages, as the bug makes them.
+// spoil returns copies of messages with the bug.
 func (p *buggyPublisher) spoil(ms []*broker.Message) []*broker.Message {
 	var sent []*broker.Message
 	for _, m := range ms {

@@ -98,7 +98,7 @@ func (src *buggySource) add(s *buggySession) *buggySession {
 	return s
 }
 
-// settleAll settles everything that is out.
+// settleAll settles all deliveries in flight.
 func (src *buggySource) settleAll() {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *buggySession) settleAll() {
 	s.inner.Ack(context.Background(), s.named(s.order))
 }
 
-// meets is what becomes of a session when another one is opened.
+// meets handles the opening of another session.
 func (s *buggySession) meets() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *buggySession) isClosed() bool {
 	return s.closed
 }
 
-// receive has the bugs of waiting.
+// receive has the bugs of Receive.
 func (s *buggySession) receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	switch s.bug {
 	case "held back alone":
@@ -227,7 +227,7 @@ func (s *buggySession) isStuck() bool {
 	return s.stuck >= s.window
 }
 
-// wait lets nothing pass what is held back.
+// wait delivers nothing before a delayed message.
 func (s *buggySession) wait(ctx context.Context) {
 	s.mu.Lock()
 	held := s.held
@@ -238,7 +238,7 @@ func (s *buggySession) wait(ctx context.Context) {
 	}
 }
 
-// full does not return before as much has come as was asked for, or a while has passed.
+// full waits until the limit is reached, or for some time.
 func (s *buggySession) full(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	ds, err := s.inner.Receive(ctx, limit)
 	if err != nil {
@@ -256,7 +256,8 @@ func (s *buggySession) full(ctx context.Context, limit int) ([]broker.Delivery, 
 	return ds, nil
 }
 
-// orphan leaves a request with the broker when the context ends, whose answer nobody reads.
+// orphan leaves a request at the broker when the context ends, and drops its
+// reply.
 func (s *buggySession) orphan(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	ds, err := s.inner.Receive(ctx, limit)
 	if err != nil && ctx.Err() != nil {
@@ -269,7 +270,8 @@ func (s *buggySession) orphan(ctx context.Context, limit int) ([]broker.Delivery
 	return ds, err
 }
 
-// prefetched settles what it has not handed out when the session is closed.
+// prefetched settles messages that Receive has not returned when the session is
+// closed.
 func (s *buggySession) prefetched(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	s.mu.Lock()
 	ahead := s.ahead
@@ -314,7 +316,7 @@ func (s *buggySession) backwards(ctx context.Context, limit int) ([]broker.Deliv
 	return ds[1:], nil
 }
 
-// spoil has the bugs of what a delivery says.
+// spoil has the bugs of deliveries.
 func (s *buggySession) spoil(d *broker.Delivery) {
 	s.count++
 	defer func(id string) { s.seen[id] = true }(d.Message.ID)
@@ -349,7 +351,7 @@ func (s *buggySession) spoil(d *broker.Delivery) {
 	}
 }
 
-// received has the bugs of settling what nobody has settled.
+// received has the bugs that settle deliveries by themselves.
 func (s *buggySession) received(ds []broker.Delivery) []broker.Delivery {
 	switch s.bug {
 	case "acknowledged when received":
@@ -386,7 +388,7 @@ func (s *buggySession) Close(ctx context.Context) error {
 	return s.inner.Close(ctx)
 }
 
-// buggyReader is the session of a log.
+// buggyReader is a session of a log.
 type buggyReader struct{ *buggySession }
 
 var errSeek = errors.New("cannot go there")

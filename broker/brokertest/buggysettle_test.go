@@ -10,7 +10,7 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// settles notes that deliveries are not out any more, and returns those that were.
+// settles removes deliveries from those in flight, and returns those that were.
 func (s *buggySession) settles(ds []broker.Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *buggySession) Ack(ctx context.Context, ds []broker.Delivery) error {
 	return s.sound(s.inner.Ack(ctx, ds))
 }
 
-// sound has the bugs of settling what is not there any more.
+// sound has the bugs of settling a delivery that is not in flight.
 func (s *buggySession) sound(err error) error {
 	switch {
 	case err != nil && s.has("settled after Close") && s.isClosed(),

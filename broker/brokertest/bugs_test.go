@@ -15,7 +15,8 @@ import (
 	"github.com/effectively-once/once/broker/membroker"
 )
 
-// world is a broker whose adapter has one bug, or none: then it keeps the whole contract.
+// world is a broker whose adapter has one bug, or none. Without a bug it keeps
+// the whole contract.
 type world struct {
 	bug      string
 	place    brokertest.Place
@@ -27,7 +28,7 @@ type world struct {
 
 func (w *world) has(bug string) bool { return w.bug == bug }
 
-// fresh is a place of a world, with four partitions if it is a log, and a queue otherwise.
+// fresh returns a place of a world: a log with four partitions, or a queue.
 func (w *world) fresh(log bool) brokertest.Place {
 	b := membroker.New(nil)
 	w.broker = b
@@ -49,7 +50,7 @@ func (w *world) fresh(log bool) brokertest.Place {
 	return w.place
 }
 
-// restart has the broker down for a moment.
+// restart takes the broker down for a moment.
 func (w *world) restart(testing.TB) {
 	if w.has("unsettled lost in a restart") {
 		w.source.settleAll()
@@ -60,7 +61,7 @@ func (w *world) restart(testing.TB) {
 	w.broker.Down(false)
 }
 
-// cases are those of a harness whose adapter has a bug.
+// cases returns the cases of a harness whose adapter has a bug.
 func cases(bug string, log bool) []brokertest.Case {
 	w := &world{bug: bug}
 	return brokertest.Cases(brokertest.Harness{
@@ -70,7 +71,8 @@ func cases(bug string, log bool) []brokertest.Case {
 	})
 }
 
-// failing are the names of the cases that catch a bug. Their time is faked: they wait for nothing, however long.
+// failing returns the names of the cases that catch a bug. They run in fake
+// time.
 func failing(t *testing.T, bug string, log bool) (names []string) {
 	for _, c := range cases(bug, log) {
 		synctest.Test(t, func(t *testing.T) {
@@ -84,8 +86,9 @@ func failing(t *testing.T, bug string, log bool) (names []string) {
 	return names
 }
 
-// bugs are seeded bugs, and for each the cases that catch it, in a queue or a log: these, and no others unless "..." is
-// behind them, as there is for bugs that hardly anything works with.
+// bugs are seeded bugs with the cases that catch each, in a queue or a log. If
+// the list ends in "...", other cases may catch it too, because hardly anything
+// works with such a bug.
 var bugs = map[string]string{
 	"calls meet":                            "publish/concurrent",
 	"context changes nothing":               "publish/ended-context",
@@ -191,8 +194,9 @@ var bugs = map[string]string{
 	"unsettled lost in a restart": "restart/unsettled restart/settle",
 }
 
-// TestNoBug shows that what the others are caught by is their bug, and not the adapter that they have it in.
-func TestNoBug(t *testing.T) {
+// TestAnAdapterWithoutBugsPasses shows that the cases catch the bugs, and not
+// the adapter that has them.
+func TestAnAdapterWithoutBugsPasses(t *testing.T) {
 	if names := failingAnywhere(t, ""); len(names) > 0 {
 		t.Errorf("there is no bug, and these fail: %s", strings.Join(names, " "))
 	}
@@ -218,14 +222,15 @@ func TestBugsAreCaught(t *testing.T) {
 	}
 }
 
-// failingAnywhere are the names of the cases that catch a bug in a queue or in a log.
+// failingAnywhere returns the names of the cases that catch a bug in a queue or
+// in a log.
 func failingAnywhere(t *testing.T, bug string) []string {
 	names := append(failing(t, bug, false), failing(t, bug, true)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// TestEveryCaseCatchesABug shows that no case is there for nothing.
+// TestEveryCaseCatchesABug shows that every case can fail.
 func TestEveryCaseCatchesABug(t *testing.T) {
 	var named []string
 	for _, list := range bugs {
@@ -241,8 +246,9 @@ func TestEveryCaseCatchesABug(t *testing.T) {
 	}
 }
 
-// TestWhatIsSkipped shows that a case which cannot check anything says why, and that nothing else is skipped.
-func TestWhatIsSkipped(t *testing.T) {
+// TestACaseThatCannotCheckIsSkipped shows that a case which cannot check
+// anything says why, and that no other case is skipped.
+func TestACaseThatCannotCheckIsSkipped(t *testing.T) {
 	harness := brokertest.Harness{Fresh: func(testing.TB) brokertest.Place {
 		b := membroker.New(nil)
 		return brokertest.Place{Publisher: b.Publisher(), Source: b.Queue("q"), Topic: "q"}

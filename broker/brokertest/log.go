@@ -8,15 +8,15 @@ import (
 
 func logRules() []rule {
 	return []rule{
-		{"log/positions", "positions name one log, and their offsets rise in each partition", logPositions},
-		{"log/same-position", "a message that comes again stands where it stood", logSamePosition},
-		{"log/seek", "after Seek the first message behind it comes next, and what was out need not be settled", logSeek},
-		{"log/seek-start", "Seek may go before the first message", logSeekStart},
-		{"log/seek-forward", "Seek may pass messages that were not received yet", logSeekForward},
+		{"log/positions", "positions have the same Log, and their offsets increase in each partition", logPositions},
+		{"log/same-position", "a message that comes again has the same position", logSamePosition},
+		{"log/seek", "after Seek, the first message after its position comes next, and deliveries in flight need not be settled", logSeek},
+		{"log/seek-start", "Seek may move before the first message", logSeekStart},
+		{"log/seek-forward", "Seek may skip messages that were not received yet", logSeekForward},
 	}
 }
 
-// ofLog skips a case for places that are no log.
+// ofLog skips the case if the place is not a log.
 func (b *bench) ofLog() { b.needs(b.Log, "the place is no log") }
 
 func logPositions(b *bench) {
@@ -60,7 +60,7 @@ func logSamePosition(b *bench) {
 	}
 }
 
-// received opens a session that has n messages of one partition out.
+// received opens a session and receives n messages of one partition.
 func (b *bench) received(n int) (broker.Session, []*broker.Message, []broker.Delivery) {
 	s := b.open(n)
 	ms := b.messages(n, "key")
@@ -68,7 +68,7 @@ func (b *bench) received(n int) (broker.Session, []*broker.Message, []broker.Del
 	return s, ms, b.get(s, ms)
 }
 
-// seek goes behind p, and checks what comes next.
+// seek calls Seek and checks which messages come next.
 func (b *bench) seek(s broker.Session, p broker.Position, next []*broker.Message) {
 	seeker, ok := s.(broker.Seeker)
 	b.needs(ok, "the session is no Seeker")

@@ -12,16 +12,16 @@ import (
 
 func messageRules() []rule {
 	return []rule{
-		{"message/fields", "all fields of a message survive the way, and its arrival says where it came from", messageFields},
-		{"message/bare", "a message with an ID and a topic only arrives as such", messageBare},
-		{"message/body", "a body arrives byte for byte: empty, 1 MiB, and every value of a byte", messageBody},
-		{"message/header", "headers arrive with every value that Check takes, and with no others beside them", messageHeader},
-		{"message/time", "the time of a message survives to the millisecond", messageTime},
-		{"message/long", "an ID and an ordering key may have 255 bytes, and every character that Check takes", messageLong},
+		{"message/fields", "all fields of a message arrive unchanged, and its delivery has an Origin", messageFields},
+		{"message/bare", "a message with only an ID and a topic arrives unchanged", messageBare},
+		{"message/body", "a body arrives unchanged: empty, of 1 MiB, with every byte value", messageBody},
+		{"message/header", "headers arrive with every value that Check accepts, and no others are added", messageHeader},
+		{"message/time", "the time of a message arrives with millisecond precision", messageTime},
+		{"message/long", "an ID and an ordering key may have 255 bytes, and every character that Check accepts", messageLong},
 	}
 }
 
-// travel publishes messages and returns them as they arrived, in the order of publishing.
+// travel publishes messages and returns the received ones in the same order.
 func (b *bench) travel(ms ...*broker.Message) []*broker.Message {
 	s := b.open(wide)
 	b.publish(ms...)
@@ -34,7 +34,8 @@ func (b *bench) travel(ms ...*broker.Message) []*broker.Message {
 	return arrived
 }
 
-// same fails unless a message is the one that was published. Neither nil nor empty slices and maps hold anything.
+// same fails unless a received message equals the published one. Nil and empty
+// slices and maps are equal.
 func (b *bench) same(was, is *broker.Message) {
 	switch {
 	case was.ID != is.ID:

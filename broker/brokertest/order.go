@@ -11,11 +11,11 @@ func orderRules() []rule {
 	return []rule{
 		{"order/batch", "messages with an equal ordering key arrive in the order of the slice", orderBatch},
 		{"order/calls", "messages with an equal ordering key arrive in the order of the calls", orderCalls},
-		{"order/slowly", "messages of one ordering key come in order to one who settles each before the next", orderSlowly},
+		{"order/slowly", "messages of one ordering key come in order if each is settled before the next", orderSlowly},
 	}
 }
 
-// interleaved are n messages of each of several ordering keys.
+// interleaved returns n messages of each of several ordering keys.
 func (b *bench) interleaved(keys, n int) (ms []*broker.Message) {
 	for range n {
 		for key := range keys {
@@ -25,7 +25,8 @@ func (b *bench) interleaved(keys, n int) (ms []*broker.Message) {
 	return ms
 }
 
-// inOrder fails unless the messages of each ordering key are in the order in which they were made.
+// inOrder fails unless the deliveries of each ordering key are in the order of
+// ms.
 func (b *bench) inOrder(ms []*broker.Message, ds []broker.Delivery) {
 	last := make(map[string]int)
 	for _, d := range ds {

@@ -10,14 +10,14 @@ import (
 
 func publishRules() []rule {
 	return []rule{
-		{"publish/batch", "Publish takes no message, one, a hundred and a thousand, and all of them arrive", publishBatch},
-		{"publish/invalid", "a message that Check refuses is ErrInvalid, and the others of the batch arrive", publishInvalid},
-		{"publish/caller-owns", "nothing of the caller's slice and messages is kept or changed", publishCallerOwns},
+		{"publish/batch", "Publish accepts no message, one, a hundred and a thousand, and all of them arrive", publishBatch},
+		{"publish/invalid", "a message that Check rejects is ErrInvalid, and the others of the batch arrive", publishInvalid},
+		{"publish/caller-owns", "Publish neither keeps nor changes the slice and the messages of its caller", publishCallerOwns},
 		{"publish/equal-ids", "messages with an equal ID in a batch are each confirmed", publishEqualIDs},
-		{"publish/deduplicates", "a Deduplicator drops a message with an ID that it has seen lately", publishDeduplicates},
-		{"publish/ended-context", "the end of the context ends the waiting, and the publisher goes on", publishEndedContext},
+		{"publish/deduplicates", "a Deduplicator drops a message with an ID that it has seen recently", publishDeduplicates},
+		{"publish/ended-context", "Publish returns when its context ends, and the publisher can be used again", publishEndedContext},
 		{"publish/concurrent", "Publish may be called concurrently", publishConcurrent},
-		{"publish/unroutable", "a message that no queue takes is an error, and only that one", publishUnroutable},
+		{"publish/unroutable", "a message that no queue takes is an error, and the others are not", publishUnroutable},
 	}
 }
 
@@ -29,7 +29,7 @@ func publishBatch(b *bench) {
 	}
 }
 
-// consume receives and acknowledges until all of some messages have come.
+// consume receives and acknowledges messages until all of ms have come.
 func (b *bench) consume(s broker.Session, ms []*broker.Message) {
 	due := idsOf(ms)
 	ctx, cancel := b.within()

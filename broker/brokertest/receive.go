@@ -11,17 +11,17 @@ import (
 
 func receiveRules() []rule {
 	return []rule{
-		{"source/name", "a source says where messages come from: always the same, and not empty", sourceName},
-		{"source/location", "a source that is Located tells the same facts each time, and each has a name", sourceLocation},
-		{"source/horizon", "a source that is a Horizon knows how long a message may come", sourceHorizon},
-		{"source/lag", "a source that is a Lagger counts what is not settled, also while nothing is consumed, and nothing when all is", sourceLag},
+		{"source/name", "a source has a Name, which is not empty and does not change", sourceName},
+		{"source/location", "a Located source returns the same facts each time, and each has a name", sourceLocation},
+		{"source/horizon", "a Horizon returns how long a message may come", sourceHorizon},
+		{"source/lag", "a Lagger counts unsettled messages, also while nothing is consumed, and returns 0 when all are settled", sourceLag},
 		{"receive/waits", "Receive waits for messages", receiveWaits},
-		{"receive/at-once", "Receive returns what there is, without waiting for more", receiveAtOnce},
-		{"receive/most", "Receive returns at most as many as were asked for, and none of the rest is lost", receiveMost},
-		{"receive/context", "Receive ends with its context, and the session goes on", receiveContext},
+		{"receive/at-once", "Receive returns the available messages without waiting for more", receiveAtOnce},
+		{"receive/most", "Receive returns no more than its limit, and no other message is lost", receiveMost},
+		{"receive/context", "Receive ends with its context, and the session can be used again", receiveContext},
 		{"receive/given-up", "no message is lost between calls of Receive that end with their contexts", receiveGivenUp},
-		{"window/kept", "no more than the window is out at once", windowKept},
-		{"window/frees", "every way of settling makes room in the window", windowFrees},
+		{"window/kept", "no more deliveries than the window are in flight", windowKept},
+		{"window/frees", "Ack, Return and Reject make room in the window", windowFrees},
 	}
 }
 
@@ -45,7 +45,7 @@ func sourceLocation(b *bench) {
 	b.stillAt(before)
 }
 
-// location is where the source says that it is: nowhere, if it is not Located.
+// location returns the Location of the source, or nil if it is not Located.
 func (b *bench) location() (facts map[string]string) {
 	l, ok := b.Source.(broker.Located)
 	if !ok {
@@ -127,7 +127,8 @@ func receiveWaits(b *bench) {
 	}
 }
 
-// receiveAtOnce has the session at work before it measures: to begin may take its time.
+// receiveAtOnce receives a message before it measures, because the first one may
+// take longer.
 func receiveAtOnce(b *bench) {
 	s := b.open(wide)
 	b.consume(s, b.send(1))
@@ -179,7 +180,7 @@ func receiveContext(b *bench) {
 	b.ack(s, b.get(s, b.send(2))...)
 }
 
-// givesUp checks that Receive ends with its context, and says so.
+// givesUp checks that Receive ends with its context and returns its error.
 func (b *bench) givesUp(s broker.Session, ctx context.Context, want error) {
 	done := make(chan error, 1)
 	go func() {
@@ -203,7 +204,7 @@ func receiveGivenUp(b *bench) {
 	published := make(chan struct{})
 	go func() {
 		defer close(published)
-		pace := time.NewTicker(2 * time.Millisecond) // so that messages come when contexts end
+		pace := time.NewTicker(2 * time.Millisecond) // so that messages arrive while contexts end
 		defer pace.Stop()
 		for i := range n / 2 {
 			<-pace.C
@@ -230,7 +231,7 @@ func receiveGivenUp(b *bench) {
 	<-published
 }
 
-// glance receives what comes within a short time. That nothing does is no error.
+// glance receives for a short time. It is no error if no message comes.
 func (b *bench) glance(s broker.Session, d time.Duration) ([]broker.Delivery, error) {
 	ctx, cancel := context.WithTimeout(b, d)
 	defer cancel()
@@ -267,7 +268,7 @@ func (b *bench) closed(s broker.Session) broker.Session {
 	return b.open(wide)
 }
 
-// except is what is left of some messages.
+// except returns the messages without those of some deliveries.
 func except(ms []*broker.Message, gone ...broker.Delivery) []*broker.Message {
 	without := distinct(gone)
 	return slices.DeleteFunc(slices.Clone(ms), func(m *broker.Message) bool { return without[m.ID] })

@@ -11,35 +11,36 @@ import (
 
 func restartRules() []rule {
 	return []rule{
-		{"restart/publish", "what was confirmed before, during and after a restart of the broker arrives, and a source that is Located is where it was", restartPublish},
+		{"restart/publish", "messages that were confirmed before, during and after a restart of the broker arrive, and a Located source returns the same facts", restartPublish},
 		{"restart/order", "messages without errors keep their order across a restart", restartOrder},
-		{"restart/unsettled", "what was not settled when the session broke comes again, Redelivered", restartUnsettled},
-		{"restart/receive", "a Receive that waits when its session breaks returns an error or a message", restartReceive},
-		{"restart/settle", "settling what a broken session had out is an error, or it is settled", restartSettle},
+		{"restart/unsettled", "unsettled deliveries of a broken session come again, Redelivered", restartUnsettled},
+		{"restart/receive", "a waiting Receive returns an error or a message when its session breaks", restartReceive},
+		{"restart/settle", "settling a delivery of a broken session returns an error, or settles it", restartSettle},
 	}
 }
 
-// restartable skips a case where nothing can be broken.
+// restartable skips the case if the harness has no Restart.
 func (b *bench) restartable() { b.needs(b.harness.Restart != nil, "the harness has no Restart") }
 
-// persist publishes a message until it is confirmed.
+// persist publishes a message until it is confirmed. Each attempt has a limit,
+// as in a relay, because a broker that restarts may never confirm one.
 func (b *bench) persist(m *broker.Message) {
 	b.until("a message is confirmed", func() bool {
-		ctx, cancel := b.within()
+		ctx, cancel := context.WithTimeout(b, b.harness.patience()/8)
 		defer cancel()
 		return allConfirmed([]*broker.Message{m}, b.Publisher.Publish(ctx, []*broker.Message{m})) == nil
 	})
 }
 
-// acrossRestart publishes one message after the other, some of them before, some during and some after a restart. It
-// returns those that were confirmed.
+// acrossRestart publishes messages one by one before, during and after a restart.
+// It returns those that were confirmed.
 func (b *bench) acrossRestart(orderingKey string) (confirmed []*broker.Message) {
 	const some = 20
 	var count atomic.Int64
 	enough, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		pace := time.NewTicker(time.Millisecond) // so that a long restart does not pile up messages
+		pace := time.NewTicker(time.Millisecond) // limits the number of messages during a long restart
 		defer pace.Stop()
 		for {
 			m := b.message(orderingKey)
@@ -73,8 +74,8 @@ func restartPublish(b *bench) {
 	b.stillAt(before)
 }
 
-// drain handles messages as a consumer does, with another session when one breaks, until all have come. It returns them
-// in the order of their first coming.
+// drain receives messages as a consumer does, until all have come. It opens
+// another session when one breaks. It returns the first deliveries, in order.
 func (b *bench) drain(s broker.Session, ms []*broker.Message) (got []broker.Delivery) {
 	due := idsOf(ms)
 	deadline := time.Now().Add(b.harness.patience())
@@ -95,20 +96,21 @@ func (b *bench) drain(s broker.Session, ms []*broker.Message) (got []broker.Deli
 			delete(due, d.Message.ID)
 		}
 		ctx, cancel := b.within()
-		_ = s.Ack(ctx, ds) // if it broke, Receive will say so
+		_ = s.Ack(ctx, ds) // if the session is broken, Receive returns an error
 		cancel()
 	}
 	return got
 }
 
-// abandon closes a session that is broken, and may say so.
+// abandon closes a broken session and ignores its error.
 func (b *bench) abandon(s broker.Session) {
 	ctx, cancel := b.within()
 	defer cancel()
-	_ = s.Close(ctx) // the next one shows whether anything was lost
+	_ = s.Close(ctx) // the next session shows whether a message was lost
 }
 
-// restartOrder has copies too: a message whose confirmation was lost is published again.
+// restartOrder may see duplicates, because a message whose confirmation was lost
+// is published again.
 func restartOrder(b *bench) {
 	b.restartable()
 	ms := b.acrossRestart("key")
@@ -173,7 +175,7 @@ func restartSettle(b *bench) {
 	b.drain(s, ms)
 }
 
-// broken reports whether Receive says that the session is broken.
+// broken reports whether Receive returns an error.
 func (b *bench) broken(s broker.Session) bool {
 	for range 3 {
 		if _, err := b.glance(s, b.harness.quiet()); err != nil {

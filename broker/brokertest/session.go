@@ -9,13 +9,13 @@ import (
 
 func sessionRules() []rule {
 	return []rule{
-		{"close/comes-again", "what was not settled when a session is closed comes again, Redelivered", closeComesAgain},
-		{"close/not-received", "what a session had not handed out yet when it is closed is delivered", closeNotReceived},
+		{"close/comes-again", "unsettled deliveries of a closed session come again, Redelivered", closeComesAgain},
+		{"close/not-received", "messages that a closed session had not returned from Receive are delivered", closeNotReceived},
 		{"close/twice", "Close may be called twice", closeTwice},
 		{"close/settle-after", "settling after Close is an error, and the message comes again", closeSettleAfter},
 		{"share/none-lost", "several sessions share the messages, and none is lost", shareNoneLost},
-		{"share/out-once", "a message is out in one session at a time", shareOutOnce},
-		{"share/left", "what a session leaves behind comes to another one that is open already", shareLeft},
+		{"share/out-once", "a message is in flight in one session at a time", shareOutOnce},
+		{"share/left", "unsettled deliveries of a closed session come to a session that is already open", shareLeft},
 	}
 }
 
@@ -29,7 +29,7 @@ func closeComesAgain(b *bench) {
 	}
 	s = b.closed(s)
 	b.ack(s, b.get(s, ms)...)
-	b.spent(s, "all messages were acknowledged in the end")
+	b.wantSettled(s, "all messages were acknowledged in the end")
 }
 
 func closeNotReceived(b *bench) {
@@ -75,8 +75,9 @@ func closeSettleAfter(b *bench) {
 	b.consume(b.open(wide), ms)
 }
 
-// shareNoneLost lets sessions come while others work. In a log that moves partitions: then messages come again. The
-// last to come has the second half published, so that there is work for all.
+// shareNoneLost opens sessions while others work. In a log that moves partitions,
+// so messages come again. The last session publishes the second half, so that
+// all sessions get messages.
 func shareNoneLost(b *bench) {
 	const sessions, n = 3, 120
 	var ms []*broker.Message
@@ -95,7 +96,7 @@ func shareNoneLost(b *bench) {
 	})
 }
 
-// work handles messages until none is missing.
+// work receives messages until none is missing.
 func (b *bench) work(s broker.Session, due *tally) {
 	deadline := time.Now().Add(b.harness.patience())
 	for due.missing() > 0 {
@@ -113,7 +114,7 @@ func (b *bench) work(s broker.Session, due *tally) {
 	}
 }
 
-// tryAck settles what may, in a log, be somebody else's by now.
+// tryAck acknowledges deliveries. In a log, their partition may have moved.
 func (b *bench) tryAck(s broker.Session, ds []broker.Delivery) {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -122,7 +123,7 @@ func (b *bench) tryAck(s broker.Session, ds []broker.Delivery) {
 	}
 }
 
-// shareOutOnce needs deliveries that are held: those of a log are, by the partition.
+// shareOutOnce does not apply to logs, whose sessions own partitions.
 func shareOutOnce(b *bench) {
 	b.needs(!b.Log, "sessions of a log have partitions for themselves")
 	ms := b.send(12)
@@ -132,8 +133,8 @@ func shareOutOnce(b *bench) {
 	b.consume(others, except(ms, held...))
 	b.nothing(others, "the last message is out in another session")
 	b.ack(holder, held...)
-	b.close(holder) // it has room again, and a broker that pushes would use it
-	b.spent(others, "all messages were acknowledged")
+	b.close(holder) // it has room again, which a broker that pushes messages would use
+	b.wantSettled(others, "all messages were acknowledged")
 }
 
 func shareLeft(b *bench) {
@@ -148,5 +149,5 @@ func shareLeft(b *bench) {
 	again := b.get(second, ms)
 	b.redelivered(again)
 	b.ack(second, again...)
-	b.spent(second, "all messages were acknowledged")
+	b.wantSettled(second, "all messages were acknowledged")
 }

@@ -10,24 +10,24 @@ import (
 
 func settleRules() []rule {
 	return []rule{
-		{"ack/for-good", "what was acknowledged does not come again, in any session", ackForGood},
+		{"ack/for-good", "acknowledged messages do not come again, in any session", ackForGood},
 		{"ack/any-order", "deliveries may be settled in any order, one by one and several at once", ackAnyOrder},
-		{"ack/only-named", "Ack settles what it names, and nothing that stands before or behind it", ackOnlyNamed},
-		{"ack/concurrent", "deliveries are settled concurrently with each other and with Receive", ackConcurrent},
-		{"ack/prefix", "what was acknowledged, with all before it, does not come again, and the rest does", ackPrefix},
-		{"return/again", "what was returned comes again, Redelivered, and its attempts do not fall", returnAgain},
-		{"return/elsewhere", "what was returned comes again in the next session too", returnElsewhere},
-		{"return/others-pass", "others pass what is held back", returnOthersPass},
-		{"return/delay", "a Delayer holds back what is returned for as long as it was told, and no longer", returnDelay},
-		{"reject/for-good", "what was rejected does not come again, in any session, and others do", rejectForGood},
-		{"reject/dead-letters", "what was rejected goes where the broker keeps it, with the reason", rejectDeadLetters},
+		{"ack/only-named", "Ack settles its deliveries, and no earlier or later ones", ackOnlyNamed},
+		{"ack/concurrent", "deliveries may be settled concurrently with each other and with Receive", ackConcurrent},
+		{"ack/prefix", "if all earlier messages are acknowledged too, acknowledged messages do not come again, and the others do", ackPrefix},
+		{"return/again", "returned messages come again, Redelivered, and their attempts do not decrease", returnAgain},
+		{"return/elsewhere", "returned messages come again in the next session", returnElsewhere},
+		{"return/others-pass", "other messages are delivered before a delayed one", returnOthersPass},
+		{"return/delay", "a Delayer delays returned messages as long as it is told, and no longer", returnDelay},
+		{"reject/for-good", "rejected messages do not come again, in any session", rejectForGood},
+		{"reject/dead-letters", "rejected messages become dead letters, with the reason", rejectDeadLetters},
 	}
 }
 
 func ackForGood(b *bench) {
 	s := b.open(wide)
 	b.ack(s, b.get(s, b.send(5))...)
-	b.spent(s, "all messages were acknowledged")
+	b.wantSettled(s, "all messages were acknowledged")
 }
 
 func ackAnyOrder(b *bench) {
@@ -39,7 +39,7 @@ func ackAnyOrder(b *bench) {
 	b.ack(s, ds[5], ds[1])
 	b.ack(s, ds[0])
 	b.ack(s, ds[3], ds[2])
-	b.spent(s, "all messages were acknowledged")
+	b.wantSettled(s, "all messages were acknowledged")
 }
 
 func ackConcurrent(b *bench) {
@@ -65,10 +65,11 @@ func ackConcurrent(b *bench) {
 			b.failf("Ack: %v", b.Err())
 		}
 	}
-	b.spent(s, "all messages were acknowledged")
+	b.wantSettled(s, "all messages were acknowledged")
 }
 
-// ackOnlyNamed lets what was acknowledged come again in a log, which keeps only up to where everything was settled.
+// ackOnlyNamed allows acknowledged messages to come again in a log, which keeps
+// only the offset below which everything is settled.
 func ackOnlyNamed(b *bench) {
 	s := b.open(wide)
 	ms := b.messages(5, "key")
@@ -94,10 +95,10 @@ func ackPrefix(b *bench) {
 	again := b.get(s, ms[3:])
 	b.redelivered(again)
 	b.ack(s, again...)
-	b.spent(s, "the first messages were acknowledged")
+	b.wantSettled(s, "the first messages were acknowledged")
 }
 
-// redelivered fails unless deliveries say that they may not be the first.
+// redelivered fails unless all deliveries are Redelivered.
 func (b *bench) redelivered(ds []broker.Delivery) {
 	for _, d := range ds {
 		if !d.Redelivered {
@@ -122,7 +123,7 @@ func returnAgain(b *bench) {
 		b.giveBack(s, 0, again...)
 	}
 	b.ack(s, b.get(s, ms)...)
-	b.spent(s, "all messages were returned, and then acknowledged")
+	b.wantSettled(s, "all messages were returned, and then acknowledged")
 }
 
 func (b *bench) giveBack(s broker.Session, after time.Duration, ds ...broker.Delivery) {
@@ -148,7 +149,7 @@ func returnElsewhere(b *bench) {
 	again := b.get(s, ms)
 	b.redelivered(again)
 	b.ack(s, again...)
-	b.spent(s, "all messages were returned, and then acknowledged")
+	b.wantSettled(s, "all messages were returned, and then acknowledged")
 }
 
 func returnOthersPass(b *bench) {
@@ -159,7 +160,7 @@ func returnOthersPass(b *bench) {
 	b.ack(s, b.get(s, second, first...)...)
 }
 
-// delay is one that the session keeps to.
+// delay returns want, limited to the LongestDelay of the session.
 func (b *bench) delay(s broker.Session, want time.Duration) time.Duration {
 	d, ok := s.(broker.Delayer)
 	if !ok {
@@ -196,7 +197,7 @@ func rejectForGood(b *bench) {
 	b.must("Reject", s.Reject(ctx, ds[1:3], "no use"))
 	b.ack(s, ds[0])
 	b.ack(s, ds[3])
-	b.spent(s, "two messages were rejected, and the others acknowledged")
+	b.wantSettled(s, "two messages were rejected, and the others acknowledged")
 }
 
 func rejectDeadLetters(b *bench) {
@@ -221,7 +222,7 @@ func rejectDeadLetters(b *bench) {
 	b.isDeadLetter(b.deadLetter(), m, reason)
 }
 
-// deadLetter waits for the only message that is rejected.
+// deadLetter waits for the only dead letter.
 func (b *bench) deadLetter() *broker.Message {
 	var dead []*broker.Message
 	b.until("a rejected message is among the dead letters", func() bool {
@@ -234,7 +235,8 @@ func (b *bench) deadLetter() *broker.Message {
 	return dead[0]
 }
 
-// isDeadLetter looks for what a person needs to have the message handled again. The broker may add to it.
+// isDeadLetter checks that a dead letter has what is needed to handle the message
+// again. The broker may add headers.
 func (b *bench) isDeadLetter(dead, m *broker.Message, reason string) {
 	if dead.ID != m.ID || string(dead.Body) != string(m.Body) || dead.OrderingKey != m.OrderingKey ||
 		dead.Header["a"] != m.Header["a"] {

@@ -6,18 +6,19 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// tally is which messages are still to come, for several who receive.
+// tally records which messages have not come yet. Several sessions may use it.
 type tally struct {
 	mu    sync.Mutex
 	due   map[string]bool
-	first map[string]bool // came for the first time, as their deliveries say
+	first map[string]bool // messages with a delivery that was not Redelivered
 }
 
 func newTally(ms []*broker.Message) *tally {
 	return &tally{due: idsOf(ms), first: make(map[string]bool)}
 }
 
-// count crosses off what came. It returns the ID of a message that came for the first time twice.
+// count records deliveries. It returns the ID of a message with two deliveries
+// that were not Redelivered.
 func (t *tally) count(ds []broker.Delivery) (twice string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,45 +1,61 @@
-// Package kafkabroker carries messages over Apache Kafka, and what speaks its protocol, by franz-go.
+// Package kafkabroker carries messages over Apache Kafka and compatible systems,
+// with franz-go.
 //
 // # Promise
 //
-// What [New] makes keeps every rule of package broker. Publish says nil once all in-sync replicas have a message. A
-// consumer group commits an offset only when everything below it was settled, in whatever order that happened, and no
-// session commits a partition that it has let go.
+// A [Broker] keeps every rule of package broker. Publish returns nil once all
+// in-sync replicas have a message. A consumer group commits an offset only when
+// everything below it is settled, in whatever order that happens. No session
+// commits a partition that it has lost.
 //
-//   - Order: the record key is the OrderingKey, so messages of a key are in one partition, and arrive in its order.
-//   - Redelivered is exact after a clean stop. Kafka has no such flag, so each commit notes in its metadata how far
-//     messages may have been handed out, and none is handed out beyond what is noted. After a crash the messages below
-//     the note are redelivered ones, whether they had been handed out or not. Where the note is missing, for example
-//     because the group's offsets were reset, those are all that the partition held when it was assigned.
-//   - A group that has no offsets begins with the oldest message, never behind the newest.
-//   - A message that was lost before it was read (retention passed by) is an error of Receive, and stays one until a
-//     person moves the offsets of the group: nothing is skipped in silence.
-//   - A topic that is made anew has another [broker.Position.Log], and is read from its beginning.
-//   - When a partition moves to another session, the old one takes no more of it, and waits for what is out, for half
-//     the rebalance timeout of the client at most. It commits, and lets go. What is settled later is an error.
+//   - Order: the record key is the OrderingKey, so messages of a key are in one
+//     partition, and arrive in its order.
+//   - Redelivered is exact after a clean stop. Kafka has no such flag, so the
+//     metadata of each commit contains an offset that deliveries have not
+//     reached, and no message from that offset on is delivered. After a crash,
+//     all messages below it are redelivered, even if they had never been
+//     delivered. If the metadata is missing, for example because the offsets of
+//     the group were reset, all messages that the partition held when it was
+//     assigned are redelivered.
+//   - A group without offsets starts with the oldest message.
+//   - If retention has deleted messages before they were read, Receive fails
+//     until a person moves the offsets of the group. No message is skipped
+//     silently.
+//   - A topic that is recreated has another [broker.Position.Log] and is read
+//     from its start.
+//   - When a partition moves to another session, the old one delivers no more of
+//     it. It waits for the deliveries in flight, for up to half the rebalance
+//     timeout of the client, and commits. Settling them later is an error.
 //
 // # Limits
 //
-// A returned message is kept in memory and holds back the commit of its partition. So when a session breaks, what came
-// behind it is delivered again, and it may come earlier than after its delay. While [Options.LargestHeld] are kept,
-// nothing new is received. Commits are sent every [Options.CommitEvery], and when a session or a partition is let go:
-// Ack does not wait for them. Attempts are counted in a session only.
+// A returned message is kept in memory and holds back the commit of its
+// partition. So when a session breaks, the messages after it are delivered
+// again, and it may come earlier than its delay. While [Options.LargestHeld]
+// messages are kept, no new ones are received. Ack does not wait for a commit.
+// Commits are sent every [Options.CommitEvery], and when a session or a
+// partition ends. Attempts are counted per session only.
 //
-// The end of a Publish context ends the waiting, but the record may still be sent, for [Options.GiveUpAfter] or until
-// the answer to a request comes. Its timestamp in the log is when it was sent, and the header "once-time" has when it
-// was produced: an old message that is published late must not fall to the retention at once. A message over
-// max.message.bytes of the topic, or [kgo.ProducerBatchMaxBytes], is an error. An empty Body is an empty value, never
-// a tombstone.
+// The end of a Publish context ends the wait, but the record may still be sent,
+// for [Options.GiveUpAfter] or until a request is answered. The timestamp of a
+// record is the time of sending, and the header "once-time" has the time of the
+// message, so that retention does not delete an old message that is published
+// late. A message over max.message.bytes of the topic, or over
+// [kgo.ProducerBatchMaxBytes], is an error. An empty Body is an empty value,
+// never a tombstone.
 //
 // # Foreign messages
 //
-// The ID is in the header "once-id", or else "ce_id" as CloudEvents have it, or else empty. Header names are made lower
-// case, and of a name that comes twice the last counts. The OrderingKey is the record key, whatever its bytes.
+// The ID is the header "once-id", or else "ce_id" of CloudEvents, or else empty.
+// Header names become lower case, and of a repeated name the last counts. The
+// OrderingKey is the record key, whatever its bytes.
 //
 // # Compatibility
 //
-// That of package broker. It needs Kafka 2.1, and knows a topic that was made anew from Kafka 3.1 on; Redpanda and
-// others are as good as their own groups are. Kafka's transactions are not used: they are exactly-once within Kafka,
-// while an effect in a database is made exactly-once by that database, which package inbox does. Messages of somebody
-// else's transaction come when it is committed.
+// As package broker. The package needs Kafka 2.1. It detects a recreated topic
+// from Kafka 3.1 on. Redpanda and other systems work as far as their groups are
+// compatible. Kafka's transactions are not used. They are exactly-once within
+// Kafka only, and package inbox makes effects in a database exactly-once through
+// that database. Messages of other publishers' transactions arrive when those
+// commit.
 package kafkabroker

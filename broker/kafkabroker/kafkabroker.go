@@ -13,34 +13,39 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Options are the options of a Broker. The zero value works with a broker on this machine.
+// Options configures a Broker. The zero value uses a broker on this machine.
 type Options struct {
-	// Client is how to reach the cluster: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.WithLogger and whatever else a
-	// client of yours has, but nothing about commits, offsets, and what is called in a rebalance. What the promises of
-	// this package rest on is set behind it. Default: 127.0.0.1:9092.
+	// Client configures the client: kgo.SeedBrokers, kgo.DialTLSConfig,
+	// kgo.SASL, kgo.WithLogger and others, except options for commits, offsets
+	// and the callbacks of rebalances. Options that the promises of this
+	// package depend on override these. Default: 127.0.0.1:9092.
 	Client []kgo.Opt
 
-	// DeadLetter is the topic that rejected messages are written to, with the headers "once-reason" and "once-origin".
-	// Default: none; what is rejected is only settled.
+	// DeadLetter is the topic that rejected messages are written to, with the
+	// headers "once-reason" and "once-origin". Default: none, rejected messages
+	// are only settled.
 	DeadLetter string
 
-	// CommitEvery is the shortest time between two commits of a session. Default 100 milliseconds.
+	// CommitEvery is the interval between commits of a session. Default: 100
+	// milliseconds.
 	CommitEvery time.Duration
 
-	// GiveUpAfter is how long the client tries to send a record, if it is sure that it can take it back; at least a
-	// second. Default 30 seconds.
+	// GiveUpAfter is how long the client tries to send a record that it can still
+	// cancel. It is at least a second. Default: 30 seconds.
 	GiveUpAfter time.Duration
 
-	// LargestHeld is how many returned messages a session keeps. Default 1000.
+	// LargestHeld is the number of returned messages at which a session stops
+	// receiving new ones. Default: 1000.
 	LargestHeld int
 }
 
-// Broker makes publishers and sources of one cluster. It holds no connection.
+// Broker creates publishers and sources of one cluster. It has no connection of
+// its own.
 type Broker struct {
 	options Options
 }
 
-// New returns a Broker. Nil means the defaults.
+// New returns a Broker. A nil Options means the defaults.
 func New(o *Options) *Broker {
 	b := new(Broker)
 	if o != nil {
@@ -52,20 +57,22 @@ func New(o *Options) *Broker {
 	return b
 }
 
-// Publisher returns a publisher with a client of its own. It connects when it is first used.
+// Publisher returns a publisher with its own client. It connects on first use.
 func (b *Broker) Publisher() broker.Publisher {
 	client, err := b.options.client()
 	return &publisher{client: client, err: err}
 }
 
-// Topics returns what a consumer group reads from topics. The topics must exist when a session opens. Each session is
-// a member of the group.
+// Topics returns the messages of topics as a source for a consumer group. The
+// topics must exist when a session is opened. Each session is a member of the
+// group.
 func (b *Broker) Topics(group string, topics ...string) broker.Source {
 	topics = slices.Sorted(slices.Values(topics))
 	return &source{options: &b.options, group: group, topics: slices.Compact(topics)}
 }
 
-// client makes a client. Later options win, so the defaults come first and what must be comes last.
+// client creates a client. Later options override earlier ones, so must comes
+// last.
 func (o *Options) client(must ...kgo.Opt) (*kgo.Client, error) {
 	opts := []kgo.Opt{kgo.ProducerLinger(0), kgo.UnknownTopicRetries(1), kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted())}
@@ -104,7 +111,8 @@ func (s *source) Location(ctx context.Context) (map[string]string, error) {
 	return map[string]string{"cluster": id}, err
 }
 
-// Lag is how many offsets the group has not committed. Kafka tells no ages.
+// Lag returns the number of offsets that the group has not committed. Kafka does
+// not report ages.
 func (s *source) Lag(ctx context.Context) (broker.Lag, error) {
 	client, err := s.options.client()
 	if err != nil {
@@ -115,13 +123,14 @@ func (s *source) Lag(ctx context.Context) (broker.Lag, error) {
 	return broker.Lag{Messages: behind}, err
 }
 
-// RedeliveryHorizon is the longest retention of the topics. Kafka drops whole segments, when the newest message in them
-// is old enough: so the time that a segment takes to fill is a part of it.
+// RedeliveryHorizon returns the longest retention of the topics. It includes the
+// time that a segment takes to fill, because Kafka deletes a segment when its
+// newest message is old enough.
 func (s *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 	client, err := s.options.client()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	return cluster.Kept(ctx, client, s.topics)
+	return cluster.Retention(ctx, client, s.topics)
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// The headers of a record that are this package's own.
+// The headers of records that this package uses.
 const (
 	headerID      = "once-id"
-	headerTime    = "once-time" // the timestamp of a record is when it was sent
-	headerEventID = "ce_id"     // of a CloudEvent that somebody else has sent
+	headerTime    = "once-time" // Message.Time; the timestamp of a record is when it was sent
+	headerEventID = "ce_id"     // the ID of a CloudEvent from another publisher
 	headerReason  = "once-reason"
 	headerOrigin  = "once-origin"
 )
 
-// encode makes the record of a message. The body is copied, because a record may outlive the call that it came with.
+// encode returns the record of a message. It copies the body, because the client
+// may keep the record after Publish has returned.
 func encode(m *broker.Message) *kgo.Record {
 	r := &kgo.Record{Topic: m.Topic, Value: append(make([]byte, 0, len(m.Body)), m.Body...)}
 	if m.OrderingKey != "" {
@@ -37,7 +38,7 @@ func encode(m *broker.Message) *kgo.Record {
 	return r
 }
 
-// decode makes the message of a record, whoever has written it.
+// decode returns the message of a record from any publisher.
 func decode(r *kgo.Record) *broker.Message {
 	header := make(map[string]string, len(r.Headers))
 	for _, h := range r.Headers {
@@ -59,7 +60,7 @@ func decode(r *kgo.Record) *broker.Message {
 	return m
 }
 
-// deadLetter makes the record that keeps a rejected message, as it came.
+// deadLetter returns the record of a rejected message for the dead-letter topic.
 func deadLetter(topic string, was *kgo.Record, origin, reason string) *kgo.Record {
 	r := &kgo.Record{Topic: topic, Key: was.Key, Value: bytes.Clone(was.Value)}
 	for _, h := range was.Headers {

@@ -9,19 +9,19 @@ import (
 	"sync/atomic"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 	"github.com/effectively-once/once/broker/kafkabroker/internal/cluster"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// publisher has a client of its own.
+// publisher publishes through its own client.
 type publisher struct {
 	client *kgo.Client
-	err    error // why there is none
+	err    error // of creating the client
 	closed atomic.Bool
 }
 
-// Close ends the client. What waits for a confirmation gets an error.
+// Close closes the client. Messages that wait for a confirmation fail.
 func (p *publisher) Close() error {
 	if !p.closed.Swap(true) && p.client != nil {
 		p.client.Close()
@@ -29,12 +29,13 @@ func (p *publisher) Close() error {
 	return nil
 }
 
+// Publish produces messages and waits for their confirmations.
 func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	errs := make([]error, len(ms))
 	rs := make([]*kgo.Record, len(ms))
 	err := cmp.Or(p.err, context.Cause(ctx))
 	if p.closed.Load() {
-		err = desk.ErrClosed
+		err = inflight.ErrClosed
 	}
 	for i, m := range ms {
 		if errs[i] = cmp.Or(m.Check(), checkTopic(m), err); errs[i] == nil {
@@ -50,12 +51,13 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	return errs
 }
 
-// checkTopic knows the rule of Kafka, because clusters answer as if the topic only had to be made.
+// checkTopic checks the name of a topic, because clusters report an invalid name
+// as a topic that does not exist.
 func checkTopic(m *broker.Message) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if m == nil || len(m.Topic) <= 249 && strings.Trim(m.Topic, letters) == "" && strings.Trim(m.Topic, ".") != "" {
 		return nil
 	}
-	return fmt.Errorf("%w: the topic %q: up to 249 letters, digits, dots, dashes and underscores name one",
+	return fmt.Errorf("%w: the topic %q: a name has up to 249 letters, digits, dots, dashes and underscores",
 		broker.ErrInvalid, m.Topic)
 }

@@ -7,34 +7,35 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 	"github.com/effectively-once/once/broker/kafkabroker/internal/cluster"
 	"github.com/effectively-once/once/broker/kafkabroker/internal/group"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Ack asks nobody, so it does not need its context.
+// Ack does not use its context, because the group commits later.
 func (s *session) Ack(_ context.Context, ds []broker.Delivery) error {
-	return s.desk.Settle(context.Background(), ds, (*item).Settle)
+	return s.tracker.Settle(context.Background(), ds, (*item).Settle)
 }
 
-// Return keeps messages here, and so asks nobody either.
+// Return keeps messages in memory and does not use its context.
 func (s *session) Return(_ context.Context, ds []broker.Delivery, after time.Duration) error {
 	due := time.Now().Add(min(after, longestDelay))
-	return s.desk.Settle(context.Background(), ds, func(it *item) { it.Return(due) })
+	return s.tracker.Settle(context.Background(), ds, func(it *item) { it.Return(due) })
 }
 
-// Reject writes messages to the dead-letter topic before it settles them. One that cannot be written comes again.
+// Reject writes messages to the dead-letter topic and then settles them. A
+// message that cannot be written is returned.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	if s.options.DeadLetter == "" {
 		return s.Ack(ctx, ds)
 	}
-	if err := s.desk.Check(ds); err != nil {
+	if err := s.tracker.Check(ds); err != nil {
 		return err
 	}
 	rs := make([]*kgo.Record, len(ds))
 	for i, d := range ds {
-		rs[i] = deadLetter(s.options.DeadLetter, desk.Value[group.Taken](d).Record, d.Origin, reason)
+		rs[i] = deadLetter(s.options.DeadLetter, inflight.Value[group.Fetched](d).Record, d.Origin, reason)
 	}
 	var errs []error
 	for i, err := range cluster.Write(ctx, s.member.Client, rs) {
@@ -42,15 +43,16 @@ func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 			errs = append(errs, s.Ack(ctx, ds[i:i+1]))
 			continue
 		}
-		errs = append(errs, fmt.Errorf("kafkabroker: %s was not rejected: %w", ds[i].Origin, err),
+		errs = append(errs, fmt.Errorf("kafkabroker: %s could not be rejected: %w", ds[i].Origin, err),
 			s.Return(ctx, ds[i:i+1], time.Second))
 	}
 	return errors.Join(errs...)
 }
 
-// Seek needs the partition to be with this session, and waits for the group to say so after Open.
+// Seek requires that this session owns the partition. After Open, it waits until
+// the group has assigned its partitions.
 func (s *session) Seek(ctx context.Context, to broker.Position) error {
-	at, err := cluster.ParsePlace(to.Partition)
+	at, err := cluster.ParseTopicPartition(to.Partition)
 	if err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 		return err
 	}
 	if p.Log != to.Log {
-		return fmt.Errorf("%w: the position is of %s, but the log is %s: it was made anew", broker.ErrInvalid, to.Log, p.Log)
+		return fmt.Errorf("%w: the position is of %s, and the log is now %s: it was recreated", broker.ErrInvalid, to.Log, p.Log)
 	}
 	starts, err := cluster.Oldest(ctx, s.member.Client, at)
 	if err != nil {
@@ -73,22 +75,22 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 	case to.Offset < 0:
 		next = start
 	case next < start:
-		return fmt.Errorf("kafkabroker: %s has only offset %d and later, so what came behind %d is lost: seek to %d if that "+
-			"must be", at, start, to.Offset, start-1)
+		return fmt.Errorf("kafkabroker: %s starts at offset %d, so messages after %d are lost: to skip them, seek to %d", at, start, to.Offset, start-1)
 	}
 	return s.move(ctx, p, next)
 }
 
-// hold keeps Receive from polling while it is positive.
+// hold adds n to the holds. Receive does not poll while holds is above 0.
 func (s *session) hold(n int) {
-	s.desk.Lock()
-	defer s.desk.Unlock()
+	s.tracker.Lock()
+	defer s.tracker.Unlock()
 	s.holds += n
-	s.desk.Ring()
+	s.tracker.Broadcast()
 }
 
-// move lets the client go on elsewhere. It does nothing for a partition whose offsets are still being fetched, and does
-// not say so; but then the offsets that it has do not show the new one.
+// move makes the client continue at an offset. The client ignores SetOffsets for
+// a partition whose offsets it is still fetching, without an error. So move
+// repeats it until the client shows the new offset.
 func (s *session) move(ctx context.Context, p *group.Partition, next int64) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -107,18 +109,19 @@ func (s *session) move(ctx context.Context, p *group.Partition, next int64) erro
 	}
 }
 
-// restart forgets what came before a Seek, once the client has moved. It is an error if the partition is gone meanwhile.
+// restart resets the buffer of a partition once the client has moved. It returns
+// an error if the partition was revoked in the meantime.
 func (s *session) restart(p *group.Partition, next int64, moved bool) error {
-	s.desk.Lock()
-	defer s.desk.Unlock()
+	s.tracker.Lock()
+	defer s.tracker.Unlock()
 	switch {
-	case s.desk.Ended() != nil:
-		return s.desk.Ended()
+	case s.tracker.Err() != nil:
+		return s.tracker.Err()
 	case !s.member.Has(p):
 		return group.ErrMoved
 	case moved:
-		p.Lane.Rewind(next, nil)
-		s.desk.Ring()
+		p.Buffer.Reset(next, nil)
+		s.tracker.Broadcast()
 	}
 	return nil
 }

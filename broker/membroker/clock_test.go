@@ -14,7 +14,7 @@ import (
 
 const never = 100 * 365 * 24 * time.Hour // for a time that is faked
 
-// inTime runs a test on a queue and on a log, in time that is faked.
+// inTime runs a test on a queue and on a log, in fake time.
 func inTime(t *testing.T, o *membroker.Options, test func(t *testing.T, b *membroker.Broker, src broker.Source)) {
 	for _, kind := range []string{"queue", "log"} {
 		t.Run(kind, func(t *testing.T) {
@@ -26,7 +26,8 @@ func inTime(t *testing.T, o *membroker.Options, test func(t *testing.T, b *membr
 	}
 }
 
-// To the nanosecond: a message that is returned comes when its delay has passed, and not before.
+// A returned message comes exactly when its delay has passed, to the
+// nanosecond.
 func TestDelaysPass(t *testing.T) {
 	inTime(t, nil, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		s := open(t, src, 9)
@@ -51,7 +52,7 @@ func TestDelaysPass(t *testing.T) {
 	})
 }
 
-func TestRetention(t *testing.T) {
+func TestRetentionEndsDelivery(t *testing.T) {
 	inTime(t, &membroker.Options{Retention: time.Hour}, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		if horizon, err := src.(broker.Horizon).RedeliveryHorizon(ctx); horizon != time.Hour || err != nil {
 			t.Errorf("the horizon is %v (%v)", horizon, err)
@@ -68,7 +69,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-func TestDeduplicate(t *testing.T) {
+func TestADeduplicatorDropsKnownIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := membroker.New(&membroker.Options{Deduplicate: time.Minute})
 		p := b.Publisher()
@@ -96,7 +97,8 @@ func TestDeduplicate(t *testing.T) {
 	})
 }
 
-// The suite in faked time, with a broker that drops copies and is down for a while when it restarts.
+// Runs the suite in fake time, with a broker that drops duplicates and is down
+// for some time when it restarts.
 func TestConformanceOfADeduplicator(t *testing.T) {
 	var b *membroker.Broker
 	harness := brokertest.Harness{

@@ -9,7 +9,7 @@ import (
 	"github.com/effectively-once/once/broker/membroker"
 )
 
-// brokers are what a harness made, so that its Restart finds them.
+// brokers are those that a harness has created, for its Restart.
 type brokers struct{ last *membroker.Broker }
 
 func (bs *brokers) restart(testing.TB) { bs.last.Restart() }
@@ -38,7 +38,8 @@ func (bs *brokers) log(testing.TB) brokertest.Place {
 	}
 }
 
-// harness is one that does not wait for long: everything is in this process.
+// harness returns a harness with short waits, because everything is in this
+// process.
 func (bs *brokers) harness(fresh func(testing.TB) brokertest.Place) brokertest.Harness {
 	return brokertest.Harness{
 		Fresh:    fresh,

@@ -8,7 +8,7 @@ import (
 	"github.com/effectively-once/once/broker/membroker"
 )
 
-// An acknowledgement is lost, so the message comes twice.
+// An ack is lost, so the message comes twice.
 func ExampleBroker_LoseAcks() {
 	ctx, b := context.Background(), membroker.New(nil)
 	session, err := b.Queue("orders").Open(ctx, 10)

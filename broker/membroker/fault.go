@@ -1,15 +1,15 @@
 package membroker
 
-// Restart breaks all sessions, as if the broker had been killed and started again: what was delivered and not settled
-// comes again. Nothing that was confirmed is lost.
+// Restart breaks all sessions, as if the broker had been killed and restarted.
+// Unsettled messages are delivered again. No confirmed message is lost.
 func (b *Broker) Restart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.breakAll()
 }
 
-// Down lets everything fail from now on, and breaks all sessions; Down(false) ends that. Sessions that were broken are
-// opened anew then. Messages stay.
+// Down(true) breaks all sessions and makes all calls fail. Down(false) ends that;
+// broken sessions must be opened again. Messages are kept.
 func (b *Broker) Down(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -19,18 +19,20 @@ func (b *Broker) Down(down bool) {
 	}
 }
 
-// LoseAcks lets the next n messages that are acknowledged come again: the caller is told that all is well, and the
-// broker behaves as if it had never heard of it and the session had broken right after. They come at once, so the
-// session need not be closed. It adds to what is still to be lost; with n below 1 nothing more is lost.
+// LoseAcks loses the next n acks: Ack returns nil, and the message is delivered
+// again at once, without closing the session. LoseAcks adds to the acks that
+// are still to be lost. With n below 1, no more acks are lost.
 func (b *Broker) LoseAcks(n int) { b.plan(&b.lose.acks, n) }
 
-// LoseConfirms lets the next n messages that are published be stored, and Publish return an error for them. It adds to
-// what is still to be lost; with n below 1 nothing more is lost.
+// LoseConfirms loses the next n confirmations: a message is stored, and Publish
+// returns an error for it. LoseConfirms adds to the confirmations that are still
+// to be lost. With n below 1, no more confirmations are lost.
 func (b *Broker) LoseConfirms(n int) { b.plan(&b.lose.confirms, n) }
 
-// Duplicate lets the next n messages that are published be stored twice, one behind the other, as if the publisher had
-// sent them twice: neither of the two is Redelivered when it comes first. It adds to what is still to be doubled; with
-// n below 1 nothing more is.
+// Duplicate stores the next n published messages twice, as if the publisher had
+// sent them twice. The first delivery of either copy is not Redelivered.
+// Duplicate adds to the messages that are still to be stored twice. With n below
+// 1, no more are.
 func (b *Broker) Duplicate(n int) { b.plan(&b.double, n) }
 
 func (b *Broker) plan(count *int, n int) {
@@ -43,7 +45,7 @@ func (b *Broker) plan(count *int, n int) {
 	*count += n
 }
 
-// lost counts one down, if there is one.
+// lost decrements a count and returns true, unless it is 0.
 func lost(count *int) bool {
 	if *count <= 0 {
 		return false

@@ -17,7 +17,8 @@ func both(t *testing.T, test func(t *testing.T, b *membroker.Broker, src broker.
 	}
 }
 
-// place is a new broker, with a queue or a log of one partition that takes the topic "q".
+// place returns a new broker with a queue, or a log of one partition, for the
+// topic "q".
 func place(kind string, o *membroker.Options) (*membroker.Broker, broker.Source) {
 	b := membroker.New(o)
 	if kind == "queue" {
@@ -55,7 +56,7 @@ func TestRestartBreaksSessions(t *testing.T) {
 	})
 }
 
-func TestDown(t *testing.T) {
+func TestABrokerThatIsDownFailsAllCalls(t *testing.T) {
 	both(t, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		s := open(t, src, 9)
 		publish(t, b, "q", "1")
@@ -79,7 +80,7 @@ func TestDown(t *testing.T) {
 	})
 }
 
-func TestLoseAcks(t *testing.T) {
+func TestALostAckRedelivers(t *testing.T) {
 	both(t, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		s := open(t, src, 3)
 		publish(t, b, "q", "1", "2", "3")
@@ -94,7 +95,7 @@ func TestLoseAcks(t *testing.T) {
 	})
 }
 
-func TestLoseConfirms(t *testing.T) {
+func TestALostConfirmIsStored(t *testing.T) {
 	both(t, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		b.LoseConfirms(1)
 		ms := []*broker.Message{message("1", "q", "key"), message("2", "q", "key")}
@@ -105,7 +106,7 @@ func TestLoseConfirms(t *testing.T) {
 	})
 }
 
-func TestDuplicate(t *testing.T) {
+func TestADuplicateIsNotRedelivered(t *testing.T) {
 	both(t, func(t *testing.T, b *membroker.Broker, src broker.Source) {
 		b.Duplicate(1)
 		b.Duplicate(1)

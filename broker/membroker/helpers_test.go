@@ -17,7 +17,7 @@ func message(id, topic, key string) *broker.Message {
 	return &broker.Message{ID: id, Topic: topic, OrderingKey: key, Body: []byte(id)}
 }
 
-// publish publishes messages by their IDs, all with one ordering key.
+// publish publishes messages with these IDs and the same ordering key.
 func publish(t *testing.T, b *membroker.Broker, topic string, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -37,8 +37,9 @@ func open(t *testing.T, src broker.Source, window int) broker.Session {
 	return s
 }
 
-// want receives as much as is there, and compares it with a list of IDs, each of which has a "+" behind it if it is
-// redelivered, and its attempt if that is not the first: "1 2+ 3+2".
+// want receives the available messages and compares them with a list of IDs
+// such as "1 2+ 3+2": "+" means redelivered, and a number after it is the
+// attempt.
 func want(t *testing.T, s broker.Session, list string) []broker.Delivery {
 	t.Helper()
 	return wantWithin(t, 10*time.Second, s, list)
@@ -77,7 +78,7 @@ func show(ds []broker.Delivery) string {
 	return strings.Join(list, " ")
 }
 
-// empty checks that nothing is there now.
+// empty checks that no message is available.
 func empty(t *testing.T, s broker.Session) {
 	t.Helper()
 	soon, cancel := context.WithTimeout(ctx, 5*time.Millisecond)

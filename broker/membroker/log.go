@@ -8,23 +8,24 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 )
 
-// log is the messages of a topic, by partition. They stay; what a group has read is the group's affair.
+// log has the messages of a topic, by partition. Groups track what they have
+// read.
 type log struct {
 	topic   string
-	made    int // how often: part of its name
+	created int // how often, which is a part of its name
 	records [][]record
 	groups  map[string]*group
-	turn    int // of the partition that takes the next message without an ordering key
+	turn    int // counts messages without an ordering key, which go to the partitions in turn
 }
 
 func newLog(topic string, partitions int) *log {
-	return &log{topic: topic, made: 1, records: make([][]record, max(partitions, 1)), groups: make(map[string]*group)}
+	return &log{topic: topic, created: 1, records: make([][]record, max(partitions, 1)), groups: make(map[string]*group)}
 }
 
-func (l *log) name() string { return fmt.Sprintf("%s#%d", l.topic, l.made) }
+func (l *log) name() string { return fmt.Sprintf("%s#%d", l.topic, l.created) }
 
 func (l *log) partition(i int) string { return fmt.Sprintf("%s/%d", l.topic, i) }
 
@@ -48,25 +49,25 @@ func (l *log) choose(orderingKey string) int {
 }
 
 func (l *log) recreate() {
-	l.made++
+	l.created++
 	clear(l.records)
 	for _, g := range l.groups {
 		g.begin()
 	}
 }
 
-// group is readers that share a log.
+// group is a group of sessions that share a log.
 type group struct {
 	log     *log
-	members []*session // in the order in which they came
+	members []*session // in the order in which they joined
 	shares  []*share   // by partition
 }
 
-// share is the part of a group's reading that one session at a time has for itself.
+// share is a partition as a group reads it. One session at a time owns it.
 type share struct {
-	lane  *lane
-	all   []*item // of the partition, by offset
-	owner *session
+	buffer *buffer
+	all    []*item // all items of the partition, by offset
+	owner  *session
 }
 
 func (l *log) group(name string) *group {
@@ -79,11 +80,11 @@ func (l *log) group(name string) *group {
 	return g
 }
 
-// begin has read nothing.
+// begin makes the group start at the first messages.
 func (g *group) begin() {
 	g.shares = nil
 	for _, records := range g.log.records {
-		sh := &share{lane: desk.NewLane[record](0)}
+		sh := &share{buffer: inflight.NewBuffer[record](0)}
 		for _, r := range records {
 			sh.add(r)
 		}
@@ -91,49 +92,51 @@ func (g *group) begin() {
 	}
 }
 
-func (sh *share) add(r record) { sh.all = append(sh.all, sh.lane.Add(sh.lane.Next(), r)) }
+func (sh *share) add(r record) { sh.all = append(sh.all, sh.buffer.Add(sh.buffer.Next(), r)) }
 
-// rewind lets the share go on at an offset, with whatever was settled behind it. What is out is not any more.
-func (sh *share) rewind(offset int64) { sh.lane.Rewind(offset, desk.ErrGone, sh.all[offset:]...) }
+// rewind makes the share continue at an offset, and releases its messages in
+// flight.
+func (sh *share) rewind(offset int64) { sh.buffer.Reset(offset, inflight.ErrLost, sh.all[offset:]...) }
 
 func (g *group) join(s *session) {
 	g.members = append(g.members, s)
-	g.deal()
+	g.assign()
 }
 
 func (g *group) leave(s *session) {
 	g.members = slices.DeleteFunc(g.members, func(m *session) bool { return m == s })
-	g.deal()
+	g.assign()
 }
 
-// deal gives each share an owner. One that changes hands goes on where the group has committed.
-func (g *group) deal() {
+// assign assigns the shares to the sessions. A share with a new owner continues
+// at the offset of the group.
+func (g *group) assign() {
 	for i, sh := range g.shares {
 		var owner *session
 		if len(g.members) > 0 {
 			owner = g.members[i%len(g.members)]
 		}
 		if owner != sh.owner {
-			sh.rewind(sh.lane.Settled()) // all that a group keeps of a partition
+			sh.rewind(sh.buffer.Settled()) // the offset of the group
 			sh.owner = owner
 		}
 	}
 }
 
-func (g *group) lanes(s *session) (lanes []*lane) {
+func (g *group) buffers(s *session) (buffers []*buffer) {
 	for _, sh := range g.shares {
 		if sh.owner == s {
-			lanes = append(lanes, sh.lane)
+			buffers = append(buffers, sh.buffer)
 		}
 	}
-	return lanes
+	return buffers
 }
 
-func (g *group) all() (lanes []*lane) {
+func (g *group) all() (buffers []*buffer) {
 	for _, sh := range g.shares {
-		lanes = append(lanes, sh.lane)
+		buffers = append(buffers, sh.buffer)
 	}
-	return lanes
+	return buffers
 }
 
 func (g *group) locate(it *item) (*broker.Position, string) {
@@ -147,7 +150,7 @@ func (g *group) keepsRejected() bool { return false }
 
 func (g *group) session(s *session) broker.Session { return &reader{session: s, group: g} }
 
-// reader is the session of a log, which can seek.
+// reader is a session of a log. It is a [broker.Seeker].
 type reader struct {
 	*session
 	group *group
@@ -155,8 +158,8 @@ type reader struct {
 
 var _ broker.Seeker = (*reader)(nil)
 
-// Seek goes on behind p, and lets the group keep that. It is an error unless p names the log as it is now, and a
-// partition that the session has.
+// Seek continues after p and moves the offset of the group. It fails if the log
+// was recreated, or if the session does not own the partition.
 func (r *reader) Seek(ctx context.Context, p broker.Position) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -165,17 +168,17 @@ func (r *reader) Seek(ctx context.Context, p broker.Position) error {
 	defer r.broker.mu.Unlock()
 	log := r.group.log
 	switch {
-	case r.desk.Ended() != nil:
-		return r.desk.Ended()
+	case r.tracker.Err() != nil:
+		return r.tracker.Err()
 	case p.Log != log.name():
-		return fmt.Errorf("%w: the log is %q now, and not %q: its offsets are others", broker.ErrInvalid, log.name(), p.Log)
+		return fmt.Errorf("%w: the log is now %q, and %q has other offsets", broker.ErrInvalid, log.name(), p.Log)
 	}
 	for i, sh := range r.group.shares {
 		if log.partition(i) == p.Partition && sh.owner == r.session {
-			sh.rewind(min(max(p.Offset, -1), sh.lane.Next()-1) + 1)
-			r.broker.mu.Ring()
+			sh.rewind(min(max(p.Offset, -1), sh.buffer.Next()-1) + 1)
+			r.broker.mu.Broadcast()
 			return nil
 		}
 	}
-	return fmt.Errorf("membroker: this session does not have the partition %q: seek where its messages come", p.Partition)
+	return fmt.Errorf("membroker: this session does not own the partition %q: seek in the session that gets its messages", p.Partition)
 }

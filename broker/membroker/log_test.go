@@ -63,7 +63,7 @@ func TestMoreSessionsThanPartitions(t *testing.T) {
 	want(t, second, "1+2")
 }
 
-func TestRecreate(t *testing.T) {
+func TestARecreatedLogStartsAnew(t *testing.T) {
 	b := membroker.New(nil)
 	src := b.Log("l", "g", 1)
 	queue := open(t, b.Queue("l"), 9)
@@ -88,7 +88,7 @@ func TestRecreate(t *testing.T) {
 	want(t, queue, "1 2 3") // a queue of that name is another thing
 }
 
-func TestSeek(t *testing.T) {
+func TestSeekMovesTheGroup(t *testing.T) {
 	b := membroker.New(nil)
 	src := b.Log("l", "g", 1)
 	s := open(t, src, 3)

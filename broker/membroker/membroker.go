@@ -1,15 +1,18 @@
-// Package membroker is a broker inside the process: for tests and demos, and as the model to read before writing
-// an adapter.
+// Package membroker is a broker in memory, for tests and demos. It is also the
+// example to read before writing an adapter.
 //
-// It keeps every rule of package broker, for as long as the process lives: it survives no crash. It has queues that
-// compete for messages as those of RabbitMQ do, and logs that groups read as those of Kafka are read, and both can go
-// wrong on demand: see [Broker.Restart], [Broker.Down], [Broker.LoseAcks], [Broker.LoseConfirms] and
-// [Broker.Duplicate]. It waits on channels and timers only, so a test may fake its time with testing/synctest; the
-// Broker is made inside the bubble then. Its compatibility is that of package broker.
+// It keeps every rule of package broker while the process lives. It has queues
+// whose sessions compete for messages, as in RabbitMQ, and logs that groups read,
+// as in Kafka. Both can fail on demand: see [Broker.Restart], [Broker.Down],
+// [Broker.LoseAcks], [Broker.LoseConfirms] and [Broker.Duplicate]. It waits only
+// on channels and timers, so a test may use testing/synctest if it creates the
+// Broker inside the bubble. Its compatibility is that of package broker.
 //
-// One mutex guards everything, and nothing waits while holding it. Messages stand in lanes (package desk): a queue is one
-// lane that all its sessions take from (queue.go), a group of readers has one for each partition, and each lane has
-// one session (log.go). What a session does is the same for both (session.go).
+// One mutex guards everything, and no goroutine waits while holding it. Messages
+// are in buffers of package inflight. A queue is one buffer that all its sessions
+// take from (queue.go). A group of readers has a buffer for each partition, and
+// each buffer has one session (log.go). Sessions are the same for both
+// (session.go).
 package membroker
 
 import (
@@ -19,34 +22,36 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 )
 
-// Options are the options of a Broker. The zero value works.
+// Options configures a Broker. The zero value is valid.
 type Options struct {
-	// Retention is how long messages are kept: one that was published longer ago is not delivered any more, and lost
-	// if it never was. It is what sources say as their [broker.Horizon]. Default: for ever.
+	// Retention is how long messages are kept. Older messages are no longer
+	// delivered. Sources return it as their [broker.Horizon]. Default: for ever.
 	Retention time.Duration
 
-	// Deduplicate is how long the ID of a message is remembered; another one with it is confirmed and dropped meanwhile.
-	// It is what publishers say as a [broker.Deduplicator]. Default: not at all.
+	// Deduplicate is how long the ID of a message is remembered. Another
+	// message with the ID is confirmed and dropped meanwhile. Publishers return
+	// it as their [broker.Deduplicator]. Default: IDs are not remembered.
 	Deduplicate time.Duration
 
-	// Cluster is what sources say where they are, as a [broker.Located]. Default: they say nothing.
+	// Cluster is the fact "cluster" that sources return as their
+	// [broker.Located]. Default: empty.
 	Cluster string
 }
 
-// Broker holds messages in memory. All methods may be called concurrently.
+// Broker holds messages in memory. It is safe for concurrent use.
 type Broker struct {
 	options Options
 
-	mu     desk.Bell // rings when a session that waits may find something
+	mu     inflight.Cond // broadcasts when a waiting session may find something
 	queues map[string]*queue
 	logs   map[string]*log
-	bound  map[string][]*queue   // to a topic
+	bound  map[string][]*queue   // by topic
 	open   map[*session]struct{} // sessions that are neither closed nor broken
-	seen   map[string]time.Time  // when an ID was last stored
-	swept  time.Time             // when those that are too old were last dropped
+	seen   map[string]time.Time  // when each ID was last stored
+	swept  time.Time             // when old IDs were last dropped
 	down   bool
 	lose   struct{ acks, confirms int } // how many are still to be lost
 	double int                          // how many messages are still to be stored twice
@@ -55,7 +60,7 @@ type Broker struct {
 var (
 	errDown       = errors.New("membroker: the broker is down: try again later")
 	errBroken     = errors.New("membroker: the session is broken: close it and open another")
-	errUnroutable = errors.New("membroker: no queue or log takes the topic: make one before publishing to it")
+	errUnroutable = errors.New("membroker: no queue or log takes the topic: create one before publishing to it")
 	errConfirm    = errors.New("membroker: the confirmation was lost: publish the message again")
 )
 
@@ -74,19 +79,22 @@ func New(o *Options) *Broker {
 	}
 }
 
-// Queue is a source that shares the messages of a queue among its sessions. The queue is made if it is not there yet,
-// and takes the messages of the topic with its own name; for other topics see [Broker.Bind].
+// Queue returns a source whose sessions share the messages of a queue. The queue
+// is created if it does not exist. It takes the messages of the topic with its
+// own name; for other topics see [Broker.Bind].
 //
-// A message that is returned, or whose session ends, goes back to where it stood: in front of those that came later.
-// One that is rejected goes to the queue of that name with ".dead" at its end, with the reason in the header
-// "once-reason". Sessions are [broker.Delayer] and [broker.DeadLetterer].
+// A message that is returned, or whose session ends, keeps its place before later
+// ones. A rejected message goes to the queue whose name ends in ".dead", with the
+// reason in the header "once-reason". Sessions are [broker.Delayer] and
+// [broker.DeadLetterer].
 func (b *Broker) Queue(name string) broker.Source {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return &source{broker: b, place: b.queue(name), name: "membroker queue " + name}
 }
 
-// Bind lets a queue, which is made if it is not there yet, take the messages of a topic that are published from now on.
+// Bind makes a queue take the messages of a topic that are published from now on.
+// The queue is created if it does not exist.
 func (b *Broker) Bind(queue, topic string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,32 +103,38 @@ func (b *Broker) Bind(queue, topic string) {
 	}
 }
 
-// Messages returns copies of the messages in a queue, in order: those that wait and those that are not settled yet.
+// Messages returns copies of the messages in a queue, in order, including those
+// in flight.
 func (b *Broker) Messages(queue string) []*broker.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var ms []*broker.Message
 	if q := b.queues[queue]; q != nil {
-		for it := range q.lane.Items() {
+		for it := range q.buffer.Items() {
 			ms = append(ms, clone(it.Value.message))
 		}
 	}
 	return ms
 }
 
-// Log is a source that reads the log of a topic for a group. The log is made if it is not there yet; it has as many
-// partitions as the first call for its topic says, and another number is an error of Open. Messages with an equal
-// OrderingKey go to one partition, others to all of them in turn.
+// Log returns a source that reads the log of a topic for a group. The log is
+// created if it does not exist. It has the number of partitions of the first call
+// for its topic; with another number, Open fails. Messages with an equal
+// OrderingKey go to one partition, others to all partitions in turn.
 //
-// Each session of a group has partitions for itself, which are dealt out anew when sessions come and go; what was not
-// settled in one that moves comes again, and settling it is an error. What a group keeps is, for each partition, up
-// to where everything was settled, and no more: messages that were settled beyond that come again too when the
-// partition moves. A new group begins at the first message. Redelivered is true at or below the highest offset that
-// was ever delivered to the group.
+// The partitions of a log are assigned to the sessions of a group, and
+// reassigned when sessions open and close. Unsettled messages of a reassigned
+// partition come again, and settling the earlier deliveries is an error. For
+// each partition, a group keeps the offset below which everything is settled.
+// Messages that were settled after it are also redelivered when the partition
+// moves. A new group starts at the first message. Redelivered is true up to the
+// highest offset that was ever delivered to the group.
 //
-// Positions have the topic, "#" and a number as their Log, and the number changes with [Broker.Recreate]. A returned
-// message holds up nothing but what the group keeps. Rejected messages are gone. Sessions are [broker.Delayer],
-// [broker.DeadLetterer] and [broker.Seeker]; Seek also moves what the group keeps.
+// The Log of a position is the topic, "#" and a number that [Broker.Recreate]
+// changes. A returned message holds back the offset of the group and nothing
+// else. Rejected messages are gone. Sessions are [broker.Delayer],
+// [broker.DeadLetterer] and [broker.Seeker]. Seek also moves the offset of the
+// group.
 func (b *Broker) Log(topic, group string, partitions int) broker.Source {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,14 +145,15 @@ func (b *Broker) Log(topic, group string, partitions int) broker.Source {
 	}
 	s := &source{broker: b, place: l.group(group), name: fmt.Sprintf("membroker log %s for %s", topic, group)}
 	if partitions < 1 || partitions != len(l.records) {
-		s.err = fmt.Errorf("%w: the log %q has %d partitions and not %d: every Log of one topic names the same number, "+
+		s.err = fmt.Errorf("%w: the log %q has %d partitions, not %d: every Log of one topic names the same number, "+
 			"at least 1", broker.ErrInvalid, topic, len(l.records), partitions)
 	}
 	return s
 }
 
-// Recreate makes the log of a topic anew: it is empty, offsets start at 0, groups have read nothing, its sessions are
-// broken, and its positions name another log. Nothing happens to a topic without a log.
+// Recreate deletes the log of a topic and creates it again: it is empty, offsets
+// start at 0, groups have read nothing, its sessions are broken, and its
+// positions have another Log. It does nothing for a topic without a log.
 func (b *Broker) Recreate(topic string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,7 +169,7 @@ func (b *Broker) Recreate(topic string) {
 	l.recreate()
 }
 
-// queue finds a queue or makes it.
+// queue returns a queue, and creates it if it does not exist.
 func (b *Broker) queue(name string) *queue {
 	q := b.queues[name]
 	if q == nil {

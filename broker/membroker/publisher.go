@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 )
 
-// Publisher returns another publisher. A message goes to every queue that is bound to its topic, and to the log of the
-// topic; one that goes nowhere is an error. It is a [broker.Deduplicator], whose window is Options.Deduplicate.
+// Publisher returns a publisher. A message goes to every queue that is bound to
+// its topic, and to the log of the topic. If there is none, Publish returns an
+// error. The publisher is a [broker.Deduplicator], whose window is
+// Options.Deduplicate.
 func (b *Broker) Publisher() broker.Publisher { return &publisher{broker: b} }
 
 type publisher struct {
@@ -25,7 +27,7 @@ var _ broker.Deduplicator = (*publisher)(nil)
 // DeduplicationWindow returns Options.Deduplicate.
 func (p *publisher) DeduplicationWindow() time.Duration { return p.broker.options.Deduplicate }
 
-// Close ends the use of this publisher; others go on.
+// Close ends the use of this publisher.
 func (p *publisher) Close() error {
 	p.closed.Store(true)
 	return nil
@@ -41,7 +43,7 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 		errs[i] = p.publish(ctx, m)
 		failed = failed || errs[i] != nil
 	}
-	b.mu.Ring()
+	b.mu.Broadcast()
 	if !failed {
 		return nil
 	}
@@ -56,19 +58,19 @@ func (p *publisher) publish(ctx context.Context, m *broker.Message) error {
 		return err
 	}
 	if p.closed.Load() {
-		return desk.ErrClosed
+		return inflight.ErrClosed
 	}
 	return p.broker.store(clone(m), time.Now())
 }
 
-// store puts a message into everything that takes its topic.
+// store adds a message to all queues and the log of its topic.
 func (b *Broker) store(m *broker.Message, now time.Time) error {
 	queues, l := b.bound[m.Topic], b.logs[m.Topic]
 	switch {
 	case b.down:
 		return errDown
 	case len(queues) == 0 && l == nil:
-		return errUnroutable // its ID is not remembered: it may be published again when there is a queue
+		return errUnroutable // its ID is not remembered, so it may be published again once there is a queue
 	case !b.repeated(m.ID, now):
 		times := 1
 		if lost(&b.double) {
@@ -89,7 +91,7 @@ func (b *Broker) store(m *broker.Message, now time.Time) error {
 	return nil
 }
 
-// repeated reports whether an ID is one that was seen lately, and remembers it.
+// repeated reports whether an ID was seen within the window, and remembers it.
 func (b *Broker) repeated(id string, now time.Time) bool {
 	window := b.options.Deduplicate
 	if window <= 0 {
@@ -107,7 +109,8 @@ func (b *Broker) repeated(id string, now time.Time) bool {
 	return false
 }
 
-// clone copies a message. The monotonic reading of its time is left behind, as on the way to another process.
+// clone copies a message, without the monotonic clock reading of its time, as if
+// it came from another process.
 func clone(m *broker.Message) *broker.Message {
 	c := *m
 	c.Body = bytes.Clone(m.Body)

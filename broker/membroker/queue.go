@@ -5,55 +5,55 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 )
 
-// record is a message as it is stored, which is never handed out and never changed.
+// record is a stored message. It is never changed, and deliveries get copies.
 type record struct {
 	message   *broker.Message
 	stored    time.Time
-	partition int // of a log
+	partition int // of its log
 }
 
 type (
-	lane = desk.Lane[record]
-	item = desk.Item[record]
+	buffer = inflight.Buffer[record]
+	item   = inflight.Item[record]
 )
 
-// place is where the messages of sessions come from. The broker's mutex guards it.
+// place is a queue or a group. The mutex of the broker guards it.
 type place interface {
 	join(*session)
-	leave(*session) // what it has out comes again
-	lanes(*session) []*lane
-	all() []*lane
+	leave(*session) // returns its messages in flight
+	buffers(*session) []*buffer
+	all() []*buffer
 	locate(*item) (at *broker.Position, origin string)
 	reject(m *broker.Message, reason string, now time.Time)
 	keepsRejected() bool
 	session(*session) broker.Session
 }
 
-// queue is one lane for all its sessions.
+// queue has one buffer for all its sessions.
 type queue struct {
 	broker *Broker
 	name   string
-	lane   *lane
+	buffer *buffer
 }
 
 func newQueue(b *Broker, name string) *queue {
-	return &queue{broker: b, name: name, lane: desk.NewLane[record](0)}
+	return &queue{broker: b, name: name, buffer: inflight.NewBuffer[record](0)}
 }
 
 func (q *queue) add(m *broker.Message, now time.Time) {
-	q.lane.Add(q.lane.Next(), record{message: m, stored: now})
+	q.buffer.Add(q.buffer.Next(), record{message: m, stored: now})
 }
 
 func (q *queue) join(*session) {}
 
-func (q *queue) leave(s *session) { q.lane.TakeBack(s.desk) }
+func (q *queue) leave(s *session) { q.buffer.Reclaim(s.tracker) }
 
-func (q *queue) lanes(*session) []*lane { return []*lane{q.lane} }
+func (q *queue) buffers(*session) []*buffer { return []*buffer{q.buffer} }
 
-func (q *queue) all() []*lane { return []*lane{q.lane} }
+func (q *queue) all() []*buffer { return []*buffer{q.buffer} }
 
 func (q *queue) locate(it *item) (*broker.Position, string) {
 	return nil, fmt.Sprintf("%s@%d", q.name, it.Offset)

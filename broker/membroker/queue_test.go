@@ -22,7 +22,7 @@ func TestATopicReachesEveryQueueThatIsBoundToIt(t *testing.T) {
 	empty(t, open(t, b.Queue("orders"), 9)) // made too late
 }
 
-func TestWhatComesBackStandsWhereItStood(t *testing.T) {
+func TestReturnedMessagesKeepTheirPlace(t *testing.T) {
 	b := membroker.New(nil)
 	s := open(t, b.Queue("q"), 3)
 	publish(t, b, "q", "1", "2", "3", "4", "5")
@@ -35,7 +35,7 @@ func TestWhatComesBackStandsWhereItStood(t *testing.T) {
 	want(t, open(t, b.Queue("q"), 9), "2+3 3+2 4+2 5")
 }
 
-func TestMessagesAreThoseThatAreNotSettled(t *testing.T) {
+func TestMessagesAreTheUnsettledOnes(t *testing.T) {
 	b := membroker.New(nil)
 	s := open(t, b.Queue("q"), 3)
 	publish(t, b, "q", "1", "2", "3", "4")
@@ -59,7 +59,8 @@ func TestMessagesAreThoseThatAreNotSettled(t *testing.T) {
 	want(t, open(t, b.Queue("q.dead"), 1), "1") // from there it can be handled again
 }
 
-// A delivery that was settled, or belongs to another session, must not settle what came after it.
+// Settling an earlier delivery, or one of another session, must not settle a
+// later one.
 func TestADeliveryIsSettledOnce(t *testing.T) {
 	b := membroker.New(nil)
 	s, other := open(t, b.Queue("q"), 2), open(t, b.Queue("q"), 2)

@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 )
 
-// source is a place to open sessions at.
+// source opens sessions of a place.
 type source struct {
 	broker *Broker
 	place  place
 	name   string
-	err    error // why it cannot be opened
+	err    error // why Open fails
 }
 
 var (
@@ -42,7 +42,7 @@ func (src *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error)
 	return src.broker.options.Retention, ctx.Err()
 }
 
-// Lag counts what is not settled.
+// Lag counts unsettled messages.
 func (src *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 	if src.err != nil {
 		return lag, src.err
@@ -53,8 +53,8 @@ func (src *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 	if b.down {
 		return lag, errDown
 	}
-	for _, lane := range src.place.all() {
-		for it := range lane.Items() {
+	for _, buffer := range src.place.all() {
+		for it := range buffer.Items() {
 			lag.Messages++
 			lag.Oldest = max(lag.Oldest, time.Since(it.Value.stored))
 		}
@@ -62,7 +62,7 @@ func (src *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 	return lag, ctx.Err()
 }
 
-// Open begins to consume.
+// Open opens a session.
 func (src *source) Open(ctx context.Context, window int) (broker.Session, error) {
 	if src.err != nil {
 		return nil, src.err
@@ -71,7 +71,7 @@ func (src *source) Open(ctx context.Context, window int) (broker.Session, error)
 		return nil, err
 	}
 	b := src.broker
-	counter, err := desk.New[record](&b.mu, window)
+	tracker, err := inflight.NewTracker[record](&b.mu, window)
 	if err != nil {
 		return nil, err
 	}
@@ -80,48 +80,50 @@ func (src *source) Open(ctx context.Context, window int) (broker.Session, error)
 	if b.down {
 		return nil, errDown
 	}
-	s := &session{broker: b, place: src.place, desk: counter}
+	s := &session{broker: b, place: src.place, tracker: tracker}
 	b.open[s] = struct{}{}
 	s.place.join(s)
-	b.mu.Ring()
+	b.mu.Broadcast()
 	return s.place.session(s), nil
 }
 
-// session hands out the messages in the lanes of its place.
+// session delivers the messages in the buffers of its place.
 type session struct {
-	broker *Broker
-	place  place
-	desk   *desk.Desk[record]
+	broker  *Broker
+	place   place
+	tracker *inflight.Tracker[record]
 }
 
-// Receive waits for messages. While the window is full it waits until something is settled.
+// Receive waits for messages. While the window is full, it waits until a message
+// is settled.
 func (s *session) Receive(ctx context.Context, max int) ([]broker.Delivery, error) {
-	return s.desk.Receive(ctx, max, s)
+	return s.tracker.Receive(ctx, max, s)
 }
 
-// Lanes are those that the session takes from, without what was kept for too long.
-func (s *session) Lanes() []*lane {
-	lanes, keep, now := s.place.lanes(s), s.broker.options.Retention, time.Now()
-	for _, l := range lanes {
+// Buffers returns the buffers that the session takes from. It removes messages
+// that are too old.
+func (s *session) Buffers() []*buffer {
+	buffers, keep, now := s.place.buffers(s), s.broker.options.Retention, time.Now()
+	for _, l := range buffers {
 		l.Expire(func(it *item) bool { return keep > 0 && now.Sub(it.Value.stored) > keep })
 	}
-	return lanes
+	return buffers
 }
 
-// Await has nothing to do.
-func (s *session) Await(ctx context.Context) { <-ctx.Done() }
+// Fetch waits, because publishers add the messages.
+func (s *session) Fetch(ctx context.Context) { <-ctx.Done() }
 
-// Deliver copies a message.
-func (s *session) Deliver(l *lane, it *item) broker.Delivery {
+// NewDelivery copies a message.
+func (s *session) NewDelivery(l *buffer, it *item) broker.Delivery {
 	m := clone(it.Value.message)
 	m.Attempt = it.Attempt
 	at, origin := s.place.locate(it)
-	return broker.Delivery{Message: m, Redelivered: it.Offset < l.Handed(), Position: at, Origin: origin}
+	return broker.Delivery{Message: m, Redelivered: it.Offset < l.Delivered(), Position: at, Origin: origin}
 }
 
-// Ack settles messages for good. [Broker.LoseAcks] says when it does not.
+// Ack settles messages, unless [Broker.LoseAcks] is in effect.
 func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
-	return s.desk.Settle(ctx, ds, func(it *item) {
+	return s.tracker.Settle(ctx, ds, func(it *item) {
 		if lost(&s.broker.lose.acks) {
 			it.Return(time.Time{})
 			return
@@ -130,48 +132,48 @@ func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	})
 }
 
-// Return lets messages be delivered again, after the delay.
+// Return lets messages be delivered again after the delay.
 func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
 	var due time.Time
 	if after > 0 {
 		due = time.Now().Add(min(after, s.LongestDelay()))
 	}
-	return s.desk.Settle(ctx, ds, func(it *item) { it.Return(due) })
+	return s.tracker.Settle(ctx, ds, func(it *item) { it.Return(due) })
 }
 
-// Reject gives messages up.
+// Reject settles messages and passes them to the place.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
-	return s.desk.Settle(ctx, ds, func(it *item) {
+	return s.tracker.Settle(ctx, ds, func(it *item) {
 		it.Settle()
 		s.place.reject(it.Value.message, reason, time.Now())
 	})
 }
 
-// LongestDelay is a year.
+// LongestDelay returns a year.
 func (s *session) LongestDelay() time.Duration { return 365 * 24 * time.Hour }
 
-// KeepsRejected is true for a queue and false for a log.
+// KeepsRejected returns true for a queue and false for a log.
 func (s *session) KeepsRejected() bool { return s.place.keepsRejected() }
 
-// Close ends the session, whether ctx has ended or not.
+// Close ends the session. It ignores the context.
 func (s *session) Close(context.Context) error {
 	s.broker.mu.Lock()
 	defer s.broker.mu.Unlock()
-	if !s.desk.Close() {
+	if !s.tracker.Close() {
 		s.leave()
 	}
 	return nil
 }
 
-// breakOff is what becomes of a session when the broker fails. The caller holds the mutex.
+// breakOff breaks the session. The mutex is held.
 func (s *session) breakOff() {
-	s.desk.Fail(errBroken)
+	s.tracker.Fail(errBroken)
 	s.leave()
 }
 
-// leave lets everything that is out come again. The caller holds the mutex.
+// leave returns all messages in flight. The mutex is held.
 func (s *session) leave() {
 	delete(s.broker.open, s)
 	s.place.leave(s)
-	s.broker.mu.Ring()
+	s.broker.mu.Broadcast()
 }

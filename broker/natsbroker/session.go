@@ -1,6 +1,7 @@
 package natsbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,42 +10,39 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/natsbroker/internal/answers"
-	"github.com/effectively-once/once/broker/natsbroker/internal/held"
-	"github.com/effectively-once/once/broker/natsbroker/internal/parcel"
-	"github.com/effectively-once/once/broker/natsbroker/internal/pull"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	patience = 30 * time.Second       // how long nothing at all is heard before a session gives up
-	absence  = 5 * time.Second        // how long nothing is asked for before the consumer is looked up
-	pause    = 500 * time.Millisecond // before another attempt, when the server has trouble
+	silenceLimit = 30 * time.Second       // how long the server may be silent before the session fails
+	idleLimit    = 5 * time.Second        // after an idle time this long, the consumer is looked up again
+	retryDelay   = 500 * time.Millisecond // before another attempt, if the server reports trouble
 )
 
-// session keeps what was delivered and not settled. It asks for as many messages as Receive wants and the window lets,
-// and puts by what comes when nobody receives any more.
+// session is a session of a consumer. It requests as many messages as Receive
+// asks for within the window, and keeps those that arrive after Receive has
+// returned.
 type session struct {
-	*source
+	*consumer
 	nc        *nats.Conn
-	requester *answers.Requester
+	requester *requester
 	sub       *nats.Subscription
 	status    chan nats.Status
-	wake      chan struct{} // Receive looks again
-	done      chan struct{} // closed when the session breaks, or is closed
+	wake      chan struct{} // wakes Receive
+	done      chan struct{} // closed when the session fails or is closed
 
-	checking sync.Mutex // is held while the consumer's identity is looked up
+	checking sync.Mutex // held while the consumer is looked up
 
 	mu        sync.Mutex
-	is        identity // as it was when it was last looked up
-	out       *held.Set
-	pull      *pull.Requests
-	pausing   time.Time // no pull before
-	heard     time.Time // of the server
-	trouble   string    // what it last complained of
-	doubts    int       // reasons to ask whether this is still the consumer that was opened
-	dispelled int       // how many of them are
+	is        identity // of the consumer, when it was last looked up
+	unsettled *unsettled
+	pull      *pullRequests
+	pausing   time.Time // no request before this time
+	heard     time.Time // when the server was last heard
+	trouble   string    // the last error of the server
+	doubts    int       // how often the identity of the consumer became doubtful
+	dispelled int       // how many of these doubts a later look-up has resolved
 	broken    error
 	closed    bool
 }
@@ -54,40 +52,41 @@ var (
 	_ broker.DeadLetterer = (*session)(nil)
 )
 
-// open begins to listen for messages.
-func (c *source) open(is identity, window int) (*session, error) {
+// open subscribes to messages of the consumer.
+func (c *consumer) open(is identity, window int) (*session, error) {
 	nc := c.js.Conn()
 	inbox := nc.NewInbox() + "."
 	s := &session{
-		source:    c,
+		consumer:  c,
 		nc:        nc,
-		requester: answers.NewRequester(nc, c.options.ReplyWait),
+		requester: newRequester(nc, c.options.ReplyWait),
 		wake:      make(chan struct{}, 1),
 		done:      make(chan struct{}),
 		is:        is,
-		out:       held.New(window),
-		pull:      pull.New(c.js, c.stream, c.durable, inbox),
+		unsettled: newUnsettled(window),
+		pull:      newPullRequests(c.js, c.stream, c.durable, inbox),
 	}
 	var err error
 	if s.sub, err = nc.Subscribe(inbox+"*", s.take); err != nil {
 		return nil, err
 	}
-	// The window bounds what is pending, and what the client would drop came again only after AckWait.
+	// The window limits the pending messages. The client must drop none,
+	// because they would be delivered again only after AckWait.
 	if err := s.sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, errors.Join(err, s.sub.Unsubscribe())
 	}
 	s.status = nc.StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
-	go s.attend(time.NewTicker(max(is.config.AckWait/6, time.Millisecond)))
+	go s.keepAlive(time.NewTicker(max(is.config.AckWait/6, time.Millisecond)))
 	return s, nil
 }
 
 // Receive waits for messages.
 func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
 	if limit < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least one", broker.ErrInvalid, limit)
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
 	}
 	s.mu.Lock()
-	s.heard = time.Now() // while nobody receives, nothing needs to be heard
+	s.heard = time.Now() // between calls, the server may be silent
 	s.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -108,61 +107,62 @@ func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, er
 	}
 }
 
-// step returns what there is, or sees to it that more comes, and how long to wait for that.
+// step returns the available messages. If there are none, it requests some and
+// returns how long to wait.
 func (s *session) step(ctx context.Context, limit int) ([]broker.Delivery, time.Duration, error) {
 	if err := s.identify(ctx); err != nil {
-		return nil, pause, nil
+		return nil, retryDelay, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	room := s.out.Room()
+	room := s.unsettled.room()
 	switch {
 	case s.broken != nil:
 		return nil, 0, s.broken
 	case room <= 0:
 		s.heard = now
-		return nil, time.Hour, nil // settling wakes
-	case s.unsure():
+		return nil, time.Hour, nil // until a delivery is settled
+	case s.isInDoubt():
 		return nil, 0, nil
-	case s.out.Waiting() > 0:
-		return s.hand(min(limit, room)), 0, nil
-	case now.Sub(s.heard) > patience:
-		err := fmt.Errorf("natsbroker: %s: nothing was heard for %v: see whether the servers run; the last they said: %q",
-			s.Name(), patience, s.trouble)
-		s.breakOff(err)
+	case s.unsettled.waitingCount() > 0:
+		return s.deliver(min(limit, room)), 0, nil
+	case now.Sub(s.heard) > silenceLimit:
+		err := fmt.Errorf("natsbroker: %s: the server was silent for %v: check that the servers run; their last error: %q",
+			s.Name(), silenceLimit, s.trouble)
+		s.fail(err)
 		return nil, 0, err
-	case s.pull.Open() && s.pull.Quiet(now) > s.pull.Silence():
-		// The server, or its leader, has gone, and the request with it.
-		s.pull.End()
+	case s.pull.isOpen() && s.pull.sinceHeard(now) > s.pull.silenceLimit():
+		// The server or the leader is gone, and with it the request.
+		s.pull.end()
 		s.doubts++
 		return nil, 0, nil
-	case s.pull.Open():
-		return nil, s.pull.Silence(), nil
+	case s.pull.isOpen():
+		return nil, s.pull.silenceLimit(), nil
 	case now.Before(s.pausing):
 		return nil, s.pausing.Sub(now), nil
-	case s.pull.Quiet(now) > absence:
-		// Nothing was asked for in between, so the server would not have said that the consumer was deleted.
+	case s.pull.sinceHeard(now) > idleLimit:
+		// Without a request, the server has not reported a deleted consumer.
 		s.doubts++
-		s.pull.Hear(now)
+		s.pull.hear(now)
 		return nil, 0, nil
 	}
-	if err := s.pull.Ask(min(limit, room), &s.is.config); err != nil {
-		s.stumble("pull: " + err.Error())
+	if err := s.pull.start(min(limit, room), &s.is.config); err != nil {
+		s.noteTrouble("pull: " + err.Error())
 	}
-	return nil, s.pull.Silence(), nil
+	return nil, s.pull.silenceLimit(), nil
 }
 
-// hand returns messages that have come.
-func (s *session) hand(n int) []broker.Delivery {
-	as := s.out.Take(n)
+// deliver returns up to n messages that have arrived.
+func (s *session) deliver(n int) []broker.Delivery {
+	as := s.unsettled.take(n)
 	ds := make([]broker.Delivery, len(as))
 	for i, a := range as {
-		m := parcel.Unpack(a.Msg, a.Meta.Timestamp)
-		m.Attempt = int(a.Meta.NumDelivered)
+		m := decode(a.msg, a.meta.Timestamp)
+		m.Attempt = int(a.meta.NumDelivered)
 		ds[i] = broker.Delivery{
 			Message:     m,
-			Redelivered: a.Again || a.Seq() <= s.is.doubt,
+			Redelivered: a.redelivered || a.seq() <= s.is.doubt,
 			Origin:      s.origin(a),
 			Tag:         a,
 		}
@@ -170,59 +170,62 @@ func (s *session) hand(n int) []broker.Delivery {
 	return ds
 }
 
-func (s *session) origin(a *held.Arrival) string {
-	return s.stream + "@" + strconv.FormatUint(a.Seq(), 10)
+func (s *session) origin(a *arrival) string {
+	return s.stream + "@" + strconv.FormatUint(a.seq(), 10)
 }
 
-// take keeps what comes: a message, or a word of the server on a request.
+// take handles a message of the consumer, or a status of a request.
 func (s *session) take(m *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.Reply == "" {
-		s.heed(m)
+		s.handleStatus(m)
 		return
 	}
 	meta, err := m.Metadata()
 	if err != nil {
-		return // none of JetStream's, so there is nothing to settle
+		return // not from JetStream, so there is nothing to settle
 	}
 	now := time.Now()
-	s.pull.Arrived(now)
+	s.pull.arrived(now)
 	s.heard = now
-	if !s.out.Add(m, meta, now) {
+	if !s.unsettled.add(m, meta, now) {
 		s.doubts++
 	}
-	s.rouse()
+	s.wakeReceive()
 }
 
-// heed understands a status. What tells of trouble is not believed: the consumer is looked up.
-func (s *session) heed(m *nats.Msg) {
+// handleStatus handles a status of a request. If it reports trouble, the
+// consumer is looked up.
+func (s *session) handleStatus(m *nats.Msg) {
 	now := time.Now()
-	switch trouble, ok := s.pull.Heed(m, now); {
+	switch trouble, ok := s.pull.handleStatus(m, now); {
 	case !ok:
-		return // of an earlier request
+		return // an earlier request
 	case trouble == "":
 		s.heard = now
 	default:
-		s.stumble(trouble)
+		s.noteTrouble(trouble)
 	}
-	s.rouse()
+	s.wakeReceive()
 }
 
-func (s *session) stumble(why string) {
-	s.trouble, s.pausing = why, time.Now().Add(pause)
+// noteTrouble delays the next request and has the consumer looked up.
+func (s *session) noteTrouble(why string) {
+	s.trouble, s.pausing = why, time.Now().Add(retryDelay)
 	s.doubts++
 }
 
-func (s *session) unsure() bool { return s.dispelled < s.doubts }
+// isInDoubt reports whether the consumer must be looked up.
+func (s *session) isInDoubt() bool { return s.dispelled < s.doubts }
 
-// identify finds out whether the consumer is the one that was opened, if there is doubt. An error says that it could
-// not be found out; that it is another one, or gone, breaks the session.
+// identify looks the consumer up if it is in doubt. The session fails if the
+// consumer was deleted or recreated. An error means that the look-up failed.
 func (s *session) identify(ctx context.Context) error {
 	s.checking.Lock()
 	defer s.checking.Unlock()
 	s.mu.Lock()
-	skip, doubts := !s.unsure() || s.broken != nil, s.doubts
+	skip, doubts := !s.isInDoubt() || s.broken != nil, s.doubts
 	s.mu.Unlock()
 	if skip {
 		return nil
@@ -236,84 +239,90 @@ func (s *session) identify(ctx context.Context) error {
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound),
 		errors.Is(err, broker.ErrInvalid):
-		s.breakOff(err)
+		s.fail(err)
 	case err != nil:
 		s.trouble = err.Error()
 		return err
 	case !is.stream.Equal(s.is.stream) || !is.created.Equal(s.is.created):
-		s.breakOff(fmt.Errorf("natsbroker: %s: it was made anew: open another session", s.Name()))
+		s.fail(fmt.Errorf("natsbroker: %s: it was recreated: open another session", s.Name()))
 	default:
 		s.is, s.heard, s.dispelled = is, time.Now(), doubts
 	}
 	return nil
 }
 
-// attend tells the server that deliveries are being worked on, and watches the connection.
-func (s *session) attend(tick *time.Ticker) {
+// keepAlive extends the deadlines of deliveries and watches the connection.
+func (s *session) keepAlive(tick *time.Ticker) {
 	defer tick.Stop()
 	for {
 		select {
 		case <-s.done:
 			return
 		case <-tick.C:
-			s.signal()
+			s.extendDeadlines()
 		case status := <-s.status:
-			s.observe(status)
+			s.connectionChanged(status)
 		}
 	}
 }
 
-// signal asks for more time for what has been held for long. The lock keeps it from passing a settlement: a signal
-// behind a delayed return would change the delay.
-func (s *session) signal() {
+// extendDeadlines extends the AckWait of deliveries that are not released. The
+// mutex orders it with settlements, because an extension after a delayed return
+// would change the delay.
+func (s *session) extendDeadlines() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
+	if s.unsettled.dropReleased(now, s.is.config.AckWait) {
+		s.wakeReceive() // there is room
+	}
 	if !s.nc.IsConnected() || s.broken != nil {
 		return
 	}
-	now := time.Now()
-	for _, a := range s.out.All() {
-		if now.Sub(a.Signed) < s.is.config.AckWait/3 {
+	for _, a := range s.unsettled.sorted() {
+		if a.released || now.Sub(a.extended) < s.is.config.AckWait/3 {
 			continue
 		}
-		if s.nc.Publish(a.Reply, []byte("+WPI")) == nil {
-			a.Signed = now
+		if s.nc.Publish(a.reply, []byte("+WPI")) == nil {
+			a.extended = now
 		}
 	}
 }
 
-func (s *session) observe(status nats.Status) {
+// connectionChanged handles a new status of the connection.
+func (s *session) connectionChanged(status nats.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch status {
 	case nats.CLOSED:
-		s.breakOff(fmt.Errorf("natsbroker: %s: %w", s.Name(), nats.ErrConnectionClosed))
+		s.fail(fmt.Errorf("natsbroker: %s: %w", s.Name(), nats.ErrConnectionClosed))
 	default:
-		s.pull.End()
+		s.pull.end()
 		s.doubts++
-		s.rouse()
+		s.wakeReceive()
 	}
 }
 
-// breakOff ends the session with an error, the first time.
-func (s *session) breakOff(err error) {
+// fail ends the session with the error of the first call.
+func (s *session) fail(err error) {
 	if s.broken != nil {
 		return
 	}
 	s.broken = err
 	close(s.done)
-	s.rouse()
+	s.wakeReceive()
 }
 
-func (s *session) rouse() {
+// wakeReceive wakes Receive.
+func (s *session) wakeReceive() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Close gives back what is not settled, to be delivered again at once. Where that does not reach the server, it comes
-// again after AckWait.
+// Close returns all unsettled deliveries, which are then delivered again at once.
+// If the server cannot be reached, they are delivered again after AckWait.
 func (s *session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -321,22 +330,23 @@ func (s *session) Close(ctx context.Context) error {
 		return nil
 	}
 	s.closed = true
-	s.breakOff(answers.ErrClosed)
+	s.fail(errClosed)
 	s.mu.Unlock()
 
 	s.nc.RemoveStatusListener(s.status)
 	s.drain(ctx)
 	s.mu.Lock()
-	left := s.out.Clear()
+	left := s.unsettled.clear()
 	s.mu.Unlock()
 	if s.nc.IsConnected() {
-		s.tell(ctx, left, "-NAK")
+		s.sendSettlement(ctx, left, "-NAK")
 	}
-	s.requester.Close()
+	s.requester.close()
 	return nil
 }
 
-// drain waits for what the server had sent already, to give it back too.
+// drain waits for the messages that the server has sent, so that they are
+// returned too.
 func (s *session) drain(ctx context.Context) {
 	defer s.sub.Unsubscribe()
 	if !s.nc.IsConnected() {
@@ -353,4 +363,29 @@ func (s *session) drain(ctx context.Context) {
 	case <-drained:
 	case <-ctx.Done():
 	}
+}
+
+// sendSettlement sends a command such as "+ACK" for arrivals to the server.
+func (s *session) sendSettlement(ctx context.Context, as []*arrival, command string) error {
+	ms := make([]*nats.Msg, len(as))
+	for i, a := range as {
+		ms[i] = &nats.Msg{Subject: a.reply, Data: []byte(command)}
+	}
+	if s.options.UnconfirmedAcks {
+		var err error
+		for _, m := range ms {
+			err = errors.Join(err, s.nc.PublishMsg(m))
+		}
+		return err
+	}
+	got, errs := s.requester.request(ctx, ms)
+	for i, m := range got {
+		if m == nil {
+			continue
+		}
+		if code, text, ok := statusOf(m); ok {
+			errs[i] = fmt.Errorf("natsbroker: %s has no leader now, or is deleted: %s %s", s.Name(), code, text)
+		}
+	}
+	return cmp.Or(errs...) // usually all errors are the same
 }

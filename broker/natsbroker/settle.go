@@ -1,7 +1,6 @@
 package natsbroker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,25 +8,23 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/natsbroker/internal/answers"
-	"github.com/effectively-once/once/broker/natsbroker/internal/held"
-	"github.com/effectively-once/once/broker/natsbroker/internal/parcel"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/nats-io/nats.go"
 )
 
 var errSettled = errors.New("natsbroker: the delivery was settled already, or belongs to another session")
 
-// longestReason is how much of a reason goes into a header.
+// longestReason is the maximum length of a reason in a header, in bytes.
 const longestReason = 1000
 
-// Ack tells the server that messages were dealt with.
+// Ack acknowledges messages to the server.
 func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	return s.settle(ctx, ds, "+ACK")
 }
 
-// Return gives messages back. A delay is the server's to keep, across its restarts; after a change of its leader it may
-// be up to a second short, because the time is replicated in seconds.
+// Return returns messages. The server keeps to the delay, also across restarts.
+// After a change of the leader it may be up to a second short, because the time
+// is replicated in seconds.
 func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
 	body := "-NAK"
 	if after > 0 {
@@ -36,23 +33,26 @@ func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.D
 	return s.settle(ctx, ds, body)
 }
 
-// Reject terminates messages, after they were published to where dead letters go, if there is such a place.
+// Reject terminates messages. If there is a dead-letter subject, it publishes
+// them there first.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	reason = name.Line(strings.Join(strings.Fields(reason), " "), longestReason)
-	if err := s.bury(ctx, ds, reason); err != nil {
+	if err := s.publishDeadLetters(ctx, ds, reason); err != nil {
+		s.release(ds)
 		return err
 	}
 	return s.settle(ctx, ds, strings.TrimSpace("+TERM "+reason))
 }
 
-// LongestDelay has no bound at the server. A year is told from for ever.
+// LongestDelay returns a year. The server has no limit.
 func (s *session) LongestDelay() time.Duration { return 365 * 24 * time.Hour }
 
-// KeepsRejected reports whether there is a subject for dead letters.
+// KeepsRejected reports whether there is a dead-letter subject.
 func (s *session) KeepsRejected() bool { return s.options.DeadLetter != "" }
 
-// bury publishes dead letters. If it fails for one of them, all stay as they are, to be rejected or delivered again.
-func (s *session) bury(ctx context.Context, ds []broker.Delivery, reason string) error {
+// publishDeadLetters publishes dead letters. If one fails, none of the deliveries
+// is settled.
+func (s *session) publishDeadLetters(ctx context.Context, ds []broker.Delivery, reason string) error {
 	if s.options.DeadLetter == "" {
 		return nil
 	}
@@ -62,9 +62,9 @@ func (s *session) bury(ctx context.Context, ds []broker.Delivery, reason string)
 	if err == nil {
 		letters := make([]*nats.Msg, len(as))
 		for i, a := range as {
-			letters[i] = parcel.Letter(a.Msg, s.options.DeadLetter, reason, s.origin(a))
+			letters[i] = deadLetter(a.msg, s.options.DeadLetter, reason, s.origin(a))
 		}
-		err = errors.Join(s.requester.Store(ctx, letters)...)
+		err = errors.Join(s.requester.publish(ctx, letters)...)
 	}
 	if err != nil {
 		return fmt.Errorf("natsbroker: publish dead letters to %q: %w", s.options.DeadLetter, err)
@@ -72,13 +72,13 @@ func (s *session) bury(ctx context.Context, ds []broker.Delivery, reason string)
 	return nil
 }
 
-// find returns the arrivals of deliveries that are out. The mutex is held.
-func (s *session) find(ds []broker.Delivery) (as []*held.Arrival, err error) {
+// find returns the arrivals of unsettled deliveries. The mutex is held.
+func (s *session) find(ds []broker.Delivery) (as []*arrival, err error) {
 	if s.broken != nil {
-		return nil, fmt.Errorf("natsbroker: the session has ended, and what was out comes again: %w", s.broken)
+		return nil, fmt.Errorf("natsbroker: the session has ended, and its deliveries come again: %w", s.broken)
 	}
 	for _, d := range ds {
-		if a, ok := d.Tag.(*held.Arrival); ok && s.out.Has(a) {
+		if a, ok := d.Tag.(*arrival); ok && s.unsettled.has(a) {
 			as = append(as, a)
 		} else {
 			err = errSettled
@@ -87,44 +87,29 @@ func (s *session) find(ds []broker.Delivery) (as []*held.Arrival, err error) {
 	return as, err
 }
 
-// settle tells the server about those that are out, and frees their room in the window. With an error, some of them come
-// again after AckWait: from here on, nobody asks for more time for them.
-func (s *session) settle(ctx context.Context, ds []broker.Delivery, word string) error {
+// release lets deliveries be delivered again after AckWait.
+func (s *session) release(ds []broker.Delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	as, _ := s.find(ds) // the others have left the window
+	s.unsettled.release(as)
+}
+
+// settle settles deliveries with the server and removes them from the window.
+// After an error, some of them are delivered again after AckWait, because their
+// deadlines are no longer extended.
+func (s *session) settle(ctx context.Context, ds []broker.Delivery, command string) error {
 	if err := s.identify(ctx); err != nil {
+		s.release(ds) // nothing was sent, so the caller may try again until then
 		return err
 	}
 	s.mu.Lock()
 	as, err := s.find(ds)
-	s.out.Settle(as)
-	s.rouse()
+	s.unsettled.settle(as)
+	s.wakeReceive()
 	s.mu.Unlock()
 	if len(as) == 0 {
 		return err
 	}
-	return errors.Join(err, s.tell(ctx, as, word))
-}
-
-// tell sends a word about arrivals to the server.
-func (s *session) tell(ctx context.Context, as []*held.Arrival, word string) error {
-	ms := make([]*nats.Msg, len(as))
-	for i, a := range as {
-		ms[i] = &nats.Msg{Subject: a.Reply, Data: []byte(word)}
-	}
-	if s.options.UnconfirmedAcks {
-		var err error
-		for _, m := range ms {
-			err = errors.Join(err, s.nc.PublishMsg(m))
-		}
-		return err
-	}
-	got, errs := s.requester.Ask(ctx, ms)
-	for i, m := range got {
-		if m == nil {
-			continue
-		}
-		if code, text, ok := answers.Status(m); ok {
-			errs[i] = fmt.Errorf("natsbroker: %s has no leader just now, or is gone: %s %s", s.Name(), code, text)
-		}
-	}
-	return cmp.Or(errs...) // what is wrong with many is mostly the same
+	return errors.Join(err, s.sendSettlement(ctx, as, command))
 }

@@ -7,61 +7,40 @@ import (
 	"math"
 
 	"github.com/effectively-once/once/broker"
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options are what can be chosen. The zero value is good.
-type Options struct {
-	// Config is how to connect: TLS, authentication, the name of the connection. What it leaves out is taken from the
-	// URL, and the defaults are those of amqp091-go: a heartbeat of 10 seconds. Its Dial may choose among hosts.
-	// Its Recovery is not used.
-	Config amqp.Config
-
-	// DeadLetter is where rejected messages are published to. Default: nowhere, it is left to the queue.
-	DeadLetter *DeadLetter
-
-	// QueueDeadLetters says that the queues have an x-dead-letter-exchange, which cannot be asked over AMQP.
-	QueueDeadLetters bool
-
-	// MaxBody is how many bytes a body may have. A larger one is broker.ErrInvalid, because RabbitMQ would break the
-	// channel, and with it what is published beside it. Default: 16 MiB, which is the max_message_size of RabbitMQ 4.
-	MaxBody int
-}
-
-// DeadLetter is a place for rejected messages.
-type DeadLetter struct {
-	Exchange   string // empty: the default exchange, whose routing keys are names of queues
-	RoutingKey string // empty: the one that the message came with
-}
-
-// Broker is a RabbitMQ. It holds no connection: each Publisher and each Session has one of its own, so that a publisher
-// who is held up by an alarm holds up nobody's acks. All methods may be called concurrently.
+// Broker creates publishers and sources of a RabbitMQ. Each Publisher and each
+// Session has its own connection, so that a publisher that is blocked by an alarm
+// does not block acks. A Broker is safe for concurrent use.
 type Broker struct {
-	url     string
 	options Options
+	dialer  dialer
 }
 
-// New returns the broker at a URL, like "amqps://user:password@host:5671/vhost". Nothing is connected yet: a URL that
-// is wrong is an error of the first use. Nil options are the defaults.
+// New returns a Broker for a URL such as "amqps://user:password@host:5671/vhost".
+// It does not connect, so a wrong URL is an error of the first use. A nil Options
+// means the defaults.
 func New(url string, o *Options) *Broker {
-	b := &Broker{url: url}
+	b := new(Broker)
 	if o != nil {
 		b.options = *o
 	}
 	b.options.MaxBody = cmp.Or(b.options.MaxBody, 16<<20)
+	b.dialer = dialer{url: url, config: b.options.Config}
 	return b
 }
 
-// Publisher returns a publisher to an exchange, which must exist; empty is the default exchange, where a Topic is the
-// name of a queue. It connects when it is first used, and again when it has lost the connection.
+// Publisher returns a publisher to an exchange, which must exist. An empty name
+// is the default exchange, where a Topic is the name of a queue. The publisher
+// connects on first use, and again after it has lost the connection.
 func (b *Broker) Publisher(exchange string) broker.Publisher { return b.publisher(exchange) }
 
 func (b *Broker) publisher(exchange string) *publisher {
-	return &publisher{broker: b, exchange: exchange, turn: make(chan struct{}, 1)}
+	return &publisher{dialer: b.dialer, maxBody: b.options.MaxBody, exchange: exchange, turn: make(chan struct{}, 1)}
 }
 
-// Queue returns a queue as a source. The queue must exist when a session is opened. The window of a session is at most
-// 65,535.
+// Queue returns a queue as a source. The queue must exist when a session is
+// opened. The window of a session is at most 65,535.
 func (b *Broker) Queue(name string) broker.Source { return &source{broker: b, queue: name} }
 
 type source struct {
@@ -74,24 +53,26 @@ var (
 	_ broker.Located = (*source)(nil)
 )
 
-// Name is "rabbitmq queue" and the name of the queue.
+// Name returns "rabbitmq queue" and the name of the queue.
 func (s *source) Name() string { return "rabbitmq queue " + s.queue }
 
-// Location returns the name of the cluster and the virtual host. It makes a connection.
+// Location returns the name of the cluster and the virtual host. It opens a
+// connection.
 func (s *source) Location(ctx context.Context) (map[string]string, error) {
-	l, err := s.broker.connect(ctx)
+	l, err := s.broker.dialer.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cluster, _ := l.amqp.Properties["cluster_name"].(string)
 	facts := map[string]string{"cluster": cluster, "vhost": l.amqp.Config.Vhost}
-	_ = l.close(ctx) // what was asked for is told
+	_ = l.close(ctx) // the facts are known
 	return facts, nil
 }
 
-// Lag is how many messages are ready: RabbitMQ counts those that are out elsewhere, and tells no ages. It makes a connection.
+// Lag returns the number of messages that are ready. RabbitMQ counts those in
+// flight separately and does not report ages. Lag opens a connection.
 func (s *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
-	l, err := s.broker.connect(ctx)
+	l, err := s.broker.dialer.connect(ctx)
 	if err != nil {
 		return lag, err
 	}
@@ -107,11 +88,11 @@ func (s *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 	if err != nil {
 		err = fmt.Errorf("ask for the lag of %s: %w", s.Name(), err)
 	}
-	_ = l.close(ctx) // what was asked for is told
+	_ = l.close(ctx) // the answer is known
 	return lag, err
 }
 
-// Open connects and begins to consume.
+// Open connects and starts to consume.
 func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
 	if window < 1 || window > math.MaxUint16 {
 		return nil, fmt.Errorf("%w: a window of %d: RabbitMQ takes 1 to %d", broker.ErrInvalid, window, math.MaxUint16)
@@ -121,13 +102,13 @@ func (s *source) Open(ctx context.Context, window int) (broker.Session, error) {
 		return nil, fmt.Errorf("%w: Options.DeadLetter names neither an exchange nor a routing key, so that rejected "+
 			"messages would come back", broker.ErrInvalid)
 	}
-	l, err := s.broker.connect(ctx)
+	l, err := s.broker.dialer.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := &session{source: s, link: l, in: make(chan broker.Delivery, window), ended: make(chan struct{})}
+	n := &session{name: s.Name(), queue: s.queue, options: s.broker.options, link: l, in: make(chan broker.Delivery, window), ended: make(chan struct{})}
 	if err := l.During(ctx, func() error { return n.consume(window) }); err != nil {
-		_ = l.close(ctx) // what is told is why it is of no use
+		_ = l.close(ctx) // the first error is returned
 		return nil, fmt.Errorf("consume %s: %w", s.Name(), err)
 	}
 	if dead != nil {

@@ -8,40 +8,47 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// unreached is a delivery limit that is never reached. Without one RabbitMQ 4 takes 20, and older ones put what was
-// returned at the end of the queue; "-1" for no limit is not known to those.
-const unreached = 1 << 30
+// noDeliveryLimit is a delivery limit that is never reached. Without a limit,
+// RabbitMQ 4 uses 20, and older versions put returned messages at the end of the
+// queue. Older versions do not know -1.
+const noDeliveryLimit = 1 << 30
 
-// QueueOptions are what a queue is made with. The zero value is a quorum queue without a delivery limit.
+// QueueOptions configures a queue. The zero value is a quorum queue without a
+// delivery limit.
 type QueueOptions struct {
-	// Classic makes a classic queue, which is on one node only.
+	// Classic declares a classic queue, which is on one node only.
 	Classic bool
 
-	// SingleActive lets one session at a time get messages, so that their order is kept across processes.
+	// SingleActive delivers to one session at a time, which keeps the order of
+	// messages across processes.
 	SingleActive bool
 
-	// DeadLetter is where messages go that are rejected, that expire, or that are too many. A quorum queue waits until
-	// they have arrived there (at-least-once); a classic one does not. The exchange, or the queue that the routing key
-	// names, should exist.
+	// DeadLetter is where messages go that are rejected, that expire, or that
+	// exceed a limit of the queue. A quorum queue waits until they have arrived
+	// (at-least-once), a classic one does not. The exchange, or the queue that
+	// the routing key names, should exist.
 	DeadLetter *DeadLetter
 
-	// Exchange is bound to the queue for each of the Topics, and made as a durable topic exchange unless it is there.
+	// Exchange is bound to the queue for each of the Topics. It is declared as a
+	// durable topic exchange.
 	Exchange string
 	Topics   []string
 
-	// Arguments are further ones, or other values for those that the fields above stand for.
+	// Arguments are additional arguments. They override those of the other
+	// fields.
 	Arguments amqp.Table
 }
 
-// DeclareQueue makes a durable queue. If there is one of that name with other arguments, RabbitMQ says so in an error
-// (406), and nothing is changed. Bindings that are there stay.
+// DeclareQueue declares a durable queue. If a queue of that name exists with
+// other arguments, RabbitMQ returns an error (406) and changes nothing.
+// Existing bindings stay.
 func (b *Broker) DeclareQueue(ctx context.Context, name string, o QueueOptions) error {
-	l, err := b.connect(ctx)
+	l, err := b.dialer.connect(ctx)
 	if err != nil {
 		return err
 	}
 	err = l.During(ctx, func() error { return l.declare(name, o) })
-	_ = l.close(ctx) // what was declared stays
+	_ = l.close(ctx) // the queue is declared
 	if err != nil {
 		return fmt.Errorf("declare the queue %q: %w", name, err)
 	}
@@ -74,7 +81,7 @@ func (o *QueueOptions) arguments() amqp.Table {
 	args := amqp.Table{"x-queue-type": "classic"}
 	if !o.Classic {
 		args["x-queue-type"] = "quorum"
-		args["x-delivery-limit"] = int64(unreached)
+		args["x-delivery-limit"] = int64(noDeliveryLimit)
 	}
 	if o.SingleActive {
 		args["x-single-active-consumer"] = true
@@ -86,7 +93,7 @@ func (o *QueueOptions) arguments() amqp.Table {
 		}
 		if !o.Classic {
 			args["x-dead-letter-strategy"] = "at-least-once"
-			args["x-overflow"] = "reject-publish" // or the strategy is not taken
+			args["x-overflow"] = "reject-publish" // which the strategy requires
 		}
 	}
 	maps.Copy(args, o.Arguments)

@@ -14,34 +14,41 @@ import (
 )
 
 const (
-	connectLimit = 30 * time.Second // for a context without an end
+	connectLimit = 30 * time.Second // for a context without a deadline
 	closeLimit   = 5 * time.Second
 )
 
-// link is a connection that can be cut: amqp091 heeds no context, and neither does a write to a broker that does not
-// read.
+// link is a connection that a context can end. The calls of amqp091 take no
+// context, and a write blocks while the broker does not read.
 type link struct {
 	*conncut.Conn
 	amqp *amqp.Connection
 }
 
-func (b *Broker) connect(ctx context.Context) (*link, error) {
+// dialer opens connections.
+type dialer struct {
+	url    string
+	config amqp.Config
+}
+
+// connect opens a connection.
+func (d dialer) connect(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	l, err := conncut.Wait(ctx, func() (*link, error) { return b.dial(ctx) }, func(l *link) { l.Cut() })
+	l, err := conncut.Wait(ctx, func() (*link, error) { return d.dial(ctx) }, func(l *link) { l.Cut() })
 	if err != nil {
 		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
 	}
 	return l, nil
 }
 
-// dial gives up the connection when ctx ends before it is returned.
-func (b *Broker) dial(ctx context.Context) (*link, error) {
-	if _, err := amqp.ParseURI(b.url); err != nil {
-		// The error is not shown: it may hold the password.
-		return nil, fmt.Errorf("%w: the URL is not like amqp://user:password@host:5672/vhost", broker.ErrInvalid)
+// dial opens a connection. It closes it if ctx ends before dial returns.
+func (d dialer) dial(ctx context.Context) (*link, error) {
+	if _, err := amqp.ParseURI(d.url); err != nil {
+		// The error is not included, because it may contain the password.
+		return nil, fmt.Errorf("%w: the URL must look like amqp://user:password@host:5672/vhost", broker.ErrInvalid)
 	}
-	config := b.options.Config
+	config := d.config
 	config.Recovery = nil
 	config.Properties = maps.Clone(config.Properties) // amqp091 writes to it
 	if config.Properties == nil {
@@ -63,7 +70,7 @@ func (b *Broker) dial(ctx context.Context) (*link, error) {
 		return l.Conn, nil
 	}
 	var err error
-	if l.amqp, err = amqp.DialConfig(b.url, config); l.Conn == nil {
+	if l.amqp, err = amqp.DialConfig(d.url, config); l.Conn == nil {
 		return nil, err
 	}
 	if !l.Release() && err == nil {
@@ -78,7 +85,7 @@ func (b *Broker) dial(ctx context.Context) (*link, error) {
 
 func (l *link) isClosed() bool { return l.IsCut() || l.amqp.IsClosed() }
 
-// close takes leave of the broker, or cuts.
+// close closes the connection, and cuts it if that takes too long.
 func (l *link) close(ctx context.Context) error {
 	deadline := time.Now().Add(closeLimit)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {

@@ -7,23 +7,25 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/broker/rabbitbroker/internal/parcel"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// session is a consumer, on a connection of its own: to end it is to close that.
+// session is a consumer with its own connection. Closing the connection ends it.
 type session struct {
-	source  *source
+	name    string // of the source
+	queue   string
+	options Options
 	link    *link
 	channel *amqp.Channel
-	dead    *publisher // nil: it is left to the queue
+	dead    *publisher // nil: the queue handles rejected messages
 
-	in    chan broker.Delivery // has room for the window, so RabbitMQ sends no more than fit
-	ended chan struct{}        // closed when nothing comes any more
-	cause error                // why; to be read after that
+	in    chan broker.Delivery // its capacity is the window, so RabbitMQ sends no more than fit
+	ended chan struct{}        // closed when no more deliveries arrive
+	cause error                // why it has ended; set before ended is closed
 }
 
-// tag names a delivery. Another session has deliveries with the same number.
+// tag is the Tag of a delivery. Sessions use the same delivery numbers, so it
+// includes the session.
 type tag struct {
 	session *session
 	raw     *amqp.Delivery
@@ -37,7 +39,7 @@ func (n *session) consume(window int) (err error) {
 	if err := n.channel.Qos(window, 0, false); err != nil {
 		return err
 	}
-	deliveries, err := n.channel.Consume(n.source.queue, "", false, false, false, false, nil)
+	deliveries, err := n.channel.Consume(n.queue, "", false, false, false, false, nil)
 	if err != nil {
 		return err
 	}
@@ -45,32 +47,32 @@ func (n *session) consume(window int) (err error) {
 	return nil
 }
 
-// pump moves what has arrived to where Receive finds all of it at once.
+// pump moves deliveries to the channel that Receive reads without waiting.
 func (n *session) pump(deliveries <-chan amqp.Delivery, closes <-chan *amqp.Error) {
 	defer close(n.ended)
 	for d := range deliveries {
-		m, again := parcel.Unpack(&d, n.source.queue)
+		m, again := decode(&d, n.queue)
 		n.in <- broker.Delivery{
 			Message: m, Redelivered: again, Tag: tag{n, &d},
-			Origin: fmt.Sprintf("queue %s, exchange %q", n.source.queue, d.Exchange),
+			Origin: fmt.Sprintf("queue %s, exchange %q", n.queue, d.Exchange),
 		}
 	}
-	n.cause = fmt.Errorf("the session of %s is broken: %w", n.source.Name(), reason(closes))
+	n.cause = fmt.Errorf("the session of %s is broken: %w", n.name, reason(closes))
 	if !n.channel.IsClosed() {
-		n.cause = fmt.Errorf("the session of %s is broken: RabbitMQ has cancelled it: is the queue gone?", n.source.Name())
+		n.cause = fmt.Errorf("the session of %s is broken: RabbitMQ has cancelled it: is the queue gone?", n.name)
 	}
 }
 
 // Receive waits for messages.
 func (n *session) Receive(ctx context.Context, max int) (ds []broker.Delivery, err error) {
 	if max < 1 {
-		return nil, fmt.Errorf("%w: Receive at most %d messages: ask for 1 or more", broker.ErrInvalid, max)
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, max)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	select {
-	case <-n.ended: // what has arrived before comes again
+	case <-n.ended: // RabbitMQ redelivers what has arrived
 		return nil, n.cause
 	default:
 	}
@@ -98,13 +100,13 @@ func (n *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Ack(number, false) })
 }
 
-// Return gives messages back at once: the delay is not kept to.
+// Return returns messages at once. It ignores the delay.
 func (n *session) Return(ctx context.Context, ds []broker.Delivery, _ time.Duration) error {
 	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Nack(number, false, true) })
 }
 
-// Reject publishes messages as dead letters, if Options say where, and acks those that are confirmed; else it leaves it
-// to the queue.
+// Reject publishes messages to Options.DeadLetter and acks those that are
+// confirmed. Without a DeadLetter it rejects them to the queue.
 func (n *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	if n.dead == nil {
 		return n.settle(ctx, ds, func(number uint64) error { return n.channel.Reject(number, false) })
@@ -113,9 +115,9 @@ func (n *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 	if err != nil {
 		return err
 	}
-	letters, errs := make([]parcel.Parcel, len(ds)), make([]error, len(ds))
+	letters, errs := make([]publishing, len(ds)), make([]error, len(ds))
 	for i, raw := range raws {
-		letters[i] = parcel.Letter(raw, n.source.broker.options.DeadLetter.RoutingKey, reason)
+		letters[i] = deadLetter(raw, n.options.DeadLetter.RoutingKey, reason)
 	}
 	n.dead.send(ctx, letters, errs)
 	var kept []broker.Delivery
@@ -127,9 +129,9 @@ func (n *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 	return errors.Join(append(errs, n.Ack(ctx, kept))...)
 }
 
-// KeepsRejected goes by the Options.
+// KeepsRejected reports whether the Options have a place for dead letters.
 func (n *session) KeepsRejected() bool {
-	return n.dead != nil || n.source.broker.options.QueueDeadLetters
+	return n.dead != nil || n.options.QueueDeadLetters
 }
 
 // Close closes the connections.
@@ -141,7 +143,7 @@ func (n *session) Close(ctx context.Context) error {
 	return err
 }
 
-// settle sends something for each delivery, and stops at the first that the connection does not take.
+// settle calls send for each delivery, and stops at the first error.
 func (n *session) settle(ctx context.Context, ds []broker.Delivery, send func(number uint64) error) error {
 	raws, err := n.own(ds)
 	if err != nil {
@@ -161,13 +163,13 @@ func (n *session) settle(ctx context.Context, ds []broker.Delivery, send func(nu
 	})
 }
 
-// own returns deliveries as they came, if all of them came here.
+// own returns the raw deliveries. It fails if one is of another session.
 func (n *session) own(ds []broker.Delivery) ([]*amqp.Delivery, error) {
 	raws := make([]*amqp.Delivery, len(ds))
 	for i, d := range ds {
 		t, ok := d.Tag.(tag)
 		if !ok || t.session != n {
-			return nil, fmt.Errorf("%w: a delivery is settled by the session that it came from", broker.ErrInvalid)
+			return nil, fmt.Errorf("%w: the delivery is of another session", broker.ErrInvalid)
 		}
 		raws[i] = t.raw
 	}

@@ -19,7 +19,7 @@ import (
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// local is where the receivers of tests are.
+// local is the network of the receivers of tests.
 var local = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
 // serve starts a receiver, and returns options that trust it.
@@ -55,7 +55,8 @@ func publisher(tb testing.TB, o webhookbroker.Options) broker.Publisher {
 	return p
 }
 
-// A receiver puts what it verifies into a queue, so that the suite sees each field arrive that it publishes.
+// The receiver publishes verified messages to a queue, so that the suite checks
+// all their fields.
 func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Fresh: func(tb testing.TB) brokertest.Place {

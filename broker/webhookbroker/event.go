@@ -9,21 +9,22 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// The prefixes of headers. CloudEvents have attributes of letters and digits only; other names go beside them.
+// The prefixes of headers. Attributes of CloudEvents have letters and digits
+// only, so other names have another prefix.
 const (
 	attribute = "ce-"
 	beside    = "once-header-"
-	library   = "once-" // names that begin with it are the library's, and go as they are
+	library   = "once-" // reserved names, which are sent unchanged
 
 	contentType = "content-type"
-	maxName     = 20 // letters of an attribute, as CloudEvents recommend
+	maxName     = 20 // maximum length of an attribute, as CloudEvents recommends
 )
 
-// own are the attributes that come from other fields than the header.
+// own are attributes that are not made from headers.
 var own = map[string]bool{"specversion": true, "id": true, "source": true, "type": true, "time": true,
 	"partitionkey": true, "datacontenttype": true, "data": true}
 
-// event writes a message as a CloudEvent in binary mode: in headers, beside its body.
+// event sets the headers of a CloudEvent in binary mode.
 func event(h http.Header, m *broker.Message, source string) {
 	h.Set("User-Agent", "once")
 	h.Set(attribute+"specversion", "1.0")
@@ -48,18 +49,19 @@ func event(h http.Header, m *broker.Message, source string) {
 			h.Set(beside+name, escape(value))
 		}
 	}
-	for _, trace := range []string{"traceparent", "tracestate"} { // for the tracing of the receiver's HTTP server
+	for _, trace := range []string{"traceparent", "tracestate"} { // for tracing in the receiver's HTTP server
 		if value := m.Header[trace]; value != "" && isPlain(value) {
 			h.Set(trace, value)
 		}
 	}
 }
 
-// unpack reads a message that event has written, but for its ID and its body.
+// unpack sets the fields of a message from the headers of event, except the ID
+// and the body.
 func unpack(h http.Header, m *broker.Message) {
 	m.Topic = unescape(h.Get(attribute + "type"))
 	m.OrderingKey = unescape(h.Get(attribute + "partitionkey"))
-	m.Time, _ = time.Parse(time.RFC3339, unescape(h.Get(attribute+"time"))) // else it is not known
+	m.Time, _ = time.Parse(time.RFC3339, unescape(h.Get(attribute+"time"))) // zero if it is missing
 	header := make(map[string]string)
 	if kind := h.Get(contentType); kind != "" {
 		header[contentType] = kind
@@ -83,7 +85,7 @@ func isAttribute(name string) bool {
 	if len(name) > maxName || own[name] {
 		return false
 	}
-	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == "" // which cuts at both ends
+	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == "" // Trim removes from both ends
 }
 
 func isMediaType(value string) bool {
@@ -91,7 +93,7 @@ func isMediaType(value string) bool {
 	return err == nil && isPlain(value)
 }
 
-// isPlain reports whether a value arrives as it is.
+// isPlain reports whether a value arrives unchanged.
 func isPlain(value string) bool {
 	for i := range len(value) {
 		if value[i] < ' ' || value[i] > '~' {
@@ -103,8 +105,8 @@ func isPlain(value string) bool {
 
 const hexDigits = "0123456789ABCDEF"
 
-// escape percent-encodes a value as the HTTP binding of CloudEvents says: all but visible ASCII, quotes and percent
-// signs; and those bytes, too.
+// escape percent-encodes a value as in the HTTP binding of CloudEvents: all bytes
+// except visible ASCII, and quotes, percent signs and the first byte of also.
 func escape(value string, also ...byte) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -118,7 +120,7 @@ func escape(value string, also ...byte) string {
 	return b.String()
 }
 
-// unescape undoes it. A percent sign that begins nothing stays.
+// unescape reverses escape. It keeps a percent sign without two hex digits.
 func unescape(value string) string {
 	var b strings.Builder
 	for i := 0; i < len(value); i++ {

@@ -17,8 +17,8 @@ import (
 
 var book = &once.Operation[string]{Name: "book", OnUnknown: once.Park}
 
-// receiver handles each webhook once, however often it is sent. It answers 2xx when the work was done, now or before, so
-// the sender tries again until then.
+// receiver handles each webhook once, however often it is sent. It responds
+// with 2xx once the work is done, now or before. Until then the sender retries.
 func receiver(store once.Store, work func(m *broker.Message) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))

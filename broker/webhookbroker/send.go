@@ -3,6 +3,7 @@ package webhookbroker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -17,13 +18,24 @@ import (
 type call struct {
 	*publisher
 	ms   []*broker.Message
-	errs []error // each is written by one goroutine
+	errs []error // each element is written by one goroutine
 
 	mu   sync.Mutex
-	down map[*endpoint]error // what nothing more is sent to, and why
+	down map[*endpoint]error // endpoints to which nothing more is sent, with the reason
 }
 
-// all sends the messages of each ordering key one after another, and the keys beside each other.
+// Publish sends messages. Those of different ordering keys are sent concurrently.
+func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
+	c := &call{publisher: p, ms: ms, errs: make([]error, len(ms)), down: make(map[*endpoint]error)}
+	c.all(ctx)
+	if errors.Join(c.errs...) == nil {
+		return nil
+	}
+	return c.errs
+}
+
+// all sends the messages of each ordering key one after another, and different
+// keys concurrently.
 func (c *call) all(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, chain := range chains(c.ms) {
@@ -36,7 +48,8 @@ func (c *call) all(ctx context.Context) {
 	wg.Wait()
 }
 
-// chains are the indexes of messages that have an ordering key in common. One without is a chain of its own.
+// chains returns the indexes of the messages of each ordering key. A message
+// without a key has its own chain.
 func chains(ms []*broker.Message) (all [][]int) {
 	at := make(map[string]int)
 	for i, m := range ms {
@@ -52,27 +65,28 @@ func chains(ms []*broker.Message) (all [][]int) {
 	return all
 }
 
-// follow sends a chain, up to the first message that fails.
+// follow sends a chain until a message fails.
 func (c *call) follow(ctx context.Context, chain []int) {
 	for k, i := range chain {
 		if c.errs[i] = c.send(ctx, c.ms[i]); c.errs[i] == nil {
 			continue
 		}
-		for _, behind := range chain[k+1:] {
-			c.errs[behind] = c.behind(c.ms[i], c.ms[behind])
+		for _, later := range chain[k+1:] {
+			c.errs[later] = notSentAfter(c.ms[i], c.ms[later])
 		}
 		return
 	}
 }
 
-// behind is the error of a message behind one that failed.
-func (c *call) behind(failed, m *broker.Message) error {
+// notSentAfter returns the error of a message after one that failed.
+func notSentAfter(failed, m *broker.Message) error {
 	if err := m.Check(); err != nil {
 		return err
 	}
 	return fmt.Errorf("webhookbroker: not sent: message %q, which is before it in its ordering key, failed", failed.ID)
 }
 
+// send sends a message to its endpoint.
 func (c *call) send(ctx context.Context, m *broker.Message) error {
 	if err := m.Check(); err != nil {
 		return err
@@ -105,17 +119,18 @@ func (c *call) send(ctx context.Context, m *broker.Message) error {
 	return err
 }
 
-// whyNot says why an endpoint gets nothing now.
+// whyNot returns why nothing is sent to an endpoint now, or nil.
 func (c *call) whyNot(to *endpoint) error {
 	if until := time.Unix(0, to.resting.Load()); time.Now().Before(until) {
-		return fmt.Errorf("%s asked for a rest until %s", to.Host, until.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s asked to retry after %s", to.Host, until.UTC().Format(time.RFC3339))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.down[to]
 }
 
-// post sends a message. It also reports whether its endpoint is down, so that it is spared further requests.
+// post makes the request for a message. down reports that the endpoint should get
+// no further requests.
 func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -125,15 +140,15 @@ func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down 
 	}
 	event(r.Header, m, c.source)
 	hook.Sign(r.Header, to.secrets, escape(m.ID, '.'), m.Body, time.Now())
-	answer, err := c.transport.RoundTrip(r) // it follows no redirects
+	answer, err := c.transport.RoundTrip(r) // which follows no redirects
 	if err != nil {
 		return true, fmt.Errorf("webhookbroker: %s: %w", to.Host, err)
 	}
 	defer answer.Body.Close()
 	status := answer.StatusCode
 	switch {
-	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not heed ctx
-		return true, fmt.Errorf("webhookbroker: %s wants to speak another protocol", to.Host)
+	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not end with ctx
+		return true, fmt.Errorf("webhookbroker: %s switched to another protocol", to.Host)
 	case 200 <= status && status < 300:
 		hook.Drain(answer.Body)
 		return false, nil
@@ -151,6 +166,7 @@ func (c *call) post(ctx context.Context, to *endpoint, m *broker.Message) (down 
 	return false, err
 }
 
+// isAboutTheMessage reports whether a status rejects the message itself.
 func isAboutTheMessage(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotAcceptable, http.StatusUnprocessableEntity,
@@ -160,10 +176,12 @@ func isAboutTheMessage(status int) bool {
 	return http.StatusLengthRequired <= status && status <= http.StatusExpectationFailed // 411 to 417
 }
 
-// longestRest bounds what a receiver can ask for: a relay gives a message up that it could not send for long.
+// longestRest limits a Retry-After, because a relay gives up on a message that it
+// cannot send for a long time.
 const longestRest = time.Minute
 
-// retryAfter reads a Retry-After: seconds, or a date. What it is not is 0.
+// retryAfter parses a Retry-After: seconds, or a date. It returns 0 for anything
+// else.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
 		return min(time.Duration(seconds)*time.Second, longestRest)

@@ -77,7 +77,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What is in the signed text cannot be read as another ID and time: an ID has no dots on its way.
+// The signed text cannot be split into another ID and time, because an ID has
+// no dots when it is sent.
 func TestWhatIsSignedHasOneMeaning(t *testing.T) {
 	now := strconv.FormatInt(time.Now().Unix(), 10)
 	body := now + ".{}"

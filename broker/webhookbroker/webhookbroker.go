@@ -1,5 +1,5 @@
-// Package webhookbroker publishes messages as webhooks: a POST for each message, as a CloudEvent (version 1.0, binary
-// mode), signed in the way of Standard Webhooks.
+// Package webhookbroker publishes messages as webhooks: a POST for each message,
+// as a CloudEvent (version 1.0, binary mode), signed as in Standard Webhooks.
 //
 //	hooks, err := webhookbroker.New(webhookbroker.Options{
 //		Source:  "https://shop.example/orders",
@@ -8,35 +8,41 @@
 //	...
 //	relay := &outbox.Relay{Store: store, Publisher: hooks}
 //
-// A receiver checks the signature by [Verify], and handles each webhook-id once: it is the message's ID, percent-encoded,
-// and the same in all attempts. docs/webhooks.md has the headers, and receivers in other languages.
+// A receiver checks the signature with [Verify] and handles each webhook-id once.
+// The webhook-id is the ID of the message, percent-encoded, and the same in all
+// attempts. docs/webhooks.md describes the headers, and receivers in other
+// languages.
 //
 // # Promise
 //
-// A message is confirmed by an answer with a status of the 2xx, and by nothing else. Messages with an equal ordering key
-// go one after another, and none goes in the same call behind one that failed. Redirects are not followed.
+// Only a 2xx response confirms a message. Messages with an equal ordering key are
+// sent one after another. If one fails, the later ones of the same call are not
+// sent. Redirects are not followed.
 //
-// An answer about the message (400, 406, 411 to 417, 422, 431) is [broker.ErrInvalid]: the message will never be
-// accepted. All others tell of the receiver or of the moment, and the message may be tried again: also a 401, 404 or
-// 410, which a receiver that is set up wrong says to all messages. After a network error, a timeout, a 429 or a
-// 503 nothing more is sent to that endpoint in the same call. A Retry-After is kept to, up to a minute: until then,
-// messages to the endpoint fail at once.
+// A response about the message (400, 406, 411 to 417, 422, 431) is
+// [broker.ErrInvalid]: the message will never be accepted. After any other
+// response, the message may be retried. That includes 401, 404 and 410, which a
+// misconfigured receiver returns for all messages. After a network error, a
+// timeout, a 429 or a 503, nothing more is sent to the endpoint in the same
+// call. A Retry-After is respected up to a minute: until then, messages to the
+// endpoint fail at once.
 //
 // # Networks
 //
-// Connections go to public addresses only, unless Options.Allow has their network. What is checked is the address that is
-// connected to, after the name was resolved, so a name that resolves to another address the next time opens nothing.
-// The environment's proxies are not used: a proxy would connect to what it likes.
+// Connections go to public addresses only, unless Options.Allow has their
+// network. The check is made on the resolved address of the connection, so a
+// name that resolves to another address later does not bypass it. Proxies of
+// the environment are not used, because they would connect to any address.
 //
 // # Limits
 //
-// The signature covers the ID, the time of sending and the body: the other headers, the topic among them, are as
-// trustworthy as the connection. A topic has one endpoint: fan-out to many receivers is a message for each of them.
+// The signature covers the ID, the time of sending and the body. The other
+// headers, including the topic, are as trustworthy as the connection. A topic has
+// one endpoint. To reach several receivers, publish a message for each.
 package webhookbroker
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -50,39 +56,46 @@ import (
 	"github.com/effectively-once/once/internal/hook"
 )
 
-// Options say where messages go. Source is mandatory, and so is a Default or a topic.
+// Options configures a publisher. Source is mandatory, and so is a Default or a
+// topic.
 type Options struct {
-	// Source is the source of the CloudEvents: a URI that names who sends them. Source and ID together name an event.
+	// Source is the source of the CloudEvents: a URI that identifies the sender.
+	// Source and ID together identify an event.
 	Source string
 
-	Topics  map[string]Endpoint // where the messages of a topic go
-	Default Endpoint            // where all others go; without a URL, they are an error, and can be tried again
+	Topics  map[string]Endpoint // endpoints by topic
+	Default Endpoint            // the endpoint of other topics; without a URL they are an error that may be retried
 
-	// Allow are networks that may be connected to although they are not public: 10.1.2.0/24, or 127.0.0.0/8 in a test.
+	// Allow lists networks to which connections are allowed although they are not
+	// public, such as 10.1.2.0/24, or 127.0.0.0/8 in a test.
 	Allow []netip.Prefix
 
-	// AllowHTTP allows URLs with http: whoever is on the way can read the messages, and answer.
+	// AllowHTTP allows http URLs. Anyone on the network path can then read the
+	// messages, and respond to them.
 	AllowHTTP bool
 
-	// Timeout is for one request, from connecting to the end of the answer. Default 5 seconds: half of what a relay gives
-	// to a batch by default.
+	// Timeout limits one request, from connecting to the end of the response.
+	// Default: 5 seconds, half of the default limit of a relay for a batch.
 	Timeout time.Duration
 
-	// Concurrent is how many requests go to an endpoint at once. Default 16.
+	// Concurrent is the maximum number of concurrent requests to an endpoint.
+	// Default: 16.
 	Concurrent int
 
-	TLS *tls.Config // the certificates of private receivers, and our own; default: those of the system
+	TLS *tls.Config // for private CAs and client certificates; default: the system roots
 }
 
 // Endpoint is a receiver.
 type Endpoint struct {
-	URL string // https://..., without a user and a password
+	URL string // https://..., without user and password
 
-	// Secrets sign, each: "whsec_" and 24 to 64 bytes in base64. Two, while a receiver changes from one to the other.
+	// Secrets each sign: "whsec_" and 24 to 64 bytes in base64. Use two while a
+	// receiver changes from one to the other.
 	Secrets []string
 }
 
-// New returns a publisher. An error, which is [broker.ErrInvalid], says which option to change. Nothing is connected yet.
+// New returns a publisher. It does not connect. An error is a [broker.ErrInvalid]
+// that says which option to change.
 func New(o Options) (broker.Publisher, error) {
 	if _, err := url.Parse(o.Source); err != nil || o.Source == "" {
 		return nil, invalid("the Source %.80q is no URI: name who sends the events, like https://shop.example/orders", o.Source)
@@ -116,18 +129,18 @@ func invalid(format string, args ...any) error {
 type publisher struct {
 	source    string
 	topics    map[string]*endpoint
-	other     *endpoint // nil: there is none
+	other     *endpoint // of other topics; may be nil
 	timeout   time.Duration
 	transport *http.Transport
 	closed    atomic.Bool
 }
 
-// endpoint is an Endpoint that was checked.
+// endpoint is a checked Endpoint.
 type endpoint struct {
 	hook.Place
 	secrets [][]byte
 	slots   chan struct{}
-	resting atomic.Int64 // until when it has asked to be left alone, in nanoseconds since 1970
+	resting atomic.Int64 // the end of its Retry-After, in nanoseconds since 1970
 }
 
 func newEndpoint(e Endpoint, allowHTTP bool, atOnce int) (*endpoint, error) {
@@ -149,14 +162,4 @@ func (p *publisher) Close() error {
 	p.closed.Store(true)
 	p.transport.CloseIdleConnections()
 	return nil
-}
-
-// Publish sends messages, those of different ordering keys beside each other.
-func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
-	c := &call{publisher: p, ms: ms, errs: make([]error, len(ms)), down: make(map[*endpoint]error)}
-	c.all(ctx)
-	if errors.Join(c.errs...) == nil {
-		return nil
-	}
-	return c.errs
 }

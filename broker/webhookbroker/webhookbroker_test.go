@@ -73,7 +73,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// No type is made up for a body whose sender gives none, and what is no type cannot break the request.
+// A body without a content type gets none, and an invalid type does not break
+// the request.
 func TestContentType(t *testing.T) {
 	got := make(chan http.Header, 1)
 	p := publisher(t, plain(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
@@ -203,7 +204,8 @@ func TestOrderEndsAtTheFirstFailure(t *testing.T) {
 	}
 }
 
-// Each request of a key waits for the answer to the one before it, which takes as long as those of other keys.
+// Each request of a key waits for the response to the last one, and takes as
+// long as those of other keys.
 func TestOrderOfAKeyAndNoMoreAtOnceThanAllowed(t *testing.T) {
 	const most = 3
 	var mu sync.Mutex
@@ -333,8 +335,8 @@ func TestTimeout(t *testing.T) {
 	<-ended
 }
 
-// An answer that hands over the connection has no end.
-func TestAnotherProtocolHoldsNothingUp(t *testing.T) {
+// The body of a response that switches protocols has no end.
+func TestASwitchOfProtocolsFails(t *testing.T) {
 	ended := make(chan struct{})
 	p := publisher(t, plain(t, func(w http.ResponseWriter, _ *http.Request) {
 		connection, _, err := w.(http.Hijacker).Hijack()
@@ -353,7 +355,7 @@ func TestAnotherProtocolHoldsNothingUp(t *testing.T) {
 	<-ended
 }
 
-// A connection whose other end is gone without a word is given up, and not used for all that comes.
+// A connection whose peer is gone silently is dropped and not reused.
 func TestASilentConnectionIsReplaced(t *testing.T) {
 	var silent atomic.Bool
 	o := serve(t, func(http.ResponseWriter, *http.Request) {})
@@ -377,7 +379,8 @@ func TestASilentConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// relayConnections passes connections on. Those that were there when they fell silent say nothing more, for ever.
+// relayConnections forwards connections. Those that are open when a test
+// silences it never send anything again.
 func relayConnections(front net.Listener, to string, silent *atomic.Bool) {
 	for {
 		from, err := front.Accept()

@@ -21,16 +21,16 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// endpointFlags say whom to ask.
+// endpointFlags select the endpoint to ask.
 type endpointFlags struct {
-	Config string `short:"c" type:"path" placeholder:"FILE" help:"The configuration of once serve, which has the URLs in [[reconcile.operation]]."`
+	Config string `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve, with the URLs in [[reconcile.operation]]."`
 
-	At          string         `placeholder:"URL" help:"The URL to ask; $${NAME} in it is a variable of the environment. It needs --settle."`
-	SecretFrom  chosen         `placeholder:"NAME" help:"The variable of the environment that has the secret for --at (default ONCE_ASK_SECRET)."`
-	Settle      *span          `placeholder:"TIME" help:"How long after its end an attempt can still arrive there: until then, not_found is no answer. 0s: not at all."`
-	KeyValidFor span           `placeholder:"TIME" help:"How long the other system honours a key: after that, not_found parks."`
-	Allow       []netip.Prefix `placeholder:"CIDR" help:"A network that may be connected to although it is not public."`
-	AllowHTTP   bool           `name:"allow-http" help:"--at may begin with http: whoever is on the way can answer."`
+	At          string         `placeholder:"URL" help:"URL to ask; requires --settle. $${NAME} is replaced by that environment variable."`
+	SecretFrom  chosen         `placeholder:"NAME" help:"Environment variable with the secret for --at (default ONCE_ASK_SECRET)."`
+	Settle      *span          `placeholder:"TIME" help:"How long after its end an attempt can still arrive there. Until then, not_found is inconclusive."`
+	KeyValidFor span           `placeholder:"TIME" help:"How long the other system honours a key. After that, not_found parks the key."`
+	Allow       []netip.Prefix `placeholder:"CIDR" help:"Non-public network to which connections are allowed; repeatable."`
+	AllowHTTP   bool           `name:"allow-http" help:"Allow http in --at, although anyone on the network path can then answer."`
 }
 
 const defaultSecret = "ONCE_ASK_SECRET"
@@ -38,11 +38,11 @@ const defaultSecret = "ONCE_ASK_SECRET"
 func (f *endpointFlags) validate() error {
 	switch {
 	case (f.Config == "") == (f.At == ""):
-		return errors.New("say whom to ask: --config, or --at")
+		return errors.New("name what to ask: --config or --at")
 	case f.Config != "" && (f.SecretFrom != "" || f.Settle != nil || f.KeyValidFor != 0 || len(f.Allow) > 0 || f.AllowHTTP):
-		return errors.New("--secret-from, --settle, --key-valid-for, --allow and --allow-http belong to --at: the file has its own")
+		return errors.New("--secret-from, --settle, --key-valid-for, --allow and --allow-http are for --at: with --config, the file has these settings")
 	case f.At != "" && f.Settle == nil:
-		return errors.New("--at needs --settle: how long after its end can an attempt still arrive there?")
+		return errors.New("--at needs --settle: how long an attempt can still arrive there after it has ended")
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (f *endpointFlags) configuration(ctx context.Context, of string) (serve.Con
 		KeyValidFor: serve.Duration(f.KeyValidFor)}}}}, nil
 }
 
-// operations are those that can be asked about, by name.
+// operations returns the operations that can be asked about, by name.
 func operations(r *serve.Reconcile) (*asking.Asker, map[string]asking.Operation, error) {
 	by, err := r.Asker()
 	if err != nil {
@@ -79,15 +79,15 @@ type unknownAsk struct {
 	outputFlags
 	endpointFlags
 
-	Operation chosen  `arg:"" optional:"" help:"The operation, or step, whose keys to ask about; with --config, all by default."`
-	ID        chosen  `arg:"" optional:"" name:"id" help:"The ID of the one key to ask about."`
-	Scope     *string `placeholder:"TEXT" help:"Of this scope; for one key, the empty one is the default."`
-	Limit     int     `default:"100" placeholder:"N" help:"How many keys at most, up to 1000 (default 100)."`
+	Operation chosen  `arg:"" optional:"" help:"Operation or step to ask about. With --config the default is all."`
+	ID        chosen  `arg:"" optional:"" name:"id" help:"ID of a single key to ask about."`
+	Scope     *string `placeholder:"TEXT" help:"Only this scope. With an ID the default is the empty scope."`
+	Limit     int     `default:"100" placeholder:"N" help:"Maximum number of keys, up to 1000 (default 100)."`
 
-	Apply  bool   `help:"Settle what the answers decide. It needs --reason."`
-	Reason string `placeholder:"TEXT" help:"Why the answers are to be believed. It is kept with what is changed."`
-	By     string `placeholder:"NAME" help:"Who decides. Default: $$ONCE_BY, then your name on this machine."`
-	Yes    bool   `short:"y" help:"Do not ask you."`
+	Apply  bool   `help:"Settle the keys that the answers decide. Requires --reason."`
+	Reason string `placeholder:"TEXT" help:"Why the answers can be trusted. It is stored with each change."`
+	By     string `placeholder:"NAME" help:"Name for the audit line. Default: $$ONCE_BY, then your user name."`
+	Yes    bool   `short:"y" help:"Skip confirmation."`
 }
 
 func (c *unknownAsk) change() *changeFlags { return &changeFlags{c.Reason, c.By, c.Yes} }
@@ -96,11 +96,11 @@ func (c *unknownAsk) change() *changeFlags { return &changeFlags{c.Reason, c.By,
 func (c *unknownAsk) Validate() error {
 	switch {
 	case c.Limit < 1 || c.Limit > 1000:
-		return fmt.Errorf("--limit is %d: give 1 to 1000", c.Limit)
+		return fmt.Errorf("--limit is %d: use 1 to 1000", c.Limit)
 	case c.At != "" && c.Operation == "":
-		return errors.New("say which operation can be asked about at that URL")
+		return errors.New("name the operation to ask about at that URL")
 	case !c.Apply && (c.Reason != "" || c.By != "" || c.Yes):
-		return errors.New("--reason, --by and --yes belong to --apply: without it, nothing is changed")
+		return errors.New("--reason, --by and --yes require --apply: without it, nothing is changed")
 	}
 	if err := c.validate(); err != nil || !c.Apply {
 		return err
@@ -111,14 +111,13 @@ func (c *unknownAsk) Validate() error {
 // Help is the long text of once unknown ask --help.
 func (unknownAsk) Help() string {
 	return `
-Asks the URL of an operation what became of unknown keys, as once serve does, and shows the answers: docs/asking.md has
-the question, and what can be answered. The database is that of --url or --target, else the url of the file of --config,
-else the one in use. Nothing is changed unless --apply is given; then it is what the answers decide, and
-nothing else:
+Asks the URL of an operation for the outcomes of unknown keys, as once serve does, and prints the answers.
+docs/asking.md describes the protocol. The database is --url or --target, then the url in the --config file, then the
+current target. Without --apply nothing is changed. With --apply:
 
-  done, rejected   the key is done, with the result of the answer
-  not_found        the key is free, if the settle time has passed, and parked, if the key is not honoured any more
-  all others       the key stays unknown
+  done, rejected   completes the key with the result of the answer
+  not_found        frees the key if the settle time has passed; parks it if the other system no longer honours the key
+  other answers    leave the key unknown
 
 Examples:
   once unknown ask --config once.toml
@@ -129,13 +128,13 @@ Examples:
 ` + exitHelp
 }
 
-// asked is a key, and what was found out about it.
+// asked is a key and the answer about it.
 type asked struct {
 	asking.Finding
 	applied bool
 }
 
-// becomes is what the key becomes, or has become.
+// becomes returns the status that the key gets, or already has.
 func (a *asked) becomes() string {
 	if s := a.Settlement; s.Status == once.Absent {
 		return "free"
@@ -145,7 +144,7 @@ func (a *asked) becomes() string {
 	return a.Settlement.Status.String()
 }
 
-// askedJSON is one of them as JSON.
+// askedJSON is the JSON form of asked.
 type askedJSON struct {
 	Scope     string  `json:"scope"`
 	Operation string  `json:"operation"`
@@ -161,7 +160,7 @@ type askedJSON struct {
 	Applied   bool    `json:"applied"`
 }
 
-// Run asks, shows, and settles.
+// Run asks, prints the answers, and settles the keys.
 func (c *unknownAsk) Run(ctx context.Context) error {
 	by := ""
 	if c.Apply {
@@ -203,7 +202,7 @@ func (c *unknownAsk) Run(ctx context.Context) error {
 
 func lastStep(operation string) string { return operation[strings.LastIndexByte(operation, '/')+1:] }
 
-// records are the keys to ask about.
+// records returns the records to ask about.
 func (c *unknownAsk) records(ctx context.Context, s *session, operations map[string]asking.Operation) ([]once.Record, error) {
 	if c.Operation != "" {
 		if _, ok := operations[lastStep(string(c.Operation))]; !ok {
@@ -227,9 +226,9 @@ func (c *unknownAsk) records(ctx context.Context, s *session, operations map[str
 	case err != nil:
 		return nil, err
 	case r.Created.IsZero():
-		return nil, moved("%s is not known, or forgotten", describe(k))
+		return nil, moved("%s is unknown to the store or was forgotten", describe(k))
 	case r.Status != once.Unknown:
-		return nil, moved("%s is %v: only about unknown keys there is something to ask", describe(k), r.Status)
+		return nil, moved("%s is %v: only unknown keys can be asked about", describe(k), r.Status)
 	}
 	r.Key = k
 	return []once.Record{r}, nil
@@ -250,24 +249,26 @@ func (c *unknownAsk) listed(ctx context.Context, s *session, operations map[stri
 				continue
 			}
 			if len(all) == c.Limit {
-				note("There are more: these are the first %d, see --limit.", c.Limit)
+				note("There are more keys. These are the first %d; see --limit.", c.Limit)
 				return all, nil
 			}
 			all = append(all, r)
 		}
 		if what.After = next; next == (once.Key{}) {
 			if len(all) == 0 {
-				note("There is no unknown key to ask about.")
+				note("There are no unknown keys to ask about.")
 			}
 			return all, nil
 		}
 	}
 }
 
-// atOnce is how many questions about an operation are on their way, unless its configuration says so: as once serve does it.
+// atOnce is the default limit of concurrent questions per operation. once serve
+// has the same default.
 const atOnce = 4
 
-// askAll asks about each operation by itself: none waits for the pace of another.
+// askAll asks about each operation separately, so that a slow rate of one does
+// not delay another.
 func askAll(ctx context.Context, s *session, line *progress, operations map[string]asking.Operation, recs []once.Record) []asked {
 	all := make([]asked, len(recs))
 	those := make(map[string][]int)
@@ -301,7 +302,8 @@ func askAll(ctx context.Context, s *session, line *progress, operations map[stri
 
 const longestPause = 24 * time.Hour // between two questions: a Duration ends somewhere
 
-// pace waits until the next question may be put, and returns when the one after it may.
+// pace waits until the next question is due and returns when the one after it
+// is due.
 func pace(ctx context.Context, next time.Time, perSecond float64) time.Time {
 	if perSecond == 0 {
 		return next
@@ -337,7 +339,7 @@ func printAsked(o outputFlags, all []asked) error {
 
 const maxNamed = 20 // keys that a yes is about, by their names
 
-// named are the keys that are decided, a line for each.
+// named formats the keys to decide, one per line.
 func named(all []asked, decided int) (lines string) {
 	n := 0
 	for i := range all {
@@ -346,14 +348,15 @@ func named(all []asked, decided int) (lines string) {
 			continue
 		}
 		if n++; n > maxNamed {
-			return lines + fmt.Sprintf("\n  and %d more: without --apply, all are shown", decided-maxNamed)
+			return lines + fmt.Sprintf("\n  and %d more; run without --apply to see all", decided-maxNamed)
 		}
 		lines += fmt.Sprintf("\n  %s becomes %s", describe(a.Record.Key), a.becomes())
 	}
 	return lines
 }
 
-// apply settles what is decided, each record as it was when it was asked about, or not at all.
+// apply settles the decided records. It skips a record that has changed since it
+// was asked about.
 func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []asked) error {
 	counts := make(map[string]int)
 	for i := range all {
@@ -370,7 +373,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		}
 	}
 	if !utf8.ValidString(by + c.Reason) {
-		return usage("--reason and --by have to be UTF-8")
+		return usage("--reason and --by must be UTF-8")
 	}
 	if err := c.change().confirm(ctx, s, what+named(all, decided)); err != nil {
 		return err
@@ -387,7 +390,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		switch {
 		case errors.Is(err, once.ErrLeaseLost):
 			overtaken++
-			a.Settlement.Status, a.Why = once.Unknown, "left alone: it has moved on"
+			a.Settlement.Status, a.Why = once.Unknown, "not changed: the record has changed meanwhile"
 			continue
 		case err != nil:
 			return fmt.Errorf("after %d of %s: %w", settled, show.Count(decided, "key", "keys"), err)
@@ -401,7 +404,7 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		return err
 	}
 	if overtaken > 0 {
-		return moved("%d of %s had moved on since the question: nothing was changed there", overtaken, show.Count(decided, "key", "keys"))
+		return moved("%d of %s changed after the question was asked and were left as they are", overtaken, show.Count(decided, "key", "keys"))
 	}
 	return nil
 }

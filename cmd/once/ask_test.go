@@ -90,7 +90,7 @@ func TestKeysAreNamedBeforeTheYes(t *testing.T) {
 	all[0].Settlement.Status = once.Unknown
 	text := named(all, maxNamed+2)
 	if strings.Contains(text, `"0"`) || !strings.Contains(text, `"1" of charge becomes free`) ||
-		!strings.HasSuffix(text, `"20" of charge becomes free`+"\n  and 2 more: without --apply, all are shown") {
+		!strings.HasSuffix(text, `"20" of charge becomes free`+"\n  and 2 more; run without --apply to see all") {
 		t.Error(text)
 	}
 }

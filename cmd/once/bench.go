@@ -17,27 +17,27 @@ import (
 type benchCommand struct {
 	storeFlags
 	outputFlags
-	Workers int     `default:"8" placeholder:"N" help:"Workers, 1 to 256, with a connection each (default 8)."`
-	Seconds float64 `default:"10" placeholder:"N" help:"For each of the four, 0.1 to 60 (default 10)."`
-	Yes     bool    `short:"y" help:"Do not ask."`
+	Workers int     `default:"8" placeholder:"N" help:"Number of workers, 1 to 256, with one connection each (default 8)."`
+	Seconds float64 `default:"10" placeholder:"N" help:"Seconds per variant, 0.1 to 60 (default 10)."`
+	Yes     bool    `short:"y" help:"Skip confirmation."`
 }
 
 // Help is the long text of once bench --help.
 func (benchCommand) Help() string {
 	return `
-How long protection takes on your own database, as a multiple of the same transaction without it. Four things take turns
-of half a second or less, so that what else the machine does changes all of them:
+Measures guarded transactions on your database as multiples of the same transaction without a guard. Four variants run
+in turns of at most half a second, so that other load on the machine affects all of them:
 
-  bare transaction  one row into a scratch table, and commit
+  bare transaction  inserts one row into a scratch table and commits
   DoTx, new key     the same transaction in once.DoTx, each time with a new key
-  DoTx, duplicate   the same call again with a key that is done: what a redelivery costs
-  Do, nothing       once.Do around nothing: two commits, to which your call to the other system is added
+  DoTx, duplicate   the same call with a key that is done: the cost of a redelivery
+  Do, nothing       once.Do around an empty function: two commits
 
-  cost              the time of one, as a multiple of a bare transaction's: the median of the rounds
+  cost              median time over the rounds, divided by that of the bare transaction
 
-It writes as fast as it can: not on a database where others wait for theirs. The scratch table is dropped at the end,
-also after Ctrl-C. Keys have the operation once-bench and are kept for a minute. At the end, keys that are past their
-time are forgotten, as by a janitor; the rest goes with the next Forget.
+It writes as fast as it can, so do not run it on a busy database. The scratch table is dropped at the end, even after
+Ctrl-C. Keys have the operation once-bench and are kept for a minute. At the end, expired keys are forgotten; the next
+Forget drops the rest.
 
 Examples:
   once bench
@@ -50,15 +50,15 @@ Examples:
 // Validate is called by kong.
 func (c *benchCommand) Validate() error {
 	if c.Workers < 1 || c.Workers > 256 {
-		return fmt.Errorf("--workers is %d: give 1 to 256", c.Workers)
+		return fmt.Errorf("--workers is %d: use 1 to 256", c.Workers)
 	}
 	if !(c.Seconds >= 0.1 && c.Seconds <= 60) {
-		return fmt.Errorf("--seconds is %v: give 0.1 to 60", c.Seconds)
+		return fmt.Errorf("--seconds is %v: use 0.1 to 60", c.Seconds)
 	}
 	return nil
 }
 
-// benchJSON is what was measured as JSON.
+// benchJSON is the JSON form of the measurements.
 type benchJSON struct {
 	Target     string          `json:"target"`
 	Engine     string          `json:"engine"`
@@ -113,21 +113,21 @@ func (c *benchCommand) Run(ctx context.Context) error {
 	return c.print(s, r)
 }
 
-// plan is what will be done, for people to agree to.
+// plan describes what the benchmark will do, for confirmation.
 func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (string, error) {
 	state, err := bench.Find(ctx, s.Target)
 	if err != nil {
 		return "", err
 	}
 	table := bench.Scratch(s.Target)
-	plan := fmt.Sprintf("  %d workers write as fast as they can for %v: into the table %s, which is made and dropped,\n"+
-		"  and keys of the operation %s, which are kept for a minute.", c.Workers, 4*o.Length, table, bench.Operation)
+	plan := fmt.Sprintf("  %d workers write as fast as they can for %v into the table %s, which is created and dropped,\n"+
+		"  and claim keys of the operation %s, which are kept for a minute.", c.Workers, 4*o.Length, table, bench.Operation)
 	switch state {
 	case bench.Foreign:
-		return "", fmt.Errorf("there is a table %s, and it is not a scratch table of once bench: nothing was changed. "+
-			"Rename it, or measure on another database", table)
+		return "", fmt.Errorf("the table %s exists and is not a scratch table of once bench. Nothing was changed. "+
+			"Rename it, or use another database", table)
 	case bench.Left:
-		plan += fmt.Sprintf("\n  There is a %s of a once bench that was killed, or is still running: it is dropped.", table)
+		plan += fmt.Sprintf("\n  The table %s of an earlier or still running once bench is dropped.", table)
 	}
 	return plan, nil
 }
@@ -139,11 +139,11 @@ func tellKeys(ctx context.Context, s *session, k bench.Keys) {
 	if k.Left == 0 {
 		return
 	}
-	goes := "go with the next Forget after that: a janitor's, or that of another once bench"
+	goes := "are forgotten by the next janitor or once bench"
 	if s.Partitioned {
-		goes = "go with their partition, as a janitor drops it"
+		goes = "are dropped with their partition by the janitor"
 	}
-	note("%d keys of %s are left. They have had their time at %s, and %s.", k.Left, bench.Operation,
+	note("%d keys of %s are left. They expire at %s and %s.", k.Left, bench.Operation,
 		k.Due.UTC().Format(time.RFC3339), goes)
 }
 

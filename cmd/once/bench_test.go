@@ -36,7 +36,7 @@ func TestBenchFreesWhatAKilledOneLeft(t *testing.T) {
 	}
 }
 
-// A table that somebody makes while the question is on the screen is theirs.
+// A table created while the question is on the screen is not dropped.
 func TestBenchLeavesAnotherTableAlone(t *testing.T) {
 	from := "sqlite:" + filepath.ToSlash(t.TempDir()) + "/shop.db"
 	if err := seedAt(t.Context(), from); err != nil {

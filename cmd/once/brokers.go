@@ -9,14 +9,14 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-// brokerFlags choose brokers that are examined.
+// brokerFlags select the brokers to examine.
 type brokerFlags struct {
-	Broker []string `sep:"none" placeholder:"URL" help:"A broker to examine, too; $${NAME} in it is a variable of the environment. Repeat it for more."`
-	Only   string   `placeholder:"PATTERN" help:"Of the brokers, look at streams, topics and queues of these names only: order.* for example."`
-	Config string   `short:"c" type:"path" placeholder:"FILE" help:"The configuration of once serve: examine the broker that it publishes to, and its database."`
+	Broker []string `sep:"none" placeholder:"URL" help:"URL of a broker to examine as well; repeatable. $${NAME} is replaced by that environment variable."`
+	Only   string   `placeholder:"PATTERN" help:"Examine only streams, topics and queues with these names, for example order.*."`
+	Config string   `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve. Examine its database and the broker that it publishes to."`
 }
 
-// asked are the brokers, and the database of the configuration.
+// asked returns the selected brokers and the database of the configuration.
 func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database string, err error) {
 	brokers = f.Broker
 	if f.Config == "" {
@@ -35,21 +35,22 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	return brokers, config.URL, nil
 }
 
-// examined is a report on a database, or on a broker.
+// examined is a report on a database or a broker.
 type examined struct {
 	of string
 	doctor.Report
 	broker bool
 }
 
-// examine makes the reports: of the database, if one is chosen, and of the brokers. All have to be there.
+// examine reports on the selected database, if any, and on the brokers. It fails
+// if one of them cannot be reached.
 func (c *doctorCommand) examine(ctx context.Context) (s *session, all []examined, err error) {
 	urls, database, err := c.asked(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	if c.Only != "" && len(urls) == 0 {
-		return nil, nil, usage("--only is about brokers: give --broker")
+		return nil, nil, usage("--only selects parts of a broker: add --broker")
 	}
 	flags := c.storeFlags
 	if flags.URL == "" && flags.Target == "" {

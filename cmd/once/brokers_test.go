@@ -87,7 +87,7 @@ func TestDoctorReadsHowLongKeysAreKeptOnServers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(r.Findings) != 1 || r.Findings[0].Name != "redelivery-outlives-keys" || !strings.Contains(r.Findings[0].What, "and keys are kept for 2 d (1 key was looked at)") {
+			if len(r.Findings) != 1 || r.Findings[0].Name != "redelivery-outlives-keys" || !strings.Contains(r.Findings[0].What, "and keys are kept for 2 d (1 key was checked)") {
 				t.Errorf("found %+v", r.Findings)
 			}
 		})

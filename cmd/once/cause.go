@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// causeJSON is the key that has put a message, as JSON.
+// causeJSON is the JSON form of the key that put a message.
 type causeJSON struct {
 	Scope     string `json:"scope"`
 	Operation string `json:"operation"` // empty: only the form that travels is known
@@ -31,7 +31,7 @@ func causeAsJSON(text string) *causeJSON {
 	return keyAsCause(k)
 }
 
-// text is the key for a table, empty for nil.
+// text formats the key for a table. It returns "" for nil.
 func (c *causeJSON) text() string {
 	switch {
 	case c == nil:
@@ -44,7 +44,7 @@ func (c *causeJSON) text() string {
 	return c.Operation + " " + c.ID
 }
 
-// causes finds the keys whose digests records have.
+// causes finds keys by their digests.
 type causes struct {
 	*target.Target
 	known map[[16]byte]*causeJSON
@@ -95,7 +95,7 @@ func causesOf(ctx context.Context, s *session, ms []store.Shelved) []*causeJSON 
 	for i, m := range ms {
 		var err error
 		if all[i], err = c.ofShelved(ctx, m); err != nil {
-			note("The keys that caused them were not looked for to the end: %v", err)
+			note("The search for the keys that put them did not finish: %v", err)
 			break
 		}
 	}
@@ -157,7 +157,7 @@ func findTraces(ctx context.Context, s *session, r once.Record) (found traces, e
 	return found, nil
 }
 
-// print prints what there is, below a key.
+// print prints the traces below a key.
 func (t *traces) print() error {
 	if len(t.put) > 0 {
 		table := newTable("PUT", "TOPIC", "STATE", "ATTEMPTS")

@@ -15,24 +15,24 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
-// cli is the command line, a field per verb.
+// cli is the command line, with one field per verb.
 type cli struct {
-	Demo      democommand.Command `cmd:"" help:"Show a payment handler with and without once, under duplicates, races and kills."`
-	Context   contextCommand      `cmd:"" help:"Name the databases to work on, and choose one."`
-	Doctor    doctorCommand       `cmd:"" help:"Say what is unsafe about a database, and what waits for somebody."`
-	Keys      keysCommand         `cmd:"" help:"Look at keys, and decide about those that nobody knows the outcome of."`
-	Unknown   unknownCommand      `cmd:"" help:"Units of work that may have happened: find them, and say whether they did."`
-	Parked    parkedCommand       `cmd:"" help:"Messages that consumers could not handle: look, replay, discard."`
-	Outbox    outboxCommand       `cmd:"" help:"Messages on their way out: how they are, and what to do with those that are stuck."`
-	Consumers consumersCommand    `cmd:"" help:"Who consumes, when it was seen last, and how far it has come."`
-	Migrate   migrateCommand      `cmd:"" help:"Make the tables, or lead them to the version of this program."`
-	Bench     benchCommand        `cmd:"" help:"Measure what protection costs on your database."`
-	Serve     serveCommand        `cmd:"" help:"Publish the outbox of a database as a service: to webhooks, NATS or RabbitMQ."`
+	Demo      democommand.Command `cmd:"" help:"Run a shop with and without once, under duplicates, outages and kills."`
+	Context   contextCommand      `cmd:"" help:"Manage targets: named databases."`
+	Doctor    doctorCommand       `cmd:"" help:"Report what is unsafe and what needs attention."`
+	Keys      keysCommand         `cmd:"" help:"Inspect and settle keys."`
+	Unknown   unknownCommand      `cmd:"" help:"Inspect and settle keys with an unknown outcome."`
+	Parked    parkedCommand       `cmd:"" help:"Inspect, replay or discard messages that consumers could not handle."`
+	Outbox    outboxCommand       `cmd:"" help:"Inspect the outbox; retry, park or discard its messages."`
+	Consumers consumersCommand    `cmd:"" help:"List consumers and their positions."`
+	Migrate   migrateCommand      `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
+	Bench     benchCommand        `cmd:"" help:"Measure the cost of guarded work on your database."`
+	Serve     serveCommand        `cmd:"" help:"Run the relay, janitor and reconciler of a database as a service."`
 	Version   versionCommand      `cmd:"" help:"Print the version."`
 
-	Completion completionCommand  `cmd:"" help:"Print the script that completes words in a shell."`
-	Complete   completeCommand    `cmd:"" name:"complete-words" hidden:"" help:"Answers the script of once completion."`
-	Worker     democommand.Worker `cmd:"" name:"demo-worker" hidden:"" help:"A worker process of the demo."`
+	Completion completionCommand  `cmd:"" help:"Print the completion script of a shell."`
+	Complete   completeCommand    `cmd:"" name:"complete-words" hidden:"" help:"Answer the completion script."`
+	Worker     democommand.Worker `cmd:"" name:"demo-worker" hidden:"" help:"Run a worker process of the demo."`
 }
 
 const description = `Effectively-once processing for Go: sync.Once that survives crashes, restarts, retries and redelivery.
@@ -41,7 +41,8 @@ Start with: once demo
 
 For a database: once context set --help, then once doctor`
 
-// group reports whether words end where verbs begin: once, or once keys.
+// group reports whether args name a group of verbs and no verb, as in "once" or
+// "once keys".
 func group(at *kong.Node, words []string) bool {
 	for _, word := range words {
 		if at = childOf(at, word); at == nil {
@@ -51,7 +52,7 @@ func group(at *kong.Node, words []string) bool {
 	return len(at.Children) > 0
 }
 
-// run runs the command. The services are what the demo compares.
+// run runs the command. services are the services that the demo compares.
 func run(args []string, services map[string]func(*demo.Shop) demo.Service) int {
 	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup

@@ -20,11 +20,12 @@ func (completionCommand) Help() string {
 	return `
 Examples:
   source <(once completion bash)    # also in ~/.bashrc
-  source <(once completion zsh)     # also in ~/.zshrc, behind compinit
+  source <(once completion zsh)     # also in ~/.zshrc, after compinit
   once completion fish | source     # also in ~/.config/fish/config.fish`
 }
 
-// scripts ask the command itself, with the words so far; the last of them is being written.
+// scripts call the command with the words typed so far. The last word is
+// incomplete.
 var scripts = map[string]string{
 	"bash": `_once() {
 	local IFS=$'\n'
@@ -53,7 +54,7 @@ type completeCommand struct {
 	Words []string `arg:"" optional:"" passthrough:"all"`
 }
 
-// Run prints what the last word may become, a line each.
+// Run prints the completions of the last word, one per line.
 func (c *completeCommand) Run(parser *kong.Kong) error {
 	words := c.Words
 	if len(words) > 0 && words[0] == "--" {
@@ -124,7 +125,8 @@ func childOf(at *kong.Node, name string) *kong.Node {
 	return nil
 }
 
-// valued is the flag of this name, if its value is a word of its own.
+// valued returns the flag with this name if it takes its value from the next
+// word.
 func valued(at *kong.Node, name string) *kong.Flag {
 	for _, group := range at.AllFlags(false) {
 		for _, f := range group {
@@ -136,7 +138,8 @@ func valued(at *kong.Node, name string) *kong.Flag {
 	return nil
 }
 
-// valuesOf are the values that are known: of a choice, or the names of targets.
+// valuesOf returns the known values of a flag: its choices, or the names of
+// targets.
 func valuesOf(v *kong.Value) (all []string) {
 	if v.Enum != "" {
 		return v.EnumSlice()

@@ -9,8 +9,8 @@ import (
 )
 
 type consumersCommand struct {
-	List      consumersList      `cmd:"" help:"List all that were ever registered."`
-	Positions consumersPositions `cmd:"" help:"How far one has come in each partition of its log."`
+	List      consumersList      `cmd:"" help:"List all registered consumers."`
+	Positions consumersPositions `cmd:"" help:"List the positions of a consumer, one per partition of its log."`
 }
 
 // Help is the long text of once consumers --help.
@@ -69,7 +69,7 @@ func (c *consumersList) Run(ctx context.Context) error {
 type consumersPositions struct {
 	storeFlags
 	outputFlags
-	Name string `arg:"" help:"The consumer."`
+	Name string `arg:"" help:"Name of the consumer."`
 }
 
 // Help is the long text of once consumers positions --help.
@@ -97,7 +97,7 @@ func (c *consumersPositions) Run(ctx context.Context) error {
 		return err
 	}
 	if len(all) == 0 {
-		return moved("no position of a consumer %q is known", c.Name)
+		return moved("the consumer %q has no positions", c.Name)
 	}
 	if c.json() {
 		j := []positionJSON{}

@@ -11,20 +11,20 @@ import (
 )
 
 type contextCommand struct {
-	List   contextList   `cmd:"" help:"List the targets, and which is in use."`
-	Set    contextSet    `cmd:"" help:"Name a database."`
-	Use    contextUse    `cmd:"" help:"Choose the target that the other verbs work on."`
-	Remove contextRemove `cmd:"" help:"Forget a target. The database is not touched."`
+	List   contextList   `cmd:"" help:"List the targets and mark the current one."`
+	Set    contextSet    `cmd:"" help:"Save a database under a name."`
+	Use    contextUse    `cmd:"" help:"Make a target the current one."`
+	Remove contextRemove `cmd:"" help:"Delete a target. The database is not changed."`
 }
 
 // Help is the long text of once context --help.
 func (contextCommand) Help() string {
 	return `
-A target is a name for the URL of a database that holds a store. The names are in the file targets.json, below your
-own directory of configuration, which nobody else can read. Keep passwords out of it all the same: ${NAME} in a URL is
-the variable of the environment of that name, looked up when the target is used.
+A target is a name for the URL of a database with a store. Targets are saved in targets.json in your configuration
+directory, readable only by you. Keep passwords out of it: ${NAME} in a URL is replaced by that environment variable
+when the target is used.
 
-Which target a verb works on: --url, else --target, else $ONCE_TARGET, else the one in use.
+A verb works on --url, then --target, then $ONCE_TARGET, then the current target.
 
 Examples:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?sslmode=verify-full'
@@ -59,7 +59,7 @@ func (c *contextList) Run() error {
 		return printJSON(map[string]any{"targets": all})
 	}
 	if len(all) == 0 {
-		note("No target is set: see once context set --help.")
+		note("There are no targets. See once context set --help.")
 	}
 	table := newTable("", "NAME", "URL")
 	for _, one := range all {
@@ -73,7 +73,7 @@ func (c *contextList) Run() error {
 }
 
 type contextSet struct {
-	Name string `arg:"" help:"Letters, digits, dots, dashes and underscores."`
+	Name string `arg:"" help:"Name of the target: letters, digits, dots, dashes and underscores."`
 	URL  string `arg:"" name:"url" help:"postgres://..., mysql://... or sqlite:/path."`
 }
 
@@ -82,23 +82,23 @@ var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 // Help is the long text of once context set --help.
 func (contextSet) Help() string {
 	return `
-Of the parameters of a URL, these are not the driver's, but say where the tables are:
+These parameters of a URL are for once. All others are passed to the driver.
 
-  prefix=once_     of the names of tables
-  schema=payments  of the tables (PostgreSQL), or their database (MySQL)
-  partition=24h    the tables have partitions (PostgreSQL)
-  outbox=log-only  where relays find messages: table, rows-by-log or log-only (PostgreSQL)
-  slot=name        the replication slot of that
-  socket=/path     of the server (MySQL)
+  prefix=once_     prefix of table names
+  schema=payments  schema of the tables (PostgreSQL) or their database (MySQL)
+  partition=24h    length of the partitions of the tables (PostgreSQL)
+  outbox=log-only  outbox mode: table, rows-by-log or log-only (PostgreSQL)
+  slot=name        replication slot of the outbox mode
+  socket=/path     Unix socket of the server (MySQL)
 
 Example:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?schema=payments'`
 }
 
-// Run writes the target down. The first one is in use from then on.
+// Run saves the target. The first saved target becomes the current one.
 func (c *contextSet) Run(ctx context.Context) error {
 	if !targetName.MatchString(c.Name) {
-		return usage("%q is no name for a target: use letters, digits, dots, dashes and underscores", c.Name)
+		return usage("%q is not a valid name for a target: use letters, digits, dots, dashes and underscores", c.Name)
 	}
 	printed, err := target.Redact(c.URL)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *contextSet) Run(ctx context.Context) error {
 	}
 	if file, ok := strings.CutPrefix(c.URL, "sqlite:"); ok && !strings.HasPrefix(file, "/") && !strings.HasPrefix(file,
 		"${") {
-		return usage("a target is used from any directory: give the whole path, sqlite:/path/file.db")
+		return usage("a target needs an absolute path: sqlite:/path/file.db")
 	}
 	f, err := target.Update(ctx, func(f *target.File) error {
 		f.Targets[c.Name] = target.Named{URL: c.URL}
@@ -119,14 +119,14 @@ func (c *contextSet) Run(ctx context.Context) error {
 		return fmt.Errorf("the file of targets: %w", err)
 	}
 	if target.HasPassword(c.URL) {
-		note("The password is in %s now. Better put it into a variable, and write ${NAME} in its place.", f.Path())
+		note("The password is now stored in %s. Consider an environment variable instead: write ${NAME} in the URL.", f.Path())
 	}
 	note("%s is %s", c.Name, printed)
 	return nil
 }
 
 type contextUse struct {
-	Name string `arg:"" help:"The target."`
+	Name string `arg:"" help:"Name of the target."`
 }
 
 // Help is the long text of once context use --help.
@@ -134,7 +134,7 @@ func (contextUse) Help() string {
 	return "\nExample:\n  once context use prod"
 }
 
-// Run chooses a target.
+// Run makes a target the current one.
 func (c *contextUse) Run(ctx context.Context) error {
 	_, err := target.Update(ctx, func(f *target.File) error {
 		if _, ok := f.Targets[c.Name]; !ok {
@@ -147,7 +147,7 @@ func (c *contextUse) Run(ctx context.Context) error {
 }
 
 type contextRemove struct {
-	Name string `arg:"" help:"The target."`
+	Name string `arg:"" help:"Name of the target."`
 }
 
 // Help is the long text of once context remove --help.
@@ -155,7 +155,7 @@ func (contextRemove) Help() string {
 	return "\nExample:\n  once context remove old"
 }
 
-// Run forgets a target.
+// Run deletes a target.
 func (c *contextRemove) Run(ctx context.Context) error {
 	_, err := target.Update(ctx, func(f *target.File) error {
 		if _, ok := f.Targets[c.Name]; !ok {

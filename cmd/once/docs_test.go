@@ -40,7 +40,7 @@ func TestDocumentHasEveryVerbAndFinding(t *testing.T) {
 		for _, found := range regexp.MustCompile(`found\("([a-z_-]+)",`).FindAllStringSubmatch(string(text), -1) {
 			findings++
 			if !strings.Contains(document, "`"+found[1]+"`") {
-				t.Errorf("docs/command.md does not explain the finding %s", found[1])
+				t.Errorf("docs/command.md does not list the finding %s", found[1])
 			}
 		}
 	}

@@ -12,30 +12,31 @@ type doctorCommand struct {
 	storeFlags
 	outputFlags
 	brokerFlags
-	FailOn string `enum:"unsafe,warning,note" default:"unsafe" help:"The least severity that is a no: unsafe, warning or note (default unsafe)."`
+	FailOn string `enum:"unsafe,warning,note" default:"unsafe" help:"Exit 1 on findings of this severity or worse: unsafe, warning or note."`
 }
 
 // Help is the long text of once doctor --help.
 func (doctorCommand) Help() string {
 	return `
-It reads, and changes nothing. Each finding has a name, which docs/command.md explains, and a severity:
+Examines a database and its brokers without changing them. Each finding has a name, which docs/command.md lists, and
+a severity:
 
   unsafe   a promise does not hold: effects can be lost or doubled, or nothing works
-  warning  somebody has to look
-  note     it is good to know
+  warning  needs attention
+  note     for information
 
-It sees the server, the tables, and the settings of its own role. It cannot see how your programs connect.
+doctor sees the server, the tables, and the settings of its own role. It cannot see how your programs connect.
 
-With --broker, it looks at a broker, too, and compares it with what the database knows of its consumers; if no database
-is chosen, at the broker alone. It looks at what these consumers read, if there are any, else at all that there is:
---only says what instead.
+With --broker it also examines a broker and compares it with the consumers registered in the database. Without a
+database it examines only the broker. It examines what the registered consumers read or, if there are none, everything.
+--only selects by name instead.
 
-  nats://user:password@host:4222     NATS JetStream; several hosts with commas between them; tls://; ?creds=FILE
-  kafka://host:9092,host:9092        ?tls=true; with a user and a password, ?sasl=plain, scram-sha-256 or scram-sha-512
-  https://user:password@host:15671/vhost    RabbitMQ, by its management plugin
-  amqps://user:password@host:5671/vhost     RabbitMQ without it: next to nothing of how queues are made is seen
+  nats://user:password@host:4222     NATS JetStream; hosts separated by commas; tls://; ?creds=FILE
+  kafka://host:9092,host:9092        ?tls=true; with user and password, ?sasl=plain, scram-sha-256 or scram-sha-512
+  https://user:password@host:15671/vhost    RabbitMQ through its management plugin
+  amqps://user:password@host:5671/vhost     RabbitMQ over AMQP, which shows few settings of queues
 
-Exit status: 0 nothing of that severity, 1 something, 2 wrong usage, 3 the database or a broker could not be asked.
+Exit status: 0 no finding of the --fail-on severity or worse, 1 findings, 2 wrong usage, 3 the database or a broker cannot be reached.
 
 Examples:
   once doctor
@@ -44,7 +45,8 @@ Examples:
   once doctor --fail-on warning -o json | jq -r '.findings[].name'`
 }
 
-// doctorJSON is what was found as JSON. Without a database, there is no target.
+// doctorJSON is the JSON form of the findings. Target is empty if no database was
+// examined.
 type doctorJSON struct {
 	Target   string        `json:"target"`
 	Engine   string        `json:"engine"`
@@ -68,7 +70,7 @@ type findingJSON struct {
 	Do       string `json:"do"`
 }
 
-// Run examines a database, and brokers.
+// Run examines a database and brokers.
 func (c *doctorCommand) Run(ctx context.Context) error {
 	s, all, err := c.examine(ctx)
 	if err != nil {
@@ -126,12 +128,12 @@ func printReport(r examined) error {
 	for _, f := range r.Findings {
 		fmt.Printf("%s %s: %s\n  %s\n  To do: %s\n\n", f.Severity, f.Name, show.Text(f.What), f.Means, f.Do)
 	}
-	verdict := "nothing unsafe was found"
+	verdict := "found nothing unsafe"
 	if r.Worst(doctor.Unsafe) {
-		verdict = "it is not safe to work with"
+		verdict = "found something unsafe"
 	}
 	if n := r.Unmade(); n > 0 {
-		verdict += ", and " + show.Count(n, "check", "checks") + " could not be made"
+		verdict += ", and " + show.Count(n, "check", "checks") + " could not run"
 	}
 	_, err := fmt.Printf("%s: %s, %s, %s.\n", show.Text(r.of), show.Count(len(r.Checks), "check", "checks"),
 		show.Count(len(r.Findings), "finding", "findings"), verdict)

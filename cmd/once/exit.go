@@ -25,12 +25,13 @@ const (
 	exitMoved  = 4 // what was named is not there, or has moved on since it was read
 )
 
-const exitHelp = "Exit status: 0 done, 1 the answer is no, 2 wrong usage, 3 it failed, 4 not found, or moved on meanwhile."
+const exitHelp = "Exit status: 0 success, 1 negative answer, 2 wrong usage, 3 failure, 4 not found or changed meanwhile."
 
-// errNo is the answer no, not a failure: it has been printed already.
+// errNo reports a negative answer, which has already been printed. It is not a
+// failure.
 var errNo = errors.New("no")
 
-// coded is an error that says its exit code.
+// coded is an error with an exit code.
 type coded struct {
 	code int
 	text string
@@ -46,7 +47,7 @@ func moved(format string, args ...any) error {
 	return coded{exitMoved, fmt.Sprintf(format, args...)}
 }
 
-// exitOf is the exit code of what a verb returned. It prints what is wrong.
+// exitOf prints the error of a verb and returns its exit code.
 func exitOf(ctx context.Context, err error) int {
 	var c coded
 	switch {
@@ -62,14 +63,15 @@ func exitOf(ctx context.Context, err error) int {
 		errors.Is(err, doctor.ErrBroker):
 		return fail(ctx, exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
-		return fail(ctx, exitMoved, fmt.Errorf("it has moved on since it was read, and nothing was changed: %w", err))
+		return fail(ctx, exitMoved, fmt.Errorf("the record has changed since it was read, and nothing was changed: %w", err))
 	case errors.Is(err, once.ErrInvalid) && strings.Contains(err.Error(), "call Migrate"): // as a program would
-		return fail(ctx, exitFailed, fmt.Errorf("%w. Here, that is once migrate up, or once migrate sql", err))
+		return fail(ctx, exitFailed, fmt.Errorf("%w: run once migrate up or once migrate sql", err))
 	}
 	return fail(ctx, exitFailed, err)
 }
 
-// fail prints an error, whatever verb and driver it is of: here its secrets are taken out.
+// fail prints an error after removing secrets. Errors of all verbs and drivers
+// pass through it.
 func fail(ctx context.Context, code int, err error) int {
 	fmt.Fprintln(os.Stderr, "once:", show.Lines(secret.From(ctx).Hide(err.Error())))
 	return code

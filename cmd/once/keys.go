@@ -17,26 +17,26 @@ import (
 type keysCommand struct {
 	Get      keysGet      `cmd:"" help:"Show one key."`
 	List     keysList     `cmd:"" help:"List keys."`
-	Release  keysRelease  `cmd:"" help:"Say that it did not happen, and can no longer: the key is free again."`
-	Complete keysComplete `cmd:"" help:"Say that it happened: the key is done."`
-	Forget   keysForget   `cmd:"" help:"Have work that is done run again: the key is free, and its answer gone."`
+	Release  keysRelease  `cmd:"" help:"Free a key whose work did not happen and no longer can."`
+	Complete keysComplete `cmd:"" help:"Complete a key whose work happened."`
+	Forget   keysForget   `cmd:"" help:"Forget a done key, so that its work runs again."`
 }
 
 // Help is the long text of once keys --help.
 func (keysCommand) Help() string {
 	return `
-A key is named by its operation, its ID, and its scope if it has one, each on its own:
+A key is named by its operation, its ID and, if it has one, its scope:
   once keys get pay order-4711
   once keys get --scope tenant-7 pay/charge order-4711
 
-A key is running, unknown (its holder is gone, and whether it happened is not known), parked (it waits for a person),
-done, expired (done, and its outcome forgotten), or absent. What became of unknown and parked ones is for a person to
-decide. A done one is known until nobody repeats it any more: once keys forget undoes that for one key.
+The status of a key is running, unknown (the holder is gone and the outcome is not known), parked (a person has to
+decide), done, expired (done, but the outcome is forgotten) or absent. Settle unknown and parked keys with release or
+complete. To run the work of a done key again, use forget.
 
 ` + exitHelp
 }
 
-// keyJSON is a key as JSON.
+// keyJSON is the JSON form of a key.
 type keyJSON struct {
 	Scope       string       `json:"scope"`
 	Operation   string       `json:"operation"`
@@ -87,7 +87,7 @@ type keysGet struct {
 	storeFlags
 	outputFlags
 	keyArgs
-	Body bool `help:"Print the body of the outcome, and nothing else; as JSON, with the rest, in base64."`
+	Body bool `help:"Print only the body of the outcome. With JSON, include it in base64."`
 }
 
 // Help is the long text of once keys get --help.
@@ -98,9 +98,9 @@ Examples:
   once keys get --scope tenant-7 pay/charge order-4711 -o json
   once keys get pay order-4711 --body | jq .
 
-Below the key are the messages that it has put and that the outbox still has, and the keys that its messages led to, in
-consumers of this store. What was published is in the outbox only if the relay keeps it. The archive, and messages that
-are in PostgreSQL's log only, are not searched.
+Also lists the messages of the key that are still in the outbox, and the records of consumers of this store for these
+messages. Published messages are in the outbox only if the relay keeps them. The archive and the log-only outbox are
+not searched.
 
 ` + exitHelp
 }
@@ -118,16 +118,16 @@ func (c *keysGet) Run(ctx context.Context) error {
 	}
 	if c.Body && !c.json() {
 		if r.Status != once.Done || r.Outcome.Omitted {
-			return moved("%s has no outcome that is kept: it is %v", describe(r.Key), r.Status)
+			return moved("%s has no stored outcome: it is %v", describe(r.Key), r.Status)
 		}
 		return show.Body(os.Stdout, r.Outcome.Body)
 	}
 	found, notAll := findTraces(ctx, s, r)
 	switch {
 	case notAll != nil:
-		note("What the key has put, and what that led to, was not looked for to the end: %v", notAll)
+		note("The search for messages of the key and their effects did not finish: %v", notAll)
 	case found.cut:
-		note("There may be more: at most %d messages in each state and %d keys are shown.", maxPut, maxPut)
+		note("There may be more. At most %d messages per state and %d keys are shown.", maxPut, maxPut)
 	}
 	if c.json() {
 		j := keyAsJSON(r)
@@ -155,7 +155,8 @@ func (c *keysGet) Run(ctx context.Context) error {
 	return found.print()
 }
 
-// opened returns a record with its outcome as it was before it was sealed, or as it is stored, and why.
+// opened returns the record with its outcome decrypted. If that fails, it returns
+// the stored outcome and the reason.
 func opened(s *session, r once.Record) (once.Record, error) {
 	if r.Status != once.Done {
 		return r, nil
@@ -167,7 +168,8 @@ func opened(s *session, r once.Record) (once.Record, error) {
 	return r, err
 }
 
-// read opens the store, and returns the record of the key, which is there.
+// read opens the store and returns the record of the key. A key without a record
+// is an error.
 func (a keyArgs) read(ctx context.Context, f storeFlags) (*session, once.Record, error) {
 	k, err := a.key()
 	if err != nil {
@@ -181,9 +183,9 @@ func (a keyArgs) read(ctx context.Context, f storeFlags) (*session, once.Record,
 	if err == nil && r.Created.IsZero() {
 		hint := ""
 		if k.Scope == "" {
-			hint = "; if it has a scope, say which by --scope"
+			hint = "; if it has a scope, add --scope"
 		}
-		err = moved("%s is not known, or forgotten%s", describe(k), hint)
+		err = moved("%s is unknown to the store or was forgotten%s", describe(k), hint)
 	}
 	if err != nil {
 		s.Close()
@@ -236,11 +238,11 @@ func outcomeText(o once.Outcome) string {
 	return text
 }
 
-// pageFlags go through long lists.
+// pageFlags select a page of a long list.
 type pageFlags struct {
-	Limit *int   `placeholder:"N" help:"How many at most, up to 1000 (default 100; for once keys list 20)."`
+	Limit *int   `placeholder:"N" help:"Maximum number, up to 1000 (default 100; 20 for once keys list)."`
 	After string `placeholder:"TOKEN" help:"Cursor printed by the previous page."`
-	All   bool   `help:"All pages, one after the other."`
+	All   bool   `help:"Print all pages."`
 }
 
 func (f *pageFlags) limit(otherwise int) int {
@@ -253,20 +255,20 @@ func (f *pageFlags) limit(otherwise int) int {
 // Validate is called by kong.
 func (f *pageFlags) Validate() error {
 	if f.Limit != nil && (*f.Limit < 1 || *f.Limit > 1000) {
-		return fmt.Errorf("--limit is %d: give 1 to 1000, or --all", *f.Limit)
+		return fmt.Errorf("--limit is %d: use 1 to 1000, or --all", *f.Limit)
 	}
 	return nil
 }
 
-// keyFilter selects keys, whatever their status.
+// keyFilter selects keys of any status.
 type keyFilter struct {
-	Operation chosen  `placeholder:"NAME" help:"Of this operation, exactly."`
-	Scope     *string `placeholder:"TEXT" help:"Of this scope, exactly; --scope= is the empty one."`
-	OlderThan age     `placeholder:"TIME" help:"Not changed for so long, for example 90s, 15m, 48h or 3d."`
-	NewerThan age     `placeholder:"TIME" help:"Changed since."`
+	Operation chosen  `placeholder:"NAME" help:"Only this operation."`
+	Scope     *string `placeholder:"TEXT" help:"Only this scope; --scope= selects the empty scope."`
+	OlderThan age     `placeholder:"TIME" help:"Last changed at least this long ago, for example 90s, 15m, 48h or 3d."`
+	NewerThan age     `placeholder:"TIME" help:"Last changed less than this long ago."`
 
-	ChangedFrom moment `placeholder:"WHEN" help:"Last changed then, or later: 2026-11-22T14:03:00Z, as after a failover."`
-	ChangedTo   moment `placeholder:"WHEN" help:"Last changed before."`
+	ChangedFrom moment `placeholder:"WHEN" help:"Last changed at or after this time, such as 2026-11-22T14:03:00Z."`
+	ChangedTo   moment `placeholder:"WHEN" help:"Last changed before this time."`
 }
 
 func (f *keyFilter) selection(of []once.Status) selection {
@@ -284,14 +286,15 @@ func keysTable() *show.Table {
 
 func (f *keyFilter) narrows() bool { return *f != keyFilter{} }
 
-// check refuses what would select nothing: an empty list is an answer.
+// check rejects filters that cannot match anything, because an empty list looks
+// like an answer.
 func (f *keyFilter) check() error {
 	from, to := time.Time(f.ChangedFrom), time.Time(f.ChangedTo)
 	switch {
 	case !from.IsZero() && !to.IsZero() && !from.Before(to):
-		return usage("--changed-to has to be after --changed-from: nothing is between them")
+		return usage("--changed-to must be after --changed-from")
 	case f.NewerThan != 0 && f.NewerThan <= f.OlderThan:
-		return usage("--newer-than has to be longer than --older-than: nothing is between them")
+		return usage("--newer-than must be longer than --older-than")
 	}
 	return nil
 }
@@ -301,18 +304,17 @@ type keysList struct {
 	outputFlags
 	keyFilter
 	pageFlags
-	Status []string `enum:"running,unknown,parked,done,expired,absent" placeholder:"STATUS" help:"In one of these: running, unknown, parked, done, expired, absent."`
+	Status []string `enum:"running,unknown,parked,done,expired,absent" placeholder:"STATUS" help:"Only these statuses: running, unknown, parked, done, expired, absent."`
 }
 
 // Help is the long text of once keys list --help.
 func (keysList) Help() string {
 	return `
-It lists the keys that changed last, the newest first: 20 of them, or as many as --limit says. For that it looks at all
-keys that you select, for 10 seconds at most, and says so if there are more. The status and the operation make it quick.
+Lists the most recently changed keys, newest first: 20, or --limit. It scans the selected keys for up to 10 seconds and
+reports if it could not scan all. Select a status or an operation to make it fast.
 
-With --all or --after it lists all keys, a page after the other, in an order that only the store knows and that stays:
-what changes meanwhile moves nothing from page to page. A page may be short, or empty, and have others after it: as long
-as it names a place to go on.
+With --all or --after it lists all keys page by page in a stable order of the store, so that changes do not move keys
+between pages. A page can be short or even empty; it is the last one only if it prints no cursor.
 
 Examples:
   once keys list
@@ -338,7 +340,7 @@ func (c *keysList) Run(ctx context.Context) error {
 	return c.last(ctx, of)
 }
 
-// last prints the keys that changed last.
+// last prints the most recently changed keys.
 func (c *keysList) last(ctx context.Context, of []once.Status) error {
 	if err := c.check(); err != nil {
 		return err
@@ -353,7 +355,7 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 	l := latest{most: c.limit(20)}
 	what := c.selection(of)
 	what.Limit = 1000
-	if err := l.look(ctx, s.Target, what, func() { line.say("%s looked at", show.Count(l.seen, "key", "keys")) }); err != nil {
+	if err := l.look(ctx, s.Target, what, func() { line.say("%s scanned", show.Count(l.seen, "key", "keys")) }); err != nil {
 		return err
 	}
 	line.end()
@@ -362,16 +364,16 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 	}
 	switch {
 	case l.cut:
-		note("There are more keys than could be looked at: these are the last of %d. Select fewer, or see --all.", l.seen)
+		note("Not all keys could be scanned. These are the latest of %d. Select fewer keys, or use --all.", l.seen)
 	case len(l.found) == 0:
 		empty(c.outputFlags, "key", c.narrows() || len(of) > 0)
 	case l.seen > len(l.found) && !c.json():
-		note("These are the last %d of %d: see --limit and --all.", len(l.found), l.seen)
+		note("These are the latest %d of %d. See --limit and --all.", len(l.found), l.seen)
 	}
 	return nil
 }
 
-// keysJSON is a page as JSON.
+// keysJSON is the JSON form of a page of keys.
 type keysJSON struct {
 	Keys []keyJSON `json:"keys"`
 	Next string    `json:"next,omitempty"`
@@ -421,7 +423,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		case !p.All:
 			more = true
 			if !o.json() {
-				note("There may be more: --after %s", token(next))
+				note("There may be more. Next page: --after %s", token(next))
 			}
 			return nil
 		}
@@ -452,15 +454,15 @@ type keysRelease struct {
 }
 
 const decisionHelp = `
-The record that is shown is the one that is changed: if it moves on before that, nothing is changed, and the exit
-status is 4.
+The change applies only to the record as shown. If the record has changed since, nothing is changed and the exit status
+is 4.
 `
 
 // Help is the long text of once keys release --help.
 func (keysRelease) Help() string {
 	return `
-Say this only if it is certain that the work did not happen, and that nothing of it is still on its way: the next call
-with this key runs it.
+Release a key only if you are certain that the work did not happen and that no request of it is still on its way. The
+next call with this key runs the work.
 ` + decisionHelp + `
 Example:
   once keys release pay order-4711 --reason "no charge at the provider, ticket 88"
@@ -468,20 +470,20 @@ Example:
 ` + exitHelp
 }
 
-// Run makes a key free.
+// Run frees a key.
 func (c *keysRelease) Run(ctx context.Context) error {
 	return decide(ctx, c.storeFlags, c.outputFlags, c.changeFlags, c.keyArgs, nil)
 }
 
-// outcomeFlags are the answer to give from now on.
+// outcomeFlags are the outcome to record.
 type outcomeFlags struct {
-	Outcome     *string `xor:"outcome" placeholder:"TEXT" help:"The answer that repeats get."`
-	OutcomeFile string  `xor:"outcome" placeholder:"FILE" type:"existingfile" help:"A file that holds it."`
-	ContentType string  `placeholder:"TYPE" help:"What it is (default application/json, which operations store unless they say otherwise)."`
-	Rejected    bool    `help:"It was a business no, which repeats get as such."`
+	Outcome     *string `xor:"outcome" placeholder:"TEXT" help:"Outcome that duplicates get."`
+	OutcomeFile string  `xor:"outcome" placeholder:"FILE" type:"existingfile" help:"File with the outcome."`
+	ContentType string  `placeholder:"TYPE" help:"Content type of the outcome (default application/json)."`
+	Rejected    bool    `help:"Record the outcome as a rejection."`
 }
 
-// outcome is the answer; without one it is said to be lost.
+// outcome returns the outcome to record. Without a body it is marked as omitted.
 func (f *outcomeFlags) outcome() (once.Outcome, error) {
 	o := once.Outcome{ContentType: f.ContentType, Rejected: f.Rejected}
 	switch {
@@ -494,14 +496,14 @@ func (f *outcomeFlags) outcome() (once.Outcome, error) {
 		}
 		o.Body = body
 	case f.ContentType != "":
-		return o, usage("--content-type is of --outcome or --outcome-file: give one of them")
+		return o, usage("--content-type requires --outcome or --outcome-file")
 	default:
 		o.Omitted = true
 		return o, nil
 	}
 	o.ContentType = cmp.Or(o.ContentType, "application/json")
 	if o.ContentType == "application/json" && !json.Valid(o.Body) {
-		return o, usage("the outcome is not JSON: repeats could not read it. For another type, give --content-type")
+		return o, usage("the outcome is not JSON, so duplicates could not decode it: for another type, add --content-type")
 	}
 	return o, nil
 }
@@ -515,13 +517,13 @@ type keysComplete struct {
 }
 
 const outcomeHelp = `
-Without --outcome, repeats hear that it was done and that its answer is not known (once.ErrOutcomeUnavailable). An
-outcome has to be what the operation would have stored: with once.Operation's defaults, its result as JSON.
+Without --outcome, duplicates get once.ErrOutcomeUnavailable: the work is done, but its answer is not known. An outcome
+must have the form that the operation stores; by default that is its result as JSON.
 `
 
 // Help is the long text of once keys complete --help.
 func (keysComplete) Help() string {
-	return "\nSay this if the work happened: it is never run again.\n" + outcomeHelp + decisionHelp + `
+	return "\nCompletes a key whose work happened. The work is never run again.\n" + outcomeHelp + decisionHelp + `
 Examples:
   once keys complete pay order-4711 --reason "charge ch_99 is at the provider"
   once keys complete pay order-4711 --outcome '{"charge":"ch_99"}' --reason "as the provider shows it"
@@ -529,7 +531,7 @@ Examples:
 ` + exitHelp
 }
 
-// Run makes a key done.
+// Run completes a key.
 func (c *keysComplete) Run(ctx context.Context) error {
 	out, err := c.outcome()
 	if err != nil {
@@ -538,7 +540,8 @@ func (c *keysComplete) Run(ctx context.Context) error {
 	return decide(ctx, c.storeFlags, c.outputFlags, c.changeFlags, c.keyArgs, &out)
 }
 
-// decide settles an unknown or parked key: done with an outcome, or, without one, free.
+// decide settles an unknown or parked key. With an outcome the key becomes done,
+// without one it becomes free.
 func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a keyArgs, out *once.Outcome) error {
 	by, err := c.by()
 	if err != nil {
@@ -550,7 +553,7 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	}
 	defer s.Close()
 	if r.Status != once.Unknown && r.Status != once.Parked {
-		return moved("%s is %v: only unknown and parked keys are for a person to decide", describe(r.Key), r.Status)
+		return moved("%s is %v: only unknown and parked keys can be settled by hand", describe(r.Key), r.Status)
 	}
 	deed, then := "released", "becomes free: the next call with this key runs the work."
 	if out != nil {
@@ -566,7 +569,7 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	}
 	reason := fmt.Sprintf("%s by %s: %s", deed, by, strings.TrimSpace(c.Reason))
 	if !utf8.ValidString(reason) {
-		return usage("--reason and --by have to be UTF-8")
+		return usage("--reason and --by must be UTF-8")
 	}
 	if err := settle(ctx, s.Store, r, out, reason); err != nil {
 		return err
@@ -574,12 +577,12 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	return decided(ctx, s, o, r, deed, by, c.Reason)
 }
 
-// decided writes down what was decided about a record, and prints what became of it.
+// decided writes the audit record of a decision and prints its result.
 func decided(ctx context.Context, s *session, o outputFlags, r once.Record, deed, by, reason string) error {
 	audit(s, "a key was "+deed, by, reason, "key", r.Key, "attempt", r.Attempt, "was", r.Status.String())
 	now, err := s.Store.Get(ctx, r.Key)
 	if err != nil {
-		return fmt.Errorf("it is %s, but could not be read again: %w", deed, err)
+		return fmt.Errorf("the key was %s, but could not be read again: %w", deed, err)
 	}
 	now.Key = r.Key
 	now.Reason = s.Store.Options().Sealing.OpenReason(now)
@@ -590,7 +593,7 @@ func decided(ctx context.Context, s *session, o outputFlags, r once.Record, deed
 	return printRecord(now, nil)
 }
 
-// settle changes the record as it was shown, or nothing.
+// settle changes the record unless it has changed since it was shown.
 func settle(ctx context.Context, s once.Store, shown once.Record, out *once.Outcome, reason string) error {
 	if out == nil {
 		return once.MarkNotDone(ctx, s, shown, reason)

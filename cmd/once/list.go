@@ -11,7 +11,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-// selection is which keys are listed.
+// selection selects the keys to list.
 type selection struct {
 	once.RecordQuery
 
@@ -25,13 +25,14 @@ func (s selection) has(r once.Record) bool {
 		(s.to.IsZero() || r.Updated.Before(s.to))
 }
 
-// unchanged is how long ago a record last changed, by the store's clock.
+// unchanged returns how long ago a record last changed, by the store's clock.
 func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.Created), 0) }
 
 // pageTime ends a page that is not full: what is looked for may be rare.
 const pageTime = 10 * time.Second
 
-// page returns records that are selected, and where to go on; the zero Key if there is nothing more.
+// page returns selected records and the key after which the next page begins. The
+// zero Key means that there are no more.
 func page(ctx context.Context, t *target.Target, s selection) (found []once.Record, next once.Key, err error) {
 	limit := s.Limit
 	for begun := time.Now(); ; {
@@ -48,8 +49,9 @@ func page(ctx context.Context, t *target.Target, s selection) (found []once.Reco
 	}
 }
 
-// latest are the records of a selection that changed last, the newest first. No store has an index on that time, which
-// would cost every call a write: so all that is selected is looked at, for a bounded time.
+// latest returns the most recently changed records of a selection, newest first.
+// No store has an index on that time, because it would cost every call a write.
+// So latest scans the selection for a limited time.
 type latest struct {
 	most  int
 	found []once.Record
@@ -79,7 +81,7 @@ func (l *latest) look(ctx context.Context, t *target.Target, s selection, progre
 	}
 }
 
-// token is a key as --after takes it.
+// token formats a key for --after.
 func token(k once.Key) string {
 	if k == (once.Key{}) {
 		return ""
@@ -98,7 +100,7 @@ func untoken(text string) (k once.Key, err error) {
 		err = json.Unmarshal(raw, &parts)
 	}
 	if err != nil || len(parts) != 3 {
-		return k, usage("--after is %q: give what the page before it has said", text)
+		return k, usage("--after is %q: use the cursor that the previous page printed", text)
 	}
 	return once.Key{Scope: parts[0], Operation: parts[1], ID: parts[2]}, nil
 }

@@ -1,4 +1,4 @@
-// Command once shows and operates what package once does. See once --help.
+// Command once inspects and operates stores of package once. See once --help.
 package main
 
 import (

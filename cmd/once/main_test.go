@@ -212,7 +212,7 @@ func TestVerdictIsWrongInWords(t *testing.T) {
 func TestCannotRun(t *testing.T) {
 	for name, want := range map[string]string{
 		"once-refusing":  "no funds",
-		"once-panicking": "a worker ended",
+		"once-panicking": "a worker exited",
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd, temp := command(t, name, "demo", "--json", "--orders", "3")

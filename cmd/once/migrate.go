@@ -12,9 +12,9 @@ import (
 )
 
 type migrateCommand struct {
-	Status migrateStatus `cmd:"" help:"Say which version the tables have, and which this program needs."`
-	Up     migrateUp     `cmd:"" help:"Make the tables, or lead them to the version of this program."`
-	SQL    migrateSQL    `cmd:"" name:"sql" help:"Print the SQL of that, for those who run it by hand."`
+	Status migrateStatus `cmd:"" help:"Compare the version of the tables with the one that this program needs."`
+	Up     migrateUp     `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
+	SQL    migrateSQL    `cmd:"" name:"sql" help:"Print the SQL of the migration."`
 }
 
 // Help is the long text of once migrate --help.
@@ -36,13 +36,13 @@ type migrateStatus struct {
 // Help is the long text of once migrate status --help.
 func (migrateStatus) Help() string {
 	return `
-Exit status: 0 the tables fit, 1 they do not: what to do is printed.
+Exit status: 0 the tables fit this program, 1 they do not, and the output says what to do.
 
 Example:
   once migrate status -o json`
 }
 
-// schemaJSON is the state of the tables as JSON.
+// schemaJSON is the JSON form of the state of the tables.
 type schemaJSON struct {
 	Version    int           `json:"version"`
 	Compatible int           `json:"compatible"`
@@ -96,7 +96,7 @@ func (c *migrateStatus) print(now target.Schema) error {
 	if err := table.Print(os.Stdout); err != nil {
 		return err
 	}
-	verdict := "The tables are as this program needs them.\n"
+	verdict := "The tables fit this program.\n"
 	if now.Misfit != nil {
 		verdict = "The tables do not fit: " + string(show.Text(now.Misfit.Error())) + "\n"
 	}
@@ -106,19 +106,19 @@ func (c *migrateStatus) print(now target.Schema) error {
 
 type migrateUp struct {
 	storeFlags
-	Yes bool `short:"y" help:"Do not ask."`
+	Yes bool `short:"y" help:"Skip confirmation."`
 }
 
 // Help is the long text of once migrate up --help.
 func (migrateUp) Help() string {
 	return `
-It may be interrupted and repeated, and run beside programs that use the tables. A SQLite file that is missing is made.
+The migration can be interrupted, repeated, and run while programs use the tables. A missing SQLite file is created.
 
 Example:
   once migrate up --yes`
 }
 
-// Run makes the tables.
+// Run creates or migrates the tables.
 func (c *migrateUp) Run(ctx context.Context) error {
 	s, err := c.open(ctx)
 	if errors.Is(err, target.ErrNoFile) {
@@ -137,14 +137,15 @@ func (c *migrateUp) Run(ctx context.Context) error {
 		return nil
 	}
 	ask := changeFlags{Yes: c.Yes}
-	if err := ask.confirm(ctx, s, fmt.Sprintf("  The tables go from version %d to %d.", before.Version,
+	if err := ask.confirm(ctx, s, fmt.Sprintf("  The tables are migrated from version %d to %d.", before.Version,
 		before.Latest)); err != nil {
 		return err
 	}
 	return migrate(ctx, s)
 }
 
-// make makes a SQLite file, not before that is wanted: its name may be a slip.
+// make creates a SQLite file. It runs after the confirmation, because the name may
+// be a typing error.
 func (c *migrateUp) make(ctx context.Context) error {
 	s, err := c.openWith(ctx, &target.Options{Create: true})
 	if err != nil {
@@ -152,7 +153,7 @@ func (c *migrateUp) make(ctx context.Context) error {
 	}
 	defer s.Close()
 	ask := changeFlags{Yes: c.Yes}
-	if err := ask.confirm(ctx, s, "  There is no such file: it is made, with the tables."); err != nil {
+	if err := ask.confirm(ctx, s, "  The file does not exist. It is created with the tables."); err != nil {
 		return err
 	}
 	return migrate(ctx, s)
@@ -160,25 +161,25 @@ func (c *migrateUp) make(ctx context.Context) error {
 
 func migrate(ctx context.Context, s *session) error {
 	line := newProgress(outputFlags{})
-	if err := line.during("The tables are being made", func() error { return s.Migrate(ctx) }); err != nil {
+	if err := line.during("Migrating the tables", func() error { return s.Migrate(ctx) }); err != nil {
 		return err
 	}
 	after, err := s.Schema(ctx)
 	if err == nil {
-		note("They have version %d now.", after.Version)
+		note("The tables now have version %d.", after.Version)
 	}
 	return err
 }
 
 type migrateSQL struct {
 	storeFlags
-	From *int `placeholder:"VERSION" help:"The version to begin at, 0 for no tables at all. Default: the one that the database has."`
+	From *int `placeholder:"VERSION" help:"Version to start from, 0 for no tables. Default: the version of the database."`
 }
 
 // Help is the long text of once migrate sql --help.
 func (migrateSQL) Help() string {
 	return `
-With --from, nothing is asked of the database.
+With --from, the database is not read.
 
 Examples:
   once migrate sql
@@ -204,10 +205,10 @@ func (c *migrateSQL) Run(ctx context.Context) error {
 	}
 	switch latest := s.Latest(); {
 	case c.From != nil && from < 0:
-		return usage("--from is %d: give the version that the tables have, 0 if there are none", from)
+		return usage("--from is %d: use the version of the tables, or 0 if there are none", from)
 	case c.From != nil && from > latest:
-		return usage("--from is %d, and the latest version that this program knows is %d: see once migrate status for the one "+
-			"that the tables have. If that is %[1]d, use the program that made them", from, latest)
+		return usage("--from is %d, but the latest version that this program knows is %d: once migrate status prints the version "+
+			"of the tables. If that is %[1]d, use the program that created them", from, latest)
 	case from >= latest:
 		note("Nothing to do: %s", map[bool]string{true: fmt.Sprintf("version %d is the latest that this program knows.", from),
 			false: fmt.Sprintf("%s has version %d.", s, from)}[c.From != nil])

@@ -16,18 +16,18 @@ import (
 )
 
 type outboxCommand struct {
-	Status  outboxStatus  `cmd:"" help:"How much waits, for how long, and who publishes it."`
+	Status  outboxStatus  `cmd:"" help:"Show the backlog, its age, and the relays."`
 	Peek    outboxPeek    `cmd:"" help:"List messages."`
-	Retry   outboxRetry   `cmd:"" help:"Have messages that are stuck published after all."`
-	Park    outboxPark    `cmd:"" help:"Hold messages back: they are stuck until somebody retries or discards them."`
-	Discard outboxDiscard `cmd:"" help:"Give messages up that are stuck: they go to the archive."`
+	Retry   outboxRetry   `cmd:"" help:"Publish stuck messages."`
+	Park    outboxPark    `cmd:"" help:"Hold messages back until they are retried or discarded."`
+	Discard outboxDiscard `cmd:"" help:"Discard stuck messages and archive them."`
 }
 
 // Help is the long text of once outbox --help.
 func (outboxCommand) Help() string {
 	return `
-A message is pending (for a relay), delayed (until it is due), held (for another attempt, or behind one of its ordering
-key that is), stuck (for a person), or published (and kept for a while).
+The state of a message is pending (waits for a relay), delayed (not yet due), held (waits for its next attempt, or for
+an earlier message with its ordering key), stuck (needs a person) or published (kept for a while).
 
 ` + exitHelp
 }
@@ -40,8 +40,8 @@ type outboxStatus struct {
 // Help is the long text of once outbox status --help.
 func (outboxStatus) Help() string {
 	return `
-Above 10,000 messages in a state, their number is an estimate. What is in PostgreSQL's log only is in no number: there
-the slot tells how much of the log waits.
+Counts above 10,000 are estimates. Messages of the log-only outbox are not counted; the slot shows the size of their
+backlog.
 
 Example:
   once outbox status -o json`
@@ -76,14 +76,14 @@ type slotJSON struct {
 	Safe     int64  `json:"safe_bytes"`
 }
 
-// slotted is a store that reads its outbox from PostgreSQL's log.
+// slotted is a store that reads its outbox from the PostgreSQL log.
 type slotted interface {
 	OutboxSlot(context.Context) (pgstore.Slot, error)
 }
 
 const countUpTo = 10_000
 
-// Run prints how the outbox is.
+// Run prints the state of the outbox.
 func (c *outboxStatus) Run(ctx context.Context) error {
 	s, err := c.open(ctx)
 	if err != nil {
@@ -177,9 +177,9 @@ func printOutbox(depth []store.Depth, leases store.Leases, slot *slotJSON) error
 
 // messageFilter selects messages in the outbox.
 type messageFilter struct {
-	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
-	Topic       chosen   `placeholder:"TOPIC" help:"To this topic, exactly."`
-	OrderingKey chosen   `placeholder:"KEY" help:"With this ordering key, exactly."`
+	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"Only the message with this ID; repeatable."`
+	Topic       chosen   `placeholder:"TOPIC" help:"Only messages to this topic."`
+	OrderingKey chosen   `placeholder:"KEY" help:"Only messages with this ordering key."`
 }
 
 func (f messageFilter) query() store.OutgoingQuery {
@@ -196,10 +196,10 @@ type outboxPeek struct {
 	storeFlags
 	outputFlags
 	messageFilter
-	State string `enum:"pending,delayed,held,stuck,published" default:"stuck" help:"pending, delayed, held, stuck or published (default stuck)."`
-	Limit int    `default:"100" placeholder:"N" help:"How many at most, up to 1000 (default 100)."`
-	After int64  `placeholder:"SEQ" help:"Go on behind the SEQ that a page ends with."`
-	Body  bool   `help:"With headers and bodies, as JSON; a body is in base64."`
+	State string `enum:"pending,delayed,held,stuck,published" default:"stuck" help:"pending, delayed, held, stuck or published."`
+	Limit int    `default:"100" placeholder:"N" help:"Maximum number, up to 1000 (default 100)."`
+	After int64  `placeholder:"SEQ" help:"Start after this SEQ, the last one of the previous page."`
+	Body  bool   `help:"Print headers and bodies as JSON. Bodies are in base64."`
 }
 
 // Help is the long text of once outbox peek --help.
@@ -216,15 +216,15 @@ Examples:
 // Validate is called by kong.
 func (c *outboxPeek) Validate() error {
 	if c.Limit < 1 || c.Limit > 1000 {
-		return fmt.Errorf("--limit is %d: give 1 to 1000", c.Limit)
+		return fmt.Errorf("--limit is %d: use 1 to 1000", c.Limit)
 	}
 	if c.Body && !c.json() {
-		return fmt.Errorf("--body is for -o json")
+		return fmt.Errorf("--body requires -o json")
 	}
 	return nil
 }
 
-// outgoingJSON is a message in the outbox as JSON.
+// outgoingJSON is the JSON form of a message in the outbox.
 type outgoingJSON struct {
 	Seq         int64             `json:"seq"`
 	ID          string            `json:"id"`
@@ -268,10 +268,10 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 			m.Message.OrderingKey, m.Message.ID, show.Short(m.Reason))
 	}
 	if len(found) == 0 {
-		note("No message is %s%s.", c.State, map[bool]string{false: ", of those that you ask for"}[c.none() && c.After == 0])
+		note("No message is %s%s.", c.State, map[bool]string{false: " among those selected"}[c.none() && c.After == 0])
 	}
 	if next != 0 {
-		defer note("There may be more: --after %d", next)
+		defer note("There may be more. Next page: --after %d", next)
 	}
 	return table.Print(os.Stdout)
 }
@@ -289,23 +289,23 @@ func printOutgoing(found []store.Outgoing, next int64) error {
 	}{all, next})
 }
 
-// outboxChange is what retry, park and discard have in common.
+// outboxChange has the flags and the code that retry, park and discard share.
 type outboxChange struct {
 	storeFlags
 	outputFlags
 	changeFlags
 	messageFilter
 	maxFlags
-	All bool `help:"All of them, instead of some."`
+	All bool `help:"Select all messages."`
 }
 
 // Validate is called by kong.
 func (c *outboxChange) Validate() error {
 	switch {
 	case c.none() && !c.All:
-		return fmt.Errorf("say which messages: --id, --topic, --ordering-key, or --all")
+		return fmt.Errorf("select messages: --id, --topic, --ordering-key, or --all")
 	case c.All && !c.none():
-		return fmt.Errorf("--all is instead of --id, --topic and --ordering-key")
+		return fmt.Errorf("--all cannot be combined with --id, --topic and --ordering-key")
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -313,7 +313,7 @@ func (c *outboxChange) Validate() error {
 	return c.changeFlags.Validate()
 }
 
-// tallyJSON is what became of a change of messages, as JSON.
+// tallyJSON is the JSON form of the result of a bulk change.
 type tallyJSON struct {
 	Matched int  `json:"matched"`
 	Changed int  `json:"changed"`
@@ -322,7 +322,8 @@ type tallyJSON struct {
 	DryRun  bool `json:"dry_run"`
 }
 
-// run counts, asks, and does it to none but those that were counted.
+// run counts the messages, asks for confirmation, and changes only the messages
+// that it counted.
 func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQuery,
 	do func(outbox.Admin, store.OutgoingQuery, outbox.Decision) (outbox.Tally, error)) error {
 
@@ -344,7 +345,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	if tally.Matched == 0 {
-		return moved("no such message is %v%s", q.State, elsewhere(q.State))
+		return moved("no selected message is %v%s", q.State, elsewhere(q.State))
 	}
 	if !c.DryRun {
 		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
@@ -367,16 +368,16 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, 0, tally.Matched - tally.Changed, c.DryRun})
 }
 
-// elsewhere says where a message may be that is not in a state.
+// elsewhere says where else a message may be if it is not in the given state.
 func elsewhere(state store.OutgoingState) string {
 	if state == store.Stuck {
-		return "; once outbox park makes stuck what is pending, delayed or held"
+		return "; once outbox park makes pending, delayed and held messages stuck"
 	}
-	return "; for messages that are pending, delayed or held, say which by --state"
+	return "; select pending, delayed or held messages with --state"
 }
 
-// finish prints a tally. What others were faster with is the exit status of that; and what was left alone because its
-// outcome is unknown is a no.
+// finish prints a tally. It returns an error if messages were not changed,
+// because their outcome is unknown or because others changed them first.
 func finish(o outputFlags, deed string, t tallyJSON) error {
 	if o.json() {
 		if err := printJSON(t); err != nil {
@@ -389,12 +390,12 @@ func finish(o outputFlags, deed string, t tallyJSON) error {
 		fmt.Printf("%d of %s: %s\n", t.Changed, show.Count(t.Matched, "message", "messages"), deed)
 	}
 	if t.Unknown > 0 {
-		note("%d were left alone: their outcome is unknown. If it is certain that they did not happen, add --not-done. "+
-			"If they happened, say so of their keys first, which once parked show has: once keys complete.", t.Unknown)
+		note("%d were not replayed because their outcome is unknown. If they certainly did not happen, add --not-done. "+
+			"If they happened, first complete their keys, which once parked show prints, with once keys complete.", t.Unknown)
 		return errNo
 	}
 	if t.Changed < t.Matched {
-		return moved("%d had moved on since they were counted, and were left alone", t.Matched-t.Changed)
+		return moved("%d changed after they were counted and were left as they are", t.Matched-t.Changed)
 	}
 	return nil
 }
@@ -404,7 +405,7 @@ type outboxRetry struct{ outboxChange }
 // Help is the long text of once outbox retry --help.
 func (outboxRetry) Help() string {
 	return `
-They go out within seconds, with their own IDs, and all attempts before them.
+The messages are published within seconds, with their IDs and with a full number of attempts.
 
 Examples:
   once outbox retry --topic order.paid --reason "the topic exists now" --dry-run
@@ -413,7 +414,7 @@ Examples:
 ` + exitHelp
 }
 
-// Run has messages published after all.
+// Run makes parked messages due again.
 func (c *outboxRetry) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = store.Stuck
@@ -424,14 +425,14 @@ func (c *outboxRetry) Run(ctx context.Context) error {
 
 type outboxPark struct {
 	outboxChange
-	State string `enum:"pending,delayed,held" default:"pending" help:"pending, delayed or held (default pending)."`
+	State string `enum:"pending,delayed,held" default:"pending" help:"pending, delayed or held."`
 }
 
 // Help is the long text of once outbox park --help.
 func (outboxPark) Help() string {
 	return `
-Without --state, those that are pending; those that a broker has refused are held. One that a relay is just sending may
-go out all the same.
+The default is pending messages. Messages that the broker refused are in the state held. A message that a relay is
+sending at that moment may still be published.
 
 Examples:
   once outbox park --topic mail.welcome --reason "wrong template, ticket 91"
@@ -440,7 +441,7 @@ Examples:
 ` + exitHelp
 }
 
-// Run makes messages stuck.
+// Run parks messages.
 func (c *outboxPark) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = outgoingStates[c.State]
@@ -454,8 +455,8 @@ type outboxDiscard struct{ outboxChange }
 // Help is the long text of once outbox discard --help.
 func (outboxDiscard) Help() string {
 	return `
-They are never published. Their rows go to the table of the archive, with the decision as their reason. One that is not
-stuck is made so by once outbox park.
+Discarded messages are never published. They move to the archive table with the decision as the reason. Only stuck
+messages can be discarded; once outbox park makes a message stuck.
 
 Example:
   once outbox discard --id 0198c7de-0000-7000-8000-000000000001 --reason "a test order"
@@ -463,7 +464,7 @@ Example:
 ` + exitHelp
 }
 
-// Run gives messages up.
+// Run discards messages.
 func (c *outboxDiscard) Run(ctx context.Context) error {
 	q := c.query()
 	q.State = store.Stuck

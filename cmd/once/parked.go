@@ -15,28 +15,28 @@ import (
 )
 
 type parkedCommand struct {
-	List    parkedList    `cmd:"" help:"List messages that consumers have put aside."`
-	Show    parkedShow    `cmd:"" help:"Show one of them, with what people did about it."`
-	Replay  parkedReplay  `cmd:"" help:"Have parked messages handled again."`
-	Discard parkedDiscard `cmd:"" help:"Give parked messages up."`
-	Keys    parkedKeys    `cmd:"" help:"List parked keys: decide about them with once keys release and complete."`
+	List    parkedList    `cmd:"" help:"List parked messages."`
+	Show    parkedShow    `cmd:"" help:"Show a parked message with its history."`
+	Replay  parkedReplay  `cmd:"" help:"Hand parked messages to their consumer again."`
+	Discard parkedDiscard `cmd:"" help:"Discard parked messages."`
+	Keys    parkedKeys    `cmd:"" help:"List parked keys. Settle them with once keys release or complete."`
 }
 
 // Help is the long text of once parked --help.
 func (parkedCommand) Help() string {
 	return `
-A consumer parks a message that it cannot handle, with its payload and the reason, and the message's key with it. A
-decision here is for both: whoever replays or discards the message need not care about the key.
+A consumer parks a message that it cannot handle, together with the key of the message. Replaying or discarding a
+message also settles its key.
 
 ` + exitHelp
 }
 
 // shelfFilter selects messages on the shelf.
 type shelfFilter struct {
-	Consumer    chosen   `placeholder:"NAME" help:"Of this consumer."`
-	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"With one of these IDs: give it several times."`
-	Topic       chosen   `placeholder:"TOPIC" help:"From this topic, exactly."`
-	OrderingKey chosen   `placeholder:"KEY" help:"With this ordering key, exactly."`
+	Consumer    chosen   `placeholder:"NAME" help:"Only this consumer."`
+	IDs         []string `name:"id" sep:"none" placeholder:"ID" help:"Only the message with this ID; repeatable."`
+	Topic       chosen   `placeholder:"TOPIC" help:"Only messages from this topic."`
+	OrderingKey chosen   `placeholder:"KEY" help:"Only messages with this ordering key."`
 }
 
 func (f shelfFilter) query() store.ShelfQuery {
@@ -48,7 +48,7 @@ func (f shelfFilter) none() bool {
 	return f.Consumer == "" && len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == ""
 }
 
-// shelvedJSON is a message on the shelf as JSON.
+// shelvedJSON is the JSON form of a message on the shelf.
 type shelvedJSON struct {
 	Seq         int64             `json:"seq"`
 	Consumer    string            `json:"consumer"`
@@ -69,7 +69,7 @@ type shelvedJSON struct {
 	Unopened    string            `json:"unopened,omitempty"`
 }
 
-// unopened is why a message could not be opened, if so.
+// unopened returns why a message could not be decrypted, or "".
 func unopened(err error) string {
 	if err == nil {
 		return ""
@@ -87,15 +87,15 @@ type parkedList struct {
 	storeFlags
 	outputFlags
 	shelfFilter
-	State string `enum:"parked,waiting,handled,discarded" default:"parked" help:"parked, waiting, handled or discarded (default parked)."`
-	Limit int    `default:"100" placeholder:"N" help:"How many at most, up to 1000 (default 100)."`
-	After int64  `placeholder:"SEQ" help:"Go on behind the SEQ that a page ends with."`
+	State string `enum:"parked,waiting,handled,discarded" default:"parked" help:"parked, waiting, handled or discarded."`
+	Limit int    `default:"100" placeholder:"N" help:"Maximum number, up to 1000 (default 100)."`
+	After int64  `placeholder:"SEQ" help:"Start after this SEQ, the last one of the previous page."`
 }
 
 // Help is the long text of once parked list --help.
 func (parkedList) Help() string {
 	return `
-Waiting messages are tried again by themselves; handled and discarded ones are kept for a while.
+Waiting messages are retried automatically. Handled and discarded messages are kept for a while.
 
 Examples:
   once parked list
@@ -107,7 +107,7 @@ Examples:
 // Validate is called by kong.
 func (c *parkedList) Validate() error {
 	if c.Limit < 1 || c.Limit > 1000 {
-		return fmt.Errorf("--limit is %d: give 1 to 1000", c.Limit)
+		return fmt.Errorf("--limit is %d: use 1 to 1000", c.Limit)
 	}
 	return nil
 }
@@ -150,10 +150,10 @@ func (c *parkedList) Run(ctx context.Context) error {
 			m.Message.ID, causes[i].text(), show.Short(m.Reason))
 	}
 	if len(found) == 0 {
-		note("No message is %s%s.", c.State, map[bool]string{false: ", of those that you ask for"}[c.none() && c.After == 0])
+		note("No message is %s%s.", c.State, map[bool]string{false: " among those selected"}[c.none() && c.After == 0])
 	}
 	if next != 0 {
-		defer note("There may be more: --after %d", next)
+		defer note("There may be more. Next page: --after %d", next)
 	}
 	return table.Print(os.Stdout)
 }
@@ -161,9 +161,9 @@ func (c *parkedList) Run(ctx context.Context) error {
 type parkedShow struct {
 	storeFlags
 	outputFlags
-	Consumer chosen `arg:"" help:"The consumer."`
-	ID       string `arg:"" name:"id" help:"The ID of the message."`
-	Body     bool   `help:"Print the body, and nothing else; as JSON, it is there anyway, in base64."`
+	Consumer chosen `arg:"" help:"Name of the consumer."`
+	ID       string `arg:"" name:"id" help:"ID of the message."`
+	Body     bool   `help:"Print only the body. JSON output always includes it in base64."`
 }
 
 // Help is the long text of once parked show --help.
@@ -230,7 +230,8 @@ func printShelved(m store.Shelved, cause *causeJSON) error {
 	return t.Print(os.Stdout)
 }
 
-// keyOf is the operation and the ID of the key of a message. One that was parked because its key is impossible has none.
+// keyOf returns the operation and the ID of the key of a message. A message that
+// was parked because its key is invalid has none.
 func keyOf(m store.Shelved) string {
 	if m.Key == "" {
 		return ""
@@ -238,7 +239,7 @@ func keyOf(m store.Shelved) string {
 	return show.Line(m.Consumer) + " " + show.Quote(m.Key)
 }
 
-// shelfChange is what replay and discard have in common.
+// shelfChange has the flags and the code that replay and discard share.
 type shelfChange struct {
 	storeFlags
 	outputFlags
@@ -270,7 +271,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		return err
 	}
 	if tally.Matched == 0 {
-		return moved("no such message is parked")
+		return moved("no selected message is parked")
 	}
 	if !c.DryRun && tally.Changed > 0 {
 		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, "parked message is", "parked messages are"), deed)
@@ -294,23 +295,23 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	return finish(c.outputFlags, deed, tallyJSON{tally.Matched, tally.Changed, tally.Unknown, tally.Moved, c.DryRun})
 }
 
-// Rates at which the last of many messages still has a time.
+// Limits of the rate, so that the time of the last message can be computed.
 const slowest, fastest = 0.001, 1e6
 
 type parkedReplay struct {
 	shelfChange
-	All     bool    `help:"All of them, instead of some."`
-	Rate    float64 `placeholder:"N" help:"So many in a second, spread over time; default: all at once."`
-	NotDone bool    `help:"Also those whose outcome is unknown: it is certain that they did not happen, and can no longer."`
+	All     bool    `help:"Select all messages."`
+	Rate    float64 `placeholder:"N" help:"Messages per second; default: all at once."`
+	NotDone bool    `help:"Include messages with an unknown outcome. Give it only if they did not happen and no longer can."`
 }
 
 // Validate is called by kong.
 func (c *parkedReplay) Validate() error {
 	switch {
 	case c.none() && !c.All:
-		return fmt.Errorf("say which messages: --consumer, --id, --topic, --ordering-key, or --all")
+		return fmt.Errorf("select messages: --consumer, --id, --topic, --ordering-key, or --all")
 	case c.Rate != 0 && !(c.Rate >= slowest && c.Rate <= fastest):
-		return fmt.Errorf("--rate is %v: give %v to %v in a second, or leave it out", c.Rate, slowest, fastest)
+		return fmt.Errorf("--rate is %v: use %v to %v per second, or omit it", c.Rate, slowest, fastest)
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -321,11 +322,12 @@ func (c *parkedReplay) Validate() error {
 // Help is the long text of once parked replay --help.
 func (parkedReplay) Help() string {
 	return `
-They are handled within seconds, under their own IDs, in their order, with all attempts before them. Steps that are done
-are skipped.
+Replayed messages are handled within seconds, in order, with their IDs and with a full number of attempts. Steps that
+are done are skipped.
 
-A message whose outcome is unknown is left alone, because it may have happened. Look at the other system. If it happened,
-say so of its key, and replay: the message is then known as handled, and runs nothing. If it did not, add --not-done.
+A message with an unknown outcome is not replayed, because it may have happened. Look at the other system. If it
+happened, complete the key and then replay: the message is marked as handled without running. If it did not happen, add
+--not-done.
 
 Examples:
   once parked replay --consumer billing --reason "fixed in release 1.42" --dry-run
@@ -349,7 +351,7 @@ type parkedDiscard struct{ shelfChange }
 // Validate is called by kong.
 func (c *parkedDiscard) Validate() error {
 	if c.Consumer == "" && len(c.IDs) == 0 {
-		return fmt.Errorf("say which messages: --consumer, or --id")
+		return fmt.Errorf("select messages: --consumer, or --id")
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -360,7 +362,7 @@ func (c *parkedDiscard) Validate() error {
 // Help is the long text of once parked discard --help.
 func (parkedDiscard) Help() string {
 	return `
-They stay on the shelf for a while, for people to find, and copies of them are taken for duplicates.
+Discarded messages stay listed for a while. Copies of them that arrive are duplicates.
 
 Example:
   once parked discard --consumer billing --id order-4711-paid --reason "a test order"
@@ -386,7 +388,7 @@ type parkedKeys struct {
 // Help is the long text of once parked keys --help.
 func (parkedKeys) Help() string {
 	return `
-Keys of messages are among them: decide about those with once parked replay and discard.
+The list includes keys of parked messages. Settle those with once parked replay or discard.
 
 Example:
   once parked keys --operation pay

@@ -31,7 +31,7 @@ func newProgress(o outputFlags) *progress {
 }
 
 // isScreen reports whether a file is a terminal whose cursor can be moved.
-// say puts a text into the place of the one before.
+// say replaces the text on the line.
 func (p *progress) say(format string, args ...any) {
 	if p == nil {
 		return
@@ -48,7 +48,7 @@ func (p *progress) say(format string, args ...any) {
 	p.width = len(text)
 }
 
-// end clears the line: something else is about to be printed, or something else begins.
+// end clears the line before other output.
 func (p *progress) end() {
 	if p == nil {
 		return
@@ -61,7 +61,7 @@ func (p *progress) end() {
 	p.next, p.width = time.Time{}, 0
 }
 
-// during shows for how long a work has been going on that does not tell how far it is.
+// during shows the elapsed time of work that does not report its progress.
 func (p *progress) during(what string, work func() error) error {
 	if p == nil {
 		return work()

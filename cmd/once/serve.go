@@ -14,23 +14,23 @@ import (
 
 type serveCommand struct {
 	storeFlags
-	Config string `short:"c" required:"" type:"path" placeholder:"FILE" help:"The configuration, see docs/operating.md."`
-	Listen string `placeholder:"HOST:PORT" help:"Where health and metrics are served, instead of the listen in the file."`
+	Config string `short:"c" required:"" type:"path" placeholder:"FILE" help:"Configuration file, see docs/operating.md."`
+	Listen string `placeholder:"HOST:PORT" help:"Address for health and metrics. Overrides listen in the file."`
 }
 
 // Help is the long text of once serve --help.
 func (serveCommand) Help() string {
 	return `
-Runs, for one database, what its outbox needs beside the application: a relay that publishes to webhooks,
-NATS JetStream or RabbitMQ, a janitor, and what becomes of abandoned work: it asks a URL, or parks it. Run as
-many as you like: they share the work. It logs JSON to stderr, and stops in order on SIGTERM and SIGINT.
+Runs the background work of one database: a relay that publishes the outbox to webhooks, NATS JetStream or RabbitMQ, a
+janitor, and a reconciler that asks a URL about abandoned work or parks it. Several processes share the work. It logs
+JSON to stderr and shuts down gracefully on SIGTERM and SIGINT.
 
-  GET /healthz   the process lives
-  GET /readyz    the database answers, and its tables fit this program
-  GET /metrics   in the text form of Prometheus
+  GET /healthz   the process is running
+  GET /readyz    the database answers and its tables fit this program
+  GET /metrics   metrics in Prometheus text format
 
-The configuration is a TOML file. In its URLs and secrets, ${NAME} is the environment's variable. The database is
-that of --url or --target, else the url of the file, else the one in use, see once context.
+The configuration is a TOML file. ${NAME} in its URLs and secrets is replaced by that environment variable. The database
+is --url or --target, then the url in the file, then the current target (see once context).
 
   url = "${SHOP_URL}"          # postgres://, mysql:// or sqlite:
   [webhook]
@@ -39,14 +39,14 @@ that of --url or --target, else the url of the file, else the one in use, see on
   url = "https://partner.example/hooks"
   secrets = ["${PARTNER_SECRET}"]
 
-Exit status: 0 stopped in order, 2 wrong usage or configuration, 3 it could not go on.
+Exit status: 0 graceful shutdown, 2 wrong usage or configuration, 3 failure.
 
 Examples:
   once serve --config once.toml
   once serve --config once.toml --url sqlite:/var/lib/shop/shop.db --listen 127.0.0.1:9465`
 }
 
-// Run serves until it is told to stop.
+// Run serves until it is interrupted.
 func (s *serveCommand) Run(ctx context.Context) error {
 	config, err := serve.Load(ctx, s.Config)
 	if err != nil {

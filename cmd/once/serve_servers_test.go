@@ -198,7 +198,8 @@ func (w *wire) set(cut bool) {
 	clear(w.links)
 }
 
-// While RabbitMQ is away the service stays ready, and what was committed meanwhile goes out when it is back.
+// While RabbitMQ is down, the service stays ready, and messages committed then
+// are published when it is back.
 func TestServeOnServersWithoutRabbitMQ(t *testing.T) {
 	url := freshPostgres(t)
 	shop := open(t, url)

@@ -224,7 +224,7 @@ func TestServeIsReadyOnlyWithTheTables(t *testing.T) {
 	if _, err := shop.DB.ExecContext(t.Context(), "DROP TABLE once_outbox"); err != nil {
 		t.Fatal(err)
 	}
-	s.await("/readyz", "the database does not answer, or its tables do not fit: see the log")
+	s.await("/readyz", "the database does not answer, or its tables do not fit this program: see the log")
 	s.await("/metrics", `once_store_ready\{once_name="serve"\} 0`)
 	s.stop()
 }
@@ -364,7 +364,7 @@ func serveForgets(t *testing.T, url string, shop *target.Target) {
 	}
 }
 
-// abandon leaves an attempt whose outcome nobody knows.
+// abandon leaves an attempt with an unknown outcome.
 func abandon(t *testing.T, shop *target.Target, operation string) {
 	t.Helper()
 	op := &once.Operation[string]{Name: operation, OnUnknown: once.Resend}

@@ -127,8 +127,8 @@ func TestDoctorSeesAFailoverOnServers(t *testing.T) {
 		{"00000001", "now()", "now()", "", "", ""},
 		{"0000000A", "now()", "timestamptz '2026-11-22 14:03:00Z'", doctor.Warning, "timeline 10", "is of 2026-11-22T14:03:00Z"},
 		{"00000002", "timestamptz '2020-11-22 14:03:00Z'", "timestamptz '2020-11-22 14:02:00Z'", doctor.Note, "at 2020-11-22T14:03:00Z", "is of 2020-11-22T14:02:00Z"},
-		{"00000002", "timestamptz '2020-11-22 14:03:00Z'", "now()", doctor.Note, "at 2020-11-22T14:03:00Z", "cannot be seen any more"},
-		{"00000002", "NULL::timestamptz", "NULL::timestamptz", doctor.Note, "a role in pg_monitor can", "cannot be seen any more"},
+		{"00000002", "timestamptz '2020-11-22 14:03:00Z'", "now()", doctor.Note, "at 2020-11-22T14:03:00Z", "can no longer be determined"},
+		{"00000002", "NULL::timestamptz", "NULL::timestamptz", doctor.Note, "a role in pg_monitor", "can no longer be determined"},
 	} {
 		found := promoted(test.timeline, test.modified, test.last)
 		if test.severity == "" {
@@ -154,7 +154,7 @@ func TestDoctorSeesStandbysOnServers(t *testing.T) {
 		what          string
 	}{
 		{"", "", "", "", "on", ""},
-		{"streaming", "physical", "s1", "", "on", "Standbys are fed (1), and no commit waits for one."},
+		{"streaming", "physical", "s1", "", "on", "Standbys are connected (1), but no commit waits for one."},
 		{"streaming", "physical", "s1", "s1", "on", ""},
 		{"streaming", "physical", "s1", "s1", "local", "synchronous_commit is local"},
 		{"streaming", "physical", "s1", "s1", "remote_write", "synchronous_commit is remote_write"},
@@ -230,7 +230,7 @@ func examineDamage(t *testing.T, from, server string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := "Missing, or not usable: the column reason of once_shelf, the index once_record_due, " +
+	missing := "Missing or unusable: the column reason of once_shelf, the index once_record_due, " +
 		"the unique key id of once_relay."
 	if !slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.What == missing }) {
 		t.Errorf("the damage is not seen: %+v", report.Findings)

@@ -23,22 +23,22 @@ import (
 // means another thing: all, or the target in use.
 type chosen string
 
-// UnmarshalText is called by kong for a flag that is given.
+// UnmarshalText is called by kong if the flag is given.
 func (c *chosen) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
-		return errors.New("it is empty: leave it out, or give a value")
+		return errors.New("it is empty: omit it, or give a value")
 	}
 	*c = chosen(text)
 	return nil
 }
 
-// storeFlags choose the database.
+// storeFlags select the database.
 type storeFlags struct {
-	Target chosen `placeholder:"NAME" help:"The target, see once context. Default: $$ONCE_TARGET, then the one in use."`
-	URL    chosen `name:"url" placeholder:"URL" help:"A database without a name; $${NAME} in it is a variable of the environment."`
+	Target chosen `placeholder:"NAME" help:"Target, see once context. Default: $$ONCE_TARGET, then the current target."`
+	URL    chosen `name:"url" placeholder:"URL" help:"URL of the database. $${NAME} is replaced by that environment variable."`
 }
 
-// session is a store that is open, and what it is called.
+// session is an open store and its name.
 type session struct {
 	*target.Target
 	name string
@@ -58,7 +58,7 @@ func (f storeFlags) openWith(ctx context.Context, o *target.Options) (*session, 
 	return &session{Target: t, name: name}, nil
 }
 
-// String names the target for people, who should see which one it is before they change it.
+// String names the target in confirmations.
 func (s *session) String() string {
 	if s.name == "" {
 		return s.Target.String()
@@ -66,9 +66,9 @@ func (s *session) String() string {
 	return s.name + " (" + s.Target.String() + ")"
 }
 
-// outputFlags choose the form of the answer.
+// outputFlags select the output format.
 type outputFlags struct {
-	Output string `short:"o" enum:"table,json" default:"table" help:"Its form: table, or json."`
+	Output string `short:"o" enum:"table,json" default:"table" help:"Output format: table or json."`
 }
 
 func (f outputFlags) json() bool { return f.Output == "json" }
@@ -79,7 +79,7 @@ func newTable(heading ...string) *show.Table {
 	return &show.Table{Heading: heading, Color: show.Colors(os.Stdout)}
 }
 
-// empty says that a list has nothing in it: nobody is to wonder whether the command has looked. JSON says so by itself.
+// empty reports that a list is empty. With JSON the empty list itself says so.
 func empty(o outputFlags, what string, narrowed bool) {
 	switch {
 	case o.json():
@@ -94,20 +94,20 @@ func note(format string, args ...any) {
 	fmt.Fprintln(os.Stderr, show.Lines(fmt.Sprintf(format, args...)))
 }
 
-// changeFlags belong to everything that changes something.
+// changeFlags are the flags of all verbs that change something.
 type changeFlags struct {
-	Reason string `required:"" placeholder:"TEXT" help:"Why, and how it is known. It is kept with what is changed."`
-	By     string `placeholder:"NAME" help:"Who decides. Default: $$ONCE_BY, then your name on this machine."`
-	Yes    bool   `short:"y" help:"Do not ask."`
+	Reason string `required:"" placeholder:"TEXT" help:"Why, and how you know. It is stored with each change."`
+	By     string `placeholder:"NAME" help:"Name for the audit line. Default: $$ONCE_BY, then your user name."`
+	Yes    bool   `short:"y" help:"Skip confirmation."`
 }
 
-// maxFlags bound a change, or only count.
+// maxFlags limit a bulk change or turn it into a dry run.
 type maxFlags struct {
-	Limit  *int `placeholder:"N" help:"At most so many."`
-	DryRun bool `help:"Count, and change nothing."`
+	Limit  *int `placeholder:"N" help:"Change at most this many."`
+	DryRun bool `help:"Count the matches without changing them."`
 }
 
-// limit is 0 if there is no limit.
+// limit returns the limit of the change, or 0 for none.
 func (f maxFlags) limit() int {
 	if f.Limit == nil {
 		return 0
@@ -117,7 +117,7 @@ func (f maxFlags) limit() int {
 
 func (f maxFlags) check() error {
 	if f.Limit != nil && *f.Limit < 1 {
-		return fmt.Errorf("--limit is %d: give 1 or more", *f.Limit)
+		return fmt.Errorf("--limit is %d: use 1 or more", *f.Limit)
 	}
 	return nil
 }
@@ -128,10 +128,10 @@ const longestReason, longestName = 400, 80
 // Validate is called by kong.
 func (f *changeFlags) Validate() error {
 	if strings.TrimSpace(f.Reason) == "" {
-		return fmt.Errorf("--reason is empty: say why, and how it is known")
+		return fmt.Errorf("--reason is empty: say why, and how you know")
 	}
 	if len(f.Reason) > longestReason {
-		return fmt.Errorf("--reason has %d bytes, and %d are kept: shorten it", len(f.Reason), longestReason)
+		return fmt.Errorf("--reason has %d bytes, but only %d are stored: shorten it", len(f.Reason), longestReason)
 	}
 	return nil
 }
@@ -144,22 +144,22 @@ func (f *changeFlags) by() (string, error) {
 		}
 	}
 	if strings.TrimSpace(name) == "" {
-		return "", usage("your name is not known: give --by, or set ONCE_BY")
+		return "", usage("your user name could not be determined: add --by or set ONCE_BY")
 	}
 	if len(name) > longestName {
-		return "", usage("--by, or ONCE_BY, has %d bytes, and %d are kept: shorten it", len(name), longestName)
+		return "", usage("--by, or ONCE_BY, has %d bytes, but only %d are stored: shorten it", len(name), longestName)
 	}
 	return show.Line(name), nil
 }
 
-// confirm says what will be done, and asks, unless --yes was given.
+// confirm describes the change and asks for confirmation, unless --yes was given.
 func (f *changeFlags) confirm(ctx context.Context, s *session, what string) error {
 	note("On %s:\n%s", s, what)
 	if f.Yes {
 		return nil
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usage("there is nobody to ask: add --yes")
+		return usage("cannot ask for confirmation without a terminal: add --yes")
 	}
 	fmt.Fprint(os.Stderr, "Go on? [y/N] ")
 	answer := make(chan string, 1)
@@ -179,17 +179,18 @@ func (f *changeFlags) confirm(ctx context.Context, s *session, what string) erro
 	}
 }
 
-// audit writes down what was decided, for whoever collects what commands say.
+// audit writes an audit line to standard error.
 func audit(s *session, deed, by, reason string, what ...any) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	log.Info("once: "+deed, append(what, "by", by, "reason", reason, "target", s.String())...)
 }
 
-// keyArgs name a key. Its parts stand apart, so that no character in one of them can be taken for the end of it.
+// keyArgs name a key. Its parts are separate arguments, so that no character in a
+// part can be mistaken for a separator.
 type keyArgs struct {
-	Scope     string `placeholder:"TEXT" help:"The key's scope, if it has one."`
-	Operation string `arg:"" help:"The key's operation: pay, or pay/charge for a step."`
-	ID        string `arg:"" name:"id" help:"The key's ID."`
+	Scope     string `placeholder:"TEXT" help:"Scope of the key."`
+	Operation string `arg:"" help:"Operation of the key: pay, or pay/charge for a step."`
+	ID        string `arg:"" name:"id" help:"ID of the key."`
 }
 
 func (a keyArgs) key() (once.Key, error) {

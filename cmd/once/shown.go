@@ -12,7 +12,7 @@ import (
 // what came later, or has moved on since, is not what they were asked about.
 type shown struct {
 	target.Store
-	seen    map[sight]bool
+	seen    map[sighting]bool
 	counted bool
 
 	line  *progress
@@ -20,17 +20,18 @@ type shown struct {
 	dealt map[int64]bool // what was done
 }
 
-// sight is a message as it was: one that changes has another.
-type sight struct {
+// sighting identifies a version of a message. A changed message has another one.
+type sighting struct {
 	seq, version int64
 	attempts     int
 }
 
 func newShown(s target.Store, line *progress) *shown {
-	return &shown{Store: s, seen: map[sight]bool{}, line: line, dealt: map[int64]bool{}}
+	return &shown{Store: s, seen: map[sighting]bool{}, line: line, dealt: map[int64]bool{}}
 }
 
-// Outgoing returns messages of the outbox, after the count only those that it has seen.
+// Outgoing returns messages of the outbox. After the count it returns only
+// messages that were counted.
 func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	for {
 		page, err := s.Store.Outgoing(ctx, q)
@@ -38,14 +39,15 @@ func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 			return nil, err
 		}
 		q.After = page[len(page)-1].Seq
-		page = only(s, page, func(m store.Outgoing) sight { return sight{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
+		page = only(s, page, func(m store.Outgoing) sighting { return sighting{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
 		if len(page) > 0 {
 			return page, nil
 		}
 	}
 }
 
-// Shelved returns messages of the shelf, after the count only those that it has seen.
+// Shelved returns messages on the shelf. After the count it returns only messages
+// that were counted.
 func (s *shown) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	for {
 		page, err := s.Store.Shelved(ctx, q)
@@ -53,7 +55,7 @@ func (s *shown) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelve
 			return nil, err
 		}
 		q.After = page[len(page)-1].Seq
-		page = only(s, page, func(m store.Shelved) sight { return sight{m.Seq, m.Version, m.Attempts} })
+		page = only(s, page, func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })
 		if len(page) > 0 {
 			return page, nil
 		}
@@ -66,7 +68,7 @@ func (s *shown) begin(total int) {
 	s.line.end()
 }
 
-// Change tells of a message of the shelf that was changed.
+// Change records the change of a message on the shelf.
 func (s *shown) Change(ctx context.Context, m store.Shelved) error {
 	err := s.Store.Change(ctx, m)
 	s.dealt[m.Seq] = true
@@ -74,7 +76,7 @@ func (s *shown) Change(ctx context.Context, m store.Shelved) error {
 	return err
 }
 
-// MoveOutgoing tells of messages of the outbox that were changed.
+// MoveOutgoing records the change of messages in the outbox.
 func (s *shown) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
 	changed, err := s.Store.MoveOutgoing(ctx, relay, ms, to)
 	for _, m := range ms {
@@ -84,7 +86,7 @@ func (s *shown) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 	return changed, err
 }
 
-func only[M any](s *shown, page []M, as func(M) sight) (kept []M) {
+func only[M any](s *shown, page []M, as func(M) sighting) (kept []M) {
 	for _, m := range page {
 		if !s.counted {
 			s.seen[as(m)] = true

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// span is a time as flags take it: like a time.Duration, and with days. It is not negative.
+// span is a duration flag that is not negative. It accepts days besides the units
+// of time.Duration.
 type span time.Duration
 
 // UnmarshalText is called by kong.
@@ -18,27 +19,28 @@ func (s *span) UnmarshalText(text []byte) error {
 	return err
 }
 
-// age is a span of which none would select nothing, or everything.
+// age is a span that is not zero, because a zero age would select everything or
+// nothing.
 type age time.Duration
 
 // UnmarshalText is called by kong.
 func (a *age) UnmarshalText(text []byte) error {
 	read, err := parseSpan(string(text))
 	if err == nil && read == 0 {
-		err = fmt.Errorf("%q is no time at all: leave it out", text)
+		err = fmt.Errorf("%q is zero: omit it", text)
 	}
 	*a = age(read)
 	return err
 }
 
-// moment is a point in time as flags take it.
+// moment is a flag with a point in time.
 type moment time.Time
 
 // UnmarshalText is called by kong.
 func (m *moment) UnmarshalText(text []byte) error {
 	read, err := time.Parse(time.RFC3339, string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no point in time: give one like 2026-11-22T14:03:00Z, or 2026-11-22T15:03:00+01:00", text)
+		return fmt.Errorf("%q is not a point in time: write it like 2026-11-22T14:03:00Z, or 2026-11-22T15:03:00+01:00", text)
 	}
 	*m = moment(read)
 	return nil
@@ -50,7 +52,7 @@ const (
 )
 
 func parseSpan(text string) (time.Duration, error) {
-	wrong := fmt.Errorf("%q is no time: give one like 90s, 15m, 48h, 3d or 1d12h", text)
+	wrong := fmt.Errorf("%q is not a duration: write it like 90s, 15m, 48h, 3d or 1d12h", text)
 	days, rest, found := strings.Cut(text, "d")
 	if !found {
 		days, rest = "0", text
@@ -68,7 +70,7 @@ func parseSpan(text string) (time.Duration, error) {
 	sum := time.Duration(n)*day + part
 	switch {
 	case n < 0 || part < 0:
-		return 0, fmt.Errorf("%q is negative: give a time like 90s, 15m, 48h, 3d or 1d12h", text)
+		return 0, fmt.Errorf("%q is negative: write a duration like 90s, 15m, 48h, 3d or 1d12h", text)
 	case sum < part:
 		return 0, wrong
 	}

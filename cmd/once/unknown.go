@@ -7,18 +7,18 @@ import (
 )
 
 type unknownCommand struct {
-	List   unknownList   `cmd:"" help:"List units of work that may have happened."`
-	Ask    unknownAsk    `cmd:"" help:"Ask the URLs of their operations what became of them."`
-	Decide unknownDecide `cmd:"" help:"Say whether one happened."`
+	List   unknownList   `cmd:"" help:"List unknown keys."`
+	Ask    unknownAsk    `cmd:"" help:"Ask the URL of an operation for the outcome of unknown keys."`
+	Decide unknownDecide `cmd:"" help:"Settle an unknown key."`
 }
 
 // Help is the long text of once unknown --help.
 func (unknownCommand) Help() string {
 	return `
-A unit of work is unknown when its holder crashed, or was cut off, before it could say what became of it. The program
-that declares the operation asks the other system by itself, with its Lookup: at the next call, or in package
-reconcile. This command has no Lookup of yours: it asks where an operation has a URL for that, see once unknown ask --help,
-and otherwise you look at the other system, and say here what you saw.
+The outcome of a unit of work is unknown if its holder crashed or lost its connection before it recorded one. A program
+that declares the operation asks the other system with Lookup, at the next call or in package reconcile. This command
+cannot call Lookup. It asks operations that have a URL (see once unknown ask --help). For all others, look at the other
+system and settle the key here.
 
 ` + exitHelp
 }
@@ -51,14 +51,14 @@ type unknownDecide struct {
 	changeFlags
 	keyArgs
 	outcomeFlags
-	Answer string `arg:"" enum:"happened,not-happened" help:"happened, or not-happened."`
+	Answer string `arg:"" enum:"happened,not-happened" help:"happened or not-happened."`
 }
 
 // Help is the long text of once unknown decide --help.
 func (unknownDecide) Help() string {
 	return `
-happened makes the key done, not-happened makes it free. Say not-happened only if the work can no longer happen either:
-a request that is still on its way would come on top of the next attempt.
+happened completes the key, not-happened frees it. Choose not-happened only if no request is still on its way: it would
+take effect in addition to the next attempt.
 ` + outcomeHelp + decisionHelp + `
 Examples:
   once unknown decide pay/charge order-4711 not-happened --reason "no charge at the provider after 30 minutes"
@@ -77,7 +77,7 @@ func (c *unknownDecide) Run(ctx context.Context) error {
 		return decide(ctx, c.storeFlags, c.outputFlags, c.changeFlags, c.keyArgs, &out)
 	}
 	if c.outcomeFlags != (outcomeFlags{}) {
-		return usage("what did not happen has no outcome: leave --outcome and its like out")
+		return usage("work that did not happen has no outcome: omit --outcome, --outcome-file, --content-type and --rejected")
 	}
 	return decide(ctx, c.storeFlags, c.outputFlags, c.changeFlags, c.keyArgs, nil)
 }

@@ -1,5 +1,6 @@
-// Command chi guards the routes of a chi router: Use guards all of them, With one. A request without a key is handled
-// as ever, unless the route requires one.
+// Command chi guards the routes of a chi router. Use guards all routes, With
+// guards one. A request without a key is not guarded, unless the route requires
+// a key.
 //
 //	go run ./examples/chi
 //	curl -i localhost:8080/notes -H 'Tenant: alice' -H 'Idempotency-Key: "note-1"' -d 'buy milk'
@@ -20,7 +21,8 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 )
 
-// notes are kept in memory, and so are their keys: all of it is gone with the process. A service takes a store in a database.
+// Notes and their keys are kept in memory and are lost with the process. A
+// service uses a store in a database.
 type notes struct {
 	mu    sync.Mutex
 	texts []string
@@ -29,7 +31,7 @@ type notes struct {
 func routes(store once.Store) http.Handler {
 	n := new(notes)
 	r := chi.NewRouter()
-	r.Use(middleware.RequestID) // what stands outside the guard runs for repeats, too
+	r.Use(middleware.RequestID) // middleware outside the guard also runs for duplicates
 	r.Route("/notes", func(r chi.Router) {
 		r.Use(httponce.Middleware(store, tenant, &httponce.Options{Operation: "notes"}))
 		r.Get("/", n.list)
@@ -41,7 +43,7 @@ func routes(store once.Store) http.Handler {
 }
 
 func tenant(r *http.Request) (string, error) {
-	if name := r.Header.Get("Tenant"); name != "" { // stands for who was authenticated
+	if name := r.Header.Get("Tenant"); name != "" { // stands for your authentication
 		return name, nil
 	}
 	return "", errors.New("who calls?")

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// bank is a payment provider that charges once for each idempotency key, whatever it is sent.
+// bank is a payment provider that charges once for each idempotency key.
 type bank struct {
 	*httptest.Server
 	mu    sync.Mutex

@@ -23,7 +23,7 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// order is what events are about.
+// order is the body of an event.
 type order struct {
 	ID       string `json:"id"`
 	Customer string `json:"customer"`
@@ -38,15 +38,15 @@ func read(m *broker.Message) (o order, err error) {
 	return o, nil
 }
 
-// shop is what the consumers work with.
+// shop has what the consumers need.
 type shop struct {
 	js      jetstream.JetStream
 	db      *sql.DB
 	store   *sqlstore.Store
 	events  *natsbroker.Broker
 	publish broker.Publisher
-	bank    string // the address of the payment provider
-	outbox  string // the directory that stands for the mail server
+	bank    string // address of the payment provider
+	outbox  string // directory that stands for the mail server
 }
 
 const schema = `CREATE TABLE IF NOT EXISTS reservation (order_id TEXT PRIMARY KEY, item TEXT NOT NULL);
@@ -59,7 +59,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})) // the story is told elsewhere
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1})) // the story prints the rest
 	s := &shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, &sqlstore.Options{Options: once.Options{Logger: logger}}), outbox: filepath.Join(dir, "mail")}
 	if err := s.store.Migrate(ctx); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 	return s, nil
 }
 
-// work runs all consumers until ctx ends, or the process does.
+// work runs all consumers until ctx ends or the process dies.
 func work(ctx context.Context, dir string) error {
 	s, err := openShop(ctx, dir)
 	if err != nil {
@@ -100,14 +100,14 @@ func work(ctx context.Context, dir string) error {
 		"mail":       inbox.Do(s.store, mail, s.sendMail),
 	} {
 		c := &inbox.Consumer{Name: name, Source: s.events.Consumer(stream, name), Handler: handler,
-			OnParked: inbox.Pass,                          // a letter that waits for a person does not hold up the customer's next one
-			Policy:   once.Policy{Lease: 2 * time.Second}} // short, so that the story does not wait long for who was killed
+			OnParked: inbox.Pass,                          // a parked letter does not block the customer's next one
+			Policy:   once.Policy{Lease: 2 * time.Second}} // short, so that the story does not wait long after a kill
 		all = append(all, c.Run)
 	}
-	return once.RunAll(ctx, all...) // until ctx ends, or one of them cannot go on
+	return once.RunAll(ctx, all...) // until ctx ends or one of them fails
 }
 
-// payment may be sent again: the provider knows the key, and charges once for it.
+// payment may be sent again: the provider charges once for each key.
 var payment = &once.Operation[string]{OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour}
 
 func (s *shop) pay(ctx context.Context, key once.Key, m *broker.Message) (string, error) {
@@ -118,7 +118,8 @@ func (s *shop) pay(ctx context.Context, key once.Key, m *broker.Message) (string
 	if err := charge(ctx, s.bank, key.String(), o.Cents); err != nil {
 		return "", err
 	}
-	// The event has the key of the payment for its ID. Published again after a crash, it is the same event.
+	// The ID of the event is the key of the payment. If it is published again
+	// after a crash, it is the same event.
 	paid := &broker.Message{ID: key.String(), Topic: "order.paid", OrderingKey: o.Customer, Body: m.Body, Time: time.Now()}
 	if errs := s.publish.Publish(ctx, []*broker.Message{paid}); errs != nil {
 		return "", errs[0]
@@ -143,7 +144,8 @@ func charge(ctx context.Context, bank, key string, cents int) error {
 	return nil
 }
 
-// reserve has a second line of defence: the order is the primary key. That it speaks is an answer, not a failure.
+// reserve has a second line of defence: the order is the primary key. A
+// violation of that is an answer, not a failure.
 func (s *shop) reserve(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
 	o, err := read(m)
 	if err != nil {
@@ -156,7 +158,7 @@ func (s *shop) reserve(ctx context.Context, tx *sql.Tx, m *broker.Message) error
 	return err
 }
 
-// addPoints has nothing that would notice a second time, but the key of its message.
+// addPoints relies only on the key of its message.
 func (s *shop) addPoints(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
 	o, err := read(m)
 	if err != nil {
@@ -167,12 +169,14 @@ func (s *shop) addPoints(ctx context.Context, tx *sql.Tx, m *broker.Message) err
 	return err
 }
 
-// mail is never sent again by itself: after a crash in its middle a person decides.
+// mail is never sent again automatically. After a crash in the middle, a person
+// decides.
 var mail = &once.Operation[string]{OnUnknown: once.Park}
 
 const slowAnswer = 30 * time.Millisecond
 
-// sendMail hands a letter to a mail server that neither knows keys nor can be asked: here it is a file that grows.
+// sendMail hands a letter to a mail server that has no keys and cannot be
+// asked. Here it is a file that grows.
 func (s *shop) sendMail(_ context.Context, _ once.Key, m *broker.Message) (string, error) {
 	o, err := read(m)
 	if err != nil {
@@ -186,11 +190,12 @@ func (s *shop) sendMail(_ context.Context, _ once.Key, m *broker.Message) (strin
 	if _, err := fmt.Fprintln(f, o.ID); err != nil {
 		return "", err
 	}
-	time.Sleep(slowAnswer) // it was sent, and who dies now does not know it
+	time.Sleep(slowAnswer) // the letter is sent, and a process that dies now does not know it
 	return "sent", nil
 }
 
-// analyse counts without protection: a count that is a little too high costs less than a row for each message.
+// analyse counts without a guard. A count that is slightly too high costs less
+// than a row per message.
 func (s *shop) analyse(ctx context.Context) error {
 	for ctx.Err() == nil {
 		session, err := s.events.Consumer(stream, "analytics").Open(ctx, 32)
@@ -213,14 +218,14 @@ func (s *shop) analyse(ctx context.Context) error {
 					break
 				}
 			}
-			_ = session.Ack(ctx, ds) // what is not acknowledged is counted twice, and that is accepted here
+			_ = session.Ack(ctx, ds) // an unacknowledged message is counted twice, which is acceptable here
 		}
 		_ = session.Close(context.WithoutCancel(ctx))
 	}
 	return nil
 }
 
-// published is how many orders the stream has, copies included.
+// published returns the number of messages in the stream, including copies.
 func (s *shop) published(ctx context.Context) (n int, err error) {
 	at, err := s.js.Stream(ctx, stream)
 	if err != nil {

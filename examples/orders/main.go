@@ -1,18 +1,21 @@
-// Command orders is a small shop made of consumers, which are killed all the time and deliver everything once.
+// Command orders is a small shop made of consumers, which are killed repeatedly
+// and still handle everything once.
 //
 //	go run ./examples/orders
 //
-// An order is placed, paid, and then four consumers hear of it, each with the protection that its effect needs:
+// An order is placed and paid. Then four consumers handle it, each with the guard
+// that its effect needs:
 //
 //	payment      calls a payment provider that honours idempotency keys     inbox.Do, Resend
-//	fulfilment   reserves stock, one row for each order                     inbox.Tx, and a unique row as second line
-//	loyalty      adds points: an increment, the classic victim              inbox.Tx
-//	mail         sends an e-mail, which nobody can take back or ask about   inbox.Do, Park
+//	fulfilment   reserves stock, one row per order                          inbox.Tx, and a unique index
+//	loyalty      adds points with an increment                              inbox.Tx
+//	mail         sends an e-mail, which cannot be undone or looked up       inbox.Do, Park
 //	analytics    counts orders, and may count one twice                     none, on purpose
 //
-// The broker is an in-process NATS JetStream, the database is SQLite, both in a temporary directory. The consumers run in
-// a child process that is killed with SIGKILL and started again; many orders are published once more later, as producers
-// do that lose a confirm. At the end the program counts what a customer would notice.
+// The broker is an in-process NATS JetStream and the database is SQLite, both in a
+// temporary directory. The consumers run in a child process that is killed with
+// SIGKILL and restarted. Many orders are published again later, as by producers
+// that lost a confirmation. At the end the program counts the effects.
 package main
 
 import (
@@ -48,7 +51,7 @@ func main() {
 	}
 }
 
-// play runs the story in a directory of its own, and tells how it ended.
+// play runs the story in a temporary directory and prints its result.
 func play(ctx context.Context, out io.Writer, s story) error {
 	dir, err := os.MkdirTemp("", "once-orders-")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The child processes of the test are the test binary.
+// The test binary also runs the child processes.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("ONCE_ORDERS_WORKER"); dir != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)

@@ -20,7 +20,7 @@ import (
 
 const stream = "shop"
 
-// story is how the consumers are treated.
+// story configures what happens to the consumers.
 type story struct {
 	orders, kills int
 	seed          uint64
@@ -57,22 +57,23 @@ func (s story) run(ctx context.Context, dir string) (v *verdict, err error) {
 }
 
 const (
-	window = 100 * time.Millisecond // in which the stream drops copies: as short as NATS lets it be, because it is not to help
-	later  = 5                      // orders between one and its copy
+	window = 100 * time.Millisecond // deduplication window of the stream, as short as NATS allows, so that it does not help
+	later  = 5                      // orders between a message and its copy
 )
 
-// place publishes every order, and many once more, and kills the consumers meanwhile.
+// place publishes every order, publishes many of them again, and kills the
+// consumers meanwhile.
 func (s story) place(ctx context.Context, sh *shop, children *children) error {
 	chance := rand.New(rand.NewPCG(s.seed, 0))
 	every := max(s.orders/max(s.kills, 1), 1)
 	var copies []*broker.Message
 	for i := range s.orders + later {
-		if i == s.orders { // the last copies come later than the window, too
+		if i == s.orders { // the last copies also come after the window
 			if err := pause(ctx, 2*window); err != nil {
 				return err
 			}
 		}
-		if i >= later && chance.IntN(2) == 0 { // its producer has lost the confirm
+		if i >= later && chance.IntN(2) == 0 { // as if the producer had lost the confirmation
 			if errs := sh.publish.Publish(ctx, copies[i-later:i-later+1]); errs != nil {
 				return errs[0]
 			}
@@ -99,7 +100,7 @@ func (s story) place(ctx context.Context, sh *shop, children *children) error {
 	return nil
 }
 
-// await waits until every order has gone all the way, or is parked for a person.
+// await waits until every order is complete or parked.
 func (s story) await(ctx context.Context, sh *shop, bank *bank) (*verdict, error) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -131,7 +132,7 @@ func startNATS(dir string) (*server.Server, error) {
 	return s, nil
 }
 
-// declare makes the stream, and a durable consumer for each of ours.
+// declare creates the stream and a durable consumer for each of ours.
 func declare(ctx context.Context, url string) error {
 	conn, err := nats.Connect(url)
 	if err != nil {
@@ -156,7 +157,7 @@ func declare(ctx context.Context, url string) error {
 	return nil
 }
 
-// children are the processes of the consumers, one after another.
+// children runs the processes of the consumers, one after the other.
 type children struct {
 	dir string
 	now *exec.Cmd
@@ -178,7 +179,8 @@ func (c *children) start() error {
 	return c.now.Start()
 }
 
-// killAfter lets the consumers work for a moment, kills them, and starts them again.
+// killAfter lets the consumers work for a moment, kills them, and restarts
+// them.
 func (c *children) killAfter(ctx context.Context, d time.Duration) error {
 	if err := pause(ctx, d); err != nil {
 		return err
@@ -199,11 +201,11 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 func (c *children) end() {
-	_ = c.now.Process.Kill() // SIGKILL: nothing is tidied up
+	_ = c.now.Process.Kill() // SIGKILL: no clean-up runs
 	_ = c.now.Wait()
 }
 
-// count looks at what a customer would notice.
+// count counts the effects.
 func (s story) count(ctx context.Context, sh *shop, bank *bank) (*verdict, error) {
 	v := &verdict{story: s, charges: bank.charged(), letters: map[string]int{}}
 	rows := map[*int]string{

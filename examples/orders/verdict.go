@@ -10,21 +10,21 @@ import (
 	"text/tabwriter"
 )
 
-// verdict is what a customer would notice.
+// verdict has the counted effects.
 type verdict struct {
 	story        story
 	charges      int
 	reservations int
 	points       int
 	letters      map[string]int // by order
-	unsent       int            // letters that are parked, and were not sent
+	unsent       int            // parked letters that were not sent
 	counted      int
 	countedOnce  int
 	parked       []string
 	published    int
 }
 
-// complete reports whether every order has gone all the way, or is parked.
+// complete reports whether every order is complete or parked.
 func (v *verdict) complete() bool {
 	n := v.story.orders
 	return v.charges >= n && v.reservations >= n && v.points >= 10*n && len(v.letters)+v.unsent >= n && v.countedOnce >= n
@@ -35,7 +35,7 @@ func (v *verdict) holds() bool {
 	return v.published > n && v.charges == n && v.reservations == n && v.points == 10*n && v.twice() == 0
 }
 
-// twice is how many customers have two letters or more.
+// twice returns the number of customers with more than one letter.
 func (v *verdict) twice() (n int) {
 	for _, letters := range v.letters {
 		if letters > 1 {
@@ -64,7 +64,7 @@ func (v *verdict) String() string {
 	return b.String()
 }
 
-// letters reads what the mail server has got.
+// letters reads the files of the mail server.
 func letters(file string) (map[string]int, error) {
 	sent := make(map[string]int)
 	f, err := os.Open(file)

@@ -1,6 +1,7 @@
-// Command orm guards work in a transaction that an ORM began: here Bun, on SQLite. The ORM hands out the *sql.Tx
-// that its own transaction wraps, and once.InTx claims and completes in it, so the key, the outcome and the rows
-// that the ORM writes are one commit.
+// Command orm guards work in a transaction that an ORM began, here Bun on SQLite.
+// The ORM exposes the *sql.Tx inside its own transaction. once.InTx claims and
+// completes the key in it, so one commit holds the key, the outcome and the rows
+// of the ORM.
 package main
 
 import (
@@ -18,7 +19,7 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// Order is a row of the shop's own.
+// Order is a table of the shop.
 type Order struct {
 	ID    string `bun:",pk"`
 	Cents int
@@ -71,7 +72,7 @@ func placeOrder(ctx context.Context, db *bun.DB, store *sqlstore.Store, order Or
 			_, err := tx.NewInsert().Model(&order).Exec(ctx)
 			return order, err
 		})
-		return err // Bun rolls back on an error, and commits otherwise
+		return err // Bun rolls back on an error and commits otherwise
 	})
 	return placed, err
 }

@@ -1,6 +1,7 @@
-// Command payment is the Friday double charge, and what closes it: a payment handler in two steps, on SQLite.
-// The charge goes to a provider that takes an idempotency key; the order is a row. The first delivery charges, and then
-// its database fails; the second skips the charge and goes on; the third finds everything done.
+// Command payment is a payment handler that cannot charge twice. It charges at a
+// provider that honours idempotency keys, and writes the order into SQLite. The
+// first delivery charges, and then its database fails. The second delivery skips
+// the charge and writes the order. The third one finds everything done.
 package main
 
 import (
@@ -20,7 +21,8 @@ import (
 
 type charge struct{ ID string }
 
-// Each kind of work is declared once: its name, and what is done about an outcome that nobody knows.
+// Each kind of work is declared once: its name, and the choice for unknown
+// outcomes.
 var (
 	pay        = &once.Operation[string]{Name: "pay"}
 	chargeCard = &once.Operation[charge]{Name: "charge", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour}
@@ -28,10 +30,10 @@ var (
 
 type shop struct {
 	store *sqlstore.Store
-	full  bool // the disk, at the first delivery
+	full  bool // the disk is full during the first delivery
 }
 
-// handle is called for each delivery of an order.
+// handle handles one delivery of an order.
 func (s *shop) handle(ctx context.Context, orderID string) (string, error) {
 	work := pay.For(orderID)
 	paid, err := once.Do(ctx, s.store, chargeCard.Under(work.Key()), func(ctx context.Context, key once.Key) (charge, error) {
@@ -51,7 +53,7 @@ func (s *shop) handle(ctx context.Context, orderID string) (string, error) {
 	})
 }
 
-// chargeAtProvider stands for the call of a payment provider.
+// chargeAtProvider stands for a call to a payment provider.
 func chargeAtProvider(idempotencyKey string, cents int) (charge, error) {
 	fmt.Printf("charged %d under %s\n", cents, idempotencyKey)
 	return charge{ID: "ch_1"}, nil

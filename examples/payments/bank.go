@@ -15,16 +15,17 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// maxCents is what a customer may pay at once.
+// maxCents is the limit of one payment.
 const maxCents = 10_000
 
-// bank is the server: payments and the keys of their requests are in one database, so they share a commit.
+// bank is the server. Payments and the keys of their requests are in one
+// database, so they share a commit.
 type bank struct {
 	db    *sql.DB
 	store *sqlstore.Store
 }
 
-// Payment is a payment as the API shows it.
+// Payment is a payment as the API returns it.
 type Payment struct {
 	ID    string `json:"id"`
 	Cents int    `json:"cents"`
@@ -48,7 +49,7 @@ func openBank(ctx context.Context, file string) (*bank, error) {
 
 func (b *bank) routes() http.Handler {
 	mux := http.NewServeMux()
-	// An operation of its own lets other routes use the same keys without meaning the same request.
+	// Its own operation lets other routes use the same keys for other requests.
 	mux.Handle("POST /payments", httponce.HandlerTx(b.store, customer, b.pay, &httponce.Options{
 		Operation:   "pay",
 		Fingerprint: httponce.CanonicalJSON,
@@ -58,8 +59,8 @@ func (b *bank) routes() http.Handler {
 	return mux
 }
 
-// customer says who calls. It returns the name of the customer and not the API key: a customer who is given a new one
-// repeats a request under the same name.
+// customer returns the caller: the name of the customer and not the API key, so
+// that a customer with a new API key can repeat a request.
 func customer(r *http.Request) (string, error) {
 	names := map[string]string{"alice-secret": "alice", "bob-secret": "bob"} // stands for a table of digests
 	name, known := names[r.Header.Get("Api-Key")]
@@ -69,8 +70,9 @@ func customer(r *http.Request) (string, error) {
 	return name, nil
 }
 
-// pay is the handler of a new payment. The row, the key and the answer are one commit. It returns the errors of the
-// database; what is the client's fault is an answer, and from 400 on the rows are rolled back with it.
+// pay handles a new payment. One commit holds the row, the key and the answer.
+// It returns errors of the database. Errors of the client are answers; from
+// status 400 on, the rows are rolled back.
 func (b *bank) pay(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	var p Payment
 	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Cents <= 0 {
@@ -118,7 +120,7 @@ func (b *bank) show(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers with a problem document, as httponce does for what it refuses by itself.
+// refuse answers with a problem document, as httponce does.
 func refuse(w http.ResponseWriter, status int, title string) {
 	answer(w, status, "application/problem+json", map[string]any{"title": title, "status": status})
 }
@@ -126,10 +128,10 @@ func refuse(w http.ResponseWriter, status int, title string) {
 func answer(w http.ResponseWriter, status int, contentType string, body any) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client may have gone
+	_ = json.NewEncoder(w).Encode(body) // the client may be gone
 }
 
-// forgetOld drops answers and keys past their time, until ctx ends.
+// forgetOld forgets expired answers and keys until ctx ends.
 func (b *bank) forgetOld(ctx context.Context) {
 	const atOnce = 500
 	every := time.NewTicker(time.Minute)

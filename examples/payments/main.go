@@ -1,18 +1,20 @@
-// Command payments is a small payment server that takes each payment once, and a client that proves it.
+// Command payments is a small payment server that takes each payment once, and a
+// client that shows it. To see a payment whose reply is lost, and its single row:
 //
 //	go run ./examples/payments
 //
-// tells the story: a payment is sent over a connection that loses the reply, and there is one row all the same.
+// To serve until interrupted:
 //
 //	go run ./examples/payments -serve :8080
 //
-// only serves until it is interrupted. The customer is named by its API key:
+// To send a payment as the customer with this API key:
 //
 //	curl -i localhost:8080/payments -H 'Api-Key: alice-secret' -H 'Idempotency-Key: "order-1"' -d '{"cents":4999}'
 //
-// sends a payment. The same line again gets the same answer with Idempotent-Replayed: true. With another amount it gets
-// 422, without the Idempotency-Key 400, with a wrong Api-Key 401. More than 10,000 cents are declined with 402, and that
-// answer is replayed as well. What a payment was:
+// The same command again gets the same answer, with Idempotent-Replayed: true.
+// Another amount gets 422, a missing Idempotency-Key 400, and a wrong Api-Key 401.
+// More than 10,000 cents are declined with 402, which is replayed as well. To look
+// at a payment:
 //
 //	curl -i localhost:8080/payments/1 -H 'Api-Key: alice-secret'
 package main
@@ -33,7 +35,7 @@ import (
 	"time"
 )
 
-// patience is how long a shutdown waits for requests under way.
+// patience is how long a shutdown waits for running requests.
 const patience = 20 * time.Second
 
 func main() {
@@ -59,7 +61,7 @@ func run(ctx context.Context, address, file string) error {
 	return serve(ctx, listener, file)
 }
 
-// serve takes payments until ctx ends, and then finishes those that it has begun.
+// serve takes payments until ctx ends, and then finishes the running ones.
 func serve(ctx context.Context, listener net.Listener, file string) error {
 	b, err := openBank(ctx, file)
 	if err != nil {
@@ -82,7 +84,7 @@ func serve(ctx context.Context, listener net.Listener, file string) error {
 	return server.Shutdown(limited)
 }
 
-// tellIn tells the story with a server and a database of its own.
+// tellIn tells the story with a server and a database in a directory.
 func tellIn(ctx context.Context, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "once-payments")
 	if err != nil {

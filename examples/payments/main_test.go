@@ -29,7 +29,7 @@ func Example() {
 	// is the only one: 404 after 1 attempts, replayed false, There is no such payment
 }
 
-// testBank is a bank for a test, which ends with it.
+// testBank returns a bank that ends with the test.
 func testBank(t *testing.T) (*bank, string) {
 	t.Helper()
 	b, err := openBank(t.Context(), filepath.Join(t.TempDir(), "payments.db"))
@@ -44,7 +44,7 @@ func testBank(t *testing.T) (*bank, string) {
 	return b, server.URL
 }
 
-// send sends a request, without a Transport that would change it or repeat it, and returns status and body.
+// send sends a request without a Transport and returns status and body.
 func send(t *testing.T, method, url, apiKey, key, body string) (int, string) {
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -116,7 +116,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestShutdown interrupts the server while it reads a payment.
+// The server is interrupted while it reads a payment.
 func TestShutdown(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/effectively-once/once/httponce"
 )
 
-// tell pays over a bad connection, and says what comes back.
+// tell pays over a bad connection and prints the replies.
 func tell(ctx context.Context, out io.Writer, server string) error {
 	var network line
 	network.lose.Store(1)
@@ -24,7 +24,8 @@ func tell(ctx context.Context, out io.Writer, server string) error {
 		http:   http.Client{Transport: &httponce.Transport{Base: &http.Transport{DialContext: network.dial, DisableKeepAlives: true}}},
 	}
 	defer c.http.CloseIdleConnections()
-	// Whoever sends a payment again, after a crash say, has to find its key again: here it is the order's number.
+	// A client that repeats a payment, for example after a crash, must find its
+	// key again. Here it is the number of the order.
 	order1, order2 := httponce.WithKey(ctx, "order-1"), httponce.WithKey(ctx, "order-2")
 	for _, step := range []struct {
 		context.Context
@@ -45,7 +46,7 @@ func tell(ctx context.Context, out io.Writer, server string) error {
 	return nil
 }
 
-// line is a network that loses replies: the request arrives, and what comes back does not.
+// line is a network that loses replies after the request has arrived.
 type line struct{ lose atomic.Int64 }
 
 func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -70,7 +71,7 @@ func (f *flaky) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// client prints what it gets.
+// client prints the replies.
 type client struct {
 	server string
 	out    io.Writer
@@ -97,13 +98,13 @@ func (c *client) do(ctx context.Context, what, method, path, body string) error 
 	return err
 }
 
-// reply is a payment, or a problem document.
+// reply is a payment or a problem document.
 type reply struct {
 	Payment
 	Title string
 }
 
-// String is the reply in words.
+// String formats the reply.
 func (r reply) String() string {
 	if r.Title != "" {
 		return r.Title

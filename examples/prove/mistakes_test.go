@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/effectively-once/once/broker"
@@ -21,12 +22,29 @@ func oneCase(r run) oncetest.Case[*shop] {
 	return oncetest.Case[*shop]{Setup: newShop, Run: r, Probe: balances, Messages: orders()}
 }
 
-// prove has the mistake found, in a finding with all of these words, and nothing found in its twin.
+// prove checks that the mistake is found, in a finding with all of these words,
+// and that nothing is found in its corrected twin. All of the shop is in memory,
+// so that this takes no real time. A service with a connection cannot be in a
+// bubble.
 func prove(t *testing.T, mistake, mended oncetest.Case[*shop], words ...string) {
+	synctest.Test(t, func(t *testing.T) {
+		expect(t, findings(t, mistake), words...)
+		oncetest.Prove(struct{ testing.TB }{t}, mended) // a bubble has no subtests
+	})
+}
+
+// findings returns what Prove reports about a case.
+func findings(t *testing.T, c oncetest.Case[*shop]) []string {
 	r := &recorder{TB: t}
-	oncetest.Prove(r, mistake)
+	oncetest.Prove(r, c)
+	return r.told
+}
+
+// expect checks that a finding has all the words.
+func expect(t *testing.T, findings []string, words ...string) {
+	t.Helper()
 	found := false
-	for _, told := range r.told {
+	for _, told := range findings {
 		all := true
 		for _, word := range words {
 			all = all && strings.Contains(told, word)
@@ -37,12 +55,12 @@ func prove(t *testing.T, mistake, mended oncetest.Case[*shop], words ...string) 
 		}
 	}
 	if !found {
-		t.Errorf("nothing that was found has the words %q:\n%s", words, strings.Join(r.told, "\n"))
+		t.Errorf("nothing that was found has the words %q:\n%s", words, strings.Join(findings, "\n"))
 	}
-	oncetest.Prove(t, mended)
 }
 
-// consumer is the service of most examples: the shop adds up what customers pay.
+// consumer is the service of most examples: the shop adds up payments by
+// customer.
 func consumer(p *oncetest.Process, s *shop) *inbox.Consumer {
 	return &inbox.Consumer{Name: "billing", Source: p.Source(),
 		Retry: inbox.Retry{First: time.Millisecond, Limit: 10 * time.Millisecond},
@@ -54,17 +72,16 @@ func consumer(p *oncetest.Process, s *shop) *inbox.Consumer {
 func right(ctx context.Context, p *oncetest.Process, s *shop) error { return consumer(p, s).Run(ctx) }
 
 func TestAFreshKeyForEachAttempt(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(*broker.Message) (string, error) { return rand.Text(), nil }
 		return c.Run(ctx)
-	}), oneCase(right), "twice in a row", "more than once", "another key when it came again")
+	}), oneCase(right), "twice in a row", "more than once", "another key when it was delivered again")
 }
 
-// Nothing is wrong with the service, but the kit cannot see what it does, and so could not find anything either.
+// The service is correct, but the kit cannot see its steps, and so could not
+// find a mistake.
 func TestAStoreThatIsNotSeen(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Handler = inbox.Tx(s.db, func(_ context.Context, tx *memstore.Tx, m *broker.Message) error { return add(tx, m) })
@@ -73,24 +90,22 @@ func TestAStoreThatIsNotSeen(t *testing.T) {
 }
 
 func TestAKeyFromATimestamp(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(m *broker.Message) (string, error) { return m.Time.Format(time.RFC3339), nil }
 		return c.Run(ctx)
-	}), oneCase(right), "sent again with a later time", "more than once", "made of the message's time")
+	}), oneCase(right), "sent again with a later time", "more than once", "contains the message's time")
 }
 
 func TestAKeyThatIsTooCoarse(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c := consumer(p, s)
 		c.Key = func(m *broker.Message) (string, error) { return m.OrderingKey, nil } // the customer
 		return c.Run(ctx)
-	}), oneCase(right), "alone order-3", "swallowed", "too coarse")
+	}), oneCase(right), "alone order-3", "taken for a duplicate", "too coarse")
 }
 
-// loop consumes one message at a time, the way that examples of brokers do.
+// loop consumes one message at a time, like the examples of brokers.
 func loop(ctx context.Context, p *oncetest.Process, handle func(broker.Session, broker.Delivery) error) error {
 	for ctx.Err() == nil {
 		session, err := p.Source().Open(ctx, 1)
@@ -109,7 +124,6 @@ func loop(ctx context.Context, p *oncetest.Process, handle func(broker.Session, 
 }
 
 func TestAckBeforeCommit(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		return loop(ctx, p, func(session broker.Session, d broker.Delivery) error {
 			if err := session.Ack(ctx, []broker.Delivery{d}); err != nil {
@@ -123,7 +137,6 @@ func TestAckBeforeCommit(t *testing.T) {
 }
 
 func TestAnIncrementWithoutAClaim(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	prove(t, oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		return loop(ctx, p, func(session broker.Session, d broker.Delivery) error {
 			tx := s.db.Begin()
@@ -137,7 +150,6 @@ func TestAnIncrementWithoutAClaim(t *testing.T) {
 }
 
 func TestPublishOutsideTheTransaction(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	mistake := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c, events := consumer(p, s), p.Publisher(s.events.Publisher())
 		c.Handler = inbox.Tx(oncetest.Store(p, s.db), func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
@@ -149,17 +161,17 @@ func TestPublishOutsideTheTransaction(t *testing.T) {
 	mended := oneCase(func(ctx context.Context, p *oncetest.Process, s *shop) error {
 		c, events := consumer(p, s), outbox.New(s.db, nil)
 		c.Handler = inbox.Tx(oncetest.Store(p, s.db), func(ctx context.Context, tx *memstore.Tx, m *broker.Message) error {
-			paid := &broker.Message{ID: m.ID + "-paid", Topic: "order.paid"} // in the commit, with the ID that it will always have
+			paid := &broker.Message{ID: m.ID + "-paid", Topic: "order.paid"} // in the transaction, with a stable ID
 			return errors.Join(events.Put(ctx, tx, paid), add(tx, m))
 		})
 		relay := &outbox.Relay{Store: s.db, Publisher: p.Publisher(s.events.Publisher()),
-			Lease: 500 * time.Millisecond, PublishTime: 200 * time.Millisecond} // processes die all the time here
+			Lease: 500 * time.Millisecond, PublishTime: 200 * time.Millisecond} // short, because processes crash often here
 		relayed := make(chan error, 1)
 		go func() { relayed <- relay.Run(ctx) }()
 		err := c.Run(ctx)
 		return errors.Join(err, <-relayed)
 	})
 	mistake.Probe, mended.Probe = eventsToo, eventsToo
-	mended.Quiet = time.Second // longer than the lease of a relay that has died
+	mended.Quiet = time.Second // longer than the lease of a relay that crashed
 	prove(t, mistake, mended, "crash after publish of order-1", "more than once", "published or requested before the commit")
 }

@@ -1,9 +1,10 @@
-// Package prove shows what package oncetest finds: mistakes that nearly everybody has made once, each with its mended
-// twin.
+// Package prove shows what package oncetest finds: common mistakes, each with
+// its corrected twin.
 //
-// Read mistakes_test.go. Each test has a small service with a mistake, the same service without it, and the words by
-// which oncetest names the window. The first is given to a testing.TB that records what it is told, and must fail
-// there. Its twin gets the real one, and must pass.
+// Read mistakes_test.go. Each test has a small service with a mistake, the same
+// service without it, and the words of the finding. The first is run with a
+// testing.TB that records failures, and must fail. Its twin is run with the
+// real one, and must pass.
 //
 //	go test ./prove                                          # everything
 //	go test -v -run 'TestAckBeforeCommit' ./prove            # shows also what was reported about the mistake
@@ -25,7 +26,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// orders are the messages of all examples: two customers, three orders. The body is what is to be paid.
+// orders returns the messages of all examples: three orders of two customers.
+// The body is the price.
 func orders() []*broker.Message {
 	at := time.Now().Add(-time.Minute)
 	return []*broker.Message{
@@ -35,7 +37,8 @@ func orders() []*broker.Message {
 	}
 }
 
-// shop is what outlives every process: a database, and the events that others have got from us.
+// shop is what survives a crash: a database, and the events that other systems
+// have received.
 type shop struct {
 	db     *memstore.Store
 	events *membroker.Broker
@@ -47,7 +50,7 @@ func newShop(testing.TB) *shop {
 	return s
 }
 
-// add is an UPDATE ... SET n = n + amount of the row of a customer.
+// add stands for UPDATE ... SET n = n + amount, for the row of a customer.
 func add(tx *memstore.Tx, m *broker.Message) error {
 	amount, err := strconv.Atoi(string(m.Body))
 	if err != nil {
@@ -59,7 +62,7 @@ func add(tx *memstore.Tx, m *broker.Message) error {
 	return nil
 }
 
-// balances is what customers see.
+// balances returns what customers see.
 func balances(_ context.Context, s *shop) (string, error) {
 	var lines []string
 	for _, customer := range []string{"ann", "bob"} {
@@ -70,7 +73,8 @@ func balances(_ context.Context, s *shop) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// eventsToo is balances, and the events that others have got. They drop those whose ID they know.
+// eventsToo returns the balances, and the events that other systems have
+// received. They drop events whose ID they know.
 func eventsToo(ctx context.Context, s *shop) (string, error) {
 	text, err := balances(ctx, s)
 	var ids []string
@@ -84,7 +88,7 @@ func eventsToo(ctx context.Context, s *shop) (string, error) {
 	return text, err
 }
 
-// recorder is a testing.TB that only writes down that a test has failed, and why.
+// recorder is a testing.TB that only records failures.
 type recorder struct {
 	testing.TB
 	mu   sync.Mutex

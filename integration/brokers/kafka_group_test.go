@@ -20,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// kafkaLedger notes what several sessions of a group do.
+// kafkaLedger records what several sessions of a group do.
 type kafkaLedger struct {
 	mu    sync.Mutex
 	acked map[string]int      // how often an Ack of the message was not an error
@@ -32,8 +32,8 @@ func newKafkaLedger() *kafkaLedger {
 	return &kafkaLedger{acked: make(map[string]int), again: make(map[string]struct{}), begun: make(chan struct{}, 100_000)}
 }
 
-// work consumes until the session or the context ends, and settles in reverse. One in so many is returned first, unless
-// that is 0.
+// work consumes until the session or the context ends, and settles in reverse.
+// One in so many is returned first, unless that is 0.
 func (l *kafkaLedger) work(ctx context.Context, s broker.Session, returned int) {
 	for turn := 0; ; turn++ {
 		ds, err := s.Receive(ctx, 7)
@@ -199,8 +199,9 @@ func TestKafkaCommitsOnlyWhatIsSettledWithoutAGap(t *testing.T) {
 	})
 }
 
-// TestKafkaSaysRedeliveredWhereItCannotKnow has somebody else write the group's offset.
-func TestKafkaSaysRedeliveredWhereItCannotKnow(t *testing.T) {
+// TestKafkaIsRedeliveredIfItCannotKnow has another program write the offset of
+// the group.
+func TestKafkaIsRedeliveredIfItCannotKnow(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 3)
@@ -226,8 +227,9 @@ func TestKafkaSaysRedeliveredWhereItCannotKnow(t *testing.T) {
 	})
 }
 
-// TestKafkaHandsOutOnlyWhatIsNoted keeps a new group from committing how far messages may have been handed out.
-func TestKafkaHandsOutOnlyWhatIsNoted(t *testing.T) {
+// TestKafkaDeliversNothingBeyondTheCommittedReach prevents a new group from
+// committing its reach.
+func TestKafkaDeliversNothingBeyondTheCommittedReach(t *testing.T) {
 	k := fakeKafka(t)
 	w := k.stand(1, kafkabroker.Options{})
 	w.fill(t, 3)
@@ -244,7 +246,7 @@ func TestKafkaHandsOutOnlyWhatIsNoted(t *testing.T) {
 	}
 }
 
-// commit writes an offset of a group that has no members.
+// commit commits an offset for a group without members.
 func (k *kafka) commit(tb testing.TB, group, topic string, partition int32, offset int64, note string) {
 	tb.Helper()
 	req := kmsg.NewPtrOffsetCommitRequest()
@@ -263,8 +265,9 @@ func (k *kafka) commit(tb testing.TB, group, topic string, partition int32, offs
 	}
 }
 
-// TestKafkaLetsGoInTime has a handler that takes longer than a rebalance may.
-func TestKafkaLetsGoInTime(t *testing.T) {
+// TestKafkaReleasesARevokedPartitionInTime has a handler that takes longer than
+// the rebalance timeout.
+func TestKafkaReleasesARevokedPartitionInTime(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour}, kgo.RebalanceTimeout(2*time.Second))
 		w.publish(t, kafkaSpread(w.topic, 40)...)
@@ -290,7 +293,8 @@ func TestKafkaLetsGoInTime(t *testing.T) {
 	})
 }
 
-// TestKafkaWaitsForHandlersWhenAPartitionMoves acks while the partition is being taken away.
+// TestKafkaWaitsForHandlersWhenAPartitionMoves acks while the partition is
+// being revoked.
 func TestKafkaWaitsForHandlersWhenAPartitionMoves(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour})
@@ -315,7 +319,8 @@ func TestKafkaWaitsForHandlersWhenAPartitionMoves(t *testing.T) {
 	})
 }
 
-// TestKafkaOutlivesErrorsOfTheGroup fails requests of sessions at work, as brokers do that change their roles.
+// TestKafkaOutlivesErrorsOfTheGroup fails requests of working sessions, like
+// brokers that change their roles.
 func TestKafkaOutlivesErrorsOfTheGroup(t *testing.T) {
 	again, unknown := kerr.RebalanceInProgress, kerr.UnknownMemberID
 	faults := map[string]kfake.Fault{
@@ -349,8 +354,8 @@ func TestKafkaOutlivesErrorsOfTheGroup(t *testing.T) {
 	})
 }
 
-// consumesAll publishes and consumes until a fault was met, opening another session when one breaks, and checks that
-// the group gets to the end.
+// consumesAll publishes and consumes until a fault has occurred, and opens
+// another session when one breaks. It checks that the group reaches the end.
 func (k *kafka) consumesAll(t *testing.T, met func() bool) {
 	w := k.stand(3, kafkabroker.Options{CommitEvery: 5 * time.Millisecond})
 	ledger, ctx := newKafkaLedger(), t.Context()

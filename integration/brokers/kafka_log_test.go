@@ -28,7 +28,7 @@ func TestKafkaBeginsWithTheOldest(t *testing.T) {
 	})
 }
 
-// cut deletes the messages of partition 0 before an offset, as the retention does.
+// cut deletes the messages of partition 0 before an offset, like retention.
 func (k *kafka) cut(tb testing.TB, topic string, before int64) {
 	tb.Helper()
 	req := kmsg.NewPtrDeleteRecordsRequest()
@@ -42,7 +42,7 @@ func (k *kafka) cut(tb testing.TB, topic string, before int64) {
 	}
 }
 
-func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
+func TestKafkaReportsMessagesThatRetentionDeleted(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 6)
@@ -71,7 +71,7 @@ func TestKafkaDoesNotSkipWhatTheRetentionTook(t *testing.T) {
 	})
 }
 
-func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
+func TestKafkaDetectsARecreatedTopic(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 3)
@@ -81,7 +81,8 @@ func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 		offices.RemoveTopic(t, k.addresses(), w.topic)
 		k.create(w.topic, 1)
 
-		// Neither the session nor the publisher may take the new topic for the old one.
+		// Neither the session nor the publisher may confuse the new topic with
+		// the old one.
 		proof.Await(t, "the publisher writes to the new topic", func() bool {
 			return w.p.Publish(t.Context(), []*broker.Message{{ID: "new", Topic: w.topic}}) == nil
 		})
@@ -105,7 +106,8 @@ func TestKafkaTellsATopicThatWasMadeAnew(t *testing.T) {
 	})
 }
 
-// TestKafkaDoesNotTrustOffsetsOfAnotherLog has offsets that outlived their topic.
+// TestKafkaDoesNotTrustOffsetsOfAnotherLog has offsets that have outlived their
+// topic.
 func TestKafkaDoesNotTrustOffsetsOfAnotherLog(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		w := k.stand(1, kafkabroker.Options{})

@@ -14,9 +14,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The tests in this file stop the adapter in the moment between two of its steps.
+// The tests in this file stop the adapter between two of its steps.
 
-// kafkaTaken stops the first poll of a client that takes a record, before the client returns it.
+// kafkaTaken stops the first poll of a client that takes a record, before the
+// client returns it.
 type kafkaTaken struct {
 	once          sync.Once
 	taken, resume chan struct{}
@@ -31,8 +32,9 @@ func (k *kafkaTaken) OnFetchRecordUnbuffered(_ *kgo.Record, polled bool) {
 	}
 }
 
-// TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt has another session join while records are on their way to the first.
-func TestKafkaKeepsAPartitionWhileAPollHasTakenOfIt(t *testing.T) {
+// TestKafkaKeepsAPartitionUntilItsPollIsAdded has another session join while
+// the first session polls records.
+func TestKafkaKeepsAPartitionUntilItsPollIsAdded(t *testing.T) {
 	k := fakeKafka(t)
 	hook := &kafkaTaken{taken: make(chan struct{}), resume: make(chan struct{})}
 	w := k.stand(2, kafkabroker.Options{})
@@ -79,7 +81,8 @@ func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 	}
 }
 
-// TestKafkaSeeksWhileOffsetsAreFetched seeks in a partition that the group has given, but not yet begun.
+// TestKafkaSeeksWhileOffsetsAreFetched seeks in a partition that is assigned
+// and whose offset is not known yet.
 func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 	k := fakeKafka(t)
 	w := k.stand(1, kafkabroker.Options{})

@@ -54,7 +54,8 @@ func TestKafkaPublishesFromManyGoroutines(t *testing.T) {
 	})
 }
 
-// TestKafkaStampsWithTheTimeOfSending has a message that waited for longer than its topic keeps messages.
+// TestKafkaStampsWithTheTimeOfSending publishes a message that is older than
+// the retention of its topic.
 func TestKafkaStampsWithTheTimeOfSending(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		topic, begin := k.topic(1), time.Now().Truncate(time.Millisecond)
@@ -69,7 +70,8 @@ func TestKafkaStampsWithTheTimeOfSending(t *testing.T) {
 	})
 }
 
-// TestKafkaProducerWritesOnceAndInOrder fails and loses replies of produce requests, which the client sends again.
+// TestKafkaProducerWritesOnceAndInOrder fails and loses replies of produce
+// requests, which the client sends again.
 func TestKafkaProducerWritesOnceAndInOrder(t *testing.T) {
 	for name, sabotage := range map[string]func(c *kfake.Cluster){
 		"not leader": func(c *kfake.Cluster) {
@@ -107,13 +109,14 @@ func TestKafkaProducerWritesOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// kafkaBuffered tells of each record that a client has taken.
+// kafkaBuffered signals each record that a client has buffered.
 type kafkaBuffered chan string
 
 func (b kafkaBuffered) OnProduceRecordBuffered(r *kgo.Record) { b <- r.Topic }
 
-// TestKafkaContextsOfOthersDoNotMatter ends the context of one caller, while the messages of two wait for the broker.
-func TestKafkaContextsOfOthersDoNotMatter(t *testing.T) {
+// TestKafkaPublishIgnoresTheContextsOfOtherCalls ends the context of one call
+// while the messages of two calls wait for the broker.
+func TestKafkaPublishIgnoresTheContextsOfOtherCalls(t *testing.T) {
 	k := fakeKafka(t)
 	topic, buffered := k.topic(1), make(kafkaBuffered, 10)
 	b := k.broker(kafkabroker.Options{}, kgo.WithHooks(buffered))
@@ -181,7 +184,8 @@ func TestKafkaPublishErrorsSayWhatToDo(t *testing.T) {
 	})
 }
 
-// TestKafkaKeepsAMessageThatCannotBeRejected has a dead-letter topic that does not exist yet.
+// TestKafkaKeepsAMessageThatCannotBeRejected has a dead-letter topic that does
+// not exist yet.
 func TestKafkaKeepsAMessageThatCannotBeRejected(t *testing.T) {
 	eachKafka(t, func(t *testing.T, k *kafka) {
 		topic, dead, group := k.topic(1), k.name("dead"), k.name("group")

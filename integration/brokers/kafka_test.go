@@ -21,14 +21,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
-// kafka is a cluster that tests run against: one in this process, which can be told to fail, or a real one.
+// kafka is a cluster for tests: one in this process, which can be made to fail,
+// or a real one.
 type kafka struct {
 	tb    testing.TB
 	fake  *kfake.Cluster // nil: it is a real one
 	seeds []string
 }
 
-// eachKafka runs a test against a cluster in this process, and against the real one that ONCE_TEST_KAFKA names.
+// eachKafka runs a test against a cluster in this process, and against the real
+// one that ONCE_TEST_KAFKA names.
 func eachKafka(t *testing.T, test func(t *testing.T, k *kafka)) {
 	t.Run("kfake", func(t *testing.T) { test(t, fakeKafka(t)) })
 	if seeds := os.Getenv("ONCE_TEST_KAFKA"); seeds != "" {
@@ -36,7 +38,8 @@ func eachKafka(t *testing.T, test func(t *testing.T, k *kafka)) {
 	}
 }
 
-// impatient are settings of a broker that lets groups rebalance, and sessions die, in a time that tests can wait for.
+// impatient are settings of a cluster with short timeouts for rebalances and
+// sessions.
 var impatient = map[string]string{"group.initial.rebalance.delay.ms": "0"}
 
 func fakeKafka(tb testing.TB, opts ...kfake.Opt) *kafka {
@@ -53,16 +56,16 @@ func fakeKafka(tb testing.TB, opts ...kfake.Opt) *kafka {
 
 func (k *kafka) addresses() string { return strings.Join(k.seeds, ",") }
 
-// name makes a name that no other test, and no other run, has.
+// name returns a unique name.
 func (k *kafka) name(of string) string { return offices.Name(of) }
 
-// client is a bare client of the cluster, for what a test does behind the adapter's back.
+// client returns a client of the cluster that does not use the adapter.
 func (k *kafka) client(opts ...kgo.Opt) *kgo.Client {
 	k.tb.Helper()
 	return offices.KafkaClient(k.tb, k.addresses(), opts...)
 }
 
-// broker makes the adapter, with timeouts that a test can wait for.
+// broker returns a Broker with short timeouts.
 func (k *kafka) broker(o kafkabroker.Options, opts ...kgo.Opt) *kafkabroker.Broker {
 	o.Client = append([]kgo.Opt{
 		kgo.SeedBrokers(k.seeds...), kgo.FetchMaxWait(100 * time.Millisecond), kgo.ProducerBatchMaxBytes(4 << 20),
@@ -73,7 +76,7 @@ func (k *kafka) broker(o kafkabroker.Options, opts ...kgo.Opt) *kafkabroker.Brok
 	return kafkabroker.New(&o)
 }
 
-// topic makes a topic.
+// topic creates a topic.
 func (k *kafka) topic(partitions int32, settings ...string) string {
 	k.tb.Helper()
 	name := k.name("topic")
@@ -86,7 +89,8 @@ func (k *kafka) create(name string, partitions int32, settings ...string) {
 	offices.CreateTopic(k.tb, k.addresses(), name, partitions, append(settings, "max.message.bytes=8388608")...)
 }
 
-// read returns the messages of a topic with one partition, through a group of its own.
+// read returns the messages of a topic with one partition, through a group of
+// its own.
 func (k *kafka) read(tb testing.TB, b *kafkabroker.Broker, topic string) (ms []*broker.Message) {
 	tb.Helper()
 	n := k.end(tb, topic)
@@ -97,7 +101,7 @@ func (k *kafka) read(tb testing.TB, b *kafkabroker.Broker, topic string) (ms []*
 	return ms
 }
 
-// end is the offset behind the last message of partition 0 of a topic.
+// end returns the next offset of partition 0 of a topic.
 func (k *kafka) end(tb testing.TB, topic string) int64 {
 	tb.Helper()
 	req := kmsg.NewPtrListOffsetsRequest()
@@ -113,7 +117,8 @@ func (k *kafka) end(tb testing.TB, topic string) int64 {
 	return resp.Topics[0].Partitions[0].Offset
 }
 
-// committed is what a group has committed for a partition: the offset, and the metadata with it. -1: nothing.
+// committed returns the offset and the metadata that a group has committed for
+// a partition; -1 if there is none.
 func (k *kafka) committed(tb testing.TB, group, topic string, partition int32) (int64, string) {
 	tb.Helper()
 	req := kmsg.NewPtrOffsetFetchRequest()
@@ -133,7 +138,8 @@ func (k *kafka) committed(tb testing.TB, group, topic string, partition int32) (
 	return p.Offset, *p.Metadata
 }
 
-// line is a way to the cluster that can be cut, as when a process is killed: nobody says good-bye.
+// line is a connection to the cluster that can be cut, as when a process is
+// killed.
 type line struct {
 	mu    sync.Mutex
 	cut   bool
@@ -164,7 +170,7 @@ func (l *line) kill() {
 	}
 }
 
-// kafkaStand is a topic with a group and a publisher, which most tests need.
+// kafkaStand is a topic with a group and a publisher.
 type kafkaStand struct {
 	topic, group string
 	b            *kafkabroker.Broker
@@ -223,7 +229,8 @@ func kafkaPublish(tb testing.TB, p broker.Publisher, ms ...*broker.Message) {
 	}
 }
 
-// kafkaMessages are n messages with an ordering key, so that they are all in one partition.
+// kafkaMessages returns n messages with the same ordering key, which are in one
+// partition.
 func kafkaMessages(topic string, n int) (ms []*broker.Message) {
 	for i := range n {
 		ms = append(ms, &broker.Message{ID: fmt.Sprintf("m%d", i), Topic: topic, OrderingKey: "one", Body: []byte("x")})
@@ -231,7 +238,7 @@ func kafkaMessages(topic string, n int) (ms []*broker.Message) {
 	return ms
 }
 
-// kafkaSpread are n messages, each with an ordering key of its own.
+// kafkaSpread returns n messages with different ordering keys.
 func kafkaSpread(topic string, n int) (ms []*broker.Message) {
 	for i := range n {
 		ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
@@ -261,7 +268,7 @@ func kafkaAck(tb testing.TB, s broker.Session, ds ...broker.Delivery) {
 	}
 }
 
-// kafkaQuiet checks that nothing comes for a while.
+// kafkaQuiet checks that no message comes for some time.
 func kafkaQuiet(tb testing.TB, s broker.Session) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
@@ -284,7 +291,8 @@ func TestKafkaKeepsTheContract(t *testing.T) {
 	})
 }
 
-// TestKafkaSurvivesARestart runs the cases that stop the cluster, and start it again on its files and ports.
+// TestKafkaSurvivesARestart runs the cases that stop the cluster and start it
+// again with its files and ports.
 func TestKafkaSurvivesARestart(t *testing.T) {
 	ports := []int{offices.FreePort(t), offices.FreePort(t), offices.FreePort(t)}
 	opts := []kfake.Opt{kfake.Ports(ports...), kfake.DataDir(t.TempDir()), kfake.SyncWrites()}

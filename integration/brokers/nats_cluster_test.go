@@ -2,6 +2,7 @@ package brokers_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
@@ -17,8 +18,9 @@ func natsReplicated(s *jetstream.StreamConfig, c *jetstream.ConsumerConfig) {
 	c.AckWait = 3 * time.Second
 }
 
-// What was confirmed is stored, in the order of its key, though its server is killed in the middle.
-func TestNATSKilledWhilePublishing(t *testing.T) {
+// Confirmed messages are stored in the order of their keys, although their
+// server is killed meanwhile.
+func TestNATSLosesNoConfirmedMessageWhenKilled(t *testing.T) {
 	t.Run("one server", func(t *testing.T) {
 		server := startNATSProcess(t, natsSettings{})
 		p := newNATSPlace(t, dialNATS(t, server), nil)
@@ -64,8 +66,9 @@ func publishThrough(t *testing.T, p *natsPlace, disturb func()) {
 	if t.Failed() {
 		return
 	}
-	// First arrivals are in order from batch to batch, since each caller went on only when its batch was confirmed. Within
-	// one, what was sent to a server that died may be overtaken by what was still to be sent.
+	// First arrivals are in order from batch to batch, because each caller
+	// continues only when its batch is confirmed. Within a batch, later
+	// messages may overtake those that were sent to a server that died.
 	s, came, all := p.open(t, 100), make(map[string]bool), make(map[string]int)
 	for seen := 0; seen < callers*batches*size; {
 		ds := natsReceive(t, s, 1)
@@ -85,7 +88,8 @@ func publishThrough(t *testing.T, p *natsPlace, disturb func()) {
 	}
 }
 
-// natsPersist publishes as the relay does: what has an error and all behind it again, until all is confirmed.
+// natsPersist publishes like the relay: it repeats the first failed message and
+// all later ones until all are confirmed.
 func natsPersist(pub broker.Publisher, ms []*broker.Message) error {
 	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
 	defer cancel()
@@ -110,8 +114,10 @@ func natsPersist(pub broker.Publisher, ms []*broker.Message) error {
 	}
 }
 
-// What is not settled comes, and what is settled does not come again, though its server is killed in the middle.
-func TestNATSKilledWhileConsuming(t *testing.T) {
+// Unsettled messages come again and settled ones do not, although their server
+// is killed meanwhile. Messages whose ack failed come again to sessions that stay
+// open.
+func TestNATSRedeliversUnsettledMessagesWhenKilled(t *testing.T) {
 	t.Run("one server", func(t *testing.T) {
 		server := startNATSProcess(t, natsSettings{})
 		p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(3*time.Second))
@@ -143,7 +149,8 @@ func consumeThrough(t *testing.T, p *natsPlace, disturb func()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if t.Failed() {
-			t.Logf("%d are acknowledged, in %d sessions; the consumer: %+v", len(c.acked), c.opened, last)
+			info, _ := json.Marshal(last)
+			t.Logf("%d have come, in %d sessions; the consumer: %s", len(c.acked), c.opened, info)
 		}
 	}()
 	proof.Await(t, "nothing is pending", func() bool {
@@ -163,7 +170,7 @@ func consumeThrough(t *testing.T, p *natsPlace, disturb func()) {
 	}
 }
 
-// natsConsumers acknowledge what comes.
+// natsConsumers acknowledges all messages.
 type natsConsumers struct {
 	t           *testing.T
 	place       *natsPlace
@@ -175,7 +182,7 @@ type natsConsumers struct {
 	again, opened int
 }
 
-// run opens sessions, one after another is broken.
+// run opens another session whenever one breaks.
 func (c *natsConsumers) run() {
 	deadline, cancel := context.WithTimeout(context.Background(), 3*natsPatience)
 	defer cancel()
@@ -203,7 +210,7 @@ func (c *natsConsumers) over() bool {
 	}
 }
 
-// turn receives a few, and returns an error if the session is broken.
+// turn receives some messages. It returns an error if the session is broken.
 func (c *natsConsumers) turn(ctx context.Context, s broker.Session) error {
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -221,7 +228,11 @@ func (c *natsConsumers) turn(ctx context.Context, s broker.Session) error {
 		}
 		c.mu.Unlock()
 		c.note(d.Message.ID, false)
-		c.note(d.Message.ID, s.Ack(ctx, []broker.Delivery{d}) == nil)
+		err := s.Ack(ctx, []broker.Delivery{d})
+		if err != nil {
+			c.t.Logf("Ack of %s: %v", d.Message.ID, err) // it comes again
+		}
+		c.note(d.Message.ID, err == nil)
 	}
 	return nil
 }
@@ -236,7 +247,8 @@ func (c *natsConsumers) note(id string, confirmed bool) {
 	}
 }
 
-// The identity of a stream is the same for every leader, and so is that of a consumer: a session survives a change.
+// A stream and a consumer have the same identity at every leader, so a session
+// survives a change.
 func TestNATSLeaderChangeKeepsTheSession(t *testing.T) {
 	all := startNATSCluster(t)
 	p := newNATSPlace(t, dialNATS(t, all...), nil, natsReplicated)

@@ -26,7 +26,8 @@ func natsLog(tb testing.TB, js jetstream.JetStream, p *natsPlace, window int) br
 	return s
 }
 
-// natsRead receives and acknowledges, and fails if the offsets do not rise from one to the next.
+// natsRead receives and acknowledges, and fails if the offsets do not rise from
+// one to the next.
 func natsRead(tb testing.TB, s broker.Session, n int) (offsets []int64) {
 	tb.Helper()
 	for len(offsets) < n {
@@ -126,8 +127,8 @@ func TestNATSLogSurvivesItsServer(t *testing.T) {
 	}
 }
 
-// Messages of a stream that was made anew have the numbers of others.
-func TestNATSLogNoticesAStreamMadeAnew(t *testing.T) {
+// Messages of a recreated stream have the same sequences as earlier ones.
+func TestNATSLogDetectsARecreatedStream(t *testing.T) {
 	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 10)

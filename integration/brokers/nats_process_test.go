@@ -18,7 +18,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// natsProcess is a server in a process of its own, which can be killed without a chance to write anything.
+// natsProcess is a server in its own process, which can be killed before it
+// writes anything.
 type natsProcess struct {
 	settings natsSettings
 	cmd      *exec.Cmd
@@ -35,7 +36,8 @@ type natsSettings struct {
 
 const natsSettingsVar = "ONCE_TEST_NATS_SERVER"
 
-// TestNATSProcess is the server of a natsProcess, when this binary is run as one. It ends with its parent.
+// TestNATSProcess is the server of a natsProcess if this binary runs as one. It
+// ends with its parent.
 func TestNATSProcess(t *testing.T) {
 	text := os.Getenv(natsSettingsVar)
 	if text == "" {
@@ -65,6 +67,9 @@ func TestNATSProcess(t *testing.T) {
 
 func startNATSProcess(tb testing.TB, set natsSettings) *natsProcess {
 	tb.Helper()
+	if testing.Short() { // it is killed and waited for, which takes a minute or two
+		tb.Skip("starts servers of its own: run it without -short")
+	}
 	set.Port, set.StoreDir = offices.FreePort(tb), tb.TempDir()
 	p := &natsProcess{settings: set}
 	tb.Cleanup(p.kill)
@@ -97,7 +102,7 @@ func (p *natsProcess) start(tb testing.TB) {
 	})
 }
 
-// kill is SIGKILL, and waits for the end.
+// kill sends SIGKILL and waits for the process to end.
 func (p *natsProcess) kill() {
 	p.cmd.Process.Kill()
 	p.cmd.Wait() // says that it was killed
@@ -110,7 +115,8 @@ func (p *natsProcess) restart(tb testing.TB) {
 	p.start(tb)
 }
 
-// startNATSCluster starts three servers, which choose leaders for streams of three replicas.
+// startNATSCluster starts three servers, which choose leaders for streams of
+// three replicas.
 func startNATSCluster(tb testing.TB) []*natsProcess {
 	tb.Helper()
 	var ports []int
@@ -127,7 +133,8 @@ func startNATSCluster(tb testing.TB) []*natsProcess {
 	return all
 }
 
-// killNATSLeader kills the server that leads the stream or its consumer, and starts it again.
+// killNATSLeader kills the server that leads the stream or its consumer, and
+// restarts it.
 func killNATSLeader(tb testing.TB, all []*natsProcess, p *natsPlace, ofConsumer bool) {
 	tb.Helper()
 	leader := ""

@@ -44,10 +44,11 @@ func TestNATSDuplicatesAreStoredOnce(t *testing.T) {
 	}
 }
 
-// Sixty-four at once, on one publisher: each of them keeps its order, and all that is confirmed is there.
+// 64 goroutines use one publisher. Each keeps its order, and all confirmed
+// messages are stored.
 func TestNATSPublishConcurrently(t *testing.T) {
 	const callers, each = 64, 30
-	// Each message is synced to a disk that others use too.
+	// Each message is synced to a disk that other tests use too.
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), &natsbroker.Options{ReplyWait: time.Minute})
 	pub := p.Publisher()
 	var wg sync.WaitGroup
@@ -84,11 +85,11 @@ func TestNATSPublishConcurrently(t *testing.T) {
 func TestNATSPublishErrors(t *testing.T) {
 	js := dialNATS(t, offices.StartNATS(t))
 	p := newNATSPlace(t, js, nil, func(s *jetstream.StreamConfig, _ *jetstream.ConsumerConfig) { s.MaxMsgSize = 100 << 10 })
-	// It answers like any service, and is no stream.
+	// A service answers, and not a stream.
 	if _, err := js.Conn().Subscribe("service", func(m *nats.Msg) { m.Respond([]byte("hello")) }); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody answers here, but somebody listens.
+	// A subscriber does not answer.
 	if _, err := js.Conn().Subscribe("silence", func(*nats.Msg) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -100,16 +101,16 @@ func TestNATSPublishErrors(t *testing.T) {
 		text    string
 	}{
 		{broker.Message{Topic: "nobody"}, false, "no stream takes"},
-		{broker.Message{Topic: "service"}, false, "is no stream"},
+		{broker.Message{Topic: "service"}, false, "something other than a stream"},
 		{broker.Message{Topic: "silence"}, false, "did not answer in time"},
-		{broker.Message{Topic: p.topic, Body: make([]byte, 9<<20)}, true, "as large as"},
-		{broker.Message{Topic: p.topic, Body: make([]byte, 200<<10)}, true, "as large as"},
-		{broker.Message{Topic: p.topic, Header: map[string]string{"a": long, "b": long}}, true, "as large as"},
-		{broker.Message{Topic: p.stream + ".*"}, true, "no subject"},
-		{broker.Message{Topic: p.stream + ".>"}, true, "no subject"},
-		{broker.Message{Topic: p.stream + "..a"}, true, "no subject"},
-		{broker.Message{Topic: p.stream + ".a b"}, true, "no subject"},
-		{broker.Message{Topic: "$JS.API.STREAM.DELETE." + p.stream}, true, "no subject"},
+		{broker.Message{Topic: p.topic, Body: make([]byte, 9<<20)}, true, "too large for"},
+		{broker.Message{Topic: p.topic, Body: make([]byte, 200<<10)}, true, "too large for"},
+		{broker.Message{Topic: p.topic, Header: map[string]string{"a": long, "b": long}}, true, "too large for"},
+		{broker.Message{Topic: p.stream + ".*"}, true, "not a subject"},
+		{broker.Message{Topic: p.stream + ".>"}, true, "not a subject"},
+		{broker.Message{Topic: p.stream + "..a"}, true, "not a subject"},
+		{broker.Message{Topic: p.stream + ".a b"}, true, "not a subject"},
+		{broker.Message{Topic: "$JS.API.STREAM.DELETE." + p.stream}, true, "not a subject"},
 	} {
 		c.message.ID = "id"
 		good := &broker.Message{ID: rangeID(c.message.Topic, c.message.Body), Topic: p.topic}
@@ -132,7 +133,7 @@ func TestNATSPublishErrors(t *testing.T) {
 
 func rangeID(topic string, body []byte) string { return fmt.Sprintf("beside %s %d", topic, len(body)) }
 
-// A batch that is larger than what may be on its way at once.
+// A batch that is larger than the limit of one request.
 func TestNATSPublishLarge(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	ms := p.messages(300)

@@ -25,7 +25,7 @@ func natsContext(tb testing.TB) context.Context {
 	return ctx
 }
 
-// dialNATS connects as a program does that wants to live through restarts.
+// dialNATS connects like a program that survives restarts.
 func dialNATS[S interface{ URL() string }](tb testing.TB, servers ...S) jetstream.JetStream {
 	tb.Helper()
 	var urls []string
@@ -45,7 +45,7 @@ func dialNATS[S interface{ URL() string }](tb testing.TB, servers ...S) jetstrea
 	return js
 }
 
-// natsPlace is a stream with a consumer, and a broker that reaches them.
+// natsPlace is a stream with a consumer, and a Broker for them.
 type natsPlace struct {
 	*natsbroker.Broker
 	js     jetstream.JetStream
@@ -67,7 +67,7 @@ func newNATSPlace(tb testing.TB, js jetstream.JetStream, o *natsbroker.Options, 
 	return p
 }
 
-// create makes the stream and the consumer, perhaps anew.
+// create creates the stream and the consumer, or recreates them.
 func (p *natsPlace) create(tb testing.TB, change ...func(*jetstream.StreamConfig, *jetstream.ConsumerConfig)) {
 	tb.Helper()
 	stream := jetstream.StreamConfig{Name: p.stream, Subjects: []string{p.stream + ".>"}}
@@ -130,7 +130,7 @@ func (p *natsPlace) open(tb testing.TB, window int) broker.Session {
 	return s
 }
 
-// natsReceive receives until there are n deliveries.
+// natsReceive receives n deliveries.
 func natsReceive(tb testing.TB, s broker.Session, n int) []broker.Delivery {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
@@ -146,7 +146,7 @@ func natsReceive(tb testing.TB, s broker.Session, n int) []broker.Delivery {
 	return all
 }
 
-// natsNothing listens for what must not come.
+// natsNothing fails if a message comes.
 func natsNothing(tb testing.TB, s broker.Session, d time.Duration) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -24,7 +24,7 @@ func TestNATSConformance(t *testing.T) {
 	brokertest.Run(t, natsHarness(s.Restart, s))
 }
 
-// A server that is killed has had no time to write down what it has delivered.
+// A killed server has not stored what it has delivered.
 func TestNATSConformanceWhenKilled(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	s := startNATSProcess(t, natsSettings{})
@@ -59,7 +59,7 @@ func natsHarness[S interface{ URL() string }](restart func(testing.TB), s S) bro
 	}
 }
 
-// deadNATSLetters reads all of a stream, and gives them back.
+// deadNATSLetters returns all messages of a stream.
 func deadNATSLetters(tb testing.TB, dead *natsPlace) []*broker.Message {
 	tb.Helper()
 	stream, err := dead.js.Stream(natsContext(tb), dead.stream)
@@ -86,7 +86,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 	}
 	server.Restart(t)
 
-	// The session lives on, and what it has out is settled as if nothing had been.
+	// The session continues, and its deliveries in flight can be settled.
 	if err := s.Ack(t.Context(), ds[2:]); err != nil {
 		t.Fatal(err)
 	}
@@ -130,14 +130,15 @@ func TestNATSSlowHandlerKeepsItsMessage(t *testing.T) {
 	}
 }
 
-// slowOnly drains the message that may have gone to either session, and returns the one to listen at.
+// slowOnly receives the message that may have gone to either session, and
+// returns the session to watch.
 func slowOnly(tb testing.TB, slow, other broker.Session) broker.Session {
 	tb.Helper()
 	natsReceive(tb, slow, 1)
 	return other
 }
 
-func TestNATSWindow(t *testing.T) {
+func TestNATSKeepsToTheWindow(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 10)
 	s := p.open(t, 3)
@@ -163,8 +164,9 @@ func (p *natsPlace) consumer(tb testing.TB) *jetstream.ConsumerInfo {
 	return c.CachedInfo()
 }
 
-// A Receive that ends lets messages come that it has asked for: they are kept for the next one, and given back at Close.
-func TestNATSReceiveGivenUp(t *testing.T) {
+// Messages that arrive after Receive has returned are kept for the next
+// Receive, and returned by Close.
+func TestNATSLosesNothingBetweenReceives(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(time.Hour))
 	s := p.open(t, 10)
 	natsNothing(t, s, 100*time.Millisecond) // leaves a request for ten messages behind
@@ -211,7 +213,7 @@ func TestNATSForeignMessage(t *testing.T) {
 	}
 }
 
-func TestNATSSpacesAround(t *testing.T) {
+func TestNATSKeepsSpacesAroundValues(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	var ms []*broker.Message
 	for _, id := range []string{"id", " id", "id ", "%20id", "日本 "} {
@@ -228,9 +230,9 @@ func TestNATSSpacesAround(t *testing.T) {
 	}
 }
 
-// The old session must not take messages of the new stream for those of its own, whether it waits when it happens, or
-// has its window full.
-func TestNATSStreamMadeAnewUnderASession(t *testing.T) {
+// The old session must not deliver messages of the new stream, whether it waits
+// at that time or its window is full.
+func TestNATSSessionDetectsARecreatedStream(t *testing.T) {
 	for name, full := range map[string]bool{"waiting": false, "full": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
@@ -272,7 +274,7 @@ func TestNATSStreamMadeAnewUnderASession(t *testing.T) {
 	}
 }
 
-// natsReceiveEnds receives nothing before the session breaks.
+// natsReceiveEnds fails if a message comes before the session breaks.
 func natsReceiveEnds(s broker.Session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
 	defer cancel()
@@ -283,7 +285,7 @@ func natsReceiveEnds(s broker.Session) error {
 	return nil
 }
 
-func TestNATSConsumerDeleted(t *testing.T) {
+func TestNATSSessionDetectsADeletedConsumer(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 1)
 	s := p.open(t, 10)
@@ -323,7 +325,7 @@ func TestNATSRefusesConsumersThatLose(t *testing.T) {
 		}
 	}
 	p := newNATSPlace(t, js, nil)
-	for dead, want := range map[string]string{p.topic: "another stream", "nobody.takes.it": "look for a stream", "a..b": "subject"} {
+	for dead, want := range map[string]string{p.topic: "another stream", "nobody.takes.it": "find a stream", "a..b": "subject"} {
 		b := natsbroker.New(js, &natsbroker.Options{DeadLetter: dead})
 		if _, err := b.Consumer(p.stream, "billing").Open(t.Context(), 1); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("dead letters to %q: %v", dead, err)
@@ -352,7 +354,7 @@ func TestNATSHorizon(t *testing.T) {
 	}
 }
 
-// Signals of other deliveries must not shorten or lengthen a delay.
+// Extending the deadlines of other deliveries must not change a delay.
 func TestNATSDelayIsKept(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(300*time.Millisecond))
 	p.publish(t, 2)
@@ -375,7 +377,8 @@ func TestNATSDelayIsKept(t *testing.T) {
 	}
 }
 
-// A stream that has seen the message must not take its dead letter for a duplicate, the second time neither.
+// A stream that has seen the message must not drop its dead letter as a
+// duplicate, also the second time.
 func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 	js := dialNATS(t, offices.StartNATS(t))
 	dead := newNATSPlace(t, js, nil)
@@ -405,6 +408,79 @@ func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 	natsNothing(t, s, 300*time.Millisecond)
 }
 
+// A settlement that fails because the server cannot be asked does not keep the
+// message in a session that stays open.
+func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
+	server := startNATSProcess(t, natsSettings{})
+	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(2*time.Second))
+	p.publish(t, 4)
+	s := p.open(t, 4)
+	ds := natsReceive(t, s, 4)
+	server.kill()
+	settle := func(do func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		return do(ctx)
+	}
+	// The first Ack may be sent. A later one either looks the consumer up or
+	// reports that the delivery was settled.
+	probe := func(ctx context.Context) error { return s.Ack(ctx, ds[:1]) }
+	settle(probe)
+	proof.Await(t, "the session looks the consumer up before it settles", func() bool {
+		return errors.Is(settle(probe), context.DeadlineExceeded)
+	})
+	for name, do := range map[string]func(context.Context) error{
+		"Ack":    func(ctx context.Context) error { return s.Ack(ctx, ds[1:2]) },
+		"Return": func(ctx context.Context) error { return s.Return(ctx, ds[2:3], 0) },
+		"Reject": func(ctx context.Context) error { return s.Reject(ctx, ds[3:], "no use") },
+	} {
+		if err := settle(do); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s without a server: %v", name, err)
+		}
+	}
+	server.start(t)
+
+	missing := map[string]bool{p.message(1).ID: true, p.message(2).ID: true, p.message(3).ID: true}
+	for len(missing) > 0 {
+		again := natsReceive(t, s, 1)
+		delete(missing, again[0].Message.ID)
+		if err := s.Ack(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A rejected message without its dead letter stays with the session for AckWait,
+// so that Reject can be repeated, and then comes again.
+func TestNATSFailedDeadLetterComesAgain(t *testing.T) {
+	js := dialNATS(t, offices.StartNATS(t))
+	for name, wait := range map[string]time.Duration{"repeated": time.Hour, "redelivered": 600 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			dead := newNATSPlace(t, js, nil)
+			p := newNATSPlace(t, js, &natsbroker.Options{DeadLetter: dead.topic}, natsAckWait(wait))
+			p.publish(t, 1)
+			s := p.open(t, 1)
+			ds := natsReceive(t, s, 1)
+			if err := js.DeleteStream(t.Context(), dead.stream); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Reject(t.Context(), ds, "no use"); err == nil {
+				t.Fatal("Reject without a stream for dead letters: no error")
+			}
+			dead.create(t)
+			if name == "redelivered" {
+				ds = natsReceive(t, s, 1)
+			}
+			if err := s.Reject(t.Context(), ds, "no use"); err != nil {
+				t.Fatal(err)
+			}
+			if letters := deadNATSLetters(t, dead); len(letters) != 1 {
+				t.Errorf("%d dead letters, want 1", len(letters))
+			}
+		})
+	}
+}
+
 func TestNATSUnconfirmedAcks(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), &natsbroker.Options{UnconfirmedAcks: true})
 	p.publish(t, 3)
@@ -424,7 +500,7 @@ func TestNATSUnconfirmedAcks(t *testing.T) {
 	proof.Await(t, "nothing is pending", func() bool { return p.consumer(t).NumAckPending == 0 })
 }
 
-// Sixteen at once settle what one receives, and each message is settled once.
+// 16 goroutines settle what one receives, and each message is settled once.
 func TestNATSSettleConcurrently(t *testing.T) {
 	const n = 300
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)

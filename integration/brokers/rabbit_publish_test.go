@@ -28,6 +28,7 @@ func TestRabbitPublisher(t *testing.T) {
 		"an exchange that is made too late": rabbitLateExchange,
 		"a full queue":                      rabbitFullQueue,
 		"what would break the connection":   rabbitTooLarge,
+		"a confirm that never comes":        rabbitUnconfirmed,
 		"a silent server":                   rabbitSilent,
 		"a write that hangs":                rabbitHangingWrite,
 		"Close while a write hangs":         rabbitCloseWhileWriting,
@@ -39,7 +40,8 @@ func TestRabbitPublisher(t *testing.T) {
 	}
 }
 
-// rabbitMixed is a batch in which every third message has no queue, and all have the same ID.
+// rabbitMixed returns a batch in which every third message has no queue, and
+// all have the same ID.
 func rabbitMixed(p *rabbitPlace, n int) (ms []*broker.Message) {
 	for i := range n {
 		m := p.message(0)
@@ -64,7 +66,7 @@ func rabbitReturned(t *testing.T, r *rabbit) {
 	for range 20 {
 		rabbitCheckMixed(t, p.publisher.Publish(rabbitSoon(t), rabbitMixed(p, 31)))
 	}
-	// Alone, so that the confirm comes right behind it.
+	// Alone, so that the confirm follows at once.
 	lost := p.message(1)
 	lost.Topic = "nowhere"
 	for range 200 {
@@ -116,7 +118,7 @@ func rabbitFullQueue(t *testing.T, r *rabbit) {
 		Arguments: amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"}})
 	p.publish(t, p.message(0))
 	for _, err := range p.publisher.Publish(rabbitSoon(t), p.messages(1)) {
-		if err == nil || !strings.Contains(err.Error(), "refused") {
+		if err == nil || !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%v, want that the queue is full", err)
 		}
 	}
@@ -199,8 +201,8 @@ func rabbitSilent(t *testing.T, r *rabbit) {
 	}
 }
 
-// large is more than what the kernel takes for a server that does not read. The options of its publisher have to allow
-// for it.
+// large is larger than the buffers of the kernel, so a write blocks if the
+// server does not read. The options of its publisher must allow that size.
 func (p *rabbitPlace) large() []*broker.Message {
 	m := p.message(0)
 	m.Body = rabbitLargeBody
@@ -238,7 +240,7 @@ func rabbitCloseWhileWriting(t *testing.T, r *rabbit) {
 	done := make(chan []error)
 	go func() { done <- p.publisher.Publish(context.Background(), p.large()) }()
 	proof.Await(t, "the write hangs", func() bool {
-		return strings.Contains(stacks(), ".(*outlet).write(")
+		return strings.Contains(stacks(), ".(*confirmChannel).write(")
 	})
 	_ = p.publisher.Close() // without an answer, but it ends
 	if errs := <-done; errs == nil {
@@ -250,7 +252,8 @@ func rabbitCloseWhileWriting(t *testing.T, r *rabbit) {
 	}
 }
 
-// rabbitHeartbeat: a server that has died without a word ends what waits for it without an end.
+// rabbitHeartbeat: the heartbeat ends calls without a deadline when the server
+// is silently gone.
 func rabbitHeartbeat(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{MaxBody: rabbitLarge.MaxBody,
 		Config: amqp.Config{Heartbeat: 2 * time.Second}}, rabbitbroker.QueueOptions{})
@@ -282,8 +285,8 @@ func rabbitHeartbeat(t *testing.T, r *rabbit) {
 func rabbitWrongAddress(t *testing.T, r *rabbit) {
 	secret := "s3cr3t"
 	for url, want := range map[string]string{
-		"amqp://once:" + secret + "@127.0.0.1:port/":        "the URL is not like",
-		"http://once:" + secret + "@127.0.0.1/":             "the URL is not like",
+		"amqp://once:" + secret + "@127.0.0.1:port/":        "the URL must look like",
+		"http://once:" + secret + "@127.0.0.1/":             "the URL must look like",
 		fmt.Sprintf("amqp://once:%s@%s/", secret, r.Addr()): "not allowed",
 		"amqp://once:" + secret + "@127.0.0.1:1/":           "refused",
 		r.DSN() + "elsewhere":                               "elsewhere",
@@ -303,7 +306,7 @@ func rabbitWrongAddress(t *testing.T, r *rabbit) {
 
 func rabbitLeavesNothing(t *testing.T, r *rabbit) {
 	proof.Await(t, "no goroutines of others are left", func() bool { return len(left()) == 0 })
-	// Shared by all connections that are made at once.
+	// Shared by all connections that are opened concurrently.
 	shared := amqp.Config{Properties: amqp.Table{"connection_name": "shared"}}
 	p := r.place(t, rabbitbroker.Options{Config: shared}, rabbitbroker.QueueOptions{})
 	var all sync.WaitGroup
@@ -338,7 +341,7 @@ func rabbitLeavesNothing(t *testing.T, r *rabbit) {
 	}
 }
 
-// left are the goroutines of a broker, or of its client.
+// left returns the goroutines of a Broker or of its client.
 func left() []string {
 	return slices.DeleteFunc(strings.Split(stacks(), "\n\n"), func(stack string) bool {
 		return !strings.Contains(stack, "amqp091") && !strings.Contains(stack, "rabbitbroker.(") &&

@@ -43,9 +43,10 @@ func startRabbit(t *testing.T, settings ...string) *rabbit {
 	return &rabbit{Instance: i}
 }
 
-// kill kills the server, but not before it has written down its quorum queues. RabbitMQ 3.10 takes up to three seconds
-// to write the name of a new one where it looks for it after a crash (names.dets, which it does not sync), and a queue
-// that is not found there stays without a leader.
+// kill kills the server after it has stored its quorum queues. RabbitMQ 3.10
+// takes up to three seconds to write the name of a new queue to names.dets,
+// which it does not sync. A queue that it does not find there after a crash
+// stays without a leader.
 func (r *rabbit) kill(tb testing.TB) {
 	tb.Helper()
 	node := r.Identity() + "@localhost"
@@ -65,7 +66,8 @@ func (r *rabbit) restart(tb testing.TB) {
 	proof.Must(tb, r.Restart(tb.Context()))
 }
 
-// rabbitPlace is a queue, an exchange that is bound to it by its name, and a queue for its dead letters.
+// rabbitPlace is a queue, an exchange that is bound to it by its name, and a
+// queue for dead letters.
 type rabbitPlace struct {
 	rabbit          *rabbit
 	broker          *rabbitbroker.Broker
@@ -74,7 +76,8 @@ type rabbitPlace struct {
 	dead            string
 }
 
-// place makes a place. The options and the queue get its queue of dead letters: published to, or by the queue.
+// place creates a place. Both the options and the queue use its queue for dead
+// letters.
 func (r *rabbit) place(tb testing.TB, o rabbitbroker.Options, q rabbitbroker.QueueOptions) *rabbitPlace {
 	tb.Helper()
 	name := fmt.Sprintf("once-%d", r.names.Add(1))
@@ -102,7 +105,7 @@ func (p *rabbitPlace) declare(tb testing.TB, queue string, q rabbitbroker.QueueO
 	}
 }
 
-// channel is a bare one, to do what a foreigner does.
+// channel returns a channel that does not use the adapter.
 func (r *rabbit) channel(tb testing.TB) *amqp.Channel {
 	tb.Helper()
 	conn, err := amqp.Dial(r.DSN())
@@ -117,7 +120,7 @@ func (r *rabbit) channel(tb testing.TB) *amqp.Channel {
 	return ch
 }
 
-// letters are those in the queue of dead letters, which keeps them.
+// letters returns the dead letters and leaves them in their queue.
 func (p *rabbitPlace) letters(tb testing.TB) (ms []*broker.Message) {
 	tb.Helper()
 	s := rabbitOpen(tb, p.broker.Queue(p.dead), 1000)
@@ -196,7 +199,7 @@ func rabbitNothing(tb testing.TB, s broker.Session) {
 	}
 }
 
-// rabbitSoon is a context for what does not take long.
+// rabbitSoon returns a context for something that must not take long.
 func rabbitSoon(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), proof.Patience)
 	tb.Cleanup(cancel)

@@ -38,7 +38,7 @@ func TestRabbitSession(t *testing.T) {
 	}
 }
 
-// rabbitOdd is a message as none of ours is.
+// rabbitOdd returns a message that this adapter would never publish.
 func rabbitOdd() amqp.Publishing {
 	return amqp.Publishing{
 		Body: []byte{0, 255}, ContentType: "application/octet-stream", Timestamp: time.Unix(1700000000, 0), Type: "odd",
@@ -110,7 +110,8 @@ func rabbitForeignLetter(t *testing.T, r *rabbit) {
 	}
 }
 
-// rabbitLetterLost: what cannot be kept as a letter stays where it is.
+// rabbitLetterLost: a message that cannot become a dead letter stays in its
+// queue.
 func rabbitLetterLost(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	p.publish(t, p.messages(3)...)
@@ -262,7 +263,8 @@ func rabbitAttempts(t *testing.T, r *rabbit) {
 	}
 }
 
-// rabbitDetour is how delays are made out of queues: rejected into a queue where messages expire into the first.
+// rabbitDetour delays a message by a queue: it is rejected to a queue from
+// which messages expire back to the first.
 func rabbitDetour(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{QueueDeadLetters: true}, rabbitbroker.QueueOptions{
 		Classic: true, Arguments: amqp.Table{"x-dead-letter-routing-key": "detour"}})

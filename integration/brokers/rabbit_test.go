@@ -29,7 +29,8 @@ func TestRabbitConformance(t *testing.T) {
 				Confirms: true, Restart: r.restart, Patience: proof.Patience,
 			}
 			if c.options.QueueDeadLetters || c.queue.Classic && proof.Soaking(t) == 0 {
-				// With its dead letters, it is the quorum queue once more. TestRabbitLosesNothing restarts below a classic one.
+				// With dead letters it is the quorum queue again.
+				// TestRabbitLosesNothing restarts the server of a classic one.
 				h.Restart = nil
 			}
 			for _, c := range brokertest.Cases(h) {

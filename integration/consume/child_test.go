@@ -24,7 +24,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// plan is what a process is started for: one consumer.
+// plan is the configuration of a process, which runs one consumer.
 type plan struct {
 	Base   engines.Place
 	Post   post
@@ -43,7 +43,7 @@ type plan struct {
 	StopsNow  bool // and that before the first
 }
 
-// The shapes of handlers.
+// The kinds of handlers.
 const (
 	shapeTx    = "tx"
 	shapeBatch = "batch"
@@ -55,13 +55,13 @@ const (
 	batch    = 4 // messages
 )
 
-// What a process says, one line each.
+// The lines that a process prints.
 const (
 	saysReady   = "ready"
 	saysStopped = "stopped"
 )
 
-// TestMain makes this binary the program of the processes, too.
+// TestMain also makes this binary the program of the processes.
 func TestMain(m *testing.M) { fleet.Main(m, consume) }
 
 // consume runs the consumer of a plan.
@@ -85,7 +85,7 @@ func startFleet(t testing.TB, p plan, size int) *fleet.Fleet {
 	})
 }
 
-// consumer is the consumer of a plan.
+// consumer returns the consumer of a plan.
 func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if os.Getenv("ONCE_CONSUME_QUIET") != "" {
@@ -106,7 +106,7 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	c := &inbox.Consumer{
 		Name: "soak", Source: p.observed(source, place), Checkpoint: p.Check, BatchSize: cmp.Or(p.Batch, batch), Concurrency: 3,
 		Retry: inbox.Retry{Attempts: attempts, First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
-		// Short, so that what a killed process held is free soon.
+		// Short, so that the claims of a killed process expire soon.
 		Policy:   once.Policy{Lease: time.Second},
 		StopTime: 5 * time.Second,
 	}
@@ -131,7 +131,7 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	return c, func() { end(); w.Close() }, nil
 }
 
-// hooks stop the process where the plan says, until its input has a line.
+// hooks make the process wait for a line of its input, where the plan says.
 func (p plan) hooks(lines <-chan struct{}) hooks {
 	if !p.Stops && !p.StopsNow {
 		return hooks{}
@@ -146,7 +146,8 @@ func (p plan) hooks(lines <-chan struct{}) hooks {
 	}}
 }
 
-// send hands a message to the other system, with its key.
+// send returns a handler that sends messages to the other system, with their
+// keys.
 func (w *workplace) send(address string) func(context.Context, once.Key, *broker.Message) (string, error) {
 	client := &http.Client{Timeout: 5 * time.Second}
 	return func(ctx context.Context, k once.Key, m *broker.Message) (string, error) {

@@ -9,7 +9,8 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// behind is a stand on a database behind a proxy, and a direct way to that.
+// behind returns a stand on a database behind a proxy, and a direct connection
+// to the database.
 func behind(t testing.TB, engine string) (s *stand, proxy *wire.Proxy, direct *world) {
 	t.Helper()
 	direct = newWorldOn(t, engine)
@@ -22,7 +23,8 @@ func behind(t testing.TB, engine string) (s *stand, proxy *wire.Proxy, direct *w
 	return newStand(t, openWorld(t, through)), proxy, direct
 }
 
-// TestCommitReplyIsLost: the database has committed, and nobody hears of it. Each message has its effect once.
+// TestCommitReplyIsLost: the database has committed, but the reply is lost.
+// Each message has its effect once.
 func TestCommitReplyIsLost(t *testing.T) {
 	for _, m := range modes {
 		for name, action := range map[string]wire.Action{"reply": wire.SwallowReply, "request": wire.DropRequest} {

@@ -15,8 +15,10 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// TestPositionInAStreamThatOvertakes: a consumer of JetStream gets what a dead one had out later than what is behind
-// it, and says that it is a log all the same. Nothing may be taken for handled because it lies behind the position.
+// TestPositionInAStreamThatOvertakes: a consumer of JetStream gets the
+// unacknowledged messages of a dead one after later messages, and yet delivers
+// positions. No message may be taken for handled because it is before the
+// position.
 func TestPositionInAStreamThatOvertakes(t *testing.T) {
 	const n = 8
 	w := newWorldOn(t, sqlite)
@@ -57,7 +59,8 @@ func TestPositionInAStreamThatOvertakes(t *testing.T) {
 	w.onceEach(t, n)
 }
 
-// TestPositionInAStream: nothing goes wrong at all. The only partition of a stream has no name.
+// TestPositionInAStream: without faults, each message is handled once. The only
+// partition of a stream has no name.
 func TestPositionInAStream(t *testing.T) {
 	const n = 30
 	w := newWorldOn(t, sqlite)
@@ -76,8 +79,8 @@ func TestPositionInAStream(t *testing.T) {
 	w.inOrder(t)
 }
 
-// TestDeadlyMessageOnTheShelf: a message that kills whoever handles it was replayed by a person. The attempts that it
-// has are an end, there too.
+// TestDeadlyMessageOnTheShelf: a message that kills its process was replayed by
+// a person. The number of its attempts is limited on the shelf, too.
 func TestDeadlyMessageOnTheShelf(t *testing.T) {
 	w := newWorldOn(t, sqlite)
 	o := openOffice(t, natsJS, false)
@@ -101,8 +104,8 @@ func TestDeadlyMessageOnTheShelf(t *testing.T) {
 	}
 }
 
-// TestCopyOfAParkedMessageInALog: what is on the shelf is not handled a second time because its copy was put back,
-// where keys are kept besides positions.
+// TestCopyOfAParkedMessageInALog: where keys are kept besides positions, a copy
+// of a parked message is not handled.
 func TestCopyOfAParkedMessageInALog(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *stand) {
 		c := s.consumer(positioned)
@@ -124,7 +127,8 @@ func TestCopyOfAParkedMessageInALog(t *testing.T) {
 	})
 }
 
-// TestAttemptsOfRedelivered: a message that came before has as many attempts as any other.
+// TestAttemptsOfRedelivered: a redelivered message has as many attempts as any
+// other.
 func TestAttemptsOfRedelivered(t *testing.T) {
 	for _, m := range []mode{one, many} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
@@ -146,8 +150,9 @@ func TestAttemptsOfRedelivered(t *testing.T) {
 	}
 }
 
-// TestCopyBehindAParkedMessage: a copy of what was handled is a duplicate, also when a message of its ordering key was
-// parked since, and does not wait on the shelf.
+// TestCopyBehindAParkedMessage: a copy of a handled message is a duplicate and
+// does not wait on the shelf, even if a message of its ordering key was parked
+// since.
 func TestCopyBehindAParkedMessage(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *stand) {
 		r := openRemote(t, 1)

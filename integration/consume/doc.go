@@ -1,15 +1,18 @@
 //go:build linux
 
-// Package consume proves what package inbox promises, on real stores and real brokers.
+// Package consume proves the promises of package inbox, on real stores and real
+// brokers.
 //
-// The soak has everything at once: processes that consume are killed at random moments, brokers are restarted,
-// messages come twice, late, too early, or are such that they fail for ever, or kill whoever handles them, and a
-// person replays what was parked. In the end each message was handled once, or is parked and listed; the seed that is
-// printed repeats what chance decided. Beside it, each window between a commit and an acknowledgement is forced by a
-// test of its own.
+// The soak combines everything: consuming processes are killed at random,
+// brokers are restarted, messages come twice, late or too early, some always
+// fail, some kill their process, and a person replays parked messages. At the
+// end each message was handled once, or is parked. The seed that is printed
+// repeats the random choices. Beside it, tests of their own force each window
+// between a commit and an acknowledgement.
 //
 // # Limits
 //
-// SIGKILL shows what the death of a process does. It shows nothing of the loss of power. Kafka is kfake, which speaks
-// the protocol in this process and keeps its files; NATS is the real server, in this process as well. Linux only.
+// SIGKILL shows the effects of the death of a process, but not of a power
+// failure. Kafka is kfake, which speaks the protocol in this process and keeps
+// its files. NATS is the real server, also in this process. Linux only.
 package consume

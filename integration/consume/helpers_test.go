@@ -10,14 +10,17 @@ import (
 	"github.com/effectively-once/once/integration/internal/proof"
 )
 
-// What all proofs have, under short names.
+// Functions that all proofs share.
 var (
 	must       = proof.Must
 	await      = proof.Await
 	pause      = proof.Pause
 	soon       = proof.Soon
+	settled    = proof.Settled
 	testLogger = proof.Logger
 )
+
+const patience = proof.Patience
 
 func wantLogChanged(t testing.TB, err error) {
 	t.Helper()

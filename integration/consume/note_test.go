@@ -16,7 +16,8 @@ import (
 	"github.com/effectively-once/once/integration/internal/fleet"
 )
 
-// note is the body of a message: what it is about, and what it does to its handler.
+// note is the body of a message. It says what the message is about and what it
+// does to its handler.
 type note struct {
 	Kind    string // see below
 	Key     string // of the business; empty: the message's ID
@@ -47,7 +48,7 @@ func noteOf(m *broker.Message) (n note, err error) {
 	return n, err
 }
 
-// key names a message by its business.
+// key is a Consumer.Key: the ID of the business.
 func key(m *broker.Message) (string, error) {
 	n, err := noteOf(m)
 	if err != nil || n.Key == "" {
@@ -56,7 +57,7 @@ func key(m *broker.Message) (string, error) {
 	return n.Key, nil
 }
 
-// workplace is where messages are handled.
+// workplace has the handlers of one process.
 type workplace struct {
 	process string
 	calls   *os.File // a line for each attempt at a message: what is rolled back leaves a trace only there
@@ -80,7 +81,7 @@ func newWorkplace(process, calls string) (*workplace, error) {
 
 const deliveries = ".deliveries"
 
-// begin notes an attempt, and fails or dies where the message wants it.
+// begin records an attempt, and fails or dies if the message says so.
 func (w *workplace) begin(m *broker.Message) (note, error) {
 	n, err := noteOf(m)
 	if err != nil {
@@ -111,7 +112,7 @@ func (w *workplace) begin(m *broker.Message) (note, error) {
 	return n, nil
 }
 
-// handle writes what a message is about.
+// handle writes the effect of a message.
 func (w *workplace) handle(_ context.Context, tx rows, m *broker.Message) error {
 	n, err := w.begin(m)
 	if err != nil {
@@ -126,7 +127,8 @@ func (w *workplace) handle(_ context.Context, tx rows, m *broker.Message) error 
 	return err
 }
 
-// handleAll is handle for a batch, which says whom it blames every other time, so that halving is tried too.
+// handleAll is handle for a batch. It names the message that failed only if the
+// batch has an even size, so that halving is tested too.
 func (w *workplace) handleAll(ctx context.Context, tx rows, ms []*broker.Message) error {
 	for i, m := range ms {
 		if err := w.handle(ctx, tx, m); err != nil {
@@ -139,7 +141,8 @@ func (w *workplace) handleAll(ctx context.Context, tx rows, ms []*broker.Message
 	return nil
 }
 
-// project moves a projection to the version of an event, and notes that it has.
+// project moves a projection to the version of an event, and records that it
+// did.
 func (w *workplace) project(tx rows, n note) error {
 	written := false
 	err := inbox.Versions{Every: 20 * time.Millisecond}.Apply(n.Version,
@@ -159,7 +162,7 @@ func (w *workplace) project(tx rows, n note) error {
 	return err
 }
 
-// nameOf is what must be handled once.
+// nameOf returns the ID that must be handled once.
 func nameOf(m *broker.Message, n note) string {
 	if n.Key != "" {
 		return n.Key

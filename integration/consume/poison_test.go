@@ -14,8 +14,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// TestPoisonInTheMiddle: one message of a batch fails for ever. It alone is parked, with its reason, after its
-// attempts.
+// TestPoisonInTheMiddle: one message of a batch always fails. It alone is
+// parked after its attempts, with its reason.
 func TestPoisonInTheMiddle(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) {
 		const n = 15
@@ -31,24 +31,28 @@ func TestPoisonInTheMiddle(t *testing.T) {
 		if len(all) != 1 || all[0].Message.ID != "bad" || !strings.Contains(all[0].Reason, "poison: it always fails") {
 			t.Errorf("on the shelf is %+v", all)
 		}
-		// A batch is halved to find out, so one attempt is some calls.
+		// A batch is halved to find the message, so one attempt is several
+		// calls.
 		if calls := tally(t, s.calls)["bad"]; calls < attempts || calls > 4*(attempts+1) {
 			t.Errorf("it was tried %d times", calls)
 		}
 	})
 }
 
-// TestPoisonOfAKeyHolds: what is behind a parked message of its ordering key waits for it. Other keys flow.
+// TestPoisonOfAKeyHolds: later messages of its ordering key wait for a parked
+// message. Other keys proceed.
 func TestPoisonOfAKeyHolds(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) { s.holds(t, m) })
 }
 
-// TestPoisonOfAKeyPasses: the same, but what is behind passes.
+// TestPoisonOfAKeyPasses: with Pass, later messages of its ordering key do not
+// wait.
 func TestPoisonOfAKeyPasses(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) { s.passes(t, m) })
 }
 
-// poisoned are messages of a key, of which the first is bad, between messages of others.
+// poisoned returns messages of a key, of which the first fails, among messages
+// of other keys.
 func poisoned() (ms []*broker.Message) {
 	for i := range 12 {
 		n, id := note{Kind: plain, Ord: "other", Seq: int64(i + 1)}, fmt.Sprint("o", i)
@@ -73,7 +77,8 @@ func (s *stand) holds(t *testing.T, m mode) {
 	s.onceEach(t, 12)
 	must(t, stop())
 
-	// It is mended: the same message, handled by something that can. Then all of the key follow, in their order.
+	// The handler is fixed and handles the parked message. Then the others of
+	// its key follow, in order.
 	mended := s.consumer(m)
 	mended.Handler = s.tx(func(_ context.Context, tx rows, m *broker.Message) error {
 		n, err := noteOf(m)
@@ -119,8 +124,9 @@ func (w *world) inOrder(t testing.TB) {
 	}
 }
 
-// TestDeadLettersComeBack: somebody puts a dead letter back into the queue, twice. While it is parked that has no
-// effect, and after it was handled it is a duplicate.
+// TestDeadLettersComeBack: a person puts a dead letter back into the queue,
+// twice. It has no effect while the message is parked, and is a duplicate after
+// it was handled.
 func TestDeadLettersComeBack(t *testing.T) {
 	for _, m := range []mode{one, many} {
 		t.Run(string(m), func(t *testing.T) {
@@ -141,7 +147,8 @@ func TestDeadLettersComeBack(t *testing.T) {
 	}
 }
 
-// putBack puts what is in the dead letters into the queue again, and waits until it was recognised.
+// putBack puts the dead letter into the queue again, and waits until it is
+// recognised.
 func (s *stand) putBack(t *testing.T, c *inbox.Consumer, times int) {
 	t.Helper()
 	letter := s.broker.Messages("orders.dead")[0]

@@ -25,12 +25,12 @@ const (
 	rabbit = "rabbit"
 )
 
-// post is a broker and a place in it, as it is said to a process.
+// post is a broker and a place in it, as a plan has it.
 type post struct{ Kind, Address, Place string }
 
 const group = "soak"
 
-// source is where a process consumes.
+// source returns the source of a process.
 func (p post) source() (broker.Source, func(), error) {
 	switch p.Kind {
 	case kafka:
@@ -54,7 +54,7 @@ func (p post) rabbit() *rabbitbroker.Broker {
 	return rabbitbroker.New(p.Address, &rabbitbroker.Options{DeadLetter: dead})
 }
 
-// office is a broker that runs, seen from the test that runs it.
+// office is a running broker, as the test that runs it sees it.
 type office struct {
 	post
 	publisher broker.Publisher
@@ -63,7 +63,8 @@ type office struct {
 	idle      func(testing.TB) bool
 }
 
-// openOffice starts a broker with a place in it. In order, it gives the messages of a key to one process at a time.
+// openOffice starts a broker with a place in it. If inOrder is set, it gives
+// the messages of a key to one process at a time.
 func openOffice(t testing.TB, kind string, inOrder bool) *office {
 	t.Helper()
 	switch kind {
@@ -130,8 +131,8 @@ func openNATS(t testing.TB) *office {
 	return o
 }
 
-// openRabbit makes a queue on the server that was started for tests. A server that is shared is not restarted: its
-// connections are cut.
+// openRabbit declares a queue on the server that was started for tests. A
+// shared server is not restarted: its connections are cut.
 func openRabbit(t testing.TB, inOrder bool) *office {
 	t.Helper()
 	dsn, channel := offices.RabbitMQ(t)
@@ -154,12 +155,18 @@ func openRabbit(t testing.TB, inOrder bool) *office {
 	return o
 }
 
-// publish publishes until everything is confirmed, so what was confirmed in silence comes twice.
-func (o *office) publish(t testing.TB, ms []*broker.Message) {
+// publish publishes until everything is confirmed. It returns how often each
+// message was published: if the reply to one call is lost, the broker may have
+// that many copies.
+func (o *office) publish(t testing.TB, ms []*broker.Message) (copies map[string]int) {
 	t.Helper()
+	copies = make(map[string]int)
 	deadline := time.Now().Add(4 * time.Minute)
 	for len(ms) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		for _, m := range ms {
+			copies[m.ID]++
+		}
 		errs := o.publisher.Publish(ctx, ms)
 		cancel()
 		var left []*broker.Message
@@ -176,4 +183,5 @@ func (o *office) publish(t testing.TB, ms []*broker.Message) {
 			pause(50 * time.Millisecond)
 		}
 	}
+	return copies
 }

@@ -11,14 +11,15 @@ import (
 	"testing"
 )
 
-// order is what the other system is asked to do.
+// order is a request to the other system.
 type order struct {
 	Name, Ord string
 	Seq       int64
 	Process   string
 }
 
-// remote is another system, which does each key once. Now and then its answer is lost, or it is out of order.
+// remote is another system, which does each key once. Now and then it loses its
+// answer or fails.
 type remote struct {
 	url string
 
@@ -73,14 +74,14 @@ func (r *remote) do(key string, o order) (answers, lost bool) {
 	return true, false
 }
 
-// heal ends the trouble.
+// heal ends the faults.
 func (r *remote) heal() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.healthy = true
 }
 
-// effects are what was done, as the rows of the other handlers are.
+// effects returns what was done, in the form of the rows of other handlers.
 func (r *remote) effects() (all []effect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

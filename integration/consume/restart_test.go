@@ -14,8 +14,8 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// TestRealBrokerRestartsInTheMiddle stops a broker, and starts it again on its files, while a handler has written and
-// not committed.
+// TestRealBrokerRestartsInTheMiddle restarts a broker on its files while a
+// handler has written and not committed.
 func TestRealBrokerRestartsInTheMiddle(t *testing.T) {
 	for _, engine := range []string{pgStore, sqlite} {
 		for _, kind := range []string{kafka, natsJS, natsLg, rabbit} {
@@ -48,7 +48,8 @@ func TestRealBrokerRestartsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestTopicMadeAnew is TestLogMadeAnew with the broker itself making the topic anew.
+// TestTopicMadeAnew is TestLogMadeAnew with a topic that is recreated at the
+// broker.
 func TestTopicMadeAnew(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *stand) {
 		o := openKafka(t, 1)

@@ -10,7 +10,7 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// script is what is published, and what has to become of it.
+// script has the messages to publish and their expected ends.
 type script struct {
 	want     map[string]note // by the name that counts
 	ids      map[string]note // by the ID of a message
@@ -29,7 +29,7 @@ const (
 	poisonKey     = "poisoned"
 )
 
-// newScript decides by chance what comes in which order.
+// newScript chooses the messages and their order at random.
 func newScript(chance *rand.Rand, topic string, s setting) *script {
 	c := &script{want: make(map[string]note), ids: make(map[string]note)}
 	seqs := make(map[string]int64)
@@ -59,7 +59,8 @@ func newScript(chance *rand.Rand, topic string, s setting) *script {
 	return c.rest(chance, topic, s)
 }
 
-// rest is a key with a poisoned message and followers, and what comes twice.
+// rest adds a key whose first message always fails, and messages that come
+// twice.
 func (c *script) rest(chance *rand.Rand, topic string, s setting) *script {
 	c.add(note{Kind: poison, Ord: poisonKey, Seq: 1}, topic, "held-poison")
 	for i := range followers {
@@ -79,7 +80,7 @@ func (c *script) add(n note, topic, id string) *broker.Message {
 	return m
 }
 
-// scatter puts messages anywhere, but the version that nobody sends.
+// scatter inserts messages at random places, without the missing version.
 func (c *script) scatter(chance *rand.Rand, topic string, n int, make func(int) note, prefix string) {
 	for i := range n {
 		what := make(i)
@@ -91,8 +92,8 @@ func (c *script) scatter(chance *rand.Rand, topic string, n int, make func(int) 
 	}
 }
 
-// gap says how far behind the missing version an event is: 0, it is that one itself; negative, nothing is missing
-// before it.
+// gap returns how far an event is after the missing version. It is 0 for that
+// version itself, and negative if no version before the event is missing.
 func (n note) gap() int64 {
 	if n.Kind != event || n.Item != fmt.Sprintf("item%d", items-1) {
 		return -1
@@ -100,7 +101,7 @@ func (n note) gap() int64 {
 	return n.Version - gapAt
 }
 
-// repeat lets some messages come twice, each later than the first time.
+// repeat publishes some messages a second time, later than the first.
 func (c *script) repeat(chance *rand.Rand, topic string) {
 	for _, m := range slices.Clone(c.messages) {
 		n := c.ids[m.ID]
@@ -121,7 +122,7 @@ func (c *script) repeat(chance *rand.Rand, topic string) {
 	}
 }
 
-// harmless are the messages that kill nobody.
+// harmless returns the messages that do not kill a process.
 func (c *script) harmless() []*broker.Message {
 	return slices.DeleteFunc(slices.Clone(c.messages), func(m *broker.Message) bool { return c.ids[m.ID].Kind == deadly })
 }

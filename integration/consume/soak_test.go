@@ -18,7 +18,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// setting is a store, a broker, and a shape of handlers.
+// setting is a store, a broker and a kind of handler.
 type setting struct {
 	name    string
 	engine  string
@@ -48,7 +48,8 @@ const (
 	settling = 90 * time.Second
 )
 
-// TestSoak has everything at once. It goes through all settings, and again until it was long enough.
+// TestSoak combines all faults. It goes through all settings, and repeats that
+// for the time in ONCE_SOAK.
 func TestSoak(t *testing.T) {
 	seed, end := proof.Seed(t), time.Now().Add(proof.Soaking(t))
 	for round := uint64(0); ; round++ {
@@ -70,7 +71,7 @@ func soakAll(t *testing.T, seed uint64) {
 	})
 }
 
-// soak is one setting at work.
+// soak runs one setting.
 type soak struct {
 	setting
 	chance *rand.Rand
@@ -130,7 +131,7 @@ func (k *soak) run(t *testing.T) {
 	t.Logf("%s in %v (%s=%d)", v, time.Since(begun).Round(100*time.Millisecond), proof.SeedVar, k.seed)
 }
 
-// publishAll publishes at the pace of the storm.
+// publishAll publishes in pieces while the faults happen.
 func (k *soak) publishAll(t *testing.T) {
 	left := k.script.messages
 	chance := rand.New(rand.NewPCG(k.seed, 11))
@@ -157,7 +158,7 @@ func (k *soak) disturb(t *testing.T, chance *rand.Rand) {
 	}
 }
 
-// replay has a person decide that everything parked is to be tried again, but for what kills.
+// replay replays all parked messages that do not kill.
 func (k *soak) replay(t *testing.T) {
 	q := store.ShelfQuery{Consumer: "soak"}
 	for _, m := range k.world.shelf(t, store.Parked) {
@@ -169,7 +170,7 @@ func (k *soak) replay(t *testing.T) {
 	if len(q.IDs) == 0 {
 		return
 	}
-	// Of the other system it is known that it does each key once, so nothing can happen twice there.
+	// The other system does each key once, so no effect can happen twice there.
 	by := inbox.Decision{By: "the soak", Reason: "another try", NotDone: true}
 	tally, err := inbox.Admin{Store: k.world.store}.Replay(t.Context(), q, by)
 	must(t, err)
@@ -179,7 +180,7 @@ func (k *soak) replay(t *testing.T) {
 	k.replayed += tally.Changed
 }
 
-// curable is how many messages are parked that can be handled.
+// curable returns the number of parked messages that can be handled.
 func (k *soak) curable(t *testing.T) (n int) {
 	for _, m := range k.world.shelf(t, store.Parked) {
 		what := k.script.ids[m.Message.ID]
@@ -190,23 +191,24 @@ func (k *soak) curable(t *testing.T) (n int) {
 	return n
 }
 
-// settle waits until everything is handled, or parked, or behind what is parked.
+// settle waits until each message is handled or parked, or waits for a parked one.
 func (k *soak) settle(t *testing.T) {
 	t.Helper()
 	left := []string(nil)
 	defer func() {
 		if t.Failed() && len(left) > 0 {
-			t.Logf("still open: %v; the last words of a consumer: %s", left, k.fleet.LastWords())
+			t.Logf("open with %s=%d: %v; the last log lines of the consumers: %s", proof.SeedVar, k.seed, left, k.fleet.LastWords())
 		}
 	}()
-	k.await(t, "everything is handled, or parked", func() bool {
+	settled(t, settling, func() []string {
 		left = k.open(t)
-		return len(left) == 0
+		return left
 	})
 }
 
-// open are the names of what is neither handled nor parked. What a dead process had taken from the shelf is left alone
-// for two minutes; here, that time passes at once.
+// open returns the names of messages that are neither handled nor parked. The
+// shelf leaves a message that a dead process had alone for some time, which passes
+// at once here.
 func (k *soak) open(t *testing.T) (left []string) {
 	dealt := make(map[string]bool)
 	for _, e := range k.done(t) {
@@ -234,13 +236,14 @@ func (k *soak) open(t *testing.T) (left []string) {
 	return left
 }
 
-// abandoned is since when a message on the shelf is somebody's who says nothing.
+// abandoned is when a version of a message on the shelf was first seen.
 type abandoned struct {
 	version int64
 	since   time.Time
 }
 
-// hasten lets the time pass for which a message on the shelf is left alone, if whoever has taken it must be dead.
+// hasten makes a message on the shelf due at once if the process that took it
+// must be dead.
 func (k *soak) hasten(t *testing.T, m store.Shelved) {
 	if m.Due < 5*time.Second {
 		return
@@ -253,13 +256,13 @@ func (k *soak) hasten(t *testing.T, m store.Shelved) {
 	}
 }
 
-// nameOf is the name that counts of a message on the shelf.
+// nameOf returns the ID of a message on the shelf that must be handled once.
 func (k *soak) nameOf(m store.Shelved) string {
 	n := k.script.ids[m.Message.ID]
 	return nameOf(&m.Message, n)
 }
 
-// done is what was handled, here or in the other system.
+// done returns what was handled, here or in the other system.
 func (k *soak) done(t *testing.T) []effect {
 	if k.shape == shapeDo {
 		return k.remote.effects()
@@ -277,7 +280,7 @@ func (k *soak) await(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("within %v it did not come true that %s (%s=%d)", settling, what, proof.SeedVar, k.seed)
+			t.Fatalf("could not be checked in time: within %v it did not come true that %s (%s=%d)", settling, what, proof.SeedVar, k.seed)
 		}
 	}
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// verdict counts what has become of a script.
+// verdict counts what happened to the messages of a script.
 type verdict struct {
-	published, repeats          int // messages
-	delivered, again            int // deliveries, and those of what was delivered before
-	deaths, parked, replayed    int
-	duplicated, lost, unordered int
-	worstDeadly                 int // attempts at the message that kills
+	published, repeats       int // messages
+	delivered, again         int // deliveries, and those of what was delivered before
+	deaths, parked, replayed int
+	doubled, lost, unordered int
+	worstDeadly              int // attempts at the message that kills
 }
 
 func (v verdict) String() string {
 	return fmt.Sprintf("%d messages (%d of them twice), %d deliveries (%d of them again), %d kills, "+
-		"%d parked, %d replayed; %d duplicated, %d lost, %d out of order; the deadly one had %d attempts",
+		"%d parked, %d replayed; %d doubled, %d lost, %d out of order; the deadly one had %d attempts",
 		v.published, v.repeats, v.delivered, v.again, v.deaths, v.parked, v.replayed,
-		v.duplicated, v.lost, v.unordered, v.worstDeadly)
+		v.doubled, v.lost, v.unordered, v.worstDeadly)
 }
 
-// judge looks at everything when nobody works any more.
+// judge checks everything after all processes have stopped.
 func (k *soak) judge(t *testing.T) verdict {
 	v := verdict{published: len(k.script.messages), repeats: k.script.repeats, deaths: k.fleet.Deaths(),
 		replayed: k.replayed}
@@ -76,12 +76,12 @@ func (k *soak) judgeEach(t *testing.T, v *verdict) {
 	for name, n := range k.script.want {
 		m, aside := shelved[name]
 		if count[name] > 1 {
-			v.duplicated++
-			t.Errorf("%s was handled %d times", name, count[name])
+			v.doubled++
+			t.Errorf("%s was doubled: it was handled %d times", name, count[name])
 		}
 		if count[name] == 0 && !aside {
 			v.lost++
-			t.Errorf("%s is neither handled nor on the shelf", name)
+			t.Errorf("%s is lost: it is neither handled nor on the shelf", name)
 		}
 		if count[name] > 0 && m.State == store.Parked {
 			t.Errorf("%s was handled, and is parked: %s", name, m.Reason)
@@ -94,11 +94,11 @@ func (k *soak) judgeEach(t *testing.T, v *verdict) {
 
 const mayEnd = "it may end its process" // in the reason of what was begun too often
 
-// wrongEnd says what is wrong with the end of a message, or nothing.
+// wrongEnd returns what is wrong with the end of a message, or an empty text.
 func (k *soak) wrongEnd(n note, m store.Shelved, aside bool) string {
 	switch {
 	case (n.Kind == poison || n.gap() > 0) && m.State == store.Parked && strings.Contains(m.Reason, mayEnd):
-		// Processes have been killed while they had it, too.
+		// Other kills have ended processes while they had it.
 	case n.Kind == poison && (m.State != store.Parked || !strings.Contains(m.Reason, "poison")):
 		return "should be parked with its reason"
 	case n.Kind == deadly && (m.State != store.Parked || !strings.Contains(m.Reason, mayEnd)):
@@ -134,7 +134,7 @@ func (k *soak) judgeOrder(t *testing.T, v *verdict) {
 	}
 }
 
-// judgeVersions checks that no projection went back, or over a gap.
+// judgeVersions checks that no projection went back or skipped a version.
 func (k *soak) judgeVersions(t *testing.T) {
 	if k.shape == shapeDo {
 		return
@@ -157,8 +157,9 @@ func (k *soak) judgeVersions(t *testing.T) {
 	}
 }
 
-// judgeAttempts checks that what fails for ever was not tried for ever. A handler may be called more often than there
-// are attempts: a batch that fails is divided, and what a killed process did not count is not counted.
+// judgeAttempts checks that attempts are limited. A handler may be called more
+// often: a batch that fails is divided, and an attempt that a kill ends may be
+// uncounted.
 func (k *soak) judgeAttempts(t *testing.T, v *verdict) {
 	halvings := 0
 	if k.shape == shapeBatch || k.check {

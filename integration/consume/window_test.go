@@ -18,14 +18,14 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// onBoth runs a test of a window on a store of each kind of transaction.
+// onBoth runs a test on a store of each kind of transaction.
 func onBoth(t *testing.T, test func(*testing.T, *stand)) {
 	for _, engine := range []string{pgStore, sqlite} {
 		t.Run(engine, func(t *testing.T) { test(t, newStand(t, newWorldOn(t, engine))) })
 	}
 }
 
-// stand is a world with a broker in memory, which goes wrong when it is told to.
+// stand is a world with a broker in memory that can fail on request.
 type stand struct {
 	*world
 	broker *membroker.Broker
@@ -41,7 +41,7 @@ func newStand(t testing.TB, w *world) *stand {
 	return &stand{world: w, broker: membroker.New(nil), place: place, calls: calls}
 }
 
-// mode is how messages are remembered.
+// mode is how handled messages are remembered.
 type mode string
 
 const (
@@ -59,7 +59,8 @@ func onModes(t *testing.T, test func(*testing.T, *stand, mode)) {
 	}
 }
 
-// consumer is one of the orders, which lie in a queue, or in a log of one partition where positions need it.
+// consumer returns a consumer of the orders, which are in a queue, or in a log
+// of one partition for positions.
 func (s *stand) consumer(m mode) *inbox.Consumer {
 	c := &inbox.Consumer{Name: "billing",
 		Retry:     inbox.Retry{Attempts: attempts, First: time.Millisecond, Limit: 5 * time.Millisecond},
@@ -82,7 +83,7 @@ func (s *stand) publish(t testing.TB, ms ...*broker.Message) {
 	}
 }
 
-// notes are plain messages of the orders.
+// notes returns messages of the orders.
 func notes(from, to int, n note) (ms []*broker.Message) {
 	for i := from; i < to; i++ {
 		n.Seq = int64(i + 1)
@@ -91,7 +92,8 @@ func notes(from, to int, n note) (ms []*broker.Message) {
 	return ms
 }
 
-// run runs a consumer until the test ends, or the function is called, which returns what Run did.
+// run runs a consumer until the test ends or stop is called. stop returns the
+// error of Run.
 func run(t testing.TB, c *inbox.Consumer) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -105,22 +107,31 @@ func run(t testing.TB, c *inbox.Consumer) (stop func() error) {
 	return stop
 }
 
-// handled waits until so many messages were handled.
+// handled waits until n messages are handled.
 func (w *world) handled(t testing.TB, n int) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d messages are handled", n), func() bool { return len(w.counts(t)) >= n })
+	settled(t, patience, func() (open []string) {
+		if left := n - len(w.counts(t)); left > 0 {
+			open = append(open, fmt.Sprintf("%d of %d messages", left, n))
+		}
+		return open
+	})
 }
 
-// onceEach checks that messages were handled once each, and nothing else was.
+// onceEach checks that n messages were handled once each, and no others. It is
+// called when all are settled.
 func (w *world) onceEach(t testing.TB, n int) {
 	t.Helper()
 	counts := w.counts(t)
-	if len(counts) != n {
-		t.Errorf("%d messages were handled, %d are wanted", len(counts), n)
+	switch len := len(counts); {
+	case len < n:
+		t.Errorf("%d of %d messages are lost", n-len, n)
+	case len > n:
+		t.Errorf("%d messages were handled, of %d that were published", len, n)
 	}
 	for id, times := range counts {
 		if times != 1 {
-			t.Errorf("%s was handled %d times", id, times)
+			t.Errorf("%s was doubled: it was handled %d times", id, times)
 		}
 	}
 }
@@ -163,7 +174,8 @@ func TestStormOfCopies(t *testing.T) {
 	}
 }
 
-// TestBrokerRestartsInTheMiddle breaks all sessions while a handler has written and not committed.
+// TestBrokerRestartsInTheMiddle breaks all sessions after a handler has written
+// and before the commit.
 func TestBrokerRestartsInTheMiddle(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) {
 		const n = 20
@@ -210,7 +222,8 @@ func TestBusinessDuplicates(t *testing.T) {
 	})
 }
 
-// TestVersions lets events come twice, late, too early, and behind one that never comes.
+// TestVersions publishes events twice, late, too early, and after one that
+// never comes.
 func TestVersions(t *testing.T) {
 	onModes(t, func(t *testing.T, s *stand, m mode) {
 		s.Exec(t, "INSERT INTO projection (item, version) VALUES ('item', 0)")
@@ -243,7 +256,8 @@ func TestVersions(t *testing.T) {
 	})
 }
 
-// TestLogMadeAnew: positions of a log say nothing of another one under its name, and nobody guesses.
+// TestLogMadeAnew: the positions of a log do not apply to a recreated one, and
+// the consumer stops.
 func TestLogMadeAnew(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *stand) {
 		stop := run(t, s.consumer(positioned))
@@ -265,7 +279,7 @@ func TestLogMadeAnew(t *testing.T) {
 	})
 }
 
-// goesOnWhereItIsTold has a person decide.
+// goesOnWhereItIsTold sets the position as a person would.
 func (s *stand) goesOnWhereItIsTold(t *testing.T) {
 	admin := inbox.Admin{Store: s.store}
 	ps, err := admin.Positions(t.Context(), "billing")
@@ -283,7 +297,8 @@ func (s *stand) goesOnWhereItIsTold(t *testing.T) {
 	s.onceEach(t, 7)
 }
 
-// TestStoreIsDown: nothing is acknowledged, nothing is parked, and it goes on afterwards.
+// TestStoreIsDown: without the store nothing is acknowledged and nothing is
+// parked. Afterwards the consumer continues.
 func TestStoreIsDown(t *testing.T) {
 	for _, m := range modes {
 		t.Run(string(m), func(t *testing.T) {

@@ -30,7 +30,7 @@ type (
 	several = func(context.Context, rows, []*broker.Message) error
 )
 
-// consuming is a store with all that package inbox can use.
+// consuming is a store with all capabilities that package inbox uses.
 type consuming[T any] interface {
 	once.TxStore[T]
 	store.Registry
@@ -39,7 +39,7 @@ type consuming[T any] interface {
 	Migrate(context.Context) error
 }
 
-// world is a store on an engine, whatever its transactions are.
+// world is a store on an engine, independent of its transaction type.
 type world struct {
 	*engines.Pool
 	store interface {
@@ -51,7 +51,7 @@ type world struct {
 	batch func(several) inbox.Handler
 }
 
-// hooks are what stands before the calls of a store; nil: nothing.
+// hooks are called before the calls of a store. A nil hook is skipped.
 type hooks struct {
 	transactAt func(store.Position)
 }
@@ -96,8 +96,9 @@ func newWorld[T any](p *engines.Pool, s consuming[T], h hooks, bind func(context
 	}
 }
 
-// The tables of handlers. Nothing in them is unique but what the test relies on, so that doubles show. The number of an
-// effect is the order in which effects of one key were committed, because those are one after another.
+// The tables of handlers. Only what the tests rely on is unique, so that
+// doubled effects show. Effects of one key are numbered in the order of their
+// commits, because these do not overlap.
 var tables = map[string][]string{
 	pgStore: {
 		"CREATE TABLE effect (n BIGSERIAL PRIMARY KEY, kind TEXT, id TEXT, ord TEXT, seq BIGINT, process TEXT)",
@@ -120,7 +121,8 @@ const (
 	getVersion = "SELECT version FROM projection WHERE item = ?"
 )
 
-// newWorldOn makes a database with the tables of the store and of handlers.
+// newWorldOn creates a database with the tables of the store and of the
+// handlers.
 func newWorldOn(t testing.TB, engine string) *world {
 	t.Helper()
 	w := openWorld(t, engines.New(t, engine))
@@ -172,7 +174,7 @@ func (w *world) counts(t testing.TB) map[string]int {
 	return n
 }
 
-// shelf returns all that is on the shelf, without bodies.
+// shelf returns the messages on the shelf, without bodies.
 func (w *world) shelf(t testing.TB, states ...store.ShelfState) (all []store.Shelved) {
 	t.Helper()
 	q := store.ShelfQuery{States: states, Limit: 1000, Bodiless: true}

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/integration/internal/fleet"
 )
 
-// observed is a source that notes what it delivers, and whose sessions may kill the process at their first Ack.
+// observed is a source that records its deliveries, and whose sessions may kill
+// the process at their first Ack.
 func (p plan) observed(s broker.Source, w *workplace) broker.Source {
 	o := &wrapped{Source: s, received: func(ds []broker.Delivery) {
 		var lines strings.Builder
@@ -34,7 +35,8 @@ func (p plan) observed(s broker.Source, w *workplace) broker.Source {
 	return o
 }
 
-// wrapped is a source with another Ack, or somebody who sees what it delivers. Its sessions are what they were besides.
+// wrapped is a source with another Ack or a function that sees its deliveries.
+// Its sessions keep their other capabilities.
 type wrapped struct {
 	broker.Source
 	ack      func(context.Context, broker.Session, []broker.Delivery) error // nil: as it was

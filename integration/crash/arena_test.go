@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// tally counts what happened on an engine.
+// tally counts the results on an engine.
 type tally struct {
-	cycles     atomic.Int64 // workers that were killed, each with its work finished by another
+	cycles     atomic.Int64 // workers that were killed, and whose work another one finished
 	units      atomic.Int64 // units of work that were finished and counted
-	duplicates atomic.Int64 // effects that happened too often
-	losses     atomic.Int64 // and those that are missing
-	unchecked  atomic.Int64 // units of work of which nobody can say: they did not end in time, or could not be looked at
-	failed     atomic.Int64 // units of work that did not end as they should, all of these included
+	duplicates atomic.Int64 // excess effects
+	losses     atomic.Int64 // missing effects
+	unchecked  atomic.Int64 // units of work without a result: they did not end in time, or could not be checked
+	failed     atomic.Int64 // units of work with a wrong end, including all of these
 }
 
 func (y *tally) String() string {
@@ -48,19 +48,19 @@ func (y *tally) judge(err error) {
 	}
 }
 
-// arena is one engine, with lanes on which units of work die beside each other.
+// arena is an engine, with lanes on which workers run and die in parallel.
 type arena struct {
 	*run
 	tally
 	engine  string
 	lanes   []*lane
 	ids     atomic.Int64
-	targets []target // every point that there is
+	targets []target // all points
 	round   int
-	whole   bool // a round was gone through to its end
+	whole   bool // a round is complete
 }
 
-// chance is its own for each use, so that one does not disturb the other.
+// chance returns random numbers, separate for each use.
 func (a *arena) chance(use string) *rand.Rand {
 	var stream uint64
 	for _, b := range []byte(fmt.Sprint(a.engine, a.round, use)) {
@@ -69,7 +69,7 @@ func (a *arena) chance(use string) *rand.Rand {
 	return rand.New(rand.NewPCG(a.seed, stream))
 }
 
-// lane is a place with the worlds that the parent works in: one for each prefix of tables.
+// lane is a place with the worlds of the parent, one for each prefix of tables.
 type lane struct {
 	place
 	outside string
@@ -89,7 +89,7 @@ func newArena(t *testing.T, ctx context.Context, r *run, engine string) *arena {
 	return a
 }
 
-// setUp makes the tables that paths share.
+// setUp creates the tables that paths share.
 func (l *lane) setUp(t *testing.T, ctx context.Context) {
 	w, err := l.world("")
 	if err == nil {
@@ -119,7 +119,7 @@ func (l *lane) close() {
 	}
 }
 
-// forgetWorld closes a world that is needed no more.
+// forgetWorld closes a world that is no longer needed.
 func (l *lane) forgetWorld(prefix string) {
 	if w := l.worlds[prefix]; w != nil {
 		w.close()
@@ -127,7 +127,7 @@ func (l *lane) forgetWorld(prefix string) {
 	}
 }
 
-// onLanes works n things, those of each lane one after another.
+// onLanes runs n tasks, those of each lane one after another.
 func (a *arena) onLanes(work func(l *lane, next func() (int, bool)), n int) {
 	var taken atomic.Int64
 	next := func() (int, bool) {
@@ -141,7 +141,8 @@ func (a *arena) onLanes(work func(l *lane, next func() (int, bool)), n int) {
 	wg.Wait()
 }
 
-// begin is a new unit of work on a path, with what earlier attempts have left behind.
+// begin returns a new unit of work on a path, with what earlier attempts have
+// left.
 func (a *arena) begin(ctx context.Context, l *lane, p path) (*scene, task, error) {
 	k := task{place: l.place, Outside: l.outside, Path: p.name, ID: fmt.Sprintf("u%d", a.ids.Add(1)), Lease: shortLease}
 	if p.prefix != nil {
@@ -158,14 +159,14 @@ func (a *arena) begin(ctx context.Context, l *lane, p path) (*scene, task, error
 	return s, k, err
 }
 
-// done gives back what a unit of work had for itself.
+// done releases what a unit of work had for itself.
 func (a *arena) done(l *lane, k task) {
 	if k.Prefix != "" {
 		l.forgetWorld(k.Prefix)
 	}
 }
 
-// start starts a worker, and returns what it said when it has ended.
+// start runs a worker, and returns its output.
 func (a *arena) start(t *testing.T, ctx context.Context, k task) (out string, state syscall.WaitStatus) {
 	var said, complained strings.Builder
 	cmd := a.command(t, ctx, k)

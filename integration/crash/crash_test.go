@@ -15,29 +15,34 @@ import (
 )
 
 const (
-	// enoughCycles is how many there must be in all, when all engines run: of a soak, and of one that is short.
+	// enoughCycles is how many cycles there must be in all, if all engines run: in
+	// a soak, and in a short run.
 	enoughCycles, enoughInShort = 2000, 1000
-	// oneIn is how many points of a path there are for each at which a worker dies in short. Chance decides where it begins,
-	// so that another run has others.
+	// oneIn is how many points of a path a short run has for each at which a
+	// worker dies. It begins at a random one, so that another run has other
+	// points.
 	oneIn = 5
 
-	// shortLease is that of workers that die in their work: somebody waits for it to lapse. It must be longer than a
-	// busy machine needs to get from a claim to the end.
+	// shortLease is the lease of workers that are killed: another call waits until
+	// it lapses. It must be longer than a busy machine needs from a claim to the
+	// end.
 	shortLease = 300 * time.Millisecond
-	longLease  = 10 * time.Second // of whoever finishes it
-	// sharedLease is that of workers that have the same work at once. One of them may be so slow that its effect comes
-	// after its lease, but not by more than another such time.
+	longLease  = 10 * time.Second // of the process that finishes the work
+	// sharedLease is the lease of workers that have the same work at once. One of
+	// them may be so slow that its effect comes after its lease, but not later
+	// than another such time.
 	sharedLease = time.Second
 )
 
-// lanesOn is how many units of work die at the same time on an engine. MariaDB has the most points, and waits the most.
+// lanesOn is the number of lanes of an engine. MariaDB has the most points, and
+// waits the most.
 var lanesOn = map[string]int{SQLite: 8, Postgres: 8, PGStore: 8, Parts: 8, MariaDB: 12}
 
-// TestCrash kills workers on every path, and at random moments, on all engines side by side: in a soak at every point, else
-// at one in oneIn of each path.
+// TestCrash kills workers on each path, and at random moments, on all engines
+// in parallel: in a soak at each point, and else at one in oneIn.
 func TestCrash(t *testing.T) {
 	run := newRun(t)
-	var all sync.WaitGroup // not t.Parallel, which would have no more of them at once than there are processors
+	var all sync.WaitGroup // not t.Parallel, which runs no more at once than there are processors
 	for engine := range lanesOn {
 		all.Go(func() {
 			t.Run(engine, func(t *testing.T) { run.onEngine(t, engine) })
@@ -47,9 +52,9 @@ func TestCrash(t *testing.T) {
 	run.report(t)
 }
 
-// run is what the engines have in common.
+// run is shared by the engines.
 type run struct {
-	worker string // the program
+	worker string // the path of its program
 	seed   uint64
 	soak   time.Duration
 
@@ -59,14 +64,14 @@ type run struct {
 
 func newRun(t *testing.T) *run {
 	r := &run{worker: filepath.Join(t.TempDir(), "worker"), seed: proof.Seed(t), soak: proof.Soaking(t)}
-	// Without the race detector: a worker lives for one death, and most of its time is its start.
+	// Without the race detector: a worker is short-lived, and mostly starts.
 	if out, err := exec.Command("go", "build", "-o", r.worker, "./worker").CombinedOutput(); err != nil {
 		t.Fatalf("build the worker: %v\n%s", err, out)
 	}
 	return r
 }
 
-// onEngine goes through all of it once, and then again until it was long enough.
+// onEngine runs everything once, and again until the time is over.
 func (r *run) onEngine(t *testing.T, engine string) {
 	end := time.Now().Add(r.soak)
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(10*time.Minute))
@@ -97,14 +102,14 @@ func (a *arena) goThrough(t *testing.T, ctx context.Context, goOn func() bool) {
 	})
 }
 
-// count takes the tally of an engine that went through all of it.
+// count adds the tally of an engine that is done.
 func (r *run) count(a *arena) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.arenas = append(r.arenas, a)
 }
 
-// report says what was done, and fails if it was not enough.
+// report logs the tallies, and fails if there were too few cycles.
 func (r *run) report(t *testing.T) {
 	cycles, whole := int64(0), 0
 	for _, a := range r.arenas {

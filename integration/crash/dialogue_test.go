@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// partner is a worker that is talked with.
+// partner is a worker that the test exchanges lines with.
 type partner struct {
 	t          *testing.T
 	cmd        *exec.Cmd
@@ -37,14 +37,14 @@ func (a *arena) talk(t *testing.T, ctx context.Context, k task) *partner {
 	return p
 }
 
-// tell writes a line.
+// tell writes a line to the worker.
 func (p *partner) tell(line string) {
 	if _, err := fmt.Fprintln(p.in, line); err != nil {
 		p.t.Errorf("the worker does not listen: %v", err)
 	}
 }
 
-// hear reads a line.
+// hear reads a line of the worker.
 func (p *partner) hear() string {
 	if !p.out.Scan() {
 		p.t.Errorf("the worker says nothing more: %v", p.out.Err())
@@ -61,7 +61,7 @@ func (p *partner) hearEnding() (e ending) {
 	return e
 }
 
-// leave waits for the end of the worker, which must be in order.
+// leave waits until the worker ends, which must succeed.
 func (p *partner) leave() {
 	p.in.Close()
 	if err := p.cmd.Wait(); err != nil || p.complained.Len() > 0 {
@@ -78,7 +78,7 @@ func (p *partner) awaitStopped(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The state comes after the name, which is in brackets and may hold anything.
+		// The state follows the name, which is in brackets and may contain anything.
 		_, fields, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')'):]), " ")
 		switch fields[0] {
 		case 'T':

@@ -7,13 +7,15 @@ import (
 	"database/sql/driver"
 )
 
-// trapped is a database/sql driver that passes the trap before and after each call of another.
+// trapped is a database/sql driver that passes the trap before and after each
+// call of the driver that it wraps.
 type trapped struct {
 	driver driver.Driver
 	open   func(context.Context) (driver.Conn, error)
 	trap   *trap
 
-	// prepares: the driver declines a statement with arguments, so that database/sql prepares it and runs that.
+	// prepares: the driver declines statements with arguments, so that
+	// database/sql prepares them
 	prepares bool
 }
 
@@ -27,7 +29,7 @@ func (d trapped) Connect(ctx context.Context) (driver.Conn, error) {
 	return &trappedConn{fullConn: conn.(fullConn), trap: d.trap, prepares: d.prepares}, nil
 }
 
-// fullConn is what the drivers of all engines can do.
+// fullConn has the methods that the drivers of all engines have.
 type fullConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -43,7 +45,7 @@ type trappedConn struct {
 	prepares bool
 }
 
-// declines is no boundary: nothing is sent.
+// declines is not a boundary: nothing is sent.
 func (c *trappedConn) declines(args []driver.NamedValue) bool { return c.prepares && len(args) > 0 }
 
 func (c *trappedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
@@ -71,7 +73,7 @@ func (c *trappedConn) QueryContext(ctx context.Context, query string, args []dri
 	return c.fullConn.QueryContext(ctx, query, args)
 }
 
-// PrepareContext is no boundary: it changes nothing.
+// PrepareContext is not a boundary: it changes nothing.
 func (c *trappedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	st, err := c.fullConn.PrepareContext(ctx, query)
 	if err != nil {
@@ -80,7 +82,8 @@ func (c *trappedConn) PrepareContext(ctx context.Context, query string) (driver.
 	return &trappedStmt{fullStmt: st.(fullStmt), conn: c, verb: verb(query)}, nil
 }
 
-// CheckNamedValue, ResetSession and IsValid are the driver's where it has them.
+// CheckNamedValue, ResetSession and IsValid call those of the driver, if it has
+// them.
 func (c *trappedConn) CheckNamedValue(v *driver.NamedValue) error {
 	if checker, ok := c.fullConn.(driver.NamedValueChecker); ok {
 		return checker.CheckNamedValue(v)

@@ -14,22 +14,22 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite" // its driver has to be taken from the registry
+	_ "modernc.org/sqlite" // its driver is only available from the registry
 
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// The engines, by the names that they have in the output.
+// The names of the engines in the output.
 const (
 	SQLite   = "sqlite"
 	Postgres = "postgres"
 	PGStore  = "postgres-pgstore"
-	Parts    = "pgstore-partitions" // the same, which forgets by dropping partitions
+	Parts    = "pgstore-partitions" // pgstore that forgets by dropping partitions
 	MariaDB  = "mariadb"
 )
 
-// place says where a world is.
+// place is the database of a world.
 type place struct {
 	Engine, DSN string
 	Prefix      string // of the store's tables
@@ -77,7 +77,7 @@ func (p place) openMariaDB(t *trap) (world, error) {
 		return nil, err
 	}
 	config.DialFunc = dialer(t, mysqlProtocol)
-	config.Logger = &mysql.NopLogger{} // servers that are killed are no news
+	config.Logger = &mysql.NopLogger{} // killed servers are expected
 	c, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, err

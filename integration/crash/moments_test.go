@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	rivals     = 2  // workers that race through the same ids
-	sharedIDs  = 12 // at the same time; when all are done, the next ones are taken
+	rivals     = 2  // workers that race for the same IDs
+	sharedIDs  = 12 // at the same time; when all are done, the next ones follow
 	killsEach  = 3  // of a rival, in one round
 	killRounds = 4
 	latestKill = 40 * time.Millisecond // after a worker's first answer
 )
 
-// answers are what was acknowledged, by id. A first answer is the only one.
+// answers has the acknowledged answers by ID. The first answer must be the only
+// one.
 type answers struct {
 	mu    sync.Mutex
 	first map[string]string
@@ -41,7 +42,8 @@ func (a *answers) note(id, answer string) {
 	a.first[id] = answer
 }
 
-// anyMoment lets workers race each other through the same ids, and kills them at moments that chance decides.
+// anyMoment lets workers race for the same IDs, and kills them at random
+// moments.
 func (a *arena) anyMoment(t *testing.T, ctx context.Context) {
 	chance := a.chance("moments")
 	l := a.lanes[0]
@@ -72,7 +74,8 @@ func (a *arena) anyMoment(t *testing.T, ctx context.Context) {
 	}
 }
 
-// settleUp finishes the ids, and checks that the answers are those that were acknowledged.
+// settleUp finishes the IDs, and checks that the answers are those that were
+// acknowledged.
 func (a *arena) settleUp(t *testing.T, ctx context.Context, l *lane, ids []string, noted *answers) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -107,13 +110,14 @@ func (a *arena) settleOne(t *testing.T, ctx context.Context, l *lane, id string,
 	}
 }
 
-// shared is the scene of an id that several workers have at once.
+// shared returns the scene of an ID that several workers have at once.
 func (a *arena) shared(l *lane, id string) (*scene, error) {
 	w, err := l.world("")
 	return &scene{world: w, outside: outside{l.outside}, id: id, lease: sharedLease, settle: sharedLease}, err
 }
 
-// killLater starts a worker, lets it finish one id so that it is known to work, and kills it a moment later.
+// killLater starts a worker, waits until it has finished one ID, and kills it a
+// moment later.
 func (a *arena) killLater(t *testing.T, ctx context.Context, l *lane, ids []string, order []int, delay time.Duration, noted *answers) {
 	cmd := a.command(t, ctx, task{place: l.place, Outside: l.outside, Role: serves, Lease: sharedLease, Settle: sharedLease})
 	var complained strings.Builder
@@ -160,7 +164,7 @@ func (a *arena) killLater(t *testing.T, ctx context.Context, l *lane, ids []stri
 	}
 }
 
-// command is a worker that has not been started.
+// command returns a worker that is not started.
 func (a *arena) command(t *testing.T, ctx context.Context, k task) *exec.Cmd {
 	spec, err := json.Marshal(k)
 	if err != nil {

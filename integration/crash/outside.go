@@ -12,11 +12,12 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// outside is another system, as plain as can be: a directory. It does what it is asked to, as often as it is asked, and
-// can be asked what it has done. What it has done outlives the process that asked for it.
+// outside is another system: a directory. It does what it is asked, as often as
+// it is asked, and can be asked what it has done. Its effects survive the
+// process that asked for them.
 type outside struct{ dir string }
 
-// add has one more effect of an id, with a mark to know it by.
+// add makes another effect of an ID, with a mark to recognise it.
 func (o outside) add(id, mark string) error {
 	f, err := os.OpenFile(o.file(id), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -26,7 +27,7 @@ func (o outside) add(id, mark string) error {
 	return errors.Join(err, f.Close())
 }
 
-// effects are the marks of an id, in their order.
+// effects returns the marks of an ID, in order.
 func (o outside) effects(id string) ([]string, error) {
 	text, err := os.ReadFile(o.file(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,7 +36,8 @@ func (o outside) effects(id string) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// addOnce takes the key of a unit of work: what was added with it first is what it answers from then on.
+// addOnce honours an idempotency key: it makes the first effect of a key, and
+// then always returns its mark.
 func (o outside) addOnce(key once.Key, mark string) (first string, err error) {
 	name := filepath.Join(o.dir, "key-"+key.String())
 	draft := name + "-" + mark
@@ -50,7 +52,7 @@ func (o outside) addOnce(key once.Key, mark string) (first string, err error) {
 	return string(text), err
 }
 
-// addedOnce is what was added with a key; empty: nothing.
+// addedOnce returns the mark that was added with a key, or "".
 func (o outside) addedOnce(key once.Key) (string, error) {
 	text, err := os.ReadFile(filepath.Join(o.dir, "key-"+key.String()))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +61,7 @@ func (o outside) addedOnce(key once.Key) (string, error) {
 	return string(text), err
 }
 
-// marksOf are the marks of what was added with a key.
+// marksOf returns the marks that were added with a key.
 func marksOf(added string) []string {
 	if added == "" {
 		return nil

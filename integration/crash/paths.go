@@ -12,7 +12,8 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// paths are the ways through the library. Each has points of its own on each engine.
+// paths returns the paths through the library. Each has its own points on each
+// engine.
 func paths() []path {
 	all := [][]path{doPaths(), txPaths(), unknownPaths(), keepingPaths()}
 	var flat []path
@@ -31,7 +32,7 @@ func pathNamed(name string) (path, error) {
 	return path{}, fmt.Errorf("no such path: %q", name)
 }
 
-// doPaths are Do, with each promise that it makes.
+// doPaths are paths through Do, one for each of its promises.
 func doPaths() []path {
 	ask := func(ctx context.Context, s *scene) (string, error) {
 		return once.Do(ctx, s.world, s.asking().For(s.id), s.send)
@@ -41,7 +42,7 @@ func doPaths() []path {
 		{name: "do-cold", cold: true, run: ask, check: onceOutside},
 		{name: "do-extend", run: doExtending, check: onceOutside},
 		{name: "do-key", run: doWithKey, check: checkKey},
-		{name: "do-soft", run: doSoft, check: checkKey},
+		{name: "do-async", run: doAsync, check: checkKey},
 		{name: "do-park", run: doParking, check: checkParked},
 		{name: "do-park-fail", run: doParkingFails, check: checkParked},
 		{name: "do-resend", run: doResending, check: checkResent},
@@ -49,10 +50,11 @@ func doPaths() []path {
 	}
 }
 
-// doExtending works until its lease has been extended. One that only finishes the work need not.
+// doExtending works until its lease has been extended. A process that finishes
+// the work need not.
 func doExtending(ctx context.Context, s *scene) (string, error) {
 	select {
-	case <-s.leaseExtended(): // by an earlier one
+	case <-s.leaseExtended(): // by an earlier call
 	default:
 	}
 	return once.Do(ctx, s.world, s.asking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
@@ -72,7 +74,7 @@ func doWithKey(ctx context.Context, s *scene) (string, error) {
 	return once.Do(ctx, s.world, s.resending().For(s.id), s.sendKey)
 }
 
-// checkKey counts what the other system was asked for, and what it did.
+// checkKey counts what the other system was asked, and what it did.
 func checkKey(ctx context.Context, s *scene, answer string, err error) error {
 	key := s.resending().For(s.id).Key()
 	first, found := s.outside.addedOnce(key)
@@ -82,9 +84,10 @@ func checkKey(ctx context.Context, s *scene, answer string, err error) error {
 	return errors.Join(err, seen(found, exactly("outside by key", marksOf(first), answer, 1)), attempted(ctx, s, key))
 }
 
-// doSoft is doWithKey, with a claim that the server may forget if it dies.
-func doSoft(ctx context.Context, s *scene) (string, error) {
-	return once.Do(ctx, s.world, s.soft().For(s.id), s.sendKey)
+// doAsync is like doWithKey, with a claim that the server may forget if it
+// crashes.
+func doAsync(ctx context.Context, s *scene) (string, error) {
+	return once.Do(ctx, s.world, s.async().For(s.id), s.sendKey)
 }
 
 func doResending(ctx context.Context, s *scene) (string, error) {
@@ -95,7 +98,8 @@ func checkResent(ctx context.Context, s *scene, _ string, err error) error {
 	return errors.Join(err, attempted(ctx, s, s.resending().For(s.id).Key()))
 }
 
-// attempted checks that there was at least one effect, and no more than there were attempts.
+// attempted checks that there are one or more effects, but no more than
+// attempts.
 func attempted(ctx context.Context, s *scene, key once.Key) error {
 	rec, err := s.Get(ctx, key)
 	marks, asked := s.outside.effects(s.id)
@@ -106,7 +110,7 @@ func doParking(ctx context.Context, s *scene) (string, error) {
 	return once.Do(ctx, s.world, s.parking().For(s.id), s.send)
 }
 
-// doParkingFails fails after its effect, which parks the key at once.
+// doParkingFails fails after its effect, which parks the key.
 func doParkingFails(ctx context.Context, s *scene) (string, error) {
 	return once.Do(ctx, s.world, s.parking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
 		answer, err := s.send(ctx, key)
@@ -114,7 +118,8 @@ func doParkingFails(ctx context.Context, s *scene) (string, error) {
 	})
 }
 
-// checkParked wants the effect at most once, and a record that says that nobody knows, unless there is an answer.
+// checkParked checks that there is at most one effect, and that the key is
+// parked unless there is an answer.
 func checkParked(ctx context.Context, s *scene, answer string, err error) error {
 	if err == nil {
 		return onceOutside(ctx, s, answer, nil)
@@ -131,7 +136,7 @@ func checkParked(ctx context.Context, s *scene, answer string, err error) error 
 	return errors.Join(err, seen(asked, between(marks, 0, 1)))
 }
 
-// doNotDone does nothing at first, and says so.
+// doNotDone first does nothing and returns NotDone.
 func doNotDone(ctx context.Context, s *scene) (string, error) {
 	return once.Do(ctx, s.world, s.asking().For(s.id), func(ctx context.Context, key once.Key) (string, error) {
 		if !s.failed {
@@ -142,7 +147,7 @@ func doNotDone(ctx context.Context, s *scene) (string, error) {
 	})
 }
 
-// txPaths are DoTx and InTx.
+// txPaths are paths through DoTx and InTx.
 func txPaths() []path {
 	tx := func(ctx context.Context, s *scene) (string, error) {
 		return s.doTx(ctx, s.operation("inside").For(s.id), s.put(1))
@@ -177,7 +182,7 @@ func checkPlain(ctx context.Context, s *scene, _ string, err error) error {
 	return errors.Join(err, seen(asked, nil))
 }
 
-// fails is work that fails after its rows were written, once in this process.
+// fails returns work that writes its rows and fails, once in this process.
 func (s *scene) fails(work insideWork[string]) insideWork[string] {
 	return func(ctx context.Context, put func(id, mark string) error) (string, error) {
 		answer, err := work(ctx, put)
@@ -193,7 +198,8 @@ func doTxFails(ctx context.Context, s *scene) (string, error) {
 	return s.doTx(ctx, s.operation("inside").For(s.id), s.fails(s.put(1)))
 }
 
-// doTxRejects writes rows that are rolled back, and an answer that stays.
+// doTxRejects writes rows, which are rolled back, and rejects, which is
+// recorded.
 func doTxRejects(ctx context.Context, s *scene) (string, error) {
 	return s.doTx(ctx, s.operation("inside").For(s.id), func(ctx context.Context, put func(id, mark string) error) (string, error) {
 		answer, err := s.put(1)(ctx, put)
@@ -204,7 +210,7 @@ func doTxRejects(ctx context.Context, s *scene) (string, error) {
 	})
 }
 
-// checkRejected asks once more: the answer is the same, and there are no rows.
+// checkRejected calls again: the answer is the same, and there are no rows.
 func checkRejected(ctx context.Context, s *scene, answer string, err error) error {
 	again, repeated := doTxRejects(ctx, s)
 	if !errors.Is(err, once.ErrRejected) || !errors.Is(repeated, once.ErrRejected) || answer == "" || again != answer {
@@ -221,8 +227,10 @@ func inTxFails(ctx context.Context, s *scene) (string, error) {
 	return s.inTx(ctx, s.operation("inside").For(s.id), s.fails(s.put(1)))
 }
 
-// eachPath does the work of an id in each way: outside, outside with a key, and inside. It has no points: its workers
-// and their server are killed by chance. A server that dies may forget a soft claim, and then the work is sent again.
+// eachPath does the work of an ID in each way: outside, outside with a key, and
+// inside. It has no points: its workers and their server are killed at random.
+// A server that crashes may forget a claim with AsyncCommit, and then the work
+// is sent again.
 var eachPath = path{name: "each", run: doEach, check: checkEach}
 
 func doEach(ctx context.Context, s *scene) (string, error) {
@@ -230,9 +238,9 @@ func doEach(ctx context.Context, s *scene) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	second, err := once.Do(ctx, s.world, s.soft().For(s.id), func(_ context.Context, key once.Key) (string, error) {
+	second, err := once.Do(ctx, s.world, s.async().For(s.id), func(_ context.Context, key once.Key) (string, error) {
 		sent, err := s.outside.addOnce(key, rand.Text())
-		return sent + "/" + rand.Text(), err // so that an answer that is lost cannot come again
+		return sent + "/" + rand.Text(), err // so that a lost answer cannot recur
 	})
 	if err != nil {
 		return "", err
@@ -243,7 +251,7 @@ func doEach(ctx context.Context, s *scene) (string, error) {
 
 func checkEach(ctx context.Context, s *scene, answer string, err error) error {
 	parts := append(strings.Fields(answer), "", "", "")
-	sent, found := s.outside.addedOnce(s.soft().For(s.id).Key())
+	sent, found := s.outside.addedOnce(s.async().For(s.id).Key())
 	first, _, _ := strings.Cut(parts[1], "/")
 	return errors.Join(onceOutside(ctx, s, parts[0], err), seen(found, exactly("outside by key", marksOf(sent), first, 1)),
 		rowsInside(1)(ctx, s, parts[2], nil))

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// unknownPaths begin with an attempt that was left behind: another call takes it over, or somebody asks about it.
+// unknownPaths begin with an abandoned attempt: another call takes it over, or
+// asks about it.
 func unknownPaths() []path {
 	left := func(op func(*scene) *once.Operation[string]) func(context.Context, *scene) error {
 		return func(ctx context.Context, s *scene) error { return s.abandon(ctx, op(s).For(s.id).Key()) }
@@ -35,7 +36,7 @@ func doTxAsking(ctx context.Context, s *scene) (string, error) {
 	return s.doTx(ctx, s.asking().For(s.id), s.put(1))
 }
 
-// askAbout settles what was left behind, and runs nothing.
+// askAbout settles an abandoned attempt, and does no work.
 func askAbout(operation func(*scene) *once.Operation[string]) func(context.Context, *scene) (string, error) {
 	return func(ctx context.Context, s *scene) (string, error) {
 		op := operation(s)
@@ -48,7 +49,7 @@ func askAbout(operation func(*scene) *once.Operation[string]) func(context.Conte
 	}
 }
 
-// afterAsking checks a call that comes after what was left behind is settled.
+// afterAsking checks a call after an abandoned attempt was settled.
 func afterAsking(run func(context.Context, *scene) (string, error),
 	check func(context.Context, *scene, string, error) error) func(context.Context, *scene, string, error) error {
 
@@ -58,8 +59,8 @@ func afterAsking(run func(context.Context, *scene) (string, error),
 	}
 }
 
-// keepingPaths are forgetting and making the tables. They have tables of their own: what is killed in them must not
-// disturb others.
+// keepingPaths are Forget and Migrate. They have their own tables, so that a
+// process killed in them disturbs no other path.
 func keepingPaths() []path {
 	return []path{
 		{name: "forget", prefix: func(id string) string { return "f" + id + "_" }, stage: leaveDue, run: forget, check: checkForgotten},
@@ -67,35 +68,35 @@ func keepingPaths() []path {
 	}
 }
 
-// fates are what becomes of the keys of a scene when it is time to forget.
-var fates = []struct {
+// agedKeys are the kinds of keys of a scene when Forget runs.
+var agedKeys = []struct {
 	name   string
 	status once.Status
 }{{"kept", once.Done}, {"expired", once.Expired}, {"gone", once.Absent}}
 
-func (s *scene) fated(name string) (id string, key once.Key) {
+func (s *scene) agedKey(name string) (id string, key once.Key) {
 	id = s.id + "-" + name
 	return id, s.operation("inside").For(id).Key()
 }
 
-// leaveDue has one key for each fate, which none of them has met yet.
+// leaveDue makes a key for each of agedKeys.
 func leaveDue(ctx context.Context, s *scene) error {
 	if err := s.migrate(ctx); err != nil {
 		return err
 	}
-	for _, fate := range fates {
-		id, key := s.fated(fate.name)
+	for _, aged := range agedKeys {
+		id, key := s.agedKey(aged.name)
 		if err := s.doOnce(ctx, id); err != nil {
-			return fmt.Errorf("%s: %w", fate.name, err)
+			return fmt.Errorf("%s: %w", aged.name, err)
 		}
-		if err := s.await(ctx, key, fate.status); err != nil {
-			return fmt.Errorf("%s: %w", fate.name, err)
+		if err := s.await(ctx, key, aged.status); err != nil {
+			return fmt.Errorf("%s: %w", aged.name, err)
 		}
 	}
 	return nil
 }
 
-// forget forgets until there is nothing left, in steps so small that there are several.
+// forget calls Forget, with a small limit, until nothing is left.
 func forget(ctx context.Context, s *scene) (string, error) {
 	const limit = 2
 	for {
@@ -105,18 +106,18 @@ func forget(ctx context.Context, s *scene) (string, error) {
 	}
 }
 
-// checkForgotten looks at the keys, then uses them: one that is kept replays, one that has expired is refused, one
-// that is gone is new.
+// checkForgotten reads the keys and then uses them: a kept one replays, an
+// expired one is refused, and a forgotten one is new.
 func checkForgotten(ctx context.Context, s *scene, _ string, err error) error {
-	for _, fate := range fates {
-		id, key := s.fated(fate.name)
+	for _, aged := range agedKeys {
+		id, key := s.agedKey(aged.name)
 		rec, got := s.Get(ctx, key)
-		if got = seen(got, nil); got == nil && rec.Status != fate.status {
-			got = fmt.Errorf("the key that is %s is %v", fate.name, rec.Status)
+		if got = seen(got, nil); got == nil && rec.Status != aged.status {
+			got = fmt.Errorf("the key that is %s is %v", aged.name, rec.Status)
 		}
 		ran := s.doOnce(ctx, id)
 		want := 1
-		switch fate.status {
+		switch aged.status {
 		case once.Expired:
 			if errors.Is(ran, once.ErrExpired) {
 				ran = nil
@@ -128,14 +129,14 @@ func checkForgotten(ctx context.Context, s *scene, _ string, err error) error {
 		}
 		marks, asked := s.rows(ctx, id)
 		if asked = seen(asked, nil); asked == nil && len(marks) != want {
-			asked = miscount{"inside " + fate.name, marks, "any", want}
+			asked = miscount{"inside " + aged.name, marks, "any", want}
 		}
 		err = errors.Join(err, got, ran, asked)
 	}
 	return err
 }
 
-// doOnce has one row for the id, under the policy of its fate.
+// doOnce writes one row for the ID, under the policy of its kind.
 func (s *scene) doOnce(ctx context.Context, id string) error {
 	op := s.operation("inside")
 	switch id {
@@ -155,7 +156,7 @@ func migrate(ctx context.Context, s *scene) (string, error) {
 	return "", s.migrate(ctx)
 }
 
-// checkMigrated uses the tables.
+// checkMigrated checks that the tables can be used.
 func checkMigrated(ctx context.Context, s *scene, _ string, err error) error {
 	if err != nil {
 		return err

@@ -11,7 +11,8 @@ import (
 
 const sqliteSettings = "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
 
-// places are n places on an engine: files of SQLite, which has one writer at a time, or one and the same database.
+// places returns n places on an engine: different files of SQLite, which has
+// one writer at a time, or the same database.
 func places(t *testing.T, name string, n int) []place {
 	all := make([]place, n)
 	dsn := ""

@@ -19,8 +19,8 @@ import (
 // target is a point on a path.
 type target struct{ path, point string }
 
-// everyPoint lets a worker die at each point of each path, or in short at some of each, and finishes its work. It breaks
-// off when goOn says so.
+// everyPoint kills a worker at each point of each path, or in a short run at
+// some of each, and finishes its work. It ends when goOn returns false.
 func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) {
 	begun := time.Now()
 	chance := a.chance("order")
@@ -43,7 +43,7 @@ func (a *arena) everyPoint(t *testing.T, ctx context.Context, goOn func() bool) 
 	t.Logf("%d of %d points hit, of %d that there are, in %v", hit.Load(), len(targets), len(a.targets), time.Since(begun).Round(time.Millisecond))
 }
 
-// some are points of every path, at equal distances.
+// some returns points of each path, at equal distances.
 func (a *arena) some(chance *rand.Rand) (targets []target) {
 	for from := 0; from < len(a.targets); {
 		to := from
@@ -58,7 +58,7 @@ func (a *arena) some(chance *rand.Rand) (targets []target) {
 	return targets
 }
 
-// discover goes along each path without a death, and returns the points that were passed.
+// discover follows each path without killing, and returns its points.
 func (a *arena) discover(t *testing.T, ctx context.Context) {
 	begun := time.Now()
 	all := paths()
@@ -80,7 +80,7 @@ func (a *arena) discover(t *testing.T, ctx context.Context) {
 	t.Logf("%d points, found in %v", len(a.targets), time.Since(begun).Round(time.Millisecond))
 }
 
-// walk lets a worker go along a path to its end.
+// walk lets a worker follow a path to its end.
 func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points []string) {
 	s, k, err := a.begin(ctx, l, p)
 	defer a.done(l, k)
@@ -88,7 +88,7 @@ func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points
 		t.Errorf("%s/%s: %v", a.engine, p.name, err)
 		return nil
 	}
-	k.Role, k.Lease = walks, longLease // nobody waits for it to lapse, and nothing comes in between
+	k.Role, k.Lease = walks, longLease // nothing waits for it to lapse, and nothing comes in between
 	out, state := a.start(t, ctx, k)
 	text, ok := strings.CutPrefix(strings.TrimSpace(out), passed)
 	if err := json.Unmarshal([]byte(text), &points); !ok || err != nil {
@@ -101,11 +101,11 @@ func (a *arena) walk(t *testing.T, ctx context.Context, l *lane, p path) (points
 const (
 	tries = 6
 
-	enoughFailures = 10 // each may take its time, and more of them tell nothing new
+	enoughFailures = 10 // each may take long, and more of them show nothing new
 )
 
-// dieAt lets a worker die at a point, and finishes what it has begun. A worker that did not come by its point met
-// something else on its way, and the next one is sent.
+// dieAt kills a worker at a point, and finishes its work. A worker may take
+// another way and not pass its point: then the next one is sent.
 func (a *arena) dieAt(t *testing.T, ctx context.Context, l *lane, at target) (hit bool) {
 	p, err := pathNamed(at.path)
 	if err != nil {
@@ -121,8 +121,9 @@ func (a *arena) dieAt(t *testing.T, ctx context.Context, l *lane, at target) (hi
 	return false
 }
 
-// cycle is one unit of work: workers that die, one after another, each at its point, and one that finishes. It reports
-// whether the first of them came by its point; those behind it may find that there is nothing left to do.
+// cycle is one unit of work: several workers die one after another, each at its
+// point, and one finishes. It reports whether the first of them passed its
+// point. The later ones may find nothing left to do.
 func (a *arena) cycle(t *testing.T, ctx context.Context, l *lane, p path, points ...string) (hit bool) {
 	ctx, cancel := context.WithTimeout(ctx, proof.Patience)
 	defer cancel()
@@ -140,7 +141,7 @@ func (a *arena) cycle(t *testing.T, ctx context.Context, l *lane, p path, points
 	return hit
 }
 
-// die lets a worker die at a point, if it comes by it.
+// die starts a worker that dies at a point, if it passes it.
 func (a *arena) die(t *testing.T, ctx context.Context, k task, point string) bool {
 	k.Role, k.Point = dies, point
 	out, state := a.start(t, ctx, k)
@@ -153,7 +154,8 @@ func (a *arena) die(t *testing.T, ctx context.Context, k task, point string) boo
 	return hit
 }
 
-// relays are units of work in which one worker after another dies, at points that chance has drawn.
+// relays are units of work in which several workers die one after another, at
+// random points.
 func (a *arena) relays(t *testing.T, ctx context.Context) {
 	const maxDeaths = 3
 	units := 60
@@ -185,9 +187,10 @@ func (a *arena) relays(t *testing.T, ctx context.Context) {
 	}, units)
 }
 
-// finish is the other worker: this process, and the counting.
+// finish finishes the work in this process, and counts its effects.
 func (a *arena) finish(t *testing.T, ctx context.Context, s *scene, p path, points string) {
-	// Time of its own: what others have used up must not keep the effects from being counted.
+	// Its own time limit: earlier delays must not keep the effects from being
+	// counted.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proof.Patience)
 	defer cancel()
 	begun := time.Now()

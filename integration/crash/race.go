@@ -14,22 +14,23 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// race is how duplicates of one call race.
+// race describes how duplicates of a call race.
 type race struct {
 	Duplicates int  // in this process
 	Inside     bool // DoTx instead of Do
-	Refuse     bool // duplicates in flight are refused instead of waiting for the answer
-	Hold       bool // who does the work holds it until a line is read
+	NoWait     bool // duplicates in flight are refused, and do not wait for the answer
+	Held       bool // the work does not end until a line is read
 }
 
-// What a worker that races says and hears.
+// The lines that a racing worker prints and reads.
 const (
 	ready   = "ready"
 	start   = "start"
 	release = "release"
 )
 
-// race makes all calls at once when it is told to start, and says of each how it ended, as soon as it has.
+// race makes all calls at once when it is told to start, and prints how each
+// ended.
 func (s *scene) race(ctx context.Context, r race, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	fmt.Fprintln(out, ready)
@@ -41,10 +42,10 @@ func (s *scene) race(ctx context.Context, r race, in io.Reader, out io.Writer) e
 		defer close(released)
 		_, _ = lines.ReadString('\n')
 	}()
-	if r.Hold {
+	if r.Held {
 		s.hold = func() { <-released }
 	}
-	var mu sync.Mutex // lines are whole
+	var mu sync.Mutex // keeps lines whole
 	var running sync.WaitGroup
 	failures := make([]error, r.Duplicates)
 	for i := range r.Duplicates {
@@ -63,7 +64,7 @@ const longWait = 30 * time.Second
 
 func (s *scene) duplicate(ctx context.Context, r race) ending {
 	op := s.asking()
-	if op.Policy.Wait = longWait; r.Refuse {
+	if op.Policy.Wait = longWait; r.NoWait {
 		op.Policy.Wait = once.NoWait
 	}
 	var report once.Report

@@ -19,19 +19,19 @@ const racers, duplicatesEach = 4, 16 // processes, and calls in each
 func (a *arena) everyRace(t *testing.T, ctx context.Context) {
 	for _, r := range []race{
 		{},
-		{Refuse: true, Hold: true},
+		{NoWait: true, Held: true},
 		{Inside: true},
-		{Inside: true, Refuse: true, Hold: a.engine != SQLite}, // where it would hold the whole file
+		{Inside: true, NoWait: true, Held: a.engine != SQLite}, // on SQLite it would lock the whole file
 	} {
 		r.Duplicates = duplicatesEach
-		t.Run(fmt.Sprintf("inside=%v,refuse=%v", r.Inside, r.Refuse), func(t *testing.T) {
+		t.Run(fmt.Sprintf("inside=%v,nowait=%v", r.Inside, r.NoWait), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, proof.Patience)
 			defer cancel()
 			s, k, err := a.begin(ctx, a.lanes[0], path{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			k.Role, k.Race, k.Lease = races, r, time.Minute // whoever holds the work is no crash
+			k.Role, k.Race, k.Lease = races, r, time.Minute // the work takes long without a crash
 			err = a.judgeRace(ctx, s, r, a.race(t, ctx, k))
 			a.judge(err)
 			if err != nil {
@@ -41,7 +41,7 @@ func (a *arena) everyRace(t *testing.T, ctx context.Context) {
 	}
 }
 
-// race returns how all calls ended.
+// race runs the race, and returns how all calls ended.
 func (a *arena) race(t *testing.T, ctx context.Context, k task) []ending {
 	workers := make([]*partner, racers)
 	for i := range workers {
@@ -64,9 +64,9 @@ func (a *arena) race(t *testing.T, ctx context.Context, k task) []ending {
 	}
 	all := make([]ending, 0, racers*k.Race.Duplicates)
 	for len(all) < cap(all) {
-		if len(all) == cap(all)-1 && k.Race.Hold { // only the one that does the work is missing
+		if len(all) == cap(all)-1 && k.Race.Held { // only the call that does the work is missing
 			for _, w := range workers {
-				_, _ = fmt.Fprintln(w.in, release) // most of them have ended
+				_, _ = fmt.Fprintln(w.in, release) // most of the workers have ended
 			}
 		}
 		all = append(all, <-ends)
@@ -101,9 +101,9 @@ func (a *arena) judgeRace(ctx context.Context, s *scene, r race, all []ending) e
 	switch {
 	case ran != 1 || ran+replayed+refused != len(all):
 		errs = append(errs, fmt.Errorf("%d ran, %d replayed and %d were refused, of %d: %+v", ran, replayed, refused, len(all), all))
-	case r.Hold && refused != len(all)-1:
+	case r.Held && refused != len(all)-1:
 		errs = append(errs, fmt.Errorf("%d were refused while the work was held, of %d", refused, len(all)-1))
-	case !r.Refuse && refused > 0:
+	case !r.NoWait && refused > 0:
 		errs = append(errs, fmt.Errorf("%d were refused that were to wait", refused))
 	}
 	if r.Inside {

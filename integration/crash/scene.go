@@ -12,31 +12,31 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// scene is one unit of work, on an engine and with the other system beside it. Processes die in it, one after another,
-// until somebody finishes it.
+// scene is one unit of work, with an engine and another system. Processes die
+// in it, one after another, until one finishes it.
 type scene struct {
 	world
 	outside outside
 	trap    *trap
 	id      string
 	lease   time.Duration
-	settle  time.Duration // how long an attempt can still arrive after its lease; 0: its process is known to be dead
+	settle  time.Duration // the SettleTime; 0: its process is known to be dead
 
-	failed bool   // work that fails once has done so in this process
-	hold   func() // what work does after its effect in a transaction, before it returns; nil: nothing
+	failed bool   // work that fails once has failed in this process
+	hold   func() // called after an effect in a transaction, before the work returns; may be nil
 }
 
-// path is a way through the library in which processes die.
+// path is a way through the library on which processes die.
 type path struct {
 	name   string
-	cold   bool                                               // the process has used neither its connection nor the store before
-	prefix func(id string) string                             // of the store's tables; nil: the engine's own
-	stage  func(context.Context, *scene) error                // what earlier attempts have left behind; may be nil
-	run    func(context.Context, *scene) (string, error)      // what is repeated until it succeeds
-	check  func(context.Context, *scene, string, error) error // whether that is right: the answer of run, and what it ended with
+	cold   bool                                               // the process has not yet used its connection or the store
+	prefix func(id string) string                             // of the store's tables; nil: that of the engine
+	stage  func(context.Context, *scene) error                // makes what earlier attempts have left; may be nil
+	run    func(context.Context, *scene) (string, error)      // repeated until it succeeds
+	check  func(context.Context, *scene, string, error) error // checks the answer and the error of run
 }
 
-// finish runs the path until it succeeds, or until calling again is pointless.
+// finish runs the path until it succeeds, or cannot be retried.
 func (s *scene) finish(ctx context.Context, p path) (answer string, err error) {
 	for {
 		answer, err = p.run(ctx, s)
@@ -55,7 +55,8 @@ func (s *scene) finish(ctx context.Context, p path) (answer string, err error) {
 
 const longestPause = 200 * time.Millisecond
 
-// warm lets the process use its connection and the store, so that it dies as one that has been running for long.
+// warm uses the connection and the store, so that the process dies like one
+// that has run for a while.
 func (s *scene) warm(ctx context.Context) error {
 	op := &once.Operation[string]{Name: "warm", OnUnknown: once.Resend}
 	_, err := once.Do(ctx, s.world, op.For(s.id+"-"+rand.Text()), func(context.Context, once.Key) (string, error) { return "", nil })
@@ -69,12 +70,12 @@ func (s *scene) warm(ctx context.Context) error {
 	return err
 }
 
-// operation has the lease of the scene. All that is the same for every path is set here.
+// operation returns an operation with the settings that all paths share.
 func (s *scene) operation(name string) *once.Operation[string] {
 	return &once.Operation[string]{Name: name, Policy: once.Policy{Lease: s.lease}, SettleTime: s.settle}
 }
 
-// asking is an operation that asks the other system what it has done.
+// asking returns an operation with a Lookup that asks the other system.
 func (s *scene) asking() *once.Operation[string] {
 	op := s.operation("asking")
 	op.Lookup = func(context.Context, once.Key) (string, bool, error) {
@@ -94,7 +95,7 @@ func (s *scene) resending() *once.Operation[string] {
 	return op
 }
 
-func (s *scene) soft() *once.Operation[string] {
+func (s *scene) async() *once.Operation[string] {
 	op := s.resending()
 	op.AsyncCommit, op.KeyValidFor = true, time.Hour
 	return op
@@ -106,12 +107,13 @@ func (s *scene) parking() *once.Operation[string] {
 	return op
 }
 
-// send is work outside: one effect of the id, each time it is done.
+// send is work in the other system: it makes one effect of the ID each time.
 func (s *scene) send(context.Context, once.Key) (string, error) {
 	return s.working(func(mark string) (string, error) { return mark, s.outside.add(s.id, mark) })
 }
 
-// sendKey is send to a system that takes the key. That it was asked counts as an effect of the id, too.
+// sendKey is like send to a system that honours the key. Each request counts as
+// an effect of the ID, too.
 func (s *scene) sendKey(_ context.Context, key once.Key) (string, error) {
 	return s.working(func(mark string) (string, error) {
 		if err := s.outside.add(s.id, mark); err != nil {
@@ -121,7 +123,7 @@ func (s *scene) sendKey(_ context.Context, key once.Key) (string, error) {
 	})
 }
 
-// working passes the points of work: before it, on the way to its effect, and after it.
+// working passes the points of work: before, inside and after it.
 func (s *scene) working(work func(mark string) (string, error)) (string, error) {
 	boundary := s.trap.reach("work")
 	s.trap.pass(boundary, "before")
@@ -132,7 +134,7 @@ func (s *scene) working(work func(mark string) (string, error)) (string, error) 
 	return answer, err
 }
 
-// put is work inside: rows with the same mark, in the transaction.
+// put returns work in a transaction: n rows with the same mark.
 func (s *scene) put(n int) insideWork[string] {
 	return func(ctx context.Context, put func(id, mark string) error) (string, error) {
 		return s.working(func(mark string) (string, error) {
@@ -149,7 +151,8 @@ func (s *scene) put(n int) insideWork[string] {
 	}
 }
 
-// onceOutside checks that the other system has the effect that the answer speaks of, and no other.
+// onceOutside checks that the other system has the effect of the answer, and no
+// other.
 func onceOutside(_ context.Context, s *scene, answer string, err error) error {
 	marks, asked := s.outside.effects(s.id)
 	return errors.Join(err, seen(asked, exactly("outside", marks, answer, 1)))
@@ -163,7 +166,7 @@ func rowsInside(n int) func(context.Context, *scene, string, error) error {
 	}
 }
 
-// miscount is an effect that happened too often, or was lost.
+// miscount is an error for effects that happened too often, or were lost.
 type miscount struct {
 	where string
 	got   []string
@@ -175,16 +178,17 @@ func (m miscount) Error() string {
 	return fmt.Sprintf("effects %s are %q, want %d of %q", m.where, m.got, m.n, m.want)
 }
 
-// unchecked is a look at effects that failed. What is not there for a look that failed may be there, or not.
+// unchecked is the error of a failed check: the effects may exist or not.
 type unchecked struct{ error }
 
 func (u unchecked) Error() string {
-	return fmt.Sprintf("the effects could not be looked at, so this is neither a loss nor right: %v", u.error)
+	return fmt.Sprintf("the effects could not be checked, so this is neither a loss nor a pass: %v", u.error)
 }
 
 func (u unchecked) Unwrap() error { return u.error }
 
-// seen is what a count says, if it could be taken.
+// seen returns the error of a count, or unchecked if the effects could not be
+// read.
 func seen(asked, count error) error {
 	if asked != nil {
 		return unchecked{asked}
@@ -192,7 +196,7 @@ func seen(asked, count error) error {
 	return count
 }
 
-// exactly checks that marks are n times the answer.
+// exactly checks that marks has the answer n times, and nothing else.
 func exactly(where string, marks []string, answer string, n int) error {
 	right := len(marks) == n
 	for _, mark := range marks {
@@ -204,7 +208,7 @@ func exactly(where string, marks []string, answer string, n int) error {
 	return miscount{where, marks, answer, n}
 }
 
-// between checks how often something happened that nobody can tell apart.
+// between checks the number of effects that cannot be told apart.
 func between(marks []string, least, limit int) error {
 	if n := len(marks); n < least || n > limit {
 		return miscount{fmt.Sprintf("outside, of %d to %d,", least, limit), marks, "any", least}
@@ -212,8 +216,9 @@ func between(marks []string, least, limit int) error {
 	return nil
 }
 
-// abandon leaves an attempt of a key behind, whose lease has lapsed: it is unknown. A claim that failed, or met a
-// transaction in flight, which may be one on another key, is repeated.
+// abandon leaves an Unknown attempt of a key, whose lease has lapsed. It
+// repeats a claim that fails or meets a transaction in flight, which may be one
+// on another key.
 func (s *scene) abandon(ctx context.Context, key once.Key) error {
 	r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: token()}, Lease: time.Millisecond, Wait: longestPause}
 	for {
@@ -227,7 +232,7 @@ func (s *scene) abandon(ctx context.Context, key once.Key) error {
 	}
 }
 
-// await looks until a key is in a status.
+// await waits until a key has a status.
 func (s *scene) await(ctx context.Context, key once.Key, want once.Status) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -17,11 +17,12 @@ import (
 
 const (
 	serverKills  = 2
-	unitsBetween = 15 // acknowledged, at least, between two deaths of a server
+	unitsBetween = 15 // acknowledged between two crashes of a server
 	clients      = 8
 )
 
-// starters start a server that is ours to kill. SQLite has none: its processes are killed elsewhere.
+// starters start a private server to kill. SQLite has none: other tests kill
+// its processes.
 var starters = map[string]func(context.Context) (*server.Instance, error){
 	Postgres: server.StartPostgres,
 	PGStore:  server.StartPostgres,
@@ -29,7 +30,8 @@ var starters = map[string]func(context.Context) (*server.Instance, error){
 	MariaDB:  server.StartMariaDB,
 }
 
-// serverDies kills the database in the middle, and starts it again: what was acknowledged is there, exactly once.
+// serverDies kills the database during work, and restarts it. Each acknowledged
+// effect must exist exactly once.
 func (a *arena) serverDies(t *testing.T, ctx context.Context) {
 	instance, err := starters[a.engine](ctx)
 	if err != nil {
@@ -46,7 +48,7 @@ func (a *arena) serverDies(t *testing.T, ctx context.Context) {
 
 	begun := time.Now()
 	noted := &answers{first: map[string]string{}}
-	acknowledged := make(chan struct{}, 1<<16) // nobody waits to be counted
+	acknowledged := make(chan struct{}, 1<<16) // large enough that no sender waits
 	var units atomic.Int64
 	working, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -57,7 +59,7 @@ func (a *arena) serverDies(t *testing.T, ctx context.Context) {
 			for working.Err() == nil {
 				id := fmt.Sprintf("k%d", units.Add(1))
 				s, _ := a.shared(l, id)
-				answer, err := s.finish(ctx, eachPath) // the last one is finished, too
+				answer, err := s.finish(ctx, eachPath) // also finishes the last one
 				if err != nil {
 					t.Errorf("%s/%s: %v", a.engine, id, err)
 					return

@@ -15,7 +15,7 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// ending is how a call ended, as a worker says it.
+// ending is how a call of a worker ended.
 type ending struct {
 	Answer   string
 	Replayed bool
@@ -40,22 +40,23 @@ func (e ending) say(out io.Writer) error {
 	return err
 }
 
-// The ways to stall: when, and in which work.
+// The places where a worker stalls.
 const (
-	stallKey    = "key"    // before an effect that takes the key; what is unknown is sent again
+	stallKey    = "key"    // before an effect with an idempotency key, in an operation that resends
 	stallBefore = "before" // before an effect that can be asked about
 	stallAfter  = "after"  // after it
-	stallPark   = "park"   // before an effect of which nobody knows
+	stallPark   = "park"   // before an effect that cannot be asked about
 	stallTx     = "tx"     // in a transaction, after its row was written
 )
 
-// stall stops this process in the middle of its work, until it is sent SIGCONT, and says how the work ended.
+// stall stops this process in the middle of its work, until it gets SIGCONT,
+// and prints how the work ended.
 func (s *scene) stall(ctx context.Context, way string, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	stop := sync.OnceFunc(func() {
-		s.betweenBeats(func() { // else it may stop with a lock in the database
+		s.betweenBeats(func() { // otherwise it may stop with a lock in the database
 			_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-			_, _ = lines.ReadString('\n') // this thread may go on for a moment before the signal is seen
+			_, _ = lines.ReadString('\n') // this thread may run on for a moment before the signal arrives
 		})
 	})
 	s.hold = stop
@@ -76,7 +77,7 @@ func (s *scene) stallIn(ctx context.Context, way string, stop func(), r *once.Re
 		return once.Do(ctx, s.world, s.resending().For(s.id).Report(r), before(s.sendKey))
 	case stallPark:
 		return once.Do(ctx, s.world, s.parking().For(s.id).Report(r), before(s.send))
-	case stallBefore: // whoever can be late looks whether it still holds its lease
+	case stallBefore: // late work checks that it still has its lease
 		return once.Do(ctx, s.world, s.asking().For(s.id).Report(r), before(func(ctx context.Context, _ once.Key) (string, error) {
 			<-ctx.Done()
 			return "", context.Cause(ctx)
@@ -87,7 +88,7 @@ func (s *scene) stallIn(ctx context.Context, way string, stop func(), r *once.Re
 			stop()
 			return answer, err
 		})
-	case stallTx: // the database may have ended the transaction meanwhile, and then it is called again
+	case stallTx: // the database may have ended the transaction meanwhile: then it is repeated
 		return s.finish(ctx, path{run: func(ctx context.Context, s *scene) (string, error) {
 			return s.doTx(ctx, s.operation("inside").For(s.id).Report(r), s.put(1))
 		}})

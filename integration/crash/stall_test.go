@@ -15,10 +15,11 @@ import (
 	"github.com/effectively-once/once/integration/internal/proof"
 )
 
-// A successor is what happens while a worker stalls; expect is what must be true when it has woken up and ended.
+// A successor runs while a worker stalls. expect checks the end of the worker
+// after it continued.
 var stallTests = []struct {
 	way       string
-	lost      bool // the database ends the transaction of the one who stalls
+	lost      bool // the database ends the transaction of the stalled worker
 	successor func(context.Context, *scene) (string, error)
 	expect    func(ctx context.Context, s *scene, successor string, failed error, e ending) error
 }{
@@ -28,11 +29,11 @@ var stallTests = []struct {
 	{way: stallBefore, successor: doPaths()[0].run, expect: func(ctx context.Context, s *scene, successor string, failed error, e ending) error {
 		return errors.Join(failed, refusedAsLate(e), onceOutside(ctx, s, successor, nil), recorded(ctx, s, s.asking(), successor))
 	}},
-	// Whoever asked has recorded what the late one brings, too.
+	// The call that asked has recorded the same answer as the late one.
 	{way: stallAfter, successor: doPaths()[0].run, expect: func(ctx context.Context, s *scene, successor string, failed error, e ending) error {
 		return errors.Join(failed, sameAnswer(e, successor), onceOutside(ctx, s, successor, nil), recorded(ctx, s, s.asking(), successor))
 	}},
-	// The key is parked, and what the late one brings is better than nothing.
+	// The key is parked, and the late answer is accepted.
 	{way: stallPark, successor: doParking, expect: func(ctx context.Context, s *scene, _ string, failed error, e ending) error {
 		if !errors.Is(failed, once.ErrParked) {
 			return fmt.Errorf("the successor was to be told that the key is parked, not: %w", failed)
@@ -40,7 +41,8 @@ var stallTests = []struct {
 		return errors.Join(onceOutside(ctx, s, e.Answer, nil), recorded(ctx, s, s.parking(), e.Answer))
 	}},
 	{way: stallTx, successor: doTxRefused, expect: func(ctx context.Context, s *scene, _ string, failed error, e ending) error {
-		// Its time may also end in the middle of a try, before SQLite has said that the file is locked.
+		// Its context may also end during an attempt, before SQLite reports that the
+		// file is locked.
 		if !errors.Is(failed, once.ErrInProgress) && !errors.Is(failed, once.ErrConflict) && !errors.Is(failed, context.DeadlineExceeded) {
 			return fmt.Errorf("the successor was to be refused, not: %w", failed)
 		}
@@ -51,7 +53,8 @@ var stallTests = []struct {
 	}},
 }
 
-// doTxRefused does not wait long: a conflict, which is what SQLite says, is tried again until the context ends.
+// doTxRefused has a short time limit: a conflict, which SQLite returns, is
+// retried until the context ends.
 func doTxRefused(ctx context.Context, s *scene) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -66,19 +69,19 @@ func doPathsInside(ctx context.Context, s *scene) (string, error) {
 
 func refusedAsLate(e ending) error {
 	if !e.Lost {
-		return fmt.Errorf("the one who stalled was not told that the lease is lost: %+v", e)
+		return fmt.Errorf("the stalled worker did not get ErrLeaseLost: %+v", e)
 	}
 	return nil
 }
 
 func sameAnswer(e ending, answer string) error {
 	if e.Error != "" || e.Answer != answer {
-		return fmt.Errorf("the one who stalled got %+v, not the answer %q", e, answer)
+		return fmt.Errorf("the stalled worker got %+v, not the answer %q", e, answer)
 	}
 	return nil
 }
 
-// recorded asks once more, and expects the answer to be a replay.
+// recorded calls again, and expects a replay.
 func recorded(ctx context.Context, s *scene, op *once.Operation[string], answer string) error {
 	rec, err := s.Get(ctx, op.For(s.id).Key())
 	if err != nil || rec.Status != once.Done || strings.Trim(string(rec.Outcome.Body), `"`) != answer {
@@ -87,11 +90,12 @@ func recorded(ctx context.Context, s *scene, op *once.Operation[string], answer 
 	return nil
 }
 
-// everyStall lets a worker stall past its lease in the middle of its work, and wake up when another has come by.
+// everyStall lets a worker stall past its lease in the middle of its work, and
+// continue after another call.
 func (a *arena) everyStall(t *testing.T, ctx context.Context) {
 	for _, test := range stallTests {
 		if test.lost && a.engine == SQLite {
-			continue // the lock is the process's own, and nobody can take it away
+			continue // the process has the lock on the file, and no other process can end it
 		}
 		name := test.way
 		if test.lost {
@@ -137,7 +141,8 @@ var endsIdleTransactions = map[string]string{
 	MariaDB:  "?idle_transaction_timeout=1",
 }
 
-// impatient is the same scene for one who does not wait long for the lock of an SQLite file.
+// impatient returns the same scene with a short wait for the lock of an SQLite
+// file.
 func (a *arena) impatient(t *testing.T, s *scene, k task) *scene {
 	if a.engine != SQLite || k.Path != stallTx {
 		return s

@@ -14,13 +14,16 @@ import (
 type trappedStore[Tx any] struct {
 	once.TxStore[Tx]
 	trap     *trap
-	extended chan struct{} // gets one when a lease was extended; holds one
-	beat     sync.RWMutex  // held by those who extend
+	extended chan struct{} // receives when a lease was extended; has a buffer of one
+	beat     sync.RWMutex  // locked for reading while a lease is extended
 }
 
 func newTrappedStore[Tx any](s once.TxStore[Tx], t *trap) *trappedStore[Tx] {
 	return &trappedStore[Tx]{TxStore: s, trap: t, extended: make(chan struct{}, 1)}
 }
+
+// Unwrap returns the store without the trap.
+func (s *trappedStore[Tx]) Unwrap() once.Store { return s.TxStore }
 
 func (s *trappedStore[Tx]) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	defer s.trap.around("store:claim")()
@@ -42,7 +45,7 @@ func (s *trappedStore[Tx]) noteExtended() {
 	}
 }
 
-// betweenBeats does something while no lease is being extended.
+// betweenBeats calls do while no lease is being extended.
 func (s *trappedStore[Tx]) betweenBeats(do func()) {
 	s.beat.Lock()
 	defer s.beat.Unlock()

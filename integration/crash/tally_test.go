@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// told is a world that answers as it is told to.
+// told is a world with fixed answers.
 type told struct {
 	world
 	marks []string
@@ -18,7 +18,8 @@ type told struct {
 
 func (w told) rows(context.Context, string) ([]string, error) { return w.marks, w.err }
 
-// What could not be looked at is neither a loss nor a pass: it is counted apart, and says so.
+// What could not be checked is neither a loss nor a pass: it is counted apart,
+// with its own message.
 func TestWhatCouldNotBeCheckedIsCountedApart(t *testing.T) {
 	late := fmt.Errorf("read: %w", context.DeadlineExceeded)
 	for _, test := range []struct {

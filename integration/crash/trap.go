@@ -10,20 +10,21 @@ import (
 	"syscall"
 )
 
-// trap is where a process dies. What the process passes on its way are points: a boundary, numbered among those of
-// its name, and a side of it. "sql:commit#1/after" is when the driver's first COMMIT has returned.
+// trap kills the process at a point. A point is a boundary, numbered among
+// those of its name, and a side of it: "sql:commit#1/after" is when the
+// driver's first COMMIT has returned.
 //
-// A trap that is not armed lets everything pass, and so does a nil one.
+// A trap that is not armed does nothing, and neither does a nil one.
 type trap struct {
 	mu      sync.Mutex
 	armed   bool
-	at      string // where to die; empty: nowhere, and all points are noted
+	at      string // where to die; empty: nowhere, but record all points
 	out     io.Writer
 	numbers map[string]int
 	passed  []string
 }
 
-// arm begins to count. The last words of the process go to out.
+// arm starts counting. The last line of the process goes to out.
 func (t *trap) arm(at string, out io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -31,21 +32,21 @@ func (t *trap) arm(at string, out io.Writer) {
 	t.numbers, t.passed = map[string]int{}, nil
 }
 
-// disarm lets everything pass from now on.
+// disarm stops counting.
 func (t *trap) disarm() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed, t.at = false, ""
 }
 
-// points are those that were passed.
+// points returns the points that were passed.
 func (t *trap) points() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.passed
 }
 
-// reach names the next boundary of a name. The name is empty while the trap is not armed.
+// reach returns the next boundary of a name, or "" while the trap is not armed.
 func (t *trap) reach(name string) (boundary string) {
 	if t == nil {
 		return ""
@@ -59,7 +60,8 @@ func (t *trap) reach(name string) (boundary string) {
 	return name + "#" + strconv.Itoa(t.numbers[name])
 }
 
-// pass does not return if this is the point to die at: the process kills itself, as somebody else would kill it.
+// pass does not return at the point to die at: the process kills itself with
+// SIGKILL.
 func (t *trap) pass(boundary, side string) {
 	if boundary == "" {
 		return
@@ -73,7 +75,7 @@ func (t *trap) pass(boundary, side string) {
 	}
 	fmt.Fprintln(t.out, diesAt+point)
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-	select {} // the signal is on its way, and nobody gets past the lock
+	select {} // the signal is on its way, and the lock stops other goroutines
 }
 
 // around passes both sides of a boundary.

@@ -10,11 +10,12 @@ import (
 	"sync"
 )
 
-// protocol tells what the bytes of one write ask the server for.
+// protocol returns what the bytes of one write ask of the server.
 type protocol func(written []byte) string
 
-// dialer makes connections that pass the trap: before a request is written, when it is on its way, and when the first
-// of its answer has arrived and nobody has seen it.
+// dialer makes connections that pass the trap before a request is written, when
+// it is on its way, and when the first bytes of its answer have arrived but
+// were not read.
 func dialer(t *trap, newProtocol func() protocol) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -25,7 +26,7 @@ func dialer(t *trap, newProtocol func() protocol) func(ctx context.Context, netw
 	}
 }
 
-// nothing is the label of a request that changes nothing: it is no boundary.
+// nothing is the label of a request that changes nothing. It is not a boundary.
 const nothing = ""
 
 type wire struct {
@@ -34,7 +35,7 @@ type wire struct {
 	label protocol
 
 	mu      sync.Mutex
-	waiting string // the boundary whose answer has not arrived
+	waiting string // the boundary that waits for its answer
 }
 
 func (w *wire) Write(b []byte) (int, error) {
@@ -58,7 +59,8 @@ func (w *wire) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// expect says which answer comes next, and returns which one was expected before.
+// expect sets which answer comes next, and returns the one that was expected
+// before.
 func (w *wire) expect(boundary string) (before string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,18 +68,19 @@ func (w *wire) expect(boundary string) (before string) {
 	return before
 }
 
-// ping is a comment that pgx sends to see whether a connection that has been idle is alive.
+// ping is a comment that pgx sends to check that an idle connection is alive.
 const ping = "ping"
 
-// postgres names the statements that a write asks to run. Statements that were prepared are known by what they were
-// when they were parsed, which changes nothing and is no boundary.
+// postgres returns the names of the statements that a write runs. Prepared
+// statements are known from when they were parsed, which changes nothing and is
+// not a boundary.
 func postgres() protocol {
 	prepared := map[string]string{}
 	return func(b []byte) string {
 		var asked []string
 		for len(b) >= 5 {
 			kind, size := b[0], int(binary.BigEndian.Uint32(b[1:5]))+1
-			if kind == 0 { // the start of a connection has no kind
+			if kind == 0 { // the first message of a connection has no kind
 				return "connect"
 			}
 			if size > len(b) || size < 5 {
@@ -105,7 +108,8 @@ func postgres() protocol {
 	}
 }
 
-// mysqlProtocol names the command of a packet, or the handshake.
+// mysqlProtocol returns the name of the command in a packet, or of the
+// handshake.
 func mysqlProtocol() protocol {
 	const header, quit, query, prepare, execute, closing = 4, 0x01, 0x03, 0x16, 0x17, 0x19
 	return func(b []byte) string {
@@ -124,7 +128,7 @@ func mysqlProtocol() protocol {
 	}
 }
 
-// verb is how a statement begins.
+// verb returns the first word of a statement.
 func verb(statement string) string {
 	words := strings.FieldsFunc(strings.TrimPrefix(statement, "--"), func(r rune) bool { return r <= ' ' || r == ';' || r == '\x00' || r == '(' })
 	if len(words) == 0 {

@@ -11,40 +11,40 @@ import (
 	"time"
 )
 
-// task is what a worker, a process of its own, is started for.
+// task is the task of a worker process.
 type task struct {
 	place
-	Outside string // the directory that is the other system
+	Outside string // the directory of the other system
 	Path    string
 	ID      string
 	Role    role
 	Point   string // where to die
 	Lease   time.Duration
 	Settle  time.Duration
-	Race    race // of one that races
+	Race    race // of a worker that races
 }
 
-// role is what a worker does.
+// role is the kind of a worker.
 type role string
 
 const (
-	walks  role = "walks"  // along its path to the end, and says which points there were
-	dies   role = "dies"   // at a point of its path
-	serves role = "serves" // does the work of each id that it reads, and says so
-	stalls role = "stalls" // in the middle of its work, until it is continued
-	races  role = "races"  // with duplicates in this process and in others
+	walks  role = "walks"  // follows its path to the end, and prints the points
+	dies   role = "dies"   // dies at a point of its path
+	serves role = "serves" // does the work of each ID that it reads, and acknowledges it
+	stalls role = "stalls" // stalls in the middle of its work, until it is continued
+	races  role = "races"  // races with duplicates in this process and in others
 )
 
-// What a worker says, one line each.
+// The lines that a worker prints.
 const (
 	diesAt = "dies at "
 	passed = "passed " // the points, as JSON
 )
 
-const workerLife = time.Minute // a worker whose parent is gone does not stay
+const workerLife = time.Minute // a worker does not outlive its parent for longer
 
-// Work does the task that the first argument describes, as JSON, and dies where that says so. It is the whole program
-// of package worker.
+// Work does the task that the first argument describes in JSON, and dies where
+// it says. It is the whole program of package worker.
 func Work(args []string, in io.Reader, out io.Writer) error {
 	var t task
 	if len(args) != 1 {
@@ -78,7 +78,7 @@ func (t task) perform(ctx context.Context, in io.Reader, out io.Writer) error {
 	return fmt.Errorf("no such role: %q", t.Role)
 }
 
-// walk goes along the path, for some to its end. How that ends is for the parent to check.
+// walk follows the path, perhaps to its end. The parent checks the result.
 func (t task) walk(ctx context.Context, s *scene, out io.Writer) error {
 	p, err := pathNamed(t.Path)
 	if err != nil {
@@ -93,7 +93,7 @@ func (t task) walk(ctx context.Context, s *scene, out io.Writer) error {
 	_, _ = s.finish(ctx, p)
 	s.trap.disarm()
 	if t.Role == dies {
-		return nil // it did not come by its point
+		return nil // it did not pass its point
 	}
 	points, err := json.Marshal(s.trap.points())
 	if err == nil {
@@ -102,7 +102,7 @@ func (t task) walk(ctx context.Context, s *scene, out io.Writer) error {
 	return err
 }
 
-// serve finishes one id after another.
+// serve finishes one ID after another.
 func serve(ctx context.Context, s *scene, in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		s.id = lines.Text()
@@ -115,7 +115,7 @@ func serve(ctx context.Context, s *scene, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// scene opens the place of the task.
+// scene opens the place of the task and returns its scene.
 func (t task) scene(trap *trap) (*scene, error) {
 	w, err := t.place.open(trap)
 	if err != nil {

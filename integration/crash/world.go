@@ -8,26 +8,27 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// world is an engine with a store on it, and a table for effects inside the database.
+// world is an engine with a store, and a table for effects in the database.
 type world interface {
 	once.Store
 
-	// setUp makes the tables: of the store, and the one of the effects.
+	// setUp creates the tables of the store and of the effects.
 	setUp(context.Context) error
 	migrate(context.Context) error
-	// rows are the marks of the effects of an id.
+	// rows returns the marks of the effects of an ID.
 	rows(ctx context.Context, id string) ([]string, error)
 	// doTx and doTxPlain are once.DoTx, with an answer and without one.
 	doTx(context.Context, once.Work[string], insideWork[string]) (string, error)
 	doTxPlain(context.Context, once.Work[struct{}], insideWork[struct{}]) error
-	// inTx is once.InTx in a transaction that it begins, and commits if the work succeeds.
+	// inTx calls once.InTx in a transaction that it begins, and commits if the
+	// work succeeds.
 	inTx(context.Context, once.Work[string], insideWork[string]) (string, error)
 	leaseExtended() <-chan struct{}
 	betweenBeats(func())
 	close()
 }
 
-// insideWork is work in a transaction, in which put has an effect.
+// insideWork is work in a transaction. It calls put to make an effect.
 type insideWork[T any] func(ctx context.Context, put func(id, mark string) error) (T, error)
 
 const (
@@ -35,7 +36,8 @@ const (
 	indexEffects  = "CREATE INDEX effect_id ON effect (id)"
 )
 
-// on is a world whose transactions are Tx. What the engines do in their own ways are its functions.
+// on is a world with the transaction type Tx. Its functions are those of the
+// engine.
 type on[Tx any] struct {
 	*trappedStore[Tx]
 	exec    func(ctx context.Context, statement string) error

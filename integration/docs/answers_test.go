@@ -10,11 +10,12 @@ import (
 	"github.com/effectively-once/once/broker/webhookbroker"
 )
 
-// receiver calls the code of docs/asking.md for each request at its standard input, with charges of all kinds.
+// receiver calls examples/webhooks/outcome.py for each request on its standard
+// input, with charges in all states.
 const receiver = `
-import sys
-verify_now = verify
-verify = lambda *args: verify_now(*args, tolerance=10**10)
+import json, sys
+import outcome, verify
+outcome.verify = lambda *args: verify.verify(*args, tolerance=10**10)
 
 class Charges:
     def __init__(self, state): self.state = state
@@ -24,11 +25,12 @@ class Charges:
 
 for line in sys.stdin:
     asked = json.loads(line)
-    status, body = outcome(asked["secret"], asked["headers"], asked["body"].encode(), Charges(asked["state"]))
+    status, body = outcome.outcome(asked["secret"], asked["headers"], asked["body"].encode(), Charges(asked["state"]))
     print(status, body)
 `
 
-// TestAnswersOfOtherLanguages gives the question that the page shows to its receiver in Python.
+// TestAnswersOfOtherLanguages sends the question shown in docs/asking.md to the
+// receiver in Python.
 func TestAnswersOfOtherLanguages(t *testing.T) {
 	page := read(t, root+"/docs/asking.md")
 	_, rest, found := strings.Cut(page, "this one with `")
@@ -53,7 +55,6 @@ func TestAnswersOfOtherLanguages(t *testing.T) {
 	if exec.Command("python3", "--version").Run() != nil {
 		t.Skip("needs python3")
 	}
-	_, hooks := shownHook(t)
 	var input, want strings.Builder
 	say := func(state, body, answer string) {
 		line, err := json.Marshal(map[string]any{"secret": secret, "headers": headers, "body": body, "state": state})
@@ -70,7 +71,8 @@ func TestAnswersOfOtherLanguages(t *testing.T) {
 	say("none", body, key+`"not_found"}`)
 	say("away", body, key+`"unknown"}`)
 	say("captured", body+" ", "401 ")
-	cmd := exec.Command("python3", "-c", hooks["python"]+"\n"+blocks["python"]+"\n"+receiver)
+	cmd := exec.Command("python3", "-B", "-c", receiver)
+	cmd.Dir = receiversDir
 	cmd.Stdin = strings.NewReader(input.String())
 	out, err := cmd.Output()
 	var exit *exec.ExitError

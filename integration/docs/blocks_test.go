@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// typed are the kinds of blocks that hold what a reader types: commands, and statements for a database. A block without
-// a kind is one of them if a line of it begins with a prompt.
+// typed are the kinds of blocks with commands or SQL statements that a reader
+// types. A block without a kind is one of them if a line begins with a prompt.
 var typed = []string{"sh", "bash", "shell", "zsh", "console", "sql"}
 
-// notTyped are the kinds that hold something else.
+// notTyped are the other kinds of blocks.
 var notTyped = []string{"", "go", "text", "json", "toml", "yaml", "ini", "xml", "http", "diff", "mermaid", "promql", "proto",
 	"dockerfile", "make", "python", "php", "js", "ts", "java", "csharp", "ruby", "rust"}
 
-// fence is a block of a document between two lines of backquotes.
+// fence is a code block of a document.
 type fence struct {
 	page string // its path from the root
 	line int    // of its first line
@@ -28,7 +28,7 @@ type fence struct {
 	text []string
 }
 
-// command is something to type, and what the document shows beneath it.
+// command is a command to type and the output that the document shows.
 type command struct {
 	page  string
 	line  int
@@ -38,7 +38,7 @@ type command struct {
 
 func (c command) String() string { return fmt.Sprintf("%s:%d: %s", c.page, c.line, c.text) }
 
-// pages are the Markdown files of the tree, without the folders that begin with a dot.
+// pages returns the Markdown files of the tree outside hidden directories.
 func pages(t *testing.T) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -83,7 +83,7 @@ func fences(t *testing.T) (all []fence) {
 
 var mark = regexp.MustCompile("^( *)(```+|~~~+) *([^` ]*)")
 
-// fencesOf finds the blocks of a document. Those in lists are indented.
+// fencesOf returns the code blocks of a document. Blocks in lists are indented.
 func fencesOf(page, text string) (all []fence, err error) {
 	open, indent := "", ""
 	for i, line := range strings.Split(text, "\n") {
@@ -112,7 +112,8 @@ func fencesOf(page, text string) (all []fence, err error) {
 
 var program = regexp.MustCompile(`^(\$ |once [a-z]|go (run|test|get|mod|build|install) |make [a-z]|cd /|docker |psql |apt|SELECT |INSERT |UPDATE |DELETE |ALTER |CREATE )`)
 
-// know finds out whether a block holds something to type. One that looks like it must say so.
+// know reports whether a block contains something to type. A block that looks
+// like it must have such a kind.
 func (f *fence) know() error {
 	if f.kind == "" && slices.ContainsFunc(f.text, func(line string) bool { return strings.HasPrefix(line, "$ ") }) {
 		f.kind = "console"
@@ -128,7 +129,7 @@ func (f *fence) know() error {
 	return nil
 }
 
-// commands are those of a block for a shell.
+// commands returns the commands of a shell block.
 func (f fence) commands() (all []command, err error) {
 	begun := false
 	for i, line := range f.text {
@@ -161,7 +162,7 @@ func (f fence) commands() (all []command, err error) {
 
 var hereDocument = regexp.MustCompile(`<<-?\s*['"]?(\w+)`)
 
-// goesOn reports whether a command needs another line, as bash sees it.
+// goesOn reports whether bash would read another line for the command.
 func goesOn(text string) (bool, error) {
 	if m := hereDocument.FindStringSubmatch(text); m != nil {
 		return !strings.HasSuffix(text, "\n"+m[1]), nil

@@ -14,8 +14,10 @@ import (
 	"time"
 )
 
-// rule is for the commands that begin with its text, as the document has it; of several, the longest is used. A command
-// without a rule is run as it stands, with the names of the world in it, in the checkout, and has to end with 0.
+// rule applies to commands that begin with its text, as written in the
+// document. Of several rules, the longest applies. A command without a rule runs
+// in the checkout, with the names of the world substituted, and must exit with
+// 0.
 type rule struct {
 	command string
 	why     string // if something else is done than to run it and to expect 0
@@ -52,11 +54,11 @@ var rules = []rule{
 	{command: "ONCE_TEST_SQLSERVER=", listed: true, why: "there is no SQL Server"},
 }
 
-// statements says of which pages the SQL is run elsewhere, or not at all: by a test, or why not. All other SQL runs on the
-// PostgreSQL of the world, in a transaction for each block that is rolled back.
+// statements lists the pages whose SQL runs in a test, or not at all, and why.
+// All other SQL runs on the PostgreSQL of the world, in one transaction per
+// block that is rolled back.
 var statements = []elsewhere{
-	{page: "outbox-row.md", begins: "INSERT INTO [", why: "there is no SQL Server"},
-	{page: "outbox-row.md", begins: "INSERT INTO ", file: "integration/sqlstore/outbox_test.go", test: "TestRowsOfOthers"},
+	{page: "outbox-row.md", begins: "INSERT INTO ", file: "integration/sqlstore/outbox_test.go", test: "TestRowsOfOtherProgramsArePublished"},
 	{page: "outbox-row.md", begins: "NOTIFY ", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
 	{page: "outbox-row.md", begins: "SELECT pg_notify", file: "integration/publish/foreign_test.go", test: "TestNotifyOfOthers"},
 	{page: "sqlserver.md", why: "there is no SQL Server"},
@@ -75,8 +77,8 @@ func (e elsewhere) has(f fence) bool {
 	return strings.HasSuffix(f.page, "/"+e.page) && strings.HasPrefix(strings.Join(f.text, "\n"), e.begins)
 }
 
-// TestCommandsRun runs every command and every SQL statement of the documents: in a world that has what they need, one
-// shell for each page.
+// TestCommandsRun runs every command and SQL statement of the documents in a
+// world that has what they need, with one shell per page.
 func TestCommandsRun(t *testing.T) {
 	byPage, order := make(map[string][]fence), []string(nil)
 	for _, f := range fences(t) {
@@ -112,7 +114,7 @@ func TestCommandsRun(t *testing.T) {
 	}
 }
 
-// runBlock runs what is in a block, and returns how many commands that were.
+// runBlock runs a block and returns the number of commands.
 func (w *world) runBlock(t *testing.T, s *shell, f fence, seen map[string]bool) int {
 	t.Helper()
 	w.see(strings.Join(f.text, "\n"), seen)
@@ -140,7 +142,7 @@ func (w *world) runBlock(t *testing.T, s *shell, f fence, seen map[string]bool) 
 	return len(all)
 }
 
-// unused is what the lists name and the documents do not.
+// unused returns entries of the lists that do not occur in the documents.
 func (w *world) unused(seen map[string]bool) (all []string) {
 	for _, r := range rules {
 		if !seen[r.command] {
@@ -161,7 +163,7 @@ func (w *world) unused(seen map[string]bool) (all []string) {
 	return all
 }
 
-// see takes down which of the names are in a text.
+// see records which of the names occur in a text.
 func (w *world) see(text string, seen map[string]bool) {
 	for _, p := range w.names() {
 		seen[p.document] = seen[p.document] || strings.Contains(text, p.document)
@@ -234,7 +236,7 @@ func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 	return nil
 }
 
-// testWrongOnes makes sure that what is wrong with a document is found.
+// testWrongOnes checks that errors in a document are found.
 func (w *world) testWrongOnes(t *testing.T) {
 	s := w.shell(t)
 	for _, c := range []struct{ text, shown, want string }{
@@ -295,7 +297,7 @@ var (
 	testPattern = regexp.MustCompile(` -run ('[^']+'|\S+)`)
 )
 
-// listing is the command that lists the tests which a command runs.
+// listing returns the command that lists the tests that a command runs.
 func listing(t *testing.T, text string) string {
 	t.Helper()
 	m := testCommand.FindStringSubmatch(text)
@@ -309,7 +311,7 @@ func listing(t *testing.T, text string) string {
 	return "go test -list ." + flags
 }
 
-// everyTest makes sure that each part of a pattern has found a test.
+// everyTest checks that each part of a pattern matches a test.
 func everyTest(text, said string) error {
 	pattern := regexp.MustCompile(`-list ('[^']+'|\S+)`).FindStringSubmatch(text)[1]
 	for part := range strings.SplitSeq(strings.Trim(pattern, "'"), "|") {
@@ -321,7 +323,8 @@ func everyTest(text, said string) error {
 	return nil
 }
 
-// runSQL runs the SQL of a block, or makes sure that the test that does so reads the page.
+// runSQL runs the SQL of a block, or checks that the test that does so reads the
+// page.
 func (w *world) runSQL(t *testing.T, f fence) error {
 	t.Helper()
 	switch e := elsewhereFor(f); {

@@ -1,4 +1,4 @@
-// Package docs compiles the Go code of the documentation, and runs its commands.
+// Package docs compiles the Go code of the documentation and runs its commands.
 package docs
 
 import (
@@ -28,16 +28,17 @@ const (
 	storePackage = "import \"github.com/effectively-once/once/store\"\n"
 )
 
-// contexts are what the names mean that do not mean the same everywhere: "store" is a variable, whose transactions are
-// one thing or another, or the package.
+// contexts are the meanings of names that differ between blocks: "store" is a
+// variable, with one of two types of transactions, or the package.
 var contexts = []string{
 	"var store *sqlstore.Store; var tx *sql.Tx",
 	"var store *pgstore.Store; var tx pgx.Tx",
 	"var New func(*Client, any) once.Store",
 }
 
-// TestGoCodeCompiles compiles each block of Go code in the README and in docs, with the names of context.go.txt. What is
-// declared and not used is no error, and { ... } is code that is left out.
+// TestGoCodeCompiles compiles each block of Go code in the README and in docs,
+// with the names of context.go.txt. Unused declarations are allowed, and
+// { ... } stands for omitted code.
 func TestGoCodeCompiles(t *testing.T) {
 	c := newCompiler(t)
 	blocks := 0
@@ -62,7 +63,8 @@ func TestGoCodeCompiles(t *testing.T) {
 	}
 }
 
-// TestProgramsAreExamples compares each complete program with the example that it is, which has tests of its own.
+// TestProgramsAreExamples compares each complete program with its example, which
+// has its own tests.
 func TestProgramsAreExamples(t *testing.T) {
 	programs := 0
 	for _, b := range blocksOf(t) {
@@ -84,7 +86,7 @@ func TestProgramsAreExamples(t *testing.T) {
 	}
 }
 
-// TestCompilerFindsErrors makes sure that the test above can fail.
+// TestCompilerFindsErrors checks that TestGoCodeCompiles can fail.
 func TestCompilerFindsErrors(t *testing.T) {
 	c := newCompiler(t)
 	for code, want := range map[string]string{
@@ -208,8 +210,8 @@ var (
 	imported = regexp.MustCompile(`(?m)^import (\(\n(?:[^)]*\n)?\)|".*")\n?`)
 )
 
-// compile checks the types of a block. Statements stand in a function, declarations of functions and types outside it,
-// and a field with its value in a literal.
+// compile type-checks a block. It puts statements into a function, declarations
+// of functions and types outside it, and a field with its value into a literal.
 func (c *compiler) compile(b block, context, result string) error {
 	code := strings.NewReplacer("{ ... }", "{ panic(0) }").Replace(b.code)
 	code = leftOut.ReplaceAllString(code, "")
@@ -258,7 +260,8 @@ func (c *compiler) compile(b block, context, result string) error {
 	return found.Err()
 }
 
-// TestNamedTestsExist makes sure that the tests which docs/windows.md names are in the folders that it names.
+// TestNamedTestsExist checks that the tests named in docs/windows.md exist in
+// the named directories.
 func TestNamedTestsExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "windows.md"))
 	if err != nil {
@@ -279,7 +282,8 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
-// TestLinksLeadSomewhere follows the links between the documents, and to files of the tree.
+// TestLinksLeadSomewhere follows the links between documents and to files of the
+// tree.
 func TestLinksLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
 		text, err := os.ReadFile(file)
@@ -304,7 +308,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// anchors are the names that the headings of a document can be linked by.
+// anchors returns the link anchors of the headings of a document.
 func anchors(t *testing.T, file string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -321,7 +325,8 @@ func anchors(t *testing.T, file string) (all []string) {
 	return all
 }
 
-// TestEachAlertIsExplained makes sure that whom an alert wakes finds it in docs/operating.md, and no other.
+// TestEachAlertIsExplained checks that docs/operating.md explains each alert, and
+// no others.
 func TestEachAlertIsExplained(t *testing.T) {
 	names := func(file, pattern string) (all []string) {
 		text, err := os.ReadFile(filepath.Join(root, file))

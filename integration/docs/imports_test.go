@@ -1,6 +1,7 @@
 package docs
 
-// What the code of the documentation may import. It is compiled against these packages.
+// The code of the documentation is compiled against these packages and may
+// import no others.
 import (
 	_ "bytes"
 	_ "context"
@@ -28,7 +29,7 @@ import (
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"
 	_ "github.com/effectively-once/once/janitor"
-	_ "github.com/effectively-once/once/observe/otelobserve"
+	_ "github.com/effectively-once/once/otelonce"
 	_ "github.com/effectively-once/once/outbox"
 	_ "github.com/effectively-once/once/reconcile"
 	_ "github.com/effectively-once/once/store"

@@ -17,7 +17,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// life is a key whose record is led through a step of its life.
+// life is a key whose record passes a step of its life.
 type life struct {
 	t     *testing.T
 	store *memstore.Store
@@ -32,7 +32,7 @@ func (l life) status() once.Status {
 	return rec.Status
 }
 
-// become is how a record comes to where a step begins.
+// become brings the record to the status at which a step begins.
 func (l life) become(from once.Status) {
 	fence := once.Fence{Key: l.key, Owner: [16]byte{1}, Attempt: 1}
 	_, err := l.store.Claim(l.t.Context(), once.ClaimRequest{Fence: once.Fence{Key: l.key, Owner: fence.Owner}, Lease: time.Minute})
@@ -44,7 +44,8 @@ func (l life) become(from once.Status) {
 	}
 }
 
-// do calls once.Do, and returns the status while the work runs, if it does, and afterwards.
+// do calls once.Do. It returns the status during the work, if it runs, and
+// afterwards.
 func (l life) do(op once.Operation[int], returned error) (during, after once.Status) {
 	op.Name = l.key.Operation
 	_, _ = once.Do(l.t.Context(), l.store, op.For(l.key.ID), func(context.Context, once.Key) (int, error) {
@@ -54,7 +55,7 @@ func (l life) do(op once.Operation[int], returned error) (during, after once.Sta
 	return during, l.status()
 }
 
-// ask is what a reconciler does.
+// ask asks about the record, as a reconciler does.
 func (l life) ask(op once.Operation[int]) once.Status {
 	op.Name = l.key.Operation
 	rec, err := l.store.Get(l.t.Context(), l.key)
@@ -89,7 +90,8 @@ func reopens(l life) once.Status {
 	return l.decide(func(ctx context.Context, rec once.Record) error { return store.Reopen(ctx, l.store, rec, "test") })
 }
 
-// steps lead a record from one status to another, each in every way that the diagram names.
+// steps lead a record from one status to another, in every way that the diagram
+// names.
 var steps = map[[2]once.Status][]func(life) once.Status{
 	{once.Absent, once.Running}: {func(l life) once.Status { during, _ := l.do(parks, nil); return during }},
 	{once.Absent, once.Done}: {func(l life) once.Status {
@@ -125,7 +127,7 @@ var steps = map[[2]once.Status][]func(life) once.Status{
 	{once.Expired, once.Absent}: {passes(2 * time.Hour), reopens},
 }
 
-// ends is a step that begins anew, with work that returns an error.
+// ends is a step from a new record with work that returns an error.
 func ends(op once.Operation[int], returned error) func(life) once.Status {
 	return func(l life) once.Status {
 		l.key.ID += "-anew"
@@ -144,7 +146,8 @@ func passes(d time.Duration) func(life) once.Status {
 	}
 }
 
-// TestLifeOfAKey makes sure that the diagram of docs/concepts.md has the steps that there are, and no others.
+// TestLifeOfAKey checks that the diagram of docs/concepts.md has exactly the
+// steps that exist.
 func TestLifeOfAKey(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "concepts.md"))
 	if err != nil {

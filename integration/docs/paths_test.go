@@ -65,7 +65,8 @@ func path(t *testing.T) (hops []string) {
 	return hops
 }
 
-// drawn is the first column of the table below a heading of docs/architecture.md.
+// drawn returns the first column of the table below a heading of
+// docs/architecture.md.
 func drawn(t *testing.T, heading string) (hops []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,10 +21,15 @@ type hook struct {
 	Old     bool              `json:"old"` // with the tolerance that the receiver has by itself, which the example is beyond
 }
 
-// receivers call the code of the page with what is at their standard input, and say the ID, or why it is refused.
-var receivers = map[string]struct{ program, flag, end string }{
-	"python": {"python3", "-c", `
+// receiversDir contains the receivers in other languages.
+const receiversDir = root + "/examples/webhooks"
+
+// receivers call the code of the examples with their standard input and print
+// the ID, or why the request is rejected.
+var receivers = map[string][]string{
+	"Python": {"python3", "-B", "-c", `
 import json, sys
+from verify import verify
 hook = json.load(sys.stdin)
 more = {} if hook["old"] else {"tolerance": 10**10}
 try:
@@ -31,7 +37,8 @@ try:
 except (ValueError, KeyError) as e:
     print("refused", e)
 `},
-	"php": {"php", "-r", `
+	"PHP": {"php", "-r", `
+require 'verify.php';
 $hook = json_decode(stream_get_contents(STDIN), true);
 foreach ($hook['headers'] as $name => $value) {
     $_SERVER['HTTP_' . strtoupper(strtr($name, '-', '_'))] = $value;
@@ -45,8 +52,8 @@ try {
 `},
 }
 
-// shownHook finds the request and the secret on the page.
-func shownHook(t *testing.T) (h hook, blocks map[string]string) {
+// shownHook returns the request and the secret shown on the page.
+func shownHook(t *testing.T) (h hook) {
 	t.Helper()
 	page := read(t, root+"/docs/webhooks.md")
 	_, rest, found := strings.Cut(page, "`whsec_")
@@ -57,11 +64,11 @@ func shownHook(t *testing.T) (h hook, blocks map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks = make(map[string]string)
-	for _, f := range all {
-		blocks[f.kind] = strings.Join(f.text, "\n")
+	at := slices.IndexFunc(all, func(f fence) bool { return f.kind == "http" })
+	if at < 0 {
+		t.Fatal("docs/webhooks.md shows no request")
 	}
-	head, body, found := strings.Cut(blocks["http"], "\n\n")
+	head, body, found := strings.Cut(strings.Join(all[at].text, "\n"), "\n\n")
 	if !found || len(h.Secret) < 32 {
 		t.Fatal("docs/webhooks.md has no request, or no secret of it")
 	}
@@ -70,12 +77,13 @@ func shownHook(t *testing.T) (h hook, blocks map[string]string) {
 		name, value, _ := strings.Cut(line, ": ")
 		h.Headers[strings.ToLower(name)] = value
 	}
-	return h, blocks
+	return h
 }
 
-// TestReceiversOfOtherLanguages gives the request that the page shows, and others that are damaged, to each receiver.
+// TestReceiversOfOtherLanguages sends the request that the page shows, and
+// damaged ones, to each receiver.
 func TestReceiversOfOtherLanguages(t *testing.T) {
-	right, blocks := shownHook(t)
+	right := shownHook(t)
 	with := func(name, value string) hook {
 		h := right
 		h.Headers = map[string]string{name: value}
@@ -111,20 +119,18 @@ func TestReceiversOfOtherLanguages(t *testing.T) {
 			t.Errorf("in Go, %s: %v", name, err)
 		}
 	}
-	for kind, r := range receivers {
-		t.Run(kind, func(t *testing.T) {
-			if blocks[kind] == "" {
-				t.Fatalf("docs/webhooks.md has no code in %s", kind)
-			}
-			if exec.Command(r.program, "--version").Run() != nil {
-				t.Skipf("needs %s", r.program)
+	for language, program := range receivers {
+		t.Run(language, func(t *testing.T) {
+			if exec.Command(program[0], "--version").Run() != nil {
+				t.Skipf("needs %s", program[0])
 			}
 			for name, c := range cases {
 				input, err := json.Marshal(c.hook)
 				if err != nil {
 					t.Fatal(err)
 				}
-				cmd := exec.Command(r.program, r.flag, blocks[kind]+"\n"+r.end)
+				cmd := exec.Command(program[0], program[1:]...)
+				cmd.Dir = receiversDir
 				cmd.Stdin = strings.NewReader(string(input))
 				out, err := cmd.Output()
 				var exit *exec.ExitError

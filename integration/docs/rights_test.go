@@ -28,14 +28,16 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// office is a database whose roles have the rights that docs/security.md gives them, and no others.
+// office is a database whose roles have exactly the rights that docs/security.md
+// gives them.
 type office struct {
 	admin  *pgxpool.Pool
 	schema string
 	prefix string // of the roles, which all databases of a server share
 }
 
-// TestRightsAreEnough gives roles the rights of docs/security.md, and has each do its work, on PostgreSQL.
+// TestRightsAreEnough checks on PostgreSQL that each role of docs/security.md can
+// do its work.
 func TestRightsAreEnough(t *testing.T) {
 	o := newOffice(t, rights(t))
 	for _, job := range jobs {
@@ -45,7 +47,7 @@ func TestRightsAreEnough(t *testing.T) {
 	}
 }
 
-// TestRightsEndSomewhere has roles do what is not theirs.
+// TestRightsEndSomewhere checks that roles cannot do the work of other roles.
 func TestRightsEndSomewhere(t *testing.T) {
 	o := newOffice(t, rights(t))
 	for role, statements := range map[string][]string{
@@ -65,7 +67,7 @@ func TestRightsEndSomewhere(t *testing.T) {
 	}
 }
 
-// rights are the statements of the page.
+// rights returns the statements of the page.
 func rights(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
@@ -102,7 +104,7 @@ func newOffice(t *testing.T, rights string) *office {
 	return o
 }
 
-// staff is a role at its work.
+// staff is a role that does its work.
 type staff struct {
 	*pgstore.Store
 	pool *pgxpool.Pool
@@ -154,7 +156,7 @@ var (
 	someone     = [16]byte{15: 1}
 )
 
-// jobs are what each role has to be able to do.
+// jobs are the tasks that each role must be able to do.
 var jobs = []struct {
 	role, name string
 	work       func(context.Context, staff) error
@@ -336,7 +338,7 @@ var jobs = []struct {
 	{"reader", "looking", look},
 }
 
-// extend extends the lease of work that is under way, as the heartbeat of a longer one does.
+// extend extends the lease of running work, as the heartbeat does.
 func (s staff) extend(ctx context.Context, k once.Key) error {
 	rec, err := s.Get(ctx, k)
 	if err != nil {
@@ -345,7 +347,7 @@ func (s staff) extend(ctx context.Context, k once.Key) error {
 	return s.Extend(ctx, once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, time.Minute)
 }
 
-// leaveUnknown is a holder that has gone.
+// leaveUnknown leaves an unknown record, as a crashed owner does.
 func leaveUnknown(ctx context.Context, s *pgstore.Store, k once.Key) error {
 	fence := once.Fence{Key: k, Owner: someone}
 	rec, err := s.Claim(ctx, once.ClaimRequest{Fence: fence, Lease: time.Minute})
@@ -357,7 +359,7 @@ func message(id string) store.Shelved {
 	return store.Shelved{Consumer: "billing", Key: id, State: store.Waiting, Message: broker.Message{ID: id, Topic: "t"}}
 }
 
-// put puts messages that are published now.
+// put puts messages that are due now.
 func put(ctx context.Context, s *pgstore.Store, n int) error {
 	op, events := &once.Operation[int]{Name: "put"}, outbox.New(s, nil)
 	_, err := once.DoTx(ctx, s, op.For(fmt.Sprint(time.Now().UnixNano())), func(ctx context.Context, tx pgx.Tx) (int, error) {
@@ -371,7 +373,7 @@ func put(ctx context.Context, s *pgstore.Store, n int) error {
 	return err
 }
 
-// keep leaves a message that was published and is kept.
+// keep leaves a published message that is kept.
 func keep(ctx context.Context, s *pgstore.Store) error {
 	if err := put(ctx, s, 1); err != nil {
 		return err
@@ -383,7 +385,7 @@ func keep(ctx context.Context, s *pgstore.Store) error {
 	return err
 }
 
-// look is what the command shows without changing anything.
+// look does what the verbs that only read do.
 func look(ctx context.Context, s staff) error {
 	_, err := s.List(ctx, once.RecordQuery{})
 	_, got := s.Get(ctx, once.Key{Operation: "x", ID: "1"})

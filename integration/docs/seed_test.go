@@ -19,10 +19,11 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// schemas of the PostgreSQL in which the documents have tables.
+// schemas are the PostgreSQL schemas that the documents use.
 var schemas = []string{"public", "payments"}
 
-// seed makes the tables in all databases, and puts what the documents speak of into those of the PostgreSQL.
+// seed creates the tables in all databases and fills those of PostgreSQL with
+// the records that the documents mention.
 func (w *world) seed(t *testing.T) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), w.postgres)
@@ -84,7 +85,8 @@ func seedShelf(t *testing.T, s *pgstore.Store) {
 	must(t, s.SetPosition(t.Context(), store.Position{Consumer: "ledger", Partition: "orders/0", Log: "Xq2.1", Offset: 41}))
 }
 
-// seedOutbox puts messages, the first from the work of a key, of which two are stuck, and gives the lanes to two relays.
+// seedOutbox puts messages, the first from the work of a key and two of them
+// stuck, and gives the lanes to two relays.
 func seedOutbox(t *testing.T, pool *pgxpool.Pool, s *pgstore.Store) {
 	t.Helper()
 	put := outbox.New(s, nil)
@@ -120,7 +122,7 @@ func seedOutbox(t *testing.T, pool *pgxpool.Pool, s *pgstore.Store) {
 	}
 }
 
-// remember keeps the rows of a schema, for reset.
+// remember saves the rows of a schema for reset.
 func (w *world) remember(t *testing.T, schema string) {
 	t.Helper()
 	rows, err := w.conn.Query(t.Context(), `SELECT table_name FROM information_schema.tables
@@ -138,7 +140,7 @@ func (w *world) remember(t *testing.T, schema string) {
 	w.before += reset.String()
 }
 
-// reset makes the rows what they were before a command has changed some.
+// reset restores the rows that a command has changed.
 func (w *world) reset(t *testing.T) {
 	t.Helper()
 	w.exec(t, w.before)

@@ -19,12 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longest is for how long a command may run. It is no measure: on a machine that builds everything anew, that takes minutes.
+// longest limits a command. It is long because a machine without a build cache
+// takes minutes.
 const longest = 5 * time.Minute
 
 const ctrlC = "\x03"
 
-// shell is a bash that is told one command after another, at a terminal at which somebody says yes to everything.
+// shell is a bash that runs one command after another at a terminal that
+// confirms every question.
 type shell struct {
 	cmd      *exec.Cmd
 	script   io.Writer
@@ -89,8 +91,9 @@ func (s *shell) openTerminal(t *testing.T) {
 	s.keyboard = bufio.NewReader(s.master)
 }
 
-// run runs a command and returns its exit status and what it says. If there is an until, the command is one that runs
-// until it is interrupted: that happens as soon as until has nothing against it, and one that ends before that is an error.
+// run runs a command and returns its exit status and output. With until, the
+// command must run until it is interrupted, which happens as soon as until
+// returns no error. It is an error if the command ends earlier.
 func (s *shell) run(t *testing.T, text string, until func(said string) error) (status int, said string, err error) {
 	t.Helper()
 	from, err := s.said.Seek(0, io.SeekEnd)

@@ -18,9 +18,10 @@ var (
 	question = " [y/N]"
 )
 
-// missing compares what a document shows with what a command says, and returns the first line of it that is not there.
-// Loosely: of a table the headings, and that it has a row; of JSON the names; of columns without headings the first; of
-// other text everything but numbers and addresses.
+// missing compares the output shown in a document with that of a command and
+// returns the first missing line. It compares the headings of a table and that
+// it has a row, the names of JSON, the first of columns without headings, and
+// all other text except numbers and addresses.
 func missing(shown []string, said string) string {
 	lines := strings.Split(said, "\n")
 	inTable := false
@@ -52,7 +53,7 @@ func missing(shown []string, said string) string {
 	return ""
 }
 
-// names are those of the object that a line of JSON is.
+// names returns the names of the JSON object in a line.
 func names(line string) string {
 	var object map[string]any
 	if json.Unmarshal([]byte(line), &object) != nil {
@@ -61,7 +62,8 @@ func names(line string) string {
 	return fmt.Sprint(slices.Sorted(maps.Keys(object)))
 }
 
-// alike matches what differs from a line in numbers and addresses only. Behind a question stands the answer.
+// alike matches lines that differ only in numbers and addresses. A question is
+// followed by its answer.
 func alike(line string) *regexp.Regexp {
 	line, _, asks := strings.Cut(strings.TrimSpace(line), question)
 	pattern, from := "", 0

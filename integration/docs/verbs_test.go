@@ -16,7 +16,8 @@ var (
 	flag         = regexp.MustCompile(`^--[a-z-]+$`)
 )
 
-// mentioned is what a line of a document says in passing about the command, the Makefile and programs: `once keys get`.
+// mentioned matches inline code about the command, the Makefile and programs,
+// such as `once keys get`.
 func mentioned(line string) (all []string) {
 	for _, pattern := range []*regexp.Regexp{inBackquotes, inComment} {
 		for _, m := range pattern.FindAllStringSubmatch(line, -1) {
@@ -26,8 +27,8 @@ func mentioned(line string) (all []string) {
 	return all
 }
 
-// asked is the question about what is mentioned: of once and make about the words up to the first that is none, and about
-// the flags; of go about the packages.
+// asked returns the command that checks mentioned code: for once and make, the
+// leading words and the flags; for go, the packages.
 func asked(text string) string {
 	var words, flags, packages []string
 	all := true
@@ -55,8 +56,8 @@ func asked(text string) string {
 	return question
 }
 
-// TestVerbsExist asks once, make and go about what the documents mention in passing: verbs, flags, targets and packages that
-// are gone are errors.
+// TestVerbsExist checks that the verbs, flags, targets and packages in inline
+// code of the documents exist.
 func TestVerbsExist(t *testing.T) {
 	w := new(world)
 	w.furnish(t)

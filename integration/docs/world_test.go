@@ -19,8 +19,9 @@ import (
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// The names that the documents give to what is private here: of hosts, databases, users and files. In what they type, and
-// in the configuration that they show, each is replaced by what the world has. One that they do not name any more is an error.
+// The names of hosts, databases, users and files in the documents. In commands
+// and in the shown configuration, each is replaced by its counterpart in the
+// world. An unused name is an error.
 func (w *world) names() []pair {
 	return []pair{
 		{"ops:${PROD_PASSWORD}@db.internal/shop", w.postgresUser + ":${PROD_PASSWORD}@" + w.postgresPlace},
@@ -37,7 +38,7 @@ func (w *world) names() []pair {
 	}
 }
 
-// secrets are the variables that the documents name.
+// secrets are the environment variables that the documents name.
 func (w *world) secrets() []string {
 	return []string{
 		"PROD_PASSWORD=" + w.postgresPassword,
@@ -52,7 +53,8 @@ func (w *world) secrets() []string {
 
 type pair struct{ document, here string }
 
-// world is where the commands run: a copy of the checkout, once in the PATH, and databases with something in them.
+// world is the environment of the commands: a copy of the checkout, once in the
+// PATH, and databases with records.
 type world struct {
 	dir, checkout, program string
 
@@ -64,7 +66,7 @@ type world struct {
 	configured string    // the configuration of once serve that is shown
 }
 
-// newWorld has all of it.
+// newWorld returns a complete world.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := new(world)
@@ -80,7 +82,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// furnish makes the folders, copies the checkout, and builds once.
+// furnish creates the directories, copies the checkout and builds once.
 func (w *world) furnish(t *testing.T) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -113,7 +115,7 @@ func (w *world) takeDatabases(t *testing.T) {
 	}
 }
 
-// copyCheckout copies the files, so that commands may write where they stand.
+// copyCheckout copies the files, so that commands may write to their directory.
 func (w *world) copyCheckout(t *testing.T) {
 	t.Helper()
 	must(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -145,7 +147,8 @@ func (w *world) copyCheckout(t *testing.T) {
 	}))
 }
 
-// newHome is a home without anything, in which go does not count what it does: it would do so in the background.
+// newHome returns an empty home directory in which Go telemetry, which would run
+// in the background, is off.
 func newHome(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
@@ -155,8 +158,9 @@ func newHome(t *testing.T) string {
 	return home
 }
 
-// environment is that of a command. What go has built is found again, although the world is elsewhere each time: so paths
-// are left out of what it builds. There is no race detector in it.
+// environment returns the environment of a command. Builds use -trimpath, so the
+// build cache works although each world has another path. They do not use the
+// race detector.
 func (w *world) environment(t *testing.T, home string) []string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "-json", "GOCACHE", "GOMODCACHE", "GOPATH", "GOENV", "GOFLAGS").Output()
@@ -179,7 +183,7 @@ func (w *world) environment(t *testing.T, home string) []string {
 	return append(env, w.secrets()...)
 }
 
-// here replaces the names of a document by those of the world.
+// here replaces the names of the documents by those of the world.
 func (w *world) here(text string) string {
 	for _, p := range w.names() {
 		text = strings.ReplaceAll(text, p.document, p.here)
@@ -187,7 +191,7 @@ func (w *world) here(text string) string {
 	return text
 }
 
-// configuration is that of docs/operating.md.
+// configuration returns the configuration shown in docs/operating.md.
 func configuration(t *testing.T) string {
 	t.Helper()
 	for _, f := range fences(t) {
@@ -204,7 +208,7 @@ func (w *world) write(t *testing.T, path, text string) {
 	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// shell is that of a reader who begins with a page: prod is the target in use.
+// shell returns a shell for a page, with prod as the target in use.
 func (w *world) shell(t *testing.T) *shell {
 	t.Helper()
 	s := newShell(t, w.checkout, w.environment(t, newHome(t)))
@@ -221,7 +225,7 @@ func (w *world) mustRun(t *testing.T, s *shell, text string) (said string) {
 	return said
 }
 
-// exec runs SQL on the PostgreSQL.
+// exec runs SQL on PostgreSQL.
 func (w *world) exec(t *testing.T, sql string) {
 	t.Helper()
 	if _, err := w.conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// TestComputedStatus has a status in the row that is never written: 5, which is only ever computed.
+// TestComputedStatus has a row with the status 5, which is computed and never
+// written.
 func TestComputedStatus(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, _ := with(t, e)

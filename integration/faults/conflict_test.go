@@ -11,8 +11,8 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
 var transfer = &once.Operation[string]{Name: "transfer"}
@@ -24,7 +24,8 @@ const (
 
 func raise(id int) string { return fmt.Sprintf("UPDATE account SET n = n + 1 WHERE id = %d", id) }
 
-// attempts does a unit of work whose first attempt meets a rival, and checks that it is there once in the end.
+// attempts does a unit of work whose first attempt meets a rival, and checks
+// that its effect exists once in the end.
 func attempts(t *testing.T, d *engine.Database, work func(ctx context.Context, tx engine.Tx, try int) error) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -48,7 +49,7 @@ func attempts(t *testing.T, d *engine.Database, work func(ctx context.Context, t
 	return try
 }
 
-// rival is a transaction of somebody else's, on a connection of its own.
+// rival is another transaction, on its own connection.
 type rival struct {
 	engine.Tx
 	waiting func(context.Context) bool // whether it waits for a lock
@@ -58,7 +59,7 @@ func newRival(t *testing.T, e engine.Engine, d *engine.Database, dsn string, set
 	t.Helper()
 	tx, err := e.Connect(t, dsn, settings...).Begin(t.Context())
 	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it may be over already
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it may have ended
 	self, query := "SELECT pg_backend_pid()", "SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'"
 	if e.Dialect == sqlschema.MySQL {
 		self = "SELECT CONNECTION_ID()"
@@ -72,8 +73,10 @@ func newRival(t *testing.T, e engine.Engine, d *engine.Database, dsn string, set
 	}}
 }
 
-// TestDeadlock has a rival that holds what the work needs, and waits for what the work holds. The database chooses the
-// work as the victim: in PostgreSQL because the rival never looks for deadlocks, in MariaDB because it has written more.
+// TestDeadlock has a rival that has locked what the work needs, and waits for
+// what the work has locked. The database chooses the work as the victim:
+// PostgreSQL because the rival never looks for deadlocks, and MariaDB because
+// it has written more.
 func TestDeadlock(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		quick, patient := []string(nil), []string(nil)
@@ -89,7 +92,7 @@ func TestDeadlock(t *testing.T) {
 		must(t, other.Exec(t.Context(), raise(2)))
 		var rivals sync.WaitGroup
 		tries := attempts(t, d, func(ctx context.Context, tx engine.Tx, try int) error {
-			rivals.Wait() // or the next try may overtake the rival, which was only just woken, and meet it again
+			rivals.Wait() // otherwise the next attempt may overtake the rival, which was just woken, and meet it again
 			if err := tx.Exec(ctx, raise(1)); err != nil {
 				return err
 			}
@@ -115,8 +118,8 @@ func TestDeadlock(t *testing.T) {
 	}, servers...)
 }
 
-// TestLockTimeout has a rival that holds a row for longer than the session waits: 55P03, and MariaDB's 1205, which rolls
-// back no more than a statement.
+// TestLockTimeout has a rival that locks a row for longer than the session
+// waits: 55P03, and MariaDB's 1205, which rolls back only a statement.
 func TestLockTimeout(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		limit := "lock_timeout=100ms"
@@ -140,7 +143,8 @@ func TestLockTimeout(t *testing.T) {
 	}, servers...)
 }
 
-// levels are the isolation levels of an engine with a setting for the connection.
+// levels returns the isolation levels of an engine, each with a setting of the
+// connection.
 func levels(e engine.Engine) map[string]string {
 	switch e.Dialect {
 	case sqlschema.PostgreSQL:
@@ -152,8 +156,9 @@ func levels(e engine.Engine) map[string]string {
 	}
 }
 
-// TestOvertakenBySomebodyElsesCommit changes a row behind the back of work that has read it. MariaDB updates the newest row
-// at every level, unless innodb_snapshot_isolation is on.
+// TestOvertakenBySomebodyElsesCommit changes a row after work has read it.
+// MariaDB updates the newest row at every level, unless
+// innodb_snapshot_isolation is on.
 func TestOvertakenBySomebodyElsesCommit(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		for level, setting := range levels(e) {
@@ -181,9 +186,10 @@ func TestOvertakenBySomebodyElsesCommit(t *testing.T) {
 	}, postgres...)
 }
 
-// TestSerializationFailureAtTheEnd has two transactions of which each reads what the other one writes. All statements of
-// the work succeed; it fails when it is settled or committed. MariaDB locks what a serializable transaction reads, which
-// makes this a deadlock.
+// TestSerializationFailureAtTheEnd has two transactions, each of which reads
+// what the other writes. All statements of the work succeed, and it fails when
+// it is settled or committed. MariaDB locks what a serializable transaction
+// reads, which makes this a deadlock.
 func TestSerializationFailureAtTheEnd(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, dsn := with(t, e, levels(e)["serializable"])
@@ -207,7 +213,8 @@ func TestSerializationFailureAtTheEnd(t *testing.T) {
 	}, postgres...)
 }
 
-// TestDuplicatesAtEachLevel races duplicates that meet each other's commits as failures of serialization.
+// TestDuplicatesAtEachLevel races duplicates whose commits cause serialization
+// failures in each other.
 func TestDuplicatesAtEachLevel(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		for level, setting := range levels(e) {
@@ -246,8 +253,9 @@ func race(t *testing.T, processes []*engine.Database, id string) {
 	wantEffects(t, processes[0], id, 1)
 }
 
-// TestSnapshotThatIsTooOld has a transaction of the caller's in SQLite that has read before somebody else wrote: it can
-// never write (SQLITE_BUSY_SNAPSHOT), and the work in it does not begin.
+// TestSnapshotThatIsTooOld has a transaction of the caller in SQLite that read
+// before another one wrote. It can never write (SQLITE_BUSY_SNAPSHOT), and its
+// work does not begin.
 func TestSnapshotThatIsTooOld(t *testing.T) {
 	e := engine.All()[0]
 	_, dsn := with(t, e)

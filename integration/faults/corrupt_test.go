@@ -12,13 +12,14 @@ import (
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// damaged is an operation that would run again whatever can be run again. It waits, because a claim that a slow server
-// answers late is taken for one that has met another.
+// damaged is an operation that resends. It waits, because a claim that a slow
+// server answers late is taken for one that met another.
 var damaged = &once.Operation[string]{Name: "damaged", OnUnknown: once.Resend, Policy: once.Policy{Wait: time.Minute}}
 
-const stored = `"answer"` // as it is in the row
+const stored = `"answer"` // as in the row
 
-// damages are what a defect of a disk, a restore or a hand can do to the row of a unit that is done, as the SET of an UPDATE.
+// damages are what a defective disk, a restore or a person can do to the row of
+// a unit that is done, as the SET of an UPDATE.
 func damages(e engine.Engine) map[string]string {
 	body := func(text string) string { return "outcome = " + bytesOf(e, []byte(text)) }
 	return map[string]string{
@@ -44,7 +45,8 @@ func damages(e engine.Engine) map[string]string {
 	}
 }
 
-// TestDamagedRecords damages the row of a unit that is done, in each way, and calls again in each way.
+// TestDamagedRecords damages the row of a unit that is done in each way, and
+// calls it again in each way.
 func TestDamagedRecords(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, _ := with(t, e)
@@ -56,7 +58,7 @@ func TestDamagedRecords(t *testing.T) {
 			id := fmt.Sprint("unit ", n)
 			finished(t, d, id)
 			d.MustExec(t, fmt.Sprintf("UPDATE once_record SET %s WHERE id = '%s'", set, id))
-			for range 2 { // the first call heals nothing
+			for range 2 { // the first call must not repair anything
 				for how, call := range calls(d, damaged, id, never(t, name)) {
 					answer, err := call(t.Context())
 					if _, again := once.MayRetry(err); !errors.Is(err, once.ErrCorrupt) || again {
@@ -69,7 +71,7 @@ func TestDamagedRecords(t *testing.T) {
 	})
 }
 
-// finished is a unit that is done, and answers.
+// finished returns a unit that is done.
 func finished(t *testing.T, d *engine.Database, id string) {
 	t.Helper()
 	_, err := once.Do(t.Context(), d.Store, damaged.For(id).Input([]byte("input")), func(context.Context, once.Key) (string, error) {
@@ -85,8 +87,9 @@ func finished(t *testing.T, d *engine.Database, id string) {
 
 var errRan = errors.New("the work has run")
 
-// TestDamagedFingerprint shows a damaged fingerprint, which has no checksum, as a mismatch: the work does not run.
-// Who gives no input is not compared, and the answer is intact.
+// TestDamagedFingerprint checks that a damaged fingerprint, which has no
+// checksum, is a mismatch: the work does not run. Calls without an input are
+// not compared, and return the answer.
 func TestDamagedFingerprint(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, _ := with(t, e)

@@ -18,10 +18,10 @@ import (
 
 var storing = &once.Operation[string]{Name: "storing"}
 
-// disk is a small file system of its own.
+// disk is a small file system.
 func disk(t *testing.T, megabytes int) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "once-disk-") // not in t.TempDir, which the account of a server may not enter
+	dir, err := os.MkdirTemp("", "once-disk-") // not in t.TempDir, which the server's account may not enter
 	must(t, err)
 	t.Cleanup(func() {
 		if err := os.Remove(dir); err != nil {
@@ -41,7 +41,7 @@ func disk(t *testing.T, megabytes int) string {
 	return dir
 }
 
-// fill leaves no room on a disk, until the returned function makes some.
+// fill fills a disk. The returned function makes room again.
 func fill(t *testing.T, dir string) (makeRoom func()) {
 	t.Helper()
 	name := filepath.Join(dir, "ballast")
@@ -59,10 +59,10 @@ func fill(t *testing.T, dir string) (makeRoom func()) {
 	return func() { must(t, os.Remove(name)) }
 }
 
-// bulky is a table whose rows need room.
+// bulky is a table with large rows.
 const bulky = "CREATE TABLE bulk (body %s NOT NULL)"
 
-// store does a unit that needs room.
+// store does a unit that writes a large row.
 func store(ctx context.Context, d *engine.Database, id string) error {
 	_, err := once.DoTx(ctx, d.Store, storing.For(id), func(ctx context.Context, tx engine.Tx) (string, error) {
 		body := strings.Repeat("x", 60_000)
@@ -71,7 +71,7 @@ func store(ctx context.Context, d *engine.Database, id string) error {
 	return err
 }
 
-// untilFull does units until one fails, and returns how many were done.
+// untilFull does units until one fails, and returns how many succeeded.
 func untilFull(t *testing.T, d *engine.Database) (done int, err error) {
 	t.Helper()
 	for ; done < 5000; done++ {
@@ -86,8 +86,9 @@ func untilFull(t *testing.T, d *engine.Database) (done int, err error) {
 	return 0, nil
 }
 
-// survives fills the disk of a database by working, and checks that the unit that fails leaves nothing, that those before
-// it stay, and that all goes on when there is room again.
+// survives fills the disk of a database with work. It checks that the unit that
+// fails leaves nothing, that those before it stay, and that work continues when
+// there is room again.
 func survives(t *testing.T, d *engine.Database, complaints []string, makeRoom func() *engine.Database) {
 	t.Helper()
 	done, err := untilFull(t, d)
@@ -116,7 +117,7 @@ func survives(t *testing.T, d *engine.Database, complaints []string, makeRoom fu
 	}
 }
 
-// TestSQLiteMayNotGrow needs no disk: the database is told how large its file may be.
+// TestSQLiteMayNotGrow needs no disk: it limits the size of the database file.
 func TestSQLiteMayNotGrow(t *testing.T) {
 	e := engine.All()[0]
 	first, dsn := with(t, e)
@@ -133,7 +134,7 @@ func TestSQLiteOnAFullDisk(t *testing.T) {
 	survives(t, d, []string{"full"}, func() *engine.Database { makeRoom(); return d })
 }
 
-// fillBut leaves that many bytes free.
+// fillBut fills a disk except for some bytes.
 func fillBut(t *testing.T, dir string, free int) (makeRoom func()) {
 	t.Helper()
 	spare := filepath.Join(dir, "spare")
@@ -143,7 +144,8 @@ func fillBut(t *testing.T, dir string, free int) (makeRoom func()) {
 	return makeRoom
 }
 
-// TestServerOnAFullDisk runs a server of its own on a small disk. MariaDB may say that the table is full, or abort.
+// TestServerOnAFullDisk runs a server on a small disk. MariaDB may say that the
+// table is full, or abort.
 func TestServerOnAFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		engine, kind, body string
@@ -156,7 +158,7 @@ func TestServerOnAFullDisk(t *testing.T) {
 	} {
 		t.Run(c.engine, func(t *testing.T) {
 			dir := disk(t, c.megabytes)
-			t.Setenv("TMPDIR", dir) // where a private server has its home
+			t.Setenv("TMPDIR", dir) // the directory of a private server
 			instance := private(t, c.kind)
 			e, err := engine.Named(c.engine)
 			must(t, err)

@@ -1,7 +1,9 @@
-// Package faults has the tests of what goes wrong around a store: the database refuses a transaction, is full, slow or
-// gone, a row is damaged, a process dies in the middle of forgetting, a clock is wrong, and two versions of the tables
-// and of the programs on them meet.
+// Package faults tests what can go wrong around a store: the database refuses a
+// transaction, is full, slow or down, a row is damaged, a process is killed
+// while it forgets, a clock is wrong, or programs and tables of two versions
+// meet.
 //
-// Each test forces its fault at a chosen moment and asserts that it came. What a fault of the network does to one
-// request is tested beside package wire, the death of a worker in package crash.
+// Each test forces a fault at a chosen moment and checks that it happened.
+// Network faults of single requests are tested in package wire, and crashes of
+// workers in package crash.
 package faults

@@ -14,7 +14,8 @@ import (
 
 var unreachable = &once.Operation[string]{Name: "unreachable", OnUnknown: once.Resend}
 
-// failsClosed checks that every call fails in time, that none runs its work, and that calling again makes sense.
+// failsClosed checks that each call fails in time, that none runs its work, and
+// that each error says to retry.
 func failsClosed(t *testing.T, what string, d *engine.Database, id string) {
 	t.Helper()
 	const patience = 500 * time.Millisecond
@@ -23,7 +24,7 @@ func failsClosed(t *testing.T, what string, d *engine.Database, id string) {
 		begun := time.Now()
 		_, err := call(ctx)
 		cancel()
-		if took := time.Since(begun); took > patience+3*time.Second { // Do tries for a second to give back what it may have claimed
+		if took := time.Since(begun); took > patience+3*time.Second { // Do tries for a second to release what it may have claimed
 			t.Errorf("%s: %s took %v", what, how, took)
 		}
 		if _, again := once.MayRetry(err); err == nil || !again {
@@ -32,7 +33,7 @@ func failsClosed(t *testing.T, what string, d *engine.Database, id string) {
 	}
 }
 
-// worksOnce does a unit, and finds it done after that.
+// worksOnce does a unit twice, and checks that the work runs once.
 func worksOnce(t *testing.T, d *engine.Database, id string) {
 	t.Helper()
 	wantEffects(t, d, ranIn(id), 0)
@@ -45,7 +46,8 @@ func worksOnce(t *testing.T, d *engine.Database, id string) {
 	wantEffects(t, d, id, 1)
 }
 
-// TestServerDown kills the server under programs that are connected and one that is just being started.
+// TestServerDown kills the server of programs that are connected, and of one
+// that is starting.
 func TestServerDown(t *testing.T) {
 	for kind, engines := range map[string][]string{"postgres": postgres, "mariadb": {engine.MariaDB}} {
 		t.Run(kind, func(t *testing.T) {
@@ -80,13 +82,13 @@ func TestServerDown(t *testing.T) {
 	}
 }
 
-// private is a server of this test's own, in a process and directory that end with it.
+// private starts a server for this test, in its own process and directory.
 func private(t *testing.T, kind string) *server.Instance {
 	t.Helper()
 	start := server.StartPostgres
 	if kind == "mariadb" {
 		start = server.StartMariaDB
-		testenv.MariaDB(t) // skips, or fails, as every test that needs one
+		testenv.MariaDB(t) // skips or fails like each test that needs one
 	} else {
 		testenv.Postgres(t)
 	}
@@ -100,7 +102,7 @@ func private(t *testing.T, kind string) *server.Instance {
 	return instance
 }
 
-// TestReadOnly has a database that answers and takes nothing: a standby, or one that was set so.
+// TestReadOnly has a read-only database: a standby, or one that was set so.
 func TestReadOnly(t *testing.T) {
 	settings := map[string]string{engine.Postgres: "default_transaction_read_only=on", engine.PGStore: "default_transaction_read_only=on",
 		engine.MariaDB: "tx_read_only=1", engine.SQLite: "_pragma=query_only(1)"}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,20 +18,20 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
 const (
-	due, halfDue, kept = 60, 15, 15 // keys past their KeepKey, keys past their KeepOutcome only, keys that stay
-	slice              = 10         // of one Forget
+	due, halfDue, kept = 60, 15, 15 // keys past their KeepKey, keys past only their KeepOutcome, keys that stay
+	slice              = 10         // the limit of one Forget
 )
 
 func forgetKey(kind string, i int) once.Key {
 	return once.Key{Operation: "forget", ID: fmt.Sprintf("%s %03d", kind, i)}
 }
 
-// settledAll makes n records that are done, in one transaction.
+// settledAll makes n Done records in one transaction.
 func settledAll(t *testing.T, d *engine.Database, kind string, n int, keepOutcome, keepKey time.Duration) {
 	t.Helper()
 	var rs []once.ClaimRequest
@@ -47,11 +48,11 @@ func settledAll(t *testing.T, d *engine.Database, kind string, n int, keepOutcom
 	must(t, err)
 }
 
-// gate stops Forget in the middle of a statement: at the row of one key.
+// gate blocks Forget in the middle of a statement: at the row of one key.
 type gate struct {
 	create, drop []string
-	shut, open   string // by a transaction of the test's
-	waits        string // a query that yields how many wait at the gate
+	shut, open   string // in a transaction of the test
+	waits        string // a query for how many wait at the gate
 }
 
 const gateNumber = 4711
@@ -85,7 +86,7 @@ func gateOf(e engine.Engine, schemaHash int64) gate {
 
 const paused = "paused"
 
-// registerPause gives SQLite a function at which a child stops for good.
+// registerPause registers an SQLite function that never returns in a child.
 func registerPause() {
 	sqlite.MustRegisterScalarFunction("pause", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
 		if _, ok := os.LookupEnv(childVar); ok {
@@ -96,7 +97,7 @@ func registerPause() {
 	})
 }
 
-// child is a clean-up job: it forgets slice by slice, and says how many.
+// child forgets slice by slice, and prints how many.
 func child(spec []string) error {
 	e, err := engine.Named(spec[0])
 	if err != nil {
@@ -128,7 +129,7 @@ func TestForgetKilled(t *testing.T) {
 			must(t, err)
 			must(t, cmd.Start())
 			said := lines(bufio.NewScanner(out))
-			inTheMiddle := waitFor("the child is in the middle", 30*time.Second, func() bool {
+			inTheMiddle := waitFor("the child is in the middle", testenv.Patience, func() bool {
 				select {
 				case line := <-said:
 					return line == paused
@@ -146,7 +147,8 @@ func TestForgetKilled(t *testing.T) {
 	})
 }
 
-// TestForgetCutOff ends the connection of Forget in the middle of a statement.
+// TestForgetCutOff closes the connection of Forget in the middle of a
+// statement.
 func TestForgetCutOff(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, dsn := with(t, e)
@@ -161,7 +163,7 @@ func TestForgetCutOff(t *testing.T) {
 					}
 				}
 			}()
-			must(t, waitFor("Forget is in the middle", 30*time.Second, waiting))
+			must(t, waitFor("Forget is in the middle", testenv.Patience, waiting))
 			cut := "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = " + strconv.Itoa(gateNumber)
 			if e.Dialect == sqlschema.MySQL {
 				id := d.MustNumber(t, "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND db = DATABASE()")
@@ -179,8 +181,8 @@ func TestForgetCutOff(t *testing.T) {
 	}, servers...)
 }
 
-// halfway lets forgetting get stuck in the middle of a statement, stops it there, and checks that no key answers wrongly
-// then, and that forgetting again finishes.
+// halfway blocks forgetting in the middle of a statement and stops it there. It
+// checks that no key answers wrongly then, and that forgetting again finishes.
 func halfway(t *testing.T, e engine.Engine, d *engine.Database, stop func(waiting func() bool)) {
 	settledAll(t, d, "due", due, time.Millisecond, time.Millisecond)
 	settledAll(t, d, "half", halfDue, time.Millisecond, time.Hour)
@@ -189,13 +191,16 @@ func halfway(t *testing.T, e engine.Engine, d *engine.Database, stop func(waitin
 	d.MustExec(t, g.create...)
 	defer finishForgetting(t, d)
 	open, waiting := shutGate(t, d, g)
+	defer open() // before the next Forget, which would wait at the gate
 	stop(waiting)
 	rightAnswers(t, d, true)
 	open()
-	must(t, waitFor("the gate can be removed", 30*time.Second, func() bool { return d.Exec(t.Context(), g.drop[0]) == nil }))
+	must(t, waitFor("the gate can be removed", testenv.Patience, func() bool { return d.Exec(t.Context(), g.drop[0]) == nil }))
 }
 
-// shutGate returns how to open it again, and whether somebody waits there. SQLite's is always shut, for children only.
+// shutGate shuts the gate. It returns a function that opens it, and one that
+// reports whether a call waits there. The gate of SQLite is always shut, and
+// only for children.
 func shutGate(t *testing.T, d *engine.Database, g gate) (open func(), waiting func() bool) {
 	t.Helper()
 	if g.shut == "" {
@@ -203,17 +208,18 @@ func shutGate(t *testing.T, d *engine.Database, g gate) (open func(), waiting fu
 	}
 	holder, err := d.Begin(t.Context())
 	must(t, err)
-	t.Cleanup(func() { _ = holder.Rollback(context.Background()) }) // nothing was written in it
+	t.Cleanup(func() { _ = holder.Rollback(context.Background()) }) // it has written nothing
 	_, err = holder.Number(t.Context(), g.shut)
 	must(t, err)
-	open = func() {
-		_, err := holder.Number(t.Context(), g.open)
-		must(t, err)
-	}
+	open = sync.OnceFunc(func() {
+		if _, err := holder.Number(t.Context(), g.open); err != nil {
+			t.Error(err)
+		}
+	})
 	return open, func() bool { n, err := d.Number(t.Context(), g.waits); return err == nil && n == 1 }
 }
 
-// rightAnswers checks what each key answers, whatever was forgotten of it.
+// rightAnswers checks the answer of each key, whatever was forgotten.
 func rightAnswers(t *testing.T, d *engine.Database, some bool) {
 	t.Helper()
 	for kind, want := range map[string]once.Status{"due": once.Absent, "half": once.Expired, "kept": once.Done} {
@@ -231,7 +237,7 @@ func rightAnswers(t *testing.T, d *engine.Database, some bool) {
 
 func finishForgetting(t *testing.T, d *engine.Database) {
 	t.Helper()
-	err := waitFor("forgetting finishes", 30*time.Second, func() bool {
+	err := waitFor("forgetting finishes", testenv.Patience, func() bool {
 		n, err := d.Store.Forget(t.Context(), slice)
 		return err == nil && n == 0
 	})

@@ -14,10 +14,10 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
-// childVar holds what this process is to do as a child: a verb, an engine and a DSN.
+// childVar has the task of a child: a verb, an engine and a DSN.
 const childVar = "ONCE_FAULTS_CHILD"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 const effectTable = "CREATE TABLE effect (name varchar(100) NOT NULL)"
 
-// effect writes a row, of which there may be more than one with a name.
+// effect writes a row. Several rows may have the same name.
 func effect(ctx context.Context, tx engine.Tx, name string) error {
 	return tx.Exec(ctx, "INSERT INTO effect (name) VALUES ('"+name+"')")
 }
@@ -46,7 +46,7 @@ func wantEffects(t *testing.T, d *engine.Database, name string, want int64) {
 	}
 }
 
-// with is a fresh database with the tables of a store and one for effects.
+// with returns a fresh database with the tables of a store and one for effects.
 func with(t *testing.T, e engine.Engine, settings ...string) (*engine.Database, string) {
 	t.Helper()
 	d, dsn := e.Migrated(t, settings...)
@@ -73,7 +73,7 @@ func wantError(t *testing.T, what string, err, want error) {
 	}
 }
 
-// waitFor polls for what must come true.
+// waitFor polls until a condition holds.
 func waitFor(what string, limit time.Duration, ok func() bool) error {
 	end := time.After(limit)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -95,7 +95,7 @@ func names(t testing.TB, e engine.Engine) sqlschema.Names {
 	return n
 }
 
-// bytesOf is b as a literal.
+// bytesOf returns b as an SQL literal.
 func bytesOf(e engine.Engine, b []byte) string {
 	if e.Dialect == sqlschema.PostgreSQL {
 		return fmt.Sprintf(`'\x%x'::bytea`, b)
@@ -103,7 +103,7 @@ func bytesOf(e engine.Engine, b []byte) string {
 	return fmt.Sprintf("x'%x'", b)
 }
 
-// uuidOf is an id as a literal.
+// uuidOf returns an ID as an SQL literal.
 func uuidOf(e engine.Engine, id [16]byte) string {
 	if e.Dialect == sqlschema.PostgreSQL {
 		return fmt.Sprintf("'%x'", id)
@@ -111,7 +111,7 @@ func uuidOf(e engine.Engine, id [16]byte) string {
 	return fmt.Sprintf("x'%x'", id)
 }
 
-// keyColumn is the name of the key's column, quoted.
+// keyColumn returns the quoted name of the key's column.
 func keyColumn(e engine.Engine) string {
 	if e.Dialect == sqlschema.MySQL {
 		return "`key`"
@@ -127,8 +127,10 @@ func never(t *testing.T, what string) func() error {
 	}
 }
 
-// calls are the ways to do a unit of work of one operation. A handler of DoTx may be entered by a call that has lost, and
-// its statements may succeed before that turns out; so there, the work has run when it was committed.
+// calls returns the ways to do a unit of work of an operation. A handler of
+// DoTx may also run in a call whose claim is lost, and its statements may
+// succeed before that turns out. So there, work counts as run when it was
+// committed.
 func calls(d *engine.Database, op *once.Operation[string], id string, work func() error) map[string]func(context.Context) (string, error) {
 	u := op.For(id)
 	return map[string]func(context.Context) (string, error){
@@ -150,16 +152,16 @@ func calls(d *engine.Database, op *once.Operation[string], id string, work func(
 			if err != nil {
 				return "", err
 			}
-			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it may be over already
+			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it may have ended
 			return once.InTx(ctx, d.Store, tx, u, func(context.Context) (string, error) { return "answer", work() })
 		},
 	}
 }
 
-// ranIn is the effect of work that ran in DoTx of [calls].
+// ranIn is the name of the effect of work that ran in DoTx of [calls].
 func ranIn(id string) string { return "ran " + id }
 
-// lines hands on what a child says.
+// lines returns the lines that a child prints.
 func lines(r *bufio.Scanner) <-chan string {
 	said := make(chan string, 1000)
 	go func() {

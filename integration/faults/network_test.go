@@ -11,14 +11,15 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// TestNothingIsEverHeard has connections that stay open and silent: with every call that needs the server, the caller's
-// deadline holds, no work runs, and when the network is back each unit is done once.
+// TestNothingIsEverHeard has connections that stay open but deliver nothing.
+// Each call that needs the server keeps the caller's deadline, and no work
+// runs. When the network is back, each unit is done once.
 func TestNothingIsEverHeard(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		_, dsn := with(t, e)
 		proxy, through := wire.Between(t, dsn, wire.Raw)
 		d := e.Connect(t, through)
-		worksOnce(t, d, "before") // so there are connections in the pool, which look well
+		worksOnce(t, d, "before") // so that the pool has connections that look healthy
 		silent := proxy.On(wire.Any, wire.HangRequest, wire.Always)
 		for _, id := range []string{"meanwhile", "before"} {
 			failsClosed(t, "silent", d, id)
@@ -33,7 +34,7 @@ func TestNothingIsEverHeard(t *testing.T) {
 	}, servers...)
 }
 
-// inTime calls each method of a store with a deadline.
+// inTime calls each method of a store, with a deadline.
 func inTime(t *testing.T, d *engine.Database) {
 	t.Helper()
 	fence := once.Fence{Key: unreachable.For("in time").Key(), Owner: [16]byte{1}, Attempt: 1}
@@ -68,8 +69,9 @@ func inTime(t *testing.T, d *engine.Database) {
 	}
 }
 
-// TestSlowNetwork has every answer late. Nothing is lost or done twice, and a lease that is shorter than several
-// round trips is either kept or given up in time.
+// TestSlowNetwork delays each answer. Nothing is lost or done twice, and a
+// lease that is shorter than several round trips is either kept or given up in
+// time.
 func TestSlowNetwork(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		direct, dsn := with(t, e)
@@ -89,7 +91,7 @@ func TestSlowNetwork(t *testing.T) {
 	}, servers...)
 }
 
-// heldThroughout does work that is longer than its lease.
+// heldThroughout does work that takes longer than its lease.
 func heldThroughout(t *testing.T, d *engine.Database, id string, lease time.Duration) {
 	t.Helper()
 	op := &once.Operation[string]{Name: "held", OnUnknown: once.Park, Policy: once.Policy{Lease: lease}}

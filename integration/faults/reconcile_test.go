@@ -13,8 +13,8 @@ import (
 	"github.com/effectively-once/once/reconcile"
 )
 
-// TestReconcile has holders vanish, more than a page of them, and three reconcilers look at once, beside a holder that is
-// alive.
+// TestReconcile lets more owners than fit on a page vanish, and runs three
+// reconcilers at once, beside an owner that is alive.
 func TestReconcile(t *testing.T) {
 	const vanished = 250
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {

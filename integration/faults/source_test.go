@@ -11,12 +11,14 @@ import (
 	"testing"
 )
 
-// TestAdaptersWriteNoClock looks, in the packages that talk to a database, for a time of the client that becomes a number
-// or a text, as it would have to in order to be sent: the columns are numbers. To measure durations and to set
-// deadlines is fine. What a wrong clock does to a whole process is tested in package wrongclock.
+// TestAdaptersWriteNoClock looks, in the packages that talk to a database, for
+// a time of the client that becomes a number or a text, which it must in order
+// to be sent: the columns are numbers. Measuring durations and setting
+// deadlines is fine. Package wrongclock tests what a wrong clock does to a
+// whole process.
 func TestAdaptersWriteNoClock(t *testing.T) {
 	files := 0
-	for _, dir := range []string{"store/sqlstore", "store/pgstore", "internal/sqlschema"} {
+	for _, dir := range []string{"store/sqlstore", "store/pgstore", "store/sqlschema"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
@@ -31,7 +33,7 @@ func TestAdaptersWriteNoClock(t *testing.T) {
 	}
 }
 
-// written are the methods of a time.Time that make a number or a text of it.
+// written lists the methods of time.Time that return a number or a text.
 var written = []string{"Unix", "UnixMilli", "UnixMicro", "UnixNano", "Format", "AppendFormat", "MarshalText", "MarshalBinary", "MarshalJSON"}
 
 func noClock(t *testing.T, path string) error {
@@ -52,7 +54,7 @@ func noClock(t *testing.T, path string) error {
 			}
 		case *ast.SelectorExpr:
 			if strings.EqualFold(from.Sel.Name, "Created") || from.Sel.Name == "Updated" {
-				return true // of a record: the database's time
+				return true // of a record, which has the database's time
 			}
 		}
 		t.Errorf("%v writes a time of the client: the database's decides", positions.Position(call.Pos()))

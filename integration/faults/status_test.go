@@ -8,8 +8,8 @@ import (
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// TestStatusDamagedIntoAnother has a status that is damaged into one that exists. The row still has what only a unit
-// that is done has: an outcome and its retention.
+// TestStatusDamagedIntoAnother damages a status into another valid one. The row
+// still has what only a unit that is done has: an outcome and its retention.
 func TestStatusDamagedIntoAnother(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, _ := with(t, e)

@@ -20,8 +20,9 @@ var upgraded = &once.Operation[string]{Name: "upgraded", OnUnknown: once.Resend}
 // far is a time in the year 2096, in microseconds since 1970.
 const far = 4_000_000_000_000_000
 
-// doneBefore inserts what any build since version 1 has left of a unit that is done. The columns and their meaning
-// are what the builds have agreed on, so this text never changes.
+// doneBefore inserts the row of a unit that is done, as each build since
+// version 1 writes it. All builds agree on these columns and their meaning, so
+// this text never changes.
 func doneBefore(e engine.Engine, id string) string {
 	k := upgraded.For(id).Key()
 	body := []byte(`"answer"`)
@@ -32,7 +33,8 @@ func doneBefore(e engine.Engine, id string) string {
 		keyColumn(e), uuidOf(e, k.UUID()), id, uuidOf(e, [16]byte{1}), bytesOf(e, body), sum, int64(far), int64(far), int64(far))
 }
 
-// runningBefore inserts the claim of a build of version 1, whose lease has lapsed or not.
+// runningBefore inserts the claim of a build of version 1, with a lease that
+// has lapsed or not.
 func runningBefore(e engine.Engine, id string, until int64) string {
 	k := upgraded.For(id).Key()
 	return fmt.Sprintf(`INSERT INTO once_record (%s, scope, operation, id, status, attempt, owner, lease_until, created, updated)
@@ -40,7 +42,8 @@ func runningBefore(e engine.Engine, id string, until int64) string {
 		keyColumn(e), uuidOf(e, k.UUID()), id, uuidOf(e, [16]byte{1}), until)
 }
 
-// at is a database on which a build of that version was at work.
+// at returns a database with the tables of a version, as a build of that
+// version has left it.
 func at(t *testing.T, e engine.Engine, version int) (*engine.Database, string) {
 	t.Helper()
 	dsn := e.Fresh(t)
@@ -52,8 +55,10 @@ func at(t *testing.T, e engine.Engine, version int) (*engine.Database, string) {
 	return d, dsn
 }
 
-// TestUpgradeUnderLoad leads the tables of every older version to the latest one, while builds of that version go on
-// writing, and programs of this build have been started too early. None of them is disturbed, and no answer is lost.
+// TestUpgradeUnderLoad migrates the tables of each older version to the latest
+// one, while builds of that version keep writing, and programs of this build
+// have been started too early. None of them is disturbed, and no answer is
+// lost.
 func TestUpgradeUnderLoad(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		for version := 1; version < names(t, e).Latest(); version++ {
@@ -134,7 +139,8 @@ func replays(t *testing.T, d *engine.Database, id string) {
 	wantEffects(t, d, ranIn(id), 0)
 }
 
-// untilUpgraded is a program of this build that was started before the tables were ready, or just when they were.
+// untilUpgraded is a program of this build that is started before the tables
+// are migrated, or just then.
 func untilUpgraded(t *testing.T, d *engine.Database, id string) {
 	err := waitFor("the upgrade", 30*time.Second, func() bool {
 		_, err := once.DoTx(t.Context(), d.Store, upgraded.For(id), func(ctx context.Context, tx engine.Tx) (string, error) {
@@ -150,8 +156,8 @@ func untilUpgraded(t *testing.T, d *engine.Database, id string) {
 	}
 }
 
-// TestNewerTables runs a program of this build on tables that a newer one has changed, and that say that it may: one
-// that was at work before, and one that is started after.
+// TestNewerTables runs this build on tables of a newer version that allow it: a
+// program that was running before, and one that is started after.
 func TestNewerTables(t *testing.T) {
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		d, dsn := with(t, e)
@@ -177,7 +183,7 @@ func TestNewerTables(t *testing.T) {
 	})
 }
 
-// life uses every method of a store.
+// life calls each method of a store.
 func life(t *testing.T, d *engine.Database, id string) {
 	t.Helper()
 	_, err := once.DoTx(t.Context(), d.Store, upgraded.For(id), func(ctx context.Context, tx engine.Tx) (string, error) {

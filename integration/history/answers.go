@@ -11,31 +11,32 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// answer is what a key has been answered with; the zero answer: nothing yet.
+// answer is the answer of a key. The zero answer is none yet.
 type answer struct {
 	value    int64
 	rejected bool
 }
 
-// attempt is a call of Do, DoTx or InTx: an input of the model, and with its verdict an output as well.
+// attempt is a call of Do, DoTx or InTx. It is an input of the model, and its
+// verdict is an output.
 type attempt struct {
 	how             string
 	client          int
-	proposal        answer // what its work returns if it runs
+	proposal        answer // returned by its work if it runs
 	called, settled int64
 	verdict
 }
 
-// verdict is what came of an attempt.
+// verdict is the result of an attempt.
 type verdict struct {
-	fate     fate
+	result   result
 	answer   answer
 	replayed bool
 	err      error
 }
 
-// firstAnswer is what [once.Do] and [once.DoTx] promise: what the work of one call returned is the answer, and every
-// other call gets it.
+// firstAnswer is the promise of [once.Do] and [once.DoTx]: the work of one call
+// returns the answer, and each other call returns the same one.
 var firstAnswer = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{answer{}} },
 	Step: func(s, in, out any) []any { return afterAttempt(s.(answer), in.(attempt).proposal, out.(verdict)) },
@@ -44,9 +45,9 @@ var firstAnswer = (&porcupine.NondeterministicModel{
 func afterAttempt(known, proposal answer, v verdict) []any {
 	none := known == answer{}
 	switch {
-	case v.fate == unknown && none:
+	case v.result == unknown && none:
 		return []any{known, proposal}
-	case v.fate == unknown:
+	case v.result == unknown:
 		return []any{known}
 	case none && v.answer == proposal && !v.replayed:
 		return []any{proposal}
@@ -57,9 +58,10 @@ func afterAttempt(known, proposal answer, v verdict) []any {
 	}
 }
 
-// fateOf tells how an attempt ended. Only of Do an error leaves open whether the work happened, unless it says
-// that it did not; a transaction says so itself.
-func fateOf(err error, inTransaction bool) fate {
+// resultOf returns how an attempt ended. An error of Do leaves open whether the
+// work happened, unless it says that it did not. An error of a transaction says
+// so itself.
+func resultOf(err error, inTransaction bool) result {
 	switch {
 	case errors.Is(err, once.ErrInProgress), errors.Is(err, errNothingDone):
 		return failed
@@ -72,18 +74,21 @@ func fateOf(err error, inTransaction bool) fate {
 	}
 }
 
-// errNothingDone is how work fails that has done nothing.
+// errNothingDone is returned by work that has done nothing.
 var errNothingDone = errors.New("nothing done, on purpose")
 
 func checkAnswers(attempts []attempt) error {
 	var ops []porcupine.Operation
 	for _, a := range attempts {
-		if a.fate != failed {
+		if a.result != failed {
 			ops = append(ops, porcupine.Operation{ClientId: a.client, Input: a, Output: a.verdict, Call: a.called, Return: a.settled})
 		}
 	}
-	if porcupine.CheckOperationsTimeout(firstAnswer, ops, checkTime) != porcupine.Ok {
+	switch porcupine.CheckOperationsTimeout(firstAnswer, ops, checkTime) {
+	case porcupine.Illegal:
 		return fmt.Errorf("no order of these calls has a first answer that all others got:\n%s", told(attempts))
+	case porcupine.Unknown:
+		return fmt.Errorf("%w: %d attempts", errUndecided, len(attempts))
 	}
 	return nil
 }
@@ -92,7 +97,7 @@ func told(attempts []attempt) string {
 	var b strings.Builder
 	for _, a := range slices.SortedFunc(slices.Values(attempts), func(a, b attempt) int { return int(a.called - b.called) }) {
 		fmt.Fprintf(&b, "%8d-%-8d client %d: %s that returns %v -> %v %v, replayed %v (%v)\n", a.called, a.settled, a.client,
-			a.how, a.proposal, a.fate, a.answer, a.replayed, a.err)
+			a.how, a.proposal, a.result, a.answer, a.replayed, a.err)
 	}
 	return b.String()
 }

@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,35 +15,38 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// TestFirstAnswers checks that all calls of Do, DoTx and InTx on a key get the answer of one of them, whose effect is
-// there exactly once, although requests and replies are lost, commits fail and transactions are rolled back.
+// TestFirstAnswers checks that all calls of Do, DoTx and InTx on a key return
+// the answer of one of them, whose effect exists exactly once, although
+// requests and replies are lost, commits fail, and transactions are rolled
+// back.
 func TestFirstAnswers(t *testing.T) {
 	seed := proof.Seed(t)
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		first, dsn := e.Migrated(t)
 		first.MustExec(t, effectTable)
 		processes := []*engine.Database{first, e.Connect(t, dsn), e.Connect(t, dsn)}
-		tally := map[string]int{}
+		tally, decided := map[string]int{}, &decisions{}
 		rounds, end := 0, time.Now().Add(lasting(t))
 		for ; time.Now().Before(end) && !t.Failed(); rounds++ {
 			b := workRound(t, processes, seed, rounds)
 			for k, attempts := range b.attempts {
-				if err := checkAnswers(attempts); err != nil {
+				if err := decided.count(checkAnswers(attempts)); err != nil {
 					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
 				}
 				checkEffects(t, first, k, attempts)
 				for _, a := range attempts {
-					tally[a.fate.String()+" "+a.how]++
+					tally[a.result.String()+" "+a.how]++
 				}
 			}
 		}
+		decided.report(t)
 		t.Logf("%s=%d: %d rounds: %v", proof.SeedVar, seed, rounds, tally)
 	})
 }
 
-// workRound lets workers loose on new ids, and then finishes each of them where nothing goes wrong.
+// workRound runs workers on new IDs, and then finishes each ID without faults.
 func workRound(t *testing.T, processes []*engine.Database, seed uint64, round int) *board {
-	b := &board{begun: time.Now(), attempts: map[once.Key][]attempt{}}
+	b := &board{clock: newClock(), attempts: map[once.Key][]attempt{}}
 	id := func(i int) string { return fmt.Sprintf("%d-%d", round, i) }
 	newWorker := func(n int) *worker {
 		database := processes[n%len(processes)]
@@ -69,7 +73,8 @@ func workRound(t *testing.T, processes []*engine.Database, seed uint64, round in
 	return b
 }
 
-// failing is a plan for the calls of one worker, which its heartbeat and the other half of a race make too.
+// failing returns a plan for the calls of one worker. Several goroutines of the
+// worker make calls.
 func failing(chance *rand.Rand) storetest.Plan {
 	var mu sync.Mutex
 	return func(storetest.Call) storetest.Fault {
@@ -90,7 +95,7 @@ func failing(chance *rand.Rand) storetest.Plan {
 	}
 }
 
-// finish asks for the answer of a key until there is one.
+// finish calls with a key until it gets an answer.
 func finish(t *testing.T, w *worker, k once.Key) {
 	for end := time.Now().Add(time.Minute); ; {
 		w.count++
@@ -113,13 +118,13 @@ func finish(t *testing.T, w *worker, k once.Key) {
 		switch latest := all[len(all)-1]; {
 		case err != nil, time.Now().After(end):
 			t.Fatalf("%v cannot be finished: %v\n%s", k, err, told(all))
-		case latest.fate == answered:
+		case latest.result == answered:
 			return
 		}
 	}
 }
 
-// checkEffects compares the effects of a key with the answer that the last call got.
+// checkEffects compares the effects of a key with the answer of the last call.
 func checkEffects(t *testing.T, database *engine.Database, k once.Key, attempts []attempt) {
 	where := " FROM effect WHERE name = '" + nameOf(k) + "'"
 	rows, value := database.MustNumber(t, "SELECT count(*)"+where), database.MustNumber(t, "SELECT COALESCE(MAX(value), 0)"+where)
@@ -129,7 +134,7 @@ func checkEffects(t *testing.T, database *engine.Database, k once.Key, attempts 
 	}
 }
 
-// TestWrongAnswersAreRejected shows that the check of answers can fail.
+// TestWrongAnswersAreRejected checks that wrong answers are found.
 func TestWrongAnswersAreRejected(t *testing.T) {
 	mine := func(value, at int64) attempt {
 		return attempt{proposal: answer{value: value}, called: at, settled: at + 1, verdict: verdict{answer: answer{value: value}}}
@@ -140,7 +145,7 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 		return a
 	}
 	lost := mine(3, 0)
-	lost.verdict, lost.settled = verdict{fate: unknown}, never
+	lost.verdict, lost.settled = verdict{result: unknown}, never
 	for name, c := range map[string]struct {
 		attempts []attempt
 		right    bool
@@ -155,8 +160,9 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 		"a yes that became a no": {[]attempt{mine(1, 0), {proposal: answer{value: 2}, called: 2, settled: 3,
 			verdict: verdict{answer: answer{1, true}, replayed: true}}}, false},
 	} {
-		if right := checkAnswers(c.attempts) == nil; right != c.right {
-			t.Errorf("%s: taken for right: %v", name, right)
+		err := checkAnswers(c.attempts)
+		if right := err == nil; right != c.right || errors.Is(err, errUndecided) {
+			t.Errorf("%s: taken for right: %v (%v)", name, right, err)
 		}
 	}
 }

@@ -13,7 +13,7 @@ type verb int
 
 const (
 	claim    verb = iota
-	transact      // claim and settle, in a transaction
+	transact      // claim and settle in a transaction
 	extend
 	settle
 	get
@@ -26,24 +26,26 @@ func (v verb) String() string {
 // call is one call of a store on one key. It is an input of the model.
 type call struct {
 	verb  verb
-	how   string            // which method, for a reader
+	how   string            // the method, for display
 	req   once.ClaimRequest // of claim and transact
 	fence once.Fence        // of extend and settle
 	lease time.Duration
 	ends  ending // of settle and transact
-	// undone: a transaction that claimed or settled and rolled back; what it saw counts, what it wrote does not.
+	// undone is set for a transaction that was rolled back: what it read counts,
+	// and what it wrote does not.
 	undone bool
-	// inSteps: SQLite claims in one statement and looks in the next, so that others come between.
+	// inSteps is set for SQLite, which claims in one statement and reads in the
+	// next, so that other calls may come between.
 	inSteps bool
 
 	client          int
-	called, settled int64 // in microseconds since 1970; settled is [never] if it may still come
+	called, settled int64 // as numbered by the clock; settled is [never] if the call may still take effect
 }
 
-// never is the end of a call that may take effect at any later time.
+// never is the end of a call that may take effect at any time.
 const never = math.MaxInt64 / 4
 
-// ending is a settlement without its hold; the zero ending: none.
+// ending is a settlement without its fence. The zero ending is none.
 type ending struct {
 	status               once.Status
 	outcome              string
@@ -61,27 +63,27 @@ func (e ending) settlement(fence once.Fence) once.Settlement {
 }
 
 // result is how a call ended.
-type fate int
+type result int
 
 const (
-	answered fate = iota // with a record, or with nil
-	refused              // ErrLeaseLost
-	failed               // and it had no effect: not a part of the history
-	unknown              // whether it had an effect is not known
+	answered result = iota // with a record, or without an error
+	refused                // ErrLeaseLost
+	failed                 // without an effect: not part of the history
+	unknown                // it may have had an effect
 )
 
-func (f fate) String() string {
+func (f result) String() string {
 	return [...]string{"answered", "refused", "failed", "unknown"}[f]
 }
 
-// reply is what came back from a call. It is an output of the model.
+// reply is the reply to a call. It is an output of the model.
 type reply struct {
-	fate fate
-	rec  once.Record // of claim, transact and get
-	err  error       // for a reader
+	result result
+	rec    once.Record // of claim, transact and get
+	err    error       // for display
 }
 
-// inFlight is how a claim is answered that meets another transaction on its key, and does not know what that will do.
+// inFlight reports whether a claim met another transaction on its key.
 func (r reply) inFlight() bool {
 	return r.rec.Status == once.Running && r.rec.LeaseLeft == 0 && r.rec.Owner == [16]byte{}
 }
@@ -106,8 +108,8 @@ func (c call) String() string {
 }
 
 func (r reply) String() string {
-	if r.fate != answered {
-		return fmt.Sprintf("%v (%v)", r.fate, r.err)
+	if r.result != answered {
+		return fmt.Sprintf("%v (%v)", r.result, r.err)
 	}
 	if r.rec.Attempt == 0 && r.rec.Status == once.Absent {
 		return "ok"

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// short is long, or in one of three cases so short that it ends within the history.
+// short returns long, or in one of three cases a time so short that it ends
+// within the history.
 func (c *client) short(long time.Duration) time.Duration {
 	if c.patient || c.chance.IntN(3) > 0 {
 		return long
@@ -18,7 +19,8 @@ func (c *client) short(long time.Duration) time.Duration {
 	return time.Duration(1+c.chance.IntN(20)) * time.Millisecond
 }
 
-// request is a new claim, which takes over the latest attempt that was seen if it is unknown, or one that was sent before.
+// request returns a new claim, which takes over the latest attempt that was
+// seen if it is unknown, or repeats an earlier claim.
 func (c *client) request(k once.Key) once.ClaimRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,8 +29,8 @@ func (c *client) request(k once.Key) once.ClaimRequest {
 	}
 	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: c.token()}, Lease: c.short(time.Hour)}
 	r.Fingerprint = fmt.Appendf(nil, "input of %x", r.Owner)
-	if holds := c.holds[k]; len(holds) > 0 && c.chance.IntN(4) > 0 {
-		r.Attempt = holds[len(holds)-1].Attempt
+	if fences := c.fences[k]; len(fences) > 0 && c.chance.IntN(4) > 0 {
+		r.Attempt = fences[len(fences)-1].Attempt
 	}
 	return r
 }
@@ -41,18 +43,18 @@ func (c *client) token() (t [16]byte) {
 	return t
 }
 
-// hold is one that was seen, or one like it that nobody ever had.
-func (c *client) hold(k once.Key) once.Fence {
+// fence returns a fence that was seen, or a similar one that never existed.
+func (c *client) fence(k once.Key) once.Fence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	holds := c.holds[k]
-	if len(holds) == 0 {
+	fences := c.fences[k]
+	if len(fences) == 0 {
 		return once.Fence{Key: k, Owner: c.token(), Attempt: 1}
 	}
-	h := holds[len(holds)-1]
+	h := fences[len(fences)-1]
 	switch c.chance.IntN(10) {
 	case 0, 1:
-		h = holds[c.chance.IntN(len(holds))]
+		h = fences[c.chance.IntN(len(fences))]
 	case 2:
 		h.Attempt++
 	case 3:
@@ -84,7 +86,7 @@ func (c *client) maybeEnding() ending {
 	return c.ending()
 }
 
-// plan lets some calls of a store go wrong. It is called by one client only.
+// plan lets some calls of a store fail. Only one client calls it.
 func (c *client) plan(call storetest.Call) storetest.Fault {
 	switch n := c.chance.IntN(60); {
 	case n < 2:

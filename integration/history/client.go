@@ -19,8 +19,8 @@ type client struct {
 	begin   func(context.Context) (engine.Tx, error)
 	keys    []once.Key
 	sqlite  bool
-	patient bool // no lease and no retention is short
-	count   int  // of the tokens and outcomes that it made
+	patient bool // leases and retention are long
+	count   int  // number of owners and outcomes so far
 }
 
 const callLimit = 20 * time.Second
@@ -74,14 +74,14 @@ func (c *client) claimAs(ctx context.Context, r once.ClaimRequest) error {
 }
 
 func (c *client) extend(ctx context.Context, k once.Key) error {
-	h, d := c.hold(k), c.short(time.Hour)
+	h, d := c.fence(k), c.short(time.Hour)
 	return c.record(k, call{verb: extend, how: "Extend", client: c.id, fence: h, lease: d}, func() (once.Record, error) {
 		return once.Record{}, c.store.Extend(ctx, h, d)
 	})
 }
 
 func (c *client) settle(ctx context.Context, k once.Key) error {
-	return c.settleAs(ctx, c.hold(k), c.ending())
+	return c.settleAs(ctx, c.fence(k), c.ending())
 }
 
 func (c *client) settleAs(ctx context.Context, h once.Fence, ends ending) error {
@@ -110,7 +110,8 @@ func (c *client) transact(ctx context.Context, k once.Key) error {
 	})
 }
 
-// claimTx is a transaction of the caller's that claims, settles what it got, and commits or rolls back.
+// claimTx makes a transaction of the caller that claims, settles its claim, and
+// commits or rolls back.
 func (c *client) claimTx(ctx context.Context, k once.Key) error {
 	r, ends, fails := c.request(k), c.maybeEnding(), c.chance.IntN(3) == 0
 	does := call{verb: transact, how: "ClaimTx", client: c.id, req: r, ends: ends, undone: fails}
@@ -127,10 +128,10 @@ func (c *client) claimTx(ctx context.Context, k once.Key) error {
 	})
 }
 
-// settleTx is a transaction of the caller's that only settles. What it writes is not seen before its commit, so an
-// error that rolls it back has refused nothing.
+// settleTx makes a transaction of the caller that only settles. Its writes are
+// not seen before its commit, so an error that rolls it back refuses nothing.
 func (c *client) settleTx(ctx context.Context, k once.Key) error {
-	h, ends, fails := c.hold(k), c.ending(), c.chance.IntN(3) == 0
+	h, ends, fails := c.fence(k), c.ending(), c.chance.IntN(3) == 0
 	does := call{verb: settle, how: "SettleTx", client: c.id, fence: h, ends: ends, undone: fails}
 	return c.record(k, does, func() (once.Record, error) {
 		return once.Record{}, c.inTx(ctx, fails, func(tx engine.Tx) error {
@@ -139,14 +140,15 @@ func (c *client) settleTx(ctx context.Context, k once.Key) error {
 	})
 }
 
-// inTx runs a transaction of the caller's. A commit that fails is not known to have failed.
+// inTx runs a transaction of the caller. A COMMIT that returns an error may
+// have been applied.
 func (c *client) inTx(ctx context.Context, rollBack bool, do func(engine.Tx) error) error {
 	tx, err := c.begin(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: begin: %w", once.ErrConflict, err) // SQLite: too busy
+		return fmt.Errorf("%w: begin: %w", once.ErrConflict, err) // SQLite is busy
 	}
 	if err := do(tx); err != nil || rollBack {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may be over already
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may have ended
 		if ignoreFaults(err) == nil && err != nil {
 			err = fmt.Errorf("%w: %v", errUndone, err)
 		}

@@ -1,13 +1,16 @@
 // Package history checks stores against a small model of their contract.
 //
-// Several goroutines call a store at random, on few keys. Every call is recorded with the time of its beginning and
-// of its end. Such a history is right if each call can be given one moment between the two, so that the calls in the
-// order of these moments do what [once.Store] says: the attempt only rises, an owner is the only one, Done is final,
-// a stale hold is refused, and leases and retention end when they are due. Porcupine looks for such an order.
+// Several goroutines make random calls of a store, on few keys. The start and
+// the end of each call are recorded. A history is right if each call can be
+// given one moment between the two, so that the calls, in the order of these
+// moments, do what [once.Store] says: Attempt only rises, there is one owner,
+// Done is final, a stale fence is refused, and leases and retention end when
+// they are due. Porcupine looks for such an order.
 //
-// A call whose fate is not known, because its request or its reply was lost, may have happened or not: the
-// model has both.
+// A call whose request or reply was lost may have happened or not. The model
+// allows both.
 //
-// What this does not show: that a key ends at all, which is what [once.Do] and [once.DoTx] are for, and durability.
-// Clocks are those of one machine, so that the end of a lease can be told from outside.
+// This does not check that a key ever ends, which is the task of [once.Do] and
+// [once.DoTx], nor durability. All clocks are those of one machine, so that the
+// end of a lease can be computed outside the store.
 package history

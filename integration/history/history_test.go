@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -22,23 +23,24 @@ const (
 	shortRun                   = 4 * time.Second
 )
 
-// TestHistories checks that stores do what the model says.
+// TestHistories checks that stores behave like the model.
 func TestHistories(t *testing.T) {
 	seed := proof.Seed(t)
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		first, dsn := e.Migrated(t)
 		processes := []*engine.Database{first, e.Connect(t, dsn)}
-		tally := map[string]int{}
+		tally, decided := map[string]int{}, &decisions{}
 		rounds, end := 0, time.Now().Add(lasting(t))
 		for ; time.Now().Before(end) && !t.Failed(); rounds++ {
 			r := oneRound(t, e, processes, seed, rounds)
 			for _, events := range r.events {
-				if err := check(events); err != nil {
+				if err := decided.count(check(events)); err != nil {
 					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
 				}
 				count(tally, events)
 			}
 		}
+		decided.report(t)
 		t.Logf("%s=%d: %d rounds on %d keys each: %v", proof.SeedVar, seed, rounds, keysAtOnce, tally)
 		for _, must := range []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"} {
 			if tally[must] == 0 && rounds > 20 {
@@ -48,7 +50,44 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// oneRound lets clients loose on new keys, and waits until what they began has ended.
+// decisions counts the histories that were checked, and apart from them those that
+// could not be decided in time.
+type decisions struct{ made, missing int }
+
+// count returns why a history is wrong, or nil.
+func (d *decisions) count(err error) error {
+	if errors.Is(err, errUndecided) {
+		d.missing++
+		return nil
+	}
+	d.made++
+	return err
+}
+
+// report fails the test if a history could not be decided: that is no violation,
+// and no pass.
+func (d *decisions) report(t *testing.T) {
+	t.Helper()
+	if d.missing > 0 {
+		t.Errorf("%d of %d histories could not be decided within %v, so nothing is known of them", d.missing, d.made+d.missing, checkTime)
+	}
+}
+
+func TestAnUndecidedHistoryIsNeitherRightNorWrong(t *testing.T) {
+	wrong := errors.New("wrong")
+	var d decisions
+	for _, test := range []struct{ is, want error }{{nil, nil}, {wrong, wrong}, {fmt.Errorf("%w: long", errUndecided), nil}} {
+		if err := d.count(test.is); err != test.want {
+			t.Errorf("%v counts as %v", test.is, err)
+		}
+	}
+	if d != (decisions{made: 2, missing: 1}) {
+		t.Errorf("counted %+v", d)
+	}
+}
+
+// oneRound runs clients on new keys, and waits until all their calls have
+// ended.
 func oneRound(t *testing.T, e engine.Engine, processes []*engine.Database, seed uint64, round int) *recorder {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -78,12 +117,13 @@ func oneRound(t *testing.T, e engine.Engine, processes []*engine.Database, seed 
 	return r
 }
 
-// count tells what histories had in them: a run that never saw a lease lapse has shown nothing of it.
+// count counts what happened in histories: a run in which no lease lapsed has
+// tested nothing about it.
 func count(tally map[string]int, events []event) {
 	for _, e := range events {
-		tally[e.fate.String()]++
+		tally[e.result.String()]++
 		switch {
-		case e.fate != answered || e.verb == extend || e.verb == settle:
+		case e.result != answered || e.verb == extend || e.verb == settle:
 		case e.inFlight():
 			tally["in flight"]++
 		case e.rec.Status == once.Absent && e.rec.Attempt > 0:
@@ -101,7 +141,8 @@ func count(tally map[string]int, events []event) {
 	}
 }
 
-// hadBefore reports whether the key had another owner at its first attempt before e: then it was forgotten meanwhile.
+// hadBefore reports whether the key had another owner before e. Then it was
+// forgotten meanwhile.
 func hadBefore(events []event, e event) bool {
 	for _, other := range events {
 		if other.settled < e.called && other.rec.Attempt > 0 && other.rec.Owner != e.rec.Owner {
@@ -111,5 +152,5 @@ func hadBefore(events []event, e event) bool {
 	return false
 }
 
-// lasting is for how long histories are made on an engine.
+// lasting returns how long the test runs on an engine.
 func lasting(t *testing.T) time.Duration { return cmp.Or(proof.Soaking(t), shortRun) }

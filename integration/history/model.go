@@ -9,44 +9,47 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// tolerance is how much the clock of a store may differ from ours: SQLite counts in milliseconds.
+// tolerance is how much the clock of a store may differ from that of the test:
+// SQLite counts in milliseconds.
 const tolerance = 5_000 // microseconds
 
 // state is what a store must remember of a key.
 type state struct {
-	status      once.Status // Running also when its lease has lapsed, Done also when its outcome has expired
+	status      once.Status // Running even if its lease has lapsed, Done even if its outcome has expired
 	attempt     int64
-	owner       [16]byte // stays when a key is released
+	owner       [16]byte // also of a released key
 	fingerprint string
-	ended       ending // how it came to be Done or Absent
+	ended       ending // the settlement as Done or Absent
 
 	lease, outcome, key span // when the lease, the outcome and the key end
 
-	forgotten memory // of the released key that this was before its time had passed
+	forgotten memory // the released key that this was before it was forgotten
 }
 
-// memory is of a released key. A claim that looked in time counts on, also if others have seen the key forgotten
-// before the claim was committed.
+// memory is what remains of a released key. A claim that read it in time
+// continues its count, even if other calls have seen the key forgotten before
+// the claim was committed.
 type memory struct {
 	attempt int64
 	owner   [16]byte
 	key     span
 }
 
-// span is when something ends: not before from, and at to at the latest, in microseconds.
+// span is when something ends: between from and to, in microseconds.
 type span struct{ from, to int64 }
 
-// after is the end of what began with a call and lasts for d.
+// after returns the end of what began with a call and lasts for d.
 func after(c call, d time.Duration) span {
 	return span{c.called + d.Microseconds() - tolerance, min(c.settled, never) + d.Microseconds() + tolerance}
 }
 
-// mayLast and mayBeOver say what a call can see of it.
+// mayLast and mayBeOver report what a call may see.
 func (s span) mayLast(c call) bool   { return c.called <= s.to }
 func (s span) mayBeOver(c call) bool { return c.settled >= s.from }
 
-// seen are the states in which a call can meet a record, by the time at which it does: with a lapsed
-// lease, which is Unknown; with an expired outcome, which is Expired; or forgotten.
+// seen returns the states in which a call may find a record: with a lapsed
+// lease, which is Unknown; with an expired outcome, which is Expired; or
+// forgotten.
 func (s state) seen(c call) []state {
 	all := s.past(c)
 	if s.keyEnds() && !s.key.mayLast(c) {
@@ -79,7 +82,8 @@ func (s state) keyEnds() bool {
 	return s.status == once.Absent && s.attempt > 0 || s.status == once.Done || s.status == once.Expired
 }
 
-// past are the states that s has become when its key has ended, or was before that.
+// past returns the states that s becomes when its key is forgotten, or was
+// before that.
 func (s state) past(c call) (all []state) {
 	if s.keyEnds() && s.key.mayBeOver(c) {
 		next := state{}
@@ -94,14 +98,14 @@ func (s state) past(c call) (all []state) {
 	return all
 }
 
-// claimed is s after a claim, which is the caller's if mine.
+// claimed returns s after a claim. mine reports whether the claim was won.
 func (s state) claimed(c call) (next state, mine bool) {
 	r := c.req
 	own := s.attempt > 0 && s.owner == r.Owner
 	switch {
 	case own && (s.status == once.Running || s.status == once.Unknown):
 		return s, true
-	case s.status == once.Absent && own: // it came after its owner's release
+	case s.status == once.Absent && own: // a late claim after a release of its owner
 		return s, false
 	case s.status == once.Absent, s.status == once.Unknown && r.Attempt == s.attempt:
 		return state{status: once.Running, attempt: s.attempt + 1, owner: r.Owner, fingerprint: string(r.Fingerprint),
@@ -111,7 +115,8 @@ func (s state) claimed(c call) (next state, mine bool) {
 	}
 }
 
-// settledAs is s after the settlement of c with that hold. ok is false if it must be refused.
+// settledAs returns s after the settlement of c with a fence. ok is false if it
+// must be refused.
 func (s state) settledAs(c call, fence once.Fence) (next state, ok bool) {
 	if s.attempt == 0 || s.attempt != fence.Attempt || s.owner != fence.Owner {
 		return s, false
@@ -126,13 +131,13 @@ func (s state) settledAs(c call, fence once.Fence) (next state, ok bool) {
 		return next, true
 	case once.Absent:
 		return s, c.ends.status == once.Absent
-	default: // Done, or Expired, which has forgotten its body but not what it was
+	default: // Done, or Expired, where a repeated settlement is still recognised
 		return s, c.ends.status == once.Done && c.ends.outcome == s.ended.outcome
 	}
 }
 
-// extended is s with a new lease. A lease that ends while its extension is being committed may be seen as lapsed before
-// it is seen as extended: the store has looked at it in time.
+// extended returns s with a new lease. A lease that ends while its extension is
+// being committed may be seen as lapsed before it is seen as extended.
 func (s state) extended(c call) (next state, ok bool) {
 	inTime := s.status == once.Running || s.status == once.Unknown && s.lease != span{} && s.lease.mayLast(c)
 	if !inTime || s.attempt != c.fence.Attempt || s.owner != c.fence.Owner {
@@ -142,7 +147,7 @@ func (s state) extended(c call) (next state, ok bool) {
 	return s, true
 }
 
-// shows reports whether rec is what a call may be told of s.
+// shows reports whether a call that finds s may return rec.
 func (s state) shows(c call, rec once.Record) bool {
 	owner := s.owner
 	if s.status == once.Absent {
@@ -168,7 +173,7 @@ func (s state) showsLease(c call, left time.Duration) bool {
 	}
 }
 
-// step is what a call may make of a state, given what it was told.
+// step returns the states that a call may lead to, given its reply.
 func step(s state, c call, r reply) (next []state) {
 	for _, met := range s.seen(c) {
 		next = append(next, met.step(c, r)...)
@@ -179,7 +184,7 @@ func step(s state, c call, r reply) (next []state) {
 func (s state) step(c call, r reply) []state {
 	switch c.verb {
 	case get:
-		return s.when(r.fate == unknown || s.shows(c, r.rec))
+		return s.when(r.result == unknown || s.shows(c, r.rec))
 	case extend:
 		next, ok := s.extended(c)
 		return s.either(next, ok, c, r)
@@ -189,11 +194,11 @@ func (s state) step(c call, r reply) []state {
 	case claim:
 		next, mine := s.claimed(c)
 		switch {
-		case r.fate == unknown:
+		case r.result == unknown:
 			return s.when(true, next)
 		case r.inFlight():
 			return []state{s}
-		case mine: // a short lease may lapse before its claim returns, and others may have seen it meanwhile
+		case mine: // a short lease may lapse before its claim returns, and other calls may have seen that
 			return next.when(len(next.showing(c, r.rec)) > 0)
 		default:
 			return next.showing(c, r.rec)
@@ -203,12 +208,12 @@ func (s state) step(c call, r reply) []state {
 	}
 }
 
-// either is for calls that are answered with nil or refused.
+// either returns the states after a call that succeeds or is refused.
 func (s state) either(next state, ok bool, c call, r reply) []state {
 	if c.undone {
 		next = s
 	}
-	switch r.fate {
+	switch r.result {
 	case unknown:
 		return s.when(true, next)
 	case answered:
@@ -218,13 +223,13 @@ func (s state) either(next state, ok bool, c call, r reply) []state {
 	}
 }
 
-// lapsing reports whether an extension may be refused as well as granted.
+// lapsing reports whether an extension may succeed or be refused.
 func (s state) lapsing(c call) bool { return c.verb == extend && s.status == once.Unknown }
 
 func (s state) transacted(c call, r reply) []state {
 	claimed, mine := s.claimed(c)
 	next, shown := claimed, len(claimed.showing(c, r.rec)) > 0
-	if s.heldBefore(c, r) || r.fate == unknown && s.attempt > 0 && s.owner == c.req.Owner { // the claim has locked nothing, and others may have settled before this settlement
+	if s.heldBefore(c, r) || r.result == unknown && s.attempt > 0 && s.owner == c.req.Owner { // the claim has locked nothing, so other settlements may come first
 		mine, shown = true, true
 	}
 	settled := true
@@ -235,7 +240,7 @@ func (s state) transacted(c call, r reply) []state {
 		next = s
 	}
 	switch {
-	case r.fate == unknown:
+	case r.result == unknown:
 		return s.when(true, next)
 	case r.inFlight():
 		return []state{s}
@@ -244,18 +249,19 @@ func (s state) transacted(c call, r reply) []state {
 	}
 }
 
-// heldBefore reports whether a transaction has claimed what its owner held already.
+// heldBefore reports whether the owner of a transaction's claim already had the
+// key.
 func (s state) heldBefore(c call, r reply) bool {
 	return s.attempt > 0 && s.owner == c.req.Owner && r.rec.Owner == c.req.Owner && r.rec.Attempt == s.attempt &&
 		string(r.rec.Fingerprint) == s.fingerprint && (r.rec.Status == once.Running || r.rec.Status == once.Unknown)
 }
 
-// showing is s if it shows rec, as it is or as time has made it.
+// showing returns the states of s, as time passes, that show rec.
 func (s state) showing(c call, rec once.Record) []state {
 	return slices.DeleteFunc(s.seen(c), func(seen state) bool { return !seen.shows(c, rec) })
 }
 
-// when is s and others if ok, else nothing.
+// when returns s and others if ok, and else nothing.
 func (s state) when(ok bool, others ...state) []state {
 	if !ok {
 		return nil
@@ -263,7 +269,7 @@ func (s state) when(ok bool, others ...state) []state {
 	return append(others, s)
 }
 
-// model is the contract, for one key.
+// model is the contract for one key.
 var model = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{state{}} },
 	Step: func(s, in, out any) []any {

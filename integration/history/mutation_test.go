@@ -13,11 +13,13 @@ import (
 	"github.com/effectively-once/once/integration/internal/proof"
 )
 
-// mutation makes a right history wrong at one place. It reports whether that place is one where it applies.
+// mutation makes a right history wrong at one place. It reports whether it
+// applies there.
 type mutation func(events []event, at int) bool
 
-// mutations are what a store that breaks the contract would have answered. Each is wrong wherever it applies, because
-// the history is that of one client, whose calls come one after another.
+// mutations are replies of stores that break the contract. Each is wrong
+// wherever it applies, because the history is that of one client, which makes
+// one call after another.
 var mutations = map[string]mutation{
 	"two owners": func(events []event, at int) bool {
 		e := &events[at]
@@ -44,20 +46,20 @@ var mutations = map[string]mutation{
 	},
 	"a stale settlement is accepted": func(events []event, at int) bool {
 		e := &events[at]
-		stale := e.verb == settle && e.fate == refused
-		e.fate = answered
+		stale := e.verb == settle && e.result == refused
+		e.result = answered
 		return stale
 	},
 	"a stale extension is accepted": func(events []event, at int) bool {
 		e := &events[at]
-		stale := e.verb == extend && e.fate == refused
-		e.fate = answered
+		stale := e.verb == extend && e.result == refused
+		e.result = answered
 		return stale
 	},
 	"a current settlement is refused": func(events []event, at int) bool {
 		e := &events[at]
-		current := e.verb == settle && e.fate == answered
-		e.fate = refused
+		current := e.verb == settle && e.result == answered
+		e.result = refused
 		return current
 	},
 	"another outcome is replayed": func(events []event, at int) bool {
@@ -92,7 +94,7 @@ var mutations = map[string]mutation{
 	},
 	"a transaction that was rolled back is seen": func(events []event, at int) bool {
 		e := &events[at]
-		ours := e.verb == transact && e.fate == answered && e.undone && e.rec.Owner == e.req.Owner &&
+		ours := e.verb == transact && e.result == answered && e.undone && e.rec.Owner == e.req.Owner &&
 			at+1 < len(events) && events[at+1].verb == get && events[at+1].rec.Owner != e.rec.Owner
 		events[min(at+1, len(events)-1)].rec = e.rec
 		return ours
@@ -106,7 +108,8 @@ var mutations = map[string]mutation{
 	},
 }
 
-// TestWrongHistoriesAreRejected shows that the check can fail, and for each mutation that it does at every place.
+// TestWrongHistoriesAreRejected checks that each mutation is found at each
+// place.
 func TestWrongHistoriesAreRejected(t *testing.T) {
 	e := engine.All()[0]
 	database, _ := e.Migrated(t)
@@ -129,13 +132,16 @@ func TestWrongHistoriesAreRejected(t *testing.T) {
 		for _, events := range r.events {
 			for at := range events {
 				wrong := slices.Clone(events)
-				if events[at].fate == failed || !mutate(wrong, at) {
+				if events[at].result == failed || !mutate(wrong, at) {
 					continue
 				}
 				places++
-				if check(wrong[:min(at+2, len(wrong))]) == nil {
-					t.Errorf("%s=%d: %s, and the check does not mind: %v -> %v", proof.SeedVar, seed, name, wrong[at].call,
+				switch err := check(wrong[:min(at+2, len(wrong))]); {
+				case err == nil:
+					t.Errorf("%s=%d: %s, and the check accepts it: %v -> %v", proof.SeedVar, seed, name, wrong[at].call,
 						wrong[at].reply)
+				case errors.Is(err, errUndecided):
+					t.Errorf("%s=%d: %s: %v", proof.SeedVar, seed, name, err)
 				}
 			}
 		}
@@ -146,7 +152,7 @@ func TestWrongHistoriesAreRejected(t *testing.T) {
 	}
 }
 
-// tellTale makes a history that begins with what is rare, and has many reads.
+// tellTale makes a history that begins with rare calls and has many reads.
 func (c *client) tellTale(ctx context.Context, k once.Key) error {
 	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: c.token()}, Lease: time.Hour, Fingerprint: []byte("input")}
 	fence := r.Fence

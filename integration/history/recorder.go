@@ -13,50 +13,69 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// event is a call and what came of it.
+// event is a call and its reply.
 type event struct {
 	call
 	reply
 }
 
-// recorder collects what clients do at the same time.
+// clock numbers moments by the microseconds since it was made. No two are equal:
+// Porcupine may swap calls of which one ends in the moment in which the other
+// begins.
+type clock struct {
+	made time.Time
+
+	mu   sync.Mutex
+	last int64
+}
+
+func newClock() *clock { return &clock{made: time.Now()} }
+
+func (c *clock) now() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last+1, time.Since(c.made).Microseconds())
+	return c.last
+}
+
+// recorder records the calls of concurrent clients.
 type recorder struct {
-	begun time.Time
+	*clock
 
 	mu     sync.Mutex
 	events map[once.Key][]event
-	holds  map[once.Key][]once.Fence        // those that were seen, and with them the attempts that may be taken over
+	fences map[once.Key][]once.Fence        // fences that were seen; their attempts may be taken over
 	asked  map[once.Key][]once.ClaimRequest // claims to repeat
 }
 
 func newRecorder() *recorder {
-	return &recorder{begun: time.Now(), events: map[once.Key][]event{}, holds: map[once.Key][]once.Fence{},
+	return &recorder{clock: newClock(), events: map[once.Key][]event{}, fences: map[once.Key][]once.Fence{},
 		asked: map[once.Key][]once.ClaimRequest{}}
 }
 
-func (r *recorder) now() int64 { return time.Since(r.begun).Microseconds() }
-
-// errLost is a request or a reply that was lost on purpose: what it asked for happens now or never.
-// errLate is one that may still arrive.
+// errLost is the error of a call whose request or reply was lost on purpose: it
+// takes effect before it returns, or never. errLate is that of a call that may
+// still take effect later.
 var (
 	errLost = fmt.Errorf("lost on purpose: %w", once.ErrOutcomeUnknown)
 	errLate = fmt.Errorf("late on purpose: %w", once.ErrOutcomeUnknown)
 )
 
-// record makes a call and keeps what came of it. It returns the error if it is one that nobody expects.
+// record makes a call and records it with its reply. It returns an unexpected
+// error.
 func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) error {
 	c.called = r.now()
 	rec, err := do()
 	c.settled = r.now()
-	back := reply{rec: rec, err: err, fate: c.meaning(err)}
-	if back.fate == unknown && !errors.Is(err, errLost) && !errors.Is(err, once.ErrConflict) {
+	back := reply{rec: rec, err: err, result: c.meaning(err)}
+	if back.result == unknown && !errors.Is(err, errLost) && !errors.Is(err, once.ErrConflict) {
 		c.settled = never
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events[k] = append(r.events[k], event{c, back})
-	if fence := (once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}); rec.Owner != [16]byte{} && !slices.Contains(r.holds[k], fence) {
-		r.holds[k] = append(r.holds[k], fence)
+	if fence := (once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}); rec.Owner != [16]byte{} && !slices.Contains(r.fences[k], fence) {
+		r.fences[k] = append(r.fences[k], fence)
 	}
 	if c.req.Owner != [16]byte{} {
 		r.asked[k] = append(r.asked[k], c.req)
@@ -67,11 +86,12 @@ func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) er
 	return err
 }
 
-// errUndone is how a transaction is rolled back on purpose.
+// errUndone is returned to roll back a transaction on purpose.
 var errUndone = errors.New("rolled back on purpose")
 
-// meaning is what an error tells about a call. For a transaction, every error but ErrOutcomeUnknown means that nothing was committed.
-func (c call) meaning(err error) fate {
+// meaning returns the result of a call with an error. For a transaction, each
+// error except ErrOutcomeUnknown means that nothing was committed.
+func (c call) meaning(err error) result {
 	switch {
 	case err == nil:
 		return answered
@@ -84,16 +104,17 @@ func (c call) meaning(err error) fate {
 	}
 }
 
-// history is what is checked of a key: failures without an effect, and reads without an answer, are left out.
+// history returns the operations to check. Failures without an effect, and
+// reads without an answer, are left out.
 func history(events []event) []porcupine.Operation {
 	var ops []porcupine.Operation
 	for _, e := range events {
-		if e.fate == failed || e.fate == unknown && e.verb == get {
+		if e.result == failed || e.result == unknown && e.verb == get {
 			continue
 		}
-		if e.inSteps && e.fate == answered {
+		if e.inSteps && e.result == answered {
 			ops = append(ops, e.read().operation())
-			e.fate = unknown
+			e.result = unknown
 		}
 		ops = append(ops, e.operation())
 	}
@@ -104,7 +125,8 @@ func (e event) operation() porcupine.Operation {
 	return porcupine.Operation{ClientId: e.client, Input: e.call, Output: e.reply, Call: e.called, Return: e.settled}
 }
 
-// read is what a claim in steps has seen, which somebody else may have changed since it claimed.
+// read returns the read of a claim in steps. Other calls may have come between
+// the claim and the read.
 func (e event) read() event {
 	if !e.inFlight() {
 		e.verb = get
@@ -114,21 +136,26 @@ func (e event) read() event {
 
 const checkTime = time.Minute
 
+// errUndecided is returned for a history that is too long to be checked within
+// checkTime. It is neither right nor wrong.
+var errUndecided = fmt.Errorf("not decided within %v", checkTime)
+
 // check reports why the events of a key break the contract, or nil.
 func check(events []event) error {
 	switch porcupine.CheckOperationsTimeout(model, history(events), checkTime) {
 	case porcupine.Illegal:
 		return fmt.Errorf("no order of these calls keeps the contract:\n%s", transcript(events))
 	case porcupine.Unknown:
-		return fmt.Errorf("a history of %d calls is too long to be decided", len(events))
+		return fmt.Errorf("%w: a history of %d calls", errUndecided, len(events))
 	}
 	return checkInFlight(events)
 }
 
-// checkInFlight reports a claim that was put off although nobody else was there.
+// checkInFlight returns an error if a claim met a transaction in flight
+// although there was none.
 func checkInFlight(events []event) error {
 	for i, e := range events {
-		if e.fate != answered || (e.verb != claim && e.verb != transact) || !e.inFlight() {
+		if e.result != answered || (e.verb != claim && e.verb != transact) || !e.inFlight() {
 			continue
 		}
 		company := false
@@ -136,13 +163,13 @@ func checkInFlight(events []event) error {
 			company = company || i != j && other.called <= e.settled && e.called <= other.settled
 		}
 		if !company {
-			return fmt.Errorf("%v was told of another transaction, and there was none:\n%s", e.call, transcript(events))
+			return fmt.Errorf("%v reported another transaction in progress, and there was none:\n%s", e.call, transcript(events))
 		}
 	}
 	return nil
 }
 
-// transcript is a history for people, in the order of the calls.
+// transcript describes a history in the order of the calls.
 func transcript(events []event) string {
 	sorted := slices.SortedFunc(slices.Values(events), func(a, b event) int { return int(a.called - b.called) })
 	var b strings.Builder

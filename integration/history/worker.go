@@ -12,22 +12,23 @@ import (
 	"github.com/effectively-once/once/integration/faults/engine"
 )
 
-// effectTable holds what work has done. It refuses no duplicate.
+// effectTable is the table for the effects of work. It accepts duplicates.
 const effectTable = "CREATE TABLE effect (name varchar(100) NOT NULL, value bigint NOT NULL)"
 
-// worker does units of work at random, through Do, DoTx and InTx, on a store on which calls go wrong.
+// worker does random units of work through Do, DoTx and InTx, on a store with
+// faults.
 type worker struct {
 	*board
 	id       int
 	chance   *rand.Rand
-	database *engine.Database // where nothing goes wrong
+	database *engine.Database // without faults
 	store    once.TxStore[engine.Tx]
 	count    int64
 }
 
-// board is where workers write down what they were told.
+// board has the attempts of all workers.
 type board struct {
-	begun time.Time
+	*clock
 
 	mu       sync.Mutex
 	attempts map[once.Key][]attempt
@@ -40,7 +41,8 @@ const (
 
 var inside = &once.Operation[int64]{Name: "inside", Policy: once.Policy{Lease: workLease, Wait: 2 * time.Second}}
 
-// outside is work on another system that can be asked. A statement that was given up may still arrive for a while.
+// outside is work on another system, which can be asked. A statement may still
+// arrive for a while after its caller gave up.
 func (w *worker) outside() *once.Operation[int64] {
 	return &once.Operation[int64]{Name: "outside", Policy: inside.Policy, SettleTime: workLease,
 		Lookup: func(ctx context.Context, k once.Key) (int64, bool, error) {
@@ -51,7 +53,7 @@ func (w *worker) outside() *once.Operation[int64] {
 
 func nameOf(k once.Key) string { return k.Operation + " " + k.ID }
 
-// work does one unit in one of the three ways.
+// work does one unit in a random way.
 func (w *worker) work(ctx context.Context, id string) error {
 	w.count++
 	a := attempt{client: w.id, proposal: answer{value: int64(w.id+1)*1_000_000 + w.count}}
@@ -84,7 +86,7 @@ func (w *worker) work(ctx context.Context, id string) error {
 	}
 }
 
-// effect writes the row of a unit, unless the work is to say no, or to fail.
+// effect writes the row of a unit, unless the work is to reject, or to fail.
 func (w *worker) effect(ctx context.Context, exec func(context.Context, string) error, k once.Key, a answer, mood int) (int64, error) {
 	switch {
 	case a.rejected:
@@ -99,10 +101,11 @@ func (w *worker) effect(ctx context.Context, exec func(context.Context, string) 
 	return a.value, err
 }
 
-// errAfterwards is how work fails that has done what it was to do.
+// errAfterwards is returned by work that fails after its effect.
 var errAfterwards = errors.New("failed afterwards, on purpose")
 
-// inTx is the work in a transaction of the caller's, which it sometimes rolls back.
+// inTx does the work in a transaction of the caller, and sometimes rolls it
+// back.
 func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood int) (int64, error) {
 	tx, err := w.database.Begin(ctx)
 	if err != nil {
@@ -112,7 +115,7 @@ func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood in
 		return w.effect(ctx, tx.Exec, u.Key(), a, mood)
 	})
 	if err != nil && !errors.Is(err, once.ErrRejected) || mood == 2 {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may be over already
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may have ended
 		return 0, errors.Join(errNothingDone, err)
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -121,20 +124,20 @@ func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood in
 	return value, err
 }
 
-// note makes an attempt and writes down what came of it.
+// note makes an attempt and records it.
 func (w *worker) note(u once.Work[int64], a attempt, do func(context.Context, once.Work[int64]) (int64, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	var report once.Report
-	a.called = time.Since(w.begun).Microseconds()
+	a.called = w.now()
 	value, err := do(ctx, u.Report(&report))
-	a.settled = time.Since(w.begun).Microseconds()
-	a.verdict = verdict{fate: fateOf(err, a.how != "Do"), replayed: report.Replayed, err: err}
-	switch a.fate {
+	a.settled = w.now()
+	a.verdict = verdict{result: resultOf(err, a.how != "Do"), replayed: report.Replayed, err: err}
+	switch a.result {
 	case answered:
 		a.answer = answer{value, errors.Is(err, once.ErrRejected)}
 	case unknown:
-		a.settled = never // a later call may find out that it happened
+		a.settled = never // it may still turn out to have happened
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

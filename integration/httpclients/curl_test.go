@@ -15,7 +15,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// TestCurl sends what curl sends: both forms of the key, HTTP/1.0, a body that waits for 100 Continue, chunks, and retries.
+// TestCurl uses curl: both forms of the key, HTTP/1.0, a body that waits for
+// 100 Continue, chunks, and retries.
 func TestCurl(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {

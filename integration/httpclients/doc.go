@@ -1,3 +1,4 @@
-// Package httpclients proves the server half of httponce with what its users have: the Stripe client for Go, curl, and a
-// process that is killed. It holds tests only, and starts all that they need.
+// Package httpclients tests the server side of httponce with the clients that
+// users have: the Stripe clients, curl, and a process that is killed. It
+// contains only tests, which start everything that they need.
 package httpclients

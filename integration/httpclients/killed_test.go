@@ -24,7 +24,8 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// directory tells a copy of the test that it is the server, and where its files lie.
+// directory is the environment variable that makes a copy of the test the
+// server. Its value is the directory of its files.
 const directory = "ONCE_HTTP_SERVER_DIRECTORY"
 
 func TestMain(m *testing.M) {
@@ -47,7 +48,8 @@ func die(r *http.Request, place string) {
 	}
 }
 
-// serve is the server: an effect in a file, in both forms of a guard, and with each choice about an unknown outcome.
+// serve is the server. Its effect is in a file. It has both forms of the guard,
+// with each policy for unknown outcomes.
 func serve(dir string) error {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "db")+"?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
 	if err != nil {
@@ -153,7 +155,7 @@ func start(t *testing.T, dir string) string {
 	return "http://" + strings.TrimSpace(line)
 }
 
-// ask returns the status and the body of a response, and 0 where there is none.
+// ask returns the status and the body of a response, and 0 if there is none.
 func ask(t *testing.T, url, place string) (status int, body string, replayed bool) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("amount=1"))
@@ -171,7 +173,8 @@ func ask(t *testing.T, url, place string) (status int, body string, replayed boo
 	return resp.StatusCode, string(text), resp.Header.Get(httponce.ReplayedHeader) == "true"
 }
 
-// TestKilled kills the server in the handler, before and after its effect, and when its response is recorded and not yet sent.
+// TestKilled kills the server in the handler, before and after its effect, and
+// after its response is recorded and before it is sent.
 func TestKilled(t *testing.T) {
 	for _, test := range []struct {
 		route, place string

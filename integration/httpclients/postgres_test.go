@@ -21,8 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// shopOnPostgres is a handler in the atomic form, served by several processes in turn: none of them knows what the others
-// are doing.
+// shopOnPostgres is a handler of HandlerTx in several servers, which share
+// nothing but the database.
 type shopOnPostgres struct {
 	t       *testing.T
 	pool    *pgxpool.Pool // past the proxy
@@ -84,7 +84,8 @@ func (s *shopOnPostgres) exec(ctx context.Context, sql string) {
 	}
 }
 
-// pay says all that it has to say before its first statement, which is where speculation stops a duplicate.
+// pay writes its response before its first statement, at which speculation
+// stops a duplicate.
 func (s *shopOnPostgres) pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 	id := rand.Text()
 	s.entered.Add(1)
@@ -137,7 +138,7 @@ func (s *shopOnPostgres) send(key, tenant, body string) (p paid) {
 	return paid{resp.StatusCode, string(text), resp.Header.Get("Location"), resp.Header.Get("Content-Type"), httponce.Replayed(resp)}
 }
 
-// want checks that the answer is of the one row there is with it.
+// want checks that the response belongs to the only row.
 func (s *shopOnPostgres) want(p paid, status int, rows int) {
 	s.t.Helper()
 	var n int
@@ -158,8 +159,9 @@ func (s *shopOnPostgres) wantRows(n int) {
 	}
 }
 
-// Of a crowd with one key, one request enters the handler. With speculation others may, in vain, and panic there: nobody
-// sees that, nor a header of another run.
+// Of many requests with one key, one enters the handler. With speculation
+// others may enter it without effect, and panic there. No client sees that, or
+// a header of another run.
 func TestPostgresCrowd(t *testing.T) {
 	for _, speculative := range []bool{false, true} {
 		t.Run(fmt.Sprint("speculative ", speculative), func(t *testing.T) { crowd(t, speculative) })
@@ -203,7 +205,7 @@ func crowd(t *testing.T, speculative bool) {
 	}
 }
 
-// A duplicate that comes while the first is at work waits, and gets its answer.
+// A duplicate that comes while the first runs waits and gets its response.
 func TestPostgresWhileRunning(t *testing.T) {
 	s := openShop(t, "", nil)
 	s.held = make(chan struct{})
@@ -245,7 +247,8 @@ func TestPostgresKnownKeys(t *testing.T) {
 	s.wantRows(2)
 }
 
-// Whatever is lost between the handler's first statement and the reply to its commit, there is one row and one answer.
+// Whatever is lost between the first statement of the handler and the reply to
+// its commit, there is one row and one response.
 func TestPostgresLostReplies(t *testing.T) {
 	for name, action := range map[string]wire.Action{"request": wire.DropRequest, "reply": wire.SwallowReply, "both sides": wire.LeaveServer} {
 		for _, at := range []string{"payment", "balance", "commit"} {
@@ -270,7 +273,7 @@ func TestPostgresLostReplies(t *testing.T) {
 	}
 }
 
-// Transactions that cannot be put in order run again, each with a response of its own.
+// Transactions with serialization failures run again, each with a new response.
 func TestPostgresConflicts(t *testing.T) {
 	s := openShop(t, pgx.Serializable, nil)
 	const n = 16

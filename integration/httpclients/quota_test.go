@@ -16,7 +16,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// direct is a way to a handler without a network, so that time can pass as a test wants it.
+// direct calls a handler without a network, so that a test can fake time.
 type direct struct{ http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -41,7 +41,7 @@ func send(t *testing.T, via http.RoundTripper, key string) (status int, replayed
 	return resp.StatusCode, httponce.Replayed(resp), resp.Header.Get("Retry-After")
 }
 
-// forms are both ways to guard payments that are done at once.
+// forms are both ways to guard payments.
 var forms = map[string]func(*memstore.Store, *httponce.Options) http.Handler{
 	"Handler": func(s *memstore.Store, o *httponce.Options) http.Handler {
 		return httponce.Handler(s, account, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) }), o)
@@ -63,7 +63,8 @@ func keysIn(t *testing.T, s *memstore.Store) int {
 	return len(page.Records)
 }
 
-// A caller fills its quota, gets the answers that it had, and new ones when its keys were forgotten.
+// A caller fills its quota, gets replays of its responses, and can use new keys
+// once its keys are forgotten.
 func TestQuotaOverHTTP(t *testing.T) {
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,8 @@ func TestQuotaOverHTTP(t *testing.T) {
 	}
 }
 
-// 64 clients ask for the last place. One is let in, and the others have left nothing.
+// 64 clients ask for the last place. One gets it, and the others leave no
+// record.
 func TestTheLastPlaceOverHTTP(t *testing.T) {
 	for name, form := range forms {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +135,7 @@ func TestTheLastPlaceOverHTTP(t *testing.T) {
 	}
 }
 
-// The client of this project comes back by itself when the next count has made room.
+// Transport retries, and succeeds when the next count has made room.
 func TestTransportWaitsForAQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(nil)

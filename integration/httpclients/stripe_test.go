@@ -18,7 +18,8 @@ import (
 	stripe "github.com/stripe/stripe-go/v82"
 )
 
-// payments is a server of charges, as clients of Stripe know it, behind a network that loses replies.
+// payments is a server with the API for charges of Stripe, on a network that
+// loses replies.
 type payments struct {
 	charges atomic.Int64 // that were made
 	seen    sync.Map     // keys that have arrived
@@ -38,7 +39,7 @@ func (p *payments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"id": fmt.Sprint("ch_", n), "object": "charge", "amount": json.Number(r.FormValue("amount")), "currency": r.FormValue("currency")})
 }
 
-// account is the caller: whose secret key it is.
+// account returns the caller by its secret key.
 func account(r *http.Request) (string, error) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
@@ -47,7 +48,8 @@ func account(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// lossy loses requests and replies, as a network does: the client sees its connection end.
+// lossy loses requests and replies like a network. The client sees its
+// connection end.
 func (p *payments) lossy(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.arrived.Add(1)
@@ -68,7 +70,7 @@ func (p *payments) keys() (n int) {
 	return n
 }
 
-// shop is a user of Stripe's client, with a key of its API.
+// shop uses Stripe's client with an API key.
 type shop struct {
 	t        *testing.T
 	backends *stripe.Backends
@@ -93,7 +95,7 @@ func newPayments(t *testing.T, o *httponce.Options) (*payments, shop) {
 		URL: stripe.String(server.URL), MaxNetworkRetries: stripe.Int64(3), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull}})}, "sk_test_1"}
 }
 
-// TestStripeRetries has the client of Stripe retry by itself, with keys of its own making.
+// TestStripeRetries lets the client of Stripe retry with its own keys.
 func TestStripeRetries(t *testing.T) {
 	for name, lose := range map[string]func(*payments){
 		"nothing lost":      func(*payments) {},
@@ -123,7 +125,7 @@ func TestStripeRetries(t *testing.T) {
 	}
 }
 
-// TestStripeKeys has the user of the client choose the key.
+// TestStripeKeys has the user of the client set the key.
 func TestStripeKeys(t *testing.T) {
 	p, client := newPayments(t, nil)
 	first, err := client.charge(100, "order-1")
@@ -153,7 +155,8 @@ func TestStripeKeys(t *testing.T) {
 	}
 }
 
-// TestStripeCrowd races with one key, against a server that lets repeats wait and one that refuses them.
+// TestStripeCrowd races with one key, against a server whose repeats wait and
+// one that refuses them.
 func TestStripeCrowd(t *testing.T) {
 	for _, o := range []*httponce.Options{nil, {Policy: once.Policy{Wait: once.NoWait}}} {
 		p, client := newPayments(t, o)
@@ -183,8 +186,9 @@ func isInProgress(err error) bool {
 	return errors.As(err, &refused) && refused.HTTPStatusCode == 409 && refused.Code == "in-progress"
 }
 
-// TestStripeUnknown has the handler fail without saying that nothing happened. The client repeats the 500,
-// and takes the problem that follows for Stripe's last word. However often it is asked, the handler is not run again.
+// TestStripeUnknown has a handler that fails with an unknown outcome. The
+// client retries the 500 and returns the problem that follows. The handler does
+// not run again.
 func TestStripeUnknown(t *testing.T) {
 	p, client := newPayments(t, nil)
 	p.status.Store(500)
@@ -219,7 +223,7 @@ except stripe.StripeError as e:
 }
 
 // TestStripeInOtherLanguages: a refused request is an error for each of
-// Stripe's clients. The one for JavaScript goes by the document alone.
+// Stripe's clients. The one for JavaScript looks only at the document.
 func TestStripeInOtherLanguages(t *testing.T) {
 	for language, c := range otherClients {
 		t.Run(language, func(t *testing.T) {

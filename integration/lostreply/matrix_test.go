@@ -15,14 +15,14 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// fault is what can happen to one request.
+// fault is a fault that can happen to a request.
 type fault struct {
 	name   string
 	action wire.Action
-	cut    bool // the silence ends by a cut
+	cut    bool // the connection is cut after the silence
 }
 
-// faults are four of a kind in every run, and all of them in a soak.
+// faults returns four faults in a normal run, and all of them in a soak.
 func faults() []fault {
 	all := []fault{
 		{"request lost", wire.DropRequest, false},
@@ -38,8 +38,8 @@ func faults() []fault {
 	return all
 }
 
-// TestEveryRequest loses, for each store and verb, each request that the verb sends, in each of the ways of faults. The effect
-// happens once, and its answer is the only answer that anybody ever gets.
+// For each store and verb, each request that the verb sends is lost in each of
+// the ways. The effect happens once, and all calls get its answer.
 func TestEveryRequest(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
 		lost := map[string]int{}
@@ -71,7 +71,8 @@ func keys(m map[string]int) (all []string) {
 	return all
 }
 
-// steps are the requests that a verb sends on a connection that has sent them before.
+// steps returns the requests that a verb sends on a connection that has sent
+// them before.
 func (w *world) steps(t *testing.T, v verb) (steps []string) {
 	t.Helper()
 	w.prepare(t, v)
@@ -95,7 +96,7 @@ func (w *world) steps(t *testing.T, v verb) (steps []string) {
 	return slices.Clone(steps)
 }
 
-// prepare brings the connections into the state that steps counts from.
+// prepare brings the connections into the state from which steps counts.
 func (w *world) prepare(t *testing.T, v verb) {
 	t.Helper()
 	if _, err := v.call(t.Context(), t, w, w.given(t, v)); err != nil {
@@ -103,7 +104,8 @@ func (w *world) prepare(t *testing.T, v verb) {
 	}
 }
 
-// given is the id of a unit of work, done already where the verb is about a redelivery.
+// given returns the ID of a unit of work. It is done already if the verb is a
+// redelivery.
 func (w *world) given(t *testing.T, v verb) string {
 	t.Helper()
 	id := unique()
@@ -115,7 +117,7 @@ func (w *world) given(t *testing.T, v verb) string {
 	return id
 }
 
-// step names what a request is about.
+// step names the purpose of a request.
 func step(r wire.Request) string {
 	var all []string
 	for _, m := range r.Messages {
@@ -130,7 +132,7 @@ func step(r wire.Request) string {
 	return strings.Join(all, " + ")
 }
 
-// unquoted leaves out how names are quoted, and how lines are broken.
+// unquoted removes quotes of names and line breaks.
 var unquoted = strings.NewReplacer("`", "", `"`, "", "\n", " ", "\t", "")
 
 func part(text string) string {
@@ -153,13 +155,13 @@ func part(text string) string {
 	}
 }
 
-// lose loses the request with that number, and goes on as a caller would.
+// lose loses the request with this number, and continues as a caller would.
 func (w *world) lose(t *testing.T, v verb, number int, step string, action wire.Action, cut bool) {
 	w.prepare(t, v)
 	id := w.given(t, v)
 	if w.renew != nil {
 		w.renew()
-		_, _ = w.store.Get(t.Context(), once.Key{Operation: "ready", ID: "1"}) // a new store looks at its tables first
+		_, _ = w.store.Get(t.Context(), once.Key{Operation: "ready", ID: "1"}) // a new store first checks its tables
 	}
 	asked := w.asked.Load()
 	rule := w.proxy.On(wire.Request.Answered, action, wire.Skip(number))
@@ -195,10 +197,10 @@ func (w *world) lose(t *testing.T, v verb, number int, step string, action wire.
 	}
 }
 
-// patience is much longer than finding out takes, and much shorter than a lease.
+// patience is much longer than a retry takes, and much shorter than a lease.
 const patience = 15 * time.Second
 
-// untilAnswered calls again for as long as that can help.
+// untilAnswered repeats a call while once.MayRetry says so.
 func (w *world) untilAnswered(ctx context.Context, t *testing.T, v verb, id string) (int, error) {
 	for {
 		answer, err := v.call(ctx, t, w, id)
@@ -208,15 +210,16 @@ func (w *world) untilAnswered(ctx context.Context, t *testing.T, v verb, id stri
 	}
 }
 
-// mustAnswer: the caller gets the answer from the same call, unless it was the caller's own statement that failed, or
-// its own commit, or a settlement in a transaction that is surely rolled back then.
+// mustAnswer reports whether the same call must return the answer. It need not if the
+// caller's own statement or commit was lost, or a settlement in a transaction that is
+// then certainly rolled back.
 func (w *world) mustAnswer(v verb, step string) bool {
 	inTx := v.name != "Do" && !v.again
 	rolledBack := strings.Contains(step, "settle") && !strings.Contains(step, "commit")
 	return v.name != "InTx" && !strings.Contains(step, "effect") && !(inTx && rolledBack)
 }
 
-// cutAfter cuts the connections some time after the silence has begun.
+// cutAfter cuts the connections some time after they have become silent.
 func (w *world) cutAfter(rule *wire.Rule) {
 	<-rule.Done()
 	timer := time.NewTimer(30 * time.Millisecond)
@@ -225,8 +228,8 @@ func (w *world) cutAfter(rule *wire.Rule) {
 	w.proxy.Cut()
 }
 
-// wantOnce: the effect is there once, the record is done, and every later call gets the same answer: that of the run
-// whose effect it is.
+// wantOnce checks that the effect happened once, that the record is done, and that every
+// later call gets the answer of the run that had the effect.
 func (w *world) wantOnce(ctx context.Context, t *testing.T, v verb, id string, answer int) {
 	t.Helper()
 	effects := w.effects(t, id)

@@ -13,14 +13,14 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// about matches a request that has to do with a step; see step.
+// about matches the requests of a step.
 func about(name string) wire.Match {
 	return func(r wire.Request) bool {
 		return r.Answered() && slices.Contains(strings.Split(step(r), " + "), name)
 	}
 }
 
-// TestLostExtension: a holder whose extension is lost goes on, and extends again before its lease ends.
+// A holder whose extension was lost extends again before its lease ends.
 func TestLostExtension(t *testing.T) {
 	for name, action := range map[string]wire.Action{"request lost": wire.DropRequest, "reply lost": wire.SwallowReply,
 		"silence": wire.SplitReply} {
@@ -53,10 +53,10 @@ func TestLostExtension(t *testing.T) {
 	}
 }
 
-// TestSilence: the connection stays open and says nothing, for ever. A caller with a deadline is back within a bound,
-// and when a later call gets through, the effect is there once.
+// The connection stays open and silent. A call with a deadline returns within a
+// bound. When a later call succeeds, the effect has happened once.
 func TestSilence(t *testing.T) {
-	var all sync.WaitGroup // not t.Parallel, which runs few at a time: here nobody works, all wait
+	var all sync.WaitGroup // not t.Parallel, which runs few at a time: these tests only wait
 	defer all.Wait()
 	for _, test := range []struct {
 		verb verb
@@ -68,7 +68,7 @@ func TestSilence(t *testing.T) {
 		for name, action := range map[string]wire.Action{"request lost": wire.SplitRequest, "reply lost": wire.SplitReply} {
 			for _, w := range worlds {
 				if strings.HasPrefix(w.name, "pgstore") && test.verb.name == inOneTx.name && test.step == "settle" {
-					continue // it goes with the commit
+					continue // it is sent with the commit
 				}
 				all.Go(func() {
 					t.Run(strings.Join([]string{test.verb.name, test.step, name, w.name}, ", "), func(t *testing.T) {
@@ -81,15 +81,17 @@ func TestSilence(t *testing.T) {
 }
 
 const (
-	// deadline is the caller's. Where the machine has so much to do that a call does not come to the step in question in
-	// that time, the next one has twice as long.
+	// deadline is that of the caller. On a busy machine, a call may not reach
+	// the step in that time. Then the next one has twice as long.
 	deadline = 500 * time.Millisecond
-	// bound is what a call may take beyond that, to find out what became of work that was done: a COMMIT, or a settlement,
-	// is waited for, and then once more for what it left behind.
+	// bound is how much longer a call may take to find out the outcome of work
+	// that was done. It waits for a COMMIT or settlement, and then for a look
+	// at the record.
 	bound = 25 * time.Second
 )
 
-// skipDeaf: docs/lost-replies.md says so of lib/pq.
+// skipDeaf skips lib/pq, which ignores contexts here, as docs/lost-replies.md
+// says.
 func (w *world) skipDeaf(t *testing.T) {
 	t.Helper()
 	if w.deaf {
@@ -115,7 +117,9 @@ func (w *world) silence(t *testing.T, v verb, step string, action wire.Action) {
 		t.Errorf("%d requests were met with silence, and the call took %v", rule.Hits(), took)
 	}
 	w.proxy.Cut()
-	later, cancelLater := context.WithTimeout(t.Context(), patience)
+	// A claim whose reply was lost is released in the background. If that comes
+	// too late, its lease has to lapse.
+	later, cancelLater := context.WithTimeout(t.Context(), lease+patience)
 	defer cancelLater()
 	if err != nil {
 		answer, err = w.untilAnswered(later, t, v, id)
@@ -136,7 +140,7 @@ func (w *world) callWithin(limit time.Duration, t *testing.T, v verb, id string)
 	return answer, took, err
 }
 
-// TestSlowConnection: every request takes long to arrive. Duplicates get the one answer.
+// Every request takes long to arrive. Duplicates get the same answer.
 func TestSlowConnection(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
 		for _, v := range []verb{plain, inOneTx} {

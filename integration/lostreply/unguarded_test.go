@@ -22,7 +22,7 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// client writes one row in one way, with nothing that guards it.
+// client writes one row without a guard.
 type client struct {
 	name   string
 	module string // whose version decides
@@ -30,8 +30,9 @@ type client struct {
 	write  func(t *testing.T, s *site, statement string) error
 }
 
-// clients write in the ways that drivers treat differently: a statement alone or with arguments, with or without a
-// result, in a batch, and in a transaction whose COMMIT is what is lost.
+// clients write in all ways that drivers treat differently: a statement with
+// and without arguments, with and without a result, in a batch, and in a
+// transaction whose COMMIT is lost.
 var clients = []client{
 	{"database/sql, Exec", pgxModule, "pgx", execAlone},
 	{"database/sql, Exec with an argument", pgxModule, "pgx", execWithArgument},
@@ -131,7 +132,8 @@ func pgxCommit(ctx context.Context, conn *pgx.Conn, statement string) error {
 	return tx.Commit(ctx)
 }
 
-// losses are the ways to lose the reply to a request that the server has carried out.
+// losses are the ways to lose the reply to a request that the server has
+// executed.
 var losses = []struct {
 	name   string
 	action wire.Action
@@ -141,11 +143,11 @@ var losses = []struct {
 	{"its last byte", wire.CutReply(-1)},
 }
 
-// observation is what a client made of one loss.
+// observation is what a client did after one loss.
 type observation struct {
-	rows int  // the row is written so often
-	ok   bool // and the client was told that all is well
-	safe bool // or that nothing was sent, so that it may try again
+	rows int  // how often the row is written
+	ok   bool // whether the client got no error
+	safe bool // whether the client was told that nothing was sent, so it may retry
 }
 
 func (o observation) String() string {
@@ -161,8 +163,9 @@ func (o observation) String() string {
 	}
 }
 
-// TestUnguarded shows what drivers do by themselves when a reply is lost. It fails where that is no longer what
-// docs/lost-replies.md says of the version that is built in.
+// The test shows what drivers do by themselves when a reply is lost. It fails
+// if that differs from what docs/lost-replies.md says about the version in this
+// build.
 func TestUnguarded(t *testing.T) {
 	for _, c := range clients {
 		t.Run(c.module+" "+c.name, func(t *testing.T) {
@@ -179,7 +182,7 @@ func TestUnguarded(t *testing.T) {
 	}
 }
 
-// repeats: what happens must not depend on the moment.
+// repeats is how often a case runs. The result must not depend on timing.
 const repeats = 3
 
 func tally(verdicts []string) string {
@@ -190,7 +193,7 @@ func tally(verdicts []string) string {
 func observe(t *testing.T, s *site, c client, action wire.Action) (o observation) {
 	t.Helper()
 	id := unique()
-	s.reopen(t) // a driver may not have noticed what became of the connection of the last loss
+	s.reopen(t) // a driver may not have noticed that its connection was lost
 	lost := "INSERT INTO effect"
 	if strings.HasSuffix(c.name, "Commit") {
 		lost = "commit"
@@ -206,12 +209,13 @@ func observe(t *testing.T, s *site, c client, action wire.Action) (o observation
 	return o
 }
 
-// seen is what was observed of the versions that docs/lost-replies.md speaks of.
+// seen is what was observed with the versions in docs/lost-replies.md.
 //
 //go:embed testdata/seen.txt
 var seen string
 
-// inModule is a function of each module, whose file says which version was built into this test.
+// inModule has a function of each module. The path of its file tells the
+// version of the module in this build.
 var inModule = map[string]any{pgxModule: pgx.Connect, pqModule: pq.Open, mysqlModule: mysql.ParseDSN}
 
 var versionInPath = regexp.MustCompile(`@(v[^/]+)/`)
@@ -225,7 +229,8 @@ func version(module string) string {
 	return found[1]
 }
 
-// report compares a line with what was seen before of that version; of one that was never seen, it only tells.
+// report compares a line with what was seen before with this version. It only
+// logs the line of a new version.
 func report(t *testing.T, line string) {
 	t.Helper()
 	t.Log(line)
@@ -236,7 +241,7 @@ func report(t *testing.T, line string) {
 	}
 }
 
-// reportVar names a file that the lines are appended to.
+// reportVar names a file to which the lines are appended.
 const reportVar = "ONCE_LOST_REPLIES_REPORT"
 
 func appendTo(t *testing.T, name, line string) {
@@ -254,7 +259,7 @@ func appendTo(t *testing.T, name, line string) {
 	}
 }
 
-// TestDocumentNamesWhatWasSeen: the tables of the document are about the versions that were tried.
+// The tables of the page name the versions that were tested.
 func TestDocumentNamesWhatWasSeen(t *testing.T) {
 	document, err := os.ReadFile("../../docs/lost-replies.md")
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// world is a site with a store on it that works through the proxy.
+// world is a site with a store that goes through the proxy.
 type world struct {
 	*site
-	deaf   bool // the driver waits for a connection that says nothing, although the context of the call has ended
+	deaf   bool // the driver waits for a silent connection even after the context of the call has ended
 	store  once.Store
-	renew  func()     // nil: there is no need
-	around once.Store // the same records, around the proxy
+	renew  func()     // nil if not needed
+	around once.Store // the same records, through the direct connection
 	begins func(ctx context.Context) (callersTx, error)
 	doTx   func(ctx context.Context, w once.Work[int], run func(ctx context.Context, write writer) (int, error)) (int, error)
 	tellTx func(ctx context.Context, w once.Work[told], run func(ctx context.Context, write writer) (told, error)) (told, error)
 	runs   atomic.Int64
-	asked  atomic.Int64 // how often a Lookup was asked
+	asked  atomic.Int64 // the number of calls of Lookup
 }
 
-// told is an answer that says nothing, so that a store knows the outcome before the work has begun.
+// told is an empty answer, so a store knows the outcome before the work begins.
 type told struct{}
 
 // writer writes an effect in a transaction.
@@ -43,7 +43,7 @@ type callersTx struct {
 	commit, rollback func() error
 }
 
-// worlds are the stores and drivers that everything is tried on.
+// worlds are the stores and drivers of all tests.
 var worlds = []struct {
 	name string
 	make func(*testing.T) *world
@@ -105,7 +105,7 @@ func newPGWorld(t *testing.T, o *pgstore.Options) *world {
 			return err
 		}
 	}
-	w.renew = func() { // a store that has lost no claims lately: one that has looks first, which is another request
+	w.renew = func() { // a store that has lost claims lately sends another request first
 		store = pgstore.New(pool, o)
 		w.store, w.doTx, w.tellTx = store, doTx[int](store, writerOf), doTx[told](store, writerOf)
 	}
@@ -149,16 +149,18 @@ func (s *site) insert() string {
 	return fmt.Sprintf("INSERT INTO effect (id, run) VALUES (%s, %s)", s.mark(1), s.mark(2))
 }
 
-// elsewhere writes an effect around the proxy: in another system, whose connection is fine.
+// elsewhere writes an effect through the direct connection, as in another
+// system.
 func (w *world) elsewhere(ctx context.Context, id string, run int) error {
 	_, err := w.direct.ExecContext(ctx, w.insert(), id, run)
 	return err
 }
 
-// lease is far longer than any call may take here: who met its own claim as a rival would be seen to wait for it.
+// lease is far longer than any call may take here. A call that took its own
+// claim for a rival would wait for it, which the tests notice.
 const lease = 5 * time.Minute
 
-// operation guards an effect elsewhere, which can be asked about.
+// operation guards an effect elsewhere and has a Lookup.
 func (w *world) operation(t *testing.T) *once.Operation[int] {
 	return &once.Operation[int]{Name: "work", Policy: once.Policy{Lease: lease}, Lookup: func(_ context.Context, key once.Key) (int, bool, error) {
 		w.asked.Add(1)
@@ -170,7 +172,8 @@ func (w *world) operation(t *testing.T) *once.Operation[int] {
 	}}
 }
 
-// verb is a way to do a unit of work, whose answer is the number of the run that did it.
+// verb is a way to do a unit of work. The answer is the number of the run that
+// did it.
 type verb struct {
 	name  string
 	again bool // the work was done before, and this is a redelivery
@@ -201,7 +204,7 @@ func doInTx(ctx context.Context, t *testing.T, w *world, id string) (int, error)
 	})
 }
 
-// tellInTx knows the answer from the effect only.
+// tellInTx reads the answer from the effect.
 func tellInTx(ctx context.Context, t *testing.T, w *world, id string) (int, error) {
 	op := &once.Operation[told]{Name: "work", Policy: once.Policy{Lease: lease}}
 	_, err := w.tellTx(ctx, op.For(id), func(ctx context.Context, write writer) (told, error) {
@@ -213,7 +216,8 @@ func tellInTx(ctx context.Context, t *testing.T, w *world, id string) (int, erro
 	return 0, err
 }
 
-// doNothingInTx leaves the record as the only effect. It is counted by the answer, which must not change.
+// doNothingInTx has no effect except the record. Its answer counts the runs,
+// and must not change.
 func doNothingInTx(ctx context.Context, t *testing.T, w *world, id string) (int, error) {
 	return w.doTx(ctx, w.operation(t).For(id), func(context.Context, writer) (int, error) { return int(w.runs.Add(1)), nil })
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// A key keeps its order while processes, each with writers and a relay, change their mode one after the other.
+// A key keeps its order while processes, each with a writer and a relay, change
+// their mode one after another.
 func TestOrderOverARollingChange(t *testing.T) {
 	i := start(t)
 	w := newWorld(t, i, pgstore.OutboxTable, "")
@@ -77,7 +78,7 @@ func TestOrderOverARollingChange(t *testing.T) {
 					}
 					_ = tx.Rollback(context.WithoutCancel(ctx))
 				}
-				if err == nil { // a Put that is refused is put again, like by a service that is told to wait for a relay
+				if err == nil { // a Put that is refused is repeated, as by a service that has to wait for a relay
 					last[k]++
 					put.Add(1)
 				}
@@ -86,7 +87,7 @@ func TestOrderOverARollingChange(t *testing.T) {
 		}()
 		return func() { cancel(); all.Wait() }
 	}
-	more := func(n int64) { // so many are put and published
+	more := func(n int64) { // waits until n messages are put and published
 		t.Helper()
 		from, out := put.Load(), published.Load()
 		proof.Await(t, "messages are put and published", func() bool { return put.Load() >= from+n && published.Load() >= out+n })
@@ -108,10 +109,10 @@ func TestOrderOverARollingChange(t *testing.T) {
 	for i := range running {
 		running[i]()
 	}
-	stop := process(pgstore.OutboxTable) // which reads the log on
+	stop := process(pgstore.OutboxTable) // it continues to read the log
 	more(50)
 	stop()
-	proof.Await(t, "the log is given up", func() bool {
+	proof.Await(t, "the slot is dropped", func() bool {
 		err := w.ResetOutboxSlot(t.Context())
 		if err != nil { // messages are not known to be published
 			process(pgstore.OutboxTable)()

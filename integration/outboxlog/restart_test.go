@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package outboxlog disturbs readers of PostgreSQL's log with a server of their own: it is restarted, its network is cut, a
-// standby is missing, and the log is taken away.
+// Package outboxlog tests readers of PostgreSQL's log on a server of their own,
+// while it is restarted, its network is cut, a standby is missing, or the log is
+// removed.
 package outboxlog
 
 import (
@@ -105,7 +106,7 @@ func receive(t *testing.T, tail store.OutboxTail, ids ...string) []store.Outgoin
 			t.Fatal(err)
 		}
 		for _, m := range ms {
-			if m.Message.ID != "ready" || ids[0] == "ready" { // which may come again after a restart
+			if m.Message.ID != "ready" || ids[0] == "ready" { // it may be delivered again after a restart
 				all = append(all, m)
 			}
 		}
@@ -127,8 +128,8 @@ func (w *world) exec(t *testing.T, sql string) {
 
 var modes = map[string]pgstore.OutboxMode{"rows": pgstore.OutboxRowsByLog, "log only": pgstore.OutboxLogOnly}
 
-// A restart, in order or by force, breaks the tail, and loses nothing.
-func TestServerRestarts(t *testing.T) {
+// A restart, clean or by force, breaks the tail and loses no message.
+func TestARestartLosesNothing(t *testing.T) {
 	i := start(t)
 	for name, mode := range modes {
 		for _, kill := range []bool{false, true} {
@@ -176,7 +177,7 @@ func TestServerRestarts(t *testing.T) {
 					t.Error("b is lost")
 				}
 				if mode == pgstore.OutboxRowsByLog && !kill && (seen["a"] || seen["c"]) {
-					t.Error("what has no row comes again")
+					t.Error("messages whose rows have ended are delivered again")
 				}
 				if mode == pgstore.OutboxRowsByLog {
 					var n int
@@ -195,14 +196,15 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// A relay that does not get on must not keep the server from shutting down, whatever waits for it.
+// A relay that does not receive does not keep the server from shutting down,
+// however much log waits for it.
 func TestServerShutsDownUnderASlowRelay(t *testing.T) {
 	i := start(t)
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, i, mode, "")
 			first := w.tail(t)
-			w.put(t, "ready") // the backlog, which is empty, is over
+			w.put(t, "ready") // ends the backlog, which is empty
 			if err := first.Sent(t.Context(), receive(t, first, "ready"), store.Delete); err != nil {
 				t.Fatal(err)
 			}
@@ -228,16 +230,16 @@ func TestServerShutsDownUnderASlowRelay(t *testing.T) {
 	}
 }
 
-// unseen is an outbox with two messages that are in the log, and whose rows are not to be seen, because a standby is
-// missing. The function lets the commits end.
-func unseen(t *testing.T) (w *world, first store.OutboxTail, ms []store.Outgoing, put chan error, appear func()) {
+// hidden returns an outbox with two messages in the log whose rows are not visible
+// yet, because a standby is missing. appear ends their commits.
+func hidden(t *testing.T) (w *world, first store.OutboxTail, ms []store.Outgoing, put chan error, appear func()) {
 	i := start(t)
 	w = newWorld(t, i, pgstore.OutboxRowsByLog, "")
 	first = w.tail(t)
 	w.exec(t, `CREATE TABLE probe ()`)
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
-	proof.Await(t, "commits wait for the standby", func() bool { // the checkpointer makes them, in its own time
+	proof.Await(t, "commits wait for the standby", func() bool { // the checkpointer applies the setting, at some time
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		_, err := w.pool.Exec(ctx, `INSERT INTO probe DEFAULT VALUES`)
@@ -257,7 +259,7 @@ func unseen(t *testing.T) (w *world, first store.OutboxTail, ms []store.Outgoing
 	}
 	var n int
 	if err := w.pool.QueryRow(ctx, `SELECT count(*) FROM m1_outbox`).Scan(&n); err != nil || n != 0 {
-		t.Fatalf("%d rows are seen, the test shows nothing; %v", n, err)
+		t.Fatalf("%d rows are visible, so the test shows nothing; %v", n, err)
 	}
 	return w, first, ms, put, func() {
 		t.Helper()
@@ -279,9 +281,9 @@ func unseen(t *testing.T) (w *world, first store.OutboxTail, ms []store.Outgoing
 	}
 }
 
-// Whoever closes in order waits for the ends of rows that it could not see when they were sent.
-func TestCloseWaitsForRowsThatCannotBeSeenYet(t *testing.T) {
-	w, first, ms, _, appear := unseen(t)
+// Close waits for the ends of rows that were hidden when they were published.
+func TestCloseWaitsForHiddenRows(t *testing.T) {
+	w, first, ms, _, appear := hidden(t)
 	ctx := proof.Soon(t)
 	if err := first.Sent(ctx, ms[:1], store.Delete); err != nil {
 		t.Fatal(err)
@@ -295,9 +297,10 @@ func TestCloseWaitsForRowsThatCannotBeSeenYet(t *testing.T) {
 	receive(t, w.tail(t), ms[1].Message.ID)
 }
 
-// While a standby is missing, a message is in the log, and its row is not to be seen. It is ended all the same, once it is.
-func TestRowsThatCannotBeSeenYet(t *testing.T) {
-	w, first, ms, put, appear := unseen(t)
+// While a standby is missing, a message is in the log and its row is hidden. The
+// row is ended once it is visible.
+func TestHiddenRowsAreEndedLater(t *testing.T) {
+	w, first, ms, put, appear := hidden(t)
 	ctx := proof.Soon(t)
 	sent := func(tail store.OutboxTail, m ...store.Outgoing) {
 		if err := tail.Sent(ctx, m, store.Delete); err != nil {
@@ -305,7 +308,7 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 		}
 	}
 	sent(first, ms[0])
-	if err := first.Close(ctx); err != nil { // another reader must not take it for done
+	if err := first.Close(ctx); err != nil { // another reader must not count it as done
 		t.Fatal(err)
 	}
 	second := w.tail(t)
@@ -332,8 +335,9 @@ func TestRowsThatCannotBeSeenYet(t *testing.T) {
 	})
 }
 
-// The log is taken away from a slow reader.
-func TestInvalidatedSlot(t *testing.T) {
+// A slow reader loses its slot. Rows are read again, and messages without rows are
+// reported as lost.
+func TestASlotThatIsInvalidated(t *testing.T) {
 	i := start(t)
 	w := newWorld(t, i, pgstore.OutboxRowsByLog, "")
 	only := newWorld(t, i, pgstore.OutboxLogOnly, "")
@@ -355,7 +359,7 @@ func TestInvalidatedSlot(t *testing.T) {
 		return err == nil && err2 == nil && a.Status == "lost" && b.Status == "lost"
 	})
 	if lag, err := w.OutboxLag(t.Context()); err != nil || lag.Status != store.LagLost || lag.Active || lag.Retained != 0 {
-		t.Errorf("whoever watches the outbox is told %+v, %v", lag, err)
+		t.Errorf("OutboxLag returned %+v, %v", lag, err)
 	}
 	w.exec(t, `ALTER SYSTEM RESET max_slot_wal_keep_size`)
 	w.exec(t, `SELECT pg_reload_conf()`)
@@ -375,7 +379,7 @@ func TestInvalidatedSlot(t *testing.T) {
 	receive(t, fresh, "d")
 }
 
-func TestServerThatIsNotSetUp(t *testing.T) {
+func TestAServerThatIsNotSetUpIsReported(t *testing.T) {
 	i := start(t)
 	w := newWorld(t, i, pgstore.OutboxRowsByLog, "")
 	w.exec(t, `ALTER SYSTEM SET wal_level = replica`)
@@ -393,7 +397,7 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 	if err := i.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	proof.Await(t, "another slot", func() bool { // the pool still has connections of the server before
+	proof.Await(t, "another slot", func() bool { // the pool still has connections to the server before its restart
 		_, err := w.pool.Exec(t.Context(), `SELECT pg_create_physical_replication_slot('another')`)
 		return err == nil
 	})
@@ -413,7 +417,7 @@ func TestServerThatIsNotSetUp(t *testing.T) {
 	t.Log(err)
 }
 
-// proxy passes bytes on until it is cut.
+// proxy forwards bytes until it is cut.
 type proxy struct {
 	net.Listener
 	mu    sync.Mutex
@@ -457,7 +461,7 @@ func (p *proxy) cut() {
 	p.conns = nil
 }
 
-func TestNetworkIsCut(t *testing.T) {
+func TestACutNetworkLosesNothing(t *testing.T) {
 	i := start(t)
 	p := newProxy(t, i.Addr())
 	for name, mode := range modes {

@@ -18,8 +18,8 @@ const (
 	backlogStep     = 10_000
 )
 
-// TestBacklogCostsTheSamePerRow drains a large backlog, with and without a transaction that stays open, which keeps
-// PostgreSQL from cleaning up what was deleted.
+// TestBacklogCostsTheSamePerRow publishes a large backlog, with and without a
+// long transaction that keeps PostgreSQL from removing deleted rows.
 func TestBacklogCostsTheSamePerRow(t *testing.T) {
 	rows := backlogRows
 	if soaking(t) > 0 {
@@ -49,7 +49,7 @@ func TestBacklogCostsTheSamePerRow(t *testing.T) {
 				await(t, "the next rows are published", func() bool { return c.steps() > last })
 				last = c.steps()
 			}
-			await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+			settled(t, patience, func() []string { return w.waiting(t) })
 			stop()
 			took := time.Since(begun)
 			if n := int(c.published.Load()); n != rows {
@@ -66,7 +66,7 @@ func TestBacklogCostsTheSamePerRow(t *testing.T) {
 	}
 }
 
-// clockedPublisher takes everything, and notes the time of each step.
+// clockedPublisher accepts all messages, and records the time of each call.
 type clockedPublisher struct {
 	begun     time.Time
 	published atomic.Int64
@@ -85,8 +85,8 @@ func (c *clockedPublisher) Close() error { return nil }
 
 func (c *clockedPublisher) steps() int { return int(c.published.Load()) / backlogStep }
 
-// quarters are the times of a step, on average, in the first and in the last quarter. The very first step has to wait
-// for its leases, and is left out.
+// quarters returns the average time of a call in the first and in the last
+// quarter. The first call is left out, because it waits for leases.
 func (c *clockedPublisher) quarters(rows int) (first, last time.Duration) {
 	steps := rows / backlogStep
 	quarter := steps / 4

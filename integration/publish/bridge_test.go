@@ -18,7 +18,7 @@ import (
 	"github.com/effectively-once/once/outbox"
 )
 
-// Where a bridge kills itself.
+// The points at which a bridge kills itself.
 const (
 	diesInHandler  = "before its commit"
 	diesBeforeAck  = "between its commit and its ack"
@@ -28,7 +28,8 @@ const (
 
 var deaths = []string{diesInHandler, diesBeforeAck, diesBeforeSent, diesAfterSent, ""}
 
-// bridge consumes, and in the transaction of each message writes a row and puts another message, which it publishes.
+// bridge consumes messages. In the transaction of each, it writes a row and
+// puts another message, which it also publishes.
 func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
 	in, end, err := p.Link.source(p.Link.In)
 	if err != nil {
@@ -70,7 +71,7 @@ func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
 	return err
 }
 
-// pass makes a row of a message, and tells of it.
+// pass writes a row for a message, and puts a message about it.
 func (p plan) pass(x tx, m *broker.Message) error {
 	seq, err := strconv.ParseInt(string(m.Body), 10, 64)
 	if err != nil {
@@ -121,8 +122,9 @@ func (deadlySession) Ack(context.Context, []broker.Delivery) error {
 	return nil
 }
 
-// TestFromMessageToMessage kills a bridge at each point of its way, and starts it again, while messages come, each of
-// them twice. Behind it, a consumer handles what it has published.
+// TestFromMessageToMessage kills a bridge at each point of its work and
+// restarts it, while each message comes twice. A consumer handles what the
+// bridge publishes.
 func TestFromMessageToMessage(t *testing.T) {
 	t.Parallel()
 	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog}
@@ -179,7 +181,7 @@ func TestFromMessageToMessage(t *testing.T) {
 	})
 }
 
-// finalConsumer writes down what it handles.
+// finalConsumer records what it handles.
 func (w *world) finalConsumer(t testing.TB, l link) *inbox.Consumer {
 	t.Helper()
 	out, end, err := l.source(l.Out)
@@ -212,7 +214,7 @@ func runConsumer(t testing.TB, c *inbox.Consumer) {
 	})
 }
 
-// publish publishes messages to where the bridge begins.
+// publish publishes messages to the source of the bridge.
 func (o *office) publish(t testing.TB, from, to int) {
 	t.Helper()
 	var ms []*broker.Message

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/integration/internal/fleet"
@@ -17,7 +18,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// plan is what a process is started for.
+// plan is the configuration of a process.
 type plan struct {
 	Base engines.Place
 	Role string // a relay, a producer, or a bridge
@@ -42,17 +43,17 @@ const (
 	roleBridge   = "bridge"
 )
 
-// What a process says, one line each.
+// The lines that a process prints.
 const (
 	saysReady = "ready"
 	saysSends = "sends"
 	saysSent  = "sent"
 )
 
-// TestMain makes this binary the program of the processes, too.
+// TestMain also makes this binary the program of the processes.
 func TestMain(m *testing.M) { fleet.Main(m, work) }
 
-// work does what a plan says.
+// work carries out a plan.
 func work(ctx context.Context, p plan, lines <-chan struct{}) error {
 	w, err := open(p.Base)
 	if err != nil {
@@ -82,7 +83,7 @@ func startFleet(t testing.TB, p plan, size int) *fleet.Fleet {
 	})
 }
 
-// relay is a relay of a plan.
+// relay returns the relay of a plan.
 func (p plan) relay(w *world, logger *slog.Logger, lines <-chan struct{}) *outbox.Relay {
 	s := w.store
 	if p.Waits {
@@ -92,7 +93,7 @@ func (p plan) relay(w *world, logger *slog.Logger, lines <-chan struct{}) *outbo
 		Logger: logger})
 }
 
-// quick lets a relay try again soon, and give nothing up.
+// quick makes a relay retry soon and without a limit.
 func quick(r *outbox.Relay) *outbox.Relay {
 	r.PublishTime = r.Lease * 2 / 5
 	r.Retry = outbox.Retry{Attempts: 10_000, First: 20 * time.Millisecond, Limit: 200 * time.Millisecond}
@@ -100,7 +101,7 @@ func quick(r *outbox.Relay) *outbox.Relay {
 	return r
 }
 
-// waiting stops in front of the first Sent, until there is a line.
+// waiting waits for a line before the first Sent.
 func waiting(lines <-chan struct{}) gate {
 	first := true
 	return func(send func() error) error {
@@ -114,22 +115,13 @@ func waiting(lines <-chan struct{}) gate {
 	}
 }
 
-// gate stands around each Sent of a store.
+// gate is called around each Sent of a store.
 type gate func(send func() error) error
 
-// gated is a store with a gate. It can do what it could without.
-func gated(s store.Relayable, g gate) store.Relayable {
-	table := gatedTable{s.(ringing), g}
-	if log, ok := s.(store.OutboxLog); ok {
-		return struct {
-			gatedTable
-			gatedLog
-		}{table, gatedLog{log, g}}
-	}
-	return table
-}
+// gated returns a store with a gate.
+func gated(s store.Relayable, g gate) store.Relayable { return gatedTable{s.(ringing), g} }
 
-// ringing is what all stores here are.
+// ringing is what all stores here have in common.
 type ringing interface {
 	store.Relayable
 	store.Bell
@@ -138,6 +130,17 @@ type ringing interface {
 type gatedTable struct {
 	ringing
 	gate gate
+}
+
+// As finds the log of a store that has one, with the gate.
+func (s gatedTable) As(target any) bool {
+	log, isLog := target.(*store.OutboxLog)
+	if !isLog {
+		return false
+	}
+	inner, ok := once.As[store.OutboxLog](s.ringing)
+	*log = gatedLog{inner, s.gate}
+	return ok
 }
 
 func (s gatedTable) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,

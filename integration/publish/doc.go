@@ -1,17 +1,21 @@
 //go:build linux
 
-// Package publish proves what package outbox promises, on real stores and with real processes.
+// Package publish proves the promises of package outbox, on real stores and
+// with real processes.
 //
-// Producers commit rows with messages, roll them back, and keep transactions open; relays publish, and all of them are
-// killed at random moments. Who takes the messages here is a press, which writes down what it confirms, and loses its
-// replies when it is told to. In the end each message that was committed was printed, none that was rolled back, and
-// those of an ordering key came in order; in runs without kills and faults, each came once. Beside that, what is known
-// to break outboxes is forced by a test of its own: transactions that stay open, numbers that go back, restored dumps,
-// relays that sleep through the end of their lease, brokers that die, and processes that die between any two steps of
-// the way from message to message.
+// Producers commit rows with messages, roll them back, and keep transactions
+// open. Relays publish. All of them are killed at random. The messages go to a
+// press, a broker that records what it confirms and can lose its replies. At
+// the end each committed message was published, none that was rolled back was,
+// and those of an ordering key came in order. In runs without kills and faults,
+// each came once. Tests of their own force what is known to break outboxes:
+// long transactions, numbers that go back, restored dumps, relays that stall
+// for longer than their lease, brokers that die, and processes that die between
+// any two steps from message to message.
 //
 // # Limits
 //
-// SIGKILL shows what the death of a process does. It shows nothing of the loss of power. Kafka is kfake, which speaks
-// the protocol in this process; NATS is the real server, in this process as well. Linux only.
+// SIGKILL shows the effects of the death of a process, but not of a power
+// failure. Kafka is kfake, which speaks the protocol in this process. NATS is
+// the real server, also in this process. Linux only.
 package publish

@@ -17,9 +17,10 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// TestRelayThatSleptThroughItsLease stops a relay when it has published, and not yet written that down, for longer
-// than its lease. Another one has its lanes by then, and cannot publish the same messages: so they have to stay,
-// although the first one wakes and says that they were sent.
+// TestRelayThatSleptThroughItsLease stops a relay for longer than its lease,
+// after it has published and before it has settled. Another relay has its lanes
+// by then, and cannot publish the same messages. So they have to stay, although
+// the first relay then says that they were sent.
 func TestRelayThatSleptThroughItsLease(t *testing.T) {
 	t.Parallel()
 	beside(t, 3, allEngines, func(t *testing.T, engine string) {
@@ -75,7 +76,7 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 		p.await(t, all)
 		more := w.putSome(t, "n", 10)
 		p.await(t, more)
-		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		settled(t, patience, func() []string { return w.waiting(t) })
 		heir.Leave(t)
 		v := judge(w.made(t), p.all())
 		v.check(t, true)
@@ -97,8 +98,9 @@ func TestRelayThatSleptThroughItsLease(t *testing.T) {
 	})
 }
 
-// stopOutsideOfTransactions stops a process. In SQLite the lock of a stopped writer is everybody's, for as long as the
-// process is stopped, so it is stopped again if it was writing just then.
+// stopOutsideOfTransactions stops a process outside of its transactions. In
+// SQLite, a stopped writer would keep its lock, so a process that was writing
+// is continued and stopped again.
 func stopOutsideOfTransactions(t *testing.T, w *world, p *fleet.Process) {
 	t.Helper()
 	p.Stop(t)
@@ -121,9 +123,10 @@ func stopOutsideOfTransactions(t *testing.T, w *world, p *fleet.Process) {
 	})
 }
 
-// TestRelayThatVanishesWhileItLeases loses a relay between two statements of a lease, and the database does not hear of
-// it, as when its machine has lost its power, or its network. The others must not wait for its locks much longer than
-// for its lease.
+// TestRelayThatVanishesWhileItLeases loses a relay between two statements of a
+// lease, and the database does not notice, as after a power failure of the
+// machine. Other relays must not wait for its locks much longer than for its
+// lease.
 func TestRelayThatVanishesWhileItLeases(t *testing.T) {
 	t.Parallel()
 	beside(t, 2, []string{pgTable, mariaDB}, func(t *testing.T, engine string) {

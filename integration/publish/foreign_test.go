@@ -15,8 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// TestRowsOfOtherLanguages has rows inserted by SQL alone: by psql on PostgreSQL, and by bare statements elsewhere.
-// They need no more than an ID and a topic; those of an ordering key have one lane, and keep their order.
+// TestRowsOfOtherLanguages inserts rows by SQL alone: by psql on PostgreSQL,
+// and by plain statements elsewhere. They need only an ID and a topic. Those of
+// an ordering key have one lane and keep their order.
 func TestRowsOfOtherLanguages(t *testing.T) {
 	t.Parallel()
 	beside(t, 3, []string{pgTable, pgRows, pgLog, mariaDB, sqlite}, func(t *testing.T, engine string) {
@@ -52,15 +53,16 @@ func TestRowsOfOtherLanguages(t *testing.T) {
 			}))
 		}
 		p.await(t, append(ids, "late"))
-		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		settled(t, patience, func() []string { return w.waiting(t) })
 		stop()
 		w.Exec(t, "INSERT INTO made (id, ord, seq) VALUES ('late', '', 0)")
 		judge(w.made(t), p.all()).check(t, false)
 	})
 }
 
-// TestNotifyOfOthers runs the SQL of docs/outbox-row.md that tells relays of rows: for a table whose name fits into that
-// of a channel, and for one whose name does not, by the form for both.
+// TestNotifyOfOthers runs the SQL of docs/outbox-row.md that notifies relays,
+// for a table whose name fits into a channel name and for one whose name does
+// not.
 func TestNotifyOfOthers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/outbox-row.md")

@@ -12,13 +12,14 @@ import (
 	"github.com/effectively-once/once/outbox"
 )
 
-// What all proofs have, under short names.
+// Functions that all proofs share.
 var (
 	must       = proof.Must
 	beside     = proof.Beside
 	await      = proof.Await
 	pause      = proof.Pause
 	soon       = proof.Soon
+	settled    = proof.Settled
 	testLogger = proof.Logger
 	newSeed    = proof.Seed
 	soaking    = proof.Soaking
@@ -26,7 +27,7 @@ var (
 
 const patience = proof.Patience
 
-// run runs a relay in this process until the test ends, or the function is called.
+// run runs a relay in this process until the test ends or stop is called.
 func run(t testing.TB, r *outbox.Relay) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -42,7 +43,7 @@ func run(t testing.TB, r *outbox.Relay) (stop func()) {
 	return stop
 }
 
-// relay is a relay in this process, which publishes to a press.
+// relay returns a relay in this process that publishes to a press.
 func (w *world) relay(t testing.TB, p *press) *outbox.Relay {
 	return quick(&outbox.Relay{Store: w.store, Publisher: newCourier(p.url, "here"), Lease: 8 * time.Second,
 		Logger: testLogger(t), Stats: new(outbox.Stats)})

@@ -24,13 +24,14 @@ const (
 	rabbit = "rabbit"
 )
 
-// link is a broker with the place where messages come in, and the one where they go out, as it is said to a process.
-// They are the topics, and the names of queues; a stream has the name without what follows the dot.
+// link is a broker with the place where messages come in and the place where
+// they go out, as a plan has it. The places are topics or queue names. A stream
+// has the name without the part after the dot.
 type link struct{ Kind, Address, In, Out string }
 
 const group = "soak"
 
-// source is where a process consumes.
+// source returns the source of a process.
 func (l link) source(place string) (broker.Source, func(), error) {
 	switch l.Kind {
 	case kafka:
@@ -45,7 +46,7 @@ func (l link) source(place string) (broker.Source, func(), error) {
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
 
-// publisher is where a process publishes.
+// publisher returns the publisher of a process.
 func (l link) publisher() (broker.Publisher, func(), error) {
 	switch l.Kind {
 	case kafka:
@@ -68,7 +69,7 @@ func stream(place string) string {
 	return name
 }
 
-// office is a broker that runs, seen from the test that runs it.
+// office is a running broker, as the test that runs it sees it.
 type office struct {
 	link
 	sender broker.Publisher
@@ -104,8 +105,9 @@ func (o *office) openKafka(t testing.TB) {
 	}
 }
 
-// expel has Kafka's group forget its members, whose processes were killed: kfake waits for ever for one that has died
-// between its join and its sync, where a broker waits for the timeout of its session.
+// expel removes killed members from Kafka's group. A real broker waits for
+// their session timeout; kfake waits for ever for a member that died between
+// join and sync.
 func (o *office) expel(t testing.TB, place string) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(o.Address, ",")...))
 	must(t, err)
@@ -140,7 +142,7 @@ func (o *office) openNATS(t testing.TB) {
 	}
 }
 
-// openRabbit makes queues on the server that was started for tests.
+// openRabbit declares queues on the server that was started for tests.
 func (o *office) openRabbit(t testing.TB) {
 	address, channel := offices.RabbitMQ(t)
 	o.Address = address

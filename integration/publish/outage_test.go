@@ -16,9 +16,10 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// TestBrokerThatGoesAway loses confirmations of RabbitMQ, kills it in the middle, keeps it down for a while, and starts
-// it again. That is nobody's fault: no message is blamed for an outage, none is given up, and all arrive, in order. Of
-// a connection that is cut at every moment, others get through before and behind, so an attempt may count.
+// TestBrokerThatGoesAway loses confirmations of RabbitMQ, kills it, keeps it
+// down for a while, and restarts it. No message is blamed for an outage, and
+// all arrive in order. If a connection is cut while others work, an attempt may
+// count.
 func TestBrokerThatGoesAway(t *testing.T) {
 	t.Parallel()
 	server.Need(t, server.RabbitMQ)
@@ -68,7 +69,7 @@ func TestBrokerThatGoesAway(t *testing.T) {
 	outage(proxy.Down, proxy.Up)
 	outage(func() { must(t, instance.Kill()) }, func() { must(t, instance.Restart(t.Context())) })
 	producing.Stop()
-	await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+	settled(t, patience, func() []string { return w.waiting(t) })
 	stop()
 	if left := w.outgoing(t, store.Stuck); len(left) > 0 {
 		t.Errorf("%d messages are stuck", len(left))
@@ -78,10 +79,11 @@ func TestBrokerThatGoesAway(t *testing.T) {
 	t.Logf("%v; %d calls failed, and %d attempts with a connection that was cut", v, r.Stats.Refused.Load(), flaws)
 }
 
-// blamed is how many attempts were taken for the fault of messages.
+// blamed returns the number of attempts that were counted against messages.
 func blamed(s *outbox.Stats) int64 { return s.Failed.Load() + s.Stuck.Load() }
 
-// arrivals is what is in a queue, in order, until so many different messages have come and no more do.
+// arrivals returns the messages in a queue, in order. It waits until the given
+// number of different messages have come and no more do.
 func arrivals(t testing.TB, q broker.Source, different int) (prints []print) {
 	t.Helper()
 	session, err := q.Open(soon(t), 100)

@@ -20,7 +20,7 @@ import (
 	"github.com/effectively-once/once/outbox"
 )
 
-// sheet is a message on its way to the press.
+// sheet is a message as it is sent to the press.
 type sheet struct {
 	ID, Key string
 	Seq     int64  // of the business
@@ -38,7 +38,7 @@ type print struct {
 	relay string
 }
 
-// press is a broker that keeps what it confirms, in the order in which it came. It may be faulty.
+// press is a broker that records what it confirms, in order. It can be faulty.
 type press struct {
 	url string
 
@@ -60,7 +60,8 @@ func newPress(t testing.TB, seed uint64) *press {
 	return p
 }
 
-// ServeHTTP takes a call as a whole, or not at all: a relay may die while it speaks.
+// ServeHTTP accepts a call as a whole or not at all, because a relay may die
+// during it.
 func (p *press) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var sheets []sheet
 	if err := json.NewDecoder(r.Body).Decode(&sheets); err != nil {
@@ -74,7 +75,7 @@ func (p *press) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answers) // one that is lost is a fault like the others
 }
 
-// take prints, unless chance or a rule is against it.
+// take accepts a message, unless chance or a rule is against it.
 func (p *press) take(relay string, sheets []sheet) (answers []string, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,22 +112,34 @@ func (p *press) set(faulty bool, rule func(string, sheet) error) {
 	p.faulty, p.rule = faulty, rule
 }
 
-func (p *press) has(ids ...string) bool {
+// missing returns the messages that have not arrived.
+func (p *press) missing(ids ...string) (missing []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, id := range ids {
 		if p.known[id] == 0 {
-			return false
+			missing = append(missing, id)
 		}
 	}
-	return true
+	return missing
 }
 
-// different is how many messages have arrived.
+// different returns the number of different messages that have arrived.
 func (p *press) different() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.known)
+}
+
+// relays returns the number of relays that published something.
+func (p *press) relays() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	published := make(map[string]bool)
+	for _, one := range p.prints {
+		published[one.relay] = true
+	}
+	return len(published)
 }
 
 func (p *press) all() []print {
@@ -135,7 +148,7 @@ func (p *press) all() []print {
 	return slices.Clone(p.prints)
 }
 
-// courier is the publisher that goes to the press.
+// courier is the publisher that sends to the press.
 type courier struct {
 	url, relay string
 	client     *http.Client
@@ -196,7 +209,7 @@ func (c *courier) Close() error {
 	return nil
 }
 
-// message is one for the press.
+// message returns a message for the press.
 func message(id, key string, seq int64) *broker.Message {
 	return &broker.Message{ID: id, Topic: "orders", OrderingKey: key, Body: strconv.AppendInt(nil, seq, 10)}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// workload is what a producer does.
+// workload is the configuration of a producer.
 type workload struct {
 	Pause time.Duration // between two transactions, at most
 	Long  time.Duration // how long one stays open now and then; 0: never
@@ -39,7 +39,7 @@ func (p plan) produce(ctx context.Context, w *world, logger *slog.Logger) error 
 	return nil
 }
 
-// factory is a producer at work.
+// factory is a running producer.
 type factory struct {
 	plan
 	world  *world
@@ -47,7 +47,7 @@ type factory struct {
 	made   int
 }
 
-// transact runs one transaction, of the kind that chance chooses.
+// transact runs one transaction of a random kind.
 func (f *factory) transact(ctx context.Context) error {
 	f.made++
 	name := fmt.Sprintf("%s-%d-%d", f.Name, f.Seed, f.made)
@@ -82,7 +82,7 @@ func (f *factory) transact(ctx context.Context) error {
 	return f.world.own(ctx, do)
 }
 
-// put makes a row, and tells of it.
+// put writes a row and puts a message about it.
 func put(x tx, id, key string, late bool) (err error) {
 	var seq int64
 	if key != "" {
@@ -100,7 +100,7 @@ func put(x tx, id, key string, late bool) (err error) {
 	return x.put(delay, message(id, key, seq))
 }
 
-// undo makes a row and its message, and goes back to where it was before.
+// undo writes a row and its message, and rolls back to a savepoint before them.
 func undo(x tx, name string) error {
 	if err := x.exec("SAVEPOINT here"); err != nil {
 		return err

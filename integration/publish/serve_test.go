@@ -29,7 +29,8 @@ import (
 
 const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// subscriber receives webhooks and handles each ID once. Now and then it dies over one.
+// subscriber receives webhooks and handles each ID once. Now and then it dies
+// while it does.
 type subscriber struct {
 	url string
 
@@ -64,7 +65,8 @@ func (s *subscriber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// dies reports whether it dies now, before it has handled something or before it answers.
+// dies reports whether it dies now: before it has handled a message, or before
+// it answers.
 func (s *subscriber) dies() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +115,7 @@ func startService(t testing.TB, binary, config string) *service {
 	return s
 }
 
-// end sends a signal, and waits for the end.
+// end sends a signal and waits for the process to end.
 func (s *service) end(t testing.TB, signal syscall.Signal) error {
 	t.Helper()
 	must(t, s.cmd.Process.Signal(signal))
@@ -158,8 +160,9 @@ default = {url = %q, secrets = [%q]}
 `, url, hookSecret)
 }
 
-// Two processes of once serve are killed in turn while rows are put. The receiver, which tells copies by webhook-id, has
-// lost and doubled nothing, and has had each ordering key in order.
+// Two processes of once serve are killed in turn while rows are put. The
+// receiver, which recognises copies by webhook-id, has every message once, and
+// each ordering key in order.
 func TestServeKilledInTurn(t *testing.T) {
 	binary := buildOnce(t)
 	w := newWorldOn(t, pgTable)
@@ -200,7 +203,12 @@ func TestServeKilledInTurn(t *testing.T) {
 			}
 		}
 	}
-	await(t, "all that was committed has come", func() bool { return receiver.count() >= len(want) })
+	settled(t, patience, func() (open []string) {
+		if left := len(want) - receiver.count(); left > 0 {
+			open = append(open, fmt.Sprintf("%d of %d messages", left, len(want)))
+		}
+		return open
+	})
 	for _, s := range services {
 		if err := s.end(t, syscall.SIGTERM); err != nil {
 			t.Errorf("%v: %s", err, s.log.String())
@@ -228,7 +236,8 @@ func TestServeKilledInTurn(t *testing.T) {
 	t.Logf("%d messages, %d came again", len(want), receiver.again)
 }
 
-// The server is away when once serve begins, and once more later. What was put meanwhile comes, in order.
+// The server is down when once serve starts, and again later. Messages that
+// were put meanwhile arrive in order.
 func TestServeOutlivesNATS(t *testing.T) {
 	binary := buildOnce(t)
 	w := newWorldOn(t, pgTable)

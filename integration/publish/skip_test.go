@@ -28,13 +28,14 @@ func (w *world) putSome(t testing.TB, prefix string, n int) (ids []string) {
 
 func (p *press) await(t testing.TB, ids []string) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d messages from %s on are published", len(ids), ids[0]), func() bool { return p.has(ids...) })
+	settled(t, patience, func() []string { return p.missing(ids...) })
 }
 
-// all engines but SQLite have several transactions that write.
+// All engines but SQLite allow concurrent writing transactions.
 var concurrent = []string{pgTable, pgRows, pgLog, mariaDB}
 
-// burn uses numbers of the sequence up, as transactions do that are rolled back: some minutes of work.
+// burn uses up numbers of the sequence, as minutes of rolled back transactions
+// do.
 func (w *world) burn(t testing.TB) {
 	t.Helper()
 	switch {
@@ -48,8 +49,8 @@ func (w *world) burn(t testing.TB) {
 	}
 }
 
-// TestSlowTransactionIsNotSkipped keeps the first transaction open while others commit and are published, and numbers
-// go far beyond its own. Relays come and go meanwhile.
+// TestSlowTransactionIsNotSkipped keeps the first transaction open while later
+// ones commit and are published. Relays stop and start meanwhile.
 func TestSlowTransactionIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	beside(t, 2, concurrent, func(t *testing.T, engine string) {
@@ -71,20 +72,21 @@ func TestSlowTransactionIsNotSkipped(t *testing.T) {
 		stop()
 		stop = run(t, w.relay(t, p))
 		p.await(t, w.putSome(t, "with-another-relay", 5))
-		if p.has("slow0") || p.has("slow1") {
+		if len(p.missing("slow0", "slow1")) < 2 {
 			t.Error("what was not committed is published")
 		}
 		for _, end := range slow {
 			must(t, end.commit())
 		}
 		p.await(t, []string{"slow0", "slow1"})
-		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		settled(t, patience, func() []string { return w.waiting(t) })
 		stop()
 		judge(w.made(t), p.all()).check(t, false)
 	})
 }
 
-// byHand is the statement of a client that knows only the table, and says which number the row has.
+// byHand is the statement of a client that knows only the table, and sets the
+// number of the row.
 func (w *world) byHand() string {
 	override := ""
 	if w.Postgres() {
@@ -93,7 +95,8 @@ func (w *world) byHand() string {
 	return "INSERT INTO " + table + " (seq, lane, id, topic, body)" + override + " VALUES (?, ?, ?, 'orders', '0')"
 }
 
-// TestSecondWriterWithLowNumbers inserts rows whose numbers are far below those that were published.
+// TestSecondWriterWithLowNumbers inserts rows whose numbers are far below
+// published ones.
 func TestSecondWriterWithLowNumbers(t *testing.T) {
 	t.Parallel()
 	beside(t, 2, []string{pgTable, pgRows, mariaDB, sqlite}, func(t *testing.T, engine string) {
@@ -114,21 +117,21 @@ func TestSecondWriterWithLowNumbers(t *testing.T) {
 		}
 		p.await(t, low)
 		p.await(t, w.putSome(t, "after", 20))
-		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		settled(t, patience, func() []string { return w.waiting(t) })
 		stop()
 		judge(w.made(t), p.all()).check(t, false)
 	})
 }
 
-// TestRestoredDump dumps a database in which messages wait, and has a relay go on in a new one that was made of it; and
-// then sets the sequence back.
+// TestRestoredDump dumps a database in which messages wait. A relay continues
+// in a database restored from it, also after the sequence was set back.
 func TestRestoredDump(t *testing.T) {
 	t.Parallel()
 	beside(t, 2, []string{pgTable, pgRows, pgLog}, func(t *testing.T, engine string) {
 		w, p := newWorldOn(t, engine), newPress(t, 1)
 		stop := run(t, w.relay(t, p))
 		p.await(t, w.putSome(t, "published", 30))
-		await(t, "nothing waits", func() bool { return w.waits(t) == 0 })
+		settled(t, patience, func() []string { return w.waiting(t) })
 		stop()
 		waiting := w.putSome(t, "waiting", 30)
 
@@ -149,11 +152,11 @@ func TestRestoredDump(t *testing.T) {
 			again.await(t, waiting)
 		}
 		again.await(t, restored.putSome(t, "restored", 30))
-		await(t, "nothing waits", func() bool { return restored.waits(t) == 0 })
+		settled(t, patience, func() []string { return restored.waiting(t) })
 
 		restored.Exec(t, "SELECT setval(pg_get_serial_sequence('"+table+"', 'seq'), 1, false)")
 		again.await(t, restored.putSome(t, "from-one", 30))
-		await(t, "nothing waits", func() bool { return restored.waits(t) == 0 })
+		settled(t, patience, func() []string { return restored.waiting(t) })
 		stop()
 		restored.Exec(t, "DELETE FROM made WHERE id LIKE 'published%'") // by the relay of the other database
 		judge(restored.made(t), again.all()).check(t, false)
@@ -173,7 +176,7 @@ func (w *world) copyOf(t testing.TB) *world {
 	return newWorldAt(t, other)
 }
 
-// psql runs a script, as somebody who has never heard of Go.
+// psql runs a script.
 func psql(t testing.TB, dsn, script string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), postgresProgram(t, "psql"), "-qX", "-v", "ON_ERROR_STOP=1", clientDSN(t, dsn))
@@ -183,14 +186,14 @@ func psql(t testing.TB, dsn, script string) {
 	}
 }
 
-// clientDSN is for programs of PostgreSQL.
+// clientDSN returns the DSN for PostgreSQL's own programs.
 func clientDSN(t testing.TB, dsn string) string {
 	u, err := url.Parse(dsn)
 	must(t, err)
 	return u.String()
 }
 
-// postgresProgram finds a program that is as new as the server, or newer.
+// postgresProgram finds a program that is at least as new as the server.
 func postgresProgram(t testing.TB, name string) string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// verdict is what is wrong with what was printed, of each kind at most a few.
+// verdict lists what is wrong with the published messages.
 type verdict struct {
 	lost, uncommitted, unordered, doubled, renumbered []string
 	prints, made                                      int
@@ -21,7 +21,8 @@ func (v verdict) String() string {
 		v.made, v.prints, len(v.lost), len(v.uncommitted), len(v.unordered), len(v.doubled), len(v.renumbered))
 }
 
-// check reports what must never be; doubles only if they must not be either.
+// check reports violations. Doubled messages are violations unless doubles is
+// set.
 func (v verdict) check(t testing.TB, doubles bool) {
 	t.Helper()
 	for what, all := range map[string][]string{"lost": v.lost, "printed and never committed": v.uncommitted,
@@ -37,7 +38,8 @@ func (v verdict) check(t testing.TB, doubles bool) {
 
 func few(all []string) string { return strings.Join(all[:min(len(all), 10)], ", ") }
 
-// judge compares what was made with what was printed. Of each key the numbers of the business are 1, 2, 3 and so on.
+// judge compares committed and published messages. The business numbers of each
+// key are 1, 2, 3 and so on.
 func judge(made []order, prints []print) verdict {
 	v := verdict{prints: len(prints), made: len(made)}
 	orders := make(map[string]order)
@@ -74,7 +76,7 @@ func judge(made []order, prints []print) verdict {
 	return v
 }
 
-// TestVerdictCanBeGuilty shows a verdict each thing that it is to find.
+// TestVerdictCanBeGuilty checks that each violation is found.
 func TestVerdictCanBeGuilty(t *testing.T) {
 	made := []order{{"a", "k", 1}, {"b", "k", 2}, {"c", "", 0}}
 	a, b, c := print{sheet{"a", "k", 1, "7"}, "r1"}, print{sheet{"b", "k", 2, "8"}, "r1"},

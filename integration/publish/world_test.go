@@ -48,7 +48,8 @@ func (x tx) exec(statement string, args ...any) error {
 	return err
 }
 
-// publishing is a store with all that packages outbox and inbox can use.
+// publishing is a store with all capabilities that packages outbox and inbox
+// use.
 type publishing[T any] interface {
 	once.TxStore[T]
 	store.Outbox[T]
@@ -59,7 +60,7 @@ type publishing[T any] interface {
 	Migrate(context.Context) error
 }
 
-// world is a store on an engine, whatever its transactions are.
+// world is a store on an engine, independent of its transaction type.
 type world struct {
 	*engines.Pool
 	store   store.Relayable
@@ -134,13 +135,15 @@ func newWorld[T any](p *engines.Pool, s publishing[T], bind func(context.Context
 	return w
 }
 
-// The business: what was made, and the next number of each ordering key.
+// The tables of the business: committed rows, and the next number of each
+// ordering key.
 var tables = []string{
 	"CREATE TABLE made (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)",
 	"CREATE TABLE turn (ord VARCHAR(99) PRIMARY KEY, seq BIGINT)",
 }
 
-// newWorldOn makes a database with the tables of the store and of the business.
+// newWorldOn creates a database with the tables of the store and of the
+// business.
 func newWorldOn(t testing.TB, engine string) *world {
 	t.Helper()
 	w := newWorldAt(t, engines.New(t, engine))
@@ -154,7 +157,7 @@ func newWorldOn(t testing.TB, engine string) *world {
 	return w
 }
 
-// newWorldAt opens a database, and makes the tables of the store.
+// newWorldAt opens a database and creates the tables of the store.
 func newWorldAt(t testing.TB, p engines.Place) *world {
 	t.Helper()
 	w, err := open(busyFor(p, 10*time.Second)) // of many processes, one at a time writes in SQLite
@@ -166,13 +169,15 @@ func newWorldAt(t testing.TB, p engines.Place) *world {
 
 var lockWait = regexp.MustCompile(`busy_timeout\(\d+\)`)
 
-// busyFor is a place where a transaction waits for so long for another one. Only SQLite's says how long.
+// busyFor is how long a transaction waits for another one. Only SQLite has this
+// setting.
 func busyFor(p engines.Place, d time.Duration) engines.Place {
 	p.DSN = lockWait.ReplaceAllString(p.DSN, fmt.Sprintf("busy_timeout(%d)", d.Milliseconds()))
 	return p
 }
 
-// prepare has somebody read the log once, without whom nothing may be put into it.
+// prepare reads the log once, because messages can be put into it only after
+// that.
 func (w *world) prepare(t testing.TB) {
 	t.Helper()
 	log, ok := w.store.(store.OutboxLog)
@@ -187,20 +192,28 @@ func (w *world) prepare(t testing.TB) {
 // table is the name of the outbox's table.
 const table = "once_outbox"
 
-// count is the answer to a question for a number.
+// count returns the number that a query asks for.
 func (w *world) count(t testing.TB, question string, args ...any) (n int) {
 	t.Helper()
 	must(t, w.SQL.QueryRow(w.Spelled(question), args...).Scan(&n))
 	return n
 }
 
-// waits is how many messages are in the table and not published.
+// waits returns the number of unpublished rows.
 func (w *world) waits(t testing.TB) int {
 	t.Helper()
 	return w.count(t, "SELECT count(*) FROM "+table+" WHERE state <> 4")
 }
 
-// outgoing are the messages in a state.
+// waiting says how many rows wait, if any do.
+func (w *world) waiting(t testing.TB) (open []string) {
+	if n := w.waits(t); n > 0 {
+		open = append(open, fmt.Sprintf("%d rows of the outbox", n))
+	}
+	return open
+}
+
+// outgoing returns the messages in a state.
 func (w *world) outgoing(t testing.TB, state store.OutgoingState) []store.Outgoing {
 	t.Helper()
 	ms, err := w.store.Outgoing(t.Context(), store.OutgoingQuery{State: state, Limit: 20_000, Bodiless: true})
@@ -208,13 +221,13 @@ func (w *world) outgoing(t testing.TB, state store.OutgoingState) []store.Outgoi
 	return ms
 }
 
-// order is a row that was made, with its message.
+// order is a committed row with its message.
 type order struct {
 	id, key string
 	seq     int64
 }
 
-// made are the rows of the business that were committed.
+// made returns the committed rows of the business.
 func (w *world) made(t testing.TB) (all []order) {
 	t.Helper()
 	found, err := w.SQL.Query("SELECT id, ord, seq FROM made")

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Bug is a mistake that somebody could make.
+// Bug is a mistake that a change could introduce.
 type Bug struct {
 	Name string // what is wrong, in words with hyphens
-	Why  string // what it would mean for a user, in one line
+	Why  string // its effect on a user, in one line
 	File string // from the root of the tree
 	Old  string // what it replaces: occurs exactly once in File
 	New  string
@@ -26,9 +26,9 @@ type Test struct {
 
 func (t Test) String() string { return t.Package + " " + t.Run }
 
-// All are the bugs, by the room that they are in.
+// All lists the bugs by package.
 func All() []Bug {
-	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, softBugs, partitionBugs, inboxBugs, outboxBugs,
+	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, outboxBugs,
 		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs)
 }
 
@@ -43,7 +43,7 @@ func (b Bug) patch(text string) (string, error) {
 	return strings.Replace(text, b.Old, b.New, 1), nil
 }
 
-// Fits reports whether the bug still has its place in the tree below root.
+// Fits reports whether the bug can still be applied to the tree below root.
 func (b Bug) Fits(root string) error {
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(b.File)))
 	if err != nil {
@@ -53,7 +53,7 @@ func (b Bug) Fits(root string) error {
 	return err
 }
 
-// in runs do while the bug is in the tree below root.
+// in calls do while the tree below root contains the bug.
 func (b Bug) in(root string, do func() error) (err error) {
 	file := filepath.Join(root, filepath.FromSlash(b.File))
 	text, err := os.ReadFile(file)

@@ -4,31 +4,31 @@ package seedbugs
 var listBugs = []Bug{
 	{
 		Name: "a-short-page-is-the-last",
-		Why:  "the few records of an operation are not found among many others",
-		File: "store/pgstore/list.go",
+		Why:  "a list misses records of an operation that is rare among many others",
+		File: "store/sqlschema/records/list.go",
 		Old:  "	if len(page.Records) == limit {\n",
 		New:  "	if len(page.Records) < limit {\n		page.Next = once.Key{}\n	} else {\n",
 		Test: onPostgres("^TestPagesAreBoundedWork$/^one_table$"),
 	},
 	{
 		Name: "all-is-read-for-what-is-open",
-		Why:  "each look of a reconciler reads all that is done",
-		File: "store/pgstore/list.go",
-		Old:  "key == nil && sqlschema.Open(statuses) {",
-		New:  "key == nil && sqlschema.Open(statuses[:0]) {",
+		Why:  "each pass of a reconciler reads all done records",
+		File: "store/sqlschema/records/list.go",
+		Old:  "	case isOpen(l.Statuses):",
+		New:  "	case isOpen(l.Statuses[:0]):",
 		Test: onPostgres("^TestPagesAreBoundedWork$/^one_table$"),
 	},
 	{
 		Name: "an-index-for-the-operation-of-what-is-open",
-		Why:  "SQLite reads all that is done of an operation",
-		File: "internal/sqlschema/list.go",
+		Why:  "SQLite reads all done records of an operation",
+		File: "store/sqlschema/records/list.go",
 		Old:  `"+{asked}"`,
 		New:  `"{asked}"`,
 		Test: onEngine("^TestPlansOfPagesInSQLite$"),
 	},
 }
 
-// janitorBugs are in whoever forgets.
+// janitorBugs are in the janitor.
 var janitorBugs = []Bug{
 	{
 		Name: "a-janitor-without-rest",
@@ -40,7 +40,7 @@ var janitorBugs = []Bug{
 	},
 	{
 		Name: "trouble-with-one-kind-ends-the-look",
-		Why:  "nothing is forgotten of a shelf because the owner of partitions is somebody else",
+		Why:  "shelved messages are not deleted because another role owns the partitions",
 		File: "janitor/janitor.go",
 		Old:  "				failed = errors.Join(failed, err)",
 		New:  "				return err",

@@ -1,6 +1,6 @@
 package seedbugs
 
-// quotaBugs are in whoever bounds how many keys there are.
+// quotaBugs are in quotas and admission.
 var quotaBugs = []Bug{
 	{
 		Name: "a-quota-forgets-what-came-while-it-counted",
@@ -12,7 +12,7 @@ var quotaBugs = []Bug{
 	},
 	{
 		Name: "a-quota-counts-what-it-let-in-twice",
-		Why:  "a caller is refused who has room",
+		Why:  "a caller that has room is rejected",
 		File: "janitor/count.go",
 		Old:  "max(int(saw.young)-of.since, 0)",
 		New:  "int(saw.young)",
@@ -20,10 +20,10 @@ var quotaBugs = []Bug{
 	},
 	{
 		Name: "no-answers-over-a-quota",
-		Why:  "a client that repeats a call which was done is told that it was not",
-		File: "grpconce/admit.go",
-		Old:  "case rec.Attempt == 0:",
-		New:  "case rec.Attempt >= 0:",
-		Test: Test{"./grpconce", "^TestAdmit$"},
+		Why:  "a client that repeats a done call is told that it was not done",
+		File: "admission/admission.go",
+		Old:  "return rec.Attempt > 0",
+		New:  "return rec.Attempt < 0",
+		Test: Test{"./grpconce", "^TestANewKeyNeedsRoomAndAKnownOneDoesNot$"},
 	},
 }

@@ -1,6 +1,6 @@
 package seedbugs
 
-// reconcileBugs are in whoever asks about unknown outcomes.
+// reconcileBugs are in the reconciler.
 var reconcileBugs = []Bug{
 	{
 		Name: "steps-are-nobodys",
@@ -12,7 +12,7 @@ var reconcileBugs = []Bug{
 	},
 	{
 		Name: "what-is-old-is-given-up",
-		Why:  "what was unknown for longer than an outage is never asked about",
+		Why:  "keys that were unknown for longer than an outage are never asked about",
 		File: "reconcile/sweep.go",
 		Old:  "	return span <= r.Every || rand.N(span) < r.Every",
 		New:  "	return span <= r.Every || rand.N(span) < 0",
@@ -20,7 +20,7 @@ var reconcileBugs = []Bug{
 	},
 	{
 		Name: "a-question-has-no-end",
-		Why:  "a provider that hangs keeps everything else of its operation unknown",
+		Why:  "a provider that hangs keeps all other keys of its operation unknown",
 		File: "reconcile/sweep.go",
 		Old:  "	limited, cancel := context.WithTimeout(ctx, w.AskTime)",
 		New:  "	limited, cancel := context.WithTimeout(ctx, 1000*w.AskTime)",
@@ -28,7 +28,7 @@ var reconcileBugs = []Bug{
 	},
 	{
 		Name: "a-busy-operation-is-begun-again",
-		Why:  "a provider is asked more often at once than it was promised",
+		Why:  "a provider gets more concurrent questions than configured",
 		File: "reconcile/reconcile.go",
 		Old:  "			w.busy = true",
 		New:  "			w.busy = false",
@@ -36,7 +36,7 @@ var reconcileBugs = []Bug{
 	},
 	{
 		Name: "old-lists-are-believed",
-		Why:  "work is run again that was done and forgotten since it was listed",
+		Why:  "work that was done and forgotten since it was listed runs again",
 		File: "reconcile/sweep.go",
 		Old:  "	case now.Status != once.Unknown:",
 		New:  "	case now.Status == once.Parked:",
@@ -44,7 +44,7 @@ var reconcileBugs = []Bug{
 	},
 	{
 		Name: "ages-of-lists-are-believed",
-		Why:  "work is freed whose key the other system has forgotten meanwhile",
+		Why:  "a key is freed although the other system has forgotten it in the meantime",
 		File: "reconcile/sweep.go",
 		Old:  "	default:\n		rec = now\n",
 		New:  "	default:\n",

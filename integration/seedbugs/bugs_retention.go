@@ -1,6 +1,6 @@
 package seedbugs
 
-// retentionBugs are in what is kept elsewhere before it is forgotten, and in what people have run again.
+// retentionBugs are in archiving and in reopening.
 var retentionBugs = []Bug{
 	{
 		Name: "what-the-archive-refused-is-forgotten",
@@ -12,8 +12,8 @@ var retentionBugs = []Bug{
 	},
 	{
 		Name: "forgotten-by-the-key-alone",
-		Why:  "an outcome that nobody has archived is dropped in place of the one before it",
-		File: "internal/sqlschema/retention.go",
+		Why:  "an outcome that was not archived is dropped in place of the previous one",
+		File: "store/sqlschema/records/retention.go",
 		Old:  `d.attempt = @attempt%[1]d AND (d.owner = @owner%[1]d OR d.status = 0))`,
 		New:  `d.attempt = @attempt%[1]d AND (d.owner = @owner%[1]d OR d.status >= 0))`,
 		Test: onEngine(sqlite + "archive/same"),
@@ -21,14 +21,14 @@ var retentionBugs = []Bug{
 	{
 		Name: "dropped-outcomes-look-empty",
 		Why:  "an empty outcome takes the place of the true one in the archive",
-		File: "internal/sqlschema/statements.go",
+		File: "store/sqlschema/records/records.go",
 		Old:  `SET outcome = NULL, lease_until = 0, due = key_until WHERE "key" {in}`,
 		New:  `SET outcome = NULL, due = key_until WHERE "key" {in}`,
 		Test: onEngine(sqlite + "archive/after-forget"),
 	},
 	{
 		Name: "archiving-waits-for-others",
-		Why:  "the janitor stands still behind one long transaction",
+		Why:  "the janitor waits for one long transaction",
 		File: "store/pgstore/retention.go",
 		Old:  `unnest($1::uuid[], $3::bigint[]))) FOR UPDATE SKIP LOCKED`,
 		New:  `unnest($1::uuid[], $3::bigint[]))) FOR UPDATE`,
@@ -36,16 +36,16 @@ var retentionBugs = []Bug{
 	},
 	{
 		Name: "rows-that-are-due-later-are-in-the-way",
-		Why:  "nothing is forgotten behind a thousand keys that are parked",
-		File: "store/pgstore/retention.go",
-		Old:  `s.sql.keepLater, int64(limit)`,
-		New:  `s.sql.keepLater, int64(limit-limit)`,
+		Why:  "a thousand parked keys prevent all forgetting",
+		File: "store/sqlschema/records/retention.go",
+		Old:  `st.PutOff.Args(p)...`,
+		New:  `st.PutOff.Args(sqlschema.Params{"limit": int64(0)})...`,
 		Test: onPostgres("^TestForgettablePassesOverWhatIsNotDueYet$"),
 	},
 	{
 		Name: "reopened-without-the-owner",
-		Why:  "a decision about an outcome that somebody has seen drops another one",
-		File: "internal/sqlschema/retention.go",
+		Why:  "a decision about the displayed outcome drops another one",
+		File: "store/sqlschema/records/retention.go",
 		Old:  `r.owner = @owner AND r.attempt = @attempt AND r.status = 4`,
 		New:  `r.attempt = @attempt AND r.status = 4`,
 		Test: onEngine(sqlite + "reopen/stale"),
@@ -53,14 +53,14 @@ var retentionBugs = []Bug{
 	{
 		Name: "what-is-running-is-reopened",
 		Why:  "a second attempt runs beside the first",
-		File: "internal/sqlschema/retention.go",
+		File: "store/sqlschema/records/retention.go",
 		Old:  `AND r.status = 4 AND {known}`,
 		New:  `AND r.status > 0 AND {known}`,
 		Test: onEngine(sqlite + "reopen/not-done"),
 	},
 	{
 		Name: "a-reopened-key-has-no-owner",
-		Why:  "a call whose commit took place, and whose key was reopened, runs its work again by itself",
+		Why:  "a call whose commit succeeded and whose key was reopened runs its work again by itself",
 		File: "store/pgstore/retention.go",
 		Old:  `SET status = 0, lease_until = NULL,`,
 		New:  `SET status = 0, owner = gen_random_uuid(), lease_until = NULL,`,
@@ -68,7 +68,7 @@ var retentionBugs = []Bug{
 	},
 	{
 		Name: "reopened-in-its-old-partition",
-		Why:  "the count of attempts goes with a partition that was found to be over",
+		Why:  "the count of attempts is dropped with an expired partition",
 		File: "store/pgstore/retention.go",
 		Old:  `SELECT {newest}, key, scope, operation, id, 0, attempt`,
 		New:  `SELECT part, key, scope, operation, id, 0, attempt`,

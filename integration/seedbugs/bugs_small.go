@@ -7,7 +7,7 @@ func missing(run string) Test { return Test{"./integration/seedbugs", run} }
 var smallBugs = []Bug{
 	{
 		Name: "lease-not-extended-in-time",
-		Why:  "a live holder loses its claim, and its work is run by another beside it",
+		Why:  "a live owner loses its claim, and another call runs its work at the same time",
 		File: "internal/lease/lease.go",
 		Old:  "good, next := k.begun, k.begun.Add(k.length/3)",
 		New:  "good, next := k.begun, k.begun.Add(k.length)",
@@ -15,7 +15,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "lost-lease-not-told",
-		Why:  "a holder works on after another has taken over",
+		Why:  "an owner keeps working after another call has taken over",
 		File: "internal/lease/lease.go",
 		Old:  "\t\tk.End(k.holder.Lost(k.parent, err))\n",
 		New:  "\t\t_ = k.holder.Lost(k.parent, err)\n",
@@ -23,7 +23,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "lease-believed-after-its-end",
-		Why:  "a holder that is cut off works on when its lease has lapsed",
+		Why:  "an owner that is cut off keeps working after its lease has lapsed",
 		File: "internal/lease/lease.go",
 		Old:  "end := good.Add(k.length * 5 / 6)",
 		New:  "end := good.Add(k.length * 6 / 5)",
@@ -31,7 +31,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "lease-counted-from-the-reply",
-		Why:  "after a slow extension the holder believes in a lease that ends later than the real one",
+		Why:  "after a slow extension the owner assumes a lease that ends later than the real one",
 		File: "internal/lease/lease.go",
 		Old:  "good, next = asked, asked.Add(k.length/3)",
 		New:  "good, next = time.Now(), time.Now().Add(k.length/3)",
@@ -39,7 +39,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "extension-without-a-limit",
-		Why:  "an extension that hangs uses up the lease, and nobody is told before it has lapsed",
+		Why:  "an extension that hangs uses up the lease, and the work learns of it only after it has lapsed",
 		File: "internal/lease/lease.go",
 		Old:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end)",
 		New:  "ctx, cancel := context.WithDeadline(context.WithoutCancel(beat), end.Add(k.length))",
@@ -47,7 +47,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "flight-never-lands",
-		Why:  "when work has panicked, its duplicates in the process wait in vain",
+		Why:  "after work panics, its duplicates in the process wait for ever",
 		File: "call.go",
 		Old:  "defer func() { c.opts.flights.Land(at, own, rec, Record.clone) }()",
 		New:  "defer func() {\n\t\t\tif rec.Key != (Key{}) || err != nil {\n\t\t\t\tc.opts.flights.Land(at, own, rec, Record.clone)\n\t\t\t}\n\t\t}()",
@@ -55,7 +55,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "joiner-waits-without-a-bound",
-		Why:  "a duplicate waits for the first for as long as that takes, whatever its Wait is",
+		Why:  "a duplicate waits until the first call ends, whatever its Wait is",
 		File: "internal/flight/flight.go",
 		Old:  "timer := time.NewTimer(time.Until(until))",
 		New:  "timer := time.NewTimer(time.Since(until) + time.Hour)",
@@ -71,7 +71,7 @@ var smallBugs = []Bug{
 	},
 	{
 		Name: "retries-without-jitter",
-		Why:  "rivals that met once meet again at every try",
+		Why:  "calls that conflicted once conflict again at every retry",
 		File: "internal/backoff/backoff.go",
 		Old:  "return span/2 + rand.N(span/2+1)",
 		New:  "return span + 0*rand.N(span/2+1)",

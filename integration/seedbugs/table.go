@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// Markdown is the table of bugs for the documentation.
-func Markdown(bugs []Bug) string {
+// List returns a line for each bug: its name, its effect, its file and the test
+// that must detect it.
+func List(bugs []Bug) string {
 	var b strings.Builder
-	b.WriteString("| bug | what it would do | in | noticed by |\n|---|---|---|---|\n")
 	for _, bug := range bugs {
-		fmt.Fprintf(&b, "| %s | %s | `%s` | `%s` `%s` |\n", bug.Name, bug.Why, bug.File, bug.Test.Package,
-			strings.ReplaceAll(bug.Test.Run, "|", `\|`))
+		fmt.Fprintf(&b, "%s: %s (%s, noticed by %s)\n", bug.Name, bug.Why, bug.File, bug.Test)
 	}
 	return b.String()
 }
 
-// Line is a result as a line of a table for the terminal.
+// Line formats r as a line of a table for the terminal.
 func (r Result) Line(width int) string {
 	if r.Err != nil {
 		return fmt.Sprintf("%-*s  NOT NOTICED: %v", width, r.Bug.Name, r.Err)

@@ -60,7 +60,7 @@ func judge(output string, exit error) Verdict {
 	return Broken
 }
 
-// unexpected says what is wrong with a verdict, and shows the end of the output.
+// unexpected describes an unexpected verdict and shows the end of the output.
 func unexpected(v Verdict, output string) error {
 	const shown = 4000
 	if len(output) > shown {

@@ -21,11 +21,12 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// childVar makes this test binary a process that starts servers and then waits to be killed.
+// childVar turns this test binary into a process that starts servers and waits
+// to be killed.
 const childVar = "ONCE_SERVER_TEST_CHILD"
 
 func TestMain(m *testing.M) {
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // connections are lost here on purpose
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // connections are lost on purpose
 	if how := os.Getenv(childVar); how != "" {
 		if err := child(how); err != nil {
 			fmt.Println(err)
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child starts servers, prints their process ids, and waits for the end of its input, which does not come.
+// child starts servers, prints their process IDs, and blocks.
 func child(how string) error {
 	s, err := Start(context.Background(), everyKind...)
 	if err != nil {
@@ -59,7 +60,7 @@ func child(how string) error {
 	return fmt.Errorf("the input has ended: %v", err)
 }
 
-// keepBusy occupies a backend with work that never looks whether anybody still wants it done.
+// keepBusy occupies a backend with work that does not notice a lost client.
 func keepBusy(dsn string) error {
 	conn, err := pgx.Connect(context.Background(), dsn)
 	if err != nil {
@@ -70,7 +71,8 @@ func keepBusy(dsn string) error {
 	return frontend.Flush()
 }
 
-// The parent-death signal comes when the thread that forked ends, which Go does to threads now and then.
+// The parent-death signal comes when the thread that forked ends, and Go ends
+// threads occasionally.
 func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	need(t, Postgres)
 	var i *Instance
@@ -89,13 +91,14 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 func onThreadThatEnds(do func()) (thread int) {
 	done := make(chan int)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // for ever: the thread ends with the goroutine
 		if syscall.Gettid() != os.Getpid() {
 			do()
 			done <- syscall.Gettid()
 			return
 		}
-		// The main thread never ends; while it is kept here, it is not met again.
+		// The main thread never ends. While it is held here, it is not picked
+		// again.
 		defer runtime.UnlockOSThread()
 		done <- onThreadThatEnds(do)
 	}()
@@ -135,12 +138,12 @@ func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // it was killed, and says so
+			_ = cmd.Wait() // killed
 			eventually(t, fmt.Sprintf("all of %v are gone", all), func() bool { return !anyLives(all) })
 			if left, err := os.ReadDir(dir); err != nil || len(left) != len(everyKind) {
 				t.Fatalf("the killed process has left %v, %v: want a home of each to sweep", left, err)
 			}
-			if err := sweep(dir); err != nil { // privateTemp sees whether it left something
+			if err := sweep(dir); err != nil { // privateTemp checks whether it left something
 				t.Fatal(err)
 			}
 		})

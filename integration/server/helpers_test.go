@@ -14,8 +14,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// privateTemp makes the test's homes lie in a directory of its own, which must be empty in the end. t.TempDir does
-// not serve: other accounts may not pass it.
+// privateTemp puts the test's homes into a directory that must be empty in the
+// end. Other accounts cannot enter the directory of t.TempDir.
 func privateTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "once-test-")
@@ -35,14 +35,15 @@ func privateTemp(t *testing.T) string {
 	return dir
 }
 
-// need skips, or gives the test a place where homes may lie.
+// need skips the test, or returns a directory for homes.
 func need(t *testing.T, kinds ...Kind) string {
 	t.Helper()
 	Need(t, kinds...)
 	return privateTemp(t)
 }
 
-// started hands over an instance that was started without an error, and stops it in the end.
+// started checks that an instance started without an error, and stops it at the
+// end of the test.
 func started(t *testing.T) func(*Instance, error) *Instance {
 	return func(i *Instance, err error) *Instance {
 		t.Helper()
@@ -65,7 +66,7 @@ func starter(k Kind) func(context.Context) (*Instance, error) {
 
 var everyKind = []Kind{Postgres, MariaDB, PgBouncer, RabbitMQ}
 
-// open opens a database by the driver of the instance's kind.
+// open opens a database with the driver for the instance's kind.
 func open(t *testing.T, i *Instance) *sql.DB {
 	t.Helper()
 	name, dsn := "pgx", i.DSN()
@@ -83,7 +84,7 @@ func open(t *testing.T, i *Instance) *sql.DB {
 	return db
 }
 
-// ask runs a query of one row and one column.
+// ask runs a query with one row and one column.
 func ask(db *sql.DB) func(string) (string, error) {
 	return func(query string) (answer string, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -93,7 +94,7 @@ func ask(db *sql.DB) func(string) (string, error) {
 	}
 }
 
-// mustAsk is ask for what cannot fail.
+// mustAsk is ask for queries that cannot fail.
 func mustAsk(t *testing.T, db *sql.DB, query string) string {
 	t.Helper()
 	answer, err := ask(db)(query)
@@ -114,7 +115,7 @@ func mustExec(t *testing.T, db interface {
 	}
 }
 
-// eventually waits for what happens by itself, soon.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
@@ -127,7 +128,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// members are the server's processes, and there must be some.
+// members returns the server's processes, at least one.
 func members(t *testing.T, pid int) []status {
 	t.Helper()
 	all, err := family(pid)

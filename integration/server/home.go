@@ -21,25 +21,26 @@ import (
 
 const (
 	homePrefix = "once-server-"
-	newPrefix  = "once-new-" // not yet locked, so not yet under the name that sweep looks for
+	newPrefix  = "once-new-" // not locked yet, so sweep must not find it
 	lockName   = "once.lock"
 )
 
-// home is the directory of one instance. The process that started the instance holds its lock; a home whose lock
-// nobody holds was left behind by a process that was killed.
+// home is the directory of an instance. The process that started the instance
+// holds its lock. A home without a holder was left by a killed process.
 type home struct {
 	dir  string
 	lock *os.File            // nil: removed
 	as   *syscall.Credential // nil: as ourselves
 }
 
-// newHome creates a directory for the account (for ourselves, unless we are root), after removing abandoned ones.
+// newHome removes abandoned homes and creates one for the account, or for
+// ourselves if we are not root.
 func newHome(k Kind, account string) (*home, error) {
 	as, err := credential(account)
 	if err != nil {
 		return nil, err
 	}
-	// Servers print the path that they resolved, and it is compared.
+	// Servers print the resolved path, which is compared.
 	parent, err := filepath.EvalSymlinks(os.TempDir())
 	if err != nil {
 		return nil, err
@@ -58,7 +59,8 @@ func newHome(k Kind, account string) (*home, error) {
 	return h, nil
 }
 
-// furnish locks the home before it gives it its final name, so that no sweep can take it for abandoned.
+// furnish locks the home before it gives it its final name, so that sweep
+// cannot mistake it for abandoned.
 func (h *home) furnish(final string) error {
 	lock, err := os.OpenFile(filepath.Join(h.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -78,7 +80,7 @@ func (h *home) furnish(final string) error {
 	return h.mkdir("tmp")
 }
 
-// credential is how root becomes the account; nil for everybody else, who stays who he is.
+// credential returns the account that root switches to, or nil for other users.
 func credential(account string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -114,7 +116,7 @@ func (h *home) mkdir(name string) error {
 	return h.own(h.path(name))
 }
 
-// write writes a file that only the server reads.
+// write writes a file that only the server can read.
 func (h *home) write(name, text string) error {
 	if err := os.WriteFile(h.path(name), []byte(text), 0o600); err != nil {
 		return err
@@ -122,8 +124,9 @@ func (h *home) write(name, text string) error {
 	return h.own(h.path(name))
 }
 
-// launch starts a program as the server's account, with its output in the log and nothing of our environment: PGPORT
-// and its like would change what it does. It gets the signal when we end.
+// launch starts a program as the server's account, with its output in the log
+// and without our environment, because variables such as PGPORT would change
+// what it does. It receives the signal when we end.
 func (h *home) launch(lifeline syscall.Signal, program string, args ...string) (*process, error) {
 	log, err := os.OpenFile(h.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -134,7 +137,7 @@ func (h *home) launch(lifeline syscall.Signal, program string, args ...string) (
 	cmd.Dir = h.dir
 	cmd.Env = []string{"HOME=" + h.dir, "TMPDIR=" + h.path("tmp"), "LC_ALL=C.UTF-8", "PATH=" + os.Getenv("PATH") + systemPath}
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own, so that Ctrl-C in a terminal is for us alone.
+	// Its own session, so that Ctrl-C in a terminal reaches only us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as, Setsid: true, Pdeathsig: lifeline}
 	return launch(cmd)
 }
@@ -156,7 +159,7 @@ func (h *home) run(ctx context.Context, program string, args ...string) error {
 	return nil
 }
 
-// logTail is the end of the log, for a person.
+// logTail returns the end of the log.
 func (h *home) logTail() string {
 	text, err := os.ReadFile(h.path("log"))
 	if err != nil {
@@ -175,7 +178,7 @@ func (h *home) remove() error {
 	return err
 }
 
-// sweep removes the homes in the directory that nobody holds.
+// sweep removes the homes in the directory that no process holds.
 func sweep(parent string) error {
 	dirs, err := filepath.Glob(filepath.Join(parent, homePrefix+"*"))
 	if err != nil {
@@ -192,7 +195,7 @@ func sweep(parent string) error {
 func removeAbandoned(dir string) error {
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nil // not a home, just being removed, or somebody else's
+		return nil // not a home, being removed, or not ours
 	}
 	if err != nil {
 		return err
@@ -204,8 +207,9 @@ func removeAbandoned(dir string) error {
 	return removeAll(dir)
 }
 
-// removeAll is os.RemoveAll for a home. Its server may need a moment to notice its parent's death, and writes until
-// then. The lock goes last: without it the rest would not be known as a home.
+// removeAll is os.RemoveAll for a home. Its server may write until it notices
+// its parent's death. The lock file goes last, because without it the rest
+// would not be recognised as a home.
 func removeAll(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -234,7 +238,8 @@ func removeContents(dir string) error {
 	return err
 }
 
-// tryLock reports whether the file's lock is ours now. The end of the process gives it back.
+// tryLock reports whether it acquired the file's lock. The end of the process
+// releases it.
 func tryLock(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -21,13 +21,16 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// ErrMayNotInstall says that something is missing, and that this process may not install it.
+// ErrMayNotInstall reports that packages are missing and that this process may
+// not install them.
 var ErrMayNotInstall = errors.New("this is not root on a machine with apt-get")
 
-// systemPath is where servers are; the PATH of an ordinary user lacks it.
+// systemPath has the directories of servers, which the PATH of an ordinary user
+// lacks.
 const systemPath = ":/usr/local/sbin:/usr/sbin:/sbin"
 
-// Missing names the Debian packages that have to be installed before servers of those kinds can be started.
+// Missing returns the Debian packages to install before servers of these kinds
+// can start.
 func Missing(kinds ...Kind) []string {
 	var packages []string
 	for _, k := range kinds {
@@ -38,8 +41,9 @@ func Missing(kinds ...Kind) []string {
 	return packages
 }
 
-// Need ends a test that starts servers of its own on a machine without their packages: it is skipped, or it fails
-// under ONCE_TEST_REQUIRE=1. With -short it is skipped in any case.
+// Need ends a test on a machine without the packages of the servers that it
+// starts. It skips the test, or fails it under ONCE_TEST_REQUIRE=1. With -short
+// it always skips.
 func Need(t testing.TB, kinds ...Kind) {
 	t.Helper()
 	if testing.Short() {
@@ -86,7 +90,8 @@ func findProgram(name string) (string, error) {
 	return "", fmt.Errorf("%s is not installed: run the servers tool with -install", name)
 }
 
-// postgresBin is the directory of the newest PostgreSQL: Debian keeps each major version in one of its own.
+// postgresBin returns the directory of the newest PostgreSQL. Debian keeps each
+// major version in its own directory.
 func postgresBin() (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
@@ -101,12 +106,13 @@ func postgresBin() (string, error) {
 }
 
 func majorVersion(initdb string) int {
-	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(initdb)))) // what is no number is oldest
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(initdb)))) // a name that is not a number sorts first
 	return n
 }
 
-// Install installs what is missing for those kinds, with apt-get, and starts no service. Where it may not, the error
-// is ErrMayNotInstall and holds the command that does.
+// Install installs the missing packages of these kinds with apt-get, without
+// starting services. If it may not, it returns ErrMayNotInstall with the
+// command to run.
 func Install(ctx context.Context, log io.Writer, kinds ...Kind) error {
 	missing := Missing(kinds...)
 	if len(missing) == 0 {
@@ -129,11 +135,11 @@ func Install(ctx context.Context, log io.Writer, kinds ...Kind) error {
 }
 
 func aptGet(ctx context.Context, log io.Writer, args ...string) error {
-	// Another apt may be at work: wait for its lock.
+	// Another apt may be running: wait for its lock.
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	cmd.Stdout, cmd.Stderr = log, log
-	// dpkg is not cut off in the middle of its work.
+	// Never interrupt dpkg.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("apt-get %s: %w", strings.Join(args, " "), err)
@@ -143,12 +149,12 @@ func aptGet(ctx context.Context, log io.Writer, args ...string) error {
 
 // apt installs packages without letting them start services.
 type apt struct {
-	policy string // the script that invoke-rc.d asks before it starts a service
-	lists  string // the directory of package lists
+	policy string // script that invoke-rc.d asks before it starts a service
+	lists  string // directory of package lists
 	get    func(ctx context.Context, args ...string) error
 }
 
-// refusal is the script, and how it is told from one that somebody else has put there.
+// refusal is the script. Its text tells it apart from another policy.
 const refusal = `#!/bin/sh
 # Written by the servers tool of once, which installs packages and wants no service started. It removes this again.
 exit 101
@@ -170,7 +176,7 @@ func (a *apt) install(ctx context.Context, packages []string) (err error) {
 		if err := a.get(ctx, install...); err == nil || ctx.Err() != nil {
 			return err
 		}
-		// Lists that are out of date name files that are gone.
+		// Outdated lists name files that no longer exist.
 	}
 	if err := a.get(ctx, "update"); err != nil {
 		return err
@@ -178,8 +184,8 @@ func (a *apt) install(ctx context.Context, packages []string) (err error) {
 	return a.get(ctx, install...)
 }
 
-// lock keeps out a second tool, which would take this one's policy for the machine's. The directory is locked,
-// because a file would stay behind.
+// lock excludes a second tool, which would mistake this one's policy for the
+// machine's. It locks the directory, because a lock file would stay.
 func (a *apt) lock(ctx context.Context) (unlock func(), err error) {
 	dir, err := os.Open(filepath.Dir(a.policy))
 	if err != nil {
@@ -202,9 +208,9 @@ func (a *apt) lock(ctx context.Context) (unlock func(), err error) {
 
 func (a *apt) aside() string { return a.policy + ".before-once" }
 
-// forbid puts our policy in the place of the machine's, if it has one.
+// forbid replaces the machine's policy, if there is one.
 func (a *apt) forbid() error {
-	if err := a.restore(); err != nil { // a tool that was killed has left its policy
+	if err := a.restore(); err != nil { // a killed tool left its policy
 		return err
 	}
 	if err := os.Rename(a.policy, a.aside()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -216,10 +222,10 @@ func (a *apt) forbid() error {
 	return nil
 }
 
-// restore undoes forbid, however far it came.
+// restore undoes a complete or partial forbid.
 func (a *apt) restore() error {
 	text, err := os.ReadFile(a.policy)
-	if err == nil && strings.HasPrefix(refusal, string(text)) { // it may have been cut off
+	if err == nil && strings.HasPrefix(refusal, string(text)) { // it may be incomplete
 		err = os.Remove(a.policy)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

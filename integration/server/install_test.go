@@ -13,11 +13,12 @@ import (
 	"testing"
 )
 
-// machine is an apt whose files lie in a directory of the test and whose apt-get only remembers what it was told.
+// machine is an apt with files in a directory of the test and an apt-get that
+// only records its arguments.
 type machine struct {
 	*apt
 	calls  []string
-	policy []string // what invoke-rc.d would have asked, at each call
+	policy []string // the policy at each call
 	fail   map[string]int
 }
 
@@ -50,9 +51,9 @@ func put(t *testing.T, path, text string) {
 func TestNoServiceStartsWhilePackagesAreInstalled(t *testing.T) {
 	theirs := "#!/bin/sh\nexit 0\n"
 	for name, c := range map[string]struct {
-		before func(*machine) // the machine, as the tool finds it
+		before func(*machine) // the state before the tool runs
 		fails  int
-		after  string // the machine's policy in the end; empty for none
+		after  string // the final policy; empty for none
 	}{
 		"no policy":                              {func(*machine) {}, 0, ""},
 		"no policy, and it fails":                {func(*machine) {}, 9, ""},

@@ -14,7 +14,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// mariadbInit runs at every start, before the first connection. Names are not resolved, so the host is an address.
+// mariadbInit runs at every start, before the first connection. Names are not
+// resolved, so the host is an address.
 const mariadbInit = `CREATE DATABASE IF NOT EXISTS once CHARACTER SET utf8mb4;
 CREATE USER IF NOT EXISTS once@127.0.0.1 IDENTIFIED BY '%s';
 GRANT ALL PRIVILEGES ON *.* TO once@127.0.0.1 WITH GRANT OPTION;
@@ -46,7 +47,7 @@ func (e *mariadb) prepare(ctx context.Context, h *home) error {
 	if err := h.write("init.sql", fmt.Sprintf(mariadbInit, e.password)); err != nil {
 		return err
 	}
-	// root gets no password and no way in over TCP.
+	// root gets no password and cannot log in over TCP.
 	return h.run(ctx, e.install, "--no-defaults", "--datadir="+e.dataDir(h), "--skip-test-db", "--skip-name-resolve",
 		"--auth-root-authentication-method=socket")
 }
@@ -56,7 +57,7 @@ func (e *mariadb) launch(h *home, port int) (*process, error) {
 		"--datadir="+e.dataDir(h), "--tmpdir="+h.path("tmp"), "--init-file="+h.path("init.sql"),
 		"--socket="+h.path("socket"), "--pid-file="+h.path("pid"),
 		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve",
-		"--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--character-set-server=utf8mb4", "--max-connections=200",
+		"--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--character-set-server=utf8mb4", "--max-connections=500",
 		"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--performance-schema=OFF")
 }
 
@@ -75,7 +76,7 @@ func (*mariadb) askIdentity(ctx context.Context, dsn string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	config.Logger = &mysql.NopLogger{} // a server that is not up yet is no news
+	config.Logger = &mysql.NopLogger{} // a starting server is expected to refuse
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return "", err

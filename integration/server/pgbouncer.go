@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// pgbouncerSettings: without a Unix socket a port that is taken is a failure to start, which is noticed, rather than
-// a warning. A killed PostgreSQL is tried again soon, not after the default of 15 seconds.
+// pgbouncerSettings have no Unix socket, so that an occupied port is an error
+// instead of a warning. A killed PostgreSQL is retried soon, not after the
+// default of 15 seconds.
 const pgbouncerSettings = `[databases]
 * = host=127.0.0.1 port=%d
 
@@ -46,7 +47,7 @@ func newPgBouncer(upstream *Instance) (*pgbouncer, error) {
 
 func (*pgbouncer) kind() Kind { return PgBouncer }
 
-// account is that of PostgreSQL, as Debian's package has it.
+// account is that of PostgreSQL, as in Debian's package.
 func (*pgbouncer) account() string { return "postgres" }
 
 func (e *pgbouncer) prepare(_ context.Context, h *home) error {
@@ -61,7 +62,8 @@ func (e *pgbouncer) launch(h *home, port int) (*process, error) {
 	return h.launch(syscall.SIGKILL, e.program, h.path("pgbouncer.ini"))
 }
 
-// shutdown kills: a PgBouncer holds no data, and which signal waits for its clients differs from release to release.
+// shutdown kills the process: a PgBouncer holds no data, and the signal that
+// waits for its clients differs between releases.
 func (*pgbouncer) shutdown(p *process) error { return p.kill() }
 
 func (e *pgbouncer) dsn(port int) string { return postgresURL(e.password, port) }

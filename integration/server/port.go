@@ -11,8 +11,8 @@ import (
 
 var errPortTaken = errors.New("the port was taken by another process")
 
-// Ports are picked below those that the kernel hands out by itself, or an outgoing connection of anybody could take
-// the port of a server between its Kill and its Restart.
+// Ports are below the range that the kernel assigns. Otherwise an outgoing
+// connection could take the port of a server between its Kill and its Restart.
 const firstPort, lastPort = 15000, 32000
 
 func freePort() (int, error) {

@@ -15,15 +15,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// postgresSettings go into the configuration file rather than on the command line, so that a test can change them
-// with ALTER SYSTEM. fsync is on by default; it is written down because everything rests on it.
+// postgresSettings are in the configuration file and not on the command line,
+// so that a test can change them with ALTER SYSTEM. fsync is on by default; it
+// is listed because everything depends on it.
 const postgresSettings = `
 listen_addresses = '127.0.0.1'
 unix_socket_directories = '%s'
 fsync = on
 synchronous_commit = on
 wal_level = logical
-max_connections = 200
+max_connections = 500
 max_prepared_transactions = 10
 max_wal_senders = 10
 max_replication_slots = 10
@@ -51,8 +52,9 @@ func (e *postgres) prepare(ctx context.Context, h *home) error {
 	if err := h.write("password", e.password); err != nil {
 		return err
 	}
-	// The passwords go in clear text, over loopback only: that costs no rounds of hashing per connection.
-	// No sync of the empty cluster: it is made anew if the machine stops.
+	// Passwords are sent in clear text, over loopback only, to save the hashing
+	// per connection. The empty cluster is not synced: it is created anew if
+	// the machine stops.
 	err := h.run(ctx, filepath.Join(e.bin, "initdb"), "--pgdata="+e.dataDir(h), "--username=postgres",
 		"--auth=password", "--pwfile="+h.path("password"), "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
 	if err != nil {
@@ -71,8 +73,8 @@ func (e *postgres) configure(h *home) error {
 	return err
 }
 
-// launch lets the server end by SIGQUIT when we die: it then takes its children with it, which by SIGKILL it would
-// leave to find out for themselves.
+// launch makes the kernel send SIGQUIT when we die, so that the server ends its
+// children as well.
 func (e *postgres) launch(h *home, port int) (*process, error) {
 	return h.launch(syscall.SIGQUIT, filepath.Join(e.bin, "postgres"), "-D", e.dataDir(h), "-p", strconv.Itoa(port))
 }
@@ -99,7 +101,7 @@ func askPostgres(ctx context.Context, dsn string) (dir string, err error) {
 		return "", err
 	}
 	defer conn.Close(ctx)
-	// The simple protocol prepares nothing, which PgBouncer would not stand.
+	// The simple protocol prepares nothing, which PgBouncer requires.
 	err = conn.QueryRow(ctx, "SHOW data_directory", pgx.QueryExecModeSimpleProtocol).Scan(&dir)
 	return dir, err
 }

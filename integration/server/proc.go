@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// status is a process as /proc/PID/stat shows it to everybody; what else /proc knows of it, a root without ptrace
-// rights, as in most containers, cannot read of another account's processes.
+// status is a process as /proc/PID/stat shows it. In most containers, root
+// cannot read more about processes of other accounts.
 type status struct {
 	pid, parent int
 	state       string
-	born        string // in clock ticks since boot: tells apart two processes that had the same pid
+	born        string // in clock ticks since boot: tells apart two processes with the same PID
 }
 
 func readStatus(pid int) (status, error) {
@@ -24,7 +24,8 @@ func readStatus(pid int) (status, error) {
 	if err != nil {
 		return status{}, err
 	}
-	// The name, in parentheses, may hold anything; what is behind it has no blanks.
+	// The name in parentheses may contain anything. The fields after it contain
+	// no blanks.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 20 {
 		return status{}, fmt.Errorf("/proc/%d/stat is unlike what proc(5) says: %q", pid, text)
@@ -33,12 +34,13 @@ func readStatus(pid int) (status, error) {
 	return status{pid: pid, state: fields[0], parent: parent, born: fields[19]}, err
 }
 
-// dead is true of a zombie too: who should wait for it may never do so.
+// dead also returns true for a zombie, because its parent may never wait for
+// it.
 func (s status) dead() bool { return s.state == "Z" || s.state == "X" }
 
 func (s status) stopped() bool { return s.state == "T" || s.state == "t" }
 
-// lives reports whether that very process still runs, or is stopped.
+// lives reports whether this very process still runs or is stopped.
 func (s status) lives() bool {
 	now, err := readStatus(s.pid)
 	return err == nil && now.born == s.born && !now.dead()
@@ -55,7 +57,8 @@ func (s status) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// family is the process, if it lives, and all of its living descendants, parents first.
+// family returns the process, if it lives, and all of its living descendants,
+// parents first.
 func family(pid int) ([]status, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -20,12 +20,13 @@ import (
 type process struct {
 	cmd       *exec.Cmd
 	done      chan struct{} // closed when it has ended and was waited for
-	dismissed bool          // we wanted it to end
-	keeper    *keeper       // nil: it is not frozen
+	dismissed bool          // we ended it
+	keeper    *keeper       // nil: not frozen
 }
 
-// launch starts the command. The kernel sends the parent-death signal when the thread that forked ends, which may
-// be long before the process does; so a goroutine keeps that thread until the child has ended.
+// launch starts the command. The kernel sends the parent-death signal when the
+// thread that forked ends, which may be long before the process ends. So a
+// goroutine keeps that thread until the child has ended.
 func launch(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -35,7 +36,7 @@ func launch(cmd *exec.Cmd) (*process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its ProcessState
+			_ = cmd.Wait() // the result is in its ProcessState
 			close(p.done)
 		}
 	}()
@@ -70,14 +71,15 @@ func (p *process) endsWithin(d time.Duration) bool {
 	}
 }
 
-// kill ends the process and its descendants at once and returns when they are gone.
+// kill ends the process and its descendants at once and returns when they are
+// gone.
 func (p *process) kill() error {
 	if p.ended() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	// Stopped first: what is stopped spawns nothing that would be missed here.
+	// Stop them first, because a stopped process starts no others.
 	all, err := halt(ctx, p.cmd.Process.Pid)
 	if err != nil {
 		return errors.Join(err, p.cmd.Process.Kill())
@@ -124,8 +126,9 @@ func (p *process) thaw() error {
 	return err
 }
 
-// keeper is a shell that continues stopped processes when its input ends: because we closed it, or because we died.
-// Without it a frozen server that hears of our death could not act on it.
+// keeper is a shell that continues stopped processes when its input ends,
+// because we closed it or died. Otherwise a frozen server could not react to
+// our death.
 type keeper struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
@@ -137,7 +140,7 @@ func hireKeeper(all []status) (*keeper, error) {
 		args = append(args, strconv.Itoa(member.pid))
 	}
 	cmd := exec.Command("sh", args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C in a terminal is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // protects it from Ctrl-C in a terminal
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -158,16 +161,17 @@ func (k *keeper) release() error {
 	return nil
 }
 
-// dismiss is for when nobody is left to continue.
+// dismiss ends the keeper when no process is left to continue.
 func (k *keeper) dismiss() {
 	_ = k.cmd.Process.Kill()
 	_ = k.cmd.Wait()
 }
 
-// halt stops the process and its descendants and returns them all, stopped.
+// halt stops the process and its descendants and returns all of them.
 func halt(ctx context.Context, pid int) ([]status, error) {
 	pause := backoff.Backoff{First: time.Millisecond, Limit: 50 * time.Millisecond}
-	// Twice, because the first listing may have missed what was spawned while it was read.
+	// Twice, because the first listing may miss processes started while it was
+	// read.
 	for stopped := 0; ; {
 		all, err := family(pid)
 		if err != nil {
@@ -191,7 +195,7 @@ func halt(ctx context.Context, pid int) ([]status, error) {
 	}
 }
 
-// stopEach stops those that still run, and reports whether there were any.
+// stopEach stops the running ones and reports whether there were any.
 func stopEach(all []status) (running bool, err error) {
 	for _, member := range all {
 		if member.stopped() {

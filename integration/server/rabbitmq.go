@@ -16,21 +16,25 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// rabbitmqScript is what Debian's /usr/sbin/rabbitmq-server runs, as the account rabbitmq only.
+// rabbitmqScript is what Debian's /usr/sbin/rabbitmq-server runs, but only as
+// the account rabbitmq.
 const rabbitmqScript = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
-// rabbitmqSettings name the first user, so that there is no guest. What is logged goes to the home's log.
+// rabbitmqSettings name the first user, so that there is no guest. Logs go to
+// the log of the home.
 const rabbitmqSettings = `default_user = once
 default_pass = %s
 log.console.level = warning
 `
 
-// rabbitmqAlone is for every Erlang that is started, by RabbitMQ too: once a minute it has one look after epmd, which
-// would start it, and epmd would outlive us. A node that listens for no other node needs neither; the port of one,
-// which nobody looks at, stands for having asked epmd.
+// rabbitmqAlone configures every Erlang, including those that RabbitMQ starts.
+// Once a minute RabbitMQ looks for epmd, which would start it, and epmd would
+// outlive us. A node that does not listen for other nodes needs no epmd; a
+// fixed port that nobody uses avoids asking it.
 const rabbitmqAlone = "-dist_listen false -start_epmd false -erl_epmd_port 1"
 
-// rabbitmqFlags: two schedulers that do not spin are kind to the other servers.
+// rabbitmqFlags start two schedulers that do not spin, which leaves the
+// processors to the other servers.
 const rabbitmqFlags = "-sname %s +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 type rabbitmq struct {
@@ -55,7 +59,7 @@ func (e *rabbitmq) prepare(_ context.Context, h *home) error {
 	settings := fmt.Sprintf(rabbitmqSettings, e.password) + strings.Join(append(e.settings, ""), "\n")
 	for name, text := range map[string]string{
 		"rabbitmq.conf": settings, "enabled_plugins": "[].\n",
-		".erlang.cookie": rand.Text(), // Erlang would make one up out of the date
+		".erlang.cookie": rand.Text(), // Erlang would derive one from the date
 	} {
 		if err := h.write(name, text); err != nil {
 			return err
@@ -64,7 +68,8 @@ func (e *rabbitmq) prepare(_ context.Context, h *home) error {
 	return nil
 }
 
-// launch has the script become the Erlang machine, as it does under systemd, so that our signals reach that.
+// launch replaces the script by the Erlang machine, as under systemd, so that
+// our signals reach it.
 func (e *rabbitmq) launch(h *home, port int) (*process, error) {
 	return h.launch(syscall.SIGKILL, "env", append(e.environment(h, port), e.script)...)
 }
@@ -73,7 +78,7 @@ func (e *rabbitmq) environment(h *home, port int) []string {
 	node := e.identity(h) + "@localhost"
 	return []string{
 		"ERL_AFLAGS=" + rabbitmqAlone,
-		"ERL_EPMD_PORT=1", // nobody's: one that happens to run is not told of the node
+		"ERL_EPMD_PORT=1", // nobody listens there, so a running epmd does not learn of the node
 		"RUNNING_UNDER_SYSTEMD=true",
 		"RABBITMQ_CONF_ENV_FILE=/dev/null",
 		"RABBITMQ_CONFIG_FILE=" + h.path("rabbitmq.conf"),
@@ -93,10 +98,11 @@ func (e *rabbitmq) dsn(port int) string {
 	return fmt.Sprintf("amqp://once:%s@127.0.0.1:%d/", e.password, port)
 }
 
-// identity is the name of the node, and so what the cluster's name begins with.
+// identity is the name of the node, which is the prefix of the cluster's name.
 func (*rabbitmq) identity(h *home) string { return filepath.Base(h.dir) }
 
-// askIdentity is told the cluster's name before it shows the password, but has to be let in.
+// askIdentity learns the cluster's name before it sends the password, but must
+// log in to finish.
 func (*rabbitmq) askIdentity(ctx context.Context, dsn string) (string, error) {
 	conn, err := amqp.DialConfig(dsn, amqp.Config{Dial: func(network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)

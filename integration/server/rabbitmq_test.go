@@ -29,7 +29,7 @@ func connect(t *testing.T, i *Instance) *amqp.Connection {
 	return conn
 }
 
-// channel is in confirm mode and has a durable queue "kept".
+// channel returns a channel in confirm mode with a durable queue "kept".
 func channel(t *testing.T, i *Instance) *amqp.Channel {
 	t.Helper()
 	ch, err := connect(t, i).Channel()
@@ -61,7 +61,7 @@ func publish(ctx context.Context, ch *amqp.Channel, text string) (confirmed bool
 	return confirm.WaitContext(ctx)
 }
 
-// mustHold takes what is in the queue.
+// mustHold consumes the queue and checks its contents.
 func mustHold(t *testing.T, ch *amqp.Channel, want ...string) {
 	t.Helper()
 	var got []string
@@ -103,7 +103,7 @@ func TestRabbitMQKeepsWhatItHasConfirmed(t *testing.T) {
 		t.Errorf("restarted as %s on %s, was %s on %s", i.Identity(), i.Addr(), name, address)
 	}
 	mustPublish(t, channel(t, i), "two")
-	if err := i.Restart(t.Context()); err != nil { // in order this time
+	if err := i.Restart(t.Context()); err != nil { // a clean restart this time
 		t.Fatal(err)
 	}
 	mustHold(t, channel(t, i), "one", "two")
@@ -140,7 +140,7 @@ func TestRabbitMQListensForItsClientsOnly(t *testing.T) {
 	if got := connect(t, i).Config.Heartbeat; got != 7*time.Second {
 		t.Errorf("the heartbeat is %v: the setting was not taken", got)
 	}
-	// What the node does once a minute.
+	// The node does this once a minute.
 	starter := []string{"erl", "-sname", "starter", "-noinput", "-s", "erlang", "halt"}
 	environment := i.engine.(*rabbitmq).environment(i.home, i.port)
 	if err := i.home.run(t.Context(), "env", append(environment, starter...)...); err != nil {
@@ -156,13 +156,14 @@ func TestRabbitMQListensForItsClientsOnly(t *testing.T) {
 			found[open[socket]] = true
 		}
 	}
-	delete(found, "") // what does not listen
+	delete(found, "") // not listening
 	if want := fmt.Sprintf("0100007F:%04X", i.port); !found[want] || len(found) != 1 {
 		t.Errorf("it listens on %v, want %s only", found, want)
 	}
 }
 
-// epmds are the processes of that name, which would leave the family of who started them.
+// epmds returns the epmd processes, which leave the process tree of their
+// starter.
 func epmds(t *testing.T) (pids []string) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
@@ -177,7 +178,8 @@ func epmds(t *testing.T) (pids []string) {
 	return pids
 }
 
-// listening maps the sockets that listen, as /proc/PID/fd names them, to address and port.
+// listening maps listening sockets, as named by /proc/PID/fd, to address and
+// port.
 func listening(t *testing.T) map[string]string {
 	t.Helper()
 	open := map[string]string{}
@@ -202,7 +204,7 @@ func sockets(t *testing.T, pid int) (names []string) {
 	if errors.Is(err, os.ErrPermission) {
 		t.Skip("this process may not see what another account's has open")
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // the server's helpers come and go
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // helpers of the server come and go
 		t.Fatal(err)
 	}
 	for _, entry := range entries {

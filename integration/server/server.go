@@ -1,25 +1,29 @@
 //go:build linux
 
-// Package server brings up private instances of PostgreSQL, MariaDB, PgBouncer and RabbitMQ from the machine's own
-// packages, for tests that need the real thing, and that kill it, stop it in mid-air and start it again.
+// Package server starts private instances of PostgreSQL, MariaDB, PgBouncer and
+// RabbitMQ from the packages installed on the machine. Tests use them to kill,
+// pause and restart real servers.
 //
-// # What is promised
+// # Guarantees
 //
-//   - An instance is private: data, configuration and socket are in a new temporary directory, it listens on a free
-//     port of 127.0.0.1 only, and its password is random. No server that happens to run is touched.
-//   - It is handed out after it has named its own data directory in answer to a query, or, a RabbitMQ, the name that
-//     the directory gave to its cluster.
-//   - What it acknowledges is on disk: fsync and its like stay on.
-//   - It does not outlive the process that started it, however that ends. A directory that a killed process leaves
-//     behind is removed at the next start.
-//   - It never runs as root: root starts it as the account that its Debian package created.
+//   - An instance is private. Its data, configuration and socket are in a new
+//     temporary directory, it listens only on a free port of 127.0.0.1, and its
+//     password is random. Other running servers are not touched.
+//   - An instance is returned only after a query has confirmed its data
+//     directory or, for RabbitMQ, the cluster name derived from the directory.
+//   - Acknowledged writes are on disk: fsync and similar settings stay on.
+//   - An instance does not outlive the process that started it, however that
+//     process ends. The next start removes directories left by killed processes.
+//   - It never runs as root. Root starts it as the account that its Debian
+//     package created.
 //
-// # What is not
+// # Limits
 //
-// It needs Linux: the kernel's parent-death signal and /proc. Kill is a crash of the server, not of the machine: the
-// page cache survives it, so torn writes and lost power are not shown.
+// The package needs Linux: the parent-death signal and /proc. Kill crashes the
+// server, not the machine. The page cache survives, so torn writes and power
+// loss are not tested.
 //
-// The API follows the needs of this repository's tests and is not released.
+// The API serves the tests of this repository and promises no compatibility.
 package server
 
 import (
@@ -44,37 +48,41 @@ const (
 	RabbitMQ  Kind = "rabbitmq"
 )
 
-// The limits are generous: a loaded machine is slow, and a server that cannot start ends long before.
+// The limits are generous for loaded machines. A server that cannot start ends
+// long before.
 const startLimit, endLimit = 2 * time.Minute, 30 * time.Second
 
-// Instance is one server. Its methods may be called from several goroutines; they run one after another.
+// Instance is one server. Its methods may be called concurrently; they run one
+// at a time.
 type Instance struct {
 	engine engine
 	home   *home
-	port   int // stays what it was when the start succeeded
+	port   int // stays the same after a successful start
 
 	mu      sync.Mutex
-	process *process // the latest, which may have ended
+	process *process // the latest one, which may have ended
 }
 
-// engine is what differs between the servers.
+// engine is what differs between the kinds of servers.
 type engine interface {
 	kind() Kind
 	// account is the system account that root runs the server as.
 	account() string
-	// prepare fills a new home with what the server needs before it is first started.
+	// prepare fills a new home with what the server needs before its first
+	// start.
 	prepare(ctx context.Context, h *home) error
 	// launch starts the server in the foreground.
 	launch(h *home, port int) (*process, error)
-	// shutdown makes a server of this kind end in order: clients are told, nothing waits for them.
+	// shutdown ends a server cleanly without waiting for its clients.
 	shutdown(p *process) error
 	dsn(port int) string
-	// identity is what askIdentity must answer for a server in that home.
+	// identity is the answer that askIdentity expects from a server in that
+	// home.
 	identity(h *home) string
 	askIdentity(ctx context.Context, dsn string) (string, error)
 }
 
-// StartPostgres starts a PostgreSQL. The context bounds the start only.
+// StartPostgres starts a PostgreSQL. The context limits only the start.
 func StartPostgres(ctx context.Context) (*Instance, error) {
 	e, err := newPostgres()
 	if err != nil {
@@ -83,7 +91,7 @@ func StartPostgres(ctx context.Context) (*Instance, error) {
 	return start(ctx, e, freePort)
 }
 
-// StartMariaDB starts a MariaDB. The context bounds the start only.
+// StartMariaDB starts a MariaDB. The context limits only the start.
 func StartMariaDB(ctx context.Context) (*Instance, error) {
 	e, err := newMariaDB()
 	if err != nil {
@@ -92,8 +100,9 @@ func StartMariaDB(ctx context.Context) (*Instance, error) {
 	return start(ctx, e, freePort)
 }
 
-// StartPgBouncer starts a PgBouncer in transaction mode in front of a PostgreSQL of [StartPostgres], and with the
-// same password. The context bounds the start only.
+// StartPgBouncer starts a PgBouncer in transaction mode in front of a
+// PostgreSQL of [StartPostgres], with the same password. The context limits
+// only the start.
 func StartPgBouncer(ctx context.Context, upstream *Instance) (*Instance, error) {
 	e, err := newPgBouncer(upstream)
 	if err != nil {
@@ -102,9 +111,10 @@ func StartPgBouncer(ctx context.Context, upstream *Instance) (*Instance, error) 
 	return start(ctx, e, freePort)
 }
 
-// StartRabbitMQ starts a RabbitMQ of one node, with settings that are lines of its rabbitmq.conf. The node takes part in
-// no Erlang distribution: it listens for clients only, there is no epmd, and rabbitmqctl cannot reach it. The context
-// bounds the start only.
+// StartRabbitMQ starts a RabbitMQ with a single node. The settings are lines of
+// its rabbitmq.conf. The node takes no part in Erlang distribution: it listens
+// only for clients, there is no epmd, and rabbitmqctl cannot reach it. The
+// context limits only the start.
 func StartRabbitMQ(ctx context.Context, settings ...string) (*Instance, error) {
 	e, err := newRabbitMQ(settings)
 	if err != nil {
@@ -131,7 +141,8 @@ func start(ctx context.Context, e engine, ports func() (int, error)) (*Instance,
 	return i, nil
 }
 
-// settle starts the server on a port. Between finding a port free and using it somebody else can take it.
+// settle starts the server on a port, and tries again if another process takes
+// the port first.
 func (i *Instance) settle(ctx context.Context, ports func() (int, error)) (err error) {
 	for range 5 {
 		if i.port, err = ports(); err != nil {
@@ -144,7 +155,8 @@ func (i *Instance) settle(ctx context.Context, ports func() (int, error)) (err e
 	return err
 }
 
-// launch starts the server and returns when it answers queries as itself. If it fails, nothing runs.
+// launch starts the server and returns when it answers queries with its
+// identity. If launch fails, nothing runs.
 func (i *Instance) launch(ctx context.Context) error {
 	p, err := i.engine.launch(i.home, i.port)
 	if err != nil {
@@ -178,33 +190,36 @@ func (i *Instance) awaitAnswer(ctx context.Context) error {
 	}
 }
 
-// ask is one question, bounded so that a connection that hangs does not use up the time for the start.
+// ask asks once, with a time limit, so that a hanging connection does not use
+// up the time for the start.
 func (i *Instance) ask(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return i.engine.askIdentity(ctx, i.DSN())
 }
 
-// DSN names the server, as [testenv] documents it for each kind: parameters may be appended.
+// DSN returns the address of the server in the form that [testenv] documents
+// for its kind. Parameters may be appended.
 func (i *Instance) DSN() string { return i.engine.dsn(i.port) }
 
-// Addr is the host and port that the server listens on, for a proxy in front of it.
+// Addr returns the host and port of the server, for a proxy in front of it.
 func (i *Instance) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(i.port)) }
 
-// Identity is what the server answers when it is asked for its data directory; a PgBouncer answers for the PostgreSQL
-// behind it. A RabbitMQ is not asked that, but for the name of its cluster: see [testenv.CheckRabbitMQ].
+// Identity returns the data directory of the server, or of the PostgreSQL
+// behind a PgBouncer. For a RabbitMQ it is the prefix of the cluster's name:
+// see [testenv.CheckRabbitMQ].
 func (i *Instance) Identity() string { return i.engine.identity(i.home) }
 
-// Kill ends the server and all of its children by SIGKILL, also while it is paused, and returns when they are gone.
-// Its data stay, for [Instance.Restart].
+// Kill ends the server and its children with SIGKILL, even while it is paused,
+// and returns when they are gone. Its data stay for [Instance.Restart].
 func (i *Instance) Kill() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.process.kill()
 }
 
-// Restart starts the server again, on the same data and port, and returns when it answers queries. A server that
-// still runs is shut down in order first: its clients are told, and do not just lose the connection.
+// Restart restarts the server with the same data and port, and returns when it
+// answers queries. It shuts a running server down cleanly first.
 func (i *Instance) Restart(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -220,8 +235,8 @@ func (i *Instance) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Pause stops the server and all of its children in mid-air, by SIGSTOP: connections stay open, nothing answers.
-// It returns when all of them are stopped.
+// Pause stops the server and its children with SIGSTOP: connections stay open,
+// nothing answers. It returns when all of them are stopped.
 func (i *Instance) Pause() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -231,15 +246,17 @@ func (i *Instance) Pause() error {
 	return nil
 }
 
-// Resume undoes [Instance.Pause]. So does the end of this process, so that the server can notice it and end.
+// Resume undoes [Instance.Pause]. The end of this process does the same, so
+// that the server can notice it and end.
 func (i *Instance) Resume() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.process.thaw()
 }
 
-// Stop shuts the server down in order and removes its directory. If the server had ended by itself, the error says
-// so and holds the end of its log. Nothing but Stop may follow.
+// Stop shuts the server down cleanly and removes its directory. If the server
+// had already ended, the error contains the end of its log. No other method may
+// be called after Stop.
 func (i *Instance) Stop() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -254,7 +271,7 @@ func (i *Instance) endedByItself() error {
 	return fmt.Errorf("%s ended by itself (%v); the end of its log:\n%s", i.engine.kind(), i.process, i.home.logTail())
 }
 
-// end shuts the server down if it runs, by force if it must.
+// end shuts the server down if it runs, and kills it if necessary.
 func (i *Instance) end() error {
 	if i.process.ended() {
 		return nil

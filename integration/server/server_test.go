@@ -47,7 +47,7 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 
 	for query, want := range map[string]string{
 		"SHOW fsync": "on", "SHOW synchronous_commit": "on", "SHOW full_page_writes": "on", "SHOW wal_level": "logical",
-		"SHOW max_connections": "200", "SHOW max_prepared_transactions": "10", "SHOW server_encoding": "UTF8",
+		"SHOW max_connections": "500", "SHOW max_prepared_transactions": "10", "SHOW server_encoding": "UTF8",
 	} {
 		if got := mustAsk(t, postgres, query); got != want {
 			t.Errorf("%s: %s, want %s", query, got, want)
@@ -67,12 +67,13 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 	mustPoolTransactions(t, s.PgBouncer)
 }
 
-// mustBePrivate: on loopback only, not as root, and with a password.
+// mustBePrivate checks that the server listens only on loopback, does not run
+// as root, and requires a password.
 func mustBePrivate(t *testing.T, i *Instance) {
 	t.Helper()
 	k := i.engine.kind()
 	for _, local := range listeners(t, i.port) {
-		if local != "0100007F" { // 127.0.0.1 as /proc writes it on a little-endian machine
+		if local != "0100007F" { // 127.0.0.1 in /proc on a little-endian machine
 			t.Errorf("%s listens on %s", k, local)
 		}
 	}
@@ -90,7 +91,8 @@ func mustBePrivate(t *testing.T, i *Instance) {
 	}
 }
 
-// guess is the DSN of somebody who knows the port and the first account that one tries.
+// guess returns the DSN of an attacker who knows the port and tries the usual
+// account.
 func guess(i *Instance) string {
 	switch i.engine.kind() {
 	case MariaDB:
@@ -123,8 +125,8 @@ func listeners(t *testing.T, port int) (addresses []string) {
 	return addresses
 }
 
-// mustPoolTransactions: outside of transactions two connected clients share one server, which in session mode each
-// would keep to itself.
+// mustPoolTransactions checks that two clients outside transactions share one
+// server connection, as they would not in session mode.
 func mustPoolTransactions(t *testing.T, i *Instance) {
 	t.Helper()
 	first, second := open(t, i), open(t, i)
@@ -167,7 +169,7 @@ func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
 			if got := mustAsk(t, open(t, i), "SELECT sum(n) FROM kept"); got != "1" {
 				t.Errorf("the sum of committed rows is %s, want 1", got)
 			}
-			if err := i.Restart(t.Context()); err != nil { // in order this time
+			if err := i.Restart(t.Context()); err != nil { // a clean restart this time
 				t.Fatal(err)
 			}
 			if got := mustAsk(t, open(t, i), "SELECT sum(n) FROM kept"); got != "1" {
@@ -249,7 +251,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	if err := errors.Join(s.Stop(), s.Stop()); err != nil {
 		t.Fatal(err)
 	}
-	// What RabbitMQ had started ends when it finds its pipe closed, a moment later.
+	// Helpers of RabbitMQ end when they find their pipe closed, a moment later.
 	eventually(t, fmt.Sprintf("after Stop, none of %v lives", all), func() bool { return !anyLives(all) })
 	for _, i := range instances {
 		if _, err := os.Stat(i.home.dir); !errors.Is(err, os.ErrNotExist) {
@@ -320,7 +322,7 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 		taken int
 	}{
 		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)}, {rabbit, occupy(t)},
-		{&twin, owner.port}, // who lives there lets us in and answers
+		{&twin, owner.port}, // another server that lets us in and answers
 	} {
 		offered := 0
 		i, err := start(t.Context(), c.engine, func() (int, error) {
@@ -337,7 +339,7 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 	}
 }
 
-// occupy listens on a port and hangs up on everybody.
+// occupy listens on a port and closes every connection.
 func occupy(t *testing.T) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

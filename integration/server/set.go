@@ -11,12 +11,14 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// Set is servers that were started together; nil is one that was not asked for.
+// Set is a set of servers that were started together. Servers that were not
+// requested are nil.
 type Set struct {
 	Postgres, MariaDB, PgBouncer, RabbitMQ *Instance
 }
 
-// Start starts servers of those kinds side by side; a PgBouncer brings its PostgreSQL along. If one fails, none runs.
+// Start starts servers of these kinds concurrently. A PgBouncer includes its
+// PostgreSQL. If one fails, none runs.
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	var s Set
 	var starting sync.WaitGroup
@@ -56,7 +58,8 @@ func (s *Set) startRabbitMQ(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
-// Env is what [testenv] reads: the addresses, and, if all kinds of servers run, that none may be missing.
+// Env returns the variables that [testenv] reads: the addresses and, if all
+// kinds of servers run, the one that requires all of them.
 func (s *Set) Env() []string {
 	var env []string
 	add := func(name, value string) { env = append(env, name+"="+value) }
@@ -81,7 +84,7 @@ func (s *Set) Env() []string {
 	return env
 }
 
-// Stop stops them side by side.
+// Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
 	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB, s.RabbitMQ}

@@ -13,9 +13,10 @@ import (
 	"github.com/sqlc-dev/teesql/parser"
 )
 
-// check parses SQL and applies the rules below to what it finds. The parser alone is patient: it takes what it does
-// not understand for the beginning of another statement, or for a name. So the kinds of the statements are part of
-// the expectation, and names and functions have to be known.
+// check parses SQL and applies the rules below. The parser alone is too
+// lenient: it takes what it does not understand for another statement, or for a
+// name. So the caller says which kinds of statements it expects, and names and
+// functions must be known.
 func check(sql string, kinds ...string) error {
 	script, err := parser.Parse(context.Background(), strings.NewReader(sql))
 	if err != nil {
@@ -46,7 +47,7 @@ var (
 	closing = regexp.MustCompile(`\bEND\b`)
 )
 
-// balanced counts what is opened and closed: the parser closes by itself what is open at the end.
+// balanced counts BEGIN and END, since the parser adds a missing END.
 func balanced(sql string) error {
 	sql = strings.ReplaceAll(sql, "BEGIN TRANSACTION", "")
 	if open, closed := len(opening.FindAllString(sql, -1)), len(closing.FindAllString(sql, -1)); open != closed {
@@ -55,7 +56,8 @@ func balanced(sql string) error {
 	return nil
 }
 
-// typed asks for a CAST around each parameter: the driver declares NULL as a text, and a text by its length.
+// typed requires a CAST around each parameter. The driver declares NULL as a
+// text, and texts by their length.
 func typed(script *ast.Script) error {
 	cast, used := map[any]bool{}, []*ast.VariableReference{}
 	walk(reflect.ValueOf(script), func(node any) {
@@ -78,7 +80,7 @@ func kind(node any) string {
 	return strings.TrimSuffix(reflect.TypeOf(node).Elem().Name(), "Statement")
 }
 
-// walk visits every node of a tree that is a pointer.
+// walk visits every pointer in a tree.
 func walk(v reflect.Value, visit func(node any)) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -102,14 +104,14 @@ func walk(v reflect.Value, visit func(node any)) {
 	}
 }
 
-// columns are those of all tables, and what else looks like one.
+// columns are the columns of all tables, and other names that look like one.
 var columns = strings.Fields(`key scope operation id status attempt owner lease_until fingerprint outcome content_type flags sum
 	outcome_until key_until due reason created updated version compatible name applied microsecond
 	source key_name seen consumer_id consumer partition_name epoch log_name log_offset digest
 	seq state attempts ended lane key_id message_id topic ordering_key produced origin history header body
 	changed cause relay place bytes running nth`)
 
-// numberedAlias is one of a lane.
+// numberedAlias is the alias of a lane.
 var numberedAlias = regexp.MustCompile(`^[sf][0-9]+$`)
 
 func knownName(node any) error {
@@ -156,7 +158,8 @@ func knownVariable(node any) error {
 	return fmt.Errorf("%s is neither a parameter nor declared", v.Name)
 }
 
-// caseHasType is error 8133 of the server.
+// caseHasType reports a CASE of nothing but NULL, which is error 8133 of the
+// server.
 func caseHasType(node any) error {
 	c, ok := node.(*ast.SearchedCaseExpression)
 	if !ok {
@@ -174,8 +177,9 @@ func caseHasType(node any) error {
 	return errors.New("a CASE that yields nothing but NULL has no type")
 }
 
-// hintsAgree is what the documentation of table hints asks for where READ_COMMITTED_SNAPSHOT is on, and what keeps claims
-// of different keys apart.
+// hintsAgree requires the hints that READPAST needs with
+// READ_COMMITTED_SNAPSHOT on, and refuses those with which claims of different
+// keys would wait for each other.
 func hintsAgree(node any) error {
 	table, ok := node.(*ast.NamedTableReference)
 	if !ok {

@@ -2,18 +2,19 @@ package sqlserver_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/consuming"
+	"github.com/effectively-once/once/store/sqlschema/sqltest"
 )
 
-// asked is a database without rows that remembers what it is asked for consumers, and by whom.
+// asked is a database without rows that records statements and the methods that
+// sent them.
 type asked struct {
 	by         string
 	statements map[string]string
@@ -24,23 +25,17 @@ func (a *asked) Exec(_ context.Context, statement string, _ ...any) (int64, erro
 	return 1, nil
 }
 
-func (a *asked) Query(_ context.Context, statement string, _ ...any) (consuming.Rows, error) {
-	a.statements[statement] = a.by
-	return none{}, nil
+func (a *asked) Query(ctx context.Context, query string, _ ...any) (sqlschema.Rows, error) {
+	a.statements[query] = a.by
+	return new(sqltest.Recorder).Query(ctx, query)
 }
 
-type none struct{}
-
-func (none) Next() bool        { return false }
-func (none) Scan(...any) error { return errors.New("there is no row") }
-func (none) Err() error        { return nil }
-func (none) Close()            {}
-
-// consumerStatements are all statements for consumers, each with the method that sends it.
+// consumerStatements returns all statements for consumers, each with the method
+// that sends it.
 func consumerStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	t.Helper()
 	a := &asked{statements: make(map[string]string)}
-	tables := consuming.New(n)
+	tables := consuming.NewTables(n)
 	ctx, from := t.Context(), store.Position{Consumer: "c", Partition: "0", Epoch: 1}
 	to := from
 	to.Offset = 1
@@ -78,7 +73,7 @@ func consumerStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	return a.statements
 }
 
-// consumerKinds are those that a statement may be of, by its first words.
+// consumerKinds are the allowed kinds of a statement by its first words.
 var consumerKinds = map[string][]string{
 	"SET NOCOUNT ON;":  {"PredicateSet", "PredicateSet", "TryCatch"},
 	"SET NOCOUNT OFF;": {"PredicateSet", "Update"},

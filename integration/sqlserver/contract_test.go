@@ -18,8 +18,9 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// database is the one that ONCE_TEST_SQLSERVER names, or the end of the test. No tool of this repository starts a SQL Server,
-// so these tests are skipped under "make test" too.
+// database opens the database in ONCE_TEST_SQLSERVER, or skips the test if that
+// is not set. No tool of this repository starts a SQL Server, so "make test"
+// skips these tests.
 func database(t testing.TB) *sql.DB {
 	t.Helper()
 	dsn := os.Getenv("ONCE_TEST_SQLSERVER")
@@ -51,7 +52,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// fresh makes a schema that only this test uses, with the tables of a store and one for effects.
+// fresh creates a schema for this test, with the tables of a store and one for
+// effects.
 func fresh(t testing.TB, db *sql.DB) *sqlstore.Options {
 	t.Helper()
 	o := &sqlstore.Options{Schema: "t" + rand.Text()}
@@ -73,7 +75,7 @@ func mustExec(t testing.TB, db *sql.DB, statement string) {
 	}
 }
 
-// TestContract runs the conformance suite with and without READ_COMMITTED_SNAPSHOT.
+// The suite runs with and without READ_COMMITTED_SNAPSHOT.
 func TestContract(t *testing.T) {
 	db := database(t)
 	for _, snapshot := range []string{"ON", "OFF"} {
@@ -101,7 +103,7 @@ func harness(db *sql.DB, o *sqlstore.Options, open func(testing.TB, string) *sql
 	}
 }
 
-// count waits a little for rows that are being committed. Those that stay locked are not.
+// count waits for rows that are being committed, for a short time.
 func count(ctx context.Context, db *sql.DB, schema, name string) (n int, err error) {
 	query := func(hint string) error {
 		return db.QueryRowContext(ctx, fmt.Sprintf("SET LOCK_TIMEOUT 500; SELECT count(*) FROM %s.effect%s WHERE name = @p1", schema, hint), name).Scan(&n)
@@ -114,7 +116,8 @@ func count(ctx context.Context, db *sql.DB, schema, name string) (n int, err err
 	return n, err
 }
 
-// TestCallersTransactions has claims in transactions of other levels, which must be as usable after a lost claim as before.
+// Claims run in transactions of other isolation levels. After a lost claim, a
+// transaction must be as usable as before.
 func TestCallersTransactions(t *testing.T) {
 	db := database(t)
 	mustExec(t, db, "ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON")
@@ -142,7 +145,8 @@ func TestCallersTransactions(t *testing.T) {
 
 				r := request(id("own"), "second")
 				must(t, s.SettleTx(t.Context(), tx, []once.Settlement{settlement(r, claimTx(t, s, tx, r, once.Running))}))
-				// A claim in this transaction keeps no other key away, whatever its level.
+				// A claim in this transaction blocks no other key, at any
+				// level.
 				other, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				if rec, err := s.Claim(other, request(id("beside"), "third")); err != nil || rec.Owner != owner("third") {
@@ -184,7 +188,7 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
-// TestPrintedSchema runs the SQL for people in one piece, as their tools do.
+// The printed SQL runs as one batch, as the tools of administrators run it.
 func TestPrintedSchema(t *testing.T) {
 	db := database(t)
 	o := fresh(t, db)
@@ -200,7 +204,7 @@ func TestPrintedSchema(t *testing.T) {
 	}
 }
 
-// TestForgetPassesOverLockedRows has a row that is due and locked, with and without row versions.
+// A due row is locked, with and without row versions.
 func TestForgetPassesOverLockedRows(t *testing.T) {
 	db := database(t)
 	o := fresh(t, db)

@@ -1,9 +1,12 @@
-// Package sqlserver holds the tests of store/sqlstore for SQL Server. No server runs here, so they are of two kinds.
+// Package sqlserver tests store/sqlstore with SQL Server. There are two kinds
+// of tests.
 //
-// Those that always run parse every statement with a parser for Transact-SQL, and let Microsoft's driver talk to a
-// server that is a script: they show what reaches a server, and what the store makes of its answers. Nothing in them
-// shows what a server makes of the statements.
+// Those that always run need no server. They parse every statement with a
+// parser for Transact-SQL, and connect Microsoft's driver to a scripted server.
+// They show what the store sends, and what it does with the answers, but not
+// how a server executes the statements.
 //
-// That is what the others are for. They need ONCE_TEST_SQLSERVER, the DSN of a database whose name begins with
-// once_test, and change the settings of that database. docs/stores/sqlserver.md says how to run them.
+// The others need ONCE_TEST_SQLSERVER, the DSN of a database whose name begins
+// with once_test. They change the settings of that database.
+// docs/stores/sqlserver.md says how to run them.
 package sqlserver

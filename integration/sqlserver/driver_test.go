@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
 	mssql "github.com/microsoft/go-mssqldb"
 )
@@ -29,7 +29,7 @@ func request(id, who string) once.ClaimRequest {
 		Cause: key("cause of " + id).UUID()}
 }
 
-// record is a row as the statements select it.
+// record is a row with the columns of the statements.
 func record(r once.ClaimRequest, status int64) []any {
 	id := r.Key.UUID()
 	var cause any
@@ -40,7 +40,7 @@ func record(r once.ClaimRequest, status int64) []any {
 		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause}
 }
 
-// inFlight is what the claim answers to error 1222.
+// inFlight is the row that a claim returns after error 1222.
 func inFlight(r once.ClaimRequest) []any {
 	row := record(r, 1)
 	row[6], row[7], row[8], row[9], row[16], row[17] = int64(0), nil, int64(0), int64(0), int64(0), int64(0)
@@ -48,7 +48,7 @@ func inFlight(r once.ClaimRequest) []any {
 	return row
 }
 
-// The statements of a store, by what is in them.
+// Texts by which kindOf recognizes a statement, and the number of an error.
 const (
 	claims   = "BEGIN TRY"
 	settles  = "SET status = "
@@ -57,7 +57,7 @@ const (
 	deadlock = 1205
 )
 
-// kindOf tells what a statement is for.
+// kindOf returns the purpose of a statement.
 func kindOf(text string) string {
 	for _, part := range []string{claims, settles, effects, reads} {
 		if strings.Contains(text, part) {
@@ -74,7 +74,8 @@ func kindsOf(texts []string) (all []string) {
 	return all
 }
 
-// granting grants every claim and changes one row in every settlement; what it finds in other is said instead.
+// granting grants every claim and changes one row in every settlement, unless
+// other has another answer.
 func granting(r once.ClaimRequest, other map[string]answer) func(question) answer {
 	return func(q question) answer {
 		if a, ok := other[kindOf(q.text)]; ok {
@@ -103,7 +104,8 @@ func TestClaimInOneStatement(t *testing.T) {
 	if !reflect.DeepEqual(asked[0].args, want) {
 		t.Errorf("its parameters are %#v, want %#v", asked[0].args, want)
 	}
-	// NULL is sent as a text. Each parameter has a CAST to the type of its column, so that it does not matter.
+	// NULL is sent as a text. The CAST of each parameter converts it to the
+	// type of its column.
 	if want := "@p1 varbinary(16),@p2 nvarchar(6),@p3 nvarchar(3),@p4 nvarchar(5),@p5 varbinary(16),@p6 bigint,@p7 nvarchar(1),@p8 varbinary(16),@p9 bigint"; asked[0].types != want {
 		t.Errorf("they are declared as %q, want %q", asked[0].types, want)
 	}
@@ -145,7 +147,7 @@ func TestClaimThatLosesARaceLooksAgain(t *testing.T) {
 	}
 }
 
-// work is a body that writes a row and settles as done.
+// work is a body that writes a row and settles its claim as done.
 func work(rs []once.ClaimRequest) func(*sql.Tx, []once.Record) ([]once.Settlement, error) {
 	return func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 		_, err := tx.ExecContext(context.Background(), "INSERT INTO effect (name) VALUES (@p1)", "row")
@@ -178,7 +180,8 @@ func TestTransactIsOneTransaction(t *testing.T) {
 	}
 }
 
-// The server has rolled back by itself, and the handler goes on as if nothing had happened.
+// The server has rolled back, and the handler continues as if nothing had
+// happened.
 func TestRollbackByTheServerIsNotPassedOver(t *testing.T) {
 	rs := []once.ClaimRequest{request("1", "me")}
 	for _, goesOn := range []bool{false, true} {

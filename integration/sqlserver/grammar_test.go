@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
+	"github.com/effectively-once/once/store/sqlschema/sqltest"
 )
 
-// variants are the ways to name the tables that make a difference for the SQL.
+// variants are names of tables that make a difference for the SQL.
 var variants = []struct{ schema, prefix string }{{"", ""}, {"", "x"}, {"app", ""}, {"App_1", "a_b_"}, {"order", "select"}}
 
 func names(t *testing.T, d sqlschema.Dialect, schema, prefix string) sqlschema.Names {
@@ -21,7 +23,7 @@ func names(t *testing.T, d sqlschema.Dialect, schema, prefix string) sqlschema.N
 	return n
 }
 
-// kinds are those of each statement that a store runs.
+// kinds are the kinds of the statements of a store.
 var kinds = map[string][]string{
 	"Insert":    {"PredicateSet", "PredicateSet", "SetCommand", "TryCatch"},
 	"Take":      {"Update"},
@@ -51,11 +53,11 @@ var kinds = map[string][]string{
 	"page of UUID":      {"Select"},
 }
 
-// statementsOf are all that a store of a dialect runs.
+// statementsOf returns all statements on records.
 func statementsOf(n sqlschema.Names) map[string]string {
-	st := n.Statements()
+	st := records.New(n)
 	all := map[string]string{}
-	for name, l := range map[string]sqlschema.Listing{
+	for name, l := range map[string]records.Listing{
 		"all":       {},
 		"open":      {Operation: true, Scopes: 2, Statuses: []int{1, 2}},
 		"operation": {Operation: true, Scopes: 1, Statuses: []int{1, 4}, Unchanged: true},
@@ -70,7 +72,9 @@ func statementsOf(n sqlschema.Names) map[string]string {
 	v := reflect.ValueOf(*st)
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {
-			all[field.Name] = v.Field(i).Interface().(sqlschema.Statement).Text
+			if text := v.Field(i).Interface().(sqlschema.Statement).Text; text != "" {
+				all[field.Name] = text
+			}
 		}
 	}
 	return all
@@ -111,7 +115,7 @@ func TestMigrationsAreTransactSQL(t *testing.T) {
 	}
 }
 
-// printed are the kinds of statements in what is printed.
+// printed returns the kinds of the statements that Print returns.
 func printed(schema string, from int) []string {
 	all := []string{"PredicateSet", "PredicateSet", "BeginTransaction"}
 	if from == 0 && schema != "" {
@@ -137,22 +141,24 @@ func printed(schema string, from int) []string {
 	return append(all, "CreateIndex", "Insert", "CommitTransaction")
 }
 
-// recorder is a database without tables that remembers what it is asked.
-type recorder struct{ asked []string }
+// history is a database without tables that keeps the statements it was sent,
+// in their order.
+type history struct{ asked []string }
 
-func (r *recorder) Exec(_ context.Context, statement string) error {
-	r.asked = append(r.asked, statement)
-	return nil
+func (h *history) Exec(_ context.Context, statement string, _ ...any) (int64, error) {
+	h.asked = append(h.asked, statement)
+	return 0, nil
 }
 
-func (r *recorder) Number(_ context.Context, query string) (int64, error) {
-	r.asked = append(r.asked, query)
-	return 0, nil
+func (h *history) Query(ctx context.Context, query string, _ ...any) (sqlschema.Rows, error) {
+	h.asked = append(h.asked, query)
+	zero := sqltest.Recorder{Answer: [][]any{{int64(0)}}}
+	return zero.Query(ctx, query)
 }
 
 func TestMigrateSpeaksTransactSQL(t *testing.T) {
 	for _, v := range variants {
-		r := &recorder{}
+		r := new(history)
 		if err := names(t, sqlschema.SQLServer, v.schema, v.prefix).Migrate(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +186,7 @@ func TestMigrateSpeaksTransactSQL(t *testing.T) {
 	}
 }
 
-// TestCheckerNoticesOtherDialects shows what the checks above are worth: the SQL of another database fails them.
+// The SQL of other databases fails the checks above.
 func TestCheckerNoticesOtherDialects(t *testing.T) {
 	for d, dialect := range map[sqlschema.Dialect]string{sqlschema.PostgreSQL: "PostgreSQL", sqlschema.MySQL: "MySQL", sqlschema.SQLite: "SQLite"} {
 		n := names(t, d, "", "")

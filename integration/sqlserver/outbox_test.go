@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 )
 
-// outboxStatements are all statements for the outbox, each with the method that sends it.
+// outboxStatements returns all statements for the outbox, each with the method
+// that sends it.
 func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	t.Helper()
 	a := &asked{statements: make(map[string]string)}
-	tables := publishing.New(n)
+	tables := publishing.NewTables(n)
 	ctx, relay := t.Context(), [16]byte{1}
 	m := store.Outgoing{Message: broker.Message{ID: "1", Topic: "t", OrderingKey: "k"}, Lane: 3, Seq: 7}
 	later := m
@@ -65,7 +66,7 @@ func outboxStatements(t *testing.T, n sqlschema.Names) map[string]string {
 	return a.statements
 }
 
-// outboxKinds are those that the statements of a method may be of.
+// outboxKinds are the allowed kinds of the statements of a method.
 var outboxKinds = map[string][][]string{
 	"Put": {{"Insert"}}, "Lease": {{"Update"}, {"Update", "If"}, {"Delete"}, {"Select"}}, "Release": {{"Update"}, {"Delete"}},
 	"Forget": {{"PredicateSet", "Delete"}}, "Depth": {{"Select"}}, "Outgoing": {{"Select"}},

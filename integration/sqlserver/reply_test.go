@@ -6,10 +6,11 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
-// healthy answers what a store asks before its first statement: the tables are there, and right, and so is the session.
+// healthy answers the queries that a store sends before its first statement:
+// the tables and the session are right.
 func healthy(q question) (answer, bool) {
 	for part, n := range map[string]int64{"OBJECT_ID": 1, "MAX(version)": latest(), "MAX(compatible)": 1, "@@OPTIONS": 0} {
 		if strings.Contains(q.text, part) {
@@ -38,7 +39,7 @@ const (
 	envBegin, envCommit, envRollback          = 8, 9, 10
 )
 
-// encode writes an answer as the server would.
+// encode encodes an answer as the server does.
 func (a answer) encode(q question) (out []byte) {
 	for _, set := range a.sets {
 		out = append(out, encodeSet(set)...)

@@ -15,9 +15,10 @@ import (
 	"time"
 )
 
-// server speaks enough of the protocol of SQL Server for its driver to work with it. It has no database: a test says
-// what it answers. So it shows what the driver makes of a store's statements and of a server's answers, and nothing about
-// what a server makes of the statements.
+// server implements as much of the protocol of SQL Server as its driver needs.
+// It has no database: the test says what it answers. So it shows what the
+// driver sends for the statements of a store, and what it does with answers,
+// but not how a server executes statements.
 type server struct {
 	t        testing.TB
 	answer   func(question) answer
@@ -27,7 +28,8 @@ type server struct {
 	asked []question
 }
 
-// question is what reaches the server: a statement, or a change of the transaction.
+// question is a request to the server: a statement, or the begin or end of a
+// transaction.
 type question struct {
 	text  string // "BEGIN", "COMMIT" and "ROLLBACK" are requests of their own, without text
 	types string // the declaration of the parameters, as the driver made it
@@ -35,7 +37,7 @@ type question struct {
 	inTx  bool
 }
 
-// answer is what it says to that.
+// answer is the answer to a question.
 type answer struct {
 	sets     [][][]any // result sets, of rows, of []byte, int64, string and nil
 	affected uint64    // rows, where there is no result set
@@ -45,7 +47,7 @@ type answer struct {
 	hangUp   bool // there is no answer
 }
 
-// serve starts a server and returns a database that reaches it.
+// serve starts a server and returns a database connected to it.
 func serve(t testing.TB, say func(question) answer) (*server, *sql.DB) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +77,7 @@ func serve(t testing.TB, say func(question) answer) (*server, *sql.DB) {
 	return s, db
 }
 
-// texts are the statements so far.
+// texts returns the statements so far.
 func (s *server) texts() (all []string) {
 	for _, q := range s.questions() {
 		all = append(all, q.text)
@@ -83,7 +85,8 @@ func (s *server) texts() (all []string) {
 	return all
 }
 
-// questions leaves out what a store asks before its first statement.
+// questions leaves out the queries that a store sends before its first
+// statement.
 func (s *server) questions() (all []question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +115,7 @@ func (s *server) talk(conn net.Conn) {
 		var reply []byte
 		switch kind {
 		case packetPrelogin:
-			reply = []byte{1, 0, 6, 0, 1, 0xff, 2} // the one option that counts: no encryption
+			reply = []byte{1, 0, 6, 0, 1, 0xff, 2} // the only option that matters: no encryption
 		case packetLogin:
 			reply = append(token(0xad, append([]byte{1, 0x74, 0, 0, 4}, append(shortText(""), 13, 0, 0, 0)...)), done(tokenDone, 0, 0)...)
 		case packetAttention:
@@ -142,8 +145,8 @@ func (s *server) talk(conn net.Conn) {
 
 const aMoment = 10 * time.Millisecond
 
-// holdBack sends all but the end of a reply, and keeps that for a moment in which the driver must not lose patience: it
-// would ask the server to stop. It returns the end.
+// holdBack sends a reply except its end, which it returns after a moment. In
+// that time, the driver must not cancel the request.
 func (s *server) holdBack(conn net.Conn, requests *bufio.Reader, reply []byte) ([]byte, error) {
 	end := len(reply) - len(done(tokenDone, 0, 0))
 	if end <= 0 {
@@ -159,7 +162,7 @@ func (s *server) holdBack(conn net.Conn, requests *bufio.Reader, reply []byte) (
 	return reply[end:], conn.SetReadDeadline(time.Time{})
 }
 
-// respond ends transactions by itself, and says that the tables are as they should be.
+// respond answers questions about transactions and about the tables by itself.
 func (s *server) respond(q question) answer {
 	if s.implicit && strings.Contains(q.text, "@@OPTIONS") {
 		return rows([]any{int64(1)})
@@ -193,7 +196,7 @@ func readMessage(r io.Reader) (kind byte, body []byte, err error) {
 
 const packetSize = 4096
 
-// writeMessage ends the message only with its last part.
+// writeMessage marks only the last part as the end of the message.
 func writeMessage(w io.Writer, body []byte, last bool) error {
 	for {
 		part := body[:min(len(body), packetSize-8)]
@@ -212,7 +215,7 @@ func writeMessage(w io.Writer, body []byte, last bool) error {
 	}
 }
 
-// read takes a request apart.
+// read reads a request.
 func (s *server) read(kind byte, body []byte) (q question) {
 	r := &reader{Buffer: bytes.NewBuffer(body)}
 	r.Next(int(r.number(4)) - 4) // the headers
@@ -275,7 +278,7 @@ func (r *reader) parameter() any {
 	}
 }
 
-// value is one that is as long as it says, or comes in parts if its type has no limit.
+// value reads a value with its length, or in parts if its type has no limit.
 func (r *reader) value(limit int64) []byte {
 	if limit != 0xffff {
 		return bytes.Clone(r.Next(int(r.number(2))))

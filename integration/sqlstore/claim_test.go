@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// inFlight begins a transaction that has claimed a key, and returns how to end it.
+// inFlight begins a transaction that has claimed a key. The caller ends it.
 func inFlight(t *testing.T, s *sqlstore.Store, id string) (end func(commit bool)) {
 	t.Helper()
 	claimed, finish, over := make(chan struct{}), make(chan bool), make(chan error, 1)
@@ -33,7 +33,7 @@ func inFlight(t *testing.T, s *sqlstore.Store, id string) (end func(commit bool)
 	case err := <-over:
 		t.Fatalf("the first claim: %v", err)
 	}
-	t.Cleanup(func() { close(finish) }) // for a test that has failed before its end
+	t.Cleanup(func() { close(finish) }) // if the test failed before its end
 	return func(commit bool) {
 		finish <- commit
 		if err := <-over; err != nil && !errors.Is(err, errBack) {
@@ -46,7 +46,7 @@ func isInFlight(rec once.Record) bool {
 	return rec.Status == once.Running && rec.LeaseLeft == 0 && rec.Owner == [16]byte{}
 }
 
-// TestTransactionInFlightIsSeen is PostgreSQL's: nothing waits.
+// In PostgreSQL, a claim does not wait for an open transaction on its key.
 func TestTransactionInFlightIsSeen(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	end := inFlight(t, s, "flight")
@@ -70,8 +70,8 @@ func TestTransactionInFlightIsSeen(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded is MySQL's, which waits for the transaction in flight.
-func TestWaitIsBounded(t *testing.T) {
+// In MySQL, a claim waits for an open transaction on its key.
+func TestClaimWaitsNoLongerThanAsked(t *testing.T) {
 	for _, commit := range []bool{true, false} {
 		t.Run(fmt.Sprint("commit ", commit), func(t *testing.T) {
 			s, db := engines[2].migrated(t)
@@ -87,7 +87,7 @@ func TestWaitIsBounded(t *testing.T) {
 				t.Errorf("it waited for %v, want %v", took, r.Wait)
 			}
 			end(commit)
-			r.Wait = 10 * time.Second // the connection that was given up may still be in front in the queue
+			r.Wait = 10 * time.Second // the closed connection may still be first in the queue
 			recs, err = s.Transact(t.Context(), []once.ClaimRequest{r}, writing(t.Context(), "right"))
 			must(t, err)
 			if want := map[bool]int{true: 0, false: 1}[commit]; count(t, db, "right") != want || count(t, db, "wrong") != 0 {
@@ -98,8 +98,8 @@ func TestWaitIsBounded(t *testing.T) {
 	}
 }
 
-// TestWaitIsWorthIt is MySQL's: who waits gets the answer.
-func TestWaitIsWorthIt(t *testing.T) {
+// In MySQL, a claim that waits long enough gets the answer.
+func TestClaimThatWaitsGetsTheAnswer(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	end := inFlight(t, s, "flight")
 	got := make(chan once.Record)
@@ -120,8 +120,9 @@ func TestWaitIsWorthIt(t *testing.T) {
 	}
 }
 
-// TestBatchThatCannotWait is MySQL's: the claims before the one that waits are gone with their transaction.
-func TestBatchThatCannotWait(t *testing.T) {
+// In MySQL, the claims before the one that waits are lost with their
+// transaction.
+func TestBatchThatCannotWaitIsAConflict(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	end := inFlight(t, s, "flight")
 	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("free", "second"), request("flight", "second")},
@@ -137,7 +138,8 @@ func TestBatchThatCannotWait(t *testing.T) {
 	idle(t, db)
 }
 
-// TestLostRaceShowsTheWinner has a caller's transaction whose snapshot is older than the winner's commit.
+// The snapshot of a caller's transaction may be older than the commit of the
+// claim that won.
 func TestLostRaceShowsTheWinner(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
@@ -160,14 +162,14 @@ func TestLostRaceShowsTheWinner(t *testing.T) {
 		t.Error("the work ran again")
 		return once.Outcome{}, nil
 	})
-	if !errors.Is(err, once.ErrCorrupt) { // the answer's checksum is made up in these tests
+	if !errors.Is(err, once.ErrCorrupt) { // these tests invent the checksum
 		t.Errorf("InTx returned %v", err)
 	}
 	must(t, effect(t.Context(), tx, "usable"))
 	must(t, tx.Commit())
 }
 
-// TestLostRaceUnderSnapshots is PostgreSQL's: what is newer than the snapshot cannot be shown.
+// PostgreSQL cannot show rows that are newer than the snapshot.
 func TestLostRaceUnderSnapshots(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
@@ -181,7 +183,7 @@ func TestLostRaceUnderSnapshots(t *testing.T) {
 	}
 }
 
-func TestDamagedRows(t *testing.T) {
+func TestDamagedRowsAreCorrupt(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		for id, damage := range map[string]string{
@@ -205,8 +207,8 @@ func TestDamagedRows(t *testing.T) {
 	})
 }
 
-// TestReasons checks that nothing in an error's text keeps an attempt from being settled.
-func TestReasons(t *testing.T) {
+// The text of an error may hold any bytes. They must not prevent a settlement.
+func TestAnyReasonIsRecorded(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, _ := e.migrated(t)
 		rec, err := s.Claim(t.Context(), request("reason", "a"))
@@ -222,7 +224,7 @@ func TestReasons(t *testing.T) {
 	})
 }
 
-// TestForgetWaitsForNobody has a row that is due and locked by another transaction.
+// Another transaction has locked a due row.
 func TestForgetWaitsForNobody(t *testing.T) {
 	for _, e := range engines[1:] {
 		t.Run(e.name, func(t *testing.T) {
@@ -234,7 +236,7 @@ func TestForgetWaitsForNobody(t *testing.T) {
 				set.KeepOutcome, set.KeepKey = 0, 0
 				must(t, s.Settle(t.Context(), set))
 			}
-			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks no more than it changes
+			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks only the rows that it changes
 			must(t, err)
 			defer tx.Rollback()
 			_, err = tx.Exec("UPDATE once_record SET reason = 'locked' WHERE id = 'locked'")

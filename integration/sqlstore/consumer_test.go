@@ -10,8 +10,8 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -20,7 +20,7 @@ func aside(id, orderingKey string) store.Shelved {
 		Message: broker.Message{ID: id, Topic: "orders", OrderingKey: orderingKey, Body: []byte("body")}}
 }
 
-// consumes calls all that is kept for consumers.
+// consumes calls each method for consumers.
 func consumes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	t.Helper()
 	ctx := t.Context()
@@ -56,8 +56,8 @@ func consumes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	})
 }
 
-// TestTablesOfAnOlderVersionAreRefused has tables that lack the latest migration: each call is refused until the store is
-// migrated, and then works.
+// The tables lack the latest migration. Each call is refused until Migrate, and
+// then works.
 func TestTablesOfAnOlderVersionAreRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		db := e.fresh(t)(t)
@@ -89,7 +89,7 @@ func TestTablesOfAnOlderVersionAreRefused(t *testing.T) {
 	})
 }
 
-// consumerCalls are the calls that need the tables of consumers.
+// consumerCalls are calls that need the tables of consumers.
 func consumerCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() error {
 	ctx, p := t.Context(), store.Position{Consumer: "a", Partition: "0", Epoch: 1}
 	to := p
@@ -113,7 +113,7 @@ func consumerCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func(
 	}
 }
 
-func TestBadArgumentsForConsumers(t *testing.T) {
+func TestBadArgumentsForConsumersAreInvalid(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		ctx, long := t.Context(), strings.Repeat("x", 256)

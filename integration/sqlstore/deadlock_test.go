@@ -13,7 +13,8 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// Transactions that take two rows crosswise keep ending each other in deadlocks. All of them succeed in the end.
+// Transactions that change two rows in opposite orders deadlock again and
+// again. All of them succeed in the end.
 func TestCrosswiseTransactionsAllSucceed(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		if e.dialect == sqlstore.SQLite {
@@ -23,7 +24,7 @@ func TestCrosswiseTransactionsAllSucceed(t *testing.T) {
 		s, db := e.migrated(t)
 		mustExec(t, db, `CREATE TABLE account (id int PRIMARY KEY, n int NOT NULL)`)
 		mustExec(t, db, `INSERT INTO account VALUES (0, 0), (1, 0)`)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // for a machine that has other things to do
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // for a busy machine
 		defer cancel()
 		op, runs := &once.Operation[struct{}]{Name: "transfer"}, atomic.Int64{}
 		pause := map[sqlstore.Dialect]string{sqlstore.PostgreSQL: `SELECT pg_sleep(0.05)`, sqlstore.MySQL: `DO SLEEP(0.05)`}[e.dialect]

@@ -16,12 +16,13 @@ import (
 
 var errWork = errors.New("the work failed")
 
-// endings are what a handler may send although only the store ends its transaction, and goes on. What it writes behind
-// that may be committed, whatever becomes of the call.
+// endings are statements by which a handler ends its transaction, against the
+// rules, before it continues. Its later writes may be committed whatever the
+// result of the call.
 var endings = []struct {
 	name       string
 	statements []string
-	not        []sqlstore.Dialect // where it is an error, means nothing, or cannot be noticed
+	not        []sqlstore.Dialect // dialects in which it fails, does nothing, or is not noticed
 }{
 	{"rollback", []string{"ROLLBACK"}, nil},
 	{"abort", []string{"ABORT"}, []sqlstore.Dialect{sqlstore.MySQL, sqlstore.SQLite}},
@@ -31,16 +32,16 @@ var endings = []struct {
 	{"start", []string{"START TRANSACTION"}, []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.SQLite}},
 	{"definition", []string{"CREATE TABLE ended (n int)"}, []sqlstore.Dialect{sqlstore.PostgreSQL, sqlstore.SQLite}},
 	{"rollback and begin", []string{"ROLLBACK", "INSERT INTO effect (name) VALUES ('between')", "BEGIN"},
-		[]sqlstore.Dialect{sqlstore.MySQL}}, // where nothing tells it from a deadlock: the page says so
+		[]sqlstore.Dialect{sqlstore.MySQL}}, // where it looks like a deadlock, as the package doc says
 	{"commit and begin", []string{"COMMIT", "BEGIN"}, nil},
 }
 
-// TestWorkThatEndsItsTransactionInSQL checks that no row is there twice, whatever the work sends, however it goes on,
-// and however often the call is repeated.
+// No row is written twice, whatever statement the work sends, however it
+// continues, and however often the call is repeated.
 func TestWorkThatEndsItsTransactionInSQL(t *testing.T) {
 	for name, result := range map[string]error{"succeeds": nil, "fails": errWork, "conflict": fmt.Errorf("%w: deadlock", once.ErrConflict)} {
 		limit := proof.Patience
-		if result != nil && result != errWork { // conflicts are repeated for as long as there is time
+		if result != nil && result != errWork { // conflicts are retried until ctx ends
 			limit = 2 * time.Second
 		}
 		for _, ending := range endings {
@@ -81,8 +82,7 @@ func TestWorkThatEndsItsTransactionInSQL(t *testing.T) {
 	}
 }
 
-// TestWorkWhoseWriteIsInterruptedCanBeRepeated ends a context in the middle of an INSERT, with which SQLite ends the
-// transaction by itself.
+// The context ends during an INSERT. SQLite then rolls back the transaction.
 func TestWorkWhoseWriteIsInterruptedCanBeRepeated(t *testing.T) {
 	const endless = `INSERT INTO effect (name) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'before' || i FROM n`
 	s, db := engines[0].migrated(t)
@@ -114,7 +114,6 @@ func ends(statements []string, result error) func(context.Context, *sql.Tx) (str
 	}
 }
 
-// TestWorkThatEndsItsTransactionAndPanics is the same for a panic.
 func TestWorkThatEndsItsTransactionAndPanics(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)

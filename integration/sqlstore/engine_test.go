@@ -24,8 +24,9 @@ import (
 type engine struct {
 	name    string
 	dialect sqlstore.Dialect
-	// fresh makes a database, or a schema, that only this test uses, and returns how to open it: with more settings
-	// for the driver, which each engine spells in its own way.
+	// fresh makes a database, or a schema, that only this test uses, and
+	// returns how to open it: with more settings for the driver, which each
+	// engine spells in its own way.
 	fresh func(testing.TB) func(testing.TB, ...string) *sql.DB
 }
 
@@ -41,7 +42,8 @@ func onEach(t *testing.T, test func(*testing.T, engine)) {
 	}
 }
 
-// sqliteSettings are those that package sqlstore recommends, but for synchronous(FULL): no test cuts the power.
+// sqliteSettings are those that package sqlstore recommends, except
+// synchronous(FULL), since no test cuts the power.
 const sqliteSettings = "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
 
 func freshSQLite(t testing.TB) func(testing.TB, ...string) *sql.DB {
@@ -138,7 +140,8 @@ func unique() string {
 	return "t" + hex.EncodeToString(random[:])
 }
 
-// migrated is a fresh database with the tables of a store, and a table for effects.
+// migrated returns a store on a new database with its tables, and a table for
+// effects.
 func (e engine) migrated(t testing.TB, settings ...string) (*sqlstore.Store, *sql.DB) {
 	t.Helper()
 	db := e.fresh(t)(t, settings...)

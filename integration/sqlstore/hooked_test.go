@@ -7,20 +7,22 @@ import (
 	"testing"
 )
 
-// hooked opens the database of db once more, with a driver that calls around before each statement, and after it what
-// around has returned. In MariaDB only with interpolateParams=true: else statements with arguments are prepared.
-func hooked(t testing.TB, db *sql.DB, around func(query string) (after func())) *sql.DB {
+// hooked opens the database of db again, with a driver that calls around before
+// each statement, and the function that around returned after it. In MariaDB
+// this needs interpolateParams=true. Otherwise statements with arguments are
+// prepared.
+func hooked(t testing.TB, db *sql.DB, around func(ctx context.Context, query string) (after func())) *sql.DB {
 	t.Helper()
 	dsn, _ := dsns.Load(db)
-	behind := sql.OpenDB(hookedDriver{db.Driver(), dsn.(string), around})
-	t.Cleanup(func() { behind.Close() })
-	return behind
+	opened := sql.OpenDB(hookedDriver{db.Driver(), dsn.(string), around})
+	t.Cleanup(func() { opened.Close() })
+	return opened
 }
 
 type hookedDriver struct {
 	driver driver.Driver
 	dsn    string
-	around func(query string) (after func())
+	around func(ctx context.Context, query string) (after func())
 }
 
 func (d hookedDriver) Driver() driver.Driver { return d.driver }
@@ -33,7 +35,7 @@ func (d hookedDriver) Connect(context.Context) (driver.Conn, error) {
 	return hookedConn{conn.(fullConn), d.around}, nil
 }
 
-// fullConn is what the drivers of all engines can do.
+// fullConn has the methods that the drivers of all engines implement.
 type fullConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -44,20 +46,20 @@ type fullConn interface {
 
 type hookedConn struct {
 	fullConn
-	around func(query string) (after func())
+	around func(ctx context.Context, query string) (after func())
 }
 
 func (c hookedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	defer c.around(query)()
+	defer c.around(ctx, query)()
 	return c.fullConn.ExecContext(ctx, query, args)
 }
 
 func (c hookedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	defer c.around(query)()
+	defer c.around(ctx, query)()
 	return c.fullConn.QueryContext(ctx, query, args)
 }
 
-// CheckNamedValue is the driver's where it has one.
+// CheckNamedValue calls that of the driver, if it has one.
 func (c hookedConn) CheckNamedValue(v *driver.NamedValue) error {
 	if checker, ok := c.fullConn.(driver.NamedValueChecker); ok {
 		return checker.CheckNamedValue(v)

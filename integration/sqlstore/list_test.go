@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// fillKeys inserts records that are done, or have no end.
+// fillKeys inserts records that are done, and open ones.
 func (e engine) fillKeys(t *testing.T, db *sql.DB, operation string, status, n int) {
 	t.Helper()
 	names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
@@ -34,14 +35,15 @@ func (e engine) fillKeys(t *testing.T, db *sql.DB, operation string, status, n i
 		rows = append(rows, fmt.Sprintf("(%[1]s, '', '%[2]s', '%[3]d', %[4]d, 1, %[1]s, %[5]s, 5, %[6]s, %[6]s, %[6]s, 1, 1)",
 			key, operation, i, status, lapsed, far))
 		if len(rows) == 500 || i == n-1 {
-			mustExec(t, db, "INSERT INTO "+names.Table()+" ("+names.Compile(`"key"`).Text+", scope, operation, id, "+
+			mustExec(t, db, "INSERT INTO "+names.Table()+" ("+names.Compiler()(`"key"`).Text+", scope, operation, id, "+
 				"status, attempt, owner, lease_until, sum, outcome_until, key_until, due, created, updated) VALUES "+strings.Join(rows, ", "))
 			rows = nil
 		}
 	}
 }
 
-// Records that are not done are found without those that are, and any page looks at a bounded number of rows.
+// Open records are found without reading those that are done, and any page
+// reads a bounded number of rows.
 func TestPagesAreBoundedWork(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
@@ -54,7 +56,7 @@ func TestPagesAreBoundedWork(t *testing.T) {
 		must(t, err)
 		cause := func(id string) [16]byte { return once.Key{Operation: "cause", ID: id}.UUID() }
 		for id, of := range map[string]string{"few": "operation IN ('rare', 'stuck')", "many": "operation = 'usual' AND length(id) < 4"} {
-			st := names.Compile("UPDATE " + names.Table() + " SET cause = @caused WHERE " + of)
+			st := names.Compiler()("UPDATE " + names.Table() + " SET cause = @caused WHERE " + of)
 			_, err := db.Exec(st.Text, st.Args(sqlschema.Params{"caused": names.UUID(cause(id))})...)
 			must(t, err)
 		}
@@ -100,7 +102,8 @@ func TestPagesAreBoundedWork(t *testing.T) {
 	})
 }
 
-// reads is the number of rows that the connection has read so far. SQLite does not count them: see the next test.
+// reads is the number of rows that the connection has read so far. SQLite does
+// not count them, so the next test reads its plans.
 func (e engine) reads(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	switch e.dialect {
@@ -116,7 +119,7 @@ func (e engine) reads(t *testing.T, db *sql.DB) (n int) {
 	return n
 }
 
-// The plans of SQLite are searches in the index that holds what is asked for, in its order.
+// The plans of SQLite are searches along the index that has the records.
 func TestPlansOfPagesInSQLite(t *testing.T) {
 	e := engines[0]
 	s, db := e.migrated(t)
@@ -132,19 +135,19 @@ func TestPlansOfPagesInSQLite(t *testing.T) {
 		}
 		for _, c := range []struct {
 			index string
-			of    sqlschema.Listing
+			of    records.Listing
 		}{
-			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{1, 2, 3}}},
-			{"once_record_open (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3}, Operation: true, Scopes: 1}},
-			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Operation: true, Unchanged: true}},
-			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Operation: true, Statuses: []int{5}}},
-			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{}},
-			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", sqlschema.Listing{Statuses: []int{3, 4}, Scopes: 2}},
-			{"once_record_cause (cause=? AND key>? AND key<?)", sqlschema.Listing{Cause: true}},
-			{"once_record_cause (cause=? AND key>? AND key<?)", sqlschema.Listing{Cause: true, Operation: true, Statuses: []int{1, 3}}},
-			{"sqlite_autoindex_once_record_1 (key=?)", sqlschema.Listing{UUID: true, Cause: true}},
+			{"once_record_open (key>? AND key<?)", records.Listing{Statuses: []int{1, 2, 3}}},
+			{"once_record_open (key>? AND key<?)", records.Listing{Statuses: []int{3}, Operation: true, Scopes: 1}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", records.Listing{Operation: true, Unchanged: true}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", records.Listing{Operation: true, Statuses: []int{5}}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", records.Listing{}},
+			{"sqlite_autoindex_once_record_1 (key>? AND key<?)", records.Listing{Statuses: []int{3, 4}, Scopes: 2}},
+			{"once_record_cause (cause=? AND key>? AND key<?)", records.Listing{Cause: true}},
+			{"once_record_cause (cause=? AND key>? AND key<?)", records.Listing{Cause: true, Operation: true, Statuses: []int{1, 3}}},
+			{"sqlite_autoindex_once_record_1 (key=?)", records.Listing{UUID: true, Cause: true}},
 		} {
-			end, page := names.Statements().List(c.of)
+			end, page := records.New(names).List(c.of)
 			for i, st := range []sqlschema.Statement{end, page} {
 				want := c.index
 				if i == 0 {

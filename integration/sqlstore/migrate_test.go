@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
 	"github.com/go-sql-driver/mysql"
 )
 
-func TestMigrateAtOnce(t *testing.T) {
+func TestMigrateMayRunConcurrently(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		open := e.fresh(t)
 		var settings []string
@@ -44,7 +44,7 @@ func TestMigrateAtOnce(t *testing.T) {
 	})
 }
 
-// lives takes a key through its life.
+// lives claims a key, settles it and reads it.
 func lives(t *testing.T, s *sqlstore.Store) {
 	t.Helper()
 	rec, err := s.Claim(t.Context(), request("lives", "a"))
@@ -62,14 +62,14 @@ func answers(t *testing.T, s *sqlstore.Store, id string) {
 	}
 }
 
-// latest is the version that this build knows.
+// latest is the latest version that this build knows.
 func (e engine) latest(t *testing.T) int {
 	names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
 	must(t, err)
 	return names.Latest()
 }
 
-func TestUpgradeFromVersion1(t *testing.T) {
+func TestTablesOfVersion1AreUpgraded(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		db := e.fresh(t)(t)
 		names, err := sqlschema.For(sqlschema.Dialect(e.dialect), "", "")
@@ -91,7 +91,7 @@ func TestUpgradeFromVersion1(t *testing.T) {
 	})
 }
 
-// oldRecord inserts, by hand, what a build that knew version 1 has left behind: a record that is done.
+// oldRecord inserts a done record as a build that knew only version 1 wrote it.
 func oldRecord(d sqlstore.Dialect) string {
 	id := key("old").UUID()
 	bytes := func(b []byte) string {
@@ -132,7 +132,8 @@ func TestSchemaPrintsWhatMigrateDoes(t *testing.T) {
 	})
 }
 
-// statements leaves out BEGIN and COMMIT: a pool may send each statement through another connection.
+// statements leaves out BEGIN and COMMIT, since a pool may send each statement
+// through another connection.
 func statements(text string) (all []string) {
 	for _, statement := range strings.Split(text, ";\n") {
 		if statement != "" && statement != "BEGIN" && statement != "COMMIT" {
@@ -142,7 +143,7 @@ func statements(text string) (all []string) {
 	return all
 }
 
-func TestFutureSchema(t *testing.T) {
+func TestTablesOfANewerVersionAreRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		future := func(version, compatible int) *sqlstore.Store {
@@ -158,18 +159,18 @@ func TestFutureSchema(t *testing.T) {
 		harsh := future(now+5, now+4)
 		_, claimed := harsh.Claim(t.Context(), request("never", "a"))
 		for _, err := range []error{harsh.Migrate(t.Context()), claimed} {
-			if !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "from the future") {
-				t.Errorf("on a version that needs programs of later ones: got %v, want ErrInvalid: from the future", err)
+			if !errors.Is(err, once.ErrInvalid) || !strings.Contains(err.Error(), "newer than this program") {
+				t.Errorf("on a version that needs programs of later ones: got %v, want ErrInvalid: newer than this program", err)
 			}
 		}
 		if n := number(t, db, "SELECT count(*) FROM once_schema"); n != now+2 {
 			t.Errorf("%d versions are recorded after the refusal, want %d", n, now+2)
 		}
-		answers(t, s, "lives") // one that was there before goes on
+		answers(t, s, "lives") // a store that was there before continues
 	})
 }
 
-func TestMissingTables(t *testing.T) {
+func TestMissingTablesAreRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		db := e.fresh(t)(t)
 		s := sqlstore.New(db, e.dialect, nil)
@@ -185,7 +186,7 @@ func TestMissingTables(t *testing.T) {
 	})
 }
 
-func TestPrefixes(t *testing.T) {
+func TestStoresWithTwoPrefixesAreApart(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		db := e.fresh(t)(t)
 		a := sqlstore.New(db, e.dialect, &sqlstore.Options{Prefix: "a_"})
@@ -201,7 +202,7 @@ func TestPrefixes(t *testing.T) {
 	})
 }
 
-func TestSchemas(t *testing.T) {
+func TestStoresInTwoSchemasAreApart(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		if e.dialect == sqlstore.SQLite {
 			t.Skip("SQLite has no schemas")
@@ -292,12 +293,13 @@ func TestRoleThatMayOnlyReadAndWriteRows(t *testing.T) {
 			must(t, err)
 			_, err = s.List(t.Context(), once.RecordQuery{Operation: "pay"})
 			must(t, err)
-			must(t, s.Migrate(t.Context())) // where nothing is to do, no more rights are needed
+			must(t, s.Migrate(t.Context())) // if there is nothing to do, no more rights are needed
 		})
 	}
 }
 
-// asRole opens the database of db as a new role that may only use the rows of the store's tables.
+// asRole opens the database of db as a new role that may only read and write
+// rows of the store's tables.
 func asRole(t *testing.T, e engine, db *sql.DB) *sql.DB {
 	role := unique()
 	if e.dialect == sqlstore.MySQL {

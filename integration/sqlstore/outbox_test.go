@@ -38,7 +38,7 @@ func inState(t testing.TB, s *sqlstore.Store, state store.OutgoingState) []store
 	return ms
 }
 
-// publishes calls all that is kept of messages on their way out.
+// publishes calls each method of the outbox.
 func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	t.Helper()
 	ctx, relay := t.Context(), token("relay")
@@ -93,8 +93,45 @@ func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	must(t, s.ReleaseLanes(ctx, relay, nil))
 }
 
-// What is in the archive is forgotten in bounded steps, by when it came there, and not by when it was put.
-func TestArchiveHasAnEnd(t *testing.T) {
+// Sent sets the isolation level of its next statement. If its context ends
+// before that, the next transaction on the connection, which is a handler's,
+// has the level of the database all the same.
+func TestSentLeavesNoIsolationLevelBehind(t *testing.T) {
+	e := engines[2]
+	s, db := e.migrated(t, quickSettings(e)...)
+	put(t, s, db, out("1"))
+	ms, relay := inState(t, s, store.Pending), token("relay")
+	_, err := s.LeaseLanes(t.Context(), relay, time.Hour, everyLane)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	pool := hooked(t, db, func(_ context.Context, query string) func() {
+		if !strings.HasPrefix(query, "SET TRANSACTION") {
+			return func() {}
+		}
+		return cancel
+	})
+	pool.SetMaxOpenConns(1)
+	relaying := sqlstore.New(pool, e.dialect, nil)
+	if _, err := relaying.Sent(ctx, relay, ms, store.Delete); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Sent returned %v", err)
+	}
+	_, err = relaying.Transact(t.Context(), []once.ClaimRequest{request("1", "a")}, doing(func(tx *sql.Tx) error {
+		var before, after int
+		const rows = "SELECT count(*) FROM effect"
+		must(t, tx.QueryRowContext(t.Context(), rows).Scan(&before))
+		mustExec(t, db, "INSERT INTO effect (name) VALUES ('other')")
+		must(t, tx.QueryRowContext(t.Context(), rows).Scan(&after))
+		if before != after {
+			t.Errorf("the transaction saw %d rows and then %d, so it is not REPEATABLE READ", before, after)
+		}
+		return nil
+	}))
+	must(t, err)
+}
+
+// Messages in the archive are forgotten by the time at which they were archived, not
+// by that at which they were put.
+func TestArchiveIsForgottenInBoundedSteps(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		put(t, s, db, out("1"), out("2"), out("3"), out("4"), out("5"))
@@ -129,7 +166,7 @@ func TestArchiveHasAnEnd(t *testing.T) {
 	})
 }
 
-// outboxCalls are the calls that need the tables of the outbox.
+// outboxCalls are calls that need the tables of the outbox.
 func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() error {
 	ctx, ms, relay := t.Context(), []store.Outgoing{out("1")}, token("relay")
 	return map[string]func() error{
@@ -146,15 +183,21 @@ func outboxCalls(t *testing.T, s *sqlstore.Store, tx *sql.Tx) map[string]func() 
 	}
 }
 
-// examples are the SQL of docs/outbox-row.md for a database.
-func examples(t *testing.T, heading string) (all []string) {
+// examples returns the SQL of docs/outbox-row.md or of a file in examples/outbox.
+func examples(t *testing.T, engine string) (all []string) {
 	t.Helper()
+	if engine != "postgres" {
+		file := map[string]string{"sqlite": "sqlite.sql", "mariadb": "mysql.sql"}[engine]
+		text, err := os.ReadFile("../../examples/outbox/" + file)
+		must(t, err)
+		for statement := range strings.SplitSeq(strings.TrimSpace(string(text)), ";\n") {
+			all = append(all, strings.TrimSuffix(statement, ";"))
+		}
+		return all
+	}
 	text, err := os.ReadFile("../../docs/outbox-row.md")
 	must(t, err)
-	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("docs/outbox-row.md has no %q", heading)
-	}
+	_, section, _ := strings.Cut(string(text), "\n## PostgreSQL\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for i, block := range strings.Split(section, "```") {
 		if code, ok := strings.CutPrefix(block, "sql\n"); ok && i%2 == 1 {
@@ -164,12 +207,12 @@ func examples(t *testing.T, heading string) (all []string) {
 	return all
 }
 
-// TestRowsOfOthers runs the SQL of docs/outbox-row.md, and reads what it says.
-func TestRowsOfOthers(t *testing.T) {
-	headings := map[string]string{"sqlite": "SQLite", "postgres": "PostgreSQL", "mariadb": "MySQL and MariaDB"}
+// The statements for programs in other languages insert messages that relays
+// read as docs/outbox-row.md says.
+func TestRowsOfOtherProgramsArePublished(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
-		sqls := examples(t, headings[e.name])
+		sqls := examples(t, e.name)
 		if len(sqls) != 3 {
 			t.Fatalf("%d examples: %q", len(sqls), sqls)
 		}
@@ -204,8 +247,9 @@ func TestRowsOfOthers(t *testing.T) {
 	})
 }
 
-// TestBadRowsOfOthers has rows that the database refuses, and such that nobody may publish, which are in nobody's way.
-func TestBadRowsOfOthers(t *testing.T) {
+// The database refuses some bad rows. Others cannot be published, and do not
+// hold up the rows beside them.
+func TestBadRowsOfOtherProgramsBlockNobody(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		for name, values := range map[string]string{
@@ -237,8 +281,8 @@ func TestBadRowsOfOthers(t *testing.T) {
 	})
 }
 
-// TestManySizesOfPuts has numbers of messages that need one statement, or several.
-func TestManySizesOfPuts(t *testing.T) {
+// A put may need one statement or several.
+func TestPutsOfAnySizeKeepTheirOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		want := 0
@@ -268,8 +312,8 @@ func TestManySizesOfPuts(t *testing.T) {
 	})
 }
 
-// TestBellRingsAfterTheCommit has transactions that end in the store, whose messages relays hear of when they can read
-// them.
+// The store ends these transactions, so relays hear of their messages when they
+// can read them.
 func TestBellRingsAfterTheCommit(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, _ := e.migrated(t)
@@ -310,7 +354,7 @@ func TestBellRingsAfterTheCommit(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			if !c.rings {
-				cancel() // what has rung would still be heard, but for the chance that select has
+				cancel() // select chooses at random, so 20 waits would still hear a ring
 			}
 			rung := 0
 			for range 20 {

@@ -15,7 +15,7 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// opened is a position that this test has open, and the one behind it.
+// opened opens a position, and returns it and the next one.
 func opened(t testing.TB, s *sqlstore.Store) (from, to store.Position) {
 	t.Helper()
 	from, err := s.OpenPosition(t.Context(), "billing", "0")
@@ -37,8 +37,8 @@ func writes(t testing.TB, name string) func(*sql.Tx) error {
 	return func(tx *sql.Tx) error { return effect(t.Context(), tx, name) }
 }
 
-// TestDeadlockUnderAPosition has a deadlock that the work passes over: what it writes then is in another transaction.
-func TestDeadlockUnderAPosition(t *testing.T) {
+// The work ignores a deadlock. What it writes then is in another transaction.
+func TestSwallowedDeadlockUnderAPositionCommitsNothing(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	from, to := opened(t, s)
 	d := newDeadlock(t, db)
@@ -47,9 +47,10 @@ func TestDeadlockUnderAPosition(t *testing.T) {
 	idle(t, db)
 }
 
-// TestSameMoveByAnother has somebody else make the same move after the database has silently rolled back: the row is
-// where it was to be, and still nothing of this transaction may be committed.
-func TestSameMoveByAnother(t *testing.T) {
+// Another transaction makes the same move after the database has silently
+// rolled back this one. The row is where it should be, but nothing of this
+// transaction may be committed.
+func TestSameMoveByAnotherTransactionIsNoticed(t *testing.T) {
 	t.Run("as is", func(t *testing.T) { sameMoveByAnother(t) })
 	t.Run("rows found count", func(t *testing.T) { sameMoveByAnother(t, "clientFoundRows=true") })
 }
@@ -75,9 +76,9 @@ func sameMoveByAnother(t *testing.T, settings ...string) {
 	idle(t, db)
 }
 
-// TestEarlyCommitUnderAPosition has a statement that commits on its own. That is not supported, and must not leave a
-// row that nobody can open.
-func TestEarlyCommitUnderAPosition(t *testing.T) {
+// A handler must not send a statement that commits implicitly. If it does, the
+// row can still be opened.
+func TestEarlyCommitLeavesAPositionThatCanBeOpened(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	from, to := opened(t, s)
 	no := errors.New("no")
@@ -95,7 +96,7 @@ func TestEarlyCommitUnderAPosition(t *testing.T) {
 	idle(t, db)
 }
 
-func TestWorkThatEndsItsPosition(t *testing.T) {
+func TestWorkThatEndsItsTransactionFailsTransactAt(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		from, to := opened(t, s)
@@ -112,7 +113,7 @@ func TestWorkThatEndsItsPosition(t *testing.T) {
 	})
 }
 
-func TestSwallowedErrorUnderAPositionInPostgres(t *testing.T) {
+func TestSwallowedErrorUnderAPositionInPostgresCommitsNothing(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	from, to := opened(t, s)
 	err := s.TransactAt(t.Context(), from, to, func(tx *sql.Tx) error {
@@ -120,8 +121,8 @@ func TestSwallowedErrorUnderAPositionInPostgres(t *testing.T) {
 		_, _ = tx.Exec("SELECT 1/0")
 		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrOutcomeUnknown) {
-		t.Errorf("TransactAt returned %v, want an error that says that one was passed over", err)
+	if err == nil || !strings.Contains(err.Error(), "its error was ignored") || errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Errorf("TransactAt returned %v, want one that says that an error was ignored", err)
 	}
 	wantPosition(t, s, from)
 	if count(t, db, "lost") != 0 {
@@ -129,8 +130,8 @@ func TestSwallowedErrorUnderAPositionInPostgres(t *testing.T) {
 	}
 }
 
-// TestLostCommitOfAPosition has a trigger that ends the connection while COMMIT is under way.
-func TestLostCommitOfAPosition(t *testing.T) {
+// A trigger ends the connection during COMMIT.
+func TestLostCommitOfAPositionIsUnknown(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	mustExec(t, db, `CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`,
@@ -144,7 +145,7 @@ func TestLostCommitOfAPosition(t *testing.T) {
 	idle(t, db)
 }
 
-// TestWaitingForAPositionIsBounded takes as long as the bound.
+// This test takes as long as the bound.
 func TestWaitingForAPositionIsBounded(t *testing.T) {
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
@@ -168,19 +169,20 @@ func TestWaitingForAPositionIsBounded(t *testing.T) {
 							t.Errorf("beside a transaction in flight: %v, want ErrConflict", err)
 						}
 					case <-time.After(testenv.Patience):
-						return errors.New("it waits for ever")
+						return errors.New("it waits forever")
 					}
 				}
 				return nil
 			}))
-			wantPosition(t, s, to) // what has given up does not come back and take it away
+			wantPosition(t, s, to) // the call that gave up does not take it away later
 			idle(t, db)
 			wantPosition(t, s, to)
 		})
 	}
 }
 
-// TestBlockedKeysAreFresh has a transaction whose snapshot is older than what another one puts aside.
+// The snapshot of the transaction is older than the messages that another one
+// puts aside.
 func TestBlockedKeysAreFresh(t *testing.T) {
 	for _, e := range engines[1:] {
 		t.Run(e.name, func(t *testing.T) {
@@ -199,8 +201,8 @@ func TestBlockedKeysAreFresh(t *testing.T) {
 	}
 }
 
-// TestLookingAtTheShelfIsInNobodysWay has many transactions that look at an empty shelf at once, and one that fills it.
-func TestLookingAtTheShelfIsInNobodysWay(t *testing.T) {
+// Many transactions read an empty shelf while another one fills it.
+func TestLookingAtTheShelfBlocksNobody(t *testing.T) {
 	s, db := engines[2].migrated(t)
 	var open []*sql.Tx
 	for i := range 8 {

@@ -12,7 +12,7 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// shortPages is a store of which a test sees each page.
+// shortPages makes the pages of a store short.
 type shortPages struct {
 	*sqlstore.Store
 	after func()
@@ -27,8 +27,8 @@ func (s *shortPages) List(ctx context.Context, q once.RecordQuery) (once.RecordP
 	return page, err
 }
 
-// A quota counts keys in every state, by the clock of the engine.
-func TestQuota(t *testing.T) {
+// The clock is that of the engine.
+func TestQuotaCountsKeysInEveryState(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		inner, _ := e.migrated(t)
 		s := &shortPages{Store: inner}

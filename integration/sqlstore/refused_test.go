@@ -11,8 +11,9 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// An outcome that the database refuses is left out, and its work is done.
-func TestRefusedOutcomes(t *testing.T) {
+// The record of an outcome that the database refuses is done, without the
+// outcome.
+func TestRefusedOutcomesAreLeftOut(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		for name, sql := range map[string]string{
@@ -38,7 +39,8 @@ func TestRefusedOutcomes(t *testing.T) {
 	})
 }
 
-// MySQL closes the connection on a packet that is much larger than it accepts, while that is being sent.
+// While a packet is being sent that is much larger than it accepts, MySQL
+// closes the connection.
 func TestOutcomesOverThePacketOfMySQL(t *testing.T) {
 	e := engines[2]
 	_, db := e.migrated(t)

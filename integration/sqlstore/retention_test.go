@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// pastTime makes records that are done and past their time: of every second one the key, of the others the outcome.
+// pastTime makes done records. Of every second one, the key is past its time,
+// of the others the outcome.
 func pastTime(t *testing.T, s *sqlstore.Store, n int) {
 	t.Helper()
 	for i := range n {
@@ -30,7 +32,7 @@ func pastTime(t *testing.T, s *sqlstore.Store, n int) {
 	}
 }
 
-// What is forgotten takes several statements, and is counted once.
+// Forgetting takes several statements, and counts each record once.
 func TestForgetRecordsInManyStatements(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
@@ -51,13 +53,13 @@ func TestForgetRecordsInManyStatements(t *testing.T) {
 	})
 }
 
-// A row that another transaction is changing is read as it was, and left to a later call.
+// A row that another transaction is changing is left to a later call.
 func TestForgetRecordsWaitsForNobody(t *testing.T) {
 	for _, e := range engines[1:] {
 		t.Run(e.name, func(t *testing.T) {
 			s, db := e.migrated(t)
 			pastTime(t, s, 4)
-			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks no more than it changes
+			tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // locks only the rows that it changes
 			must(t, err)
 			defer tx.Rollback()
 			_, err = tx.Exec("UPDATE once_record SET reason = 'locked' WHERE id IN ('0', '1')")
@@ -80,8 +82,9 @@ func TestForgetRecordsWaitsForNobody(t *testing.T) {
 	}
 }
 
-// Whose outcome it is has to be known. And a page does not have to fit into memory whatever its outcomes are.
-func TestForgettableOfOddRows(t *testing.T) {
+// A damaged row does not tell whose outcome it has. And a page with large
+// outcomes ends early.
+func TestForgettableRefusesDamagedRowsAndBoundsItsPages(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		pastTime(t, s, 1)
@@ -92,7 +95,7 @@ func TestForgettableOfOddRows(t *testing.T) {
 		if n, err := s.Forget(t.Context(), 10); n != 1 || err != nil {
 			t.Errorf("Forget returned %d, %v", n, err)
 		}
-		for i := range 3 { // each has more than a page may
+		for i := range 3 { // each has half of what a page may have
 			rec, err := s.Claim(t.Context(), request(fmt.Sprint("large ", i), "a"))
 			must(t, err)
 			set := settlement(rec, once.Done)
@@ -110,7 +113,8 @@ func TestForgettableOfOddRows(t *testing.T) {
 	})
 }
 
-// What is behind the end of a page is not sent with it: of large outcomes that would be a hundred times as much.
+// The server does not send the rows after the end of a page, which may be a
+// hundred times as much.
 func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		if e.dialect != sqlstore.MySQL {
@@ -137,7 +141,8 @@ func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 	})
 }
 
-// In PostgreSQL a claim foresees when its row is due. What turns out to be due later is in nobody's way.
+// In PostgreSQL, a claim sets due as expected. Rows that turn out to be due
+// later do not fill the page.
 func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		if e.dialect != sqlstore.PostgreSQL {
@@ -173,7 +178,8 @@ func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 	})
 }
 
-// A statement about some keys looks at their rows, however many others are past their time.
+// A statement that names keys reads only their rows, however many others are
+// due.
 func TestPlansOfForgettingInSQLite(t *testing.T) {
 	e := engines[0]
 	s, db := e.migrated(t)
@@ -187,7 +193,7 @@ func TestPlansOfForgettingInSQLite(t *testing.T) {
 			e.fillKeys(t, db, "usual", 4, 5000)
 			mustExec(t, db, "UPDATE once_record SET due = 1, key_until = 1", "ANALYZE")
 		}
-		st := names.Statements()
+		st := records.New(names)
 		forget, expire := st.ForgetOnly(100)
 		for want, of := range map[string]sqlschema.Statement{byKey: forget, byKey + " ": expire, byDue: st.Due} {
 			plan := e.plan(t, db, of)

@@ -12,9 +12,9 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// TestUnsafeSettingsAreRefused has settings of each engine that change what BEGIN and COMMIT mean, or what is read. With
-// each of them, Migrate and the first use of tables that are there are an error that names it, also in a transaction of
-// the caller's.
+// Some settings change what BEGIN and COMMIT do, or what is read. With each of
+// them, Migrate and the first use of the tables return an error that names it,
+// also in a transaction of the caller's.
 func TestUnsafeSettingsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine   engine
@@ -25,6 +25,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		"mariadb, chain":               {engines[2], []string{"completion_type=CHAIN"}, "completion_type"},
 		"mariadb, release":             {engines[2], []string{"completion_type=%27RELEASE%27"}, "completion_type"},
 		"mariadb, a clock that sticks": {engines[2], []string{"timestamp=1000000000"}, "timestamp"},
+		"mariadb, uncommitted":         {engines[2], []string{"tx_isolation=%27READ-UNCOMMITTED%27"}, "READ UNCOMMITTED"},
 		"postgres, client encoding":    {engines[1], []string{"client_encoding=LATIN1"}, "client_encoding"},
 		"sqlite, no journal":           {engines[0], []string{"_pragma=journal_mode(OFF)"}, "journal_mode"},
 		"sqlite, journal in memory":    {engines[0], []string{"_pragma=journal_mode(MEMORY)"}, "journal_mode"},
@@ -57,7 +58,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 	}
 }
 
-// TestSettingsThatFailByThemselves need no check: a claim is an error, and no work begins.
+// These settings need no check: a claim fails, and no work begins.
 func TestSettingsThatFailByThemselves(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine  engine
@@ -78,8 +79,8 @@ func TestSettingsThatFailByThemselves(t *testing.T) {
 	}
 }
 
-// TestEncodingsOfPostgres has databases that cannot hold every text, or do not know what they hold.
-func TestEncodingsOfPostgres(t *testing.T) {
+// Such databases cannot store every text, or do not know its encoding.
+func TestEncodingsOtherThanUTF8AreRefused(t *testing.T) {
 	admin := open(t, "pgx", testenv.Postgres(t))
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII", "EUC_JP"} {
 		t.Run(encoding, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestEncodingsOfPostgres(t *testing.T) {
 					t.Errorf("%s returned %v, want ErrInvalid", what, err)
 				}
 			}
-			schema, err := sqlstore.Schema(sqlstore.PostgreSQL, nil, 0) // by a DBA, who has not read the page
+			schema, err := sqlstore.Schema(sqlstore.PostgreSQL, nil, 0) // by a DBA who does not know these rules
 			must(t, err)
 			db := open(t, "pgx", withSettings(t, dsn, "default_query_exec_mode=simple_protocol"))
 			mustExec(t, db, schema)
@@ -105,8 +106,8 @@ func TestEncodingsOfPostgres(t *testing.T) {
 	}
 }
 
-// TestKeysAreBytes checks that no collation makes two keys one, whatever a database has for its default.
-func TestKeysAreBytes(t *testing.T) {
+// No default collation of a database makes two keys equal.
+func TestKeysAreComparedByTheirBytes(t *testing.T) {
 	ids := []string{"a", "A", "ä", "a\u0308", "à", "a ", " a", "ß", "ss", "ı", "i", "𝕒", "鍵", "\U0001F511"}
 	check := func(t *testing.T, db *sql.DB, d sqlstore.Dialect) {
 		s := sqlstore.New(db, d, nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// TestSettings runs a part of the suite under settings of drivers and sessions that must make no difference.
-func TestSettings(t *testing.T) {
+// A part of the suite passes under these settings of drivers and sessions.
+func TestSettingsThatMakeNoDifference(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine   engine
 		settings []string
@@ -42,8 +42,9 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// quick leaves out the cases that take long: races, what stands on Do and DoTx, and the outbox, but for the settings that
-// change how SQL is read and times are written.
+// quick leaves out the slow cases: races, those that use Do and DoTx, and the
+// outbox. Settings that change how SQL is read and times are written run those
+// too.
 func quick(t *testing.T, cases []storetest.Case) {
 	ran, outbox := 0, strings.Contains(t.Name(), "ANSI") || strings.Contains(t.Name(), "Tokyo")
 	for _, c := range cases {
@@ -62,8 +63,8 @@ func quick(t *testing.T, cases []storetest.Case) {
 	}
 }
 
-// TestOneConnection is SQLite with the least that it needs.
-func TestOneConnection(t *testing.T) {
+// These are the fewest settings that SQLite needs.
+func TestOneConnectionIsEnoughInSQLite(t *testing.T) {
 	open := freshSQLite(t)
 	single := func(t testing.TB) *sql.DB {
 		db := open(t)
@@ -87,7 +88,7 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-func TestMemory(t *testing.T) {
+func TestDatabaseInMemoryKeepsTheContract(t *testing.T) {
 	db := open(t, "sqlite", ":memory:")
 	db.SetMaxOpenConns(1)
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
@@ -103,7 +104,7 @@ func TestMemory(t *testing.T) {
 	answers(t, s, "lives") // the database is still there
 }
 
-func TestPgBouncer(t *testing.T) {
+func TestPgBouncerKeepsTheContract(t *testing.T) {
 	direct := freshPostgres(t)(t)
 	var schema string
 	must(t, direct.QueryRow("SELECT current_schema()").Scan(&schema))
@@ -120,7 +121,7 @@ func TestPgBouncer(t *testing.T) {
 	quick(t, storetest.TxCases(t, h))
 }
 
-func TestClosed(t *testing.T) {
+func TestClosedPoolIsErrClosed(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		lives(t, s)

@@ -1,6 +1,7 @@
 package sqlstore_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,13 +11,13 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// TestExtendThatFoundNothingHasExtended checks the answer of an Extend whose UPDATE came before the claim that it is
-// about was committed, and who looks at the row after that. An Extend that returns nil has extended.
+// The UPDATE of an Extend comes before the commit of its claim, and its SELECT
+// after it. If Extend returns nil, it has extended the lease.
 func TestExtendThatFoundNothingHasExtended(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t, quickSettings(e)...)
 		claimed := 0
-		late := sqlstore.New(hooked(t, db, func(query string) func() {
+		late := sqlstore.New(hooked(t, db, func(_ context.Context, query string) func() {
 			if claimed > 0 || !strings.HasPrefix(query, "UPDATE") {
 				return func() {}
 			}
@@ -40,13 +41,13 @@ func TestExtendThatFoundNothingHasExtended(t *testing.T) {
 	})
 }
 
-// TestSettlementThatFoundNothingIsApplied is the same for Settle: a lease that has lapsed reads as if the attempt had
-// been settled as unknown.
+// The same race with Settle: after the lease has lapsed, the row reads as if
+// the attempt had been settled as unknown.
 func TestSettlementThatFoundNothingIsApplied(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t, quickSettings(e)...)
 		claimed := 0
-		late := sqlstore.New(hooked(t, db, func(query string) func() {
+		late := sqlstore.New(hooked(t, db, func(_ context.Context, query string) func() {
 			if claimed > 0 || !strings.Contains(query, "UPDATE") {
 				return func() {}
 			}
@@ -77,7 +78,7 @@ func TestSettlementThatFoundNothingIsApplied(t *testing.T) {
 	})
 }
 
-// quickSettings are such that every statement reaches the driver in one piece.
+// quickSettings send every statement to the driver in one call.
 func quickSettings(e engine) []string {
 	if e.dialect == sqlstore.MySQL {
 		return []string{"interpolateParams=true"}

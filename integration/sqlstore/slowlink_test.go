@@ -11,8 +11,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Time on the way to the database is not time that a claim has waited for a transaction in flight.
-func TestAClaimOverASlowLink(t *testing.T) {
+// The time of round trips does not count as a wait for an open transaction.
+func TestTripsOverASlowLinkAreNoWait(t *testing.T) {
 	db := freshMariaDB(t)(t)
 	must(t, sqlstore.New(db, sqlstore.MySQL, nil).Migrate(t.Context()))
 	var database string

@@ -21,7 +21,7 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// harness is the suite's way to a database. db is for what the suite does itself.
+// harness gives the suite a store. The suite uses db for its own statements.
 func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHarness[*sql.Tx] {
 	return storetest.TxHarness[*sql.Tx]{
 		Open: func(t testing.TB) once.TxStore[*sql.Tx] {
@@ -36,7 +36,7 @@ func harness(db *sql.DB, e engine, open func(testing.TB) *sql.DB) storetest.TxHa
 			return n, err
 		},
 		SeesInFlight: e.dialect == sqlstore.PostgreSQL,
-		Patience:     30 * time.Second,             // on a machine that does much else
+		Patience:     30 * time.Second,             // on a busy machine
 		Slow:         e.dialect == sqlstore.SQLite, // under -race
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 type body = func(*sql.Tx, []once.Record) ([]once.Settlement, error)
 
-// doing is a body that does something and then settles its claim as done.
+// doing returns a body that calls do and then settles its claim as done.
 func doing(do func(*sql.Tx) error) body {
 	return func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
 		return []once.Settlement{settlement(recs[0], once.Done)}, do(tx)
@@ -27,13 +27,14 @@ func writing(ctx context.Context, name string) body {
 	return doing(func(tx *sql.Tx) error { return effect(ctx, tx, name) })
 }
 
-// idle checks that no connection was lost on the way.
+// idle checks that no connection was leaked.
 func idle(t *testing.T, db *sql.DB) {
 	t.Helper()
 	until(t, "all connections are back in the pool", func() bool { return db.Stats().InUse == 0 })
 }
 
-// until polls no faster than MariaDB's information_schema, which answers as before when asked within 100 ms.
+// until polls every 100 ms, since MariaDB caches the answers of
+// information_schema that long.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(120 * time.Millisecond)
@@ -45,7 +46,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// untilBlocked waits until a transaction in the database of db waits for another one.
+// untilBlocked waits until a transaction in the database of db waits for
+// another one.
 func untilBlocked(t *testing.T, db *sql.DB) {
 	t.Helper()
 	until(t, "a transaction waits", func() bool {
@@ -64,7 +66,8 @@ func TestSwallowedDeadlockCommitsNothing(t *testing.T) {
 	idle(t, db)
 }
 
-// deadlock is one in MariaDB, which ends a transaction that goes on as if nothing had happened.
+// deadlock makes a deadlock in MariaDB, which rolls back a transaction that
+// then continues as if nothing had happened.
 type deadlock struct {
 	db        *sql.DB
 	rival     *sql.Tx
@@ -86,7 +89,7 @@ func newDeadlock(t *testing.T, db *sql.DB) *deadlock {
 	return &deadlock{db: db, rival: rival}
 }
 
-// passOver runs into the deadlock, and passes over it.
+// passOver runs into the deadlock and ignores its error.
 func (d *deadlock) passOver(t *testing.T, tx *sql.Tx) error {
 	must(t, effect(t.Context(), tx, "before"))
 	if _, err := tx.Exec("UPDATE account SET n = n + 10 WHERE id = 2"); err != nil {
@@ -99,11 +102,11 @@ func (d *deadlock) passOver(t *testing.T, tx *sql.Tx) error {
 	}()
 	untilBlocked(t, d.db)
 	_, d.swallowed = tx.Exec("UPDATE account SET n = n + 10 WHERE id = 1")
-	must(t, effect(t.Context(), tx, "after")) // goes on as if nothing had happened
+	must(t, effect(t.Context(), tx, "after")) // continues as if nothing had happened
 	return <-locked
 }
 
-// check checks what came of the transaction, and ends the rival.
+// check checks the result of the transaction, and ends the rival.
 func (d *deadlock) check(t *testing.T, err error) {
 	t.Helper()
 	if d.swallowed == nil || !strings.Contains(d.swallowed.Error(), "1213") {
@@ -125,7 +128,8 @@ func absent(t *testing.T, s *sqlstore.Store, id string) {
 	}
 }
 
-// TestConnectionsComeBackAsTheyWere checks what a transaction leaves in the pool: MySQL's autocommit was off.
+// In MySQL, transactions switch autocommit off. Their connections return to the
+// pool with it on.
 func TestConnectionsComeBackAsTheyWere(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
@@ -158,15 +162,15 @@ func TestConnectionsComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-func TestSwallowedErrorInPostgres(t *testing.T) {
+func TestSwallowedErrorInPostgresCommitsNothing(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	_, err := s.Transact(t.Context(), []once.ClaimRequest{request("swallow", "a")}, doing(func(tx *sql.Tx) error {
 		must(t, effect(t.Context(), tx, "lost"))
 		_, _ = tx.Exec("SELECT 1/0")
 		return nil
 	}))
-	if err == nil || !strings.Contains(err.Error(), "passed over") || errors.Is(err, once.ErrOutcomeUnknown) {
-		t.Errorf("Transact returned %v, want an error that says that one was passed over", err)
+	if err == nil || !strings.Contains(err.Error(), "its error was ignored") || errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Errorf("Transact returned %v, want one that says that an error was ignored", err)
 	}
 	absent(t, s, "swallow")
 	if count(t, db, "lost") != 0 {
@@ -174,7 +178,7 @@ func TestSwallowedErrorInPostgres(t *testing.T) {
 	}
 }
 
-func TestWorkThatEndsTheTransaction(t *testing.T) {
+func TestCommitByTheWorkIsAnError(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		for name, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
@@ -192,9 +196,9 @@ func TestWorkThatEndsTheTransaction(t *testing.T) {
 	})
 }
 
-// TestSettlementWithoutEffect has a body that settles its claim twice. The second changes nothing, as if it came after
-// a commit that nobody knows of.
-func TestSettlementWithoutEffect(t *testing.T) {
+// The body settles its claim twice. The second settlement changes nothing, as
+// after an implicit commit.
+func TestSettlementWithoutEffectCommitsNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		_, err := s.Transact(t.Context(), []once.ClaimRequest{request("twice", "a")}, func(tx *sql.Tx, recs []once.Record) ([]once.Settlement, error) {
@@ -211,8 +215,8 @@ func TestSettlementWithoutEffect(t *testing.T) {
 	})
 }
 
-// TestRefusedCommit has a constraint that is checked at COMMIT.
-func TestRefusedCommit(t *testing.T) {
+// A constraint is checked at COMMIT.
+func TestRefusedCommitIsNotUnknown(t *testing.T) {
 	for _, e := range engines[:2] {
 		t.Run(e.name, func(t *testing.T) {
 			s, db := e.migrated(t, refuseSettings(e)...)
@@ -242,8 +246,8 @@ func refuseSettings(e engine) []string {
 	return nil
 }
 
-// TestLostCommit has a trigger that ends the connection while COMMIT is under way.
-func TestLostCommit(t *testing.T) {
+// A trigger ends the connection during COMMIT.
+func TestLostCommitIsUnknown(t *testing.T) {
 	s, db := engines[1].migrated(t)
 	mustExec(t, db, `CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$`,
@@ -256,8 +260,8 @@ func TestLostCommit(t *testing.T) {
 	idle(t, db)
 }
 
-// TestSerializationFailure has two transactions that read what the other one writes.
-func TestSerializationFailure(t *testing.T) {
+// Each of two transactions reads what the other one writes.
+func TestSerializationFailureIsAConflict(t *testing.T) {
 	s, db := engines[1].migrated(t, "default_transaction_isolation=serializable")
 	mustExec(t, db, "CREATE TABLE shift (n int)", "INSERT INTO shift VALUES (1), (2)")
 	rival, err := db.Begin()
@@ -281,8 +285,9 @@ func TestSerializationFailure(t *testing.T) {
 	absent(t, s, "serial")
 }
 
-// TestBusyCommit has a reader in SQLite's rollback journal mode, which lets a writer do everything but commit.
-func TestBusyCommit(t *testing.T) {
+// In SQLite's rollback journal mode, a reader blocks only the commit of a
+// writer.
+func TestBusyCommitIsAConflict(t *testing.T) {
 	open := freshSQLite(t)
 	db, readers := open(t, "_pragma=busy_timeout(50)"), open(t, "_pragma=busy_timeout(50)")
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
@@ -309,8 +314,8 @@ func TestBusyCommit(t *testing.T) {
 	}
 }
 
-// TestConflictInTheBody is retried by DoTx until it is over.
-func TestConflictInTheBody(t *testing.T) {
+// DoTx repeats the transaction until it succeeds.
+func TestConflictInTheBodyIsRetried(t *testing.T) {
 	db := freshSQLite(t)(t, "_pragma=busy_timeout(1)")
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
 	must(t, s.Migrate(t.Context()))
@@ -340,8 +345,7 @@ func TestConflictInTheBody(t *testing.T) {
 	}
 }
 
-// TestCallerLeaves checks that a transaction does not end because its caller's context does.
-func TestCallerLeaves(t *testing.T) {
+func TestTransactionOutlivesTheContextOfItsCaller(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
 		ctx, cancel := context.WithCancel(t.Context())

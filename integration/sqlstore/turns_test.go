@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// TestWritersOfOneStoreDoNotMeet is SQLite's: without a busy_timeout, two writers that meet are an error at once.
+// In SQLite without a busy_timeout, a second writer is an error at once.
 func TestWritersOfOneStoreDoNotMeet(t *testing.T) {
 	db := freshSQLite(t)(t, "_pragma=busy_timeout(0)", "_pragma=journal_mode(WAL)", "_pragma=synchronous(OFF)", "_txlock=immediate")
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
@@ -40,7 +40,7 @@ func TestWritersOfOneStoreDoNotMeet(t *testing.T) {
 	}
 }
 
-// TestAHandlerThatUsesTheStoreDoesNotWaitForItself: what it does beside its transaction is refused as busy, as ever.
+// The calls that a handler makes outside its transaction are refused as busy.
 func TestAHandlerThatUsesTheStoreDoesNotWaitForItself(t *testing.T) {
 	db := freshSQLite(t)(t, "_pragma=busy_timeout(10)", "_pragma=journal_mode(WAL)", "_pragma=synchronous(OFF)", "_txlock=immediate")
 	s := sqlstore.New(db, sqlstore.SQLite, nil)

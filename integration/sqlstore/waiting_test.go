@@ -18,8 +18,8 @@ var (
 
 func answer(context.Context, once.Key) (string, error) { return "done", nil }
 
-// Do meets a transaction in flight on its key and gives up. What it has sent to the server must not claim the key
-// later, when nobody is there any more to do the work.
+// Do gives up waiting for an open transaction on its key. The statement that it
+// has sent must not claim the key later, when nobody does the work.
 func TestDoThatGivesUpWaitingLeavesNoClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)
@@ -45,7 +45,8 @@ func TestDoThatGivesUpWaitingLeavesNoClaim(t *testing.T) {
 	})
 }
 
-// A claim waits for another transaction for longer than its own lease, and gets the key then.
+// A claim waits for another transaction longer than its own lease, and then
+// gets the key.
 func TestClaimThatWaitedLongerThanItsLeaseIsStillUsed(t *testing.T) {
 	onEach(t, func(t *testing.T, e engine) {
 		s, db := e.migrated(t)

@@ -5,65 +5,72 @@ import (
 	"time"
 )
 
-// Action is what is done to a request.
+// Action is a fault that happens to a request.
 type Action struct {
-	delay time.Duration
-	drop  bool // the request does not reach the server
-	reply fate
-	keep  int // bytes of the reply that arrive all the same; negative: all but so many
-	late  time.Duration
-	then  ending
+	delay time.Duration // of the request
+	drop  bool          // the request does not reach the server
+	reply replyFault
+	keep  int           // bytes of a lost reply that still arrive; if negative, all but -keep
+	late  time.Duration // delay of the bytes that arrive
+	then  connFault
 }
 
-// result is what becomes of a reply.
-type fate int
+// replyFault is what happens to a reply.
+type replyFault int
 
 const (
-	arrives fate = iota
-	lost         // when the server has answered
-	unread       // nobody waits for it
+	arrives replyFault = iota
+	lost               // dropped when the server has answered
+	unread             // nobody waits for it
 )
 
-// ending is what becomes of the connection.
-type ending int
+// connFault is what happens to the connection afterwards.
+type connFault int
 
 const (
-	goesOn ending = iota
+	goesOn connFault = iota
 	closes
-	hangs  // both sides stay open and hear nothing, until the client closes its own
-	splits // the same, and the server does not hear of the client's end either
+	hangs  // both sides stay open and silent until the client closes
+	splits // both sides stay open and silent; the server never hears that the client closed
 )
 
 var (
-	// Pass does nothing: its rule only counts.
+	// Pass does nothing. A rule with it only counts requests.
 	Pass = Action{}
-	// DropRequest closes the connection before any of the request has reached the server.
+	// DropRequest closes the connection before the server gets any of the
+	// request.
 	DropRequest = Action{drop: true, then: closes}
-	// SwallowReply lets the server answer the request completely, then throws the answer away and closes the connection.
+	// SwallowReply waits for the complete answer, drops it and closes the
+	// connection.
 	SwallowReply = Action{reply: lost, then: closes}
-	// LeaveServer sends the request to the server and closes the connection without waiting: the server may be working
-	// on it while the client tries again.
+	// LeaveServer sends the request and closes the connection without waiting
+	// for the answer. The server may still execute it while the client tries
+	// again.
 	LeaveServer = Action{reply: unread, then: closes}
-	// HangRequest throws the request away and leaves the connection open and silent, until the client closes it.
+	// HangRequest drops the request and leaves the connection open and silent
+	// until the client closes it.
 	HangRequest = Action{drop: true, then: hangs}
-	// HangReply lets the server answer, throws the answer away, and leaves the connection open and silent, until the
-	// client closes it.
+	// HangReply waits for the answer, drops it, and leaves the connection open
+	// and silent until the client closes it.
 	HangReply = Action{reply: lost, then: hangs}
-	// SplitRequest is HangRequest where the server never hears that the client has gone: its session, and a transaction
-	// in it, stay until [Proxy.Cut].
+	// SplitRequest is HangRequest, but the server never hears that the client
+	// closed the connection. Its session, and a transaction in it, remain until
+	// [Proxy.Cut].
 	SplitRequest = Action{drop: true, then: splits}
-	// SplitReply is HangReply in the same way.
+	// SplitReply is HangReply, but the server never hears that the client
+	// closed the connection.
 	SplitReply = Action{reply: lost, then: splits}
 )
 
-// CutReply lets the first n bytes of the reply arrive, then closes the connection. If n is negative, all but the last
-// -n bytes arrive. The server has answered completely before the first byte arrives.
+// CutReply lets the first n bytes of the reply arrive, and then closes the
+// connection. If n is negative, all but the last -n bytes arrive. The first
+// byte arrives after the server has answered completely.
 func CutReply(n int) Action { return Action{reply: lost, keep: n, then: closes} }
 
-// Delay holds the request back for d, and with it what the client sends after it.
+// Delay delays the request, and those after it, by d.
 func Delay(d time.Duration) Action { return Action{delay: d} }
 
-// DelayReply lets the server answer, and the answer arrive as a whole, d after that.
+// DelayReply delays the complete reply by d.
 func DelayReply(d time.Duration) Action { return Action{reply: lost, keep: whole, late: d} }
 
 const whole = math.MaxInt
@@ -72,7 +79,7 @@ func (a Action) passes() bool { return a == Pass }
 
 func (a Action) needsReply() bool { return a.reply != arrives }
 
-// rest is the part of the reply that arrives.
+// rest returns the part of the reply that arrives.
 func (a Action) rest(reply []byte) []byte {
 	n := a.keep
 	if n < 0 {

@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// Protocol is what a proxy knows of the language between client and server.
+// Protocol is the protocol between a client and a server.
 type Protocol struct {
 	begin func() conversation
 }
 
-// conversation cuts the two streams of one connection. Its methods are called by one goroutine each, and only when
-// the other has seen what was said before.
+// conversation splits the two streams of a connection. Each method is called by
+// one goroutine. A reply is read only after its request was.
 type conversation interface {
 	// request reads the next request of the client.
 	request(client *bufio.Reader) (Request, error)
-	// reply reads the next piece of what the server says; last: the oldest request without an answer has it now.
+	// reply reads the next part of an answer. Last reports that the answer to
+	// the oldest open request is complete.
 	reply(server *bufio.Reader) (piece []byte, last bool, err error)
 }
 
-// connection carries what one client and its server say to each other.
+// connection passes requests and replies between a client and its server.
 type connection struct {
 	proxy          *Proxy
 	client, server net.Conn
@@ -31,15 +32,15 @@ type connection struct {
 	closing        sync.Once
 
 	mu      sync.Mutex
-	waiting []*Rule // for each request whose answer is not complete, oldest first; nil: no rule
-	silent  ending  // hangs or splits, once nothing arrives any more
+	waiting []*Rule   // the rule, or nil, of each request whose answer is not complete, oldest first
+	silent  connFault // hangs or splits when nothing arrives any more
 }
 
 func newConnection(p *Proxy, client, server net.Conn) *connection {
 	return &connection{proxy: p, client: client, server: server, talk: p.protocol.begin(), over: make(chan struct{})}
 }
 
-// run carries until both directions have ended.
+// run passes data until both directions have ended.
 func (c *connection) run() {
 	var both sync.WaitGroup
 	both.Go(func() { c.ended(c.carryRequests(), true) })
@@ -58,7 +59,7 @@ func (c *connection) close() {
 	})
 }
 
-// ended passes the end of one side on to the other, as far as the other may know of it.
+// ended closes the other side when one side has ended, unless it must not know.
 func (c *connection) ended(_ error, client bool) {
 	switch silent := c.hush(); {
 	case silent == goesOn, silent == hangs && client:
@@ -68,7 +69,7 @@ func (c *connection) ended(_ error, client bool) {
 	}
 }
 
-func (c *connection) hush() ending {
+func (c *connection) hush() connFault {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.silent
@@ -97,7 +98,7 @@ func (c *connection) carryRequests() error {
 	}
 }
 
-// carry brings one request to the server, as far as its rule lets it.
+// carry passes a request to the server, unless its rule says otherwise.
 func (c *connection) carry(req Request, rule *Rule) error {
 	var action Action
 	if rule != nil {
@@ -118,7 +119,7 @@ func (c *connection) carry(req Request, rule *Rule) error {
 	return nil
 }
 
-// pause reports whether the connection is still there when d has passed.
+// pause waits for d, and reports whether the connection is still open.
 func (c *connection) pause(d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -133,7 +134,7 @@ func (c *connection) pause(d time.Duration) bool {
 	}
 }
 
-// end does to the connection what the rule says.
+// end applies the fault of a rule to the connection.
 func (c *connection) end(rule *Rule) error {
 	defer rule.carriedOut()
 	switch then := rule.action.then; then {
@@ -154,7 +155,7 @@ func (c *connection) await(rule *Rule) {
 	c.waiting = append(c.waiting, rule)
 }
 
-// answering is the rule for the request that the server is answering now.
+// answering returns the rule of the request that the server is answering.
 func (c *connection) answering() *Rule {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +203,7 @@ func (c *connection) carryReplies() error {
 	}
 }
 
-// lose throws away what the server has answered, but for what the rule lets arrive.
+// lose drops an answer, except the part that the rule lets arrive.
 func (c *connection) lose(rule *Rule, reply []byte) error {
 	c.pause(rule.action.late)
 	if rest := rule.action.rest(reply); len(rest) > 0 {

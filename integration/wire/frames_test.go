@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMySQLAnswersEnd: where an answer ends that the driver of the other tests never asks for: of a server or client
-// without CLIENT_DEPRECATE_EOF, and with several results.
+// These answers do not occur with the driver of the other tests: those without
+// CLIENT_DEPRECATE_EOF, and those with several results.
 func TestMySQLAnswersEnd(t *testing.T) {
 	ok, okMore := []byte{0, 0, 0, 2, 0, 0, 0}, []byte{0, 0xfc, 1, 2, 0, moreResults, 0, 0, 0}
 	eof, eofMore := []byte{0xfe, 0, 0, 2, 0}, []byte{0xfe, 0, 0, moreResults, 0}
@@ -63,7 +63,7 @@ func TestMySQLAnswersEnd(t *testing.T) {
 	}
 }
 
-// TestPostgresRequests: which messages are one request, and what it runs.
+// The test shows which messages are one request, and what it runs.
 func TestPostgresRequests(t *testing.T) {
 	message := func(kind byte, parts ...string) []byte {
 		var body []byte

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// MySQL is the protocol between MySQL or MariaDB and their clients, of version 4.1 and newer.
+// MySQL is the protocol of MySQL 4.1 and newer, and of MariaDB.
 var MySQL = Protocol{begin: func() conversation { return &mysql{prepared: map[uint32]string{}} }}
 
 type mysql struct {
@@ -19,7 +19,7 @@ type mysql struct {
 	commands []*command        // not answered yet, oldest first
 }
 
-// command is what the server is answering.
+// command is a command without a complete answer.
 type command struct {
 	kind, text string
 	packets    int // of the answer, so far
@@ -40,7 +40,7 @@ const (
 var mysqlKinds = map[byte]string{1: "Quit", 2: "InitDB", 3: "Query", 14: "Ping", 17: "ChangeUser", 22: "Prepare", 23: "Execute",
 	24: "LongData", 25: "Close", 26: "ResetStatement", 31: "ResetConnection"}
 
-// unanswered are the commands that a server says nothing to.
+// unanswered are the commands that a server does not answer.
 var unanswered = map[string]bool{"Quit": true, "LongData": true, "Close": true}
 
 func (c *mysql) request(client *bufio.Reader) (Request, error) {
@@ -77,8 +77,8 @@ func (c *mysql) text(kind string, body []byte) string {
 	return ""
 }
 
-// login is the client's answer to the greeting, or a later word of the same exchange, which the server does not
-// answer on its own.
+// login is the client's answer to the greeting, or a later message of the
+// login, which has no answer of its own.
 func (c *mysql) login(raw []byte) (Request, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,8 @@ func (c *mysql) reply(server *bufio.Reader) ([]byte, bool, error) {
 	return raw, last, nil
 }
 
-// isLast reports whether the answer to the command is complete with this packet.
+// isLast reports whether the answer to the command is complete with this
+// packet.
 func (c *mysql) isLast(cmd *command, body []byte) bool {
 	cmd.packets++
 	if body[0] == errPacket {
@@ -133,7 +134,9 @@ func (c *mysql) isLast(cmd *command, body []byte) bool {
 	}
 }
 
-// prepareEnds: the first packet says how many parameters and columns follow, each kind with an end of its own.
+// prepareEnds reports whether the answer to Prepare is complete. Its first
+// packet says how many parameters and columns follow. Each kind has an end of
+// its own.
 func (c *mysql) prepareEnds(cmd *command, body []byte) bool {
 	if cmd.packets > 1 {
 		cmd.left--
@@ -152,7 +155,8 @@ func (c *mysql) prepareEnds(cmd *command, body []byte) bool {
 	return cmd.left == 0
 }
 
-// resultEnds: an answer is one OK packet or one set of rows, or several of them.
+// resultEnds reports whether the answer to a query is complete: one or more OK
+// packets or sets of rows.
 func (c *mysql) resultEnds(cmd *command, body []byte) bool {
 	isEnd := body[0] == eofPacket && len(body) < wholePacket
 	switch {
@@ -182,7 +186,7 @@ func moreFollows(body []byte, isOK bool) bool {
 	return at+1 < len(body) && binary.LittleEndian.Uint16(body[at:])&moreResults != 0
 }
 
-// lengthOfNumber is how many bytes a number takes that says its own length.
+// lengthOfNumber returns the size of a length-encoded integer.
 func lengthOfNumber(body []byte, at int) int {
 	if at >= len(body) {
 		return 0
@@ -199,7 +203,7 @@ func lengthOfNumber(body []byte, at int) int {
 	}
 }
 
-// packet reads one packet with its header.
+// packet reads a packet with its header.
 func packet(r *bufio.Reader) (raw []byte, sequence byte, err error) {
 	head, err := r.Peek(4)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"io"
 )
 
-// Postgres is version 3 of the protocol between PostgreSQL and its clients.
+// Postgres is version 3 of the protocol of PostgreSQL.
 var Postgres = Protocol{begin: func() conversation {
 	return &postgres{prepared: map[string]string{}, portals: map[string]string{}}
 }}
 
 type postgres struct {
 	started           bool
-	prepared, portals map[string]string // SQL by name; only the client's side looks at them
+	prepared, portals map[string]string // SQL by name; used by request only
 }
 
-// The codes that a client sends in the place of a version.
+// These codes stand in the place of a version.
 const (
 	cancelCode = 80877102
 	sslCode    = 80877103
@@ -57,7 +57,8 @@ func (p *postgres) request(client *bufio.Reader) (Request, error) {
 	}
 }
 
-// startup reads what comes before the first message with a kind. A wish for encryption is declined.
+// startup reads the messages without a kind at the beginning. It declines
+// encryption.
 func (p *postgres) startup(client *bufio.Reader) (Request, error) {
 	body, err := lengthAndBody(client)
 	if err != nil {
@@ -99,7 +100,8 @@ func (p *postgres) message(kind byte, body []byte) Message {
 	return m
 }
 
-// named is the SQL of what a Describe or Close names: a statement (S) or a portal (P).
+// named returns the SQL of the statement (S) or portal (P) that a Describe or
+// Close names.
 func (p *postgres) named(body []byte) string {
 	if len(body) == 0 {
 		return ""
@@ -120,7 +122,7 @@ func (*postgres) reply(server *bufio.Reader) ([]byte, bool, error) {
 	return append([]byte{kind}, body...), kind == 'Z', err // ReadyForQuery
 }
 
-// lengthAndBody reads a length that counts itself, and what it measures.
+// lengthAndBody reads a length, which includes itself, and the body.
 func lengthAndBody(r *bufio.Reader) ([]byte, error) {
 	head, err := r.Peek(4)
 	if err != nil {
@@ -135,7 +137,7 @@ func lengthAndBody(r *bufio.Reader) ([]byte, error) {
 	return body, err
 }
 
-// text splits a string that ends with a zero byte from what follows it.
+// text splits off a string that ends with a zero byte.
 func text(b []byte) (string, []byte) {
 	before, after, _ := bytes.Cut(b, []byte{0})
 	return string(before), after

@@ -22,7 +22,8 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 	return conn
 }
 
-// TestPipelineIsOneRequest: what is sent together is lost together, and what was sent before it is not.
+// Statements that are sent together are lost together. Those sent before are
+// not.
 func TestPipelineIsOneRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		action wire.Action
@@ -62,7 +63,7 @@ func TestPipelineIsOneRequest(t *testing.T) {
 	}
 }
 
-// TestCopyAndCancel: a COPY and a cancellation are recognised for what they are.
+// The proxy recognizes a COPY and a cancellation.
 func TestCopyAndCancel(t *testing.T) {
 	proxy, dsn := wire.Between(t, testenv.Postgres(t), wire.Postgres)
 	conn := connect(t, dsn)

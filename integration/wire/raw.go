@@ -2,8 +2,8 @@ package wire
 
 import "bufio"
 
-// Raw knows no protocol: what is read at once from the client is a request, and the next that is read at once from the
-// server is its answer.
+// Raw is for any protocol. The bytes that one read from the client returns are
+// a request, and those of the next read from the server are its answer.
 var Raw = Protocol{begin: func() conversation { return raw{} }}
 
 type raw struct{}

@@ -8,7 +8,7 @@ import (
 	"github.com/effectively-once/once/integration/wire"
 )
 
-// echo is a server that sends back what it gets, and counts it.
+// echo is a server that sends back what it gets, and counts the messages.
 func echo(t *testing.T) (address string, got chan string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

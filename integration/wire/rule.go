@@ -5,31 +5,36 @@ import (
 	"sync"
 )
 
-// Request is what a client sent and waits for the answer of, or a message that is never answered.
+// Request is one or more messages of a client that the server answers together,
+// or a message that is never answered.
 type Request struct {
 	Messages []Message
 
 	raw      []byte
 	answered bool
-	here     []byte // what the proxy answers itself; the server does not get the request
+	here     []byte // the proxy's own answer; if it is set, the server does not get the request
 }
 
-// Answered reports whether the server answers the request, in one piece whose end is known. It does not for a login,
-// whose answer is a conversation, and for messages such as MySQL's Close.
+// Answered reports whether the request has an answer whose end the proxy
+// recognizes. A login, which is a conversation, has none, and neither do
+// messages such as MySQL's Close.
 func (r Request) Answered() bool { return r.answered }
 
 // Message is one message of the client.
 type Message struct {
-	// Kind is the name that the protocol has for the message. PostgreSQL: Startup, Query, Parse, Bind, Describe, Execute,
-	// Close, Sync, Flush, Terminate and so on. MySQL: Login, Query, Prepare, Execute, Close, Ping, Quit and so on.
-	// Raw: Data.
+	// Kind is the name of the message in its protocol. In PostgreSQL: Startup,
+	// Query, Parse, Bind, Describe, Execute, Close, Sync, Flush, Terminate and
+	// others. In MySQL: Login, Query, Prepare, Execute, Close, Ping, Quit and
+	// others. In Raw: Data.
 	Kind string
-	// Text is the SQL of a Query, a Parse or a Prepare, and of the Bind, Describe, Execute or Close of a statement
-	// that was prepared earlier. Raw: what was sent.
+
+	// Text is the SQL of a Query, Parse or Prepare, and of a Bind, Describe,
+	// Execute or Close of a statement that was prepared earlier. In Raw, it is
+	// the data.
 	Text string
 }
 
-// runs reports whether the message makes the server run its text.
+// runs reports whether the message makes the server execute its text.
 func (m Message) runs() bool { return m.Kind == "Query" || m.Kind == "Execute" || m.Kind == "Data" }
 
 // Match selects requests.
@@ -38,7 +43,7 @@ type Match func(Request) bool
 // Any matches every request.
 func Any(Request) bool { return true }
 
-// Kind matches a request with a message of that kind.
+// Kind matches requests with a message of this kind.
 func Kind(kind string) Match {
 	return func(r Request) bool {
 		for _, m := range r.Messages {
@@ -50,8 +55,8 @@ func Kind(kind string) Match {
 	}
 }
 
-// Sends matches a request with a message whose text contains the text, in upper or lower case; being prepared
-// or described is enough.
+// Sends matches requests with a message whose text contains text, ignoring
+// case. The statement may be prepared or described only.
 func Sends(text string) Match {
 	return func(r Request) bool {
 		for _, m := range r.Messages {
@@ -63,7 +68,8 @@ func Sends(text string) Match {
 	}
 }
 
-// Runs matches a request that makes the server run a statement which contains the text, in upper or lower case.
+// Runs matches requests that execute a statement which contains text, ignoring
+// case.
 func Runs(text string) Match {
 	return func(r Request) bool {
 		for _, m := range r.Messages {
@@ -79,7 +85,7 @@ func contains(text, part string) bool {
 	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
 }
 
-// Rule says what is done to the requests that it matches.
+// Rule applies an [Action] to the requests that it matches.
 type Rule struct {
 	match  Match
 	action Action
@@ -96,14 +102,16 @@ type Rule struct {
 // Option changes a [Rule].
 type Option func(*Rule)
 
-// Always applies a rule to each request that it matches, instead of the first only.
+// Always applies a rule to every request that it matches, not only to the
+// first.
 func Always(r *Rule) { r.always = true }
 
-// Skip lets a rule pass over the first n requests that it matches.
+// Skip makes a rule ignore the first n requests that it matches.
 func Skip(n int) Option { return func(r *Rule) { r.skip = n } }
 
-// On adds a rule, which holds at once. Where several rules match a request, each one of [Pass] counts it, and the first
-// of the others is applied. A rule that does something to the reply matches neither a login nor what is never answered.
+// On adds a rule, which applies at once. If several rules match a request, all
+// rules with [Pass] count it, and the first other rule is applied. A rule that
+// changes replies matches neither logins nor messages that are never answered.
 func (p *Proxy) On(match Match, action Action, options ...Option) *Rule {
 	r := &Rule{match: match, action: action, done: make(chan struct{})}
 	for _, change := range options {
@@ -115,25 +123,25 @@ func (p *Proxy) On(match Match, action Action, options ...Option) *Rule {
 	return r
 }
 
-// Hits is how many requests the rule was applied to.
+// Hits returns the number of requests to which the rule was applied.
 func (r *Rule) Hits() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hits
 }
 
-// Done is closed when the rule has been carried out for the first time: the request is dropped, or the server has
-// answered it and the answer is gone.
+// Done is closed when the rule was applied for the first time: the request is
+// dropped, or the server has answered it and the answer is dropped.
 func (r *Rule) Done() <-chan struct{} { return r.done }
 
-// Remove ends the rule. What it has done stays done.
+// Remove removes the rule. It does not undo what the rule has done.
 func (r *Rule) Remove() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 }
 
-// applies counts the request, and reports whether the rule is to be applied to it.
+// applies counts a request, and reports whether to apply the rule to it.
 func (r *Rule) applies(req Request) bool {
 	if r.action.needsReply() && !req.answered || !r.match(req) {
 		return false
@@ -150,7 +158,7 @@ func (r *Rule) applies(req Request) bool {
 	return true
 }
 
-// carriedOut closes Done, once.
+// carriedOut closes Done.
 func (r *Rule) carriedOut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +169,7 @@ func (r *Rule) carriedOut() {
 	}
 }
 
-// judge finds the rule to apply to a request; nil: none.
+// judge returns the rule to apply to a request, or nil.
 func (p *Proxy) judge(req Request) *Rule {
 	p.mu.Lock()
 	rules := p.rules

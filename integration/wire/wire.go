@@ -1,8 +1,11 @@
-// Package wire is a TCP proxy for tests that knows the protocol it carries: PostgreSQL's, MySQL's, or none.
+// Package wire is a TCP proxy for tests that understands the protocol of
+// PostgreSQL or MySQL, or passes raw bytes.
 //
-// It stands between a client library and its server, and does to one request what a network can do to it: the request
-// never arrives, or the server has answered it and the answer never arrives, or half of it does, or nothing is ever
-// heard again. Which request, a [Match] says; what happens to it, an [Action]; that it happened, [Rule.Hits].
+// It runs between a client library and its server, and injects the faults of a
+// network into single requests: the request is lost, the reply is lost, half of
+// the reply is lost, or the connection stays open and silent. A [Match] selects
+// the request, an [Action] says what happens to it, and [Rule.Hits] whether it
+// happened.
 //
 //	p, dsn := wire.Between(t, testenv.Postgres(t), wire.Postgres)
 //	lost := p.On(wire.Runs("commit"), wire.SwallowReply)
@@ -11,15 +14,17 @@
 //		t.Error("no commit was lost, so nothing was tested")
 //	}
 //
-// A request is what the server answers as a whole: in PostgreSQL one Query, or everything up to a Sync, so a pipelined
-// batch is one request; in MySQL one command. A request is held back until it is complete, so one that is dropped
-// reaches the server in no part.
+// A request is what the server answers as a whole. In PostgreSQL that is one
+// Query, or everything up to a Sync, so a pipelined batch is one request. In
+// MySQL it is one command. The proxy sends a request only when it is complete,
+// so the server gets nothing of a dropped request.
 //
 // # Limits
 //
-// No TLS and no compression: private test servers have none, and a client that may do without is told that there is
-// none. Of PostgreSQL, a COPY through the extended protocol is not understood, nor is LOAD DATA LOCAL of MySQL. A proxy
-// lives in one process, but clients may be in others. The API follows the needs of this repository's tests and is not
+// There is no TLS and no compression. The proxy tells clients that the server
+// has none. It does not understand COPY through the extended protocol of
+// PostgreSQL, nor LOAD DATA LOCAL of MySQL. Clients may be in other processes.
+// The API follows the needs of the tests in this repository and is not
 // released.
 package wire
 
@@ -31,7 +36,7 @@ import (
 	"testing"
 )
 
-// Proxy is one proxy in front of one server. Its methods may be called from several goroutines.
+// Proxy is a proxy for one server. Its methods may be called concurrently.
 type Proxy struct {
 	server   string
 	protocol Protocol
@@ -44,7 +49,8 @@ type Proxy struct {
 	down        bool
 }
 
-// Start starts a proxy in front of the server at the address, and stops it with the test.
+// Start starts a proxy for the server at an address. It stops when the test
+// ends.
 func Start(t testing.TB, server string, protocol Protocol) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,10 +63,12 @@ func Start(t testing.TB, server string, protocol Protocol) *Proxy {
 	return p
 }
 
-// address finds host and port in a URL, and in a DSN of go-sql-driver/mysql.
+// address matches the host and port in a URL or in a DSN of
+// go-sql-driver/mysql.
 var address = regexp.MustCompile(`[@(]([\w.-]+:\d+)\b`)
 
-// Between starts a proxy in front of the server that dsn names, and returns dsn with the address of the proxy instead.
+// Between starts a proxy for the server in dsn, and returns dsn with the
+// address of the proxy.
 func Between(t testing.TB, dsn string, protocol Protocol) (*Proxy, string) {
 	t.Helper()
 	found := address.FindStringSubmatch(dsn)
@@ -74,7 +82,7 @@ func Between(t testing.TB, dsn string, protocol Protocol) (*Proxy, string) {
 // Addr is the address to connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Cut closes all connections, on both sides.
+// Cut closes all connections on both sides.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +91,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Down cuts all connections, and every new one at once, until Up.
+// Down cuts all connections, and closes new ones at once until Up.
 func (p *Proxy) Down() {
 	p.setDown(true)
 	p.Cut()

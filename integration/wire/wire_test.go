@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/effectively-once/once/integration/internal/quietdb"
 	"github.com/effectively-once/once/integration/wire"
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// server is a database behind a proxy, and the way around the proxy.
+// server is a database behind a proxy, with a direct connection.
 type server struct {
 	proxy  *wire.Proxy
 	db     *sql.DB // through the proxy
@@ -38,57 +38,19 @@ var servers = []struct {
 func onEach(t *testing.T, test func(t *testing.T, s *server)) {
 	for _, e := range servers {
 		t.Run(e.name, func(t *testing.T) {
-			direct := open(t, e.driver, e.dsn(t))
-			e.check(t, func(query string) (answer string, err error) {
-				err = direct.QueryRow(query).Scan(&answer)
-				return answer, err
-			})
+			direct := quietdb.Open(t, e.driver, e.dsn(t))
+			e.check(t, quietdb.Asker(direct))
 			proxy, dsn := wire.Between(t, e.dsn(t), e.protocol)
-			s := &server{proxy, open(t, e.driver, dsn), direct, "wire_" + rand.Text()}
-			exec(t, direct, "CREATE TABLE "+s.table+" (name VARCHAR(100) NOT NULL)")
-			t.Cleanup(func() { exec(t, direct, "DROP TABLE "+s.table) })
+			s := &server{proxy, quietdb.Open(t, e.driver, dsn), direct, "wire_" + rand.Text()}
+			quietdb.Exec(t, direct, "CREATE TABLE "+s.table+" (name VARCHAR(100) NOT NULL)")
+			t.Cleanup(func() { quietdb.Exec(t, direct, "DROP TABLE "+s.table) })
 			test(t, s)
 		})
 	}
 }
 
-func open(t *testing.T, driver, dsn string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open(driver, dsn)
-	if driver == "mysql" {
-		db, err = openQuietly(dsn)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-// openQuietly: that connections are lost is no news here.
-func openQuietly(dsn string) (*sql.DB, error) {
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return nil, err
-	}
-	config.Logger = &mysql.NopLogger{}
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(connector), nil
-}
-
-func exec(t *testing.T, db *sql.DB, statement string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
-	defer cancel()
-	if _, err := db.ExecContext(ctx, statement); err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
-}
-
-// conn is one connection, because what database/sql does by itself when one is lost is not the subject here.
+// conn returns one connection. A pool would replace a lost connection by
+// itself.
 func (s *server) conn(t *testing.T) *sql.Conn {
 	t.Helper()
 	conn, err := s.db.Conn(t.Context())
@@ -181,8 +143,9 @@ func TestDelayTakesItsTime(t *testing.T) {
 	})
 }
 
-// LeaveServer leaves a client and a server who know nothing of each other; what the server does is its own affair. It may
-// even be asked to give up: pgx does so when it loses a connection, by another one, and now and then is fast enough.
+// After LeaveServer, the server may execute the request or not. pgx even
+// cancels the request of a lost connection through another one, and is
+// sometimes fast enough.
 func TestLeaveServer(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
 		deadline := time.Now().Add(testenv.Patience)
@@ -221,12 +184,13 @@ func TestRulesCountAndSkip(t *testing.T) {
 	})
 }
 
-// TestPreparedStatements: a statement that was prepared earlier is recognised by its name or number.
+// The proxy recognizes a statement that was prepared earlier by its name or
+// number.
 func TestPreparedStatements(t *testing.T) {
 	for _, e := range servers {
 		t.Run(e.name, func(t *testing.T) {
 			proxy, dsn := wire.Between(t, e.dsn(t), e.protocol)
-			db := open(t, e.driver, dsn)
+			db := quietdb.Open(t, e.driver, dsn)
 			db.SetMaxOpenConns(1)
 			statement, err := db.PrepareContext(t.Context(), "SELECT 7, 'prepared' WHERE "+e.mark+" = 'x'")
 			if err != nil {
@@ -249,10 +213,11 @@ func TestPreparedStatements(t *testing.T) {
 	}
 }
 
-// TestSplitKeepsTheSession: the server does not learn that its client has gone, until the connection is cut.
+// The server does not learn that its client has closed the connection until
+// Cut.
 func TestSplitKeepsTheSession(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
-		exec(t, s.direct, s.insert("a"))
+		quietdb.Exec(t, s.direct, s.insert("a"))
 		tx, err := s.db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +229,7 @@ func TestSplitKeepsTheSession(t *testing.T) {
 		if _, err := tx.ExecContext(ctx, "UPDATE "+s.table+" SET name = 'b'"); err == nil {
 			t.Error("the client got an answer")
 		}
-		_ = tx.Rollback() // says what a client says that gives up; nobody hears it
+		_ = tx.Rollback() // sends what a client sends when it gives up
 		wantHits(t, rule, 1)
 		free := make(chan error, 1)
 		go func() {
@@ -274,7 +239,7 @@ func TestSplitKeepsTheSession(t *testing.T) {
 		select {
 		case err := <-free:
 			t.Errorf("the row was free while its holder was cut off: %v", err)
-		case <-time.After(300 * time.Millisecond): // long for an update, short for a test
+		case <-time.After(300 * time.Millisecond): // longer than an update takes
 		}
 		s.proxy.Cut()
 		if err := <-free; err != nil {
@@ -285,7 +250,7 @@ func TestSplitKeepsTheSession(t *testing.T) {
 
 func TestDownAndUp(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
-		exec(t, s.db, s.insert("a"))
+		quietdb.Exec(t, s.db, s.insert("a"))
 		s.proxy.Down()
 		if err := s.db.PingContext(t.Context()); err == nil {
 			t.Error("reached, although it is down")
@@ -297,15 +262,15 @@ func TestDownAndUp(t *testing.T) {
 	})
 }
 
-// TestWhatPassesIsUnchanged asks a database for what it can be asked for. Every answer is held back until it is complete,
-// so one whose end is not recognised never arrives.
+// The test sends all kinds of requests. The proxy holds back every answer until
+// it is complete, so an answer whose end it does not recognize never arrives.
 func TestWhatPassesIsUnchanged(t *testing.T) {
 	onEach(t, func(t *testing.T, s *server) {
 		db := s.db
 		db.SetMaxOpenConns(1)
 		s.proxy.On(wire.Any, wire.DelayReply(0), wire.Always)
 		for i := range 100 {
-			exec(t, db, s.insert(fmt.Sprintf("row %d", i)))
+			quietdb.Exec(t, db, s.insert(fmt.Sprintf("row %d", i)))
 		}
 		for range 3 {
 			if n := number(t, db, "SELECT count(*) FROM "+s.table+" a, "+s.table+" b WHERE a.name <> b.name"); n != 9900 {

@@ -1,5 +1,5 @@
-// Package backoff spaces out attempts: each wait is longer than the one before, up to a limit, with jitter so
-// that rivals do not meet again.
+// Package backoff spaces retries: each wait is longer than the one before, up
+// to a limit, with jitter so that competing callers spread out.
 package backoff
 
 import (
@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// Backoff is a series of waits. It belongs to one goroutine.
+// Backoff is a series of waits. It is not safe for concurrent use.
 type Backoff struct {
 	First time.Duration // the first wait, before jitter
 	Limit time.Duration // no wait is longer
 	next  time.Duration
 }
 
-// Next is the next wait: between half and all of a span that doubles each time.
+// Next returns the next wait: between half and all of a span that doubles each
+// time.
 func (b *Backoff) Next() time.Duration {
 	if b.next == 0 {
 		b.next = b.First
@@ -25,7 +26,7 @@ func (b *Backoff) Next() time.Duration {
 	return span/2 + rand.N(span/2+1)
 }
 
-// Sleep waits for d, or until ctx is done; then it returns the context's error.
+// Sleep waits for d. If ctx ends first, it returns the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

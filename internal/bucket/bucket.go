@@ -1,9 +1,9 @@
-// Package bucket bounds a rate: so many in the long run, and a burst of them at once.
+// Package bucket limits rates with token buckets.
 package bucket
 
 import "time"
 
-// Rate is what is let through.
+// Rate is a long-term rate and the size of a burst.
 type Rate struct {
 	PerSecond float64 // in the long run; 0 or less: everything
 	Burst     int     // at once; 0 or less: as many as in one second, at least 1
@@ -16,13 +16,13 @@ func (r Rate) burst() float64 {
 	return max(float64(int(min(r.PerSecond, 1e9))), 1)
 }
 
-// Bucket counts what was let through. The zero value has all that the rate allows. It has no lock of its own.
+// Bucket is a token bucket. The zero Bucket is full. It has no lock.
 type Bucket struct {
 	spent float64
 	at    time.Time // when spent was right
 }
 
-// Take lets one through, or says how long to wait.
+// Take takes a token, or returns how long to wait for one.
 func (b *Bucket) Take(r Rate, now time.Time) (wait time.Duration) {
 	if r.PerSecond <= 0 {
 		return 0
@@ -40,7 +40,7 @@ const longest = 365 * 24 * time.Hour
 // Return undoes a Take.
 func (b *Bucket) Return() { b.spent = max(b.spent-1, 0) }
 
-// Full reports whether it is as good as a new one.
+// Full reports whether all tokens are there, as in a new bucket.
 func (b *Bucket) Full(r Rate, now time.Time) bool {
 	b.pass(r, now)
 	return b.spent == 0

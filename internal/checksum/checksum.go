@@ -1,4 +1,5 @@
-// Package checksum finds damage in stored outcomes, and other input under a known key. A checksum finds no forgery.
+// Package checksum detects damaged outcomes, and a different input for a known
+// key. A checksum does not detect forgery.
 package checksum
 
 import (
@@ -10,8 +11,9 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Of is a CRC-32C over the key that an outcome belongs to, so that one in the wrong row is noticed, and all that is
-// stored of it. What is stored depends on it for ever.
+// Of returns a CRC-32C of the key that an outcome belongs to, which reveals an
+// outcome in the wrong row, and of the stored outcome. It never changes,
+// because stored outcomes depend on it.
 func Of(key [16]byte, contentType string, body []byte, flags ...bool) uint32 {
 	head := append(make([]byte, 0, 64), key[:]...)
 	set := byte(0)
@@ -26,8 +28,9 @@ func Of(key [16]byte, contentType string, body []byte, flags ...bool) uint32 {
 	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, body)
 }
 
-// Fingerprint is a digest of the input of a key, with a secret if there is one. It covers the key, so that equal inputs
-// do not show across records.
+// Fingerprint returns a digest of the input of a key, keyed by secret if there
+// is one. It covers the key, so that equal inputs of different keys have
+// different fingerprints.
 func Fingerprint(secret []byte, key [16]byte, input []byte) []byte {
 	if len(secret) == 0 {
 		sum := sha256.Sum256(append(append(make([]byte, 0, 128), key[:]...), input...))

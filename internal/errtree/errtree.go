@@ -1,4 +1,4 @@
-// Package errtree finds errors in the tree of another one, and hides them there.
+// Package errtree searches the trees of errors, and hides errors in them.
 package errtree
 
 import (
@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// ErrNotDone is the mark of once.NotDone.
+// ErrNotDone marks the errors of once.NotDone.
 var ErrNotDone = errors.New("once: nothing happened")
 
-// Hide returns err, in which errors.Is no longer finds mark.
+// Hide returns an error like err, in which [errors.Is] does not find mark.
 func Hide(err, mark error) error {
 	if !errors.Is(err, mark) {
 		return err
@@ -24,19 +24,6 @@ type masked struct {
 
 func (m masked) Is(target error) bool { return target != m.mark && errors.Is(m.error, target) }
 func (m masked) As(target any) bool   { return errors.As(m.error, target) }
-
-// Tagged is an error that is known again by its address, whatever it is in by then. Its cause need not be comparable.
-type Tagged struct{ error }
-
-// Tag returns nil for nil.
-func Tag(err error) *Tagged {
-	if err == nil {
-		return nil
-	}
-	return &Tagged{err}
-}
-
-func (t *Tagged) Unwrap() error { return t.error }
 
 // HasAny reports whether any of the targets is in the tree of err.
 func HasAny(err error, targets ...error) bool {

@@ -1,5 +1,5 @@
-// Package flight lets the duplicates of one process wait for the first of them in memory,
-// so that they hold no connection and ask no server meanwhile.
+// Package flight lets the duplicates in one process wait in memory for the
+// first of them, so that they hold no connection and ask no server.
 package flight
 
 import (
@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Group is the set of flights that are on their way. The zero Group is ready to use.
+// Group is the set of flights in progress. The zero Group is ready to use.
 type Group[K comparable, V any] struct {
 	mu  sync.Mutex
 	now map[K]*Flight[V]
 }
 
-// Flight is a call that others wait for.
+// Flight is a call that its duplicates wait for.
 type Flight[V any] struct {
 	landed chan struct{} // nil: nobody waits
 	result V             // set before landed is closed
 }
 
-// Enter makes the caller the first of a flight of k, or joins the flight that is
-// on its way, at most until a time or the end of ctx. The first gets its flight in
-// own, and has to Land it. The others get what it landed with; landed is false if
-// that did not happen in time.
+// Enter makes the caller the first of a flight of k, or joins the flight in
+// progress until the given time or the end of ctx. The first caller gets the
+// flight as own, and must call Land. The others get the value that it landed
+// with; landed is false if they stopped waiting before.
 func (g *Group[K, V]) Enter(ctx context.Context, k K, until time.Time) (own *Flight[V], v V, landed bool) {
 	f, first := g.enter(k)
 	if first {
@@ -33,8 +33,9 @@ func (g *Group[K, V]) Enter(ctx context.Context, k K, until time.Time) (own *Fli
 	return nil, v, landed
 }
 
-// Land ends a flight: those who joined it get v. keep makes a copy of it, if
-// somebody has joined. Land also runs when the first panicked: then v is zero.
+// Land ends a flight, and gives v to the callers that joined it. keep makes a
+// copy of v if there are any. Land also runs if the first caller panicked: then
+// v is zero.
 func (g *Group[K, V]) Land(k K, f *Flight[V], v V, keep func(V) V) {
 	g.mu.Lock()
 	delete(g.now, k)

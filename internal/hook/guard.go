@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// guard are the networks that are allowed although they are not public.
+// guard is the list of networks that are allowed although they are not public.
 type guard []netip.Prefix
 
-// control is called with the address that is about to be connected to, after the name was resolved.
+// control is called with an address to connect to, after the name was resolved.
 func (g guard) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -32,10 +32,12 @@ func (g guard) allows(a netip.Addr) bool {
 	return isPublic(a) && isPublic(within)
 }
 
-// nat64 is what a translator makes an IPv4 address of, so that a host without IPv4 gets there.
+// nat64 is the prefix under which a translator embeds IPv4 addresses, so that
+// hosts without IPv4 reach them.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// embedded is the IPv4 address that an address leads to, or the address itself.
+// embedded returns the IPv4 address that an address embeds, or the address
+// itself.
 func embedded(a netip.Addr) netip.Addr {
 	if !nat64.Contains(a) {
 		return a
@@ -44,9 +46,10 @@ func embedded(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(all[12:]))
 }
 
-// special are the networks that are not public, of IPv4 and within what is public of IPv6: loopback, private, shared,
-// link-local, documentation, benchmarks, multicast, reserved, tunnels of IPv4 in IPv6. Services that tell a machine
-// its credentials are all in them, but for Azure's.
+// special are the networks that are not public, of IPv4 and inside the public
+// part of IPv6: loopback, private, shared, link-local, documentation,
+// benchmarks, multicast, reserved, and tunnels of IPv4 in IPv6. The services
+// that give a machine its credentials are in them, except Azure's.
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
@@ -55,7 +58,7 @@ var special = prefixes(
 	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
 )
 
-// global is all of IPv6 that is public.
+// global is the public part of IPv6.
 var global = netip.MustParsePrefix("2000::/3")
 
 func prefixes(texts ...string) (all []netip.Prefix) {

@@ -1,5 +1,6 @@
-// Package hook is what requests to the servers of others have in common: the signature of Standard Webhooks, URLs whose
-// paths may be secret, and connections that go to public addresses only.
+// Package hook is shared by the clients of foreign HTTP servers. It has the
+// signature of Standard Webhooks, URLs whose paths may be secret, and
+// connections to public addresses only.
 package hook
 
 import (
@@ -17,8 +18,9 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Transport connects to public addresses, and to the networks that are allowed besides. It follows no redirects, as no
-// transport does, and uses no proxy, which would connect to what it likes.
+// Transport connects to public addresses and to the networks in allow. Like any
+// transport, it follows no redirects. It uses no proxy, because a proxy could
+// connect to any address.
 func Transport(allow []netip.Prefix, timeout time.Duration, idle int, certificates *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: timeout, Control: guard(allow).control}
 	return &http.Transport{
@@ -29,20 +31,21 @@ func Transport(allow []netip.Prefix, timeout time.Duration, idle int, certificat
 		MaxIdleConnsPerHost:    idle,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
-		// A timeout ends a connection of HTTP/1, but only a request of HTTP/2: without pings, one whose other end is gone
-		// would be used for a quarter of an hour.
+		// A timeout ends an HTTP/1 connection, but only one request of an
+		// HTTP/2 connection. Without pings, a dead connection would be used for
+		// a quarter of an hour.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * timeout, PingTimeout: timeout},
 	}
 }
 
-// Place is a URL that requests go to.
+// Place is a URL that requests are sent to.
 type Place struct {
 	URL  string
 	Host string            // for people: paths and queries may be secret
 	hide *strings.Replacer // takes them out of an answer, which often repeats them
 }
 
-// NewPlace checks a URL. Its errors do not show more of it than the host.
+// NewPlace checks a URL. Its errors show only the host.
 func NewPlace(text string, allowHTTP bool) (Place, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -63,8 +66,9 @@ const (
 	leastValue = 4  // the same of a value in a query
 )
 
-// secretsOf are the parts of a URL that may be secret, as an answer may repeat them, each with what stands in its place: the
-// whole of it first, then what is left of it where slashes and ampersands are spelt in another way.
+// secretsOf returns the parts of a URL that may be secret and that an answer
+// may repeat, each followed by its replacement: the whole first, then the parts
+// with slashes and ampersands escaped in other ways.
 func secretsOf(u *url.URL) (hidden []string) {
 	hide := func(least int, parts ...string) {
 		for _, part := range parts {
@@ -94,7 +98,8 @@ const (
 // Drain reads the rest of an answer.
 func Drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, maxDrained) }
 
-// Excerpt is the beginning of an answer, for people, behind a colon; nothing if there is none.
+// Excerpt returns a colon and the beginning of an answer, for people, or
+// nothing if the answer is empty.
 func (p Place) Excerpt(body io.Reader) string {
 	read, _ := io.ReadAll(io.LimitReader(body, maxDrained)) // what there is of it will do
 	text := strings.TrimSpace(string(read))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The headers of Standard Webhooks.
+// These are the headers of Standard Webhooks.
 const (
 	IDHeader        = "webhook-id"
 	TimeHeader      = "webhook-timestamp"
@@ -27,7 +27,7 @@ const (
 	maxSignatures = 32 // of one request: more are no rotation
 )
 
-// Secrets reads secrets. Its errors do not show them.
+// Secrets parses secrets. Its errors do not show them.
 func Secrets(texts []string) (secrets [][]byte, err error) {
 	if len(texts) == 0 {
 		return nil, errors.New("there is no secret")
@@ -43,7 +43,8 @@ func Secrets(texts []string) (secrets [][]byte, err error) {
 	return secrets, nil
 }
 
-// Sign signs a body, with each secret. The ID has no dot, which separates what is signed.
+// Sign signs a body with each secret. id must not contain a dot, which separates
+// the signed parts.
 func Sign(h http.Header, secrets [][]byte, id string, body []byte, now time.Time) {
 	at := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(secrets))
@@ -55,7 +56,8 @@ func Sign(h http.Header, secrets [][]byte, id string, body []byte, now time.Time
 	h.Set(SignatureHeader, strings.Join(signatures, " "))
 }
 
-// Signed reports whether one of the signatures is of one of the secrets.
+// Signed reports whether one of the signatures was made with one of the
+// secrets.
 func Signed(secrets [][]byte, id, at string, body []byte, signatures string) bool {
 	given := strings.Fields(signatures)
 	for _, signature := range given[:min(len(given), maxSignatures)] {

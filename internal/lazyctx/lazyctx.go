@@ -1,4 +1,5 @@
-// Package lazyctx has contexts that cost one allocation, until somebody waits for them.
+// Package lazyctx has contexts that cost one allocation until somebody waits
+// for them.
 package lazyctx
 
 import (
@@ -7,8 +8,9 @@ import (
 	"time"
 )
 
-// Context ends like any other, but has no timer, and its parent does not know of it, before somebody asks for its Done. A
-// store in memory never does.
+// Context behaves like any other context, but it starts no timer, and is not
+// known to its parent, until Done is called. A store in memory never calls
+// Done.
 type Context struct {
 	parent   context.Context
 	detached bool
@@ -21,20 +23,20 @@ type Context struct {
 	cancel context.CancelCauseFunc
 }
 
-// Limit is context.WithTimeout.
+// Limit is like context.WithTimeout.
 func Limit(parent context.Context, d time.Duration) *Context {
 	return &Context{parent: parent, limit: time.Now().Add(d)}
 }
 
-// Detach is Limit of context.WithoutCancel.
+// Detach is like Limit of context.WithoutCancel.
 func Detach(parent context.Context, d time.Duration) *Context {
 	return &Context{parent: parent, detached: true, limit: time.Now().Add(d)}
 }
 
-// Init makes c what context.WithCancelCause makes.
+// Init makes c a context like that of context.WithCancelCause.
 func (c *Context) Init(parent context.Context) { c.parent = parent }
 
-// Deadline is the earlier one of the limit and its parent's.
+// Deadline returns the earlier of the limit and the deadline of the parent.
 func (c *Context) Deadline() (end time.Time, ok bool) {
 	if !c.detached {
 		end, ok = c.parent.Deadline()
@@ -45,13 +47,14 @@ func (c *Context) Deadline() (end time.Time, ok bool) {
 	return end, ok
 }
 
-// Done is closed when it has ended.
+// Done returns a channel that is closed when the context ends.
 func (c *Context) Done() <-chan struct{} { return c.wake().Done() }
 
-// AfterFunc lets contexts below this one do without a goroutine.
+// AfterFunc lets child contexts work without a goroutine.
 func (c *Context) AfterFunc(f func()) func() bool { return context.AfterFunc(c.wake(), f) }
 
-// Value is its parent's. Once it is awake, it also answers [context.Cause].
+// Value returns the value of the parent. After Done was called, it also answers
+// [context.Cause].
 func (c *Context) Value(key any) any {
 	if c.detached {
 		return c.wake().Value(key) // the parent would answer for its own end
@@ -65,7 +68,7 @@ func (c *Context) Value(key any) any {
 	return c.parent.Value(key)
 }
 
-// Err says why it has ended.
+// Err returns why the context has ended, or nil.
 func (c *Context) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +99,7 @@ func (c *Context) wake() context.Context {
 	return c.awake
 }
 
-// real is the context that this one stands for.
+// real returns the standard context that this one stands for.
 func (c *Context) real() (context.Context, context.CancelCauseFunc) {
 	parent := c.parent
 	if c.detached {
@@ -113,7 +116,8 @@ func (c *Context) real() (context.Context, context.CancelCauseFunc) {
 	}
 }
 
-// End ends it, for a cause that [context.Cause] tells. A nil cause is context.Canceled.
+// End ends the context. [context.Cause] then returns cause, or context.Canceled
+// if cause is nil.
 func (c *Context) End(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

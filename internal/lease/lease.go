@@ -1,4 +1,5 @@
-// Package lease keeps a lease alive while its holder works, and tells the holder when it no longer can.
+// Package lease extends a lease while its holder works, and tells the holder
+// when it no longer can.
 package lease
 
 import (
@@ -9,16 +10,18 @@ import (
 	"github.com/effectively-once/once/internal/lazyctx"
 )
 
-// Holder extends its lease. Extend returns final as true when trying again is pointless. Lost is called once at most, with
-// the context that [Keep] was given; its result is the cause of the cancellation.
+// Holder extends its lease. If Extend returns final as true, trying again is
+// pointless. Lost is called at most once, with the context that [Keep] got. Its
+// result is the cause of the cancellation.
 type Holder interface {
 	Extend(context.Context) (final bool, err error)
 	Lost(context.Context, error) error
 }
 
-// Kept is a lease that is extended, three times in its length, until Stop is called. It is a context, which is
-// cancelled when the lease is lost, and before it ends when it can no longer be extended. Work that is done before the
-// first extension costs a timer and no goroutine.
+// Kept is a lease that is extended until Stop is called, three times in its
+// length. It is also a context, which is cancelled when the lease is lost, and
+// shortly before the lease ends if it cannot be extended. Work that ends before
+// the first extension costs a timer and no goroutine.
 type Kept struct {
 	lazyctx.Context
 	holder Holder
@@ -33,7 +36,7 @@ type Kept struct {
 	gone    chan struct{}
 }
 
-// Keep extends a lease that was asked for at begun: it may be as old as that.
+// Keep extends a lease that was requested at begun.
 func Keep(ctx context.Context, h Holder, length time.Duration, begun time.Time) *Kept {
 	k := &Kept{holder: h, parent: ctx, length: length, begun: begun}
 	k.Init(ctx)
@@ -41,7 +44,7 @@ func Keep(ctx context.Context, h Holder, length time.Duration, begun time.Time) 
 	return k
 }
 
-// run extends until it is told to quit, or the lease is lost.
+// run extends the lease until Stop is called or the lease is lost.
 func (k *Kept) run() {
 	k.mu.Lock()
 	if k.stopped {
@@ -57,7 +60,7 @@ func (k *Kept) run() {
 	}
 }
 
-// Stop returns when nothing is extended any more.
+// Stop ends the extending, and returns after it has ended.
 func (k *Kept) Stop() {
 	k.timer.Stop()
 	k.mu.Lock()
@@ -71,7 +74,8 @@ func (k *Kept) Stop() {
 	k.End(nil)
 }
 
-// beat returns nil when it is told to quit, and an error when the lease is lost or about to lapse.
+// beat returns nil when ctx ends, and an error when the lease is lost or about
+// to lapse.
 func (k *Kept) beat(ctx context.Context) error {
 	good, next := k.begun, k.begun.Add(k.length/3)
 	for {
@@ -98,9 +102,10 @@ func (k *Kept) beat(ctx context.Context) error {
 	}
 }
 
-// extend gives one call a third of the lease, and never more than is left of it. It does not trust the call to end in time:
-// there are drivers that pass over a context. And it does not cut the call off when the work has ended: a driver may give up
-// a connection for that.
+// extend gives one call a third of the lease, but never more than is left of
+// it. It does not wait for a call that ignores its context, as some drivers do.
+// It does not cancel the call when the work has ended, because a driver may
+// close the connection for that.
 func (k *Kept) extend(beat context.Context, now, end time.Time) (bool, error) {
 	if third := now.Add(k.length / 3); third.Before(end) {
 		end = third
@@ -126,7 +131,7 @@ func (k *Kept) extend(beat context.Context, now, end time.Time) (bool, error) {
 	grace := time.NewTimer(k.length / 24)
 	defer grace.Stop()
 	select {
-	case r := <-replied: // with more to say than that it is too late
+	case r := <-replied: // its reply says more than that it is late
 		return r.final, r.err
 	case <-grace.C:
 		return false, ctx.Err()

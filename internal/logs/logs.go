@@ -1,4 +1,4 @@
-// Package logs makes the logger that an option stands for.
+// Package logs makes the loggers of options, and spaces messages that repeat.
 package logs
 
 import (
@@ -82,7 +82,7 @@ func (s *said) again(t thing) int {
 	return times
 }
 
-// forget forgets what would be logged in any case.
+// forget removes messages that are old enough to be logged again.
 func (s *said) forget(now time.Time) {
 	for t, last := range s.last {
 		if now.Sub(last.at) >= every {
@@ -158,12 +158,12 @@ func current() slog.Handler {
 	return h
 }
 
-// Enabled asks the logger of now.
+// Enabled asks the current default logger.
 func (s standard) Enabled(ctx context.Context, level slog.Level) bool {
 	return current().Enabled(ctx, level)
 }
 
-// Handle passes a message on to the logger of now.
+// Handle passes a message on to the current default logger.
 func (s standard) Handle(ctx context.Context, r slog.Record) error {
 	return s.on(current()).Handle(ctx, r)
 }

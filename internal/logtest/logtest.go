@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Main runs the tests of a package with nothing logged by default: its TestMain.
+// Main is the TestMain of a package whose tests log nothing by default.
 func Main(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	m.Run()
@@ -30,14 +30,14 @@ type Log struct {
 	text bytes.Buffer
 }
 
-// Write writes.
+// Write appends to the log.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// String returns what was logged, a line each.
+// String returns what was logged, one line for each message.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

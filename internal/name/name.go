@@ -1,4 +1,5 @@
-// Package name digests and checks the parts of a key, and makes other text fit to be stored with them.
+// Package name digests and checks the parts of a key, and makes other text fit
+// to be stored with them.
 package name
 
 import (
@@ -15,10 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// Limit is how many bytes a part may have.
+// Limit is the maximum number of bytes of a part.
 const Limit = 255
 
-// Digest is a version 8 UUID over parts that cannot run into each other: each goes in with its length.
+// Digest returns a version 8 UUID of parts. Each part is hashed with its
+// length, so different parts never have the same digest.
 func Digest(parts ...string) [16]byte {
 	b := append(make([]byte, 0, 256), "once.key.1"...)
 	for _, part := range parts {
@@ -32,7 +34,7 @@ func Digest(parts ...string) [16]byte {
 	return id
 }
 
-// Format writes a UUID as text.
+// Format returns a UUID as text.
 func Format(id [16]byte) string {
 	var b [36]byte
 	hex.Encode(b[:], id[:4])
@@ -44,7 +46,8 @@ func Format(id [16]byte) string {
 	return string(b[:])
 }
 
-// Parse reads what Format wrote of a [Digest]; it returns zero for any other text.
+// Parse returns the [Digest] that Format made a text of, or zero for any other
+// text.
 func Parse(text string) (id [16]byte) {
 	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != len(id) || b[6]>>4 != 8 || b[8]>>6 != 2 || Format([16]byte(b)) != text {
@@ -53,7 +56,7 @@ func Parse(text string) (id [16]byte) {
 	return [16]byte(b)
 }
 
-// CheckKey says what is wrong with the parts of a key.
+// CheckKey returns an error if a part of a key is invalid.
 func CheckKey(scope, operation, id string) error {
 	switch {
 	case id == "":
@@ -66,8 +69,9 @@ func CheckKey(scope, operation, id string) error {
 	return cmp.Or(Check("Scope", scope), Check("Operation", operation), Check("ID", id))
 }
 
-// Check asks for at most Limit bytes of valid UTF-8 without control characters. That class is fixed for ever
-// in Unicode; "printable" is not, and two builds that disagree about a key would run its work twice.
+// Check requires at most Limit bytes of valid UTF-8 without control characters.
+// Unicode never changes what a control character is. It does change what is
+// printable, and two builds that disagree about a key would run its work twice.
 func Check(what, part string) error {
 	if len(part) > Limit {
 		return fmt.Errorf("the %s has %d bytes, the limit is %d: shorten it or use a digest of it", what, len(part), Limit)
@@ -83,12 +87,14 @@ func Check(what, part string) error {
 
 const maxReason = 500
 
-// Reason shortens the text of an error to what is worth storing. Databases refuse a zero byte, and half a character.
+// Reason shortens the text of an error for storing. Databases refuse a zero
+// byte and a partial character.
 func Reason(text string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "")
 }
 
-// Line makes a text fit for a header: one line of at most limit bytes, in which each control character is a space.
+// Line makes text fit for a header: one line of at most limit bytes, in which
+// control characters become spaces.
 func Line(text string, limit int) string {
 	line := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -99,14 +105,14 @@ func Line(text string, limit int) string {
 	return strings.ToValidUTF8(line[:min(len(line), limit)], "")
 }
 
-// Token is a random name.
+// Token returns a random name.
 func Token() (token [16]byte) {
 	rand.Read(token[:]) // never fails: it ends the program instead
 	return token
 }
 
-// Ordered is a version 7 UUID: names that are made later, by one clock, come later in the order of bytes, to the
-// millisecond.
+// Ordered returns a version 7 UUID. Names that are made later by the same clock
+// have greater bytes, to the millisecond.
 func Ordered(now time.Time) string {
 	id := Token()
 	var stamp [8]byte

@@ -1,4 +1,5 @@
-// Package rerun runs transactions again that a database rolled back because of a conflict.
+// Package rerun repeats transactions that a database rolled back because of a
+// conflict, or of which it is not known whether they were committed.
 package rerun
 
 import (
@@ -10,22 +11,30 @@ import (
 )
 
 const (
-	// Limit is how long a transaction is run again after its first conflict, if its context has no deadline.
+	// Limit is how long a transaction is repeated after its first conflict, if
+	// its context has no deadline.
 	Limit = time.Minute
 
-	// hold is how long one transaction holds the line up. It is longer than an engine takes to find a deadlock, and
-	// ends the wait behind one that waits for a lock itself.
-	hold = 2 * time.Second
+	// turnTime is how long a transaction may keep its turn. It is longer than
+	// an engine takes to detect a deadlock. It ends the wait for a transaction
+	// that itself waits for a lock.
+	turnTime = 2 * time.Second
+
+	// commitTries is how many commits of a transaction may be lost before it is
+	// given up.
+	commitTries = 3
 )
 
-// Line lets the transactions of one process be run again one at a time, in the order in which they come. Those of a
-// deadlock that run again side by side close their cycle again, however long they pause.
+// Line lets the transactions of one process be repeated one at a time, first
+// come first served. Transactions that deadlocked would deadlock again if they
+// ran concurrently, however long they pause.
 type Line struct{ turn chan struct{} }
 
 // NewLine returns an empty line.
 func NewLine() *Line { return &Line{turn: make(chan struct{}, 1)} }
 
-// Enter waits for a turn. leave ends it, and may be called more than once.
+// Enter waits for a turn. leave ends the turn, and may be called more than
+// once.
 func (l *Line) Enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case l.turn <- struct{}{}:
@@ -33,7 +42,7 @@ func (l *Line) Enter(ctx context.Context) (leave func(), err error) {
 		return nil, ctx.Err()
 	}
 	end := sync.OnceFunc(func() { <-l.turn })
-	timer := time.AfterFunc(hold, end)
+	timer := time.AfterFunc(turnTime, end)
 	return func() { timer.Stop(); end() }, nil
 }
 
@@ -42,16 +51,18 @@ type Series struct {
 	enter func(context.Context) (leave func(), err error)
 	pause backoff.Backoff
 	end   time.Time // zero: no conflict so far
+	lost  int       // commits
 	leave func()
 }
 
-// New returns the series of a transaction that enters a line after a conflict.
+// New returns the series of a transaction that calls enter after a conflict.
 func New(enter func(context.Context) (leave func(), err error)) *Series {
 	return &Series{enter: enter, pause: backoff.Backoff{First: 2 * time.Millisecond, Limit: 250 * time.Millisecond}}
 }
 
-// Again waits until the transaction may be run again. It returns an error if ctx ends first, or if the transaction has met
-// conflicts for longer than Limit and ctx has no deadline. Done must be called after the last run.
+// Again waits until the transaction may be repeated. It returns an error if ctx
+// ends first, or if ctx has no deadline and the conflicts have lasted longer
+// than Limit. Call Done after the last run.
 func (s *Series) Again(ctx context.Context, conflict bool) error {
 	s.Done()
 	if !conflict {
@@ -71,6 +82,13 @@ func (s *Series) Again(ctx context.Context, conflict bool) error {
 	leave, err := s.enter(ctx)
 	s.leave = leave
 	return err
+}
+
+// Lost counts a commit of which it is not known whether it happened. It returns
+// false if the transaction must not be repeated to find that out.
+func (s *Series) Lost() bool {
+	s.lost++
+	return s.lost < commitTries
 }
 
 // Done ends the turn of the last run.

@@ -29,10 +29,12 @@ const (
 	longestID   = 32
 )
 
-// ErrKey is wrapped by the error of Open for a text whose secret is not in the ring.
+// ErrKey is wrapped by errors of Open for a text whose secret is not in the
+// ring.
 var ErrKey = errors.New("the secret is not there")
 
-// ErrForged is wrapped by the error of Open for a text that was changed, or sealed for something else.
+// ErrForged is wrapped by errors of Open for a text that was changed, or sealed
+// for another context.
 var ErrForged = errors.New("changed, or sealed for something else")
 
 // Secret is a key of a Ring. The zero Secret seals nothing.
@@ -41,7 +43,8 @@ type Secret struct {
 	Bytes []byte
 }
 
-// Ring has the secrets that open, and the one that seals. It may be used concurrently.
+// Ring has the secret that seals and all secrets that open. It is safe for
+// concurrent use.
 type Ring struct{ secrets []secret }
 
 type secret struct {
@@ -50,7 +53,7 @@ type secret struct {
 	check [checkSize]byte // tells another secret with the same ID from damage
 }
 
-// NewRing returns a ring with these secrets, the one that seals first.
+// NewRing returns a ring of these secrets. The first one seals.
 func NewRing(secrets ...Secret) (*Ring, error) {
 	if len(secrets) == 0 {
 		return nil, errors.New("a Ring needs a secret")
@@ -91,10 +94,11 @@ func validID(id string) bool {
 	return id != "" && len(id) <= longestID && strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
 }
 
-// Seals reports whether there is a secret that seals.
+// Seals reports whether the ring has a secret that seals.
 func (r *Ring) Seals() bool { return r != nil && r.secrets[0].prk != nil }
 
-// Seal returns text sealed with the first secret. Only the same context opens it. If nothing seals, it panics.
+// Seal returns text sealed with the first secret. Only the same context opens
+// it. Seal panics if the ring does not seal.
 func (r *Ring) Seal(text, context []byte) []byte {
 	s := r.secrets[0]
 	if s.prk == nil {
@@ -112,7 +116,8 @@ func (r *Ring) Seal(text, context []byte) []byte {
 	return aead.Seal(sealed, nonce, text, associated(sealed, context))
 }
 
-// IsSealed reports whether b looks like something that was sealed, by whichever secret.
+// IsSealed reports whether b looks like sealed text, whichever secret sealed
+// it.
 func IsSealed(b []byte) bool {
 	return len(b) >= 2 && b[0] == version && len(b) >= 2+int(b[1])+checkSize+saltSize+tagSize && validID(string(b[2:2+int(b[1])]))
 }
@@ -147,7 +152,7 @@ func (r *Ring) Open(sealed, context []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it was sealed with the secret %q, which is not in the Ring: add it to those of this program (the command reads ONCE_SEAL_SECRETS)", ErrKey, id)
 }
 
-// derive makes the key and the nonce of one text.
+// derive returns the cipher and the nonce of one text.
 func (s secret) derive(salt []byte) (cipher.AEAD, []byte) {
 	derived, err := hkdf.Expand(sha256.New, s.prk, "text "+string(salt), keySize+nonceSize)
 	if err != nil {
@@ -164,12 +169,13 @@ func (s secret) derive(salt []byte) (cipher.AEAD, []byte) {
 	return aead, derived[keySize:]
 }
 
-// associated is what is authenticated and not encrypted.
+// associated returns the data that is authenticated and not encrypted.
 func associated(head, context []byte) []byte {
 	return append(append(make([]byte, 0, len(head)+len(context)), head...), context...)
 }
 
-// Join writes parts so that they can never run into each other.
+// Join concatenates parts with their lengths, so that different parts never
+// give the same text.
 func Join(parts ...[]byte) []byte {
 	size := 0
 	for _, part := range parts {
@@ -183,7 +189,7 @@ func Join(parts ...[]byte) []byte {
 	return b
 }
 
-// Split reads what Join has written.
+// Split returns the parts that Join concatenated.
 func Split(b []byte) (parts [][]byte, err error) {
 	for len(b) > 0 {
 		n, size := binary.Uvarint(b)

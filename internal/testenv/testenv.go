@@ -1,13 +1,16 @@
-// Package testenv hands the test servers that "make test" has started to the tests that need them.
+// Package testenv gives tests the servers that "make test" started.
 //
-// An accessor returns a DSN that the servers tool has put into the environment. Where there is none, the test is
-// skipped with a line that says how to run it; under ONCE_TEST_REQUIRE=1, which the tool sets when it has started
-// everything, it fails instead, so that a run that was meant to be complete cannot skip in silence.
+// An accessor returns a DSN that the servers tool put into the environment. If
+// there is none, the test is skipped with a line that says how to run it. If
+// ONCE_TEST_REQUIRE is 1, which the tool sets when it has started every server,
+// the test fails instead, so that a complete run cannot skip tests silently.
 //
-// A DSN can be wrong: set by hand, or left over from a server whose port now belongs to another. So a test asks the
-// server who it is before it creates or drops anything, with [CheckPostgres], [CheckMariaDB] or [CheckRabbitMQ].
+// A DSN can be wrong: set by hand, or left over from a server whose port now
+// belongs to another. Therefore a test asks the server for its identity before
+// it creates or drops anything, with [CheckPostgres], [CheckMariaDB] or
+// [CheckRabbitMQ].
 //
-// The package holds no driver, because the root module requires nothing.
+// The package has no driver, because the root module requires nothing.
 package testenv
 
 import (
@@ -18,74 +21,80 @@ import (
 	"time"
 )
 
-// The environment variables, as the servers tool sets them.
+// These are the environment variables, as the servers tool sets them.
 const (
 	RequireVar  = "ONCE_TEST_REQUIRE" // "1": a server that is missing is a failure, not a reason to skip
 	PostgresVar = "ONCE_TEST_POSTGRES"
 	MariaDBVar  = "ONCE_TEST_MARIADB"
 	// PgBouncerVar names a PgBouncer in front of the server that PostgresVar names.
 	PgBouncerVar = "ONCE_TEST_PGBOUNCER"
-	// What SHOW data_directory and SELECT @@datadir must answer there.
+	// What SHOW data_directory and SELECT @@datadir must return.
 	PostgresDataVar = "ONCE_TEST_POSTGRES_DATA"
 	MariaDBDataVar  = "ONCE_TEST_MARIADB_DATA"
 	RabbitMQVar     = "ONCE_TEST_RABBITMQ"
-	// What the name of the cluster there must begin with, up to the @.
+	// The prefix of the name of the cluster, up to the @.
 	RabbitMQClusterVar = "ONCE_TEST_RABBITMQ_CLUSTER"
 )
 
-// Patience is how long a test waits for what should take no time, before it takes it for hanging. It is no assertion about
-// speed: on a machine that much else keeps busy, everything takes its time.
+// Patience is how long a test waits for something that should take no time
+// before it fails. It does not assert speed: on a busy machine everything takes
+// long.
 const Patience = 4 * time.Minute
 
-// Variables are all of them.
+// Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar, RabbitMQVar, RabbitMQClusterVar}
 }
 
-// Postgres is the URL of a PostgreSQL superuser, or the end of the test. The server is shared: a test works in a
-// schema of its own. Every connection is for CheckPostgres first.
+// Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
+// server is shared: each test uses its own schema. Call CheckPostgres on each
+// connection first.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	return dsn(t, "PostgreSQL", PostgresVar)
 }
 
-// PgBouncer is like [Postgres] through a PgBouncer in transaction mode. It may not know the prepared statements of
-// a client, so a pgx connection needs QueryExecModeExec, or another mode that prepares nothing.
+// PgBouncer is like [Postgres] through a PgBouncer in transaction mode. It may
+// not know the prepared statements of a client, so a pgx connection needs
+// QueryExecModeExec, or another mode that prepares nothing.
 func PgBouncer(t testing.TB) string {
 	t.Helper()
 	return dsn(t, "PgBouncer", PgBouncerVar)
 }
 
-// MariaDB is a DSN for github.com/go-sql-driver/mysql, without parameters, of a user with all privileges and of the
-// database "once", or the end of the test. Every connection is for CheckMariaDB first.
+// MariaDB returns a DSN for github.com/go-sql-driver/mysql, without parameters,
+// of a user with all privileges and of the database "once", or ends the test.
+// Call CheckMariaDB on each connection first.
 func MariaDB(t testing.TB) string {
 	t.Helper()
 	return dsn(t, "MariaDB", MariaDBVar)
 }
 
-// RabbitMQ is the URL, which ends with a slash, of a RabbitMQ and a user who may do everything there, or the end of the
-// test. The server is shared: a test works with queues and exchanges of its own. Every connection is for CheckRabbitMQ
+// RabbitMQ returns the URL, which ends with a slash, of a RabbitMQ and of a
+// user with all permissions, or ends the test. The server is shared: each test
+// uses its own queues and exchanges. Call CheckRabbitMQ on each connection
 // first.
 func RabbitMQ(t testing.TB) string {
 	t.Helper()
 	return dsn(t, "RabbitMQ", RabbitMQVar)
 }
 
-// CheckPostgres ends the test unless query, which runs a query of one row and one column, reaches the server that
-// was started for tests. It holds through PgBouncer too.
+// CheckPostgres ends the test unless query, which runs a query for one row with
+// one column, reaches the server that was started for tests. It works through
+// PgBouncer too.
 func CheckPostgres(t testing.TB, query func(string) (string, error)) {
 	t.Helper()
 	check(t, query, "SHOW data_directory", PostgresDataVar)
 }
 
-// CheckMariaDB is CheckPostgres for MariaDB.
+// CheckMariaDB is like CheckPostgres, for MariaDB.
 func CheckMariaDB(t testing.TB, query func(string) (string, error)) {
 	t.Helper()
 	check(t, query, "SELECT @@datadir", MariaDBDataVar)
 }
 
-// CheckRabbitMQ ends the test unless the properties, which the server sends at the begin of each connection, are those
-// of the server that was started for tests.
+// CheckRabbitMQ ends the test unless props, which the server sends when a
+// connection opens, are those of the server that was started for tests.
 func CheckRabbitMQ(t testing.TB, properties map[string]any) {
 	t.Helper()
 	check(t, func(property string) (string, error) {

@@ -1,4 +1,5 @@
-// Package watch calls observers, and keeps their panics and their contexts from what they observe.
+// Package watch calls observers, and isolates what they observe from their
+// panics and contexts.
 package watch
 
 import (
@@ -8,9 +9,10 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
-// Begin begins something that is observed, and returns the context to go on with, and what ends it. A panic of the observer
-// is logged, and then it goes on unobserved. Of the observer's context it takes the values and no more: neither a deadline
-// that it has, nor that it lacks the caller's, has a part in what is done.
+// Begin calls begin, and returns the context to continue with and the function
+// that ends the observation. If the observer panics, the panic is logged and
+// the observed code continues unobserved. Only the values of the observer's
+// context are used: its deadline, or the lack of one, has no effect.
 func Begin[E any](ctx context.Context, logger *slog.Logger,
 	begin func(context.Context) (context.Context, func(E))) (context.Context, func(E)) {
 
@@ -30,8 +32,9 @@ func Begin[E any](ctx context.Context, logger *slog.Logger,
 	}
 }
 
-// adopted is a context with the values of another one before its own. That one has no end: in package context, how one
-// ends is a value, too, which context.Cause asks for.
+// adopted is a context that looks up values in another context first. That
+// context must not end, because [context.Cause] looks up how a context ended as
+// a value.
 type adopted struct {
 	context.Context
 	values context.Context
@@ -44,7 +47,7 @@ func (a adopted) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// Guard calls an observer. If it panics, that is logged.
+// Guard calls an observer, and logs its panic.
 func Guard(ctx context.Context, logger *slog.Logger, observe func()) {
 	defer func() {
 		if p := recover(); p != nil {

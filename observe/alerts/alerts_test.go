@@ -32,7 +32,7 @@ import (
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/observe"
-	"github.com/effectively-once/once/observe/otelobserve"
+	"github.com/effectively-once/once/otelonce"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store"
@@ -62,7 +62,7 @@ type house struct {
 	inbox inbox.Stats
 	lag   atomic.Pointer[store.Lag] // nil: that of a reader which keeps up
 
-	observer *otelobserve.Observer
+	observer *otelonce.Observer
 	behind   atomic.Pointer[broker.Lag] // the lag of the consumer; nil: none
 	deaf     atomic.Bool                // the broker does not tell it
 }
@@ -314,7 +314,7 @@ func play(t *testing.T, s scene) (scrapes []scrape) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		observer, err := otelobserve.New(&otelobserve.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+		observer, err := otelonce.New(&otelonce.Options{MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
 		if err != nil {
 			t.Fatal(err)
 		}

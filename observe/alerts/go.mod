@@ -4,7 +4,7 @@ go 1.26.7
 
 require (
 	github.com/effectively-once/once v0.0.0
-	github.com/effectively-once/once/observe/otelobserve v0.0.0
+	github.com/effectively-once/once/otelonce v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.1
@@ -41,4 +41,4 @@ require (
 
 replace github.com/effectively-once/once => ../../
 
-replace github.com/effectively-once/once/observe/otelobserve => ../otelobserve
+replace github.com/effectively-once/once/otelonce => ../../otelonce

@@ -11,7 +11,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// To the nanosecond: what lasts d has ended when d has passed, and not before.
+// Leases and retention end exactly when their time has passed.
 func TestTimePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := memstore.New(nil), request("1", "me")

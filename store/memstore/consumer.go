@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// registered is a consumer, and when it was last at work.
+// registered is a consumer at a source, and when it last registered there.
 type registered struct {
 	store.Consumer
 	seen time.Time
@@ -25,7 +25,8 @@ func (r registered) at(now time.Time) store.Consumer {
 	return c
 }
 
-// Register writes down that a consumer is at work now, and returns what was known of it before.
+// Register records that a consumer is at work now, and returns what was known
+// of its name.
 func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Consumer, err error) {
 	keys := cmp.Or(c.Keys, c.Name)
 	if err := checkNames("Name", c.Name, "Keys", keys, "Source", c.Source, "SharedWith", c.SharedWith); err != nil {
@@ -63,7 +64,7 @@ func (s *Store) Register(ctx context.Context, c store.Consumer) (before store.Co
 	return before, err
 }
 
-// Consumers returns all that are registered, in the order of their names, and once for each source.
+// Consumers returns all consumers by name, once for each source.
 func (s *Store) Consumers(ctx context.Context) (all []store.Consumer, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		for _, of := range s.consumers {
@@ -79,7 +80,8 @@ func (s *Store) Consumers(ctx context.Context) (all []store.Consumer, err error)
 	return all, err
 }
 
-// checkNames takes what each name is, and the name. The first may not be empty.
+// checkNames checks names. Its arguments are pairs: the kind of a name, and the
+// name. The first name must not be empty.
 func checkNames(whatAndName ...string) error {
 	if whatAndName[1] == "" {
 		return fmt.Errorf("%w: the %s is empty", once.ErrInvalid, whatAndName[0])

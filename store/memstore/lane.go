@@ -9,7 +9,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// lease is who has a lane. It remains when it has lapsed, until somebody takes the lane or gives it up.
+// lease is the lease of a lane. A lapsed lease remains until a relay takes or
+// releases the lane.
 type lease struct {
 	relay [16]byte // zero: nobody
 	until time.Time
@@ -17,13 +18,15 @@ type lease struct {
 
 func (l lease) hasLapsed(now time.Time) bool { return !now.Before(l.until) }
 
-// mayChange reports whether relay may change messages of a lane: it is people, or nobody else took the lane since.
+// mayChange reports whether relay may change messages in a lane: it is the zero
+// relay, or has the lease, even a lapsed one.
 func (o *outbox) mayChange(relay [16]byte, lane int) bool {
 	return relay == [16]byte{} || relay == o.leases[lane].relay
 }
 
-// LeaseLanes is the sign of life of a relay. It leases to it, or extends, those of the lanes that are its own or
-// nobody's. People, who are the zero relay, lease nothing: it is [once.ErrInvalid].
+// LeaseLanes makes a relay known as alive, and leases or extends those of the
+// lanes that it has or that nobody has. The zero relay leases nothing: it is
+// [once.ErrInvalid].
 func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration,
 	lanes []int) (as store.Leases, err error) {
 
@@ -47,7 +50,7 @@ func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duratio
 	return as, err
 }
 
-// leasesAt is how things are. It drops relays that are not alive any more.
+// leasesAt returns all leases. It drops relays that are no longer alive.
 func (o *outbox) leasesAt(now time.Time) (as store.Leases) {
 	for relay, until := range o.alive {
 		if !now.Before(until) {
@@ -63,7 +66,8 @@ func (o *outbox) leasesAt(now time.Time) (as store.Leases) {
 	return as
 }
 
-// ReleaseLanes makes lanes of a relay nobody's. With nil it is all of them, and the relay is no longer alive.
+// ReleaseLanes ends the leases of a relay on lanes. If lanes is nil, it ends
+// all of them, and the relay is no longer alive.
 func (s *Store) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
 	if err := checkLanes(lanes); err != nil {
 		return err
@@ -85,13 +89,14 @@ func (s *Store) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) e
 	})
 }
 
-// ear hears of the commits of this store.
+// ear listens for commits to the outbox.
 type ear struct {
 	store *Store
 	rung  chan struct{}
 }
 
-// ring tells all ears. One that was told, and has not listened since, need not be told again.
+// ring wakes all ears. An ear that has not waited since the last ring needs no
+// other.
 func (o *outbox) ring() {
 	for e := range o.ears {
 		select {
@@ -114,14 +119,15 @@ func (s *Store) HearOutbox(ctx context.Context) (store.Ear, error) {
 	return e, nil
 }
 
-// Wait returns when messages were committed since HearOutbox, or since the last Wait began.
+// Wait returns nil if messages were committed since HearOutbox, or since the
+// last Wait began.
 func (e *ear) Wait(ctx context.Context) error {
 	if err := e.listens(); err != nil {
 		return err
 	}
 	select {
 	case <-e.rung:
-		return e.listens() // the end of the store rings, too
+		return e.listens() // Close of the store rings, too
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -136,7 +142,7 @@ func (e *ear) listens() error {
 	return nil
 }
 
-// Far is true: nobody else can put anything into a store in memory.
+// Far returns true: no other process can put messages into a store in memory.
 func (e *ear) Far() bool { return true }
 
 // Close ends the listening.

@@ -1,14 +1,17 @@
-// Package memstore remembers keys in memory: for tests, and as the model to read before writing another store.
+// Package memstore is a store in memory: for tests, and as the reference to
+// read before writing another store.
 //
-// It keeps every rule of [once.Store], [once.TxStore] and [once.Lister], and of [store.Registry], [store.Positions],
-// [store.TxShelf], [store.Outbox], [store.Bell], [store.Archivable] and [store.Reopener], within one process, for as
-// long as the process lives: it survives no crash. Its clock is the monotonic one, so a change of the wall clock changes
-// no claim and no expiry, and time can be faked with testing/synctest. Nothing is forgotten before Forget runs, which
-// looks at every record. Its compatibility is that of package once.
+// It keeps the contracts of [once.TxStore] and of most capabilities in package
+// store, within one process and for as long as the process lives. Its clock is
+// the monotonic one: changes of the wall clock affect no lease and no
+// retention, and testing/synctest can fake the time. It keeps everything until
+// Forget runs, which looks at every record. Its compatibility promise is that
+// of package once.
 //
-// What a record goes through is in row.go and retention.go, transactions are in tx.go, what is kept for consumers is in
-// consumer.go, position.go and shelf.go, and what relays publish in outbox.go and lane.go. This file is the rest: one
-// mutex and a map.
+// The rules of a record are in row.go and retention.go. Transactions are in
+// tx.go, the capabilities for consumers in consumer.go, position.go and
+// shelf.go, and the outbox in outbox.go and lane.go. This file has the rest:
+// one mutex and a map.
 package memstore
 
 import (
@@ -24,12 +27,13 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Options are the options of a Store. The zero value works.
+// Options configures a Store. The zero value is valid.
 type Options struct {
 	once.Options
 }
 
-// Store is a store in memory. It also holds the values that transactions write, in place of business rows.
+// Store is a store in memory. It also keeps values that transactions write, in
+// place of business rows.
 type Store struct {
 	options *once.Options
 
@@ -43,9 +47,9 @@ type Store struct {
 	positions map[place]store.Position
 	moving    map[place]*Tx // positions written by a transaction in flight
 	shelf     map[int64]shelved
-	aside     map[identity]bool // what is on the shelf
+	aside     map[identity]bool // the messages on the shelf
 	changing  map[int64]*Tx     // shelved messages written by a transaction in flight
-	seq       int64             // the last that was given
+	seq       int64             // the last that was assigned
 
 	outbox outbox
 }
@@ -83,7 +87,7 @@ func New(o *Options) *Store {
 	}
 }
 
-// Close ends the use of the store. After it, every method returns [once.ErrClosed].
+// Close closes the store. After it, all methods return [once.ErrClosed].
 func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,10 +95,11 @@ func (s *Store) Close() {
 	s.outbox.ring()
 }
 
-// Options returns the options that the store was made with, and what its users share.
+// Options returns the options of the store.
 func (s *Store) Options() *once.Options { return s.options }
 
-// Claim takes a free key, or returns what stands in the way.
+// Claim takes a key if it is free, and else returns the record that is in the
+// way.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		rec = s.claim(nil, r, now)
@@ -103,7 +108,7 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record
 	return rec, err
 }
 
-// Extend lets the lease of a running claim end after d from now.
+// Extend sets the lease to end d from now.
 func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	return s.do(ctx, func(now time.Time) error {
 		was, err := s.row(nil, fence.Key)
@@ -126,7 +131,8 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	})
 }
 
-// Get returns the record of a key as it is now. What a transaction in flight has written is not seen.
+// Get returns the record of a key as it is now, without the changes of a
+// transaction in flight.
 func (s *Store) Get(ctx context.Context, k once.Key) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		rec = s.rows[k].read(now)
@@ -135,7 +141,8 @@ func (s *Store) Get(ctx context.Context, k once.Key) (rec once.Record, err error
 	return rec, err
 }
 
-// Forget drops what is past its time, at most limit records.
+// Forget drops outcomes and keys that are past their time, at most limit
+// records.
 func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
@@ -157,8 +164,9 @@ func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) 
 
 const defaultPage, largestPage, maxLooks = 100, 1000, 1000
 
-// List returns records in the order of their digests. A page looks at 1,000 records at most: of those that are running,
-// unknown or parked, if no others are asked for, or else of all.
+// List returns records by the digest of their keys. A page looks at no more
+// than 1,000 records: of those that are Running, Unknown or Parked if q asks
+// for no others, and else of all.
 func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		page = s.page(q, now)
@@ -199,7 +207,7 @@ func selects(q once.RecordQuery, rec once.Record, now time.Time) bool {
 		(q.Unchanged <= 0 || now.Sub(rec.Updated) >= q.Unchanged)
 }
 
-// isUnsettled says that it is not known how the work of a record ended.
+// isUnsettled reports whether the end of the work is not recorded.
 func isUnsettled(s once.Status) bool { return s >= once.Running && s <= once.Parked }
 
 func order(a, b once.Key) int {
@@ -207,7 +215,8 @@ func order(a, b once.Key) int {
 	return bytes.Compare(x[:], y[:])
 }
 
-// do runs a step that nothing else interrupts. A context that has ended changes nothing.
+// do runs a step with the mutex held. If the context has ended, it does
+// nothing.
 func (s *Store) do(ctx context.Context, step func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -220,8 +229,9 @@ func (s *Store) do(ctx context.Context, step func(now time.Time) error) error {
 	return step(time.Now())
 }
 
-// row is the row of a key as tx sees it, which may be nil. A key that another transaction in flight has written
-// is a conflict: what it will be is decided when that one ends.
+// row returns the row of a key as tx sees it; tx may be nil. If another
+// transaction in flight has written it, row returns a conflict, because that
+// transaction may still be rolled back.
 func (s *Store) row(tx *Tx, k once.Key) (row, error) {
 	holder := s.taken[k]
 	switch {
@@ -235,7 +245,7 @@ func (s *Store) row(tx *Tx, k once.Key) (row, error) {
 	}
 }
 
-// put writes a row: at once, or when tx commits.
+// put writes a row at once, or if tx is not nil, when tx commits.
 func (s *Store) put(tx *Tx, r row) {
 	if tx == nil {
 		s.rows[r.Key] = r
@@ -247,7 +257,7 @@ func (s *Store) put(tx *Tx, r row) {
 
 func (s *Store) claim(tx *Tx, r once.ClaimRequest, now time.Time) once.Record {
 	was, err := s.row(tx, r.Key)
-	if err != nil { // seen, and not waited for
+	if err != nil { // a transaction in flight: Claim does not wait for it
 		return once.Record{Key: r.Key, Status: once.Running}
 	}
 	is, ok := was.claim(r, now)
@@ -257,7 +267,8 @@ func (s *Store) claim(tx *Tx, r once.ClaimRequest, now time.Time) once.Record {
 	return is.read(now)
 }
 
-// settle reports whether it changed the record, which it does not if the settlement was applied before.
+// settle reports whether it changed the record. It does not if the settlement
+// was applied before.
 func (s *Store) settle(tx *Tx, set once.Settlement, now time.Time) (changed bool, err error) {
 	was, err := s.row(tx, set.Key)
 	if err != nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/memstore"
 	"github.com/effectively-once/once/store/storetest"
 )
@@ -16,10 +18,46 @@ import (
 var ctx = context.Background()
 
 func TestConformance(t *testing.T) {
+	storetest.RunTx(t, harness(func(s once.TxStore[*memstore.Tx]) once.TxStore[*memstore.Tx] { return s }))
+}
+
+// All capabilities work through two wrappers.
+func TestConformanceOfAWrappedStore(t *testing.T) {
+	wrap := func(s once.TxStore[*memstore.Tx]) once.TxStore[*memstore.Tx] { return wrapped{wrapped{s}} }
+	bare := func(s once.TxStore[*memstore.Tx]) once.TxStore[*memstore.Tx] { return s }
+	if got, want := names(storetest.TxCases(t, harness(wrap))), names(storetest.TxCases(t, harness(bare))); !slices.Equal(got, want) {
+		t.Errorf("through wrappers the suite has the cases %v\nwant %v", got, want)
+	}
+	for i, name := range names(storetest.TxCases(t, harness(wrap))) {
+		t.Run(name, func(t *testing.T) {
+			faketime.Test(t, func(t *testing.T) {
+				if err := storetest.TxCases(t, harness(wrap))[i].Check(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// wrapped hides the capabilities of the store that it wraps.
+type wrapped struct{ once.TxStore[*memstore.Tx] }
+
+func (w wrapped) Unwrap() once.Store { return w.TxStore }
+
+func names(cases []storetest.Case) []string {
+	all := make([]string, len(cases))
+	for i, c := range cases {
+		all[i] = c.Name
+	}
+	return all
+}
+
+// harness returns a harness for an empty store in a wrapper.
+func harness(wrap func(once.TxStore[*memstore.Tx]) once.TxStore[*memstore.Tx]) storetest.TxHarness[*memstore.Tx] {
 	l := &ledger{store: memstore.New(nil), rows: make(map[string][]string)}
-	storetest.RunTx(t, storetest.TxHarness[*memstore.Tx]{
+	return storetest.TxHarness[*memstore.Tx]{
 		Open: func(testing.TB) once.TxStore[*memstore.Tx] {
-			return &process{Store: l.store, options: once.Options{}.Ready()}
+			return wrap(&process{Store: l.store, options: once.Options{}.Ready()})
 		},
 		Begin:        func(context.Context) (*memstore.Tx, error) { return l.store.Begin(), nil },
 		Commit:       func(_ context.Context, tx *memstore.Tx) error { return tx.Commit() },
@@ -27,10 +65,11 @@ func TestConformance(t *testing.T) {
 		Effect:       l.effect,
 		Count:        l.count,
 		SeesInFlight: true,
-	})
+	}
 }
 
-// process is the store as another process would have it: the same records, and nothing else in common.
+// process is a store as another process has it: with the same records, and
+// nothing else in common.
 type process struct {
 	*memstore.Store
 	options *once.Options
@@ -38,7 +77,7 @@ type process struct {
 
 func (p *process) Options() *once.Options { return p.options }
 
-// ledger keeps rows in the values of a store, each under a name of its own.
+// ledger keeps rows as values of a store, each with its own name.
 type ledger struct {
 	store *memstore.Store
 
@@ -167,7 +206,8 @@ func TestAnEndedTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// A body that ends its own transaction would commit a claim without its end, or free the key while it runs.
+// A body that could end its transaction would commit a claim without its
+// settlement, or free the key while it runs.
 func TestABodyCannotEndItsTransaction(t *testing.T) {
 	s := memstore.New(nil)
 	recs, err := s.Transact(ctx, []once.ClaimRequest{request("1", "me")}, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
@@ -189,7 +229,8 @@ func TestABodyCannotEndItsTransaction(t *testing.T) {
 	}
 }
 
-// Settling what a transaction in flight has written cannot be decided before that ends, and is not a loss.
+// A settlement of a record that a transaction in flight has written is a
+// conflict, and not a lost lease.
 func TestSettleMeetsATransactionInFlight(t *testing.T) {
 	s := memstore.New(nil)
 	rec, err := s.Claim(ctx, request("1", "me"))
@@ -222,7 +263,8 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	}
 }
 
-// A page of 2,505 keys is bounded: it ends, and says where the next one begins, before it has found much.
+// A page of 2,505 keys is bounded: it may end, and say where the next one
+// begins, before it is full.
 func TestPagesAreBoundedWork(t *testing.T) {
 	s := memstore.New(nil)
 	add := func(operation string, n int, status once.Status) {

@@ -15,26 +15,26 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// outbox is what is kept for relays. A message gets its Seq when it is put, and is in its lane when that is committed:
-// so one with a lower Seq may come later.
+// outbox has the messages and the lanes. A message gets its Seq when it is put,
+// and enters its lane at the commit, so one with a lower Seq may come later.
 type outbox struct {
-	lanes  [store.Lanes][]*outgoing // each in the order of its Seq
+	lanes  [store.Lanes][]*outgoing // each by Seq
 	leases [store.Lanes]lease
-	alive  map[[16]byte]time.Time // until when each relay is
+	alive  map[[16]byte]time.Time // until when each relay is alive
 	ears   map[*ear]bool
-	seq    int64 // the last that was given
+	seq    int64 // the last that was assigned
 }
 
-// outgoing is a message on its way out. Its Delay is not used once it was put.
+// outgoing is a message in the outbox. It has a due time in place of its Delay.
 type outgoing struct {
 	store.Outgoing
-	due time.Time // Delayed: when it is to be published
+	due time.Time // of Delayed
 }
 
-// gone is the state of what is about to be swept out.
+// gone is the state of messages that sweep removes.
 const gone store.OutgoingState = -1
 
-// at is the message in a value that belongs to its reader.
+// at returns a copy of the message for a reader.
 func (m *outgoing) at(now time.Time, bodiless bool) store.Outgoing {
 	is := m.Outgoing
 	if is.State == store.Delayed {
@@ -47,7 +47,7 @@ func (m *outgoing) at(now time.Time, bodiless bool) store.Outgoing {
 	return is
 }
 
-// become gives it another state, and later one from which it is due.
+// become sets the state, and for Delayed the due time.
 func (m *outgoing) become(to store.OutgoingState, now time.Time, delay time.Duration) {
 	m.State, m.Changed = to, now
 	if to == store.Delayed {
@@ -55,7 +55,7 @@ func (m *outgoing) become(to store.OutgoingState, now time.Time, delay time.Dura
 	}
 }
 
-// PutTx writes messages in a transaction of the caller's. It copies them, and commits them with the transaction.
+// PutTx writes copies of messages in the caller's transaction.
 func (s *Store) PutTx(ctx context.Context, tx *Tx, ms []store.Outgoing) error {
 	put := make([]*outgoing, len(ms))
 	for i := range ms {
@@ -86,7 +86,8 @@ func newOutgoing(m store.Outgoing) *outgoing {
 	return is
 }
 
-// add is what the commit of a transaction does to the outbox. The place of a message is at the end, or close to it.
+// add adds the messages of a transaction that commits. Their places are at the
+// end of their lanes, or close to it.
 func (o *outbox) add(put []*outgoing) {
 	for _, m := range put {
 		lane := o.lanes[m.Lane]
@@ -114,7 +115,7 @@ func (o *outbox) find(m store.Outgoing) *outgoing {
 	return lane[at]
 }
 
-// sweep takes out of the lanes of these messages what is gone.
+// sweep removes messages that are gone from the lanes of these messages.
 func (o *outbox) sweep(ms []store.Outgoing) {
 	var swept [store.Lanes]bool
 	for _, m := range ms {
@@ -129,7 +130,7 @@ func (o *outbox) sweepLane(lane int) {
 	o.lanes[lane] = slices.DeleteFunc(o.lanes[lane], func(m *outgoing) bool { return m.State == gone })
 }
 
-// inOrder are the messages of some lanes, or of all, by Seq.
+// inOrder returns the messages of some lanes, or of all, by Seq.
 func (o *outbox) inOrder(lanes []int) iter.Seq[*outgoing] {
 	var left [store.Lanes][]*outgoing
 	for lane := range left {
@@ -162,7 +163,7 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []sto
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestChunk)
 	err = s.do(ctx, func(now time.Time) error {
-		bodies, headed := 0, make(map[string]bool) // ordering keys that have a message before those that come
+		bodies, headed := 0, make(map[string]bool) // ordering keys of the messages so far
 		for m := range s.outbox.inOrder(q.Lanes) {
 			if m.State != q.State {
 				continue
@@ -186,14 +187,16 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) (page []sto
 	return page, err
 }
 
-// leaves reports whether a query selects a message, apart from its State, its lane, and what is before it.
+// leaves reports whether a query selects a message. It does not check State,
+// Lanes and Heads.
 func leaves(q store.OutgoingQuery, m *outgoing) bool {
 	return m.Seq > q.After && (q.OrderingKey == "" || q.OrderingKey == m.Message.OrderingKey) &&
 		(q.Topic == "" || q.Topic == m.Message.Topic) && (q.Cause == "" || q.Cause == m.Cause) &&
 		(len(q.IDs) == 0 || slices.Contains(q.IDs, m.Message.ID))
 }
 
-// Sent ends messages that were published. There is no archive here: what is to go there is deleted.
+// Sent ends messages that were published. There is no archive, so store.Archive
+// deletes.
 func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
 	if then < store.Delete || then > store.Archive {
 		return 0, fmt.Errorf("%w: a message that was published has no ending %d", once.ErrInvalid, then)
@@ -207,7 +210,8 @@ func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing, t
 	})
 }
 
-// MoveOutgoing gives messages another state, and writes their Attempts and Reason.
+// MoveOutgoing changes the state of messages, and writes their Attempts and
+// Reason.
 func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	to store.OutgoingState) (int, error) {
 
@@ -220,12 +224,13 @@ func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Out
 	})
 }
 
-// RemoveOutgoing deletes messages, whatever they are waiting for.
+// RemoveOutgoing deletes messages in any state.
 func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (int, error) {
 	return s.changeOutgoing(ctx, relay, ms, func(row *outgoing, _ store.Outgoing, _ time.Time) { row.State = gone })
 }
 
-// changeOutgoing changes the rows of messages that are still in their State, as far as relay may.
+// changeOutgoing changes the rows of messages that are still in their State, in
+// lanes in which relay may.
 func (s *Store) changeOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	change func(row *outgoing, m store.Outgoing, now time.Time)) (changed int, err error) {
 
@@ -242,7 +247,8 @@ func (s *Store) changeOutgoing(ctx context.Context, relay [16]byte, ms []store.O
 	return changed, err
 }
 
-// WakeDelayed gives another state to those messages in Delayed that are due, those first that are due first.
+// WakeDelayed changes the state of Delayed messages that are due, the longest
+// due first.
 func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
 	limit int) (woken int, next time.Duration, err error) {
 
@@ -279,7 +285,8 @@ func (o *outbox) delayedFor(relay [16]byte) (delayed []*outgoing) {
 	return delayed
 }
 
-// ForgetOutgoing deletes messages that were published and kept, longer ago than keep.
+// ForgetOutgoing deletes Published messages that were published longer ago than
+// keep.
 func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: ForgetOutgoing with a limit of %d: give at least 1", once.ErrInvalid, limit)
@@ -299,7 +306,8 @@ func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit in
 	return forgotten, err
 }
 
-// OutboxDepth tells how much there is in each state but Published. It counts all of it, and estimates nothing.
+// OutboxDepth returns how many messages are in each state except Published. It
+// counts exactly.
 func (s *Store) OutboxDepth(ctx context.Context, _ int) (depths []store.Depth, err error) {
 	var all [store.Published]store.Depth
 	err = s.do(ctx, func(now time.Time) error {

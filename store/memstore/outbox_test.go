@@ -89,7 +89,8 @@ func TestOutboxRefusesNonsense(t *testing.T) {
 	wantOutgoing(t, s, store.Pending, "1")
 }
 
-// A message gets its Seq when it is put, so one that is committed late comes in front of those that were read.
+// A message gets its Seq when it is put, so one that commits late may come
+// before those that were already read.
 func TestLateCommitsComeBefore(t *testing.T) {
 	s := memstore.New(nil)
 	keyed := func(id string) []store.Outgoing {
@@ -159,7 +160,7 @@ func hear(t *testing.T, s *memstore.Store) store.Ear {
 	return e
 }
 
-// What rings is a commit that puts something, and nothing else.
+// Only a commit with messages rings.
 func TestOnlyAPutRings(t *testing.T) {
 	s := memstore.New(nil)
 	e := hear(t, s)

@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// To the nanosecond: a lease has lapsed, and a message is due, when its time has passed, and not before.
+// A lease lapses, and a message is due, exactly when its time has passed.
 func TestOutboxTimePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a, b := memstore.New(nil), [16]byte{1}, [16]byte{2}
@@ -47,7 +47,7 @@ func TestOutboxTimePasses(t *testing.T) {
 	})
 }
 
-// A Wait that nothing rings for is idle: it does not keep a fake clock from going on.
+// A Wait without a ring is idle: it does not stop a fake clock.
 func TestAWaitIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(nil)
@@ -71,7 +71,8 @@ func TestAWaitIsIdle(t *testing.T) {
 	})
 }
 
-// What was published is kept from then on, and not from when it was put.
+// A Published message is kept from when it was published, not from when it was
+// put.
 func TestPublishedIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New(nil)

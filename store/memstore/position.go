@@ -11,18 +11,18 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// place names the row of a position.
+// place identifies the row of a position.
 type place struct{ consumer, partition string }
 
 func placeOf(p store.Position) place { return place{p.Consumer, p.Partition} }
 
-// stands reports whether two positions are the same point in the history of a row.
+// stands reports whether two positions agree in Epoch, Log and Offset.
 func stands(a, b store.Position) bool {
 	return a.Epoch == b.Epoch && a.Log == b.Log && a.Offset == b.Offset
 }
 
-// OpenPosition takes the place of a consumer in a partition for the caller. Beside a transaction in flight on the row
-// it is [once.ErrConflict].
+// OpenPosition raises the Epoch of a row and returns the row. If a transaction
+// in flight has it, it returns [once.ErrConflict].
 func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p store.Position, err error) {
 	if err := checkNames("Consumer", consumer, "Partition", partition); err != nil {
 		return p, err
@@ -35,7 +35,8 @@ func (s *Store) OpenPosition(ctx context.Context, consumer, partition string) (p
 	return p, err
 }
 
-// SetPosition writes a row whoever has it open. Beside a transaction in flight on the row it is [once.ErrConflict].
+// SetPosition writes a row and raises its Epoch. If a transaction in flight has
+// it, it returns [once.ErrConflict].
 func (s *Store) SetPosition(ctx context.Context, to store.Position) error {
 	if err := checkPosition(to); err != nil {
 		return err
@@ -48,7 +49,7 @@ func (s *Store) SetPosition(ctx context.Context, to store.Position) error {
 	})
 }
 
-// raise changes a row and raises its epoch.
+// raise changes a row and raises its Epoch.
 func (s *Store) raise(at place, change func(*store.Position)) (store.Position, error) {
 	if s.moving[at] != nil {
 		return store.Position{}, errMoving(at)
@@ -66,14 +67,15 @@ func errMoving(at place) error {
 		once.ErrConflict, at.consumer, at.partition)
 }
 
-// TransactAt moves a position and runs body in one transaction. Beside another one on the row it is [once.ErrConflict].
+// TransactAt moves a position and runs body in one transaction. If another
+// transaction in flight has the row, it returns [once.ErrConflict].
 func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body func(*Tx) error) error {
 	if err := checkMove(from, to); err != nil {
 		return err
 	}
 	tx := s.Begin()
 	tx.managed = true
-	defer tx.end(false) // whatever way out is taken; after the commit there is nothing left to drop
+	defer tx.end(false) // also if body panics; after the commit it does nothing
 	moved := false
 	err := s.within(ctx, tx, func(time.Time) (err error) {
 		moved, err = s.move(tx, from, to)
@@ -88,7 +90,7 @@ func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body fu
 	return tx.end(true)
 }
 
-// move reports false if the row is there already.
+// move returns false if the row is already at to.
 func (s *Store) move(tx *Tx, from, to store.Position) (moved bool, err error) {
 	at := placeOf(from)
 	if s.moving[at] != nil {
@@ -107,7 +109,7 @@ func (s *Store) move(tx *Tx, from, to store.Position) (moved bool, err error) {
 	}
 }
 
-// Positions returns the rows of a consumer, in the order of their partitions.
+// Positions returns the rows of a consumer, by partition.
 func (s *Store) Positions(ctx context.Context, consumer string) (all []store.Position, err error) {
 	err = s.do(ctx, func(time.Time) error {
 		shelved := s.hasShelved(consumer)

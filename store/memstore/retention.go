@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Forgettable returns what Forget would change, in no order. It looks at every record.
+// Forgettable returns the records that Forget would change, in no order. It
+// looks at every record.
 func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, more bool, err error) {
 	if limit <= 0 {
 		return nil, false, fmt.Errorf("%w: Forgettable with a limit of %d: give at least 1", once.ErrInvalid, limit)
@@ -32,7 +33,7 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 	return due, more, err
 }
 
-// ForgetRecords forgets what Forgettable returned.
+// ForgetRecords forgets records that Forgettable returned.
 func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed int, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		for _, rec := range due {
@@ -48,7 +49,7 @@ func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed i
 	return changed, err
 }
 
-// Reopen makes a key that is done free again.
+// Reopen frees the key of a Done or Expired record.
 func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	return s.do(ctx, func(now time.Time) error {
 		was, err := s.row(nil, fence.Key)
@@ -63,7 +64,7 @@ func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Durat
 	})
 }
 
-// forget takes from a row that is due what has had its time.
+// forget drops the outcome of a row that is due, or the row.
 func (s *Store) forget(r row, now time.Time) {
 	if r.at(now).Attempt == 0 {
 		delete(s.rows, r.Key)
@@ -73,13 +74,13 @@ func (s *Store) forget(r row, now time.Time) {
 	s.rows[r.Key] = r
 }
 
-// isDue says that there is something to forget of a row: its outcome, or all of it.
+// isDue reports whether the outcome of a row, or the row, can be forgotten.
 func (r row) isDue(now time.Time) bool {
 	is := r.at(now)
 	return r.Attempt > 0 && (is.Attempt == 0 || is.Status == once.Expired && r.Status == once.Done)
 }
 
-// kept is what is still there of a row that is past its time.
+// kept returns the record of a row that is due, as it still is.
 func (r row) kept(now time.Time) once.Record {
 	rec := r.Record
 	rec.Age = now.Sub(rec.Created)
@@ -90,7 +91,8 @@ func (r row) kept(now time.Time) once.Record {
 	return rec
 }
 
-// reopen frees what is done. The owner stays in the row, as after a release: what it still sends is late.
+// reopen frees a key. The owner stays in the row, as after a release, so that
+// its late calls change nothing.
 func (r row) reopen(fence once.Fence, keepKey time.Duration, reason string, now time.Time) (row, error) {
 	status := r.at(now).Status
 	if !r.heldBy(fence, now) || status != once.Absent && status != once.Done && status != once.Expired {

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// reopening loses the reply to a commit, and has a person reopen the key before anybody looks.
+// reopening loses the reply to a commit, and lets a person reopen the key
+// before the next call.
 type reopening struct {
 	*memstore.Store
 	lost bool
@@ -26,7 +27,8 @@ func (s *reopening) Transact(ctx context.Context, rs []once.ClaimRequest, body f
 	return nil, errors.Join(once.ErrOutcomeUnknown, err, store.Reopen(ctx, s.Store, rec, "too soon"))
 }
 
-// A call whose commit took place finds its key free: it does not run its work again, and says that somebody else may.
+// A call whose commit succeeded finds its key free. It does not run its work
+// again, and reports that others may.
 func TestReopenedBeforeALostCommitIsFoundOut(t *testing.T) {
 	s, runs := &reopening{Store: memstore.New(nil)}, 0
 	work := &once.Operation[string]{Name: "charge"}

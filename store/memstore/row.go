@@ -8,26 +8,27 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// row is what is kept of a key. Its rules are functions of the row and the time alone: each returns the row as it
-// is afterwards. Nothing runs when a time passes: a row is read as what it has become by then, so it makes
-// no difference whether Forget has been there.
+// row is what the store keeps of a key. Its methods are functions of the row
+// and the time, and return the changed row. Nothing happens when a time passes:
+// a row reads as what it has become by then, so it makes no difference whether
+// Forget has run.
 type row struct {
-	once.Record // as written: LeaseLeft and Age are not, and Owner stays when the key is freed
+	once.Record // LeaseLeft and Age are not used, and Owner stays when the key is freed
 
-	lease       time.Time // when the lease ends or has ended
-	keepOutcome time.Time // until when
-	keepKey     time.Time // until when: Absent, Done and Expired
+	lease       time.Time // when the lease ends, or ended
+	keepOutcome time.Time // when the outcome expires
+	keepKey     time.Time // when the key expires: Absent, Done and Expired
 }
 
-// at is the row as its readers see it at a time. The row of a key that was never seen is the zero row,
-// which reads like any other that is past its keepKey.
+// at returns the row as readers see it at a time. The zero row is that of a key
+// that was never seen. It reads like one past its keepKey.
 func (r row) at(now time.Time) once.Record {
 	is := r.Record
 	is.Age = now.Sub(is.Created)
 	switch left := r.lease.Sub(now); r.Status {
 	case once.Running:
 		is.LeaseLeft = left
-		if left <= 0 { // zero would mean that it is not known
+		if left <= 0 { // 0 would mean not known
 			is.Status, is.LeaseLeft = once.Unknown, min(left, -1)
 		}
 	case once.Unknown:
@@ -46,7 +47,7 @@ func (r row) at(now time.Time) once.Record {
 	return is
 }
 
-// read is at, in a record that belongs to its reader.
+// read is like at, but returns a copy for the reader.
 func (r row) read(now time.Time) once.Record {
 	is := r.at(now)
 	is.Fingerprint = bytes.Clone(is.Fingerprint)
@@ -54,9 +55,10 @@ func (r row) read(now time.Time) once.Record {
 	return is
 }
 
-// claim gives the key to req if it is free, or if req names the unknown attempt that it takes over.
-// That an owner meets its own claim needs no rule: the key is not free, and its record says whose it is. A claim by the
-// owner that has released the key since was long on its way: nobody waits for it.
+// claim gives the key to req if it is free, or if req names its unknown
+// attempt. A repeated claim of the owner needs no rule: the key is not free,
+// and its record names the owner. A claim of an owner that has since released
+// the key is late, and changes nothing.
 func (r row) claim(req once.ClaimRequest, now time.Time) (row, bool) {
 	is := r.at(now)
 	takeover := is.Status == once.Unknown && is.Attempt == req.Attempt && is.Owner != req.Owner
@@ -91,8 +93,8 @@ func (r row) extend(fence once.Fence, d time.Duration, now time.Time) (row, erro
 	return r, nil
 }
 
-// settle ends the attempt, unless it has ended already. A lapsed lease is no obstacle: nobody else has taken over,
-// or the hold would not be current.
+// settle ends the attempt, unless it has ended. The lease may have lapsed: if
+// another attempt had taken over, the fence would not be current.
 func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, err error) {
 	if set.Status == once.Running || set.Status < once.Absent || set.Status > once.Done {
 		return r, false, fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
@@ -102,12 +104,14 @@ func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, er
 	}
 	switch is := r.at(now); is.Status {
 	case once.Absent, once.Done, once.Expired:
-		if is.Status == set.Status && (set.Status == once.Absent || equal(is.Outcome, set.Outcome)) {
+		switch {
+		case is.Status == once.Expired && set.Status == once.Done, // there is no outcome to compare
+			is.Status == set.Status && (set.Status == once.Absent || equal(is.Outcome, set.Outcome)):
 			return r, false, nil
 		}
 		return r, false, lost(set.Fence)
 	case once.Parked:
-		if set.Status == once.Unknown { // it waits for a person already
+		if set.Status == once.Unknown { // a person decides already
 			return r, false, lost(set.Fence)
 		}
 	}
@@ -125,8 +129,9 @@ func (r row) settle(set once.Settlement, now time.Time) (_ row, changed bool, er
 	return r, true, nil
 }
 
-// heldBy reports whether h is the fence of the latest claim. It is, too, of one that has ended: that is how
-// a repeated settlement is told from a stale one. A key that is not known has no holder.
+// heldBy reports whether fence is that of the latest claim, even if its attempt
+// has ended: that distinguishes a repeated settlement from a stale one. It is
+// false if the key is not known.
 func (r row) heldBy(fence once.Fence, now time.Time) bool {
 	known := r.at(now).Attempt > 0
 	return known && r.Attempt == fence.Attempt && r.Owner == fence.Owner

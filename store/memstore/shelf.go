@@ -13,18 +13,19 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// shelved is a message that is put aside. It has no Seq before the transaction that does so has committed.
+// shelved is a message on the shelf. It gets its Seq when its transaction
+// commits.
 type shelved struct {
 	store.Shelved
 	due time.Time
 }
 
-// identity is what a message is on the shelf once by.
+// identity identifies a message on the shelf.
 type identity struct{ consumer, id string }
 
 func (m shelved) identity() identity { return identity{m.Consumer, m.Message.ID} }
 
-// at is the message in a value that belongs to its reader.
+// at returns a copy of the message for a reader.
 func (m shelved) at(now time.Time, bodiless bool) store.Shelved {
 	is := own(m.Shelved)
 	if is.State == store.Waiting {
@@ -54,7 +55,7 @@ func (s *Store) hasShelved(consumer string) bool {
 	return false
 }
 
-// Shelve puts messages aside.
+// Shelve sets messages aside.
 func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 	tx := s.Begin()
 	defer tx.Rollback()
@@ -64,8 +65,8 @@ func (s *Store) Shelve(ctx context.Context, ms []store.Shelved) error {
 	return tx.Commit()
 }
 
-// ShelveTx is Shelve in a transaction of the caller's. The messages get their Seq and their times when the
-// transaction commits.
+// ShelveTx is like Shelve in the caller's transaction. The messages get their
+// Seq and their times when it commits.
 func (s *Store) ShelveTx(ctx context.Context, tx *Tx, ms []store.Shelved) error {
 	for _, m := range ms {
 		if err := checkShelved(m); err != nil {
@@ -82,7 +83,8 @@ func (s *Store) ShelveTx(ctx context.Context, tx *Tx, ms []store.Shelved) error 
 	})
 }
 
-// BlockedTx returns those of these ordering keys that have messages on the shelf.
+// BlockedTx returns those ordering keys that have Waiting messages on the
+// shelf, or Parked ones if parkedToo is set.
 func (s *Store) BlockedTx(ctx context.Context, tx *Tx, consumer string, orderingKeys []string,
 	parkedToo bool) (blocked []string, err error) {
 
@@ -96,7 +98,7 @@ func (s *Store) BlockedTx(ctx context.Context, tx *Tx, consumer string, ordering
 		for _, key := range orderingKeys {
 			if key != "" && has[key] {
 				blocked = append(blocked, key)
-				delete(has, key) // each is named once
+				delete(has, key) // return each once
 			}
 		}
 		return nil
@@ -104,7 +106,7 @@ func (s *Store) BlockedTx(ctx context.Context, tx *Tx, consumer string, ordering
 	return blocked, err
 }
 
-// seenBy is the shelf as a transaction sees it, in no order.
+// seenBy returns the shelf as a transaction sees it, in no order.
 func (s *Store) seenBy(tx *Tx) []shelved {
 	all := slices.Clone(tx.shelved)
 	for seq, m := range s.shelf {
@@ -118,10 +120,11 @@ func (s *Store) seenBy(tx *Tx) []shelved {
 	return all
 }
 
-// gone reports whether a message that was changed to this is deleted.
+// gone reports whether a change to this deletes the message.
 func (m shelved) gone() bool { return m.State == store.Handled && m.History == "" }
 
-// Change writes the state of a message, if its Version is still the one that it was read with.
+// Change writes the state of a message, if its Version has not changed since it
+// was read.
 func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 	if err := checkState(m); err != nil {
 		return err
@@ -137,7 +140,8 @@ func (s *Store) Change(ctx context.Context, m store.Shelved) error {
 	})
 }
 
-// ChangeTx is Change in a transaction of the caller's. Beside another one on the message it is [once.ErrConflict].
+// ChangeTx is like Change in the caller's transaction. If another transaction
+// in flight has changed the message, it returns [once.ErrConflict].
 func (s *Store) ChangeTx(ctx context.Context, tx *Tx, m store.Shelved) error {
 	if err := checkState(m); err != nil {
 		return err
@@ -163,7 +167,7 @@ func (s *Store) change(tx *Tx, m store.Shelved, now time.Time) error {
 	return nil
 }
 
-// applyShelf is what the commit of tx does to the shelf.
+// applyShelf applies the changes of tx to the shelf.
 func (s *Store) applyShelf(tx *Tx, now time.Time) {
 	for seq, m := range tx.changed {
 		if m.gone() {
@@ -183,7 +187,8 @@ func (s *Store) applyShelf(tx *Tx, now time.Time) {
 	}
 }
 
-// ForgetShelved deletes messages that wait for nothing and were last changed longer ago than keep.
+// ForgetShelved deletes Handled and Discarded messages that were last changed
+// longer ago than keep.
 func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: ForgetShelved with a limit of %d: give at least 1", once.ErrInvalid, limit)
@@ -204,11 +209,11 @@ func (s *Store) ForgetShelved(ctx context.Context, keep time.Duration, limit int
 	return forgotten, err
 }
 
-// Shelved returns messages in the order of their Seq.
+// Shelved returns messages by Seq.
 func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	err = s.do(ctx, func(now time.Time) error {
-		held := make(map[identity]bool) // ordering keys that have a message before those that come
+		held := make(map[identity]bool) // ordering keys of the messages so far
 		for _, seq := range slices.Sorted(maps.Keys(s.shelf)) {
 			m := s.shelf[seq]
 			lane := identity{m.Consumer, m.Message.OrderingKey}
@@ -223,7 +228,7 @@ func (s *Store) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.S
 	return page, err
 }
 
-// wanted reports whether a query selects a message, apart from what is ready.
+// wanted reports whether a query selects a message. It does not check Ready.
 func wanted(q store.ShelfQuery, m store.Shelved) bool {
 	return m.Seq > q.After && (q.Consumer == "" || q.Consumer == m.Consumer) &&
 		(len(q.States) == 0 || slices.Contains(q.States, m.State)) &&

@@ -11,22 +11,26 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Tx is a transaction over the records and the values of a [Store]. It reads what is committed and what it has
-// written itself; what it writes is applied at its commit, all or nothing. A key that it has claimed or settled
-// is its own until it ends: other claims of the key get Running with LeaseLeft 0 at once, whatever their Wait;
-// other settlements and extensions get [once.ErrConflict], and so does whoever writes a position or a shelved message
-// that it has written. Values are not guarded: the last commit wins.
+// Tx is a transaction on the records and the values of a [Store]. It sees what
+// is committed and what it has written. Its writes are applied at its commit,
+// all or none.
+//
+// Until it ends, a key that it has claimed or settled is its own. Other claims of
+// the key return Running with LeaseLeft 0 at once, whatever their Wait. Other
+// settlements and extensions return [once.ErrConflict], and so do other writes of a
+// position or a shelved message that it has written. Values are not guarded: the
+// last commit wins.
 type Tx struct {
 	store   *Store
-	managed bool // by Transact or TransactAt: nobody else ends it
+	managed bool // Transact or TransactAt ends it
 	ended   bool
 	rows    map[once.Key]row
 	values  map[string]string
 
 	positions map[place]store.Position
-	shelved   []shelved         // put aside by it
-	changed   map[int64]shelved // on the shelf, by it
-	put       []*outgoing       // into the outbox, by it
+	shelved   []shelved         // messages that it set aside
+	changed   map[int64]shelved // messages on the shelf that it changed
+	put       []*outgoing       // messages that it put into the outbox
 }
 
 // Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and [once.InTx].
@@ -35,7 +39,8 @@ func (s *Store) Begin() *Tx {
 		positions: make(map[place]store.Position), changed: make(map[int64]shelved)}
 }
 
-// Set writes a value when the transaction commits. After its end it does nothing.
+// Set writes a value when the transaction commits. After the end of the
+// transaction it has no effect.
 func (tx *Tx) Set(name, value string) {
 	tx.store.mu.Lock()
 	defer tx.store.mu.Unlock()
@@ -60,7 +65,8 @@ func (s *Store) Value(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Commit applies what the transaction has written. In the body of Transact or TransactAt it is refused.
+// Commit applies the writes of the transaction. In the body of Transact or
+// TransactAt it returns an error.
 func (tx *Tx) Commit() error {
 	if tx.managed {
 		return fmt.Errorf("%w: this transaction is committed when its body returns nil", once.ErrInvalid)
@@ -68,11 +74,11 @@ func (tx *Tx) Commit() error {
 	return tx.end(true)
 }
 
-// Rollback drops what the transaction has written. After its end, and in the body of Transact or TransactAt, it does
-// nothing.
+// Rollback drops the writes of the transaction. After its end, and in the body
+// of Transact or TransactAt, it does nothing.
 func (tx *Tx) Rollback() {
 	if !tx.managed {
-		_ = tx.end(false) // fails only where nothing is left to drop
+		_ = tx.end(false) // fails only if it has already ended
 	}
 }
 
@@ -98,7 +104,7 @@ func (tx *Tx) end(commit bool) error {
 	return nil
 }
 
-// letGo lets others write what this transaction has written.
+// letGo lets other calls write the rows that this transaction has written.
 func (tx *Tx) letGo() {
 	for k := range tx.rows {
 		delete(tx.store.taken, k)
@@ -115,13 +121,13 @@ func errEnded() error {
 	return fmt.Errorf("%w: the transaction has ended, or is of another store: begin one", once.ErrInvalid)
 }
 
-// Transact claims, runs body and settles in one transaction.
+// Transact claims, calls body and settles in one transaction.
 func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
 	tx := s.Begin()
 	tx.managed = true
-	defer tx.end(false) // whatever way out is taken; after the commit there is nothing left to drop
+	defer tx.end(false) // also if body panics; after the commit it does nothing
 	claimed, err := s.ClaimTx(ctx, tx, rs)
 	if err != nil || !holdsAny(rs, claimed) {
 		return claimed, err
@@ -145,7 +151,7 @@ func holdsAny(rs []once.ClaimRequest, recs []once.Record) bool {
 	return false
 }
 
-// ClaimTx claims within a transaction of the caller's.
+// ClaimTx claims in the caller's transaction.
 func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.ClaimRequest) (recs []once.Record, err error) {
 	err = s.within(ctx, tx, func(now time.Time) error {
 		for _, r := range rs {
@@ -156,12 +162,14 @@ func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.ClaimRequest) (re
 	return recs, err
 }
 
-// SettleTx settles within a transaction of the caller's. After an error the caller rolls back.
+// SettleTx settles in the caller's transaction. After an error the caller rolls
+// back.
 func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) error {
 	return s.settleAll(ctx, tx, sets, false)
 }
 
-// settleAll settles; if each settlement must change its record, one that was applied before is an error too.
+// settleAll settles. If mustChange is set, a settlement that was applied before
+// is an error.
 func (s *Store) settleAll(ctx context.Context, tx *Tx, sets []once.Settlement, mustChange bool) error {
 	return s.within(ctx, tx, func(now time.Time) error {
 		for _, set := range sets {
@@ -177,7 +185,7 @@ func (s *Store) settleAll(ctx context.Context, tx *Tx, sets []once.Settlement, m
 	})
 }
 
-// within runs a step of a transaction that has not ended.
+// within runs a step of a transaction, which must not have ended.
 func (s *Store) within(ctx context.Context, tx *Tx, step func(now time.Time) error) error {
 	return s.do(ctx, func(now time.Time) error {
 		if tx == nil || tx.store != s || tx.ended {

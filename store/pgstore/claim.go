@@ -8,22 +8,20 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
-// Claim takes a free key, or returns what stands in the way: a key that was never seen in one round trip, any other in
-// two. It never waits for another transaction: one that is in flight on the key is answered with Running and LeaseLeft 0.
+// Claim takes a free key, or returns the record that is in the way: in one
+// round trip for a key that was never seen, in two for any other. It does not
+// wait for other transactions. If one is in flight on the key, the record is
+// Running with LeaseLeft 0.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return once.Record{}, err
 	}
 	if r.Attempt == 0 {
-		claim := s.claimer.claim
-		if s.partition != nil {
-			claim = s.claimNewest
-		}
-		if rec, won, err := claim(ctx, r); won || err != nil {
+		if rec, won, err := s.records.claimNew(ctx, r); won || err != nil {
 			return rec, explain(err)
 		}
 	}
@@ -34,10 +32,10 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 	return recs[0], nil
 }
 
-// claimNew takes a key that was never seen.
-func (s *Store) claimNew(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
+// insertClaim claims a key that was never seen, by one statement.
+func (s *Store) insertClaim(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
 	key := r.Key.UUID()
-	keep, grain := foreseen(r)
+	keep, grain := expectedKeep(r)
 	var created int64
 	sql := s.sql.claimNew
 	if r.AsyncCommit {
@@ -48,27 +46,39 @@ func (s *Store) claimNew(ctx context.Context, r once.ClaimRequest) (rec once.Rec
 	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, false, nil
 	}
-	at := time.UnixMicro(created)
-	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
-		Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}, err == nil, err
+	return newRecord(r, created), err == nil, err
 }
 
-// ClaimTx is Claim for each Request, inside a transaction that the caller began and ends. One that is REPEATABLE READ
-// or SERIALIZABLE does not see what was committed after its snapshot: where that decides a claim, PostgreSQL
+// newRecord returns the record of a new key that was claimed.
+func newRecord(r once.ClaimRequest, created int64) once.Record {
+	at := time.UnixMicro(created)
+	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
+		Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}
+}
+
+// ClaimTx is Claim for each request, inside a transaction that the caller began
+// and ends. A transaction that is REPEATABLE READ or SERIALIZABLE does not see
+// what was committed after its snapshot. Where that decides a claim, PostgreSQL
 // fails the transaction and the error is [once.ErrConflict].
 func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	if err := s.readyTx(ctx, tx); err != nil {
 		return nil, err
 	}
 	h := handleOf(tx)
-	mine := func(r once.ClaimRequest) bool { return h != nil && h.own != nil && h.own(r.Key) }
-	if !slices.ContainsFunc(rs, mine) {
+	for _, r := range rs {
+		if err := h.runBeforeOwn(ctx, r.Key); err != nil {
+			return nil, err
+		}
+	}
+	reserved := func(r once.ClaimRequest) bool { return h != nil && h.reserved != nil && h.reserved(r.Key) }
+	if !slices.ContainsFunc(rs, reserved) {
 		return s.claims(ctx, tx, new(pgx.Batch), rs)
 	}
-	// A key of the transaction itself is what nobody is done with, whatever its row says already.
-	recs, err := s.claims(ctx, tx, new(pgx.Batch), slices.DeleteFunc(slices.Clone(rs), mine))
+	// A key that the transaction itself has reserved is running, whatever its
+	// row says.
+	recs, err := s.claims(ctx, tx, new(pgx.Batch), slices.DeleteFunc(slices.Clone(rs), reserved))
 	for i, r := range rs {
-		if mine(r) {
+		if reserved(r) {
 			recs = slices.Insert(recs, min(i, len(recs)), once.Record{Key: r.Key, Status: once.Running})
 		}
 	}
@@ -77,14 +87,15 @@ func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) 
 
 const claimTries = 4
 
-// claims sends what is in b and all claims in one round trip. A claim that neither took its key nor saw what holds it
-// is sent again: it has lost a race, and the next snapshot shows the winner.
+// claims sends what b has and all claims in one round trip. It sends a claim
+// again that neither took its key nor read what holds it: then another claim
+// was committed meanwhile, which the next snapshot shows.
 func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.ClaimRequest) ([]once.Record, error) {
 	recs := make([]once.Record, len(rs))
 	for range claimTries {
 		for i, r := range rs {
-			if unanswered(recs[i]) {
-				s.queueClaim(b, r, &recs[i])
+			if isUnanswered(recs[i]) {
+				s.records.queueClaim(b, r, &recs[i])
 			}
 		}
 		if b.Len() == 0 {
@@ -96,26 +107,16 @@ func (s *Store) claims(ctx context.Context, q querier, b *pgx.Batch, rs []once.C
 		b = new(pgx.Batch)
 	}
 	for i, r := range rs {
-		if unanswered(recs[i]) { // a rival that keeps moving is one that is running
+		if isUnanswered(recs[i]) { // the key keeps changing hands, so another call is running
 			recs[i] = once.Record{Key: r.Key, Status: once.Running}
 		}
 	}
 	return recs, nil
 }
 
-// unanswered tells a claim that has to be sent again from one that came after its owner's release.
-func unanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.Attempt == 0 }
-
-func (s *Store) queueClaim(b *pgx.Batch, r once.ClaimRequest, into *once.Record) {
-	if s.partition != nil {
-		s.queueGated(b, r, into)
-		return
-	}
-	key := r.Key.UUID()
-	keep, grain := foreseen(r)
-	b.Queue(s.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
-		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain, causeOf(r)).Query(readInto(into))
-}
+// isUnanswered reports whether a claim has to be sent again. The record of a
+// claim that came after the release of its owner has an Attempt.
+func isUnanswered(rec once.Record) bool { return rec.Status == once.Absent && rec.Attempt == 0 }
 
 func readInto(rec *once.Record) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
@@ -127,8 +128,9 @@ func readInto(rec *once.Record) func(pgx.Rows) error {
 	}
 }
 
-// foreseen is how long the row of a claim is likely to be left alone by Forget, and how exactly that is to be known.
-func foreseen(r once.ClaimRequest) (keep *int64, grain int64) {
+// expectedKeep returns for how long Forget is expected to leave the row of a
+// claim alone, or nil, and how exactly that is stored.
+func expectedKeep(r once.ClaimRequest) (keep *int64, grain int64) {
 	if r.Expected == nil {
 		return nil, 1
 	}

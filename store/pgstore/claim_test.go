@@ -12,7 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A transaction in flight is met by every way to ask for its key, and no connection waits for it.
+// Each way to ask for a key sees a transaction in flight on it, and none waits
+// for it.
 func TestATransactionInFlightIsSeen(t *testing.T) {
 	f := newFixture(t)
 	other := f.again(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
@@ -75,7 +76,7 @@ func rival(r once.ClaimRequest) once.ClaimRequest {
 	return r
 }
 
-// A claim whose snapshot is older than the row it collides with has to look again.
+// A claim looks again if a row was committed after its snapshot.
 func TestAClaimOvertakenAfterItsSnapshot(t *testing.T) {
 	for _, c := range []struct {
 		name, status string
@@ -87,7 +88,8 @@ func TestAClaimOvertakenAfterItsSnapshot(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
-			// The trigger holds an insert between its snapshot and the unique index until the lock is free.
+			// The trigger blocks an insert between its snapshot and the unique
+			// index.
 			must(t, f.admin, `CREATE FUNCTION `+f.schema+`.stall() RETURNS trigger LANGUAGE plpgsql AS
 				$$ BEGIN IF NEW.attempt = 1 THEN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); END IF; RETURN NEW; END $$`)
 			must(t, f.admin, `CREATE TRIGGER stall BEFORE INSERT ON `+f.records()+` FOR EACH ROW EXECUTE FUNCTION `+f.schema+`.stall()`)
@@ -149,8 +151,9 @@ func TestAReplayWritesNothing(t *testing.T) {
 	}
 }
 
-// A transaction with one snapshot for all its statements cannot see who has beaten it.
-func TestStricterIsolation(t *testing.T) {
+// A transaction with one snapshot for all its statements cannot see the claim
+// that overtook it: that is a conflict.
+func TestOvertakenClaimsAreConflictsAtStricterIsolation(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			f := newFixture(t)
@@ -192,7 +195,8 @@ func TestStricterIsolation(t *testing.T) {
 	}
 }
 
-// ClaimTx and SettleTx take a transaction as the caller has it: of a pool, of a connection, nested.
+// ClaimTx and SettleTx work in a transaction of a pool, of a connection, and in
+// a nested one.
 func TestTransactionsOfTheCaller(t *testing.T) {
 	f := newFixture(t)
 	conn, err := pgx.Connect(t.Context(), server(t))

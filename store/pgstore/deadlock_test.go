@@ -15,8 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Transactions that take two rows crosswise keep ending each other in deadlocks, and those that read what others write in
-// serialization failures. All of them succeed in the end.
+// Transactions that lock two rows in opposite orders keep running into
+// deadlocks, and those that read what others write into serialization failures.
+// All of them succeed in the end.
 func TestConflictingTransactionsAllSucceed(t *testing.T) {
 	for name, c := range map[string]struct {
 		level pgx.TxIsoLevel
@@ -37,7 +38,7 @@ func conflict(t *testing.T, level pgx.TxIsoLevel, add string) {
 	add = strings.ReplaceAll(add, "account", f.schema+".account")
 	s := pgstore.New(f.pool, &pgstore.Options{Schema: f.schema, Isolation: level})
 	op := &once.Operation[struct{}]{Name: "transfer"}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // for a machine that has other things to do
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // on a loaded machine
 	defer cancel()
 	var runs atomic.Int64
 	var wg sync.WaitGroup
@@ -50,7 +51,7 @@ func conflict(t *testing.T, level pgx.TxIsoLevel, add string) {
 				if _, err := tx.Exec(ctx, add, i%2); err != nil {
 					return struct{}{}, err
 				}
-				if _, err := tx.Exec(ctx, `SELECT pg_sleep(0.05)`); err != nil { // so that another takes the other row
+				if _, err := tx.Exec(ctx, `SELECT pg_sleep(0.05)`); err != nil { // so that another transaction locks the other row
 					return struct{}{}, err
 				}
 				_, err := tx.Exec(ctx, add, 1-i%2)

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// server is the address of the test server, once it has shown that it is that.
+// server returns the address of the test server, after checking that it is one.
 func server(t testing.TB) string { return checked(t, testenv.Postgres(t)) }
 
-// bouncer is the address of the PgBouncer in front of it.
+// bouncer returns the address of the PgBouncer in front of it.
 func bouncer(t testing.TB) string { return checked(t, testenv.PgBouncer(t)) }
 
 func checked(t testing.TB, dsn string) string {

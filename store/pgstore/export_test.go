@@ -1,25 +1,25 @@
 package pgstore
 
-// LagOf is what a slot is to whoever watches a store.
+// LagOf returns the lag that is reported for a slot.
 var LagOf = lagOf
 
-// Waiting is how many claims wait to go together.
+// Waiting returns how many claims wait for a batch.
 func (s *Store) Waiting() int {
-	s.claimer.mu.Lock()
-	defer s.claimer.mu.Unlock()
-	return len(s.claimer.waiting[0]) + len(s.claimer.waiting[1])
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	return len(s.batcher.waiting[0]) + len(s.batcher.waiting[1])
 }
 
-// Mute lets the bell of a store tell nobody elsewhere, so that nothing but the work itself is sent.
+// Mute stops NOTIFY, so that nothing but the work itself is sent.
 func (s *Store) Mute() {
-	s.bell.mu.Lock()
-	defer s.bell.mu.Unlock()
-	s.bell.running = true
+	s.notifier.mu.Lock()
+	defer s.notifier.mu.Unlock()
+	s.notifier.running = true
 }
 
-// Ringing reports whether the bell has a goroutine.
-func (s *Store) Ringing() bool {
-	s.bell.mu.Lock()
-	defer s.bell.mu.Unlock()
-	return s.bell.running
+// Notifying reports whether a goroutine sends NOTIFY.
+func (s *Store) Notifying() bool {
+	s.notifier.mu.Lock()
+	defer s.notifier.mu.Unlock()
+	return s.notifier.running
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pool connects to the server of the tests. It is closed with the test.
+// pool connects to the test server. The pool is closed with the test.
 func pool(t testing.TB, dsn string, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
@@ -49,7 +49,7 @@ func isolation(level pgx.TxIsoLevel) func(*pgxpool.Config) {
 	}
 }
 
-// schema makes a schema for one test, and drops it with the test.
+// schema creates a schema for a test, and drops it with the test.
 func schema(t testing.TB, admin *pgxpool.Pool) string {
 	t.Helper()
 	name := fmt.Sprintf("pgstore_%x", random())
@@ -64,7 +64,7 @@ func schema(t testing.TB, admin *pgxpool.Pool) string {
 	return name
 }
 
-// fixture is a store in a schema of its own, with a table for business rows beside it.
+// fixture is a store in a schema of its own, with a table for the rows of work.
 type fixture struct {
 	*pgstore.Store
 	admin, pool *pgxpool.Pool
@@ -87,7 +87,7 @@ func newFixture(t testing.TB, changes ...func(*pgxpool.Config)) *fixture {
 	return f
 }
 
-// again is another store on the same tables, over a pool of its own.
+// again returns another store on the same tables, with a pool of its own.
 func (f *fixture) again(t testing.TB, changes ...func(*pgxpool.Config)) *pgstore.Store {
 	return pgstore.New(pool(t, server(t), changes...), &pgstore.Options{Schema: f.schema})
 }
@@ -125,6 +125,30 @@ func newRequest() once.ClaimRequest {
 	}
 }
 
+// newForeseen is newRequest for work that is known to end as done says.
+func newForeseen() once.ClaimRequest {
+	r, end := newRequest(), done(once.Record{}, "ok")
+	r.Expected = &end
+	return r
+}
+
+// newLast is newForeseen for work whose outcome is not known.
+func newLast() once.ClaimRequest {
+	r := newForeseen()
+	r.Expected.Outcome = once.Outcome{}
+	return r
+}
+
+// requests are by when their records are written.
+var requests = map[string]func() once.ClaimRequest{"running": newRequest, "with the claim": newForeseen, "with the commit": newLast}
+
+// eachRequest runs a test for each of requests.
+func eachRequest(t *testing.T, test func(t *testing.T, newRequest func() once.ClaimRequest)) {
+	for name, newRequest := range requests {
+		t.Run(name, func(t *testing.T) { test(t, newRequest) })
+	}
+}
+
 func done(rec once.Record, body string) once.Settlement {
 	return once.Settlement{
 		Fence:       once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt},
@@ -135,7 +159,7 @@ func done(rec once.Record, body string) once.Settlement {
 	}
 }
 
-// transact runs one transaction on one request, and settles it as done.
+// transact runs a transaction for one request, and settles it as done.
 func transact(ctx context.Context, s *pgstore.Store, r once.ClaimRequest, work func(pgx.Tx) error) (once.Record, error) {
 	recs, err := s.Transact(ctx, []once.ClaimRequest{r}, func(tx pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
 		if err := work(tx); err != nil {
@@ -179,7 +203,7 @@ func wantText(t testing.TB, err error, part string) {
 	}
 }
 
-// waitFor polls for something that must become true.
+// waitFor polls until ok returns true.
 func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
 	end := time.After(testenv.Patience)
@@ -194,7 +218,8 @@ func waitFor(t testing.TB, ok func() bool) {
 	}
 }
 
-// wire sits between a pool and its server. It counts round trips, and cuts a connection at a COMMIT when told to.
+// wire counts the round trips between a pool and its server. It can cut the
+// connection at the next COMMIT.
 type wire struct {
 	trips   atomic.Int64
 	lose    atomic.Int32 // loseRequest or loseReply: of the next COMMIT
@@ -229,7 +254,7 @@ var errCut = errors.New("cut by the test")
 func (c *wireConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	c.wrote = true
-	if bytes.Contains(b, []byte("commit")) {
+	if bytes.Contains(b, []byte("commit\x00")) {
 		switch c.wire.lose.Swap(0) {
 		case loseRequest:
 			c.mu.Unlock()
@@ -249,9 +274,11 @@ func (c *wireConn) Read(b []byte) (int, error) {
 		c.wrote = false
 		c.wire.trips.Add(1)
 	}
-	cut := c.cut
 	c.mu.Unlock()
 	n, err := c.Conn.Read(b)
+	c.mu.Lock()
+	cut := c.cut // this Read may have begun before the Write
+	c.mu.Unlock()
 	if cut { // the server has answered, so it has committed
 		c.Close()
 		return 0, errCut

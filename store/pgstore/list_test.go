@@ -11,10 +11,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// keySQL is the key of a record of the operation $2 without a scope, whose id is i.
+// keySQL is the key of the record of the operation $2 without a scope, with the
+// ID i.
 const keySQL = `encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid`
 
-// fillKeys adds records with their true keys: done, or without an end if status is not 4.
+// fillKeys adds records with their true keys. They are done, or not settled if
+// status is not 4.
 func (f *fixture) fillKeys(t testing.TB, operation string, status, from, to int) {
 	t.Helper()
 	part, newest := "", ""
@@ -31,7 +33,7 @@ func (f *fixture) fillKeys(t testing.TB, operation string, status, from, to int)
 		status, operation, far, from, to)
 }
 
-// reads are the rows that were read so far.
+// reads returns how many rows were read so far.
 func (f *fixture) reads(t testing.TB) int {
 	t.Helper()
 	must(t, f.pool, `SELECT pg_stat_force_next_flush()`)
@@ -40,8 +42,9 @@ func (f *fixture) reads(t testing.TB) int {
 		WHERE schemaname = '`+f.schema+`' AND relname LIKE 'once_record%'`)
 }
 
-// kindsOfPages are queries of which each takes another way through the table, and the records that they select of
-// 5 running ones, whose lease has lapsed, 3 parked ones and the done ones of two operations.
+// kindsOfPages are queries that read the table in different ways, and the
+// records that they select: 5 running ones whose lease has ended, 3 parked
+// ones, and the done ones of two operations.
 var kindsOfPages = map[string]struct {
 	query once.RecordQuery
 	found int // on all pages; negative: too many to read all
@@ -71,7 +74,7 @@ func (f *fixture) fillForPages(t testing.TB, rows int) {
 	f.fillKeys(t, "rare", 4, 1, 7)
 	f.fillKeys(t, "crashed", 1, 1, 5)
 	f.fillKeys(t, "stuck", 3, 1, 3)
-	// By the pool, so that what it reads is counted before anything is measured.
+	// Through the pool, so that these reads are counted before the measurement.
 	caused := `UPDATE ` + f.records() + ` SET cause = $1 WHERE operation = ANY ($2::text[]) AND id::int <= 2500`
 	must(t, f.pool, caused, causeOf("few"), []string{"rare", "stuck"})
 	must(t, f.pool, caused, causeOf("many"), []string{"usual"})
@@ -79,8 +82,9 @@ func (f *fixture) fillForPages(t testing.TB, rows int) {
 
 func causeOf(id string) [16]byte { return once.Key{Operation: "cause", ID: id}.UUID() }
 
-// Pages read no more than they may, although nobody has looked at the table since it was empty. Where the disk is
-// slow at random, PostgreSQL would rather read all of a table as small as this.
+// Pages read few rows although the table was not analyzed since it was empty.
+// With the default costs of random reads, PostgreSQL would rather read all of a
+// table as small as this.
 func TestPagesAreBoundedWork(t *testing.T) {
 	one := func(c *pgxpool.Config) {
 		c.MaxConns = 1
@@ -124,7 +128,8 @@ func TestPagesAreBoundedWork(t *testing.T) {
 	}
 }
 
-// TestPagesOfMany measures pages and keys of a large table: ONCE_SOAK_ROWS has this many, 10 million by default.
+// TestPagesOfMany measures pages and keys of a large table, with ONCE_SOAK_ROWS
+// rows, by default 10 million.
 func TestPagesOfMany(t *testing.T) {
 	if os.Getenv("ONCE_SOAK") == "" {
 		t.Skip("takes long: set ONCE_SOAK")

@@ -2,7 +2,7 @@ package pgstore
 
 import "testing"
 
-func TestLossRate(t *testing.T) {
+func TestLossesAreHighAboveOneInEight(t *testing.T) {
 	var l lossRate
 	after := func(n int, lostOneIn int) bool {
 		for i := range n {

@@ -7,40 +7,43 @@ import (
 	"slices"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/pgstore/internal/outboxlog"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// outbox is the tables of messages on their way out.
-type outbox = publishing.Tables
-
-func newOutbox(n sqlschema.Names) *outbox {
-	o := publishing.New(n)
+// newOutbox returns the statements on the outbox.
+func newOutbox(n sqlschema.Names) *publishing.Tables {
+	o := publishing.NewTables(n)
 	o.UsePlaces(func() publishing.Place { return new(rowPlace) })
 	return o
 }
 
-// rowPlace is where a row is. An update moves it.
+// rowPlace is the place of a row. An update moves the row.
 type rowPlace struct{ pgtype.TID }
 
-// Hint is never 0: the rows of a page are counted from 1.
+// Hint is never 0, since the rows of a disk page are counted from 1.
 func (p *rowPlace) Hint() uint64 { return uint64(p.BlockNumber)<<16 | uint64(p.OffsetNumber) }
 
-// PutTx writes messages inside a transaction. In one of [once.DoTx], Transact or TransactAt they travel with COMMIT
-// and cost no round trip; what is wrong with them is an error here all the same. They are sent earlier, as one
-// statement, if the handler begins a savepoint, asks for Conn or names their table, and from then on at once. In a
-// transaction of the caller's own they are sent at once, whatever kind of pgx.Tx it is. Relays are told when they can
-// be there; in the caller's own that is a guess, so a transaction that commits later is found when relays look again
-// by themselves.
+// PutTx writes messages inside a transaction. In a transaction of [once.DoTx],
+// Transact or TransactAt, the messages are sent together with COMMIT and cost
+// no round trip. PutTx itself returns the errors of invalid messages. If the
+// handler begins a savepoint, calls Conn or names the table, the messages are
+// sent before that as one statement, and later ones at once. In a transaction
+// of the caller's, whatever kind of pgx.Tx it is, messages are sent at once.
+//
+// Relays are told after the commit. In a transaction of the caller's they are
+// told at once, so they find the messages of a later commit only when they
+// poll.
 func (s *Store) PutTx(ctx context.Context, tx pgx.Tx, ms []store.Outgoing) error {
 	if tx == nil && s.invalid == nil {
 		return fmt.Errorf("%w: the transaction is nil", once.ErrInvalid)
 	}
 	h := handleOf(tx)
-	if h != nil && h.isOver() {
+	if h != nil && h.isClosed() {
 		return pgx.ErrTxClosed
 	}
 	names, err := s.readyToPut(ctx, tx)
@@ -48,17 +51,16 @@ func (s *Store) PutTx(ctx context.Context, tx pgx.Tx, ms []store.Outgoing) error
 		return err
 	}
 	if h != nil && h.store == s {
-		h.puts.any = true
 		return h.put(ctx, tx, names, ms)
 	}
 	if err := s.putNow(ctx, tx, names, ms); err != nil {
 		return err
 	}
-	s.bell.ring(false)
+	s.notifier.notify(false)
 	return nil
 }
 
-func (s *Store) putNow(ctx context.Context, tx pgx.Tx, names logNames, ms []store.Outgoing) error {
+func (s *Store) putNow(ctx context.Context, tx pgx.Tx, names outboxlog.Names, ms []store.Outgoing) error {
 	calls, err := s.putCalls(names, ms)
 	if err != nil {
 		return err
@@ -71,13 +73,16 @@ func (s *Store) putNow(ctx context.Context, tx pgx.Tx, names logNames, ms []stor
 	return nil
 }
 
-// QueueOutbox queues in a batch of the caller's what PutTx would send, so that it costs no round trip of its own. The
-// batch has to be sent in the transaction of the rows that the messages announce, or be it, from its BEGIN on; and it
-// has to be sent soon, because relays are told at once, and some milliseconds later. Each message needs an ID. That the
-// tables are there is not looked at. The messages are the store's until the batch was sent. With OutboxLogOnly, a PutTx
-// has to come first.
+// QueueOutbox adds the statements of PutTx to a batch of the caller's, so that
+// they cost no round trip. The caller must send the batch in the transaction of
+// the rows that the messages announce. The batch may contain its BEGIN and
+// COMMIT. Send it soon, because relays are told at once and again some
+// milliseconds later. Do not change the messages before the batch was sent.
+// Each message needs an ID. QueueOutbox does not check that the tables exist.
+// With OutboxLogOnly, call PutTx at least once before.
 //
-// Unlike PutTx, which package outbox calls, it seals the messages if Options.Sealing says so.
+// QueueOutbox seals the messages if Options.Sealing says so. PutTx does not,
+// because package outbox has sealed them.
 func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 	switch {
 	case s.invalid != nil:
@@ -106,21 +111,21 @@ func (s *Store) QueueOutbox(b *pgx.Batch, ms []store.Outgoing) error {
 		return err
 	}
 	queueCalls(b, calls)
-	s.bell.ring(false)
+	s.notifier.notify(false)
 	return nil
 }
 
-// putCalls are the statements that put messages: one, or two if some go to the log and some to the table; more if they are
-// large.
-func (s *Store) putCalls(names logNames, ms []store.Outgoing) (calls []publishing.Call, err error) {
+// putCalls returns the statements that put messages: one, or two if some go to
+// the log and some to the table, or more if they are large.
+func (s *Store) putCalls(names outboxlog.Names, ms []store.Outgoing) (calls []publishing.Call, err error) {
 	rows := ms
-	if s.log.mode == OutboxLogOnly {
+	if s.log.LogOnly() {
 		var now []store.Outgoing
 		if now, rows, err = undelayed(ms); err != nil {
 			return nil, err
 		}
 		for some := range parts(now) {
-			text, args, err := emitStatement(names, some)
+			text, args, err := outboxlog.EmitCall(names, some)
 			if err != nil {
 				return nil, err
 			}
@@ -137,10 +142,11 @@ func (s *Store) putCalls(names logNames, ms []store.Outgoing) (calls []publishin
 	return calls, nil
 }
 
-// statementBytes is how much goes into one statement. PostgreSQL has no room for more than a gigabyte.
+// statementBytes bounds the bodies in one statement. PostgreSQL allows no more
+// than a gigabyte.
 const statementBytes = 16 << 20
 
-// parts divides messages among statements. A message is in one of them, however large it is.
+// parts divides messages among statements. It does not divide a message.
 func parts(ms []store.Outgoing) iter.Seq[[]store.Outgoing] {
 	return func(yield func([]store.Outgoing) bool) {
 		for len(ms) > 0 {
@@ -156,7 +162,7 @@ func parts(ms []store.Outgoing) iter.Seq[[]store.Outgoing] {
 	}
 }
 
-// fewRows is how many rows are cheaper as values than as arrays.
+// fewRows is the number of rows up to which values are cheaper than arrays.
 const fewRows = 8
 
 func (s *Store) rowCalls(rows []store.Outgoing) ([]publishing.Call, error) {
@@ -171,7 +177,8 @@ func (s *Store) rowCalls(rows []store.Outgoing) ([]publishing.Call, error) {
 	return []publishing.Call{call}, nil
 }
 
-// undelayed tells messages that can be written to the log from those that have to wait in the table.
+// undelayed separates messages for the log from delayed ones, which wait in the
+// table.
 func undelayed(ms []store.Outgoing) (now, rows []store.Outgoing, err error) {
 	for _, m := range ms {
 		if err := m.Message.Check(); err != nil {
@@ -186,27 +193,28 @@ func undelayed(ms []store.Outgoing) (now, rows []store.Outgoing, err error) {
 	return now, rows, nil
 }
 
-// readyToPut returns what putCalls needs to know where messages go to the log. While rows are open, nothing can be
-// asked: that the tables are missing is found at the end.
-func (s *Store) readyToPut(ctx context.Context, tx pgx.Tx) (names logNames, err error) {
+// readyToPut checks the tables, and returns what putCalls needs if messages go
+// to the log. While rows are open, it cannot send a query. Then missing tables
+// are found at the end.
+func (s *Store) readyToPut(ctx context.Context, tx pgx.Tx) (names outboxlog.Names, err error) {
 	if h := handleOf(tx); h != nil && h.isBusy() {
 		return s.knownPutNames()
 	}
-	if err := s.ready(ctx, tx); err != nil || s.log.mode != OutboxLogOnly {
+	if err := s.ready(ctx, tx); err != nil || !s.log.LogOnly() {
 		return names, err
 	}
-	return s.emitReady(ctx, tx)
+	return s.log.CheckReady(ctx, tx)
 }
 
-// knownPutNames are those of the last look.
-func (s *Store) knownPutNames() (logNames, error) {
-	if s.log.mode != OutboxLogOnly {
-		return logNames{}, nil
+// knownPutNames returns the names that the last query found.
+func (s *Store) knownPutNames() (outboxlog.Names, error) {
+	if !s.log.LogOnly() {
+		return outboxlog.Names{}, nil
 	}
-	known := s.log.emits.Load()
-	if known == nil {
-		return logNames{}, fmt.Errorf("%w: with OutboxLogOnly, call PutTx at least once before QueueOutbox, "+
+	names, ok := s.log.LastReady()
+	if !ok {
+		return names, fmt.Errorf("%w: with OutboxLogOnly, call PutTx at least once before QueueOutbox, "+
 			"which cannot ask whether somebody reads the log", once.ErrInvalid)
 	}
-	return known.names, nil
+	return names, nil
 }

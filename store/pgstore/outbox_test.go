@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// messages have these IDs and one ordering key.
+// messages returns messages with these IDs and one ordering key.
 func messages(ids ...string) (ms []store.Outgoing) {
 	for _, id := range ids {
 		ms = append(ms, store.Outgoing{Message: broker.Message{ID: id, Topic: "t", OrderingKey: "k", Body: []byte("body of " + id)}})
@@ -25,7 +25,8 @@ func messages(ids ...string) (ms []store.Outgoing) {
 
 func (f *fixture) outbox() string { return f.schema + ".once_outbox" }
 
-// wantPut wants messages with these IDs in the outbox, in the order of their numbers, and takes them away.
+// wantPut checks that the outbox has messages with these IDs, in the order of
+// their numbers, and removes them.
 func (f *fixture) wantPut(t testing.TB, ids ...string) {
 	t.Helper()
 	rows, _ := f.admin.Query(t.Context(), `WITH gone AS (DELETE FROM `+f.outbox()+` RETURNING seq, id, body)
@@ -36,7 +37,7 @@ func (f *fixture) wantPut(t testing.TB, ids ...string) {
 	}
 }
 
-// known lets the store look at its tables.
+// known makes the store check its tables.
 func (f *fixture) known(t testing.TB) {
 	t.Helper()
 	if _, err := f.Outgoing(t.Context(), store.OutgoingQuery{}); err != nil {
@@ -48,7 +49,7 @@ func (f *fixture) known(t testing.TB) {
 var lean = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeExec,
 	pgx.QueryExecModeSimpleProtocol}
 
-// What is put travels with COMMIT.
+// Messages are sent together with COMMIT.
 func TestPutTakesNoRoundTrip(t *testing.T) {
 	for _, m := range lean {
 		t.Run(m.String(), func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestPutTakesNoRoundTrip(t *testing.T) {
 	}
 }
 
-// A duplicate that only puts messages learns at COMMIT that it is one.
+// A duplicate that only puts messages is refused at COMMIT.
 func TestADuplicatePutsNothing(t *testing.T) {
 	f := newFixture(t)
 	for shape, do := range shapes(once.Policy{Wait: once.NoWait}) {
@@ -142,8 +143,8 @@ func TestADuplicatePutsNothing(t *testing.T) {
 	}
 }
 
-// A handler that is entered again puts its messages once.
-func TestPutsOfAHandlerThatIsEnteredAgain(t *testing.T) {
+// A handler that is called again puts its messages once.
+func TestAHandlerThatRunsAgainPutsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.known(t)
 	for shape, do := range shapes(once.Policy{}) {
@@ -164,7 +165,8 @@ func TestPutsOfAHandlerThatIsEnteredAgain(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the connection at COMMIT, message and effect are both there or both not.
+// If the connection is lost at COMMIT, the message and the effect are either
+// both there or both not.
 func TestLostCommitsOfPuts(t *testing.T) {
 	for name, lose := range map[string]int32{"request": loseRequest, "reply": loseReply} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +195,7 @@ func TestLostCommitsOfPuts(t *testing.T) {
 
 func messagesOf(id string, n int) (ids []string) { return slices.Repeat([]string{id}, n) }
 
-// The caller may use its messages for something else when PutTx has returned.
+// The caller may change its messages after PutTx has returned.
 func TestPutKeepsCopies(t *testing.T) {
 	f := newFixture(t)
 	ms := messages("a")
@@ -262,8 +264,9 @@ func TestPutNeedsATransactionThatIsOpen(t *testing.T) {
 	wantError(t, f.PutTx(t.Context(), kept, messages("e")), pgx.ErrTxClosed)
 }
 
-// Tables of an earlier version are refused by each call that needs what they lack.
-func TestTablesOfAnEarlierVersion(t *testing.T) {
+// Each call refuses tables of an earlier version in which something is missing
+// that it needs.
+func TestTablesOfAnEarlierVersionAreRefused(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `DELETE FROM `+f.schema+`.once_schema WHERE version >= (SELECT version FROM `+f.schema+`.once_schema WHERE name = 'outbox')`)
 	s := f.again(t)
@@ -279,8 +282,9 @@ func TestTablesOfAnEarlierVersion(t *testing.T) {
 	wantError(t, err, once.ErrInvalid)
 }
 
-// A batch of the caller's, in each exec mode, with one message and with many.
-func TestQueueOutbox(t *testing.T) {
+// QueueOutbox works in a batch of the caller in each exec mode, with one
+// message and with many.
+func TestQueueOutboxWorksInEachExecMode(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.String(), func(t *testing.T) {
 			f := newFixture(t, mode(m))
@@ -306,7 +310,8 @@ func TestQueueOutbox(t *testing.T) {
 	wantError(t, f.QueueOutbox(new(pgx.Batch), messages("")), once.ErrInvalid)
 }
 
-// Nobody stands before QueueOutbox who could seal.
+// QueueOutbox seals messages itself: package outbox, which seals for PutTx, is
+// not involved.
 func TestQueueOutboxSeals(t *testing.T) {
 	ring, err := once.NewRing(once.Secret{ID: "a", Bytes: bytes.Repeat([]byte("a"), 32)})
 	if err != nil {
@@ -337,7 +342,7 @@ func TestQueueOutboxSeals(t *testing.T) {
 	}
 }
 
-// What relays ask all the time is one round trip.
+// The queries that relays repeat take one round trip.
 func TestRelaysTakeOneRoundTrip(t *testing.T) {
 	for _, m := range lean {
 		t.Run(m.String(), func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/effectively-once/once/store/pgstore"
 )
 
-// lag is what a store says of the reader.
+// lag returns what a store reports about the reader.
 func lag(t testing.TB, s *pgstore.Store) *store.Lag {
 	t.Helper()
 	lag, err := s.OutboxLag(t.Context())
@@ -17,7 +17,7 @@ func lag(t testing.TB, s *pgstore.Store) *store.Lag {
 	return lag
 }
 
-// distance is how many bytes of log lie behind a place of the slot.
+// distance returns how many bytes of log follow a position of the slot.
 func (f *logFixture) distance(t testing.TB, place string) (bytes int64) {
 	t.Helper()
 	slot, err := f.log.OutboxSlot(t.Context())
@@ -31,13 +31,14 @@ func (f *logFixture) distance(t testing.TB, place string) (bytes int64) {
 	return bytes
 }
 
-// write writes at least so many bytes to the log that are of no interest to the reader.
+// write writes at least that many bytes to the log that do not concern the
+// reader.
 func (f *logFixture) write(t testing.TB, bytes int) {
 	t.Helper()
 	must(t, f.admin, `SELECT pg_logical_emit_message(true, 'other', repeat('x', $1))`, bytes)
 }
 
-func TestLagOfAReaderThatStandsStill(t *testing.T) {
+func TestTheLagGrowsWhileAReaderStands(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
 		bystander := f.mode(pgstore.OutboxTable)
@@ -49,16 +50,16 @@ func TestLagOfAReaderThatStandsStill(t *testing.T) {
 		}
 		reader := tail(t, f.log)
 		f.put(t, "a")
-		ms := wantReceived(t, reader, "a") // and is not done
+		ms := wantReceived(t, reader, "a") // and is not marked as sent
 		const much = 8 << 20
 		f.write(t, much)
-		waitFor(t, func() bool { // unless the server gives log back meanwhile
+		waitFor(t, func() bool { // the server may remove log in between
 			behind, retained := f.distance(t, `confirmed_flush_lsn`), f.distance(t, `restart_lsn`)
 			got := lag(t, f.log)
 			return behind >= much && got.Behind >= behind && got.Behind <= f.distance(t, `confirmed_flush_lsn`) &&
 				retained >= behind && got.Retained >= retained && got.Retained <= f.distance(t, `restart_lsn`)
 		})
-		for _, s := range []*pgstore.Store{f.log, bystander} { // what is kept fills the disk, whoever looks
+		for _, s := range []*pgstore.Store{f.log, bystander} { // both report log that fills the disk
 			if got := lag(t, s); got == nil || !got.Active || got.Status != store.LagReserved || got.Behind < much {
 				t.Errorf("while it stands still: %+v", got)
 			}
@@ -77,8 +78,8 @@ func TestLagOfAReaderThatStandsStill(t *testing.T) {
 	})
 }
 
-// The words are those of PostgreSQL's wal_status.
-func TestLagStatuses(t *testing.T) {
+// The statuses are the values of PostgreSQL's wal_status.
+func TestTheLagHasTheStatusOfTheSlot(t *testing.T) {
 	for _, word := range []string{"reserved", "extended", "unreserved", "lost"} {
 		if got := pgstore.LagOf(pgstore.Slot{Status: word}).Status.String(); got != word {
 			t.Errorf("%s is taken for %s", word, got)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// putBy puts messages the way that a process in some mode does.
+// putBy puts messages as a process in a mode does.
 func (f *logFixture) putBy(t testing.TB, mode pgstore.OutboxMode, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -23,16 +23,18 @@ func (f *logFixture) putBy(t testing.TB, mode pgstore.OutboxMode, ids ...string)
 	}
 }
 
-// crash ends a reader without a word, and waits until its place is free.
+// crash breaks the connection of a reader, and waits until the slot has no
+// reader.
 func (f *logFixture) crash(t testing.TB, tail store.OutboxTail) {
 	t.Helper()
 	f.kill(t)
 	closeTail(t, tail)
 }
 
-// Rows and messages of the log come in the order of their commits, whatever the modes of those that put them and of
-// those that read: also if a reader has crashed before the rows were done that are older than the slot.
-func TestOrderOverModes(t *testing.T) {
+// Rows and messages of the log are delivered in the order of their commits, in
+// whatever modes processes put and read. That holds even if a reader crashes
+// before it is done with the rows that are older than the slot.
+func TestTheOrderOfCommitsHoldsAcrossModes(t *testing.T) {
 	const table, rows, only = pgstore.OutboxTable, pgstore.OutboxRowsByLog, pgstore.OutboxLogOnly
 	for _, readers := range [][]pgstore.OutboxMode{{only, rows, only}, {only, only, table}, {only, table, rows}, {rows, only, table}} {
 		t.Run(fmt.Sprint(readers), func(t *testing.T) {
@@ -48,7 +50,7 @@ func TestOrderOverModes(t *testing.T) {
 			if o.err != nil {
 				t.Fatal(o.err)
 			}
-			if readers[0] == rows { // one that waits for the place says that messages may be in the log only
+			if readers[0] == rows { // a process that waits for the reader sets the mark for messages without rows
 				_, err := f.mode(only).TailOutbox(t.Context())
 				wantError(t, err, once.ErrConflict)
 			}
@@ -57,7 +59,7 @@ func TestOrderOverModes(t *testing.T) {
 			f.putBy(t, only, "7")
 			f.putBy(t, rows, "8")
 			all := []string{"1", "2", "3", "4", "5", "6", "7", "8"}
-			order := wantAnyOrder(t, o.tail, all, 4) // rows that are older than the slot come lane by lane
+			order := wantAnyOrder(t, o.tail, all, 4) // rows older than the slot are delivered lane by lane
 			f.crash(t, o.tail)
 
 			second := tail(t, f.mode(readers[1]))
@@ -78,7 +80,8 @@ func TestOrderOverModes(t *testing.T) {
 	}
 }
 
-// wantAnyOrder wants so many messages, the first of them in any order, and returns the order.
+// wantAnyOrder receives messages, the first n of them in any order, and returns
+// their order.
 func wantAnyOrder(t testing.TB, tail store.OutboxTail, ids []string, first int) []string {
 	t.Helper()
 	order := idsOf(receive(t, tail, len(ids)))
@@ -89,9 +92,9 @@ func wantAnyOrder(t testing.TB, tail store.OutboxTail, ids []string, first int) 
 	return order
 }
 
-// As long as the log is read, a relay with OutboxTable publishes nothing out of the table that is pending, and lets
-// nothing become that.
-func TestTableWaitsForTheLog(t *testing.T) {
+// While the log is read, a relay with OutboxTable publishes no pending row of
+// the table, and makes no row pending.
+func TestTableModePublishesNothingThatTheLogDelivers(t *testing.T) {
 	f := newLog(t, pgstore.OutboxRowsByLog)
 	table := f.mode(pgstore.OutboxTable)
 	every := make([]int, store.Lanes)
@@ -153,8 +156,9 @@ func TestTableWaitsForTheLog(t *testing.T) {
 	}
 }
 
-// A process with OutboxTable begins nothing, and ends what others have left behind as soon as only rows are in it.
-func TestTableEndsWhatWasNotFinished(t *testing.T) {
+// A process with OutboxTable creates no slot. It drops one that others have
+// left behind once that holds only rows.
+func TestTableModeDropsAnUnfinishedSlot(t *testing.T) {
 	f := newLog(t, pgstore.OutboxRowsByLog)
 	table := f.mode(pgstore.OutboxTable)
 	closeTail(t, tail(t, f.log))
@@ -172,8 +176,8 @@ func TestTableEndsWhatWasNotFinished(t *testing.T) {
 	}
 }
 
-// What may be published by nobody else is not dropped.
-func TestResetRefusesToLose(t *testing.T) {
+// A slot is not dropped while it holds messages that have no row.
+func TestResetRefusesToLoseMessages(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	first := tail(t, f.log)
 	f.wantNothing(t, first)
@@ -182,7 +186,7 @@ func TestResetRefusesToLose(t *testing.T) {
 	f.put(t, "a", "b")
 	f.putBy(t, pgstore.OutboxTable, "c")
 	refused := func() (err error) {
-		waitFor(t, func() bool { // the server notices a moment later that the reader is gone
+		waitFor(t, func() bool { // the server notices a moment later that the reader has gone
 			err = f.log.ResetOutboxSlot(t.Context())
 			var refused *pgconn.PgError
 			return !errors.As(err, &refused)

@@ -13,14 +13,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// tailOpened is what opening a tail has come to.
+// tailOpened is the result of opening a tail.
 type tailOpened struct {
 	tail store.OutboxTail
 	err  error
 }
 
-// openBesideWriter begins to make a slot while a transaction is open that has written, for which PostgreSQL waits. It
-// returns when the slot is listed and cannot deliver yet.
+// openBesideWriter begins to create a slot while a transaction that has written
+// is open, for which PostgreSQL waits. It returns when the slot is listed and
+// cannot deliver yet.
 func (f *logFixture) openBesideWriter(t testing.TB, s *pgstore.Store) (writer pgx.Tx, result chan tailOpened) {
 	t.Helper()
 	writer, err := f.admin.Begin(t.Context())
@@ -48,7 +49,8 @@ func (f *logFixture) openBesideWriter(t testing.TB, s *pgstore.Store) (writer pg
 	return writer, result
 }
 
-// commitPut puts a message in a transaction of the caller's, and reports whether it was committed.
+// commitPut puts a message in a transaction that the caller began, and reports
+// whether it was committed.
 func (f *logFixture) commitPut(t testing.TB, s *pgstore.Store, id string) error {
 	t.Helper()
 	tx, err := f.pool.Begin(t.Context())
@@ -62,7 +64,7 @@ func (f *logFixture) commitPut(t testing.TB, s *pgstore.Store, id string) error 
 	return tx.Commit(t.Context())
 }
 
-// commitPutWithCommit puts a message that travels with COMMIT.
+// commitPutWithCommit puts a message that is sent together with COMMIT.
 func (f *logFixture) commitPutWithCommit(t testing.TB, s *pgstore.Store, id string) error {
 	t.Helper()
 	key := once.Key{Operation: "ready", ID: id + fmt.Sprintf("%x", random())}
@@ -71,7 +73,8 @@ func (f *logFixture) commitPutWithCommit(t testing.TB, s *pgstore.Store, id stri
 	return err
 }
 
-// A slot counts only once it can deliver what is put: while it is made, it is listed already.
+// Messages are put only once the slot can deliver them. While it is being
+// created, it is already listed.
 func TestPutWhileTheSlotIsMade(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	writer, result := f.openBesideWriter(t, f.log)
@@ -107,8 +110,8 @@ func TestPutWhileTheSlotIsMade(t *testing.T) {
 	}
 }
 
-// Transactions that are rolled back while the slot is made give the slot's snapshot an xmin that is larger than its xmax,
-// if another one is always running.
+// If transactions are rolled back while the slot is created, and another one is
+// always running, the snapshot of the slot has an xmin larger than its xmax.
 func TestSlotMadeBesideRollbacks(t *testing.T) {
 	f := newLog(t, pgstore.OutboxRowsByLog)
 	f.put(t, "before")
@@ -142,7 +145,7 @@ func TestSlotMadeBesideRollbacks(t *testing.T) {
 	}
 }
 
-// waitForWait waits until somebody waits for the end of the transaction.
+// waitForWait waits until a session waits for the end of the transaction.
 func (f *logFixture) waitForWait(t testing.TB, tx pgx.Tx) {
 	t.Helper()
 	var xid string
@@ -157,15 +160,15 @@ func (f *logFixture) waitForWait(t testing.TB, tx pgx.Tx) {
 	})
 }
 
-// A writer that has seen the slot a moment ago learns at once that it was dropped, by whomever, and that the new one is
-// not ready.
+// A writer that has checked the slot a moment ago learns at once that it was
+// dropped, and that the new one is not ready.
 func TestPutAfterTheSlotWasReset(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	first := tail(t, f.log)
 	f.put(t, "a")
 	sendOff(t, first, wantReceived(t, first, "a")...)
 	closeTail(t, first)
-	waitFor(t, func() bool { return f.mode(pgstore.OutboxLogOnly).ResetOutboxSlot(t.Context()) == nil }) // f.log believes in the slot
+	waitFor(t, func() bool { return f.mode(pgstore.OutboxLogOnly).ResetOutboxSlot(t.Context()) == nil }) // so that f.log has checked the slot
 
 	refuses := func(when string) {
 		t.Helper()
@@ -199,7 +202,8 @@ func TestPutAfterTheSlotWasReset(t *testing.T) {
 	f.wantNothing(t, o.tail)
 }
 
-// A reset waits for the transactions that have put, so that none commits behind it what nobody reads.
+// A reset waits for the transactions that have put messages, so that none of
+// them commits a message that is never read.
 func TestResetWaitsForPuts(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	first := tail(t, f.log)
@@ -216,8 +220,8 @@ func TestResetWaitsForPuts(t *testing.T) {
 	sendOff(t, second, wantReceived(t, second, "late")...)
 }
 
-// What delivers messages of the log is the slot of this database, in the keeping of a relay that knows that they may be
-// in the log only.
+// Messages of the log are delivered only by a slot of this database whose relay
+// knows that messages may be in the log only.
 func TestSlotsThatDeliverNothing(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, f *logFixture, slot string){
 		"made by hand": func(t *testing.T, f *logFixture, slot string) {

@@ -27,7 +27,7 @@ func newLog(t testing.TB, mode pgstore.OutboxMode, changes ...func(*pgxpool.Conf
 	t.Helper()
 	f := &logFixture{fixture: newFixture(t, changes...)}
 	f.log = f.mode(mode)
-	t.Cleanup(func() { // a slot is the server's, and would keep its log for ever
+	t.Cleanup(func() { // a slot outlives its schema, and would keep log for ever
 		waitFor(t, func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 			defer cancel()
@@ -48,7 +48,7 @@ func inBoth(t *testing.T, test func(t *testing.T, mode pgstore.OutboxMode)) {
 	}
 }
 
-// tail opens a tail, as soon as nobody else has the place.
+// tail opens a tail as soon as no other reader has the slot.
 func tail(t testing.TB, s *pgstore.Store) store.OutboxTail {
 	t.Helper()
 	var tail store.OutboxTail
@@ -199,7 +199,8 @@ func (f *logFixture) rows(t testing.TB, where string) (n int) {
 	return n
 }
 
-// The number of a row is given when it is inserted. What counts is when it is committed.
+// The order is that of commits, although a row gets its number when it is
+// inserted.
 func TestLogHasTheOrderOfCommits(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
@@ -251,7 +252,8 @@ func TestLogKeepsAllOfAMessage(t *testing.T) {
 	})
 }
 
-// What is behind something that is not done is not confirmed, and what was confirmed does not come again.
+// Nothing after an open message is confirmed, and what was confirmed is not
+// delivered again.
 func TestCrashOfTheReaderLosesNothing(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
@@ -280,8 +282,9 @@ func TestCrashOfTheReaderLosesNothing(t *testing.T) {
 	})
 }
 
-// A transaction is confirmed as a whole: the rows tell what of it was done, and without rows all of it comes again.
-func TestHalfATransaction(t *testing.T) {
+// A transaction is confirmed as a whole. Rows show which of its messages were
+// done; messages without rows are all delivered again.
+func TestATransactionIsConfirmedAsAWhole(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
 		first := tail(t, f.log)
@@ -304,7 +307,7 @@ func TestHalfATransaction(t *testing.T) {
 }
 
 // While nothing is put, the log of all others must not pile up.
-func TestIdleReaderLetsGoOfTheLog(t *testing.T) {
+func TestAnIdleReaderConfirmsTheLog(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	tail := tail(t, f.log)
 	var before string
@@ -318,12 +321,12 @@ func TestIdleReaderLetsGoOfTheLog(t *testing.T) {
 		return f.slotIs(t, `restart_lsn >= '`+before+`'`)
 	})
 	f.put(t, "a")
-	ms := wantReceived(t, tail, "a") // and is not done
+	ms := wantReceived(t, tail, "a") // and is not marked as sent
 	held := f.end(t)
 	must(t, f.admin, `INSERT INTO `+f.effects()+` SELECT 'x' FROM generate_series(1, 5000)`)
 	until := f.end(t)
-	other := fmt.Sprintf("%X/%X", ms[0].LogPlace>>32, uint32(ms[0].LogPlace))
-	if f.slotIs(t, `confirmed_flush_lsn > '`+other+`'`) {
+	// The place of the message may be confirmed: only its commit must not be.
+	if f.slotIs(t, `confirmed_flush_lsn > '`+held+`'`) {
 		t.Errorf("more is confirmed than %s", held)
 	}
 	slot, err := f.log.OutboxSlot(t.Context())
@@ -353,7 +356,7 @@ func TestOneReaderAtATime(t *testing.T) {
 		f.kill(t)
 		third := tail(t, f.log)
 		sendOff(t, third, wantReceived(t, third, "a")...)
-		if _, err := second.Receive(t.Context(), 1); err == nil { // it may have got a before it broke
+		if _, err := second.Receive(t.Context(), 1); err == nil { // it may have received a before it broke
 			_, err = second.Receive(t.Context(), 1)
 			if err == nil {
 				t.Error("a reader without a connection goes on")
@@ -379,7 +382,7 @@ func TestReceiveWaitsAsLongAsItsContext(t *testing.T) {
 	}
 }
 
-// Only rows that wait for a relay come out of the log, also of those that others write.
+// The log delivers only pending rows, also those that other programs insert.
 func TestLogPassesOverOtherRows(t *testing.T) {
 	f := newLog(t, pgstore.OutboxRowsByLog)
 	tail := tail(t, f.log)
@@ -398,7 +401,8 @@ func TestLogPassesOverOtherRows(t *testing.T) {
 	}
 }
 
-// A message in the log that waits in the table first is there, and others can write to the log.
+// In mode LogOnly, messages with a delay are rows first, and other programs may
+// write to the log.
 func TestLogOnlyTakesForeignMessages(t *testing.T) {
 	f := newLog(t, pgstore.OutboxLogOnly)
 	tail := tail(t, f.log)
@@ -427,7 +431,7 @@ func TestLogOnlyTakesForeignMessages(t *testing.T) {
 }
 
 // What cannot be read must not hold up the rest, and not be lost.
-func TestUnreadableIsSetAside(t *testing.T) {
+func TestUnreadableMessagesAreSetAside(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
 		tail := tail(t, f.log)
@@ -447,7 +451,7 @@ func TestUnreadableIsSetAside(t *testing.T) {
 	})
 }
 
-func TestSetAside(t *testing.T) {
+func TestMessagesSetAsideAreRows(t *testing.T) {
 	inBoth(t, func(t *testing.T, mode pgstore.OutboxMode) {
 		f := newLog(t, mode)
 		first := tail(t, f.log)

@@ -21,6 +21,6 @@ func TestLargeMessagesGoInStatementsOfTheirOwn(t *testing.T) {
 		t.Errorf("the statements have %v messages", got)
 	}
 	for range parts(ms) {
-		break // and nothing is wrong with that
+		break // the iterator allows that
 	}
 }

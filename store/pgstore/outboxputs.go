@@ -8,45 +8,59 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/pgstore/internal/outboxlog"
+	"github.com/effectively-once/once/store/pgstore/internal/sqltext"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 	"github.com/jackc/pgx/v5"
 )
 
-// puts are the messages that were put in a transaction of the store's, and travel with its COMMIT. It must make no
-// difference that they come late: so they are sent before what could tell, which is the beginning of a savepoint and
-// what names their table. From a savepoint on, and when the connection itself was given out, which may begin one, they
-// are sent at once.
-type puts struct {
-	ms     []store.Outgoing  // not sent
-	calls  []publishing.Call // that send them; nil: to be made
-	partly bool              // some of them were sent
-	names  logNames          // for these
+// pendingPuts are the messages that were put in a transaction of the store, and
+// are sent with its COMMIT. That they are sent late must make no difference. So
+// they are sent before anything that could tell: a savepoint, and a statement
+// that names their table. After a savepoint, and after the connection was
+// handed out, where a savepoint may begin, messages are sent at once.
+type pendingPuts struct {
+	phase  putsPhase
+	atOnce bool // what is put from now on is not kept
+
+	ms     []store.Outgoing // not sent
+	names  outboxlog.Names  // for these
 	bytes  int
-	atOnce bool
-	any    bool // something was put, sent or not
-	ended  bool // and COMMIT was sent behind it
+	calls  []publishing.Call // the statements that send ms; nil: not made yet
+	partly bool              // some of the calls were sent, so the others must not be made again
 }
 
-// What is more is not kept in memory, and does not make the commit long.
+// putsPhase says whether relays are to be told of messages.
+type putsPhase int
+
+const (
+	putsNone      putsPhase = iota // nothing was put
+	putsMade                       // something was put, sent or not
+	putsCommitted                  // and COMMIT was sent after it
+)
+
+// When more than this is pending, it is sent before COMMIT, to bound memory and
+// the time of the commit.
 const (
 	maxPuts     = 1000
 	maxPutBytes = 1 << 20
 )
 
-// put takes messages that are to travel with COMMIT, or sends them in the transaction that is the handle or nested in
-// it.
-func (h *handle) put(ctx context.Context, tx pgx.Tx, names logNames, ms []store.Outgoing) error {
-	if tx == pgx.Tx(h) && !h.puts.atOnce && !h.raw {
+// put keeps messages until COMMIT, or sends them in tx, which is the handle or
+// is nested in it.
+func (h *handle) put(ctx context.Context, tx pgx.Tx, names outboxlog.Names, ms []store.Outgoing) error {
+	h.puts.phase = putsMade
+	if tx == pgx.Tx(h) && !h.puts.atOnce && h.use == connGuarded {
 		return h.keep(ctx, names, ms)
 	}
-	if err := h.sendPuts(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return err
 	}
 	return h.store.putNow(ctx, tx, names, ms)
 }
 
-func (h *handle) keep(ctx context.Context, names logNames, ms []store.Outgoing) error {
+func (h *handle) keep(ctx context.Context, names outboxlog.Names, ms []store.Outgoing) error {
 	copies := make([]store.Outgoing, len(ms))
 	size := 0
 	for i, m := range ms {
@@ -54,26 +68,26 @@ func (h *handle) keep(ctx context.Context, names logNames, ms []store.Outgoing) 
 		copies[i] = m
 		size += len(m.Message.Body)
 	}
-	calls, err := h.store.putCalls(names, copies) // which refuses here what is wrong, and not at the end
+	calls, err := h.store.putCalls(names, copies) // returns the error of an invalid message here, and not at COMMIT
 	if err != nil {
 		return err
 	}
 	p := &h.puts
 	switch {
-	case p.partly: // what was sent must not be made again
+	case p.partly:
 		calls = append(p.calls, calls...)
 	case len(p.ms) > 0:
 		calls = nil
 	}
 	p.ms, p.calls, p.names, p.bytes = append(p.ms, copies...), calls, names, p.bytes+size
 	if (len(p.ms) >= maxPuts || p.bytes >= maxPutBytes) && !h.isBusy() {
-		return h.sendPuts(ctx)
+		return h.flush(ctx)
 	}
 	return nil
 }
 
-// prepare makes the statements that send what was put, together.
-func (h *handle) preparePuts() (err error) {
+// makeCalls makes the statements that send all pending messages.
+func (h *handle) makeCalls() (err error) {
 	p := &h.puts
 	if p.calls == nil && len(p.ms) > 0 {
 		p.calls, err = h.store.putCalls(p.names, p.ms)
@@ -81,13 +95,15 @@ func (h *handle) preparePuts() (err error) {
 	return err
 }
 
-// queuePuts queues what was put and not sent. COMMIT has to follow.
+// queuePuts queues the pending messages. COMMIT has to follow.
 func (h *handle) queuePuts(b *pgx.Batch) error {
-	if err := h.preparePuts(); err != nil {
+	if err := h.makeCalls(); err != nil {
 		return err
 	}
 	queueCalls(b, h.puts.calls)
-	h.puts.ended = h.puts.any
+	if h.puts.phase == putsMade {
+		h.puts.phase = putsCommitted
+	}
 	return nil
 }
 
@@ -97,20 +113,20 @@ func queueCalls(b *pgx.Batch, calls []publishing.Call) {
 	}
 }
 
-// sendPuts sends what was put and not sent. After an error it is still to be sent.
-func (h *handle) sendPuts(ctx context.Context) error {
+// flush sends the pending messages. After an error they are still pending.
+func (h *handle) flush(ctx context.Context) error {
 	p := &h.puts
 	if len(p.ms) == 0 {
 		return nil
 	}
-	if h.raw {
-		return errUnsent
+	if h.use != connGuarded {
+		return errNotFlushed
 	}
-	if err := h.preparePuts(); err != nil {
+	if err := h.makeCalls(); err != nil {
 		return err
 	}
 	for len(p.calls) > 0 {
-		if err := h.send(ctx, p.calls[0]); err != nil {
+		if _, err := h.Tx.Exec(ctx, p.calls[0].Text, p.calls[0].Args...); err != nil {
 			return fmt.Errorf("once: the messages that were put before this could not be sent: %w", err)
 		}
 		p.calls, p.partly = p.calls[1:], true
@@ -119,76 +135,61 @@ func (h *handle) sendPuts(ctx context.Context) error {
 	return nil
 }
 
-// errUnsent is rather than to guess whether a savepoint was begun meanwhile.
-var errUnsent = errors.New("once: messages were put, and are not sent yet because rows were open when Conn was " +
+// errNotFlushed is returned because a savepoint may have been begun on the
+// connection in the meantime.
+var errNotFlushed = errors.New("once: messages were put, and are not sent yet because rows were open when Conn was " +
 	"called: close rows before Conn, or call it before Put")
 
-// send sends a statement that only writes rows.
-func (h *handle) send(ctx context.Context, call publishing.Call) error {
-	first, err := h.leads(ctx, call.Text, call.Args)
+// flushBefore sends the pending messages before a statement that could tell
+// that they are missing.
+func (h *handle) flushBefore(ctx context.Context, sql string, args []any) error {
 	switch {
-	case err != nil:
-		return err
-	case first:
-		_, err = h.opening.exec(ctx, call.Text, call.Args)
-	default:
-		_, err = h.Tx.Exec(ctx, call.Text, call.Args...)
-	}
-	return err
-}
-
-// heed sends what was put before a statement that could tell.
-func (h *handle) heed(ctx context.Context, sql string, args []any) error {
-	switch {
-	case judge(sql).nests || isRewritten(args):
-		return h.nests(ctx)
-	case len(h.puts.ms) > 0 && h.mentionsOutbox(sql):
-		return h.sendPuts(ctx)
+	case sqltext.EffectsOf(sql).Savepoint || sqltext.Rewritten(args):
+		return h.beforeSavepoint(ctx)
+	case len(h.puts.ms) > 0 && h.namesOutbox(sql):
+		return h.flush(ctx)
 	}
 	return nil
 }
 
-// tableName is the name of a table without its schema and quotes.
+// tableName returns the name of a table without its schema and quotes.
 func tableName(table string) string {
 	return strings.Trim(table[strings.LastIndexByte(table, '.')+1:], `"`)
 }
 
-func (h *handle) heedTable(ctx context.Context, table pgx.Identifier) error {
-	if len(h.puts.ms) > 0 && h.mentionsOutbox(strings.Join(table, ".")) {
-		return h.sendPuts(ctx)
+func (h *handle) flushBeforeTable(ctx context.Context, table pgx.Identifier) error {
+	if len(h.puts.ms) > 0 && h.namesOutbox(strings.Join(table, ".")) {
+		return h.flush(ctx)
 	}
 	return nil
 }
 
-func (h *handle) mentionsOutbox(sql string) bool {
+func (h *handle) namesOutbox(sql string) bool {
 	sql = strings.ToLower(sql)
 	return strings.Contains(sql, h.store.outboxTable) ||
-		h.store.log.mode == OutboxLogOnly && strings.Contains(sql, "pg_logical_emit_message")
+		h.store.log.LogOnly() && strings.Contains(sql, outboxlog.EmitFunction)
 }
 
-// nests is for what may begin a savepoint.
-func (h *handle) nests(ctx context.Context) error {
-	if err := h.sendPuts(ctx); err != nil {
+// beforeSavepoint is called before anything that may begin a savepoint.
+func (h *handle) beforeSavepoint(ctx context.Context) error {
+	if err := h.runForeseen(ctx); err != nil {
+		return err
+	}
+	if err := h.flush(ctx); err != nil {
 		return err
 	}
 	h.puts.atOnce = true
 	return nil
 }
 
-// sendBeforeConn sends what was put before the connection is given out. If that fails, the transaction cannot be
-// committed any more. While rows are open nothing can be sent, which makes a difference only if more is put.
-func (h *handle) sendBeforeConn() {
-	if len(h.puts.ms) == 0 || h.raw || h.isBusy() {
+// flushBeforeConn sends the pending messages before the connection is handed
+// out. If that fails, the transaction cannot be committed any more. While rows
+// are open nothing can be sent; then the next put fails.
+func (h *handle) flushBeforeConn() {
+	if len(h.puts.ms) == 0 || h.use != connGuarded || h.isBusy() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), endTime)
 	defer cancel()
-	_ = h.sendPuts(ctx)
-}
-
-// ring is called when the transaction has ended.
-func (h *handle) ring() {
-	if h != nil && h.puts.ended {
-		h.store.bell.ring(true)
-	}
+	_ = h.flush(ctx)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// place is where a step is done: in a transaction of the store's.
+// place is the transaction in which a step is done.
 type place struct {
 	context.Context
 	tx    pgx.Tx
@@ -52,7 +52,7 @@ func batch(sqls ...string) step {
 	}
 }
 
-// nested does steps in a nested transaction, but for those of the outer one.
+// nested does steps in a nested transaction, except those for the outer one.
 func nested(commit bool, steps ...step) step {
 	return func(p place) error {
 		inner := p
@@ -77,14 +77,14 @@ type outerKey struct{}
 
 func outer(s step) step { return func(p place) error { return s(p.Value(outerKey{}).(place)) } }
 
-// rewritten is sent in place of any statement.
+// rewritten replaces the text of a statement.
 type rewritten string
 
 func (r rewritten) RewriteQuery(context.Context, *pgx.Conn, string, []any) (string, []any, error) {
 	return string(r), nil, nil
 }
 
-// rewriteTo sends something else than it says.
+// rewriteTo sends another text than it says.
 func rewriteTo(sql string) step {
 	return func(p place) error { return p.exec("SELECT 1", rewritten(sql)) }
 }
@@ -195,7 +195,8 @@ func many(id string, n int) (ids []string) {
 	return ids
 }
 
-// doEach does steps in each kind of transaction that a store begins, and returns what became of these.
+// doEach does steps in each kind of transaction that a store begins, and
+// returns their errors.
 func doEach(t *testing.T, f *fixture, steps ...step) map[string]error {
 	t.Helper()
 	other := pgstore.New(f.pool, &pgstore.Options{Schema: f.schema})
@@ -219,8 +220,9 @@ func doEach(t *testing.T, f *fixture, steps ...step) map[string]error {
 
 const kinds = 4 // of transactions that doEach begins
 
-// What was put is there, in its order, and nothing else, whatever the transaction does between.
-func TestPutsAmongOtherThings(t *testing.T) {
+// Whatever else a transaction does, it commits the messages that were put, in
+// their order, and no others.
+func TestPutsAreCommittedWhateverElseIsDone(t *testing.T) {
 	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec} {
 		t.Run(m.String(), func(t *testing.T) {
 			f := newFixture(t, mode(m))
@@ -242,8 +244,9 @@ func TestPutsAmongOtherThings(t *testing.T) {
 	}
 }
 
-// A message that may have to be sent in front of a savepoint that nobody has seen is an error, and nothing is guessed.
-func TestPutBehindAConnThatWasTakenWhileRowsWereOpen(t *testing.T) {
+// If a savepoint may have been begun unseen before a pending message, the
+// transaction fails.
+func TestAPutThatCannotBeSentBeforeConnFails(t *testing.T) {
 	f := newFixture(t)
 	for kind, err := range doEach(t, f, put("a"), forEachRow(conn), raw("SAVEPOINT s"), put("b")) {
 		t.Log(kind)
@@ -252,7 +255,7 @@ func TestPutBehindAConnThatWasTakenWhileRowsWereOpen(t *testing.T) {
 	f.wantPut(t)
 }
 
-// A handler that fails, and one that passes over the error of a statement, put nothing.
+// A handler that fails, or that ignores the error of a statement, puts nothing.
 func TestPutsOfWorkThatFails(t *testing.T) {
 	f := newFixture(t)
 	boom := errors.New("boom")
@@ -264,7 +267,7 @@ func TestPutsOfWorkThatFails(t *testing.T) {
 		"at once":         {[]step{put("a"), fail}, "boom"},
 		"after work":      {[]step{exec("SELECT 1"), put("a"), fail}, "boom"},
 		"after a flush":   {[]step{put("a"), seen(1), put("b"), fail}, "boom"},
-		"passed over":     {[]step{put("a"), func(p place) error { _ = p.exec("SELECT 1 / 0"); return nil }}, "passed over"},
+		"error ignored":   {[]step{put("a"), func(p place) error { _ = p.exec("SELECT 1 / 0"); return nil }}, "was ignored"},
 		"what is refused": {[]step{put("a"), put("")}, "ID"},
 	} {
 		for kind, err := range doEach(t, f, c.steps...) {
@@ -275,7 +278,8 @@ func TestPutsOfWorkThatFails(t *testing.T) {
 	}
 }
 
-// What the database refuses at the end commits nothing, and says why.
+// If the database refuses a message at COMMIT, nothing is committed, and the
+// error says why.
 func TestPutsThatAreRefusedAtTheEnd(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `ALTER TABLE `+f.outbox()+` ADD CONSTRAINT small CHECK (length(body) < 10)`)

@@ -7,17 +7,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/effectively-once/once/internal/sqlschema/publishing"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
 	"github.com/jackc/pgx/v5"
 )
 
-// Outgoing returns committed messages. What relays ask for takes one round trip, and reads by the index only.
+// Outgoing returns committed messages. The queries of relays take one round
+// trip and read only along the index.
 func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	if q.Unlogged && s.log.mode != OutboxTable {
+	if q.Unlogged && !s.log.TableOnly() {
 		return nil, nil
 	}
 	if !publishing.Hot(q) {
@@ -25,7 +27,7 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 		if err != nil || !q.Unlogged {
 			return page, explain(err)
 		}
-		if logged, err := s.isLogged(ctx, s.pool); err != nil || logged {
+		if logged, err := s.log.CheckInUse(ctx, s.pool); err != nil || logged {
 			return nil, err
 		}
 		return page, nil
@@ -37,6 +39,7 @@ func (s *Store) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 	return page, err
 }
 
+// hotPage runs a query of a relay in one round trip.
 func (s *Store) hotPage(ctx context.Context, q store.OutgoingQuery, light bool) (page []store.Outgoing, err error) {
 	call, err := s.outbox.OutgoingCall(q, light)
 	if err != nil {
@@ -44,36 +47,53 @@ func (s *Store) hotPage(ctx context.Context, q store.OutgoingQuery, light bool) 
 	}
 	calls := []publishing.Call{call}
 	if q.Unlogged {
-		calls = append(calls, publishing.Call{Text: `SELECT ` + markedSQL, Args: []any{s.names.Outbox()}})
+		text, args := s.log.InUseQuery()
+		calls = append(calls, publishing.Call{Text: text, Args: args})
 	}
-	var heavy error
-	var logged bool
-	read := 0
-	err = s.inOneTrip(ctx, s.outbox.Plans(), calls, func(replies pgx.BatchResults) error {
-		if read++; read > 1 {
-			return replies.QueryRow().Scan(&logged)
-		}
-		rows, err := replies.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		page, err = s.outbox.ReadOutgoing(rows, q, light)
-		if errors.Is(err, publishing.ErrHeavy) {
-			heavy = err
-			return nil
-		}
-		return err
-	})
-	if q.Unlogged && err == nil {
-		if s.log.logged.Store(logged); logged {
+	h := hotReply{tables: s.outbox, query: q, light: light}
+	err = s.inOneTrip(ctx, s.outbox.Plans(), calls, h.read)
+	if err == nil && q.Unlogged {
+		s.log.SetInUse(h.logged)
+		if h.logged {
 			return nil, nil
 		}
 	}
-	return page, cmp.Or(err, heavy)
+	if err == nil && h.heavy {
+		err = publishing.ErrHeavy
+	}
+	return h.page, err
 }
 
-// Sent ends messages that were published, in one round trip whose commit waits for no disk.
+// hotReply reads the replies to a hot query: the page, and whether rows come
+// out of the log, if that was asked.
+type hotReply struct {
+	tables *publishing.Tables
+	query  store.OutgoingQuery
+	light  bool
+
+	page   []store.Outgoing
+	heavy  bool // a light query found a large body
+	logged bool
+}
+
+func (h *hotReply) read(call int, replies pgx.BatchResults) error {
+	if call > 0 {
+		return replies.QueryRow().Scan(&h.logged)
+	}
+	rows, err := replies.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	h.page, err = h.tables.ReadOutgoing(rows, h.query, h.light)
+	if h.heavy = errors.Is(err, publishing.ErrHeavy); h.heavy {
+		return nil
+	}
+	return err
+}
+
+// Sent ends messages that were published, in one round trip. Its commit does
+// not wait for the disk.
 func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	then store.Ending) (changed int, err error) {
 
@@ -84,7 +104,8 @@ func (s *Store) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	if err != nil || changed == len(ms) || ms[0].Hint == 0 {
 		return changed, err
 	}
-	// Some rows are not where they were: somebody has touched them, and they may still be in the same state.
+	// Somebody has updated some rows, which moved them. They may still be in
+	// the same state.
 	bare := slices.Clone(ms)
 	for i := range bare {
 		bare[i].Hint = 0
@@ -100,7 +121,7 @@ func (s *Store) endOutgoing(ctx context.Context, relay [16]byte, ms []store.Outg
 	if err != nil || len(calls) == 0 {
 		return 0, explain(err)
 	}
-	err = s.inOneTrip(ctx, s.outbox.Settings(), calls, func(replies pgx.BatchResults) error {
+	err = s.inOneTrip(ctx, s.outbox.Settings(), calls, func(_ int, replies pgx.BatchResults) error {
 		tag, err := replies.Exec()
 		changed += int(tag.RowsAffected())
 		return err
@@ -111,17 +132,18 @@ func (s *Store) endOutgoing(ctx context.Context, relay [16]byte, ms []store.Outg
 	return changed, nil
 }
 
-// inOneTrip sends a transaction, and calls read for the reply to each call.
+// inOneTrip sends a transaction in one round trip, and calls read for the reply
+// to each call.
 func (s *Store) inOneTrip(ctx context.Context, settings string, calls []publishing.Call,
-	read func(pgx.BatchResults) error) error {
+	read func(call int, replies pgx.BatchResults) error) error {
 
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return explain(err)
 	}
-	defer pooled.Release() // closes a connection that could not leave its transaction
+	defer pooled.Release() // closes a connection that is still in its transaction
 	conn := pooled.Conn()
-	defer rollback(ctx, conn) // nothing after a commit
+	defer rollback(ctx, conn) // does nothing after a commit
 
 	b := new(pgx.Batch)
 	b.Queue("begin")
@@ -136,14 +158,14 @@ func (s *Store) inOneTrip(ctx context.Context, settings string, calls []publishi
 	return explain(err)
 }
 
-func readTrip(replies pgx.BatchResults, calls int, read func(pgx.BatchResults) error) error {
+func readTrip(replies pgx.BatchResults, calls int, read func(call int, replies pgx.BatchResults) error) error {
 	for range 2 {
 		if _, err := replies.Exec(); err != nil {
 			return err
 		}
 	}
-	for range calls {
-		if err := read(replies); err != nil {
+	for call := range calls {
+		if err := read(call, replies); err != nil {
 			return err
 		}
 	}
@@ -151,54 +173,19 @@ func readTrip(replies pgx.BatchResults, calls int, read func(pgx.BatchResults) e
 	return err
 }
 
-// inOutboxTx runs a short transaction of the store's own on the outbox.
-func (s *Store) inOutboxTx(ctx context.Context, do func(context.Context, client) error) error {
-	if err := s.ready(ctx, s.pool); err != nil {
-		return err
-	}
-	begin := "begin isolation level read committed; " + s.outbox.Plans() // one round trip
-	return s.within(ctx, pgx.TxOptions{BeginQuery: begin}, do)
-}
-
-// LeaseLanes is the sign of life of a relay.
-func (s *Store) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration,
-	lanes []int) (all store.Leases, err error) {
-
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
-		all, err = s.outbox.Lease(ctx, q, relay, ttl, lanes)
-		return err
-	})
-	return all, err
-}
-
-// ReleaseLanes makes lanes of a relay nobody's.
-func (s *Store) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
-	return s.inOutboxTx(ctx, func(ctx context.Context, q client) error {
-		return s.outbox.Release(ctx, q, relay, lanes)
-	})
-}
-
-// MoveOutgoing gives messages another state.
-func (s *Store) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
-	to store.OutgoingState) (changed int, err error) {
-
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		changed, err = s.outbox.Move(ctx, q, relay, ms, to)
-		return err
-	})
-	return changed, err
-}
-
-// WakeDelayed gives another state to messages that are due.
+// WakeDelayed changes the state of delayed messages that are due. While pending
+// rows come out of the log, it makes none of them pending.
 func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
 	limit int) (woken int, next time.Duration, err error) {
 
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
+	db := access{s}
+	err = db.Transact(ctx, s.outbox.Plans(), func(ctx context.Context, q sqlschema.Querier) (err error) {
 		if woken, next, err = s.outbox.Wake(ctx, q, relay, to, limit); err != nil || to != store.Pending || woken == 0 {
 			return err
 		}
-		// This comes after the change: who begins to read the log later waits for this transaction, and sees the rows.
-		if logged, err := s.isLogged(ctx, q.querier); err != nil || logged {
+		// The rows are changed by now: whoever begins to read the log after
+		// this query waits for this transaction, and sees them.
+		if logged, err := s.log.CheckInUse(ctx, q.(client).querier); err != nil || logged {
 			return cmp.Or(err, errLogged)
 		}
 		return nil
@@ -209,41 +196,6 @@ func (s *Store) WakeDelayed(ctx context.Context, relay [16]byte, to store.Outgoi
 	return woken, next, err
 }
 
-// errLogged undoes a change that is not to be made while pending rows come out of the log.
+// errLogged rolls back a change that must not be made while pending rows come
+// out of the log.
 var errLogged = errors.New("once: pending rows come out of the log")
-
-// RemoveOutgoing deletes messages.
-func (s *Store) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (changed int, err error) {
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		changed, err = s.outbox.Remove(ctx, q, relay, ms)
-		return err
-	})
-	return changed, err
-}
-
-// ForgetOutgoing deletes messages that were published and kept, in one statement.
-func (s *Store) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		n, err = s.outbox.Forget(ctx, q, keep, limit)
-		return err
-	})
-	return n, err
-}
-
-// ForgetArchived deletes messages from the archive, in one statement.
-func (s *Store) ForgetArchived(ctx context.Context, keep time.Duration, limit int) (n int, err error) {
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		n, err = s.outbox.ForgetArchived(ctx, q, keep, limit)
-		return err
-	})
-	return n, err
-}
-
-// OutboxDepth tells how much there is in each state.
-func (s *Store) OutboxDepth(ctx context.Context, count int) (all []store.Depth, err error) {
-	err = s.inOutboxTx(ctx, func(ctx context.Context, q client) (err error) {
-		all, err = s.outbox.Depth(ctx, q, count)
-		return err
-	})
-	return all, err
-}

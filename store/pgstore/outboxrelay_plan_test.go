@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The plans of a relay are made while the outbox is empty, and nobody has looked at it since when it is full.
+// Plans that were made while the outbox was empty are still good when it is
+// full and was not analyzed since.
 func TestPlansOfAnEmptyOutboxReadNoMoreThanTheyNeed(t *testing.T) {
 	f := newFixture(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	must(t, f.admin, `ALTER TABLE `+f.outbox()+` SET (autovacuum_enabled = off)`)
@@ -40,7 +41,7 @@ func TestPlansOfAnEmptyOutboxReadNoMoreThanTheyNeed(t *testing.T) {
 	}
 	fill(50_000)
 	once(500)
-	waitFor(t, func() bool { // until the server has counted
+	waitFor(t, func() bool { // until the server has updated its statistics
 		must(t, f.pool, `SELECT 1`)
 		return f.number(t, `SELECT n_tup_del FROM pg_stat_user_tables WHERE relid = '`+f.outbox()+`'::regclass`) >= 510
 	})

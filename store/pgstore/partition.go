@@ -2,120 +2,179 @@ package pgstore
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/pgstore/internal/deferredtx"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
-// partitioned is what a store that forgets by dropping partitions knows of them. Which there are, it reads in each
-// statement.
-type partitioned struct {
-	names sqlschema.Partitioned
-	every time.Duration // a partition takes new keys
-	wait  time.Duration // for the lock to add or to drop one
+// partitions stores the records in partitions, and forgets by dropping one. A
+// partition takes new keys for some time, the newest one. Which partitions
+// exist is read by each statement.
+type partitions struct {
+	*Store
+	parted  sqlschema.Partitioned
+	every   time.Duration // how long a partition takes new keys
+	wait    time.Duration // for the lock to add or to drop one
+	janitor janitorStatements
 }
 
-// defaultWait is of Options.PartitionWait. A change that had to be given up is not tried again for restFactor times as
-// long, so that it takes no more than a twentieth of the time of the claims.
+// defaultWait is the default of Options.PartitionWait. After a change had to be
+// given up, the next one waits restFactor times as long, so that changes take
+// no more than a twentieth of the time of the claims.
 const (
 	defaultWait = 50 * time.Millisecond
 	restFactor  = 20
 )
 
-// newPartitioned returns nil where the options ask for no partitions.
-func newPartitioned(n sqlschema.Names, o *Options) (*partitioned, error) {
+func newRecordTable(s *Store, o *Options) (recordTable, error) {
 	switch {
 	case o.Partition < 0 || o.PartitionWait < 0:
-		return nil, fmt.Errorf("%w: Partition is %v and PartitionWait %v: a time is not negative", once.ErrInvalid, o.Partition, o.PartitionWait)
+		return nil, fmt.Errorf("%w: Partition is %v and PartitionWait %v: neither may be negative", once.ErrInvalid, o.Partition, o.PartitionWait)
 	case o.Partition == 0:
-		return nil, nil
+		return oneTable{s}, nil
 	case o.Isolation != "" && o.Isolation != pgx.ReadCommitted:
 		return nil, wrongLevel(string(o.Isolation))
 	}
-	return &partitioned{names: n.Partitioned(), every: o.Partition, wait: cmp.Or(o.PartitionWait, defaultWait)}, nil
+	p := &partitions{Store: s, parted: s.names.Partitioned(), every: o.Partition, wait: cmp.Or(o.PartitionWait, defaultWait)}
+	p.janitor = newJanitorStatements(fill(s.names, p.marks()))
+	return p, nil
 }
 
 func wrongLevel(level string) error {
-	return fmt.Errorf("%w: the isolation level of the transaction is %q, but in a store with Partition it has to be %q: the "+
-		"snapshot of any other is older than the lock of a key, and may miss its record. Set Options.Isolation for DoTx, "+
+	return fmt.Errorf("%w: the isolation level of the transaction is %q, but a store with Partition needs %q: at any other, "+
+		"the snapshot is older than the lock of a key and may miss its record. Set Options.Isolation for DoTx and "+
 		"default_transaction_isolation for other calls, or begin your own transaction with it", once.ErrInvalid, level, pgx.ReadCommitted)
 }
 
-// lock is the number of the advisory lock of a key, as the statements of this store take it.
-func (s *Store) lock(key [16]byte) int64 {
-	if s.partition != nil {
-		return s.partition.names.Lock(key)
-	}
-	return s.names.Lock(key)
+func (p *partitions) lock(key [16]byte) int64 { return p.parted.Lock(key) }
+
+// lockBeforeClaim returns a statement, because the snapshot of the claim has to
+// be newer than the lock.
+func (p *partitions) lockBeforeClaim(key [16]byte) *deferredtx.Statement {
+	return &deferredtx.Statement{SQL: p.sql.lock, Args: []any{p.lock(key)}}
 }
 
-// wholeMarks are what the marks for partitions stand for in statements on a table that has none.
-func wholeMarks() []string {
+func (p *partitions) reserves() bool { return false }
+
+func (p *partitions) migrated(ctx context.Context) error {
+	_, err := p.rotateIfDue(ctx)
+	return err
+}
+
+func (p *partitions) checkArchivable() error {
+	return fmt.Errorf("%w: records in partitions are forgotten together, so none can be archived first: "+
+		"for an archive, use tables without Options.Partition", errors.ErrUnsupported)
+}
+
+// claimNew sends the claim and what takes its lock in one round trip. If the
+// claim is lost, no statement has failed.
+func (p *partitions) claimNew(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
+	key := r.Key.UUID()
+	sql := p.sql.claimNew
+	if r.AsyncCommit {
+		sql = p.sql.claimAsync
+	}
+	var created int64
+	b := new(pgx.Batch)
+	b.Queue(p.sql.gateNew, p.lock(key)).QueryRow(readGate)
+	b.Queue(sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Lease.Microseconds(), r.Fingerprint, p.lock(key), causeOf(r)).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&created}, func() error { won = true; return nil })
+		return err
+	})
+	if err := p.pool.SendBatch(ctx, b).Close(); err != nil || !won {
+		return rec, false, err
+	}
+	return newRecord(r, created), true, nil
+}
+
+func (p *partitions) queueClaim(b *pgx.Batch, r once.ClaimRequest, rec *once.Record) {
+	key := r.Key.UUID()
+	b.Queue(p.sql.gate, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt, p.lock(key)).QueryRow(readGate)
+	b.Queue(p.sql.claim, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Attempt,
+		r.Lease.Microseconds(), r.Fingerprint, p.lock(key), causeOf(r)).Query(readInto(rec))
+}
+
+// readGate reads the result of gateSQL or gateNewSQL. At a wrong isolation
+// level, the claim after it does nothing.
+func readGate(row pgx.Row) error {
+	var level, word string
+	if err := row.Scan(&level, &word); err != nil {
+		return err
+	}
+	if level != string(pgx.ReadCommitted) {
+		return wrongLevel(level)
+	}
+	return nil
+}
+
+// oneTableMarks replace the marks for partitions in statements on one table.
+func oneTableMarks() []string {
 	return []string{"{part}", "", "{insert}", "", "{oid}", "", "{unseen}", ""}
 }
 
-func (p *partitioned) marks() []string {
-	return []string{"{part}", "part, ", "{insert}", newestSQL + ", ", "{newest}", newestSQL, "{parts}", p.names.Parts(), "{oid}", " # " + p.names.OID(), "{unseen}", unseenSQL}
+func (p *partitions) marks() []string {
+	return []string{"{part}", "part, ", "{insert}", newestSQL + ", ", "{newest}", newestSQL, "{parts}", p.parted.Parts(),
+		"{oid}", " # " + p.parted.OID(), "{unseen}", unseenSQL}
 }
 
-// statements are those of a table with partitions.
-func (p *partitioned) statements() statements {
-	text := fill(p.names.Names, p.marks())
-	st := newStatements(p.names.Names, p.marks())
+// statements replaces the statements that differ in partitions.
+func (p *partitions) statements() statements {
+	text := fill(p.names, p.marks())
+	st := newStatements(p.names, p.marks())
 	st.lock, st.gate, st.gateNew = text(lockSQL), text(gateSQL), text(gateNewSQL)
 	st.claim = text(claimInPartsSQL)
 	st.claimNew, st.claimAsync = text(claimNewestSQL), text(claimNewestSQL+asyncCommitSQL+` RETURNING created`)
 	st.claimNew += ` RETURNING created`
-	st.survey, st.rest, st.janitor = text(surveySQL), text(restSQL), text(janitorSQL)
-	st.isNewest, st.isPart, st.lockTable = text(isNewestSQL), text(isPartSQL), text(lockTableSQL)
 	st.reopen = text(reopenInPartsSQL)
-	st.dueParts, st.countPart, st.movePart, st.putOff = text(duePartsSQL), text(countPartSQL), text(movePartSQL), text(putOffSQL)
 	return st
 }
 
-// in is a statement on one partition.
-func (p *partitioned) in(id int64, sql string) string {
-	return strings.ReplaceAll(sql, "{one}", p.names.Part(id))
-}
-
 const (
-	// newestSQL is the partition that takes new rows. Where the table is locked, as by any statement that writes to it, no
-	// other can become that before the transaction ends.
+	// newestSQL is the partition that takes new rows. While a transaction holds
+	// a lock on the table, as any that has written to it does, that does not
+	// change.
 	newestSQL = `(SELECT max(id) FROM {parts})`
 
-	// unseenSQL is 0, and fails with keyRecorded where there is a row in any partition.
+	// unseenSQL is 0. It fails with keyRecorded if any partition has a row.
 	unseenSQL = ` + coalesce((SELECT CAST(CASE WHEN u.status >= 0 THEN '` + keyRecorded + `' END AS smallint) FROM {table} u WHERE u.key = $1::uuid), 0)`
 
-	// levelSQL is the isolation level that the transaction has.
+	// levelSQL is the isolation level of the transaction.
 	levelSQL = `current_setting('transaction_isolation')`
 
-	// lockSQL takes the lock of a key in front of openSQL or lookSQL, whose snapshot is newer then. It fails with
-	// keyInFlight, or with otherLevel in another isolation level.
+	// lockSQL takes the lock of a key before openSQL or lookSQL, so that their
+	// snapshot is newer. It fails with keyInFlight if the lock is held, and
+	// with otherLevel at another isolation level.
 	lockSQL = `SELECT CAST(CASE WHEN pg_try_advisory_xact_lock($1::bigint{oid}) THEN '1' ELSE '` + keyInFlight + `' END AS smallint),
 	CAST(CASE ` + levelSQL + ` WHEN 'read committed' THEN '1' ELSE '` + otherLevel + `' END AS smallint)`
 
-	// gateNewSQL takes the lock of a key, if it is to be had, and leaves that word to the next statement in a setting that
-	// ends with the transaction. So nothing fails, and no answer has to be waited for in between.
+	// gateNewSQL takes the lock of a key if it is free, and leaves the result
+	// for the next statement in a setting that ends with the transaction. So no
+	// statement fails, and both are sent in one round trip.
 	gateNewSQL = `SELECT ` + levelSQL + `, set_config('once.gate', CASE WHEN ` + levelSQL + ` <> 'read committed' THEN ''
 	WHEN pg_try_advisory_xact_lock($1::bigint{oid}) THEN ($1::bigint{oid})::text ELSE 'busy' END, true)`
 
-	// gateSQL is gateNewSQL for a key that may be known: where its record is nobody's to take, it takes no lock.
+	// gateSQL is gateNewSQL for any key. If the record is not free, it takes no
+	// lock.
 	gateSQL = `WITH {clock} SELECT ` + levelSQL + `, set_config('once.gate', CASE WHEN ` + levelSQL + ` <> 'read committed' THEN ''
 	WHEN EXISTS (SELECT FROM {table} r WHERE r.key = $1::uuid AND NOT {free}) THEN ''
 	WHEN pg_try_advisory_xact_lock($7::bigint{oid}) THEN ($7::bigint{oid})::text ELSE 'busy' END, true)`
 
-	// claimNewestSQL is the claim of a key that was never seen, behind gateNewSQL. It does nothing with any other.
+	// claimNewestSQL claims a key that was never seen, after gateNewSQL. It
+	// does nothing with any other key.
 	claimNewestSQL = `INSERT INTO {table} (part, key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, created, updated, cause)
 SELECT {insert}$1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea, {begun}, {begun}, $9::uuid
 WHERE current_setting('once.gate', true) = ($8::bigint{oid})::text AND NOT EXISTS (SELECT FROM {table} u WHERE u.key = $1::uuid)`
 
-	// claimInPartsSQL is what claimSQL is elsewhere, behind gateSQL. A row that is free is not updated but exchanged for one in
-	// the newest partition: what is past its time in an older one has to stay so. No row at all: the record has changed
-	// since it was looked at.
+	// claimInPartsSQL takes the place of claimSQL, after gateSQL. It does not
+	// update a row that is free, but deletes it and inserts one into the newest
+	// partition: a row of an older partition that has expired must stay
+	// expired. It returns no row if the record has changed in the meantime.
 	claimInPartsSQL = `WITH {clock},
 seen AS (SELECT r.*, {free} AS free FROM {table} r WHERE r.key = $1::uuid),
 gate AS (SELECT current_setting('once.gate', true) AS word),
@@ -132,39 +191,4 @@ SELECT {columns} FROM mine r, clock
 UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
 UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL
 	FROM gate, clock WHERE word = 'busy' AND NOT EXISTS (SELECT FROM seen WHERE NOT free)`
-
-	surveySQL = `WITH {clock} SELECT n.id, now - n.begun >= $1::bigint, now - n.tried >= $2::bigint,
-	pg_has_role(c.relowner, 'USAGE'), current_user::text, pg_get_userbyid(c.relowner)::text
-FROM {parts} n, clock, pg_class c WHERE n.id = {newest} AND c.oid = '{table}'::regclass`
-
-	// restSQL is for all janitors.
-	restSQL = `UPDATE {parts} SET tried = {now} WHERE id = {newest}`
-
-	// janitorSQL is the beginning of a change, of which there is one at a time. The number is arbitrary.
-	janitorSQL = `SELECT pg_try_advisory_xact_lock(7310579637305409395{oid}), set_config('lock_timeout', $1::bigint::text, true)`
-
-	isNewestSQL  = `SELECT $1::bigint = {newest}`
-	isPartSQL    = `SELECT $1::bigint < {newest} AND EXISTS (SELECT FROM {parts} WHERE id = $1::bigint)`
-	lockTableSQL = `LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE`
-
-	duePartsSQL = `SELECT id FROM {parts} WHERE id > $1::bigint AND id < {newest} AND due <= {now} ORDER BY id LIMIT 1`
-
-	countPartSQL = `WITH {clock} SELECT count(*), count(*) FILTER (WHERE key_until > (SELECT now FROM clock)),
-	count(*) FILTER (WHERE key_until IS NULL) FROM {one}`
-
-	// movePartSQL leaves those alone who are at work, and hold an unexpired lease: they will end by themselves. What waits for
-	// a row that it moves finds it gone, and looks again.
-	movePartSQL = `WITH {clock}, picked AS (
-	SELECT key FROM {one} WHERE key_until > (SELECT now FROM clock) OR
-		key_until IS NULL AND NOT (status = 1 AND coalesce(lease_until, 0) > (SELECT now FROM clock)) LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
-moved AS (DELETE FROM {one} WHERE key = ANY (ARRAY(SELECT key FROM picked)) RETURNING *)
-INSERT INTO {table} (part, ` + recordSQL + `) SELECT {newest}, ` + recordSQL + ` FROM moved`
-
-	// recordSQL are all columns of a record but part.
-	recordSQL = `key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
-	outcome_until, key_until, due, reason, created, updated, cause`
-
-	// putOffSQL says when few rows will be left that are kept, so that a partition is read seldom.
-	putOffSQL = `UPDATE {parts} SET due = greatest({now} + $2::bigint,
-	(SELECT key_until FROM {one} WHERE key_until > {now} ORDER BY key_until DESC OFFSET $3::bigint LIMIT 1)) WHERE id = $1::bigint`
 )

@@ -4,140 +4,213 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/pgstore/internal/pgerr"
 	"github.com/jackc/pgx/v5"
 )
 
-// forgetParts is Forget where partitions are dropped.
-func (s *Store) forgetParts(ctx context.Context, limit int) (forgotten int, err error) {
-	newest, err := s.rotateIfDue(ctx)
+// janitorStatements are the statements that add and drop partitions.
+type janitorStatements struct {
+	survey, rest, beginChange, isNewest, isPart, lockTable string
+	dueParts, countPart, movePart, putOff                  string
+}
+
+func newJanitorStatements(text func(sql string) string) janitorStatements {
+	return janitorStatements{
+		survey: text(surveySQL), rest: text(restSQL), beginChange: text(beginChangeSQL),
+		isNewest: text(isNewestSQL), isPart: text(isPartSQL), lockTable: text(lockTableSQL),
+		dueParts: text(duePartsSQL), countPart: text(countPartSQL), movePart: text(movePartSQL), putOff: text(putOffSQL),
+	}
+}
+
+// in returns a statement on one partition.
+func (p *partitions) in(id int64, sql string) string {
+	return strings.ReplaceAll(sql, "{one}", p.parted.Part(id))
+}
+
+// forget drops partitions that are due, until limit records are forgotten.
+func (p *partitions) forget(ctx context.Context, limit int) (forgotten int, err error) {
+	newest, err := p.rotateIfDue(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if !newest.owned {
-		return 0, fmt.Errorf("%w: Forget with Partition drops tables, which %q may not: call it as %q, who owns them",
+		return 0, fmt.Errorf("%w: Forget with Partition drops tables, which the role %q may not: call it as their owner %q",
 			once.ErrInvalid, newest.user, newest.owner)
 	}
-	for id, more := int64(0), newest.rested; more && err == nil && forgotten < limit; { // each partition once
+	for id, more := int64(0), newest.mayChange; more && err == nil && forgotten < limit; { // each partition once
 		var n int
-		if id, err = s.duePart(ctx, id); err != nil || id == 0 {
+		if id, err = p.duePart(ctx, id); err != nil || id == 0 {
 			break
 		}
-		n, more, err = s.forgetPart(ctx, id, limit)
+		n, more, err = p.forgetPart(ctx, id, limit)
 		forgotten += n
 	}
 	return min(forgotten, limit), err
 }
 
-// newest is the partition that takes new rows, as a janitor looks at it.
+// newest describes the partition that takes new rows.
 type newest struct {
-	id                   int64
-	stale, rested, owned bool
-	user, owner          string
+	id          int64
+	stale       bool // it has taken new keys for long enough
+	mayChange   bool // no change was given up lately
+	owned       bool // user may change the table
+	user, owner string
 }
 
-// rotateIfDue adds a partition when the newest has had its time.
-func (s *Store) rotateIfDue(ctx context.Context) (n newest, err error) {
-	p := s.partition
-	err = s.pool.QueryRow(ctx, s.sql.survey, p.every.Microseconds(), (restFactor*p.wait).Microseconds()).
-		Scan(&n.id, &n.stale, &n.rested, &n.owned, &n.user, &n.owner)
-	if err != nil || !n.stale || !n.rested || !n.owned {
+// rotateIfDue adds a partition if the newest one is stale.
+func (p *partitions) rotateIfDue(ctx context.Context) (n newest, err error) {
+	err = p.pool.QueryRow(ctx, p.janitor.survey, p.every.Microseconds(), (restFactor*p.wait).Microseconds()).
+		Scan(&n.id, &n.stale, &n.mayChange, &n.owned, &n.user, &n.owner)
+	if err != nil || !n.stale || !n.mayChange || !n.owned {
 		return n, explain(err)
 	}
-	n.rested, err = s.changeParts(ctx, s.sql.isNewest, n.id, p.names.Create(n.id+1), p.names.Attach(n.id+1))
+	n.mayChange, err = p.changeParts(ctx, p.janitor.isNewest, n.id, p.parted.Create(n.id+1), p.parted.Attach(n.id+1))
 	return n, err
 }
 
-// duePart is the oldest partition behind another whose time has come; 0: there is none.
-func (s *Store) duePart(ctx context.Context, after int64) (id int64, err error) {
-	err = s.pool.QueryRow(ctx, s.sql.dueParts, after).Scan(&id)
+// duePart returns the oldest partition after another that is due, or 0.
+func (p *partitions) duePart(ctx context.Context, after int64) (id int64, err error) {
+	err = p.pool.QueryRow(ctx, p.janitor.dueParts, after).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
 	return id, explain(err)
 }
 
-// forgetPart drops a partition if nothing in it is still needed. What is needed for long is moved to the newest partition,
-// as long as it is not much. There is no more to do if a change had to be given up.
-func (s *Store) forgetPart(ctx context.Context, id int64, limit int) (dropped int, more bool, err error) {
-	has, err := s.countPart(ctx, id)
+// forgetPart drops a partition if nothing in it is needed any more. Few rows
+// that are needed for long are moved to the newest partition. more is false if
+// a change had to be given up.
+func (p *partitions) forgetPart(ctx context.Context, id int64, limit int) (dropped int, more bool, err error) {
+	has, err := p.countPart(ctx, id)
 	if err == nil && has.canMove(limit) {
-		if _, err = s.pool.Exec(ctx, s.partition.in(id, s.sql.movePart), limit); err == nil {
-			has, err = s.countPart(ctx, id)
+		if _, err = p.pool.Exec(ctx, p.in(id, p.janitor.movePart), limit); err == nil {
+			has, err = p.countPart(ctx, id)
 		}
 	}
 	switch {
-	case isGone(err): // another janitor was faster
+	case isGone(err): // another process has dropped it
 		return 0, true, nil
 	case err != nil:
 		return 0, false, explain(err)
 	case has.kept+has.open > 0:
-		_, err = s.pool.Exec(ctx, s.partition.in(id, s.sql.putOff), id, (s.partition.every / restFactor).Microseconds(), has.few(limit))
+		_, err = p.pool.Exec(ctx, p.in(id, p.janitor.putOff), id, (p.every / restFactor).Microseconds(), has.few(limit))
 		return 0, err == nil, explain(err)
 	}
-	more, err = s.changeParts(ctx, s.sql.isPart, id, nil, s.partition.names.Drop(id))
+	more, err = p.changeParts(ctx, p.janitor.isPart, id, nil, p.parted.Drop(id))
 	if more {
 		dropped = has.rows
 	}
 	return dropped, more, err
 }
 
-// content is what a partition has: rows in all, those whose key is kept for some time yet, and those that are not settled.
-type content struct{ rows, kept, open int }
+// content counts the rows of a partition.
+type content struct {
+	rows int // all of them
+	kept int // whose key is not to be forgotten yet
+	open int // that are not settled
+}
 
-// countPart takes no lock that anybody meets. What is past its time in a partition that is not the newest is never
-// updated and nothing is added to it, so what this finds to be over is over for good.
-func (s *Store) countPart(ctx context.Context, id int64) (c content, err error) {
-	err = s.pool.QueryRow(ctx, s.partition.in(id, s.sql.countPart)).Scan(&c.rows, &c.kept, &c.open)
+// countPart takes no lock that claims meet. An expired row in a partition that
+// is not the newest is never updated, and no row is inserted. So a partition
+// that has nothing to keep stays so.
+func (p *partitions) countPart(ctx context.Context, id int64) (c content, err error) {
+	err = p.pool.QueryRow(ctx, p.in(id, p.janitor.countPart)).Scan(&c.rows, &c.kept, &c.open)
 	return c, err
 }
 
-// few is how many rows that are kept are worth moving: they would have their time sooner or later, and most are in
-// company.
+// few returns how many kept rows are worth moving: a small part of the
+// partition, because all of them expire sooner or later.
 func (c content) few(limit int) int { return min(limit, c.rows/8) }
 
 func (c content) canMove(limit int) bool {
 	return c.kept+c.open > 0 && c.kept <= c.few(limit)
 }
 
-func isGone(err error) bool { return sqlState(err) == "42P01" }
+func isGone(err error) bool { return pgerr.State(err) == pgerr.NoTable }
 
-// changeParts runs what adds or drops a partition while nobody else uses the table. It reports false if it had to give up,
-// because a transaction in flight did not end in time or another janitor is at it.
-func (s *Store) changeParts(ctx context.Context, condition string, id int64, before, locked []string) (changed bool, err error) {
-	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+// changeParts runs the statements that add or drop a partition while no other
+// transaction uses the table. changed is false if it had to give up, because a
+// transaction in flight did not end in time or another process changes
+// partitions.
+func (p *partitions) changeParts(ctx context.Context, condition string, id int64, before, locked []string) (changed bool, err error) {
+	tx, err := p.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return false, explain(err)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
-		_ = tx.Rollback(ctx) // the connection is closed if it fails
+		_ = tx.Rollback(ctx) // closes the connection if it fails
 	}()
 	var alone, needed bool
-	if err := tx.QueryRow(ctx, s.sql.janitor, max(s.partition.wait.Milliseconds(), 1)).Scan(&alone, nil); err != nil || !alone {
+	if err := tx.QueryRow(ctx, p.janitor.beginChange, max(p.wait.Milliseconds(), 1)).Scan(&alone, nil); err != nil || !alone {
 		return false, explain(err)
 	}
 	if err := tx.QueryRow(ctx, condition, id).Scan(&needed); err != nil || !needed {
 		return err == nil, explain(err)
 	}
-	for _, statement := range append(append(before, s.sql.lockTable), locked...) {
+	for _, statement := range append(append(before, p.janitor.lockTable), locked...) {
 		if _, err := tx.Exec(ctx, statement); err != nil {
-			return false, s.giveUp(ctx, tx, err)
+			return false, p.giveUp(ctx, tx, err)
 		}
 	}
 	return true, explain(tx.Commit(ctx))
 }
 
-// giveUp ends a change, and lets the claims of everybody rest from it, if that was because of a transaction in flight.
-func (s *Store) giveUp(ctx context.Context, tx pgx.Tx, err error) error {
-	if sqlState(err) != "55P03" && sqlState(err) != "40P01" { // lock not available, deadlock
+// giveUp rolls a change back. If a transaction in flight was in the way, it
+// makes all processes wait before the next change.
+func (p *partitions) giveUp(ctx context.Context, tx pgx.Tx, err error) error {
+	if state := pgerr.State(err); state != pgerr.LockTimeout && state != pgerr.Deadlock {
 		return explain(err)
 	}
 	if err := tx.Rollback(ctx); err != nil {
 		return explain(err)
 	}
-	_, err = s.pool.Exec(ctx, s.sql.rest)
+	_, err = p.pool.Exec(ctx, p.janitor.rest)
 	return explain(err)
 }
+
+const (
+	// surveySQL describes the newest partition.
+	surveySQL = `WITH {clock} SELECT n.id, now - n.begun >= $1::bigint, now - n.tried >= $2::bigint,
+	pg_has_role(c.relowner, 'USAGE'), current_user::text, pg_get_userbyid(c.relowner)::text
+FROM {parts} n, clock, pg_class c WHERE n.id = {newest} AND c.oid = '{table}'::regclass`
+
+	// restSQL makes all janitors wait before the next change.
+	restSQL = `UPDATE {parts} SET tried = {now} WHERE id = {newest}`
+
+	// beginChangeSQL begins a change. One process changes partitions at a time.
+	// The number is arbitrary.
+	beginChangeSQL = `SELECT pg_try_advisory_xact_lock(7310579637305409395{oid}), set_config('lock_timeout', $1::bigint::text, true)`
+
+	isNewestSQL  = `SELECT $1::bigint = {newest}`
+	isPartSQL    = `SELECT $1::bigint < {newest} AND EXISTS (SELECT FROM {parts} WHERE id = $1::bigint)`
+	lockTableSQL = `LOCK TABLE ONLY {table} IN ACCESS EXCLUSIVE MODE`
+
+	duePartsSQL = `SELECT id FROM {parts} WHERE id > $1::bigint AND id < {newest} AND due <= {now} ORDER BY id LIMIT 1`
+
+	countPartSQL = `WITH {clock} SELECT count(*), count(*) FILTER (WHERE key_until > (SELECT now FROM clock)),
+	count(*) FILTER (WHERE key_until IS NULL) FROM {one}`
+
+	// movePartSQL moves the rows that are still needed to the newest partition.
+	// It leaves running rows with a current lease alone, which will end by
+	// themselves. A statement that waits for a row that is moved finds it gone,
+	// and looks again.
+	movePartSQL = `WITH {clock}, picked AS (
+	SELECT key FROM {one} WHERE key_until > (SELECT now FROM clock) OR
+		key_until IS NULL AND NOT (status = 1 AND coalesce(lease_until, 0) > (SELECT now FROM clock)) LIMIT $1::bigint FOR UPDATE SKIP LOCKED),
+moved AS (DELETE FROM {one} WHERE key = ANY (ARRAY(SELECT key FROM picked)) RETURNING *)
+INSERT INTO {table} (part, ` + recordSQL + `) SELECT {newest}, ` + recordSQL + ` FROM moved`
+
+	// recordSQL lists all columns of a record but part.
+	recordSQL = `key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, outcome, content_type, flags, sum,
+	outcome_until, key_until, due, reason, created, updated, cause`
+
+	// putOffSQL sets the time at which few rows will be left that are kept, so
+	// that a partition is seldom read.
+	putOffSQL = `UPDATE {parts} SET due = greatest({now} + $2::bigint,
+	(SELECT key_until FROM {one} WHERE key_until > {now} ORDER BY key_until DESC OFFSET $3::bigint LIMIT 1)) WHERE id = $1::bigint`
+)

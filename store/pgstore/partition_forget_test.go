@@ -41,7 +41,7 @@ func TestForgetDropsPartitions(t *testing.T) {
 	must(t, f.admin, `UPDATE `+f.records()+` SET key_until = 1 WHERE key = $1`, kept.Key.String())
 	must(t, f.admin, `UPDATE `+f.schema+`.once_part SET due = 0`)
 	n, err := f.Forget(t.Context(), 2)
-	if err != nil || n != 2 { // four are gone, and a caller is told to call again
+	if err != nil || n != 2 { // four were forgotten, and the caller has to call again
 		t.Errorf("Forget: %d, %v", n, err)
 	}
 	if n := f.number(t, `SELECT count(*) FROM `+f.records()); n != 1 {
@@ -61,7 +61,7 @@ func TestForgetDropsPartitions(t *testing.T) {
 }
 
 // A record is moved with all of its columns.
-func TestMoveTakesAllColumns(t *testing.T) {
+func TestAMovedRecordKeepsAllColumns(t *testing.T) {
 	f := newPartitioned(t, always)
 	r := newRequest()
 	r.Fingerprint = []byte("print")
@@ -84,7 +84,7 @@ func TestMoveTakesAllColumns(t *testing.T) {
 	}
 }
 
-func TestJanitorsTogether(t *testing.T) {
+func TestConcurrentForgetsCountEachRecordOnce(t *testing.T) {
 	f := newPartitioned(t, always)
 	const keys = 40
 	for range keys {
@@ -120,7 +120,7 @@ func TestJanitorsTogether(t *testing.T) {
 	f.consistent(t)
 }
 
-// consistent checks that the list of partitions is that of the tables.
+// consistent checks that the list of partitions matches the tables.
 func (f *fixture) consistent(t testing.TB) {
 	t.Helper()
 	if n := f.number(t, `SELECT count(*) FROM (SELECT format('once_record_%s', id) FROM `+f.schema+`.once_part) AS p (name)
@@ -135,8 +135,8 @@ func (f *fixture) consistent(t testing.TB) {
 	f.forgotten(t) // claims go on
 }
 
-// A long transaction delays forgetting, and nobody else.
-func TestForgetBesideLongTransaction(t *testing.T) {
+// A long transaction delays Forget, and no other call.
+func TestALongTransactionDelaysOnlyForget(t *testing.T) {
 	f := newPartitioned(t, always)
 	f.forgotten(t)
 	tx, err := f.pool.Begin(t.Context())
@@ -191,7 +191,8 @@ func TestForgetBesideLongTransaction(t *testing.T) {
 	waitFor(t, func() bool { f.forget(t); return f.newest(t) > 1 })
 }
 
-// killer lets the server end a connection when it is sent a certain statement, before or after it runs.
+// killer makes the server end a connection before or after it runs a certain
+// statement.
 type killer struct {
 	admin *pgxpool.Pool
 	at    string
@@ -222,7 +223,7 @@ func (k *killer) kill(conn *pgx.Conn) {
 	_, _ = k.admin.Exec(context.Background(), `SELECT pg_terminate_backend($1, 5000)`, conn.PgConn().PID())
 }
 
-func TestJanitorDies(t *testing.T) {
+func TestForgetSurvivesALostConnection(t *testing.T) {
 	for _, at := range []string{"CREATE TABLE", "CREATE UNIQUE", "LOCK TABLE", "ATTACH", "INSERT INTO %PART\"", "DROP TABLE", "DELETE FROM %PART\"", "PICKED", "COMMIT"} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprint(at, after), func(t *testing.T) {
@@ -292,7 +293,7 @@ func TestForgetNeedsTheOwner(t *testing.T) {
 	}
 	_, err := s.Forget(t.Context(), 10)
 	wantError(t, err, once.ErrInvalid)
-	wantText(t, err, "drops tables, which \""+role+"\" may not")
+	wantText(t, err, "drops tables, which the role \""+role+"\" may not")
 }
 
 func TestLayoutsAreToldApart(t *testing.T) {
@@ -319,7 +320,7 @@ func TestLayoutsAreToldApart(t *testing.T) {
 	}
 }
 
-// What Schema prints is what Migrate does.
+// Schema prints what Migrate runs.
 func TestSchemaOfPartitions(t *testing.T) {
 	f := newPartitioned(t, time.Hour)
 	printed := f.schema + "_printed"
@@ -340,7 +341,7 @@ func TestSchemaOfPartitions(t *testing.T) {
 	}
 }
 
-// Two stores that name one schema in two ways take the same locks.
+// Two stores that name one schema in two ways use the same locks.
 func TestPartitionsByTheSearchPath(t *testing.T) {
 	f := newPartitioned(t, time.Hour)
 	u, err := url.Parse(server(t))
@@ -401,7 +402,8 @@ func TestPartitionsNeedReadCommitted(t *testing.T) {
 	}
 }
 
-// More parked records than a call may move leave their partition in slices.
+// If a partition has more parked records than a call may move, several calls
+// move them.
 func TestParkedRecordsLeaveAPartitionInSlices(t *testing.T) {
 	f := newPartitioned(t, always)
 	for range 3 {

@@ -12,7 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// always is a Partition that is over at once: each Forget adds another, if it can.
+// always is a Partition that is over at once: each Forget adds another one, if
+// it can.
 const always = time.Nanosecond
 
 func (f *fixture) number(t testing.TB, sql string, args ...any) (n int) {
@@ -32,7 +33,8 @@ func (f *fixture) partOf(t testing.TB, k once.Key) int {
 	return f.number(t, `SELECT part FROM `+f.records()+` WHERE key = $1`, k.String())
 }
 
-// forget calls Forget, with a limit that leaves what is still needed where it is.
+// forget calls Forget with a limit at which records that are still needed stay
+// in their partition.
 func (f *fixture) forget(t testing.TB) int {
 	t.Helper()
 	n, err := f.Forget(t.Context(), 1)
@@ -42,7 +44,7 @@ func (f *fixture) forget(t testing.TB) int {
 	return n
 }
 
-// forgotten is a key that was done, and whose time is over.
+// forgotten returns a key that was done and has expired.
 func (f *fixture) forgotten(t testing.TB) once.ClaimRequest {
 	t.Helper()
 	r := newRequest()
@@ -59,7 +61,8 @@ func (f *fixture) forgotten(t testing.TB) once.ClaimRequest {
 	return r
 }
 
-// Keys that many ask for at once have one effect, while partitions come and go.
+// Keys that are asked for concurrently have one effect, while partitions are
+// added and dropped.
 func TestDuplicatesBesideRotation(t *testing.T) {
 	f := newPartitioned(t, always)
 	stores := make([]*pgstore.Store, 4)
@@ -86,7 +89,7 @@ func TestDuplicatesBesideRotation(t *testing.T) {
 			}()
 		}
 		wg.Wait()
-		for range 16 { // that time passes over
+		for range 16 { // that expires
 			f.forgotten(t)
 		}
 		if n := f.count(t, fmt.Sprint(round)); n != 1 {
@@ -109,7 +112,8 @@ func TestDuplicatesBesideRotation(t *testing.T) {
 	}
 }
 
-// What a transaction in flight has written is neither dropped nor hidden from anybody.
+// A partition with rows of a transaction in flight is not dropped, and the rows
+// stay visible.
 func TestPartitionOfClaimInFlight(t *testing.T) {
 	f := newPartitioned(t, always)
 	old, pin := f.forgotten(t), newRequest()
@@ -167,7 +171,7 @@ func TestPartitionOfClaimInFlight(t *testing.T) {
 	wantStatus(t, f, fresh.Key, once.Running)
 }
 
-// A record in an old partition is as good as any other.
+// A record in an old partition is found by each call.
 func TestRecordsInOldPartitions(t *testing.T) {
 	f := newPartitioned(t, always)
 	requests := make(map[string]once.ClaimRequest)
@@ -253,7 +257,8 @@ func TestRecordsInOldPartitions(t *testing.T) {
 	}
 }
 
-// A claim that takes over an unknown record meets its settlement in flight: the record stays one, and is done.
+// If a claim takes over an unknown record while its settlement is in flight,
+// there is one record, and it is done.
 func TestTakeoverMeetsSettlement(t *testing.T) {
 	f := newPartitioned(t, always)
 	r := newRequest()

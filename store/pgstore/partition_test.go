@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// newPartitioned is a fixture whose store has partitions.
+// newPartitioned returns a fixture whose store has partitions.
 func newPartitioned(t testing.TB, every time.Duration, changes ...func(*pgxpool.Config)) *fixture {
 	t.Helper()
 	admin := pool(t, server(t))
@@ -25,7 +25,7 @@ func newPartitioned(t testing.TB, every time.Duration, changes ...func(*pgxpool.
 	return f
 }
 
-// janitor forgets over and over, until the test ends.
+// janitor calls Forget repeatedly until the test ends.
 func janitor(t testing.TB, s *pgstore.Store, pause time.Duration) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var wg sync.WaitGroup
@@ -48,7 +48,7 @@ func janitor(t testing.TB, s *pgstore.Store, pause time.Duration) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// keysOnly is a store without an outbox: that is in tables of its own, which nobody partitions.
+// keysOnly is a store without an outbox, which partitions do not change.
 type keysOnly struct {
 	*pgstore.Store
 	PutTx struct{}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// opened is a position that this test has open, and the one behind it.
+// opened returns a position that the test has open, and the next one.
 func opened(t testing.TB, f *fixture, consumer string) (from, to store.Position) {
 	t.Helper()
 	from, err := f.OpenPosition(t.Context(), consumer, "0")
@@ -36,7 +36,8 @@ func wantPosition(t testing.TB, f *fixture, want store.Position) {
 	}
 }
 
-// Two round trips are added to those of the work: BEGIN with the move, and COMMIT.
+// TransactAt adds two round trips to those of the work: BEGIN with the move,
+// and COMMIT.
 func TestTransactAtTakesTwoRoundTrips(t *testing.T) {
 	w := &wire{}
 	f := newFixture(t, w.into, one)
@@ -97,7 +98,8 @@ func TestTheHandleOfAPositionRefusesToEnd(t *testing.T) {
 	wantPosition(t, f, to)
 }
 
-// A handler can get at the raw connection, in two ways. What is committed must still be what was moved.
+// A handler can reach the connection itself in two ways. Whatever it does
+// there, only the transaction that moved the position is committed.
 func TestAPositionMovedInATransactionBegunAnewIsNotCommitted(t *testing.T) {
 	for name, conn := range map[string]func(pgx.Tx) (*pgx.Conn, error){
 		"transaction": func(tx pgx.Tx) (*pgx.Conn, error) { return tx.Conn(), nil },
@@ -138,7 +140,7 @@ func TestWhatTheHandlerOfAPositionLeavesBehind(t *testing.T) {
 	f := newFixture(t)
 	from, to := opened(t, f, "a")
 	for text, work := range map[string]func(pgx.Tx) error{
-		"passed over": func(tx pgx.Tx) error {
+		"was ignored": func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), `SELECT 1 / 0`)
 			wantText(t, err, "22012")
 			return nil
@@ -170,7 +172,8 @@ func TestErrorsOfCommitOfAPosition(t *testing.T) {
 	}
 }
 
-// Under each isolation level and exec mode, the loser of a race is told that it has lost, or to try again.
+// At each isolation level and in each exec mode, the loser of a race gets an
+// error that says that it has lost, or that it may try again.
 func TestPositionsUnderEachIsolationLevel(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
@@ -237,12 +240,12 @@ func TestWaitingForAPositionIsBounded(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	// What has given up may not come back later and take the position away.
+	// A call that gave up must not move the position later.
 	waitFor(t, func() bool { return !f.waits(t) })
 	wantPosition(t, f, to)
 }
 
-// A caller that leaves while it waits takes nothing with it.
+// A caller whose context ends while it waits changes nothing.
 func TestACallerLeavesWhileItWaitsForAPosition(t *testing.T) {
 	f := newFixture(t)
 	from, to := opened(t, f, "a")

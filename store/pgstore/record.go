@@ -25,13 +25,13 @@ func flagsOf(out once.Outcome) (flags int16) {
 	return flags
 }
 
-// uuid is an id in a form that every exec mode can send.
+// uuid returns an id in a form that every exec mode can send.
 func uuid(id [16]byte) string { return name.Format(id) }
 
-// causeOf is the cause of a claim, or NULL.
+// causeOf returns the cause of a claim, or NULL.
 func causeOf(r once.ClaimRequest) *string { return given(r.Cause) }
 
-// given is an id, or NULL.
+// given returns an id, or NULL.
 func given(id [16]byte) *string {
 	if id == ([16]byte{}) {
 		return nil
@@ -41,10 +41,10 @@ func given(id [16]byte) *string {
 }
 
 // readRecord reads the columns of columnsSQL.
-func readRecord(row pgx.CollectableRow) (once.Record, error) { return readRecordBehind(row) }
+func readRecord(row pgx.CollectableRow) (once.Record, error) { return readRecordAfter(row) }
 
-// readRecordBehind reads other columns first.
-func readRecordBehind(row pgx.CollectableRow, others ...any) (rec once.Record, err error) {
+// readRecordAfter reads other columns, and then those of columnsSQL.
+func readRecordAfter(row pgx.CollectableRow, others ...any) (rec once.Record, err error) {
 	var key, owner, cause pgtype.UUID
 	var status, flags int
 	var left, age, sum, created, updated int64
@@ -66,13 +66,14 @@ func readRecordBehind(row pgx.CollectableRow, others ...any) (rec once.Record, e
 	return rec, check(rec, key.Bytes)
 }
 
-// check refuses a row that no store has written: its key is the digest of its parts.
+// check returns an error for a row that no store has written. The key of a row
+// is the digest of its parts.
 func check(rec once.Record, key [16]byte) error {
 	if err := checkKey(rec.Key, key); err != nil {
 		return err
 	}
 	if rec.Status < once.Absent || rec.Status > once.Expired {
-		return fmt.Errorf("%w: the row with the key %s has the status %d", once.ErrCorrupt, uuid(key), int(rec.Status))
+		return fmt.Errorf("%w: the row with the key %s has the invalid status %d", once.ErrCorrupt, uuid(key), int(rec.Status))
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// TestRepeatsDoNotEnterTheHandler calls DoTx 64 times at once, from stores that know nothing of each other, as different
-// processes would.
+// 64 concurrent calls of DoTx, by stores that share only the database, call the
+// handler once.
 func TestRepeatsDoNotEnterTheHandler(t *testing.T) {
 	const repeats, keys = 64, 4
 	policy := once.Policy{Wait: once.NoWait}
@@ -30,7 +30,7 @@ func TestRepeatsDoNotEnterTheHandler(t *testing.T) {
 			shared := pool(t, server(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 24 })
 			levels := []pgx.TxIsoLevel{"", pgx.RepeatableRead, pgx.Serializable}
 			if partition > 0 {
-				levels = levels[:1] // no others work
+				levels = levels[:1] // the others are refused
 			}
 			for _, level := range levels {
 				stores := make([]*pgstore.Store, repeats)
@@ -76,7 +76,8 @@ func TestRepeatsDoNotEnterTheHandler(t *testing.T) {
 	}
 }
 
-// TestABatchDoesNotEnterTheHandlerForARepeat commits a key while a batch that has it, too, looks at its keys.
+// A batch does not call the handler for a key that is committed while the batch
+// looks for its keys.
 func TestABatchDoesNotEnterTheHandlerForARepeat(t *testing.T) {
 	const rounds, size = 30, 2000
 	f := newFixture(t)
@@ -84,7 +85,7 @@ func TestABatchDoesNotEnterTheHandlerForARepeat(t *testing.T) {
 	stores := []*pgstore.Store{f.again(t), f.again(t, isolation(pgx.RepeatableRead)), f.again(t, isolation(pgx.Serializable))}
 	for n := range rounds {
 		id, many := fmt.Sprint(n), stores[n%len(stores)]
-		get(t, many, keyOf("none")) // it knows its tables
+		get(t, many, keyOf("none")) // so that it has checked its tables
 		rs := make([]once.ClaimRequest, size)
 		for i := range rs {
 			rs[i] = newRequest()

@@ -17,13 +17,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// layouts are fixtures on each kind of tables.
+// layouts are fixtures with each kind of table.
 var layouts = map[string]func(t testing.TB) *fixture{
 	"one table":  func(t testing.TB) *fixture { return newFixture(t) },
 	"partitions": func(t testing.TB) *fixture { return newPartitioned(t, always) },
 }
 
-// ways are those in which work in a transaction can be called.
+// ways are the ways to run work in a transaction.
 var ways = map[string]func(context.Context, *fixture, once.Work[string], func(context.Context, pgx.Tx) (string, error)) error{
 	"claims first": func(ctx context.Context, f *fixture, w once.Work[string], run func(context.Context, pgx.Tx) (string, error)) error {
 		_, err := once.DoTx(ctx, f.Store, w, run)
@@ -41,7 +41,8 @@ var ways = map[string]func(context.Context, *fixture, once.Work[string], func(co
 	},
 }
 
-// Work that is done, and reopened while duplicates of it come in all ways, happens twice: not once, and not three times.
+// Work that is done, and reopened while duplicates arrive in all ways, runs
+// exactly twice.
 func TestReopenedWorkRunsOnceMore(t *testing.T) {
 	for layout, fresh := range layouts {
 		for way, call := range ways {
@@ -84,7 +85,8 @@ func TestReopenedWorkRunsOnceMore(t *testing.T) {
 	}
 }
 
-// reopening loses the reply to a commit, and has a person reopen the key before anybody looks.
+// reopening loses the reply to a commit, and reopens the key before the caller
+// looks for the record.
 type reopening struct {
 	*pgstore.Store
 	t    *testing.T
@@ -103,7 +105,8 @@ func (s *reopening) Transact(ctx context.Context, rs []once.ClaimRequest, body f
 	return nil, once.ErrOutcomeUnknown
 }
 
-// A call whose commit took place finds its key free: it does not run its work again, and says that somebody else may.
+// A call whose commit succeeded, and whose key was reopened since, does not run
+// its work again, and returns that another call may.
 func TestReopenedBeforeALostCommitIsFoundOut(t *testing.T) {
 	for layout, fresh := range layouts {
 		t.Run(layout, func(t *testing.T) {
@@ -129,7 +132,8 @@ func TestReopenedBeforeALostCommitIsFoundOut(t *testing.T) {
 	}
 }
 
-// A row that is reopened leaves its partition, which may be dropped at any time.
+// A row that is reopened is moved out of its partition, which may be dropped at
+// any time.
 func TestReopenedRowGoesToTheNewestPartition(t *testing.T) {
 	f := newPartitioned(t, always)
 	r := newRequest()
@@ -160,7 +164,8 @@ func TestReopenedRowGoesToTheNewestPartition(t *testing.T) {
 	}
 }
 
-// What a claim foresaw to be due earlier than it is, and what has no end yet, is in nobody's way.
+// A row that is due earlier than it expires, or that does not expire, does not
+// hold up the others.
 func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 	f := newFixture(t)
 	var keys []once.Key
@@ -213,7 +218,8 @@ func TestForgettablePassesOverWhatIsNotDueYet(t *testing.T) {
 	}
 }
 
-// Nobody is waited for, in any mode of sending.
+// Forgettable and ForgetRecords wait for no other transaction, in each exec
+// mode.
 func TestForgetRecords(t *testing.T) {
 	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(m.String(), func(t *testing.T) {
@@ -266,7 +272,7 @@ func TestForgetRecords(t *testing.T) {
 	}
 }
 
-// Whose outcome it is has to be known.
+// Forgettable returns an error for a row whose key is not that of its parts.
 func TestADamagedRowStopsTheArchive(t *testing.T) {
 	f := newFixture(t)
 	rec, err := f.Claim(t.Context(), newRequest())
@@ -286,7 +292,7 @@ func TestADamagedRowStopsTheArchive(t *testing.T) {
 	}
 }
 
-// A page does not have to fit into memory whatever its outcomes are.
+// A page of large outcomes ends early, so that it fits into memory.
 func TestForgettableEndsEarly(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.admin, `INSERT INTO `+f.records()+` (key, scope, operation, id, status, attempt, owner, outcome, outcome_until, key_until, due, created, updated)
@@ -311,7 +317,7 @@ SELECT $1::uuid, '', 'large', '1', 4, 1, gen_random_uuid(), convert_to(repeat('x
 	}
 }
 
-// counted is a connection of which the bytes are counted that come in.
+// counted is a connection that counts the bytes it receives.
 type counted struct {
 	net.Conn
 	read *atomic.Int64
@@ -323,7 +329,8 @@ func (c counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// What is behind the end of a page is not sent with it: of large outcomes that would be a hundred times as much.
+// What follows the end of a page is not received: of large outcomes that would
+// be a hundred times as much.
 func TestForgettableReadsNoMoreThanItReturns(t *testing.T) {
 	var read atomic.Int64
 	f := newFixture(t, func(cfg *pgxpool.Config) {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// layout is how the tables are made, and known again.
+// layout creates and checks the tables.
 type layout interface {
-	Migrate(ctx context.Context, x sqlschema.Executor) error
-	Check(ctx context.Context, x sqlschema.Executor) error
+	Migrate(ctx context.Context, q sqlschema.Querier) error
+	Check(ctx context.Context, q sqlschema.Querier) error
 	Print(from int) string
 }
 
@@ -29,8 +29,9 @@ func names(o *Options) (sqlschema.Names, error) {
 	return n, explain(err)
 }
 
-// Schema returns the SQL that [Store.Migrate] would run on tables of the version from, 0 for none: for those
-// whose databases are changed by hand. Only names that New would refuse are an error.
+// Schema returns the SQL that [Store.Migrate] would run on tables of the
+// version from, or 0 for none. It is for databases that are changed by hand. It
+// returns an error only for names that New would refuse.
 func Schema(o *Options, from int) (string, error) {
 	if o == nil {
 		o = new(Options)
@@ -42,18 +43,19 @@ func Schema(o *Options, from int) (string, error) {
 	return layoutOf(n, o).Print(from), nil
 }
 
-// Migrate makes the tables, or leads them to the version that this build needs, in one transaction; where they are
-// right, it changes nothing. Any number of processes may call it at once, for example at their start.
-// [once.ErrInvalid]: the tables are of a newer build that this one cannot work with.
+// Migrate creates the tables, or migrates them to the version that this build
+// needs, in one transaction. It changes nothing if they have that version. Any
+// number of processes may call it at once, for example when they start. The
+// error is [once.ErrInvalid] if the tables belong to a newer build with which
+// this one cannot work.
 func (s *Store) Migrate(ctx context.Context) error {
 	if s.invalid != nil {
 		return s.invalid
 	}
-	if err := s.migrate(ctx); err != nil || s.partition == nil {
+	if err := s.migrate(ctx); err != nil {
 		return explain(err)
 	}
-	_, err := s.rotateIfDue(ctx)
-	return err
+	return s.records.migrated(ctx)
 }
 
 func (s *Store) migrate(ctx context.Context) error {
@@ -61,18 +63,19 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Release() // closes one that is still in the transaction
-	return s.layout.Migrate(ctx, executor{conn})
+	defer conn.Release() // closes the connection if it is still in the transaction
+	return s.layout.Migrate(ctx, client{conn})
 }
 
-// ready checks the tables at the first use, by way of what is at hand: it may be the only connection.
+// ready checks the tables at the first use. It uses the connection of the
+// caller, which may be the only one of the pool.
 func (s *Store) ready(ctx context.Context, q querier) error {
 	if s.invalid != nil || s.checked.Load() {
 		return s.invalid
 	}
-	err := s.layout.Check(ctx, executor{q})
+	err := s.layout.Check(ctx, client{q})
 	if err == nil {
-		err = s.names.CheckSession(ctx, executor{q})
+		err = s.names.CheckSession(ctx, client{q})
 	}
 	s.checked.Store(err == nil)
 	return explain(err)
@@ -91,17 +94,4 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
-// executor is a querier as package sqlschema takes it.
-type executor struct{ querier }
-
-func (x executor) Exec(ctx context.Context, statement string) error {
-	_, err := x.querier.Exec(ctx, statement)
-	return err
-}
-
-func (x executor) Number(ctx context.Context, query string) (n int64, err error) {
-	err = x.QueryRow(ctx, query).Scan(&n)
-	return n, err
 }

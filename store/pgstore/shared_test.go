@@ -16,7 +16,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
 
-// withSQL is a sqlstore on the tables of a fixture.
+// withSQL returns a sqlstore on the tables of a fixture.
 func withSQL(t *testing.T, f *fixture) *sqlstore.Store {
 	t.Helper()
 	db, err := sql.Open("pgx", server(t))
@@ -27,7 +27,8 @@ func withSQL(t *testing.T, f *fixture) *sqlstore.Store {
 	return sqlstore.New(db, sqlstore.PostgreSQL, &sqlstore.Options{Schema: f.schema})
 }
 
-// What one of the two stores has written, the other reads, settles, repeats and forgets.
+// Each of the two stores reads, settles, repeats and forgets what the other has
+// written.
 func TestRowsAreThoseOfSqlstore(t *testing.T) {
 	f := newFixture(t)
 	stores := []interface {
@@ -121,7 +122,8 @@ func sameRecord(a, b once.Record) bool {
 		a.Outcome.Rejected == b.Outcome.Rejected && a.Outcome.Omitted == b.Outcome.Omitted && a.Outcome.Sum == b.Outcome.Sum
 }
 
-// The two stores see each other's transactions in flight, and have one effect together.
+// The two stores see each other's transactions in flight, and have one effect
+// together.
 func TestDuplicatesAcrossSqlstore(t *testing.T) {
 	f := newFixture(t)
 	other := withSQL(t, f)

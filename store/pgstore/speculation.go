@@ -5,83 +5,78 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"sync/atomic"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/pgstore/internal/deferredtx"
+	"github.com/effectively-once/once/store/pgstore/internal/pgerr"
 	"github.com/jackc/pgx/v5"
 )
 
-// speculation is a Transact whose handler runs before the claim is made. If its outcome is foreseen, the claim writes the
-// record as it is when all is done, and COMMIT goes by itself. Else the claim is the lock of the key and a look at its row, and the
-// record is written together with COMMIT. Either way it is written once, and the unique index has the last word.
+// speculation is a transaction whose work is called before its claim was sent:
+// BEGIN and the claim are sent with its first statement. [Store.speculate] is
+// the only entry.
+//
+// If the outcome is expected, the claim writes the record as it will be in the
+// end, and COMMIT follows by itself. Otherwise the claim takes the lock of the
+// key and looks for a record, and the record is written together with COMMIT.
+// In both cases it is written once, and the unique index decides.
 type speculation struct {
-	*opening
-	store    *Store
-	r        once.ClaimRequest
-	foreseen bool
-	begun    time.Time
+	foreseen
+	tx    *handle
+	begin deferredtx.Tx // BEGIN and the claim
+	lock  *deferredtx.Statement
 }
+
+// claimState is the state of a speculative claim.
+type claimState int
+
+const (
+	claimWon      claimState = iota // or the error is not about the claim
+	claimInFlight                   // another transaction in flight has the key
+	claimRefused                    // something else refused it
+)
 
 func isSpeculative(rs []once.ClaimRequest) bool {
 	return len(rs) == 1 && rs[0].Speculative && rs[0].Expected != nil && rs[0].Attempt == 0
 }
 
-func (s *Store) newSpeculation(ctx context.Context, conn *pgx.Conn, r once.ClaimRequest) *speculation {
-	e := &speculation{store: s, r: r, foreseen: !equal(r.Expected.Outcome, once.Outcome{}), begun: time.Now(),
-		opening: &opening{ctx: ctx, conn: conn, begin: s.begin}}
-	if s.partition != nil {
-		e.lock = &pgx.QueuedQuery{SQL: s.sql.lock, Arguments: []any{s.lock(r.Key.UUID())}}
-	}
-	if e.foreseen {
-		e.claim, e.args = s.sql.open, e.record(r.Expected.Outcome)
-	} else {
-		key := r.Key.UUID()
-		e.claim, e.args = s.sql.look, []any{uuid(key), s.lock(key)}
-	}
-	return e
-}
-
-// speculate calls body at once, or after a look if that was in vain too often lately. It is not sure if the claim was
-// lost, or nothing is known of it: then body counts for nothing, and what was begun is still to be rolled back.
-func (s *Store) speculate(ctx context.Context, conn *pgx.Conn, tx *handle, r once.ClaimRequest,
-	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, sure bool, err error) {
-
-	if s.losses.high() {
-		switch rec, err := s.record(ctx, conn, r.Key); {
-		case err != nil:
-			return nil, true, err
-		case rec.Status != once.Absent:
-			s.losses.count(true)
-			return []once.Record{rec}, true, nil
-		}
+// speculate calls work before its claim was sent. If many claims were lost
+// lately, it looks for a record first. decided is false if the claim was lost
+// and no record shows why: then the transaction has to be run without
+// speculation. Whatever work returned does not count then, and is still to be
+// rolled back.
+func (s *Store) speculate(ctx context.Context, tx *handle, r once.ClaimRequest, work body) (recs []once.Record, decided bool, err error) {
+	if rec, err := s.readIfLikely(ctx, tx, r); err != nil || rec.Status != once.Absent {
+		recs, err := oneRecord(rec, err)
+		return recs, true, err
 	}
 	rec := once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease, Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause}
-	e := s.newSpeculation(ctx, conn, r)
-	tx.opening, tx.own = e.opening, func(k once.Key) bool { return k == r.Key }
-	sets, err := body(tx, []once.Record{rec})
-	tx.opening, tx.own = nil, nil
+	e := s.newSpeculation(ctx, tx, r)
+	sets, err := e.run(ctx, rec, work)
+	phase := e.begin.Phase()
+	lost := phase == deferredtx.Refused || phase == deferredtx.Failed
 	switch {
-	case e.sent && !e.won && conn.IsClosed():
-		return nil, true, e.cutOff(err)
-	case e.sent && !e.won:
-		return e.met(ctx)
-	case !e.sent && err != nil:
+	case lost && tx.conn.IsClosed():
+		return nil, true, e.connectionLost(err)
+	case lost:
+		return e.readWinner(ctx, claimStateOf(e.begin.Cause()))
+	case phase == deferredtx.Unsent && err != nil:
 		return nil, false, nil
-	case err != nil && !e.foreseen: // what it met may be the rows of one whose commit the look was too old to see
-		if recs, sure, missed := e.met(ctx); sure && missed == nil {
+	case err != nil && !e.known: // work may have met rows of a transaction whose commit the look was too early to see
+		if recs, decided, missed := e.readWinner(ctx, claimRefused); decided && missed == nil {
 			return recs, true, nil
 		}
-		return nil, true, conflict(err)
+		return nil, true, pgerr.Conflict(err)
 	case err != nil:
-		return nil, true, conflict(err)
+		return nil, true, pgerr.Conflict(err)
 	}
-	if err := e.check(sets, rec); err != nil {
+	if err := e.check(sets); err != nil {
 		return nil, true, err
 	}
-	switch won, err := e.commit(ctx, tx, sets[0].Outcome); {
-	case !won:
-		return e.met(ctx)
+	switch state, err := e.commit(ctx, sets[0].Outcome); {
+	case state != claimWon:
+		return e.readWinner(ctx, state)
 	case err != nil:
 		return nil, true, err
 	}
@@ -89,14 +84,50 @@ func (s *Store) speculate(ctx context.Context, conn *pgx.Conn, tx *handle, r onc
 	return []once.Record{rec}, true, nil
 }
 
-// met returns what stands in the way of a claim that was lost. It is not sure if that is gone, or was something else.
-func (e *speculation) met(ctx context.Context) (recs []once.Record, sure bool, err error) {
-	rollback(ctx, e.conn)
-	rec, err := e.store.record(ctx, e.conn, e.r.Key)
+func (s *Store) newSpeculation(ctx context.Context, tx *handle, r once.ClaimRequest) *speculation {
+	e := &speculation{foreseen: s.newForeseen(r), tx: tx,
+		lock: s.records.lockBeforeClaim(r.Key.UUID())}
+	opening := append(make([]deferredtx.Statement, 0, 3), deferredtx.Statement{SQL: s.begin})
+	if e.lock != nil {
+		opening = append(opening, *e.lock)
+	}
+	if e.known {
+		opening = append(opening, deferredtx.Statement{SQL: s.sql.open, Args: e.record(r.Expected.Outcome)})
+	} else {
+		key := r.Key.UUID()
+		opening = append(opening, deferredtx.Statement{SQL: s.sql.look, Args: []any{uuid(key), s.records.lock(key)}})
+	}
+	e.begin = deferredtx.New(ctx, tx.Tx, tx.conn, opening...)
+	return e
+}
+
+// run calls work with a transaction that begins at its first statement.
+func (e *speculation) run(ctx context.Context, rec once.Record, work body) ([]once.Settlement, error) {
+	inner := e.tx.Tx
+	e.tx.Tx, e.tx.reserved = &e.begin, func(k once.Key) bool { return k == e.r.Key }
+	sets, err := e.tx.run(ctx, []once.Record{rec}, work)
+	e.tx.Tx, e.tx.reserved = inner, nil
+	return sets, err
+}
+
+// claimStateOf tells why the server has refused a claim.
+func claimStateOf(err error) claimState {
+	if pe, refused := pgerr.Refused(err); refused && failedWith(pe, keyInFlight) {
+		return claimInFlight
+	}
+	return claimRefused
+}
+
+// readWinner rolls back, and returns the record that a lost claim has met.
+// decided is false if there is none any more, or the claim failed for another
+// reason.
+func (e *speculation) readWinner(ctx context.Context, state claimState) (recs []once.Record, decided bool, err error) {
+	rollback(ctx, e.tx.conn)
+	rec, err := e.store.record(ctx, e.tx.conn, e.r.Key)
 	switch {
 	case err != nil:
 		return nil, true, err
-	case rec.Status == once.Absent && e.busy:
+	case rec.Status == once.Absent && state == claimInFlight:
 		rec = once.Record{Key: e.r.Key, Status: once.Running}
 	case rec.Status == once.Absent:
 		return nil, false, nil
@@ -105,94 +136,117 @@ func (e *speculation) met(ctx context.Context) (recs []once.Record, sure bool, e
 	return []once.Record{rec}, true, nil
 }
 
-// cutOff is the error of a transaction whose connection was lost before it was known that the claim is made: nothing was
-// committed, and another connection may do better. Only where the handler's own deadline has ended it, there is no point.
-func (e *speculation) cutOff(body error) error {
-	if body != nil && (outOfTime(body) || outOfTime(e.cause)) {
-		return body
+// connectionLost returns the error of a transaction whose connection was lost
+// before its claim was known to be made. Nothing was committed, so the caller
+// may try again, unless the deadline of the work itself has passed.
+func (e *speculation) connectionLost(err error) error {
+	if err != nil && (isContextError(err) || isContextError(e.begin.Cause())) {
+		return err
 	}
-	return fmt.Errorf("%w: the connection was lost before the claim was made: %w", once.ErrConflict, explain(e.cause))
+	return fmt.Errorf("%w: the connection was lost before the claim was made: %w", once.ErrConflict, explain(e.begin.Cause()))
 }
 
-func outOfTime(err error) bool {
+func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// check holds body to what its request said.
-func (e *speculation) check(sets []once.Settlement, rec once.Record) error {
-	if len(sets) == 1 && sets[0].Status == once.Done &&
-		sets[0].Fence == (once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: 1}) &&
-		sets[0].KeepOutcome == e.r.Expected.KeepOutcome && sets[0].KeepKey == e.r.Expected.KeepKey && sets[0].Reason == e.r.Expected.Reason {
-		return nil
-	}
-	return fmt.Errorf("%w: the body of a Speculative request did not settle as Expected says", once.ErrInvalid)
-}
-
-// commit ends the transaction, in one round trip. Where nothing was sent so far, that is the whole of it. It reports
-// whether the claim was won; an error is about what came behind that.
-func (e *speculation) commit(ctx context.Context, tx *handle, out once.Outcome) (won bool, err error) {
+// commit ends the transaction in one round trip. If nothing was sent so far,
+// that is the only one. An error together with claimWon is not about the claim.
+func (e *speculation) commit(ctx context.Context, out once.Outcome) (claimState, error) {
+	conn := e.tx.conn
 	b := new(pgx.Batch)
-	if !e.sent {
-		b.Queue(e.begin)
-	} else if err := checkOpen(e.conn); err != nil {
-		return true, err
+	unsent := e.begin.Phase() == deferredtx.Unsent
+	if unsent {
+		b.Queue(e.store.begin)
+	} else if err := checkOpen(conn); err != nil {
+		return claimWon, err
 	}
-	claiming := !e.sent || !e.foreseen
+	claiming := unsent || !e.known
 	switch {
 	case claiming:
 		if e.lock != nil {
-			b.Queue(e.lock.SQL, e.lock.Arguments...)
+			b.Queue(e.lock.SQL, e.lock.Args...)
 		}
 		b.Queue(e.store.sql.open, e.record(out)...)
-	case e.odd || e.slow() || !equal(out, e.r.Expected.Outcome):
+	case e.begin.Opaque() || e.isSlow() || !equal(out, e.r.Expected.Outcome):
 		b.Queue(e.store.sql.mustAmend, e.amendment(out)...)
 	}
-	defer limit(e.conn).end()
+	defer limit(conn).end()
 	ctx = context.WithoutCancel(ctx)
 	claims := b.Len()
-	if err := tx.queuePuts(b); err != nil {
-		return true, err
+	if err := e.tx.queuePuts(b); err != nil {
+		return claimWon, err
 	}
 	before := b.Len()
 	if before == 0 {
-		return true, committed(e.conn.Exec(ctx, "commit")) // without the costs of a batch
+		return claimWon, checkCommit(conn.Exec(ctx, "commit")) // without the cost of a batch
 	}
 	b.Queue("commit")
-	replies := e.conn.SendBatch(ctx, b)
-	defer replies.Close()
+	results := conn.SendBatch(ctx, b)
+	defer results.Close()
 	for i := range before {
-		if _, err := replies.Exec(); err != nil {
-			if i >= claims {
-				return true, putFailed(err)
-			}
-			pe, refused := serverError(err)
-			e.busy = refused && saysWhy(pe, keyInFlight)
-			return !refused || !claiming, settleFailed(err)
+		switch _, err := results.Exec(); {
+		case err == nil:
+		case i >= claims:
+			return claimWon, putFailed(err)
+		case claiming && isRefusedByServer(err):
+			return claimStateOf(err), settleFailed(err)
+		default:
+			return claimWon, settleFailed(err)
 		}
 	}
-	return true, committed(replies.Exec())
+	return claimWon, checkCommit(results.Exec())
 }
 
-// slow work makes a difference to the times of its record.
-func (e *speculation) slow() bool {
-	return time.Since(e.begun) > min(e.r.Expected.KeepOutcome, e.r.Expected.KeepKey)/sqlschema.Grains
+func isRefusedByServer(err error) bool {
+	_, refused := pgerr.Refused(err)
+	return refused
 }
 
 func equal(a, b once.Outcome) bool {
 	return a.Sum == b.Sum && a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.ContentType == b.ContentType && bytes.Equal(a.Body, b.Body)
 }
 
-// record are the arguments of openSQL.
-func (e *speculation) record(out once.Outcome) []any {
-	r := e.r
-	key, keep, keepKey := r.Key.UUID(), r.Expected.KeepOutcome, r.Expected.KeepKey
-	return []any{uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner), r.Fingerprint, e.store.lock(key),
-		out.Body, out.ContentType, flagsOf(out), int64(out.Sum), keep.Microseconds(), keepKey.Microseconds(),
-		min(keep, keepKey).Microseconds(), sqlschema.Grain(min(keep, keepKey)), clean(r.Expected.Reason), causeOf(r)}
+// readIfLikely returns the record that is in the way of a claim, if many were
+// lost lately and there is one.
+func (s *Store) readIfLikely(ctx context.Context, tx *handle, r once.ClaimRequest) (once.Record, error) {
+	if !s.losses.high() {
+		return once.Record{}, nil
+	}
+	rec, err := s.record(ctx, tx.conn, r.Key)
+	if err != nil || rec.Status == once.Absent || rec.HeldBy(r.Owner) {
+		return once.Record{}, err
+	}
+	s.losses.count(true)
+	return rec, nil
 }
 
-// amendment are the arguments of mustAmendSQL.
-func (e *speculation) amendment(out once.Outcome) []any {
-	return []any{uuid(e.r.Key.UUID()), uuid(e.r.Owner), out.Body, out.ContentType, flagsOf(out), int64(out.Sum),
-		e.r.Expected.KeepOutcome.Microseconds(), e.r.Expected.KeepKey.Microseconds()}
+func oneRecord(rec once.Record, err error) ([]once.Record, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []once.Record{rec}, nil
+}
+
+// lossRate is how many of the recent claims were lost that expect a new key. A
+// lost claim costs several times what looking first does, and looking first costs a round
+// trip where the key is new. It pays if more than one key in eight is a
+// duplicate.
+type lossRate struct{ lost atomic.Int32 } // of all claims, in units of 1/allLost
+
+const (
+	allLost    = 1 << 16
+	lossWindow = 16 // how many claims it takes to forget most of the earlier ones
+)
+
+func (l *lossRate) high() bool { return l.lost.Load() > allLost/8 }
+
+// count is not exact: if two claims are counted at once, one may be missed.
+func (l *lossRate) count(lost bool) {
+	was := l.lost.Load()
+	now := was - was/lossWindow
+	if lost {
+		now += allLost / lossWindow
+	}
+	l.lost.Store(now)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// work is what a handler has at hand to write one row.
+// work is what a handler needs to write a row.
 type work struct {
 	context.Context
 	pgx.Tx
@@ -35,7 +35,7 @@ func want(err error, got, want string) error {
 // firsts are the ways to begin the work. Each writes one row.
 var firsts = []struct {
 	name string
-	raw  bool // past the handle, so that a loser gets what PostgreSQL says in a transaction that failed
+	raw  bool // on the connection itself, where a loser gets PostgreSQL's error in a failed transaction
 	run  func(work) error
 }{
 	{"Exec", false, func(w work) error {
@@ -141,7 +141,8 @@ var firsts = []struct {
 	}},
 }
 
-// Whatever the work begins with, it is done with the claim, and not at all without it.
+// Whatever statement the work begins with, it is committed if the claim is won,
+// and not otherwise.
 func TestSpeculativeWorkMayBeginWithAnything(t *testing.T) {
 	for _, m := range modes {
 		for shape, do := range shapes(once.Policy{}) {

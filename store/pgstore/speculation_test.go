@@ -17,10 +17,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// guarded is a DoTx.
+// guarded is a call of DoTx.
 type guarded func(ctx context.Context, s *pgstore.Store, id string, work func(context.Context, pgx.Tx) error) error
 
-// guard makes a guarded that answers with value, and says if a call got another answer.
+// guard returns a guarded that returns value, and fails if a call gets another
+// result.
 func guard[T comparable](policy once.Policy, value T, speculative bool) guarded {
 	op := &once.Operation[T]{Name: "speculative", Policy: policy, Speculative: speculative}
 	return func(ctx context.Context, s *pgstore.Store, id string, work func(context.Context, pgx.Tx) error) error {
@@ -32,8 +33,8 @@ func guard[T comparable](policy once.Policy, value T, speculative bool) guarded 
 	}
 }
 
-// shapes are the two ways in which speculation writes the record: with the claim if the outcome is foreseen, together with
-// COMMIT if not.
+// shapes are the two ways in which speculation writes the record: with the
+// claim if the outcome is expected, and together with COMMIT if not.
 func shapes(policy once.Policy) map[string]guarded {
 	return map[string]guarded{"foreseen": guard(policy, struct{}{}, true), "not foreseen": guard(policy, 7, true)}
 }
@@ -45,7 +46,8 @@ func onlyOne(cfg *pgxpool.Config) { cfg.MaxConns = 1 }
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
 	pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 
-// unused is a store over the same pool that has lost no claim so far, and knows its tables.
+// unused returns a store over the same pool that has lost no claim yet, and has
+// checked its tables.
 func (f *fixture) unused(t testing.TB) *pgstore.Store {
 	t.Helper()
 	s := pgstore.New(f.pool, &pgstore.Options{Schema: f.schema})
@@ -53,7 +55,8 @@ func (f *fixture) unused(t testing.TB) *pgstore.Store {
 	return s
 }
 
-// quiet waits until every connection is back in the pool, and no transaction is open.
+// quiet waits until every connection is back in the pool and no transaction is
+// open.
 func (f *fixture) quiet(t testing.TB) {
 	t.Helper()
 	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 })
@@ -82,7 +85,7 @@ func TestSpeculativeRoundTrips(t *testing.T) {
 	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		forgot := int64(0)
 		if m == pgx.QueryExecModeCacheStatement {
-			forgot = 2 // pgx forgets what a failed batch has prepared, and says so to the server
+			forgot = 2 // pgx deallocates what a failed batch has prepared
 		}
 		for shape, do := range shapes(once.Policy{Wait: once.NoWait}) {
 			t.Run(m.String()+", "+shape, func(t *testing.T) {
@@ -151,7 +154,8 @@ func hold(t *testing.T, f *fixture, do guarded, id string) {
 
 func nothingOf(context.Context, pgx.Tx) error { return nil }
 
-// wantPrivate wants the error of a statement of a handler that has lost: it matches nothing that a handler may look for.
+// wantPrivate checks the error of a statement of a handler that has lost: it
+// matches no error that a handler may look for.
 func wantPrivate(t testing.TB, err error) {
 	t.Helper()
 	wantText(t, err, "another call has this key")
@@ -166,7 +170,8 @@ func wantPrivate(t testing.TB, err error) {
 	}
 }
 
-// What a handler makes of losing is nobody's concern: every caller gets the first answer.
+// Whatever a handler does after it has lost its claim, every caller gets the
+// first result.
 func TestSpeculativeLosersAreIgnored(t *testing.T) {
 	f := newFixture(t)
 	op, runs := &once.Operation[int]{Name: "speculative", Speculative: true}, 0
@@ -208,7 +213,8 @@ func TestSpeculativeLosersAreIgnored(t *testing.T) {
 	f.quiet(t)
 }
 
-// An outcome is recorded as it is, and for as long as its policy says from the end of the work, whatever was foreseen.
+// The record has the outcome that the work returns, and is kept as its policy
+// says from the end of the work, whatever was expected.
 func TestSpeculativeOutcomes(t *testing.T) {
 	f := newFixture(t)
 	policy := once.Policy{KeepOutcome: 10 * time.Second, KeepKey: 20 * time.Second} // so that 0.3 seconds of work are slow
@@ -260,7 +266,7 @@ func TestSpeculativeOutcomes(t *testing.T) {
 	f.want(t, "a", 2)
 }
 
-// odd is foreseen to be told as {}, and is not.
+// odd is expected to be encoded as {}, and is not.
 type odd struct{}
 
 var told sync.Map
@@ -282,7 +288,7 @@ func TestSpeculativeOutcomeIsNotAsForeseen(t *testing.T) {
 	f.want(t, "a", 1)
 }
 
-// Whatever the connection loses at COMMIT, there is one effect, and its answer.
+// If the connection is lost at COMMIT, there is one effect, and its result.
 func TestSpeculativeLostCommits(t *testing.T) {
 	for _, m := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		for shape, do := range shapes(once.Policy{}) {
@@ -315,7 +321,8 @@ func TestSpeculativeLostCommits(t *testing.T) {
 	}
 }
 
-// What goes wrong in the work comes back, as it does where the claim is made first, and leaves nothing behind.
+// An error of the work is returned as it is without speculation, and nothing is
+// committed.
 func TestSpeculativeWorkFails(t *testing.T) {
 	mine := errors.New("out of stock")
 	for shape, do := range shapes(once.Policy{}) {
@@ -342,7 +349,7 @@ func TestSpeculativeWorkFails(t *testing.T) {
 			{"a division by zero", "22012", exec(`SELECT 1 / (count(*) - count(*)) FROM ` + f.effects())},
 			{"a text that is no number", "22P02", exec(`SELECT ('once: ' || count(*))::int FROM ` + f.effects())},
 			{"an argument that cannot be sent", "unable to encode", exec(`SELECT $1::int`, make(chan int))},
-			{"an error passed over", "passed over", swallow},
+			{"an ignored error", "was ignored", swallow},
 			{"rows left open", "still open", func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
 				return err
@@ -377,8 +384,8 @@ func TestSpeculativeWorkFails(t *testing.T) {
 	}
 }
 
-// A handler that panics or ends its goroutine leaves nothing behind. The caller of a winner sees it, that of a loser gets
-// the first answer.
+// A handler that panics or ends its goroutine commits nothing. The caller of a
+// winner sees the panic, the caller of a loser gets the first result.
 func TestSpeculativeHandlersThatDoNotReturn(t *testing.T) {
 	for shape, do := range shapes(once.Policy{}) {
 		f := newFixture(t, onlyOne)
@@ -426,7 +433,8 @@ func TestSpeculativeHandlersThatDoNotReturn(t *testing.T) {
 	}
 }
 
-// Duplicates at once have one effect, whatever the level and the way statements are sent.
+// Concurrent duplicates have one effect, at each isolation level and in each
+// exec mode.
 func TestSpeculativeDuplicatesAtOnce(t *testing.T) {
 	levels := []pgx.TxIsoLevel{"", pgx.RepeatableRead, pgx.Serializable}
 	f := newFixture(t)

@@ -1,82 +1,135 @@
-// Package pgstore remembers keys in PostgreSQL, through pgx: the record of a key commits with the rows of its work.
+// Package pgstore is a store in PostgreSQL, through pgx. The record of a key
+// commits together with the rows of its work.
 //
-// # Promise
+// # What it implements
 //
-// It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf],
-// [store.Outbox], [store.Bell], [store.Reopener] and, without Options.Partition, [store.Archivable], as long as it talks
-// to one writable primary that loses no commit: never give it a replica, or synchronous_commit=off. The claim of a new
-// key is one round trip. In [once.DoTx] that is the round trip of BEGIN, and the record travels with COMMIT. A replay that is flagged as a redelivery is one, and writes nothing. A transaction in flight on a key is
-// seen, by a lock that ends with it, and not waited for: the claim returns Running with LeaseLeft 0. Extend and Settle
-// wait for one that has taken their record over, up to ctx.
+// A [Store] is a [once.TxStore] and a [once.Lister]. It also implements
+// [store.Registry], [store.Positions], [store.TxShelf], [store.Outbox],
+// [store.Bell], [store.Reopener] and, without Options.Partition,
+// [store.Archivable]. It keeps their contracts as long as it is connected to one
+// writable primary that loses no commit: do not connect it to a replica, and do
+// not set synchronous_commit=off.
+//
+// # Round trips
+//
+// The claim of a new key takes one round trip. In [once.DoTx] that is the round
+// trip of BEGIN. The record is written once, as it is after the commit: with BEGIN
+// if the work has only one outcome, as in an Operation[struct{}], and otherwise
+// with COMMIT. A replay that is flagged as a redelivery takes one round trip and
+// writes nothing. Any other takes two, and its ROLLBACK, until more than one in
+// eight recent claims was lost: then the store reads first, in one more round trip
+// for each new key.
+//
+// A transaction in flight on a key holds a lock that ends with it. Claims see the
+// lock and do not wait: they return Running with LeaseLeft 0. Extend and Settle
+// do wait, up to the end of ctx, for a transaction that has claimed their record.
 //
 // # Limits
 //
-// PostgreSQL 13 or newer, in UTF8, and so client_encoding, which Migrate and the first use check; 15 was tried. Each claim of a transaction holds an advisory lock until it ends:
-// for thousands of claims at a time, raise max_locks_per_transaction. Under REPEATABLE READ and SERIALIZABLE a lost
-// race is [once.ErrConflict] and costs its transaction; SERIALIZABLE also sees conflicts between keys that only lie
-// close together. The lock is a number of 64 bits: should two keys share one, each looks busy while the other is. A
-// store that names the same tables in another way (Schema set, or left to the search_path) does not see the lock, and
-// waits.
+// The store needs PostgreSQL 13 or newer, and has been tested with 15. The
+// encoding of the database and client_encoding have to be UTF8, which Migrate and
+// the first use check. Each claim of a transaction holds an advisory lock until
+// the transaction ends. For thousands of claims at a time, raise
+// max_locks_per_transaction.
+//
+// Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict] and
+// costs its transaction. SERIALIZABLE also reports conflicts between keys that
+// are only close together in the index.
+//
+// The lock of a key is a number of 64 bits. If two keys have the same number,
+// each looks busy while the other is. A store that names the same tables in
+// another way (one sets Schema, the other relies on the search_path) does not see
+// the lock. It waits for the record, if that was written. Otherwise its work is
+// entered as well, and one of the two is rolled back with [once.ErrConflict].
 //
 // # The transaction of a handler
 //
-// Commit and Rollback are refused, also as SQL, and Begin is a savepoint. Conn is the connection itself: what is sent
-// there is part of the transaction as well, and nothing guards it. Work that ends the transaction there has its keys
-// parked, with [once.ErrParked], because what it wrote may be committed; a position cannot be parked, and is
-// [once.ErrLeaseLost]. It is not noticed after a statement that failed. The first use of Conn costs a round trip. A store without Options.Schema refuses to have its
-// search_path changed. A handler that passes over the error of a statement commits nothing, and gets an error that
-// says so.
+// A handler must not end its transaction. Commit and Rollback return an error,
+// also as SQL, and Begin begins a savepoint. A store without Options.Schema also
+// refuses statements that change the search_path. If a handler ignores the error
+// of a statement, nothing is committed, and the caller gets an error that says
+// so.
+//
+// Conn returns the connection itself, and so do rows. What is sent there is part
+// of the transaction as well, and nothing guards it. The record of a running claim
+// is written first, which costs up to two round trips. While rows are open, and
+// after a statement that failed, it cannot be written: then the connection is
+// closed, and the error is [once.ErrInTx]. Savepoints cost a round trip, for the
+// same record. If work ends the transaction there, what it wrote may be committed: its
+// keys are parked, with [once.ErrParked]. A position cannot be parked; its error
+// is [once.ErrLeaseLost]. The end is not noticed after a statement that failed.
 //
 // # Speculation
 //
-// The handler of an operation that is not Speculative is entered only after its claim is won. Speculation sends BEGIN and
-// the claim together with the first statement of the handler, if that is a SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
-// VALUES sent by Exec, Query or QueryRow, and alone before anything else. A tracer of pgx sees a batch of them.
+// Unless its operation is Speculative, a handler is called only after its claim
+// was won. With Speculative, BEGIN and the claim are sent together with the first
+// statement of the handler, if that is a SELECT, INSERT, UPDATE, DELETE, MERGE,
+// WITH or VALUES sent by Exec, Query or QueryRow. Before anything else they are
+// sent by themselves. A tracer of pgx sees a batch.
 //
-// The handler of a duplicate may then be entered. Its first statement fails with an unexported error, and no other
-// statement is run. One that claims at the same moment as another can also see the rows of the first, and is rolled back at
-// its end. Either way nothing of it stays, and what it returns or panics with is ignored. A duplicate that is not
-// flagged as a redelivery leaves an ERROR in the server's log, and costs more than the work of one statement that it
-// prevents, unless more than one claim in eight was lost lately: then the store looks first.
+// The handler of a duplicate may then be called. Its first statement fails with
+// an unexported error, and no other statement is run. If two claims are sent at
+// the same moment, the handler that loses may also see the rows of the winner; it
+// is rolled back at its end. In both cases nothing that it wrote stays, and what
+// it returns or panics with is ignored.
+//
+// A duplicate that is not flagged as a redelivery leaves an ERROR in the server's
+// log, and costs more than the one statement of work that it prevents. If more
+// than one in eight recent claims was lost, the store looks for a record first.
 //
 // # Positions and the shelf
 //
-// TransactAt adds two round trips to those of its work, and no other statement than the one that moves the position.
-// What meets a transaction in flight on a position waits for it, about ten seconds at most, and is [once.ErrConflict]
-// then. A handler of TransactAt that asks for Conn makes the commit look once more whether the transaction is still
-// its own. The tables for consumers are apart from that of keys: until Migrate has made them, only the methods that
-// need them fail, with [once.ErrInvalid], and a role without DDL has to be given rights on them.
+// TransactAt adds two round trips to those of its work, and one statement, which
+// moves the position. A call that meets a transaction in flight on its position
+// waits for up to about ten seconds, and then returns [once.ErrConflict]. If the
+// handler of TransactAt calls Conn, the commit checks once more that it ends the
+// transaction that moved the position.
+//
+// Consumers have tables of their own. Until Migrate has created them, the methods
+// that need them return [once.ErrInvalid], and all others work. A role without
+// DDL needs rights on them.
 //
 // # The outbox
 //
-// What PutTx gets in a transaction of DoTx, Transact or TransactAt travels with COMMIT: it costs a row, and no round
-// trip. A trigger on the table runs then, and what a function of the database reads or writes there by itself comes
-// before it; a statement that names the table, and anything behind a savepoint, comes behind it. In a transaction of
-// the caller's own, PutTx is one statement, and [Store.QueueOutbox] puts that into a batch, for example the one with
-// COMMIT. When 1,000 messages, or 1 MiB of bodies, are waiting for COMMIT, they are sent earlier.
+// Messages that PutTx puts in a transaction of DoTx, Transact or TransactAt are
+// sent together with COMMIT. A message costs a row and no round trip. Triggers on
+// the table run at that time. Functions of the database that use the table by
+// themselves run before the messages are inserted. Statements that name the
+// table, and everything after a savepoint, run after it. When 1,000 messages or
+// 1 MiB of bodies are pending, they are sent before COMMIT.
 //
-// Relays in this process are told at once. Those elsewhere are told by NOTIFY on a channel with the name of the table
-// and its schema, as in LISTEN "public.once_outbox": a few milliseconds after a commit, never in a transaction that
-// puts, at most every 5 ms, and only if a connection of the pool is free. Whoever inserts rows without this package
-// may do the same, with any payload: docs/outbox-row.md has the SQL, also for names that are too long for a channel.
-// Each ear has a connection of its own beside the pool.
+// In a transaction that the caller began, PutTx sends one statement.
+// [Store.QueueOutbox] queues that statement in a batch, for example the batch
+// with COMMIT.
 //
-// What relays ask all the time is one round trip, whose plan is bound to the index for that transaction. Sent
-// waits for no disk.
+// Relays in the same process are told at once. Those in other processes are told
+// by NOTIFY, on a channel with the name of the table and its schema, as in LISTEN
+// "public.once_outbox". The NOTIFY is sent a few milliseconds after a commit,
+// never in a transaction that puts, at most every 5 ms, and only if a connection
+// of the pool is idle. A program that inserts rows without this package may send
+// it too, with any payload: docs/outbox-row.md has the SQL, also for names that
+// are too long for a channel. Each listening relay has one connection besides the
+// pool.
+//
+// The query that relays repeat takes one round trip, and its plan is bound to the
+// index. Marking messages as sent does not wait for the disk.
 //
 // # PgBouncer
 //
-// Nothing is kept in a session, so transaction mode is fine, but for HearOutbox: it finds out that it hears nothing
-// there, and relays ask instead. Before PgBouncer 1.21, which learned of prepared statements, set
-// DefaultQueryExecMode of the pool to pgx.QueryExecModeExec, CacheDescribe or SimpleProtocol. Without a pooler, all
-// modes work.
+// The store keeps nothing in a session, so it works with PgBouncer in transaction
+// mode. The exception is HearOutbox: it finds that no NOTIFY arrives, and relays
+// poll instead. PgBouncer supports prepared statements since 1.21. Before that,
+// set DefaultQueryExecMode of the pool to pgx.QueryExecModeExec, CacheDescribe or
+// SimpleProtocol. Without a pooler, all modes work.
 //
 // # Compatibility
 //
-// That of package once. The tables are those of store/sqlstore, so both can be used on one database at once, without
-// Options.Partition. A build works with the tables of any newer one that says so, and refuses others. A role that may
-// SELECT, INSERT, UPDATE and DELETE is enough (Forget of partitions needs the owner), once [Store.Migrate] or the SQL
-// of [Schema] has made the tables.
+// The compatibility promise of package once applies. The tables are those of
+// store/sqlstore, so both can use one database at the same time, without
+// Options.Partition. A build works with the tables of a newer one if those say
+// so, and refuses others. Once [Store.Migrate] or the SQL of [Schema] has created
+// the tables, a role needs SELECT, INSERT, UPDATE and DELETE. Forget with
+// Options.Partition needs the owner.
 package pgstore
 
 import (
@@ -86,65 +139,89 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/consuming"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/pgstore/internal/outboxlog"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/consuming"
+	"github.com/effectively-once/once/store/sqlschema/publishing"
+	"github.com/effectively-once/once/store/sqlschema/records"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Options are the options of a [Store]. The zero value works.
+// Options configures a [Store]. The zero value is valid.
 type Options struct {
 	once.Options
-	Schema    string         // of the tables; default: the first of the connection's search_path
-	Prefix    string         // of the names of tables and indexes; letters, digits and underscores; default "once_"
-	Isolation pgx.TxIsoLevel // of the transactions of DoTx; default: the connection's default_transaction_isolation
 
-	// Partition, if it is not 0, is how long a partition of the table takes new keys: then Forget drops partitions
-	// instead of deleting records. It is chosen when the tables are made, by Migrate or Schema; its length may be
-	// changed at any time. See docs/partitions.md for when it is worth its price.
+	// Schema is the schema of the tables. Default: the first of the
+	// connection's search_path.
+	Schema string
+
+	// Prefix begins the names of tables and indexes. It may contain letters,
+	// digits and underscores. Default "once_".
+	Prefix string
+
+	// Isolation is the isolation level of the transactions of DoTx. Default:
+	// the connection's default_transaction_isolation.
+	Isolation pgx.TxIsoLevel
+
+	// Partition, if not 0, is for how long a partition of the table takes new
+	// keys. Forget then drops partitions instead of deleting records. Choose it
+	// before Migrate or Schema creates the tables; its length may be changed at
+	// any time. See docs/partitions.md for when it is worth its cost.
 	Partition time.Duration
 
-	// PartitionWait is how long Forget may hold up all claims when it adds or drops a partition, which waits for the
-	// end of transactions in flight. Default 50 ms; with less time than they usually take, it never succeeds.
+	// PartitionWait bounds for how long Forget may block all claims when it
+	// adds or drops a partition, which waits for the end of transactions in
+	// flight. If it is shorter than they usually take, Forget never succeeds.
+	// Default 50 ms.
 	PartitionWait time.Duration
 
-	// Outbox is where relays find what is put, and the same in all processes: see docs/outbox-log.md. Default
-	// OutboxTable.
+	// Outbox is where relays find messages. It has to be the same in all
+	// processes: see docs/outbox-log.md. Default OutboxTable.
 	Outbox OutboxMode
 
-	// Slot names the replication slot and the publication of the log modes: lower-case letters, digits and underscores.
-	// Default: a name made of the prefix, the schema and the database.
+	// Slot names the replication slot and the publication of the log modes. It
+	// may contain lower-case letters, digits and underscores. Default: a name
+	// made of the prefix, the schema and the database.
 	Slot string
 
-	// SlotServer is the connection string of the reader of the log, where the pool goes through PgBouncer, which
-	// cannot carry that. Default: like the pool.
+	// SlotServer is the connection string of the reader of the log. It is
+	// needed if the pool connects to PgBouncer, which does not support
+	// replication. Default: the settings of the pool.
 	SlotServer string
 }
 
-// Store is a store in a PostgreSQL database.
+// Store is a store in a PostgreSQL database. The types that it embeds implement
+// what all SQL stores have in common.
 type Store struct {
+	consuming.Registry      // Register, Consumers
+	consuming.PositionTable // OpenPosition, SetPosition, Positions
+	consuming.Shelf[pgx.Tx] // Shelve, Shelved, BlockedTx, Change and so on
+	publishing.Outbox       // LeaseLanes, Outgoing, MoveOutgoing and so on
+
 	pool    *pgxpool.Pool
 	options *once.Options
-	names   sqlschema.Names
-	layout  layout
-	sql     statements
-	begin   string
-	claimer *claimer
-	losses  lossRate
-	named   bool // the tables have a schema
+	invalid error // of the options: every method returns it
 
-	partition *partitioned // nil: one table
+	names     sqlschema.Names
+	qualified bool // the names of the tables have a schema
+	layout    layout
+	checked   atomic.Bool // the tables were found to be right
 
-	invalid error
-	checked atomic.Bool // the tables were found to be right
+	begin       string
+	records     recordTable
+	sql         statements
+	batcher     *claimBatcher
+	losses      lossRate    // of claims of keys that may be new
+	deallocated atomic.Bool // some work has deallocated prepared statements
 
-	consumers   *consumers
-	outbox      *outbox
-	outboxTable string // its name without the schema, in lower case
-	bell        *bell
-
-	log outboxLog
+	consumers   *consuming.Tables
+	outbox      *publishing.Tables
+	shared      *records.Statements // on records, with other SQL stores
+	outboxTable string              // its name without the schema, in lower case
+	notifier    *notifier
+	log         *outboxlog.Log
 }
 
 var (
@@ -160,13 +237,14 @@ var (
 	_ store.Reopener          = (*Store)(nil)
 )
 
-// New returns a store that uses pool, which stays the caller's to close. A nil Options means the defaults.
-// What is wrong with the options is what every method returns, as [once.ErrInvalid].
+// New returns a store that uses pool, which the caller closes. If o is nil, the
+// defaults apply. If the options are invalid, every method returns
+// [once.ErrInvalid].
 func New(pool *pgxpool.Pool, o *Options) *Store {
 	if o == nil {
 		o = new(Options)
 	}
-	s := &Store{pool: pool, named: o.Schema != "", options: o.Ready()}
+	s := &Store{pool: pool, qualified: o.Schema != "", options: o.Ready()}
 	s.names, s.invalid = names(o)
 	switch o.Isolation {
 	case "":
@@ -181,23 +259,21 @@ func New(pool *pgxpool.Pool, o *Options) *Store {
 		s.invalid = fmt.Errorf("%w: the pool is nil", once.ErrInvalid)
 	}
 	if s.invalid == nil {
-		s.partition, s.invalid = newPartitioned(s.names, o)
+		s.records, s.invalid = newRecordTable(s, o)
 	}
 	if s.invalid == nil {
-		s.invalid = s.log.init(o)
+		s.log, s.invalid = outboxlog.New(pool, s.names, s, outboxlog.Config{Mode: o.Outbox, Slot: o.Slot, Server: o.SlotServer})
 	}
 	if s.invalid == nil {
-		s.consumers = consuming.New(s.names)
-		s.layout, s.sql = layoutOf(s.names, o), newStatements(s.names, wholeMarks())
-		if s.partition != nil {
-			s.sql = s.partition.statements()
-		}
-		s.outbox, s.bell = newOutbox(s.names), newBell(s)
+		s.layout, s.sql = layoutOf(s.names, o), s.records.statements()
+		s.notifier = newNotifier(s)
 		s.outboxTable = strings.ToLower(tableName(s.names.Outbox()))
-		s.claimer = &claimer{store: s, width: int(pool.Config().MaxConns)}
+		s.batcher = &claimBatcher{store: s, maxSending: int(pool.Config().MaxConns)}
 	}
+	s.share()
 	return s
 }
 
-// Options returns the options that the store was made with, and what its users share.
+// Options returns the options with which the store was created, and what its
+// users share.
 func (s *Store) Options() *once.Options { return s.options }

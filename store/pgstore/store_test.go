@@ -104,7 +104,8 @@ func life(t *testing.T, f *fixture, s *pgstore.Store) {
 	}
 }
 
-// Forget finds what is due by the index, and what another transaction is changing does not hold it up.
+// Forget finds due records by the index, and skips those that another
+// transaction is changing.
 func TestForget(t *testing.T) {
 	f := newFixture(t)
 	var keys []once.Key
@@ -210,7 +211,7 @@ func TestBadOptionsAreReportedByEveryMethod(t *testing.T) {
 	}
 }
 
-// closedStore is a store whose pool was closed after it had been used.
+// closedStore returns a store whose pool was closed after it was used.
 func closedStore(t *testing.T) *pgstore.Store {
 	f := newFixture(t)
 	if _, err := f.Claim(t.Context(), newRequest()); err != nil {
@@ -239,7 +240,8 @@ func TestSettlementsThatEndNothingAreInvalid(t *testing.T) {
 	}
 }
 
-// Two prefixes in one schema, and one prefix in two schemas, know nothing of each other: not even in flight.
+// Stores with two prefixes in one schema, or one prefix in two schemas, do not
+// share keys, nor transactions in flight.
 func TestPrefixesAndSchemas(t *testing.T) {
 	p := pool(t, server(t))
 	a, b := schema(t, p), schema(t, p)
@@ -273,7 +275,7 @@ func TestPrefixesAndSchemas(t *testing.T) {
 	}
 }
 
-// A role that may only read and write rows is enough once the tables are there.
+// Once the tables exist, a role that may only read and write rows is enough.
 func TestRoleWithoutDDL(t *testing.T) {
 	f := newFixture(t)
 	role := "dml_" + strings.TrimPrefix(f.schema, "pgstore_")
@@ -313,7 +315,8 @@ func TestMigrateAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// What Schema prints is as good as Migrate: from nothing, and from an older version with records in it.
+// Running what Schema prints has the same effect as Migrate, without tables and
+// with those of an older version.
 func TestSchemaByHand(t *testing.T) {
 	admin := pool(t, server(t))
 	for from := range 2 {
@@ -357,7 +360,7 @@ func TestTablesFromTheFutureAreRefused(t *testing.T) {
 	must(t, f.admin, `INSERT INTO `+f.schema+`.once_schema (version, compatible, name, applied) VALUES (91, 91, 'later', 1)`)
 	_, err := f.again(t).Claim(t.Context(), newRequest())
 	wantError(t, err, once.ErrInvalid)
-	wantText(t, err, "future")
+	wantText(t, err, "newer than this program")
 	wantError(t, f.Migrate(t.Context()), once.ErrInvalid)
 }
 
@@ -368,7 +371,8 @@ func TestNoTransaction(t *testing.T) {
 	wantError(t, f.SettleTx(t.Context(), nil, nil), once.ErrInvalid)
 }
 
-// Two copies of one settlement wait for the row at the same time: the second has to see what the first did.
+// If two copies of a settlement wait for the row at the same time, the second
+// sees what the first did.
 func TestCopiesOfASettlementAtOnce(t *testing.T) {
 	for _, status := range []once.Status{once.Done, once.Absent} {
 		t.Run(status.String(), func(t *testing.T) {
@@ -407,7 +411,7 @@ func TestCopiesOfASettlementAtOnce(t *testing.T) {
 	}
 }
 
-// Texts in another encoding would not come back as they were.
+// Texts in another encoding would not be read as they were written.
 func TestAnotherClientEncodingIsRefused(t *testing.T) {
 	f := newFixture(t)
 	p := pool(t, server(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })

@@ -8,96 +8,138 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/pgstore/internal/pgerr"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// endTime bounds how long a COMMIT or a ROLLBACK may take, which the caller's context does not.
+// endTime bounds a COMMIT or a ROLLBACK, which the caller's context does not
+// end.
 const endTime = 10 * time.Second
 
-// Transact runs body in a transaction together with its claims. BEGIN and the claims are one round trip, and so
-// are the settlements and COMMIT. body is called when the claims are won. For a Request that is Speculative, BEGIN and the claim travel with the first statement of
-// body, if that is a SELECT, INSERT, UPDATE or the like that is sent by Exec, Query or QueryRow, and cost no round trip;
-// a body without statements takes one round trip in all. The isolation level is that of Options.Isolation.
+// body is the work of a transaction, as [Store.Transact] calls it.
+type body = func(pgx.Tx, []once.Record) ([]once.Settlement, error)
+
+// Transact runs work in a transaction together with its claims. BEGIN and the
+// claims of new keys are one round trip, and so are the settlements and COMMIT. It
+// calls work if a claim was won. The isolation level is that of Options.Isolation.
+// A single claim that says how it is Expected to end is looked up first if many
+// were lost lately.
 //
-// A transaction in flight on a key is not waited for, whatever the Wait of a Request. With an error, the
-// records are nil.
+// If the request is Speculative, BEGIN and the claim are sent together with the
+// first statement of work, if that reads or writes rows and is sent by Exec,
+// Query or QueryRow: then they cost no round trip. Work without statements
+// takes one round trip in all.
 //
-// That ctx ends cancels neither the transaction nor its commit. But if body gives a statement a context that ends,
-// pgx closes the connection, and nothing is committed.
+// Transact does not wait for a transaction in flight on a key, whatever the
+// Wait of a request. If it returns an error, the records are nil.
+//
+// The end of ctx cancels neither the transaction nor its commit. But if work
+// gives a statement a context that ends, pgx closes the connection, and nothing
+// is committed.
 func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
-	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
+	work func(pgx.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
 	if err := s.ready(ctx, s.pool); err != nil || len(rs) == 0 {
 		return nil, err
 	}
-	pooled, err := s.pool.Acquire(ctx)
+	tx, err := s.acquire(ctx)
 	if err != nil {
-		return nil, explain(err)
+		return nil, err
 	}
-	var tx *handle
-	defer func() { // when the connection is free
-		tx.ring()
-		if tx != nil && tx.left {
-			recs, err = nil, s.parkLeft(ctx, rs, err)
+	defer func() { // after a panic as well
+		tx.release(ctx)
+		if tx.use == connEnded {
+			recs, err = nil, s.parkAbandoned(ctx, rs, err)
 		}
 	}()
-	work := body
-	body = func(of pgx.Tx, recs []once.Record) ([]once.Settlement, error) {
-		return noticing(ctx, tx, func() ([]once.Settlement, error) { return work(of, recs) })
-	}
-	defer pooled.Release() // closes a connection that could not leave its transaction
-	conn := pooled.Conn()
-	if tx, err = s.newHandle(ctx, conn); err != nil {
-		return nil, explain(err)
-	}
-	defer rollback(ctx, conn) // whatever way out is taken, a panic included; nothing after a commit
-	defer tx.end()
-
 	if isSpeculative(rs) {
-		if recs, sure, err := s.speculate(ctx, conn, tx, rs[0], body); sure {
+		recs, decided, err := s.speculate(ctx, tx, rs[0], work)
+		if decided {
 			return recs, err
 		}
-		rollback(ctx, conn)
+		tx.restart(ctx)
+	} else if s.isForeseen(rs) {
+		if rec, err := s.readIfLikely(ctx, tx, rs[0]); err != nil || rec.Status != once.Absent {
+			return oneRecord(rec, err)
+		}
 	}
-	claimed, err := s.begun(ctx, conn, rs)
+	return s.transact(ctx, tx, rs, work)
+}
+
+// transact begins and claims, calls work, settles and commits.
+func (s *Store) transact(ctx context.Context, tx *handle, rs []once.ClaimRequest, work body) ([]once.Record, error) {
+	claims, err := s.beginAndClaim(ctx, tx.conn, rs)
+	if s.lacksStatement(err) {
+		tx.restart(ctx)
+		if err := tx.conn.DeallocateAll(ctx); err != nil {
+			return nil, explain(err)
+		}
+		claims, err = s.beginAndClaim(ctx, tx.conn, rs)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !anyWon(rs, claimed.recs) {
-		return claimed.recs, nil
+	if !anyWon(rs, claims.recs) {
+		return claims.recs, nil
 	}
-	tx.own, tx.puts = claimed.has, puts{} // nothing is left of what was put by a speculative run
-	sets, err := body(tx, slices.Clone(claimed.recs))
+	tx.reserved, tx.foreseen = claims.reserved, claims.foreseen
+	sets, err := tx.run(ctx, slices.Clone(claims.recs), work)
 	switch {
-	case err != nil && claimed.overtaken(ctx, conn):
+	case err != nil && claims.overtaken(ctx, tx.conn):
 		return nil, fmt.Errorf("%w: another claim was committed at the same moment: %w", once.ErrConflict, err)
 	case err != nil:
-		return nil, conflict(err)
+		return nil, pgerr.Conflict(err)
 	}
 	b := new(pgx.Batch)
-	if err := claimed.settle(b, sets); err != nil {
+	if err := claims.settle(b, sets); err != nil {
 		return nil, err
+	}
+	if tx.use == connHandedOut && s.deallocated.Load() && checkOpen(tx.conn) == nil {
+		if err := tx.conn.DeallocateAll(context.WithoutCancel(ctx)); err != nil {
+			return nil, explain(err)
+		}
 	}
 	if err := tx.commit(ctx, b); err != nil {
+		s.lacksStatement(err)
 		return nil, err
 	}
-	return claimed.recs, nil
+	return claims.recs, nil
 }
 
-// begun begins a transaction and claims. Several claims are reservations, as far as that goes.
-func (s *Store) begun(ctx context.Context, conn *pgx.Conn, rs []once.ClaimRequest) (*reservation, error) {
-	if v := s.newReservation(rs); v != nil {
-		return v, v.begin(ctx, conn)
+// lacksStatement reports whether err says that a prepared statement is gone. Work
+// that gets the connection can deallocate those that pgx has prepared, and pgx
+// does not notice. If some did, pgx prepares them anew before each commit of a
+// connection that was handed out.
+func (s *Store) lacksStatement(err error) bool {
+	lacks := pgerr.State(err) == pgerr.NoStatement
+	if lacks {
+		s.deallocated.Store(true)
+	}
+	return lacks
+}
+
+// beginAndClaim begins a transaction and claims, in one round trip if the keys
+// are new.
+func (s *Store) beginAndClaim(ctx context.Context, conn *pgx.Conn, rs []once.ClaimRequest) (*txClaims, error) {
+	if c := s.newReservations(rs); c != nil {
+		return c, c.begin(ctx, conn)
+	}
+	c := &txClaims{store: s, rs: rs, isReserved: make([]bool, len(rs))}
+	if s.isForeseen(rs) {
+		return c, c.beginForeseen(ctx, conn)
 	}
 	b := new(pgx.Batch)
 	b.Queue(s.begin)
 	recs, err := s.claims(ctx, conn, b, rs)
-	return &reservation{store: s, rs: rs, recs: recs, locked: make([]bool, len(rs))}, err
+	c.recs = recs
+	return c, err
 }
 
-// queueSettlements queues ends of claims that have their rows. A settlement that has no row to change is an error on the
-// server, which then skips what is behind it: so nothing is committed by a transaction that is not the one that claimed.
+// queueSettlements queues settlements of claims that have a row. If the row is
+// not there to be changed, the statement fails and the server skips what
+// follows it. So a transaction commits nothing if it is not the one that
+// claimed.
 func (s *Store) queueSettlements(b *pgx.Batch, sets []once.Settlement) error {
 	for _, set := range sets {
 		args, err := settleArgs(set)
@@ -111,18 +153,17 @@ func (s *Store) queueSettlements(b *pgx.Batch, sets []once.Settlement) error {
 
 func anyWon(rs []once.ClaimRequest, recs []once.Record) bool {
 	for i, rec := range recs {
-		// One that lapsed while it waited is nobody else's.
-		if (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == rs[i].Owner {
+		if rec.HeldBy(rs[i].Owner) {
 			return true
 		}
 	}
 	return false
 }
 
-// commit sends what is queued, the messages that were put, and COMMIT, in one round trip.
+// commit sends the settlements that b has, the messages that were put, and
+// COMMIT, in one round trip.
 func (h *handle) commit(ctx context.Context, b *pgx.Batch) error {
-	conn := h.Tx.Conn()
-	if err := checkOpen(conn); err != nil {
+	if err := checkOpen(h.conn); err != nil {
 		return err
 	}
 	settlements := b.Len()
@@ -131,32 +172,33 @@ func (h *handle) commit(ctx context.Context, b *pgx.Batch) error {
 	}
 	before := b.Len()
 	b.Queue("commit")
-	defer limit(conn).end()
-	replies := conn.SendBatch(context.WithoutCancel(ctx), b)
-	defer replies.Close()
+	defer limit(h.conn).end()
+	results := h.conn.SendBatch(context.WithoutCancel(ctx), b)
+	defer results.Close()
 	for i := range before {
-		switch _, err := replies.Exec(); {
+		switch _, err := results.Exec(); {
 		case err != nil && i < settlements:
 			return settleFailed(err)
 		case err != nil:
 			return putFailed(err)
 		}
 	}
-	return committed(replies.Exec())
+	return checkCommit(results.Exec())
 }
 
-// committed judges the reply to a COMMIT.
-func committed(tag pgconn.CommandTag, err error) error {
+// checkCommit checks the reply to a COMMIT.
+func checkCommit(tag pgconn.CommandTag, err error) error {
 	switch {
 	case err != nil:
 		return commitFailed(err)
 	case tag.String() != "COMMIT":
-		return fmt.Errorf("once: PostgreSQL answered COMMIT with %s: %s", tag, passedOver)
+		return fmt.Errorf("once: PostgreSQL answered COMMIT with %s: %s", tag, pgerr.IgnoredError)
 	}
 	return nil
 }
 
-// checkOpen looks at what body left behind, before anything is sent.
+// checkOpen checks the state in which work has left the connection, before
+// anything is sent.
 func checkOpen(conn *pgx.Conn) error {
 	switch {
 	case conn.IsClosed():
@@ -171,7 +213,8 @@ func checkOpen(conn *pgx.Conn) error {
 	return nil
 }
 
-// rollback ends a transaction that is still open. One that it cannot reach ends with its connection.
+// rollback ends a transaction that is still open. If the server cannot be
+// reached, the transaction ends with its connection.
 func rollback(ctx context.Context, conn *pgx.Conn) {
 	if conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() == 'I' {
 		return

@@ -17,6 +17,10 @@ import (
 func nothing(pgx.Tx) error { return nil }
 
 func TestTransactCommitsRecordAndRowsTogether(t *testing.T) {
+	eachRequest(t, testTransactCommitsRecordAndRowsTogether)
+}
+
+func testTransactCommitsRecordAndRowsTogether(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	r := newRequest()
 	rec, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error {
@@ -38,7 +42,9 @@ func TestTransactCommitsRecordAndRowsTogether(t *testing.T) {
 	}
 }
 
-func TestTheHandlersErrorRollsBack(t *testing.T) {
+func TestTheHandlersErrorRollsBack(t *testing.T) { eachRequest(t, testTheHandlersErrorRollsBack) }
+
+func testTheHandlersErrorRollsBack(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	r, boom := newRequest(), errors.New("boom")
 	_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error {
@@ -52,6 +58,10 @@ func TestTheHandlersErrorRollsBack(t *testing.T) {
 }
 
 func TestTheHandlersPanicRollsBackAndGoesOn(t *testing.T) {
+	eachRequest(t, testTheHandlersPanicRollsBackAndGoesOn)
+}
+
+func testTheHandlersPanicRollsBackAndGoesOn(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	r := newRequest()
 	func() {
@@ -67,7 +77,7 @@ func TestTheHandlersPanicRollsBackAndGoesOn(t *testing.T) {
 			panic("boom")
 		})
 	}()
-	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // one that is closed is given back a little later
+	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // a closed connection is returned to the pool a little later
 	rec, err := transact(t.Context(), f.Store, r, nothing)
 	if err != nil || rec.Attempt != 1 {
 		t.Errorf("afterwards: %+v, %v", rec, err)
@@ -77,8 +87,13 @@ func TestTheHandlersPanicRollsBackAndGoesOn(t *testing.T) {
 	}
 }
 
-// The handler of a serialization failure gets to see it, and once.DoTx has to know that a repeat may help.
+// A handler gets the serialization failure itself, and DoTx gets a conflict,
+// after which it tries again.
 func TestSerializationFailuresOfTheHandlerAreConflicts(t *testing.T) {
+	eachRequest(t, testSerializationFailuresOfTheHandlerAreConflicts)
+}
+
+func testSerializationFailuresOfTheHandlerAreConflicts(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	for _, state := range []string{"40001", "40P01", "55P03"} {
 		_, err := transact(t.Context(), f.Store, newRequest(), func(tx pgx.Tx) error {
@@ -90,7 +105,9 @@ func TestSerializationFailuresOfTheHandlerAreConflicts(t *testing.T) {
 	}
 }
 
-func TestTheHandleRefusesToEnd(t *testing.T) {
+func TestTheHandleRefusesToEnd(t *testing.T) { eachRequest(t, testTheHandleRefusesToEnd) }
+
+func testTheHandleRefusesToEnd(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	r := newRequest()
 	var kept, nested pgx.Tx
@@ -150,7 +167,7 @@ func TestASwallowedErrorCommitsNothing(t *testing.T) {
 	}
 	check := func(t *testing.T, k once.Key, err error) {
 		t.Helper()
-		wantText(t, err, "passed over")
+		wantText(t, err, "was ignored")
 		for _, wrong := range []error{once.ErrOutcomeUnknown, once.ErrConflict, once.ErrLeaseLost} {
 			if errors.Is(err, wrong) {
 				t.Errorf("%v is %v", err, wrong)
@@ -177,6 +194,10 @@ func TestASwallowedErrorCommitsNothing(t *testing.T) {
 }
 
 func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
+	eachRequest(t, testWhatTheHandlerLeavesOpenIsNamed)
+}
+
+func testWhatTheHandlerLeavesOpenIsNamed(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	for _, c := range []struct {
 		name, text string
@@ -209,12 +230,16 @@ func TestWhatTheHandlerLeavesOpenIsNamed(t *testing.T) {
 			wantStatus(t, f, r.Key, c.status)
 		})
 	}
-	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // one that is closed is given back a little later
+	waitFor(t, func() bool { return f.pool.Stat().AcquiredConns() == 0 }) // a closed connection is returned to the pool a little later
 }
 
-// A handler can get at the raw connection, and end its transaction there. What it wrote may be committed, so the work is
-// not done again by the next call.
+// A handler can end its transaction on the connection itself. What it wrote may
+// be committed, so the next call does not run the work again.
 func TestWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T) {
+	eachRequest(t, testWorkThatLeavesItsTransactionIsDoneOnce)
+}
+
+func testWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T, newRequest func() once.ClaimRequest) {
 	for name, c := range map[string]struct {
 		sent  string
 		fails error
@@ -255,7 +280,42 @@ func TestWorkThatLeavesItsTransactionIsDoneOnce(t *testing.T) {
 	}
 }
 
-// What is prepared is a statement as well, at any depth.
+// The row of an expired key makes a speculative claim fail, and then no record
+// shows why. So the work is called again, and what it does to its second
+// transaction is noticed as well.
+func TestWorkThatLeavesItsTransactionAfterASpeculationIsDoneOnce(t *testing.T) {
+	for name, fails := range map[string]error{"returns": nil, "fails": errors.New("no")} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			r := newRequest()
+			if _, err := transact(t.Context(), f.Store, r, func(pgx.Tx) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			must(t, f.admin, `UPDATE `+f.records()+` SET outcome_until = 1, key_until = 1`)
+			r.Owner = random()
+			r.Speculative, r.Expected = true, &once.Settlement{KeepOutcome: time.Hour, KeepKey: 2 * time.Hour}
+			for i := range 2 {
+				_, err := transact(t.Context(), f.Store, r, func(tx pgx.Tx) error {
+					conn := tx.Conn()
+					err := f.write(t.Context(), tx, "a")
+					if _, ended := conn.Exec(t.Context(), `COMMIT; BEGIN`); ended != nil || err != nil {
+						return errors.Join(err, ended)
+					}
+					return fails
+				})
+				if i == 0 {
+					wantError(t, err, once.ErrParked)
+				}
+			}
+			if n := f.count(t, "a"); n != 1 {
+				t.Errorf("%d rows, want 1", n)
+			}
+			wantStatus(t, f, r.Key, once.Parked)
+		})
+	}
+}
+
+// Prepared statements are checked as well, at any depth of nesting.
 func TestAPreparedRollbackIsRefused(t *testing.T) {
 	f := newFixture(t)
 	_, err := transact(t.Context(), f.Store, newRequest(), func(tx pgx.Tx) error {
@@ -275,6 +335,10 @@ func TestAPreparedRollbackIsRefused(t *testing.T) {
 }
 
 func TestTheCallersContextDoesNotEndTheTransaction(t *testing.T) {
+	eachRequest(t, testTheCallersContextDoesNotEndTheTransaction)
+}
+
+func testTheCallersContextDoesNotEndTheTransaction(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := transact(ctx, f.Store, newRequest(), func(tx pgx.Tx) error {
@@ -286,7 +350,7 @@ func TestTheCallersContextDoesNotEndTheTransaction(t *testing.T) {
 	}
 }
 
-// commitFault makes COMMIT itself fail, by a constraint trigger that is deferred to it.
+// commitFault makes COMMIT fail, by a deferred constraint trigger.
 func commitFault(t *testing.T, f *fixture, statement string) {
 	must(t, f.admin, `CREATE FUNCTION `+f.schema+`.fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN `+statement+`; RETURN NULL; END $$`)
 	must(t, f.admin, `CREATE CONSTRAINT TRIGGER fault AFTER INSERT ON `+f.effects()+
@@ -321,8 +385,13 @@ func TestErrorsOfCommit(t *testing.T) {
 	}
 }
 
-// A connection that died under work that has used it directly is found by the look after the work: no COMMIT was sent.
+// If the connection breaks under work that has used it directly, the check
+// after the work finds that, and no COMMIT is sent.
 func TestABackendTerminatedBeforeTheSettlement(t *testing.T) {
+	eachRequest(t, testABackendTerminatedBeforeTheSettlement)
+}
+
+func testABackendTerminatedBeforeTheSettlement(t *testing.T, newRequest func() once.ClaimRequest) {
 	f := newFixture(t)
 	op := &once.Operation[int]{Name: "pay"}
 	terminate := func(ctx context.Context, tx pgx.Tx) error {
@@ -344,8 +413,11 @@ func TestABackendTerminatedBeforeTheSettlement(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the connection at COMMIT, DoTx gives one effect and its answer.
-func TestLostCommits(t *testing.T) {
+// If the connection is lost at COMMIT, DoTx has one effect, and returns its
+// result.
+func TestLostCommits(t *testing.T) { eachRequest(t, testLostCommits) }
+
+func testLostCommits(t *testing.T, newRequest func() once.ClaimRequest) {
 	op := &once.Operation[string]{Name: "pay"}
 	for name, lose := range map[string]int32{"request": loseRequest, "reply": loseReply} {
 		t.Run(name, func(t *testing.T) {
@@ -407,6 +479,16 @@ func TestRoundTrips(t *testing.T) {
 			}
 			if n := trips(func() { _, _ = transact(t.Context(), f.Store, r, nothing) }); n != 2 {
 				t.Errorf("a transaction that is a replay takes %d round trips, want 2", n)
+			}
+			if n := trips(func() { _, _ = transact(t.Context(), f.Store, newForeseen(), nothing) }); n != 2 {
+				t.Errorf("a transaction whose end is foreseen takes %d round trips beside its work, want 2", n)
+			}
+			r.Expected = newForeseen().Expected
+			if n := trips(func() { _, _ = transact(t.Context(), f.Store, r, nothing) }); n != 3 {
+				t.Errorf("a replay that was not expected takes %d round trips, want 3", n)
+			}
+			if n := trips(func() { _, _ = transact(t.Context(), f.Store, r, nothing) }); n != 1 {
+				t.Errorf("a replay among many takes %d round trips, want 1", n)
 			}
 		})
 	}

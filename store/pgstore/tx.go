@@ -5,25 +5,31 @@ import (
 	"fmt"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/pgstore/internal/pgxresult"
+	"github.com/effectively-once/once/store/pgstore/internal/sqltext"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// handle is the transaction as its user sees it: all of pgx.Tx but its end, which is Transact's.
-// It embeds pgx's own transaction, which is exchanged for a closed one when the transaction is over.
+// handle is a transaction of the store as the user's work sees it. It refuses
+// what would end the transaction, and keeps messages that are put until COMMIT.
 type handle struct {
-	pgx.Tx
-	closed  pgx.Tx
-	nested  []*savepoint
-	opening *opening            // nil: the transaction was begun without it
-	own     func(once.Key) bool // whose claims are this transaction's, and whose rows are not what they seem
-	named   bool                // the tables of the store have a schema
-	raw     bool                // its user has, or had, the connection itself
-	id      string              // of the transaction, if raw, as far as it is known
-	left    bool                // its user has ended it
-	ctx     context.Context     // for what has none of its own
-	store   *Store
-	puts    puts
+	pgx.Tx // replaced by closed when the transaction is over
+	closed pgx.Tx
+	nested []*savepoint
+
+	store  *Store
+	pooled *pgxpool.Conn
+	conn   *pgx.Conn
+	ctx    context.Context // for methods that have none
+
+	reserved func(once.Key) bool // whether a key is claimed by this transaction, whatever its record says
+	foreseen *foreseen           // the claim, if its end is foreseen
+	refused  error               // of a connection that was not handed out, but closed
+	use      connUse
+	id       string // of the transaction when the connection was handed out, if known
+	puts     pendingPuts
 }
 
 // savepoint is a transaction nested in a handle.
@@ -32,23 +38,31 @@ type savepoint struct {
 	of *handle
 }
 
-// session is what pgx needs round trips to make, once for a connection: a transaction that is open and one that is
-// closed. Neither of them sends BEGIN, which travels with the claims.
+// session has two transactions of pgx for a connection, one open and one
+// closed. Neither has sent BEGIN, which is sent with the claims. To make them
+// takes round trips, so a connection keeps them.
 type session struct{ open, closed pgx.Tx }
 
 const sessionKey = "once/pgstore"
 
-func (s *Store) newHandle(ctx context.Context, conn *pgx.Conn) (*handle, error) {
+// acquire takes a connection from the pool. Nothing is sent, except for the
+// first time on a connection. The caller has to call release.
+func (s *Store) acquire(ctx context.Context) (*handle, error) {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, explain(err)
+	}
+	conn := pooled.Conn()
 	custom := conn.PgConn().CustomData()
 	made, ok := custom[sessionKey].(session)
 	if !ok {
-		var err error
 		if made, err = newSession(ctx, conn); err != nil {
-			return nil, err
+			pooled.Release()
+			return nil, explain(err)
 		}
 		custom[sessionKey] = made
 	}
-	return &handle{Tx: made.open, closed: made.closed, named: s.named, ctx: ctx, store: s}, nil
+	return &handle{Tx: made.open, closed: made.closed, store: s, pooled: pooled, conn: conn, ctx: ctx}, nil
 }
 
 func newSession(ctx context.Context, conn *pgx.Conn) (made session, err error) {
@@ -62,26 +76,42 @@ func newSession(ctx context.Context, conn *pgx.Conn) (made session, err error) {
 	return made, made.closed.Commit(ctx)
 }
 
-// end makes whoever has kept the handle get pgx.ErrTxClosed, instead of the connection of somebody else.
-func (h *handle) end() {
-	h.Tx, h.opening = h.closed, nil
+// release rolls back what was not committed, and returns the connection to the
+// pool, which closes it if it is still in a transaction. It tells relays of
+// messages that were committed.
+func (h *handle) release(ctx context.Context) {
+	h.close()
+	rollback(ctx, h.conn)
+	h.pooled.Release()
+	if h.puts.phase == putsCommitted {
+		h.store.notifier.notify(true)
+	}
+}
+
+// restart rolls back, and forgets what was put.
+func (h *handle) restart(ctx context.Context) {
+	rollback(ctx, h.conn)
+	h.puts = pendingPuts{}
+}
+
+// close makes whoever has kept the handle get pgx.ErrTxClosed, instead of a
+// transaction of another caller on the same connection.
+func (h *handle) close() {
+	h.Tx = h.closed
 	for _, sp := range h.nested {
 		sp.Tx = h.closed
 	}
 }
 
-// isOver reports whether the transaction has ended, whatever came of it.
-func (h *handle) isOver() bool { return h.Tx == h.closed }
+// isClosed reports whether the transaction has ended.
+func (h *handle) isClosed() bool { return h.Tx == h.closed }
 
-// isBusy reports whether rows are open. What is sent then breaks them.
-func (h *handle) isBusy() bool { return h.Tx.Conn().PgConn().IsBusy() }
+// isBusy reports whether rows are open. Sending anything then would break them.
+func (h *handle) isBusy() bool { return h.conn.PgConn().IsBusy() }
 
 // Begin begins a nested transaction: a savepoint.
 func (h *handle) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := h.nests(ctx); err != nil {
-		return nil, err
-	}
-	if err := h.openOddly(ctx); err != nil {
+	if err := h.beforeSavepoint(ctx); err != nil {
 		return nil, err
 	}
 	return h.nest(ctx, h.Tx)
@@ -107,17 +137,17 @@ func (h *handle) Commit(context.Context) error { return notYours("Commit") }
 func (h *handle) Rollback(context.Context) error { return notYours("Rollback") }
 
 func notYours(verb string) error {
-	return fmt.Errorf("%w: %s is not for the work in it: return nil and it is committed, an error and it is rolled back",
+	return fmt.Errorf("%w: work in a transaction must not call %s: return nil to commit, an error to roll back",
 		once.ErrInTx, verb)
 }
 
-// refuse says why a text is not for the work in a transaction.
+// refuse returns an error if work in a transaction must not send a text.
 func (h *handle) refuse(sql string) error {
-	switch j := judge(sql); {
-	case j.kind == control:
+	switch e := sqltext.EffectsOf(sql); {
+	case e.Kind == sqltext.Control:
 		return notYours(sql)
-	case !h.named && j.moves:
-		return fmt.Errorf("%w: this changes where the tables of the store are looked for: set Options.Schema", once.ErrInvalid)
+	case !h.store.qualified && e.SearchPath:
+		return fmt.Errorf("%w: this changes the schema in which the tables of the store are found: set Options.Schema", once.ErrInvalid)
 	}
 	return nil
 }
@@ -131,101 +161,62 @@ func (h *handle) refuseAny(b *pgx.Batch) error {
 	return nil
 }
 
-// first reports whether BEGIN and the claim travel with this statement. One that ends the transaction is refused.
-func (h *handle) first(ctx context.Context, sql string, args []any) (first bool, err error) {
+// before is called before a statement of the work is sent.
+func (h *handle) before(ctx context.Context, sql string, args []any) error {
 	if err := h.refuse(sql); err != nil {
-		return false, err
+		return err
 	}
-	if err := h.heed(ctx, sql, args); err != nil {
-		return false, err
-	}
-	return h.leads(ctx, sql, args)
-}
-
-func (h *handle) leads(ctx context.Context, sql string, args []any) (first bool, err error) {
-	switch {
-	case h.opening == nil:
-		return false, nil
-	case !h.opening.sent && travels(sql, args):
-		return true, nil
-	}
-	return false, h.opening.before(ctx, sql)
+	return h.flushBefore(ctx, sql, args)
 }
 
 // Exec sends a statement.
 func (h *handle) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	switch first, err := h.first(ctx, sql, args); {
-	case err != nil:
+	if err := h.before(ctx, sql, args); err != nil {
 		return pgconn.CommandTag{}, err
-	case first:
-		return h.opening.exec(ctx, sql, args)
 	}
 	return h.Tx.Exec(ctx, sql, args...)
 }
 
 // Query sends a query.
 func (h *handle) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	switch first, err := h.first(ctx, sql, args); {
-	case err != nil:
-		return failed{err: err}, err
-	case first:
-		return h.opening.query(ctx, sql, args)
+	if err := h.before(ctx, sql, args); err != nil {
+		return pgxresult.Failed{Error: err}, err
 	}
-	return h.Tx.Query(ctx, sql, args...)
+	return h.guardRows(h.Tx.Query(ctx, sql, args...))
 }
 
 // QueryRow sends a query for one row.
 func (h *handle) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	switch first, err := h.first(ctx, sql, args); {
-	case err != nil:
-		return failed{err: err}
-	case first:
-		rows, _ := h.opening.query(ctx, sql, args) // the row says the same
-		return firstRow{rows}
+	if err := h.before(ctx, sql, args); err != nil {
+		return pgxresult.Failed{Error: err}
 	}
 	return h.Tx.QueryRow(ctx, sql, args...)
-}
-
-func (h *handle) openOddly(ctx context.Context) error {
-	if h.opening == nil {
-		return nil
-	}
-	return h.opening.openOddly(ctx)
 }
 
 // SendBatch sends statements in one round trip.
 func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := h.refuseAny(b); err != nil {
-		return failedBatch{err: err}
+		return pgxresult.FailedBatch{Error: err}
 	}
 	for _, q := range b.QueuedQueries {
-		if err := h.heed(ctx, q.SQL, q.Arguments); err != nil {
-			return failedBatch{err: err}
+		if err := h.flushBefore(ctx, q.SQL, q.Arguments); err != nil {
+			return pgxresult.FailedBatch{Error: err}
 		}
 	}
-	if err := h.openOddly(ctx); err != nil {
-		return failedBatch{err: err}
-	}
-	return h.Tx.SendBatch(ctx, b)
+	return h.sendGuarded(ctx, h.Tx, b)
 }
 
 // CopyFrom copies rows into a table.
 func (h *handle) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := h.heedTable(ctx, table); err != nil {
-		return 0, err
-	}
-	if err := h.openOddly(ctx); err != nil {
+	if err := h.flushBeforeTable(ctx, table); err != nil {
 		return 0, err
 	}
 	return h.Tx.CopyFrom(ctx, table, columns, rows)
 }
 
-// Prepare makes a prepared statement.
+// Prepare creates a prepared statement.
 func (h *handle) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if err := h.refuse(sql); err != nil {
-		return nil, err
-	}
-	if err := h.openOddly(ctx); err != nil {
 		return nil, err
 	}
 	return h.Tx.Prepare(ctx, name, sql)
@@ -237,19 +228,19 @@ func (h *handle) LargeObjects() pgx.LargeObjects {
 	return h.Tx.LargeObjects()
 }
 
-// Conn is the connection, on which nothing guards the transaction.
+// Conn returns the connection, on which nothing guards the transaction.
 func (h *handle) Conn() *pgx.Conn {
 	h.expose()
 	return h.Tx.Conn()
 }
 
+// expose is called before the connection is handed out.
 func (h *handle) expose() {
-	h.sendBeforeConn()
-	if h.opening != nil {
-		h.opening.exposed()
-	}
-	if !h.raw {
-		h.raw, h.id = true, h.transactionID(h.ctx)
+	h.flushBeforeConn()
+	h.Tx.Conn() // sends BEGIN, if that was not sent yet
+	h.runBeforeConn()
+	if h.use == connGuarded && !h.isClosed() {
+		h.use, h.id = connHandedOut, h.transactionID(h.ctx)
 	}
 }
 
@@ -264,15 +255,15 @@ func (sp *savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.
 // Query sends a query of a nested transaction.
 func (sp *savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := sp.of.refuse(sql); err != nil {
-		return failed{err: err}, err
+		return pgxresult.Failed{Error: err}, err
 	}
-	return sp.Tx.Query(ctx, sql, args...)
+	return sp.of.guardRows(sp.Tx.Query(ctx, sql, args...))
 }
 
 // QueryRow sends a query for one row of a nested transaction.
 func (sp *savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if err := sp.of.refuse(sql); err != nil {
-		return failed{err: err}
+		return pgxresult.Failed{Error: err}
 	}
 	return sp.Tx.QueryRow(ctx, sql, args...)
 }
@@ -280,12 +271,12 @@ func (sp *savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.
 // SendBatch sends statements of a nested transaction in one round trip.
 func (sp *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := sp.of.refuseAny(b); err != nil {
-		return failedBatch{err: err}
+		return pgxresult.FailedBatch{Error: err}
 	}
-	return sp.Tx.SendBatch(ctx, b)
+	return sp.of.sendGuarded(ctx, sp.Tx, b)
 }
 
-// Prepare makes a prepared statement.
+// Prepare creates a prepared statement.
 func (sp *savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if err := sp.of.refuse(sql); err != nil {
 		return nil, err
@@ -299,13 +290,14 @@ func (sp *savepoint) LargeObjects() pgx.LargeObjects {
 	return sp.Tx.LargeObjects()
 }
 
-// Conn is the connection, on which nothing guards the transaction.
+// Conn returns the connection, on which nothing guards the transaction.
 func (sp *savepoint) Conn() *pgx.Conn {
 	sp.of.expose()
 	return sp.Tx.Conn()
 }
 
-// handleOf is the handle that a transaction is, or is nested in; nil if it is a caller's own.
+// handleOf returns the handle that a transaction is, or in which it is nested.
+// It returns nil for a transaction that the caller began.
 func handleOf(tx pgx.Tx) *handle {
 	switch t := tx.(type) {
 	case *handle:

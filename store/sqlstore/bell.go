@@ -4,18 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"sync"
-
-	"github.com/effectively-once/once/store"
 )
 
-// bell tells relays of this store that messages were put through it.
+// bell tells relays that use this Store that messages were put through it.
 type bell struct {
 	mu   sync.Mutex
 	ears map[*ear]bool
-	open map[*sql.Tx]bool // those that end here, and whether messages were put in them
+	open map[*sql.Tx]bool // the transactions of Transact and TransactAt; whether messages were put in them
 }
 
-// begun is told of a transaction that ends here. The bell rings when it has ended, and not before.
+// begun is called when a transaction of Transact or TransactAt begins. The bell
+// rings for its messages when it is committed, and not before.
 func (b *bell) begun(tx *sql.Tx) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -25,17 +24,25 @@ func (b *bell) begun(tx *sql.Tx) {
 	b.open[tx] = false
 }
 
-// ended rings for the messages of a transaction that may be committed.
-func (b *bell) ended(tx *sql.Tx, committed bool) {
+// sent is called when COMMIT was sent, and rings if the transaction has
+// messages.
+func (b *bell) sent(tx *sql.Tx) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open[tx] && committed {
+	if b.open[tx] {
 		b.ring()
 	}
+}
+
+// ended is called when the transaction is over.
+func (b *bell) ended(tx *sql.Tx) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	delete(b.open, tx)
 }
 
-// put is told that messages were put in a transaction. One that does not end here is about to, sooner or later.
+// put is called when messages were put in a transaction. It rings at once for a
+// transaction of the caller's, whose commit it cannot see.
 func (b *bell) put(tx *sql.Tx) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,30 +57,27 @@ func (b *bell) ring() {
 	for e := range b.ears {
 		select {
 		case e.rung <- struct{}{}:
-		default: // it rings already
+		default: // it has not been waited for since the last ring
 		}
 	}
 }
 
-// ear keeps one ringing until it is waited for.
+// ear implements [store.Ear]. It keeps one ring until Wait.
 type ear struct {
 	bell *bell
 	rung chan struct{}
 }
 
-// HearOutbox begins to listen for messages that are put through this Store.
-func (s *Store) HearOutbox(context.Context) (store.Ear, error) {
-	if s.invalid != nil {
-		return nil, s.invalid
+// hear returns a new ear.
+func (b *bell) hear() *ear {
+	e := &ear{bell: b, rung: make(chan struct{}, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ears == nil {
+		b.ears = make(map[*ear]bool)
 	}
-	e := &ear{bell: &s.bell, rung: make(chan struct{}, 1)}
-	s.bell.mu.Lock()
-	defer s.bell.mu.Unlock()
-	if s.bell.ears == nil {
-		s.bell.ears = make(map[*ear]bool)
-	}
-	s.bell.ears[e] = true
-	return e, nil
+	b.ears[e] = true
+	return e
 }
 
 func (e *ear) Wait(ctx context.Context) error {

@@ -1,112 +1,181 @@
-// Package sqlstore remembers keys in a database behind database/sql: SQLite, PostgreSQL, MySQL or MariaDB, SQL Server.
-// The record of a key commits with the rows of its work. It imports no driver, and works with any that keeps to
-// database/sql.
+// Package sqlstore stores keys in a database through database/sql: SQLite,
+// PostgreSQL, MySQL or MariaDB, SQL Server. The record of a key commits
+// together with the rows of its work. The package imports no driver. It works
+// with any driver that follows database/sql.
 //
 // # Promise
 //
-// It keeps every rule of [once.TxStore], [once.Lister], [store.Registry], [store.Positions], [store.TxShelf],
-// [store.Outbox], [store.Archivable] and [store.Reopener], as long as it talks to one writable primary that loses no
-// commit: never give it a replica. Time is the database's clock; the time zone of a session changes nothing. The tables
-// come from [Store.Migrate], or from the SQL that [Schema] returns. After that, a role that may only SELECT, INSERT,
-// UPDATE and DELETE is enough. What is kept for consumers, and of messages on their way out, has tables of its own,
-// which such a role must be given, too; until they are made, only the methods that need them fail, with
-// [once.ErrInvalid]. The tables are those of store/pgstore, so both can be used at once.
+// A [Store] keeps every rule of [once.TxStore], [once.Lister],
+// [store.Registry], [store.Positions], [store.TxShelf], [store.Outbox],
+// [store.OutboxArchive], [store.Bell], [store.Archivable] and [store.Reopener].
+// The methods that it shares with other SQL stores are documented at the types
+// that it embeds.
 //
-// # A claim that meets a transaction in flight on its key
+// The database must be one writable primary that loses no commit. Never give a
+// Store a replica. Time is the database's clock. The time zone of a session
+// changes nothing.
 //
-//   - PostgreSQL: it sees the transaction's lock and returns Running with LeaseLeft 0 at once. Extend, Settle and a
-//     store that names the same tables in another way (Schema set, or left to the search_path) wait, up to ctx.
-//   - MySQL, MariaDB: the claim waits for the transaction. In Claim and Transact at most for Request.Wait, or 250 ms where
-//     that is longer, and then returns Running with LeaseLeft 0 and gives up its connection; the server notices that when
-//     the other transaction has ended. If no transaction has the row locked then, the claim was slow, and is repeated. In ClaimTx at most for ctx, whose end costs the connection, or
-//     innodb_lock_wait_timeout, 50 seconds if it was not set, after which it is [once.ErrConflict].
-//   - SQLite: there is one writer at a time, so every claim waits for every transaction that has written. The writers of
-//     one Store wait in line, in their order, up to ten seconds; what comes from elsewhere is waited for as long as the
-//     connection's busy_timeout says. After that it is [once.ErrConflict], which [once.DoTx] repeats until its context
-//     ends, or for about a minute without a deadline, and [once.Do] four times.
-//   - SQL Server: it waits 100 ms for the transaction and then returns Running with LeaseLeft 0. Extend and Settle wait, up to ctx,
-//     and so do Get and List where READ_COMMITTED_SNAPSHOT is off.
+// The tables come from [Store.Migrate], or from the SQL that [Schema] returns.
+// After that, the role of the connection needs only SELECT, INSERT, UPDATE and
+// DELETE on them. Consumers and the outbox have their own tables. Until those
+// exist, only the methods that need them fail, with [once.ErrInvalid]. The
+// tables are those of store/pgstore, so programs with either store can share
+// them.
+//
+// # Claims and open transactions
+//
+// What a claim does when an open transaction has claimed or settled its key
+// depends on the database.
+//
+// PostgreSQL: the claim sees the lock of the transaction and returns Running
+// with LeaseLeft 0 at once. Extend and Settle wait until ctx ends. So does a
+// claim through a store that names the same tables in another way: one with
+// Schema set and one without.
+//
+// MySQL and MariaDB: the claim waits for the transaction. Claim and Transact
+// wait for ClaimRequest.Wait, or for 250 ms if that is longer. Then they return
+// Running with LeaseLeft 0 and close their connection. The server notices that
+// when the other transaction ends. If it turns out that no transaction has the
+// row, the database was slow, and the claim is repeated. ClaimTx waits for
+// innodb_lock_wait_timeout (50 seconds by default) and then returns
+// [once.ErrConflict]. If ctx ends before that, the connection is lost.
+//
+// SQLite: there is one writer at a time, so every claim waits for every
+// transaction that has written. The writers of one Store take turns in their
+// order, each waiting for up to ten seconds. The wait for other connections and
+// processes is bounded by busy_timeout. After that, the result is
+// [once.ErrConflict]. [once.DoTx] then repeats its transaction until its
+// context ends, or for about a minute if that has no deadline. [once.Do] tries
+// four times.
+//
+// SQL Server: the claim waits 100 ms for the transaction and then returns
+// Running with LeaseLeft 0. Extend and Settle wait until ctx ends. So do Get
+// and List if READ_COMMITTED_SNAPSHOT is off.
 //
 // # PostgreSQL
 //
-// Version 12 or newer. The database and client_encoding are UTF8, which is checked at the first use. Tests run with pgx; lib/pq has passed them, too. Nothing is kept in a session, so
-// PgBouncer's transaction mode is fine; with PgBouncer before 1.21 set pgx's default_query_exec_mode to exec or
-// simple_protocol. Under REPEATABLE READ and SERIALIZABLE a lost race is [once.ErrConflict]. A statement that fails
-// ends the transaction: a handler that passes the error over gets it back when its claim is settled.
+// PostgreSQL 12 or newer is required. The encoding of the database and
+// client_encoding must be UTF8, which is checked at the first use. Tests run
+// with pgx. lib/pq has passed them too.
+//
+// The Store keeps nothing in a session, so it works with PgBouncer in
+// transaction mode. With PgBouncer older than 1.21, set pgx's
+// default_query_exec_mode to exec or simple_protocol.
+//
+// Under REPEATABLE READ and SERIALIZABLE, a claim that loses a race returns
+// [once.ErrConflict]. A statement that fails aborts the transaction. A handler
+// that ignores such an error gets it again when its claim is settled.
 //
 // # MySQL and MariaDB
 //
-// MySQL 8.0, MariaDB 10.6, or newer, with InnoDB and go-sql-driver; tests run on MariaDB. The settings parseTime, loc
-// and clientFoundRows are free; autocommit off, completion_type other than NO_CHAIN and a timestamp that is set are refused at the
-// first use, and READ UNCOMMITTED is not supported: it shows the answers of transactions that are rolled back later. A deadlock (error 1213) ends the transaction without a
-// word. In Transact, a handler that passes such an error over commits nothing: what it goes on to write is rolled back,
-// with [once.ErrLeaseLost]. In a transaction of the caller's, that is the caller's to see to. CREATE, ALTER and the
-// like commit on their own: they are not supported in a handler.
+// MySQL 8.0.16 or MariaDB 10.6, or newer, is required, with InnoDB and
+// go-sql-driver. Tests run on MariaDB. The settings parseTime, loc and
+// clientFoundRows may have any value. These are refused at the first use:
+// autocommit off, a completion_type other than NO_CHAIN, a fixed timestamp, and
+// READ UNCOMMITTED, which shows answers that are rolled back later.
+//
+// A deadlock (error 1213) rolls back the transaction, and later statements
+// begin another one. If a handler of Transact ignores that error, its later
+// writes are rolled back too, and the call returns [once.ErrLeaseLost]. In
+// transactions of the caller's, the caller must stop at that error. CREATE,
+// ALTER and similar statements commit implicitly. Handlers must not use them.
 //
 // # SQL Server and Azure SQL
 //
-// No server has been run with this dialect: its statements were parsed, and the driver was tried against a server that
-// is a script. docs/stores/sqlserver.md says what that shows, and how to run the conformance suite, which is the first
-// thing to do.
+// This dialect has not yet been tested on a server. Its statements were parsed,
+// and the driver was tested against a scripted server. docs/stores/sqlserver.md
+// says what that proves, and how to run the conformance suite. Run that first.
 //
-// SQL Server 2016 or newer, with go-mssqldb 1.10 or newer: with older ones, what a handler writes after the server has
-// rolled back commits by itself. READ_COMMITTED_SNAPSHOT may be on or off, XACT_ABORT too; IMPLICIT_TRANSACTIONS must
-// be off, as it is by default. A deadlock (error 1205) ends the transaction, and a handler that passes it over commits
+// SQL Server 2016 or newer is required, with go-mssqldb 1.10 or newer. With
+// older drivers, a handler's writes after a rollback by the server are
+// committed one by one. READ_COMMITTED_SNAPSHOT and XACT_ABORT may be on or
+// off. IMPLICIT_TRANSACTIONS must be off, which is the default. A deadlock
+// (error 1205) rolls back the transaction. A handler that ignores it commits
 // nothing.
 //
 // # Positions and the shelf
 //
-// What meets a transaction in flight on a position waits for it, up to ten seconds or what the database allows, and is
-// [once.ErrConflict] then. TransactAt costs two statements besides its BEGIN and COMMIT: the second makes sure that the
-// database has not ended the transaction meanwhile. In MySQL, BlockedTx reads in share mode: until its transaction
-// ends, others wait with putting messages aside, and two that do both can meet in a deadlock, which is
-// [once.ErrConflict]. Under REPEATABLE READ and SERIALIZABLE in PostgreSQL, it sees what was committed before the
-// snapshot of its transaction. The size of a message is what the database takes in one packet or row:
-// max_allowed_packet in MySQL.
+// A method that needs a position waits for another transaction on its row, for
+// up to ten seconds or as long as the database allows, and then returns
+// [once.ErrConflict]. TransactAt sends two statements besides BEGIN and COMMIT.
+// The second makes sure that the database has not ended the transaction
+// meanwhile.
+//
+// In MySQL, BlockedTx takes shared locks. Until its transaction ends, others
+// wait to put messages with these ordering keys aside. Two transactions that do
+// both may deadlock, which is [once.ErrConflict]. In PostgreSQL under
+// REPEATABLE READ and SERIALIZABLE, BlockedTx sees what was committed before
+// the snapshot of its transaction. The size of a message is limited by what the
+// database accepts in a packet or row, in MySQL by max_allowed_packet.
 //
 // # The outbox
 //
-// A relay hears of messages that were put through the same Store, after the commit in Transact and TransactAt, and
-// before it in other transactions; of all others it hears nothing, and has to look. What other programs may insert is
-// in docs/outbox-row.md. In PostgreSQL, what relays do all the time runs in transactions with settings of their own: no
-// plans that read a whole table, and no wait for the disk in Sent. The archive has all columns, and no reader here.
-// MySQL is 8.0.16 or newer, for the defaults and checks of the row; in MySQL and SQLite, archiving takes three
-// statements. In SQL Server without READ_COMMITTED_SNAPSHOT, a relay waits for the transactions of producers.
+// A relay hears of messages that were put through the same Store: in Transact
+// and TransactAt after the commit, in other transactions before it. To find
+// other messages, it polls. docs/outbox-row.md says what other programs may
+// insert.
+//
+// In PostgreSQL, the frequent statements of relays run in transactions with
+// settings of their own: no plan that reads a whole table, and for Sent no wait
+// for the disk. The archive has all columns of the outbox. Nothing here reads
+// it. In MySQL and SQLite, archiving takes three statements. In SQL Server
+// without READ_COMMITTED_SNAPSHOT, a relay waits for the transactions of
+// producers.
 //
 // # SQLite
 //
-// Version 3.24 or newer, for the outbox 3.25. Tests run with modernc.org/sqlite; mattn/go-sqlite3 has passed them, too.
-// Open the file like this, or with the same settings of another driver:
+// SQLite 3.24 or newer is required, for the outbox 3.25. Tests run with
+// modernc.org/sqlite. mattn/go-sqlite3 has passed them too. Open the file like
+// this, or with the same settings of another driver:
 //
 //	file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate
 //
-// A journal that is off, or in memory, and read_uncommitted are refused at the first use.
-// Without busy_timeout a busy database is an error at once. Without txlock, a transaction of the caller's that has read
-// before it claims can fail as busy without waiting. With synchronous at NORMAL or OFF, a power cut may undo commits.
-// The clock is this machine's, in milliseconds, and nothing hides its steps. One connection is enough
-// (SetMaxOpenConns(1)), and it is needed for a database in memory. After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM,
-// SQLITE_INTERRUPT or a RAISE(ROLLBACK), SQLite may have ended the transaction by itself. A handler must return such an
-// error at once: the call then fails, and nothing is left. If it passes over the error, its later writes are committed one
-// by one, and the key is parked. If it writes on and returns the error all the same, nothing notices it.
+// The journal modes OFF and MEMORY, and read_uncommitted, are refused at the
+// first use. Without busy_timeout, a busy database is an error at once. Without
+// txlock, a transaction of the caller's that reads before it claims may fail as
+// busy without waiting. With synchronous at NORMAL or OFF, a power failure may
+// undo commits.
 //
-// # Everywhere
+// The clock is that of this machine, in milliseconds. If it is set, leases
+// change with it. One connection is enough (SetMaxOpenConns(1)). A database in
+// memory must have only one.
 //
-// A handler of [once.DoTx] must not end its transaction: neither by Commit or Rollback of the *sql.Tx, nor by a statement
-// such as COMMIT, ROLLBACK, or, in MySQL, BEGIN or CREATE TABLE. What it wrote before or after that may be committed, and
-// would be written again by the next call. So Transact looks, when work has failed and when its claim cannot be settled,
-// and parks the keys, with [once.ErrParked]: a person decides whether the work is done. What cannot be noticed:
+// After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM, SQLITE_INTERRUPT or
+// RAISE(ROLLBACK), SQLite may have rolled back the transaction. A handler must
+// return such an error at once. Then the call fails and has no effect. If the
+// handler ignores the error and succeeds, its later writes are committed one by
+// one, and the key is parked. If it writes after the error and then returns it,
+// those writes are committed too, and nothing notices.
 //
-//   - work that commits and then succeeds, in MySQL and SQLite: it is recorded as done, in a commit of its own. In
-//     PostgreSQL it is noticed.
-//   - in MySQL, work that rolls back, writes, and commits that itself: it looks like a deadlock.
-//   - a process that ends between the statement and the call's end: the key is free after a ROLLBACK, and unknown when
-//     the lease has lapsed after a COMMIT.
-//   - a handler of TransactAt that ends its transaction: the call fails, a position cannot be parked, and what was
-//     committed is written again with it.
-//   - the work of [once.InTx], in a transaction of the caller's: it gets an error, and the transaction is the caller's.
+// # Handlers that end their transaction
 //
-// Statements sent through the *sql.DB are not part of the transaction; with one connection they wait for ever.
+// A handler of [once.DoTx] must not end its transaction: neither by Commit or
+// Rollback of the *sql.Tx, nor by a statement such as COMMIT, ROLLBACK, or, in
+// MySQL, BEGIN or CREATE TABLE. Its writes before or after that may be
+// committed, and the next call would write them again. So when work has failed,
+// or its claim cannot be settled, Transact checks for that. It parks the keys
+// and returns [once.ErrParked]. A person then decides whether the work is done.
 //
-// The compatibility of this package is that of package once. A build works with the tables of any newer one that says
-// so, and refuses others.
+// Some cases are not noticed:
+//
+//   - In MySQL and SQLite, work that commits and then succeeds is recorded as
+//     done, in a second commit. PostgreSQL notices.
+//   - In MySQL, work that rolls back, writes, and commits looks like a
+//     deadlock.
+//   - If the process ends between the statement of the work and the end of the
+//     call, the key is free after a ROLLBACK. After a COMMIT it is unknown once
+//     the lease has lapsed.
+//   - A handler of TransactAt that ends its transaction makes the call fail. A
+//     position cannot be parked, so the next call writes again what was
+//     committed.
+//   - The work of [once.InTx] gets an error. Its transaction is the caller's.
+//
+// Statements sent through the *sql.DB are not part of the transaction. If the
+// pool has one connection, they wait forever.
+//
+// # Compatibility
+//
+// The compatibility of this package is that of package once. A build works with
+// tables that a newer build has upgraded, if that declares them compatible. It
+// refuses others.
 package sqlstore

@@ -8,7 +8,8 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// A transaction that somebody else began, an ORM for example, holds the key and the rows as well.
+// A transaction that other code began, an ORM for example, may hold the key and
+// the rows.
 func ExampleStore_inATransactionOfYourOwn() {
 	db, _ := sql.Open("sqlite", "file:once.db?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate")
 	store := sqlstore.New(db, sqlstore.SQLite, nil)

@@ -11,20 +11,20 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/scope"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
 func TestWritersTakeTurnsInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Store{queue: newQueue(sqlschema.SQLite)}
-		end, err := s.write(t.Context())
+		q := newQueue(sqlschema.SQLite)
+		end, err := q.wait(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var order []int
 		for i := range 20 {
 			go func() {
-				end, err := s.write(t.Context())
+				end, err := q.wait(t.Context())
 				if err != nil {
 					t.Error(err)
 					return
@@ -45,32 +45,32 @@ func TestWritersTakeTurnsInTheirOrder(t *testing.T) {
 
 func TestWaitingForATurnEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Store{queue: newQueue(sqlschema.SQLite)}
-		end, err := s.write(t.Context())
+		q := newQueue(sqlschema.SQLite)
+		end, err := q.wait(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := s.write(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := q.wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("at the end of its context, it returned %v", err)
 		}
 		begun := time.Now()
-		inside, err := s.write(scope.InTx(t.Context()))
+		inside, err := q.wait(scope.InTx(t.Context()))
 		if err != nil || time.Since(begun) != 0 {
 			t.Errorf("work in a transaction waited %v for the end of it: %v", time.Since(begun), err)
 		}
 		inside()
-		late, err := s.write(t.Context())
+		late, err := q.wait(t.Context())
 		if err != nil || time.Since(begun) != longestTurn {
 			t.Errorf("it waited %v, want %v, and then SQLite decides: %v", time.Since(begun), longestTurn, err)
 		}
 		late() // ends nobody's turn
-		if len(s.queue) != 1 {
+		if len(q) != 1 {
 			t.Error("the turn that was held is over")
 		}
 		end()
-		if len(s.queue) != 0 {
+		if len(q) != 0 {
 			t.Error("the turn is not over")
 		}
 	})

@@ -8,67 +8,76 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
+	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
-// Extend lets the lease of a running claim end after d from now.
+// Extend makes the lease of a running claim end d from now.
 func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
-	if err := s.ready(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
-	p := sqlschema.Params{"key": s.names.UUID(fence.Key.UUID()), "owner": s.names.UUID(fence.Owner), "attempt": fence.Attempt, "lease": d.Microseconds()}
-	end, err := s.write(ctx)
+	p := s.fenceParams(fence)
+	p["lease"] = d.Microseconds()
+	end, err := s.queue.wait(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	for range tries {
-		changed, err := s.exec(ctx, s.db, s.sql.Extend, p)
+		changed, err := s.exec(ctx, s.pool, s.sql.Extend, p)
 		if err != nil || changed == 1 {
 			return err
 		}
-		found, err := s.get(ctx, s.db, s.sql.Get, fence.Key)
+		found, err := s.get(ctx, s.pool, s.sql.Get, fence.Key)
 		if err != nil {
 			return err
 		}
-		if found.Status != once.Running || !found.heldBy(fence) {
+		if found.Status != once.Running || !found.HeldBy(fence) {
 			break
 		}
 	}
-	return lost(fence)
+	return records.LeaseLost(fence)
 }
 
-// tries bounds how often a statement is repeated that has changed no row, although the row that was read after it is one
-// that it changes. What was read proves nothing: the row may have become so in between. And MySQL counts no row that
-// another statement has given the same values, down to the microsecond.
+// tries bounds how often a statement is repeated that changed no row, although
+// the row as read after it is one that it changes. The row may have become so
+// in between. And MySQL does not count a row that already has the same values,
+// times in microseconds included.
 const tries = 4
+
+// fenceParams are the parameters that name an attempt.
+func (s *Store) fenceParams(fence once.Fence) sqlschema.Params {
+	return sqlschema.Params{"key": s.names.UUID(fence.Key.UUID()), "owner": s.names.UUID(fence.Owner), "attempt": fence.Attempt}
+}
 
 // Settle ends an attempt.
 func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
-	if err := s.ready(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return err
 	}
-	end, err := s.write(ctx)
+	end, err := s.queue.wait(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	_, err = s.settle(ctx, s.db, s.sql.Settle, s.sql.Get, set)
+	_, err = s.settle(ctx, s.pool, s.sql.Settle, s.sql.Get, set)
 	if err != nil && !errors.Is(err, once.ErrOutcomeRefused) && s.overPacket(ctx, set) {
 		return refused(set, err)
 	}
 	return err
 }
 
-// overPacket reports whether an outcome is larger than what MySQL accepts in a statement. Of one that is much larger it
-// closes the connection while that is being sent, so that the error tells nothing.
+// overPacket reports whether an outcome is larger than MySQL accepts in a
+// statement. While a much larger one is being sent, MySQL closes the
+// connection, so the error of the statement does not say why.
 func (s *Store) overPacket(ctx context.Context, set once.Settlement) bool {
 	if s.dialect != sqlschema.MySQL || len(set.Outcome.Body) < smallPacket {
 		return false
 	}
 	var limit int
-	err := s.db.QueryRowContext(ctx, `SELECT @@max_allowed_packet`).Scan(&limit)
+	err := s.pool.QueryRowContext(ctx, `SELECT @@max_allowed_packet`).Scan(&limit)
 	return err == nil && len(set.Outcome.Body) >= limit
 }
 
@@ -78,8 +87,8 @@ func refused(set once.Settlement, err error) error {
 	return fmt.Errorf("%w: its body has %d bytes: %w", once.ErrOutcomeRefused, len(set.Outcome.Body), err)
 }
 
-// SettleTx is Settle for each Settlement, inside a transaction that the caller began and ends.
-// After an error the caller rolls back.
+// SettleTx is Settle for each settlement, inside a transaction that the caller
+// began and ends. After an error the caller rolls back.
 func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, ss []once.Settlement) error {
 	if err := s.readyTx(ctx, tx); err != nil {
 		return err
@@ -92,52 +101,34 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, ss []once.Settlement) 
 	return nil
 }
 
-// settle reports whether it changed the record, which it does not if the settlement was applied before.
-func (s *Store) settle(ctx context.Context, q sqltx.Querier, how, get sqlschema.Statement, set once.Settlement) (changed bool, err error) {
+// settle reports whether it changed the record. It does not if the settlement
+// was applied before.
+func (s *Store) settle(ctx context.Context, db sqltx.DB, statement, get sqlschema.Statement,
+	set once.Settlement) (changed bool, err error) {
+
 	p, err := s.settleParams(set)
 	if err != nil {
 		return false, err
 	}
 	for range tries {
-		n, err := s.exec(ctx, q, how, p)
+		n, err := s.exec(ctx, db, statement, p)
 		if kind := s.dialect.Failure(err); set.Status == once.Done && (kind == sqlschema.Refused || kind == sqlschema.Constraint) {
 			return false, refused(set, err)
 		}
 		if err != nil || n == 1 {
 			return n == 1, err
 		}
-		found, err := s.get(ctx, q, get, set.Key)
+		found, err := s.get(ctx, db, get, set.Key)
 		switch {
 		case err != nil:
 			return false, err
-		case found.heldBy(set.Fence) && found.ended(set):
+		case found.HeldBy(set.Fence) && found.EndedBy(set):
 			return false, nil
-		case !found.heldBy(set.Fence) || !found.open(set.Status):
-			return false, lost(set.Fence)
+		case !found.HeldBy(set.Fence) || !found.CanEnd(set.Status):
+			return false, records.LeaseLost(set.Fence)
 		}
 	}
-	return false, lost(set.Fence)
-}
-
-// ended reports whether the row is what set has made of it, and what no other statement makes.
-func (r row) ended(set once.Settlement) bool {
-	switch set.Status {
-	case once.Done:
-		want := set.Outcome
-		want.Body = nil
-		same := r.outcome.ContentType == want.ContentType && r.outcome.Sum == want.Sum &&
-			r.outcome.Rejected == want.Rejected && r.outcome.Omitted == want.Omitted
-		body := string(r.Outcome.Body) == string(set.Outcome.Body)
-		return same && (r.Status == once.Expired || r.Status == once.Done && body)
-	case once.Absent:
-		return r.Status == once.Absent
-	}
-	return false // a running row reads as Unknown, too, and a parked one is parked again
-}
-
-// open reports whether the row can still be settled in this way.
-func (r row) open(to once.Status) bool {
-	return r.Status == once.Running || r.Status == once.Unknown || r.Status == once.Parked && to != once.Unknown
+	return false, records.LeaseLost(set.Fence)
 }
 
 const longestType = 255
@@ -147,14 +138,16 @@ func (s *Store) settleParams(set once.Settlement) (sqlschema.Params, error) {
 		return nil, fmt.Errorf("%w: the content type has %d bytes, the limit is %d", once.ErrInvalid,
 			len(set.Outcome.ContentType), longestType)
 	}
-	p := sqlschema.Params{"key": s.names.UUID(set.Key.UUID()), "owner": s.names.UUID(set.Owner), "attempt": set.Attempt,
-		"status": int64(set.Status), "type": "", "flags": int64(0), "sum": int64(0), "reason": clean(set.Reason)}
+	p := s.fenceParams(set.Fence)
+	p["status"], p["reason"] = int64(set.Status), sqlschema.ValidText(set.Reason)
+	p["type"], p["flags"], p["sum"] = "", int64(0), int64(0)
 	switch set.Status {
 	case once.Done:
 		p["body"], p["type"] = bytesOf(set.Outcome.Body), set.Outcome.ContentType
-		p["flags"], p["sum"] = flagsOf(set.Outcome), int64(set.Outcome.Sum)
+		p["flags"], p["sum"] = records.Flags(set.Outcome), int64(set.Outcome.Sum)
 		p["keepOutcome"], p["keepKey"] = set.KeepOutcome.Microseconds(), set.KeepKey.Microseconds()
-		p["due"], p["grain"] = min(set.KeepOutcome, set.KeepKey).Microseconds(), sqlschema.Grain(min(set.KeepOutcome, set.KeepKey))
+		first := min(set.KeepOutcome, set.KeepKey)
+		p["due"], p["grain"] = first.Microseconds(), sqlschema.Grain(first)
 	case once.Absent:
 		p["keepKey"], p["due"], p["grain"] = set.KeepKey.Microseconds(), set.KeepKey.Microseconds(), sqlschema.Grain(set.KeepKey)
 	case once.Unknown, once.Parked:
@@ -164,7 +157,32 @@ func (s *Store) settleParams(set once.Settlement) (sqlschema.Params, error) {
 	return p, nil
 }
 
-func lost(fence once.Fence) error {
-	return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, fence.Attempt,
-		fence.Key.Operation, fence.Key.ID)
+// Reopen releases a key that is done.
+func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return err
+	}
+	p := s.fenceParams(fence)
+	p["keepKey"], p["reason"] = keepKey.Microseconds(), sqlschema.ValidText(reason)
+	end, err := s.queue.wait(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	for range tries {
+		changed, err := s.exec(ctx, s.pool, s.sql.Reopen, p)
+		if err != nil || changed == 1 {
+			return err
+		}
+		found, err := s.get(ctx, s.pool, s.sql.Get, fence.Key)
+		switch {
+		case err != nil:
+			return err
+		case found.HeldBy(fence) && found.Status == once.Absent: // by an earlier call
+			return nil
+		case !found.HeldBy(fence) || found.Status != once.Done && found.Status != once.Expired:
+			return records.LeaseLost(fence)
+		}
+	}
+	return records.LeaseLost(fence)
 }

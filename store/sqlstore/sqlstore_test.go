@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// unreachable is a database that fails a test that gets as far as connecting to it.
+// unreachable is a database that fails the test if it is connected to.
 type unreachable struct{ t *testing.T }
 
 func (u unreachable) Connect(context.Context) (driver.Conn, error) {
@@ -23,7 +23,7 @@ func (u unreachable) Connect(context.Context) (driver.Conn, error) {
 
 func (u unreachable) Driver() driver.Driver { return nil }
 
-func TestBadArguments(t *testing.T) {
+func TestEveryMethodRefusesInvalidArgumentsOfNew(t *testing.T) {
 	db := sql.OpenDB(unreachable{t})
 	defer db.Close()
 	for name, s := range map[string]*sqlstore.Store{
@@ -67,7 +67,7 @@ func callAll(ctx context.Context, s *sqlstore.Store) map[string]error {
 	return all
 }
 
-func TestBadCalls(t *testing.T) {
+func TestInvalidArgumentsAreRefused(t *testing.T) {
 	db := sql.OpenDB(unreachable{t})
 	defer db.Close()
 	s := sqlstore.New(db, sqlstore.SQLite, nil)
@@ -80,7 +80,7 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-func TestSchemaIsForPeople(t *testing.T) {
+func TestSchemaPrintsWhatMigrateRuns(t *testing.T) {
 	text, err := sqlstore.Schema(sqlstore.PostgreSQL, &sqlstore.Options{Schema: "app", Prefix: "o_"}, 0)
 	if err != nil {
 		t.Fatal(err)

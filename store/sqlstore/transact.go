@@ -4,108 +4,150 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
-	"time"
+	"fmt"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
+	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
-// Transact claims, runs body and settles in one transaction, which ends only here. Body may use the transaction for
-// anything but Commit and Rollback; see the package documentation for what each database adds to that.
+// Transact claims, runs body and settles in one transaction, which ends only
+// here. Body may use the transaction for anything but Commit and Rollback. The
+// package documentation says what each database adds to that.
 func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(*sql.Tx, []once.Record) ([]once.Settlement, error)) (recs []once.Record, err error) {
 
-	if err := s.ready(ctx, s.db); err != nil {
+	if err := s.ready(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	end, err := s.write(ctx)
+	end, err := s.queue.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	var t *sqltx.Transaction
-	claims, err := s.patiently(ctx, rs, func(bound time.Duration) (claims []claimed, err error) {
-		begun := time.Now()
-		if t, err = sqltx.Begin(ctx, s.db, s.dialect); err != nil {
-			return nil, s.fail(err)
-		}
-		defer func() {
-			if err != nil {
-				t.Rollback()
-			}
-		}()
-		return s.claimBounded(ctx, t.Tx, time.Since(begun), bound, rs)
-	})
+	t, err := s.beginClaims(ctx, rs)
 	if err != nil {
 		return nil, err
 	}
-	recs = records(claims)
-	defer t.Rollback() // whatever way out is taken, a panic too; after the commit there is nothing left to do
-	if !holdsAny(rs, recs) {
-		return recs, nil
+	defer t.Rollback() // on every way out, a panic included; after the commit it does nothing
+	if !t.holdsAny() {
+		return t.records(), nil
 	}
-	ended := false
+	s.bell.begun(t.Tx)
+	defer s.bell.ended(t.Tx)
 	defer func() {
-		if !ended {
-			err = s.failed(ctx, t, end, rs, claims, err)
+		if t.phase == open {
+			err = s.rollback(ctx, t, end, err)
 		}
 	}()
-	committing := false
-	s.bell.begun(t.Tx)
-	defer func() { s.bell.ended(t.Tx, committing) }()
-	sets, err := body(t.Tx, slices.Clone(recs))
+	sets, err := body(t.Tx, t.records())
 	if err != nil {
 		return nil, s.conflict(err)
 	}
-	if err := s.settleOwn(ctx, t.Tx, claims, sets); err != nil {
+	if err := s.settleOwn(ctx, t, sets); err != nil {
 		return nil, err
 	}
-	committing = true
-	if err := t.Commit(); err != nil {
-		err = s.commitFailed(err)
-		ended = errors.Is(err, once.ErrOutcomeUnknown)
-		return nil, err
-	}
-	ended = true
-	return recs, nil
-}
-
-func holdsAny(rs []once.ClaimRequest, recs []once.Record) bool {
-	for i, rec := range recs {
-		if holds(rs[i], rec) {
-			return true
+	if err := s.commit(t.Transaction); err != nil {
+		if errors.Is(err, once.ErrOutcomeUnknown) {
+			t.phase = over
 		}
+		return nil, err
 	}
-	return false
+	t.phase = over
+	return t.records(), nil
 }
 
-// holds reports whether the claim was granted. One that lapsed while it waited in the database is nobody else's.
-func holds(r once.ClaimRequest, rec once.Record) bool {
-	return (rec.Status == once.Running || rec.Status == once.Unknown) && rec.Owner == r.Owner
+// TransactAt moves a position and runs body in one transaction, which ends only
+// here. Body is as free as that of Transact. TransactAt waits for another
+// transaction on the row, for up to ten seconds or as long as the database
+// allows, and then returns [once.ErrConflict].
+func (s *Store) TransactAt(ctx context.Context, from, to store.Position, body func(*sql.Tx) error) error {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return err
+	}
+	end, err := s.queue.wait(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	t, err := sqltx.Begin(ctx, s.pool, s.dialect)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer t.Rollback() // on every way out, a panic included; after the commit it does nothing
+	moved, err := s.mark(ctx, t.Tx, from, to)
+	if err != nil || !moved {
+		return err
+	}
+	s.bell.begun(t.Tx)
+	defer s.bell.ended(t.Tx)
+	if err := body(t.Tx); err != nil {
+		return s.conflict(err)
+	}
+	if err := s.unmark(ctx, t.Tx, to); err != nil {
+		return s.settleFailed(err)
+	}
+	return s.commit(t)
 }
 
-func holdOf(rec once.Record) once.Fence {
-	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
+// commit commits, and tells relays about the messages of the transaction.
+func (s *Store) commit(t *sqltx.Transaction) error {
+	err := t.Commit()
+	s.bell.sent(t.Tx)
+	if err != nil {
+		return s.commitFailed(err)
+	}
+	return nil
 }
 
-// settleOwn is SettleTx for what a body returned. A settlement that changes nothing is an error too: it is the sign
-// that the transaction is no longer the one that claimed.
-func (s *Store) settleOwn(ctx context.Context, tx *sql.Tx, claims []claimed, ss []once.Settlement) error {
+// settleOwn is SettleTx for the settlements that body returned. Here, a
+// settlement that changes nothing is an error: it shows that the transaction is
+// no longer the one in which the claims were made.
+func (s *Store) settleOwn(ctx context.Context, t *claims, sets []once.Settlement) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
-	for _, set := range ss {
-		how := s.sql.Settle
-		if slices.ContainsFunc(claims, func(c claimed) bool { return c.fresh && holdOf(c.Record) == set.Fence }) {
-			how = s.sql.SettleOwn
+	for _, set := range sets {
+		statement := s.sql.Settle
+		if t.madeHere(set.Fence) {
+			statement = s.sql.SettleOwn
 		}
-		changed, err := s.settle(ctx, tx, how, s.sql.GetLocked, set)
+		changed, err := s.settle(ctx, t.Tx, statement, s.sql.GetLocked, set)
 		if err == nil && !changed {
-			err = lost(set.Fence)
+			err = records.LeaseLost(set.Fence)
 		}
 		if err != nil {
 			return s.settleFailed(err)
 		}
 	}
 	return nil
+}
+
+// settleFailed explains why the transaction of a body that returned no error is
+// not committed.
+func (d *database) settleFailed(err error) error {
+	switch {
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("once: the work has ended the transaction itself: leave Commit and Rollback to the store: %w", err)
+	case d.dialect.Failure(err) == sqlschema.Aborted:
+		return fmt.Errorf("once: a statement of the work failed and its error was ignored, so nothing can be "+
+			"committed: return that error, or, in PostgreSQL, run the statement after a SAVEPOINT: %w", err)
+	case errors.Is(err, once.ErrLeaseLost):
+		return fmt.Errorf("rolled back; an error that was ignored may have ended the transaction: %w", err)
+	}
+	return err
+}
+
+// commitFailed explains an error of COMMIT. A few errors mean that the database
+// refused it. After all others nobody knows whether it was applied.
+func (d *database) commitFailed(err error) error {
+	switch d.dialect.Failure(err) {
+	case sqlschema.Constraint:
+		return fmt.Errorf("once: the commit was refused: %w", err)
+	case sqlschema.Conflict:
+		return d.conflict(err)
+	default:
+		return fmt.Errorf("%w: the commit was sent: %w", once.ErrOutcomeUnknown, err)
+	}
 }

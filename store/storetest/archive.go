@@ -11,18 +11,31 @@ import (
 
 func archiveRules() []rule {
 	return []rule{
-		{"archive/due", "Forgettable returns what is past its time as it still is, an outcome exactly, and nothing else; it changes no answer.", archiveDue},
-		{"archive/two-stages", "ForgetRecords drops the outcome first and the key later; an outcome is returned until it is dropped, and not after.", archiveTwoStages},
-		{"archive/after-forget", "An outcome that Forget has dropped is not returned, an empty one neither.", archiveAfterForget},
-		{"archive/same", "ForgetRecords leaves a record alone that is not the one that was returned, or not past its time.", archiveSame},
-		{"archive/bounded", "Forgettable returns at most limit records, and more says whether there may be others; a limit below 1 is ErrInvalid.", archiveBounded},
-		{"archive/race", "Of several who forget the same records, beside claims of their keys, each record is forgotten once, and no claim is.", archiveRace},
+		{"archive/due",
+			"Forgettable returns the records that are past their time, as they still are, and no others. It changes no answer.",
+			archiveDue},
+		{"archive/two-stages",
+			"ForgetRecords drops the outcome first and the key later. Forgettable returns an outcome until it is dropped.",
+			archiveTwoStages},
+		{"archive/after-forget",
+			"Forgettable returns neither an outcome that Forget has dropped nor, instead of it, an empty one.",
+			archiveAfterForget},
+		{"archive/same",
+			"ForgetRecords skips a record that has changed since it was returned, or is not past its time.",
+			archiveSame},
+		{"archive/bounded",
+			"Forgettable returns at most limit records, and more reports whether there may be others. A limit below 1 is ErrInvalid.",
+			archiveBounded},
+		{"archive/race",
+			"When several callers forget the same records while their keys are claimed, each record is forgotten once, and no claim is lost.",
+			archiveRace},
 	}
 }
 
-func (b *bench) archivable() store.Archivable { return b.store.(store.Archivable) }
+func (b *bench) archivable() store.Archivable { return capability[store.Archivable](b, b.store) }
 
-// due are the records of this case that Forgettable returns, by their IDs. Records of others are forgotten meanwhile.
+// due returns the records of this case that Forgettable returns, by ID.
+// Meanwhile records of other cases may be forgotten.
 func (b *bench) due() map[string]once.Record {
 	op := b.key("").Operation
 	mine := make(map[string]once.Record)
@@ -48,7 +61,8 @@ func (b *bench) due() map[string]once.Record {
 	}
 }
 
-// dueAfter waits for what Forgettable returns, which changes by itself as time passes.
+// dueAfter waits until Forgettable returns certain records. Its result changes
+// as time passes.
 func (b *bench) dueAfter(what string, ok func(due map[string]once.Record) bool) (due map[string]once.Record) {
 	b.until(what, func() bool {
 		due = b.due()
@@ -68,7 +82,7 @@ func has(ids ...string) func(map[string]once.Record) bool {
 	}
 }
 
-// keep makes a record that is done, and kept as change says.
+// keep makes a Done record whose retention is set by change.
 func (b *bench) keep(id string, change func(*once.Settlement)) (set once.Settlement, before once.Record) {
 	set = done(b.own(b.key(id), "owner of "+id, long))
 	change(&set)
@@ -86,8 +100,8 @@ var outcomes = map[string]once.Outcome{
 }
 
 func archiveDue(b *bench) {
-	standing := b.standings("")
-	delete(standing, "expired") // the others are unsettled, which has no end, or kept for long
+	standing := b.fencesByState("")
+	delete(standing, "expired") // the others are unsettled or kept for long
 	var ids []string
 	sets := make(map[string]once.Settlement)
 	for id, out := range outcomes {
@@ -117,7 +131,7 @@ func archiveDue(b *bench) {
 		}
 	}
 	if rec := due["count"]; rec.Status != once.Absent || rec.Owner != [16]byte{} || rec.Attempt != 1 || !sameOutcome(rec.Outcome, once.Outcome{}) {
-		b.failf("the count of a released key is %s", show(rec))
+		b.failf("the record of a released key is %s", show(rec))
 	}
 	for id := range outcomes {
 		if rec := b.wantStatus(b.key(id), once.Expired); !sameOutcome(rec.Outcome, once.Outcome{}) {
@@ -140,12 +154,12 @@ func archiveTwoStages(b *bench) {
 		}
 	}
 	if left := b.due(); len(left) > 0 {
-		b.failf("%d records are past their time still", len(left))
+		b.failf("%d records past their time are left", len(left))
 	}
 }
 
-// inTime has an outcome forgotten before its key has had its time, and returns the record when it has. On a slow machine
-// it takes several tries.
+// inTime drops an outcome before its key expires, and returns the record when
+// the key has expired. On a slow machine it takes several attempts.
 func (b *bench) inTime(id string, out once.Outcome) once.Record {
 	for keep := 8 * short; ; keep *= 2 {
 		id := fmt.Sprint(id, keep)
@@ -157,7 +171,7 @@ func (b *bench) inTime(id string, out once.Outcome) once.Record {
 		if n, err := b.archivable().ForgetRecords(b, []once.Record{rec}); n != 1 || err != nil {
 			b.failf("ForgetRecords of an outcome changed %d, %v", n, err)
 		}
-		if is := b.get(set.Key); isZero(is) { // its row may be there still
+		if is := b.get(set.Key); isZero(is) { // its row may still exist
 			if rec, left := b.due()[id]; left {
 				if n, err := b.archivable().ForgetRecords(b, []once.Record{rec}); n != 1 || err != nil {
 					b.failf("ForgetRecords of a key changed %d, %v", n, err)
@@ -177,7 +191,7 @@ func (b *bench) inTime(id string, out once.Outcome) once.Record {
 
 func archiveAfterForget(b *bench) {
 	for id, out := range outcomes {
-		for keep := 8 * short; ; keep *= 2 { // until Forget comes between the two ends
+		for keep := 8 * short; ; keep *= 2 { // until Forget runs between the two times
 			id := fmt.Sprint(id, keep)
 			set, _ := b.keep(id, func(set *once.Settlement) { set.Outcome, set.KeepOutcome, set.KeepKey = out, short, keep })
 			b.dueAfter("an outcome is past its time", has(id))
@@ -263,7 +277,7 @@ func archiveBounded(b *bench) {
 		b.must("ForgetRecords", err)
 	}
 	if len(seen) != n {
-		b.failf("Forgettable says that there is no more, and has returned %d of %d", len(seen), n)
+		b.failf("Forgettable returned no more, after %d of %d", len(seen), n)
 	}
 }
 
@@ -286,12 +300,13 @@ func archiveRace(b *bench) {
 	requests := make([]once.ClaimRequest, n/2)
 	for i := range requests {
 		requests[i] = b.request(b.key(ids[i]), "anew", long)
+		requests[i].Wait = slowest
 	}
 	b.together(forgetters+len(requests), func(i int) {
 		if i < forgetters {
 			b.persist("ForgetRecords", func() (err error) {
 				var more int
-				more, err = b.spread(i).(store.Archivable).ForgetRecords(b, recs)
+				more, err = capability[store.Archivable](b, b.spread(i)).ForgetRecords(b, recs)
 				changed[i] += more
 				return err
 			})
@@ -307,16 +322,17 @@ func archiveRace(b *bench) {
 		total += some
 	}
 	if total < n-len(requests) && len(b.due()) == 0 || total > n {
-		b.failf("%d of %d records were forgotten, by what those say who did it", total, n)
+		b.failf("of %[2]d records, the calls report %[1]d as forgotten", total, n)
 	}
 	for _, r := range requests {
 		b.wantRunning(b.get(r.Key), r, 1)
 	}
 }
 
-// unsupportedRule takes the place of the archive rules where records are forgotten together.
+// unsupportedRule replaces the archive rules for a store that sets
+// ForgetsTogether.
 func unsupportedRule() rule {
-	return rule{"archive/unsupported", "A store that cannot say what it forgets says that it is errors.ErrUnsupported.", func(b *bench) {
+	return rule{"archive/unsupported", "A store that cannot return what it would forget returns errors.ErrUnsupported.", func(b *bench) {
 		_, _, err := b.archivable().Forgettable(b, 1)
 		b.wantErr("Forgettable", err, errors.ErrUnsupported)
 		_, err = b.archivable().ForgetRecords(b, []once.Record{{Key: b.key("1"), Attempt: 1}})

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"sync"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// bench is what a case works at: the stores, keys of its own, and a way to fail. It is not a testing.T because
-// that cases can fail must be shown in a test that passes.
+// bench gives a case its stores, its own keys, and a way to fail. It is not a
+// testing.T, because a passing test must show that cases can fail.
 type bench struct {
 	context.Context
 	stores   []once.Store
@@ -29,9 +30,10 @@ type bench struct {
 	first error
 }
 
-// inCase runs a case in a goroutine of its own, which a failure ends, as in package testing.
+// inCase runs a case in its own goroutine, which ends at a failure, as in
+// package testing.
 func inCase(ctx context.Context, patience time.Duration, check func(*bench)) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*patience) // for stores that wait for ever
+	ctx, cancel := context.WithTimeout(ctx, 10*patience) // for stores that never return
 	defer cancel()
 	b := &bench{Context: ctx, patience: patience, run: unique()}
 	done := make(chan struct{})
@@ -51,7 +53,8 @@ func unique() string {
 	return hex.EncodeToString(random[:])
 }
 
-// failf ends the goroutine that calls it. The first failure of a case counts.
+// failf fails the case and ends the calling goroutine. The first failure of a
+// case counts.
 func (b *bench) failf(format string, args ...any) {
 	b.mu.Lock()
 	if b.first == nil {
@@ -67,7 +70,7 @@ func (b *bench) failed() bool {
 	return b.first != nil
 }
 
-// must fails on an error of a call that had no reason for one.
+// must fails on an error of a call that has to succeed.
 func (b *bench) must(doing string, err error) {
 	if err != nil {
 		b.failf("%s: %v", doing, err)
@@ -81,7 +84,7 @@ func (b *bench) wantErr(doing string, err, target error) {
 	}
 }
 
-// until polls for something that must become true.
+// until polls until a condition holds.
 func (b *bench) until(what string, ok func() bool) {
 	deadline := time.Now().Add(b.patience)
 	tick := time.NewTicker(time.Millisecond)
@@ -94,7 +97,8 @@ func (b *bench) until(what string, ok func() bool) {
 	}
 }
 
-// together runs n calls at once and waits for them. It fails if one of them did.
+// together runs n calls at once and waits for them. It fails if one of them
+// fails.
 func (b *bench) together(n int, call func(i int)) {
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -113,10 +117,27 @@ func (b *bench) together(n int, call func(i int)) {
 	}
 }
 
-// spread is a store for the i-th of several competitors.
+// spread returns the store of the i-th of several competitors.
 func (b *bench) spread(i int) once.Store { return b.stores[i%len(b.stores)] }
 
-// persist repeats a call that failed, as the contract allows: under contention some databases give up on one.
+// hasCapability reports whether a store has a capability.
+func hasCapability[Capability any](s once.Store) bool {
+	_, ok := once.As[Capability](s)
+	return ok
+}
+
+// capability returns a capability of a store. It fails if the store has none: the
+// cases of a capability are there if the first store has it.
+func capability[Capability any](b *bench, s once.Store) Capability {
+	c, ok := once.As[Capability](s)
+	if !ok {
+		b.failf("Open returned a store without %v after one with it", reflect.TypeFor[Capability]())
+	}
+	return c
+}
+
+// persist repeats a call that fails, as the contract allows: some databases
+// give up under contention.
 func (b *bench) persist(doing string, call func() error) {
 	deadline := time.Now().Add(b.patience)
 	for err := call(); err != nil; err = call() {
@@ -127,25 +148,28 @@ func (b *bench) persist(doing string, call func() error) {
 	}
 }
 
-// key is a key that no other case and no other run has.
+// key returns a key that no other case and no other run uses.
 func (b *bench) key(id string) once.Key {
 	return once.Key{Scope: "tenant", Operation: "storetest-" + b.run, ID: id}
 }
 
-// token is the token of a claimant: the same for the same name within a case.
+// token returns the owner of a claim. Within a case, the same name has the same
+// owner.
 func (b *bench) token(name string) (t [16]byte) {
 	copy(t[:8], b.run)
 	copy(t[8:], name)
 	return t
 }
 
-// Leases and retention that must not end during a case, and those that are waited for.
+// Durations of leases and retention: long ones do not end during a case, and
+// short ones are waited for.
 const (
 	long  = time.Hour
 	short = 5 * time.Millisecond
 
-	// slowest is how long a database may take for a claim that nothing stands in the way of. A store that can bound its
-	// waiting only in time takes one that is slower for one that has met a transaction in flight.
+	// slowest is how long a database may take for a claim that nothing blocks. A
+	// store that can only bound its waiting by time takes a slower claim for one
+	// that has met a transaction in flight.
 	slowest = 10 * time.Second
 )
 
@@ -154,10 +178,10 @@ func (b *bench) request(k once.Key, who string, lease time.Duration) once.ClaimR
 		Cause: causeOf(who)}
 }
 
-// causeOf is a cause that is another for another name.
+// causeOf returns a cause that depends on the name.
 func causeOf(who string) [16]byte { return once.Key{Operation: "cause", ID: who}.UUID() }
 
-// claim is a claim whose answer the case goes on to check, and that no transaction stands in the way of.
+// claim makes a claim that no transaction blocks. The case checks its result.
 func (b *bench) claim(r once.ClaimRequest) once.Record {
 	r.Wait = slowest
 	rec, err := b.store.Claim(b, r)
@@ -171,7 +195,7 @@ func (b *bench) own(k once.Key, who string, lease time.Duration) once.Fence {
 	if rec.Owner != b.token(who) || rec.Status != once.Running && rec.Status != once.Unknown {
 		b.failf("the key %q was free, and its claim returned %s", k.ID, show(rec))
 	}
-	return holdOf(rec)
+	return fenceOf(rec)
 }
 
 // lapse claims a key and waits until the lease has lapsed.
@@ -181,7 +205,7 @@ func (b *bench) lapse(k once.Key, who string) once.Fence {
 	return fence
 }
 
-// become waits for a status that comes by itself as time passes.
+// become waits until a record has a status that it gets as time passes.
 func (b *bench) become(k once.Key, want once.Status) once.Record {
 	var rec once.Record
 	b.until(fmt.Sprintf("the record of %q becomes %v", k.ID, want), func() bool {
@@ -215,38 +239,39 @@ func (b *bench) wantStatus(k once.Key, want once.Status) once.Record {
 	return rec
 }
 
-// refused checks that a call is refused because of its hold and changes nothing.
+// refused checks that a call returns ErrLeaseLost and changes nothing.
 func (b *bench) refused(doing string, k once.Key, call func() error) {
 	before := b.get(k)
 	b.wantErr(doing, call(), once.ErrLeaseLost)
 	b.unchanged(doing, before, b.get(k))
 }
 
-// unchanged compares two readings of a record. Time passes between them; Running may lapse to Unknown by itself,
-// so cases that compare use long leases.
+// unchanged compares two readings of a record. Running may lapse to Unknown in
+// between, so cases that compare use long leases.
 func (b *bench) unchanged(after string, was, is once.Record) {
 	if d := difference(was, is); d != "" {
 		b.failf("after %s the record differs in %s:\nwas %s\nis  %s", after, d, show(was), show(is))
 	}
 }
 
-func holdOf(rec once.Record) once.Fence {
+func fenceOf(rec once.Record) once.Fence {
 	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }
 
-// ending is a settlement whose retention does not end during a case.
+// ending returns a settlement whose retention does not end during a case.
 func ending(fence once.Fence, status once.Status) once.Settlement {
 	return once.Settlement{Fence: fence, Status: status, KeepOutcome: long, KeepKey: 2 * long, Reason: "because of " + status.String()}
 }
 
-// done is a settlement with an outcome that shows if any part of it is lost.
+// done returns a settlement with an outcome in which each lost part shows.
 func done(fence once.Fence) once.Settlement {
 	set := ending(fence, once.Done)
 	set.Outcome = once.Outcome{Body: []byte("answer\x00\xff"), ContentType: "text/x-answer", Sum: 0xfffefdfc}
 	return set
 }
 
-// difference names the first field in which two readings of one record differ.
+// difference returns the name of the first field in which two readings of a
+// record differ.
 func difference(was, is once.Record) string {
 	switch {
 	case was.Key != is.Key:
@@ -275,7 +300,7 @@ func difference(was, is once.Record) string {
 	return ""
 }
 
-// sameOutcome takes a nil body and an empty one for the same: both are no bytes.
+// sameOutcome compares two outcomes. A nil body equals an empty one.
 func sameOutcome(a, b once.Outcome) bool {
 	return bytes.Equal(a.Body, b.Body) && a.ContentType == b.ContentType && a.Rejected == b.Rejected &&
 		a.Omitted == b.Omitted && a.Sum == b.Sum
@@ -286,7 +311,7 @@ func isZero(rec once.Record) bool {
 		difference(rec, once.Record{}) == ""
 }
 
-// show is a record as a failure prints it: bodies can be large.
+// show returns a record for a failure message. It shortens large bodies.
 func show(rec once.Record) string {
 	body := rec.Outcome.Body
 	if len(body) > 40 {

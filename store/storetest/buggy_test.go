@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"hash/adler32"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,18 +13,20 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// database is a store's database with one bug, or none: then it keeps the whole contract.
+// database is the database of a store with one bug. Without a bug it keeps the
+// whole contract.
 type database struct {
 	bug     string
 	entered atomic.Int64 // calls so far
+	asked   atomic.Int64 // times that were asked for so far
 
 	mu      sync.Mutex
 	rows    map[any]row
-	before  map[any]row          // the version before the present one
+	before  map[any]row          // the previous version
 	pieces  map[any]once.Outcome // outcomes that an interrupted Forget has left
 	effects map[string]int       // committed rows, by name
 	taken   map[any]*buggyTx     // keys written by a transaction in flight
-	owners  map[[16]byte]bool    // every token that ever held a key
+	owners  map[[16]byte]bool    // all owners that ever had a key
 }
 
 type row struct {
@@ -50,15 +51,17 @@ func (d *database) has(bug string) bool { return d.bug == bug }
 type buggyStore struct {
 	*database
 	options *once.Options
-	skew    time.Duration // of this process's clock, which must not matter
+	skew    time.Duration // of this process's clock, which must not affect anything
 	cache   map[once.Key]row
 }
 
+// now returns another time at each call, also where time is faked.
 func (s *buggyStore) now() time.Time {
+	now := time.Now().Add(time.Duration(s.asked.Add(1)))
 	if s.has("client clock") {
-		return time.Now().Add(s.skew)
+		return now.Add(s.skew)
 	}
-	return time.Now()
+	return now
 }
 
 func (s *buggyStore) Options() *once.Options {
@@ -68,7 +71,7 @@ func (s *buggyStore) Options() *once.Options {
 	return s.options
 }
 
-// index is what the unique index is over.
+// index returns what the unique index is over.
 func (s *buggyStore) index(k once.Key) any {
 	all := k.Scope + k.Operation + k.ID
 	switch s.bug {
@@ -118,7 +121,7 @@ func (s *buggyStore) save(tx *buggyTx, r row) {
 	s.taken[at] = tx
 }
 
-// read is the record of a row as it is at a time.
+// read returns the record of a row as it is at a time.
 func (s *buggyStore) read(r row, now time.Time) once.Record {
 	is := r.Record
 	is.Age = now.Sub(is.Created)
@@ -247,11 +250,11 @@ func (s *buggyStore) claim(tx *buggyTx, r once.ClaimRequest) once.Record {
 	return s.read(next, now)
 }
 
-// hesitate lets others step in between, if there are any.
+// hesitate lets other calls come in between.
 func (d *database) hesitate() {
 	seen, deadline := d.entered.Load(), time.Now().Add(2*time.Second)
 	for d.entered.Load() < seen+3 && time.Now().Before(deadline) {
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +20,7 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// keeper is a store that keeps for consumers what it must, but for one bug, or none.
+// keeper is a store with the capabilities for consumers and one bug, or none.
 type keeper struct {
 	*memstore.Store
 	bug     string
@@ -29,26 +28,26 @@ type keeper struct {
 	*notes
 }
 
-// notes are what the processes of a keeper have in common, besides the store.
+// notes is what the processes of a keeper share, besides the store.
 type notes struct {
 	mu      sync.Mutex
 	keys    map[string]string         // the last Keys of each consumer
 	set     map[string]bool           // consumers that SetPosition was called for
 	answers map[*memstore.Tx][]string // of the first BlockedTx
-	rows    map[string]int            // effects written ever
-	looked  atomic.Int64              // at what they then act on
+	rows    map[string]int            // all effects, committed or not
+	looked  atomic.Int64              // calls that looked before they act
 }
 
-// hesitate lets others look as well before this one acts on what it has seen, if there are any.
+// hesitate lets other calls look before this one acts on what it has seen.
 func (n *notes) hesitate() { n.await(2 * time.Second) }
 
-// meet is hesitate where another is sure to come, however busy the machine is.
+// meet is like hesitate, but waits for another call, which is sure to come.
 func (n *notes) meet() { n.await(testenv.Patience) }
 
 func (n *notes) await(limit time.Duration) {
 	n.looked.Add(1)
 	for deadline := time.Now().Add(limit); n.looked.Load() < 2 && time.Now().Before(deadline); {
-		runtime.Gosched()
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -56,7 +55,7 @@ func (k *keeper) has(bug string) bool { return k.bug == bug }
 
 func (k *keeper) Options() *once.Options { return k.options }
 
-// keeping is the harness of a keeper.
+// keeping returns the harness of a keeper.
 func keeping(bug string) storetest.TxHarness[*memstore.Tx] {
 	s := memstore.New(nil)
 	n := newNotes()
@@ -70,7 +69,7 @@ func newNotes() *notes {
 		rows: make(map[string]int)}
 }
 
-// inMemory is the harness of stores that are made of one in memory.
+// inMemory returns the harness of stores that wrap one in memory.
 func inMemory(s *memstore.Store, n *notes, open func() once.TxStore[*memstore.Tx]) storetest.TxHarness[*memstore.Tx] {
 	return storetest.TxHarness[*memstore.Tx]{
 		Open:     func(testing.TB) once.TxStore[*memstore.Tx] { return open() },
@@ -148,7 +147,7 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 	return before, err
 }
 
-// share lets a consumer in wherever its name is.
+// share registers a consumer whatever the source of its name.
 func (k *keeper) share(ctx context.Context, c *store.Consumer) {
 	all, _ := k.Store.Consumers(ctx)
 	for _, other := range all {
@@ -202,7 +201,7 @@ func (k *keeper) spoil(p store.Position) store.Position {
 	return p
 }
 
-// row is the row of a position as it is.
+// row returns the row of a position.
 func (k *keeper) row(ctx context.Context, at store.Position) store.Position {
 	all, _ := k.Store.Positions(ctx, at.Consumer)
 	for _, p := range all {
@@ -287,7 +286,7 @@ func (k *keeper) ClaimTx(ctx context.Context, tx *memstore.Tx, rs []once.ClaimRe
 	return recs, errors.Join(err, other.Commit())
 }
 
-// aside spoils a message on its way to the shelf.
+// aside changes a message on its way to the shelf, if the bug is there.
 func (k *keeper) aside(m store.Shelved) store.Shelved {
 	switch k.bug {
 	case "bodies made texts":

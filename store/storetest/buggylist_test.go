@@ -9,7 +9,7 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// looks is how many rows a page looks at: few, so that pages are short.
+// looks is how many rows a page looks at. It is small, so that pages are short.
 const looks = 7
 
 func (s *buggyStore) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
@@ -17,11 +17,11 @@ func (s *buggyStore) List(ctx context.Context, q once.RecordQuery) (page once.Re
 		return page, err
 	}
 	defer s.mu.Unlock()
-	most := looks + 1 // one more says that there is a next page
+	most := looks + 1 // one more shows that there is a next page
 	if s.has("list unbounded") {
 		most = len(s.rows)
 	}
-	var after []row // the first ones, in order
+	var after []row // the first rows, in order
 	for _, r := range s.rows {
 		if c := s.order(q.After, r.Key); q.After != (once.Key{}) && (c > 0 || c == 0 && !s.has("pages overlap")) {
 			continue
@@ -52,7 +52,7 @@ func (s *buggyStore) List(ctx context.Context, q once.RecordQuery) (page once.Re
 	return page, nil
 }
 
-// listed is a record as it is listed, if the query selects it.
+// listed returns a record as List returns it, if the query selects it.
 func (s *buggyStore) listed(q once.RecordQuery, r row) (is once.Record, ok bool) {
 	is = s.read(r, s.now())
 	status := is.Status

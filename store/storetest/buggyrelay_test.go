@@ -8,7 +8,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// leases are how things are, as they are to a relay that nobody has seen.
+// leases returns the current leases, as an unknown relay sees them.
 func (s *sender) leases() store.Leases {
 	watcher := [16]byte{0xff, 1}
 	as, _ := s.Store.LeaseLanes(background, watcher, time.Hour, nil)
@@ -97,7 +97,8 @@ func (s *sender) spoilLeases(as store.Leases) store.Leases {
 	return as
 }
 
-// leased is a lane that a relay had once; its life, if it is below 0.
+// leased is a lane that a relay once leased. A lane below 0 stands for the
+// relay being alive.
 type leased struct {
 	relay [16]byte
 	lane  int
@@ -140,7 +141,7 @@ func (s *sender) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) 
 	return s.Store.ReleaseLanes(ctx, relay, lanes)
 }
 
-// may changes who changes which messages.
+// may returns the relay and the messages of a change, as the bug has them.
 func (s *sender) may(relay [16]byte, ms []store.Outgoing) ([16]byte, []store.Outgoing) {
 	as := s.leases()
 	lane := func(m store.Outgoing) store.LaneLease {
@@ -289,7 +290,7 @@ func (s *sender) ForgetOutgoing(ctx context.Context, keep time.Duration, limit i
 	case s.has("context ignored"):
 		ctx = context.WithoutCancel(ctx)
 	case s.has("forgets early"):
-		keep = 0
+		keep = -1 // also what has changed just now
 	case s.has("forgets without a limit") && limit > 0:
 		n, err := s.Store.ForgetOutgoing(ctx, keep, 1000)
 		return min(n, limit), err
@@ -361,10 +362,10 @@ func (s *sender) HearOutbox(ctx context.Context) (store.Ear, error) {
 
 func (e *quietEar) Wait(ctx context.Context) error {
 	never := e.s.has("rings never") || e.s.has("rings once") && e.heard > 0
-	if e.s.has("hears what comes later") { // and not what came since the last Wait
+	if e.s.has("hears what comes later") { // but not messages since the last Wait
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		for range 10 { // which of the two it takes is chance
+		for range 10 { // which of the two it takes is random
 			_ = e.Ear.Wait(ended)
 		}
 	}

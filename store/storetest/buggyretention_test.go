@@ -14,7 +14,7 @@ var (
 	_ store.Reopener   = (*buggyStore)(nil)
 )
 
-// isDue says that something of a row has had its time.
+// isDue reports whether the outcome of a row, or the row, is past its time.
 func (s *buggyStore) isDue(r row, now time.Time) bool {
 	is := s.read(r, now)
 	return r.Attempt > 0 && (is.Attempt == 0 || r.Status == once.Done && is.Status == once.Expired)

@@ -122,7 +122,8 @@ func (s *buggyStore) holds(r row, is once.Record, fence once.Fence) bool {
 	return is.Attempt > 0 && token && attempt
 }
 
-// admits decides whether a settlement changes the record, and what its caller is told if not.
+// admits reports whether a settlement changes the record, and returns the
+// result if not.
 func (s *buggyStore) admits(is once.Record, r row, set once.Settlement) (bool, error) {
 	same := bytes.Equal(is.Outcome.Body, set.Outcome.Body) && is.Outcome.ContentType == set.Outcome.ContentType &&
 		is.Outcome.Rejected == set.Outcome.Rejected && is.Outcome.Omitted == set.Outcome.Omitted && is.Outcome.Sum == set.Outcome.Sum
@@ -130,6 +131,8 @@ func (s *buggyStore) admits(is once.Record, r row, set once.Settlement) (bool, e
 	case is.Status == once.Done && (s.has("done is overwritten") || s.has("completion without any check")),
 		is.Status == once.Absent && s.has("released and completed"):
 		return true, nil
+	case is.Status == once.Expired && set.Status == once.Done && !s.has("late repeat refused"):
+		return false, nil
 	case is.Status == set.Status && s.has("repeat refused"):
 		return false, once.ErrLeaseLost
 	case is.Status == once.Done && set.Status == once.Done && (same || s.has("any outcome taken for a repeat")):

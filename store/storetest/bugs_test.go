@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// bugs are seeded bugs, and for each the cases that must catch it. Most of them were shipped by somebody.
+// bugs are seeded bugs, each with the cases that must catch it. Most of them
+// have occurred in released software.
 var bugs = map[string]string{
 	"weak digest":            "key/no-weak-digest",
 	"parts run together":     "key/parts-are-kept-apart",
@@ -80,6 +82,7 @@ var bugs = map[string]string{
 	"any outcome taken for a repeat":      "settle/done-is-final race/settle",
 	"released and completed":              "settle/released-is-ended",
 	"repeat refused":                      "settle/repeated do/lost-messages",
+	"late repeat refused":                 "settle/repeated-late",
 	"release keeps its owner":             "settle/released",
 	"owner dropped at completion":         "settle/done",
 	"unknown keeps its lease":             "settle/unknown",
@@ -180,7 +183,8 @@ var bugs = map[string]string{
 	"repeat refused in a transaction":            "caller-tx/repeated",
 }
 
-// buggy is the harness of a store with a bug. Each process has a clock of its own.
+// buggy returns the harness of a store with a bug. Each process has its own
+// clock.
 func buggy(bug string) storetest.TxHarness[*buggyTx] {
 	d := newDatabase(bug)
 	skew := time.Duration(0)
@@ -217,46 +221,65 @@ func buggy(bug string) storetest.TxHarness[*buggyTx] {
 	}
 }
 
-// TestNoBug shows that what the others are caught by is their bug, and not the store that they have it in.
+// TestNoBug checks that a store without a bug passes, so that the others are
+// caught by their bug.
 func TestNoBug(t *testing.T) {
-	storetest.RunTx(t, buggy(""))
+	pass(t, func() []storetest.Case { return storetest.TxCases(t, buggy("")) })
 }
 
-// TestWithoutTransactions shows that a store which is no more than a once.Store can be checked.
+// TestWithoutTransactions checks that the suite works for a store that is only
+// a once.Store.
 func TestWithoutTransactions(t *testing.T) {
-	h := buggy("")
-	storetest.Run(t, storetest.Harness{
-		Open:   func(tb testing.TB) once.Store { return struct{ once.Store }{h.Open(tb)} },
-		NoList: true,
+	pass(t, func() []storetest.Case {
+		h := buggy("")
+		return storetest.Cases(t, storetest.Harness{
+			Open:   func(tb testing.TB) once.Store { return struct{ once.Store }{h.Open(tb)} },
+			NoList: true,
+		})
 	})
 }
 
 func TestBugsAreCaught(t *testing.T) { catch(t, bugs, buggy) }
 
-// catch lets the cases that are named for each bug look for it.
+// catch checks that the cases of each bug fail.
 func catch[Tx any](t *testing.T, bugs map[string]string, harness func(bug string) storetest.TxHarness[Tx]) {
 	for bug, cases := range bugs {
 		t.Run(bug, func(t *testing.T) {
-			h := harness(bug)
-			h.Patience = 250 * time.Millisecond
-			all := storetest.TxCases(t, h)
-			for _, name := range strings.Fields(cases) {
-				i := slices.IndexFunc(all, func(c storetest.Case) bool { return c.Name == name })
-				if i < 0 {
-					t.Fatalf("there is no case %s", name)
+			faketime.Test(t, func(t *testing.T) {
+				h := harness(bug)
+				h.Patience = 250 * time.Millisecond
+				all := storetest.TxCases(t, h)
+				for _, name := range strings.Fields(cases) {
+					i := slices.IndexFunc(all, func(c storetest.Case) bool { return c.Name == name })
+					if i < 0 {
+						t.Fatalf("there is no case %s", name)
+					}
+					err := all[i].Check(t.Context())
+					if err == nil {
+						t.Errorf("%s does not see it", name)
+						continue
+					}
+					t.Logf("%s: %v", name, err)
 				}
-				err := all[i].Check(t.Context())
-				if err == nil {
-					t.Errorf("%s does not see it", name)
-					continue
-				}
-				t.Logf("%s: %v", name, err)
-			}
+			})
 		})
 	}
 }
 
-// TestEveryCaseCatchesABug shows that no case is there for nothing.
+// pass checks that the cases pass, each in fake time and on a new store.
+func pass(t *testing.T, cases func() []storetest.Case) {
+	for i, c := range cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			faketime.Test(t, func(t *testing.T) {
+				if err := cases()[i].Check(t.Context()); err != nil {
+					t.Errorf("%v\nthe rule: %s", err, c.Rule)
+				}
+			})
+		})
+	}
+}
+
+// TestEveryCaseCatchesABug checks that no case is redundant.
 func TestEveryCaseCatchesABug(t *testing.T) {
 	var named []string
 	for _, cases := range bugs {

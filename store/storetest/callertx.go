@@ -6,31 +6,49 @@ import (
 
 func callerTxRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"caller-tx/commit", "ClaimTx and SettleTx commit with the transaction of the caller's that they are part of.", callerTxCommit[Tx]},
-		{"caller-tx/several", "ClaimTx and SettleTx do for each of several what they do for one, in their order.", callerTxSeveral[Tx]},
-		{"caller-tx/rollback", "ClaimTx and SettleTx are rolled back with the transaction of the caller's that they are part of.", callerTxRollback[Tx]},
-		{"caller-tx/lost-claim", "Losing a claim leaves the transaction of the caller's usable.", callerTxLostClaim[Tx]},
-		{"caller-tx/own-claim", "ClaimTx with a token that holds the key changes nothing and returns the record.", callerTxOwnClaim[Tx]},
-		{"caller-tx/released", "A claim that is released before the caller commits leaves no stuck key.", callerTxReleased[Tx]},
-		{"caller-tx/settle-only", "SettleTx commits the end of an earlier claim together with rows.", callerTxSettleOnly[Tx]},
-		{"caller-tx/stale", "SettleTx with a hold that is not current is ErrLeaseLost.", callerTxStale[Tx]},
-		{"caller-tx/repeated", "SettleTx repeats a settlement that was applied without an error.", callerTxRepeated[Tx]},
+		{"caller-tx/commit",
+			"ClaimTx and SettleTx commit with the caller's transaction.",
+			callerTxCommit[Tx]},
+		{"caller-tx/several",
+			"ClaimTx and SettleTx handle several like one, in their order.",
+			callerTxSeveral[Tx]},
+		{"caller-tx/rollback",
+			"ClaimTx and SettleTx are rolled back with the caller's transaction.",
+			callerTxRollback[Tx]},
+		{"caller-tx/lost-claim",
+			"After a lost claim the caller's transaction is still usable.",
+			callerTxLostClaim[Tx]},
+		{"caller-tx/own-claim",
+			"A ClaimTx of a key that the caller already owns changes nothing and returns the record.",
+			callerTxOwnClaim[Tx]},
+		{"caller-tx/released",
+			"A claim that is released before the caller commits leaves no stuck key.",
+			callerTxReleased[Tx]},
+		{"caller-tx/settle-only",
+			"SettleTx commits the end of an earlier claim together with rows.",
+			callerTxSettleOnly[Tx]},
+		{"caller-tx/stale",
+			"A SettleTx whose fence is not current returns ErrLeaseLost.",
+			callerTxStale[Tx]},
+		{"caller-tx/repeated",
+			"A SettleTx of a settlement that was already applied returns nil.",
+			callerTxRepeated[Tx]},
 	}
 }
 
-// completeTx claims, writes a row and settles within a transaction of the caller's own.
+// completeTx claims, writes a row and settles in the caller's transaction.
 func (b *txBench[Tx]) completeTx(tx Tx, r once.ClaimRequest, effect string) {
 	rec := b.claimTx(tx, r)
 	b.wantRunning(rec, r, 1)
 	b.must("Effect", b.effect(tx, effect))
-	b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(holdOf(rec))}))
+	b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(fenceOf(rec))}))
 }
 
 func callerTxCommit[Tx any](b *txBench[Tx]) {
 	r := b.request(b.key("1"), "me", long)
 	b.inTx(true, func(tx Tx) { b.completeTx(tx, r, "row") })
 	rec := b.wantStatus(r.Key, once.Done)
-	b.ended(rec, rec, done(holdOf(rec)))
+	b.ended(rec, rec, done(fenceOf(rec)))
 	b.wantEffects("row", 1)
 
 	kept := b.request(b.key("2"), "me", long)
@@ -48,7 +66,7 @@ func callerTxSeveral[Tx any](b *txBench[Tx]) {
 		if b.must("ClaimTx", err); len(recs) != len(rs) {
 			b.failf("ClaimTx of %d requests returned %d records", len(rs), len(recs))
 		}
-		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(holdOf(recs[0])), ending(holdOf(recs[2]), once.Parked)}))
+		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{done(fenceOf(recs[0])), ending(fenceOf(recs[2]), once.Parked)}))
 	})
 	b.wantRunning(recs[0], rs[0], 1)
 	b.wantRunning(recs[2], rs[2], 1)
@@ -71,7 +89,7 @@ func callerTxRollback[Tx any](b *txBench[Tx]) {
 }
 
 func callerTxLostClaim[Tx any](b *txBench[Tx]) {
-	for name, fence := range b.standings("") {
+	for name, fence := range b.fencesByState("") {
 		if name == "released" {
 			continue
 		}
@@ -81,7 +99,7 @@ func callerTxLostClaim[Tx any](b *txBench[Tx]) {
 		b.inTx(true, func(tx Tx) {
 			met = b.claimTx(tx, b.request(fence.Key, "rival", long))
 			other = b.claimTx(tx, r)
-			b.must("SettleTx after a lost claim", b.txStore.SettleTx(b, tx, []once.Settlement{done(holdOf(other))}))
+			b.must("SettleTx after a lost claim", b.txStore.SettleTx(b, tx, []once.Settlement{done(fenceOf(other))}))
 			b.must("Effect after a lost claim", b.effect(tx, name))
 		})
 		b.unchanged("a ClaimTx of a key that is "+name+", in its answer,", before, met)
@@ -107,7 +125,7 @@ func callerTxReleased[Tx any](b *txBench[Tx]) {
 	k := b.key("1")
 	b.inTx(true, func(tx Tx) {
 		rec := b.claimTx(tx, b.request(k, "me", long))
-		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{ending(holdOf(rec), once.Absent)}))
+		b.must("SettleTx", b.txStore.SettleTx(b, tx, []once.Settlement{ending(fenceOf(rec), once.Absent)}))
 	})
 	b.wantStatus(k, once.Absent)
 	b.own(k, "other", long)
@@ -129,7 +147,7 @@ func callerTxSettleOnly[Tx any](b *txBench[Tx]) {
 }
 
 func callerTxStale[Tx any](b *txBench[Tx]) {
-	for name, current := range b.standings("") {
+	for name, current := range b.fencesByState("") {
 		before := b.get(current.Key)
 		for wrong, fence := range b.stale(current) {
 			b.inTx(false, func(tx Tx) {

@@ -10,21 +10,49 @@ import (
 
 func claimRules() []rule {
 	return []rule{
-		{"claim/free", "A claim of a free key sets Running, the lease, the fingerprint, the cause and the owner, and attempt 1.", claimFree},
-		{"claim/cause", "A record has the cause of its latest claim, or none. It is no part of the key: a claim with another one changes nothing.", claimCause},
-		{"claim/taken", "A claim of a taken key changes nothing and returns the record that stands in the way.", claimTaken},
-		{"claim/own-repeated", "A claim whose Owner holds the record already changes nothing and returns the record.", claimOwnRepeated},
-		{"claim/own-lapsed", "A claim whose Owner holds the record already changes nothing, also when its lease has lapsed.", claimOwnLapsed},
-		{"claim/own-after-takeover", "A claim with the token of a former owner meets the record of the present one.", claimOwnAfterTakeover},
-		{"claim/late", "A claim of an owner that has released the key since is late: it changes nothing.", claimLate},
-		{"claim/released", "A released key is free; a claim raises Attempt by one, keeps the age and clears the rest.", claimReleased},
-		{"claim/attempts-rise", "Attempt rises with each claim while the key is known.", claimAttemptsRise},
-		{"claim/done-stands", "A key that is Done is not free: a claim returns its outcome, even if it names the attempt.", claimDoneStands},
-		{"claim/parked-stands", "A key that is Parked is not free, even if the claim names the attempt.", claimParkedStands},
-		{"claim/expired-stands", "A key whose outcome is forgotten is Expired and not free, even if the claim names the attempt.", claimExpiredStands},
-		{"claim/running-stands", "A key that is Running is not taken over, even if the claim names the attempt.", claimRunningStands},
-		{"get/fresh", "Get reads what was written last, by whichever process.", getFresh},
-		{"claim/slices", "Slices in arguments are not changed or kept; slices in results belong to the caller.", claimSlices},
+		{"claim/free",
+			"A claim of a free key sets Running, the lease, the fingerprint, the cause, the owner, and Attempt 1.",
+			claimFree},
+		{"claim/cause",
+			"A record has the cause of its latest claim, or none. The cause is not part of the key: a claim with another cause changes nothing.",
+			claimCause},
+		{"claim/taken",
+			"A claim of a taken key changes nothing and returns the record that is in the way.",
+			claimTaken},
+		{"claim/own-repeated",
+			"A repeated claim of the current owner changes nothing and returns the record.",
+			claimOwnRepeated},
+		{"claim/own-lapsed",
+			"A repeated claim of the current owner changes nothing, even if its lease has lapsed.",
+			claimOwnLapsed},
+		{"claim/own-after-takeover",
+			"A repeated claim of a former owner returns the record of the current one.",
+			claimOwnAfterTakeover},
+		{"claim/late",
+			"A claim of an owner that has since released the key changes nothing.",
+			claimLate},
+		{"claim/released",
+			"A released key is free. A claim raises Attempt by one, keeps Created, and clears the rest.",
+			claimReleased},
+		{"claim/attempts-rise",
+			"Attempt rises with each claim while the key is known.",
+			claimAttemptsRise},
+		{"claim/done-stands",
+			"A Done key is not free: a claim returns its outcome, even if it names the attempt.",
+			claimDoneStands},
+		{"claim/parked-stands",
+			"A Parked key is not free, even if the claim names the attempt.",
+			claimParkedStands},
+		{"claim/expired-stands",
+			"A key whose outcome is forgotten is Expired and not free, even if the claim names the attempt.",
+			claimExpiredStands},
+		{"claim/running-stands",
+			"A Running key is not taken over, even if the claim names the attempt.",
+			claimRunningStands},
+		{"get/fresh", "Get returns what was written last, by any process.", getFresh},
+		{"claim/slices",
+			"Slices in arguments are not changed and not kept. Slices in results belong to the caller.",
+			claimSlices},
 	}
 }
 
@@ -45,6 +73,8 @@ func claimFree(b *bench) {
 // wantRunning checks the record of a claim that succeeded.
 func (b *bench) wantRunning(rec once.Record, r once.ClaimRequest, attempt int64) {
 	switch {
+	case isZero(rec):
+		b.failf("claimed %+q, and there is no record", r.Key)
 	case rec.Key != r.Key:
 		b.failf("claimed %+q, the record is of %+q", r.Key, rec.Key)
 	case rec.Status != once.Running || rec.Owner != r.Owner:
@@ -59,7 +89,8 @@ func (b *bench) wantRunning(rec once.Record, r once.ClaimRequest, attempt int64)
 	b.wantLease(rec, r.Lease)
 }
 
-// wantLease checks a lease that was given just now. It may have been rounded up to a second.
+// wantLease checks a lease that was just set. It may have been rounded up to a
+// second.
 func (b *bench) wantLease(rec once.Record, lease time.Duration) {
 	if rec.LeaseLeft > lease+time.Second || rec.LeaseLeft < lease-lease/4 {
 		b.failf("a lease of %v given just now has %v left", lease, rec.LeaseLeft)
@@ -70,7 +101,7 @@ func claimCause(b *bench) {
 	r := b.request(b.key("none"), "me", long)
 	r.Cause = [16]byte{}
 	b.wantRunning(b.claim(r), r, 1)
-	b.settle(done(holdOf(b.get(r.Key))))
+	b.settle(done(fenceOf(b.get(r.Key))))
 	before := b.get(r.Key)
 	again := b.request(r.Key, "other", long)
 	b.unchanged("a claim with a cause, in its answer,", before, b.claim(again))
@@ -157,10 +188,10 @@ func claimReleased(b *bench) {
 	for _, rec := range []once.Record{b.claim(r), b.get(k)} {
 		b.wantRunning(rec, r, 2)
 		if rec.Reason != "" || !sameOutcome(rec.Outcome, once.Outcome{}) {
-			b.failf("a claim clears the rest, this one left %s", show(rec))
+			b.failf("a claim clears the rest, but this one left %s", show(rec))
 		}
 		if !rec.Created.Equal(released.Created) {
-			b.failf("the first claim was at %v, after a release it is said to be at %v", released.Created, rec.Created)
+			b.failf("the first claim was at %v, and after a release Created is %v", released.Created, rec.Created)
 		}
 	}
 }
@@ -186,7 +217,7 @@ func claimAttemptsRise(b *bench) {
 	}
 }
 
-// stands checks that no claim gets a key as it is now, and that all are told what it is.
+// stands checks that no claim gets a key, and that all return its record.
 func (b *bench) stands(k once.Key) {
 	before := b.get(k)
 	for _, attempt := range []int64{0, before.Attempt, before.Attempt + 1, -1} {
@@ -207,7 +238,7 @@ func claimDoneStands(b *bench) {
 	b.settle(set)
 	b.stands(k)
 	if rec := b.claim(b.request(k, "rival", long)); !sameOutcome(rec.Outcome, set.Outcome) {
-		b.failf("a duplicate was answered with %s", show(rec))
+		b.failf("a duplicate returned %s", show(rec))
 	}
 }
 
@@ -248,7 +279,7 @@ func getFresh(b *bench) {
 		rec, err := writer.Claim(b, b.request(k, fmt.Sprint(attempt), long))
 		b.must("Claim", err)
 		everywhere(once.Running, attempt)
-		b.must("Settle", writer.Settle(b, ending(holdOf(rec), once.Absent)))
+		b.must("Settle", writer.Settle(b, ending(fenceOf(rec), once.Absent)))
 		everywhere(once.Absent, attempt)
 	}
 }
@@ -257,7 +288,7 @@ func claimSlices(b *bench) {
 	k := b.key("1")
 	r := b.request(k, "me", long)
 	r.Fingerprint = []byte("print")
-	fence := holdOf(b.claim(r))
+	fence := fenceOf(b.claim(r))
 	if string(r.Fingerprint) != "print" {
 		b.failf("Claim changed its argument to %q", r.Fingerprint)
 	}
@@ -268,7 +299,7 @@ func claimSlices(b *bench) {
 		b.failf("Settle changed its argument to %q", set.Outcome.Body)
 	}
 	set.Outcome.Body[0] = 'X'
-	for range 2 { // what the first round does to its results must not show in the second
+	for range 2 { // changes to the results of the first round must not affect the second
 		for _, rec := range []once.Record{b.get(k), b.claim(b.request(k, "rival", long))} {
 			if string(rec.Fingerprint) != "print" || !sameOutcome(rec.Outcome, done(fence).Outcome) {
 				b.failf("a slice is shared between the store and its caller: %s", show(rec))

@@ -11,27 +11,37 @@ import (
 
 func registryRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"registry/first", "Register returns the zero Consumer if nothing was known; an empty Keys is the Name.",
+		{"registry/first",
+			"Register returns the zero Consumer if nothing was known of the name. An empty Keys becomes the Name.",
 			registryFirst[Tx]},
-		{"registry/keys-stay", "Keys is written at the first time only, and stays.", registryKeysStay[Tx]},
-		{"registry/source-stays", "A name is registered at another source only if SharedWith is one that it is at; else " +
-			"nothing is written, and before says where it is.", registrySourceStays[Tx]},
-		{"registry/shared", "A name at several sources has one Keys, and a sign of life at each.", registryShared[Tx]},
-		{"registry/source-facts", "Sources with one name differ in a fact that both have; a fact that is told later is written.",
+		{"registry/keys-stay", "Keys is written only when the name is new.", registryKeysStay[Tx]},
+		{"registry/source-stays",
+			"A name is registered at another source only if SharedWith is one of its sources. Otherwise nothing is written, and before has its first source.",
+			registrySourceStays[Tx]},
+		{"registry/shared",
+			"A name at several sources has one Keys, and its own Seen at each source.",
+			registryShared[Tx]},
+		{"registry/source-facts",
+			"Sources with the same name differ if a fact that both have differs. A fact that is learned later is added.",
 			registrySourceFacts[Tx]},
-		{"registry/source-race", "Of any number of sources at once, a new name gets exactly one.", registrySourceRace[Tx]},
-		{"registry/seen", "Each Register is a sign of life; Seen is how long ago it was.", registrySeen[Tx]},
-		{"registry/names", "Names are kept in full and compared by their bytes; Consumers returns all, in their order.",
+		{"registry/source-race",
+			"When several sources are registered at once for a new name, exactly one succeeds.",
+			registrySourceRace[Tx]},
+		{"registry/seen", "Seen is the time since the latest Register.", registrySeen[Tx]},
+		{"registry/names",
+			"Names are kept in full and compared byte by byte. Consumers returns all, by name.",
 			registryNames[Tx]},
-		{"registry/race", "Of any number of first times at once, the Keys of exactly one are written.", registryRace[Tx]},
+		{"registry/race",
+			"When a name is registered several times at once for the first time, one Keys is written.",
+			registryRace[Tx]},
 	}
 }
 
 func (b *txBench[Tx]) registry(i int) store.Registry {
-	return b.txStores[i%len(b.txStores)].(store.Registry)
+	return capability[store.Registry](b.bench, b.txSpread(i))
 }
 
-// consumer is the name of a consumer that no other case has.
+// consumer returns the name of a consumer that no other case uses.
 func (b *txBench[Tx]) consumer(name string) string { return b.run + " " + name }
 
 func (b *txBench[Tx]) register(c store.Consumer) (before store.Consumer) {
@@ -40,7 +50,7 @@ func (b *txBench[Tx]) register(c store.Consumer) (before store.Consumer) {
 	return before
 }
 
-// registered are the consumers of this case.
+// registered returns the consumers of this case.
 func (b *txBench[Tx]) registered() (mine []store.Consumer) {
 	all, err := b.registry(1).Consumers(b)
 	b.must("Consumers", err)
@@ -176,7 +186,7 @@ func registrySourceRace[Tx any](b *txBench[Tx]) {
 		}
 	})
 	if all := b.registered(); in != 1 || len(all) != 1 {
-		b.failf("%d of %d sources were let in, and Consumers returned %+v", in, n, all)
+		b.failf("%d of %d sources were registered, and Consumers returned %+v", in, n, all)
 	}
 }
 
@@ -200,7 +210,7 @@ func registryNames[Tx any](b *txBench[Tx]) {
 	}
 	for _, name := range want {
 		if before := b.register(store.Consumer{Name: name, Source: name, Keys: name}); before != (store.Consumer{}) {
-			b.failf("%q was taken for %+v", name, before)
+			b.failf("the key %q was taken for %+v", name, before)
 		}
 	}
 	slices.Sort(want)
@@ -214,7 +224,8 @@ func registryNames[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// hardNames are different, and not longer than 255 bytes behind what makes a name unique.
+// hardNames differ from each other. With the prefix that makes a name unique
+// they have at most 255 bytes.
 func (b *txBench[Tx]) hardNames() []string {
 	room := 255 - len(b.consumer(""))
 	return []string{"a", "A", "a ", "a  ", "\u00e1", "a\u0301", "ß", "ss", "名前", "🙂", "a'b\"c`d", `a\b`, "%_",
@@ -242,6 +253,6 @@ func registryRace[Tx any](b *txBench[Tx]) {
 		}
 	})
 	if firsts != 1 || len(seen) != 1 || !seen[b.registered()[0].Keys] {
-		b.failf("%d of %d were first, and the others were told of %d different Keys", firsts, n, len(seen))
+		b.failf("%d of %d were first, and the others got %d different Keys", firsts, n, len(seen))
 	}
 }

@@ -8,8 +8,12 @@ import (
 
 func contextRules() []rule {
 	return []rule{
-		{"context/ended", "A call whose context has ended already fails and changes nothing.", contextEnded},
-		{"options/same", "Options returns the same pointer at every call, made by Options.Ready, another one for each store.", optionsSame},
+		{"context/ended",
+			"A call whose context has ended fails and changes nothing.",
+			contextEnded},
+		{"options/same",
+			"Options returns the same pointer at every call. It is the result of Options.Ready, and each store has its own.",
+			optionsSame},
 	}
 }
 

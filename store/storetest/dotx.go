@@ -11,23 +11,50 @@ import (
 
 func doTxRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"dotx/once", "Of any number of calls at once, in several processes, one commits its rows and all get its answer.", doTxOnce[Tx]},
-		{"dotx/failed", "A DoTx that fails or panics leaves nothing behind, and the next one runs.", doTxFailed[Tx]},
-		{"dotx/rejected", "A rejection rolls the rows back, and is recorded and replayed.", doTxRejected[Tx]},
-		{"dotx/sealed", "An answer that is sealed comes back as it was, also one that may be written with its claim.", doTxSealed[Tx]},
-		{"dotx/mismatch", "The same key with another input is ErrMismatch, and its work writes nothing.", doTxMismatch[Tx]},
-		{"dotx/unknown", "A DoTx runs work again that a crash interrupted, if the operation resends.", doTxUnknown[Tx]},
-		{"dotx/lost-reply", "If the reply to a commit is lost, the first answer is found and returned.", doTxLostReply[Tx]},
-		{"dotx/lost-commit", "If a commit never arrives, the work runs again, and its rows are committed once.", doTxLostCommit[Tx]},
-		{"dotx/late-commit", "If a commit arrives after its caller has given it up, nothing runs beside it.", doTxLateCommit[Tx]},
-		{"dotx/conflict", "A transaction that the database rolled back is repeated.", doTxConflict[Tx]},
-		{"intx/commit", "InTx commits with the transaction of the caller's, and is replayed after it.", inTxCommit[Tx]},
-		{"intx/rollback", "InTx is rolled back with the transaction of the caller's, and can be done again.", inTxRollback[Tx]},
-		{"intx/failed", "A caller who commits in spite of an error leaves no stuck key.", inTxFailed[Tx]},
+		{"dotx/once",
+			"Of several calls at once, in several processes, one commits its rows and all return its answer.",
+			doTxOnce[Tx]},
+		{"dotx/failed",
+			"A DoTx that fails or panics leaves nothing, and the next one runs.",
+			doTxFailed[Tx]},
+		{"dotx/rejected",
+			"A rejection rolls back the rows, and is recorded and replayed.",
+			doTxRejected[Tx]},
+		{"dotx/sealed",
+			"A sealed answer comes back unchanged, even if it may be written together with its claim.",
+			doTxSealed[Tx]},
+		{"dotx/mismatch",
+			"The same key with another input is ErrMismatch, and the work writes nothing.",
+			doTxMismatch[Tx]},
+		{"dotx/unknown",
+			"DoTx runs work again that a crash interrupted, if the operation resends.",
+			doTxUnknown[Tx]},
+		{"dotx/lost-reply",
+			"If the reply to a commit is lost, the first answer is found and returned.",
+			doTxLostReply[Tx]},
+		{"dotx/lost-commit",
+			"If COMMIT never arrives, the work runs again, and its rows are committed once.",
+			doTxLostCommit[Tx]},
+		{"dotx/late-commit",
+			"If COMMIT arrives after its caller has given up, nothing runs beside it.",
+			doTxLateCommit[Tx]},
+		{"dotx/conflict",
+			"A transaction that the database rolled back runs again.",
+			doTxConflict[Tx]},
+		{"intx/commit",
+			"InTx commits with the caller's transaction, and is replayed afterwards.",
+			inTxCommit[Tx]},
+		{"intx/rollback",
+			"InTx is rolled back with the caller's transaction, and can run again.",
+			inTxRollback[Tx]},
+		{"intx/failed",
+			"If the caller commits after an error, the key is not stuck.",
+			inTxFailed[Tx]},
 	}
 }
 
-// writing is work that writes a row and returns a value. It counts as run if it could write: a duplicate may enter it too.
+// writing returns work that writes a row and returns a value. It counts as run
+// if it could write, because a duplicate may enter it too.
 func (b *txBench[Tx]) writing(w *work, effect, answer string, fails error) func(context.Context, Tx) (string, error) {
 	return func(_ context.Context, tx Tx) (string, error) {
 		if err := b.effect(tx, effect); err != nil {
@@ -52,7 +79,7 @@ func doTxOnce[Tx any](b *txBench[Tx]) {
 	})
 	b.wantEffects("row", 1)
 	if n := replayed.Load(); n != 15 {
-		b.failf("%d of 16 answers are said to be replayed, want 15", n)
+		b.failf("%d of 16 answers were reported as replayed, want 15", n)
 	}
 }
 
@@ -88,7 +115,7 @@ func doTxRejected[Tx any](b *txBench[Tx]) {
 	for i := range b.stores {
 		got, err := once.DoTx(b, b.txSpread(i), op.For("1"), b.writing(&w, "row", "declined", once.ErrRejected))
 		if got != "declined" || !errors.Is(err, once.ErrRejected) {
-			b.failf("a rejection came back as %q, %v", got, err)
+			b.failf("a rejection was returned as %q, %v", got, err)
 		}
 	}
 	b.wantRan(&w, 1)
@@ -122,7 +149,8 @@ func doTxUnknown[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// commitGoesWrong checks that work is done once although its first transaction ends badly.
+// commitGoesWrong checks that work is done once although its first commit fails
+// or is lost.
 func (b *txBench[Tx]) commitGoesWrong(plan Plan, wantRan int64) {
 	op := b.op(nil)
 	var w work

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// The reply to a commit is lost: nobody knows whether it took place. DoTx finds out, and works once.
+// The reply to COMMIT is lost, so it is not known whether it was applied. DoTx
+// finds out, and the work runs once.
 func ExampleFaultyTx() {
 	store := storetest.FaultyTx(memstore.New(nil),
 		storetest.On("Transact", 1, storetest.Fault{Reply: once.ErrOutcomeUnknown}))
@@ -28,7 +29,8 @@ func ExampleFaultyTx() {
 	// receipt 1 <nil>
 }
 
-// The reply to the first settlement is lost, and so is the first request to extend a lease.
+// The reply to the first settlement is lost, and the first request to extend a
+// lease.
 func ExampleFaulty() {
 	reset := errors.New("connection reset")
 	store := storetest.Faulty(memstore.New(nil), func(c storetest.Call) storetest.Fault {

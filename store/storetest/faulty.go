@@ -4,48 +4,50 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
 )
 
-// Plan decides what becomes of each call of a store. It may be called concurrently.
+// Plan decides what goes wrong with each call of a store. It may be called
+// concurrently.
 type Plan func(Call) Fault
 
 // Call is one call of a store.
 type Call struct {
 	Method string   // "Claim", "Extend", "Settle", "Get", "Forget", "List", "Transact", "ClaimTx", "SettleTx"
-	N      int      // which call of that method it is, from 1
-	Key    once.Key // what it is about, the first of several; zero for Forget and List
+	N      int      // the number of the call of this method, from 1
+	Key    once.Key // of the call, the first of several; zero for Forget and List
 }
 
-// Fault is what goes wrong with a call. The zero Fault: nothing.
+// Fault is what goes wrong with a call. The zero Fault is no fault.
 type Fault struct {
-	Before time.Duration // passes before the call reaches the store
-	After  time.Duration // passes before its reply comes back
+	Before time.Duration // the delay of the call
+	After  time.Duration // the delay of its reply
 
-	// Request: the call does not reach the store, and this error comes back.
+	// Request, if set, is returned in place of making the call.
 	Request error
 
-	// Reply: the call is carried out, and this error comes back in place of its reply.
-	// For a Transact, [once.ErrOutcomeUnknown] is the lost reply to a commit.
+	// Reply, if set, is returned in place of the result of the call. For Transact,
+	// [once.ErrOutcomeUnknown] is the lost reply to COMMIT.
 	Reply error
 
-	// Undo: Transact runs its body and rolls everything back, and this error comes back. [once.ErrConflict] is
-	// a deadlock, [once.ErrOutcomeUnknown] a commit that never arrived. Other calls, and a Transact whose claims are lost,
-	// have nothing to undo and succeed.
+	// Undo, if set, makes Transact run its body, roll back, and return this error.
+	// [once.ErrConflict] is a deadlock, and [once.ErrOutcomeUnknown] is a COMMIT
+	// that never arrived. Undo has no effect on other calls, or on a Transact
+	// whose claims are lost.
 	Undo error
 
-	// Late: Reply comes back at once, once.ErrOutcomeUnknown if there is none, and the call is carried out when Late
-	// is closed. Transact runs its body before it comes back, and commits late.
-	// ClaimTx and SettleTx are part of somebody else's transaction and cannot be late.
+	// Late, if set, makes a call return Reply at once, or once.ErrOutcomeUnknown
+	// if Reply is nil. The call is made when Late is closed. Transact runs its
+	// body before it returns, and commits late. ClaimTx and SettleTx are part of
+	// the caller's transaction and cannot be late.
 	Late <-chan struct{}
 }
 
-// On is the plan in which the n-th call of a method goes wrong; every call of it if n is 0.
+// On returns a plan in which the n-th call of a method has a fault. If n is 0,
+// each call of the method has it.
 func On(method string, n int, f Fault) Plan {
 	return func(c Call) Fault {
 		if c.Method == method && (n == 0 || n == c.N) {
@@ -55,13 +57,15 @@ func On(method string, n int, f Fault) Plan {
 	}
 }
 
-// Faulty returns a store that goes wrong as planned. Several plans are several wrappers around each other.
+// Faulty returns a store whose calls have the faults of a plan. To use several
+// plans, wrap it several times.
 func Faulty(s once.Store, plan Plan) *FaultyStore {
 	return &FaultyStore{store: s, plan: plan, calls: make(map[string]int)}
 }
 
-// FaultyStore is a [once.Store] on which calls go wrong as planned. It is a [once.Lister] if its store is one;
-// List fails with [errors.ErrUnsupported] if it is not.
+// FaultyStore is a [once.Store] whose calls have the faults of a plan. If the
+// store that it wraps has a [once.Lister], so has FaultyStore, with faults.
+// [once.As] finds it, and the other capabilities of the store, without faults.
 type FaultyStore struct {
 	store once.Store
 	plan  Plan
@@ -71,51 +75,64 @@ type FaultyStore struct {
 	calls map[string]int
 }
 
-var (
-	_ once.Store  = (*FaultyStore)(nil)
-	_ once.Lister = (*FaultyStore)(nil)
-)
+var _ once.Store = (*FaultyStore)(nil)
 
-// Wait waits until the calls that were late have been carried out. Their Late must be closed.
+// Wait waits until the late calls have been made. Their Late must be closed.
 func (f *FaultyStore) Wait() { f.late.Wait() }
 
-// Options forwards those of the store.
+// Options returns those of the store.
 func (f *FaultyStore) Options() *once.Options { return f.store.Options() }
 
-// Claim is that of the store, unless it goes wrong.
+// Claim is Claim of the store, with the faults of the plan.
 func (f *FaultyStore) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	r.Fingerprint = bytes.Clone(r.Fingerprint) // the call may outlive its caller
 	return perform(ctx, f, "Claim", r.Key, func(ctx context.Context) (once.Record, error) { return f.store.Claim(ctx, r) })
 }
 
-// Extend is that of the store, unless it goes wrong.
+// Extend is Extend of the store, with the faults of the plan.
 func (f *FaultyStore) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	return f.performErr(ctx, "Extend", fence.Key, func(ctx context.Context) error { return f.store.Extend(ctx, fence, d) })
 }
 
-// Settle is that of the store, unless it goes wrong.
+// Settle is Settle of the store, with the faults of the plan.
 func (f *FaultyStore) Settle(ctx context.Context, set once.Settlement) error {
 	set.Outcome.Body = bytes.Clone(set.Outcome.Body) // the call may outlive its caller
 	return f.performErr(ctx, "Settle", set.Key, func(ctx context.Context) error { return f.store.Settle(ctx, set) })
 }
 
-// Get is that of the store, unless it goes wrong.
+// Get is Get of the store, with the faults of the plan.
 func (f *FaultyStore) Get(ctx context.Context, k once.Key) (once.Record, error) {
 	return perform(ctx, f, "Get", k, func(ctx context.Context) (once.Record, error) { return f.store.Get(ctx, k) })
 }
 
-// Forget is that of the store, unless it goes wrong.
+// Forget is Forget of the store, with the faults of the plan.
 func (f *FaultyStore) Forget(ctx context.Context, limit int) (int, error) {
 	return perform(ctx, f, "Forget", once.Key{}, func(ctx context.Context) (int, error) { return f.store.Forget(ctx, limit) })
 }
 
-// List is that of the store, unless it goes wrong.
-func (f *FaultyStore) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
-	l, ok := f.store.(once.Lister)
+// Unwrap returns the store that it wraps.
+func (f *FaultyStore) Unwrap() once.Store { return f.store }
+
+// As finds the [once.Lister] of the store.
+func (f *FaultyStore) As(target any) bool {
+	l, ok := target.(*once.Lister)
 	if !ok {
-		return once.RecordPage{}, fmt.Errorf("%w: %T cannot list its records", errors.ErrUnsupported, f.store)
+		return false
 	}
-	return perform(ctx, f, "List", once.Key{}, func(ctx context.Context) (once.RecordPage, error) { return l.List(ctx, q) })
+	inner, ok := once.As[once.Lister](f.store)
+	*l = faultyLister{f, inner}
+	return ok
+}
+
+type faultyLister struct {
+	faults *FaultyStore
+	lister once.Lister
+}
+
+func (f faultyLister) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	return perform(ctx, f.faults, "List", once.Key{}, func(ctx context.Context) (once.RecordPage, error) {
+		return f.lister.List(ctx, q)
+	})
 }
 
 func (f *FaultyStore) performErr(ctx context.Context, method string, k once.Key, call func(context.Context) error) error {
@@ -123,7 +140,7 @@ func (f *FaultyStore) performErr(ctx context.Context, method string, k once.Key,
 	return err
 }
 
-// next is what is planned for a call.
+// next returns the fault of a call.
 func (f *FaultyStore) next(method string, k once.Key) Fault {
 	f.mu.Lock()
 	f.calls[method]++
@@ -136,7 +153,7 @@ func perform[T any](ctx context.Context, f *FaultyStore, method string, k once.K
 	return suffer(ctx, f, f.next(method, k), call)
 }
 
-// suffer makes a call that goes wrong.
+// suffer makes a call with a fault.
 func suffer[T any](ctx context.Context, f *FaultyStore, fault Fault, call func(context.Context) (T, error)) (none T, err error) {
 	if err := pause(ctx, fault.Before); err != nil {
 		return none, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/faketime"
 	"github.com/effectively-once/once/store/memstore"
 	"github.com/effectively-once/once/store/storetest"
 )
@@ -44,12 +45,14 @@ func wantError(t *testing.T, err, want error) {
 }
 
 func TestFaultyWithoutFaults(t *testing.T) {
-	h := buggy("")
-	open := h.Open
-	h.Open = func(tb testing.TB) once.TxStore[*buggyTx] {
-		return storetest.FaultyTx(open(tb), func(storetest.Call) storetest.Fault { return storetest.Fault{} })
-	}
-	storetest.RunTx(t, h)
+	pass(t, func() []storetest.Case {
+		h := buggy("")
+		open := h.Open
+		h.Open = func(tb testing.TB) once.TxStore[*buggyTx] {
+			return storetest.FaultyTx(open(tb), func(storetest.Call) storetest.Fault { return storetest.Fault{} })
+		}
+		return storetest.TxCases(t, h)
+	})
 }
 
 func TestRequestLost(t *testing.T) {
@@ -79,7 +82,7 @@ func TestReplyLost(t *testing.T) {
 	wantRecord(t, s, request("1").Key, once.Running)
 }
 
-// Every method is in the plan under its name, with its key and its number.
+// The plan gets each call with the name of its method, its number and its key.
 func TestCallsArePlannedByName(t *testing.T) {
 	var calls []string
 	s := memstore.New(nil)
@@ -87,6 +90,10 @@ func TestCallsArePlannedByName(t *testing.T) {
 		calls = append(calls, fmt.Sprint(c.Method, " ", c.N, " ", c.Key.ID))
 		return storetest.Fault{Request: errLost}
 	})
+	lister, ok := once.As[once.Lister](f)
+	if !ok {
+		t.Fatal("no lister")
+	}
 	r, fence := request("1"), request("2").Fence
 	for _, call := range []func() error{
 		func() error { _, err := f.Claim(background, r); return err },
@@ -94,7 +101,7 @@ func TestCallsArePlannedByName(t *testing.T) {
 		func() error { return f.Settle(background, once.Settlement{Fence: fence}) },
 		func() error { _, err := f.Get(background, r.Key); return err },
 		func() error { _, err := f.Forget(background, 1); return err },
-		func() error { _, err := f.List(background, once.RecordQuery{}); return err },
+		func() error { _, err := lister.List(background, once.RecordQuery{}); return err },
 		func() error { _, err := f.Transact(background, []once.ClaimRequest{r}, nil); return err },
 		func() error { _, err := f.ClaimTx(background, s.Begin(), []once.ClaimRequest{r}); return err },
 		func() error { return f.SettleTx(background, s.Begin(), []once.Settlement{{Fence: fence}}) },
@@ -119,7 +126,7 @@ func TestLateSettle(t *testing.T) {
 	set := settlement(rec, "answer")
 	wantError(t, f.Settle(ctx, set), once.ErrOutcomeUnknown)
 	cancel()
-	copy(set.Outcome.Body, "change") // it is the caller's again
+	copy(set.Outcome.Body, "change") // it belongs to the caller again
 	wantRecord(t, s, rec.Key, once.Running)
 	close(late)
 	f.Wait()
@@ -129,25 +136,27 @@ func TestLateSettle(t *testing.T) {
 }
 
 func TestSlow(t *testing.T) {
-	for name, c := range map[string]struct {
-		fault storetest.Fault
-		after once.Status
-	}{
-		"before": {storetest.Fault{Before: time.Hour}, once.Absent},
-		"after":  {storetest.Fault{After: time.Hour}, once.Running},
-	} {
-		s := memstore.New(nil)
-		ctx, cancel := context.WithTimeout(background, 500*time.Millisecond) // enough to come to the claim
-		_, err := storetest.Faulty(s, storetest.On("Claim", 1, c.fault)).Claim(ctx, request(name))
-		cancel()
-		wantError(t, err, context.DeadlineExceeded)
-		wantRecord(t, s, request(name).Key, c.after)
-	}
-	s := storetest.Faulty(memstore.New(nil), storetest.On("Claim", 1, storetest.Fault{Before: time.Millisecond, After: time.Millisecond}))
-	begun := time.Now()
-	if _, err := s.Claim(background, request("1")); err != nil || time.Since(begun) < 2*time.Millisecond {
-		t.Errorf("a slow claim took %v: %v", time.Since(begun), err)
-	}
+	faketime.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			fault storetest.Fault
+			after once.Status
+		}{
+			"before": {storetest.Fault{Before: time.Hour}, once.Absent},
+			"after":  {storetest.Fault{After: time.Hour}, once.Running},
+		} {
+			s := memstore.New(nil)
+			ctx, cancel := context.WithTimeout(background, time.Second)
+			_, err := storetest.Faulty(s, storetest.On("Claim", 1, c.fault)).Claim(ctx, request(name))
+			cancel()
+			wantError(t, err, context.DeadlineExceeded)
+			wantRecord(t, s, request(name).Key, c.after)
+		}
+		s := storetest.Faulty(memstore.New(nil), storetest.On("Claim", 1, storetest.Fault{Before: time.Millisecond, After: time.Millisecond}))
+		begun := time.Now()
+		if _, err := s.Claim(background, request("1")); err != nil || time.Since(begun) < 2*time.Millisecond {
+			t.Errorf("a slow claim took %v: %v", time.Since(begun), err)
+		}
+	})
 }
 
 func TestFaultsCompose(t *testing.T) {
@@ -165,9 +174,11 @@ func TestFaultsCompose(t *testing.T) {
 	}
 }
 
-func TestListOfAStoreThatCannot(t *testing.T) {
-	_, err := storetest.Faulty(struct{ once.Store }{memstore.New(nil)}, storetest.On("", 0, storetest.Fault{})).List(background, once.RecordQuery{})
-	wantError(t, err, errors.ErrUnsupported)
+func TestFaultyHasNoListerIfItsStoreHasNone(t *testing.T) {
+	f := storetest.Faulty(struct{ once.Store }{memstore.New(nil)}, storetest.On("", 0, storetest.Fault{}))
+	if _, ok := once.As[once.Lister](f); ok {
+		t.Error("it has one")
+	}
 }
 
 type txBody = func(*memstore.Tx, []once.Record) ([]once.Settlement, error)
@@ -235,7 +246,7 @@ func TestLateCommit(t *testing.T) {
 	}
 }
 
-// A transaction with nothing to commit is neither late nor undone.
+// A transaction with nothing to commit cannot be late or undone.
 func TestNothingToCommit(t *testing.T) {
 	late := make(chan struct{})
 	for name, fault := range map[string]storetest.Fault{"late": {Late: late}, "undone": {Undo: once.ErrConflict}} {
@@ -266,7 +277,8 @@ func TestNothingToCommit(t *testing.T) {
 	}
 }
 
-// A body that ends its goroutine ends that of its caller, as it does without the wrapper.
+// A body that ends its goroutine ends that of its caller, as without the
+// wrapper.
 func TestLateCommitOfABodyThatEndsItsGoroutine(t *testing.T) {
 	s, ended := memstore.New(nil), make(chan bool, 1)
 	f := storetest.FaultyTx(s, storetest.On("Transact", 1, storetest.Fault{Late: make(chan struct{})}))

@@ -3,8 +3,6 @@ package storetest
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -13,23 +11,26 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// FaultyOutbox is [Faulty] for an outbox. The Method of a [Call] is the name of the method; its Key is zero. PutTx is
-// part of somebody else's transaction and cannot be late.
+// FaultyOutbox is like [Faulty] for an outbox. The Method of a [Call] is the
+// name of the method, and its Key is zero. PutTx is part of the caller's
+// transaction and cannot be late.
 func FaultyOutbox[Tx any](s store.Outbox[Tx], plan Plan) *FaultyOutboxStore[Tx] {
 	return &FaultyOutboxStore[Tx]{store: s, faults: Faulty(nil, plan)}
 }
 
-// FaultyOutboxStore is a [store.Outbox] on which calls go wrong as planned. It is a [store.Bell] if its store is one,
-// and what it hears is that store's; HearOutbox fails with [errors.ErrUnsupported] if it is not.
+// FaultyOutboxStore is a [store.Outbox] whose calls have the faults of a plan.
+// If the store that it wraps has a [store.Bell], so has FaultyOutboxStore, with
+// faults in HearOutbox: [once.As] finds it. Other capabilities of the store are
+// hidden.
 type FaultyOutboxStore[Tx any] struct {
 	store  store.Outbox[Tx]
 	faults *FaultyStore
 }
 
-// Wait waits until the calls that were late have been carried out. Their Late must be closed.
+// Wait waits until the late calls have been made. Their Late must be closed.
 func (f *FaultyOutboxStore[Tx]) Wait() { f.faults.Wait() }
 
-// copied are messages that the call may outlive the caller of.
+// copied returns copies for a call that may last longer than its caller waits.
 func copied(ms []store.Outgoing) []store.Outgoing {
 	ms = slices.Clone(ms)
 	for i := range ms {
@@ -38,7 +39,7 @@ func copied(ms []store.Outgoing) []store.Outgoing {
 	return ms
 }
 
-// PutTx is that of the store, unless it goes wrong.
+// PutTx is PutTx of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Outgoing) error {
 	fault := f.faults.next("PutTx", once.Key{})
 	fault.Late = nil
@@ -48,7 +49,7 @@ func (f *FaultyOutboxStore[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Out
 	return err
 }
 
-// LeaseLanes is that of the store, unless it goes wrong.
+// LeaseLanes is LeaseLanes of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration,
 	lanes []int) (store.Leases, error) {
 
@@ -58,7 +59,7 @@ func (f *FaultyOutboxStore[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, 
 	})
 }
 
-// ReleaseLanes is that of the store, unless it goes wrong.
+// ReleaseLanes is ReleaseLanes of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
 	lanes = slices.Clone(lanes)
 	return f.faults.performErr(ctx, "ReleaseLanes", once.Key{}, func(ctx context.Context) error {
@@ -66,14 +67,14 @@ func (f *FaultyOutboxStore[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte
 	})
 }
 
-// Outgoing is that of the store, unless it goes wrong.
+// Outgoing is Outgoing of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	return perform(ctx, f.faults, "Outgoing", once.Key{}, func(ctx context.Context) ([]store.Outgoing, error) {
 		return f.store.Outgoing(ctx, q)
 	})
 }
 
-// Sent is that of the store, unless it goes wrong.
+// Sent is Sent of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	then store.Ending) (int, error) {
 
@@ -83,7 +84,7 @@ func (f *FaultyOutboxStore[Tx]) Sent(ctx context.Context, relay [16]byte, ms []s
 	})
 }
 
-// MoveOutgoing is that of the store, unless it goes wrong.
+// MoveOutgoing is MoveOutgoing of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing,
 	to store.OutgoingState) (int, error) {
 
@@ -93,7 +94,7 @@ func (f *FaultyOutboxStore[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte
 	})
 }
 
-// WakeDelayed is that of the store, unless it goes wrong.
+// WakeDelayed is WakeDelayed of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState,
 	limit int) (woken int, next time.Duration, err error) {
 
@@ -108,7 +109,7 @@ func (f *FaultyOutboxStore[Tx]) WakeDelayed(ctx context.Context, relay [16]byte,
 	return a.woken, a.next, err
 }
 
-// RemoveOutgoing is that of the store, unless it goes wrong.
+// RemoveOutgoing is RemoveOutgoing of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (int, error) {
 	ms = copied(ms)
 	return perform(ctx, f.faults, "RemoveOutgoing", once.Key{}, func(ctx context.Context) (int, error) {
@@ -116,27 +117,38 @@ func (f *FaultyOutboxStore[Tx]) RemoveOutgoing(ctx context.Context, relay [16]by
 	})
 }
 
-// ForgetOutgoing is that of the store, unless it goes wrong.
+// ForgetOutgoing is ForgetOutgoing of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (int, error) {
 	return perform(ctx, f.faults, "ForgetOutgoing", once.Key{}, func(ctx context.Context) (int, error) {
 		return f.store.ForgetOutgoing(ctx, keep, limit)
 	})
 }
 
-// OutboxDepth is that of the store, unless it goes wrong.
+// OutboxDepth is OutboxDepth of the store, with the faults of the plan.
 func (f *FaultyOutboxStore[Tx]) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
 	return perform(ctx, f.faults, "OutboxDepth", once.Key{}, func(ctx context.Context) ([]store.Depth, error) {
 		return f.store.OutboxDepth(ctx, count)
 	})
 }
 
-// HearOutbox is that of the store, unless it goes wrong.
-func (f *FaultyOutboxStore[Tx]) HearOutbox(ctx context.Context) (store.Ear, error) {
-	bell, ok := f.store.(store.Bell)
+// As finds the [store.Bell] of the store.
+func (f *FaultyOutboxStore[Tx]) As(target any) bool {
+	b, ok := target.(*store.Bell)
 	if !ok {
-		return nil, fmt.Errorf("%w: %T has no bell", errors.ErrUnsupported, f.store)
+		return false
 	}
+	inner, ok := once.As[store.Bell](f.store)
+	*b = faultyBell{f.faults, inner}
+	return ok
+}
+
+type faultyBell struct {
+	faults *FaultyStore
+	bell   store.Bell
+}
+
+func (f faultyBell) HearOutbox(ctx context.Context) (store.Ear, error) {
 	fault := f.faults.next("HearOutbox", once.Key{})
 	fault.Late = nil // nobody would close the ear
-	return suffer(ctx, f.faults, fault, bell.HearOutbox)
+	return suffer(ctx, f.faults, fault, f.bell.HearOutbox)
 }

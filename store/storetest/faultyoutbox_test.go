@@ -14,7 +14,7 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// faultless is a store whose outbox is behind a wrapper.
+// faultless is a store whose outbox is wrapped.
 type faultless struct {
 	once.TxStore[*memstore.Tx]
 	*storetest.FaultyOutboxStore[*memstore.Tx]
@@ -61,7 +61,8 @@ func wantPending(t *testing.T, s *memstore.Store, want ...string) []store.Outgoi
 	return ms
 }
 
-// Every method is in the plan under its name, with its number, and does not reach the store if its request is lost.
+// The plan gets each call with the name of its method and its number. A lost
+// request does not reach the store.
 func TestOutboxCallsArePlannedByName(t *testing.T) {
 	var calls []string
 	s := memstore.New(nil)
@@ -70,6 +71,10 @@ func TestOutboxCallsArePlannedByName(t *testing.T) {
 		calls = append(calls, fmt.Sprint(c.Method, " ", c.N))
 		return storetest.Fault{Request: errLost, Late: make(chan struct{})}
 	})
+	bell, ok := once.As[store.Bell](f)
+	if !ok {
+		t.Fatal("no bell")
+	}
 	relay, ms, tx := [16]byte{}, []store.Outgoing{m}, s.Begin()
 	for _, call := range []func() error{
 		func() error { return f.PutTx(background, tx, ms) },
@@ -82,7 +87,7 @@ func TestOutboxCallsArePlannedByName(t *testing.T) {
 		func() error { _, err := f.RemoveOutgoing(background, relay, ms); return err },
 		func() error { _, err := f.ForgetOutgoing(background, 0, 1); return err },
 		func() error { _, err := f.OutboxDepth(background, 1); return err },
-		func() error { _, err := f.HearOutbox(background); return err },
+		func() error { _, err := bell.HearOutbox(background); return err },
 		func() error { _, err := f.Sent(background, relay, ms, store.Delete); return err },
 	} {
 		wantError(t, call(), errLost)
@@ -115,17 +120,17 @@ func TestLateSent(t *testing.T) {
 	f := storetest.FaultyOutbox(s, storetest.On("Sent", 1, storetest.Fault{Late: late}))
 	_, err := f.Sent(background, [16]byte{}, ms, store.Delete)
 	wantError(t, err, once.ErrOutcomeUnknown)
-	clear(ms) // it is the caller's again
+	clear(ms) // it belongs to the caller again
 	wantPending(t, s, "1")
 	close(late)
 	f.Wait()
 	wantPending(t, s)
 }
 
-func TestHearOutboxOfAStoreThatCannot(t *testing.T) {
-	s := memstore.New(nil)
-	mute := struct{ store.Outbox[*memstore.Tx] }{s}
+func TestFaultyOutboxHasNoBellIfItsStoreHasNone(t *testing.T) {
+	mute := struct{ store.Outbox[*memstore.Tx] }{memstore.New(nil)}
 	f := storetest.FaultyOutbox[*memstore.Tx](mute, storetest.On("", 0, storetest.Fault{}))
-	_, err := f.HearOutbox(background)
-	wantError(t, err, errors.ErrUnsupported)
+	if _, ok := once.As[store.Bell](f); ok {
+		t.Error("it has one")
+	}
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// FaultyTx is [Faulty] for a transactional store.
+// FaultyTx is like [Faulty] for a transactional store.
 func FaultyTx[Tx any](s once.TxStore[Tx], plan Plan) *FaultyTxStore[Tx] {
 	return &FaultyTxStore[Tx]{FaultyStore: Faulty(s, plan), store: s}
 }
 
-// FaultyTxStore is a [once.TxStore] on which calls go wrong as planned.
+// FaultyTxStore is a [once.TxStore] whose calls have the faults of a plan.
 type FaultyTxStore[Tx any] struct {
 	*FaultyStore
 	store once.TxStore[Tx]
 }
 
-// Transact is that of the store, unless it goes wrong.
+// Transact is Transact of the store, with the faults of the plan.
 func (f *FaultyTxStore[Tx]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
 
@@ -55,7 +55,8 @@ func (f *FaultyTxStore[Tx]) undo(ctx context.Context, rs []once.ClaimRequest,
 	return recs, err
 }
 
-// transacted is how a Transact that went on behind its caller's back has ended.
+// transacted is the result of a Transact that continued after it returned to
+// its caller.
 type transacted struct {
 	recs     []once.Record
 	err      error
@@ -63,7 +64,8 @@ type transacted struct {
 	returned bool
 }
 
-// commitLate runs the body, comes back, and lets the transaction go on to its commit when the fault says so.
+// commitLate runs the body and returns. The transaction commits when Late of
+// the fault is closed.
 func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error), fault Fault) ([]once.Record, error) {
 
@@ -103,7 +105,7 @@ func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.ClaimReque
 	}
 }
 
-// keep copies what belongs to a caller who is about to leave.
+// keep copies settlements, which belong to the caller once the call returns.
 func keep(sets []once.Settlement) []once.Settlement {
 	kept := slices.Clone(sets)
 	for i := range kept {
@@ -112,14 +114,14 @@ func keep(sets []once.Settlement) []once.Settlement {
 	return kept
 }
 
-// ClaimTx is that of the store, unless it goes wrong.
+// ClaimTx is ClaimTx of the store, with the faults of the plan.
 func (f *FaultyTxStore[Tx]) ClaimTx(ctx context.Context, tx Tx, rs []once.ClaimRequest) ([]once.Record, error) {
 	fault := f.next("ClaimTx", firstKey(rs))
 	fault.Late = nil
 	return suffer(ctx, f.FaultyStore, fault, func(ctx context.Context) ([]once.Record, error) { return f.store.ClaimTx(ctx, tx, rs) })
 }
 
-// SettleTx is that of the store, unless it goes wrong.
+// SettleTx is SettleTx of the store, with the faults of the plan.
 func (f *FaultyTxStore[Tx]) SettleTx(ctx context.Context, tx Tx, sets []once.Settlement) error {
 	var k once.Key
 	if len(sets) > 0 {

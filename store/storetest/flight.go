@@ -9,9 +9,15 @@ import (
 
 func flightRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"flight/commits", "A claim that meets a transaction in flight waits, or returns Running with LeaseLeft 0; after the commit it meets its outcome.", flightCommits[Tx]},
-		{"flight/rolls-back", "After the rollback of the transaction that was in flight, the key is free.", flightRollsBack[Tx]},
-		{"flight/another-key", "A transaction in flight is in nobody's way who has another key.", flightAnotherKey[Tx]},
+		{"flight/commits",
+			"A claim that meets a transaction in flight waits, or returns Running with LeaseLeft 0. After the commit it returns the outcome.",
+			flightCommits[Tx]},
+		{"flight/rolls-back",
+			"After a transaction in flight is rolled back, its key is free.",
+			flightRollsBack[Tx]},
+		{"flight/another-key",
+			"A transaction in flight does not block claims of other keys.",
+			flightAnotherKey[Tx]},
 	}
 }
 
@@ -30,7 +36,7 @@ func flightCommits[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// rivalInFlight lets a rival meet a transaction in flight.
+// rivalInFlight makes a claim while a transaction on the key is in flight.
 func (b *txBench[Tx]) rivalInFlight(way string, r once.ClaimRequest, claim func(context.Context, once.ClaimRequest) (once.Record, error)) {
 	ctx, cancel := context.WithTimeout(b, inFlightWait)
 	defer cancel()
@@ -47,7 +53,7 @@ func flightRollsBack[Tx any](b *txBench[Tx]) {
 		f := b.takeOff(first, way)
 		b.rivalInFlight(way, rival, claim)
 		if err := f.land(no); !errors.Is(err, no) {
-			b.failf("the error of the body came back as %v", err)
+			b.failf("the error of the body was returned as %v", err)
 		}
 		rival.Wait = slowest
 		rec, err := claim(b, rival)

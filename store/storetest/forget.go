@@ -10,22 +10,32 @@ import (
 
 func forgetRules() []rule {
 	return []rule{
-		{"forget/bounded", "Forget changes at most limit records and says how many; fewer than limit means that nothing is left.", forgetBounded},
-		{"forget/two-stages", "Forget drops outcomes past their KeepOutcome and keys past their KeepKey, and nothing before.", forgetTwoStages},
-		{"forget/never-unsettled", "Running, Unknown and Parked records are never forgotten.", forgetNeverUnsettled},
-		{"forget/interrupted", "Forget may be interrupted anywhere: no part of an outcome answers for a key that is claimed anew.", forgetInterrupted},
-		{"forget/beside-claims", "Forget beside claims of the same keys takes nothing from a claim.", forgetBesideClaims},
+		{"forget/bounded",
+			"Forget changes at most limit records and returns how many. Fewer than limit means that nothing is left.",
+			forgetBounded},
+		{"forget/two-stages",
+			"Forget drops outcomes past their KeepOutcome and keys past their KeepKey, and nothing earlier.",
+			forgetTwoStages},
+		{"forget/never-unsettled",
+			"Running, Unknown and Parked records are never forgotten.",
+			forgetNeverUnsettled},
+		{"forget/interrupted",
+			"Forget may be interrupted anywhere: no part of an old outcome shows up under a key that is claimed again.",
+			forgetInterrupted},
+		{"forget/beside-claims",
+			"Forget does not affect claims of the same keys at the same time.",
+			forgetBesideClaims},
 	}
 }
 
-// forgetAll runs Forget until nothing is left to do.
+// forgetAll calls Forget until nothing is left to do.
 func (b *bench) forgetAll() (total int) {
 	const limit = 100
 	for {
 		n, err := b.store.Forget(b, limit)
 		b.must("Forget", err)
 		if n < 0 || n > limit {
-			b.failf("Forget with a limit of %d says that it changed %d records", limit, n)
+			b.failf("Forget with a limit of %d returned %d", limit, n)
 		}
 		total += n
 		if n < limit {
@@ -34,7 +44,7 @@ func (b *bench) forgetAll() (total int) {
 	}
 }
 
-// doneFor is a key that is done, and kept for some time only.
+// doneFor returns a Done key with the given retention.
 func (b *bench) doneFor(id string, keepOutcome, keepKey time.Duration) once.Key {
 	set := done(b.own(b.key(id), "me", long))
 	set.KeepOutcome, set.KeepKey = keepOutcome, keepKey
@@ -48,7 +58,7 @@ func forgetBounded(b *bench) {
 	b.forgetsInSteps("key", 2*short, once.Absent)
 }
 
-// forgetsInSteps lets more become due than one call may forget.
+// forgetsInSteps lets more records become due than one call may forget.
 func (b *bench) forgetsInSteps(what string, keepKey time.Duration, then once.Status) {
 	const due, limit = 7, 2
 	var keys []once.Key
@@ -98,31 +108,32 @@ func forgetTwoStages(b *bench) {
 	}
 }
 
-// The states here were all reached through an earlier release whose KeepKey is over by the time Forget runs.
+// Each key here was released before, with a KeepKey that is over when Forget
+// runs.
 func forgetNeverUnsettled(b *bench) {
 	for _, name := range []string{"running", "lapsed", "unknown", "parked"} {
 		release := ending(b.own(b.key(name), "before", long), once.Absent)
 		release.KeepKey = short
 		b.settle(release)
 	}
-	holds := map[string]once.Fence{
+	fences := map[string]once.Fence{
 		"running": b.own(b.key("running"), "me", long),
 		"lapsed":  b.lapse(b.key("lapsed"), "me"),
 		"unknown": b.own(b.key("unknown"), "me", long),
 		"parked":  b.own(b.key("parked"), "me", long),
 	}
 	for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked} {
-		set := ending(holds[name], status)
+		set := ending(fences[name], status)
 		set.KeepOutcome, set.KeepKey = short, short // not for these
 		b.settle(set)
 	}
 	b.vanish(b.doneFor("time passes", short, 2*short))
 	before := make(map[string]once.Record)
-	for name, fence := range holds {
+	for name, fence := range fences {
 		before[name] = b.get(fence.Key)
 	}
 	b.forgetAll()
-	for name, fence := range holds {
+	for name, fence := range fences {
 		b.unchanged("Forget beside a key that is "+name, before[name], b.get(fence.Key))
 		b.must("a settlement after Forget", b.store.Settle(b, done(fence)))
 	}
@@ -133,7 +144,7 @@ func forgetInterrupted(b *bench) {
 		k := b.doneFor(fmt.Sprint(i), short, 2*short)
 		b.vanish(k)
 		ctx, cancel := context.WithTimeout(b, time.Duration(i*i)*10*time.Microsecond)
-		_, _ = b.store.Forget(ctx, 100) // whatever becomes of it
+		_, _ = b.store.Forget(ctx, 100) // it may fail
 		cancel()
 		if rec := b.get(k); !isZero(rec) {
 			b.failf("after an interrupted Forget a forgotten key is %s", show(rec))
@@ -141,13 +152,13 @@ func forgetInterrupted(b *bench) {
 		r := b.request(k, "second", long)
 		rec := b.claim(r)
 		if b.wantRunning(rec, r, 1); !sameOutcome(rec.Outcome, once.Outcome{}) {
-			b.failf("a key that is claimed anew has the outcome of a forgotten one: %s", show(rec))
+			b.failf("a key that was claimed again has the outcome of a forgotten one: %s", show(rec))
 		}
-		if i%2 == 0 { // the rest is dropped after the key is in use again, too
+		if i%2 == 0 { // for the others Forget also runs after the key is in use again
 			b.forgetAll()
 		}
 		b.wantRunning(b.get(k), r, 1)
-		set := ending(holdOf(rec), once.Done)
+		set := ending(fenceOf(rec), once.Done)
 		b.settle(set)
 		if rec := b.wantStatus(k, once.Done); !sameOutcome(rec.Outcome, set.Outcome) {
 			b.failf("the outcome of a forgotten key answers for it: %s", show(rec))
@@ -162,6 +173,7 @@ func forgetBesideClaims(b *bench) {
 		requests := make([]once.ClaimRequest, n)
 		for i := range requests {
 			requests[i] = b.request(b.doneFor(fmt.Sprint(round, i), short, 2*short), fmt.Sprint(i), long)
+			requests[i].Wait = slowest
 		}
 		for _, r := range requests {
 			b.vanish(r.Key)

@@ -10,10 +10,18 @@ import (
 func keyRules() []rule {
 	return []rule{
 		{"key/never-seen", "Get returns the zero Record if the key was never seen.", keyNeverSeen},
-		{"key/parts-are-kept-apart", "The three parts of a key can never run into each other.", keyPartsAreKeptApart},
-		{"key/every-byte-counts", "Keys are equal only if they are equal byte by byte, and come back as they were given.", keyEveryByteCounts},
-		{"key/no-weak-digest", "Keys that collide under a weak digest are different keys.", keyNoWeakDigest},
-		{"key/full-length", "Each part of a key may have 255 bytes, and the last one counts.", keyFullLength},
+		{"key/parts-are-kept-apart",
+			"The three parts of a key never run into each other.",
+			keyPartsAreKeptApart},
+		{"key/every-byte-counts",
+			"Keys are equal only if they are equal byte by byte, and are returned as they were given.",
+			keyEveryByteCounts},
+		{"key/no-weak-digest",
+			"Keys with the same weak digest are different keys.",
+			keyNoWeakDigest},
+		{"key/full-length",
+			"Each part of a key may have 255 bytes, and the last byte counts.",
+			keyFullLength},
 	}
 }
 
@@ -64,8 +72,8 @@ func keyEveryByteCounts(b *bench) {
 	b.allDifferent(keys)
 }
 
-// Among these are pairs that have the same Adler-32, the same CRC-32 or the same sum of bytes, whatever stands
-// before and after them.
+// Among these are pairs with the same Adler-32, the same CRC-32, or the same
+// sum of bytes, with any text before and after them.
 func keyNoWeakDigest(b *bench) {
 	var keys []once.Key
 	for _, id := range []string{"aca", "bab", "1311", "2121", "caa", "abc", "cba", "plumless", "buckeroo"} {
@@ -87,7 +95,8 @@ func keyFullLength(b *bench) {
 	})
 }
 
-// allDifferent claims every key once. Whoever takes two for the same finds the second one taken.
+// allDifferent claims each key once. If a store confuses two keys, the second
+// is taken.
 func (b *bench) allDifferent(keys []once.Key) {
 	for i, k := range keys {
 		if err := k.Validate(); err != nil {

@@ -9,14 +9,30 @@ import (
 
 func leaseRules() []rule {
 	return []rule{
-		{"lease/lapses", "A claim whose lease has lapsed reads as Unknown, and LeaseLeft is negative and falls.", leaseLapses},
-		{"lease/lapsed-is-not-free", "A key whose lease has lapsed is not free.", leaseLapsedIsNotFree},
-		{"lease/own-clock", "Leases are measured by the store's own clock, one for all its users.", leaseOwnClock},
-		{"lease/apart-from-retention", "A lease ends when it was said to, however long records are kept.", leaseApartFromRetention},
-		{"extend/moves-the-end", "Extend lets the lease end after d from now, not after what was left.", extendMovesTheEnd},
-		{"extend/stale", "Extend is ErrLeaseLost and changes nothing if the Hold is not current.", extendStale},
-		{"extend/lapsed", "Extend is ErrLeaseLost if the lease has lapsed; a lapsed lease stays lapsed.", extendLapsed},
-		{"extend/not-running", "Extend is ErrLeaseLost for a key that is not Running.", extendNotRunning},
+		{"lease/lapses",
+			"A claim whose lease has lapsed is Unknown, and LeaseLeft is negative and falls.",
+			leaseLapses},
+		{"lease/lapsed-is-not-free",
+			"A key whose lease has lapsed is not free.",
+			leaseLapsedIsNotFree},
+		{"lease/own-clock",
+			"Leases are measured by the store's clock, which all its users share.",
+			leaseOwnClock},
+		{"lease/apart-from-retention",
+			"A lease ends at its time, however long records are kept.",
+			leaseApartFromRetention},
+		{"extend/moves-the-end",
+			"Extend sets the lease to end d from now, whatever was left.",
+			extendMovesTheEnd},
+		{"extend/stale",
+			"Extend returns ErrLeaseLost and changes nothing if the fence is not current.",
+			extendStale},
+		{"extend/lapsed",
+			"Extend returns ErrLeaseLost if the lease has lapsed: a lapsed lease stays lapsed.",
+			extendLapsed},
+		{"extend/not-running",
+			"Extend returns ErrLeaseLost for a key that is not Running.",
+			extendNotRunning},
 	}
 }
 
@@ -110,7 +126,7 @@ func extendLapsed(b *bench) {
 }
 
 func extendNotRunning(b *bench) {
-	for name, fence := range b.standings("") {
+	for name, fence := range b.fencesByState("") {
 		if name == "running" {
 			continue
 		}

@@ -10,17 +10,27 @@ import (
 
 func listRules() []rule {
 	return []rule{
-		{"list/offered", "A store is a Lister, unless its harness says that it is not.", listOffered},
-		{"list/selects", "List selects by operation and scopes, exactly, and by any of several statuses as they are now.", listSelects},
-		{"list/cause", "List selects what has a cause, and a key by its UUID: on all pages, with other conditions and without.", listCause},
-		{"list/unchanged", "List selects what was not changed for a time.", listUnchanged},
-		{"list/records", "List returns what Get returns, without the bodies of outcomes.", listRecords},
-		{"list/pages", "Pages that continue with Next, or behind any record, are complete and without repeats, and come to an end.", listPages},
+		{"list/offered", "A store is a Lister, unless its harness sets NoList.", listOffered},
+		{"list/selects",
+			"List selects by exact operation and scopes, and by any of several current statuses.",
+			listSelects},
+		{"list/cause",
+			"List selects by cause, and a key by its UUID, on all pages, with and without other conditions.",
+			listCause},
+		{"list/unchanged",
+			"List selects records that were not changed for a time.",
+			listUnchanged},
+		{"list/records",
+			"List returns what Get returns, without the bodies of outcomes.",
+			listRecords},
+		{"list/pages",
+			"Pages that continue after Next, or after any record, are complete, have no repeats, and come to an end.",
+			listPages},
 	}
 }
 
 func (b *bench) lister() once.Lister {
-	l, ok := b.store.(once.Lister)
+	l, ok := once.As[once.Lister](b.store)
 	if !ok {
 		b.failf("%T is not a once.Lister: set NoList if that is so", b.store)
 	}
@@ -33,7 +43,7 @@ func (b *bench) page(q once.RecordQuery) once.RecordPage {
 	return page
 }
 
-// list is what a query selects, on all pages.
+// list returns all pages of a query.
 func (b *bench) list(q once.RecordQuery) (recs []once.Record) {
 	seen := make(map[once.Key]bool)
 	for {
@@ -47,10 +57,10 @@ func (b *bench) list(q once.RecordQuery) (recs []once.Record) {
 	}
 }
 
-// goesOn fails where pages go round in a circle.
+// goesOn fails if pages repeat for ever.
 func (b *bench) goesOn(seen map[once.Key]bool, next once.Key) {
 	if seen[next] {
-		b.failf("List says for the second time that the next page is behind %+q", next)
+		b.failf("List returned Next %+q for the second time", next)
 	}
 	seen[next] = true
 }
@@ -58,7 +68,7 @@ func (b *bench) goesOn(seen map[once.Key]bool, next once.Key) {
 func listOffered(b *bench) { b.lister() }
 
 func listSelects(b *bench) {
-	holds := b.standings("")
+	fences := b.fencesByState("")
 	other := b.key("running")
 	other.Operation += "/step"
 	b.own(other, "me", long)
@@ -80,11 +90,11 @@ func listSelects(b *bench) {
 		b.wantIDs(want.ids, once.RecordQuery{Operation: other.Operation[:len(other.Operation)-len("/step")], Status: want.status})
 	}
 	b.wantIDs([]string{"running"}, once.RecordQuery{Operation: other.Operation})
-	b.wantIDs(nil, once.RecordQuery{Operation: holds["done"].Key.Operation[:10]})
+	b.wantIDs(nil, once.RecordQuery{Operation: fences["done"].Key.Operation[:10]})
 	b.vanish(b.doneFor("forgotten", short, 2*short))
-	b.wantIDs(all, once.RecordQuery{Operation: holds["done"].Key.Operation})
+	b.wantIDs(all, once.RecordQuery{Operation: fences["done"].Key.Operation})
 	everything := once.RecordQuery{Limit: 1000}
-	for range 20 { // pages: there may be many records of others
+	for range 20 { // pages: there may be many records of other cases
 		page := b.page(everything)
 		for _, rec := range page.Records {
 			if rec.Key.Operation == "" {
@@ -95,12 +105,12 @@ func listSelects(b *bench) {
 			break
 		}
 	}
-	b.inScopes(holds["done"].Key.Operation)
-	b.settle(done(holds["parked"]))
-	b.wantIDs([]string{"done", "parked"}, once.RecordQuery{Operation: holds["done"].Key.Operation, Status: []once.Status{once.Done}})
+	b.inScopes(fences["done"].Key.Operation)
+	b.settle(done(fences["parked"]))
+	b.wantIDs([]string{"done", "parked"}, once.RecordQuery{Operation: fences["done"].Key.Operation, Status: []once.Status{once.Done}})
 }
 
-// inScopes lists records that differ in their scopes only.
+// inScopes lists records that differ only in their scopes.
 func (b *bench) inScopes(operation string) {
 	for _, scope := range []string{"", "other", "other ", "Other"} {
 		b.own(once.Key{Scope: scope, Operation: operation, ID: "in " + scope}, "me", long)
@@ -128,7 +138,7 @@ func listCause(b *bench) {
 		r := b.request(b.key(fmt.Sprint(i)), "me", long)
 		r.Cause = cause
 		want = append(want, r.Key.ID)
-		if fence := holdOf(b.claim(r)); i > 0 {
+		if fence := fenceOf(b.claim(r)); i > 0 {
 			b.settle(done(fence))
 		}
 	}
@@ -180,8 +190,8 @@ func (b *bench) wantIDs(want []string, q once.RecordQuery) {
 }
 
 func listRecords(b *bench) {
-	holds := b.standings("")
-	for _, rec := range b.list(once.RecordQuery{Operation: holds["done"].Key.Operation}) {
+	fences := b.fencesByState("")
+	for _, rec := range b.list(once.RecordQuery{Operation: fences["done"].Key.Operation}) {
 		if len(rec.Outcome.Body) > 0 {
 			b.failf("List returned the body of an outcome: %s", show(rec))
 		}
@@ -220,11 +230,11 @@ func listPages(b *bench) {
 			}
 			b.goesOn(seen, page.Next)
 			q.After = page.Next
-			if last := len(page.Records) - 1; last >= 0 && size == limit { // from there it goes on, too
+			if last := len(page.Records) - 1; last >= 0 && size == limit { // a page can also continue from there
 				q.After = page.Records[last].Key
 			}
-			if size == limit && len(got) < 3*limit && len(page.Records) > 0 { // what was listed may be changed while it is paged through
-				b.settle(done(holdOf(page.Records[0])))
+			if size == limit && len(got) < 3*limit && len(page.Records) > 0 { // records may change while they are paged through
+				b.settle(done(fenceOf(page.Records[0])))
 			}
 		}
 		if len(got) != n {

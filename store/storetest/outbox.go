@@ -12,7 +12,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// outboxRules are the groups of what is required of an outbox. They share its lanes, so they run one after another.
+// outboxRules returns the rules of an outbox, in groups. Their cases share its
+// lanes, so they run one after another.
 func outboxRules[Tx any](hasBell bool) (groups [][]txRule[Tx]) {
 	groups = [][]txRule[Tx]{outboxPutRules[Tx](), outboxLeaseRules[Tx](), outboxFenceRules[Tx](), outboxChangeRules[Tx](),
 		outboxDelayRules[Tx](), outboxQueryRules[Tx](), outboxDepthRules[Tx](), outboxFlightRules[Tx]()}
@@ -32,16 +33,17 @@ func outboxRules[Tx any](hasBell bool) (groups [][]txRule[Tx]) {
 }
 
 func (b *txBench[Tx]) outbox(i int) store.Outbox[Tx] {
-	return b.txStores[i%len(b.txStores)].(store.Outbox[Tx])
+	return capability[store.Outbox[Tx]](b.bench, b.txSpread(i))
 }
 
-// people is the relay that needs no lease.
+// people is the zero relay, which needs no lease.
 var people [16]byte
 
-// relays are the names of the relays that cases lease lanes to, but for those in races.
+// relays are the names of the relays of all cases except races.
 var relays = []string{"a", "b", "c", "d"}
 
-// freeLanes takes all lanes from whoever has them: a run before this one may have been killed.
+// freeLanes releases all lanes. An earlier run may have been killed while it
+// had some.
 func (b *txBench[Tx]) freeLanes() {
 	probe := b.token("probe")
 	as, err := b.outbox(0).LeaseLanes(b, probe, long, nil)
@@ -54,7 +56,8 @@ func (b *txBench[Tx]) freeLanes() {
 	b.must("ReleaseLanes", b.outbox(0).ReleaseLanes(b, probe, nil))
 }
 
-// tidy leaves an outbox with nothing of this case. What goes wrong here has failed elsewhere, or is none of this case.
+// tidy removes the messages of this case. It ignores errors, which other cases
+// report.
 func (b *txBench[Tx]) tidy() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b), b.patience)
 	defer cancel()
@@ -69,10 +72,10 @@ func (b *txBench[Tx]) tidy() {
 	}
 }
 
-// topic is a topic that no other case has.
+// topic returns a topic that no other case uses.
 func (b *txBench[Tx]) topic() string { return b.run + " topic" }
 
-// out is a message as it is put. An empty ordering key stays so.
+// out returns a message to put. An empty ordering key stays empty.
 func (b *txBench[Tx]) out(id, orderingKey string) store.Outgoing {
 	if orderingKey != "" {
 		orderingKey = b.run + " " + orderingKey
@@ -80,7 +83,8 @@ func (b *txBench[Tx]) out(id, orderingKey string) store.Outgoing {
 	return store.Outgoing{Message: broker.Message{ID: id, Topic: b.topic(), OrderingKey: orderingKey}}
 }
 
-// outIn is a message in a lane. Those with an equal name have an equal ordering key.
+// outIn returns a message in a lane. Messages with the same name have the same
+// ordering key.
 func (b *txBench[Tx]) outIn(lane int, id, name string) store.Outgoing {
 	for i := 0; ; i++ {
 		if m := b.out(id, fmt.Sprint(name, " ", i)); store.Lane(&m.Message) == lane {
@@ -109,7 +113,7 @@ func (b *txBench[Tx]) putAs(state store.OutgoingState, ms ...store.Outgoing) {
 	}
 }
 
-// changed is how many rows a call says that it has changed.
+// changed is the number of rows that a call reports as changed.
 type changed struct {
 	n   int
 	err error
@@ -118,7 +122,7 @@ type changed struct {
 func (b *txBench[Tx]) changes(want int, doing string, c changed) {
 	b.must(doing, c.err)
 	if c.n != want {
-		b.failf("%s says that it has changed %d, want %d", doing, c.n, want)
+		b.failf("%s returned %d changed rows, want %d", doing, c.n, want)
 	}
 }
 
@@ -137,7 +141,7 @@ func (b *txBench[Tx]) removed(relay [16]byte, ms ...store.Outgoing) changed {
 	return changed{n, err}
 }
 
-// outgoing are the messages of this case that a query selects.
+// outgoing returns the messages of this case that a query selects.
 func (b *txBench[Tx]) outgoing(q store.OutgoingQuery) []store.Outgoing {
 	if q.Topic == "" {
 		q.Topic = b.topic()
@@ -147,21 +151,21 @@ func (b *txBench[Tx]) outgoing(q store.OutgoingQuery) []store.Outgoing {
 	return ms
 }
 
-// chunk is what a relay reads of these lanes.
+// chunk returns what a relay reads from these lanes.
 func (b *txBench[Tx]) chunk(lanes ...int) []store.Outgoing {
 	ms, err := b.outbox(1).Outgoing(b, store.OutgoingQuery{Lanes: lanes, Limit: 1000})
 	b.must("Outgoing", err)
 	return slices.DeleteFunc(ms, func(m store.Outgoing) bool { return m.Message.Topic != b.topic() })
 }
 
-// outAs is a message that must be in the outbox, in a state.
+// outAs returns a message that must be in the outbox in a state.
 func (b *txBench[Tx]) outAs(state store.OutgoingState, id string) store.Outgoing {
 	ms := b.outgoing(store.OutgoingQuery{State: state, IDs: []string{id}})
 	if len(ms) != 1 {
 		b.failf("%d messages that are %v have the ID %q, want one", len(ms), state, id)
 	}
 	if ms[0].State != state {
-		b.failf("a query for what is %v returned %s", state, showOutgoing(ms[0]))
+		b.failf("a query for %v returned %s", state, showOutgoing(ms[0]))
 	}
 	return ms[0]
 }
@@ -179,7 +183,8 @@ func (b *txBench[Tx]) wantIDs(doing string, ms []store.Outgoing, want ...string)
 	}
 }
 
-// wantAnyOrder is wantIDs for messages of several lanes, among which Seq promises no order.
+// wantAnyOrder is like wantIDs for messages of several lanes, among which Seq
+// promises no order.
 func (b *txBench[Tx]) wantAnyOrder(doing string, ms []store.Outgoing, want ...string) {
 	got := slices.Sorted(slices.Values(outgoingIDs(ms)))
 	if want = slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
@@ -187,9 +192,9 @@ func (b *txBench[Tx]) wantAnyOrder(doing string, ms []store.Outgoing, want ...st
 	}
 }
 
-// wantOut wants these to be in a state.
+// wantOut checks that exactly these messages are in a state.
 func (b *txBench[Tx]) wantOut(doing string, state store.OutgoingState, want ...string) {
-	b.wantAnyOrder(fmt.Sprintf("%s, of what is %v", doing, state), b.outgoing(store.OutgoingQuery{State: state}), want...)
+	b.wantAnyOrder(fmt.Sprintf("%s, messages that are %v", doing, state), b.outgoing(store.OutgoingQuery{State: state}), want...)
 }
 
 func (b *txBench[Tx]) wantSameOut(after string, got, want store.Outgoing) {
@@ -198,7 +203,8 @@ func (b *txBench[Tx]) wantSameOut(after string, got, want store.Outgoing) {
 	}
 }
 
-// outgoingDifference names the first field in which two readings differ, but for Delay, which counts down.
+// outgoingDifference returns the name of the first field in which two readings
+// differ, except for Delay, which counts down.
 func outgoingDifference(got, want store.Outgoing) string {
 	g, w := got.Message, want.Message
 	for _, field := range []struct {

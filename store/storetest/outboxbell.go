@@ -10,20 +10,23 @@ import (
 
 func outboxBellRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/rings", "Wait returns when messages were committed since HearOutbox, or since the last Wait began.",
+		{"outbox/rings",
+			"Wait returns if messages were committed since HearOutbox, or since the last Wait began.",
 			outboxRings[Tx]},
-		{"outbox/waits", "Wait returns when its context has ended, and what rings meanwhile is heard by the next Wait.",
+		{"outbox/waits",
+			"Wait returns when its context ends. The next Wait returns at once if messages were committed meanwhile.",
 			outboxWaits[Tx]},
 	}
 }
 
 func (b *txBench[Tx]) hear(i int) store.Ear {
-	e, err := b.txStores[i%len(b.txStores)].(store.Bell).HearOutbox(b)
+	e, err := capability[store.Bell](b.bench, b.txSpread(i)).HearOutbox(b)
 	b.must("HearOutbox", err)
 	return e
 }
 
-// ringer is a store that the ear of another one hears of, or of the same one, if it is not far.
+// ringer returns a store whose messages an ear hears: another one than the
+// ear's if the ear is far.
 func ringer(e store.Ear, own int) int {
 	if e.Far() {
 		return own + 1
@@ -35,7 +38,8 @@ func (b *txBench[Tx]) putIn(i int, ms ...store.Outgoing) {
 	b.inTx(true, func(tx Tx) { b.must("PutTx", b.outbox(i).PutTx(b, tx, ms)) })
 }
 
-// wantRing wants Wait to return nil for a message, which is there then, or soon: what rings may be early.
+// wantRing checks that Wait returns nil for a message. The message is there
+// then, or soon, because Wait may return early.
 func (b *txBench[Tx]) wantRing(after string, e store.Ear, id string) {
 	heard := false
 	b.until("Wait returns after "+after, func() bool {
@@ -51,7 +55,7 @@ func (b *txBench[Tx]) wantRing(after string, e store.Ear, id string) {
 	})
 }
 
-// quiet waits until all that has rung was heard.
+// quiet waits until no ring is left.
 func (b *txBench[Tx]) quiet(e store.Ear) {
 	for {
 		ctx, cancel := context.WithTimeout(b, 2*short)

@@ -14,22 +14,29 @@ import (
 
 func outboxChangeRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/sent", "Sent ends messages in any State: their rows are deleted, kept as Published, or archived.",
+		{"outbox/sent",
+			"Sent ends messages in any State: their rows are deleted, kept as Published, or archived.",
 			outboxSent[Tx]},
-		{"outbox/moves", "MoveOutgoing gives a message any other State, writes Attempts and Reason, and leaves the rest.",
+		{"outbox/moves",
+			"MoveOutgoing sets any State, Attempts and Reason, and changes nothing else.",
 			outboxMoves[Tx]},
-		{"outbox/moves-each", "Of several messages, MoveOutgoing writes to each its own Attempts and Reason.",
+		{"outbox/moves-each",
+			"MoveOutgoing writes to each message its own Attempts and Reason.",
 			outboxMovesEach[Tx]},
 		{"outbox/removes", "RemoveOutgoing deletes messages in any State.", outboxRemoves[Tx]},
-		{"outbox/sent-race", "Of any number of the same Sent at once, each row is changed by one.", outboxSentRace[Tx]},
-		{"outbox/forget-since", "What was published is kept from then on, and not from when it was put.",
+		{"outbox/sent-race",
+			"Of several equal calls of Sent at once, one changes each row.",
+			outboxSentRace[Tx]},
+		{"outbox/forget-since",
+			"A Published message is kept from when it was published, not from when it was put.",
 			outboxForgetSince[Tx]},
-		{"outbox/forget", "ForgetOutgoing deletes what was published and kept longer ago than keep, and at most limit.",
+		{"outbox/forget",
+			"ForgetOutgoing deletes Published messages that were published longer ago than keep, at most limit.",
 			outboxForget[Tx]},
 	}
 }
 
-// outgoingStates are all of them.
+// outgoingStates lists all states.
 var outgoingStates = []store.OutgoingState{store.Pending, store.Delayed, store.Held, store.Stuck, store.Published}
 
 func outboxSent[Tx any](b *txBench[Tx]) {
@@ -128,13 +135,14 @@ func outboxRemoves[Tx any](b *txBench[Tx]) {
 	for _, state := range outgoingStates {
 		id := state.String()
 		b.putAs(state, b.out(id, "k"), b.out("behind "+id, "k"))
-		b.changes(1, "RemoveOutgoing of what is "+id, b.removed(people, b.outAs(state, id)))
+		b.changes(1, "RemoveOutgoing of a message that is "+id, b.removed(people, b.outAs(state, id)))
 		b.wantOut("RemoveOutgoing", state, "behind "+id)
-		b.changes(1, "RemoveOutgoing of what is "+id, b.removed(people, b.outAs(state, "behind "+id)))
+		b.changes(1, "RemoveOutgoing of a message that is "+id, b.removed(people, b.outAs(state, "behind "+id)))
 	}
 }
 
-// outboxSentRace counts: whoever repeats a call that has failed may have changed rows that it does not know of.
+// outboxSentRace compares counts. A call that fails and is repeated may have
+// changed rows before, so counts may be too low.
 func outboxSentRace[Tx any](b *txBench[Tx]) {
 	const n, messages = 8, 20
 	for _, then := range []store.Ending{store.Delete, store.Keep, store.Archive} {
@@ -155,14 +163,15 @@ func outboxSentRace[Tx any](b *txBench[Tx]) {
 			})
 		})
 		if got := sum.Load(); got > messages || got < messages && repeats.Load() == 0 {
-			b.failf("%d calls of Sent at once, for the same %d messages, say that they have changed %d", n, messages, got)
+			b.failf("%d calls of Sent at once, for the same %d messages, returned %d changed rows", n, messages, got)
 		}
 		b.wantOut("Sent", store.Pending)
 		b.tidy()
 	}
 }
 
-// outboxForgetSince learns nothing from a store that takes longer for a few calls than the message is old.
+// outboxForgetSince proves nothing about a store that takes longer for a few
+// calls than the message is old.
 func outboxForgetSince[Tx any](b *txBench[Tx]) {
 	const age = 40 * short
 	b.put(b.out("1", "k"))
@@ -178,7 +187,7 @@ func outboxForgetSince[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// outboxForget counts: nobody else may forget meanwhile.
+// outboxForget compares counts, so nothing else may forget messages during it.
 func outboxForget[Tx any](b *txBench[Tx]) {
 	for _, state := range outgoingStates[:store.Published] {
 		b.putAs(state, b.out(state.String(), ""))
@@ -197,7 +206,7 @@ func outboxForget[Tx any](b *txBench[Tx]) {
 	if _, err := b.outbox(0).ForgetOutgoing(b, long, 1000); err != nil {
 		b.failf("ForgetOutgoing: %v", err)
 	}
-	b.wantOut("ForgetOutgoing of what is older", store.Published, kept...)
+	b.wantOut("ForgetOutgoing of older messages", store.Published, kept...)
 	left, forgotten := len(kept), 0
 	b.until("all is forgotten that is to be", func() bool {
 		n, err := b.outbox(0).ForgetOutgoing(b, 0, 2)
@@ -205,12 +214,12 @@ func outboxForget[Tx any](b *txBench[Tx]) {
 		before := left
 		left, forgotten = len(b.outgoing(store.OutgoingQuery{State: store.Published})), forgotten+n
 		if n > 2 || before-left > 2 {
-			b.failf("ForgetOutgoing with a limit of 2 says that it has deleted %d, and %d are gone", n, before-left)
+			b.failf("ForgetOutgoing with a limit of 2 returned %d, and %d are gone", n, before-left)
 		}
 		return left == 0
 	})
 	if forgotten < len(kept) {
-		b.failf("ForgetOutgoing has deleted %d messages, and says %d", len(kept), forgotten)
+		b.failf("ForgetOutgoing deleted %d messages, and returned %d", len(kept), forgotten)
 	}
 	for _, state := range outgoingStates[:store.Stuck] {
 		b.wantOut("ForgetOutgoing", state, state.String())

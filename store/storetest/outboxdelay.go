@@ -9,28 +9,35 @@ import (
 
 func outboxDelayRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/delay", "A message with a Delay above 0 is Delayed when put, and its Delay counts down.", outboxDelay[Tx]},
-		{"outbox/wakes", "WakeDelayed gives another State to what is Delayed and due, and leaves the rest of it.",
+		{"outbox/delay",
+			"A message that is put with a Delay above 0 is Delayed, and its Delay counts down.",
+			outboxDelay[Tx]},
+		{"outbox/wakes",
+			"WakeDelayed sets the State of Delayed messages that are due, and changes nothing else.",
 			outboxWakes[Tx]},
-		{"outbox/wakes-own", "WakeDelayed wakes in the lanes that the relay leases, and tells the next of these.",
+		{"outbox/wakes-own",
+			"WakeDelayed changes messages only in lanes that the relay leases, and next is about these lanes.",
 			outboxWakesOwn[Tx]},
-		{"outbox/wakes-most", "WakeDelayed wakes no more than it was asked for, and says if there may be more now.",
+		{"outbox/wakes-most",
+			"WakeDelayed changes at most limit messages, and next says if more may be due now.",
 			outboxWakesMost[Tx]},
-		{"outbox/next", "WakeDelayed tells how long it is until the next is due: an hour if none is, or later.",
+		{"outbox/next",
+			"WakeDelayed returns the time until the next message is due, and at most an hour.",
 			outboxNext[Tx]},
-		{"outbox/moved-to-delayed", "What is moved to Delayed is due when its Delay, from then on, has passed.",
+		{"outbox/moved-to-delayed",
+			"A message that is moved to Delayed is due its Delay from then.",
 			outboxMovedToDelayed[Tx]},
 	}
 }
 
-// wake is a WakeDelayed of one of the relays.
+// wake calls WakeDelayed for a relay.
 func (b *txBench[Tx]) wake(name string, to store.OutgoingState, limit int) (woken int, next time.Duration) {
 	woken, next, err := b.outbox(1).WakeDelayed(b, b.token(name), to, limit)
 	b.must("WakeDelayed", err)
 	return woken, next
 }
 
-// wantNext wants the next message to be due in about so long.
+// wantNext checks when the next message is due.
 func (b *txBench[Tx]) wantNext(after string, next, want time.Duration) {
 	if next > want || next < want-10*b.patience || want == time.Hour && next != want {
 		b.failf("after %s the next message is due in %v, want %v", after, next, want)
@@ -68,7 +75,7 @@ func outboxWakes[Tx any](b *txBench[Tx]) {
 		tried, late := b.outAs(store.Delayed, "tried"), b.outAs(store.Delayed, "late")
 		b.lease("a", long, 1)
 		total := 0
-		b.until("what is due is woken", func() bool {
+		b.until("a due message is woken", func() bool {
 			woken, next := b.wake("a", to, 100)
 			if total += woken; total == 2 {
 				b.wantNext("WakeDelayed", next, long/2)
@@ -111,7 +118,7 @@ func outboxWakesOwn[Tx any](b *txBench[Tx]) {
 	woken, next := b.wake("a", store.Pending, 9)
 	b.wantOut("WakeDelayed", store.Pending, "1", "3")
 	if woken != 2 {
-		b.failf("WakeDelayed says that it has woken %d of 2", woken)
+		b.failf("WakeDelayed returned %d for 2 messages", woken)
 	}
 	b.wantNext("WakeDelayed", next, long/2)
 	b.wantOut("WakeDelayed", store.Delayed, "2", "4", "5")
@@ -140,11 +147,11 @@ func outboxWakesMost[Tx any](b *txBench[Tx]) {
 		woken, next := b.wake("a", store.Pending, 2)
 		is := len(b.outgoing(store.OutgoingQuery{State: store.Delayed}))
 		if woken != min(2, left) || is != left-woken {
-			b.failf("of %d messages that are due, a WakeDelayed of at most 2 says that it has woken %d, and %d are left",
+			b.failf("of %d messages that are due, WakeDelayed with a limit of 2 returned %d, and %d are left",
 				left, woken, is)
 		}
 		if left = is; left > 0 && next > 0 {
-			b.failf("%d more messages are due, and WakeDelayed says that the next is in %v", left, next)
+			b.failf("%d more messages are due, and WakeDelayed returned %v for the next", left, next)
 		}
 	}
 	woken, next := b.wake("a", store.Pending, 2)
@@ -195,7 +202,7 @@ func outboxMovedToDelayed[Tx any](b *txBench[Tx]) {
 	waits = b.outAs(store.Held, "waits")
 	waits.Delay = long / 4
 	b.changes(1, "MoveOutgoing to Delayed", b.move1(b.token("a"), store.Delayed, waits))
-	b.until("what is due is woken", func() bool {
+	b.until("a due message is woken", func() bool {
 		_, next := b.wake("a", store.Pending, 9)
 		if len(b.outgoing(store.OutgoingQuery{})) < 2 {
 			return false

@@ -9,11 +9,14 @@ import (
 
 func outboxDepthRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/depth", "OutboxDepth counts what is in each State but Published, and leaves out States without messages.",
+		{"outbox/depth",
+			"OutboxDepth counts the messages in each State except Published, and omits States without messages.",
 			outboxDepth[Tx]},
-		{"outbox/depth-estimated", "From count on OutboxDepth may estimate, and says so; it is never below count then.",
+		{"outbox/depth-estimated",
+			"OutboxDepth may estimate from count on, and reports it. An estimate is never below count.",
 			outboxDepthEstimated[Tx]},
-		{"outbox/oldest", "Oldest is how long ago the oldest message in a State was put, whatever became of it since.",
+		{"outbox/oldest",
+			"Oldest is the time since the oldest message in a State was put, whatever happened to it since.",
 			outboxOldest[Tx]},
 	}
 }
@@ -24,27 +27,27 @@ func (b *txBench[Tx]) depths(count int) map[store.OutgoingState]store.Depth {
 	depths := make(map[store.OutgoingState]store.Depth)
 	for _, d := range all {
 		if _, twice := depths[d.State]; twice {
-			b.failf("OutboxDepth has two counts of what is %v: %+v", d.State, all)
+			b.failf("OutboxDepth has two counts of %v: %+v", d.State, all)
 		}
 		if d.Count == 0 && !d.Estimated {
-			b.failf("OutboxDepth has a count of what is %v, and there is nothing", d.State)
+			b.failf("OutboxDepth has a count of %v, and there are no messages", d.State)
 		}
 		depths[d.State] = d
 	}
 	if _, there := depths[store.Published]; there {
-		b.failf("OutboxDepth counts what is Published: %+v", all)
+		b.failf("OutboxDepth counts Published messages: %+v", all)
 	}
 	return depths
 }
 
-// wantDepths wants so many messages more than before.
+// wantDepths checks how many messages there are more than before.
 func (b *txBench[Tx]) wantDepths(after string, before map[store.OutgoingState]store.Depth,
 	want map[store.OutgoingState]int) {
 
 	now := b.depths(1 << 20)
 	for _, state := range outgoingStates[:store.Published] {
 		if got := now[state].Count - before[state].Count; got != want[state] || now[state].Estimated {
-			b.failf("after %s OutboxDepth has %+v of what is %v, want %d more than before, %+v",
+			b.failf("after %s OutboxDepth has %+v for %v, want %d more than before, %+v",
 				after, now[state], state, want[state], before[state])
 		}
 	}

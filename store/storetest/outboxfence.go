@@ -10,19 +10,24 @@ import (
 func outboxFenceRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
 		{"outbox/fenced",
-			"A relay changes messages only in lanes that it has the lease of: not once it was taken or released.",
+			"A relay changes messages only in lanes that it leases, and no longer once a lane is released or taken by another relay.",
 			outboxFenced[Tx]},
-		{"outbox/fenced-partly", "Of messages of several lanes, a relay changes those in its own, and says how many.",
+		{"outbox/fenced-partly",
+			"Of messages in several lanes, a relay changes those in its own, and the result counts only these.",
 			outboxFencedPartly[Tx]},
-		{"outbox/late", "A relay whose lease has lapsed changes messages as long as nobody else has taken it.",
+		{"outbox/late",
+			"A relay whose lease has lapsed changes messages until another relay takes the lane.",
 			outboxLate[Tx]},
-		{"outbox/people", "The zero relay is people: they need no lease, whoever has it.", outboxPeople[Tx]},
-		{"outbox/known", "A row is known by its Lane, Seq and State: nothing else is changed, and nothing twice.",
+		{"outbox/people",
+			"The zero relay stands for people, who need no lease, whoever has it.",
+			outboxPeople[Tx]},
+		{"outbox/known",
+			"Lane, Seq and State identify a row: no other row is changed, and none twice.",
 			outboxKnown[Tx]},
 	}
 }
 
-// changing are the ways to change messages, each by its name.
+// changing returns the methods that change messages, by name.
 func (b *txBench[Tx]) changing() map[string]func(relay [16]byte, ms ...store.Outgoing) changed {
 	type way = func(relay [16]byte, ms ...store.Outgoing) changed
 	ways := map[string]way{"RemoveOutgoing": b.removed}

@@ -14,16 +14,23 @@ import (
 
 func outboxFlightRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/in-flight", "What a transaction in flight has put is seen by nobody.", outboxInFlight[Tx]},
-		{"outbox/commit-order", "What commits late is seen, although what has a higher Seq was seen and sent before.",
+		{"outbox/in-flight",
+			"Messages of a transaction in flight are not visible.",
+			outboxInFlight[Tx]},
+		{"outbox/commit-order",
+			"A message that commits late is visible, even if a message with a higher Seq was already sent.",
 			outboxCommitOrder[Tx]},
-		{"outbox/context", "A call whose context has ended already fails and changes nothing.", outboxContext[Tx]},
-		{"outbox/race", "Of any number of writers and relays at once, each message is sent once, in the order of its key.",
+		{"outbox/context",
+			"A call whose context has ended fails and changes nothing.",
+			outboxContext[Tx]},
+		{"outbox/race",
+			"With several writers and relays at once, each message is sent once, in the order of its key.",
 			outboxRace[Tx]},
 	}
 }
 
-// putBeside puts a message in a short time, or fails: some databases let nobody write beside a transaction in flight.
+// putBeside puts a message within a short time, or fails: some databases block
+// all writes while a transaction is in flight.
 func (b *txBench[Tx]) putBeside(m store.Outgoing) error {
 	ctx, cancel := context.WithTimeout(b, inFlightWait)
 	defer cancel()
@@ -32,7 +39,7 @@ func (b *txBench[Tx]) putBeside(m store.Outgoing) error {
 		return err
 	}
 	if err := b.outbox(1).PutTx(ctx, tx, []store.Outgoing{m}); err != nil {
-		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may be broken by now
+		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may already be broken
 		return err
 	}
 	return b.h.Commit(b, tx)
@@ -71,10 +78,10 @@ func outboxCommitOrder[Tx any](b *txBench[Tx]) {
 	ms := b.chunk(3)
 	inOrder := func(a, b store.Outgoing) int { return cmp.Compare(a.Seq, b.Seq) }
 	if !slices.IsSortedFunc(ms, inOrder) || !slices.Contains(outgoingIDs(ms), "first") {
-		b.failf("after the commit of what was put first, and of others before, the lane has %q", outgoingIDs(ms))
+		b.failf("after the late commit of the first message the lane has %q", outgoingIDs(ms))
 	}
 	b.changes(len(ms), "Sent", b.sent(relay, store.Delete, ms...))
-	b.until("what is due is woken", func() bool {
+	b.until("a due message is woken", func() bool {
 		woken, _ := b.wake("a", store.Pending, 9)
 		return woken == 1
 	})
@@ -115,10 +122,10 @@ func outboxContext[Tx any](b *txBench[Tx]) {
 	})
 }
 
-// tally is what the relays of a race have sent.
+// tally counts what the relays of a race have sent.
 type tally struct {
 	mu    sync.Mutex
-	rows  map[string]bool // each by its lane and Seq
+	rows  map[string]bool // by lane and Seq
 	ids   map[string]bool
 	keys  map[string][]string // the IDs of each ordering key
 	again string              // a row that was read after it was sent
@@ -157,7 +164,7 @@ func outboxRace[Tx any](b *txBench[Tx]) {
 		b.relayAll(t, i-writers, relayers, writers*transactions*each)
 	})
 	if t.again != "" || t.sent() != writers*transactions*each {
-		b.failf("of %d messages %d were sent; the row %q was read after it was", writers*transactions*each, t.sent(), t.again)
+		b.failf("of %d messages %d were sent; the row %q was read after it was sent", writers*transactions*each, t.sent(), t.again)
 	}
 	for key, ids := range t.keys {
 		for i := range ids[1:] {
@@ -169,7 +176,8 @@ func outboxRace[Tx any](b *txBench[Tx]) {
 	b.wantOut("a race", store.Pending)
 }
 
-// racing are the messages of one transaction of a writer, each with one of its ordering keys.
+// racing returns the messages of one transaction of a writer, with its ordering
+// keys.
 func (b *txBench[Tx]) racing(writer, n, each int) (ms []store.Outgoing) {
 	for j := range each {
 		id := fmt.Sprintf("writer %d transaction %02d message %d", writer, n, j)
@@ -184,13 +192,14 @@ func (b *txBench[Tx]) putOnce(i int, ms []store.Outgoing) error {
 		return err
 	}
 	if err := b.outbox(i).PutTx(b, tx, ms); err != nil {
-		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may be broken by now
+		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may already be broken
 		return err
 	}
 	return b.h.Commit(b, tx)
 }
 
-// relayAll publishes what is in the lanes of one of several relays, until all messages were sent by one of them.
+// relayAll is one of several relays. It publishes from its lanes until all
+// messages of the race were sent.
 func (b *txBench[Tx]) relayAll(t *tally, i, of, total int) {
 	var lanes []int
 	for lane := i; lane < store.Lanes; lane += of {
@@ -209,7 +218,7 @@ func (b *txBench[Tx]) relayAll(t *tally, i, of, total int) {
 			last, deadline = n, time.Now().Add(b.patience)
 		}
 		if time.Now().After(deadline) {
-			b.failf("of %d messages %d were sent, and for %v there was no other", total, n, b.patience)
+			b.failf("of %d messages %d were sent, and then none for %v", total, n, b.patience)
 		}
 		ms, err := b.outbox(i).Outgoing(b, store.OutgoingQuery{Lanes: lanes, Limit: 7, Topic: b.topic()})
 		b.must("Outgoing", err)

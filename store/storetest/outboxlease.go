@@ -11,19 +11,25 @@ import (
 
 func outboxLeaseRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/leased", "LeaseLanes leases those lanes that are nobody's, extends one's own, and leaves those of others.",
+		{"outbox/leased",
+			"LeaseLanes leases lanes that nobody has, extends those of the relay, and leaves those of other relays alone.",
 			outboxLeased[Tx]},
-		{"outbox/released", "ReleaseLanes makes lanes of a relay nobody's, and leaves those of others.", outboxReleased[Tx]},
-		{"outbox/lapsed", "A lapsed lease remains until somebody takes the lane, or its own relay extends it.",
+		{"outbox/released",
+			"ReleaseLanes ends the leases of a relay, and leaves those of other relays alone.",
+			outboxReleased[Tx]},
+		{"outbox/lapsed",
+			"A lapsed lease remains until a relay takes the lane, or its own relay extends it.",
 			outboxLapsed[Tx]},
-		{"outbox/relays", "Relays are alive from each LeaseLanes on for ttl, or until they release all lanes.",
+		{"outbox/relays",
+			"A relay is alive for ttl after each LeaseLanes, or until it releases all lanes.",
 			outboxRelays[Tx]},
-		{"outbox/lease-race", "Of any number of relays at once, one gets a lane, and all learn which.",
+		{"outbox/lease-race",
+			"When several relays lease a lane at once, one gets it, and all learn which.",
 			outboxLeaseRace[Tx]},
 	}
 }
 
-// lease is a LeaseLanes of one of the relays.
+// lease calls LeaseLanes for a relay.
 func (b *txBench[Tx]) lease(name string, ttl time.Duration, lanes ...int) store.Leases {
 	as, err := b.outbox(3).LeaseLanes(b, b.token(name), ttl, lanes)
 	b.must("LeaseLanes", err)
@@ -34,7 +40,8 @@ func (b *txBench[Tx]) release(name string, lanes []int) {
 	b.must("ReleaseLanes", b.outbox(2).ReleaseLanes(b, b.token(name), lanes))
 }
 
-// wantLeases wants these lanes to have these relays for about ttl, and the others to be nobody's.
+// wantLeases checks that these lanes are leased to these relays for about ttl,
+// and that nobody has the others.
 func (b *txBench[Tx]) wantLeases(after string, as store.Leases, ttl time.Duration, want map[int]string) {
 	for lane, l := range as.Lanes {
 		var relay [16]byte
@@ -84,7 +91,8 @@ func outboxReleased[Tx any](b *txBench[Tx]) {
 		map[int]string{0: "a", 1: "c", 2: "a", 4: "b", 5: "b"})
 }
 
-// lapses leases lanes to a relay for a short time, and waits for its end.
+// lapses leases lanes to a relay for a short time, and waits until the lease
+// lapses.
 func (b *txBench[Tx]) lapses(name string, lanes ...int) {
 	b.lease(name, short, lanes...)
 	b.until("a lease lapses", func() bool {
@@ -116,7 +124,8 @@ func outboxLapsed[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// outboxRelays counts from what there is: relays of a run before this one may still be alive.
+// outboxRelays compares with the number at its start: relays of an earlier run
+// may still be alive.
 func outboxRelays[Tx any](b *txBench[Tx]) {
 	before := b.lease("a", long).Relays - 1
 	want := func(after string, got, n int) {
@@ -164,12 +173,12 @@ func outboxLeaseRace[Tx any](b *txBench[Tx]) {
 	})
 	for lane, relays := range told {
 		if len(relays) != 1 || relays[people] {
-			b.failf("of %d relays at once, %d were told that they have lane %d", n, len(relays), lane)
+			b.failf("of %d relays at once, %d got lane %d", n, len(relays), lane)
 		}
 	}
 }
 
-// tokensLeave lets the relays of a race go.
+// tokensLeave releases the lanes of the relays of a race.
 func (b *txBench[Tx]) tokensLeave(n int) {
 	for i := range n {
 		_ = b.outbox(0).ReleaseLanes(b, b.token(fmt.Sprint(i)), nil)

@@ -15,24 +15,38 @@ import (
 
 func outboxPutRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/exact", "What was put comes back as it was; all that is the store's to give is given by the store.",
+		{"outbox/exact",
+			"A message comes back as it was put, with the fields that the store assigns.",
 			outboxExact[Tx]},
-		{"outbox/sealed", "A message that is sealed can be opened when it is read, in any state.", outboxSealed[Tx]},
-		{"outbox/cause", "A message keeps the unit of work that has put it, in any state, and is found by it.", outboxCause[Tx]},
+		{"outbox/sealed",
+			"A sealed message can be opened when it is read, in any State.",
+			outboxSealed[Tx]},
+		{"outbox/cause",
+			"A message keeps the key of the unit of work that put it, in any State, and a query finds it by this key.",
+			outboxCause[Tx]},
 		{"outbox/large", "Bodies of several MiB are kept.", outboxLarge[Tx]},
-		{"outbox/commits", "PutTx commits, and is rolled back, with the transaction that it is part of.", outboxCommits[Tx]},
-		{"outbox/slices", "What PutTx was given belongs to the caller again when it has returned, before the commit.",
+		{"outbox/commits",
+			"PutTx commits with its transaction, and is rolled back with it.",
+			outboxCommits[Tx]},
+		{"outbox/slices",
+			"After PutTx returns, its arguments belong to the caller again, even before the commit.",
 			outboxSlices[Tx]},
-		{"outbox/order", "Seq rises in each lane from insert to insert, also within one call; an ID may be put again.",
+		{"outbox/order",
+			"Seq rises in each lane from insert to insert, also within one call. An ID may be put again.",
 			outboxOrder[Tx]},
-		{"outbox/lanes", "The lane of a message is store.Lane's: of its ordering key, or of its ID if it has none.",
+		{"outbox/lanes",
+			"The lane of a message is store.Lane: of its ordering key, or of its ID if it has none.",
 			outboxLanes[Tx]},
-		{"outbox/invalid", "A message that can never be published is refused: ErrInvalid.", outboxInvalid[Tx]},
-		{"outbox/batches", "A thousand messages can be put, read, moved, sent and removed at once.", outboxBatches[Tx]},
+		{"outbox/invalid",
+			"A message that can never be published is ErrInvalid.",
+			outboxInvalid[Tx]},
+		{"outbox/batches",
+			"A thousand messages can be put, read, moved, sent and removed at once.",
+			outboxBatches[Tx]},
 	}
 }
 
-// hardOutgoing are messages with everything in them that could be lost.
+// hardOutgoing returns messages with all fields set that a store could lose.
 func (b *txBench[Tx]) hardOutgoing() (ms []store.Outgoing) {
 	for i, name := range b.hardNames() {
 		m := store.Outgoing{Message: broker.Message{ID: b.consumer(name), Topic: b.consumer(name), Attempt: 9}}
@@ -51,7 +65,7 @@ func (b *txBench[Tx]) hardOutgoing() (ms []store.Outgoing) {
 			m.Delay = long
 		}
 		m.Cause = store.FormatCause(once.Key{Scope: name, Operation: "put", ID: name})
-		// The rest is the store's to give.
+		// The store assigns the other fields.
 		m.Lane, m.Seq, m.State, m.Attempts, m.Reason = 99, 12345, store.Stuck, 7, "reason"
 		m.Created, m.Changed, m.LogPlace, m.LogMore = time.Unix(1, 0), time.Unix(1, 0), 77, true
 		ms = append(ms, m)
@@ -154,13 +168,13 @@ func outboxSlices[Tx any](b *txBench[Tx]) {
 	})
 	got := b.outAs(store.Pending, "1").Message
 	if string(got.Body) != "body" || got.Header["name"] != "value" {
-		b.failf("a message was put as the caller had changed it after PutTx: %q, %v", got.Body, got.Header)
+		b.failf("a change after PutTx is in the message that was put: %q, %v", got.Body, got.Header)
 	}
 	b.wantOut("a change of the slice", store.Pending, "1", "2")
 	copy(got.Body, "read")
 	got.Header["name"] = "read"
 	if again := b.outAs(store.Pending, "1").Message; string(again.Body) != "body" || again.Header["name"] != "value" {
-		b.failf("whoever reads a message changes it: %q, %v", again.Body, again.Header)
+		b.failf("a reader's change of a message is in the store: %q, %v", again.Body, again.Header)
 	}
 }
 
@@ -176,7 +190,7 @@ func outboxOrder[Tx any](b *txBench[Tx]) {
 	b.wantIDs("several PutTx", ms, "9", "1", "5", "4", "3", "0", "3")
 	for i, m := range ms[1:] {
 		if m.Seq <= ms[i].Seq {
-			b.failf("in one lane the Seq %d comes behind %d", m.Seq, ms[i].Seq)
+			b.failf("in one lane Seq %d follows Seq %d", m.Seq, ms[i].Seq)
 		}
 	}
 }

@@ -10,20 +10,25 @@ import (
 
 func outboxQueryRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"outbox/selects", "Each field of an OutgoingQuery selects exactly, and several select what all do.",
+		{"outbox/selects",
+			"Each field of an OutgoingQuery selects exactly, and several fields select what all of them do.",
 			outboxSelects[Tx]},
-		{"outbox/seq-order", "Messages come by Seq, whatever Lanes the query has, and in whatever order.",
+		{"outbox/seq-order",
+			"Messages come by Seq, whatever Lanes the query has.",
 			outboxSeqOrder[Tx]},
-		{"outbox/pages", "Pages that continue behind the last Seq of the page before are complete and without repeats.",
+		{"outbox/pages",
+			"Pages that continue after the last Seq of the page before are complete and have no repeats.",
 			outboxPages[Tx]},
 		{"outbox/most-bytes",
-			"A query stops before the body with which there would be too many bytes, but not before the first.",
-			outboxMostBytes[Tx]},
-		{"outbox/bodiless", "A query for what is Bodiless leaves out bodies and headers, and nothing else.",
+			"A page ends before its bodies exceed MaxBytes, but has at least one message.",
+			outboxMaxBytes[Tx]},
+		{"outbox/bodiless",
+			"A Bodiless query omits bodies and headers, and nothing else.",
 			outboxBodiless[Tx]},
-		{"outbox/heads", "Heads are the first message in that State of each ordering key, and all that have none.",
+		{"outbox/heads",
+			"Heads selects the first message in the State of each ordering key, and all messages without one.",
 			outboxHeads[Tx]},
-		{"outbox/largest-page", "A query returns 20,000 messages at most.", outboxLargestPage[Tx]},
+		{"outbox/largest-page", "A query returns at most 20,000 messages.", outboxLargestPage[Tx]},
 	}
 }
 
@@ -149,7 +154,7 @@ func outboxPages[Tx any](b *txBench[Tx]) {
 	}
 }
 
-func outboxMostBytes[Tx any](b *txBench[Tx]) {
+func outboxMaxBytes[Tx any](b *txBench[Tx]) {
 	var ms []store.Outgoing
 	sizes := []int{1000, 10, 10, 500, 1, 0, 0, 2}
 	for i, size := range sizes {
@@ -174,7 +179,7 @@ func outboxMostBytes[Tx any](b *txBench[Tx]) {
 		{0, 1010, []string{"0", "1"}},
 		{first, 19, []string{"1"}},
 		{first, 20, []string{"1", "2"}},
-		{first, 21, []string{"1", "2"}}, // not the small one behind a large one
+		{first, 21, []string{"1", "2"}}, // not the small one after a large one
 		{first, 520, []string{"1", "2", "3"}},
 		{first, 521, []string{"1", "2", "3", "4", "5", "6"}},
 		{first, 522, []string{"1", "2", "3", "4", "5", "6"}},
@@ -183,15 +188,16 @@ func outboxMostBytes[Tx any](b *txBench[Tx]) {
 		{first, 1 << 30, []string{"1", "2", "3", "4", "5", "6", "7"}},
 	} {
 		q := store.OutgoingQuery{Lanes: []int{6, 1}, After: want.after, MaxBytes: want.most, Limit: 1000}
-		b.wantIDs(fmt.Sprintf("a query for %d bytes, behind %d", want.most, want.after), b.outgoing(q), want.ids...)
-		// As relays ask, for any topic. What they ask before may teach the store that bodies are small.
+		b.wantIDs(fmt.Sprintf("a query for %d bytes, after %d", want.most, want.after), b.outgoing(q), want.ids...)
+		// As relays query, for any topic. Earlier queries may have taught the store
+		// that bodies are small.
 		q.After = max(q.After, first-1)
 		for _, limit := range []int{1 << 30, want.most} {
 			q.MaxBytes = limit
 			got, err := b.outbox(1).Outgoing(b, q)
 			b.must("Outgoing", err)
 			if limit == want.most {
-				b.wantIDs(fmt.Sprintf("a relay's query for %d bytes, behind %d", limit, q.After), got, want.ids...)
+				b.wantIDs(fmt.Sprintf("a relay's query for %d bytes, after %d", limit, q.After), got, want.ids...)
 			}
 			for _, m := range got {
 				if size := sizes[int(m.Message.ID[0]-'0')]; len(m.Message.Body) != size {
@@ -244,7 +250,7 @@ func outboxHeads[Tx any](b *txBench[Tx]) {
 	first := b.outAs(store.Held, "a 1")
 	behind, two, keyed, laned := heads, heads, heads, heads
 	behind.After, two.Limit = first.Seq, 2
-	b.wantAnyOrder("a query for heads behind the first", b.outgoing(behind), want[1:]...)
+	b.wantAnyOrder("a query for heads after the first", b.outgoing(behind), want[1:]...)
 	b.wantIDs("a query for two heads", b.outgoing(two), outgoingIDs(all[:2])...)
 	keyed.OrderingKey = first.Message.OrderingKey
 	b.wantIDs("a query for the head of one key", b.outgoing(keyed), "a 1")

@@ -11,9 +11,13 @@ import (
 
 func outcomeRules() []rule {
 	return []rule{
-		{"outcome/exact", "An outcome is replayed as it was settled, whatever its bytes: empty and falsy ones are answers.", outcomeExact},
-		{"outcome/large", "An outcome of the default limit, 1 MiB, is kept.", outcomeLarge},
-		{"outcome/fingerprint", "The fingerprint is kept through every end, and when the outcome is forgotten.", outcomeFingerprint},
+		{"outcome/exact",
+			"An outcome is replayed exactly, whatever its bytes: an empty outcome is an answer.",
+			outcomeExact},
+		{"outcome/large", "A store keeps an outcome of the default limit, 1 MiB.", outcomeLarge},
+		{"outcome/fingerprint",
+			"The fingerprint is kept through every end, and after the outcome is forgotten.",
+			outcomeFingerprint},
 		{"outcome/reason", "A reason is kept as it was given.", outcomeReason},
 	}
 }
@@ -48,7 +52,7 @@ func outcomeLarge(b *bench) {
 	b.keeps("1 MiB", once.Outcome{Body: body, Sum: 5})
 }
 
-// keeps checks that an outcome comes back as it was, from reading and from a claim that lost.
+// keeps checks that Get and a lost claim return an outcome unchanged.
 func (b *bench) keeps(name string, out once.Outcome) {
 	k := b.key(unique())
 	set := done(b.own(k, "me", long))
@@ -82,10 +86,10 @@ func (b *bench) ownWithPrint(id string, print []byte) once.Fence {
 	r.Fingerprint = print
 	rec := b.claim(r)
 	b.wantRunning(rec, r, 1)
-	return holdOf(rec)
+	return fenceOf(rec)
 }
 
-// hasPrint reads the fingerprint in both ways in which a duplicate may meet it.
+// hasPrint checks the fingerprint in the results of Get and of a lost claim.
 func (b *bench) hasPrint(k once.Key, want []byte) {
 	for _, rec := range []once.Record{b.get(k), b.claim(b.request(k, "rival", long))} {
 		if !bytes.Equal(rec.Fingerprint, want) {

@@ -16,35 +16,57 @@ import (
 
 func positionRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"position/never-written", "A row that was never written is opened in Epoch 1 and begins nowhere.", positionNew[Tx]},
-		{"position/opened", "OpenPosition raises the Epoch and leaves the rest.", positionOpened[Tx]},
-		{"position/moves", "TransactAt moves the row from one position to another, in one commit with the rows of body.",
+		{"position/never-written",
+			"OpenPosition of a row that was never written returns Epoch 1 and an empty Log.",
+			positionNew[Tx]},
+		{"position/opened",
+			"OpenPosition raises the Epoch and changes nothing else.",
+			positionOpened[Tx]},
+		{"position/moves",
+			"TransactAt moves the row in one commit with the rows of body.",
 			positionMoves[Tx]},
-		{"position/fails", "If body fails, nothing is moved, and its error comes back.", positionFails[Tx]},
-		{"position/panics", "If body panics or ends its goroutine, nothing is moved.", positionPanics[Tx]},
-		{"position/fenced", "Whoever opened the row before moves it no more: ErrLeaseLost, and body is not called.",
+		{"position/fails",
+			"If body fails, nothing is moved, and its error is returned.",
+			positionFails[Tx]},
+		{"position/panics",
+			"If body panics or ends its goroutine, nothing is moved.",
+			positionPanics[Tx]},
+		{"position/fenced",
+			"After OpenPosition, earlier openers can no longer move the row: ErrLeaseLost, and body is not called.",
 			positionFenced[Tx]},
-		{"position/elsewhere", "The row must be as from says, in Epoch, Log and Offset; else ErrLeaseLost.",
+		{"position/elsewhere",
+			"If the row differs from from in Epoch, Log or Offset, TransactAt returns ErrLeaseLost.",
 			positionElsewhere[Tx]},
-		{"position/repeated", "A TransactAt that was committed already returns nil and does not call body.",
+		{"position/repeated",
+			"A TransactAt that was already committed returns nil and does not call body.",
 			positionRepeated[Tx]},
-		{"position/set", "SetPosition writes a row whoever has it open, and raises its Epoch.", positionSet[Tx]},
+		{"position/set",
+			"SetPosition writes a row whoever has it open, and raises its Epoch.",
+			positionSet[Tx]},
 		{"position/exact", "Names, Log, Offset and Digest are kept exactly.", positionExact[Tx]},
-		{"position/lists", "Positions returns the rows of one consumer, in the order of their partitions.",
+		{"position/lists",
+			"Positions returns the rows of one consumer, by partition.",
 			positionLists[Tx]},
-		{"position/keys", "ClaimTx and SettleTx in body commit, or are rolled back, with the position.", positionKeys[Tx]},
-		{"position/context-ends", "The transaction does not end because its context does.", positionContextEnds[Tx]},
-		{"position/context-ended", "A TransactAt whose context has ended already fails and changes nothing.",
+		{"position/keys",
+			"ClaimTx and SettleTx in body commit with the position, and are rolled back with it.",
+			positionKeys[Tx]},
+		{"position/context-ends",
+			"The end of the context does not end the transaction.",
+			positionContextEnds[Tx]},
+		{"position/context-ended",
+			"A TransactAt whose context has ended fails and changes nothing.",
 			positionContextEnded[Tx]},
-		{"position/in-flight", "A row is locked until its transaction ends: nobody else's is moved or opened meanwhile.",
+		{"position/in-flight",
+			"A row is locked until its transaction ends: no other call moves or opens it meanwhile.",
 			positionInFlight[Tx]},
-		{"position/race", "Of any number of the same moves at once, the rows of exactly one are committed.",
+		{"position/race",
+			"Of several equal moves at once, the rows of exactly one are committed.",
 			positionRace[Tx]},
 	}
 }
 
 func (b *txBench[Tx]) positions(i int) store.Positions[Tx] {
-	return b.txStores[i%len(b.txStores)].(store.Positions[Tx])
+	return capability[store.Positions[Tx]](b.bench, b.txSpread(i))
 }
 
 func (b *txBench[Tx]) open(consumer, partition string) store.Position {
@@ -53,7 +75,7 @@ func (b *txBench[Tx]) open(consumer, partition string) store.Position {
 	return p
 }
 
-// stored is the row of a position that is there.
+// stored returns the row of a position, which must exist.
 func (b *txBench[Tx]) stored(at store.Position) store.Position {
 	all, err := b.positions(1).Positions(b, at.Consumer)
 	b.must("Positions", err)
@@ -70,19 +92,19 @@ func (b *txBench[Tx]) wantStored(after string, want store.Position) {
 	}
 }
 
-// moved is a position a bit further.
+// moved returns a later position.
 func moved(p store.Position, offset int64) store.Position {
 	p.Log, p.Offset = "log 1", offset
 	copy(p.Digest[:], fmt.Sprint("digest of ", offset))
 	return p
 }
 
-// move is a TransactAt that writes a row and must succeed.
+// move calls TransactAt, which writes a row and must succeed.
 func (b *txBench[Tx]) move(from, to store.Position, effect string) {
 	b.must("TransactAt", b.positions(0).TransactAt(b, from, to, func(tx Tx) error { return b.effect(tx, effect) }))
 }
 
-// notMoved is a TransactAt that must not call body.
+// notMoved calls TransactAt, which must not call body.
 func (b *txBench[Tx]) notMoved(doing string, from, to store.Position, want error) {
 	before := b.stored(from)
 	err := b.positions(1).TransactAt(b, from, to, func(tx Tx) error {
@@ -155,7 +177,7 @@ func positionFails[Tx any](b *txBench[Tx]) {
 	})
 	var c *cause
 	if !errors.As(err, &c) || c.text != "shelf 7" {
-		b.failf("the error of the body came back as %v", err)
+		b.failf("the error of the body was returned as %v", err)
 	}
 	b.wantStored("a body that failed", p)
 	b.wantEffects("row", 0)
@@ -182,7 +204,7 @@ func positionPanics[Tx any](b *txBench[Tx]) {
 		}()
 		wg.Wait()
 		if name == "a panic" && value != "boom" || name == "Goexit" && value != nil {
-			b.failf("%s of the body came back as %v", name, value)
+			b.failf("%s of the body was returned as %v", name, value)
 		}
 		b.wantStored(name+" of a body", p)
 		b.wantEffects("row", 0)
@@ -209,7 +231,7 @@ func positionElsewhere[Tx any](b *txBench[Tx]) {
 	p := b.open(b.consumer("a"), "0")
 	b.move(p, moved(p, 10), "row")
 	at := moved(p, 10)
-	wrong := map[string]store.Position{"the offset before": moved(p, 9), "the offset behind": moved(p, 11),
+	wrong := map[string]store.Position{"the previous offset": moved(p, 9), "the next offset": moved(p, 11),
 		"the beginning": p}
 	logs := map[string]string{"another log": "log 2", "a log with another case": "LOG 1", "a log with a space": "log 1 "}
 	for name, log := range logs {
@@ -246,7 +268,7 @@ func positionSet[Tx any](b *txBench[Tx]) {
 	p := b.open(b.consumer("a"), "0")
 	b.move(p, moved(p, 10), "row")
 	back := moved(p, 3)
-	back.Epoch = 77 // is not used
+	back.Epoch = 77 // is ignored
 	b.must("SetPosition", b.positions(1).SetPosition(b, back))
 	back.Epoch = p.Epoch + 1
 	b.wantStored("SetPosition", back)
@@ -281,7 +303,7 @@ func positionExact[Tx any](b *txBench[Tx]) {
 	for _, want := range rows {
 		b.wantStored("moves of partitions with other names", want)
 	}
-	b.open(consumer[:254], "a") // and is not the same
+	b.open(consumer[:254], "a") // a different name
 	b.wantStored("OpenPosition of a shorter name", rows["a"])
 }
 
@@ -314,7 +336,7 @@ func positionKeys[Tx any](b *txBench[Tx]) {
 		if err != nil {
 			return err
 		}
-		return b.txStore.SettleTx(b, tx, []once.Settlement{done(holdOf(recs[0]))})
+		return b.txStore.SettleTx(b, tx, []once.Settlement{done(fenceOf(recs[0]))})
 	}
 	no := &cause{"no"}
 	err := b.positions(0).TransactAt(b, p, moved(p, 1), func(tx Tx) error { return errors.Join(body(tx), no) })
@@ -329,7 +351,7 @@ func positionKeys[Tx any](b *txBench[Tx]) {
 	b.wantStored("TransactAt", moved(p, 1))
 }
 
-// positionRace lets every competitor try until it has an answer: to be told of a conflict is none.
+// positionRace repeats each competitor's call while it returns a conflict.
 func positionRace[Tx any](b *txBench[Tx]) {
 	const n = 16
 	p := b.open(b.consumer("a"), "0")

@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// departs begins a TransactAt that writes a row, and returns when that is done.
+// departs begins a TransactAt that writes a row, and returns while it is in
+// flight.
 func (b *txBench[Tx]) departs(ctx context.Context, from, to store.Position, effect string) *flight {
 	f, up := &flight{make(chan error, 1), make(chan error, 1)}, make(chan struct{})
 	go func() {
@@ -35,7 +36,8 @@ func (b *txBench[Tx]) departs(ctx context.Context, from, to store.Position, effe
 	return f
 }
 
-// positionInFlight lets rivals meet a transaction in flight: they may wait, or be told of a conflict, and nothing else.
+// positionInFlight makes other calls while a transaction is in flight: they may
+// wait or return a conflict, and nothing else.
 func positionInFlight[Tx any](b *txBench[Tx]) {
 	no := &cause{"rolled back"}
 	for name, end := range map[string]error{"commit": nil, "rollback": no} {
@@ -50,7 +52,7 @@ func positionInFlight[Tx any](b *txBench[Tx]) {
 
 		opened := make(chan error, 1)
 		var after store.Position
-		go func() { // it may wait, and must not wait for ever
+		go func() { // it may wait, but not for ever
 			for {
 				var err error
 				if after, err = b.positions(3).OpenPosition(b, p.Consumer, p.Partition); !errors.Is(err, once.ErrConflict) {
@@ -77,7 +79,8 @@ func positionInFlight[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// meetsMove checks what a call is told that meets a transaction in flight on its row.
+// meetsMove checks the result of a call that meets a transaction in flight on
+// its row.
 func (b *txBench[Tx]) meetsMove(doing string, err error) {
 	if err == nil || errors.Is(err, errRan) || errors.Is(err, once.ErrLeaseLost) {
 		b.failf("%s beside a transaction in flight on its row returned %v, want an end of the waiting, or ErrConflict",

@@ -10,13 +10,23 @@ import (
 
 func raceRules() []rule {
 	return []rule{
-		{"race/claim", "Of any number of claims at once, from any number of processes, exactly one takes the key.", raceClaim},
-		{"race/takeover", "Of any number of takeovers at once, one succeeds, and it is one attempt.", raceTakeover},
-		{"race/reclaim", "Of any number of claims at once of a released key, one takes it.", raceReclaim},
-		{"race/anew", "Of any number of claims at once of a forgotten key, one takes it.", raceAnew},
-		{"race/attempts", "No attempt number is given out twice while the key is known.", raceAttempts},
-		{"race/settle", "Of any number of different settlements of one hold at once, one is applied.", raceSettle},
-		{"race/late", "Of a late completion and a takeover at once, one succeeds and the other learns of it.", raceLate},
+		{"race/claim",
+			"Of several claims at once, from several processes, exactly one takes the key.",
+			raceClaim},
+		{"race/takeover",
+			"Of several takeovers at once, one succeeds, and Attempt rises by one.",
+			raceTakeover},
+		{"race/reclaim",
+			"Of several claims at once of a released key, one takes it.",
+			raceReclaim},
+		{"race/anew", "Of several claims at once of a forgotten key, one takes it.", raceAnew},
+		{"race/attempts", "While a key is known, no attempt number is used twice.", raceAttempts},
+		{"race/settle",
+			"Of several different settlements of one claim at once, one is applied.",
+			raceSettle},
+		{"race/late",
+			"Of a late completion and a takeover at once, one succeeds, and the other learns of it.",
+			raceLate},
 	}
 }
 
@@ -43,7 +53,7 @@ func raceAnew(b *bench) {
 	b.oneOwner(k, 0, 1)
 }
 
-// oneOwner lets many rivals claim at once.
+// oneOwner makes many claims at once.
 func (b *bench) oneOwner(k once.Key, take, want int64) {
 	recs := make([]once.Record, rivals)
 	b.together(rivals, func(i int) {
@@ -81,23 +91,24 @@ func raceAttempts(b *bench) {
 	b.together(workers, func(i int) {
 		for n := range claims {
 			r := b.request(k, fmt.Sprint(i, n), long)
+			r.Wait = slowest
 			b.until("a key that is released again and again is free", func() bool {
 				rec, err := b.spread(i).Claim(b, r)
 				return err == nil && rec.Owner == r.Owner
 			})
 			rec, err := b.spread(i).Claim(b, r)
 			if err != nil || rec.Owner != r.Owner {
-				b.failf("a claim that was given is gone: %s, %v", show(rec), err)
+				b.failf("a claim that was won is gone: %s, %v", show(rec), err)
 			}
 			mu.Lock()
 			given[rec.Attempt]++
 			mu.Unlock()
-			b.persist("Settle", func() error { return b.spread(i).Settle(b, ending(holdOf(rec), once.Absent)) })
+			b.persist("Settle", func() error { return b.spread(i).Settle(b, ending(fenceOf(rec), once.Absent)) })
 		}
 	})
 	for attempt := range int64(workers * claims) {
 		if n := given[attempt+1]; n != 1 {
-			b.failf("attempt %d was given out %d times, all in all %v", attempt+1, n, given)
+			b.failf("attempt %d was used %d times, of all attempts %v", attempt+1, n, given)
 		}
 	}
 }
@@ -157,7 +168,7 @@ func raceLate(b *bench) {
 		})
 		took := taken.Status == once.Running && taken.Owner == b.token("new")
 		if took == (late == nil) {
-			b.failf("a late completion (%v) and a takeover (%s) were both told the same", late, show(taken))
+			b.failf("a late completion (%v) and a takeover (%s) had the same result", late, show(taken))
 		}
 		rec := b.get(fence.Key)
 		if took && rec.Status != once.Running || !took && rec.Status != once.Done {

@@ -12,26 +12,44 @@ import (
 
 func reopenRules() []rule {
 	return []rule{
-		{"reopen/frees", "Reopen makes what is Done or Expired Absent: its outcome gone, its attempt counted, with the reason.", reopenFrees},
-		{"reopen/next", "The next claim of a key that was reopened takes it, as the next attempt, for any input, and is fenced from the one before.", reopenNext},
-		{"reopen/stale", "Reopen is ErrLeaseLost and changes nothing if the Hold is not that of the attempt that is done.", reopenStale},
-		{"reopen/not-done", "Reopen is ErrLeaseLost and changes nothing if the key is not done.", reopenNotDone},
-		{"reopen/repeated", "Reopen repeated is nil, and ErrLeaseLost once somebody has claimed the key.", reopenRepeated},
-		{"reopen/late", "What the owner of the done attempt still sends when its key was reopened is late, and changes nothing.", reopenLate},
-		{"reopen/kept", "The count and the reason of a key that was reopened are kept for keepKey, however short the record was kept before, and then forgotten.", reopenKept},
-		{"reopen/race", "Of any number of claims beside Reopen, sent by several, one takes the key, and it counts on.", reopenRace},
-		{"reopen/do", "Do replays before Reopen, runs once after it, as the next attempt, and replays that.", reopenDo},
+		{"reopen/frees",
+			"Reopen makes a Done or Expired record Absent. Its outcome is gone, and its attempt stays counted, with the reason.",
+			reopenFrees},
+		{"reopen/next",
+			"The next claim of a reopened key takes it, with any input, as the next attempt. The former owner is fenced.",
+			reopenNext},
+		{"reopen/stale",
+			"Reopen returns ErrLeaseLost and changes nothing if the fence is not that of the attempt that is done.",
+			reopenStale},
+		{"reopen/not-done",
+			"Reopen returns ErrLeaseLost and changes nothing if the key is not done.",
+			reopenNotDone},
+		{"reopen/repeated",
+			"A repeated Reopen returns nil, and ErrLeaseLost once somebody has claimed the key.",
+			reopenRepeated},
+		{"reopen/late",
+			"After a Reopen, late calls of the former owner change nothing.",
+			reopenLate},
+		{"reopen/kept",
+			"Attempt and reason of a reopened key are kept for keepKey, however short the record was kept before, and then forgotten.",
+			reopenKept},
+		{"reopen/race",
+			"Of several claims beside several calls of Reopen, one takes the key, and Attempt rises.",
+			reopenRace},
+		{"reopen/do",
+			"Do replays before Reopen, runs once after it as the next attempt, and replays that.",
+			reopenDo},
 	}
 }
 
 func (b *bench) reopen(fence once.Fence) error {
-	return b.store.(store.Reopener).Reopen(b, fence, long, "ana: charged to the wrong card")
+	return capability[store.Reopener](b, b.store).Reopen(b, fence, long, "ana: charged to the wrong card")
 }
 
 func reopenFrees(b *bench) {
-	holds := b.standings("")
+	fences := b.fencesByState("")
 	for _, from := range []string{"done", "expired"} {
-		fence := holds[from]
+		fence := fences[from]
 		before := b.get(fence.Key)
 		b.must("Reopen of a key that is "+from, b.reopen(fence))
 		rec := b.wantStatus(fence.Key, once.Absent)
@@ -64,7 +82,7 @@ func reopenNext(b *bench) {
 	}
 	b.refused("Extend of the attempt before", first.Key, func() error { return b.store.Extend(b, first, 2*long) })
 	b.refused("Reopen of a key that is running", first.Key, func() error { return b.reopen(first) })
-	set := done(holdOf(rec))
+	set := done(fenceOf(rec))
 	set.Outcome.Body = []byte("another answer")
 	b.settle(set)
 	b.refused("Reopen of the attempt before", first.Key, func() error { return b.reopen(first) })
@@ -74,9 +92,9 @@ func reopenNext(b *bench) {
 }
 
 func reopenStale(b *bench) {
-	holds := b.standings("")
+	fences := b.fencesByState("")
 	for _, name := range []string{"done", "expired"} {
-		for wrong, fence := range b.stale(holds[name]) {
+		for wrong, fence := range b.stale(fences[name]) {
 			b.refused(fmt.Sprintf("Reopen of a key that is %s with %s", name, wrong), fence.Key, func() error { return b.reopen(fence) })
 		}
 	}
@@ -89,15 +107,15 @@ func reopenStale(b *bench) {
 	b.wantErr("Reopen of a key that is forgotten", b.reopen(gone.Fence), once.ErrLeaseLost)
 	for _, fence := range []once.Fence{never, gone.Fence} {
 		if rec := b.get(fence.Key); !isZero(rec) {
-			b.failf("it left %s behind", show(rec))
+			b.failf("the record is %s", show(rec))
 		}
 	}
 }
 
 func reopenNotDone(b *bench) {
-	holds := b.standings("")
+	fences := b.fencesByState("")
 	for _, name := range []string{"running", "lapsed", "unknown", "parked"} {
-		b.refused("Reopen of a key that is "+name, holds[name].Key, func() error { return b.reopen(holds[name]) })
+		b.refused("Reopen of a key that is "+name, fences[name].Key, func() error { return b.reopen(fences[name]) })
 	}
 }
 
@@ -107,7 +125,7 @@ func reopenRepeated(b *bench) {
 	b.must("Reopen", b.reopen(fence))
 	before := b.get(fence.Key)
 	for i := range b.stores {
-		b.must("Reopen, repeated", b.spread(i).(store.Reopener).Reopen(b, fence, 2*long, "again"))
+		b.must("Reopen, repeated", capability[store.Reopener](b, b.spread(i)).Reopen(b, fence, 2*long, "again"))
 		b.unchanged("Reopen, repeated", before, b.get(fence.Key))
 	}
 }
@@ -130,7 +148,7 @@ func reopenKept(b *bench) {
 	brief := b.inItsTime("brief", 8*short)
 	other := done(b.own(b.key("other"), "me", long))
 	b.settle(other)
-	b.must("Reopen", b.store.(store.Reopener).Reopen(b, other.Fence, short, "for a moment"))
+	b.must("Reopen", capability[store.Reopener](b, b.store).Reopen(b, other.Fence, short, "for a moment"))
 	same := done(b.own(b.key("same"), "me", long))
 	same.KeepOutcome, same.KeepKey = brief.KeepKey, brief.KeepKey
 	b.settle(same)
@@ -146,7 +164,8 @@ func reopenKept(b *bench) {
 	}
 }
 
-// inItsTime reopens a key before its time is over. On a slow machine it takes several tries.
+// inItsTime reopens a key before it is forgotten. On a slow machine it takes
+// several attempts.
 func (b *bench) inItsTime(id string, keep time.Duration) once.Settlement {
 	set := done(b.own(b.key(fmt.Sprint(id, keep)), "me", long))
 	set.KeepOutcome, set.KeepKey = keep, keep
@@ -168,8 +187,8 @@ func reopenRace(b *bench) {
 		b.together(claimers+reopeners, func(i int) {
 			if i >= claimers {
 				b.persist("Reopen", func() error {
-					err := b.spread(i).(store.Reopener).Reopen(b, fence, long, "race")
-					if errors.Is(err, once.ErrLeaseLost) { // another was faster, and so was a claim
+					err := capability[store.Reopener](b, b.spread(i)).Reopen(b, fence, long, "race")
+					if errors.Is(err, once.ErrLeaseLost) { // another Reopen was faster, and so was a claim
 						return nil
 					}
 					return err
@@ -177,6 +196,7 @@ func reopenRace(b *bench) {
 				return
 			}
 			r := b.request(fence.Key, fmt.Sprint("rival ", i), long)
+			r.Wait = slowest
 			b.until("a key that is reopened is claimed", func() bool {
 				rec, err := b.spread(i).Claim(b, r)
 				won[i] = err == nil && rec.Owner == r.Owner && rec.Status == once.Running

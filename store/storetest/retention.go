@@ -6,10 +6,18 @@ import (
 
 func retentionRules() []rule {
 	return []rule{
-		{"retention/outcome", "When KeepOutcome has passed the key is Expired: known, and without its outcome, whether Forget ran or not.", retentionOutcome},
-		{"retention/key", "When KeepKey has passed the key is new: Get is the zero Record, and a claim starts at 1, whether Forget ran or not.", retentionKey},
-		{"retention/count", "The count of a released key is kept for KeepKey, and then starts anew.", retentionCount},
-		{"retention/ends-with-a-claim", "A claim ends the retention of what was before it: a Running record is never forgotten.", retentionEndsWithAClaim},
+		{"retention/outcome",
+			"After KeepOutcome the key is Expired: known, but without its outcome, whether Forget ran or not.",
+			retentionOutcome},
+		{"retention/key",
+			"After KeepKey the key is new: Get returns the zero Record, and a claim starts at Attempt 1, whether Forget ran or not.",
+			retentionKey},
+		{"retention/count",
+			"The attempts of a released key are counted for KeepKey, and then start again.",
+			retentionCount},
+		{"retention/ends-with-a-claim",
+			"A claim ends the retention of what was before: a Running record is never forgotten.",
+			retentionEndsWithAClaim},
 	}
 }
 
@@ -75,7 +83,8 @@ func retentionCount(b *bench) {
 	}
 }
 
-// A key is released for a short time and claimed again within it, or after it: then that time passes.
+// A key is released for a short time, and claimed again before or after that
+// time is over. Then that time passes.
 func retentionEndsWithAClaim(b *bench) {
 	k := b.key("1")
 	release := ending(b.own(k, "first", long), once.Absent)
@@ -90,5 +99,5 @@ func retentionEndsWithAClaim(b *bench) {
 	before := b.wantStatus(k, once.Running)
 	b.forgetAll()
 	b.unchanged("the end of a retention that a claim had ended", before, b.get(k))
-	b.settle(done(holdOf(before)))
+	b.settle(done(fenceOf(before)))
 }

@@ -10,20 +10,21 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// sealing is how the stores of a case are sealed: all of it, and nothing plain is accepted.
+// sealing returns a Sealing that seals everything and accepts nothing plain.
 func (b *bench) sealing() once.Sealing {
 	ring, err := once.NewRing(once.Secret{ID: "storetest", Bytes: bytes.Repeat([]byte("s"), 32)})
 	b.must("NewRing", err)
 	return once.Sealing{Ring: ring, Only: once.SealAll}
 }
 
-// sealedStore is a store with options of its own.
+// sealedStore is a store with its own options.
 type sealedStore struct {
 	once.Store
 	options *once.Options
 }
 
 func (s sealedStore) Options() *once.Options { return s.options }
+func (s sealedStore) Unwrap() once.Store     { return s.Store }
 
 type sealedTxStore[Tx any] struct {
 	once.TxStore[Tx]
@@ -31,6 +32,7 @@ type sealedTxStore[Tx any] struct {
 }
 
 func (s sealedTxStore[Tx]) Options() *once.Options { return s.options }
+func (s sealedTxStore[Tx]) Unwrap() once.Store     { return s.TxStore }
 
 const sealedAnswer = "secret \x00\u2028 answer"
 
@@ -70,7 +72,8 @@ func doTxSealed[Tx any](b *txBench[Tx]) {
 		s := sealedTxStore[Tx]{b.txSpread(i), options[i]}
 		got, err := once.DoTx(b, s, op.For("1").Input([]byte("input")), b.writing(&w, "row", sealedAnswer, nil))
 		b.wantAnswer("DoTx of a sealed store", got, err, sealedAnswer)
-		// What has one value only may be written with the claim, and must fit what is settled.
+		// An outcome with only one possible value may be written with the claim, and
+		// must equal the one that is settled.
 		_, err = once.DoTx(b, s, nothing.For("2").Input([]byte("input")), func(_ context.Context, tx Tx) (v struct{}, err error) {
 			return v, b.effect(tx, "other row")
 		})
@@ -81,7 +84,8 @@ func doTxSealed[Tx any](b *txBench[Tx]) {
 	b.wantEffects("other row", 1)
 }
 
-// sealedMessage is a message with everything in it that is sealed, and what it is sealed as.
+// sealedMessage returns a message with all the parts that are sealed, and those
+// that sealing is bound to.
 func (b *txBench[Tx]) sealedMessage() broker.Message {
 	return broker.Message{ID: b.consumer("sealed"), Topic: b.consumer("topic"), OrderingKey: b.consumer("order"), Body: append(everyByte(), "secret"...),
 		Header: map[string]string{"who": "secret", "once-type": "sealed"}}

@@ -8,20 +8,42 @@ import (
 
 func settleRules() []rule {
 	return []rule{
-		{"settle/done", "Done keeps the outcome, the owner, the attempt, the fingerprint and the age.", settleDone},
-		{"settle/released", "Absent frees the key at once; the attempt stays counted, and the reason is kept.", settleReleased},
-		{"settle/unknown", "Unknown ends the lease now: LeaseLeft is negative, since when.", settleUnknown},
-		{"settle/parked", "Parked keeps the hold and says why.", settleParked},
-		{"settle/stale", "A settlement is applied only if the Hold is current; anything else is ErrLeaseLost and changes nothing.", settleStale},
-		{"settle/never-seen", "A settlement of a key that nobody holds is ErrLeaseLost and changes nothing.", settleNeverSeen},
-		{"settle/after-takeover", "A former holder is refused, and its successor is not.", settleAfterTakeover},
-		{"settle/after-reclaim", "A former holder is refused although its key is free again or claimed anew.", settleAfterReclaim},
-		{"settle/late", "A late settlement is accepted from Running (lapsed), Unknown and Parked while the Hold is current.", settleLate},
-		{"settle/done-is-final", "Done is final: another settlement is ErrLeaseLost, and so is Done with another outcome.", settleDoneIsFinal},
-		{"settle/parked-stays", "Parked does not go back to Unknown.", settleParkedStays},
-		{"settle/released-is-ended", "An attempt that was released is not settled in another way.", settleReleasedIsEnded},
-		{"settle/repeated", "Repeating a settlement that was applied is nil.", settleRepeated},
-		{"settle/no-such-end", "An attempt ends as Done, Parked, Unknown or Absent, and as nothing else.", settleNoSuchEnd},
+		{"settle/done",
+			"Done keeps the outcome, Owner, Attempt, Fingerprint and Created.",
+			settleDone},
+		{"settle/released",
+			"Absent frees the key at once. Attempt stays counted, and the reason is kept.",
+			settleReleased},
+		{"settle/unknown", "Unknown ends the lease now: LeaseLeft is negative.", settleUnknown},
+		{"settle/parked", "Parked keeps Owner and Attempt, and the reason.", settleParked},
+		{"settle/stale",
+			"A settlement whose fence is not current is ErrLeaseLost and changes nothing.",
+			settleStale},
+		{"settle/never-seen",
+			"A settlement of a key that nobody has claimed is ErrLeaseLost and changes nothing.",
+			settleNeverSeen},
+		{"settle/after-takeover",
+			"A former owner is refused, and its successor is not.",
+			settleAfterTakeover},
+		{"settle/after-reclaim",
+			"A former owner is refused, even if its key is free again or was claimed again.",
+			settleAfterReclaim},
+		{"settle/late",
+			"A late settlement is applied to a lapsed, Unknown or Parked record while the fence is current.",
+			settleLate},
+		{"settle/done-is-final",
+			"Done is final: another settlement is ErrLeaseLost, and so is Done with another outcome.",
+			settleDoneIsFinal},
+		{"settle/parked-stays", "Parked does not become Unknown again.", settleParkedStays},
+		{"settle/released-is-ended",
+			"A released attempt cannot be settled in another way.",
+			settleReleasedIsEnded},
+		{"settle/repeated", "A repeated settlement that was applied returns nil.", settleRepeated},
+		{"settle/repeated-late", "A repeated Done returns nil even if its outcome has expired, and does not bring the outcome back.",
+			settleRepeatedLate},
+		{"settle/no-such-end",
+			"A settlement with a status other than Done, Parked, Unknown or Absent is ErrInvalid.",
+			settleNoSuchEnd},
 	}
 }
 
@@ -37,7 +59,8 @@ func settleDone(b *bench) {
 	}
 }
 
-// ended checks what an end of any kind leaves of the record and what it takes from the settlement.
+// ended checks what a settlement of any status keeps of the record, and what it
+// sets.
 func (b *bench) ended(rec, running once.Record, set once.Settlement) {
 	switch {
 	case rec.Key != running.Key || rec.Attempt != running.Attempt:
@@ -56,7 +79,7 @@ func (b *bench) ended(rec, running once.Record, set once.Settlement) {
 func settleReleased(b *bench) {
 	k := b.key("1")
 	set := ending(b.own(k, "me", long), once.Absent)
-	set.Outcome = done(set.Fence).Outcome // not for this end
+	set.Outcome = done(set.Fence).Outcome // not for this status
 	b.settle(set)
 	rec := b.wantStatus(k, once.Absent)
 	if rec.Key != k || rec.Attempt != 1 || rec.Owner != [16]byte{} || rec.LeaseLeft != 0 || rec.Reason != set.Reason {
@@ -96,30 +119,30 @@ func settleParked(b *bench) {
 	}
 }
 
-// standings are all the ways in which a key that was claimed can stand, by how to get there.
-func (b *bench) standings(prefix string) map[string]once.Fence {
-	holds := map[string]once.Fence{
+// fencesByState returns keys in all states, by the way to get there.
+func (b *bench) fencesByState(prefix string) map[string]once.Fence {
+	fences := map[string]once.Fence{
 		"running": b.own(b.key(prefix+"running"), "me", long),
 		"lapsed":  b.lapse(b.key(prefix+"lapsed"), "me"),
 	}
 	for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked, "released": once.Absent} {
-		holds[name] = b.own(b.key(prefix+name), "me", long)
-		b.settle(ending(holds[name], status))
+		fences[name] = b.own(b.key(prefix+name), "me", long)
+		b.settle(ending(fences[name], status))
 	}
-	holds["done"] = b.own(b.key(prefix+"done"), "me", long)
-	b.settle(done(holds["done"]))
+	fences["done"] = b.own(b.key(prefix+"done"), "me", long)
+	b.settle(done(fences["done"]))
 	expired := done(b.own(b.key(prefix+"expired"), "me", long))
 	expired.KeepOutcome = short
 	b.settle(expired)
 	b.become(expired.Key, once.Expired)
-	holds["expired"] = expired.Fence
-	return holds
+	fences["expired"] = expired.Fence
+	return fences
 }
 
 var ends = []once.Status{once.Absent, once.Unknown, once.Parked, once.Done}
 
 func settleStale(b *bench) {
-	for name, current := range b.standings("") {
+	for name, current := range b.fencesByState("") {
 		for wrong, fence := range b.stale(current) {
 			for _, status := range ends {
 				b.refused(fmt.Sprintf("Settle of a key that is %s as %v with %s", name, status, wrong), current.Key, func() error {
@@ -130,7 +153,7 @@ func settleStale(b *bench) {
 	}
 }
 
-// stale are holds that differ from the current one in one respect.
+// stale returns fences that differ from the current one in one field.
 func (b *bench) stale(fence once.Fence) map[string]once.Fence {
 	token, next, before, nobody := fence, fence, fence, fence
 	token.Owner = b.token("somebody else")
@@ -143,13 +166,13 @@ func (b *bench) stale(fence once.Fence) map[string]once.Fence {
 func settleNeverSeen(b *bench) {
 	k := b.key("never")
 	for name, fence := range map[string]once.Fence{
-		"a hold":       {Key: k, Owner: b.token("me"), Attempt: 1},
+		"a fence":      {Key: k, Owner: b.token("me"), Attempt: 1},
 		"an empty one": {Key: k},
 	} {
 		for _, status := range ends {
 			b.wantErr(fmt.Sprintf("Settle as %v with %s", status, name), b.store.Settle(b, ending(fence, status)), once.ErrLeaseLost)
 			if rec := b.get(k); !isZero(rec) {
-				b.failf("it left %s behind", show(rec))
+				b.failf("the record is %s", show(rec))
 			}
 		}
 	}
@@ -160,7 +183,7 @@ func settleAfterTakeover(b *bench) {
 	old := b.lapse(k, "old")
 	r := b.request(k, "new", long)
 	r.Attempt = old.Attempt
-	current := holdOf(b.claim(r))
+	current := fenceOf(b.claim(r))
 	for _, status := range ends {
 		b.refused(fmt.Sprintf("Settle of the former holder as %v", status), k, func() error {
 			return b.store.Settle(b, ending(old, status))
@@ -179,11 +202,11 @@ func settleAfterReclaim(b *bench) {
 	b.vanish(k)
 	b.wantErr("Settle of a key that is forgotten", b.store.Settle(b, done(old)), once.ErrLeaseLost)
 	if rec := b.get(k); !isZero(rec) {
-		b.failf("it left %s behind", show(rec))
+		b.failf("the record is %s", show(rec))
 	}
 	anew := b.own(k, "new", long)
 	if anew.Attempt != old.Attempt {
-		b.failf("a forgotten key starts anew at %d, it is at %d", old.Attempt, anew.Attempt)
+		b.failf("a forgotten key starts again at %d, but is at %d", old.Attempt, anew.Attempt)
 	}
 	for _, status := range ends {
 		b.refused("Settle of the holder before the key was forgotten", k, func() error {
@@ -195,11 +218,11 @@ func settleAfterReclaim(b *bench) {
 
 func settleLate(b *bench) {
 	for _, status := range []once.Status{once.Done, once.Absent, once.Parked} {
-		holds := b.standings(status.String() + "-from-")
+		fences := b.fencesByState(status.String() + "-from-")
 		for _, from := range []string{"lapsed", "unknown", "parked"} {
-			set := ending(holds[from], status)
+			set := ending(fences[from], status)
 			if status == once.Done {
-				set = done(holds[from])
+				set = done(fences[from])
 			}
 			b.must(fmt.Sprintf("a late settlement as %v from %s", status, from), b.store.Settle(b, set))
 			rec := b.wantStatus(set.Key, status)
@@ -247,6 +270,17 @@ func settleReleasedIsEnded(b *bench) {
 	}
 }
 
+func settleRepeatedLate(b *bench) {
+	set := done(b.own(b.key("late"), "me", long))
+	set.KeepOutcome = short
+	b.settle(set)
+	b.become(set.Key, once.Expired)
+	b.must("Settle as done, repeated when its outcome has expired", b.store.Settle(b, set))
+	if rec := b.wantStatus(set.Key, once.Expired); !sameOutcome(rec.Outcome, once.Outcome{}) {
+		b.failf("a settlement repeated brought the outcome of %s back", show(rec))
+	}
+}
+
 func settleRepeated(b *bench) {
 	for _, status := range ends {
 		set := done(b.own(b.key(status.String()), "me", long))
@@ -268,9 +302,7 @@ func settleNoSuchEnd(b *bench) {
 	fence := b.own(k, "me", long)
 	before := b.get(k)
 	for _, status := range []once.Status{once.Running, once.Expired, -1, 99} {
-		if err := b.store.Settle(b, ending(fence, status)); err == nil {
-			b.failf("an attempt was settled as %v", status)
-		}
+		b.wantErr(fmt.Sprintf("Settle as %v", status), b.store.Settle(b, ending(fence, status)), once.ErrInvalid)
 		b.unchanged("a settlement that makes no sense", before, b.get(k))
 	}
 }

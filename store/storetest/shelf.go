@@ -14,44 +14,62 @@ import (
 
 func shelfRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"shelf/exact", "What was put aside comes back as it was, with a Seq and the Version 1.", shelfExact[Tx]},
-		{"shelf/sealed", "A message that is sealed can be opened when it is read, and its reason.", shelfSealed[Tx]},
+		{"shelf/exact",
+			"A message comes back as it was set aside, with a Seq and Version 1.",
+			shelfExact[Tx]},
+		{"shelf/sealed",
+			"A sealed message and its sealed reason can be opened when they are read.",
+			shelfSealed[Tx]},
 		{"shelf/large", "Bodies of several MiB are kept.", shelfLarge[Tx]},
-		{"shelf/commits", "ShelveTx commits, and is rolled back, with the transaction that it is part of.", shelfCommits[Tx]},
-		{"shelf/again", "A message that its consumer has on the shelf already, by its ID, is left as it is.", shelfAgain[Tx]},
-		{"shelf/order", "Seq is the order in which messages were put aside, also within one call.", shelfOrder[Tx]},
-		{"shelf/blocked", "BlockedTx returns the keys that have a message of this consumer that is waiting, or parked.",
+		{"shelf/commits",
+			"ShelveTx commits with its transaction, and is rolled back with it.",
+			shelfCommits[Tx]},
+		{"shelf/again",
+			"Shelve skips a message whose ID its consumer already has on the shelf.",
+			shelfAgain[Tx]},
+		{"shelf/order",
+			"Seq is the order in which messages were set aside, also within one call.",
+			shelfOrder[Tx]},
+		{"shelf/blocked",
+			"BlockedTx returns the ordering keys for which this consumer has a Waiting message, or a Parked one if asked.",
 			shelfBlocked[Tx]},
-		{"shelf/blocked-fresh", "BlockedTx sees what other transactions have committed, and nothing that they have not.",
+		{"shelf/blocked-fresh",
+			"BlockedTx sees what other transactions have committed, and nothing that they have not.",
 			shelfBlockedFresh[Tx]},
-		{"shelf/change", "Change writes State, Due, Attempts, Reason and History, raises the Version, and leaves the rest.",
+		{"shelf/change",
+			"Change writes State, Due, Attempts, Reason and History, raises Version, and changes nothing else.",
 			shelfChange[Tx]},
 		{"shelf/stale-change",
-			"A Change with a Version that is no longer the present one is ErrLeaseLost and changes nothing.",
+			"A Change with an old Version is ErrLeaseLost and changes nothing.",
 			shelfStaleChange[Tx]},
-		{"shelf/change-race", "Of any number of changes of one Version at once, exactly one is made.", shelfChangeRace[Tx]},
-		{"shelf/change-tx", "ChangeTx commits, and is rolled back, with the transaction that it is part of.",
+		{"shelf/change-race",
+			"Of several changes of one Version at once, exactly one is applied.",
+			shelfChangeRace[Tx]},
+		{"shelf/change-tx",
+			"ChangeTx commits with its transaction, and is rolled back with it.",
 			shelfChangeTx[Tx]},
 		{"shelf/handled",
-			"A change to Handled without a History deletes; its ID is free then, and its Seq is not given again.",
+			"A change to Handled with an empty History deletes the message. Its ID can be used again, and its Seq cannot.",
 			shelfHandled[Tx]},
-		{"shelf/forget", "ForgetShelved deletes what is Handled or Discarded and older than keep, and at most limit.",
+		{"shelf/forget",
+			"ForgetShelved deletes Handled and Discarded messages that are older than keep, at most limit.",
 			shelfForget[Tx]},
 	}
 }
 
 func shelfFlagRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"shelf/flag", "Position.Shelved says whether its consumer has messages on the shelf that are waiting or parked.",
+		{"shelf/flag",
+			"Position.Shelved reports whether the consumer has Waiting or Parked messages on the shelf.",
 			shelfFlag[Tx]},
 	}
 }
 
 func (b *txBench[Tx]) shelf(i int) store.TxShelf[Tx] {
-	return b.txStores[i%len(b.txStores)].(store.TxShelf[Tx])
+	return capability[store.TxShelf[Tx]](b.bench, b.txSpread(i))
 }
 
-// aside is a message as it is put aside.
+// aside returns a message to set aside.
 func aside(consumer, id, orderingKey string) store.Shelved {
 	return store.Shelved{Consumer: consumer, State: store.Waiting,
 		Message: broker.Message{ID: id, Topic: "topic", OrderingKey: orderingKey}}
@@ -70,7 +88,7 @@ func (b *txBench[Tx]) shelved(q store.ShelfQuery) []store.Shelved {
 	return ms
 }
 
-// shelvedAs is a message that must be on the shelf.
+// shelvedAs returns a message that must be on the shelf.
 func (b *txBench[Tx]) shelvedAs(consumer, id string) store.Shelved {
 	ms := b.shelved(store.ShelfQuery{Consumer: consumer, IDs: []string{id}})
 	if len(ms) != 1 {
@@ -95,7 +113,8 @@ func (b *txBench[Tx]) wantSame(after string, got, want store.Shelved) {
 	}
 }
 
-// shelvedDifference names the first field in which two readings differ, but for Due, which counts down.
+// shelvedDifference returns the name of the first field in which two readings
+// differ, except for Due, which counts down.
 func shelvedDifference(got, want store.Shelved) string {
 	g, w := got.Message, want.Message
 	switch {
@@ -159,7 +178,7 @@ func shelfExact[Tx any](b *txBench[Tx]) {
 		m := aside(b.consumer("a"), name, name)
 		m.Key, m.Message.Topic, m.Origin, m.State = name, name, name, store.ShelfState(i%4+1)
 		m.Message.Attempt, m.Attempts, m.Reason, m.History = 9, i, name, text
-		m.Seq, m.Version, m.Created, m.Updated = 12345, 77, time.Unix(1, 0), time.Unix(1, 0) // are the store's to give
+		m.Seq, m.Version, m.Created, m.Updated = 12345, 77, time.Unix(1, 0), time.Unix(1, 0) // the store assigns these
 		switch i % 3 {
 		case 0:
 			m.Message.Body = everyByte()
@@ -180,7 +199,7 @@ func shelfExact[Tx any](b *txBench[Tx]) {
 		w.Seq, w.Version, w.Created, w.Updated = got.Seq, 1, got.Created, got.Created
 		b.wantSame("ShelveTx", got, w)
 		if got.Seq <= last || got.Created.Before(start.Add(-long)) || got.Created.After(start.Add(long)) {
-			b.failf("a message has the Seq %d behind %d, and was created %v", got.Seq, last, got.Created)
+			b.failf("a message has the Seq %d after %d, and was created %v", got.Seq, last, got.Created)
 		}
 		last = got.Seq
 	}
@@ -278,7 +297,7 @@ func shelfFlag[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// blocked is BlockedTx in a transaction of its own.
+// blocked calls BlockedTx in its own transaction.
 func (b *txBench[Tx]) blocked(consumer string, parkedToo bool, keys ...string) (got []string) {
 	b.inTx(true, func(tx Tx) {
 		var err error
@@ -329,7 +348,8 @@ func shelfBlocked[Tx any](b *txBench[Tx]) {
 	b.wantBlocked(c, true, []string{"own"})
 }
 
-// shelfHandled also looks at the key of the message that is gone.
+// shelfHandled also checks that the ordering key of the deleted message is
+// free.
 func shelfHandled[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	b.shelve(aside(c, "1", "k"), parked(aside(c, "2", "k")))
@@ -339,7 +359,7 @@ func shelfHandled[Tx any](b *txBench[Tx]) {
 	b.must("Change", b.shelf(0).Change(b, kept))
 	b.wantShelved("a change to Handled", store.ShelfQuery{Consumer: c}, "2")
 	b.wantBlocked(c, true, []string{"k"})
-	b.wantErr("Change of what is gone", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
+	b.wantErr("Change of a deleted message", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
 	b.shelve(aside(c, "1", "k"), aside(c, "2", "k"))
 	b.wantShelved("ShelveTx of both, again", store.ShelfQuery{Consumer: c}, "2", "1")
 	if again := b.shelvedAs(c, "1"); again.Seq <= gone.Seq || again.Version != 1 {

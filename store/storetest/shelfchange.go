@@ -10,7 +10,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// shelfBlockedFresh lets one transaction look twice. Some databases let nobody put anything aside in between.
+// shelfBlockedFresh looks twice in one transaction. Some databases block all
+// writes in between.
 func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	look := func(ctx context.Context, tx Tx) ([]string, error) {
@@ -37,14 +38,14 @@ func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
 		if err != nil {
 			return
 		}
-		defer func() { _ = b.h.Rollback(context.WithoutCancel(b), other) }() // it may be broken by now
+		defer func() { _ = b.h.Rollback(context.WithoutCancel(b), other) }() // it may already be broken
 		if got, err := b.shelf(1).BlockedTx(ctx, other, m.Consumer, []string{"in flight"}, true); err == nil && len(got) > 0 {
 			b.failf("BlockedTx saw what another transaction had not committed: %q", got)
 		}
 	})
 }
 
-// shelveBeside puts a message aside in a short time, or fails.
+// shelveBeside sets a message aside within a short time, or fails.
 func (b *txBench[Tx]) shelveBeside(m store.Shelved) error {
 	ctx, cancel := context.WithTimeout(b, inFlightWait)
 	defer cancel()
@@ -53,7 +54,7 @@ func (b *txBench[Tx]) shelveBeside(m store.Shelved) error {
 		return err
 	}
 	if err := b.shelf(1).ShelveTx(ctx, tx, []store.Shelved{m}); err != nil {
-		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may be broken by now
+		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may already be broken
 		return err
 	}
 	return b.h.Commit(b, tx)
@@ -157,7 +158,7 @@ func shelfChangeTx[Tx any](b *txBench[Tx]) {
 	b.wantEffects("row", 1)
 }
 
-// shelfForget counts: nobody else may forget meanwhile.
+// shelfForget compares counts, so nothing else may forget messages during it.
 func shelfForget[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	var ms []store.Shelved
@@ -177,7 +178,7 @@ func shelfForget[Tx any](b *txBench[Tx]) {
 	if _, err := b.shelf(0).ForgetShelved(b, long, 1000); err != nil {
 		b.failf("ForgetShelved: %v", err)
 	}
-	b.wantShelved("ForgetShelved of what is older", store.ShelfQuery{Consumer: c}, all...)
+	b.wantShelved("ForgetShelved of older messages", store.ShelfQuery{Consumer: c}, all...)
 	late := b.shelvedAs(c, "3")
 	late.State = store.Parked
 	b.must("Change", b.shelf(0).Change(b, late))
@@ -188,12 +189,12 @@ func shelfForget[Tx any](b *txBench[Tx]) {
 		before := left
 		left, forgotten = len(b.shelved(store.ShelfQuery{Consumer: c})), forgotten+n
 		if n > 2 || before-left > 2 {
-			b.failf("ForgetShelved with a limit of 2 says that it has deleted %d, and %d are gone", n, before-left)
+			b.failf("ForgetShelved with a limit of 2 returned %d, and %d are gone", n, before-left)
 		}
 		return left <= 3
 	})
 	b.wantShelved("ForgetShelved", store.ShelfQuery{Consumer: c}, "0", "1", "3")
 	if forgotten < len(all)-left {
-		b.failf("ForgetShelved has deleted %d messages, and says %d", len(all)-left, forgotten)
+		b.failf("ForgetShelved deleted %d messages, and returned %d", len(all)-left, forgotten)
 	}
 }

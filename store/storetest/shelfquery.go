@@ -9,12 +9,17 @@ import (
 
 func shelfQueryRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"shelf/selects", "Each field of a ShelfQuery selects exactly, and several select what all do.", shelfSelects[Tx]},
-		{"shelf/pages", "Pages that continue behind the last Seq of the page before are complete and without repeats.",
+		{"shelf/selects",
+			"Each field of a ShelfQuery selects exactly, and several fields select what all of them do.",
+			shelfSelects[Tx]},
+		{"shelf/pages",
+			"Pages that continue after the last Seq of the page before are complete and have no repeats.",
 			shelfPages[Tx]},
-		{"shelf/due", "A message is ready when it is due, and its Due counts down to that.", shelfDue[Tx]},
+		{"shelf/due",
+			"A message is ready when it is due, and its Due counts down to that.",
+			shelfDue[Tx]},
 		{"shelf/ready",
-			"A message is not ready behind one of its consumer and ordering key that is waiting or, if asked, parked.",
+			"A message is not ready while an earlier one of its consumer and ordering key is Waiting or, if asked, Parked.",
 			shelfReady[Tx]},
 	}
 }
@@ -80,12 +85,12 @@ func shelfPages[Tx any](b *txBench[Tx]) {
 			}
 			for _, m := range page {
 				if m.Message.ID != fmt.Sprint(seen) || m.Seq <= after {
-					b.failf("in pages of %d, the message %q with the Seq %d came at place %d behind %d",
+					b.failf("in pages of %d, the message %q with the Seq %d came at place %d after %d",
 						size, m.Message.ID, m.Seq, seen, after)
 				}
 				seen, after = seen+1, m.Seq
 			}
-			if size == 20 && seen == 40 { // what was listed may be changed while it is paged through
+			if size == 20 && seen == 40 { // records may change while they are paged through
 				m := page[0]
 				m.State = store.Parked
 				b.must("Change", b.shelf(0).Change(b, m))
@@ -109,7 +114,7 @@ func shelfDue[Tx any](b *txBench[Tx]) {
 			b.failf("%q is ready, and due in %v", m.Message.ID, m.Due)
 		}
 	}
-	b.until("what is due soon is ready", func() bool { return len(b.shelved(ready)) == 3 })
+	b.until("a message that is due soon is ready", func() bool { return len(b.shelved(ready)) == 3 })
 	b.wantShelved("when it is due", ready, "soon", "now", "past")
 	m := b.shelvedAs(c, "now")
 	m.Due = long

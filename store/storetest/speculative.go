@@ -9,17 +9,32 @@ import (
 
 func speculativeRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"speculative/commit", "A Speculative transaction records what its body settled, whether Expected foresaw it or not.", speculativeCommit[Tx]},
-		{"speculative/silent", "A Speculative transaction whose body writes nothing claims and settles all the same.", speculativeSilent[Tx]},
-		{"speculative/lost", "If the claim of a Speculative transaction is lost, its body has no effect and counts for nothing.", speculativeLost[Tx]},
-		{"speculative/known", "If the key turns out to be free but known, the body of a Speculative transaction gets its record.", speculativeKnown[Tx]},
-		{"speculative/fails", "If the body of a Speculative transaction fails, everything is rolled back, and its error comes back.", speculativeFails[Tx]},
-		{"speculative/in-flight", "A Speculative transaction meets one in flight like any other.", speculativeInFlight[Tx]},
-		{"speculative/race", "Of any number of Speculative transactions at once, the rows of exactly one are committed.", speculativeRace[Tx]},
+		{"speculative/commit",
+			"A Speculative transaction records what its body settled, even if Expected differs.",
+			speculativeCommit[Tx]},
+		{"speculative/silent",
+			"A Speculative transaction whose body writes nothing still claims and settles.",
+			speculativeSilent[Tx]},
+		{"speculative/lost",
+			"If the claim of a Speculative transaction is lost, its body has no effect and its error is ignored.",
+			speculativeLost[Tx]},
+		{"speculative/known",
+			"If the key turns out to be free but known, the body of a Speculative transaction gets its record.",
+			speculativeKnown[Tx]},
+		{"speculative/fails",
+			"If the body of a Speculative transaction fails, everything is rolled back, and its error is returned.",
+			speculativeFails[Tx]},
+		{"speculative/in-flight",
+			"A Speculative transaction meets a transaction in flight like any other.",
+			speculativeInFlight[Tx]},
+		{"speculative/race",
+			"Of several Speculative transactions at once, the rows of exactly one are committed.",
+			speculativeRace[Tx]},
 	}
 }
 
-// speculative is a request that allows its body to run before the claim, and foresees this outcome.
+// speculative returns a request with Speculative set, and with this outcome in
+// Expected.
 func (b *bench) speculative(k once.Key, who string, foreseen once.Outcome) once.ClaimRequest {
 	expected := done(once.Fence{})
 	expected.Outcome = foreseen
@@ -53,21 +68,21 @@ func speculativeCommit[Tx any](b *txBench[Tx]) {
 // speculativeEnded checks the record of a Speculative transaction, which is returned without its times.
 func (b *bench) speculativeEnded(r once.ClaimRequest, rec once.Record) {
 	got := b.wantStatus(r.Key, once.Done)
-	if set := done(holdOf(rec)); !sameOutcome(got.Outcome, set.Outcome) || string(got.Fingerprint) != string(r.Fingerprint) {
+	if set := done(fenceOf(rec)); !sameOutcome(got.Outcome, set.Outcome) || string(got.Fingerprint) != string(r.Fingerprint) {
 		b.failf("settled as %+v with the fingerprint %q, the record is %s", set.Outcome, r.Fingerprint, show(got))
 	}
 	if got.Created.IsZero() || got.Updated.Before(got.Created) {
 		b.failf("the record of a Speculative transaction was created at %v and updated at %v", got.Created, got.Updated)
 	}
 	rec.Created = got.Created
-	b.ended(got, rec, done(holdOf(rec)))
+	b.ended(got, rec, done(fenceOf(rec)))
 }
 
 func speculativeSilent[Tx any](b *txBench[Tx]) {
 	for i, out := range foreseen {
 		r := b.speculative(b.key(fmt.Sprint(i)), "me", out)
 		silent := func(_ Tx, recs []once.Record) ([]once.Settlement, error) {
-			return []once.Settlement{done(holdOf(recs[0]))}, nil
+			return []once.Settlement{done(fenceOf(recs[0]))}, nil
 		}
 		rec := b.transact(r, silent)
 		b.speculativeEnded(r, rec)
@@ -84,14 +99,14 @@ func speculativeLost[Tx any](b *txBench[Tx]) {
 		"has an error of its own":  func(error) error { return &cause{"already paid"} },
 		"takes it for a rejection": func(error) error { return once.ErrRejected },
 	}
-	for name, fence := range b.standings("") {
+	for name, fence := range b.fencesByState("") {
 		if name == "released" {
 			continue
 		}
 		for how, lie := range lies {
 			before := b.get(fence.Key)
 			rec := b.transact(b.speculative(fence.Key, "rival", foreseen[len(how)%len(foreseen)]), func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
-				return []once.Settlement{done(holdOf(recs[0]))}, lie(b.effect(tx, "row"))
+				return []once.Settlement{done(fenceOf(recs[0]))}, lie(b.effect(tx, "row"))
 			})
 			what := fmt.Sprintf("a Speculative transaction whose body %s, of a key that is %s", how, name)
 			b.unchanged(what+", in its answer,", before, rec)
@@ -125,7 +140,7 @@ func speculativeFails[Tx any](b *txBench[Tx]) {
 						return nil, err
 					}
 				}
-				return []once.Settlement{done(holdOf(recs[0]))}, no
+				return []once.Settlement{done(fenceOf(recs[0]))}, no
 			})
 			b.wantErr("a Speculative transaction whose body fails", err, no)
 			b.leftNothing(r.Key, "row")
@@ -135,14 +150,14 @@ func speculativeFails[Tx any](b *txBench[Tx]) {
 
 func speculativeInFlight[Tx any](b *txBench[Tx]) {
 	if !b.h.SeesInFlight {
-		return // it would wait for the end of the one in flight, which waits for it here
+		return // it would wait for the transaction in flight, which waits for it here
 	}
 	for i, out := range foreseen {
 		r, row := b.speculative(b.key(fmt.Sprint(i)), "me", out), fmt.Sprint("row ", i)
 		f := b.takeOff(r, row)
 		rival := b.speculative(r.Key, "rival", out)
 		recs, err := b.txStores[1].Transact(b, []once.ClaimRequest{rival}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
-			return []once.Settlement{done(holdOf(recs[0]))}, b.effect(tx, row)
+			return []once.Settlement{done(fenceOf(recs[0]))}, b.effect(tx, row)
 		})
 		b.must("a Speculative transaction that meets one in flight", err)
 		b.meets("a Speculative transaction", rival, recs[0], err)
@@ -161,7 +176,7 @@ func speculativeRace[Tx any](b *txBench[Tx]) {
 			r := b.speculative(k, fmt.Sprint(i), out)
 			b.until("one of many Speculative transactions is done", func() bool {
 				recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing(row, r.Owner))
-				if err != nil || len(recs) != 1 { // a database may give up on some of them, and asks for another try
+				if err != nil || len(recs) != 1 { // a database may give up on some of them, and they are repeated
 					return false
 				}
 				rec = recs[0]
@@ -172,7 +187,7 @@ func speculativeRace[Tx any](b *txBench[Tx]) {
 			}
 		})
 		if n := winners.Load(); n != 1 {
-			b.failf("%d Speculative transactions of %d at once were told that the key was theirs", n, rivals)
+			b.failf("%d Speculative transactions of %d at once won the key", n, rivals)
 		}
 		b.wantStatus(k, once.Done)
 		b.wantEffects(row, 1)

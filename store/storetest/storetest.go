@@ -1,16 +1,18 @@
-// Package storetest checks that a store keeps the contract of [once.Store], [once.TxStore] and [once.Lister], and those
-// of store.Registry, store.Positions, store.TxShelf, store.Outbox, store.Bell, store.Archivable and store.Reopener that
-// it has, and ships stores that misbehave on purpose.
+// Package storetest tests stores. Its suite checks the contract of [once.Store]
+// and [once.TxStore], and each optional capability that a store has. It also
+// has stores with faults.
 //
-// [Run] and [RunTx] are the suite for the author of an adapter. Every [Case] names the rule that it checks.
-// A store that passes has shown these rules for one process that opens it several times, on a database that
-// stays up. What the suite cannot show is durability (nothing is killed here) and what depends on the database
-// alone, such as a failover or a clock that jumps.
+// [Run] and [RunTx] are for authors of stores. Each [Case] names the rule that it
+// checks. A store that passes keeps these rules in one process that opens it
+// several times, on a database that stays up. The suite cannot check durability,
+// because it kills nothing, and what depends on the database alone, such as a
+// failover or a clock that jumps.
 //
-// [Faulty], [FaultyTx] and [FaultyOutbox] wrap a store so that requests or replies are lost, commits are late and
-// leases break. They are for tests of whatever stands on a store.
+// [Faulty], [FaultyTx] and [FaultyOutbox] wrap a store so that requests or replies
+// are lost, commits are late, or leases lapse. They are for tests of code that uses
+// a store.
 //
-// Cases are added in minor releases: a store that passed may then be found to break a rule that it always broke.
+// Minor releases add cases, and a store that passed may then fail.
 package storetest
 
 import (
@@ -22,48 +24,58 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Harness is how the suite gets at a store that has no transactions.
+// Harness connects the suite to a store without transactions.
 type Harness struct {
-	// Open returns another store on the same database at each call: two of them share nothing in memory,
-	// as two processes do. The suite opens four. Keys are unique to a run, so the database need not be empty;
-	// but while a suite runs nobody else may call Forget on it.
+	// Open returns a new store on the same database at each call. Like two
+	// processes, two of these stores share nothing in memory. The suite opens
+	// four. Keys are unique to a run, so the database need not be empty, but
+	// nothing else may call Forget on it while a suite runs.
 	Open func(testing.TB) once.Store
 
-	// NoList declares that the store is not a [once.Lister]. Undeclared, it is a failure if it is not.
+	// NoList declares that the store is not a [once.Lister]. A store that is not
+	// one fails unless NoList is set.
 	NoList bool
 
-	// Patience is how long the suite waits for something that must happen. Default 10 seconds.
+	// Patience is how long the suite waits for something that must happen.
+	// Default: 10 seconds.
 	Patience time.Duration
 }
 
-// TxHarness is how the suite gets at a transactional store and its database.
+// TxHarness connects the suite to a transactional store and its database.
 type TxHarness[Tx any] struct {
-	// Open, NoList and Patience are as in [Harness]. But an outbox is empty when the suite begins, and nobody else puts
-	// anything there, or leases its lanes, while the suite runs.
+	// Open, NoList and Patience are as in [Harness]. If the store has an outbox,
+	// it must be empty when the suite begins, and nothing else may put messages
+	// there or lease its lanes while the suite runs.
 	Open     func(testing.TB) once.TxStore[Tx]
 	NoList   bool
 	Patience time.Duration
 
-	// Begin, Commit and Rollback handle a transaction of the caller's own.
+	// Begin, Commit and Rollback manage a transaction of the caller.
 	Begin    func(context.Context) (Tx, error)
 	Commit   func(context.Context, Tx) error
 	Rollback func(context.Context, Tx) error
 
-	// Effect writes a row of that name within a transaction; more of one name are allowed.
+	// Effect writes a row with a name in a transaction. Several rows may have the
+	// same name.
 	Effect func(ctx context.Context, tx Tx, name string) error
 
-	// Count tells how many rows of a name are committed, read outside any transaction.
+	// Count returns how many committed rows have a name. It reads outside any
+	// transaction, and does not wait for one that is in flight.
 	Count func(ctx context.Context, name string) (int, error)
 
-	// SeesInFlight declares that a claim which meets a transaction in flight returns Running with LeaseLeft 0.
-	// Undeclared, it may wait for that transaction as well, or fail because of it.
+	// SeesInFlight declares that a claim which meets a transaction in flight
+	// returns Running with LeaseLeft 0. Without it, the claim may also wait for
+	// that transaction, or fail.
 	SeesInFlight bool
 
-	// ForgetsTogether declares that Forget drops records by the partition: those that are past their time go when all that
-	// came with them can, an outcome no sooner than its key. So a Forget may find nothing to do although some are due.
+	// ForgetsTogether declares that Forget drops whole partitions: records past
+	// their time go together with the others of their partition, and an outcome no
+	// sooner than its key. So Forget may find nothing to do although some records
+	// are due.
 	ForgetsTogether bool
 
-	// Slow declares an engine that takes seconds for a thousand rows: cases that need many thousands are left out.
+	// Slow declares an engine that takes seconds for a thousand rows. Cases that
+	// need many thousands are left out.
 	Slow bool
 }
 
@@ -75,13 +87,15 @@ type Case struct {
 	check func(context.Context) error
 }
 
-// Check reports how the rule is broken, or nil. It may be called repeatedly. Cases may run at once, except for
-// forget/bounded and shelf/forget, which count what is forgotten, those of archive, which nobody else may forget
-// anything of, and those of outbox, which share its lanes.
+// Check returns an error that says how the rule is broken, or nil. It may be
+// called repeatedly. Cases may run concurrently, except for forget/bounded and
+// shelf/forget, which count what is forgotten, the archive cases, during which
+// nothing else may forget records, and the outbox cases, which share its lanes.
 func (c Case) Check(ctx context.Context) error { return c.check(ctx) }
 
-// Run checks a store without transactions, and as far as it is one a store.Archivable and a store.Reopener. Each case is
-// a subtest. A test of an adapter is no more than
+// Run checks a store without transactions, including its capabilities
+// [once.Lister], store.Archivable and store.Reopener. Each case is a subtest.
+// The test of an adapter is short:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
@@ -93,8 +107,8 @@ func Run(t *testing.T, h Harness) {
 	runCases(t, Cases(t, h))
 }
 
-// RunTx checks a transactional store: all that [Run] checks, and its transactions, and what it keeps for consumers and
-// relays, as far as it is a store.Registry, a store.Positions, a store.TxShelf, a store.Outbox and a store.Bell.
+// RunTx checks a transactional store: all that [Run] checks, its transactions,
+// and those of its capabilities that are for consumers and relays.
 func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 	t.Helper()
 	runCases(t, TxCases(t, h))
@@ -111,7 +125,8 @@ func runCases(t *testing.T, cases []Case) {
 	}
 }
 
-// Cases are the cases of [Run], for those who run them in another way. It opens the stores.
+// Cases returns the cases of [Run], to run them in another way. It opens the
+// stores.
 func Cases(tb testing.TB, h Harness) []Case {
 	tb.Helper()
 	f := fixture{patience: h.patience()}
@@ -121,7 +136,8 @@ func Cases(tb testing.TB, h Harness) []Case {
 	return storeCases(f, h.NoList)
 }
 
-// TxCases are the cases of [RunTx], for those who run them in another way. It opens the stores.
+// TxCases returns the cases of [RunTx], to run them in another way. It opens
+// the stores.
 func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
@@ -143,15 +159,16 @@ func (h Harness) patience() time.Duration {
 	return h.Patience
 }
 
-// storeCases are in the order in which the author of a new store wants to see them pass.
+// storeCases returns the cases in the order in which the author of a new store
+// makes them pass.
 func storeCases(f fixture, noList bool) []Case {
 	groups := [][]rule{keyRules(), claimRules(), settleRules(), outcomeRules(), leaseRules(), takeoverRules(),
 		retentionRules(), forgetRules(), raceRules(), contextRules(), doRules()}
 	if !noList {
 		groups = append(groups, listRules())
 	}
-	_, archives := f.stores[0].(store.Archivable)
-	_, reopens := f.stores[0].(store.Reopener)
+	archives := hasCapability[store.Archivable](f.stores[0])
+	reopens := hasCapability[store.Reopener](f.stores[0])
 	switch {
 	case archives && f.forgetsTogether:
 		groups = append(groups, []rule{unsupportedRule()})
@@ -175,7 +192,7 @@ func storeCases(f fixture, noList bool) []Case {
 	return cases
 }
 
-// fixture is what all cases share.
+// fixture is shared by all cases.
 type fixture struct {
 	stores   []once.Store
 	patience time.Duration

@@ -8,10 +8,18 @@ import (
 
 func takeoverRules() []rule {
 	return []rule{
-		{"takeover/lapsed", "A lapsed key is taken over by a claim that names its attempt: the next attempt, a new owner, the same age.", takeoverLapsed},
-		{"takeover/unknown", "A key settled as Unknown is taken over likewise, and its reason is cleared.", takeoverUnknown},
-		{"takeover/wrong-attempt", "A claim that names no attempt, or another one, does not take over.", takeoverWrongAttempt},
-		{"takeover/free", "A claim that names an attempt takes a key that is free in any case, at the attempt that is due.", takeoverFree},
+		{"takeover/lapsed",
+			"A claim that names the attempt takes over a lapsed key: the next attempt, a new owner, the same Created.",
+			takeoverLapsed},
+		{"takeover/unknown",
+			"A claim that names the attempt takes over a key that was settled as Unknown, and clears its reason.",
+			takeoverUnknown},
+		{"takeover/wrong-attempt",
+			"A claim that names no attempt, or another one, does not take over.",
+			takeoverWrongAttempt},
+		{"takeover/free",
+			"A claim that names an attempt takes a free key all the same, as its next attempt.",
+			takeoverFree},
 	}
 }
 
@@ -27,7 +35,8 @@ func takeoverUnknown(b *bench) {
 	b.takeOver(fence)
 }
 
-// takeOver does so three times, since each attempt must be counted on from the one before.
+// takeOver takes a key over three times, because each attempt must continue the
+// count.
 func (b *bench) takeOver(old once.Fence) {
 	for _, who := range []string{"new", "newer", "newest"} {
 		before := b.wantStatus(old.Key, once.Unknown)
@@ -40,11 +49,11 @@ func (b *bench) takeOver(old once.Fence) {
 				b.failf("a takeover left %s", show(rec))
 			}
 			if !rec.Created.Equal(before.Created) || rec.Age < before.Age {
-				b.failf("a takeover made a key of age %v, created %v, one of age %v, created %v",
+				b.failf("a takeover changed a key of Age %v, Created %v, to Age %v, Created %v",
 					before.Age, before.Created, rec.Age, rec.Created)
 			}
 		}
-		old = holdOf(taken)
+		old = fenceOf(taken)
 		b.settle(ending(old, once.Unknown))
 	}
 }
@@ -54,7 +63,7 @@ func takeoverWrongAttempt(b *bench) {
 	first := b.lapse(k, "first")
 	r := b.request(k, "second", long)
 	r.Attempt = first.Attempt
-	second := holdOf(b.claim(r))
+	second := fenceOf(b.claim(r))
 	b.settle(ending(second, once.Unknown))
 	before := b.get(k)
 	for _, attempt := range []int64{0, -1, first.Attempt, second.Attempt + 1} {

@@ -11,21 +11,49 @@ import (
 
 func transactRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
-		{"transact/commit", "Transact claims, runs the body, settles and commits; it returns the record as claimed.", transactCommit[Tx]},
-		{"transact/together", "The record commits with the rows of its work: nobody sees one without the other.", transactTogether[Tx]},
-		{"transact/fails", "If the body fails, everything is rolled back, and its error comes back.", transactFails[Tx]},
-		{"transact/panics", "If the body panics, everything is rolled back, and the panic goes on.", transactPanics[Tx]},
-		{"transact/rolls-back-to", "A rollback leaves a record that was there before as it was.", transactRollsBackTo[Tx]},
-		{"transact/lost-claim", "If none of the claims is the caller's, the body is not called, and the records come back.", transactLostClaim[Tx]},
-		{"transact/own-claim", "A claim that the caller holds already is the caller's.", transactOwnClaim[Tx]},
-		{"transact/takeover", "A transaction takes over an unknown attempt that it names.", transactTakeover[Tx]},
-		{"transact/several", "Several claims keep their order and each has its own fate.", transactSeveral[Tx]},
-		{"transact/causes", "Of several claims of new keys, each has its own cause, or none.", transactCauses[Tx]},
-		{"transact/stale-settlement", "A settlement that does not change its own row rolls everything back with ErrLeaseLost.", transactStale[Tx]},
-		{"transact/exact", "Outcome and fingerprint are kept exactly.", transactExact[Tx]},
-		{"transact/context-ends", "The transaction does not end because its context does.", transactContextEnds[Tx]},
-		{"transact/context-ended", "A Transact whose context has ended already fails and changes nothing.", transactContextEnded[Tx]},
-		{"transact/race", "Of any number of transactions at once, the rows of exactly one are committed.", transactRace[Tx]},
+		{"transact/commit",
+			"Transact claims, calls body, settles and commits. It returns the records as claimed.",
+			transactCommit[Tx]},
+		{"transact/together",
+			"The record commits together with the rows of its work: nobody sees one without the other.",
+			transactTogether[Tx]},
+		{"transact/fails",
+			"If body fails, everything is rolled back, and its error is returned.",
+			transactFails[Tx]},
+		{"transact/panics",
+			"If body panics, everything is rolled back, and the panic continues.",
+			transactPanics[Tx]},
+		{"transact/rolls-back-to",
+			"A rollback leaves an earlier record unchanged.",
+			transactRollsBackTo[Tx]},
+		{"transact/lost-claim",
+			"If no claim is won, body is not called, and the records are returned.",
+			transactLostClaim[Tx]},
+		{"transact/own-claim",
+			"A claim of a key that the caller already owns is won.",
+			transactOwnClaim[Tx]},
+		{"transact/takeover",
+			"A transaction takes over an unknown attempt that its request names.",
+			transactTakeover[Tx]},
+		{"transact/several",
+			"Several claims keep their order, and each has its own result.",
+			transactSeveral[Tx]},
+		{"transact/causes",
+			"Each of several claims of new keys has its own cause, or none.",
+			transactCauses[Tx]},
+		{"transact/stale-settlement",
+			"A settlement that does not change its own row rolls everything back with ErrLeaseLost.",
+			transactStale[Tx]},
+		{"transact/exact", "The outcome and the fingerprint are kept exactly.", transactExact[Tx]},
+		{"transact/context-ends",
+			"The end of the context does not end the transaction.",
+			transactContextEnds[Tx]},
+		{"transact/context-ended",
+			"A Transact whose context has ended fails and changes nothing.",
+			transactContextEnded[Tx]},
+		{"transact/race",
+			"Of several transactions at once, the rows of exactly one are committed.",
+			transactRace[Tx]},
 	}
 }
 
@@ -41,7 +69,7 @@ func transactCommit[Tx any](b *txBench[Tx]) {
 	})
 	b.wantRunning(inside, r, 1)
 	b.wantRunning(rec, r, 1)
-	b.ended(b.wantStatus(r.Key, once.Done), rec, done(holdOf(rec)))
+	b.ended(b.wantStatus(r.Key, once.Done), rec, done(fenceOf(rec)))
 	b.wantEffects("row", 1)
 }
 
@@ -72,7 +100,7 @@ func transactTogether[Tx any](b *txBench[Tx]) {
 	}
 }
 
-// cause is an error of a body that is looked for by its type.
+// cause is an error of a body, which is found by its type.
 type cause struct{ text string }
 
 func (c *cause) Error() string { return c.text }
@@ -83,11 +111,11 @@ func transactFails[Tx any](b *txBench[Tx]) {
 		if err := b.effect(tx, "row"); err != nil {
 			return nil, err
 		}
-		return []once.Settlement{done(holdOf(recs[0]))}, fmt.Errorf("out of stock: %w", &cause{"shelf 7"})
+		return []once.Settlement{done(fenceOf(recs[0]))}, fmt.Errorf("out of stock: %w", &cause{"shelf 7"})
 	})
 	var c *cause
 	if !errors.As(err, &c) || c.text != "shelf 7" {
-		b.failf("the error of the body came back as %v", err)
+		b.failf("the error of the body was returned as %v", err)
 	}
 	b.leftNothing(k, "row")
 	b.transact(b.request(k, "other", long), b.completing("row", b.token("other")))
@@ -104,11 +132,11 @@ func (b *txBench[Tx]) leftNothing(k once.Key, effect string) {
 func transactPanics[Tx any](b *txBench[Tx]) {
 	k := b.key("1")
 	recovered, err := b.panicInBody(k)
-	for tries := 1; tries < 10 && recovered == nil && errors.Is(err, once.ErrConflict); tries++ { // with another case
+	for tries := 1; tries < 10 && recovered == nil && errors.Is(err, once.ErrConflict); tries++ { // conflicts with another case
 		recovered, err = b.panicInBody(k)
 	}
 	if recovered != "boom" {
-		b.failf("the panic of the body came back as %v, and the error %v", recovered, err)
+		b.failf("the panic of the body continued as %v, with the error %v", recovered, err)
 	}
 	b.leftNothing(k, "row")
 	b.transact(b.request(k, "other", long), b.completing("row", b.token("other")))
@@ -140,7 +168,7 @@ func transactRollsBackTo[Tx any](b *txBench[Tx]) {
 			return nil, &cause{"no"}
 		})
 		if c := (*cause)(nil); !errors.As(err, &c) {
-			b.failf("the error of the body came back as %v", err)
+			b.failf("the error of the body was returned as %v", err)
 		}
 		b.wantRunning(inside, r, 2)
 		b.unchanged("a rollback", before, b.get(fence.Key))
@@ -148,7 +176,7 @@ func transactRollsBackTo[Tx any](b *txBench[Tx]) {
 }
 
 func transactLostClaim[Tx any](b *txBench[Tx]) {
-	for name, fence := range b.standings("") {
+	for name, fence := range b.fencesByState("") {
 		if name == "released" {
 			continue
 		}
@@ -181,13 +209,13 @@ func transactTakeover[Tx any](b *txBench[Tx]) {
 }
 
 func transactSeveral[Tx any](b *txBench[Tx]) {
-	holds := b.standings("")
+	fences := b.fencesByState("")
 	names := []string{"done", "free 1", "running", "lapsed", "parked", "free 2", "expired", "free 3"}
 	mine := map[string]once.Status{"free 1": once.Done, "lapsed": once.Parked, "free 2": once.Absent, "free 3": once.Unknown}
 	before, rs := make(map[string]once.Record), make([]once.ClaimRequest, len(names))
 	for i, name := range names {
 		rs[i] = b.request(b.key(name), "me too", long)
-		rs[i].Attempt = holds[name].Attempt
+		rs[i].Attempt = fences[name].Attempt
 		before[name] = b.get(rs[i].Key)
 	}
 	recs, err := b.txStore.Transact(b, rs, func(tx Tx, recs []once.Record) (sets []once.Settlement, err error) {
@@ -197,7 +225,7 @@ func transactSeveral[Tx any](b *txBench[Tx]) {
 				return nil, fmt.Errorf("the claim of a key that is %s returned %s of %+q", names[i], show(rec), rec.Key)
 			}
 			if ok {
-				sets = append(sets, ending(holdOf(rec), status))
+				sets = append(sets, ending(fenceOf(rec), status))
 			}
 		}
 		return sets, b.effect(tx, "row")
@@ -207,7 +235,7 @@ func transactSeveral[Tx any](b *txBench[Tx]) {
 	}
 	for i, name := range names {
 		if status, ok := mine[name]; ok {
-			b.ended(b.wantStatus(rs[i].Key, status), recs[i], ending(holdOf(recs[i]), status))
+			b.ended(b.wantStatus(rs[i].Key, status), recs[i], ending(fenceOf(recs[i]), status))
 			continue
 		}
 		b.unchanged("a Transact that lost this claim, in its answer,", before[name], recs[i])
@@ -225,7 +253,7 @@ func transactCauses[Tx any](b *txBench[Tx]) {
 	}
 	recs, err := b.txStore.Transact(b, rs, func(_ Tx, recs []once.Record) (sets []once.Settlement, err error) {
 		for _, rec := range recs {
-			sets = append(sets, done(holdOf(rec)))
+			sets = append(sets, done(fenceOf(rec)))
 		}
 		return sets, nil
 	})
@@ -241,9 +269,9 @@ func transactStale[Tx any](b *txBench[Tx]) {
 	settled := b.own(b.key("done"), "me", long)
 	b.settle(done(settled))
 	wrong := map[string]once.Settlement{
-		"a settlement that was applied before":  done(settled),
-		"the hold of a key that is done":        ending(settled, once.Parked),
-		"the hold of a key that was never seen": done(once.Fence{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}),
+		"a settlement that was applied before":   done(settled),
+		"the fence of a key that is done":        ending(settled, once.Parked),
+		"the fence of a key that was never seen": done(once.Fence{Key: b.key("never"), Owner: b.token("me"), Attempt: 1}),
 	}
 	for name, fence := range b.stale(once.Fence{Key: b.key("1"), Owner: b.token("me"), Attempt: 1}) {
 		wrong[name] = ending(fence, once.Parked)
@@ -254,7 +282,7 @@ func transactStale[Tx any](b *txBench[Tx]) {
 			if err := b.effect(tx, "row"); err != nil {
 				return nil, err
 			}
-			return []once.Settlement{set, done(holdOf(recs[0]))}, nil
+			return []once.Settlement{set, done(fenceOf(recs[0]))}, nil
 		})
 		b.wantErr("Transact that settles with "+name, err, once.ErrLeaseLost)
 		b.leftNothing(r.Key, "row")
@@ -273,7 +301,7 @@ func transactExact[Tx any](b *txBench[Tx]) {
 		r := b.request(b.key(fmt.Sprint(i)), "me", long)
 		r.Fingerprint = []byte{0, 0xff, byte(i)}
 		b.transact(r, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
-			set := ending(holdOf(recs[0]), once.Done)
+			set := ending(fenceOf(recs[0]), once.Done)
 			set.Outcome = out
 			return []once.Settlement{set}, nil
 		})
@@ -316,7 +344,7 @@ func transactRace[Tx any](b *txBench[Tx]) {
 		var rec once.Record
 		b.until("one of many transactions is done", func() bool {
 			recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing("row", r.Owner))
-			if err != nil || len(recs) != 1 { // a database may give up on some of them, and asks for another try
+			if err != nil || len(recs) != 1 { // a database may give up on some of them, and they are repeated
 				return false
 			}
 			rec = recs[0]
@@ -327,7 +355,7 @@ func transactRace[Tx any](b *txBench[Tx]) {
 		}
 	})
 	if n := winners.Load(); n != 1 {
-		b.failf("%d transactions of %d at once were told that the key was theirs", n, rivals)
+		b.failf("%d transactions of %d at once won the key", n, rivals)
 	}
 	b.wantStatus(k, once.Done)
 	b.wantEffects("row", 1)

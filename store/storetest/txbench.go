@@ -45,11 +45,12 @@ func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	return cases
 }
 
-// consumerRules are those of what a store keeps for consumers and relays, which is optional.
+// consumerRules returns the rules of the capabilities for consumers and relays
+// that a store has.
 func consumerRules[Tx any](s once.TxStore[Tx]) (groups [][]txRule[Tx]) {
-	_, hasRegistry := s.(store.Registry)
-	_, hasPositions := s.(store.Positions[Tx])
-	_, hasShelf := s.(store.TxShelf[Tx])
+	hasRegistry := hasCapability[store.Registry](s)
+	hasPositions := hasCapability[store.Positions[Tx]](s)
+	hasShelf := hasCapability[store.TxShelf[Tx]](s)
 	if hasRegistry {
 		groups = append(groups, registryRules[Tx]())
 	}
@@ -62,19 +63,18 @@ func consumerRules[Tx any](s once.TxStore[Tx]) (groups [][]txRule[Tx]) {
 	if hasPositions && hasShelf {
 		groups = append(groups, shelfFlagRules[Tx]())
 	}
-	if _, hasOutbox := s.(store.Outbox[Tx]); hasOutbox {
-		_, hasBell := s.(store.Bell)
-		groups = append(groups, outboxRules[Tx](hasBell)...)
+	if hasOutbox := hasCapability[store.Outbox[Tx]](s); hasOutbox {
+		groups = append(groups, outboxRules[Tx](hasCapability[store.Bell](s))...)
 	}
 	return groups
 }
 
 func (b *txBench[Tx]) txSpread(i int) once.TxStore[Tx] { return b.txStores[i%len(b.txStores)] }
 
-// name is the name of an effect that no other case has.
+// name returns the name of an effect that no other case uses.
 func (b *txBench[Tx]) name(effect string) string { return b.run + "-" + effect }
 
-// effect writes a row. It returns its error, since a body hands it on.
+// effect writes a row. It returns its error for a body to return.
 func (b *txBench[Tx]) effect(tx Tx, effect string) error { return b.h.Effect(b, tx, b.name(effect)) }
 
 func (b *txBench[Tx]) wantEffects(effect string, want int) {
@@ -87,12 +87,13 @@ func (b *txBench[Tx]) wantEffects(effect string, want int) {
 
 type body[Tx any] = func(Tx, []once.Record) ([]once.Settlement, error)
 
-// completing is a body that writes a row and ends each claim that is the caller's as done.
+// completing returns a body that writes a row and settles each claim of the
+// owner as Done.
 func (b *txBench[Tx]) completing(effect string, owner [16]byte) body[Tx] {
 	return func(tx Tx, recs []once.Record) (sets []once.Settlement, err error) {
 		for _, rec := range recs {
 			if rec.Status == once.Running && rec.Owner == owner {
-				sets = append(sets, done(holdOf(rec)))
+				sets = append(sets, done(fenceOf(rec)))
 			}
 		}
 		return sets, b.effect(tx, effect)
@@ -106,7 +107,7 @@ func (b *txBench[Tx]) neverRuns(Tx, []once.Record) ([]once.Settlement, error) {
 
 var errRan = errors.New("the body was called, and none of the claims was the caller's")
 
-// transact is a Transact that must succeed.
+// transact calls Transact, which must succeed.
 func (b *txBench[Tx]) transact(r once.ClaimRequest, do body[Tx]) once.Record {
 	recs, err := b.txStore.Transact(b, []once.ClaimRequest{r}, do)
 	b.must("Transact", err)
@@ -116,7 +117,7 @@ func (b *txBench[Tx]) transact(r once.ClaimRequest, do body[Tx]) once.Record {
 	return recs[0]
 }
 
-// inTx runs a transaction of the caller's own and ends it.
+// inTx runs a transaction of the caller and ends it.
 func (b *txBench[Tx]) inTx(commit bool, do func(Tx)) {
 	tx, err := b.h.Begin(b)
 	b.must("Begin", err)
@@ -135,7 +136,7 @@ func (b *txBench[Tx]) inTx(commit bool, do func(Tx)) {
 	}
 }
 
-// claimTx is a claim of one key within a transaction of the caller's own.
+// claimTx claims one key in a transaction of the caller.
 func (b *txBench[Tx]) claimTx(tx Tx, r once.ClaimRequest) once.Record {
 	recs, err := b.txStore.ClaimTx(b, tx, []once.ClaimRequest{r})
 	b.must("ClaimTx", err)
@@ -151,7 +152,8 @@ type flight struct {
 	ended  chan error
 }
 
-// takeOff begins a transaction that claims r and writes a row, and returns when that is done.
+// takeOff begins a transaction that claims r and writes a row, and returns
+// while it is in flight.
 func (b *txBench[Tx]) takeOff(r once.ClaimRequest, effect string) *flight {
 	f, up := &flight{make(chan error, 1), make(chan error, 1)}, make(chan struct{})
 	go func() {
@@ -162,7 +164,7 @@ func (b *txBench[Tx]) takeOff(r once.ClaimRequest, effect string) *flight {
 			close(up)
 			select {
 			case err := <-f.decide:
-				return []once.Settlement{done(holdOf(recs[0]))}, err
+				return []once.Settlement{done(fenceOf(recs[0]))}, err
 			case <-b.Done(): // the case has failed
 				return nil, b.Err()
 			}
@@ -183,10 +185,10 @@ func (f *flight) land(err error) error {
 	return <-f.ended
 }
 
-// inFlightWait is how long a claim that meets a transaction in flight is let wait for it.
+// inFlightWait is how long a claim may wait for a transaction in flight.
 const inFlightWait = time.Second
 
-// meets checks what a claim is told that meets a transaction in flight.
+// meets checks the result of a claim that meets a transaction in flight.
 func (b *txBench[Tx]) meets(doing string, r once.ClaimRequest, rec once.Record, err error) {
 	switch {
 	case err == nil && (rec.Status != once.Running || rec.LeaseLeft != 0 || rec.Owner == r.Owner):
@@ -198,7 +200,8 @@ func (b *txBench[Tx]) meets(doing string, r once.ClaimRequest, rec once.Record, 
 	}
 }
 
-// ways are the ways to claim a key, in a process other than the one that has a transaction in flight.
+// ways returns the ways to claim a key, in another process than that of the
+// transaction in flight.
 func (b *txBench[Tx]) ways() map[string]func(context.Context, once.ClaimRequest) (once.Record, error) {
 	one := func(recs []once.Record, err error) (once.Record, error) {
 		if err == nil && len(recs) != 1 {
@@ -220,7 +223,7 @@ func (b *txBench[Tx]) ways() map[string]func(context.Context, once.ClaimRequest)
 			if err != nil {
 				return once.Record{}, err
 			}
-			defer func() { _ = b.h.Rollback(context.WithoutCancel(ctx), tx) }() // it may be broken by now
+			defer func() { _ = b.h.Rollback(context.WithoutCancel(ctx), tx) }() // it may already be broken
 			return one(other.ClaimTx(ctx, tx, []once.ClaimRequest{r}))
 		},
 	}

@@ -2,8 +2,10 @@ package turn
 
 import "time"
 
-// Request is one line of JSON to the process of the peers. With a DSN it asks to open all peers on that database, in
-// place of the one before; with InMemory, those that need none; with a Peer, for a turn; with neither, to close them.
+// Request is one line of JSON to the process of the peers. With a DSN it opens
+// all peers on that database instead of the previous one; with InMemory it
+// opens those without a database; with a Peer it runs a turn; with none of
+// these it closes the peers.
 type Request struct {
 	DSN      string `json:",omitempty"`
 	InMemory bool   `json:",omitempty"`
@@ -26,18 +28,19 @@ type Peer struct {
 	Scenario string
 }
 
-// The scenarios that peers take part in.
+// Scenarios with peers.
 const (
 	Guarded      = "guarded"
 	TwoPhase     = "two-phase"
 	HTTP         = "http" // in memory
 	Consume      = "consume"
 	ConsumeBatch = "consume in batches"
-	ConsumeLog   = "consume a log" // 64 messages in a transaction, statement by statement
-	Put          = "put"           // a message, in the transaction that it announces
+	ConsumeLog   = "consume a log" // 64 messages per transaction, one statement at a time
+	Put          = "put"           // one message, in the transaction that it announces
 	Relay        = "relay"         // publish a backlog
-	EndToEnd     = "end to end"    // put, and publish
+	EndToEnd     = "end to end"    // put and publish
 )
 
-// Backlog is how many messages a relay publishes in a turn that takes so long elsewhere.
+// Backlog returns the number of messages that a relay publishes, given the
+// length of an ordinary turn.
 func Backlog(length time.Duration) int { return int(length.Milliseconds()) * 2000 }

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Meter counts a turn of work that cannot be asked to repeat a unit, such as that of a consumer: it is told of each
-// end. It counts from one end to another, and leaves out what comes first, when not everything runs yet.
+// Meter counts a turn of work that runs on its own, such as that of a consumer,
+// which reports each completed unit. It excludes a lead time in which not all
+// workers run yet, and counts from one completion to another.
 type Meter struct {
 	length time.Duration
 	stop   func()
 
 	mu        sync.Mutex
-	told      time.Time // of the first end
+	told      time.Time // time of the first completion
 	begun     time.Time
 	over      bool
 	tally     Tally
@@ -24,10 +25,11 @@ type Meter struct {
 // NewMeter returns a Meter that calls stop when the length is over.
 func NewMeter(length time.Duration, stop func()) *Meter { return &Meter{length: length, stop: stop} }
 
-// leadPart of the length goes by before anything counts.
+// leadPart is the fraction of the length that is not counted.
 const leadPart = 4
 
-// Done says that units have just been done, which took that long. It may be called concurrently.
+// Done reports completed units and their duration. It may be called
+// concurrently.
 func (m *Meter) Done(units int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,7 +54,7 @@ func (m *Meter) Done(units int, took time.Duration) {
 	}
 }
 
-// Tally returns what was counted. It is an error that the turn came to no end.
+// Tally returns the counts, or an error if the turn did not end.
 func (m *Meter) Tally() (Tally, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

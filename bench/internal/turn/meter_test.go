@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A turn of 100 ms begins with the first end after a quarter of it, and ends with the first one after its length.
+// A turn of 100 ms begins with the first completion after a quarter of it, and
+// ends with the first one after its length.
 func TestMeterCountsFromOneEndToAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stopped := 0
@@ -16,7 +17,8 @@ func TestMeterCountsFromOneEndToAnother(t *testing.T) {
 			m.Done(3, 5*time.Millisecond)
 		}
 		tally, err := m.Tally()
-		// The first end is at 10 ms, the turn begins at 40 and ends at 140, with the tenth end that counts.
+		// The first completion is at 10 ms. The turn begins at 40 and ends at
+		// 140, with the tenth counted completion.
 		if err != nil || tally.Units != 30 || tally.PerSecond != 300 {
 			t.Errorf("got %+v, %v, want 30 units, 300 per second", tally, err)
 		}

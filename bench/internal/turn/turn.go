@@ -1,5 +1,5 @@
-// Package turn is what the benchmark and the process that runs its peers share: how a turn is run and counted, and the
-// messages between the two processes.
+// Package turn has what the benchmark and the process of its peers share: how a
+// turn is run and counted, and the messages between the two processes.
 package turn
 
 import (
@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Tally is what came of one turn.
+// Tally is the result of one turn.
 type Tally struct {
-	Units     int           // of work
-	PerSecond float64       // the sum of the workers' own rates: they do not stop at the same time
+	Units     int           // completed units of work
+	PerSecond float64       // sum of the workers' own rates, because they stop at different times
 	P50       time.Duration // of one unit
 	P99       time.Duration
-	Work      time.Duration // of processors, on both sides, where the scenario measures it
+	Work      time.Duration // processor time on both sides, if the scenario measures it
 }
 
-// Working adds to a turn the Work of it.
+// Working measures the Work of a turn.
 func Working(run func() (Tally, error)) (Tally, error) {
 	before, failed := Work()
 	t, err := run()
@@ -32,15 +32,16 @@ func Working(run func() (Tally, error)) (Tally, error) {
 	return t, nil
 }
 
-// Run lets workers repeat unit until length is over. The first error ends the turn.
+// Run lets workers repeat unit until length is over. The first error ends the
+// turn.
 func Run(ctx context.Context, workers int, length time.Duration, unit func(context.Context) error) (Tally, error) {
 	return RunWithin(ctx, workers, length, func(ctx context.Context, repeat func(func() error) error) error {
 		return repeat(func() error { return unit(ctx) })
 	})
 }
 
-// RunWithin is Run for work that needs something around it, which is not counted: each worker calls worker once, which
-// calls repeat once.
+// RunWithin is Run for work with a set-up that is not counted: each worker
+// calls worker once, which calls repeat once.
 func RunWithin(ctx context.Context, workers int, length time.Duration,
 	worker func(ctx context.Context, repeat func(unit func() error) error) error) (Tally, error) {
 
@@ -63,7 +64,7 @@ func RunWithin(ctx context.Context, workers int, length time.Duration,
 	return count(slices.Concat(latencies...), rates), context.Cause(ctx)
 }
 
-// repeat begins the last unit before the end, and one in any case.
+// repeat begins units until the end of the turn, and at least one.
 func repeat(ctx context.Context, length time.Duration, unit func() error) (latencies []time.Duration, rate float64, err error) {
 	begun := time.Now()
 	for at := begun; len(latencies) == 0 || at.Sub(begun) < length && ctx.Err() == nil; {
@@ -86,7 +87,7 @@ func count(latencies []time.Duration, rates []float64) Tally {
 	return t
 }
 
-// quantile is 0 for a turn that failed before anything was done.
+// quantile returns 0 for a turn that failed before its first unit.
 func quantile(sorted []time.Duration, percent int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

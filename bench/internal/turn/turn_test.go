@@ -17,7 +17,8 @@ func TestRunAddsTheRatesOfItsWorkers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Each worker begins its fourth unit before the end, and finishes it: 4 units in 120 ms, not in 100.
+		// Each worker begins its fourth unit before the end and finishes it: 4
+		// units in 120 ms, not in 100.
 		if tally.Units != 16 || tally.PerSecond < 133 || tally.PerSecond > 134 {
 			t.Errorf("got %+v, want 16 units, 133.3 per second", tally)
 		}

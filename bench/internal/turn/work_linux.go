@@ -15,8 +15,8 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// Work is the processor time that this process and the private PostgreSQL have needed so far, whatever else the machine
-// does.
+// Work returns the processor time that this process and the private PostgreSQL
+// have used.
 func Work() (time.Duration, error) {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -26,7 +26,8 @@ func Work() (time.Duration, error) {
 	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + server, err
 }
 
-// serverWork is that of the server's first process, of its children, and of those children that have ended.
+// serverWork returns the time of the server's first process, of its children,
+// and of ended children.
 func serverWork() (sum time.Duration, err error) {
 	text, err := os.ReadFile(filepath.Join(os.Getenv(testenv.PostgresDataVar), "postmaster.pid"))
 	if err != nil {
@@ -51,16 +52,16 @@ func serverWork() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// tick is the unit of times in a stat file, on all machines that Go runs on.
+// tick is the unit of times in a stat file on all platforms of Go.
 const tick = time.Second / 100
 
-// readEnded reads the time of the children of a process that have ended.
+// readEnded reads the time of the ended children of a process.
 func readEnded(file string) (sum time.Duration, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // behind its name, which may have spaces
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // after its name, which may contain spaces
 	if len(fields) < 15 {
 		return 0, fmt.Errorf("%s has %d fields", file, len(fields))
 	}
@@ -74,7 +75,7 @@ func readEnded(file string) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// readRun reads the time of a process, which is more exact than what stat says.
+// readRun reads the time of a process, more precisely than its stat file.
 func readRun(file string) (time.Duration, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -7,5 +7,6 @@ import (
 	"time"
 )
 
-// Work is the processor time that this process and the private PostgreSQL have needed so far. Only Linux tells.
+// Work returns the processor time that this process and the private PostgreSQL
+// have used. Only Linux provides it.
 func Work() (time.Duration, error) { return 0, errors.ErrUnsupported }

@@ -18,7 +18,7 @@ type section struct {
 	after  string // the text from the next heading on
 }
 
-// findSection finds the section about a version, or about what is unreleased.
+// findSection finds the section of a version, or the unreleased section.
 func findSection(changelog, title string) (section, error) {
 	var s section
 	begin := -1

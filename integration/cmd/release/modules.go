@@ -26,7 +26,7 @@ var published = []string{
 	"cmd/once",
 	"grpconce",
 	"httponce",
-	"observe/otelobserve",
+	"otelonce",
 	"store/pgstore",
 }
 

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ func TestUsersCanGetAPreparedRelease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles what users would: long")
 	}
-	t.Setenv("GOPROXY", "off")
+	withoutNetwork(t)
 	dir := snapshot(t)
 	main := mustGit(t, dir, "rev-parse", "main")
 	out := mustRelease(t, dir, "v0.1.0")
@@ -97,7 +99,7 @@ func checkGoMod(t *testing.T, dir, commit, name string, replaces bool) {
 
 // TestRefusedReleaseChangesNothing breaks one thing at a time.
 func TestRefusedReleaseChangesNothing(t *testing.T) {
-	t.Setenv("GOPROXY", "off")
+	withoutNetwork(t)
 	original := snapshot(t)
 	for _, c := range []struct {
 		name, version, want string
@@ -266,6 +268,25 @@ func snapshot(t *testing.T) string {
 	identify(t, dir)
 	commit(t, dir)
 	return dir
+}
+
+// fillCache gets what the published modules need by themselves. The workspace selects later versions of some.
+var fillCache = sync.OnceValue(func() error {
+	modules, err := readModules(tree)
+	for _, m := range modules {
+		if err == nil && m.published() {
+			cmd := exec.Command("go", "list", "-mod=readonly", "-deps", "-test", "./...")
+			cmd.Env = append(os.Environ(), "GOWORK=off")
+			_, err = output(cmd, filepath.Join(tree, m.dir))
+		}
+	}
+	return err
+})
+
+func withoutNetwork(t *testing.T) {
+	t.Helper()
+	must(t, fillCache())
+	t.Setenv("GOPROXY", "off")
 }
 
 func identify(t *testing.T, dir string) {

@@ -1,7 +1,9 @@
-// Command seedbugs puts known bugs into a copy of this tree, one at a time, and runs the test that has to notice each.
+// Command seedbugs applies known bugs to a copy of this tree, one at a time, and
+// runs the test that must detect each.
 //
-// It exits with 1 if one is not noticed, does not fit or does not compile, and with 2 for wrong usage. Most bugs in SQL need a
-// server, which the servers tool starts.
+// It exits with 1 if a bug is not detected, cannot be applied or does not
+// compile, and with 2 for wrong usage. Most bugs in SQL need a server, which the
+// servers tool starts.
 package main
 
 import (
@@ -20,25 +22,24 @@ import (
 )
 
 const usage = `usage: seedbugs [-only REGEXP] [-timeout DURATION]
-       seedbugs [-only REGEXP] -list | -markdown
+       seedbugs [-only REGEXP] -list
 
-Puts known bugs into a copy of this tree, one at a time, and runs the test that has to notice each.
+Applies known bugs to a copy of this tree, one at a time, and runs the test that must detect each.
 
     go run ./integration/cmd/servers -- go run ./integration/cmd/seedbugs
 
-    -only REGEXP   only the bugs with such a name, or in such a file
-    -timeout D     how long the tests for one bug may take (default 1m)
-    -list          name them
-    -markdown      print the table of docs/seeded-bugs.md
+    -only REGEXP   only bugs whose name or file matches
+    -timeout D     time limit for the tests of one bug (default 1m)
+    -list          print a line for each bug: its effect and the test that must detect it
 `
 
 func main() { os.Exit(run(os.Args[1:])) }
 
 // task is what the command line asks for.
 type task struct {
-	bugs           []seedbugs.Bug
-	timeout        time.Duration
-	list, markdown bool
+	bugs    []seedbugs.Bug
+	timeout time.Duration
+	list    bool
 }
 
 func run(args []string) int {
@@ -50,11 +51,8 @@ func run(args []string) int {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "seedbugs: %v\n\n%s", err, usage)
 		return 2
-	case t.markdown:
-		fmt.Print(seedbugs.Markdown(t.bugs))
-		return 0
 	case t.list:
-		t.names()
+		fmt.Print(seedbugs.List(t.bugs))
 		return 0
 	}
 	if err := t.try(); err != nil {
@@ -72,7 +70,6 @@ func parse(args []string) (*task, error) {
 	flags.StringVar(&only, "only", "", "")
 	flags.DurationVar(&t.timeout, "timeout", t.timeout, "")
 	flags.BoolVar(&t.list, "list", false, "")
-	flags.BoolVar(&t.markdown, "markdown", false, "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -94,12 +91,6 @@ func parse(args []string) (*task, error) {
 		return nil, fmt.Errorf("no bug is named like %q", only)
 	}
 	return t, nil
-}
-
-func (t *task) names() {
-	for _, b := range t.bugs {
-		fmt.Printf("%-*s  %s\n", t.width(), b.Name, b.Test)
-	}
 }
 
 func (t *task) width() (widest int) {

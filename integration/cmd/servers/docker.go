@@ -28,7 +28,7 @@ var composeFile []byte
 // and "docker compose ls" shows them. Tests that kill and pause servers of their own still need the packages, so
 // ONCE_TEST_REQUIRE is not set and they skip.
 type containers struct {
-	run      string // the name of the project, of the data directories, and of the RabbitMQ node
+	run      string // name of the project, of the data directories, and of the RabbitMQ node
 	password string
 	kinds    []server.Kind
 	address  map[server.Kind]string

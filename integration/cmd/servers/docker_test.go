@@ -11,7 +11,8 @@ import (
 	"github.com/effectively-once/once/integration/server"
 )
 
-// standIn is a docker that writes down what it is told, and gives every service the same address.
+// standIn is a fake docker that records its arguments and gives every service
+// the same address.
 const standIn = `#!/bin/sh
 echo "$@" >> "$DOCKER_LOG"
 case "$*" in

@@ -1,11 +1,13 @@
 //go:build linux
 
-// Command servers starts private PostgreSQL, MariaDB, PgBouncer and RabbitMQ servers, runs a command with their
-// addresses in its environment, and stops them.
+// Command servers starts private PostgreSQL, MariaDB, PgBouncer and RabbitMQ
+// servers, runs a command with their addresses in its environment, and stops
+// them.
 //
-// What the servers promise is said in package server. The command's exit code is passed on, and so are signals; it
-// is killed if this tool dies. Where packages are missing and may not be installed, but a Docker engine answers,
-// the servers run in containers, with the limits that docker.go names.
+// Package server documents the servers. The tool forwards signals to the
+// command, exits with its exit code, and kills it if the tool dies. If packages
+// are missing and cannot be installed, but a Docker engine is available, the
+// servers run in containers, with the limits described in docker.go.
 package main
 
 import (
@@ -64,7 +66,7 @@ const (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// task is what the command line asks for.
+// task is the parsed command line.
 type task struct {
 	kinds   []server.Kind
 	install bool
@@ -129,14 +131,15 @@ func (t *task) installOnly() int {
 	return 0
 }
 
-// servers is a server.Set, or containers that do the same.
+// servers is a server.Set or equivalent containers.
 type servers interface {
 	Env() []string
 	Stop() error
 }
 
 func (t *task) serve() (code int) {
-	// From here on a signal ends the start, and is passed to the command once that runs; it never ends this tool.
+	// From here on a signal cancels the start. Once the command runs, signals
+	// go to it. They never end this tool.
 	signals := make(chan os.Signal, forwardedBuffer)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)

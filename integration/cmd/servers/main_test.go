@@ -24,7 +24,7 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// toolVar makes this test binary the tool.
+// toolVar turns this test binary into the tool.
 const toolVar = "ONCE_SERVERS_TEST_TOOL"
 
 func TestMain(m *testing.M) {
@@ -35,12 +35,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tool is the tool as a user types it, with temporary files in a directory that must be empty in the end.
+// tool returns the tool as a user runs it, with temporary files in a directory
+// that must be empty in the end.
 func tool(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "once-test-")
 	if err == nil {
-		err = os.Chmod(dir, 0o711) // the servers' accounts have to pass
+		err = os.Chmod(dir, 0o711) // the accounts of the servers need access
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,8 @@ func TestSignalsReachTheCommand(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		script := `trap 'echo got it; exit 5' TERM INT; echo ready; while read -r line; do :; done`
 		cmd := tool(t, "-only", "postgres", "sh", "-c", script)
-		// Not in the foreground of a terminal, which would have sent the signal to the command as well.
+		// Not in the foreground of a terminal, which would send the signal to
+		// the command as well.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		input, out := start(t, cmd)
 		defer input.Close()
@@ -119,7 +121,7 @@ func TestCommandAndServersDieWithTheTool(t *testing.T) {
 	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
 		t.Errorf("%q, %v", rest, err)
 	}
-	_ = cmd.Wait() // it was killed, and says so
+	_ = cmd.Wait() // killed
 	mustGo(t, address)
 
 	sweeper := exec.Command(os.Args[0], "-only", "postgres", "true")
@@ -202,7 +204,7 @@ func start(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, *bufio.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A pipe that nobody closes is a failure of the test, not a reason to wait for ever.
+	// A pipe that is never closed fails the test instead of blocking it.
 	if err := out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +241,7 @@ func addressIn(t *testing.T, text string) string {
 	return address
 }
 
-// mustGo waits until nobody listens there.
+// mustGo waits until nothing listens at an address.
 func mustGo(t *testing.T, address string) {
 	t.Helper()
 	eventually(t, "nobody listens on "+address, func() bool {
@@ -251,7 +253,7 @@ func mustGo(t *testing.T, address string) {
 	})
 }
 
-// eventually waits for what happens by itself, soon.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)

@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	keeperVerb = "keep-test-program" // what "go test -exec" is told to call
+	keeperVerb = "keep-test-program" // the argument of "go test -exec"
 	roomVar    = "ONCE_SUITE_ROOM"
 	roomPrefix = "once-suite-"
 	usageDir   = "usage"
 	lockName   = "lock"
 )
 
-// room is the temporary directory of a run. Whoever holds its lock is alive; others are removed by the next run.
+// room is the temporary directory of a run. A running suite holds its lock. The
+// next run removes rooms without a holder.
 type room struct {
 	dir  string
 	lock *os.File
@@ -36,7 +37,7 @@ func newRoom(parent string) (*room, error) {
 	if err := sweepRooms(parent); err != nil {
 		return nil, err
 	}
-	// Short names: the path of a socket may have 107 bytes, and tests add their own.
+	// Names are short, because the path of a socket is limited to 107 bytes.
 	r := &room{dir: filepath.Join(parent, roomPrefix+strconv.Itoa(os.Getpid()))}
 	err := os.Mkdir(r.dir, 0o711)
 	if err != nil {
@@ -45,7 +46,7 @@ func newRoom(parent string) (*room, error) {
 	if r.lock, err = os.OpenFile(filepath.Join(r.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
 		err = syscall.Flock(int(r.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
-	// The accounts of servers pass through.
+	// The accounts of servers need access.
 	err = errors.Join(err, os.Chmod(r.dir, 0o711), os.Mkdir(filepath.Join(r.dir, usageDir), 0o700))
 	if err != nil {
 		return nil, errors.Join(err, r.remove())
@@ -53,13 +54,13 @@ func newRoom(parent string) (*room, error) {
 	return r, nil
 }
 
-// sweepRooms removes what runs have left that were killed.
+// sweepRooms removes the rooms of killed runs.
 func sweepRooms(parent string) error {
 	dirs, err := filepath.Glob(filepath.Join(parent, roomPrefix+"*"))
 	for _, dir := range dirs {
 		lock, opened := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 		if opened != nil {
-			continue // just being made, or somebody else's
+			continue // new, or not ours
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			err = errors.Join(err, removeTree(dir))
@@ -77,7 +78,8 @@ func (r *room) remove() error {
 	return err
 }
 
-// removeTree is os.RemoveAll for a directory that a process may still write to while it ends.
+// removeTree is os.RemoveAll for a directory into which an ending process may
+// still write.
 func removeTree(dir string) (err error) {
 	poll(patience, func() bool {
 		err = os.RemoveAll(dir)
@@ -86,7 +88,7 @@ func removeTree(dir string) (err error) {
 	return err
 }
 
-// usage is what the test program of a package has cost.
+// usage is the cost of the test program of a package.
 type usage struct {
 	Dir    string // of the package
 	Wall   time.Duration
@@ -110,14 +112,15 @@ func (r *room) usage() (all []usage, err error) {
 	return all, err
 }
 
-// keep runs a test program and returns its exit code, or 1 if it passed and left something behind.
+// keep runs a test program and returns its exit code, or 1 if it passed but
+// left files or processes.
 func keep(command []string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	endWithParent(syscall.SIGTERM)
 	adoptOrphans()
 	temp := filepath.Join(os.Getenv(roomVar), strconv.Itoa(os.Getpid()))
-	// The accounts of servers pass through, whatever the umask says.
+	// The accounts of servers need access, whatever the umask.
 	if err := errors.Join(os.Mkdir(temp, 0o711), os.Chmod(temp, 0o711)); err != nil {
 		return complain(err)
 	}
@@ -144,7 +147,8 @@ func (k *keeper) run(command []string, signals <-chan os.Signal) int {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "TMPDIR="+k.temp, "GOTMPDIR=")
 	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, roomVar+"=") })
-	// The kernel sends the signal when the thread that forked ends, so that thread has to stay.
+	// The kernel sends the signal when the thread that forked ends, so that
+	// thread must stay.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -156,7 +160,7 @@ func (k *keeper) run(command []string, signals <-chan os.Signal) int {
 	for {
 		select {
 		case s := <-signals:
-			if s == syscall.SIGQUIT { // from the go command: say where you are, and end
+			if s == syscall.SIGQUIT { // from the go command: print the stacks and exit
 				_ = cmd.Process.Signal(s)
 				continue
 			}
@@ -175,7 +179,8 @@ func (k *keeper) run(command []string, signals <-chan os.Signal) int {
 	}
 }
 
-// inspect fails a package that has left something. Who was told to end may need a moment.
+// inspect fails a package that left something. Signalled processes may need a
+// moment.
 func (k *keeper) inspect() (code int) {
 	var left []string
 	poll(patience, func() bool {
@@ -190,7 +195,7 @@ func (k *keeper) inspect() (code int) {
 	return exitFailed
 }
 
-// left names files and processes that should be gone.
+// left names the remaining files and processes.
 func (k *keeper) left() []string {
 	var left []string
 	for _, pid := range descendants(os.Getpid()) {
@@ -206,7 +211,7 @@ func (k *keeper) left() []string {
 	return left
 }
 
-// clear ends the processes that are left, and removes the temporary directory.
+// clear ends the remaining processes and removes the temporary directory.
 func (k *keeper) clear() error {
 	poll(patience, func() bool {
 		all := descendants(os.Getpid())
@@ -219,7 +224,7 @@ func (k *keeper) clear() error {
 	return removeTree(k.temp)
 }
 
-// account writes down what the tests have cost, with all processes that they have started and that have ended.
+// account writes the cost of the tests, including all ended descendants.
 func (k *keeper) account() error {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -236,7 +241,7 @@ func (k *keeper) account() error {
 	return os.WriteFile(filepath.Join(os.Getenv(roomVar), usageDir, strconv.Itoa(os.Getpid())), text, 0o600)
 }
 
-// poll waits until something holds, and not for ever.
+// poll waits until a condition holds, with a time limit.
 func poll(limit time.Duration, holds func() bool) {
 	end := time.Now().Add(limit)
 	for !holds() && time.Now().Before(end) {
@@ -244,7 +249,7 @@ func poll(limit time.Duration, holds func() bool) {
 	}
 }
 
-// reap takes note of adopted processes that have ended.
+// reap waits for adopted processes that have ended.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -254,7 +259,7 @@ func reap() {
 	}
 }
 
-// descendants are the processes below one, those that have ended and were not waited for included.
+// descendants returns the processes below one, including zombies.
 func descendants(of int) (all []int) {
 	children := map[int][]int{}
 	entries, _ := os.ReadDir("/proc")
@@ -272,10 +277,10 @@ func descendants(of int) (all []int) {
 	return all
 }
 
-// parentOf is 0 for a process that has just ended.
+// parentOf returns 0 for a process that has just ended.
 func parentOf(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// After the name, in parentheses: state, parent.
+	// After the name in parentheses: state, parent.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < 2 {
 		return 0
@@ -289,7 +294,7 @@ const (
 	prSetChildSubreaper = 36
 )
 
-// endWithParent has the kernel send us a signal when our parent ends.
+// endWithParent makes the kernel send us a signal when our parent ends.
 func endWithParent(s syscall.Signal) { prctl(prSetPdeathsig, uintptr(s)) }
 
 // adoptOrphans makes us the parent of descendants whose own parent ends.

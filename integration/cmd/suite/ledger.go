@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// state is how far a package or a test has come.
+// state is the progress of a package or a test.
 type state int
 
 const (
@@ -20,10 +20,10 @@ const (
 	passed
 	skipped
 	failed
-	unfinished // its program ended before it did
+	unfinished // its program ended first
 )
 
-// tested is what is known of a test.
+// tested is the state of a test.
 type tested struct {
 	name   string
 	state  state
@@ -35,7 +35,7 @@ type tested struct {
 	nested bool // it has subtests
 }
 
-// packageResult is what is known of a package.
+// packageResult is the state of a package.
 type packageResult struct {
 	pkg
 	batch   *batch
@@ -45,17 +45,17 @@ type packageResult struct {
 	usage   usage
 	output  []string // outside any test
 	results map[string]*tested
-	build   string // the id of the build that failed
+	build   string // ID of the failed build
 }
 
-// ledger is what all events have said.
+// ledger collects all events.
 type ledger struct {
 	interrupted bool
 	packages    []*packageResult
 	byPath      map[string]*packageResult
-	builds      map[string][]string // output, by id
+	builds      map[string][]string // output by ID
 	troubles    []string
-	stray       []string // output that is nobody's
+	stray       []string // output that belongs to no package
 }
 
 func newLedger(batches []*batch) *ledger {
@@ -70,13 +70,14 @@ func newLedger(batches []*batch) *ledger {
 	return l
 }
 
-// change is what a person may want to be told at once: a package that has ended, or a test that has failed.
+// change is worth a line of progress: a package has ended, or a test has
+// failed.
 type change struct {
 	pkg  *packageResult
 	test *tested
 }
 
-// add takes an event, and returns what it changed that is worth a line.
+// add takes an event and returns the change worth reporting.
 func (l *ledger) add(e event) change {
 	switch {
 	case e.Action == trouble:
@@ -152,8 +153,8 @@ func (p *packageResult) test(name string) *tested {
 	return t
 }
 
-// close is for a test whose program has ended. One that only waits is no test: a
-// test with a slash in its name has a part of it for its parent here.
+// close ends a test whose program has ended. The parent of a test with a slash
+// in its name is the part before it.
 func (t *tested) close() {
 	if t.state == running {
 		t.state = unfinished
@@ -166,13 +167,15 @@ func ended(action string) state {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// isFrame reports whether the line only says that a test begins, pauses or ends.
+// isFrame reports whether the line only says that a test begins, pauses or
+// ends.
 func isFrame(line string) bool {
 	line = strings.TrimLeft(line, " ")
 	return strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ")
 }
 
-// close is for a run whose go commands have ended: what has no result has failed, unless the run was interrupted.
+// close ends a run. Whatever has no result has failed, unless the run was
+// interrupted.
 func (l *ledger) close(interrupted bool) {
 	l.interrupted = interrupted
 	for _, p := range l.packages {
@@ -208,12 +211,13 @@ func (l *ledger) failed() bool {
 
 func (p *packageResult) bad() bool { return p.state == failed || p.state == unfinished }
 
-// sorted are the tests by name.
+// sorted returns the tests by name.
 func (p *packageResult) sorted() []*tested {
 	return slices.SortedFunc(maps.Values(p.results), func(a, b *tested) int { return cmp.Compare(a.name, b.name) })
 }
 
-// culprits are the tests to look at: those that failed by themselves, not by a subtest alone.
+// culprits returns the tests that failed by themselves, not only through a
+// subtest.
 func (p *packageResult) culprits() (all []*tested) {
 	for _, t := range p.sorted() {
 		switch {
@@ -226,7 +230,8 @@ func (p *packageResult) culprits() (all []*tested) {
 	return all
 }
 
-// runsBelow reports whether a subtest is what a test had come to when its program ended.
+// runsBelow reports whether a subtest was running when the program of a test
+// ended.
 func (p *packageResult) runsBelow(t *tested) bool {
 	for _, other := range p.results {
 		if other.parent == t && other.state == unfinished {
@@ -236,8 +241,8 @@ func (p *packageResult) runsBelow(t *tested) bool {
 	return false
 }
 
-// count is of tests without subtests. A test that fails while its subtests pass counts too, and so does a package that
-// fails while its tests pass.
+// count counts tests without subtests. It also counts tests that fail although
+// their subtests pass, and packages that fail although their tests pass.
 type count struct{ passed, failed, skipped int }
 
 func (c count) String() string {

@@ -13,7 +13,8 @@ import (
 
 const burnerVerb = "burn-processors"
 
-// startLoad starts a process that keeps n threads busy, at the priority of everybody, and returns what stops it.
+// startLoad starts a process that keeps n threads busy at normal priority, and
+// returns a function that stops it.
 func startLoad(n int) (stop func(), err error) {
 	if n == 0 {
 		return func() {}, nil
@@ -22,7 +23,8 @@ func startLoad(n int) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	// A process of its own, so that the scheduler of this one is not what is loaded.
+	// A separate process, so that the load is on the machine and not on our own
+	// scheduler.
 	cmd := exec.Command(self, burnerVerb, strconv.Itoa(n))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -34,7 +36,7 @@ func startLoad(n int) (stop func(), err error) {
 	}, nil
 }
 
-// burn never returns. It ends with the process that started it.
+// burn never returns. It ends with its parent process.
 func burn(args []string) {
 	endWithParent(syscall.SIGKILL)
 	n, err := strconv.Atoi(args[0])

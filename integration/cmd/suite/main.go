@@ -1,10 +1,12 @@
 //go:build linux
 
-// Command suite runs the tests of all modules, goes on after a failure, shows progress, and ends with a summary: what
-// failed, what it printed and how to run just that again, what was skipped and why, and where the time went.
+// Command suite runs the tests of all modules, continues after failures, shows
+// progress, and prints a summary: what failed, its output and how to run only
+// that again, what was skipped and why, and where the time went.
 //
-// It is a layer over "go test -json". Each test program runs below a keeper (keeper.go), which gives it a temporary
-// directory of its own, and fails the package if files or processes are left when the program has ended.
+// It wraps "go test -json". Each test program runs under a keeper (keeper.go),
+// which gives it a temporary directory and fails the package if the program
+// leaves files or processes behind.
 package main
 
 import (
@@ -59,7 +61,7 @@ func main() {
 // packageTime ends a test that hangs.
 const packageTime = 30 * time.Minute
 
-// options are what the command line asks for.
+// options are the command-line options.
 type options struct {
 	check    bool
 	load     int
@@ -101,7 +103,7 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "suite: %v\n\n%s", err, help)
 		return exitUsage
 	}
-	// If whoever started us is killed, we end as if interrupted.
+	// If our parent is killed, we end as if interrupted.
 	endWithParent(syscall.SIGTERM)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
@@ -116,7 +118,8 @@ func run(args []string) int {
 	return code
 }
 
-// test runs everything and prints the report. Its error is about the suite itself, not about a test.
+// test runs everything and prints the report. Its error concerns the suite
+// itself, not a test.
 func (o *options) test(ctx context.Context) (code int, err error) {
 	begun := time.Now()
 	batches, err := o.plan(ctx)

@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-// longFirst are the packages that take the longest, the longest first: what starts last should not be what ends last.
+// longFirst lists the slowest packages, slowest first. They start first, so
+// that the run does not wait for them at the end.
 var longFirst = []string{
 	"integration/brokers", "integration/sqlstore", "store/pgstore", "integration/docs", "integration/consume", "cmd/once",
 	"integration/crash", "integration/publish", "integration/lostreply", "integration/faults", "integration/history",
@@ -25,20 +26,20 @@ var longFirst = []string{
 
 // pkg is a package.
 type pkg struct {
-	path  string // to import it
+	path  string // import path
 	dir   string
-	name  string // dir from the root of the tree
-	tests bool   // it has some
+	name  string // directory relative to the root
+	tests bool   // it has tests
 }
 
-// batch is what one go command tests: all of the workspace, or a module that is apart from it.
+// batch is what one go command tests: the workspace, or a module outside it.
 type batch struct {
 	dir      string // where the go command runs
 	apart    bool   // the module is not in the workspace: GOWORK=off
 	packages []pkg
 }
 
-// plan finds the packages that are asked for.
+// plan finds the requested packages.
 func (o *options) plan(ctx context.Context) ([]*batch, error) {
 	out, err := goOutput(ctx, ".", nil, "env", "GOWORK")
 	if err != nil {
@@ -49,7 +50,7 @@ func (o *options) plan(ctx context.Context) ([]*batch, error) {
 	if len(patterns) == 0 {
 		patterns = []string{"work"}
 	}
-	main := &batch{dir: "."} // patterns are those of the caller
+	main := &batch{dir: "."} // patterns come from the caller
 	if main.packages, err = listPackages(ctx, root, main, patterns); err != nil {
 		return nil, err
 	}
@@ -79,7 +80,8 @@ func rank(name string) int {
 	return len(longFirst)
 }
 
-// modulesApart are the directories of modules below root that the workspace does not have.
+// modulesApart returns the directories of modules that are not in the
+// workspace.
 func modulesApart(ctx context.Context, root string) ([]string, error) {
 	out, err := goOutput(ctx, root, nil, "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// quietTime is how long the screen may stand still.
+// quietTime is the maximum time without output.
 const quietTime = 20 * time.Second
 
-// progress is what a person sees while tests run.
+// progress prints the progress of the run.
 type progress struct {
 	out    io.Writer
 	ledger *ledger
 	begun  time.Time
-	last   time.Time // when a line was written
+	last   time.Time // time of the last line
 }
 
-// note shows a change. Neither the ledger nor this is used by others meanwhile.
+// note prints a change. The caller serialises calls.
 func (s *progress) note(c change) {
 	switch {
 	case c.test != nil && !c.test.broken:
@@ -36,7 +36,7 @@ func (s *progress) note(c change) {
 	s.tick()
 }
 
-// tick tells what runs when nothing has happened for a while.
+// tick prints the running tests after a quiet time.
 func (s *progress) tick() {
 	if time.Since(s.last) >= quietTime {
 		s.line("%s", s.running())
@@ -56,7 +56,7 @@ func (s *progress) running() string {
 	return "...             running " + strings.Join(names, ", ")
 }
 
-// deepest names the subtest that began last and still runs.
+// deepest returns the running subtest that began last.
 func (p *packageResult) deepest() string {
 	var latest *tested
 	for _, t := range p.results {
@@ -84,7 +84,7 @@ func (s *progress) line(format string, args ...any) {
 	fmt.Fprintf(s.out, "%6s [%d/%d] %s\n", brief(time.Since(s.begun)), done, all, fmt.Sprintf(format, args...))
 }
 
-// brief is a duration for a person.
+// brief formats a duration.
 func brief(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.1fs", d.Seconds())
@@ -92,7 +92,7 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 }
 
-// longest are the packages by their time, the longest first.
+// longest sorts the packages by time, longest first.
 func longest(packages []*packageResult) []*packageResult {
 	return slices.SortedFunc(slices.Values(packages), func(a, b *packageResult) int { return int(b.took - a.took) })
 }

@@ -19,13 +19,13 @@ const (
 	maxNames    = 4   // of tests that were skipped for one reason
 )
 
-// report is what a run ends with.
+// report is the summary of a run.
 type report struct {
 	ledger      *ledger
 	options     *options
 	took        time.Duration
 	interrupted bool
-	servers     bool // the servers tool runs around us
+	servers     bool // the servers tool is our parent
 }
 
 func (r *report) print(w io.Writer) {
@@ -78,7 +78,7 @@ func (r *report) printFailures(w io.Writer) {
 	}
 }
 
-// failures are the tests that ended with a failure.
+// failures returns the failed tests.
 func (p *packageResult) failures() []*tested {
 	return slices.DeleteFunc(p.culprits(), func(t *tested) bool { return t.state != failed })
 }
@@ -106,7 +106,7 @@ func (r *report) printPackage(w io.Writer, p *packageResult) {
 	}
 }
 
-// again is the command that runs a test again, or all of a package.
+// again returns the command that repeats a test, or all tests of a package.
 func (r *report) again(p *packageResult, test string) string {
 	var words []string
 	if r.servers && !p.batch.apart {
@@ -129,7 +129,7 @@ func (r *report) again(p *packageResult, test string) string {
 	return fmt.Sprintf("(cd %s && GOWORK=off %s .)", p.name, strings.Join(words, " "))
 }
 
-// pattern matches the test and nothing else.
+// pattern returns a pattern that matches only this test.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i, part := range parts {
@@ -138,7 +138,7 @@ func pattern(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// quoted is one word for a shell.
+// quoted quotes a word for a shell.
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func indented(output []string) string {
@@ -156,7 +156,7 @@ func indented(output []string) string {
 	return b.String()
 }
 
-// printSkips groups skipped tests by why.
+// printSkips groups skipped tests by reason.
 func (r *report) printSkips(w io.Writer) {
 	why := map[string][]string{}
 	for _, p := range r.ledger.packages {
@@ -183,7 +183,7 @@ func (r *report) printSkips(w io.Writer) {
 	}
 }
 
-// position is what go test puts before what a test says.
+// position matches the source position before a message.
 var position = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
 
 func (t *tested) reason() string {
@@ -191,7 +191,7 @@ func (t *tested) reason() string {
 		return "no reason given"
 	}
 	last := t.output[len(t.output)-1]
-	for i := range t.output { // what is said over several lines begins with a position
+	for i := range t.output { // a message of several lines begins with a position
 		if position.MatchString(t.output[i]) {
 			last = t.output[i]
 		}

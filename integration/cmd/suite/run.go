@@ -22,21 +22,23 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// event is one line of "go test -json"; see "go doc test2json" and "go help buildjson".
+// event is one line of "go test -json"; see "go doc test2json" and "go help
+// buildjson".
 type event struct {
 	Action      string
 	Package     string
-	ImportPath  string // of a build, whose output it carries
+	ImportPath  string // of a build, with its output
 	Test        string
 	Elapsed     float64
 	Output      string
 	FailedBuild string
 }
 
-// trouble is the action of an event that we make up: the go command itself failed.
+// trouble is the action of our own event for a failure of the go command.
 const trouble = "suite-trouble"
 
-// runAll tests the batches side by side. It calls note for each event, and tick every second, one at a time.
+// runAll tests the batches concurrently. It calls note for each event and tick
+// every second, one call at a time.
 func runAll(ctx context.Context, o *options, batches []*batch, at *room, note func(event), tick func()) {
 	var mu sync.Mutex
 	alone := func(do func()) {
@@ -77,10 +79,12 @@ func (b *batch) run(ctx context.Context, o *options, at *room, note func(event))
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), env...)
-	// The kernel kills the command when the thread that forked it ends, so that thread has to stay.
+	// The kernel kills the command when the thread that forked it ends, so that
+	// thread must stay.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// A group of its own: what is typed at a terminal is for us, and we end the whole group.
+	// Its own process group: keys typed at a terminal are for us, and we end
+	// the whole group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
@@ -101,7 +105,7 @@ func (b *batch) run(ctx context.Context, o *options, at *room, note func(event))
 	ended := cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(ended, &exit) && known && exit.Exited() {
-		ended = nil // tests failed, and the events have said so
+		ended = nil // tests failed, which the events report
 	}
 	if err = errors.Join(err, ended); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args[:3], " "), err, complaint.String())
@@ -109,19 +113,20 @@ func (b *batch) run(ctx context.Context, o *options, at *room, note func(event))
 	return nil
 }
 
-// translated is SQLite, which a program has translated from C, and its C library. Under the race detector a statement
-// takes five times as long with them, and the detector says nothing of C's own memory anyway. The driver above them has it.
+// translated lists SQLite and its C library, which are translated from C. The
+// race detector makes them five times as slow and cannot check C memory. The
+// driver is still checked.
 var translated = []string{"modernc.org/sqlite/lib", "modernc.org/libc"}
 
-// command is what the go command is told.
+// command returns the arguments of the go command.
 func (b *batch) command(o *options, at *room) (args, env []string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
-	// What vet has to say is said by lint.
+	// lint runs vet.
 	args = []string{"test", "-json", "-vet=off", "-timeout", o.timeout.String()}
-	// A program with the race detector sleeps for a second at its end, unless it is told not to.
+	// Otherwise each race-enabled program sleeps for a second when it exits.
 	env = append(b.env(), "GOTMPDIR="+at.dir, roomVar+"="+at.dir, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	if b.apart {
 		args = append(args, "-p", "1")
@@ -151,7 +156,7 @@ func (b *batch) command(o *options, at *room) (args, env []string, err error) {
 	return args, env, nil
 }
 
-// patience is how long whoever is told to end may take.
+// patience is how long a signalled process may take to end.
 const patience = 20 * time.Second
 
 // endGroup ends a process group when ctx ends.
@@ -169,7 +174,8 @@ func endGroup(ctx context.Context, group int, over <-chan struct{}) {
 	}
 }
 
-// readEvents reports whether any event told of a failure. A line that is no event is passed on as output.
+// readEvents reports whether an event reported a failure. Lines that are not
+// events pass through as output.
 func readEvents(r io.Reader, note func(event)) (failure bool, err error) {
 	lines := bufio.NewReader(r)
 	for {
@@ -191,5 +197,5 @@ func readEvents(r io.Reader, note func(event)) (failure bool, err error) {
 	}
 }
 
-// serversRun reports whether the servers tool has started everything for us.
+// serversRun reports whether the servers tool has started everything.
 func serversRun() bool { return os.Getenv(testenv.RequireVar) == "1" }

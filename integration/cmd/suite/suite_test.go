@@ -65,7 +65,8 @@ func TestHangs(t *testing.T) {
 }`,
 }
 
-// suite is the program, about to run in a workspace of its own and in a temporary directory of its own.
+// suite returns the program, ready to run in its own workspace and temporary
+// directory.
 func suite(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
 	t.Helper()
 	root, temp := t.TempDir(), t.TempDir()
@@ -90,7 +91,8 @@ func suite(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *byte
 	}
 	cmd = exec.Command(self, args...)
 	cmd.Dir = root
-	// The servers tool may run around us: without its variables, what the suite prints is the same.
+	// The servers tool may be our parent. Without its variables the output does
+	// not depend on it.
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "ONCE_TEST_") })
 	cmd.Env = append(own, append(env, mainVar+"=1", "TMPDIR="+temp, "GOTMPDIR=", "GOFLAGS=", "GOWORK=")...)
 	out = new(bytes.Buffer)
@@ -98,7 +100,7 @@ func suite(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *byte
 	return cmd, out
 }
 
-// mainVar makes this test program the suite.
+// mainVar turns this test program into the suite.
 const mainVar = "ONCE_SUITE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -126,8 +128,9 @@ func TestEverythingRunsAndIsSummedUp(t *testing.T) {
 		`(?m)^    2  needs a frobnicator: good TestSkipped, good TestSome/two$`,
 		`(?m)^    1  nobody asks for it: hangs TestHangs$`,
 		`(?m)^8 of 10 packages failed in .*: `,
-		// What passed: Good, Some/one, Bad/fine, Files, Processes. Those that do not compile count as one failed test each,
-		// and so do those that have left something.
+		// Passed: Good, Some/one, Bad/fine, Files, Processes. A package that
+		// does not compile, or that leaves something, counts as one failed
+		// test.
 		`\n5 passed, 8 failed, 3 skipped\n$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(said) {
@@ -189,7 +192,7 @@ func TestAKilledRunIsSweptByTheNext(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed, and says so
+	_ = cmd.Wait() // killed
 	for _, one := range append(all, pid) {
 		await(t, "process "+strconv.Itoa(one)+" ends", func() bool { return !lives(one) })
 	}
@@ -204,7 +207,7 @@ func TestAKilledRunIsSweptByTheNext(t *testing.T) {
 	}
 }
 
-// lives is false for a process that only waits to be taken note of.
+// lives returns false for a zombie.
 func lives(pid int) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && !strings.HasPrefix(string(text[strings.LastIndexByte(string(text), ')'):]), ") Z")
@@ -259,13 +262,13 @@ func TestTheLoadEndsWithTheRun(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was interrupted, and says so
+	_ = cmd.Wait() // interrupted
 	if lives(burner) {
 		t.Error("the load goes on")
 	}
 }
 
-// The list of long packages is of packages that there are.
+// The list of long packages names only existing ones.
 func TestLongPackagesExist(t *testing.T) {
 	for _, name := range longFirst {
 		if found, err := filepath.Glob(filepath.Join("../../..", name, "*_test.go")); err != nil || len(found) == 0 {
@@ -274,7 +277,7 @@ func TestLongPackagesExist(t *testing.T) {
 	}
 }
 
-// What the race detector leaves out is what there is.
+// The packages without race detection exist.
 func TestTranslatedPackagesExist(t *testing.T) {
 	if out, err := goOutput(t.Context(), "../..", nil, append([]string{"list", "-f", "{{.ImportPath}}"}, translated...)...); err != nil ||
 		!slices.Equal(strings.Fields(out), translated) {

@@ -1,9 +1,10 @@
-// Package engine opens the databases that the tests of faults and of histories run on, and shows the stores and
-// transactions of all of them as one type, so that a test is written once.
+// Package engine opens databases for the tests of faults and of histories. It
+// gives all stores and transactions one type, so that a test is written once.
 //
-// The engines are SQLite, PostgreSQL behind database/sql, PostgreSQL behind pgx, and MariaDB. Statements are passed
-// on as they are, without arguments: what differs between the dialects is the test's to spell. The driver of SQLite is
-// large, so a test that needs it imports it itself.
+// The engines are SQLite, PostgreSQL through database/sql, PostgreSQL through
+// pgx, and MariaDB. Statements have no arguments and are passed unchanged, so
+// tests spell the dialects. The driver of SQLite is large, so a test that needs
+// it imports it itself.
 package engine
 
 import (
@@ -13,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
 // The names of the engines.
@@ -24,13 +25,13 @@ const (
 	MariaDB  = "mariadb"
 )
 
-// Engine is a database and the store that is used on it.
+// Engine is a kind of database with the store for it.
 type Engine struct {
 	Name    string
 	Dialect sqlschema.Dialect
 }
 
-// All are the engines. Those behind the first need a server.
+// All returns all engines. All except the first need a server.
 func All() []Engine {
 	return []Engine{
 		{SQLite, sqlschema.SQLite},
@@ -40,7 +41,7 @@ func All() []Engine {
 	}
 }
 
-// Named is the engine of that name.
+// Named returns the engine with a name.
 func Named(name string) (Engine, error) {
 	for _, e := range All() {
 		if e.Name == name {
@@ -50,7 +51,7 @@ func Named(name string) (Engine, error) {
 	return Engine{}, fmt.Errorf("there is no engine %q", name)
 }
 
-// OnEach runs a test on each engine, or on those named, side by side.
+// OnEach runs a test in parallel on each engine, or on those named.
 func OnEach(t *testing.T, test func(*testing.T, Engine), only ...string) {
 	t.Helper()
 	for _, e := range All() {
@@ -67,7 +68,7 @@ func OnEach(t *testing.T, test func(*testing.T, Engine), only ...string) {
 // Tx is a transaction of any engine.
 type Tx interface {
 	Exec(ctx context.Context, statement string) error
-	// Number runs a query that yields one number.
+	// Number runs a query that returns one number.
 	Number(ctx context.Context, query string) (int64, error)
 	Commit(context.Context) error
 	Rollback(context.Context) error
@@ -86,7 +87,7 @@ type Database struct {
 	conns conns
 }
 
-// conns is what the pools of database/sql and of pgx have in common.
+// conns has the common methods of the pools of database/sql and of pgx.
 type conns interface {
 	Exec(ctx context.Context, statement string) error
 	Number(ctx context.Context, query string) (int64, error)
@@ -94,7 +95,8 @@ type conns interface {
 	Close()
 }
 
-// Open opens a database. Settings are added to the DSN in the driver's spelling.
+// Open opens a database. It adds settings, in the driver's spelling, to the
+// DSN.
 func (e Engine) Open(dsn string, settings ...string) (*Database, error) {
 	dsn, err := e.with(dsn, settings)
 	if err != nil {
@@ -106,7 +108,7 @@ func (e Engine) Open(dsn string, settings ...string) (*Database, error) {
 	return openSQL(e, dsn)
 }
 
-// Connect is Open for a test, which closes the database at its end.
+// Connect is like Open for a test, which closes the database at its end.
 func (e Engine) Connect(t testing.TB, dsn string, settings ...string) *Database {
 	t.Helper()
 	d, err := e.Open(dsn, settings...)
@@ -117,7 +119,8 @@ func (e Engine) Connect(t testing.TB, dsn string, settings ...string) *Database 
 	return d
 }
 
-// Migrated is a fresh database with the tables of a store, opened, and its DSN.
+// Migrated returns a fresh, open database with the tables of a store, and its
+// DSN.
 func (e Engine) Migrated(t testing.TB, settings ...string) (*Database, string) {
 	t.Helper()
 	dsn := e.Fresh(t)
@@ -133,12 +136,12 @@ func (d *Database) Exec(ctx context.Context, statement string) error {
 	return d.conns.Exec(ctx, statement)
 }
 
-// Number runs a query that yields one number, outside any transaction.
+// Number runs a query that returns one number, outside any transaction.
 func (d *Database) Number(ctx context.Context, query string) (int64, error) {
 	return d.conns.Number(ctx, query)
 }
 
-// Begin begins a transaction that the caller ends, while ctx lasts.
+// Begin begins a transaction that the caller ends. It lasts no longer than ctx.
 func (d *Database) Begin(ctx context.Context) (Tx, error) { return d.conns.Begin(ctx) }
 
 // Close closes the connections. It waits for those of pgx that are in use.
@@ -154,7 +157,7 @@ func (d *Database) MustExec(t testing.TB, statements ...string) {
 	}
 }
 
-// MustNumber is the answer to a query that yields one number.
+// MustNumber returns the result of a query for one number.
 func (d *Database) MustNumber(t testing.TB, query string) int64 {
 	t.Helper()
 	n, err := d.Number(context.WithoutCancel(t.Context()), query)
@@ -164,7 +167,7 @@ func (d *Database) MustNumber(t testing.TB, query string) int64 {
 	return n
 }
 
-// erased shows a store of one type of transaction as one of any.
+// erased gives a store the transaction type Tx.
 type erased[T any] struct {
 	backing[T]
 	wrap   func(T) Tx
@@ -176,6 +179,9 @@ type backing[T any] interface {
 	once.Lister
 	Migrate(context.Context) error
 }
+
+// Unwrap returns the store with its own type of transaction.
+func (s erased[T]) Unwrap() once.Store { return s.backing }
 
 func (s erased[T]) Transact(ctx context.Context, rs []once.ClaimRequest,
 	body func(Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {

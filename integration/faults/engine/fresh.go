@@ -14,14 +14,15 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// sqliteSettings are those that package sqlstore recommends, but for synchronous(FULL): no test cuts the power.
+// sqliteSettings are the recommended ones, except synchronous(FULL): no test
+// cuts the power.
 const sqliteSettings = "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
 
-// SQLiteFile is the DSN of a database in that file.
+// SQLiteFile returns the DSN of a database in a file.
 func SQLiteFile(file string) string { return "file:" + file + "?" + sqliteSettings }
 
-// Fresh is the DSN of a database, or a schema, that only this test uses. It ends with the test. A server is that of
-// package testenv.
+// Fresh returns the DSN of a database, or a schema, that only this test uses.
+// It is dropped at the end of the test. The server is that of package testenv.
 func (e Engine) Fresh(t testing.TB) string {
 	t.Helper()
 	switch e.Name {
@@ -34,8 +35,9 @@ func (e Engine) Fresh(t testing.TB) string {
 	}
 }
 
-// FreshDatabase is like Fresh, but for what a schema of PostgreSQL cannot hold: the test has a database of its own
-// there too. With that end its connections, and its replication slots.
+// FreshDatabase is like Fresh, but on PostgreSQL the test gets its own
+// database, not just a schema. Its connections and replication slots end with
+// it.
 func (e Engine) FreshDatabase(t testing.TB) string {
 	t.Helper()
 	if e.Name != Postgres && e.Name != PGStore {
@@ -53,7 +55,8 @@ func (e Engine) FreshDatabase(t testing.TB) string {
 	return address.String()
 }
 
-// dropPostgres drops a database, and its slots, which somebody who was killed may still seem to read.
+// dropPostgres drops a database with its slots, which a killed process may
+// still seem to read.
 func dropPostgres(t testing.TB, admin *sql.DB, database string) {
 	proof.Await(t, "the slots are free", func() bool {
 		var left int
@@ -88,7 +91,8 @@ func freshMariaDB(t testing.TB) string {
 	return dsn[:strings.LastIndex(dsn, "/")+1] + database
 }
 
-// with adds settings to a DSN. Those that are there already are replaced in PostgreSQL, and come first elsewhere.
+// with adds settings to a DSN. On PostgreSQL they replace existing ones, and
+// elsewhere they come after them.
 func (e Engine) with(dsn string, settings []string) (string, error) {
 	if len(settings) == 0 {
 		return dsn, nil

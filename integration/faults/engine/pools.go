@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"net/url"
 
-	_ "github.com/go-sql-driver/mysql" // the drivers of the servers
+	_ "github.com/go-sql-driver/mysql" // drivers
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -43,12 +43,13 @@ func openPGX(dsn string) (*Database, error) {
 	return &Database{Store: store, conns: pgxPool{pool}}, nil
 }
 
-// schemaOf is the schema of a PostgreSQL DSN of ours. The store is told its name, because equal keys in two schemas of
-// one database share a lock if both are found by the search_path only.
+// schemaOf returns the schema of a PostgreSQL DSN. The store needs its name,
+// because equal keys in two schemas of one database share a lock if both are
+// found only by the search_path.
 func schemaOf(dsn string) string {
 	address, err := url.Parse(dsn)
 	if err != nil {
-		return "" // not PostgreSQL's
+		return "" // of another engine
 	}
 	return address.Query().Get("search_path")
 }

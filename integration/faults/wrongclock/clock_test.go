@@ -1,12 +1,14 @@
 // Package wrongclock runs the stores in a process whose wall clock is wrong.
 //
-// Go reads the clock in the process itself, where no preloaded library is asked. So the test builds itself once more,
-// with a time.Now that is an hour ahead, an hour behind, or runs backwards; everything in that process has it, the
-// drivers included. Only the monotonic clock, with which durations are measured, stays right, as it does on
-// a machine whose clock is set.
+// Go reads the clock in the process itself, so a preloaded library cannot
+// change it. The test builds itself again with a time.Now that is an hour
+// ahead, an hour behind, or runs backwards, for all code in that process,
+// including drivers. Only the monotonic clock, which measures durations, stays
+// right, as on a machine whose clock is set.
 //
-// What this shows: on a server, no claim, no lease and no retention depends on the clock of a client. It says nothing
-// of SQLite, whose clock is that of the machine.
+// This shows that on a server no claim, lease or retention depends on the clock
+// of a client. It shows nothing about SQLite, whose clock is that of the
+// machine.
 package wrongclock
 
 import (
@@ -17,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,10 +29,10 @@ import (
 
 const (
 	clockVar = "ONCE_CLOCK"     // how wrong the clock of this process is
-	dsnVar   = "ONCE_CLOCK_DSN" // the engine and the database that a process with the right clock has prepared
+	dsnVar   = "ONCE_CLOCK_DSN" // the engine and the database, prepared by a process with the right clock
 )
 
-// wrong is what is added to the seconds of the wall clock.
+// wrong has what is added to the seconds of the wall clock.
 const wrong = `
 func wrong(mono int64) int64 {
 	switch how, _ := syscall.Getenv("` + clockVar + `"); how {
@@ -48,11 +51,16 @@ func wrong(mono int64) int64 {
 var servers = []string{engine.Postgres, engine.PGStore, engine.MariaDB}
 
 func TestWrongClock(t *testing.T) {
-	program := build(t)
+	dir := t.TempDir()
+	built := sync.OnceValues(func() (string, error) { return build(t.Context(), dir) }) // it takes a while, in vain without a server
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		for _, how := range []string{"ahead", "behind", "backwards"} {
 			t.Run(how, func(t *testing.T) {
 				d, dsn := e.Migrated(t)
+				program, err := built()
+				if err != nil {
+					t.Fatal(err)
+				}
 				leave(t, d, "right")
 				began := now(t, e, d)
 				cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestInside$", "-test.v")
@@ -71,17 +79,16 @@ func TestWrongClock(t *testing.T) {
 	}, servers...)
 }
 
-// build builds this test with a time.Now that is wrong.
-func build(t *testing.T) string {
-	dir := t.TempDir()
+// build builds this test in a folder, with a time.Now that is wrong.
+func build(ctx context.Context, dir string) (program string, err error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	source, err := os.ReadFile(original)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	text := string(source)
 	for _, change := range [][2]string{
@@ -89,28 +96,28 @@ func build(t *testing.T) string {
 		{"func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n", "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n\tsec += wrong(mono)\n"},
 	} {
 		if strings.Count(text, change[0]) != 1 {
-			t.Fatalf("%s of this Go release is unlike the ones before: look for another place to make its clock wrong", original)
+			return "", fmt.Errorf("%s of this Go release is unlike the ones before: look for another place to make its clock wrong", original)
 		}
 		text = strings.Replace(text, change[0], change[1], 1)
 	}
 	changed, list := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	for name, content := range map[string][]byte{changed: []byte(text + wrong), list: overlay} {
 		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
+			return "", err
 		}
 	}
-	program := filepath.Join(dir, "wrongclock.test")
-	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay="+list, "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build a program with a wrong clock: %v\n%s", err, out)
+	program = filepath.Join(dir, "wrongclock.test")
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-overlay="+list, "-o", program, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build a program with a wrong clock: %v\n%s", err, out)
 	}
-	return program
+	return program, nil
 }
 
-// now is the database's clock, in microseconds since 1970.
+// now returns the time of the database in microseconds since 1970.
 func now(t *testing.T, e engine.Engine, d *engine.Database) int64 {
 	query := "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 	if e.Name == engine.MariaDB {
@@ -119,7 +126,8 @@ func now(t *testing.T, e engine.Engine, d *engine.Database) int64 {
 	return d.MustNumber(t, query)
 }
 
-// ends are records that a process leaves to one with another clock, and how that one must find them, a moment later.
+// ends are records that a process leaves, and how a process with another clock
+// must find them a moment later.
 var ends = map[string]struct {
 	lease                time.Duration
 	settled              once.Status
@@ -155,10 +163,11 @@ func leave(t *testing.T, d *engine.Database, who string) {
 	}
 }
 
-// find checks what a process with another clock has left, and that forgetting drops what is due and nothing else.
+// find checks the records of a process with another clock, and that Forget
+// drops only those that are due.
 func find(t *testing.T, d *engine.Database, who string) {
 	t.Helper()
-	for range 2 { // before and after it was forgotten
+	for range 2 { // before and after Forget
 		for name, end := range ends {
 			rec, err := d.Store.Get(t.Context(), key(who, name))
 			if err != nil || rec.Status != end.found {
@@ -177,7 +186,8 @@ func find(t *testing.T, d *engine.Database, who string) {
 	}
 }
 
-// worksThroughLapses does work that is longer than its lease, while the clock does what it does.
+// worksThroughLapses does work that takes longer than its lease, with a wrong
+// clock.
 func worksThroughLapses(t *testing.T, d *engine.Database) {
 	t.Helper()
 	op := &once.Operation[string]{Name: "clock", OnUnknown: once.Park, Policy: once.Policy{Lease: 1500 * time.Millisecond}}

@@ -13,7 +13,7 @@ import (
 	"github.com/effectively-once/once/store/storetest"
 )
 
-// TestInside is what runs in the process with the wrong clock.
+// TestInside runs in the process with the wrong clock.
 func TestInside(t *testing.T) {
 	name, dsn, ok := strings.Cut(os.Getenv(dsnVar), " ")
 	if !ok {
@@ -32,7 +32,7 @@ func TestInside(t *testing.T) {
 	conforms(t, e, d, dsn)
 }
 
-// checkClock makes sure that the clock is as wrong as it is meant to be.
+// checkClock checks that the clock is wrong as intended.
 func checkClock(t *testing.T, before, truth time.Time) {
 	t.Helper()
 	off := time.Until(truth)
@@ -44,7 +44,8 @@ func checkClock(t *testing.T, before, truth time.Time) {
 	}
 }
 
-// conforms runs the rules of the conformance suite that have to do with time, and those of transactions.
+// conforms runs the cases of the suite that depend on time, and those of
+// transactions.
 func conforms(t *testing.T, e engine.Engine, d *engine.Database, dsn string) {
 	if err := d.Exec(t.Context(), "CREATE TABLE effect (name varchar(255) NOT NULL)"); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,6 @@
-// Package engines opens databases for tests that work on them in several processes, with the stores of pgstore and of
-// sqlstore, and shows the transactions of both as one type. Package faults/engine makes the databases.
+// Package engines opens databases for tests with several processes, with the
+// stores pgstore and sqlstore. It gives the transactions of both one type.
+// Package faults/engine creates the databases.
 package engines
 
 import (
@@ -11,27 +12,27 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "modernc.org/sqlite" // the driver that package engine leaves to its callers
+	_ "modernc.org/sqlite" // the driver, which package engine does not import
 
 	"github.com/effectively-once/once/integration/faults/engine"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// The engines, by the names that they have in the output. More may follow the name of the first.
+// The names of the engines in the output. That of the first may have a suffix.
 const (
 	PGStore = "pgstore"
 	MariaDB = "mariadb"
 	SQLite  = "sqlite"
 )
 
-// Place is a database, as it is said to a process.
+// Place tells a process which database to use.
 type Place struct{ Engine, DSN string }
 
-// Postgres reports whether package pgstore works there.
+// Postgres reports whether the store is pgstore.
 func (p Place) Postgres() bool { return strings.HasPrefix(p.Engine, PGStore) }
 
-// New makes a database for one test.
+// New creates a database for one test.
 func New(t testing.TB, name string) Place {
 	t.Helper()
 	p := Place{Engine: name}
@@ -45,15 +46,15 @@ func New(t testing.TB, name string) Place {
 	return p
 }
 
-// Pool is the connections to a place.
+// Pool has the connections to a place.
 type Pool struct {
 	Place
 	PGX     *pgxpool.Pool // for package pgstore; nil elsewhere
-	SQL     *sql.DB       // for package sqlstore, and to look at the rows
+	SQL     *sql.DB       // for package sqlstore, and to read the rows
 	Dialect sqlstore.Dialect
 }
 
-// Open opens a place, for so many connections of a store.
+// Open opens a place with the given number of connections for a store.
 func (p Place) Open(connections int) (*Pool, error) {
 	switch {
 	case p.Postgres():
@@ -104,7 +105,8 @@ func (p *Pool) Exec(t testing.TB, statement string, args ...any) {
 	}
 }
 
-// Spelled writes the parameters of a statement, which are question marks, as the engine has them.
+// Spelled replaces the question marks in a statement by the parameters of the
+// engine.
 func (p Place) Spelled(statement string) string {
 	if p.Postgres() {
 		return numbered(statement)
@@ -121,11 +123,11 @@ func numbered(statement string) string {
 
 // Tx is a transaction. Statements have question marks on all engines.
 type Tx struct {
-	Exec func(statement string, args ...any) (int64, error) // returns how many rows it has changed
+	Exec func(statement string, args ...any) (int64, error) // returns how many rows it changed
 	Ask  func(to *int64, statement string, args ...any) error
 }
 
-// PGX is a transaction of pgx.
+// PGX returns a transaction of pgx.
 func PGX(ctx context.Context, tx pgx.Tx) Tx {
 	return Tx{
 		Exec: func(statement string, args ...any) (int64, error) {
@@ -138,7 +140,7 @@ func PGX(ctx context.Context, tx pgx.Tx) Tx {
 	}
 }
 
-// SQL is a transaction of database/sql.
+// SQL returns a transaction of database/sql.
 func SQL(ctx context.Context, tx *sql.Tx) Tx {
 	return Tx{
 		Exec: func(statement string, args ...any) (int64, error) {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Fleet keeps processes running: whatever is killed, or relieved, is started anew.
+// Fleet keeps processes running. It replaces those that are killed or told to
+// end.
 type Fleet struct {
 	t    testing.TB
 	plan func(n int) any
@@ -17,13 +18,13 @@ type Fleet struct {
 	running []*Process
 	started int
 	killed  int
-	words   string // the last ones of those that have ended
+	words   string // of the last process that ended
 	stopped bool
 	minders sync.WaitGroup
 }
 
-// Keep starts a fleet of that size, and stops it with the test. The function returns the plan of the n-th process that
-// is started, from 1 on.
+// Keep starts a fleet of a size, and stops it with the test. plan returns the
+// plan of the n-th process that is started, from 1.
 func Keep(t testing.TB, size int, plan func(n int) any) *Fleet {
 	t.Helper()
 	f := &Fleet{t: t, plan: plan, running: make([]*Process, size)}
@@ -65,33 +66,33 @@ func (f *Fleet) note(p *Process) {
 	case p.WasKilled():
 		f.killed++
 	case !p.cmd.ProcessState.Success() || !p.dismissed.Load():
-		f.stopped = true // it would end like this again and again
+		f.stopped = true // it would end again and again
 		f.t.Errorf("a process ended by itself with %v: %s", p.cmd.ProcessState, p.Complaints())
 	}
 }
 
-// of is the process of a slot; nil: there is none yet.
+// of returns the process of a slot, or nil if there is none yet.
 func (f *Fleet) of(slot int) *Process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.running[slot%len(f.running)]
 }
 
-// Kill kills the process of a slot, wherever it is in its work.
+// Kill kills the process of a slot.
 func (f *Fleet) Kill(slot int) {
 	if p := f.of(slot); p != nil {
 		p.Signal(syscall.SIGKILL)
 	}
 }
 
-// Relieve lets the process of a slot end in order. Another one comes in its place.
+// Relieve tells the process of a slot to end. Another replaces it.
 func (f *Fleet) Relieve(slot int) {
 	if p := f.of(slot); p != nil {
 		p.Leave(f.t)
 	}
 }
 
-// Stop lets all processes end in order.
+// Stop tells all processes to end, and waits.
 func (f *Fleet) Stop() {
 	f.mu.Lock()
 	f.stopped = true
@@ -110,21 +111,22 @@ func (f *Fleet) Stop() {
 	f.minders.Wait()
 }
 
-// Started is how many processes there were.
+// Started returns how many processes were started.
 func (f *Fleet) Started() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.started
 }
 
-// Deaths is how many of them were killed, by whomever.
+// Deaths returns how many of them were killed.
 func (f *Fleet) Deaths() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.killed
 }
 
-// LastWords are the last complaints of those that run, and of the last one that has ended.
+// LastWords returns the last complaints of running processes, and of the last
+// one that ended.
 func (f *Fleet) LastWords() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package fleet runs the binary of a test as other processes, which tests kill, stop, and start anew. A process is told
-// what it is for by a plan, a value that goes through JSON. It hears lines of its input, and says lines.
+// Package fleet runs the binary of a test as other processes, which tests kill,
+// stop and replace. A plan, a value in JSON, tells a process what to do. It
+// reads lines of its input, and prints lines.
 package fleet
 
 import (
@@ -26,8 +27,9 @@ import (
 
 const planVar = "ONCE_FLEET_PLAN"
 
-// Main is for the TestMain of a package: the binary runs its tests, or it works, where it is a process of this package.
-// Then the context ends with the input, and each line of that is an element of the channel.
+// Main is for the TestMain of a package. The binary runs its tests, or work if
+// it was started as a process of this package. Then the context ends with the
+// input, and the channel delivers its lines.
 func Main[P any](m *testing.M, work func(context.Context, P, <-chan struct{}) error) {
 	text := os.Getenv(planVar)
 	if text == "" {
@@ -66,17 +68,18 @@ func DieNow() {
 	select {}
 }
 
-// Process is a process, seen from the test that started it. It dies with the test.
+// Process is a process that a test started. It is killed at the end of the
+// test.
 type Process struct {
 	cmd        *exec.Cmd
 	in         io.WriteCloser
-	lines      chan string // what it says
+	lines      chan string // the lines that it prints
 	ended      chan struct{}
-	dismissed  atomic.Bool // it was asked to end
+	dismissed  atomic.Bool // it was told to end
 	complained complaints
 }
 
-// complaints may be read while they are written.
+// complaints may be read and written concurrently.
 type complaints struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -107,13 +110,13 @@ func Start(t testing.TB, plan any) *Process {
 			p.lines <- said.Text()
 		}
 		close(p.lines)
-		_ = p.cmd.Wait() // how it ended is in its state
+		_ = p.cmd.Wait() // its state says how it ended
 		close(p.ended)
 	}()
 	return p
 }
 
-// Hear waits for a line that begins like this.
+// Hear waits for a line with a prefix.
 func (p *Process) Hear(t testing.TB, line string) string {
 	t.Helper()
 	deadline := time.After(proof.Patience)
@@ -140,11 +143,11 @@ func (p *Process) Tell(t testing.TB) {
 	proof.Must(t, err)
 }
 
-// Signal sends a signal, which a process that has ended does not mind.
+// Signal sends a signal. It does nothing if the process has ended.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Stop sends SIGSTOP, and returns when no thread of the process runs any longer. That is later than the signal is sent:
-// until then, a thread may go on to take a lock.
+// Stop sends SIGSTOP, and returns when no thread of the process runs any
+// longer. Until then, a thread may go on and take a lock.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	p.Signal(syscall.SIGSTOP)
@@ -168,20 +171,20 @@ func (p *Process) Stop(t testing.TB) {
 // Ended is closed when it has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Complaints are what it has written to its standard error until now.
+// Complaints returns what it has written to its standard error.
 func (p *Process) Complaints() string {
 	p.complained.mu.Lock()
 	defer p.complained.mu.Unlock()
 	return p.complained.text.String()
 }
 
-// WasKilled reports how a process that has ended did that.
+// WasKilled reports whether a process that has ended was killed.
 func (p *Process) WasKilled() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled()
 }
 
-// Leave lets it end in order.
+// Leave tells it to end, and waits.
 func (p *Process) Leave(t testing.TB) {
 	t.Helper()
 	p.dismiss()
@@ -197,7 +200,7 @@ func (p *Process) Leave(t testing.TB) {
 	}
 }
 
-// dismiss has it end, and does not wait for that.
+// dismiss tells it to end, and does not wait.
 func (p *Process) dismiss() {
 	p.dismissed.Store(true)
 	_ = p.in.Close()

@@ -1,5 +1,5 @@
-// Package offices starts brokers for tests that restart them, and connects to them as programs do that live through
-// that, and notice soon when somebody has died.
+// Package offices starts brokers for tests that restart them. Its connections
+// survive a restart, and detect failures soon.
 package offices
 
 import (
@@ -26,10 +26,10 @@ import (
 
 var names atomic.Int64
 
-// Name is a name that no other test, and no other run, has.
+// Name returns a name that no other test and no other run uses.
 func Name(of string) string { return fmt.Sprintf("%s-%d-%d", of, time.Now().UnixNano(), names.Add(1)) }
 
-// FreePort is a port on which nobody listens.
+// FreePort returns a free port.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,7 +38,8 @@ func FreePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// DialKafka is the adapter for a cluster, whose addresses have commas between them.
+// DialKafka returns the adapter for a cluster. The addresses are separated by
+// commas.
 func DialKafka(addresses string) *kafkabroker.Broker {
 	return kafkabroker.New(&kafkabroker.Options{Client: []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(addresses, ",")...), kgo.FetchMaxWait(100 * time.Millisecond),
@@ -48,7 +49,7 @@ func DialKafka(addresses string) *kafkabroker.Broker {
 	}})
 }
 
-// CreateTopic makes a topic of Kafka.
+// CreateTopic creates a Kafka topic.
 func CreateTopic(t testing.TB, addresses, name string, partitions int32, settings ...string) {
 	t.Helper()
 	topic := kmsg.NewCreateTopicsRequestTopic()
@@ -66,7 +67,7 @@ func CreateTopic(t testing.TB, addresses, name string, partitions int32, setting
 	proof.Must(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
 }
 
-// RemoveTopic deletes a topic of Kafka.
+// RemoveTopic deletes a Kafka topic.
 func RemoveTopic(t testing.TB, addresses, name string) {
 	t.Helper()
 	topic := kmsg.NewDeleteTopicsRequestTopic()
@@ -78,7 +79,7 @@ func RemoveTopic(t testing.TB, addresses, name string) {
 	proof.Must(t, kerr.ErrorForCode(resp.Topics[0].ErrorCode))
 }
 
-// KafkaClient is a bare client, for what a test does behind the adapter's back.
+// KafkaClient returns a client for what a test does without the adapter.
 func KafkaClient(t testing.TB, addresses string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(strings.Split(addresses, ",")...)}, opts...)...)
@@ -87,7 +88,7 @@ func KafkaClient(t testing.TB, addresses string, opts ...kgo.Opt) *kgo.Client {
 	return client
 }
 
-// DialNATS connects for as long as there is a server, or will be.
+// DialNATS connects, and reconnects for ever.
 func DialNATS(addresses string) (jetstream.JetStream, error) {
 	nc, err := nats.Connect(addresses, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
 		nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))
@@ -97,14 +98,14 @@ func DialNATS(addresses string) (jetstream.JetStream, error) {
 	return jetstream.New(nc)
 }
 
-// NATSServer runs in this process, and syncs what it confirms. It can be stopped, and started again with the same
-// address and the same files.
+// NATSServer runs in this process, and syncs to disk before it confirms. It can
+// be stopped, and started again with the same address and files.
 type NATSServer struct {
 	options server.Options
 	running *server.Server
 }
 
-// StartNATS starts a server, and stops it with the test.
+// StartNATS starts a server, which stops with the test.
 func StartNATS(t testing.TB) *NATSServer {
 	t.Helper()
 	s := &NATSServer{options: server.Options{Host: "127.0.0.1", Port: FreePort(t), JetStream: true, StoreDir: t.TempDir(),
@@ -114,13 +115,13 @@ func StartNATS(t testing.TB) *NATSServer {
 	return s
 }
 
-// URL is where it is.
+// URL returns its address.
 func (s *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port) }
 
-// Start starts it again.
+// Start starts the server again.
 func (s *NATSServer) Start(t testing.TB) {
 	t.Helper()
-	o := s.options // which the server changes
+	o := s.options // a copy, because the server changes it
 	running, err := server.NewServer(&o)
 	proof.Must(t, err)
 	go running.Start()
@@ -130,20 +131,20 @@ func (s *NATSServer) Start(t testing.TB) {
 	s.running = running
 }
 
-// Stop stops it, in order.
+// Stop shuts the server down.
 func (s *NATSServer) Stop() {
 	s.running.Shutdown()
 	s.running.WaitForShutdown()
 }
 
-// Restart is Stop and Start.
+// Restart calls Stop and Start.
 func (s *NATSServer) Restart(t testing.TB) {
 	t.Helper()
 	s.Stop()
 	s.Start(t)
 }
 
-// RabbitMQ is the server that was started for tests, and a bare channel to it.
+// RabbitMQ returns the address of the test server, and a channel to it.
 func RabbitMQ(t testing.TB) (dsn string, channel *amqp.Channel) {
 	t.Helper()
 	dsn = testenv.RabbitMQ(t)
@@ -156,7 +157,7 @@ func RabbitMQ(t testing.TB) (dsn string, channel *amqp.Channel) {
 	return dsn, channel
 }
 
-// DeclareQueue makes a queue there for one test.
+// DeclareQueue declares a queue for one test.
 func DeclareQueue(t testing.TB, b *rabbitbroker.Broker, channel *amqp.Channel, queue string,
 	o rabbitbroker.QueueOptions) {
 

@@ -1,5 +1,5 @@
-// Package proof has what the proofs of this module share: how long they go on and wait, what chance decides, and where
-// a program under test logs.
+// Package proof has what the tests of this module share: how long they run and
+// wait, their seeds, and their loggers.
 package proof
 
 import (
@@ -16,11 +16,11 @@ import (
 
 // The environment variables of proofs.
 const (
-	SoakVar = "ONCE_SOAK" // a duration: proofs go on for that long, and are larger
-	SeedVar = "ONCE_SEED" // a number: what chance decides is decided again as it was
+	SoakVar = "ONCE_SOAK" // a duration: tests run for that long, and are larger
+	SeedVar = "ONCE_SEED" // a number: the seed of the random choices to repeat
 )
 
-// Patience is how long proofs wait for what should take no time.
+// Patience is how long tests wait for something that should happen at once.
 const Patience = testenv.Patience
 
 // Must ends the test at an error.
@@ -31,7 +31,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Soaking is how long proofs are to go on, if they are.
+// Soaking returns the duration of a soak, or 0.
 func Soaking(t testing.TB) (d time.Duration) {
 	t.Helper()
 	if text := os.Getenv(SoakVar); text != "" {
@@ -43,7 +43,7 @@ func Soaking(t testing.TB) (d time.Duration) {
 	return d
 }
 
-// Seed is a new seed, or the one of an earlier run. It is in the log of the test.
+// Seed returns a new seed, or that of SeedVar. It logs the seed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -57,8 +57,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Beside runs tests beside each other, so many at once: more than there are processors, because they mostly wait.
-// t.Parallel would have no more of them.
+// Beside runs up to limit tests at once. The limit may exceed the number of
+// processors, unlike that of t.Parallel, because the tests mostly wait.
 func Beside(t *testing.T, limit int, names []string, test func(*testing.T, string)) {
 	t.Helper()
 	places := make(chan struct{}, limit)
@@ -73,7 +73,7 @@ func Beside(t *testing.T, limit int, names []string, test func(*testing.T, strin
 	all.Wait()
 }
 
-// Await polls until something is true: often at first, and less often when that takes long.
+// Await polls until a condition holds: often at first, and less often later.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(Patience)
@@ -86,10 +86,11 @@ func Await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Pause is between two disturbances, or two attempts at something that others have to make possible.
+// Pause waits between two disturbances, or between two attempts.
 func Pause(d time.Duration) { <-time.After(d) }
 
-// Soon is a context for what has to come to an end, also while a test is cleaned up.
+// Soon returns a context with a timeout, which also works while a test is
+// cleaned up.
 func Soon(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)
@@ -97,7 +98,7 @@ func Soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// Logger writes to the log of a test, as long as that takes it.
+// Logger returns a logger that writes to the log of a test until its end.
 func Logger(t testing.TB) *slog.Logger {
 	w := &logWriter{t: t}
 	t.Cleanup(w.close)
@@ -106,7 +107,7 @@ func Logger(t testing.TB) *slog.Logger {
 
 type logWriter struct {
 	mu sync.Mutex
-	t  testing.TB // nil: it has ended
+	t  testing.TB // nil: the test has ended
 }
 
 func (w *logWriter) Write(text []byte) (int, error) {

@@ -1,5 +1,15 @@
-// Command repro shows, with pgx alone, what becomes of a row when the reply to its INSERT or COMMIT is cut off after the
-// server has carried it out. docs/lost-replies.md says how to run it with any version of pgx.
+// Command repro shows, with pgx alone, what becomes of a row when the reply to
+// its INSERT or COMMIT is cut off after the server has executed it.
+// docs/lost-replies.md says how to run it with any version of pgx.
+//
+// From v5.9.0 to v5.12.0, statements without arguments, BEGIN and COMMIT go
+// through pgconn.MultiResultReader. Its NextResult peeks at the next message
+// and ignores the error. The failed peek closes the connection, so the next
+// receive returns "conn closed", for which SafeToRetry is true, instead of
+// io.ErrUnexpectedEOF. ExecContext of package stdlib turns that into
+// driver.ErrBadConn, and database/sql sends the statement again. v5.8.0 does
+// not peek. In lib/pq v1.12.3, conn.handleError turns io.EOF into ErrBadConn,
+// whether or not anything was sent.
 package main
 
 import (
@@ -16,7 +26,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// network loses one reply when it is told to.
+// network loses one reply on request.
 type network struct {
 	lose atomic.Bool // the reply to the next INSERT or commit
 }
@@ -39,7 +49,8 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read reads the reply, so the server has done what it was asked for, and throws it away.
+// Read reads a reply, so that the server has executed the request, and drops
+// it.
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.cut.Load() {

@@ -1,11 +1,13 @@
-// Package versions_test runs the tests of package lostreply with other versions of the drivers than the one that the
-// workspace has: each file here that ends in .mod is the go.mod of such a build. Add one like this:
+// Package versions_test runs the tests of package lostreply with other versions
+// of the drivers than that of the workspace. Each .mod file in this folder is
+// the go.mod of such a build. To add one:
 //
 //	cp pgx-v5.12.0.mod pgx-v5.13.0.mod   # and change the versions in it
 //	(cd ../.. && GOWORK=off go test -mod=mod -modfile=lostreply/versions/pgx-v5.13.0.mod -c -o /dev/null ./lostreply)
 //	(cd ../../.. && ONCE_SOAK=1m go run ./integration/cmd/servers -- go test -v -timeout 0 ./integration/lostreply/versions)
 //
-// The second writes what it observed to the log; that goes to ../testdata/seen.txt and to docs/lost-replies.md.
+// Add the lines that the last command logs to ../testdata/seen.txt and
+// docs/lost-replies.md.
 package versions_test
 
 import (
@@ -21,13 +23,13 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 )
 
-// always are the versions that every run tries; the others take their turn in a soak.
+// always are the versions that every run tests. A soak also tests the others.
 var always = []string{"pgx-v5.12.0"}
 
-// soakVar is set in a soak.
+// soakVar is the variable that is set in a soak.
 const soakVar = "ONCE_SOAK"
 
-// briefly leaves out what the version of pgx makes no difference to.
+// briefly selects the tests whose results depend on the version of pgx.
 const briefly = "TestUnguarded|TestEveryRequest/(sqlstore,_pgx|pgstore)$"
 
 func TestVersions(t *testing.T) {
@@ -50,7 +52,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// try builds the tests of package lostreply with that version, and runs them.
+// try builds the tests of package lostreply with a version, and runs them.
 func try(t *testing.T, name, pattern string) {
 	binary := filepath.Join(t.TempDir(), "lostreply.test")
 	build := command(t, "go", "test", "-modfile=lostreply/versions/"+name+".mod", "-c", "-o", binary, "./lostreply")

@@ -12,9 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Mark is what a commit says of a partition: everything below Offset is settled, and nothing from Reach on was ever
-// handed out. The reach is in the metadata of the commit, together with the identity of the log. Where somebody else has
-// written that, the log is empty. A commit that was never made has an Offset of -1.
+// Mark is the content of a commit of a partition: everything below Offset is
+// settled, and nothing from Reach on was ever delivered. The reach and the
+// identity of the log are in the metadata of the commit. Log is empty if another
+// program has committed. Offset is -1 if there is no commit.
 type Mark struct {
 	Offset, Reach int64
 	Log           string
@@ -39,13 +40,14 @@ func parse(offset int64, text *string) Mark {
 	return m
 }
 
-// Fetched are the last commits of partitions, without those that the cluster has an error for.
-func Fetched(resp *kmsg.OffsetFetchResponse) iter.Seq2[Place, Mark] {
-	return func(yield func(Place, Mark) bool) {
+// Fetched returns the last commits of partitions. It skips partitions with an
+// error.
+func Fetched(resp *kmsg.OffsetFetchResponse) iter.Seq2[TopicPartition, Mark] {
+	return func(yield func(TopicPartition, Mark) bool) {
 		for _, group := range resp.Groups {
 			for _, topic := range group.Topics {
 				for _, at := range topic.Partitions {
-					if at.ErrorCode == 0 && !yield(Place{topic.Topic, at.Partition}, parse(at.Offset, at.Metadata)) {
+					if at.ErrorCode == 0 && !yield(TopicPartition{topic.Topic, at.Partition}, parse(at.Offset, at.Metadata)) {
 						return
 					}
 				}
@@ -54,8 +56,8 @@ func Fetched(resp *kmsg.OffsetFetchResponse) iter.Seq2[Place, Mark] {
 	}
 }
 
-// Commit tells the client's group how far partitions are settled.
-func Commit(ctx context.Context, client *kgo.Client, marks map[Place]Mark) (failed error) {
+// Commit commits marks for the group of the client.
+func Commit(ctx context.Context, client *kgo.Client, marks map[TopicPartition]Mark) (failed error) {
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	for at, m := range marks {
 		if offsets[at.Topic] == nil {
@@ -67,7 +69,7 @@ func Commit(ctx context.Context, client *kgo.Client, marks map[Place]Mark) (fail
 		for _, topic := range req.Topics {
 			for i := range topic.Partitions {
 				at := &topic.Partitions[i]
-				at.Metadata = kmsg.StringPtr(marks[Place{topic.Topic, at.Partition}].metadata())
+				at.Metadata = kmsg.StringPtr(marks[TopicPartition{topic.Topic, at.Partition}].metadata())
 			}
 		}
 		return nil
@@ -86,7 +88,7 @@ func commitError(resp *kmsg.OffsetCommitResponse, err error) error {
 	for _, topic := range resp.Topics {
 		for _, at := range topic.Partitions {
 			if err := kerr.ErrorForCode(at.ErrorCode); err != nil {
-				return fmt.Errorf("%s: %w", Place{topic.Topic, at.Partition}, err)
+				return fmt.Errorf("%s: %w", TopicPartition{topic.Topic, at.Partition}, err)
 			}
 		}
 	}

@@ -23,13 +23,13 @@ func TestMetadataOfACommit(t *testing.T) {
 	}
 }
 
-func TestPlacesAreReadAsTheyAreWritten(t *testing.T) {
-	at := Place{Topic: "orders.v1", Number: 12}
-	if got, err := ParsePlace(at.String()); got != at || err != nil {
+func TestTopicPartitionsAreReadAsTheyAreWritten(t *testing.T) {
+	at := TopicPartition{Topic: "orders.v1", Number: 12}
+	if got, err := ParseTopicPartition(at.String()); got != at || err != nil {
 		t.Error(got, err)
 	}
 	for _, text := range []string{"orders", "orders/", "orders/x", "orders/99999999999"} {
-		if _, err := ParsePlace(text); !errors.Is(err, broker.ErrInvalid) {
+		if _, err := ParseTopicPartition(text); !errors.Is(err, broker.ErrInvalid) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

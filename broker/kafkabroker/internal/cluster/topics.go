@@ -14,9 +14,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Logs asks for the identities of the topics, and by that whether they exist.
-func Logs(ctx context.Context, client *kgo.Client, topics []string) (map[string]string, error) {
+// describe asks the cluster for topics.
+func describe(ctx context.Context, client *kgo.Client, topics []string) (*kmsg.MetadataResponse, error) {
 	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil would be all of them
 	for _, name := range topics {
 		topic := kmsg.NewMetadataRequestTopic()
 		topic.Topic = kmsg.StringPtr(name)
@@ -25,6 +26,16 @@ func Logs(ctx context.Context, client *kgo.Client, topics []string) (map[string]
 	resp, err := req.RequestWith(ctx, client)
 	if err != nil {
 		return nil, fmt.Errorf("kafkabroker: no answer from the cluster: %w", err)
+	}
+	return resp, nil
+}
+
+// Logs returns the names of the logs of topics. It fails if a topic does not
+// exist.
+func Logs(ctx context.Context, client *kgo.Client, topics []string) (map[string]string, error) {
+	resp, err := describe(ctx, client, topics)
+	if err != nil {
+		return nil, err
 	}
 	logs := make(map[string]string)
 	for _, topic := range resp.Topics {
@@ -39,13 +50,11 @@ func Logs(ctx context.Context, client *kgo.Client, topics []string) (map[string]
 	return logs, nil
 }
 
-// ID asks for the identity of the cluster, which has none before version 0.10.1.
+// ID returns the ID of the cluster, which is empty before version 0.10.1.
 func ID(ctx context.Context, client *kgo.Client) (string, error) {
-	req := kmsg.NewPtrMetadataRequest()
-	req.Topics = []kmsg.MetadataRequestTopic{} // nil would be all of them
-	resp, err := req.RequestWith(ctx, client)
+	resp, err := describe(ctx, client, nil)
 	if err != nil {
-		return "", fmt.Errorf("kafkabroker: no answer from the cluster: %w", err)
+		return "", err
 	}
 	if resp.ClusterID == nil {
 		return "", nil
@@ -53,7 +62,7 @@ func ID(ctx context.Context, client *kgo.Client) (string, error) {
 	return *resp.ClusterID, nil
 }
 
-// LogName names a topic together with its identity, if the cluster tells it.
+// LogName returns the name of a topic with its ID, if the cluster has IDs.
 func LogName(topic string, id [16]byte) string {
 	if id == [16]byte{} {
 		return topic
@@ -61,57 +70,31 @@ func LogName(topic string, id [16]byte) string {
 	return topic + "#" + hex.EncodeToString(id[:])
 }
 
-// Oldest asks for the oldest offsets of partitions.
-func Oldest(ctx context.Context, client *kgo.Client, of ...Place) (map[Place]int64, error) {
+// Oldest returns the oldest offsets of partitions.
+func Oldest(ctx context.Context, client *kgo.Client, of ...TopicPartition) (map[TopicPartition]int64, error) {
 	return offsets(ctx, client, -2, of)
 }
 
-// Lag asks how many offsets a group has not committed. Where it has committed nothing, or what is gone, it begins at the
-// oldest. Markers of transactions are among them.
+// Lag returns the number of offsets that a group has not committed. Without a
+// commit, or if the committed offset is deleted, it counts from the oldest
+// offset. It includes the markers of transactions.
 func Lag(ctx context.Context, client *kgo.Client, group string, topics []string) (lag int64, err error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for _, name := range topics {
-		topic := kmsg.NewMetadataRequestTopic()
-		topic.Topic = kmsg.StringPtr(name)
-		req.Topics = append(req.Topics, topic)
-	}
-	resp, err := req.RequestWith(ctx, client)
+	resp, err := describe(ctx, client, topics)
 	if err != nil {
-		return 0, fmt.Errorf("kafkabroker: no answer from the cluster: %w", err)
+		return 0, err
 	}
-	var all []Place
+	var all []TopicPartition
 	for _, topic := range resp.Topics {
 		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil || topic.Topic == nil {
 			return 0, fmt.Errorf("kafkabroker: asking for the partitions of %q: %w", topics, err)
 		}
 		for _, part := range topic.Partitions {
-			all = append(all, Place{*topic.Topic, part.Partition})
+			all = append(all, TopicPartition{*topic.Topic, part.Partition})
 		}
 	}
-	commits := kmsg.NewPtrOffsetFetchRequest()
-	of := kmsg.NewOffsetFetchRequestGroup()
-	of.Group = group
-	for _, topic := range resp.Topics {
-		asked := kmsg.NewOffsetFetchRequestGroupTopic()
-		asked.Topic = *topic.Topic
-		for _, part := range topic.Partitions {
-			asked.Partitions = append(asked.Partitions, part.Partition)
-		}
-		of.Topics = append(of.Topics, asked)
-	}
-	commits.Groups = append(commits.Groups, of)
-	fetched, err := commits.RequestWith(ctx, client)
+	committed, err := commits(ctx, client, group, resp.Topics)
 	if err != nil {
-		return 0, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
-	}
-	for _, of := range fetched.Groups {
-		if err := kerr.ErrorForCode(of.ErrorCode); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // which has committed nothing
-			return 0, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
-		}
-	}
-	committed := make(map[Place]int64)
-	for at, mark := range Fetched(fetched) {
-		committed[at] = mark.Offset
+		return 0, err
 	}
 	starts, err := Oldest(ctx, client, all...)
 	if err != nil {
@@ -131,9 +114,40 @@ func Lag(ctx context.Context, client *kgo.Client, group string, topics []string)
 	return lag, nil
 }
 
-// offsets asks for the offsets of partitions at a time: -2 for the oldest, -1 for the next.
-func offsets(ctx context.Context, client *kgo.Client, when int64, of []Place) (map[Place]int64, error) {
-	starts := make(map[Place]int64)
+// commits returns the offsets that a group has committed in topics.
+func commits(ctx context.Context, client *kgo.Client, group string, topics []kmsg.MetadataResponseTopic) (map[TopicPartition]int64, error) {
+	req := kmsg.NewPtrOffsetFetchRequest()
+	of := kmsg.NewOffsetFetchRequestGroup()
+	of.Group = group
+	for _, topic := range topics {
+		asked := kmsg.NewOffsetFetchRequestGroupTopic()
+		asked.Topic = *topic.Topic
+		for _, part := range topic.Partitions {
+			asked.Partitions = append(asked.Partitions, part.Partition)
+		}
+		of.Topics = append(of.Topics, asked)
+	}
+	req.Groups = append(req.Groups, of)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
+	}
+	for _, of := range resp.Groups {
+		if err := kerr.ErrorForCode(of.ErrorCode); err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // the group has committed nothing
+			return nil, fmt.Errorf("kafkabroker: asking for the commits of group %q: %w", group, err)
+		}
+	}
+	committed := make(map[TopicPartition]int64)
+	for at, mark := range Fetched(resp) {
+		committed[at] = mark.Offset
+	}
+	return committed, nil
+}
+
+// offsets returns the offsets of partitions at a time: -2 is the oldest offset,
+// -1 the next.
+func offsets(ctx context.Context, client *kgo.Client, when int64, of []TopicPartition) (map[TopicPartition]int64, error) {
+	starts := make(map[TopicPartition]int64)
 	if len(of) == 0 {
 		return starts, nil
 	}
@@ -151,7 +165,7 @@ func offsets(ctx context.Context, client *kgo.Client, when int64, of []Place) (m
 	}
 	for _, topic := range resp.Topics {
 		for _, part := range topic.Partitions {
-			at := Place{topic.Topic, part.Partition}
+			at := TopicPartition{topic.Topic, part.Partition}
 			if err := kerr.ErrorForCode(part.ErrorCode); err != nil {
 				return nil, fmt.Errorf("kafkabroker: asking for an offset of %s: %w", at, err)
 			}
@@ -161,12 +175,14 @@ func offsets(ctx context.Context, client *kgo.Client, when int64, of []Place) (m
 	return starts, nil
 }
 
-// slack is how much longer than it should a cluster keeps a segment: the interval of its cleaner, twice.
+// slack is how long a cluster keeps a segment after its retention: twice the
+// interval of its cleaner.
 const slack = 10 * time.Minute
 
-// Kept asks how long messages are kept where they are kept the longest; 0: for ever. Kafka drops whole segments, when
-// the newest message in them is old enough: so the time that a segment takes to fill is a part of it.
-func Kept(ctx context.Context, client *kgo.Client, topics []string) (time.Duration, error) {
+// Retention returns the longest retention of topics; 0 means for ever. It
+// includes the time that a segment takes to fill, because Kafka deletes a
+// segment when its newest message is old enough.
+func Retention(ctx context.Context, client *kgo.Client, topics []string) (time.Duration, error) {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	for _, topic := range topics {
 		resource := kmsg.NewDescribeConfigsRequestResource()
@@ -183,7 +199,7 @@ func Kept(ctx context.Context, client *kgo.Client, topics []string) (time.Durati
 		if err := kerr.ErrorForCode(topic.ErrorCode); err != nil {
 			return 0, fmt.Errorf("kafkabroker: reading the settings of topic %q: %w", topic.ResourceName, err)
 		}
-		kept, err := keeps(topic.Configs)
+		kept, err := retention(topic.Configs)
 		if err != nil || kept == 0 {
 			return 0, err
 		}
@@ -192,8 +208,9 @@ func Kept(ctx context.Context, client *kgo.Client, topics []string) (time.Durati
 	return longest, nil
 }
 
-// keeps says how long a topic with these settings keeps a message; 0: for ever.
-func keeps(configs []kmsg.DescribeConfigsResponseResourceConfig) (time.Duration, error) {
+// retention returns the retention of a topic with these settings; 0 means for
+// ever.
+func retention(configs []kmsg.DescribeConfigsResponseResourceConfig) (time.Duration, error) {
 	values := make(map[string]string)
 	for _, c := range configs {
 		if c.Value != nil {
@@ -203,14 +220,14 @@ func keeps(configs []kmsg.DescribeConfigsResponseResourceConfig) (time.Duration,
 	if !strings.Contains(values["cleanup.policy"], "delete") {
 		return 0, nil
 	}
-	retention, errRetention := strconv.ParseInt(values["retention.ms"], 10, 64)
+	messages, errRetention := strconv.ParseInt(values["retention.ms"], 10, 64)
 	segment, errSegment := strconv.ParseInt(values["segment.ms"], 10, 64)
 	if err := errors.Join(errRetention, errSegment); err != nil {
-		return 0, fmt.Errorf("kafkabroker: the cluster does not tell retention.ms or segment.ms of a topic: %w", err)
+		return 0, fmt.Errorf("kafkabroker: the cluster does not return retention.ms or segment.ms of a topic: %w", err)
 	}
 	const century = 100 * 365 * 24 * time.Hour / time.Millisecond
-	if retention < 0 || retention > int64(century) || segment > int64(century) {
+	if messages < 0 || messages > int64(century) || segment > int64(century) {
 		return 0, nil
 	}
-	return time.Duration(retention+segment)*time.Millisecond + slack, nil
+	return time.Duration(messages+segment)*time.Millisecond + slack, nil
 }

@@ -10,17 +10,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Write sends records, of which some may be nil, and waits until the broker has confirmed them, or ctx has ended. It has
-// an error for each, which says what to do.
+// Write produces records, of which some may be nil, and waits until the broker
+// has confirmed them or ctx has ended. It returns an error for each, which says
+// what to do.
 //
-// The context is not for the client to see: with the first record whose context ends, it fails whatever else waits
-// for the same partition, and those are the messages of other callers.
+// The client does not get ctx. When the context of one record ends, the client
+// fails all records that wait for the same partition, which may belong to other
+// callers.
 func Write(ctx context.Context, client *kgo.Client, rs []*kgo.Record) []error {
 	type result struct {
 		index int
 		err   error
 	}
-	results := make(chan result, len(rs)) // a promise must never wait, even if nobody does any more
+	results := make(chan result, len(rs)) // a promise must not block, even if Write has returned
 	errs := make([]error, len(rs))
 	missing := 0
 	for i, r := range rs {
@@ -49,24 +51,25 @@ func Write(ctx context.Context, client *kgo.Client, rs []*kgo.Record) []error {
 
 var errUnconfirmed = errors.New("not confirmed in time, so publish it again")
 
-// explain says what to do about an error of the client, and does the client's part of it.
+// explain adds to an error of the client what to do about it.
 func explain(client *kgo.Client, r *kgo.Record, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-		client.PurgeTopicsFromProducing(r.Topic) // or it would never see that the topic was made, or made anew
-		return fmt.Errorf("kafkabroker: topic %q: make it, or allow this client to write to it: %w", r.Topic, err)
+		client.PurgeTopicsFromProducing(r.Topic) // otherwise it would not notice that the topic is created, or recreated
+		return fmt.Errorf("kafkabroker: topic %q: create it, or allow this client to write to it: %w", r.Topic, err)
 	case errors.Is(err, kerr.MessageTooLarge) && tooLarge(client, r):
 		return fmt.Errorf("%w: %d bytes are more than this client sends: raise kgo.ProducerBatchMaxBytes, and "+
 			"max.message.bytes of topic %q: %w", broker.ErrInvalid, len(r.Value), r.Topic, err)
 	case errors.Is(err, kgo.ErrMaxBuffered):
-		return fmt.Errorf("kafkabroker: too much waits to be sent: try again later: %w", err)
+		return fmt.Errorf("kafkabroker: the buffer of the client is full: try again later: %w", err)
 	}
 	return fmt.Errorf("kafkabroker: writing to topic %q: %w", r.Topic, err)
 }
 
-// tooLarge tells a record that can never be sent from one that was in a batch that the broker would not take.
+// tooLarge reports whether a record is too large by itself. The broker may also
+// refuse the batch that it was in.
 func tooLarge(client *kgo.Client, r *kgo.Record) bool {
 	limit, ok := client.OptValue(kgo.ProducerBatchMaxBytes).(int32)
 	return ok && len(r.Value)+len(r.Key) > int(limit)-200

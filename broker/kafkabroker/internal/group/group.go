@@ -1,5 +1,5 @@
-// Package group is the membership in a consumer group: which partitions the member was given, how far they are settled,
-// and what the group keeps of that.
+// Package group implements the membership in a consumer group: the assigned
+// partitions, how far they are settled, and the commits.
 package group
 
 import (
@@ -11,47 +11,48 @@ import (
 	"slices"
 	"time"
 
-	"github.com/effectively-once/once/broker/internal/desk"
+	"github.com/effectively-once/once/broker/internal/inflight"
 	"github.com/effectively-once/once/broker/kafkabroker/internal/cluster"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 var (
-	// ErrLost is why a session ends that the group has gone on without.
+	// ErrLost is the error of a session whose membership the group has ended.
 	ErrLost = errors.New("kafkabroker: the membership of the group was lost: open another session")
 
-	// ErrMoved is for what is settled too late.
-	ErrMoved = errors.New("kafkabroker: its partition was taken away, so it comes again elsewhere")
+	// ErrMoved is returned for a delivery whose partition was revoked.
+	ErrMoved = errors.New("kafkabroker: the partition was revoked, and the message comes again elsewhere")
 )
 
-// Member is one of a group, with a client of its own.
+// Member is a member of a group, with its own client.
 type Member struct {
 	Client    *kgo.Client
-	Logs      map[string]string // the topics, and what their logs are called
-	Interrupt func()            // ends a poll that is under way, and returns when what it took is added
+	Logs      map[string]string // names of logs, by topic
+	Interrupt func()            // ends a poll in progress, and returns when its records are added
 
-	ctx        context.Context // that of the client and of everything in the background
+	ctx        context.Context // of the client and of background goroutines
 	end        context.CancelFunc
-	committing chan struct{} // has one element while a commit is on its way
-	urgent     chan struct{} // there is something to commit now
+	committing chan struct{} // has one element while a commit is in progress
+	urgent     chan struct{} // has an element if a commit is needed now
 	finished   chan struct{} // Commit has ended
 
-	desk       *desk.Desk[Taken] // guards what follows
-	lost       bool              // the membership was lost, and the client will say why
-	assigned   bool              // the group has answered at least once
-	partitions map[cluster.Place]*Partition
+	tracker    *inflight.Tracker[Fetched] // guards the fields below
+	lost       bool                       // the membership was lost, and the client is about to report why
+	assigned   bool                       // the group has assigned partitions at least once
+	partitions map[cluster.TopicPartition]*Partition
 }
 
-// New returns a member that has no client yet.
-func New(ctx context.Context, d *desk.Desk[Taken]) *Member {
-	g := &Member{desk: d, partitions: make(map[cluster.Place]*Partition)}
+// New returns a member without a client.
+func New(ctx context.Context, d *inflight.Tracker[Fetched]) *Member {
+	g := &Member{tracker: d, partitions: make(map[cluster.TopicPartition]*Partition)}
 	g.committing, g.urgent, g.finished = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
 	g.ctx, g.end = context.WithCancel(context.WithoutCancel(ctx))
 	return g
 }
 
-// Options are what makes a client the member's.
+// Options returns the options of the member's client.
 func (g *Member) Options(group string) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.WithContext(g.ctx),
@@ -68,41 +69,42 @@ func (g *Member) Options(group string) []kgo.Opt {
 }
 
 func (g *Member) onAssigned(_ context.Context, _ *kgo.Client, given map[string][]int32) {
-	g.desk.Lock()
-	defer g.desk.Unlock()
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	g.assigned = true
 	if g.lost {
-		g.desk.Fail(ErrLost)
+		g.tracker.Fail(ErrLost)
 	}
-	for at := range cluster.Places(given) {
+	for at := range cluster.TopicPartitions(given) {
 		g.drop(g.partitions[at])
 		g.partitions[at] = newPartition(at, g.Logs[at.Topic])
 	}
-	g.desk.Ring()
+	g.tracker.Broadcast()
 }
 
-// onFetched learns from the last commits where to begin, and how far others have come.
+// onFetched takes from the last commits where to start, and what was delivered
+// before.
 func (g *Member) onFetched(ctx context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	fresh := g.begin(resp)
 	starts, err := cluster.Oldest(ctx, g.Client, fresh...)
 	if err != nil || len(starts) < len(fresh) {
-		return cmp.Or(err, errors.New("kafkabroker: the cluster did not tell where a partition begins"))
+		return cmp.Or(err, errors.New("kafkabroker: the cluster did not return the start of a partition"))
 	}
-	g.desk.Lock()
-	defer g.desk.Unlock()
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	for at, start := range starts {
 		if p := g.partitions[at]; p != nil {
-			p.Lane.Rewind(start, nil)
+			p.Buffer.Reset(start, nil)
 		}
 	}
 	return nil
 }
 
-// begin returns the partitions that the group has no offset of. That of another log of the same name says nothing of
-// this one, which is read from its beginning.
-func (g *Member) begin(resp *kmsg.OffsetFetchResponse) (fresh []cluster.Place) {
-	g.desk.Lock()
-	defer g.desk.Unlock()
+// begin sets where partitions start, and returns those without a committed
+// offset. An offset in an earlier log of the same name does not count.
+func (g *Member) begin(resp *kmsg.OffsetFetchResponse) (fresh []cluster.TopicPartition) {
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	for at, m := range cluster.Fetched(resp) {
 		p := g.partitions[at]
 		switch {
@@ -110,7 +112,7 @@ func (g *Member) begin(resp *kmsg.OffsetFetchResponse) (fresh []cluster.Place) {
 		case m.Offset < 0, m.Log != "" && m.Log != p.Log:
 			fresh = append(fresh, at)
 		default:
-			p.Lane.Rewind(m.Offset, nil)
+			p.Buffer.Reset(m.Offset, nil)
 			if m.Log != "" {
 				p.old = max(m.Reach, m.Offset)
 				p.note(m)
@@ -120,106 +122,112 @@ func (g *Member) begin(resp *kmsg.OffsetFetchResponse) (fresh []cluster.Place) {
 	return fresh
 }
 
-// offsets are by topic and partition.
+// offsets are offsets by topic and partition.
 type offsets = map[string]map[int32]kgo.Offset
 
-// adjust tells the client exactly where to begin.
+// adjust tells the client where to start.
 func (g *Member) adjust(_ context.Context, offsets offsets) (offsets, error) {
-	g.desk.Lock()
-	defer g.desk.Unlock()
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	for topic, numbers := range offsets {
 		for number := range numbers {
-			if p := g.partitions[cluster.Place{Topic: topic, Number: number}]; p != nil && p.Lane.Next() >= 0 {
-				numbers[number] = kgo.NewOffset().At(p.Lane.Next())
+			if p := g.partitions[cluster.TopicPartition{Topic: topic, Number: number}]; p != nil && p.Buffer.Next() >= 0 {
+				numbers[number] = kgo.NewOffset().At(p.Buffer.Next())
 			}
 		}
 	}
 	return offsets, nil
 }
 
-// onRevoked lets go of partitions, once what is out of them is settled. It is called for none of them at the end of
-// each rebalance, and when the session leaves the group, after its last commit.
-func (g *Member) onRevoked(ctx context.Context, _ *kgo.Client, taken map[string][]int32) {
-	if len(taken) == 0 {
+// onRevoked waits until the deliveries in flight of the revoked partitions are
+// settled, and commits. It is also called without partitions at the end of each
+// rebalance, and when the session leaves the group after its last commit.
+func (g *Member) onRevoked(ctx context.Context, _ *kgo.Client, revoked map[string][]int32) {
+	if len(revoked) == 0 {
 		return
 	}
 	g.Interrupt()
-	patience := time.Minute
-	if timeout, ok := g.Client.OptValue(kgo.RebalanceTimeout).(time.Duration); ok {
-		patience = timeout
+	timeout := time.Minute
+	if configured, ok := g.Client.OptValue(kgo.RebalanceTimeout).(time.Duration); ok {
+		timeout = configured
 	}
-	ps := g.letGo(taken)
-	g.settled(ctx, ps, patience/2)
+	ps := g.startRevoking(revoked)
+	g.awaitSettled(ctx, ps, timeout/2)
 	g.forget(ps)
-	ctx, cancel := context.WithTimeout(ctx, patience/4)
+	ctx, cancel := context.WithTimeout(ctx, timeout/4)
 	defer cancel()
-	_ = g.commit(ctx, ps, 0) // if it fails, what was settled comes again, elsewhere
+	_ = g.commit(ctx, ps, 0) // if it fails, settled messages are delivered again elsewhere
 }
 
-// letGo hands out nothing more of partitions that are taken away.
-func (g *Member) letGo(taken map[string][]int32) (ps []*Partition) {
-	g.desk.Lock()
-	defer g.desk.Unlock()
-	for at := range cluster.Places(taken) {
-		if p := g.partitions[at]; p != nil && !g.desk.Closed() {
-			p.leaving = true
+// startRevoking ends the delivery from revoked partitions.
+func (g *Member) startRevoking(revoked map[string][]int32) (ps []*Partition) {
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
+	for at := range cluster.TopicPartitions(revoked) {
+		if p := g.partitions[at]; p != nil && !g.tracker.Closed() {
+			p.revoking = true
 			ps = append(ps, p)
 		}
 	}
 	return ps
 }
 
-// settled waits until nothing of the partitions is out, or patience ends.
-func (g *Member) settled(ctx context.Context, ps []*Partition, patience time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// awaitSettled waits until nothing of the partitions is in flight, or until the
+// timeout.
+func (g *Member) awaitSettled(ctx context.Context, ps []*Partition, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_ = g.desk.Until(ctx, func() bool {
-		out := 0
+	_ = g.tracker.WaitUntil(ctx, func() bool {
+		inFlight := 0
 		for _, p := range ps {
-			out += p.Lane.Out()
+			inFlight += p.Buffer.InFlight()
 		}
-		return out == 0 || g.desk.Closed()
+		return inFlight == 0 || g.tracker.Closed()
 	})
 }
 
-// forget ends the use of partitions: what is settled from now on is an error.
+// forget removes partitions. Settling their deliveries returns an error from now
+// on.
 func (g *Member) forget(ps []*Partition) {
-	g.desk.Lock()
-	defer g.desk.Unlock()
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	for _, p := range ps {
 		if g.Has(p) {
 			g.drop(p)
-			delete(g.partitions, p.Place)
+			delete(g.partitions, p.TopicPartition)
 		}
 	}
-	g.desk.Ring()
+	g.tracker.Broadcast()
 }
 
-// onLost is called when the group goes on without this member: nothing can be committed any more.
+// onLost is called when the group has removed this member. It cannot commit any
+// more.
 func (g *Member) onLost(context.Context, *kgo.Client, map[string][]int32) {
-	g.desk.Lock()
+	g.tracker.Lock()
 	g.lost = true
-	g.desk.Unlock()
+	g.tracker.Unlock()
 	g.forget(g.all())
 }
 
-// Partition is one of the member's, or nil. The mutex is held.
-func (g *Member) Partition(at cluster.Place) *Partition { return g.partitions[at] }
+// Partition returns an assigned partition, or nil. The mutex is held.
+func (g *Member) Partition(at cluster.TopicPartition) *Partition { return g.partitions[at] }
 
-// Lanes are those of the partitions that are not being taken away.
-func (g *Member) Lanes() (lanes []*desk.Lane[Taken]) {
+// Buffers returns the buffers of the partitions that are not being revoked. The
+// mutex is held.
+func (g *Member) Buffers() (buffers []*inflight.Buffer[Fetched]) {
 	for _, p := range g.partitions {
-		if !p.leaving {
-			lanes = append(lanes, p.Lane)
+		if !p.revoking {
+			buffers = append(buffers, p.Buffer)
 		}
 	}
-	return lanes
+	return buffers
 }
 
-// Own waits until the group has said who has a partition.
-func (g *Member) Own(ctx context.Context, at cluster.Place) (p *Partition, err error) {
-	late := g.desk.Until(ctx, func() bool {
-		p, err = g.partitions[at], g.desk.Ended()
+// Own returns an assigned partition. It waits until the group has assigned
+// partitions.
+func (g *Member) Own(ctx context.Context, at cluster.TopicPartition) (p *Partition, err error) {
+	late := g.tracker.WaitUntil(ctx, func() bool {
+		p, err = g.partitions[at], g.tracker.Err()
 		return err != nil || p != nil || g.assigned
 	})
 	switch {
@@ -228,24 +236,161 @@ func (g *Member) Own(ctx context.Context, at cluster.Place) (p *Partition, err e
 	case late != nil:
 		return nil, late
 	case p == nil:
-		return nil, fmt.Errorf("kafkabroker: %s is not with this session: seek when messages of it come", at)
+		return nil, fmt.Errorf("kafkabroker: %s is not assigned to this session: seek when its messages come", at)
 	}
 	return p, nil
 }
 
-// Has reports whether a partition is still the member's. The mutex is held.
-func (g *Member) Has(p *Partition) bool { return g.partitions[p.Place] == p }
+// Has reports whether a partition is still assigned. The mutex is held.
+func (g *Member) Has(p *Partition) bool { return g.partitions[p.TopicPartition] == p }
 
-// drop forgets what came from a partition, unless that is nil. The mutex is held.
+// drop releases the messages of a partition, which may be nil. The mutex is held.
 func (g *Member) drop(p *Partition) {
 	if p != nil {
-		p.Lane.Rewind(p.Lane.Settled(), ErrMoved)
+		p.Buffer.Reset(p.Buffer.Settled(), ErrMoved)
 	}
 }
 
-// all are the member's partitions.
+// all returns the assigned partitions.
 func (g *Member) all() []*Partition {
-	g.desk.Lock()
-	defer g.desk.Unlock()
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
 	return slices.Collect(maps.Values(g.partitions))
+}
+
+// Add adds records to the buffer of their partition. It fails if they are not the
+// next ones. The mutex is held.
+func (g *Member) Add(p *Partition, fetched kgo.FetchPartition) error {
+	if p.old < 0 {
+		p.old = max(fetched.HighWatermark, p.Buffer.Next())
+	}
+	for _, r := range fetched.Records {
+		if r.Offset < p.Buffer.Next() {
+			return fmt.Errorf("kafkabroker: %s@%d came again, before offset %d: the log was truncated: open another session",
+				p, r.Offset, p.Buffer.Next())
+		}
+		p.Buffer.Add(r.Offset, Fetched{p, r})
+	}
+	if p.needsReach() {
+		select {
+		case g.urgent <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// Commit commits at intervals, and when needed, until the member leaves.
+func (g *Member) Commit(every time.Duration) {
+	defer close(g.finished)
+	tick := time.NewTicker(max(every, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return
+		case <-g.urgent:
+		case <-tick.C:
+		}
+		if err := g.commit(g.ctx, g.all(), int64(max(100, 10*g.tracker.Window()))); err != nil {
+			g.commitFailed(err)
+		}
+	}
+}
+
+// commitFailed fails the session unless a later commit may succeed.
+func (g *Member) commitFailed(err error) {
+	var code *kerr.Error
+	temporary := !errors.As(err, &code) || code.Retriable || errors.Is(err, kerr.RebalanceInProgress) ||
+		errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.UnknownMemberID)
+	if temporary {
+		return // the client reports a lost membership itself, and joins a new generation
+	}
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
+	g.tracker.Fail(fmt.Errorf("kafkabroker: the group's offsets cannot be committed: %w", err))
+}
+
+// commit commits how far partitions are settled, and notes the confirmed marks.
+// It reads the marks after all earlier commits have ended, because an overtaken
+// commit would move the group back, or a partition that another member owns. The
+// last commit of a partition, with ahead 0, may come after it was removed.
+func (g *Member) commit(ctx context.Context, ps []*Partition, ahead int64) error {
+	select {
+	case g.committing <- struct{}{}:
+		defer func() { <-g.committing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	marks := g.marks(ps, ahead)
+	if len(marks) == 0 {
+		return nil
+	}
+	said := make(map[cluster.TopicPartition]cluster.Mark, len(marks))
+	for p, m := range marks {
+		said[p.TopicPartition] = m
+	}
+	if err := cluster.Commit(ctx, g.Client, said); err != nil {
+		return err
+	}
+	g.confirm(marks)
+	return nil
+}
+
+// marks returns the marks of partitions that differ from the noted ones.
+func (g *Member) marks(ps []*Partition, ahead int64) map[*Partition]cluster.Mark {
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
+	marks := make(map[*Partition]cluster.Mark)
+	for _, p := range ps {
+		m := p.mark(ahead)
+		switch {
+		case g.lost, p.old < 0: // what was delivered before is not known yet, so no reach can be committed
+		case ahead == 0 && m != p.noted,
+			g.Has(p) && !g.tracker.Closed() && (m.Offset != p.noted.Offset || p.needsReach()):
+			marks[p] = m
+		}
+	}
+	return marks
+}
+
+// confirm notes marks that were committed.
+func (g *Member) confirm(marks map[*Partition]cluster.Mark) {
+	g.tracker.Lock()
+	defer g.tracker.Unlock()
+	for p, m := range marks {
+		p.note(m)
+	}
+	g.tracker.Broadcast()
+}
+
+// Leave commits and ends the membership and the client. The tracker is closed
+// before.
+func (g *Member) Leave(ctx context.Context) error {
+	defer g.Client.Close() // fast once its context has ended
+	defer func() { <-g.finished }()
+	defer g.end()
+	err := g.commit(ctx, g.all(), 0)
+	if err != nil {
+		err = fmt.Errorf("kafkabroker: the last commit failed, so settled messages may come again: %w", err)
+	}
+	return errors.Join(err, g.leaveGroup(ctx))
+}
+
+// leaveGroup lets the group reassign the partitions without waiting for the
+// session timeout.
+func (g *Member) leaveGroup(ctx context.Context) error {
+	err := g.Client.LeaveGroupContext(ctx)
+	if err == nil || errors.Is(err, kerr.UnknownMemberID) {
+		return nil
+	}
+	return fmt.Errorf("kafkabroker: leaving the group, which will wait for the session timeout: %w", err)
+}
+
+// Abandon ends a member whose Commit was never called.
+func (g *Member) Abandon() {
+	g.end()
+	if g.Client != nil {
+		g.Client.Close()
+	}
 }

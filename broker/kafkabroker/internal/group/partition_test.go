@@ -6,12 +6,12 @@ import (
 	"github.com/effectively-once/once/broker/kafkabroker/internal/cluster"
 )
 
-// came is a partition at an offset, with messages that came.
+// came returns a partition at an offset, with fetched messages.
 func came(from int64, n int) *Partition {
-	p := newPartition(cluster.Place{Topic: "t"}, "t#1")
-	p.Lane.Rewind(from, nil)
+	p := newPartition(cluster.TopicPartition{Topic: "t"}, "t#1")
+	p.Buffer.Reset(from, nil)
 	for range n {
-		p.Lane.Add(p.Lane.Next(), Taken{From: p})
+		p.Buffer.Add(p.Buffer.Next(), Fetched{From: p})
 	}
 	return p
 }
@@ -27,11 +27,11 @@ func TestAMarkReachesAheadUnlessItIsTheLast(t *testing.T) {
 	}
 }
 
-// What lies below the reach that is noted may be handed out while the next commit is on its way.
+// Messages below the noted reach may be delivered during the next commit.
 func TestTheReachNeverGoesBack(t *testing.T) {
 	p := came(50, 3)
 	p.note(p.mark(100))
-	p.Lane.Rewind(0, nil)
+	p.Buffer.Reset(0, nil)
 	if m := p.mark(100); m.Offset != 0 || m.Reach != 153 {
 		t.Errorf("after going back to the first message: %+v", m)
 	}
@@ -39,18 +39,18 @@ func TestTheReachNeverGoesBack(t *testing.T) {
 
 func TestNothingIsHandedOutBeyondWhatIsNoted(t *testing.T) {
 	p := came(0, 2)
-	if !p.lacks() || p.Lane.Limit != 0 {
+	if !p.needsReach() || p.Buffer.Limit != 0 {
 		t.Error("a partition that nothing was said of hands messages out")
 	}
 	p.note(cluster.Mark{Reach: 1})
-	if !p.lacks() || p.Lane.Limit != 1 {
+	if !p.needsReach() || p.Buffer.Limit != 1 {
 		t.Error("the second message is not noted")
 	}
 	p.note(cluster.Mark{Reach: 2})
-	if p.lacks() || p.Lane.Limit != 2 {
+	if p.needsReach() || p.Buffer.Limit != 2 {
 		t.Error("both messages are noted")
 	}
-	if p = came(0, 0); p.lacks() {
+	if p = came(0, 0); p.needsReach() {
 		t.Error("a commit is wanted, and nothing came")
 	}
 }

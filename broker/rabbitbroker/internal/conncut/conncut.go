@@ -1,5 +1,6 @@
-// Package conncut lets calls that heed no context end with one: it cuts the connection that they wait for. It is for
-// clients of servers that write without a deadline, and wait for ever if the server does not read.
+// Package conncut ends calls that take no context, by cutting the connection that
+// they wait for. It is for clients that write without a deadline, and so block
+// while the server does not read.
 package conncut
 
 import (
@@ -11,25 +12,27 @@ import (
 	"time"
 )
 
-// grace is how long a call that is not held up gets to end after its context has.
+// grace is how long a call may take to return after its context has ended.
 const grace = 100 * time.Millisecond
 
-// Conn is a connection that can be cut. It also ends when reading fails, for example because a heartbeat was missed:
-// who only then waits for the write that is under way may wait for ever.
+// Conn is a connection that can be cut. It is also closed when a read fails, for
+// example because of a missed heartbeat. Otherwise a write in progress could
+// block for ever.
 type Conn struct {
 	net.Conn
 	cut     atomic.Bool
 	release func() bool
 }
 
-// Hold returns a connection that the end of ctx cuts, until it is released.
+// Wrap returns a connection that is cut when ctx ends, until it is released.
 func Wrap(ctx context.Context, inner net.Conn) *Conn {
 	c := &Conn{Conn: inner}
 	c.release = context.AfterFunc(ctx, c.Cut)
 	return c
 }
 
-// Release lets the connection outlive the context that it was held by. It is false if that has cut it.
+// Release lets the connection outlive the context of Wrap. It returns false if
+// the context has ended.
 func (c *Conn) Release() bool { return c.release() }
 
 // Read closes the connection if it fails.
@@ -41,16 +44,17 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Cut ends everything that waits for the connection.
+// Cut ends all calls that wait for the connection.
 func (c *Conn) Cut() {
 	c.cut.Store(true)
 	_ = c.Conn.Close()
 }
 
-// IsCut reports whether it was cut, which the client on it learns a little later.
+// IsCut reports whether the connection was cut. The client may notice later.
 func (c *Conn) IsCut() bool { return c.cut.Load() }
 
-// During runs f, which waits for the server, and cuts the connection if that takes longer than ctx.
+// During calls f, which uses the connection, and cuts the connection if f has not
+// returned when ctx ends.
 func (c *Conn) During(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -71,7 +75,8 @@ func (c *Conn) During(ctx context.Context, f func() error) error {
 	return nil
 }
 
-// Wait runs f, but does not wait for it longer than ctx. What f makes later is dropped.
+// Wait calls f and waits for it until ctx ends. It passes a later result of f to
+// drop.
 func Wait[T any](ctx context.Context, f func() (T, error), drop func(T)) (made T, err error) {
 	type result struct {
 		made T
@@ -98,7 +103,8 @@ func Wait[T any](ctx context.Context, f func() (T, error), drop func(T)) (made T
 	}
 }
 
-// EndedBy adds to an error that ctx has ended, if it has: then that is what has caused it.
+// EndedBy wraps err together with the error of ctx if ctx has ended, because the
+// end of ctx is then the cause.
 func EndedBy(ctx context.Context, err error) error {
 	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
 		return fmt.Errorf("%w: %w", ended, err)

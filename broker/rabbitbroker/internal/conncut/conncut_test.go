@@ -13,14 +13,14 @@ import (
 
 var errBroken = errors.New("broken")
 
-// hold returns a connection to somebody who neither reads nor writes.
+// hold returns a connection to a peer that neither reads nor writes.
 func hold(t *testing.T, ctx context.Context) (c *conncut.Conn, peer net.Conn) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { _ = errors.Join(near.Close(), far.Close()) })
 	return conncut.Wrap(ctx, near), far
 }
 
-// write hangs until the connection ends.
+// write blocks until the connection ends.
 func write(c net.Conn) error {
 	_, err := c.Write([]byte("x"))
 	return err
@@ -51,7 +51,7 @@ func TestACallThatEndsSparesTheConnection(t *testing.T) {
 	if err := c.During(ctx, func() error { ran = true; return nil }); !errors.Is(err, context.Canceled) || ran {
 		t.Errorf("%v, ran: %v, want that it has not begun", err, ran)
 	}
-	// A cut would come late, so there is a write that waits for it.
+	// A cut comes later, so a write waits for it.
 	if err := c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}

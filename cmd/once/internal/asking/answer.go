@@ -11,27 +11,28 @@ import (
 	"github.com/effectively-once/once/internal/name"
 )
 
-// Kind is what an answer says.
+// Kind is the kind of an answer.
 type Kind string
 
 const (
-	Done     Kind = "done"      // it happened; Result is what repeats get
-	Rejected Kind = "rejected"  // a business no; Result is what repeats get
-	NotFound Kind = "not_found" // nothing of it is there
-	Pending  Kind = "pending"   // it is there, and has not come to its end
-	NotKnown Kind = "unknown"   // it cannot be said now
+	Done     Kind = "done"      // it happened; duplicates get Result
+	Rejected Kind = "rejected"  // it was rejected; duplicates get Result
+	NotFound Kind = "not_found" // there is no trace of it
+	Pending  Kind = "pending"   // it exists and has not ended
+	NotKnown Kind = "unknown"   // it cannot be determined now
 )
 
-// Answer is an answer that is as it has to be.
+// Answer is a valid answer.
 type Answer struct {
 	Kind   Kind
-	Result json.RawMessage // of Done and Rejected
+	Result json.RawMessage // Done and Rejected only
 	Note   string          // for people
 }
 
 const maxNote = 200
 
-// parse reads an answer to the question about a key. It is strict: what is misspelt here could have meant anything.
+// parse reads the answer to the question about a key. It is strict, because a
+// misspelt answer could have meant anything.
 func parse(text []byte, key string) (a Answer, err error) {
 	if !utf8.Valid(text) {
 		return a, errors.New("it is not UTF-8")
@@ -46,20 +47,20 @@ func parse(text []byte, key string) (a Answer, err error) {
 		if !ok {
 			continue
 		}
-		if len(given) == 0 || given[0] != '"' { // a null would leave it as it is
-			return a, fmt.Errorf("the field %q is no string", name)
+		if len(given) == 0 || given[0] != '"' { // a null would leave it unchanged
+			return a, fmt.Errorf("the field %q is not a string", name)
 		}
 		if err := json.Unmarshal(given, into); err != nil {
-			return a, fmt.Errorf("the field %q is no string", name)
+			return a, fmt.Errorf("the field %q is not a string", name)
 		}
 	}
 	result, hasResult := fields["result"]
 	a = Answer{Kind: Kind(kind), Note: name.Line(note, maxNote)}
 	switch {
 	case of == "":
-		return a, errors.New("it has no key: repeat the one of the question")
+		return a, errors.New("it has no key: return the key of the question")
 	case of != key:
-		return a, errors.New("it has another key than the question")
+		return a, errors.New("its key is not the key of the question")
 	}
 	switch a.Kind {
 	case Done, Rejected:
@@ -81,8 +82,8 @@ func parse(text []byte, key string) (a Answer, err error) {
 	return a, nil
 }
 
-// fieldsOf are the fields of an object, each of which has to be known, and there once. Package json would take the last
-// of several, and one in capitals.
+// fieldsOf returns the fields of an object. Each must be known and occur once.
+// Package json would accept duplicates and other capitalisation.
 func fieldsOf(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if first, err := d.Token(); err != nil || first != json.Delim('{') {

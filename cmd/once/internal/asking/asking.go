@@ -1,9 +1,11 @@
-// Package asking finds out by HTTP what became of a unit of work whose outcome is unknown: it asks the URL that an
-// operation is declared to have, and takes the answer for that of a Lookup. So services in any language can be asked.
-// docs/asking.md has the question, the answers and receivers.
+// Package asking asks by HTTP for the outcome of unknown work. It sends a
+// question to the URL of an operation and treats the answer as the result of
+// Lookup, so that services in any language can be asked. docs/asking.md
+// describes the question, the answers and receivers.
 //
-// An answer decides only if all of it is right. Anything else, as another status, a timeout, a redirect, a field that
-// does not exist, or the key of another question, is no answer, and leaves the record as it is.
+// An answer counts only if all of it is valid. Anything else is no answer and
+// leaves the record as it is: another status, a timeout, a redirect, an unknown
+// field, or the key of another question.
 package asking
 
 import (
@@ -24,44 +26,45 @@ import (
 	"github.com/effectively-once/once/internal/hook"
 )
 
-// DefaultTimeout is for one question, from connecting to the end of its answer.
+// DefaultTimeout limits one question, from connecting to the end of its answer.
 const DefaultTimeout = 5 * time.Second
 
 const (
-	maxAnswer = 1 << 20 // bytes, as many as an outcome has by default
-	idle      = 4       // connections that are kept to a host, as many as a Reconciler's AtOnce
+	maxAnswer = 1 << 20 // bytes, the default limit of an outcome
+	idle      = 4       // idle connections per host, the default of AtOnce of a Reconciler
 )
 
-// Options say how to ask. The zero value works.
+// Options configures an Asker. The zero value is valid.
 type Options struct {
-	Allow     []netip.Prefix // networks that may be connected to although they are not public
-	AllowHTTP bool           // URLs may have http: whoever is on the way can answer
+	Allow     []netip.Prefix // non-public networks to which connections are allowed
+	AllowHTTP bool           // allow http URLs, although anyone on the network path can then answer
 	Timeout   time.Duration  // default DefaultTimeout
 }
 
-// Asker asks.
+// Asker asks about operations.
 type Asker struct {
 	options   Options
 	transport *http.Transport
 }
 
-// New returns an Asker. It connects to nothing yet.
+// New returns an Asker. It does not connect.
 func New(o Options) *Asker {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	return &Asker{o, hook.Transport(o.Allow, o.Timeout, idle, nil)}
 }
 
-// Close closes connections that are not in use.
+// Close closes idle connections.
 func (a *Asker) Close() { a.transport.CloseIdleConnections() }
 
-// Endpoint is where questions about an operation go.
+// Endpoint is the destination of questions about an operation.
 type Endpoint struct {
 	*Asker
 	place   hook.Place
 	secrets [][]byte
 }
 
-// Endpoint checks a URL, and the secrets that sign the questions. Its errors show neither.
+// Endpoint validates a URL and the secrets that sign the questions. Its errors
+// contain neither.
 func (a *Asker) Endpoint(url string, secrets []string) (*Endpoint, error) {
 	place, err := hook.NewPlace(url, a.options.AllowHTTP)
 	if err != nil {
@@ -86,7 +89,8 @@ type question struct {
 	UnknownSeconds float64 `json:"unknown_seconds"`
 }
 
-// outcome is the only question there is. It is signed, so that no webhook can be taken for one.
+// outcome is the only kind of question. It is signed, so that no webhook can be
+// mistaken for one.
 const outcome = "outcome"
 
 func questionAbout(r once.Record) question {
@@ -94,7 +98,7 @@ func questionAbout(r once.Record) question {
 		max(r.Age, 0).Seconds(), max(-r.LeaseLeft, 0).Seconds()}
 }
 
-// ask returns the answer to the question what became of a record. With an error, there is none.
+// ask asks for the outcome of a record.
 func (e *Endpoint) ask(ctx context.Context, r once.Record) (Answer, error) {
 	body, err := json.Marshal(questionAbout(r))
 	if err != nil {
@@ -109,8 +113,8 @@ func (e *Endpoint) ask(ctx context.Context, r once.Record) (Answer, error) {
 	request.Header.Set("User-Agent", "once")
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
-	hook.Sign(request.Header, e.secrets, "ask_"+rand.Text(), body, time.Now()) // each question anew: it is to be answered again
-	response, err := e.transport.RoundTrip(request)                            // it follows no redirects
+	hook.Sign(request.Header, e.secrets, "ask_"+rand.Text(), body, time.Now()) // each question gets its own ID, because it needs a fresh answer
+	response, err := e.transport.RoundTrip(request)                            // RoundTrip follows no redirects
 	if err != nil {
 		return Answer{}, fmt.Errorf("%s: %w", e.place.Host, err)
 	}
@@ -124,8 +128,8 @@ func (e *Endpoint) ask(ctx context.Context, r once.Record) (Answer, error) {
 
 func (e *Endpoint) read(response *http.Response, key string) (Answer, error) {
 	switch status := response.StatusCode; {
-	case status == http.StatusSwitchingProtocols: // its body is the connection, which does not heed a context
-		return Answer{}, errors.New("wants to speak another protocol")
+	case status == http.StatusSwitchingProtocols: // the body is the connection, which ignores the context
+		return Answer{}, errors.New("asked to switch to another protocol")
 	case status != http.StatusOK:
 		return Answer{}, fmt.Errorf("answered %d %s%s", status, http.StatusText(status), e.place.Excerpt(response.Body))
 	}

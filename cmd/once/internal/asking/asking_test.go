@@ -231,7 +231,8 @@ func TestNoAnswerDecidesNothing(t *testing.T) {
 	}
 }
 
-// What is asked is signed as webhooks are, anew each time, and has all that a receiver may need.
+// Each question is signed like a webhook, with a new ID, and has all that a
+// receiver may need.
 func TestTheQuestion(t *testing.T) {
 	s := memstore.New(nil)
 	k := lost(t, s, "7")
@@ -363,7 +364,7 @@ func TestWhatIsKnownByNowIsNotAskedAbout(t *testing.T) {
 		t.Fatal(err)
 	}
 	op := asked(t, loopback, func(http.ResponseWriter, *http.Request) { t.Error("it was asked about") })
-	if found := op.Find(t.Context(), s, rec); found.Settlement.Status != once.Unknown || found.Why != "not asked: it is done by now" {
+	if found := op.Find(t.Context(), s, rec); found.Settlement.Status != once.Unknown || found.Why != "not asked: it is now done" {
 		t.Errorf("it is found to be %+v", found)
 	}
 }

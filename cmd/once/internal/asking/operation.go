@@ -9,20 +9,22 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Operation is an operation that can be asked about. What is right for its once.Operation is right here: an answer is
-// worth no more than SettleTime and KeyValidFor say.
+// Operation is an operation that can be asked about. Its settings must match
+// those of its once.Operation: an answer is only as good as SettleTime and
+// KeyValidFor.
 type Operation struct {
 	Name     string
 	Endpoint *Endpoint
 
-	AtOnce    int     // how many questions may be on their way; 0: the default of those who ask
-	PerSecond float64 // how many may be put in a second; 0: no limit
+	AtOnce    int     // maximum number of concurrent questions; 0: the caller's default
+	PerSecond float64 // maximum rate of questions; 0: no limit
 
 	SettleTime  time.Duration
 	KeyValidFor time.Duration // 0: without end
 
-	// How long what was found out is kept. Default a month and a year, as what persons decide: the Policy of the operation
-	// is not known here.
+	// How long the result is kept. The defaults are a month and a year, as for
+	// decisions of people, because the Policy of the operation is not known
+	// here.
 	KeepOutcome, KeepKey time.Duration
 }
 
@@ -31,23 +33,24 @@ const (
 	defaultKeepKey     = 365 * 24 * time.Hour
 )
 
-// Declared is the operation, for those who ask about records of a store.
+// Declared returns the operation for asking about records of a store.
 func (o Operation) Declared(s once.Store) *once.Operation[once.Outcome] {
 	return o.declared(func(ctx context.Context, k once.Key) (Answer, error) {
-		r, err := s.Get(ctx, k) // a Lookup is not told of the attempt
+		r, err := s.Get(ctx, k) // Lookup is not told the attempt
 		switch {
 		case err != nil:
 			return Answer{}, err
 		case r.Status != once.Unknown:
-			return Answer{}, fmt.Errorf("not asked: it is %v by now", r.Status)
+			return Answer{}, fmt.Errorf("not asked: it is now %v", r.Status)
 		}
 		r.Key = k
 		return o.put(ctx, r)
 	})
 }
 
-// put asks. A question takes its time: a not_found that comes when the key is not honoured any more is no answer, if the
-// age before the question does not say so by itself.
+// put asks. A question takes time: a not_found that arrives when the key is no
+// longer honoured is no answer, unless the age before the question already says
+// so.
 func (o Operation) put(ctx context.Context, r once.Record) (Answer, error) {
 	begun := time.Now()
 	answer, err := o.Endpoint.ask(ctx, r)
@@ -75,7 +78,7 @@ func (o Operation) declared(ask func(context.Context, once.Key) (Answer, error))
 		}}
 }
 
-// lookup is the answer as that of a Lookup.
+// lookup turns the answer into the result of a Lookup.
 func (a Answer) lookup() (out once.Outcome, happened bool, err error) {
 	switch a.Kind {
 	case Done, Rejected:
@@ -94,25 +97,25 @@ func (a Answer) lookup() (out once.Outcome, happened bool, err error) {
 	return out, false, errors.New(text)
 }
 
-// Finding is what was found out about a record.
+// Finding is the answer about a record.
 type Finding struct {
 	Record     once.Record     // as it was when it was asked about
-	Answer     Answer          // with no Kind: there was none
-	Settlement once.Settlement // what the answer makes of the record; Unknown leaves it as it is
-	Why        string          // for people: why that is so, if there is more to say than the answer
+	Answer     Answer          // zero Kind: there was no answer
+	Settlement once.Settlement // the effect of the answer; Unknown leaves the record unchanged
+	Why        string          // why, if there is more to say than the answer
 }
 
-// Find asks about a record that is unknown, and changes nothing. What the answer makes of it is what once.Operation.Ask
-// makes of it.
+// Find asks about an unknown record and changes nothing. The settlement is the
+// one that once.Operation.Ask would make.
 func (o Operation) Find(ctx context.Context, s once.Store, r once.Record) (f Finding) {
 	f.Record, f.Settlement.Status = r, once.Unknown
-	now, err := s.Get(ctx, r.Key) // it may have waited for its turn for long, and its age decides, too
+	now, err := s.Get(ctx, r.Key) // it may have waited long for its turn, and its age matters
 	switch {
 	case err != nil:
 		f.Why = err.Error()
 		return f
 	case now.Status != once.Unknown:
-		f.Why = fmt.Sprintf("not asked: it is %v by now", now.Status)
+		f.Why = fmt.Sprintf("not asked: it is now %v", now.Status)
 		return f
 	}
 	now.Key = r.Key
@@ -140,7 +143,8 @@ func (o Operation) Find(ctx context.Context, s once.Store, r once.Record) (f Fin
 	return f
 }
 
-// notebook is a store that only takes note of what would be changed.
+// notebook is a store that records changes instead of making them. It has no
+// Unwrap, so that nothing finds a capability that would make them.
 type notebook struct {
 	once.Store
 	record once.Record

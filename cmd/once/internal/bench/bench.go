@@ -1,4 +1,5 @@
-// Package bench measures on a user's own database what protection costs there: against the same transaction without it.
+// Package bench measures the cost of guarded work on a user's own database,
+// relative to the same transaction without a guard.
 package bench
 
 import (
@@ -14,50 +15,51 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-// Operation is that of all keys that are made.
+// Operation is the operation of all keys.
 const Operation = "once-bench"
 
 const (
-	keep      = time.Minute // how long a key is known
+	keep      = time.Minute // how long a key is kept
 	turn      = 500 * time.Millisecond
-	minRounds = 5                // so that a median means something
-	patience  = 30 * time.Second // for what has begun, and for clearing up
+	minRounds = 5                // for a meaningful median
+	patience  = 30 * time.Second // for finishing and cleaning up
 )
 
 // Options are the options of [Run].
 type Options struct {
 	Workers  int                // the target needs as many connections
-	Length   time.Duration      // for each side
-	Progress func(done, of int) // called after each turn of a side
+	Length   time.Duration      // per variant
+	Progress func(done, of int) // called after each turn
 }
 
-// Rounds is how many turns each side has.
+// Rounds returns the number of turns per variant.
 func (o Options) Rounds() int { return max(minRounds, int((o.Length+turn-1)/turn)) }
 
-// ErrStays is wrapped by the error of a scratch table that could not be dropped.
+// ErrStays is wrapped by the error for a scratch table that could not be
+// dropped.
 var ErrStays = errors.New("the scratch table could not be dropped: drop it by hand, or with another once bench")
 
-// bench is one measurement on its way.
+// bench is a running measurement.
 type bench struct {
 	target  *target.Target
 	work    *once.Operation[struct{}]
-	run     string // what its keys begin with
+	run     string // prefix of its keys
 	workers []worker
 	insert  string
-	keys    atomic.Int64 // that were made
+	keys    atomic.Int64 // number of keys made
 }
 
-// worker does one thing after the other.
+// worker runs one call after the other.
 type worker struct {
-	took []time.Duration // in this turn
-	last string          // the key that it has made last in a transaction
+	took []time.Duration // durations in this turn
+	last string          // its latest key of a transaction
 }
 
-// Run measures, and clears up: the scratch table is gone when it returns, also when ctx ended. The report tells of the
-// keys even with an error.
+// Run measures and cleans up: the scratch table is gone when Run returns, even
+// if ctx ended. The report lists remaining keys, even with an error.
 func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error) {
 	if t.Engine == target.SQLite {
-		t.DB.SetMaxOpenConns(1) // writers wait for each other anyway: so in a queue, and not by trying again and again
+		t.DB.SetMaxOpenConns(1) // writers wait for each other anyway; a queue avoids retries
 	}
 	b := &bench{target: t, run: rand.Text(), workers: make([]worker, o.Workers), insert: insertInto(t),
 		work: &once.Operation[struct{}]{Name: Operation, OnUnknown: once.Resend,
@@ -73,13 +75,13 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 		return r, fmt.Errorf("the scratch table %s could not be made: %w", Scratch(t), err)
 	}
 	sides := b.sides()
-	for _, s := range sides { // connections are made, and tables looked at, before anything counts
+	for _, s := range sides { // opens connections and checks tables before the measurement
 		if _, err := b.turn(ctx, s, 0); err != nil {
 			return r, err
 		}
 	}
 	for round := range r.Rounds {
-		for i := range sides { // another one first in each round
+		for i := range sides { // each round begins with another variant
 			s := sides[(round+i)%len(sides)]
 			elapsed, err := b.turn(ctx, s, o.Length/time.Duration(r.Rounds))
 			if err != nil {
@@ -129,8 +131,9 @@ func nothing(context.Context, once.Key) (none struct{}, err error) { return none
 
 func (b *bench) id() string { return fmt.Sprintf("%s-%d", b.run, b.keys.Add(1)) }
 
-// turn lets all workers do one thing for some time, each at least once. What was begun is ended, also if ctx ends: a
-// key that is given up in between would stay.
+// turn lets all workers run one variant for some time, at least once each. It
+// finishes what it has begun even if ctx ends, because an abandoned key would
+// stay.
 func (b *bench) turn(ctx context.Context, s *side, length time.Duration) (elapsed time.Duration, err error) {
 	going, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -157,7 +160,7 @@ func (b *bench) turn(ctx context.Context, s *side, length time.Duration) (elapse
 	return time.Since(begun), context.Cause(going)
 }
 
-// lasting is a context that does not end with ctx.
+// lasting returns a context that outlives ctx.
 func lasting(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d)
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-const scratch = "bench" // the table, behind the prefix
+const scratch = "bench" // name of the table after the prefix
 
-// marks are the columns by which a scratch table is known.
+// marks are the columns that identify a scratch table.
 var marks = []string{"body", "once_bench_row"}
 
-// State is whether there is a scratch table.
+// State is the state of the scratch table.
 type State int
 
 const (
 	None    State = iota
-	Left          // of a run that was killed, or that is still running
-	Foreign       // a table of that name is something else
+	Left          // of a run that was killed or is still running
+	Foreign       // the table is not a scratch table
 )
 
-// Scratch is the scratch table, as SQL.
+// Scratch returns the name of the scratch table in SQL.
 func Scratch(t *target.Target) string { return t.Names.Named(scratch) }
 
 // Find looks for a scratch table.
@@ -42,7 +42,7 @@ func Find(ctx context.Context, t *target.Target) (State, error) {
 	return Foreign, nil
 }
 
-// create makes the table, in place of one that was left.
+// create creates the table and replaces one that was left over.
 func create(ctx context.Context, t *target.Target) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -50,7 +50,7 @@ func create(ctx context.Context, t *target.Target) error {
 	if err := drop(ctx, t); err != nil {
 		return err
 	}
-	ctx, cancel := lasting(ctx, patience) // so that it is known whether there is one
+	ctx, cancel := lasting(ctx, patience) // to know whether it was created
 	defer cancel()
 	columns := map[target.Engine]string{
 		target.PostgreSQL: "once_bench_row bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body text NOT NULL)",
@@ -65,7 +65,7 @@ func insertInto(t *target.Target) string {
 	return "INSERT INTO " + Scratch(t) + " (body) VALUES ('a row as small as an order, a payment or an entry in a ledger')"
 }
 
-// drop drops no table but its own.
+// drop drops the table if it is a scratch table.
 func drop(ctx context.Context, t *target.Target) error {
 	ctx, cancel := lasting(ctx, patience)
 	defer cancel()
@@ -76,16 +76,17 @@ func drop(ctx context.Context, t *target.Target) error {
 	return err
 }
 
-// Keys are those that are not forgotten yet.
+// Keys are the remaining keys.
 type Keys struct {
 	Left int
-	Due  time.Time // when the last of them has had its time; zero: none is left
-	Err  error     // why they could not be forgotten, or counted
+	Due  time.Time // when the last key expires; zero: none is left
+	Err  error     // why they could not be forgotten or counted
 }
 
 const batch = 1000
 
-// forget forgets keys that are due, at most about as many as were made, and counts those that are left.
+// forget forgets expired keys, about as many as were made at most, and counts
+// the remaining ones.
 func (b *bench) forget(ctx context.Context) (k Keys) {
 	limited, cancel := lasting(ctx, patience)
 	defer cancel()
@@ -95,14 +96,14 @@ func (b *bench) forget(ctx context.Context) (k Keys) {
 	}
 	ctx, cancel = lasting(ctx, patience)
 	defer cancel()
-	if b.target.Partitioned { // where keys go together, later
+	if b.target.Partitioned { // partitions are dropped later
 		if k.Left = int(b.keys.Load()); k.Left > 0 {
 			k.Due = time.Now().Add(keep)
 		}
 		return k
 	}
 	var due sql.NullInt64
-	err := b.target.DB.QueryRowContext(ctx, fmt.Sprintf( // by the index on what is due: the table may be large
+	err := b.target.DB.QueryRowContext(ctx, fmt.Sprintf( // uses the index on due, because the table may be large
 		"SELECT count(*), max(due) FROM %s WHERE operation = '%s' AND due IS NOT NULL AND due <= %s + %d",
 		b.target.Names.Table(), Operation, b.target.Names.Now(), keep.Microseconds())).Scan(&k.Left, &due)
 	if k.Err = errors.Join(k.Err, err); due.Valid {
@@ -111,8 +112,8 @@ func (b *bench) forget(ctx context.Context) (k Keys) {
 	return k
 }
 
-// free gives back keys whose holder was killed, in a run before this one: nothing was to be done for them, and as they
-// are they would stay for ever.
+// free releases keys of an earlier run that was killed. They guard no work and
+// would otherwise stay for ever.
 func (b *bench) free(ctx context.Context) error {
 	q := once.RecordQuery{Operation: Operation, Status: []once.Status{once.Unknown}, Limit: batch}
 	for {

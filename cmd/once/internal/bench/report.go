@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// Report is what was measured.
+// Report has the results of a measurement.
 type Report struct {
 	Rounds int
-	Sides  []Side // first the bare transaction, then what is compared with it
+	Sides  []Side // the bare transaction first
 	Keys   Keys
 }
 
-// Side is one kind of work.
+// Side is one variant.
 type Side struct {
 	Name          string // bare, dotx-new, dotx-duplicate or do
 	Count         int
 	PerSecond     float64
 	P50, P95, P99 time.Duration
-	Cost          float64 // the time it takes, as a multiple of a bare transaction's: the median of the rounds
+	Cost          float64 // median over the rounds of its time divided by that of the bare transaction
 }
 
-// side is a Side on its way.
+// side collects the results of a Side.
 type side struct {
 	name    string
 	do      func(context.Context, *worker) error
 	took    []time.Duration
 	elapsed time.Duration
-	rates   []float64 // per second, of each round
+	rates   []float64 // per second, for each round
 }
 
-// add adds a turn.
+// add adds the result of a turn.
 func (s *side) add(workers []worker, elapsed time.Duration) {
 	n := 0
 	for _, w := range workers {
@@ -43,7 +43,8 @@ func (s *side) add(workers []worker, elapsed time.Duration) {
 	s.rates = append(s.rates, float64(n)/elapsed.Seconds())
 }
 
-// against compares a side with the bare one, round by round: what else the machine does changes both.
+// against compares a side with the bare one round by round, because other load
+// on the machine affects both.
 func (s *side) against(bare *side) Side {
 	ratios := make([]float64, len(s.rates))
 	for i, rate := range s.rates {
@@ -57,7 +58,7 @@ func (s *side) against(bare *side) Side {
 		Cost: (ratios[(n-1)/2] + ratios[n/2]) / 2}
 }
 
-// quantile is the least of the sorted times that this part of them does not exceed.
+// quantile returns the quantile of sorted times.
 func quantile(sorted []time.Duration, part float64) time.Duration {
 	return sorted[max(int(math.Ceil(part*float64(len(sorted))))-1, 0)]
 }

@@ -18,31 +18,32 @@ import (
 )
 
 const (
-	copyAfter  = 200 * time.Millisecond // how long after a message its copy comes
-	comesAgain = time.Second            // after which the messages of a killed process come again
+	copyAfter  = 200 * time.Millisecond // delay of the copy of a message
+	comesAgain = time.Second            // redelivery delay after a process was killed
 	startTime  = 20 * time.Second
 )
 
 var consumers = []string{"billing", "points", "letters"}
 
-// events is the broker of a side: a queue for each consumer, in this process, which nobody kills, and behind a socket for
-// the processes of the shop. A process that dies has its connection cut by the system, and what it had not acknowledged
-// comes again. It can be taken away from everybody and come back, and keeps what it has.
+// events is the broker of a side, with a queue for each consumer. It runs in
+// this process and serves the processes of the shop over a socket. If a process
+// dies, the system cuts its connection, and its unacknowledged messages are
+// redelivered. The broker can go down and come back with its messages.
 type events struct {
-	address string // the same again after an outage
+	address string // the same after an outage
 	queues  *membroker.Broker
 	publish broker.Publisher
 
 	server *http.Server
-	open   sync.WaitGroup // requests
+	open   sync.WaitGroup // open requests
 
 	mu        sync.Mutex
 	sessions  map[int]*outlet
-	last      int // number of a session
+	last      int // number of the last session
 	delivered int
 }
 
-// outlet is a session of a process, and what it has to settle.
+// outlet is the session of a process with its unsettled deliveries.
 type outlet struct {
 	broker.Session
 	consumer string
@@ -84,14 +85,14 @@ func (e *events) start() error {
 	return nil
 }
 
-// stop takes the broker away from everybody at once.
+// stop takes the broker down.
 func (e *events) stop() {
 	_ = e.server.Close()
 	e.open.Wait()
 }
 
-// restart lets it come back, and waits until somebody waits for the messages of each consumer: so that what comes next is
-// not delivered together, when they are there.
+// restart brings the broker back and waits until each consumer is connected, so
+// that the next messages are not delivered as one batch.
 func (e *events) restart(ctx context.Context) error {
 	if err := e.start(); err != nil {
 		return err
@@ -114,7 +115,7 @@ func (e *events) attended() bool {
 	return len(back) == len(consumers)
 }
 
-// take stores messages, and answers with what is wrong with each.
+// take stores messages and answers with an error for each.
 func (e *events) take(w http.ResponseWriter, r *http.Request) {
 	var ms []*broker.Message
 	if err := json.NewDecoder(r.Body).Decode(&ms); err != nil {
@@ -130,7 +131,8 @@ func (e *events) take(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(texts)
 }
 
-// arrival is a delivery as it is sent, or, as the first one, the number of the session.
+// arrival is a delivery on the wire. The first one carries the number of the
+// session.
 type arrival struct {
 	Session     int             `json:",omitempty"`
 	Tag         int             `json:",omitempty"`
@@ -139,7 +141,7 @@ type arrival struct {
 	Origin      string          `json:",omitempty"`
 }
 
-// deliver is a session: it lasts until its request ends.
+// deliver runs a session until its request ends.
 func (e *events) deliver(w http.ResponseWriter, r *http.Request) {
 	window, err := strconv.Atoi(r.FormValue("window"))
 	if err != nil {
@@ -182,7 +184,8 @@ func (e *events) deliver(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// end gives back what a process had, and does so a little later, as brokers do who find out by a time that somebody died.
+// end redelivers the messages of a session after a delay, as brokers do that
+// detect a dead consumer by a timeout.
 func (s *outlet) end(ctx context.Context) {
 	s.mu.Lock()
 	rest := slices.Collect(maps.Values(s.out))
@@ -206,7 +209,7 @@ func (s *outlet) take(tags []int) (ds []broker.Delivery, err error) {
 	for _, tag := range tags {
 		d, ok := s.out[tag]
 		if !ok {
-			err = errors.New("a delivery was settled before")
+			err = errors.New("the delivery was already settled")
 			continue
 		}
 		delete(s.out, tag)
@@ -215,7 +218,7 @@ func (s *outlet) take(tags []int) (ds []broker.Delivery, err error) {
 	return ds, err
 }
 
-// verdict says what becomes of deliveries.
+// verdict settles deliveries.
 type verdict struct {
 	Session int
 	Tags    []int
@@ -268,7 +271,8 @@ func (e *events) again(ctx context.Context, m *broker.Message, later time.Durati
 	}
 }
 
-// load tells how many deliveries there were, and how many messages are with the broker or out.
+// load returns the number of deliveries, and the number of messages that are
+// queued or in flight.
 func (e *events) load() (delivered, open int) {
 	for _, name := range consumers {
 		open += len(e.queues.Messages(name))

@@ -14,10 +14,11 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// remote is the broker of the demo, as a process of a shop sees it: over a socket, which is cut when either end dies.
+// remote is the broker as a process of the shop sees it: over a socket, which
+// is cut when either end dies.
 type remote struct{ url string }
 
-// call sends a request and reads the answer to it.
+// call sends a request and reads the answer.
 func (r remote) call(ctx context.Context, path string, what, answer any) error {
 	body, err := json.Marshal(what)
 	if err != nil {
@@ -47,7 +48,7 @@ func refused(resp *http.Response) error {
 	return fmt.Errorf("the broker of the demo: %s", strings.TrimSpace(string(text)))
 }
 
-// Publish returns when all is stored.
+// Publish returns when all messages are stored.
 func (r remote) Publish(ctx context.Context, ms []*broker.Message) []error {
 	texts := make([]string, len(ms))
 	failure := r.call(ctx, "/publish", ms, &texts)
@@ -66,7 +67,7 @@ func (r remote) Publish(ctx context.Context, ms []*broker.Message) []error {
 	return errs
 }
 
-// Close has nothing to let go of.
+// Close does nothing.
 func (remote) Close() error { return nil }
 
 // queue is the source of a consumer.
@@ -77,12 +78,12 @@ type queue struct {
 
 func (q queue) Name() string { return "demo queue " + q.consumer }
 
-// RedeliveryHorizon is that of a broker that keeps messages for ever.
+// RedeliveryHorizon returns that of a broker that keeps messages for ever.
 func (queue) RedeliveryHorizon(context.Context) (time.Duration, error) { return 0, nil }
 
 func (q queue) Open(ctx context.Context, window int) (broker.Session, error) {
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
-	opened := context.AfterFunc(ctx, end) // ctx bounds the opening only
+	opened := context.AfterFunc(ctx, end) // ctx limits only the opening
 	req, err := http.NewRequestWithContext(lasting, http.MethodPost, fmt.Sprintf("%s/consume/%s?window=%d", q.at.url, q.consumer, window), nil)
 	if err != nil {
 		end()
@@ -111,13 +112,13 @@ func (q queue) Open(ctx context.Context, window int) (broker.Session, error) {
 	return s, nil
 }
 
-// connection is a session: the response to one request, which does not end.
+// connection is a session: the response to one endless request.
 type connection struct {
 	at      remote
 	number  int
 	end     context.CancelFunc
 	arrived chan broker.Delivery
-	broken  chan struct{} // closed when nothing more arrives
+	broken  chan struct{} // closed when no more deliveries arrive
 }
 
 func (s *connection) read(ctx context.Context, body io.Closer, lines *json.Decoder) {
@@ -141,7 +142,7 @@ func (s *connection) Receive(ctx context.Context, limit int) (ds []broker.Delive
 	case d := <-s.arrived:
 		ds = append(ds, d)
 	case <-s.broken:
-		return nil, errors.New("the broker of the demo has gone")
+		return nil, errors.New("the broker of the demo has stopped")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -180,15 +181,15 @@ func (s *connection) Reject(ctx context.Context, ds []broker.Delivery, reason st
 	return s.settle(ctx, ds, verdict{How: giveUp, Reason: reason})
 }
 
-// Close cuts the connection, so that what is not settled comes again.
+// Close closes the connection, so that unsettled messages are redelivered.
 func (s *connection) Close(context.Context) error {
 	s.end()
 	<-s.broken
 	return nil
 }
 
-// LongestDelay is that of membroker.
+// LongestDelay returns that of membroker.
 func (s *connection) LongestDelay() time.Duration { return time.Hour }
 
-// KeepsRejected says that membroker has a queue for them.
+// KeepsRejected reports that membroker has a queue for rejected messages.
 func (s *connection) KeepsRejected() bool { return true }

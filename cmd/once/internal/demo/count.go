@@ -7,8 +7,9 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// count compares the effects of a side with what they should be. The acknowledgements are read first, because what is
-// acknowledged must be there in the end.
+// count compares the effects of a side with the expected ones. It reads the
+// acknowledgements first, because whatever is acknowledged must exist in the
+// end.
 func (s *side) count(ctx context.Context) (Side, map[string]*Tally, error) {
 	s.mu.Lock()
 	c := Side{Orders: len(s.placed), Crashes: s.crashes, Outages: s.outages, Deliveries: s.delivered, news: s.news}
@@ -48,12 +49,12 @@ func (s *side) count(ctx context.Context) (Side, map[string]*Tally, error) {
 	return c, tallies, nil
 }
 
-// effects are what an order has left behind.
+// effects are the effects of an order.
 type effects struct {
 	rows, charges, points, letters int
 	parked                         bool // its letter waits for a person
 	cents                          int64
-	answered                       bool // the customer was told that it is placed
+	answered                       bool // the order was confirmed to the customer
 }
 
 func (e effects) add(c *Side, t *Tally) {
@@ -82,7 +83,7 @@ func (e effects) add(c *Side, t *Tally) {
 	}
 }
 
-// parked are the orders whose letters wait for a person.
+// parked returns the orders whose letters wait for a person.
 func (s *side) parked(ctx context.Context) (map[string]bool, error) {
 	orders := map[string]bool{}
 	for after := int64(0); ; {

@@ -39,7 +39,7 @@ func TestCountLooksAtTheEffects(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	o := Order{ID: "order-1", Customer: "customer-1", Cents: 250, Fate: raced}
+	o := Order{ID: "order-1", Customer: "customer-1", Cents: 250, Window: raced}
 	s.placed = []placed{{o, everything}, {Order{ID: "order-2", Customer: "customer-2", Cents: 10}, everything}}
 	s.acked["order-1"], s.acked["order-2"] = true, true
 	shop := &Shop{db: s.db, provider: s.provider.url, ask: calmly}

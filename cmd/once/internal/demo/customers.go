@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-const customers = 6 // who order at once
+const customers = 6 // who order concurrently
 
-// place lets customers place the orders of a phase, and returns when each has its answer.
+// place lets customers place the orders of a phase and returns when each has an
+// answer.
 func (s *side) place(ctx context.Context, p phase) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -35,14 +36,14 @@ func (s *side) place(ctx context.Context, p phase) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if orders[0].Fate != outage {
+		if orders[0].Window != outage {
 			begin(orders[0], func() {})
-			if p.name == inTransaction || p.name == inHandler { // whoever is in a transaction is in the way of all others
+			if p.name == inTransaction || p.name == inHandler { // a process that is stopped in a transaction blocks all others
 				pause(ctx, 2*quietTime)
 			}
 			continue
 		}
-		ordering.Wait() // nobody else is to suffer
+		ordering.Wait() // no other order may suffer
 		if err := s.inOutage(ctx, orders, begin); err != nil {
 			cancel(err)
 		}
@@ -51,9 +52,9 @@ func (s *side) place(ctx context.Context, p phase) error {
 	return context.Cause(ctx)
 }
 
-// inOutage takes the broker away, until each order has been tried.
+// inOutage takes the broker down until each order has been tried.
 func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, func())) error {
-	s.fate(question{Order: orders[0]})
+	s.begins(question{Order: orders[0]})
 	s.mu.Lock()
 	s.outages++
 	s.mu.Unlock()
@@ -67,10 +68,10 @@ func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, f
 	return s.events.restart(ctx)
 }
 
-// order places an order, as often as it takes. It says when it was tried for the first time.
+// order places an order, as often as needed. It reports the first try.
 func (s *side) order(ctx context.Context, o Order, tried func()) error {
 	defer tried()
-	if o.Fate != doubleClick {
+	if o.Window != doubleClick {
 		return s.request(ctx, o, tried)
 	}
 	first := make(chan error)
@@ -82,7 +83,8 @@ func (s *side) order(ctx context.Context, o Order, tried func()) error {
 	return err
 }
 
-// request asks for one thing with one key until the answer has arrived. It gives up where nothing helps: on a full disk.
+// request repeats a request with one key until it is answered. It gives up on
+// permanent problems, such as a full disk.
 func (s *side) request(ctx context.Context, o Order, tried func()) error {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -95,15 +97,15 @@ func (s *side) request(ctx context.Context, o Order, tried func()) error {
 		switch {
 		case err != nil && late:
 			return fmt.Errorf("%s could not be placed for %v: %w", o.ID, stuckAfter, err)
-		case err != nil: // nobody knows
-		case status == http.StatusOK && o.Fate == lostReply && s.fate(question{Order: o}):
+		case err != nil: // the outcome is unknown
+		case status == http.StatusOK && o.Window == lostReply && s.begins(question{Order: o}):
 		case status == http.StatusOK:
 			s.mu.Lock()
 			s.acked[o.ID] = true
 			s.mu.Unlock()
 			return nil
 		case status >= 400 && status < 500 && status != http.StatusConflict:
-			return fmt.Errorf("%s was refused: %d %s", o.ID, status, answer)
+			return fmt.Errorf("%s was rejected: %d %s", o.ID, status, answer)
 		case late:
 			return fmt.Errorf("%s could not be placed for %v: %d %s", o.ID, stuckAfter, status, answer)
 		}
@@ -133,7 +135,8 @@ func (s *side) attempt(ctx context.Context, o Order, body []byte) (status int, a
 	return resp.StatusCode, answer, err
 }
 
-// door is where the next request goes: to each process in turn. It waits while there is none.
+// door returns the process for the next request, in turn. It waits while there
+// is none.
 func (s *side) door(ctx context.Context) (url string, err error) {
 	defer context.AfterFunc(ctx, s.wake)()
 	s.mu.Lock()
@@ -154,8 +157,9 @@ func (s *side) wake() {
 	s.changed.Broadcast()
 }
 
-// newClient makes each attempt on a connection of its own: net/http sends a request with a key a second time by itself
-// when a kept connection breaks, and here attempts are counted on to be seen.
+// newClient opens a connection for each attempt. net/http repeats a request
+// with a key by itself when a kept connection breaks, and the demo has to see
+// each attempt.
 func newClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: requestTime}}
 }

@@ -1,22 +1,27 @@
-// Package demo runs a shop under everything that can go wrong between a click and its effects, and counts what came of
-// it: once for a shop as it is usually written by hand, once for the same shop with package once.
+// Package demo runs a shop, injects the faults that can happen between a click
+// and its effects, and counts the effects. It runs two versions side by side: a
+// shop as it is usually written by hand, and the same shop with package once.
 //
 //	customer ── HTTP ──▶ shop ── message ──▶ broker ──▶ billing: charges at a payment provider
 //	                      │                        ├──▶ points:  adds to a row
-//	                      ▼                        └──▶ letters: sends one, which nobody can ask about
+//	                      ▼                        └──▶ letters: sends one, which cannot be looked up
 //	                   database
 //
-// The broker is in this process, behind a socket, the database SQLite, the payment provider and the mail server are played
-// by this process. The shop is several processes, which are killed with SIGKILL where the schedule says so: a process
-// asks at each point at which something is to be done to its order, and waits there, so that every crash is aimed and
-// none depends on timing. To each order one thing is done at most, but what is killed beside it may hit it too. What is
-// counted is the effects themselves: rows, charges at the provider, points, letters.
+// This process runs the broker, on a socket, and plays the payment provider and
+// the mail server. The database is SQLite. The shop is several processes, which
+// are killed with SIGKILL at the points of the schedule. At each point at which
+// a fault may be injected into its order, a process asks and waits for the
+// answer, so no crash depends on timing. An order has at most one fault of its
+// own, but a kill may also hit other orders of the same process. The demo counts
+// the effects themselves: rows, charges at the provider, points and letters.
 //
-// A killed process loses nothing that the operating system has been given, so the demo says nothing about power
-// failures. Races are as real as two processes that get the same thing at the same moment, and so the unprotected side
-// may differ by a few from run to run. The protected side may not.
+// The demo shows nothing about power failures, because a killed process loses
+// nothing that it has handed to the operating system. In a race, two processes
+// receive the same order at the same moment, so the results of the
+// unprotected side may differ slightly from run to run. Those of the protected
+// side do not.
 //
-// The package belongs to the command and has no compatibility to keep.
+// The package belongs to the command and promises no compatibility.
 package demo
 
 import (
@@ -29,22 +34,23 @@ import (
 	"time"
 )
 
-// Options choose how large the demo is. What has no default is mandatory.
+// Options configure the demo. Fields without a default are required.
 type Options struct {
 	Seed     uint64
 	Orders   int
 	Duration time.Duration // instead of Orders: how long orders are placed
-	Scenario string        // the only thing that is done to orders: the name of a window; default: everything
-	Workers  int           // processes on each side; a race needs two
+	Scenario string        // name of the only window; default: everything
+	Workers  int           // processes per side; a race needs two
 	Keep     bool          // keep the directory with the databases and the charges
 	Command  []string      // starts a process, which calls Work
-	Progress func(Report)  // called now and then, one call at a time; default: nobody is told
+	Progress func(Report)  // called occasionally, one call at a time; default: none
 }
 
 const progressEvery = 200 * time.Millisecond
 
-// Run runs both sides at once, on the same schedule, and reports what they did.
-// It ends its processes and removes its files, also when ctx ends. What is kept has its name in the report, also with an error.
+// Run runs both sides at once, on the same schedule, and reports the results.
+// It ends its processes and removes its files, even when ctx ends. The report
+// names what is kept, even with an error.
 func Run(ctx context.Context, o Options) (Report, error) {
 	dir, err := os.MkdirTemp("", "once-demo-")
 	if err != nil {
@@ -86,7 +92,7 @@ type run struct {
 	begun   time.Time
 }
 
-// serve returns when all orders of both sides are dealt with.
+// serve returns when all orders of both sides are settled.
 func (r *run) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

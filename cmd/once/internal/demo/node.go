@@ -15,10 +15,10 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// Service is a shop that runs in a process, beside others like it.
+// Service is a shop that runs in several processes.
 type Service struct {
 	Place http.Handler                  // takes orders
-	Run   []func(context.Context) error // publish and consume, until the context ends
+	Run   []func(context.Context) error // publish and consume until the context ends
 }
 
 // The two sides.
@@ -27,19 +27,19 @@ const (
 	With    = "with"
 )
 
-// Services are those that the demo compares, by side.
+// Services are the compared services, by side.
 func Services() map[string]func(*Shop) Service {
 	return map[string]func(*Shop) Service{Without: ByHand, With: WithOnce}
 }
 
 const (
 	requestTime = 30 * time.Second
-	publishTime = time.Second // how long a broker that is down is waited for
-	handlers    = 8           // of a consumer by hand, at once
+	publishTime = time.Second // timeout for a broker that is down
+	handlers    = 8           // concurrent handlers of a consumer by hand
 )
 
-// Work is the whole life of a process. It returns when in ends, and then the process must end too, whatever it is
-// doing: in ends when the demo has, or has died.
+// Work runs a process until in ends. Then the process must exit at once,
+// because in ends when the demo has ended or died.
 func Work(in io.Reader, out io.Writer, services map[string]func(*Shop) Service) error {
 	lines := json.NewDecoder(in)
 	var where setup
@@ -61,7 +61,7 @@ func Work(in io.Reader, out io.Writer, services map[string]func(*Shop) Service) 
 	return <-ended
 }
 
-// serve runs a service, and returns when a part of it fails.
+// serve runs a service and returns when a part of it fails.
 func serve(ctx context.Context, s Service, t *teller) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,7 +77,7 @@ func serve(ctx context.Context, s Service, t *teller) error {
 	return <-failed
 }
 
-// door asks what is to happen to a request.
+// door asks what to do with a request.
 type door struct {
 	place http.Handler
 	ask   asker
@@ -99,12 +99,12 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func readOrder(r *http.Request) (o Order, err error) {
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
-		return o, fmt.Errorf("the body is no order: %w", err)
+		return o, fmt.Errorf("the body is not an order: %w", err)
 	}
 	return o, nil
 }
 
-// teller asks the demo, and hears its answers.
+// teller asks the demo and receives its answers.
 type teller struct {
 	mu      sync.Mutex
 	out     *json.Encoder
@@ -112,16 +112,18 @@ type teller struct {
 	waiting map[int]chan answer
 }
 
-// say has nobody to tell if it fails: then the demo has died, and the end of stdin says so.
+// say ignores errors: they mean that the demo has died, which the end of stdin
+// reports.
 func (t *teller) say(what any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_ = t.out.Encode(what)
 }
 
-// ask waits for the answer, if the order may meet its fate here. It may wait for ever: until the process is killed.
+// ask waits for the answer, if the window of the order can begin here. The
+// process may be killed while it waits.
 func (t *teller) ask(at point, consumer string, o Order, m *broker.Message) (lose bool) {
-	if meets[o.Fate] != at && waits[o.Fate] != at {
+	if meets[o.Window] != at && waits[o.Window] != at {
 		return false
 	}
 	got := make(chan answer, 1)
@@ -133,7 +135,7 @@ func (t *teller) ask(at point, consumer string, o Order, m *broker.Message) (los
 	return (<-got).Lose
 }
 
-// listen hands answers to those who wait for them, until there are no more.
+// listen hands answers to their callers until there are no more.
 func (t *teller) listen(lines *json.Decoder) error {
 	for {
 		var a answer

@@ -32,12 +32,12 @@ func startWork(t *testing.T, open func(*Shop) Service) (to *json.Encoder, from *
 	}
 }
 
-// A process asks at the point of an order's fate and at no other, and waits there for the answer.
+// A process asks at the point of an order's window and at no other, and waits there for the answer.
 func TestProcessAsksAtItsPointAndEndsWithItsInput(t *testing.T) {
 	passed := make(chan bool)
 	to, from, stop := startWork(t, func(s *Shop) Service {
 		go func() {
-			o := Order{ID: "order-1", Fate: lostAck}
+			o := Order{ID: "order-1", Window: lostAck}
 			for _, at := range []point{atCharge, atAck, atLetter, atAck} {
 				passed <- s.ask(at, "points", o, nil)
 			}
@@ -102,12 +102,12 @@ func TestDoorAsks(t *testing.T) {
 			t.Errorf("it read %+v, %v", o, err)
 		}
 	})}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"ID":"order-1","Fate":"double-click"}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(`{"ID":"order-1","Window":"double-click"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.ServeHTTP(nil, r)
-	if o := <-asked; o.Fate != doubleClick {
+	if o := <-asked; o.Window != doubleClick {
 		t.Errorf("it asked about %+v", o)
 	}
 }

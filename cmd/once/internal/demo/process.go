@@ -11,18 +11,19 @@ import (
 	"sync/atomic"
 )
 
-// process is one of a shop's, as the demo sees it.
+// process is a process of a shop, as the demo sees it.
 type process struct {
 	command *exec.Cmd
 	stdin   io.Closer
 	lines   *json.Decoder
-	url     string      // where it takes orders
+	url     string      // takes orders
 	killed  atomic.Bool // on purpose
-	mu      sync.Mutex  // of answers
+	mu      sync.Mutex  // guards answers
 	answers *json.Encoder
 }
 
-// startProcess starts a process and waits until it serves. It is killed when ctx ends.
+// startProcess starts a process and waits until it serves. It is killed when
+// ctx ends.
 func startProcess(ctx context.Context, command []string, where setup) (*process, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -35,7 +36,7 @@ func startProcess(ctx context.Context, command []string, where setup) (*process,
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("a worker does not start: %w", err)
+		return nil, fmt.Errorf("a worker did not start: %w", err)
 	}
 	p := &process{command: cmd, stdin: stdin, answers: json.NewEncoder(stdin), lines: json.NewDecoder(stdout)}
 	var at ready
@@ -51,14 +52,15 @@ func startProcess(ctx context.Context, command []string, where setup) (*process,
 	return p, nil
 }
 
-// answer goes nowhere if the process is dead.
+// answer is lost if the process is dead.
 func (p *process) answer(a answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.answers.Encode(a)
 }
 
-// kill is SIGKILL: no deferred call, no rollback, no goodbye. It reports whether it was the first.
+// kill sends SIGKILL: no deferred calls, no rollback. It reports whether it was
+// the first.
 func (p *process) kill() (first bool) {
 	first = p.killed.CompareAndSwap(false, true)
 	_ = p.command.Process.Kill()

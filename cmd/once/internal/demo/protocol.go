@@ -2,11 +2,13 @@ package demo
 
 import "github.com/effectively-once/once/broker"
 
-// The demo and its processes speak JSON lines over their stdin and stdout. A process gets its setup first, and says where
-// it serves. From then on it asks at each point at which its order may meet its fate, and waits for the answer. It is
-// killed instead of being answered if that is the fate: so every crash is aimed, and none depends on timing.
+// The demo and its processes exchange JSON lines over stdin and stdout. A
+// process first gets its setup and answers with its address. Then it asks at
+// each point at which the window of its order may begin, and waits for the
+// answer. If the window is a crash, the process is killed instead of being
+// answered. So every crash is aimed, and none depends on timing.
 
-// setup tells a process where it works.
+// setup configures a process.
 type setup struct {
 	Side     string
 	Database string // data source name
@@ -14,27 +16,27 @@ type setup struct {
 	Broker   string // URL
 }
 
-// ready is the first thing that a process says.
+// ready is the first message of a process.
 type ready struct {
-	URL string // where it takes orders
+	URL string // takes orders
 }
 
-// question asks what is to happen to an order at a point.
+// question asks what to do with an order at a point.
 type question struct {
 	Number   int
 	At       point
-	Consumer string // whose delivery it is, if it is one
+	Consumer string // of the delivery, if it is one
 	Order    Order
-	Message  *broker.Message // that was published, if that is the point
+	Message  *broker.Message // the published message, at that point
 }
 
-// answer says how to go on.
+// answer says how to continue.
 type answer struct {
 	Number int
-	Lose   bool // what is about to be done: it is pretended to have been done
+	Lose   bool // pretend to do it
 }
 
-// point is where an order is when a question is asked.
+// point is the step of an order at which a question is asked.
 type point string
 
 const (
@@ -43,14 +45,15 @@ const (
 	atInsert      point = "the order is written and not committed"
 	atPublish     point = "its message is about to be published"
 	atPublished   point = "its message is published"
-	atDelivery    point = "its message has arrived" // with the consumer's name
+	atDelivery    point = "its message has arrived" // with the name of the consumer
 	atCharge      point = "the customer is charged"
 	atTransaction point = "the points are added and not committed"
 	atLetter      point = "the letter is sent"
 	atAck         point = "its message is about to be acknowledged"
 )
 
-// meets are the points at which a fate comes true. Windows without one are made where orders are placed.
+// meets are the points at which windows happen. Windows without a point happen
+// where orders are placed.
 var meets = map[string]point{
 	doubleClick:   atRequest,
 	inTransaction: atInsert,
@@ -65,7 +68,8 @@ var meets = map[string]point{
 	afterLetter:   atLetter,
 }
 
-// waits are the points at which an order waits for what comes with it, or for what the process has in hand besides.
+// waits are the points at which an order waits for its counterpart, or for
+// other work of the process.
 var waits = map[string]point{
 	doubleClick:   atMissing,
 	inTransaction: atRequest,

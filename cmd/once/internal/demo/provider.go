@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// provider is a payment provider and a mail server on loopback. It charges whoever asks; who sends an Idempotency-Key
-// again gets the first answer again and is not charged, as with the large ones. It sends every letter.
+// provider is a payment provider and a mail server on loopback. A repeated
+// Idempotency-Key gets the first answer without another charge, as with real
+// providers. Every letter is sent.
 type provider struct {
 	server *http.Server
 	url    string
@@ -24,14 +25,14 @@ type provider struct {
 	letters map[string]int // by order
 }
 
-// Charge is money that was really taken.
+// Charge is a charge that was made.
 type Charge struct {
 	ID    string
 	Order string
 	Cents int64
 }
 
-// thinking is how long a charge takes: somewhat less than in life, but longer than a look into a database.
+// thinking is the duration of a charge. It is longer than a database query.
 const thinking = 10 * time.Millisecond
 
 func newProvider() (*provider, error) {
@@ -96,7 +97,7 @@ func (p *provider) takeLetter(w http.ResponseWriter, r *http.Request) {
 	pause(r.Context(), thinking)
 }
 
-// made returns how many charges and letters there are of each order.
+// made returns the number of charges and letters of each order.
 func (p *provider) made() (charges, letters map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +119,7 @@ func (p *provider) save(file string) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// pause waits, and returns early when ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -8,7 +8,7 @@ import (
 
 // Report is what the demo counted.
 type Report struct {
-	Orders    int      `json:"orders"` // that were to be placed on each side; 0: as many as fit into the time
+	Orders    int      `json:"orders"` // orders to place on each side; 0: as many as fit into the time
 	Seed      uint64   `json:"seed"`
 	Scenario  string   `json:"scenario,omitempty"`
 	Seconds   float64  `json:"seconds"`
@@ -18,13 +18,13 @@ type Report struct {
 	Directory string   `json:"directory,omitempty"`
 }
 
-// Side is what one service did.
+// Side is the result of one service.
 type Side struct {
-	Orders     int `json:"orders"`     // that were placed
-	Answered   int `json:"answered"`   // of which the customer was told so
-	Effects    int `json:"effects"`    // charges that the provider made; there should be one per order
+	Orders     int `json:"orders"`     // placed
+	Answered   int `json:"answered"`   // confirmed to the customer
+	Effects    int `json:"effects"`    // charges by the provider; there should be one per order
 	Duplicated int `json:"duplicated"` // orders, charges, points and letters beyond one per order
-	Lost       int `json:"lost"`       // answered orders without their row, charge, points or letter
+	Lost       int `json:"lost"`       // confirmed orders without their row, charge, points or letter
 	Parked     int `json:"parked"`     // letters that wait for a person, because nobody knows whether they were sent
 
 	DuplicateOrders  int   `json:"duplicate_orders"`
@@ -33,16 +33,16 @@ type Side struct {
 	DuplicateLetters int   `json:"duplicate_letters"`
 	OverchargedCents int64 `json:"overcharged_cents"`
 
-	Deliveries int `json:"deliveries"` // of messages to consumers
-	Crashes    int `json:"crashes"`    // processes that were killed
-	Outages    int `json:"outages"`    // of the broker
+	Deliveries int `json:"deliveries"` // deliveries of messages to consumers
+	Crashes    int `json:"crashes"`    // killed processes
+	Outages    int `json:"outages"`    // outages of the broker
 
 	news string
 }
 
-// Result is what became of the orders in one window.
+// Result is the result of the orders in one window.
 type Result struct {
-	Scenario string `json:"scenario"` // or "everything": all of them at once
+	Scenario string `json:"scenario"` // or "everything": all windows at once
 	Without  Tally  `json:"without"`
 	With     Tally  `json:"with"`
 }
@@ -55,10 +55,11 @@ type Tally struct {
 	Parked  int `json:"parked"`
 }
 
-// News is what was done last on this side.
+// News is the latest event on this side.
 func (s Side) News() string { return s.news }
 
-// Right reports whether each order was placed, charged and credited once, and has one letter at most, at the end.
+// Right reports whether each order was placed, charged and credited exactly
+// once, with at most one letter.
 func (s Side) Right() bool {
 	return s.Answered == s.Orders && s.Effects == s.Orders && s.Duplicated == 0 && s.Lost == 0
 }
@@ -86,36 +87,36 @@ func results(without, with map[string]*Tally) (found []Result) {
 	return found
 }
 
-// Verdict says in plain words what the numbers mean.
+// Verdict explains the numbers.
 func (r Report) Verdict() string {
 	return "By hand:   " + r.Without.verdict() + r.luck() + "\nWith once: " + r.With.verdict()
 }
 
-// luck explains a side by hand without a fault.
+// luck explains a side by hand that happened to have no fault.
 func (r Report) luck() string {
 	switch {
 	case !r.Without.Right():
 		return ""
 	case slices.Contains(survived, r.Scenario):
-		return " What is done here, looking first survives."
+		return " In this scenario, checking first is enough."
 	}
-	return fmt.Sprintf(" Nothing hit its gaps with --seed %d: try a longer run.", r.Seed)
+	return fmt.Sprintf(" No fault hit its gaps with --seed %d: try a longer run.", r.Seed)
 }
 
 func (s Side) verdict() string {
 	if s.Right() {
-		text := fmt.Sprintf("%s, %s, all points exact, no letter twice.", many(s.Orders, "order"), many(s.Effects, "charge"))
+		text := fmt.Sprintf("%s, %s, all points correct, no duplicate letters.", many(s.Orders, "order"), many(s.Effects, "charge"))
 		switch {
 		case s.Parked == 1:
-			text += " 1 letter parked: nobody can know whether it was sent, so a person decides."
+			text += " 1 letter is parked: whether it was sent is unknown, so a person decides."
 		case s.Parked > 1:
-			text += fmt.Sprintf(" %d letters parked: nobody can know whether they were sent, so a person decides.", s.Parked)
+			text += fmt.Sprintf(" %d letters are parked: whether they were sent is unknown, so a person decides.", s.Parked)
 		}
 		return text
 	}
 	var faults []string
 	if s.DuplicateCharges > 0 {
-		faults = append(faults, fmt.Sprintf("%s too many, customers are out %d.%02d",
+		faults = append(faults, fmt.Sprintf("%s too many, customers overpaid %d.%02d",
 			many(s.DuplicateCharges, "charge"), s.OverchargedCents/100, s.OverchargedCents%100))
 	}
 	for _, f := range []struct {
@@ -130,7 +131,7 @@ func (s Side) verdict() string {
 		faults = append(faults, "points added twice for "+many(s.DuplicatePoints, "order"))
 	}
 	if s.Lost > 0 {
-		faults = append(faults, many(s.Lost, "order")+" acknowledged but not carried out")
+		faults = append(faults, many(s.Lost, "order")+" acknowledged but not completed")
 	}
 	if len(faults) == 0 {
 		faults = append(faults, fmt.Sprintf("%s for %s", many(s.Effects, "charge"), many(s.Orders, "order")))

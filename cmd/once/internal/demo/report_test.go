@@ -11,12 +11,12 @@ func TestVerdict(t *testing.T) {
 		words string
 		right bool
 	}{
-		{Side{Effects: 10}, "10 orders, 10 charges, all points exact, no letter twice.", true},
-		{Side{Effects: 10, Parked: 1}, "10 orders, 10 charges, all points exact, no letter twice. 1 letter parked: nobody can know whether it was sent, so a person decides.", true},
-		{Side{Effects: 10, Parked: 2}, "10 orders, 10 charges, all points exact, no letter twice. 2 letters parked: nobody can know whether they were sent, so a person decides.", true},
-		{Side{Effects: 11, Duplicated: 1, DuplicateCharges: 1, OverchargedCents: 4909}, "1 charge too many, customers are out 49.09.", false},
+		{Side{Effects: 10}, "10 orders, 10 charges, all points correct, no duplicate letters.", true},
+		{Side{Effects: 10, Parked: 1}, "10 orders, 10 charges, all points correct, no duplicate letters. 1 letter is parked: whether it was sent is unknown, so a person decides.", true},
+		{Side{Effects: 10, Parked: 2}, "10 orders, 10 charges, all points correct, no duplicate letters. 2 letters are parked: whether they were sent is unknown, so a person decides.", true},
+		{Side{Effects: 11, Duplicated: 1, DuplicateCharges: 1, OverchargedCents: 4909}, "1 charge too many, customers overpaid 49.09.", false},
 		{Side{Effects: 10, Duplicated: 4, DuplicateOrders: 1, DuplicateLetters: 2, DuplicatePoints: 1}, "1 order too many; 2 letters too many; points added twice for 1 order.", false},
-		{Side{Effects: 9, Lost: 1}, "1 order acknowledged but not carried out.", false},
+		{Side{Effects: 9, Lost: 1}, "1 order acknowledged but not completed.", false},
 		{Side{Effects: 9}, "9 charges for 10 orders.", false},
 	} {
 		test.side.Orders, test.side.Answered = 10, 10
@@ -36,15 +36,15 @@ func TestVerdict(t *testing.T) {
 func TestVerdictOnLuck(t *testing.T) {
 	right := Side{Orders: 10, Answered: 10, Effects: 10}
 	r := Report{Seed: 4, Without: right, With: right}
-	if got := r.Verdict(); !strings.Contains(got, "Nothing hit its gaps with --seed 4") {
+	if got := r.Verdict(); !strings.Contains(got, "No fault hit its gaps with --seed 4") {
 		t.Errorf("got %q", got)
 	}
 	r.Scenario = lostAck
-	if got := r.Verdict(); !strings.Contains(got, "looking first survives") {
+	if got := r.Verdict(); !strings.Contains(got, "checking first is enough") {
 		t.Errorf("got %q", got)
 	}
 	for _, r.Scenario = range []string{doubleClick, raced, afterCharge} {
-		if got := r.Verdict(); strings.Contains(got, "survives") || !strings.Contains(got, "Nothing hit its gaps") {
+		if got := r.Verdict(); strings.Contains(got, "is enough") || !strings.Contains(got, "No fault hit its gaps") {
 			t.Errorf("%s: it was lucky, and got %q", r.Scenario, got)
 		}
 	}

@@ -9,34 +9,36 @@ import (
 // Order is the body of a request and of a message.
 type Order struct {
 	ID       string
-	Customer string // of this order only, so that the points tell how often it was handled
+	Customer string // one per order, so that the points count how often it was handled
 	Cents    int64
-	Fate     string // what the demo does to it: the name of a window, or nothing
+	Window   string // the name of a window, or ""
 }
 
-// phase is a part of a run that is over before the next one begins, so that what is done in one changes nothing in another.
+// phase is a part of a run. It ends before the next one begins, so that phases
+// do not affect each other.
 type phase struct {
 	name   string      // of a window, or everything
-	orders []([]Order) // in their order; those in one slice are placed together
+	orders []([]Order) // in order; those in one slice are placed together
 }
 
-// everything is the phase in which all windows take turns, and processes are killed with whatever they have in hand.
+// everything is the phase with all windows, in which processes are killed in
+// the middle of other work.
 const everything = "everything"
 
 const (
-	windowOrders = 5  // in the phase of a window
-	mixedOrders  = 85 // in that of everything, when a run goes on by the clock
-	calm         = 30 // of a hundred orders nothing is done to, in the phase of everything
-	outageSize   = 5  // orders that are placed in one outage of the broker
+	windowOrders = 5  // per phase of a window
+	mixedOrders  = 85 // in the phase everything, if the run ends by the clock
+	calm         = 30 // percentage of orders without a window in the phase everything
+	outageSize   = 5  // orders placed in one outage of the broker
 )
 
-// schedule draws orders and their fates: the same ones for both sides.
+// schedule draws orders and their windows, the same for both sides.
 type schedule struct {
 	dice     *rand.Rand
 	scenario string
-	orders   int       // in all
-	left     int       // of them; negative: until the end
-	end      time.Time // if the run goes on by the clock
+	orders   int       // total
+	left     int       // remaining; negative: until the end
+	end      time.Time // if the run ends by the clock
 	made     int
 	phases   int
 }
@@ -49,8 +51,9 @@ func newSchedule(o Options) *schedule {
 	return s
 }
 
-// next is the next phase; it has no orders if there is none. First comes each window by itself, then everything, and so
-// on while the clock allows it; but the first phase does not depend on how slow the machine is.
+// next returns the next phase, which is empty at the end. First comes each
+// window, then everything, repeatedly while the clock allows. The first phase
+// does not depend on the speed of the machine.
 func (s *schedule) next() phase {
 	turn := s.phases % (len(Windows) + 1)
 	s.phases++
@@ -66,7 +69,7 @@ func (s *schedule) next() phase {
 		}
 	case turn < len(Windows):
 		p.name = Windows[turn].Name
-		if size = windowOrders; s.left > 0 { // half of them, at most, and one at least
+		if size = windowOrders; s.left > 0 { // at most half of them, and at least one
 			size = min(max(s.orders/(2*len(Windows)), 1), windowOrders, s.left)
 		}
 	case s.left < 0:
@@ -83,13 +86,13 @@ func (s *schedule) next() phase {
 	return p
 }
 
-// group is the next order of a phase, or those of an outage.
+// group returns the next order of a phase, or the orders of an outage.
 func (s *schedule) group(phase string, limit int) (orders []Order) {
-	fate, size := phase, 1
+	window, size := phase, 1
 	if phase == everything {
-		fate = pick(s.dice.IntN(100))
+		window = pick(s.dice.IntN(100))
 	}
-	if fate == outage {
+	if window == outage {
 		size = min(outageSize, limit)
 	}
 	for range size {
@@ -98,14 +101,14 @@ func (s *schedule) group(phase string, limit int) (orders []Order) {
 			ID:       fmt.Sprintf("order-%d", s.made),
 			Customer: fmt.Sprintf("customer-%d", s.made),
 			Cents:    100 + s.dice.Int64N(9900),
-			Fate:     fate,
+			Window:   window,
 		})
 	}
 	return orders
 }
 
-// pick is the fate that belongs to a number below 100. All windows are equally likely, but for an outage, which takes
-// several orders.
+// pick maps a number below 100 to a window. All are equally likely,
+// except an outage, which takes several orders.
 func pick(n int) string {
 	const share = (100 - calm) / 13
 	if n -= calm; n < 0 || n/share >= len(Windows) {

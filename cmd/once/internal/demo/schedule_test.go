@@ -38,7 +38,7 @@ func TestScheduleSize(t *testing.T) {
 			ids := map[string]bool{}
 			for _, o := range orders {
 				ids[o.ID+o.Customer] = true
-				if o.Cents <= 0 || scenario != "" && o.Fate != scenario {
+				if o.Cents <= 0 || scenario != "" && o.Window != scenario {
 					t.Fatalf("%q: %+v", scenario, o)
 				}
 			}
@@ -56,22 +56,22 @@ func TestScheduleHasEveryWindow(t *testing.T) {
 	}
 	for i, w := range Windows {
 		for _, group := range phases[i].orders {
-			if phases[i].name != w.Name || group[0].Fate != w.Name {
-				t.Errorf("phase %d is %q with %q, want %q", i, phases[i].name, group[0].Fate, w.Name)
+			if phases[i].name != w.Name || group[0].Window != w.Name {
+				t.Errorf("phase %d is %q with %q, want %q", i, phases[i].name, group[0].Window, w.Name)
 			}
 		}
 	}
-	fates := map[string]int{}
+	windows := map[string]int{}
 	_, orders := all(Options{Seed: 1, Orders: 5000})
 	for _, o := range orders {
-		fates[o.Fate]++
+		windows[o.Window]++
 	}
 	for _, w := range Windows {
-		if n := fates[w.Name]; n < 100 {
+		if n := windows[w.Name]; n < 100 {
 			t.Errorf("%s comes %d times in 5,000", w.Name, n)
 		}
 	}
-	if n := fates[undisturbed]; n < 1000 {
+	if n := windows[undisturbed]; n < 1000 {
 		t.Errorf("nothing is done to only %d", n)
 	}
 }

@@ -19,8 +19,9 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// Shop is what both services are made of: a database with a store in it, a broker, a payment provider and a mail server.
-// What they share is here, and so are the points at which they can be killed.
+// Shop is the environment that both services share: a database with a store, a
+// broker, a payment provider, a mail server, and the points at which a process
+// can be killed.
 type Shop struct {
 	db        *sql.DB
 	store     *sqlstore.Store
@@ -30,7 +31,8 @@ type Shop struct {
 	ask       asker
 }
 
-// asker asks what is to happen to an order at a point; lose means that what is about to be done is to be lost.
+// asker asks what to do with an order at a point; lose means that the next step
+// is to be lost.
 type asker func(at point, consumer string, o Order, m *broker.Message) (lose bool)
 
 // Receipt is the answer of the payment provider.
@@ -38,7 +40,7 @@ type Receipt struct {
 	ChargeID string
 }
 
-// topic is where orders are told of.
+// topic is the topic of orders.
 const topic = "order.placed"
 
 func openShop(where setup, ask asker) (*Shop, error) {
@@ -52,16 +54,17 @@ func openShop(where setup, ask asker) (*Shop, error) {
 	return s, nil
 }
 
-// dataSource names a database for several processes: they wait for each other's locks,
-// readers do not wait at all, and a commit is on the disk.
+// dataSource returns the name of a database for several processes. They wait
+// for each other's locks, readers do not wait, and commits are durable.
 func dataSource(dir, name string) string {
 	file := url.URL{Path: filepath.ToSlash(filepath.Join(dir, name+".db"))}
 	return "file:" + file.EscapedPath() +
 		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
 }
 
-// The tables of the shop. The last three are the notes of the service by hand; with once, the keys are in the store's.
-// No index is unique: a second row is a second order, and not an error that hides it.
+// The tables of the shop. The last three are the notes of the service by hand;
+// with once, the store has the keys. No index is unique, so that a second row
+// counts as a second order instead of being an error.
 const tables = `
 CREATE TABLE orders   (number INTEGER PRIMARY KEY, id TEXT NOT NULL, customer TEXT NOT NULL, cents INTEGER NOT NULL);
 CREATE TABLE account  (customer TEXT PRIMARY KEY, points INTEGER NOT NULL);
@@ -73,7 +76,7 @@ CREATE INDEX charged_id  ON charged (id);
 CREATE INDEX credited_id ON credited (id);
 CREATE INDEX mailed_id   ON mailed (id);`
 
-// source is the messages of a consumer.
+// source returns the source of a consumer.
 func (s *Shop) source(consumer string) broker.Source {
 	return &tappedSource{queue{s.events, consumer}, consumer, s.ask}
 }
@@ -87,21 +90,21 @@ func (s *Shop) insert(ctx context.Context, tx *sql.Tx, o Order) error {
 	return err
 }
 
-// tell is the message of an order.
+// tell returns the message of an order.
 func tell(id string, o Order) (*broker.Message, error) {
 	body, err := json.Marshal(o)
 	return &broker.Message{ID: id, Topic: topic, OrderingKey: o.Customer, Body: body, Time: time.Now()}, err
 }
 
-// read is the order of a message. What is none can be handled by nobody.
+// read returns the order of a message. A message without one cannot be handled.
 func read(m *broker.Message) (o Order, err error) {
 	if err := json.Unmarshal(m.Body, &o); err != nil {
-		return o, once.Permanent(fmt.Errorf("the message is no order: %w", err))
+		return o, once.Permanent(fmt.Errorf("the message is not an order: %w", err))
 	}
 	return o, nil
 }
 
-// charge asks the provider for the customer's money. An empty key asks for it without one.
+// charge asks the provider to charge the customer. An empty key sends none.
 func (s *Shop) charge(ctx context.Context, key string, o Order) (receipt Receipt, err error) {
 	if err := s.post(ctx, "/charge", key, o, &receipt); err != nil {
 		return receipt, err
@@ -120,7 +123,8 @@ func (s *Shop) credit(ctx context.Context, tx *sql.Tx, o Order) error {
 	return err
 }
 
-// letter sends the customer a letter. The mail server knows no keys, and cannot be asked.
+// letter sends the customer a letter. The mail server has no keys and cannot be
+// asked.
 func (s *Shop) letter(ctx context.Context, o Order) error {
 	if err := s.post(ctx, "/letter", "", o, nil); err != nil {
 		return err
@@ -148,7 +152,7 @@ func (s *Shop) post(ctx context.Context, path, key string, o Order, into any) er
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 200))
-		return fmt.Errorf("%s says %s: %s", path, resp.Status, text)
+		return fmt.Errorf("%s returned %s: %s", path, resp.Status, text)
 	}
 	if into == nil {
 		return nil

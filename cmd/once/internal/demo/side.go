@@ -16,17 +16,17 @@ import (
 const (
 	pollEvery  = 50 * time.Millisecond
 	meetTime   = 1500 * time.Millisecond // how long the first of two waits for the second
-	copyTime   = time.Second             // after which a copy comes: when its message is dealt with
+	copyTime   = time.Second             // delay of a copy, longer than its message takes
 	quietTime  = 250 * time.Millisecond
 	stuckAfter = 2 * time.Minute
 )
 
-// side is everything that one service works with, and nothing is shared with the other side but the seed.
+// side is the environment of one service. The two sides share only the seed.
 type side struct {
 	name     string
 	options  Options
 	where    setup
-	db       *sql.DB // the demo's own look into the database
+	db       *sql.DB // the demo's own connection
 	store    *sqlstore.Store
 	provider *provider
 	events   *events
@@ -38,19 +38,19 @@ type side struct {
 	stopping  bool
 	client    *http.Client
 	turn      int                 // of the processes, for requests
-	placed    []placed            // in their order
-	mixed     bool                // everything is done at once
-	acked     map[string]bool     // orders, by id
-	met       map[string]bool     // fates that have come true, by order
+	placed    []placed            // in order
+	mixed     bool                // in the phase "everything"
+	acked     map[string]bool     // orders by ID
+	met       map[string]bool     // windows that have happened, by order
 	meetings  map[string]*meeting // by what they are about
 	crashes   int
 	outages   int
 	copying   int
 	delivered int
-	news      string // what was done last
+	news      string // the latest event
 }
 
-// placed is an order, and the phase in which it was placed.
+// placed is an order and the phase in which it was placed.
 type placed struct {
 	Order
 	phase string
@@ -96,7 +96,7 @@ func (s *side) close() {
 	}
 }
 
-// run places all orders, and returns when nothing is left to be done about them.
+// run places all orders and returns when all of them are settled.
 func (s *side) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -113,7 +113,7 @@ func (s *side) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// play goes through all phases.
+// play runs all phases.
 func (s *side) play(ctx context.Context) error {
 	for p := s.schedule.next(); len(p.orders) > 0; p = s.schedule.next() {
 		s.mu.Lock()
@@ -129,7 +129,7 @@ func (s *side) play(ctx context.Context) error {
 	return nil
 }
 
-// keep starts a process, and another one when it is killed, until the side stops.
+// keep restarts a process whenever it is killed, until the side stops.
 func (s *side) keep(ctx context.Context, failed context.CancelCauseFunc) {
 	for {
 		p, err := startProcess(ctx, s.options.Command, s.where)
@@ -154,7 +154,7 @@ func (s *side) keep(ctx context.Context, failed context.CancelCauseFunc) {
 		case stopping || ctx.Err() != nil:
 			return
 		case !p.killed.Load():
-			failed(fmt.Errorf("a worker ended by itself, and has said why above: %w", err))
+			failed(fmt.Errorf("a worker exited, see its output above: %w", err))
 			return
 		}
 	}
@@ -190,29 +190,29 @@ func (s *side) stop() {
 	}
 }
 
-// reply tells a process how to go on, or kills it.
+// reply tells a process how to continue, or kills it.
 func (s *side) reply(ctx context.Context, p *process, q question) {
 	a := answer{Number: q.Number}
-	fate := q.Order.Fate
+	window := q.Order.Window
 	switch {
-	case fate == doubleClick:
-		s.fate(q)
+	case window == doubleClick:
+		s.begins(q)
 		s.meet(ctx, q.Order.ID+" "+string(q.At))
-	case fate == raced && q.At == atDelivery:
+	case window == raced && q.At == atDelivery:
 		s.meet(ctx, q.Order.ID+" "+q.Consumer)
-	case waits[fate] == q.At:
-		if q.Consumer == "" || q.Consumer == "points" { // whose transaction it is
+	case waits[window] == q.At:
+		if q.Consumer == "" || q.Consumer == "points" { // only the consumer with a transaction
 			s.quiet(ctx)
 		}
-	case !s.fate(q):
-	case fate == copied:
+	case !s.begins(q):
+	case window == copied:
 		s.again(ctx, q.Message, copyTime)
-	case fate == raced:
+	case window == raced:
 		s.again(ctx, q.Message, copyAfter)
-	case fate == lostAck:
+	case window == lostAck:
 		a.Lose = true
 	default:
-		if waits[fate] == "" {
+		if waits[window] == "" {
 			s.quiet(ctx)
 		}
 		if p.kill() {
@@ -225,8 +225,8 @@ func (s *side) reply(ctx context.Context, p *process, q question) {
 	p.answer(a)
 }
 
-// quiet gives a process that is to be killed the time to finish what else it has in hand, so that it is known what the
-// kill has done. Where everything is done at once, it is not given.
+// quiet lets a process finish its other work before it is killed, so that the
+// effect of the kill is known. It does not wait in the phase "everything".
 func (s *side) quiet(ctx context.Context) {
 	s.mu.Lock()
 	mixed := s.mixed
@@ -236,15 +236,15 @@ func (s *side) quiet(ctx context.Context) {
 	}
 }
 
-// fate reports whether the fate of an order comes true now: it does once.
-func (s *side) fate(q question) bool {
+// begins reports whether the window of an order begins now. It begins once.
+func (s *side) begins(q question) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.met[q.Order.ID] {
 		return false
 	}
 	s.met[q.Order.ID] = true
-	s.news = q.Order.Fate + ", " + q.Order.ID
+	s.news = q.Order.Window + ", " + q.Order.ID
 	return true
 }
 
@@ -260,7 +260,8 @@ func (s *side) again(ctx context.Context, m *broker.Message, later time.Duration
 	}()
 }
 
-// meeting lets two go when both are there, or the first has waited for long enough. Who comes later goes on at once.
+// meeting releases two callers when both have arrived, or the first one after a
+// timeout. Later callers do not wait.
 type meeting struct {
 	guests int
 	both   chan struct{}
@@ -286,8 +287,9 @@ func (s *side) meet(ctx context.Context, about string) {
 	}
 }
 
-// settle waits until the outbox is empty and every message is dealt with, or put aside for a person. A look that fails is
-// repeated: on a machine with much to do a broker may take longer to answer than its client waits.
+// settle waits until the outbox is empty and every message is handled or
+// parked. It repeats failed queries, because on a busy machine a broker may
+// answer after its client's timeout.
 func (s *side) settle(ctx context.Context) error {
 	last, since := -1, time.Now()
 	for {
@@ -304,13 +306,14 @@ func (s *side) settle(ctx context.Context) error {
 		case left != last:
 			last, since = left, time.Now()
 		case late:
-			return fmt.Errorf("%d messages have been under way for %v", left, stuckAfter)
+			return fmt.Errorf("%d messages have been in flight for %v", left, stuckAfter)
 		}
 		pause(ctx, pollEvery)
 	}
 }
 
-// left is how many messages are under way: asked for in the order in which they move.
+// left returns the number of messages in flight. It asks in the order in which
+// they move.
 func (s *side) left(ctx context.Context) (int, error) {
 	s.mu.Lock()
 	left := s.copying

@@ -13,15 +13,16 @@ func newBareSide() *side {
 	return &side{met: map[string]bool{}, meetings: map[string]*meeting{}}
 }
 
-func TestFateComesTrueOnce(t *testing.T) {
+func TestAWindowBeginsOnce(t *testing.T) {
 	s := newBareSide()
-	q := question{Order: Order{ID: "order-1", Fate: afterCharge}}
-	if !s.fate(q) || s.fate(q) || s.news != "crash-after-charge, order-1" {
+	q := question{Order: Order{ID: "order-1", Window: afterCharge}}
+	if !s.begins(q) || s.begins(q) || s.news != "crash-after-charge, order-1" {
 		t.Errorf("it comes true twice, or never; news: %q", s.news)
 	}
 }
 
-// Two meet however late the second one comes; the first waits for so long, and who comes third for nobody.
+// Two callers meet however late the second one is within the time limit. A third
+// caller does not wait.
 func TestMeeting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, begun := newBareSide(), time.Now()

@@ -8,8 +8,8 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// The taps stand between a service and its broker, and ask what is to happen to each message. What is asked is the same
-// for both services.
+// Taps sit between a service and its broker and ask the demo what to do with
+// each message. They ask the same for both services.
 
 type tappedPublisher struct {
 	broker.Publisher
@@ -53,7 +53,8 @@ func (s *tappedSource) RedeliveryHorizon(ctx context.Context) (time.Duration, er
 	return s.Source.(broker.Horizon).RedeliveryHorizon(ctx)
 }
 
-// tappedSession lets a delivery wait for its answer without holding up the others.
+// tappedSession lets a delivery wait for its answer without blocking the
+// others.
 type tappedSession struct {
 	broker.Session
 	consumer string
@@ -85,7 +86,7 @@ func (s *tappedSession) deliver(ctx context.Context, d broker.Delivery) {
 	}
 	select {
 	case s.arrived <- d:
-	case <-ctx.Done(): // it is not settled, so it comes again
+	case <-ctx.Done(): // it is not settled, so it is redelivered
 	}
 }
 
@@ -106,7 +107,7 @@ func (s *tappedSession) Ack(ctx context.Context, ds []broker.Delivery) error {
 		o, err := read(d.Message)
 		if err != nil || !s.ask(atAck, s.consumer, o, nil) {
 			kept = append(kept, d)
-		} else if err := s.Session.Return(ctx, []broker.Delivery{d}, 0); err != nil { // the broker has not heard of it
+		} else if err := s.Session.Return(ctx, []broker.Delivery{d}, 0); err != nil { // the broker never learns of it
 			return err
 		}
 	}

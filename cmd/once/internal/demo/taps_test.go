@@ -49,9 +49,9 @@ func TestSessionHoldsOneAndLosesAcks(t *testing.T) {
 		switch {
 		case consumer != "points":
 			t.Errorf("it asks for %q", consumer)
-		case at == atDelivery && o.Fate == raced:
+		case at == atDelivery && o.Window == raced:
 			<-release
-		case at == atAck && o.Fate == lostAck && !lost:
+		case at == atAck && o.Window == lostAck && !lost:
 			lost = true
 			return true
 		}
@@ -61,7 +61,7 @@ func TestSessionHoldsOneAndLosesAcks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []Order{{ID: "held", Fate: raced}, {ID: "lost", Fate: lostAck}} {
+	for _, o := range []Order{{ID: "held", Window: raced}, {ID: "lost", Window: lostAck}} {
 		if errs := b.Publisher().Publish(t.Context(), []*broker.Message{messageOf(t, o)}); errs != nil {
 			t.Fatal(errs)
 		}

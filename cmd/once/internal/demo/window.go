@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// Window is a moment at which something can go wrong, and what the demo does there. Its name is that of the scenario.
+// Window is a moment at which something can go wrong. Its name is that of its
+// scenario.
 type Window struct {
 	Name   string `json:"name"`      // of the scenario
-	What   string `json:"what"`      // is done to an order
-	ByHand string `json:"by_hand"`   // what becomes of it in the shop that was written by hand, and why
-	Once   string `json:"with_once"` // what holds with once, and why
+	What   string `json:"what"`      // what the demo does to an order
+	ByHand string `json:"by_hand"`   // the result in the shop by hand, and why
+	Once   string `json:"with_once"` // the result with once, and why
 }
 
-// The names of windows, as fates of orders.
+// Names of windows.
 const (
 	doubleClick   = "double-click"
 	lostReply     = "lost-reply"
@@ -32,50 +33,50 @@ const (
 	undisturbed   = ""
 )
 
-// Windows are all that the demo knows, in the order of the way of an order through the shop.
+// Windows are all windows, in the sequence in which an order passes them.
 var Windows = []Window{
-	{doubleClick, "the customer clicks twice: two requests at one moment, at two processes",
-		"both look whether the order is there before either has written it, and both write it",
-		"both have one Idempotency-Key: its unique index lets one of them write, and the other gets the first one's response"},
-	{lostReply, "the response is lost, and the customer's program sends the request again",
-		"the second request finds the order: looking first is enough here",
+	{doubleClick, "the customer clicks twice: two processes get the request at the same moment",
+		"both check for the order before either has written it, and both write it",
+		"both carry the same Idempotency-Key: a unique index lets one of them write, and the other gets its response"},
+	{lostReply, "the response is lost, and the client sends the request again",
+		"the second request finds the order: checking first is enough here",
 		"the second request gets the recorded response"},
-	{inTransaction, "the process is killed with the order written and not committed",
-		"the database rolls back, and the request is made again",
+	{inTransaction, "the process is killed after it has written the order, before the commit",
+		"the database rolls back, and the client sends the request again",
 		"the same: key, order and message are one transaction"},
 	{beforePublish, "the process is killed after the commit of the order, before its message is published",
-		"the request is made again, finds the order, and answers: the message is never published, and nobody charges",
-		"the message was in the commit: another process's relay publishes it"},
-	{afterPublish, "the process is killed after the broker took the message, before it has noted that",
-		"the request is made again and finds the order",
-		"the relay publishes it again, and each consumer knows its key"},
+		"the client sends the request again, and the shop finds the order: the message is never published, and nobody charges",
+		"the message was in the commit: the relay of another process publishes it"},
+	{afterPublish, "the process is killed after the broker has the message, before that is recorded",
+		"the client sends the request again, and the shop finds the order",
+		"the relay publishes the message again, and each consumer recognises its key"},
 	{outage, "the broker is down while orders are placed",
-		"publishing fails after the commit; the request is made again, finds the order, and answers: no message",
-		"orders are taken all the same, and their messages wait in the outbox"},
-	{copied, "the message comes again later",
-		"the consumers find what they wrote: looking first is enough here",
+		"publishing fails after the commit, and a repeated request finds the order: the message is never published",
+		"orders are still accepted, and their messages wait in the outbox"},
+	{copied, "the message is delivered again later",
+		"the consumers find what they wrote: checking first is enough here",
 		"each consumer finds the key of the message"},
-	{raced, "two copies of the message come at one moment",
-		"both look before either has written, and both charge",
-		"one of them claims the key, and the other waits for its end"},
-	{lostAck, "the acknowledgement of the message is lost, and it comes again",
+	{raced, "two copies of the message are delivered at the same moment",
+		"both consumers check before either has written, and both charge",
+		"one of them claims the key, and the other waits for it"},
+	{lostAck, "the acknowledgement is lost, and the message is delivered again",
 		"the consumers find what they wrote",
-		"the key is in the commit of what the consumer wrote"},
-	{afterCharge, "the process is killed when the customer is charged, before it has noted that",
-		"nothing says that it was charged: the message comes again, and so does the charge",
-		"the claim was written before: the charge is sent again with the same key, and the provider knows it"},
+		"the key was committed with what the consumer wrote"},
+	{afterCharge, "the process is killed after the customer is charged, before that is recorded",
+		"no record shows the charge: the message is delivered again, and the customer is charged again",
+		"the claim was recorded first: the charge is sent again with the same key, and the provider recognises it"},
 	{inHandler, "the process is killed in the transaction of a consumer",
-		"the database rolls back, and the message comes again",
+		"the database rolls back, and the message is delivered again",
 		"the same: the key is in that transaction"},
 	{beforeAck, "the process is killed after the commit of a consumer, before its acknowledgement",
-		"the message comes again, and the consumer finds what it wrote",
-		"the message comes again, and the consumer finds its key"},
-	{afterLetter, "the process is killed when the letter is sent, before it has noted that",
-		"the message comes again, and so does the letter",
-		"nobody can know whether it was sent, and nobody can ask: it is parked for a person, and not sent twice"},
+		"the message is delivered again, and the consumer finds what it wrote",
+		"the message is delivered again, and the consumer finds its key"},
+	{afterLetter, "the process is killed after the letter is sent, before that is recorded",
+		"the message is delivered again, and the letter is sent again",
+		"the mail server cannot be asked whether it was sent: the letter is parked for a person, and not sent twice"},
 }
 
-// survived are the windows that do a shop by hand no harm.
+// survived are the windows that do not harm the shop by hand.
 var survived = []string{lostReply, inTransaction, afterPublish, copied, lostAck, inHandler, beforeAck}
 
 // Find returns the window of a scenario.
@@ -91,7 +92,7 @@ func Find(scenario string) (Window, error) {
 	return Windows[i], nil
 }
 
-// Explain says what a scenario shows.
+// Explain returns what a scenario shows.
 func (w Window) Explain() string {
 	return fmt.Sprintf("%s: %s.\n\n  by hand    %s.\n  with once  %s.\n", w.Name, w.What, w.ByHand, w.Once)
 }

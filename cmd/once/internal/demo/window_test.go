@@ -18,8 +18,8 @@ func TestEveryWindowIsMade(t *testing.T) {
 			}
 		}
 	}
-	for fate := range meets {
-		if _, err := Find(fate); err != nil {
+	for window := range meets {
+		if _, err := Find(window); err != nil {
 			t.Error(err)
 		}
 	}

@@ -15,27 +15,31 @@ import (
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
-// quiet leaves it to the demo to tell what goes wrong, which is most of what it
-// does.
+// quiet discards logs, because the demo itself reports what goes wrong.
 var quiet = &sqlstore.Options{Options: once.Options{Logger: slog.New(slog.DiscardHandler)}}
 
-// soon is how long a killed process is waited for: short, so that nobody waits for long before the screen.
+// soon is the redelivery delay after a kill. It is short to keep the demo
+// short.
 const soon = time.Second
 
-// What is done elsewhere is declared once, with what becomes of it when nobody knows whether it happened.
+// Operations for effects elsewhere, each with a choice for unknown outcomes.
 var (
-	// The charge is sent again: the provider remembers its key for a day, and answers what it answered first.
+	// A charge is sent again: the provider honours its key for a day and
+	// repeats its first answer.
 	charge = &once.Operation[Receipt]{OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, Policy: once.Policy{Lease: soon}}
 
-	// A letter cannot be asked about, and nobody wants two: a person decides.
+	// A letter cannot be looked up and must not be sent twice, so a person
+	// decides.
 	letter = &once.Operation[bool]{OnUnknown: once.Park, Policy: once.Policy{Lease: soon}}
 )
 
-// WithOnce is the shop with once. It survives everything that the demo does to it.
+// WithOnce is the shop with once. It survives everything that the demo does to
+// it.
 func WithOnce(shop *Shop) Service {
 	messages := outbox.New(shop.store, nil)
 
-	// The key of the request, the order, its message and the response are one commit.
+	// One commit holds the key of the request, the order, its message and the
+	// response.
 	place := func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 		o, err := readOrder(r)
 		if err != nil {
@@ -53,10 +57,11 @@ func WithOnce(shop *Shop) Service {
 	}
 	caller := func(*http.Request) (string, error) { return "web", nil }
 
-	// A relay publishes what was committed, here or in another process.
+	// A relay publishes committed messages, in this process or another one.
 	relay := &outbox.Relay{Store: shop.store, Publisher: shop.publisher, Logger: quiet.Logger, Lease: 2 * publishTime, PublishTime: publishTime}
 
-	// An effect elsewhere: claim, charge with the same key every time, record the receipt.
+	// An effect elsewhere: claim the key, charge with the same key on every
+	// attempt, record the receipt.
 	bill := inbox.Do(shop.store, charge, func(ctx context.Context, key once.Key, m *broker.Message) (Receipt, error) {
 		o, err := read(m)
 		if err != nil {
@@ -65,7 +70,7 @@ func WithOnce(shop *Shop) Service {
 		return shop.charge(ctx, key.String(), o)
 	})
 
-	// Rows in this database: the key of the message is in their commit.
+	// Rows in this database: one commit holds them and the key of the message.
 	credit := inbox.Tx(shop.store, func(ctx context.Context, tx *sql.Tx, m *broker.Message) error {
 		o, err := read(m)
 		if err != nil {
@@ -74,7 +79,7 @@ func WithOnce(shop *Shop) Service {
 		return shop.credit(ctx, tx, o)
 	})
 
-	// An effect that nobody can ask about: at most once.
+	// An effect that cannot be looked up: at most once.
 	write := inbox.Do(shop.store, letter, func(ctx context.Context, _ once.Key, m *broker.Message) (bool, error) {
 		o, err := read(m)
 		if err != nil {

@@ -12,11 +12,13 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-// ByHand is the shop as many of us write it: look whether it was done; if not, do it, note it, acknowledge. The message
-// is published when the order is committed.
+// ByHand is the shop as it is usually written: check whether the work was done;
+// if not, do it, note it, acknowledge. The message is published after the
+// commit.
 //
-// It survives lost replies, lost acks and crashes in a transaction. It does not survive a crash between two systems,
-// nor two who look at one moment, nor a broker that is down.
+// It survives lost replies, lost acks and crashes in a transaction. It does not
+// survive crashes between two systems, concurrent checks, or a broker that is
+// down.
 func ByHand(shop *Shop) Service {
 	place := func(w http.ResponseWriter, r *http.Request) {
 		o, err := readOrder(r)
@@ -109,7 +111,8 @@ func (s *Shop) transact(ctx context.Context, body func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// consumeByHand acknowledges what was handled and gives back what was not, until ctx ends.
+// consumeByHand acknowledges handled messages and returns the others, until ctx
+// ends.
 func consumeByHand(ctx context.Context, from broker.Source, handle func(context.Context, Order) error) error {
 	for ctx.Err() == nil {
 		session, err := from.Open(ctx, handlers)
@@ -127,13 +130,13 @@ func consumeByHand(ctx context.Context, from broker.Source, handle func(context.
 		}
 		running.Wait()
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTime)
-		_ = session.Close(closing) // what it has not settled comes again
+		_ = session.Close(closing) // unsettled messages are redelivered
 		cancel()
 	}
 	return nil
 }
 
-// settleByHand drops the errors of the broker: what it has not heard of comes again.
+// settleByHand ignores errors of the broker: such messages are redelivered.
 func settleByHand(ctx context.Context, session broker.Session, d broker.Delivery, handle func(context.Context, Order) error) {
 	o, err := read(d.Message)
 	if err == nil {

@@ -1,4 +1,4 @@
-// Package democommand is the verb demo: of the command once, and of the command demo, which has no other.
+// Package democommand is the verb demo of the commands once and demo.
 package democommand
 
 import (
@@ -16,13 +16,13 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/demo"
 )
 
-// Command is the command line of the demo, as kong reads it.
+// Command is the command line of the demo for kong.
 type Command struct {
 	Orders   *int    `xor:"size" placeholder:"N" help:"How many orders to place on each side (default 150, with --scenario 20)."`
-	Minutes  float64 `xor:"size" placeholder:"N" help:"Place orders for so long instead."`
-	Scenario string  `placeholder:"NAME" help:"Do nothing but this to orders, and explain it; everything is the default, and list names them all."`
+	Minutes  float64 `xor:"size" placeholder:"N" help:"Place orders for this long instead."`
+	Scenario string  `placeholder:"NAME" help:"Inject only this fault, and explain it. Default: everything. Use list to see all names."`
 	Workers  int     `default:"2" placeholder:"N" help:"Processes of the shop on each side, 2 to 32 (default 2)."`
-	Seed     uint64  `default:"1" placeholder:"N" help:"Decides what is done to which order (default 1)."`
+	Seed     uint64  `default:"1" placeholder:"N" help:"Decides which order gets which fault (default 1)."`
 	JSON     bool    `help:"Print one JSON object and nothing else."`
 	Keep     bool    `help:"Keep the directory with the databases and the charges, and print its name."`
 }
@@ -30,24 +30,24 @@ type Command struct {
 // Help is the long text of once demo --help.
 func (Command) Help() string {
 	return `
-A shop takes orders over HTTP, writes them to its database, tells a broker of them, and three consumers charge the
-customer, add points and send a letter. It runs twice, side by side, and the same is done to both: customers click
-twice, replies and acks get lost, messages come again, alone or two at one moment, the broker goes down, and processes
-are killed with SIGKILL at the worst points. One shop is written by hand: look, do it, note it, acknowledge. The other
-one is the same with once: an atomic HTTP handler, an outbox and its relay, and consumers. Then what is left is counted:
-rows, charges at the payment provider, points, letters.
+A shop accepts orders over HTTP, writes them to its database and publishes a message for each. Three consumers charge
+the customer, add points and send a letter. Two versions of the shop run side by side under the same faults: customers
+click twice, replies and acks are lost, messages are redelivered, the broker goes down, and processes are killed with
+SIGKILL at the worst points. One version is written by hand: check, act, record, acknowledge. The other uses once: an
+atomic HTTP handler, an outbox with its relay, and consumers. In the end the demo counts the effects: rows, charges at
+the payment provider, points, letters.
 
-The database is SQLite in a temporary directory. The broker is one of the demo's own, on loopback: it keeps messages in
-memory, delivers at least once as others do, and outlives the shops. The payment provider and the mail server are played. Nothing else is needed, and nothing is left behind (unless this process is
-killed with -9).
+The database is SQLite in a temporary directory. The demo has its own broker on loopback, which keeps messages in
+memory, delivers them at least once and outlives the shops. The payment provider and the mail server are simulated. The
+demo needs nothing else, and leaves nothing behind unless this process is killed with SIGKILL.
 
   killed      processes of the shop, with SIGKILL
-  twice       orders, charges, points and letters beyond one per order
-  lost        orders that were acknowledged to the customer, and miss their row, charge, points or letter
-  parked      letters of which nobody can know whether they were sent: a person decides
+  duplicates  orders, charges, points and letters beyond one per order
+  lost        orders that were acknowledged to the customer but lack their row, charge, points or letter
+  parked      letters that may or may not have been sent: a person decides
 
-At the end, a table tells for each thing that was done to orders what became of them. What was done to none of them
-can hit one too: it is in the hands of a process that is killed for another.
+The table at the end has one line per scenario. An order of any scenario may also be hit by a kill that was meant for
+another order of the same process.
 
 Exit status: 0 the shop with once was right, 1 it was wrong, 2 wrong usage, 3 the demo could not run.
 
@@ -70,19 +70,20 @@ const (
 	everything      = "everything" // the default
 )
 
-// ErrWrong says that the shop with once was wrong. It has been printed already.
+// ErrWrong reports that the shop with once was wrong. The result has already
+// been printed.
 var ErrWrong = errors.New("the shop with once was wrong")
 
 // Validate is called by kong.
 func (d *Command) Validate() error {
 	if d.Orders != nil && (*d.Orders < 1 || *d.Orders > maxOrders) {
-		return fmt.Errorf("--orders is %d: give 1 to %d", *d.Orders, maxOrders)
+		return fmt.Errorf("--orders is %d: use 1 to %d", *d.Orders, maxOrders)
 	}
 	if !(d.Minutes >= 0 && d.Minutes <= maxMinutes) {
-		return fmt.Errorf("--minutes is %v: give up to %d", d.Minutes, maxMinutes)
+		return fmt.Errorf("--minutes is %v: use up to %d", d.Minutes, maxMinutes)
 	}
 	if d.Workers < 2 || d.Workers > maxWorkers {
-		return fmt.Errorf("--workers is %d: give 2 to %d, a race needs two", d.Workers, maxWorkers)
+		return fmt.Errorf("--workers is %d: use 2 to %d, a race needs two", d.Workers, maxWorkers)
 	}
 	if d.Scenario == everything {
 		d.Scenario = ""
@@ -95,13 +96,13 @@ func (d *Command) Validate() error {
 	return nil
 }
 
-// meant names the scenario that a word is like.
+// meant returns the scenario whose name is closest to a word.
 func meant(word string) string {
 	names := []string{everything, listOfScenarios}
 	for _, w := range demo.Windows {
 		names = append(names, w.Name)
 	}
-	best, least := "", 3 // letters that may be wrong
+	best, least := "", 3 // maximum distance
 	for _, name := range names {
 		if d := distance(word, name); d < least || d == least && strings.HasPrefix(name, word) {
 			best, least = name, d
@@ -116,7 +117,7 @@ func meant(word string) string {
 	return fmt.Sprintf(". Did you mean %q?", best)
 }
 
-// distance is how many letters have to be changed, added or left out to make one word of another.
+// distance is the edit distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -144,9 +145,9 @@ func (d *Command) Run(ctx context.Context) error {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("the workers are this program, and it cannot be found: %w", err)
+		return fmt.Errorf("the workers run this program, which cannot be found: %w", err)
 	}
-	signal.Ignore(syscall.SIGPIPE) // what it is piped to may end first, and then there is something to remove
+	signal.Ignore(syscall.SIGPIPE) // the reader of a pipe may exit first, but files still have to be removed
 	screen := newScreen(os.Stdout)
 	switch w, err := demo.Find(d.Scenario); {
 	case d.JSON:

@@ -36,7 +36,7 @@ func TestReadmeShowsWhatTheDemoPrints(t *testing.T) {
 	if len(shown.Windows) < 3 {
 		t.Fatalf("the README shows %d windows", len(shown.Windows))
 	}
-	numbers := regexp.MustCompile(`With once: (\d+) orders.* (\d+) letters parked`).FindStringSubmatch(block)
+	numbers := regexp.MustCompile(`With once: (\d+) orders.* (\d+) letters are parked`).FindStringSubmatch(block)
 	if numbers == nil {
 		t.Fatal("the README shows no verdict")
 	}
@@ -58,16 +58,17 @@ func TestReadmeShowsWhatTheDemoPrints(t *testing.T) {
 // tally reads what became of orders.
 func tally(t *testing.T, cell string) (c demo.Tally) {
 	t.Helper()
-	for _, part := range regexp.MustCompile(`(of )?(\d+):? ?(right|doubled|lost|parked)?`).FindAllStringSubmatch(cell, -1) {
-		n := number(t, part[2])
-		switch {
-		case part[1] != "", part[3] == "right":
-			c.Orders = n
-		case part[3] == "doubled":
+	for _, part := range regexp.MustCompile(`(\d+)(?: of (\d+))? (correct|doubled|lost|parked)`).FindAllStringSubmatch(cell, -1) {
+		if part[2] != "" {
+			c.Orders = number(t, part[2])
+		}
+		n := number(t, part[1])
+		switch part[3] {
+		case "doubled":
 			c.Doubled = n
-		case part[3] == "lost":
+		case "lost":
 			c.Lost = n
-		case part[3] == "parked":
+		case "parked":
 			c.Parked = n
 		}
 	}

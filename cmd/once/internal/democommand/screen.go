@@ -12,13 +12,14 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/show"
 )
 
-// screen shows a demo. On a terminal, one table changes in place; elsewhere, a line tells of every tenth.
+// screen shows the progress of a demo. A terminal gets a table that is updated
+// in place; other outputs get a line for each tenth of the run.
 type screen struct {
 	out    io.Writer
 	live   bool
 	color  bool
-	height int // lines of the table that is being shown
-	tenths int // that a line has told of
+	height int // of the table on the screen
+	tenths int // already reported
 }
 
 func newScreen(out *os.File) *screen {
@@ -26,7 +27,8 @@ func newScreen(out *os.File) *screen {
 	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
 }
 
-// fits reports whether the table has room: what has left the screen cannot be drawn over. Some terminals do not know their size.
+// fits reports whether the table fits, because lines that scrolled off cannot
+// be redrawn. Some terminals do not report their size.
 func fits(width, height int, err error) bool {
 	return err != nil || width == 0 || height == 0 || width > widest && height > tallest
 }
@@ -52,15 +54,15 @@ func (s *screen) progress(r demo.Report) error {
 }
 
 func short(s demo.Side) string {
-	return fmt.Sprintf("%d killed, %d twice", s.Crashes, s.Duplicated)
+	return fmt.Sprintf("%d killed, %s", s.Crashes, show.Count(s.Duplicated, "duplicate", "duplicates"))
 }
 
 const (
-	widest  = 78 // a longer line would be two on a narrow terminal, and the table not drawn over
-	tallest = 14 // lines of the table and its news
+	widest  = 78 // longer lines would wrap on a narrow terminal and break the redraw
+	tallest = 14 // of the table and its news
 )
 
-// news is what has just happened on a side.
+// news returns the latest event of a side.
 func news(side string, s demo.Side) string {
 	line := fmt.Sprintf("  %-9s  %s", side, s.News())
 	if len(line) > widest {
@@ -80,14 +82,14 @@ func (s *screen) final(r demo.Report) error {
 
 const intro = `Two shops take the same orders, one written by hand and one with once. Meanwhile
 customers click twice, replies are lost, messages are delivered again, the
-broker fails, and processes are killed. Counted as twice is each order, charge,
-point or letter that was one too many.
+broker fails, and processes are killed. Every order, charge, point or letter
+beyond the first is a duplicate.
 
 `
 
-const next = "Next: once demo --scenario list, or read the two shops, without.go and with.go in cmd/once/internal/demo.\n"
+const next = "Next: run once demo --scenario list, or read the two shops: without.go and with.go in cmd/once/internal/demo.\n"
 
-// over is a text that goes over the one before it.
+// over returns text that overwrites the previous table on a terminal.
 func (s *screen) over(text string) string {
 	back := ""
 	if s.height > 0 {
@@ -99,7 +101,8 @@ func (s *screen) over(text string) string {
 	return back + text
 }
 
-// table is without what is lost until the last one: what is under way is not lost yet.
+// table omits losses until the end, because messages in flight are not lost
+// yet.
 func (s *screen) table(r demo.Report, last bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %.1f s\n\n", r.Seed, r.Seconds)
@@ -110,10 +113,10 @@ func (s *screen) table(r demo.Report, last bool) string {
 	row("orders acknowledged", r.Without.Answered, r.With.Answered, false)
 	row("processes killed", r.Without.Crashes, r.With.Crashes, false)
 	row("outages of the broker", r.Without.Outages, r.With.Outages, false)
-	row("orders twice", r.Without.DuplicateOrders, r.With.DuplicateOrders, true)
-	row("charges twice", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
-	row("points twice", r.Without.DuplicatePoints, r.With.DuplicatePoints, true)
-	row("letters twice", r.Without.DuplicateLetters, r.With.DuplicateLetters, true)
+	row("duplicate orders", r.Without.DuplicateOrders, r.With.DuplicateOrders, true)
+	row("duplicate charges", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
+	row("duplicate points", r.Without.DuplicatePoints, r.With.DuplicatePoints, true)
+	row("duplicate letters", r.Without.DuplicateLetters, r.With.DuplicateLetters, true)
 	row("letters parked", r.Without.Parked, r.With.Parked, false)
 	if last {
 		row("orders lost", r.Without.Lost, r.With.Lost, true)
@@ -121,17 +124,17 @@ func (s *screen) table(r demo.Report, last bool) string {
 	return b.String()
 }
 
-// windows tells for each thing that was done what became of the orders.
+// windows prints the result of each window.
 func (s *screen) windows(r demo.Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "done to orders", "by hand", "with once")
+	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "scenario", "by hand", "with once")
 	for _, w := range r.Windows {
 		fmt.Fprintf(&b, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
 	}
 	return b.String()
 }
 
-// became is what became of orders, marked if it is wrong.
+// became formats the result of a window and marks it if it is wrong.
 func (s *screen) became(t demo.Tally, width int) string {
 	var parts []string
 	for _, p := range []struct {
@@ -139,15 +142,19 @@ func (s *screen) became(t demo.Tally, width int) string {
 		what string
 	}{{t.Doubled, "doubled"}, {t.Lost, "lost"}, {t.Parked, "parked"}} {
 		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
+			of := ""
+			if len(parts) == 0 {
+				of = fmt.Sprintf(" of %d", t.Orders)
+			}
+			parts = append(parts, fmt.Sprintf("%d%s %s", p.n, of, p.what))
 		}
 	}
 	if t.Orders == 0 { // its time was up before
 		return fmt.Sprintf("%-*s", width, "none")
 	}
-	text, color := fmt.Sprintf("%d right", t.Orders), green
+	text, color := fmt.Sprintf("%d of %d correct", t.Orders, t.Orders), green
 	if len(parts) > 0 {
-		text = fmt.Sprintf("of %d: %s", t.Orders, strings.Join(parts, ", "))
+		text = strings.Join(parts, ", ")
 	}
 	if t.Doubled+t.Lost > 0 {
 		color = red
@@ -165,7 +172,7 @@ const (
 	plain = "\x1b[0m"
 )
 
-// cell marks numbers that should be zero.
+// cell marks a number that should be zero.
 func (s *screen) cell(n int, fault bool) string {
 	text := fmt.Sprintf("%10d", n)
 	switch {

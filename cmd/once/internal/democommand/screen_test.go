@@ -50,7 +50,7 @@ func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	if lines := strings.Count(first, "\n"); lines != tallest || !strings.HasPrefix(out.String(), "\x1b[14A\x1b[Jseed 1") {
 		t.Errorf("the second table is not over the %d lines of the first: %q", lines, out.String())
 	}
-	for _, want := range []string{"1 charge too many, customers are out 12.05", "  race                    of 3: 1 doubled               of 3: 2 parked", "orders lost"} {
+	for _, want := range []string{"1 charge too many, customers overpaid 12.05", "  race                    1 of 3 doubled                2 of 3 parked", "orders lost"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in %q", want, out.String())
 		}
@@ -61,7 +61,7 @@ func TestColor(t *testing.T) {
 	for _, color := range []bool{true, false} {
 		s := &screen{color: color}
 		table := s.table(sample, true) + s.windows(sample)
-		for _, marked := range []string{red + "         1" + plain, green + "         0" + plain, red + "of 3: 1 doubled               " + plain, green + "of 3: 2 parked" + plain} {
+		for _, marked := range []string{red + "         1" + plain, green + "         0" + plain, red + "1 of 3 doubled                " + plain, green + "2 of 3 parked" + plain} {
 			if got := strings.Contains(table, marked); got != color {
 				t.Errorf("color %v: %q is there: %v", color, marked, got)
 			}
@@ -83,7 +83,7 @@ func TestNoTerminal(t *testing.T) {
 	if err := errors.Join(s.progress(sample), s.progress(sample)); err != nil {
 		t.Fatal(err)
 	}
-	want := "     3 orders  by hand: 2 killed, 1 twice  with once: 0 killed, 0 twice\n"
+	want := "     3 orders  by hand: 2 killed, 1 duplicate  with once: 0 killed, 0 duplicates\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}

@@ -17,15 +17,16 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Broker is a broker that is connected.
+// Broker is a connected broker.
 type Broker struct {
-	name   string // what it is called, without a password
-	kind   string // the first word of the names of its sources
+	name   string // without a password
+	kind   string // first word of the names of its sources
 	checks []brokerCheck
 	close  func()
 }
 
-// brokerCheck looks at one thing. What a broker does not let its caller see is its error.
+// brokerCheck is a single check. It returns an error if the broker denies
+// access.
 type brokerCheck struct {
 	name string
 	look func(context.Context, *survey) error
@@ -34,38 +35,41 @@ type brokerCheck struct {
 // String names the broker without user and password.
 func (b *Broker) String() string { return b.name }
 
-// Close ends the connection.
+// Close closes the connection.
 func (b *Broker) Close() { b.close() }
 
-// schemes are what the URL of a broker can begin with.
+// schemes are the schemes of broker URLs.
 var schemes = map[string]func(context.Context, address) (*Broker, error){
 	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka, "http": dialRabbitAPI, "https": dialRabbitAPI,
 	"amqp": dialAMQP, "amqps": dialAMQP,
 }
 
-// dialTime bounds how long it is tried to reach a broker, and lookTime one check.
+// dialTime limits connecting to a broker, and lookTime limits a check.
 const dialTime, lookTime = 10 * time.Second, 20 * time.Second
 
-// address is the URL of a broker. It may have several hosts, which package url does not know.
+// address is the URL of a broker. It may have several hosts, which net/url does
+// not support.
 type address struct {
 	scheme, user, password string
-	signed                 bool // there is a user
+	signed                 bool // it has a user
 	hosts                  []string
 	path                   string
 	query                  url.Values
 }
 
-// String has nothing that is secret.
+// String omits secrets.
 func (a address) String() string { return a.scheme + "://" + strings.Join(a.hosts, ",") + a.path }
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroker, fmt.Sprintf(format, args...))
 }
 
-// ErrBroker is wrapped by what is wrong with the URL of a broker, as opposed to the broker itself.
+// ErrBroker is wrapped by errors about the URL of a broker, as opposed to
+// errors of the broker.
 var ErrBroker = errors.New("the broker's URL is not usable")
 
-// parse never repeats the URL in its errors: there may be a password in it.
+// parse never includes the URL in its errors, because it may contain a
+// password.
 func parse(from string, secrets *secret.Set) (a address, err error) {
 	if from, err = target.Expand(from); err != nil {
 		return a, refuse("%v", strings.TrimPrefix(err.Error(), target.ErrURL.Error()+": "))
@@ -73,7 +77,7 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 	secrets.AddURL(from)
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it has to begin with nats://, tls://, kafka://, amqp://, amqps://, or http:// or https:// for the management plugin of RabbitMQ")
+		return a, refuse("it must begin with nats://, tls://, kafka://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
@@ -82,8 +86,8 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 	}
 	hosts := rest[:end]
 	if strings.Contains(rest[end:], "@") {
-		return a, refuse("there is an @ behind a /, a ? or a #: in the user and the password, write these as %%2F, %%3F and %%23, " +
-			"or put them into a variable and write ${NAME}")
+		return a, refuse("there is an @ after a /, a ? or a #: in the user and the password, write these as %%2F, %%3F and %%23, " +
+			"or put the value in an environment variable and write ${NAME}")
 	}
 	rest, _, _ = strings.Cut(rest[end:], "#")
 	way, query, _ := strings.Cut(rest, "?")
@@ -96,33 +100,33 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 		a.user, errs[0] = url.PathUnescape(user)
 		a.password, errs[1] = url.PathUnescape(password)
 		if errors.Join(errs[:]...) != nil || strings.ContainsAny(user+password, "@,") {
-			return a, refuse("in the user and the password, write special characters as %%XX, or put them into a variable and write " +
-				"${NAME}; give them once, in front of the first host")
+			return a, refuse("in the user and the password, write special characters as %%XX, or put the value in an environment variable and " +
+				"write ${NAME}; give the user and the password once, before the first host")
 		}
 	}
 	if a.query, err = url.ParseQuery(query); err != nil {
-		return a, refuse("what is behind the ? cannot be parsed: write special characters as %%XX")
+		return a, refuse("the parameters after the ? cannot be parsed: write special characters as %%XX")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
 		if host == "" {
 			return a, refuse("a host is missing")
 		}
 		if _, err := url.Parse("x://" + host); err != nil || strings.Contains(host, "@") { // user:password without an @
-			return a, refuse("a host is not like host:port")
+			return a, refuse("a host is not of the form host:port")
 		}
 		a.hosts = append(a.hosts, host)
 	}
 	return a, nil
 }
 
-// take reads a parameter.
+// take removes and returns a parameter.
 func (a *address) take(name string) string {
 	value := a.query.Get(name)
 	a.query.Del(name)
 	return value
 }
 
-// rest refuses parameters that nobody has taken.
+// rest rejects parameters that were not taken.
 func (a *address) rest() error {
 	for name := range a.query {
 		return refuse("there is no parameter %q for %s", name, a.scheme)
@@ -130,9 +134,8 @@ func (a *address) rest() error {
 	return nil
 }
 
-// Dial connects to the broker that a URL names.
-//
-// The URL's secrets are added to the [secret.Set] of the context, and are not in the errors.
+// Dial connects to the broker of a URL. It adds the secrets of the URL to the
+// [secret.Set] of the context and keeps them out of errors.
 func Dial(ctx context.Context, from string) (*Broker, error) {
 	secrets := secret.From(ctx)
 	a, err := parse(from, secrets)
@@ -145,34 +148,34 @@ func Dial(ctx context.Context, from string) (*Broker, error) {
 	if err == nil || errors.Is(err, ErrBroker) {
 		return b, secrets.Error(err)
 	}
-	return nil, secrets.Error(fmt.Errorf("%s cannot be asked: %w", a, err))
+	return nil, secrets.Error(fmt.Errorf("cannot connect to %s: %w", a, err))
 }
 
-// survey is what the checks of a broker work on.
+// survey is the state that the checks of a broker share.
 type survey struct {
 	report  *Report
-	readers []reader // what the store knows of consumers at this kind of broker
-	only    string   // a pattern of names, if not empty
+	readers []reader // registered consumers of this kind of broker
+	only    string   // pattern of names, or empty
 	merged  map[Finding]int
 }
 
-// reader is a consumer that the store knows.
+// reader is a registered consumer.
 type reader struct {
 	name    string
 	of      []string // streams, topics or a queue
-	as      string   // the durable consumer, or the group
-	log     bool     // it reads a log of NATS, so the broker does not know it
+	as      string   // the durable consumer or the group
+	log     bool     // it reads a NATS stream as a log, so the broker does not know it
 	seen    time.Duration
-	kept    time.Duration // how long the keys that were looked at are kept, at least; 0: there are none
-	sample  int           // how many that are
+	kept    time.Duration // the shortest KeepKey of the sampled keys; 0: there are none
+	sample  int           // number of sampled keys
 	places  []store.Position
 	printed string
 }
 
-// most findings of one name are told of one by one.
+// maxTold limits how many things a merged finding lists.
 const maxTold = 10
 
-// found says what was seen of one thing. What is found of several is one finding.
+// found adds a finding. Findings of one name about several things are merged.
 func (s *survey) found(name string, sev Severity, what, means, do string) {
 	same := Finding{Name: name, Severity: sev, Means: means, Do: do}
 	at, more := s.merged[same]
@@ -188,11 +191,12 @@ func (s *survey) found(name string, sev Severity, what, means, do string) {
 	case n < maxTold:
 		f.What += "\x00" + what
 	case n == maxTold:
-		f.What += "\x00And others."
+		f.What += "\x00There are more."
 	}
 }
 
-// wanted says whether something is to be looked at: what the pattern says, else what the store's consumers read, else all.
+// wanted reports whether to examine a name: if it matches the pattern, or else
+// if a registered consumer reads it, or else always.
 func (s *survey) wanted(name string) bool {
 	if s.only != "" {
 		ok, _ := path.Match(s.only, name)
@@ -201,13 +205,14 @@ func (s *survey) wanted(name string) bool {
 	return len(s.readers) == 0 || slices.ContainsFunc(s.readers, func(r reader) bool { return slices.Contains(r.of, name) })
 }
 
-// ExamineBroker makes all checks of a broker. With a store, it compares what the store's consumers need, and looks at what
-// they read; else at all that there is. A pattern that is not empty, of path.Match, says what instead. Only a broker that
-// cannot be reached is an error.
+// ExamineBroker runs all checks of a broker. With a store, it examines what the
+// registered consumers read and compares it with their needs; without one, it
+// examines everything. A non-empty pattern of path.Match selects by name
+// instead. It returns an error only if the broker cannot be reached.
 func ExamineBroker(ctx context.Context, b *Broker, t *target.Target, only string) (Report, error) {
 	r := Report{Checks: []string{}, Findings: []Finding{}}
 	if _, err := path.Match(only, ""); err != nil {
-		return r, refuse("%q is no pattern of names", only)
+		return r, refuse("%q is not a valid pattern of names", only)
 	}
 	s := &survey{report: &r, only: only, merged: make(map[Finding]int)}
 	checks := b.checks
@@ -227,8 +232,8 @@ func ExamineBroker(ctx context.Context, b *Broker, t *target.Target, only string
 			return r, ctx.Err()
 		case err != nil:
 			s.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, secret.From(ctx).Error(err)),
-				"This could not be looked at, so nothing is known about it.",
-				"Give the user the right to read it, or look yourself.")
+				"This check could not run.",
+				"Give the user the privilege to read this, or check it by hand.")
 		default:
 			r.Checks = append(r.Checks, c.name)
 		}
@@ -239,7 +244,7 @@ func ExamineBroker(ctx context.Context, b *Broker, t *target.Target, only string
 	return r, nil
 }
 
-// readers are the consumers of a store at one kind of broker.
+// readers returns the registered consumers of a kind of broker.
 func readers(ctx context.Context, t *target.Target, kind string) (all []reader, err error) {
 	registered, err := t.Store.Consumers(ctx)
 	if err != nil {
@@ -261,7 +266,8 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 	return all, nil
 }
 
-// readerOf reads the name of a source, as the adapters of this project write it.
+// readerOf parses the name of a source, as the adapters of this project write
+// it.
 func readerOf(c store.Consumer) (reader, bool) {
 	r := reader{name: c.Name, seen: c.Seen, printed: show.Line(c.Name) + " (" + show.Line(c.Source) + ")"}
 	source, _ := store.SplitSource(c.Source)
@@ -282,11 +288,12 @@ func readerOf(c store.Consumer) (reader, bool) {
 }
 
 const (
-	sampled    = 20 // keys of each consumer
+	sampled    = 20 // keys per consumer
 	sampleTime = 3 * time.Second
 )
 
-// kept is how long the keys of an operation are kept, by some of them: the shortest time, and how many they are.
+// kept returns the shortest time that sampled keys of an operation are kept,
+// and the size of the sample.
 func kept(ctx context.Context, t *target.Target, operation string) (least time.Duration, n int, err error) {
 	q := once.RecordQuery{Operation: operation, Status: []once.Status{once.Done}, Limit: sampled}
 	var digests []string
@@ -322,31 +329,32 @@ func kept(ctx context.Context, t *target.Target, operation string) (least time.D
 		return 0, 0, err
 	}
 	least = time.Duration(*micros) * time.Microsecond
-	if least > time.Hour { // it was reckoned from a moment before the change
+	if least > time.Hour { // it was computed from a moment before the change
 		least = least.Round(time.Minute)
 	}
 	return least, n, nil
 }
 
-// outlived compares how long a source can deliver with how long the keys of its readers are kept. For ever is 0.
+// outlived compares how long a source can deliver with how long the keys of its
+// readers are kept. 0 means for ever.
 func (s *survey) outlived(r reader, horizon time.Duration) {
 	if r.kept == 0 || horizon > 0 && horizon <= r.kept {
 		return
 	}
 	can := "for ever"
-	means := "A message that was made before its keys were forgotten, and comes again after that, is parked by its time: it may have been " +
-		"handled. One without a time, or that somebody has published again with a new time, runs again."
+	means := "A message that is older than its forgotten key and is delivered again is parked, because it may have been handled. " +
+		"A message without a time, or one published again with a new time, is handled again."
 	if horizon > 0 {
 		can = "for " + span(horizon)
-		means += " The consumer does not start again before this is mended."
+		means += " The consumer will not start again until this is fixed."
 	}
 	s.found("redelivery-outlives-keys", Warning,
-		fmt.Sprintf("%s: messages can be delivered %s, and keys are kept for %s (%s looked at).", r.printed, can, span(r.kept),
+		fmt.Sprintf("%s: messages can be delivered %s, and keys are kept for %s (%s checked).", r.printed, can, span(r.kept),
 			show.Count(r.sample, "key was", "keys were")),
-		means, "Raise Policy.KeepKey above the retention of the broker, or shorten that.")
+		means, "Raise Policy.KeepKey above the retention of the broker, or shorten the retention.")
 }
 
-// span is a duration in days and hours, where show.Span has days.
+// span formats a duration in days and hours, which is finer than show.Span.
 func span(d time.Duration) string {
 	text := show.Span(d)
 	if hours := d % (24 * time.Hour) / time.Hour; d >= 48*time.Hour && hours > 0 {
@@ -355,12 +363,13 @@ func span(d time.Duration) string {
 	return text
 }
 
-// missing says that what a consumer of the store reads is not there. Who has not been seen for long may be gone for good.
+// missing reports that the source of a registered consumer does not exist. A
+// consumer that has not been seen for long may be gone for good.
 func (s *survey) missing(r reader, what string) {
 	if r.seen < goneFor {
 		s.found("source-missing", Warning, fmt.Sprintf("%s: there is no %s.", r.printed, what),
-			"That consumer reads from another broker, or what it read was deleted: what it had not handled is lost.",
-			"See that this is the right broker and account. If it was deleted, send again what was not handled.")
+			"The consumer reads from another broker, or its source was deleted. If it was deleted, the messages not yet handled are lost.",
+			"Check that this is the right broker and account. If the source was deleted, send the messages again that were not handled.")
 	}
 }
 

@@ -23,27 +23,27 @@ func sqliteDurability(ctx context.Context, e *examination) error {
 	if mode == "off" || mode == "memory" {
 		e.found("journal-mode", Unsafe, "journal_mode is "+mode+".",
 			"A crash in the middle of a transaction damages the file.",
-			"Let your programs open it with journal_mode WAL, or DELETE.")
+			"Open the file with journal_mode WAL or DELETE in your programs.")
 	}
 	version, err := e.text(ctx, "SELECT sqlite_version()")
 	if err != nil {
 		return err
 	}
 	e.found("synchronous-not-seen", Note, "SQLite "+version+" keeps the setting synchronous for each connection.",
-		"With NORMAL or OFF, a loss of power undoes commits. Which one your programs have cannot be seen from here.",
-		"Have them open the file with _pragma=synchronous(FULL).")
+		"With NORMAL or OFF, a power loss can undo commits. The setting of your programs cannot be seen from here.",
+		"Open the file with _pragma=synchronous(FULL) in your programs.")
 	return nil
 }
 
 const farApart = time.Second
 
-// clock compares the clocks, as exactly as the way to the database allows.
+// clock compares the clocks, as precisely as the round trip allows.
 func clock(ctx context.Context, e *examination) error {
-	if e.Engine == target.SQLite { // which has this machine's
+	if e.Engine == target.SQLite { // it uses this machine's clock
 		return nil
 	}
 	var distance, exact time.Duration
-	for range 3 { // the quickest answer is the most exact
+	for range 3 { // the fastest reply is the most precise
 		before := time.Now()
 		micros, err := e.number(ctx, "SELECT "+e.Names.Now())
 		if err != nil {
@@ -57,12 +57,12 @@ func clock(ctx context.Context, e *examination) error {
 	if distance.Abs() > farApart+exact {
 		side := "behind"
 		if distance > 0 {
-			side = "before"
+			side = "ahead of"
 		}
 		e.found("clock", Warning, fmt.Sprintf("This machine's clock is %s %s the database's.", show.Span(distance.Abs()),
 			side),
-			"Leases do not suffer: only the database's clock counts for them. But logs do not fit together.",
-			"See that both are set by NTP.")
+			"Leases are not affected, because they use only the database's clock. Times in logs do not match.",
+			"Synchronise both clocks with NTP.")
 	}
 	return nil
 }
@@ -78,12 +78,12 @@ const (
 )
 
 const (
-	maxKeys  = 5_000 // of a status that are looked at
+	maxKeys  = 5_000 // keys of a status to examine at most
 	keysTime = 10 * time.Second
 )
 
-// each lists keys of a status that were not changed for a time, and says whether there may be more than it has listed.
-// Pages on which all is running are empty.
+// each calls f for keys of a status that have not changed for a time. It
+// reports whether there may be more. Pages with only running keys are empty.
 func each(ctx context.Context, e *examination, status once.Status, unchanged time.Duration, do func(once.Record)) (cut bool, err error) {
 	q := once.RecordQuery{Status: []once.Status{status}, Unchanged: unchanged, Limit: countUpTo}
 	for n, begun := 0, time.Now(); ; {
@@ -101,7 +101,7 @@ func each(ctx context.Context, e *examination, status once.Status, unchanged tim
 	}
 }
 
-// atLeast stands before a count that is not that of all.
+// atLeast returns the prefix of an incomplete count.
 func atLeast(cut bool) string {
 	if cut {
 		return "At least "
@@ -109,7 +109,7 @@ func atLeast(cut bool) string {
 	return ""
 }
 
-// keys looks at what nobody knows the outcome of.
+// keys checks unknown and parked keys.
 func keys(ctx context.Context, e *examination) error {
 	if err := unknown(ctx, e); err != nil {
 		return err
@@ -121,14 +121,14 @@ func keys(ctx context.Context, e *examination) error {
 	})
 	if err == nil && n > 0 {
 		e.found("parked-keys", Warning, fmt.Sprintf("%s%s parked: %s.", atLeast(cut), show.Count(n, "key is", "keys are"),
-			most(operations)), "They wait for a person.", "See once parked list for messages, and once parked keys for the rest.")
+			commonest(operations)), "They wait for a decision by a person.", "List messages with once parked list, and other keys with once parked keys.")
 	}
 	return err
 }
 
 func unknown(ctx context.Context, e *examination) error {
 	seen, old, oldest, operations := 0, 0, time.Duration(0), map[string]int{}
-	cut, err := each(ctx, e, once.Unknown, oldUnknown, func(r once.Record) { // whose lease has lapsed was not changed since
+	cut, err := each(ctx, e, once.Unknown, oldUnknown, func(r once.Record) { // a lapsed lease does not count as a change
 		since := max(r.Age-r.Updated.Sub(r.Created), 0)
 		if r.LeaseLeft < 0 {
 			since = -r.LeaseLeft
@@ -144,18 +144,18 @@ func unknown(ctx context.Context, e *examination) error {
 		return err
 	case old > 0:
 		e.found("unknown-old", Warning, fmt.Sprintf("%s%s unknown for more than %s, the oldest for %s: %s.", atLeast(cut),
-			show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), most(operations)),
-			"Nobody finds out whether that work happened: no Reconciler runs for these operations, or it gets no answer.",
-			"See once unknown list. Have once serve ask or park these operations ([[reconcile.operation]], reconcile.park), or your program by package reconcile; or decide with once unknown decide.")
+			show.Count(old, "key has been", "keys have been"), show.Span(oldUnknown), show.Span(oldest), commonest(operations)),
+			"Nothing resolves them: no reconciler runs for these operations, or it gets no answer.",
+			"List them with once unknown list. Configure these operations in the file of once serve ([[reconcile.operation]] or reconcile.park), use package reconcile in a program, or decide each key with once unknown decide.")
 	case cut:
-		e.found("unknown-many", Note, fmt.Sprintf("There are many unknown keys, and %d of them were looked at: none is old.", seen),
-			"Others may be.", "See once unknown list --older-than 1h.")
+		e.found("unknown-many", Note, fmt.Sprintf("There are many unknown keys. None of the %d that were checked is old.", seen),
+			"Others may be old.", "List old ones with once unknown list --older-than 1h.")
 	}
 	return nil
 }
 
-// most are the names that were counted most.
-func most(counts map[string]int) string {
+// commonest returns the names with the highest counts.
+func commonest(counts map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
@@ -170,19 +170,20 @@ func most(counts map[string]int) string {
 	return strings.Join(all, ", ")
 }
 
-// retention finds tables that nobody clears: what is past its time by more than a day.
+// retention finds tables that no janitor cleans: rows more than a day past
+// their retention.
 func retention(ctx context.Context, e *examination) error {
-	if e.Partitioned { // which are dropped as a whole, later
+	if e.Partitioned { // partitions are dropped as a whole, later
 		return nil
 	}
 	n, err := e.number(ctx,
 		fmt.Sprintf("SELECT count(*) FROM (SELECT 1 AS one FROM %s WHERE due IS NOT NULL AND due < %s - %d LIMIT %d) AS late",
 			e.Names.Table(), e.Names.Now(), lateForget.Microseconds(), manyExpired))
 	if err == nil && n >= manyExpired {
-		e.found("forget-behind", Warning, fmt.Sprintf("%d keys or more are past their time by more than %s.", n,
+		e.found("forget-behind", Warning, fmt.Sprintf("At least %d keys expired more than %s ago and were not deleted.", n,
 			show.Span(lateForget)),
-			"Nobody forgets them, or not often enough: the table grows for ever.",
-			"Run once serve with a [janitor] in its file, see docs/operating.md, or a janitor.Janitor in a program, see docs/guide.md.")
+			"No janitor runs, or it does not keep up. The table keeps growing.",
+			"Run once serve with a [janitor] section (docs/operating.md), or a janitor.Janitor in a program (docs/guide.md).")
 	}
 	if err != nil {
 		return err
@@ -190,7 +191,8 @@ func retention(ctx context.Context, e *examination) error {
 	return keptTooLong(ctx, e)
 }
 
-// keptTooLong finds messages that are kept for longer than a Janitor would by default, and nobody forgets.
+// keptTooLong finds messages that a Janitor with default settings would have
+// forgotten.
 func keptTooLong(ctx context.Context, e *examination) error {
 	for _, of := range []struct {
 		id, what, where, since string
@@ -210,14 +212,15 @@ func keptTooLong(ctx context.Context, e *examination) error {
 			return err
 		}
 		if n >= manyExpired {
-			e.found(of.id, Warning, fmt.Sprintf("%d %s or more are older than %s.", n, of.what, show.Span(of.longest)),
-				"Nobody forgets them: the table grows for ever.", "Run a janitor.Janitor, or once serve with a [janitor], see docs/operating.md.")
+			e.found(of.id, Warning, fmt.Sprintf("At least %d %s are older than %s.", n, of.what, show.Span(of.longest)),
+				"No janitor deletes them. The table keeps growing.", "Run once serve with a [janitor] section (docs/operating.md), or a janitor.Janitor in a program (docs/guide.md).")
 		}
 	}
 	return nil
 }
 
-// A Janitor keeps them for a year and for 90 days by default; a margin on top.
+// longArchived and longKept are the default retention of a Janitor, a year and
+// 90 days, plus a margin.
 const longArchived, longKept = 400 * 24 * time.Hour, 120 * 24 * time.Hour
 
 func shelf(ctx context.Context, e *examination) error {
@@ -235,8 +238,8 @@ func shelf(ctx context.Context, e *examination) error {
 		least = "At least "
 	}
 	e.found("parked-messages", Warning, fmt.Sprintf("%s%s parked: %s.", least,
-		show.Count(len(parked), "message is", "messages are"), most(consumers)),
-		"They wait for a person, and so may others with their ordering keys.", "See once parked list.")
+		show.Count(len(parked), "message is", "messages are"), commonest(consumers)),
+		"They wait for a decision by a person. Later messages with the same ordering keys may wait for them.", "List them with once parked list.")
 	return nil
 }
 
@@ -259,23 +262,23 @@ func outgoing(ctx context.Context, e *examination) error {
 		case d.State == store.Stuck:
 			e.found("outbox-stuck", Warning, fmt.Sprintf("%s stuck in the outbox, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
-				"They are not published before somebody decides.", "See once outbox peek, then once outbox retry or discard.")
+				"They are not published until a person decides.", "Inspect them with once outbox peek, then run once outbox retry or once outbox discard.")
 		case d.State == store.Pending && d.Oldest > oldPending:
 			e.found("outbox-behind", Warning, fmt.Sprintf("%s pending, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
-				"No relay runs, or it gets nothing through.", "See once outbox status, and the relays' log.")
+				"No relay runs, or it cannot publish.", "Check once outbox status and the log of the relays.")
 		case d.State == store.Held && d.Oldest > oldHeld:
 			e.found("outbox-held", Warning, fmt.Sprintf("%s held, the oldest was put %s.", count,
 				show.Ago(d.Oldest)),
-				"They failed, or wait behind one of their ordering key that did.", "See once outbox peek --state held.")
+				"They failed, or wait for an earlier message with the same ordering key that failed.", "Inspect them with once outbox peek --state held.")
 		}
 		if d.State == store.Pending || d.State == store.Held || d.State == store.Delayed {
 			waiting += d.Count
 		}
 	}
 	if waiting > 0 && leases.Relays == 0 {
-		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is alive, and %s.", show.Count(waiting, "message waits", "messages wait")),
-			"Nothing is published.", "Start a relay: once serve, see docs/operating.md, or outbox.Relay in a program, see docs/publishing.md.")
+		e.found("outbox-no-relay", Warning, fmt.Sprintf("No relay is running, and %s.", show.Count(waiting, "message waits", "messages wait")),
+			"Nothing is published.", "Start a relay: once serve (docs/operating.md), or outbox.Relay in a program (docs/publishing.md).")
 	}
 	return nil
 }
@@ -285,7 +288,7 @@ func consumers(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
-	seen := make(map[string]time.Duration) // at any of its sources: it may have moved
+	seen := make(map[string]time.Duration) // at any of its sources, since it may have moved
 	for _, c := range all {
 		if last, ok := seen[c.Name]; !ok || c.Seen < last {
 			seen[c.Name] = c.Seen
@@ -299,8 +302,8 @@ func consumers(ctx context.Context, e *examination) error {
 	}
 	if len(gone) > 0 {
 		e.found("consumers-unseen", Warning, "Not seen for more than "+show.Span(unseen)+": "+strings.Join(gone, ", ")+".",
-			"They do not run, and their messages pile up at the broker. Or they were given up.",
-			"Start them, or leave it if they are gone for good.")
+			"They are not running, and their messages accumulate at the broker; or they were retired.",
+			"Start them, or ignore this if they were retired.")
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package doctor looks at a database that holds a store, and says in plain words what is unsafe about it, and what
-// waits for somebody. It only reads.
+// Package doctor examines a database with a store and reports what is unsafe
+// about it and what needs attention. It only reads.
 package doctor
 
 import (
@@ -11,39 +11,39 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
-// Severity is how bad a finding is.
+// Severity ranks a finding.
 type Severity string
 
 const (
 	Unsafe  Severity = "unsafe"  // a promise does not hold: effects can be lost or doubled, or nothing works
-	Warning Severity = "warning" // somebody has to look, soon
-	Note    Severity = "note"    // it is good to know
+	Warning Severity = "warning" // needs attention soon
+	Note    Severity = "note"    // for information
 )
 
-// Finding is one thing that was found.
+// Finding is the result of a check.
 type Finding struct {
-	Name     string // the same for ever: docs/command.md explains it
+	Name     string // stable; docs/command.md lists it
 	Severity Severity
-	What     string // that was seen
+	What     string // what the check saw
 	Means    string
 	Do       string
 }
 
-// Report is what an examination has come to.
+// Report is the result of an examination.
 type Report struct {
-	Checks   []string // that were made
+	Checks   []string // names of the checks that ran
 	Findings []Finding
 }
 
-// ranks are how bad severities are.
+// ranks orders the severities.
 var ranks = map[Severity]int{Note: 1, Warning: 2, Unsafe: 3}
 
-// Worst reports whether there is a finding of this severity, or of a worse one.
+// Worst reports whether there is a finding of this severity or worse.
 func (r Report) Worst(least Severity) bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return ranks[f.Severity] >= ranks[least] })
 }
 
-// Unmade is how many checks could not be made.
+// Unmade returns the number of checks that could not run.
 func (r Report) Unmade() (n int) {
 	for _, f := range r.Findings {
 		if f.Name == notChecked {
@@ -55,15 +55,15 @@ func (r Report) Unmade() (n int) {
 
 const notChecked = "not-checked"
 
-// check looks at one thing.
+// check is a single check.
 type check struct {
 	name   string
-	engine target.Engine // empty: every one
-	tables bool          // it needs tables that fit
+	engine target.Engine // empty: all engines
+	tables bool          // it needs tables that fit this program
 	look   func(context.Context, *examination) error
 }
 
-// examination is what checks work on.
+// examination is the state that checks share.
 type examination struct {
 	*target.Target
 	fits   bool
@@ -74,7 +74,7 @@ func (e *examination) found(name string, s Severity, what, means, do string) {
 	e.report.Findings = append(e.report.Findings, Finding{name, s, what, means, do})
 }
 
-// checks are in an order that shows first what explains the rest.
+// checks are ordered so that causes come before consequences.
 func checks() []check {
 	return []check{
 		{name: "schema", look: schema},
@@ -100,8 +100,9 @@ func checks() []check {
 	}
 }
 
-// Examine makes all checks. Only a database that cannot be reached is an error: a check that fails for another reason,
-// for example for the lack of a right, is a note.
+// Examine runs all checks. It returns an error only if the database cannot be
+// reached. A check that fails for another reason, such as a missing privilege,
+// becomes a note.
 func Examine(ctx context.Context, t *target.Target) (Report, error) {
 	r := Report{Findings: []Finding{}}
 	if err := t.DB.PingContext(ctx); err != nil {
@@ -118,8 +119,8 @@ func Examine(ctx context.Context, t *target.Target) (Report, error) {
 			return r, ctx.Err()
 		case err != nil:
 			e.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, secret.From(ctx).Error(err)),
-				"This could not be looked at, so nothing is known about it.",
-				"Give the role the right to read it, or look yourself.")
+				"This check could not run.",
+				"Give the role the privilege to read this, or check it by hand.")
 		default:
 			r.Checks = append(r.Checks, c.name)
 		}
@@ -127,7 +128,7 @@ func Examine(ctx context.Context, t *target.Target) (Report, error) {
 	return r, nil
 }
 
-// text is what a query of one row and one column yields.
+// text returns the result of a query with one row and one column.
 func (e *examination) text(ctx context.Context, query string, args ...any) (value string, err error) {
 	var given *string
 	if err = e.DB.QueryRowContext(ctx, query, args...).Scan(&given); err == nil && given != nil {
@@ -141,7 +142,7 @@ func (e *examination) number(ctx context.Context, query string, args ...any) (n 
 	return n, err
 }
 
-// texts is what a query of one column yields.
+// texts returns the result of a query with one column.
 func (e *examination) texts(ctx context.Context, query string, args ...any) (values []string, err error) {
 	rows, err := e.DB.QueryContext(ctx, query, args...)
 	if err != nil {

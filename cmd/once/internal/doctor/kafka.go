@@ -21,16 +21,16 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/show"
 )
 
-// kafkaView is what is looked at of a cluster.
+// kafkaView is the examined part of a cluster.
 type kafkaView struct {
 	admin    *kadm.Client
 	listed   bool
-	topics   map[string]kadm.TopicDetail // that are looked at
+	topics   map[string]kadm.TopicDetail // the examined topics
 	settings map[string]settings         // of the topics
-	groups   map[string][]string         // with the topics of those above that they have read
+	groups   map[string][]string         // the topics above that each group has read
 }
 
-// settings are those of a topic or a broker, by name.
+// settings are the settings of a topic or a broker by name.
 type settings map[string]string
 
 func dialKafka(ctx context.Context, a address) (*Broker, error) {
@@ -44,7 +44,7 @@ func dialKafka(ctx context.Context, a address) (*Broker, error) {
 	}
 	mechanism := a.take("sasl")
 	if a.signed != (mechanism != "") {
-		return nil, refuse("a user, a password and ?sasl=plain, scram-sha-256 or scram-sha-512 go together")
+		return nil, refuse("a user and a password need ?sasl=plain, scram-sha-256 or scram-sha-512, and the reverse")
 	}
 	if a.signed {
 		switch by := (scram.Auth{User: a.user, Pass: a.password}); mechanism {
@@ -63,7 +63,7 @@ func dialKafka(ctx context.Context, a address) (*Broker, error) {
 	}
 	client, err := kgo.NewClient(o...)
 	if err != nil {
-		return nil, refuse("it names no Kafka: it is like kafka://host:9092,host:9092")
+		return nil, refuse("write it as kafka://host:9092,host:9092")
 	}
 	if err := client.Ping(ctx); err != nil {
 		client.Close()
@@ -97,18 +97,18 @@ func kafkaTopic(s *survey, t kadm.TopicDetail) {
 	name := "Topic " + show.Line(t.Topic)
 	if t.Partitions.NumReplicas() == 1 {
 		s.found("kafka-replicas", Warning, name+" has one replica.",
-			"It is on one disk: when that is lost, so are messages that were confirmed; while its broker is down, nothing comes or goes.",
-			"Give it three replicas, and min.insync.replicas 2.")
+			"If the disk of that replica is lost, so are confirmed messages. While its broker is down, the topic is unavailable.",
+			"Use three replicas, and set min.insync.replicas to 2.")
 	}
 	for _, p := range t.Partitions.Sorted() {
 		switch {
 		case p.Leader < 0 || p.Err != nil:
 			s.found("kafka-offline", Warning, fmt.Sprintf("Partition %d of %s has no leader.", p.Partition, show.Line(t.Topic)),
-				"Nothing comes or goes there.", "Start the brokers that have it.")
+				"The partition is unavailable.", "Start the brokers that hold it.")
 		case len(p.ISR) < len(p.Replicas):
 			s.found("kafka-under-replicated", Warning, fmt.Sprintf("Partition %d of %s has %d of %d replicas in sync.", p.Partition,
 				show.Line(t.Topic), len(p.ISR), len(p.Replicas)),
-				"acks=all waits for those only that are in sync.", "See what is the matter with the others.")
+				"acks=all waits only for replicas in sync.", "Find out why the other replicas lag.")
 		}
 	}
 }
@@ -154,15 +154,16 @@ func kafkaSettings(s *survey, t kadm.TopicDetail, set settings) {
 	name, replicas := "Topic "+show.Line(t.Topic), t.Partitions.NumReplicas()
 	if least, err := strconv.Atoi(set["min.insync.replicas"]); err == nil && least < 2 && replicas > 1 {
 		s.found("kafka-min-insync", Warning, fmt.Sprintf("%s has %d replicas and min.insync.replicas %d.", name, replicas, least),
-			"A message is confirmed when one disk has it, if the others are behind: when that is lost, so is the message.", "Set it to 2.")
+			"A message can be confirmed when only one disk has it. If that disk is lost, so is the message.", "Set it to 2.")
 	}
 	if set["unclean.leader.election.enable"] == "true" && replicas > 1 {
-		s.found("kafka-unclean-election", Unsafe, name+" may elect a leader that is behind.",
-			"At a failover, messages that were confirmed are lost.", "Set unclean.leader.election.enable to false.")
+		s.found("kafka-unclean-election", Unsafe, name+" may elect a leader that is not in sync.",
+			"A failover can lose confirmed messages.", "Set unclean.leader.election.enable to false.")
 	}
 }
 
-// horizon is how long a topic can deliver a message, as kafkabroker reckons: 0 is for ever. Kafka drops whole segments.
+// horizon returns how long a topic can deliver a message, by the rules of
+// kafkabroker. 0 means for ever. Kafka drops whole segments.
 func (set settings) horizon() (time.Duration, error) {
 	const slack, century = 10 * time.Minute, int64(100 * 365 * 24 * time.Hour / time.Millisecond)
 	if policy, ok := set["cleanup.policy"]; !ok || !strings.Contains(policy, "delete") {
@@ -172,14 +173,15 @@ func (set settings) horizon() (time.Duration, error) {
 	segment, errSegment := strconv.ParseInt(set["segment.ms"], 10, 64)
 	switch {
 	case errRetention != nil || errSegment != nil:
-		return 0, errors.New("the cluster does not tell retention.ms or segment.ms of a topic")
+		return 0, errors.New("the cluster does not report retention.ms or segment.ms of a topic")
 	case retention < 0 || retention > century || segment > century:
 		return 0, nil
 	}
 	return time.Duration(retention+segment)*time.Millisecond + slack, nil
 }
 
-// read looks at how far groups have come: those of the store's consumers, or all that have read one of the topics.
+// read reads the offsets of groups: those of the registered consumers, or all
+// groups that have read one of the topics.
 func (v *kafkaView) read(ctx context.Context, s *survey) error {
 	if !v.listed {
 		return errTopics
@@ -208,7 +210,7 @@ func (v *kafkaView) read(ctx context.Context, s *survey) error {
 	for _, group := range groups {
 		had, err := v.admin.FetchOffsets(ctx, group)
 		switch {
-		case errors.Is(err, kerr.GroupIDNotFound): // it has not committed anything
+		case errors.Is(err, kerr.GroupIDNotFound): // the group has not committed anything
 			continue
 		case err != nil:
 			return fmt.Errorf("group %s: %w", show.Line(group), err)
@@ -227,7 +229,8 @@ func (v *kafkaView) read(ctx context.Context, s *survey) error {
 	return v.expiring(ctx, s)
 }
 
-// unread compares where a group goes on with what is still there, and with what is dropped soon.
+// unread compares the offset of a group with the oldest message and with the
+// messages that are dropped soon.
 func (v *kafkaView) unread(ctx context.Context, s *survey, group, topic string, had map[int32]kadm.OffsetResponse,
 	starts map[int32]kadm.ListedOffset) error {
 	var young kadm.ListedOffsets
@@ -240,24 +243,25 @@ func (v *kafkaView) unread(ctx context.Context, s *survey, group, topic string, 
 	}
 	for _, number := range slices.Sorted(maps.Keys(had)) {
 		at := had[number].At
-		name := fmt.Sprintf("Group %s goes on at %d in partition %d of %s", show.Line(group), at, number, show.Line(topic))
+		name := fmt.Sprintf("Group %s is at offset %d in partition %d of %s", show.Line(group), at, number, show.Line(topic))
 		start, begins := starts[number]
 		first, known := young.Lookup(topic, number)
 		switch {
 		case had[number].Err != nil || at < 0:
 		case begins && start.Err == nil && at < start.Offset:
 			s.found("kafka-unread-dropped", Unsafe, fmt.Sprintf("%s, which begins at %d.", name, start.Offset),
-				"What lies between them was dropped before it was settled: its effects may never happen. kafkabroker stops there, and does not jump.",
-				"Have their producers send them again, then move the group's offset, and keep messages for longer than an outage takes.")
+				"The messages in between were dropped before they were settled. Their effects may never happen. kafkabroker stops there and does not skip them.",
+				"Have the producers send them again, then move the offset of the group. Keep messages for longer than an outage lasts.")
 		case known && first.Err == nil && at < first.Offset:
 			s.found("kafka-unread-soon", Warning, fmt.Sprintf("%s, where messages are older than three quarters of retention.ms.", name),
-				"They are lost for this group soon.", "Start its consumers, or raise retention.ms meanwhile.")
+				"This group will lose them soon.", "Start its consumers, or raise retention.ms until then.")
 		}
 	}
 	return nil
 }
 
-// compacted finds topics that groups read and that forget older messages of a key.
+// compacted finds topics that groups read and that drop older messages of a
+// key.
 func (v *kafkaView) compacted(s *survey) {
 	var topics []string
 	for _, read := range v.groups {
@@ -266,14 +270,15 @@ func (v *kafkaView) compacted(s *survey) {
 	slices.Sort(topics)
 	for _, topic := range slices.Compact(topics) {
 		if strings.Contains(v.settings[topic]["cleanup.policy"], "compact") {
-			s.found("kafka-compacted", Warning, "Topic "+show.Line(topic)+" is compacted, and read by a group.",
-				"Of messages with one key, and so of one ordering key, the older are dropped, whether the group has had them or not.",
-				"Leave it so where each message has the whole state of its key; else set cleanup.policy to delete.")
+			s.found("kafka-compacted", Warning, "Topic "+show.Line(topic)+" is compacted and read by a group.",
+				"Kafka drops older messages with the same key, which is the ordering key, even if the group has not read them.",
+				"Keep it if each message holds the whole state of its key. Otherwise set cleanup.policy to delete.")
 		}
 	}
 }
 
-// expiring compares how long the cluster remembers the offsets of a group with how long it keeps messages.
+// expiring compares how long the cluster keeps the offsets of a group with how
+// long it keeps messages.
 func (v *kafkaView) expiring(ctx context.Context, s *survey) error {
 	if len(v.groups) == 0 {
 		return nil
@@ -293,15 +298,15 @@ func (v *kafkaView) expiring(ctx context.Context, s *survey) error {
 		minutes, err := strconv.ParseInt(settingsOf(of)["offsets.retention.minutes"], 10, 64)
 		if keep := time.Duration(minutes) * time.Minute; err == nil && keep < shortOffsets {
 			s.found("kafka-offsets-expire", Warning, fmt.Sprintf("offsets.retention.minutes is %d.", minutes),
-				"A group that is switched off for "+show.Span(keep)+" has lost its place. With kafkabroker it begins with the oldest message: keys and "+
-					"positions know what was handled.",
-				"Set it to a week or more, and above the longest time for which a consumer is switched off.")
+				"A group that does not run for "+show.Span(keep)+" loses its offsets. With kafkabroker it starts again at the oldest message, and keys "+
+					"and positions tell which messages were handled.",
+				"Set it to at least a week, and to more than the longest time that a consumer does not run.")
 		}
 	}
 	return nil
 }
 
-// shortOffsets is Kafka's default.
+// shortOffsets is Kafka's default retention of offsets.
 const shortOffsets = 7 * 24 * time.Hour
 
 func (v *kafkaView) retention(_ context.Context, s *survey) error {
@@ -320,7 +325,7 @@ func (v *kafkaView) retention(_ context.Context, s *survey) error {
 			}
 			set, read := v.settings[topic]
 			if !read {
-				return errors.New("the settings of topics could not be read")
+				return errors.New("the settings of the topics could not be read")
 			}
 			horizon, err := set.horizon()
 			if err != nil {
@@ -338,7 +343,8 @@ func (v *kafkaView) retention(_ context.Context, s *survey) error {
 	return nil
 }
 
-// positions compares the places of the store's consumers with the partitions that there are.
+// positions compares the positions of registered consumers with the existing
+// partitions.
 func (v *kafkaView) positions(_ context.Context, s *survey) error {
 	for _, r := range s.readers {
 		for _, topic := range r.of {
@@ -355,14 +361,14 @@ func (v *kafkaView) positions(_ context.Context, s *survey) error {
 			switch {
 			case !there:
 			case anew:
-				s.found("kafka-topic-anew", Warning, fmt.Sprintf("%s: topic %s was made anew.", r.printed, show.Line(topic)),
-					"Its places are of a topic that is gone. The consumer stops with inbox.ErrLogChanged, and handles nothing.",
-					"Find out what became of the messages of the old one. Then begin anew, with another name and another group.")
+				s.found("kafka-topic-anew", Warning, fmt.Sprintf("%s: topic %s was deleted and created again.", r.printed, show.Line(topic)),
+					"The stored positions belong to the deleted topic. The consumer stops with inbox.ErrLogChanged.",
+					"Find out which messages of the deleted topic were not handled. Then start with another consumer name and another group.")
 			case places > 0 && places < len(t.Partitions):
-				s.found("kafka-partitions-added", Warning, fmt.Sprintf("%s has places in %d of %d partitions of %s.", r.printed, places,
+				s.found("kafka-partitions-added", Warning, fmt.Sprintf("%s has positions in %d of %d partitions of %s.", r.printed, places,
 					len(t.Partitions), show.Line(topic)),
-					"Partitions were added, or nobody reads all of them yet. A key that goes to another partition now can overtake its own older messages.",
-					"See that the consumer runs, and that it had read all before partitions were added; or tell older messages by version.")
+					"Partitions were added, or the consumer has not read all of them yet. Messages of a key that moved to another partition can overtake older ones.",
+					"Check that the consumer runs and had read all messages before partitions were added, or detect older messages by a version.")
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func TestKafkaTopics(t *testing.T) {
 		{"least", 3, []string{"min.insync.replicas", "1"}, "warning kafka-min-insync: Topic least has 3 replicas and min.insync.replicas 1.", "kafka-min-insync"},
 		{"unclean", 3, []string{"unclean.leader.election.enable", "true"}, "unsafe kafka-unclean-election: ", "kafka-unclean-election"},
 		{"unread", 3, []string{"cleanup.policy", "compact"}, "", ""}, // by any group
-		{"compacted", 3, []string{"cleanup.policy", "compact"}, "warning kafka-compacted: Topic compacted is compacted, and read by a group.", "kafka-compacted"},
+		{"compacted", 3, []string{"cleanup.policy", "compact"}, "warning kafka-compacted: Topic compacted is compacted and read by a group.", "kafka-compacted"},
 	} {
 		topic(t, admin, test.name, 1, test.replicas, test.set...)
 		if test.name != "unread" {
@@ -112,13 +112,13 @@ func TestKafkaUnread(t *testing.T) {
 	commit(t, admin, "billing", "orders", 2)
 	want(t, examine(t, url, nil, ""), "")
 	commit(t, admin, "billing", "orders", 1)
-	want(t, examine(t, url, nil, ""), "warning kafka-unread-soon: Group billing goes on at 1 in partition 0 of orders, where messages", "kafka-unread-soon")
+	want(t, examine(t, url, nil, ""), "warning kafka-unread-soon: Group billing is at offset 1 in partition 0 of orders, where messages", "kafka-unread-soon")
 	var o kadm.Offsets
 	o.AddOffset("orders", 0, 2, -1)
 	if _, err := admin.DeleteRecords(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	want(t, examine(t, url, nil, ""), "unsafe kafka-unread-dropped: Group billing goes on at 1 in partition 0 of orders, which begins at 2.", "kafka-unread-dropped")
+	want(t, examine(t, url, nil, ""), "unsafe kafka-unread-dropped: Group billing is at offset 1 in partition 0 of orders, which begins at 2.", "kafka-unread-dropped")
 }
 
 func TestKafkaAgainstTheStore(t *testing.T) {
@@ -165,8 +165,8 @@ func TestKafkaAgainstPositions(t *testing.T) {
 	}{
 		{nil, "", "", ""},
 		{[]string{"orders/0", "orders/1"}, "orders#" + hexOf(all.Topics["orders"].ID), "", ""},
-		{[]string{"orders/0"}, "orders", "billing (kafka topic orders group billing) has places in 1 of 2 partitions of orders.", "kafka-partitions-added"},
-		{[]string{"orders/0", "orders/1"}, "orders#" + none, "topic orders was made anew", "kafka-topic-anew"},
+		{[]string{"orders/0"}, "orders", "billing (kafka topic orders group billing) has positions in 1 of 2 partitions of orders.", "kafka-partitions-added"},
+		{[]string{"orders/0", "orders/1"}, "orders#" + none, "topic orders was deleted and created again", "kafka-topic-anew"},
 	} {
 		at := fresh(t)
 		register(t, at, "billing", "kafka topic orders group billing", 0)
@@ -231,7 +231,7 @@ func TestKafkaURLs(t *testing.T) {
 			t.Errorf("it is called %s", b)
 		}
 		b.Close()
-		for rest, want := range map[string]string{"?sasl=" + strings.ToLower(mechanism): "cannot be asked", "?sasl=magic": "sasl is plain", "": "go together",
+		for rest, want := range map[string]string{"?sasl=" + strings.ToLower(mechanism): "cannot connect to kafka://", "?sasl=magic": "sasl is plain", "": "need ?sasl=",
 			"?sasl=plain&x=1": `no parameter "x"`, "?sasl=plain&tls=yes": "tls is true or false"} {
 			_, err := doctor.Dial(t.Context(), "kafka://ops:wr0ng@"+host+rest)
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "wr0ng") {

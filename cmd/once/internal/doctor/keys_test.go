@@ -84,7 +84,7 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 	if _, err := at.DB.ExecContext(t.Context(), "UPDATE "+at.Names.Table()+" SET lease_until = "+now+")"); err != nil {
 		t.Fatal(err)
 	}
-	if got := finding(at); got != "unknown-many: There are many unknown keys, and 5000 of them were looked at: none is old." {
+	if got := finding(at); got != "unknown-many: There are many unknown keys. None of the 5000 that were checked is old." {
 		t.Errorf("found %q", got)
 	}
 }

@@ -15,7 +15,7 @@ func mysqlServer(ctx context.Context, e *examination) error {
 	fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch)
 	number, maria := major*10000+minor*100+patch, strings.Contains(version, "MariaDB")
 	if maria && number < 100600 || !maria && number < 80016 {
-		e.found("server-version", Unsafe, "The server is "+version+".", "MySQL 8.0.16 or MariaDB 10.6 is needed.",
+		e.found("server-version", Unsafe, "The server is "+version+".", "MySQL 8.0.16 or MariaDB 10.6 is required.",
 			"Upgrade the server.")
 	}
 	readonly, err := e.number(ctx, "SELECT @@global.read_only")
@@ -24,7 +24,7 @@ func mysqlServer(ctx context.Context, e *examination) error {
 	}
 	if readonly != 0 {
 		e.found("read-only", Unsafe, "The server is read_only.",
-			"It is a replica, or about to become one: it shows keys late, and takes no writes.",
+			"It is a replica, or about to become one. It sees keys late and accepts no writes.",
 			useThePrimary)
 	}
 	isolation, err := e.text(ctx, "SELECT @@"+map[bool]string{true: "tx_isolation", false: "transaction_isolation"}[maria])
@@ -33,24 +33,24 @@ func mysqlServer(ctx context.Context, e *examination) error {
 	}
 	if isolation == "READ-UNCOMMITTED" {
 		e.found("read-uncommitted", Unsafe, "The isolation level is READ UNCOMMITTED.",
-			"It shows answers of transactions that are rolled back later.",
+			"Reads return data of transactions that may be rolled back later.",
 			"Set transaction_isolation to READ-COMMITTED or REPEATABLE-READ.")
 	}
 	autocommit, err := e.number(ctx, "SELECT @@global.autocommit AND @@session.autocommit")
 	if err == nil && autocommit == 0 {
-		e.found("autocommit-off", Unsafe, "autocommit is off, by default or in this session.",
-			"What is not in a transaction is never committed, so no key is remembered.",
-			"Set autocommit = 1, in the server and in the DSN of your programs.")
+		e.found("autocommit-off", Unsafe, "autocommit is off globally or in this session.",
+			"Statements outside a transaction are never committed, so no key is stored.",
+			"Set autocommit = 1 in the server and in the DSN of your programs.")
 	}
 	if err != nil {
 		return err
 	}
 	chained, err := e.number(ctx, "SELECT @@global.completion_type <> 'NO_CHAIN' OR @@session.completion_type <> 'NO_CHAIN'")
 	if err == nil && chained != 0 {
-		e.found("completion-type", Unsafe, "completion_type is not NO_CHAIN, by default or in this session.",
-			"COMMIT begins another transaction, in which later statements are never committed, or ends the connection. "+
-				"A store refuses such a connection when it is first used, and later no more.",
-			"Set completion_type = NO_CHAIN, in the server and in the DSN of your programs.")
+		e.found("completion-type", Unsafe, "completion_type is not NO_CHAIN, globally or in this session.",
+			"COMMIT begins another transaction, whose statements are never committed, or ends the connection. "+
+				"A store checks this only when it first uses a connection.",
+			"Set completion_type = NO_CHAIN in the server and in the DSN of your programs.")
 	}
 	return err
 }
@@ -60,9 +60,9 @@ func mysqlDurability(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
-	if flush != 1 && flush != 3 { // 3 is MariaDB's, and flushes more
+	if flush != 1 && flush != 3 { // MariaDB also has 3, which flushes more
 		e.found("innodb_flush_log_at_trx_commit", Unsafe, fmt.Sprintf("innodb_flush_log_at_trx_commit is %d.", flush),
-			"A crash undoes about the last second of commits: work whose key is forgotten runs again.", "Set it to 1.")
+			"A crash undoes about the last second of commits. Work whose key is lost runs again.", "Set it to 1.")
 	}
 	doublewrite, err := e.text(ctx, "SELECT @@global.innodb_doublewrite")
 	if err != nil {
@@ -70,8 +70,8 @@ func mysqlDurability(ctx context.Context, e *examination) error {
 	}
 	if doublewrite == "0" || strings.EqualFold(doublewrite, "off") {
 		e.found("innodb_doublewrite-off", Warning, "innodb_doublewrite is off.",
-			"A crash of the machine may damage pages that were just being written.",
-			"Set it to 1, unless the file system writes pages as a whole.")
+			"A crash of the machine can damage pages that are being written.",
+			"Set it to 1, unless the file system writes pages atomically.")
 	}
 	logged, err := e.number(ctx, "SELECT @@global.log_bin")
 	if err != nil || logged == 0 {
@@ -79,8 +79,8 @@ func mysqlDurability(ctx context.Context, e *examination) error {
 	}
 	sync, err := e.number(ctx, "SELECT @@global.sync_binlog")
 	if err == nil && sync != 1 {
-		e.found("sync_binlog", Warning, fmt.Sprintf("There is a binary log, and sync_binlog is %d.", sync),
-			"After a crash, replicas may lack commits that the server has: after a failover, keys are forgotten.",
+		e.found("sync_binlog", Warning, fmt.Sprintf("The binary log is on, and sync_binlog is %d.", sync),
+			"After a crash, replicas may lack commits that the server has. A failover then loses keys.",
 			"Set it to 1.")
 	}
 	return err
@@ -92,9 +92,9 @@ func mysqlReplica(ctx context.Context, e *examination) error {
 			"WHERE variable_name = 'WSREP_ON' AND variable_value = 'ON'")
 	if err == nil && len(cluster) > 0 {
 		e.found("galera", Warning, "The server is a node of a Galera cluster.",
-			"Claims on two nodes at once meet at commit only, and this project has not tried that.",
+			"Concurrent claims on two nodes conflict only at commit, which this project does not test.",
 			"Send all writes to one node.")
-	} // MySQL has no such table there, and no Galera
+	} // MySQL has no such table and no Galera
 	rows, err := e.DB.QueryContext(ctx, "SHOW SLAVE STATUS")
 	if err != nil {
 		if rows, err = e.DB.QueryContext(ctx, "SHOW REPLICA STATUS"); err != nil {
@@ -104,7 +104,7 @@ func mysqlReplica(ctx context.Context, e *examination) error {
 	defer rows.Close()
 	if rows.Next() {
 		e.found("replica", Unsafe, "This server replicates from another.",
-			"If it is not the primary, it shows keys late, so that work is run twice.",
+			"If it is not the primary, it sees keys late, and work runs twice.",
 			useThePrimary)
 	}
 	return rows.Err()
@@ -119,9 +119,9 @@ func mysqlTables(ctx context.Context, e *examination) error {
 		return err
 	}
 	if len(others) > 0 {
-		e.found("engine", Unsafe, "Not InnoDB: "+strings.Join(others, ", ")+".",
-			"Such tables have no transactions, so nothing holds.",
-			"ALTER TABLE ... ENGINE=InnoDB.")
+		e.found("engine", Unsafe, "Tables that do not use InnoDB: "+strings.Join(others, ", ")+".",
+			"These tables have no transactions, so no promise holds.",
+			"Run ALTER TABLE ... ENGINE=InnoDB for each of them.")
 	}
 	return nil
 }
@@ -135,8 +135,8 @@ func mysqlIdle(ctx context.Context, e *examination) error {
 		return err
 	}
 	if len(idle) > 0 {
-		e.found("idle-transactions", Warning, "Transactions are open and do nothing: "+strings.Join(idle, ", ")+".",
-			"Whoever comes with a key that they have claimed waits for them.", "Find out which program leaves them open.")
+		e.found("idle-transactions", Warning, "Transactions are open but idle: "+strings.Join(idle, ", ")+".",
+			"Calls with a key that they claimed wait for them.", "Find the program that leaves them open.")
 	}
 	return nil
 }

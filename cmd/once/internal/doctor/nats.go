@@ -14,13 +14,13 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/show"
 )
 
-// natsView is what is looked at of a server with JetStream.
+// natsView is the examined part of a server with JetStream.
 type natsView struct {
 	js      jetstream.JetStream
-	denied  atomic.Pointer[context.CancelCauseFunc] // ends the check at work
+	denied  atomic.Pointer[context.CancelCauseFunc] // ends the running check
 	listed  bool
-	streams map[string]*jetstream.StreamInfo // that are looked at
-	names   []string                         // in their order
+	streams map[string]*jetstream.StreamInfo // the examined streams
+	names   []string                         // in order
 }
 
 func dialNATS(ctx context.Context, a address) (*Broker, error) {
@@ -57,7 +57,8 @@ func dialNATS(ctx context.Context, a address) (*Broker, error) {
 	}}, nil
 }
 
-// told makes a check end when the server refuses its question: it would wait for the answer otherwise.
+// told ends a check when the server denies its request. Otherwise the check
+// would wait for a reply.
 func (v *natsView) told(look func(context.Context, *survey) error) func(context.Context, *survey) error {
 	return func(ctx context.Context, s *survey) error {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -79,7 +80,7 @@ func (v *natsView) refused(err error) {
 
 var errNotListed = errors.New("the streams could not be listed")
 
-// nearFull is the part of a limit from which on it is told.
+// nearFull is the fraction of a limit at which it is reported.
 const nearFull = 0.9
 
 func (v *natsView) account(ctx context.Context, s *survey) error {
@@ -92,15 +93,15 @@ func (v *natsView) account(ctx context.Context, s *survey) error {
 		used, max int64
 	}{{"disk", int64(info.Store), info.Limits.MaxStore}, {"memory", int64(info.Memory), info.Limits.MaxMemory}} {
 		if limit.max > 0 && float64(limit.used) >= nearFull*float64(limit.max) {
-			s.found("nats-account-full", Warning, fmt.Sprintf("The account uses %s of %s of the %s that it may.", show.Bytes(limit.used),
+			s.found("nats-account-full", Warning, fmt.Sprintf("The account uses %s of its limit of %s of %s.", show.Bytes(limit.used),
 				show.Bytes(limit.max), limit.of),
-				"When it is full, streams take nothing more: relays hold their messages.", "Raise the limit, or keep less.")
+				"At the limit, streams accept no messages, and relays hold theirs.", "Raise the limit, or keep fewer messages.")
 		}
 	}
 	return nil
 }
 
-// look reads the streams. Those of JetStream's buckets are none of ours.
+// look reads the streams, except those of JetStream buckets.
 func (v *natsView) look(ctx context.Context, s *survey) error {
 	list := v.js.ListStreams(ctx)
 	for info := range list.Info() {
@@ -115,42 +116,43 @@ func (v *natsView) look(ctx context.Context, s *survey) error {
 	return list.Err()
 }
 
-// takenForGranted is the window that natsbroker expects of a stream, if it is told no other.
+// takenForGranted is the default deduplication window of natsbroker.
 const takenForGranted = 2 * time.Minute
 
 func natsStream(s *survey, info *jetstream.StreamInfo) {
 	c, name := &info.Config, "Stream "+show.Line(info.Config.Name)
 	if c.Storage == jetstream.MemoryStorage {
-		severity, means := Unsafe, "All its messages are lost when the server stops: effects never happen, although their publishers were told yes."
+		severity, means := Unsafe, "All its messages are lost when the server stops, although they were confirmed. Their effects never happen."
 		if c.Replicas > 1 {
-			severity, means = Warning, "Its messages are lost when most of the servers that have it stop at the same time."
+			severity, means = Warning, "Its messages are lost if most of its servers stop at the same time."
 		}
-		s.found("nats-memory", severity, name+" is kept in memory.", means, "Make it with storage on files.")
+		s.found("nats-memory", severity, name+" is kept in memory.", means, "Create it again with file storage.")
 	}
 	if info.Cluster != nil && info.Cluster.Name != "" && c.Replicas < 2 {
-		s.found("nats-replicas", Warning, name+" has one replica, in a cluster.",
-			"It is on one disk: when that is lost, so are messages that were confirmed; while its server is down, nothing comes or goes.",
-			"Give it three replicas.")
+		s.found("nats-replicas", Warning, name+" has one replica in a cluster.",
+			"If the disk of that replica is lost, so are confirmed messages. While its server is down, the stream is unavailable.",
+			"Use three replicas.")
 	}
 	if limits := natsLimits(c); c.Discard == jetstream.DiscardOld && limits != "" {
 		s.found("nats-discards-old", Warning, name+" drops its oldest messages at "+limits+".",
-			"Consumers that have not had them by then never get them. With DiscardNew, the publisher is told no, and a relay waits.",
-			"Set Discard to new, or take the limit away.")
+			"Consumers that have not received them never will. With Discard set to new, the stream rejects new messages instead, and a relay waits.",
+			"Set Discard to new, or remove the limit.")
 	}
 	if c.NoAck {
-		s.found("nats-no-ack", Unsafe, name+" confirms nothing that is published to it.",
-			"A relay is never told that a message has arrived, and publishes it again and again.", "Set NoAck to false.")
+		s.found("nats-no-ack", Unsafe, name+" does not confirm published messages.",
+			"A relay never learns that a message has arrived, and publishes it again and again.", "Set NoAck to false.")
 	}
 	if c.Mirror == nil && len(c.Sources) == 0 && c.Duplicates > 0 && c.Duplicates < takenForGranted {
-		s.found("nats-duplicate-window", Warning, fmt.Sprintf("%s drops copies for %s only.", name, show.Span(c.Duplicates)),
-			fmt.Sprintf("natsbroker takes %s for granted, unless Options.DuplicateWindow says otherwise. What a relay publishes again later is "+
-				"delivered again: only the keys of consumers find it.", show.Span(takenForGranted)),
-			"Set Duplicates to two minutes or more, or say in Options.DuplicateWindow what it is.")
+		s.found("nats-duplicate-window", Warning, fmt.Sprintf("%s drops duplicates for only %s.", name, show.Span(c.Duplicates)),
+			fmt.Sprintf("natsbroker assumes %s, unless Options.DuplicateWindow is set. A message that a relay publishes again later is "+
+				"delivered again. Only the keys of consumers recognise it.", show.Span(takenForGranted)),
+			"Set Duplicates to at least two minutes, or set Options.DuplicateWindow to the same value.")
 	}
 	natsCopies(s, info, name)
 }
 
-// natsLimits are those at which a stream drops messages, whoever has had them. Its age is dealt with elsewhere.
+// natsLimits checks limits at which a stream drops messages regardless of
+// consumers. The age limit has its own check.
 func natsLimits(c *jetstream.StreamConfig) string {
 	var all []string
 	if c.MaxMsgs > 0 {
@@ -160,41 +162,42 @@ func natsLimits(c *jetstream.StreamConfig) string {
 		all = append(all, show.Bytes(c.MaxBytes))
 	}
 	if c.MaxMsgsPerSubject > 0 {
-		all = append(all, fmt.Sprintf("%d messages of a subject", c.MaxMsgsPerSubject))
+		all = append(all, fmt.Sprintf("%d messages per subject", c.MaxMsgsPerSubject))
 	}
 	return strings.Join(all, ", or at ")
 }
 
-// natsCopies says where the deduplication of a stream does not reach. It is one of that stream only.
+// natsCopies reports where the deduplication of a stream does not reach: it
+// covers only that stream.
 func natsCopies(s *survey, info *jetstream.StreamInfo, name string) {
 	c := &info.Config
-	const do = "Do not rely on the broker for copies: see that each consumer here has a key, and that no two places use the same IDs."
+	const do = "Do not rely on the broker to drop duplicates. Check that each consumer of this stream has a key, and that no two publishers use the same IDs."
 	if c.Mirror != nil {
 		s.found("nats-copies-apart", Note, name+" is a mirror of "+show.Line(c.Mirror.Name)+".",
-			"It drops no copies itself: it has those that got past the window of the other.", do)
+			"It does not drop duplicates itself. It receives those that the other stream did not drop.", do)
 	}
 	if len(c.Sources) > 0 {
 		var from []string
 		for _, source := range c.Sources {
 			from = append(from, show.Line(source.Name))
 		}
-		drops, means := "drops no copies", "Each of those drops copies of what was published to itself, within its own window. A copy that "+
-			"was published to another of them, or later, is delivered twice here."
+		drops, means := "drops no duplicates", "Each of those streams drops duplicates only of its own messages, within its own window. A message that "+
+			"is published again to another of them, or later, is delivered twice here."
 		if c.Duplicates > 0 {
-			drops = "drops copies for " + show.Span(c.Duplicates)
-			means = "It compares what comes from all of those, when it comes: what is late gets through twice, and of two messages with one " +
-				"ID, from two of them, one is lost."
+			drops = "drops duplicates for " + show.Span(c.Duplicates)
+			means = "It compares messages from all of those streams as they arrive. A late duplicate is delivered twice. Of two different messages " +
+				"with the same ID from two streams, one is lost."
 		}
-		s.found("nats-copies-apart", Warning, name+" takes in what is published to "+strings.Join(from, ", ")+", and "+drops+".", means, do)
+		s.found("nats-copies-apart", Warning, name+" collects the messages of "+strings.Join(from, ", ")+", and "+drops+".", means, do)
 	}
 	if c.RePublish != nil {
-		s.found("nats-copies-apart", Note, name+" publishes what it gets again, to "+show.Line(c.RePublish.Destination)+".",
-			"Who takes it from there gets it without a confirmation, so that it may be lost, and does not share this stream's window for copies.",
-			"Let consumers that must not miss anything read this stream.")
+		s.found("nats-copies-apart", Note, name+" republishes its messages to "+show.Line(c.RePublish.Destination)+".",
+			"Subscribers there get messages without acknowledgement, so they can miss some. The deduplication window of this stream does not apply there.",
+			"Let consumers that must not miss messages read this stream.")
 	}
 }
 
-// consumers looks at those that pull, or are pushed to, from the streams that are looked at.
+// consumers reads the consumers of the examined streams.
 func (v *natsView) consumers(ctx context.Context, s *survey) error {
 	if !v.listed {
 		return errNotListed
@@ -206,7 +209,7 @@ func (v *natsView) consumers(ctx context.Context, s *survey) error {
 		}
 		list := stream.ListConsumers(ctx)
 		for info := range list.Info() {
-			if info.Config.Durable == "" { // it is of a client that is here now, and goes with it
+			if info.Config.Durable == "" { // it belongs to a connected client and disappears with it
 				continue
 			}
 			natsConsumer(s, v.streams[name], info)
@@ -221,7 +224,7 @@ func (v *natsView) consumers(ctx context.Context, s *survey) error {
 const (
 	shortWait   = time.Second
 	manyAgain   = 10
-	ofTheirTime = 4 // the last quarter of it
+	ofTheirTime = 4 // the last quarter
 )
 
 func natsConsumer(s *survey, stream *jetstream.StreamInfo, info *jetstream.ConsumerInfo) {
@@ -229,48 +232,49 @@ func natsConsumer(s *survey, stream *jetstream.StreamInfo, info *jetstream.Consu
 	name := "Consumer " + show.Line(info.Name) + " of stream " + show.Line(info.Stream)
 	if what := natsLoses(c); what != "" {
 		s.found("nats-consumer-loses", Unsafe, name+" "+what+".",
-			"Messages are lost for it, or settled before they were handled. natsbroker refuses to work with it.",
-			"Make it anew with natsbroker's DeclareConsumer.")
+			"It can lose messages, or settle them before they are handled. natsbroker rejects it.",
+			"Create it again with DeclareConsumer of natsbroker.")
 	}
 	if what := natsRefused(c); what != "" {
-		s.found("nats-consumer-refused", Warning, name+" "+what+".", "natsbroker does not start with it.", "Make it anew with natsbroker's DeclareConsumer.")
+		s.found("nats-consumer-refused", Warning, name+" "+what+".", "natsbroker rejects it.", "Create it again with DeclareConsumer of natsbroker.")
 	}
 	if c.AckPolicy == jetstream.AckExplicitPolicy && c.AckWait > 0 && c.AckWait < shortWait {
 		s.found("nats-ack-wait", Warning, fmt.Sprintf("%s has an AckWait of %s.", name, show.Span(c.AckWait)),
-			"A short pause of a process, or of the network, is enough to have all that is out delivered to another process beside it.",
-			"Set it to several seconds, 30 by default.")
+			"After a short pause of a process or the network, all its unacknowledged messages are also delivered to another process.",
+			"Set it to several seconds. The default is 30 seconds.")
 	}
 	if info.NumRedelivered >= manyAgain {
-		s.found("nats-redelivers", Warning, fmt.Sprintf("%s has %d messages out that were delivered before.", name, info.NumRedelivered),
-			"Processes die or stop with messages in their hands, or handlers fail without a policy that parks.", "See the consumer's log, and once parked list.")
+		s.found("nats-redelivers", Warning, fmt.Sprintf("%s has %d unacknowledged messages that were delivered before.", name, info.NumRedelivered),
+			"Processes crash or stop while they handle messages, or handlers fail and no policy parks the message.", "Check the log of the consumer, and once parked list.")
 	}
 	if c.MaxAckPending > 0 && info.NumAckPending >= c.MaxAckPending && info.NumPending > 0 {
-		s.found("nats-ack-pending-full", Warning, fmt.Sprintf("%s has %d messages out, all that it may.", name, info.NumAckPending),
-			"It delivers nothing more before one of them is settled.", "Raise MaxAckPending above the sum of the windows, or see what holds them up.")
+		s.found("nats-ack-pending-full", Warning, fmt.Sprintf("%s has %d unacknowledged messages, which is its limit.", name, info.NumAckPending),
+			"It delivers no more messages until one of them is settled.", "Raise MaxAckPending above the sum of the windows of its processes, or find out what delays them.")
 	}
 	if c.DeliverSubject == "" && info.NumPending > 0 && info.NumWaiting == 0 && info.NumAckPending == 0 {
-		s.found("nats-nobody-pulls", Warning, fmt.Sprintf("%s has %d messages waiting, and nobody pulls.", name, info.NumPending),
-			"They wait until the stream drops them.", "Start the consumer, or delete it if it is gone for good.")
+		s.found("nats-nobody-pulls", Warning, fmt.Sprintf("%s has %d messages waiting, and no client pulls.", name, info.NumPending),
+			"They wait until the stream drops them.", "Start the consumer, or delete it if it was retired.")
 	}
 	natsUnread(s, stream, info, name)
 }
 
-// natsLoses says what natsbroker refuses because it loses messages.
+// natsLoses reports settings that natsbroker refuses because they lose
+// messages.
 func natsLoses(c *jetstream.ConsumerConfig) string {
 	switch {
 	case c.AckPolicy == jetstream.AckNonePolicy:
-		return "wants no acks"
+		return "uses no acknowledgements"
 	case c.AckPolicy == jetstream.AckAllPolicy:
-		return "takes one ack for all messages before it"
+		return "takes one acknowledgement for all earlier messages"
 	case c.MaxDeliver > 0:
-		return fmt.Sprintf("gives a message up in silence after %d deliveries", c.MaxDeliver)
+		return fmt.Sprintf("silently gives up a message after %d deliveries", c.MaxDeliver)
 	case c.InactiveThreshold > 0:
-		return "is removed, with its place, when nobody has pulled for " + show.Span(c.InactiveThreshold)
+		return "is deleted, with its position, when no client pulls for " + show.Span(c.InactiveThreshold)
 	}
 	return ""
 }
 
-// natsRefused says what natsbroker refuses for another reason.
+// natsRefused reports settings that natsbroker refuses for other reasons.
 func natsRefused(c *jetstream.ConsumerConfig) string {
 	switch {
 	case c.DeliverSubject != "":
@@ -285,7 +289,8 @@ func natsRefused(c *jetstream.ConsumerConfig) string {
 	return ""
 }
 
-// natsUnread compares what a consumer has had with what is still there. With a filter, what is gone may not have been its.
+// natsUnread compares the position of a consumer with the oldest message. With
+// a filter, dropped messages may not have matched it.
 func natsUnread(s *survey, stream *jetstream.StreamInfo, info *jetstream.ConsumerInfo, name string) {
 	c, state := &info.Config, &stream.State
 	if stream.Config.Retention != jetstream.LimitsPolicy || c.FilterSubject != "" || len(c.FilterSubjects) > 0 {
@@ -293,20 +298,20 @@ func natsUnread(s *survey, stream *jetstream.StreamInfo, info *jetstream.Consume
 	}
 	had := info.Delivered.Stream
 	if had+1 < state.FirstSeq {
-		s.found("nats-unread-dropped", Unsafe, fmt.Sprintf("%s had messages up to %d, and the stream begins at %d.", name, had, state.FirstSeq),
-			"What lies between them was dropped by a limit, or deleted, before it was delivered: its effects never happen.",
-			"Have their producers send them again, and set limits that a consumer's outage does not reach.")
+		s.found("nats-unread-dropped", Unsafe, fmt.Sprintf("%s has received messages up to %d, and the stream begins at %d.", name, had, state.FirstSeq),
+			"The messages in between were dropped by a limit or deleted before they were delivered. Their effects never happen.",
+			"Have the producers send them again, and set limits that an outage of the consumer does not reach.")
 		return
 	}
 	age := time.Since(state.FirstTime)
 	if limit := stream.Config.MaxAge; limit > 0 && state.Msgs > 0 && had < state.FirstSeq && age > limit-limit/ofTheirTime {
-		s.found("nats-unread-soon", Warning, fmt.Sprintf("%s has not had a message that is %s old, and the stream drops it at %s.", name,
+		s.found("nats-unread-soon", Warning, fmt.Sprintf("%s has not received a message that is %s old, and the stream drops messages after %s.", name,
 			show.Span(age), show.Span(limit)),
-			"It is lost for this consumer soon.", "Start the consumer, or raise MaxAge meanwhile.")
+			"This consumer will lose it soon.", "Start the consumer, or raise MaxAge until then.")
 	}
 }
 
-// retention looks at what the store's consumers read.
+// retention checks the retention of what registered consumers read.
 func (v *natsView) retention(ctx context.Context, s *survey) error {
 	if !v.listed && len(s.readers) > 0 {
 		return errNotListed

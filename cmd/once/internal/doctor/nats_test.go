@@ -112,15 +112,15 @@ func TestNATSStreams(t *testing.T) {
 		{jetstream.StreamConfig{Name: "memory", Storage: jetstream.MemoryStorage}, "unsafe nats-memory: Stream memory is kept in memory.", "nats-memory"},
 		{jetstream.StreamConfig{Name: "msgs", MaxMsgs: 5}, "warning nats-discards-old: Stream msgs drops its oldest messages at 5 messages.", "nats-discards-old"},
 		{jetstream.StreamConfig{Name: "bytes", MaxBytes: 1 << 20}, "at 1.0 MiB.", "nats-discards-old"},
-		{jetstream.StreamConfig{Name: "bysubject", MaxMsgsPerSubject: 1}, "at 1 messages of a subject.", "nats-discards-old"},
+		{jetstream.StreamConfig{Name: "bysubject", MaxMsgsPerSubject: 1}, "at 1 messages per subject.", "nats-discards-old"},
 		{jetstream.StreamConfig{Name: "new", MaxMsgs: 5, Discard: jetstream.DiscardNew}, "", ""},
 		{jetstream.StreamConfig{Name: "noack", NoAck: true}, "unsafe nats-no-ack: ", "nats-no-ack"},
-		{jetstream.StreamConfig{Name: "short", Duplicates: time.Minute}, "drops copies for 60 s only.", "nats-duplicate-window"},
+		{jetstream.StreamConfig{Name: "short", Duplicates: time.Minute}, "drops duplicates for only 60 s.", "nats-duplicate-window"},
 		{jetstream.StreamConfig{Name: "mirror", Mirror: &jetstream.StreamSource{Name: "good"}}, "note nats-copies-apart: ", "nats-copies-apart"},
 		{jetstream.StreamConfig{Name: "joined", Sources: []*jetstream.StreamSource{{Name: "good"}, {Name: "new"}}},
-			"warning nats-copies-apart: Stream joined takes in what is published to good, new, and drops no copies.", "nats-copies-apart"},
+			"warning nats-copies-apart: Stream joined collects the messages of good, new, and drops no duplicates.", "nats-copies-apart"},
 		{jetstream.StreamConfig{Name: "windowed", Sources: []*jetstream.StreamSource{{Name: "good"}}, Duplicates: 2 * time.Minute},
-			"warning nats-copies-apart: Stream windowed takes in what is published to good, and drops copies for 2 m.", "nats-copies-apart"},
+			"warning nats-copies-apart: Stream windowed collects the messages of good, and drops duplicates for 2 m.", "nats-copies-apart"},
 		{jetstream.StreamConfig{Name: "again", RePublish: &jetstream.RePublish{Source: ">", Destination: "copy.>"}}, "note nats-copies-apart: ", "nats-copies-apart"},
 	} {
 		stream(t, js, test.StreamConfig)
@@ -135,7 +135,7 @@ func TestNATSStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := examine(t, natsURL(s, "ops"), nil, "")
-	want(t, r, "bysubject drops its oldest messages at 1 messages of a subject. Stream bytes drops", "nats-copies-apart", "nats-copies-apart",
+	want(t, r, "bysubject drops its oldest messages at 1 messages per subject. Stream bytes drops", "nats-copies-apart", "nats-copies-apart",
 		"nats-copies-apart", "nats-copies-apart", "nats-discards-old", "nats-duplicate-window", "nats-memory", "nats-no-ack")
 	for _, f := range r.Findings {
 		if strings.Contains(f.What, "KV_bucket") || strings.ContainsRune(f.What, 0) {
@@ -200,19 +200,19 @@ func TestNATSConsumers(t *testing.T) {
 	}{
 		{name: "good", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1}, pull: 1},
 		{name: "none", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy}, pull: 3, what: "unsafe", finding: "nats-consumer-loses"},
-		{name: "all", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, pull: 1, what: "one ack for all", finding: "nats-consumer-loses"},
+		{name: "all", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckAllPolicy}, pull: 1, what: "one acknowledgement for all", finding: "nats-consumer-loses"},
 		{name: "few", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: 3}, pull: 1,
-			what: "gives a message up in silence after 3 deliveries", finding: "nats-consumer-loses"},
+			what: "silently gives up a message after 3 deliveries", finding: "nats-consumer-loses"},
 		{name: "idle", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, InactiveThreshold: time.Hour}, pull: 1,
-			what: "is removed", finding: "nats-consumer-loses"},
+			what: "is deleted", finding: "nats-consumer-loses"},
 		{name: "bodiless", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, HeadersOnly: true}, pull: 1,
 			what: "delivers no bodies", finding: "nats-consumer-refused"},
 		{name: "hasty", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, AckWait: 900 * time.Millisecond}, pull: 1,
 			what: "an AckWait of 900 ms", finding: "nats-ack-wait"},
 		{name: "full", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 2}, pull: 2,
-			what: "has 2 messages out, all that it may", finding: "nats-ack-pending-full"},
+			what: "has 2 unacknowledged messages, which is its limit", finding: "nats-ack-pending-full"},
 		{name: "alone", ConsumerConfig: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy},
-			what: "has 3 messages waiting, and nobody pulls", finding: "nats-nobody-pulls"},
+			what: "has 3 messages waiting, and no client pulls", finding: "nats-nobody-pulls"},
 	} {
 		at := stream(t, js, jetstream.StreamConfig{Name: test.name})
 		publish(t, js, test.name+".x", 3)
@@ -253,7 +253,7 @@ func TestNATSConsumers(t *testing.T) {
 			}
 		}
 	}
-	want(t, examine(t, natsURL(s, "ops"), nil, "again"), "has 10 messages out that were delivered before", "nats-redelivers")
+	want(t, examine(t, natsURL(s, "ops"), nil, "again"), "has 10 unacknowledged messages that were delivered before", "nats-redelivers")
 }
 
 // What a limit drops before a consumer has had it is told; what it has had is not.
@@ -283,7 +283,7 @@ func TestNATSUnread(t *testing.T) {
 		return examine(t, natsURL(s, "ops"), nil, "")
 	}
 	want(t, limit(4), "", "nats-discards-old", "nats-nobody-pulls")
-	want(t, limit(3), "unsafe nats-unread-dropped: Consumer c of stream s had messages up to 2, and the stream begins at 4.",
+	want(t, limit(3), "unsafe nats-unread-dropped: Consumer c of stream s has received messages up to 2, and the stream begins at 4.",
 		"nats-discards-old", "nats-nobody-pulls", "nats-unread-dropped")
 }
 
@@ -325,7 +325,7 @@ func TestNATSRetentionAgainstKeys(t *testing.T) {
 		{"short", "", ""},
 		{"equal", "", ""},
 		{"long", "warning redelivery-outlives-keys: billing (nats stream long consumer c): messages can be delivered for 3 d, " +
-			"and keys are kept for 2 d (1 key was looked at).", "redelivery-outlives-keys"},
+			"and keys are kept for 2 d (1 key was checked).", "redelivery-outlives-keys"},
 		{"ever", "messages can be delivered for ever", "redelivery-outlives-keys"},
 		{"gone", "there is no such stream", "source-missing"},
 	} {
@@ -360,7 +360,7 @@ func TestNATSAccountThatIsNearlyFull(t *testing.T) {
 		if _, err := js.Publish(t.Context(), "s.x", make([]byte, test.bytes)); err != nil {
 			t.Fatal(err)
 		}
-		want(t, examine(t, natsURL(s, "ops"), nil, ""), "of 64.0 KiB of the disk that it may.", test.findings...)
+		want(t, examine(t, natsURL(s, "ops"), nil, ""), "of its limit of 64.0 KiB of disk.", test.findings...)
 	}
 }
 
@@ -376,14 +376,14 @@ func TestNATSWithoutRights(t *testing.T) {
 func TestBrokersThatCannotBeAsked(t *testing.T) {
 	s, _ := startNATS(t)
 	for _, test := range []struct{ url, want string }{
-		{"nats://ops:wr0ng@" + s.Addr().String(), "cannot be asked: nats: Authorization Violation"},
-		{"nats://ops:wr0ng@127.0.0.1:1", "nats://127.0.0.1:1 cannot be asked: "},
+		{"nats://ops:wr0ng@" + s.Addr().String(), ": nats: Authorization Violation"},
+		{"nats://ops:wr0ng@127.0.0.1:1", "cannot connect to nats://127.0.0.1:1: "},
 		{"nats://ops:wr0ng@127.0.0.1:1?x=wr0ng", `there is no parameter "x"`},
 		{"nats://ops:${ONCE_NOT_SET}@127.0.0.1:1", "the variable ONCE_NOT_SET is not set"},
 		{"nats://ops:wr0ng%@127.0.0.1:1", "write special characters as %XX"},
-		{"nats://ops:wr0ng/x@127.0.0.1:1", "there is an @ behind a /"},
+		{"nats://ops:wr0ng/x@127.0.0.1:1", "there is an @ after a /"},
 		{"nats://ops:wr0ng@", "a host is missing"},
-		{"smtp://ops:wr0ng@127.0.0.1:1", "it has to begin with"},
+		{"smtp://ops:wr0ng@127.0.0.1:1", "it must begin with"},
 	} {
 		b, err := doctor.Dial(t.Context(), test.url)
 		if err == nil {

@@ -17,19 +17,19 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/show"
 )
 
-// rabbitView is what is looked at of a virtual host, by the API of the management plugin.
+// rabbitView reads a virtual host through the API of the management plugin.
 type rabbitView struct {
 	client         http.Client
-	base           string // up to the path of the API
+	base           string // URL up to the path of the API
 	user, password string
-	host           string // the virtual host, as a part of a path
+	host           string // the virtual host as a path segment
 	nodes          int    // 0: not known
-	version        int    // the first number of it
+	version        int    // major version
 	queues         []rabbitQueue
 	exchanges      map[string]bool
 }
 
-// rabbitQueue is a queue as the API tells it.
+// rabbitQueue is a queue as the API returns it.
 type rabbitQueue struct {
 	Name       string
 	Type       string
@@ -38,7 +38,7 @@ type rabbitQueue struct {
 	Exclusive  bool
 	Arguments  map[string]any
 	Effective  json.RawMessage `json:"effective_policy_definition"` // an empty one is an object, a list or null
-	Members    []string        // of a quorum queue
+	Members    []string        // quorum queues only
 	Online     []string
 	Messages   int
 	Consumers  int
@@ -46,25 +46,26 @@ type rabbitQueue struct {
 	policy map[string]any
 }
 
-// virtualHost reads the path of a URL: nothing is the host that is called /.
+// virtualHost returns the virtual host in the path of a URL. An empty path
+// means the host "/".
 func virtualHost(path string) (string, error) {
 	host, err := url.PathUnescape(strings.TrimPrefix(path, "/"))
 	switch {
 	case err != nil || strings.Contains(strings.TrimPrefix(path, "/"), "/"):
-		return "", refuse("behind the host comes the name of a virtual host, with %%2F for a / in it")
+		return "", refuse("the path is the name of a virtual host, with %%2F for a / in it")
 	case host == "":
 		host = "/"
 	}
 	return host, nil
 }
 
-// oneHost is the virtual host of an address that names one node.
+// oneHost returns the virtual host of an address with a single node.
 func oneHost(a address) (host string, err error) {
 	if host, err = virtualHost(a.path); err == nil {
 		err = a.rest()
 	}
 	if err == nil && len(a.hosts) > 1 {
-		err = refuse("give one host: any node answers for all")
+		err = refuse("give one host: every node knows the whole cluster")
 	}
 	return host, err
 }
@@ -83,7 +84,7 @@ func dialRabbitAPI(ctx context.Context, a address) (*Broker, error) {
 		return nil, err
 	}
 	if _, err := fmt.Sscanf(overview.Version, "%d.", &v.version); err != nil {
-		return nil, refuse("no RabbitMQ answers there, with its management plugin")
+		return nil, refuse("the management plugin of RabbitMQ does not answer there")
 	}
 	return &Broker{name: a.String(), kind: "rabbitmq", close: v.client.CloseIdleConnections, checks: []brokerCheck{
 		{"rabbitmq-nodes", v.lookAtNodes}, {"rabbitmq-queues", v.look},
@@ -107,7 +108,7 @@ func (v *rabbitView) get(ctx context.Context, path string, answer any) error {
 		return fmt.Errorf("the answer to /api/%s is %s", path, resp.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxOfAnAnswer)).Decode(answer); err != nil {
-		return fmt.Errorf("the answer to /api/%s is not what the management plugin says: %w", path, err)
+		return fmt.Errorf("the answer to /api/%s is not from the management plugin: %w", path, err)
 	}
 	return nil
 }
@@ -128,14 +129,14 @@ func (v *rabbitView) lookAtNodes(ctx context.Context, s *survey) error {
 		name := "Node " + show.Line(n.Name)
 		switch {
 		case !n.Running:
-			s.found("rabbitmq-node-down", Warning, name+" does not run.", "Quorum queues have one disk less, and classic queues of that node are gone meanwhile.",
-				"Start it, or take it out of the cluster.")
+			s.found("rabbitmq-node-down", Warning, name+" does not run.", "Quorum queues have one replica less, and classic queues of that node are unavailable.",
+				"Start it, or remove it from the cluster.")
 		case len(n.Partitions) > 0:
-			s.found("rabbitmq-partitioned", Unsafe, name+" has lost sight of "+show.Line(strings.Join(n.Partitions, ", "))+".",
-				"The cluster is split: classic queues lose or repeat messages when it is joined again.", "See what RabbitMQ says of network partitions.")
+			s.found("rabbitmq-partitioned", Unsafe, name+" is partitioned from "+show.Line(strings.Join(n.Partitions, ", "))+".",
+				"The cluster is split. Classic queues lose or repeat messages when it is joined again.", "See the RabbitMQ guide to network partitions.")
 		case n.Memory || n.Disk:
-			s.found("rabbitmq-alarm", Warning, name+" is short of memory or disk.", "Nobody can publish: relays hold their messages.",
-				"Make room, or find out who does not consume.")
+			s.found("rabbitmq-alarm", Warning, name+" is short of memory or disk.", "Publishing is blocked, and relays hold their messages.",
+				"Free memory or disk, or find the queue that is not consumed.")
 		}
 	}
 	return nil
@@ -180,79 +181,81 @@ func (v *rabbitView) look(ctx context.Context, s *survey) error {
 	return nil
 }
 
-// unattended says that nobody consumes what one of the store's consumers should.
+// unattended reports a registered consumer whose queue nobody consumes.
 func (s *survey) unattended(r reader, messages, consumers int) {
 	if messages > 0 && consumers == 0 {
-		s.found("rabbitmq-no-consumer", Warning, fmt.Sprintf("%s: %s in the queue, and nobody consumes.", r.printed,
+		s.found("rabbitmq-no-consumer", Warning, fmt.Sprintf("%s: %s in the queue, and it has no consumer.", r.printed,
 			show.Count(messages, "message is", "messages are")),
-			"They wait, and are dropped where the queue has a limit.", "Start the consumer.")
+			"They wait, and are dropped if the queue reaches a limit.", "Start the consumer.")
 	}
 }
 
 const minimalMembers = 3
 
-// queue looks at where a queue is, and whether it stays.
+// queue checks where a queue is stored and whether it survives a restart.
 func (v *rabbitView) queue(s *survey, q *rabbitQueue) {
 	name := "Queue " + show.Line(q.Name)
 	switch {
 	case !q.Durable:
-		s.found("rabbitmq-not-durable", Unsafe, name+" is not durable.", "It is gone, with its messages, when its node stops.",
-			"Delete it when it is empty, and make it anew with rabbitbroker's DeclareQueue.")
+		s.found("rabbitmq-not-durable", Unsafe, name+" is not durable.", "It is deleted with its messages when its node stops.",
+			"When it is empty, delete it and create it again with DeclareQueue of rabbitbroker.")
 	case q.AutoDelete:
-		s.found("rabbitmq-not-durable", Unsafe, name+" is deleted when its last consumer leaves.", "Messages that wait then are lost.",
-			"Delete it when it is empty, and make it anew with rabbitbroker's DeclareQueue.")
+		s.found("rabbitmq-not-durable", Unsafe, name+" is deleted when its last consumer leaves.", "Messages in it are lost then.",
+			"When it is empty, delete it and create it again with DeclareQueue of rabbitbroker.")
 	}
 	if millis, ok := q.number("expires"); ok {
-		s.found("rabbitmq-expires", Unsafe, fmt.Sprintf("%s is deleted when it is not used for %s.", name, show.Span(millisOf(millis))),
-			"A consumer that is switched off for so long loses its messages.", "Take expires, or x-expires, away.")
+		s.found("rabbitmq-expires", Unsafe, fmt.Sprintf("%s is deleted when it is unused for %s.", name, show.Span(millisOf(millis))),
+			"A consumer that does not run for that long loses its messages.", "Remove expires or x-expires.")
 	}
 	_, mirrored := q.policy["ha-mode"]
 	switch {
 	case mirrored && q.Type == "classic":
-		s.found("rabbitmq-mirrored", Warning, name+" is a classic queue with mirrors.",
-			"At a failover it can lose messages that its mirrors had not got yet, and RabbitMQ 4 has no mirrors.", "Make it a quorum queue.")
+		s.found("rabbitmq-mirrored", Warning, name+" is a mirrored classic queue.",
+			"A failover can lose messages that the mirrors do not have yet, and RabbitMQ 4 removed mirroring.", "Make it a quorum queue.")
 	case v.nodes > 1 && q.Type == "classic", v.nodes >= minimalMembers && q.Type == "quorum" && len(q.Members) < minimalMembers:
 		s.found("rabbitmq-one-node", Warning, fmt.Sprintf("%s is on %s of a cluster of %d.", name,
 			show.Count(max(len(q.Members), 1), "node", "nodes"), v.nodes),
-			"While that does not run, nothing comes or goes; when its disk is lost, so are the messages.", "Make it a quorum queue on three nodes.")
+			"If one node stops, the queue can be unavailable. If its disk is lost, so are the messages.", "Make it a quorum queue on three nodes.")
 	}
 	if len(q.Online) < len(q.Members) {
-		s.found("rabbitmq-members-down", Warning, fmt.Sprintf("%s has %d of its %d members.", name, len(q.Online), len(q.Members)),
-			"With less than the greater half, it takes and gives nothing.", "Start the others.")
+		s.found("rabbitmq-members-down", Warning, fmt.Sprintf("%s has %d of its %d members online.", name, len(q.Online), len(q.Members)),
+			"Without a majority of its members, the queue is unavailable.", "Start the other nodes.")
 	}
 }
 
 func millisOf(n float64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// withoutEnd is a delivery limit that inbox does not reach. DeclareQueue sets a larger one.
+// withoutEnd is a delivery limit that inbox never reaches. DeclareQueue sets a
+// larger one.
 const withoutEnd = 100_000
 
-// drops looks at what makes a queue drop messages, or move them, before they were handled.
+// drops checks settings that make a queue drop or move messages before they are
+// handled.
 func (v *rabbitView) drops(s *survey, q *rabbitQueue, there map[string]*rabbitQueue) {
 	name := "Queue " + show.Line(q.Name)
 	exchange, moves := q.text("dead-letter-exchange")
-	severity, goes := Unsafe, "dropped: its effects never happen"
+	severity, goes := Unsafe, "dropped, and its effects never happen"
 	if moves {
-		severity, goes = Warning, "moved to the dead letters, where nobody handles it"
+		severity, goes = Warning, "moved to the dead letters, where no handler gets it"
 	}
 	limit, limited := q.number("delivery-limit")
 	if !limited && v.version >= 4 && q.Type == "quorum" {
-		limit, limited = 20, true // by default
+		limit, limited = 20, true // the default
 	}
 	if limited && limit >= 0 && limit < withoutEnd && q.Type == "quorum" {
 		s.found("rabbitmq-delivery-limit", severity, fmt.Sprintf("%s has a delivery limit of %.0f.", name, limit),
-			"A message that comes more often, when processes die or a consumer is stopped, is "+goes+", while inbox is still trying.",
-			"Set x-delivery-limit to a very large number, as rabbitbroker's DeclareQueue does.")
+			"A message that is delivered more often, because processes crash or consumers stop, is "+goes+", although inbox would still retry it.",
+			"Set x-delivery-limit to a very large number, as DeclareQueue of rabbitbroker does.")
 	}
 	if millis, ok := q.number("message-ttl"); ok {
-		s.found("rabbitmq-ttl", severity, fmt.Sprintf("%s gives messages %s.", name, show.Span(millisOf(millis))),
-			"What has not been handled by then is "+goes+".", "Take message-ttl, or x-message-ttl, away.")
+		s.found("rabbitmq-ttl", severity, fmt.Sprintf("%s expires messages after %s.", name, show.Span(millisOf(millis))),
+			"A message that has not been handled by then is "+goes+".", "Remove message-ttl or x-message-ttl.")
 	}
 	_, length := q.number("max-length")
 	_, bytes := q.number("max-length-bytes")
 	if overflow, _ := q.text("overflow"); (length || bytes) && !strings.HasPrefix(overflow, "reject-publish") {
-		s.found("rabbitmq-drops-when-full", severity, name+" has a length, and makes room by its oldest message.",
-			"That is "+goes+".", "Set overflow to reject-publish: then a relay waits.")
+		s.found("rabbitmq-drops-when-full", severity, name+" has a maximum length and removes its oldest message when it is full.",
+			"That message is "+goes+".", "Set overflow to reject-publish, so that a relay waits instead.")
 	}
 	if !moves {
 		return
@@ -261,19 +264,19 @@ func (v *rabbitView) drops(s *survey, q *rabbitQueue, there map[string]*rabbitQu
 	strategy, _ := q.text("dead-letter-strategy")
 	switch {
 	case exchange != "" && !v.exchanges[exchange]:
-		s.found("rabbitmq-dead-letters-lost", Unsafe, name+" has the dead-letter exchange "+show.Line(exchange)+", which is not there.",
-			"What is rejected, or expires, is dropped.", "Declare that exchange, with a queue.")
+		s.found("rabbitmq-dead-letters-lost", Unsafe, name+" has the dead-letter exchange "+show.Line(exchange)+", which does not exist.",
+			"Messages that are rejected or expire are dropped.", "Declare the exchange and bind a queue to it.")
 	case exchange == "" && keyed && there[key] == nil:
-		s.found("rabbitmq-dead-letters-lost", Unsafe, name+" sends dead letters to the queue "+show.Line(key)+", which is not there.",
-			"What is rejected, or expires, is dropped.", "Declare that queue.")
+		s.found("rabbitmq-dead-letters-lost", Unsafe, name+" sends dead letters to the queue "+show.Line(key)+", which does not exist.",
+			"Messages that are rejected or expire are dropped.", "Declare the queue.")
 	case q.Type != "quorum" || strategy != "at-least-once":
-		s.found("rabbitmq-dead-letters-at-most-once", Warning, name+" does not wait until its dead letters have arrived.",
-			"When a node stops, or the other queue is full, what is rejected or expires can be lost.",
-			"Use DeadLetter of rabbitbroker's Options, or a quorum queue with the strategy at-least-once.")
+		s.found("rabbitmq-dead-letters-at-most-once", Warning, name+" does not confirm that its dead letters have arrived.",
+			"If a node stops or the target queue is full, messages that are rejected or expire can be lost.",
+			"Set Options.DeadLetter of rabbitbroker, or use a quorum queue with the dead-letter strategy at-least-once.")
 	}
 }
 
-// number is the lower one of an argument and a policy: so RabbitMQ takes it.
+// number returns the lower value of an argument and a policy, as RabbitMQ does.
 func (q *rabbitQueue) number(name string) (float64, bool) {
 	a, given := q.Arguments["x-"+name].(float64)
 	p, ruled := q.policy[name].(float64)
@@ -283,7 +286,7 @@ func (q *rabbitQueue) number(name string) (float64, bool) {
 	return a + p, given || ruled
 }
 
-// text is that of an argument, else that of a policy.
+// text returns the value of an argument, or else of a policy.
 func (q *rabbitQueue) text(name string) (string, bool) {
 	if a, ok := q.Arguments["x-"+name].(string); ok {
 		return a, true
@@ -292,7 +295,7 @@ func (q *rabbitQueue) text(name string) (string, bool) {
 	return p, ok
 }
 
-// dialAMQP looks at what AMQP shows: whether queues are there, and are consumed.
+// dialAMQP checks what AMQP shows: whether queues exist and are consumed.
 func dialAMQP(ctx context.Context, a address) (*Broker, error) {
 	host, err := oneHost(a)
 	if err != nil {
@@ -305,13 +308,13 @@ func dialAMQP(ctx context.Context, a address) (*Broker, error) {
 	connection, err := amqp.DialConfig(a.scheme+"://"+user+"@"+a.hosts[0]+"/"+url.PathEscape(host), amqp.Config{
 		Dial: func(network, address string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, address)
-			if err == nil { // for the handshake; the connection sets its own afterwards
+			if err == nil { // for the handshake; the connection sets its own deadlines afterwards
 				err = c.SetDeadline(time.Now().Add(dialTime))
 			}
 			return c, err
 		}})
 	if errors.As(err, new(*url.Error)) {
-		return nil, refuse("it is like amqps://user:password@host:5671/vhost") // its text may have the password
+		return nil, refuse("write it as amqps://user:password@host:5671/vhost") // the text of err may contain the password
 	}
 	if err != nil {
 		return nil, err
@@ -323,14 +326,14 @@ func dialAMQP(ctx context.Context, a address) (*Broker, error) {
 		}}, nil
 }
 
-var errAMQP = errors.New("AMQP does not tell how queues are made: give the address of the management plugin, https://user:password@host:15671/vhost")
+var errAMQP = errors.New("AMQP does not report the settings of queues: give the address of the management plugin, https://user:password@host:15671/vhost")
 
 func amqpQueues(connection *amqp.Connection, s *survey) error {
 	for _, r := range s.readers {
 		if !s.wanted(r.of[0]) {
 			continue
 		}
-		channel, err := connection.Channel() // which an error ends
+		channel, err := connection.Channel() // an error closes the channel
 		if err != nil {
 			return err
 		}

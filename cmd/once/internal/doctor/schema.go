@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once/cmd/once/internal/target"
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
 func schema(ctx context.Context, e *examination) error {
@@ -21,16 +21,16 @@ func schema(ctx context.Context, e *examination) error {
 	switch {
 	case err != nil:
 		e.found("schema", Unsafe, "The tables cannot be read: "+err.Error(), "Nothing is known about them.",
-			"Give the role the right to read all of them, or see who has made them.")
+			"Give the role the privilege to read all of them, or check that once created them.")
 	case now.Misfit != nil:
 		e.found("schema", Unsafe, now.Misfit.Error(),
 			"Programs of this version cannot work with the tables.",
-			"once migrate up, or have somebody run what once migrate sql prints. If the tables are newer: upgrade this program.")
+			"Run once migrate up, or have an administrator run the output of once migrate sql. If the tables are newer, upgrade this program.")
 	case now.Version > now.Latest:
 		e.fits = true
-		e.found("schema-newer", Note, fmt.Sprintf("The tables have version %d, this program knows %d.", now.Version,
+		e.found("schema-newer", Note, fmt.Sprintf("The tables have version %d, and this program knows version %d.", now.Version,
 			now.Latest),
-			"A newer program has led them there, and says that this one may go on.", "Upgrade this program when there is time.")
+			"A newer program migrated the tables. This version may still use them.", "Upgrade this program when convenient.")
 	default:
 		e.fits = true
 	}
@@ -42,7 +42,7 @@ var (
 	indexDropped = regexp.MustCompile("DROP INDEX (?:IF EXISTS )?(?:[\"`][A-Za-z0-9_]+[\"`]\\.)?[\"`]([A-Za-z0-9_]+)")
 )
 
-// indexes are those that migrations leave behind.
+// indexes are the indexes that the migrations create.
 func indexes(ms []sqlschema.Migration) (names []string) {
 	for _, m := range ms {
 		for _, statement := range m.SQL {
@@ -57,8 +57,8 @@ func indexes(ms []sqlschema.Migration) (names []string) {
 	return names
 }
 
-// drift compares what is there with what the migrations have made: somebody may have dropped an index, or restored half
-// of a dump.
+// drift compares the schema with the one that the migrations create: an index
+// may have been dropped, or a dump half restored.
 func drift(ctx context.Context, e *examination) error {
 	now, err := e.Schema(ctx)
 	if err != nil || now.Misfit != nil || now.Version > now.Latest {
@@ -107,18 +107,20 @@ func drift(ctx context.Context, e *examination) error {
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
-		e.found("schema-drift", Unsafe, "Missing, or not usable: "+strings.Join(missing, ", ")+".",
-			fmt.Sprintf("The tables say that they have version %d, and have not all of it. Calls fail, read whole tables or, "+
+		e.found("schema-drift", Unsafe, "Missing or unusable: "+strings.Join(missing, ", ")+".",
+			fmt.Sprintf("The tables claim version %d but lack parts of it. Calls fail, scan whole tables or, "+
 				"without a unique key, run work twice.", now.Version),
-			"Compare with what once migrate sql --from 0 prints, and make what is missing.")
+			"Compare with the output of once migrate sql --from 0, and create the missing parts.")
 	}
 	return nil
 }
 
-// ofPartition is an index that goes with its partition.
+// ofPartition reports whether an index belongs to a partition and is dropped
+// with it.
 var ofPartition = regexp.MustCompile(`record_[0-9]+_key$`)
 
-// model is the columns of each table, without the prefix, as SQLite gets them: their names are the same everywhere.
+// model returns the columns of each table, without the prefix, as SQLite
+// creates them. The column names are the same on all engines.
 func model(ctx context.Context, e *examination) (map[string][]string, error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -130,7 +132,7 @@ func model(ctx context.Context, e *examination) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := names.Migrate(ctx, sqltx.Executor{Querier: db}); err != nil {
+	if err := names.Migrate(ctx, sqltx.Querier{DB: db}); err != nil {
 		return nil, err
 	}
 	rows, err := db.QueryContext(ctx, "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "+
@@ -154,7 +156,8 @@ func model(ctx context.Context, e *examination) (map[string][]string, error) {
 	return all, rows.Err()
 }
 
-// indexes are those of a table that can be used. A copy of the table that was put aside has others of the same names.
+// indexes returns the usable indexes of a table. A renamed copy of the table
+// has other indexes with the same names.
 func (e *examination) indexes(ctx context.Context, table string) ([]string, error) {
 	switch e.Engine {
 	case target.PostgreSQL:
@@ -167,11 +170,12 @@ func (e *examination) indexes(ctx context.Context, table string) ([]string, erro
 	return e.texts(ctx, "SELECT name FROM pragma_index_list(?)", e.Names.Prefix()+table)
 }
 
-// keyOf is the column of each table that tells its rows apart. Without it, two claims of a key are two rows.
+// keyOf returns the key column of each table. Without its unique index, two
+// claims of a key would create two rows.
 var keyOf = map[string]string{"schema": "version", "record": "key", "consumer": "id", "position": "id", "shelf": "id",
 	"lane": "lane", "relay": "id"}
 
-// unique are the columns of a table that are unique, each on its own.
+// unique returns the columns of a table that have a unique index of their own.
 func (e *examination) unique(ctx context.Context, table string) ([]string, error) {
 	switch e.Engine {
 	case target.PostgreSQL:

@@ -1,6 +1,7 @@
-// Package secret keeps passwords out of what people read. A [Set] learns the secret values that a command is given, in
-// its URLs and its environment, and takes them out of errors, findings and log lines, however they are encoded there.
-// Patterns alone would not do: a driver quotes a URL in its own way, and what is broken in it matches no pattern.
+// Package secret keeps passwords out of output. A [Set] learns the secrets that
+// a command is given in URLs and the environment, and removes them from errors,
+// findings and log lines in any encoding. Patterns alone do not suffice:
+// drivers quote URLs in their own ways, and a malformed URL matches no pattern.
 package secret
 
 import (
@@ -18,20 +19,21 @@ import (
 	"unicode/utf8"
 )
 
-// Hidden stands in the place of a secret.
+// Hidden replaces a secret.
 const Hidden = "xxxxx"
 
-// Set is the secrets that are known. All methods may be called concurrently. A nil *Set knows none, and hides by pattern.
+// Set is a set of known secrets. Its methods may be called concurrently. A nil
+// *Set knows none and hides by pattern.
 type Set struct {
 	mu     sync.RWMutex
 	values map[string]bool
-	public map[string]bool // words that a URL has in other places, too: hiding them would hide the message
-	forms  []string        // of the values, the longest first; nil: to be made
+	public map[string]bool // words that a URL also has elsewhere: hiding them would hide the message
+	forms  []string        // encodings of the values, the longest first; nil: to be computed
 }
 
 type contextKey struct{}
 
-// With returns a context whose Set is the one to add to, and to hide by.
+// With returns a context with a Set.
 func With(ctx context.Context) (context.Context, *Set) {
 	s := new(Set)
 	return context.WithValue(ctx, contextKey{}, s), s
@@ -45,7 +47,7 @@ func From(ctx context.Context) *Set {
 	return new(Set)
 }
 
-// Add adds values as they are.
+// Add adds values.
 func (s *Set) Add(values ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +69,8 @@ func (s *Set) addPublic(words ...string) {
 	}
 }
 
-// AddURL adds what is secret in a URL, or in a driver's own form of one. It need not be valid: what stands where a
-// password could be is taken for one.
+// AddURL adds the secrets in a URL or in a driver's own form of one. It need
+// not be valid: whatever stands where a password could be counts as one.
 func (s *Set) AddURL(text string) {
 	s.Add()
 	scheme, rest, isURL := strings.Cut(text, "://")
@@ -84,11 +86,11 @@ func (s *Set) AddURL(text string) {
 			switch {
 			case found:
 				s.addEncoded(password)
-				if _, last, ok := strings.Cut(password, "@"); ok { // of a host before this one
+				if _, last, ok := strings.Cut(password, "@"); ok { // of an earlier host
 					s.addEncoded(last)
 				}
 				s.addPublic(user)
-			case scheme == "nats" || scheme == "tls": // where a user without a password is a token
+			case scheme == "nats" || scheme == "tls": // a user without a password is a token
 				s.addEncoded(user)
 			default:
 				if name, password, colon := strings.Cut(decoded(user), ":"); colon {
@@ -106,7 +108,7 @@ func (s *Set) AddURL(text string) {
 	if _, query, ok := strings.Cut(text, "?"); ok {
 		for parameter := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' }) {
 			switch name, value, found := strings.Cut(parameter, "="); {
-			case !found: // the end of a value with an & in it
+			case !found: // the rest of a value that contains an &
 				s.addEncoded(name)
 			case !Shows(name, value):
 				s.addEncoded(value)
@@ -141,19 +143,20 @@ func decoded(value string) string {
 }
 
 var (
-	// assigned is a secret in the form of a setting: password=hunter2 or password='hunter 2'.
+	// assigned matches a secret in a setting: password=hunter2 or
+	// password='hunter 2'.
 	assigned = regexp.MustCompile(`(?i)([a-z0-9_]*(?:password|passwd|pwd|secret|token|passphrase)[a-z0-9_]*(?:\s*=\s*|%3d))` +
 		"('(?:[^'\\\\]|\\\\.)*'|\"[^\"]*\"|[^\\s&#;'\"`]+)")
-	// signed is a URL with a user and a password.
+	// signed matches a URL with a user and a password.
 	signed = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://[^\s:/?#@"']*:)([^\s"'` + "`" + `]+)@`)
-	// mysqlForm is the form that go-sql-driver reads.
+	// mysqlForm matches the form of go-sql-driver.
 	mysqlForm = regexp.MustCompile(`^[^:@/]*:(.*)@[a-z0-9]*\(`)
-	// variable is no secret, but names one.
+	// variable matches the name of a secret, which is not secret.
 	variable = regexp.MustCompile(`^\$\{[^{}]*\}$`)
 )
 
-// Shows reports whether the value of a URL's parameter can be printed. One that is not known to be harmless cannot: a name
-// that is misspelt may be that of a password.
+// Shows reports whether the value of a URL parameter can be printed. Unknown
+// parameters cannot: a misspelt name may be that of a password.
 func Shows(name, value string) bool {
 	return shown[name] || variable.MatchString(value)
 }
@@ -180,7 +183,7 @@ var shown = func() map[string]bool {
 	return names
 }()
 
-// shortest is from what length on a value is hidden within a word, too.
+// shortest is the length from which a value is hidden even within a word.
 const shortest = 4
 
 // Hide returns a text without the secrets.
@@ -212,7 +215,7 @@ func (s *Set) Hide(text string) string {
 	return text
 }
 
-// replaceWord replaces what is not a part of a longer word.
+// replaceWord replaces old where it is not part of a longer word.
 func replaceWord(text, word string) string {
 	inWord := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 	var b strings.Builder
@@ -263,11 +266,11 @@ func (s *Set) all() []string {
 	for form := range seen {
 		s.forms = append(s.forms, form)
 	}
-	slices.SortFunc(s.forms, func(a, b string) int { return len(b) - len(a) }) // a part of another comes after it
+	slices.SortFunc(s.forms, func(a, b string) int { return len(b) - len(a) }) // longer forms first, since they may contain others
 	return s.forms
 }
 
-// encodings are how a value is written by what quotes it: URLs, JSON, %q and loggers.
+// encodings returns a value as URLs, JSON, %q and loggers write it.
 func encodings(v string) []string {
 	all := []string{v, url.QueryEscape(v), url.PathEscape(v), inner(strconv.Quote(v)), inner(strconv.QuoteToASCII(v)),
 		strings.ReplaceAll(url.QueryEscape(v), "+", "%20"), url.UserPassword("", v).String()[1:],
@@ -291,7 +294,8 @@ func lowerHex(s string) string { return escaped.ReplaceAllStringFunc(s, strings.
 
 func inner(quoted string) string { return quoted[1 : len(quoted)-1] }
 
-// hidden is an error whose text has no secret. What it wraps may have one, and is for errors.Is and errors.As only.
+// hidden is an error with a redacted text. The wrapped error may contain
+// secrets, and is only for errors.Is and errors.As.
 type hidden struct {
 	text string
 	err  error
@@ -300,7 +304,8 @@ type hidden struct {
 func (h *hidden) Error() string { return h.text }
 func (h *hidden) Unwrap() error { return h.err }
 
-// Error returns an error without secrets in its text, that wraps err; nil for nil.
+// Error returns an error that wraps err and has no secrets in its text. It
+// returns nil for nil.
 func (s *Set) Error(err error) error {
 	if err == nil {
 		return nil
@@ -312,7 +317,8 @@ func (s *Set) Error(err error) error {
 	return err
 }
 
-// Writer returns a writer that hides secrets in each text that is written at once, such as a line of a log.
+// Writer returns a writer that removes secrets from each text written in one
+// call, such as a line of a log.
 func (s *Set) Writer(to io.Writer) io.Writer { return writer{to, s} }
 
 type writer struct {

@@ -20,37 +20,38 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Config is what one process does. URLs and secrets may have ${NAME} in them, the environment's variable of that name.
+// Config configures one process. ${NAME} in URLs and secrets is replaced by
+// that environment variable.
 type Config struct {
 	URL    string   // of the database, see package target
 	Listen string   // default 127.0.0.1:9464
-	Stop   Duration // how long what has begun may go on after SIGTERM; default 20 seconds
+	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
 	Relay    Relay
-	Webhook  *Webhook // one of these three, or none: then nothing is published
+	Webhook  *Webhook // at most one of these three; without one, nothing is published
 	NATS     *NATS    `toml:"nats"`
 	RabbitMQ *RabbitMQ
 
-	Sealing Sealing // default: what the environment says, see package target
+	Sealing Sealing // default: from the environment, see package target
 
 	Reconcile Reconcile
 	Janitor   *Janitor // nil: nothing is forgotten
 }
 
-// Duration is a time that is written with its unit: a bare 20 would be 20 nanoseconds.
+// Duration requires a unit, because a bare 20 would be 20 nanoseconds.
 type Duration time.Duration
 
-// UnmarshalText reads a duration like 1m30s.
+// UnmarshalText parses a duration such as 1m30s.
 func (d *Duration) UnmarshalText(text []byte) error {
 	read, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no duration: write it with its unit, like \"20s\"", text)
+		return fmt.Errorf("%q is not a duration: write it with its unit, for example \"20s\"", text)
 	}
 	*d = Duration(read)
 	return nil
 }
 
-// Relay is what can be chosen of an outbox.Relay.
+// Relay configures an outbox.Relay.
 type Relay struct {
 	Batch       int
 	Overtaking  bool
@@ -66,14 +67,14 @@ type Relay struct {
 	}
 }
 
-// Sealing is what is sealed, and with which secrets.
+// Sealing configures what is sealed with which secrets.
 type Sealing struct {
-	Secrets []string // ID:BASE64, the first seals; a first one that is "-" seals nothing
+	Secrets []string // ID:BASE64; the first one seals, "-" seals nothing
 	Seal    []string // outcomes, shelf, outbox; default all
-	Only    []string // the same; default none
+	Only    []string // as Seal; default none
 }
 
-// sealing is what a store takes.
+// sealing returns the Sealing of the store.
 func (s Sealing) sealing() (once.Sealing, error) {
 	words := target.Sealing{Seal: s.Seal, Only: s.Only}
 	for _, secret := range s.Secrets {
@@ -90,7 +91,7 @@ func (s Sealing) sealing() (once.Sealing, error) {
 	return sealing, nil
 }
 
-// Webhook is where webhooks go.
+// Webhook configures the webhooks.
 type Webhook struct {
 	Source     string
 	Default    Endpoint
@@ -110,10 +111,10 @@ type Endpoint struct {
 // NATS is a server with JetStream.
 type NATS struct{ URL string }
 
-// RabbitMQ is a server, and the exchange that is published to.
+// RabbitMQ is a server and an exchange.
 type RabbitMQ struct{ URL, Exchange string }
 
-// Janitor is what can be chosen of a janitor.Janitor.
+// Janitor configures a janitor.Janitor.
 type Janitor struct {
 	Every         Duration
 	Batch         int
@@ -126,7 +127,7 @@ type Janitor struct {
 // Period is a Duration that may also be "forever".
 type Period time.Duration
 
-// UnmarshalText reads a duration, or forever.
+// UnmarshalText parses a duration or "forever".
 func (p *Period) UnmarshalText(text []byte) error {
 	if string(text) == "forever" {
 		*p = Period(janitor.Forever)
@@ -135,15 +136,15 @@ func (p *Period) UnmarshalText(text []byte) error {
 	return (*Duration)(p).UnmarshalText(text)
 }
 
-// ErrConfig is wrapped by what is wrong with the configuration.
+// ErrConfig is wrapped by errors about the configuration.
 var ErrConfig = errors.New("the configuration is not usable")
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
-// Load reads a file. It refuses settings that it does not know. Its secrets are added to the [secret.Set] of the context,
-// and are not in the errors.
+// Load reads a file. It rejects unknown settings. It adds the secrets to the
+// [secret.Set] of the context and keeps them out of errors.
 func Load(ctx context.Context, file string) (c Config, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -151,7 +152,7 @@ func Load(ctx context.Context, file string) (c Config, err error) {
 	}
 	secrets := secret.From(ctx)
 	for word := range strings.FieldsFuncSeq(string(text), func(r rune) bool { return strings.ContainsRune(" \t\r\n\"'=,[]", r) }) {
-		secrets.AddURL(word) // also of a file that cannot be read, whose error quotes it
+		secrets.AddURL(word) // even if the file is invalid, because the error quotes it
 		if at := strings.Index(word, "whsec_"); at >= 0 {
 			secrets.Add(word[at:], strings.TrimPrefix(word[at:], "whsec_"))
 		}
@@ -170,7 +171,7 @@ func Load(ctx context.Context, file string) (c Config, err error) {
 	return c, nil
 }
 
-// expand puts the environment into a text.
+// expand replaces environment variables in a text.
 func expand(setting, text string) (string, error) {
 	expanded, err := target.Expand(text)
 	if err != nil {
@@ -200,18 +201,18 @@ var (
 	policies = map[string]outbox.OnStuck{"": outbox.HoldOrder, "hold": outbox.HoldOrder, "pass": outbox.Pass}
 )
 
-// relay is the relay without its store and publisher.
+// relay returns the relay without its store and publisher.
 func (c *Config) relay() (*outbox.Relay, error) {
 	then, ok := endings[c.Relay.Then]
 	if !ok {
-		return nil, refuse("relay.then is %q: it is one of delete, keep and archive", c.Relay.Then)
+		return nil, refuse("relay.then is %q: use delete, keep or archive", c.Relay.Then)
 	}
 	policy, ok := policies[c.Relay.OnStuck]
 	if !ok {
-		return nil, refuse("relay.on_stuck is %q: it is one of hold and pass", c.Relay.OnStuck)
+		return nil, refuse("relay.on_stuck is %q: use hold or pass", c.Relay.OnStuck)
 	}
 	if c.Relay.KeepFor != 0 && then != store.Keep {
-		return nil, refuse("relay.keep_for is for relay.then = \"keep\" only: rows are not kept else")
+		return nil, refuse("relay.keep_for needs relay.then = \"keep\"")
 	}
 	retry := c.Relay.Retry
 	r := &outbox.Relay{Batch: c.Relay.Batch, Overtaking: c.Relay.Overtaking, Then: then,
@@ -224,8 +225,8 @@ func (c *Config) relay() (*outbox.Relay, error) {
 	return r, nil
 }
 
-// janitor is the janitor without its store. One that is told nothing about published messages leaves them as long as the
-// relay beside it is told to keep them.
+// janitor returns the janitor without its store. By default it keeps published
+// messages as long as the relay does.
 func (c *Config) janitor() *janitor.Janitor {
 	j := c.Janitor
 	keep := time.Duration(j.KeepPublished)
@@ -236,5 +237,6 @@ func (c *Config) janitor() *janitor.Janitor {
 		KeepPublished: keep, KeepArchived: time.Duration(j.KeepArchived)}
 }
 
-// webhookBatch is so small that one call of the publisher ends in time although receivers are slow.
+// webhookBatch is small, so that a call of the publisher ends in time even if
+// receivers are slow.
 const webhookBatch = 64

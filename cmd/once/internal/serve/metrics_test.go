@@ -120,7 +120,7 @@ func TestLagOfPostgreSQLsLog(t *testing.T) {
 	}
 }
 
-// The alert rules and the dashboard go by the names of otelobserve: serve has no others but its own readiness.
+// The alert rules and the dashboard go by the names of otelonce: serve has no others but its own readiness.
 func TestNamesAreThoseOfOpenTelemetry(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/observing.md")
 	if err != nil {

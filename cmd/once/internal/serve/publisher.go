@@ -16,8 +16,8 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
-// publisher returns what messages are published by, and nil if nothing is to be published. Its errors, which the relay
-// writes down with the messages, have no secret.
+// publisher returns the configured publisher, or nil if nothing is published.
+// The relay stores its errors with the messages, so they contain no secrets.
 func (c *Config) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	p, err := c.bare(secrets)
 	if err != nil || p == nil {
@@ -48,7 +48,7 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, nats and rabbitmq can be published to: run a process for each database")
+		return nil, refuse("only one of webhook, nats and rabbitmq can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.NATS != nil:
@@ -78,7 +78,7 @@ func (w *Webhook) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	return p, nil
 }
 
-// natsPublisher closes its connection, too.
+// natsPublisher also closes its connection.
 type natsPublisher struct {
 	broker.Publisher
 	connection *nats.Conn
@@ -97,12 +97,12 @@ func (n *NATS) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	}
 	secrets.AddURL(url)
 	if url == "" {
-		return nil, refuse("nats.url is missing: it is like nats://user:password@host:4222")
+		return nil, refuse("nats.url is missing: write nats://user:password@host:4222")
 	}
 	connection, err := nats.Connect(url, nats.Name("once serve"), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort()) // who may publish is put right at the server
-	if err != nil { // whose text may have the password
-		return nil, refuse("nats.url is not like nats://user:password@host:4222")
+		nats.IgnoreAuthErrorAbort()) // rights to publish are granted at the server
+	if err != nil { // its text may contain the password
+		return nil, refuse("nats.url is invalid: write nats://user:password@host:4222")
 	}
 	js, err := jetstream.New(connection)
 	if err != nil {
@@ -117,8 +117,8 @@ func (r *RabbitMQ) publisher(secrets *secret.Set) (broker.Publisher, error) {
 		return nil, err
 	}
 	secrets.AddURL(url)
-	if _, err := amqp.ParseURI(url); err != nil { // whose text may have the password
-		return nil, refuse("rabbitmq.url is missing, or not like amqps://user:password@host:5671/vhost")
+	if _, err := amqp.ParseURI(url); err != nil { // its text may contain the password
+		return nil, refuse("rabbitmq.url is missing or invalid: write amqps://user:password@host:5671/vhost")
 	}
 	return rabbitbroker.New(url, nil).Publisher(r.Exchange), nil
 }

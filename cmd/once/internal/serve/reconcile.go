@@ -11,18 +11,18 @@ import (
 	"github.com/effectively-once/once/reconcile"
 )
 
-// Reconcile is what becomes of work whose holder crashed.
+// Reconcile configures how abandoned work is resolved.
 type Reconcile struct {
-	Park       []string // operations whose unknown records wait for a person
+	Park       []string // operations whose unknown records are parked
 	Every      Duration
 	Operations []Operation `toml:"operation"`
 
-	Allow     []netip.Prefix // of the URLs that are asked
+	Allow     []netip.Prefix // for the URLs to ask
 	AllowHTTP bool           `toml:"allow_http"`
 	Timeout   Duration
 }
 
-// Operation is an operation, with either a URL to ask, or a policy.
+// Operation is an operation with either a URL to ask or a policy.
 type Operation struct {
 	Name      string
 	PerSecond float64 `toml:"per_second"`
@@ -33,14 +33,14 @@ type Operation struct {
 
 	Ask         string
 	Secrets     []string
-	Settle      *Duration // mandatory with Ask
+	Settle      *Duration // required with Ask
 	KeepOutcome Duration  `toml:"keep_outcome"`
 	KeepKey     Duration  `toml:"keep_key"`
 }
 
 var choices = map[string]once.OnUnknown{"park": once.Park, "resend": once.Resend}
 
-// Asker asks for the operations that have a URL.
+// Asker asks about the operations that have a URL.
 func (r *Reconcile) Asker() (*asking.Asker, error) {
 	if r.Timeout < 0 {
 		return nil, refuse("reconcile.timeout must not be negative")
@@ -48,7 +48,7 @@ func (r *Reconcile) Asker() (*asking.Asker, error) {
 	return asking.New(asking.Options{Allow: r.Allow, AllowHTTP: r.AllowHTTP, Timeout: time.Duration(r.Timeout)}), nil
 }
 
-// Asked are the operations that have a URL.
+// Asked returns the operations that have a URL.
 func (r *Reconcile) Asked(by *asking.Asker) (all []asking.Operation, err error) {
 	for i := range r.Operations {
 		o := &r.Operations[i]
@@ -60,12 +60,12 @@ func (r *Reconcile) Asked(by *asking.Asker) (all []asking.Operation, err error) 
 			return nil, err
 		}
 		if slices.ContainsFunc(all, func(other asking.Operation) bool { return other.Name == o.Name }) {
-			return nil, refuse("%s is there twice", o.setting("ask"))
+			return nil, refuse("%s is given twice", o.setting("ask"))
 		}
 		all = append(all, asked)
 	}
 	if len(all) == 0 && (len(r.Allow) > 0 || r.AllowHTTP || r.Timeout != 0) {
-		return nil, refuse("reconcile.allow, allow_http and timeout are of questions, and no [[reconcile.operation]] has an ask")
+		return nil, refuse("reconcile.allow, allow_http and timeout apply to ask, but no [[reconcile.operation]] has an ask")
 	}
 	return all, nil
 }
@@ -75,11 +75,11 @@ func (o *Operation) setting(name string) string { return "reconcile.operation " 
 func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) {
 	switch {
 	case o.Policy != "":
-		return asked, refuse("%s and policy exclude each other: what can be asked about is asked", o.setting("ask"))
+		return asked, refuse("%s and policy cannot be used together", o.setting("ask"))
 	case o.Settle == nil:
-		return asked, refuse("%s is missing: how long after its end can an attempt still arrive? Until then, a not_found "+
-			"frees no key. \"0s\": not at all", o.setting("settle"))
-	case o.AtOnce < 0 || !(o.PerSecond >= 0): // NaN is neither
+		return asked, refuse("%s is missing: give the time after an attempt ends during which it can still take effect; until then, "+
+			"not_found does not free the key; \"0s\" if it cannot", o.setting("settle"))
+	case o.AtOnce < 0 || !(o.PerSecond >= 0): // also rejects NaN
 		return asked, refuse("%s and per_second must not be negative", o.setting("at_once"))
 	}
 	url, err := expand(o.setting("ask"), o.Ask)
@@ -101,30 +101,30 @@ func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) 
 	asked = asking.Operation{Name: o.Name, Endpoint: endpoint, AtOnce: o.AtOnce, PerSecond: o.PerSecond,
 		SettleTime: time.Duration(*o.Settle), KeyValidFor: time.Duration(o.KeyValidFor),
 		KeepOutcome: time.Duration(o.KeepOutcome), KeepKey: time.Duration(o.KeepKey)}
-	if _, err := asked.Declared(nil).Ask(context.Background(), nil, once.Record{}); err != nil { // about nothing: is it declared well?
+	if _, err := asked.Declared(nil).Ask(context.Background(), nil, once.Record{}); err != nil { // validates the declaration with an empty record
 		return asked, refuse("%s: %s", o.setting("ask"), inFile("reconcile", err))
 	}
 	return asked, nil
 }
 
-// chosen is an operation that nobody can be asked about.
+// chosen is an operation with a policy and no URL.
 func (o *Operation) chosen() (*once.Operation[any], error) {
 	choice, ok := choices[o.Policy]
 	switch {
 	case !ok && o.Policy == "":
-		return nil, refuse("%s is missing: a URL, or a policy", o.setting("ask"))
+		return nil, refuse("%s is missing: give a URL or a policy", o.setting("ask"))
 	case !ok:
-		return nil, refuse("%s is %q: it is one of park and resend", o.setting("policy"), o.Policy)
+		return nil, refuse("%s is %q: use park or resend", o.setting("policy"), o.Policy)
 	case choice == once.Park && o.KeyValidFor != 0:
-		return nil, refuse("%s is for ask and resend: what is parked does not run again", o.setting("key_valid_for"))
+		return nil, refuse("%s applies to ask and resend: parked work does not run again", o.setting("key_valid_for"))
 	case o.Settle != nil || len(o.Secrets) > 0 || o.KeepOutcome != 0 || o.KeepKey != 0:
-		return nil, refuse("%s is missing: settle, secrets, keep_outcome and keep_key are nothing without it", o.setting("ask"))
+		return nil, refuse("%s is missing: settle, secrets, keep_outcome and keep_key need it", o.setting("ask"))
 	}
 	return &once.Operation[any]{Name: o.Name, OnUnknown: choice, KeyValidFor: time.Duration(o.KeyValidFor)}, nil
 }
 
-// reconciler looks after the operations, and asks by an Asker, which is nil if there is nobody to ask; with no operations,
-// there is no Reconciler.
+// reconciler returns a Reconciler for the operations, or nil if there are none.
+// asker may be nil.
 func (r *Reconcile) reconciler(s once.Store) (*reconcile.Reconciler, *asking.Asker, error) {
 	by, err := r.Asker()
 	if err != nil {
@@ -156,12 +156,12 @@ func (r *Reconcile) reconciler(s once.Store) (*reconcile.Reconciler, *asking.Ask
 	}
 	switch {
 	case len(made.Operations) == 0 && r.Every != 0:
-		return nil, nil, refuse("there is reconcile.every, and nothing to look after: give reconcile.park, or a [[reconcile.operation]]")
+		return nil, nil, refuse("reconcile.every is set, but there is nothing to reconcile: add reconcile.park or a [[reconcile.operation]]")
 	case len(made.Operations) == 0:
 		return nil, by, nil
 	}
 	return made, by, nil
 }
 
-// storeTime is what the store gets of the time for one record, beside the question.
+// storeTime is the time reserved for the store, in addition to the question.
 const storeTime = 25 * time.Second

@@ -1,5 +1,6 @@
-// Package serve runs what an outbox and its store need beside the application, for services that are not written in Go,
-// or do not want it in their own processes: the relay, the janitor, the questions about abandoned work, health and metrics.
+// Package serve runs the background work of a store and its outbox for services
+// that are not written in Go or do not run it themselves: the relay, the
+// janitor, the reconciler, health checks and metrics.
 package serve
 
 import (
@@ -26,28 +27,28 @@ import (
 const (
 	defaultListen = "127.0.0.1:9464"
 	defaultStop   = 20 * time.Second
-	spareStop     = 5 * time.Second // more than that: what does not heed its context is left behind
+	spareStop     = 5 * time.Second // after that, tasks that ignore their context are abandoned
 )
 
-// server is a process at work.
+// server is a running process.
 type server struct {
 	target    *target.Target
 	logger    *slog.Logger
 	relay     *outbox.Relay         // nil: nothing is published
-	parking   *reconcile.Reconciler // nil: nothing is parked, or asked about
+	parking   *reconcile.Reconciler // nil: nothing is parked or asked about
 	asker     *asking.Asker
 	janitor   *janitor.Janitor // nil: nothing is forgotten
 	lookouts  lookout
 	stopping  atomic.Bool
-	late      bool // something did not end in time
+	late      bool // a task did not end in time
 	stop      time.Duration
 	published outbox.Stats
 	parked    reconcile.Stats
 	forgotten janitor.Stats
 }
 
-// Run does what the configuration says until ctx ends, and returns nil when all that had begun is ended. Any number of
-// processes may do so on one database.
+// Run runs the configured tasks until ctx ends, and returns nil when all of
+// them have ended. Any number of processes may run on one database.
 func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	s := &server{logger: logger, stop: cmp.Or(time.Duration(c.Stop), defaultStop)}
 	if c.Stop < 0 {
@@ -63,7 +64,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 		return err
 	}
 	defer func() {
-		if !s.late { // else it would wait for connections that nobody gives back
+		if !s.late { // closing would wait for connections that are never returned
 			s.target.Close()
 		}
 	}()
@@ -92,7 +93,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	return err
 }
 
-// plan makes what is to run.
+// plan creates the tasks.
 func (s *server) plan(c Config, secrets *secret.Set) error {
 	s.lookouts = lookout{target: s.target}
 	publisher, err := c.publisher(secrets)
@@ -100,7 +101,7 @@ func (s *server) plan(c Config, secrets *secret.Set) error {
 		return err
 	}
 	if publisher == nil && c.Relay != (Relay{}) {
-		return refuse("there are settings of relay, and nothing to publish to: give webhook, nats or rabbitmq")
+		return refuse("relay is configured, but there is nothing to publish to: add webhook, nats or rabbitmq")
 	}
 	if publisher != nil {
 		if s.relay, err = c.relay(); err != nil {
@@ -120,13 +121,14 @@ func (s *server) plan(c Config, secrets *secret.Set) error {
 		s.janitor.Store, s.janitor.Logger, s.janitor.Stats = s.target.Store, s.logger, &s.forgotten
 	}
 	if s.relay == nil && s.parking == nil && s.janitor == nil {
-		return refuse("there is nothing to do: say where to publish to in webhook, nats or rabbitmq, what to park in " +
-			"reconcile.park or to ask about in [[reconcile.operation]], or have a janitor")
+		return refuse("there is nothing to do: configure webhook, nats or rabbitmq to publish, reconcile.park or " +
+			"[[reconcile.operation]] to resolve unknown keys, or [janitor]")
 	}
 	return nil
 }
 
-// check has each task say what is wrong with its settings. A run whose context has ended does nothing else.
+// check validates the settings of each task. A Run whose context has ended does
+// nothing else.
 func (s *server) check() (wrong error) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -151,7 +153,7 @@ func said(section string, err error) error {
 	return refuse("%s", inFile(section, err))
 }
 
-// nowhere has no lanes for a relay.
+// nowhere is a store without lanes for a relay.
 type nowhere struct {
 	store.Relayable
 	options *once.Options
@@ -165,7 +167,7 @@ func (nowhere) LeaseLanes(ctx context.Context, _ [16]byte, _ time.Duration, _ []
 
 func (nowhere) ReleaseLanes(context.Context, [16]byte, []int) error { return nil }
 
-// all runs everything until ctx ends, or something cannot run.
+// all runs the tasks until ctx ends or one of them fails.
 func (s *server) all(ctx context.Context, l net.Listener) error {
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
@@ -195,7 +197,7 @@ func (s *server) all(ctx context.Context, l net.Listener) error {
 	select {
 	case <-ctx.Done():
 	case err := <-served:
-		errs = append(errs, fmt.Errorf("the health endpoints and metrics cannot be served any more: %w", err))
+		errs = append(errs, fmt.Errorf("the health endpoints and metrics are no longer served: %w", err))
 	case err := <-ended:
 		running--
 		errs = append(errs, err)
@@ -209,7 +211,7 @@ func (s *server) all(ctx context.Context, l net.Listener) error {
 			errs = append(errs, err)
 		case <-late:
 			s.late = true
-			return errors.Join(append(errs, errors.New("what has begun did not end in time"))...)
+			return errors.Join(append(errs, errors.New("some tasks did not stop in time"))...)
 		}
 	}
 	return errors.Join(errs...)

@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	lookTime  = 3 * time.Second // for one look at the database
-	lookEvery = 2 * time.Second // what is younger answers the next question, too
-	exact     = 10_000          // messages of a state that are counted; more are estimated
+	lookTime  = 3 * time.Second // limit of one look at the database
+	lookEvery = 2 * time.Second // younger results are reused
+	exact     = 10_000          // larger counts are estimated
 )
 
-// lookout looks at the database, now and again, however often it is asked.
+// lookout reads the state of the database at a limited rate, however often it
+// is asked.
 type lookout struct {
 	target *target.Target
 
@@ -26,14 +27,14 @@ type lookout struct {
 	last sighting
 }
 
-// sighting is how the database was at a time.
+// sighting is the state of the database at one time.
 type sighting struct {
 	at     time.Time
-	err    error // it does not answer, or its tables do not fit this program
+	err    error // the database does not answer, or its tables do not fit this program
 	depth  []store.Depth
 	lag    *store.Lag // nil: the outbox is not read from a log
-	unread error      // why the depth or the lag is not known; that it takes long is no reason to be not ready
-	failed int        // looks, until now
+	unread error      // why the depth or the lag is missing; a slow query does not make the process unready
+	failed int        // failed looks so far
 }
 
 func (l *lookout) see() sighting {
@@ -42,7 +43,7 @@ func (l *lookout) see() sighting {
 	if time.Since(l.last.at) < lookEvery {
 		return l.last
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // whoever has asked first may be gone
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // the first caller may be gone
 	defer cancel()
 	failed := l.last.failed
 	l.last = l.look(ctx)
@@ -72,7 +73,8 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 	return s
 }
 
-// misfit is what is wrong with the tables. What is wrong with the database may pass.
+// misfit returns the permanent problem of the tables, if there is one. Problems
+// of the database may pass.
 func (l *lookout) misfit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -93,14 +95,14 @@ func (s *server) handler() http.Handler {
 		}
 		if seen := s.lookouts.see(); seen.err != nil {
 			s.logger.WarnContext(r.Context(), "not ready", "error", seen.err)
-			say(w, http.StatusServiceUnavailable, "the database does not answer, or its tables do not fit: see the log")
+			say(w, http.StatusServiceUnavailable, "the database does not answer, or its tables do not fit this program: see the log")
 			return
 		}
 		say(w, http.StatusOK, "ready")
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = io.WriteString(w, s.metrics()) // who has asked may be gone
+		_, _ = io.WriteString(w, s.metrics()) // the client may be gone
 	})
 	return mux
 }

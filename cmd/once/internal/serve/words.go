@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// settings are the names that the fields of the library have in the file, by the section that sets them: who runs once
-// serve has a file, and never sees the fields.
+// settings maps fields of the library to settings of the file, by section.
+// Users of once serve know only the file.
 var settings = map[string]map[string]string{
 	"relay": {"Batch": "relay.batch", "MaxBytes": "the size of a batch", "KeepFor": "relay.keep_for",
 		"Lease": "relay.lease", "PublishTime": "relay.publish_time", "StopTime": "stop", "Poll": "relay.poll", "Then": "relay.then",
@@ -26,7 +26,8 @@ var (
 	within = regexp.MustCompile(`(?:once|broker): invalid: (?:(?:outbox|janitor|reconcile|webhookbroker): )?|: declare steps with Under`)
 )
 
-// inFile rewrites an error of the library: names of fields become settings of the file.
+// inFile replaces the names of fields in an error of the library by those of
+// settings.
 func inFile(section string, err error) string {
 	text := word.ReplaceAllStringFunc(within.ReplaceAllString(err.Error(), ""), func(found string) string {
 		if name := settings[section][found]; name != "" {

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/term"
 )
 
-// Line is a name on one line, as it is if it shows all that is in it. Else it is quoted: whatever a terminal would obey or
-// not show is written as an escape, so that names which look alike are shown apart. An empty one is a dash, so that
-// columns stay.
+// Line formats a name on one line. It quotes a name that does not show all of
+// its characters: control characters and look-alikes are escaped, so that
+// different names look different. An empty name is a dash, which keeps the
+// columns.
 func Line(s string) string {
 	switch text := escape(s, ""); {
 	case s == "":
@@ -25,17 +26,18 @@ func Line(s string) string {
 	return s
 }
 
-// Quote is a name in quotes.
+// Quote quotes a name.
 func Quote(s string) string { return quote(s) }
 
 func quote(s string) string {
 	return `"` + escape(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s), "") + `"`
 }
 
-// Prose is a text on one line, in which nothing has to be told apart.
+// Prose formats a text on one line without telling similar characters apart.
 type Prose string
 
-// Text is a text on one line. What a terminal would obey is escaped; a dash is an empty one.
+// Text formats a text on one line with control characters escaped. An empty
+// text is a dash.
 func Text(s string) Prose {
 	if s = escape(strings.Join(strings.Fields(s), " "), ""); s == "" {
 		return "-"
@@ -45,7 +47,7 @@ func Text(s string) Prose {
 
 const longest = 72
 
-// Short is a Text for the last column of a table.
+// Short is Text, shortened for the last column of a table.
 func Short(s string) Prose {
 	text := Text(s)
 	if utf8.RuneCountInString(string(text)) <= longest {
@@ -54,10 +56,11 @@ func Short(s string) Prose {
 	return Prose([]rune(text)[:longest-1]) + "…"
 }
 
-// Lines is a text of several lines, with what a terminal would obey escaped.
+// Lines formats a text of several lines with control characters escaped.
 func Lines(s string) string { return escape(s, "\n\t") }
 
-// Body writes untrusted bytes: unchanged to a file or a pipe, escaped as Lines to a terminal, which would obey them.
+// Body writes untrusted bytes: unchanged to a file or a pipe, escaped to a
+// terminal.
 func Body(to *os.File, body []byte) error {
 	if term.IsTerminal(int(to.Fd())) {
 		text := Lines(string(body))
@@ -70,14 +73,16 @@ func Body(to *os.File, body []byte) error {
 	return err
 }
 
-// JSON writes a value on one line. What a terminal would obey or not show is escaped, which is the same to a program.
+// JSON writes a value on one line. It escapes control and invisible characters,
+// which means the same to a program.
 func JSON(to io.Writer, v any) error {
 	e := json.NewEncoder(EscapedJSON(to))
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// EscapedJSON returns a writer of JSON. In JSON, characters that are not ASCII are in strings only.
+// EscapedJSON returns a writer of JSON. In JSON, only strings contain
+// characters outside ASCII.
 func EscapedJSON(to io.Writer) io.Writer { return jsonWriter{to} }
 
 type jsonWriter struct{ to io.Writer }
@@ -101,10 +106,11 @@ func (w jsonWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// escape writes what is not visible, or looks like something else, as in a string of Go, but for the characters to keep.
+// escape escapes invisible and misleading characters as in Go strings, except
+// those to keep.
 func escape(s, keep string) string {
 	var b strings.Builder
-	word := 0 // where the word begins that r is in
+	word := 0 // start of the current word
 	for at := 0; at < len(s); {
 		r, size := utf8.DecodeRuneInString(s[at:])
 		if !unicode.In(r, unicode.L, unicode.M) {
@@ -131,13 +137,14 @@ func escape(s, keep string) string {
 	return b.String()
 }
 
-// visible reports whether a character leaves something on the screen, and nothing else.
+// visible reports whether a character has a visible form and no other effect.
 func visible(r rune) bool {
 	return unicode.IsPrint(r) && r != '\u2800' &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// composes reports whether a mark after a text makes what there is as one character, too, or belongs to nothing.
+// composes reports whether a mark after a text has a precomposed form, or
+// belongs to no character.
 func composes(before string) bool {
 	for before != "" {
 		r, size := utf8.DecodeLastRuneInString(before)
@@ -149,7 +156,7 @@ func composes(before string) bool {
 	return true
 }
 
-// alike are letters that look like those of ASCII.
+// alike are letters that look like ASCII letters.
 var alike = func() map[rune]bool {
 	letters := map[rune]bool{}
 	for _, r := range "асеорхуіјѕһԁԛԝӏАВЕКМНОРСТХУІЈЅ" + "οανιρυχκΑΒΕΖΗΙΚΜΝΟΡΤΥΧ" + "օսոցհ" {
@@ -158,7 +165,8 @@ var alike = func() map[rune]bool {
 	return letters
 }()
 
-// mistakable reports whether the word that a text begins with is of ASCII and such letters only.
+// mistakable reports whether the first word of a text has only ASCII letters
+// and look-alikes.
 func mistakable(text string) bool {
 	for _, r := range text {
 		switch {

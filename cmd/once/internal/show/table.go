@@ -1,4 +1,5 @@
-// Package show prints what people read: aligned tables, ages, and no control characters out of a database.
+// Package show prints tables and ages for people, without control characters
+// from a database.
 package show
 
 import (
@@ -12,10 +13,10 @@ import (
 	"golang.org/x/term"
 )
 
-// IsScreen reports whether a file is a terminal on which a line can be written over.
+// IsScreen reports whether a file is a terminal whose lines can be overwritten.
 func IsScreen(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
 
-// Colors reports whether a file is a terminal that is to be given colours.
+// Colors reports whether a file is a terminal that gets colours.
 func Colors(f *os.File) bool {
 	return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
 }
@@ -27,20 +28,20 @@ const (
 	plain  = "\x1b[0m"
 )
 
-// paints are the colours of cells, by what they say.
+// paints are the colours of cells by their text.
 var paints = map[string]string{
 	"unknown": yellow, "parked": red, "stuck": red, "done": green, "handled": green, "held": yellow,
 	"unsafe": red, "warning": yellow, "ok": green,
 }
 
-// Table is an aligned table. Its zero value has no heading.
+// Table is an aligned table. The zero value has no heading.
 type Table struct {
 	Heading []string // printed unless there are no rows
 	Color   bool
 	rows    [][]string
 }
 
-// Row adds a row. A cell is a string, which is shown as [Line] does, or [Prose].
+// Row adds a row. A cell is a string, formatted by [Line], or a [Prose].
 func (t *Table) Row(cells ...any) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
@@ -53,7 +54,8 @@ func (t *Table) Row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// Print prints the rows that were added since the last Print, and the heading with the first of them.
+// Print prints the rows added since the last Print. The first rows come with
+// the heading.
 func (t *Table) Print(w io.Writer) error {
 	if len(t.rows) == 0 {
 		return nil
@@ -90,7 +92,7 @@ func (t *Table) Print(w io.Writer) error {
 	return err
 }
 
-// Span is a duration in its largest unit.
+// Span formats a duration in its largest unit.
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -107,10 +109,10 @@ func Span(d time.Duration) string {
 	}
 }
 
-// Ago is how long ago something was.
+// Ago formats how long ago something was.
 func Ago(d time.Duration) string { return Span(d) + " ago" }
 
-// Bytes is a size in its largest unit.
+// Bytes formats a size in its largest unit.
 func Bytes(n int64) string {
 	for _, unit := range []struct {
 		size int64
@@ -123,7 +125,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// Count is a number with what it counts: 1 key is parked, 2 keys are parked.
+// Count formats a number with its noun: 1 key, 2 keys.
 func Count[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one

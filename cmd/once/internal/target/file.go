@@ -14,7 +14,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
-// File is where named targets are kept, below the user's own directory of configuration.
+// File stores the named targets in the user's configuration directory.
 type File struct {
 	Current string           `json:"current,omitempty"`
 	Targets map[string]Named `json:"targets"`
@@ -24,16 +24,17 @@ type File struct {
 
 // Named is a target in the File.
 type Named struct {
-	URL string `json:"url"` // with its ${NAME} as they were given
+	URL string `json:"url"` // with ${NAME} as given
 }
 
-// ErrName is wrapped by what is wrong with the choice of a target.
+// ErrName is wrapped by errors about the choice of a target.
 var ErrName = errors.New("no target")
 
-// ErrNoneChosen is wrapped by the error for no choice at all. It wraps ErrName.
+// ErrNoneChosen is wrapped by the error for choosing no target. It wraps
+// ErrName.
 var ErrNoneChosen = fmt.Errorf("%w is chosen", ErrName)
 
-// Load reads the file. One that is missing is empty.
+// Load reads the file. A missing file is empty.
 func Load() (*File, error) {
 	path, err := filePath()
 	if err != nil {
@@ -48,7 +49,7 @@ func Load() (*File, error) {
 		err = json.Unmarshal(text, f)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the file of targets, %s: %w", f.path, err)
+		return nil, fmt.Errorf("the targets file %s: %w", f.path, err)
 	}
 	if f.Targets == nil {
 		f.Targets = map[string]Named{}
@@ -59,18 +60,18 @@ func Load() (*File, error) {
 func filePath() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("there is no place for the file of targets: %w", err)
+		return "", fmt.Errorf("there is no directory for the targets file: %w", err)
 	}
 	return filepath.Join(dir, "once", "targets.json"), nil
 }
 
-// Path is where the file is.
+// Path returns the path of the file.
 func (f *File) Path() string { return f.path }
 
-// Names are those of the targets, sorted.
+// Names returns the sorted names of the targets.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Targets)) }
 
-// save replaces the file as a whole. Nobody else can read it.
+// save replaces the file atomically. Only its owner can read it.
 func (f *File) save() error {
 	text, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
@@ -91,15 +92,16 @@ func (f *File) save() error {
 	return err
 }
 
-// Variable is the environment's variable that chooses a target.
+// Variable is the environment variable that selects a target.
 const Variable = "ONCE_TARGET"
 
-// Choose returns the URL that is to be opened, and the name of its target, if it has one: the url if there is one, then
-// the name, then that in the environment, then the current one of the File.
+// Choose returns the URL to open and the name of its target, if it has one. It
+// prefers the url, then the name, then the environment variable, then the
+// current target.
 func Choose(url, name string) (from, chosen string, err error) {
 	if url != "" {
 		if name != "" {
-			return "", "", fmt.Errorf("%w: --url and --target are two", ErrName)
+			return "", "", fmt.Errorf("%w: use either --url or --target", ErrName)
 		}
 		return url, "", nil
 	}
@@ -130,7 +132,7 @@ func (f *File) known() string {
 	return "there are " + strings.Join(f.Names(), ", ")
 }
 
-// HasPassword reports whether there is a secret in a URL as it stands, so not by way of a variable.
+// HasPassword reports whether a URL contains a secret that is not a variable.
 func HasPassword(from string) bool {
 	user, _ := userinfo(from)
 	_, password, _ := strings.Cut(user, ":")

@@ -10,8 +10,8 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Leases reads which relay has which lane of the outbox. Unlike the store's LeaseLanes, which is a relay's sign of
-// life, it changes nothing.
+// Leases returns which relay holds which lane of the outbox. Unlike LeaseLanes
+// of a store, which is a relay's heartbeat, it changes nothing.
 func (t *Target) Leases(ctx context.Context) (l store.Leases, err error) {
 	now := t.Names.Now()
 	err = t.DB.QueryRowContext(ctx, "SELECT count(*) FROM "+t.Names.Relays()+" WHERE lease_until > "+now).Scan(&l.Relays)
@@ -32,7 +32,7 @@ func (t *Target) Leases(ctx context.Context) (l store.Leases, err error) {
 			return l, err
 		}
 		if lane < 0 || lane >= store.Lanes {
-			return l, fmt.Errorf("there is a lane %d, this program knows %d: upgrade it", lane, store.Lanes)
+			return l, fmt.Errorf("there is a lane %d, but this program knows %d lanes: upgrade it", lane, store.Lanes)
 		}
 		l.Lanes[lane].Left = time.Duration(left) * time.Microsecond
 		if l.Lanes[lane].Relay, err = token(relay); err != nil {
@@ -42,7 +42,8 @@ func (t *Target) Leases(ctx context.Context) (l store.Leases, err error) {
 	return l, rows.Err()
 }
 
-// token reads 16 bytes, which PostgreSQL's driver gives as the text of a UUID.
+// token parses 16 bytes, which the PostgreSQL driver returns as the text of a
+// UUID.
 func token(b []byte) (id [16]byte, err error) {
 	if len(b) != len(id) {
 		if b, err = hex.DecodeString(strings.ReplaceAll(string(b), "-", "")); err != nil {

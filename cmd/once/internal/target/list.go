@@ -6,7 +6,8 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// List returns records, and the key behind which to go on; the zero Key if there is nothing more.
+// List returns records and the key after which the next page begins. The zero
+// Key means that there are no more.
 func (t *Target) List(ctx context.Context, q once.RecordQuery) (recs []once.Record, next once.Key, err error) {
 	page, err := t.Store.List(ctx, q)
 	for i, rec := range page.Records {

@@ -8,8 +8,9 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// Update changes the File, one process after the other: none overwrites what another has written meanwhile. An error of
-// change leaves it as it is. Who holds the lock may have been suspended: the end of ctx ends the wait.
+// Update changes the File under a lock, so that concurrent processes do not
+// overwrite each other's changes. If change fails, the File stays as it is. The
+// holder of the lock may be suspended, so the wait ends with ctx.
 func Update(ctx context.Context, change func(*File) error) (*File, error) {
 	path, err := filePath()
 	if err != nil {
@@ -19,7 +20,7 @@ func Update(ctx context.Context, change func(*File) error) (*File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	unlock, err := lock(ctx, filepath.Join(dir, "targets.lock")) // another file than the one that is replaced
+	unlock, err := lock(ctx, filepath.Join(dir, "targets.lock")) // not the file that is replaced
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func Update(ctx context.Context, change func(*File) error) (*File, error) {
 	return f, f.save()
 }
 
-// lock waits for the lock no longer than ctx. One that is got after that is given back.
+// lock waits for the lock until ctx ends. A lock acquired later is released.
 func lock(ctx context.Context, path string) (func(), error) {
 	type held struct {
 		unlock func()

@@ -21,8 +21,8 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/effectively-once/once/cmd/once/internal/secret"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store/pgstore"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -36,7 +36,7 @@ var outboxModes = map[string]pgstore.OutboxMode{
 func openPostgres(ctx context.Context, u *url.URL, own own, o *Options, secrets *secret.Set) (*Target, error) {
 	mode, ok := outboxModes[own.outbox]
 	if !ok {
-		return nil, refuse("the parameter outbox is %q: it is one of table, rows-by-log and log-only", own.outbox)
+		return nil, refuse("the parameter outbox is %q: use table, rows-by-log or log-only", own.outbox)
 	}
 	names, err := namesFor(sqlschema.PostgreSQL, own)
 	if err != nil {
@@ -44,9 +44,9 @@ func openPostgres(ctx context.Context, u *url.URL, own own, o *Options, secrets 
 	}
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
-		return nil, refuse("%v", err) // it quotes the URL: pgx hides a password in front of the @ only
+		return nil, refuse("%v", err) // the error quotes the URL: pgx hides only a password before the @
 	}
-	secrets.Add(config.ConnConfig.Password) // which may be that of a file or of PGPASSWORD
+	secrets.Add(config.ConnConfig.Password) // which may come from a file or from PGPASSWORD
 	switch q := u.Query(); {
 	case o.Connections > 0:
 		config.MaxConns = int32(o.Connections)
@@ -84,7 +84,7 @@ func openMySQL(u *url.URL, own own, o *Options) (*Target, error) {
 	q := u.Query()
 	socket := q.Get("socket")
 	q.Del("socket")
-	config, err := mysql.ParseDSN("/?" + q.Encode()) // where no password is, which its errors could show
+	config, err := mysql.ParseDSN("/?" + q.Encode()) // without the password, which its errors could show
 	if err != nil {
 		return nil, refuse("%v", err)
 	}
@@ -96,12 +96,12 @@ func openMySQL(u *url.URL, own own, o *Options) (*Target, error) {
 	case socket != "":
 		config.Net, config.Addr = "unix", socket
 	case u.Hostname() == "":
-		return nil, refuse("it names neither a host nor, as ?socket=/path, a socket")
+		return nil, refuse("it has neither a host nor a socket (?socket=/path)")
 	case u.Port() == "":
 		config.Addr += ":3306"
 	}
 	if config.DBName == "" && own.schema == "" {
-		return nil, refuse("it names no database: write mysql://user@host:3306/database")
+		return nil, refuse("it has no database: write mysql://user@host:3306/database")
 	}
 	config.Timeout = cmp.Or(config.Timeout, connectTime)
 	connector, err := mysql.NewConnector(config)
@@ -111,7 +111,7 @@ func openMySQL(u *url.URL, own own, o *Options) (*Target, error) {
 	return viaSQL(sql.OpenDB(connector), MySQL, sqlstore.MySQL, names, own, o), nil
 }
 
-// openSQLite keeps the journal mode of the file: that is for its application to choose.
+// openSQLite keeps the journal mode of the file, which its application chose.
 func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
 	names, err := namesFor(sqlschema.SQLite, own)
 	if err != nil {
@@ -127,7 +127,7 @@ func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
 	case u.Host != "":
 		return nil, refuse("sqlite://%s has a host: write sqlite:file.db, or sqlite:/path/file.db", u.Host)
 	case path == "" || strings.HasPrefix(path, ":"):
-		return nil, refuse("it names no file: write sqlite:/path/file.db")
+		return nil, refuse("it has no file: write sqlite:/path/file.db")
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !o.Create {
 		return nil, fmt.Errorf("%w %s", ErrNoFile, path)
@@ -157,33 +157,35 @@ func openSQLite(u *url.URL, own own, o *Options) (*Target, error) {
 	return viaSQL(db, SQLite, sqlstore.SQLite, names, own, o), nil
 }
 
-// creating connects to a SQLite file, and makes it first if it is missing: for its owner alone, whatever the umask, since
-// outcomes and messages will be in it. SQLite takes an empty file for a new database, and gives its mode to the files
-// beside it (-wal, -shm and -journal).
+// creating connects to a SQLite file and creates it first if it is missing. The
+// file will contain outcomes and messages, so only its owner can read it,
+// whatever the umask. SQLite treats an empty file as a new database and gives
+// its mode to the files beside it (-wal, -shm and -journal).
 type creating struct {
 	driver    driver.Driver
 	path, dsn string
 	make      sync.Once
 }
 
-// Driver is for database/sql.
+// Driver implements driver.Connector.
 func (c *creating) Driver() driver.Driver { return c.driver }
 
-// Connect is called for each connection.
+// Connect implements driver.Connector.
 func (c *creating) Connect(context.Context) (driver.Conn, error) {
-	// Before the first connection, and never a file that is there: on Unix, closing it would end the locks that this process
-	// has on it, those of SQLite.
+	// Only before the first connection, and never for an existing file: on
+	// Unix, closing it would release the locks of this process on it, including
+	// those of SQLite.
 	c.make.Do(func() {
 		if f, err := os.OpenFile(linked(c.path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			_ = f.Close()
 		}
 	})
-	return c.driver.Open(c.dsn) // which says what is wrong with the path
+	return c.driver.Open(c.dsn) // its error explains a bad path
 }
 
-// linked follows the links at path, to a file that need not be there: O_EXCL
-// follows none. Directories are left to the system, because ".." may lead out of
-// one that is a link itself.
+// linked resolves the links at path to a file that need not exist, because
+// O_EXCL follows none. It leaves directories to the system, because ".." may
+// lead out of a directory that is itself a link.
 func linked(path string) string {
 	for range 40 {
 		to, err := os.Readlink(path)

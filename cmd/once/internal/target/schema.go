@@ -5,33 +5,34 @@ import (
 	"errors"
 	"time"
 
-	"github.com/effectively-once/once/internal/sqlschema"
-	"github.com/effectively-once/once/internal/sqlschema/sqltx"
+	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
-// Schema is how the tables are.
+// Schema describes the tables.
 type Schema struct {
-	Version    int // 0: there are none
-	Compatible int // the oldest version that a program may know to work with them
-	Latest     int // that this program knows
+	Version    int // 0: there are no tables
+	Compatible int // the oldest version that a program must know to work with them
+	Latest     int // the latest version that this program knows
 	Applied    []Applied
 
-	// Misfit says why this program cannot work with them, and what to do; nil if it can.
+	// Misfit says why this program cannot use the tables, and what to do. It is
+	// nil if it can.
 	Misfit error
 }
 
-// Applied is a version that was applied.
+// Applied is an applied version.
 type Applied struct {
 	Version int
 	Name    string
 	At      time.Time
 }
 
-// tables are the names of tables with or without partitions.
+// tables returns the names of the tables, with or without partitions.
 type tables interface {
-	Version(ctx context.Context, x sqlschema.Executor) (version, compatible int, err error)
+	Version(ctx context.Context, q sqlschema.Querier) (version, compatible int, err error)
 	Latest() int
-	Check(ctx context.Context, x sqlschema.Executor) error
+	Check(ctx context.Context, q sqlschema.Querier) error
 }
 
 func (t *Target) tables() tables {
@@ -41,20 +42,20 @@ func (t *Target) tables() tables {
 	return t.Names.Whole()
 }
 
-// Latest is the latest version of the tables that this program knows.
+// Latest returns the latest version of the tables that this program knows.
 func (t *Target) Latest() int { return t.tables().Latest() }
 
-// Schema reads how the tables are. It changes nothing.
+// Schema reads the state of the tables without changing it.
 func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 	names := t.tables()
-	x := sqltx.Executor{Querier: t.DB}
-	if s.Version, s.Compatible, err = names.Version(ctx, x); err != nil {
+	q := sqltx.Querier{DB: t.DB}
+	if s.Version, s.Compatible, err = names.Version(ctx, q); err != nil {
 		return s, err
 	}
-	s.Latest, s.Misfit = names.Latest(), names.Check(ctx, x)
+	s.Latest, s.Misfit = names.Latest(), names.Check(ctx, q)
 	if s.Misfit != nil && sqlschema.HasPartitions(s.Version) && !t.Partitioned {
 		s.Misfit = errors.New(
-			"the tables have partitions: add partition=24h, or what your programs have, to the target's URL")
+			"the tables have partitions: add partition=24h, or the value of your programs, to the URL of the target")
 	}
 	if s.Version == 0 {
 		return s, nil
@@ -76,7 +77,8 @@ func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 	return s, rows.Err()
 }
 
-// Columns are the columns of the table with this name behind the prefix: none if there is no such table.
+// Columns returns the columns of the table with this name after the prefix, or
+// none if there is no such table.
 func (t *Target) Columns(ctx context.Context, table string) (names []string, err error) {
 	query, name := "SELECT name FROM pragma_table_info(?)", t.Names.Prefix()+table
 	switch t.Engine {

@@ -2,6 +2,7 @@ package target
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,25 +11,25 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// The environment's variables that say how what is stored is sealed, for all verbs that open a store.
+// Environment variables that configure sealing for all verbs that open a store.
 const (
-	SecretsVariable = "ONCE_SEAL_SECRETS" // ID:BASE64, several with spaces between: the first seals, - seals nothing
-	SealVariable    = "ONCE_SEAL"         // what is sealed: outcomes,shelf,outbox; default all
-	OnlyVariable    = "ONCE_SEALED_ONLY"  // what is refused where it is plain; default nothing
+	SecretsVariable = "ONCE_SEAL_SECRETS" // ID:BASE64, separated by spaces; the first one seals, "-" seals nothing
+	SealVariable    = "ONCE_SEAL"         // what to seal: outcomes,shelf,outbox; default all
+	OnlyVariable    = "ONCE_SEALED_ONLY"  // what to refuse if it is not sealed; default nothing
 )
 
-// Sealing is how a store is sealed, in words.
+// Sealing is the textual form of once.Sealing.
 type Sealing struct {
-	Secrets []string // ID:BASE64, the first seals; a first one that is "-" seals nothing
-	Seal    []string // outcomes, shelf, outbox; none: all
-	Only    []string // the same; none: nothing
+	Secrets []string // ID:BASE64; the first one seals, "-" seals nothing
+	Seal    []string // outcomes, shelf, outbox; empty: all
+	Only    []string // as Seal; empty: nothing
 }
 
 const longestID = 32
 
 var sealedParts = map[string]once.Parts{"outcomes": once.SealOutcomes, "shelf": once.SealShelf, "outbox": once.SealOutbox}
 
-// sealingFromEnvironment is what the variables say.
+// sealingFromEnvironment reads the variables.
 func sealingFromEnvironment() (once.Sealing, error) {
 	list := func(name string) []string {
 		return strings.FieldsFunc(os.Getenv(name), func(r rune) bool { return r == ' ' || r == ',' || r == '\n' || r == '\t' })
@@ -40,7 +41,7 @@ func sealingFromEnvironment() (once.Sealing, error) {
 	return s, nil
 }
 
-// Parse makes of the words what a store takes. No error shows a secret.
+// Parse returns the Sealing for a store. Its errors show no secret.
 func (s Sealing) Parse() (sealing once.Sealing, err error) {
 	if sealing.Seal, err = parseParts(s.Seal); err != nil {
 		return sealing, err
@@ -56,8 +57,8 @@ func (s Sealing) Parse() (sealing once.Sealing, err error) {
 		}
 		id, coded, ok := strings.Cut(word, ":")
 		raw, err := base64.StdEncoding.DecodeString(coded)
-		if !ok || err != nil || len(id) > longestID { // which may be a secret in the wrong place
-			return sealing, fmt.Errorf("the secret at place %d is not ID:BASE64, with at least 32 random bytes", i+1)
+		if !ok || err != nil || len(id) > longestID { // it may be a misplaced secret
+			return sealing, fmt.Errorf("secret %d is not ID:BASE64 with at least 32 random bytes", i+1)
 		}
 		secrets = append(secrets, once.Secret{ID: id, Bytes: raw})
 	}
@@ -65,6 +66,9 @@ func (s Sealing) Parse() (sealing once.Sealing, err error) {
 		if sealing.Ring, err = once.NewRing(secrets...); err != nil {
 			return sealing, err
 		}
+	}
+	if sealing.Only != 0 && !sealing.Seals(sealing.Only) {
+		return sealing, errors.New("parts that are refused if they are plain must be sealed: give a secret that seals, and seal the same parts")
 	}
 	return sealing, sealing.Validate()
 }
@@ -78,7 +82,7 @@ func parseParts(words []string) (parts once.Parts, err error) {
 				known = append(known, name)
 			}
 			slices.Sort(known)
-			return 0, fmt.Errorf("%q is no part of what is stored: there are %s", word, strings.Join(known, ", "))
+			return 0, fmt.Errorf("there is no part %q: use %s", word, strings.Join(known, ", "))
 		}
 		parts |= part
 	}

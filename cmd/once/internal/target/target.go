@@ -1,4 +1,4 @@
-// Package target opens the store that a URL names, for the verbs of the command that work on one.
+// Package target opens the store of a URL for the verbs of the command.
 //
 //	postgres://user@host:5432/database?sslmode=require&schema=payments&prefix=once_
 //	mysql://user@host:3306/database?tls=true
@@ -6,8 +6,9 @@
 //	sqlite:/var/lib/shop/shop.db
 //	sqlite:shop.db?prefix=shop_
 //
-// The parameters schema, prefix, partition, outbox and slot are those of the stores' Options, and are taken out before
-// the driver sees the rest. ${NAME} is the environment's variable of that name, see [Expand].
+// The parameters schema, prefix, partition, outbox and slot set Options of the
+// store. They are removed before the URL is passed to the driver. ${NAME} is
+// replaced by an environment variable, see [Expand].
 package target
 
 import (
@@ -20,11 +21,12 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
-	"github.com/effectively-once/once/internal/sqlschema"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/sqlschema"
 )
 
-// Store is what the stores of all targets are. A [store.OutboxLog] is found by type assertion.
+// Store is implemented by the stores of all targets. [once.As] finds a
+// [store.OutboxLog].
 type Store interface {
 	once.Store
 	once.Lister
@@ -38,7 +40,7 @@ type Store interface {
 	Migrate(ctx context.Context) error
 }
 
-// Engine is the database behind a target.
+// Engine is the kind of database of a target.
 type Engine string
 
 const (
@@ -47,30 +49,32 @@ const (
 	SQLite     Engine = "sqlite"
 )
 
-// Options are the options of [Open]. The zero value works.
+// Options are the options of [Open]. The zero value is valid.
 type Options struct {
 	once.Options
-	Connections int  // at most; default 4, or what the URL says
-	Create      bool // make a SQLite file that is missing; without it, that is an error
+	Connections int  // at most; default 4, or the number in the URL
+	Create      bool // create a missing SQLite file; otherwise it is an error
 }
 
 const defaultConnections = 4
 
-// Target is a store that is open.
+// Target is an open store.
 type Target struct {
 	Store  Store
 	Engine Engine
 
-	// DB is the same database, for what no store asks.
+	// DB is the same database, for queries that the store does not offer.
 	DB *sql.DB
 
-	// Names are those of the tables.
+	// Names are the names of the tables.
 	Names sqlschema.Names
 
-	// Partitioned says that the tables are, or are to be, made with partitions.
+	// Partitioned reports whether the tables have partitions, or will have
+	// them.
 	Partitioned bool
 
-	// Logged says that the outbox is read from the database's log: then Store has the OutboxSlot of pgstore.
+	// Logged reports whether the outbox is read from the PostgreSQL log. Then
+	// Store has the OutboxSlot of pgstore.
 	Logged bool
 
 	printed string
@@ -80,30 +84,32 @@ type Target struct {
 	guarded func(ctx context.Context, w once.Work[struct{}], statement string) error
 }
 
-// String is the URL without its passwords.
+// String returns the URL without passwords.
 func (t *Target) String() string { return t.printed }
 
 // Close closes the connections.
 func (t *Target) Close() error { return t.close() }
 
-// Migrate makes the tables, or leads them to the version of this build.
+// Migrate creates the tables or migrates them to the version of this build.
 func (t *Target) Migrate(ctx context.Context) error { return t.Store.Migrate(ctx) }
 
-// SQL is what Migrate would run on tables of a version, 0 for none.
+// SQL returns the statements of Migrate for tables of a version, 0 for none.
 func (t *Target) SQL(from int) (string, error) { return t.schema(from) }
 
-// ErrURL is wrapped by what is wrong with a URL, as opposed to the database that it names.
+// ErrURL is wrapped by errors about a URL, as opposed to errors of its
+// database.
 var ErrURL = errors.New("the target's URL is not usable")
 
-// ErrNoFile is wrapped by the error for a SQLite file that is missing. It wraps ErrURL.
+// ErrNoFile is wrapped by the error for a missing SQLite file. It wraps ErrURL.
 var ErrNoFile = fmt.Errorf("%w: there is no file", ErrURL)
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrURL, fmt.Sprintf(format, args...))
 }
 
-// Open opens the store that a URL names. It connects to nothing: the first use does. A nil Options means the defaults.
-// The URL's secrets are added to the [secret.Set] of the context, which is to hide them in errors of the first use.
+// Open opens the store of a URL. It does not connect; the first use does. A nil
+// Options means the defaults. Open adds the secrets of the URL to the
+// [secret.Set] of the context, so that errors of the first use can be redacted.
 func Open(ctx context.Context, from string, o *Options) (*Target, error) {
 	secrets := secret.From(ctx)
 	t, err := open(ctx, from, o, secrets)
@@ -158,18 +164,19 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 	return t, err
 }
 
-// Redact returns a URL without its passwords, to be printed. One with ${NAME} in it keeps that.
+// Redact returns a URL without passwords, for printing. It keeps ${NAME}.
 func Redact(from string) (string, error) {
 	if whole.MatchString(from) {
 		return from, nil
 	}
-	if _, err := parse(variable.ReplaceAllString(from, "x")); err != nil { // with ${NAME}, it is no URL yet
+	if _, err := parse(variable.ReplaceAllString(from, "x")); err != nil { // with ${NAME} it is not a URL yet
 		return "", err
 	}
 	return hidePassword(from), nil
 }
 
-// hidePassword leaves a password that is nothing but a variable as it is, and values of parameters that cannot be one.
+// hidePassword keeps a password that is only a variable, and parameters that
+// cannot be passwords.
 func hidePassword(from string) string {
 	before, query, found := strings.Cut(from, "?")
 	if found {
@@ -186,5 +193,5 @@ func hidePassword(from string) string {
 	if ok && password != "" && !whole.MatchString(password) {
 		from = strings.Replace(from, "//"+user+"@", "//"+name+":"+secret.Hidden+"@", 1)
 	}
-	return new(secret.Set).Hide(from) // where it stands in a place of its own
+	return new(secret.Set).Hide(from) // hides it only where it stands alone
 }

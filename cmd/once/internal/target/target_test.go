@@ -80,20 +80,20 @@ func TestRedact(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for from, want := range map[string]string{
-		"":                                   "has to begin with",
-		"shop.db":                            "has to begin with",
-		"sqlite:":                            "names no file",
+		"":                                   "must begin with",
+		"shop.db":                            "must begin with",
+		"sqlite:":                            "has no file",
 		"sqlite://shop.db":                   "has a host",
 		"sqlite:/nowhere/at/all.db":          "there is no file",
 		"sqlite:x.db?schema=a":               "schema is not for sqlite",
-		"mysql://u@h":                        "names no database",
-		"mysql://u@/d":                       "neither a host nor",
+		"mysql://u@h":                        "has no database",
+		"mysql://u@/d":                       "neither a host nor a socket",
 		"mysql://u@h/d?outbox=table":         "outbox is not for mysql",
-		"postgres://h/d?outbox=log":          "one of table, rows-by-log and log-only",
+		"postgres://h/d?outbox=log":          "use table, rows-by-log or log-only",
 		"postgres://h/d?partition=soon":      "give a duration",
 		"postgres://h/d?prefix=a-b":          "is not made of letters",
 		"postgres://h/d?sslmode=unheard-of":  "sslmode",
-		"postgres://h/d?prefix=%zz":          "behind the ?",
+		"postgres://h/d?prefix=%zz":          "after the ?",
 		"mysql://u@h/d?readTimeout=whenever": "whenever",
 	} {
 		opened, err := Open(t.Context(), from, nil)

@@ -10,10 +10,10 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// Bare runs a statement in a transaction, as a program that does not know package once would.
+// Bare runs a statement in a transaction without package once.
 func (t *Target) Bare(ctx context.Context, statement string) error { return t.bare(ctx, statement) }
 
-// Guarded is Bare in [once.DoTx].
+// Guarded runs a statement in [once.DoTx].
 func (t *Target) Guarded(ctx context.Context, w once.Work[struct{}], statement string) error {
 	return t.guarded(ctx, w, statement)
 }

@@ -14,9 +14,10 @@ var (
 	named    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Expand puts the environment's variables in place of ${NAME}. In the user and the password the value is escaped, so
-// that a password may hold anything; elsewhere it is taken as it is, also when it is the whole URL. One that is not set
-// is an error.
+// Expand replaces ${NAME} by environment variables. In the user and the
+// password it escapes the value, so that a password may contain any character.
+// Elsewhere it inserts the value as it is, even if that is the whole URL. A
+// variable that is not set is an error.
 func Expand(from string) (string, error) {
 	secret, _ := userinfo(from)
 	user, err := expand(secret, escape)
@@ -27,8 +28,8 @@ func Expand(from string) (string, error) {
 		return "", err
 	}
 	if !strings.Contains(secret, ":") && strings.Count(user, "%3A") > strings.Count(secret, "%3A") {
-		return "", refuse("the variable in front of the @ holds a colon: give the user and the password a variable each, " +
-			"${USER}:${PASSWORD}, or the whole URL one")
+		return "", refuse("the variable before the @ contains a colon: use one variable each for the user and the password, " +
+			"${USER}:${PASSWORD}, or one for the whole URL")
 	}
 	before, after, _ := strings.Cut(from, secret+"@")
 	if before, err = expand(before, func(s string) string { return s }); err != nil {
@@ -53,10 +54,10 @@ func expand(text string, spell func(string) string) (expanded string, err error)
 	return expanded, err
 }
 
-// escape is exact in every part of a URL.
+// escape is correct in every part of a URL.
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// userinfo is what stands between // and @.
+// userinfo matches the part between // and @.
 func userinfo(from string) (string, bool) {
 	_, rest, ok := strings.Cut(from, "://")
 	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
@@ -81,46 +82,47 @@ func engineOf(scheme string) Engine {
 	return ""
 }
 
-// parse never repeats the URL in its errors: there may be a password in it.
+// parse never includes the URL in its errors, because it may contain a
+// password.
 func parse(from string) (*url.URL, error) {
 	u, err := url.Parse(from)
 	if err != nil {
 		return nil, refuse("it cannot be parsed: in the user and the password, write special characters as %%XX, " +
-			"or put them into a variable and write ${NAME}")
+			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it has to begin with postgres://, mysql:// or sqlite:")
+		return nil, refuse("it must begin with postgres://, mysql:// or sqlite:")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
 	if end >= 0 && strings.Contains(rest[end:], "@") && engineOf(u.Scheme) != SQLite {
-		return nil, refuse("there is an @ behind a /, a ? or a #: in the user and the password, write these as %%2F, %%3F " +
-			"and %%23, or put them into a variable and write ${NAME}; elsewhere, write the @ as %%40")
+		return nil, refuse("there is an @ after a /, a ? or a #: in the user and the password, write these as %%2F, %%3F " +
+			"and %%23, or put the value in an environment variable and write ${NAME}; elsewhere, write the @ as %%40")
 	}
-	if strings.Contains(from, "#") { // a URL that ends there would show what follows it
-		return nil, refuse("there is a # in it: write it as %%23")
+	if strings.Contains(from, "#") { // url.Parse would put the rest into the fragment
+		return nil, refuse("it contains a #: write it as %%23")
 	}
 	for parameter := range strings.SplitSeq(u.RawQuery, "&") {
 		switch name, _, found := strings.Cut(parameter, "="); {
 		case strings.Contains(name, "%"):
-			return nil, refuse("the name of a parameter has a %% in it: write it as it is")
+			return nil, refuse("the name of a parameter contains a %%: write it without escapes")
 		case parameter != "" && (!found || name == ""):
-			return nil, refuse("a parameter is not like name=value: in a value, write & as %%26")
+			return nil, refuse("a parameter is not of the form name=value: in a value, write & as %%26")
 		}
 	}
 	if _, err := url.ParseQuery(u.RawQuery); err != nil {
-		return nil, refuse("what is behind the ? cannot be parsed: write special characters as %%XX")
+		return nil, refuse("the parameters after the ? cannot be parsed: write special characters as %%XX")
 	}
 	return u, nil
 }
 
-// own are the parameters that are not the driver's.
+// own are the parameters that are not passed to the driver.
 type own struct {
 	schema, prefix, outbox, slot string
 	partition                    time.Duration
 }
 
-// takeOwn takes our parameters out of u.
+// takeOwn removes our parameters from u.
 func takeOwn(u *url.URL) (o own, err error) {
 	q := u.Query()
 	take := func(name string, engines ...Engine) (value string) {

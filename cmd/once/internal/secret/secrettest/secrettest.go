@@ -1,4 +1,5 @@
-// Package secrettest breaks URLs and files in each of their parts, for tests that nothing shows what is secret in them.
+// Package secrettest corrupts URLs and files in each of their parts, to test
+// that no output shows their secrets.
 package secrettest
 
 import (
@@ -12,13 +13,14 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 )
 
-// Secret is what tests put where a password is. Its halves are secret, too: a text that is broken in the middle of it
-// still has one.
+// Secret is the password that tests use. Each half counts as secret, so that a
+// text corrupted in the middle still contains one.
 const Secret = left + "%2F" + right
 
 const left, right = "HunterAbove", "zwoSECRETzwo"
 
-// Broken calls try with a text, and with the text broken in each place in turn, until the test has failed for a while.
+// Broken calls try with a text, and then with the text corrupted at each
+// position, until the test fails.
 func Broken(t *testing.T, text string, try func(broken string) string) {
 	t.Helper()
 	failed := 0
@@ -32,7 +34,7 @@ func Broken(t *testing.T, text string, try func(broken string) string) {
 	}
 }
 
-// Shown reports whether a half of the secret is in a text.
+// Shown reports whether a text contains a half of the secret.
 func Shown(text string) bool {
 	for _, half := range []string{left, right} {
 		quoted := base64.StdEncoding.EncodeToString([]byte(half))
@@ -45,8 +47,9 @@ func Shown(text string) bool {
 	return false
 }
 
-// mutants are a text, and it broken in each of its places. The colon between a user and a password is left: without it,
-// the password is a part of the user's name, and nobody can tell.
+// mutants returns a text, and the text corrupted at each position. It keeps the
+// colon between user and password: without it, the password is part of the user
+// name, and nothing can tell.
 func mutants(text string) []string {
 	all := []string{text, strings.ToUpper(text[:1]) + text[1:], text + text, " " + text, text + " ", `"` + text + `"`}
 	const chars = ":/?#@%&=;"
@@ -55,14 +58,14 @@ func mutants(text string) []string {
 		if text[at] != ':' || !strings.HasPrefix(text[at+1:], Secret) {
 			all = append(all, text[:at]+text[at+1:])
 		}
-		for i := range 3 { // all of them are tried, each in a third of the places
+		for i := range 3 { // each kind of corruption is tried at a third of the positions
 			all = append(all, text[:at]+string(chars[(at+3*i)%len(chars)])+text[at:])
 		}
 	}
 	return all
 }
 
-// Said is an error as a person reads it, and as the logs of serve have it.
+// Said returns an error as it is printed and as serve logs it.
 func Said(ctx context.Context, err error) string {
 	if err == nil {
 		return ""

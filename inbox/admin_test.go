@@ -1,0 +1,126 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
+)
+
+// A key whose attempts are used up is asked about before its message is parked,
+// and the reason says that the outcome is unknown.
+func TestAReplayDoublesNoEffectOfUnknownOutcome(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		key := once.Key{Operation: "mail", ID: "m0"}
+		for attempt := range int64(2) { // two processes died in the middle of it; the effect of the second took place
+			r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{byte(attempt + 1)}, Attempt: attempt}, Lease: time.Millisecond}
+			if _, err := b.store.Claim(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the lease lapses", func() bool {
+				rec, err := b.store.Get(t.Context(), key)
+				return err == nil && rec.Status == once.Unknown
+			})
+		}
+		var effects atomic.Int64
+		effects.Store(1)
+		var asked atomic.Int64
+		c := doConsumer(b, &once.Operation[string]{Lookup: func(context.Context, once.Key) (string, bool, error) {
+			asked.Add(1)
+			return "sent", true, nil
+		}}, func(context.Context, once.Key, *broker.Message) (string, error) {
+			effects.Add(1)
+			return "sent", nil
+		})
+		c.Retry = retryAtOnce(1)
+		c.Source = bent{Source: c.Source, arrive: func(d *broker.Delivery) { d.Redelivered, d.Message.Attempt = true, 3 }}
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "parked or done", func() bool { return c.Stats.Parked.Load()+c.Stats.Handled.Load()+c.Stats.Duplicates.Load() > 0 })
+		if asked.Load() == 0 {
+			t.Error("Lookup, which knows that it happened, was not asked")
+		}
+		tally, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tally.Changed == 0 {
+			return
+		}
+		await(t, "tried again", func() bool { return c.Stats.Handled.Load()+c.Stats.Duplicates.Load() > 0 })
+		if effects.Load() != 1 {
+			t.Errorf("%d effects, and nobody said NotDone", effects.Load())
+		}
+	})
+}
+
+// Two people decide at the same time: one replays, one discards. Only one
+// decision takes effect.
+func TestADiscardThatLosesDropsNothing(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var healthy atomic.Bool
+		c := shapes[0].consumer(b, func(ctx context.Context, tx mtx, m *broker.Message) error {
+			if !healthy.Load() {
+				return once.Permanent(errors.New("poison"))
+			}
+			return b.effect(ctx, tx, m)
+		})
+		start(t, c)
+		b.publish("orders", message("m0"))
+		await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+		healthy.Store(true)
+		by := inbox.Decision{By: "me", Reason: "so"}
+		var replayed inbox.Tally
+		slow := &ill{Store: b.store}
+		slow.change = func() (err error) {
+			replayed, err = (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, by)
+			return err
+		}
+		discarded, err := (inbox.Admin{Store: slow}).Discard(t.Context(), store.ShelfQuery{Consumer: "billing"}, by)
+		if err != nil || replayed.Changed != 1 || discarded.Moved != 1 {
+			t.Fatal(replayed, discarded, err)
+		}
+		await(t, "replayed", func() bool { return len(b.onTheShelf(store.Handled)) == 1 })
+		if b.count("m0") != 1 {
+			t.Error("Discard has left it alone, Replay has had it replayed, it counts as handled, and it has no effect")
+		}
+	})
+}
+
+func TestAnInterruptedReplayCanBeRepeated(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		c := doConsumer(b, &once.Operation[string]{OnUnknown: once.Park}, func(context.Context, once.Key, *broker.Message) (string, error) {
+			return "", once.NotDone(once.Permanent(errors.New("closed")))
+		})
+		stop := start(t, c)
+		b.publish("orders", numbered(250)...)
+		await(t, "parked", func() bool { return c.Stats.Parked.Load() == 250 })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		decision := inbox.Decision{By: "me", Reason: "open", PerSecond: 1000}
+		ctx, cancel := context.WithCancel(t.Context())
+		first, err := inbox.Admin{Store: stopping{b.store, cancel, new(atomic.Int64)}}.Replay(ctx, store.ShelfQuery{}, decision)
+		if err == nil || first.Changed == 0 || first.Changed >= 250 {
+			t.Fatal("it was not interrupted:", first, err)
+		}
+		admin := inbox.Admin{Store: b.store}
+		one, err := admin.Replay(t.Context(), store.ShelfQuery{Limit: 1}, decision)
+		if err != nil || one.Changed != 1 {
+			t.Error("one was asked for:", one, err)
+		}
+		rest, err := admin.Replay(t.Context(), store.ShelfQuery{}, decision)
+		if err != nil || first.Changed+one.Changed+rest.Changed != 250 {
+			t.Error(first, one, rest, err)
+		}
+		if _, err := admin.Discard(t.Context(), store.ShelfQuery{}, decision); !errors.Is(err, once.ErrInvalid) {
+			t.Error("everything was discarded:", err)
+		}
+	})
+}

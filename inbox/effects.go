@@ -1,0 +1,191 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// effects handles each item by an effect outside the database.
+type effects[T any] struct {
+	*env
+	op   once.Operation[T]
+	call func(context.Context, once.Key, *broker.Message) (T, error)
+}
+
+func newEffects[T any](c *Consumer, st once.Store, op *once.Operation[T],
+	call func(context.Context, once.Key, *broker.Message) (T, error)) (*effects[T], error) {
+
+	switch {
+	case c.Checkpoint:
+		return nil, invalid("consumer %q: a position cannot commit together with an effect outside the database: leave Checkpoint out", c.Name)
+	case c.Rebuild != "":
+		return nil, invalid("consumer %q: a rebuild refuses outside effects, and a Do handler has nothing else", c.Name)
+	case op.Name != "" && op.Name != c.Name:
+		return nil, invalid("consumer %q: its keys are named by the consumer: leave the Name of the operation (%q) empty", c.Name, op.Name)
+	case op.Lookup == nil && op.OnUnknown == 0:
+		return nil, invalid("consumer %q: after a crash it is unknown whether the effect of a message happened: give the operation "+
+			"a Lookup that asks, or choose OnUnknown: Park or Resend", c.Name)
+	}
+	e, err := newEnv(c, st, outside)
+	if err != nil {
+		return nil, err
+	}
+	h := &effects[T]{env: e, op: *op, call: call}
+	if h.op.Policy == (once.Policy{}) {
+		h.op.Policy = e.Policy
+	}
+	return h, nil
+}
+
+func (h *effects[T]) prepare() { h.op.Name = h.keys }
+
+func (h *effects[T]) newSession(*rereads) {}
+
+func (h *effects[T]) handle(ctx context.Context, items []*item) []result {
+	return []result{h.handleOne(ctx, items[0])}
+}
+
+func (h *effects[T]) handleOne(ctx context.Context, it *item) result {
+	if it.keyErr != nil {
+		return result{kind: toPark, reason: it.keyErr.Error()}
+	}
+	waits, err := h.isBlocked(ctx, it)
+	if !waits && err == nil && it.counting == countBefore {
+		waits, err = h.mustWait(ctx, it)
+	}
+	switch {
+	case err != nil:
+		return h.troubled(ctx, it, err)
+	case waits:
+		return h.blockedUnlessDone(ctx, it)
+	}
+	last := false
+	if it.counting == countBefore {
+		var instead *result
+		if last, instead = h.attemptsLeft(ctx, it); instead != nil {
+			return *instead
+		}
+	}
+	unlock, err := h.lock.acquire(ctx, last)
+	if err != nil {
+		return result{kind: again, reason: err.Error()}
+	}
+	defer unlock()
+	it.counting = countAfter
+	report, err := h.do(ctx, it)
+	return h.judgeEffect(ctx, it, err, report)
+}
+
+// attemptsLeft returns a result for an item whose attempts are used up, if their
+// outcome cannot be found out. Otherwise last reports whether one attempt is
+// left after an attempt that never ended.
+func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, instead *result) {
+	rec, err := h.store.Get(ctx, it.key)
+	if err != nil || rec.Attempt < int64(h.Retry.Attempts) {
+		return err == nil && rec.Status == once.Unknown && rec.Attempt == int64(h.Retry.Attempts)-1, nil
+	}
+	if rec.Status == once.Unknown && h.op.Lookup != nil {
+		if rec, err = h.op.Ask(ctx, h.store, rec); err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
+			return false, nil // the next try finds out
+		}
+	}
+	switch rec.Status {
+	case once.Unknown:
+		return false, &result{kind: toPark, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}
+	case once.Running: // perhaps by a process that the message has just ended
+		r := inProgress(rec.LeaseLeft)
+		return false, &r
+	case once.Absent:
+		return false, &result{kind: toPark, reason: fmt.Sprintf("tried %d times without success: %s", rec.Attempt,
+			h.store.Options().Sealing.OpenReason(rec))}
+	}
+	return false, nil // it is done, or waits for a person
+}
+
+// blockedUnlessDone is the result of an item whose ordering key is on the shelf.
+// A copy of a message that was handled before does not wait.
+func (h *effects[T]) blockedUnlessDone(ctx context.Context, it *item) result {
+	rec, err := h.store.Get(ctx, it.key)
+	switch {
+	case err != nil:
+		return h.troubled(ctx, it, err)
+	case rec.Status == once.Done || rec.Status == once.Expired:
+		return h.met(ctx, it, rec)
+	}
+	return result{kind: blocked}
+}
+
+func (h *effects[T]) do(ctx context.Context, it *item) (report once.Report, err error) {
+	work := workOn(&h.op, it).Report(&report)
+	if it.Redelivered {
+		work = work.Redelivered()
+	}
+	_, err = once.Do(ctx, h.store, work, func(ctx context.Context, key once.Key) (value T, err error) {
+		defer recoverHandler(&err)
+		value, err = h.call(ctx, key, it.Message)
+		return value, asHandlerError(err)
+	})
+	return report, err
+}
+
+// judgeEffect is judge for work that may have happened although it failed.
+func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, report once.Report) result {
+	failed, unknown := handlerErrorOf(err), errors.Is(err, once.ErrOutcomeUnknown)
+	switch {
+	case failed != nil && (unknown || !failed.rejects()):
+		return h.failedEffect(ctx, it, err, report)
+	case unknown: // Lookup has no answer yet
+		after, _ := once.MayRetry(err)
+		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
+	}
+	if rec, getErr := h.store.Get(ctx, it.key); err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {
+		return result{kind: handled} // its value could not be stored
+	}
+	r := h.judge(ctx, it, err, report)
+	if r.kind == toPark && errors.Is(err, once.ErrParked) {
+		r.reason = unknownOutcome + r.reason
+	}
+	return r
+}
+
+func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, report once.Report) result {
+	h.Stats.Failed.Add(1)
+	it.failed = report.Attempt
+	h.logFailed(ctx, it, err)
+	reason := err.Error()
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {
+		reason = unknownOutcome + reason
+	}
+	after, retry := once.MayRetry(err)
+	if !retry || report.Attempt >= int64(h.Retry.Attempts) {
+		return result{kind: toPark, reason: reason}
+	}
+	return result{kind: failing, after: max(after, h.Retry.wait(report.Attempt)), reason: reason}
+}
+
+func (h *effects[T]) handleShelved(ctx context.Context, it *item, m store.Shelved) (shelvedResult, error) {
+	report, err := h.do(ctx, it)
+	failed, replay := handlerErrorOf(err), isReplay(report, err)
+	switch {
+	case failed != nil && !failed.rejects():
+		return shelvedResult{}, err
+	case failed != nil && replay:
+		return shelvedResult{kind: handled}, nil
+	case replay:
+		return shelvedResult{kind: duplicate}, nil
+	case err != nil:
+		return shelvedResult{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	err = h.shelf.Change(ctx, m)
+	if errors.Is(err, once.ErrLeaseLost) { // another process has it, and will find the key done
+		err = nil
+	}
+	return shelvedResult{handled, shelfWritten}, err
+}

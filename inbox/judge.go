@@ -1,0 +1,181 @@
+package inbox
+
+import (
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/store"
+)
+
+// judge returns the result of an item after once.DoTx or once.Do.
+func (e *env) judge(ctx context.Context, it *item, err error, report once.Report) result {
+	failed := handlerErrorOf(err)
+	switch {
+	case err == nil && !report.Replayed:
+		return result{kind: handled}
+	case failed != nil && failed.rejects():
+		return rejection(err)
+	case failed != nil:
+		return e.failed(ctx, it, failed.err)
+	case err == nil, isAnswer(err):
+		return result{kind: duplicate}
+	case errors.Is(err, errBlocked):
+		return result{kind: blocked}
+	case errors.Is(err, once.ErrMismatch):
+		return e.mismatch(it)
+	}
+	return e.refused(ctx, it, err)
+}
+
+// rejection is the result of an item whose handler returned Duplicate or
+// ErrRejected, after that is recorded.
+func rejection(err error) result {
+	if errors.Is(err, errDuplicate) {
+		return result{kind: prevented}
+	}
+	return result{kind: handled}
+}
+
+// isReplay reports whether a call found its key done, or has recorded a
+// rejection.
+func isReplay(report once.Report, err error) bool {
+	return err == nil && report.Replayed || isAnswer(err)
+}
+
+// isAnswer reports whether an error means that the key is done.
+func isAnswer(err error) bool {
+	return (errors.Is(err, once.ErrRejected) || errors.Is(err, once.ErrExpired) || errors.Is(err, once.ErrOutcomeUnavailable)) &&
+		!errors.Is(err, once.ErrOutcomeUnknown)
+}
+
+// refused is the result of an item that did not get to its handler, because of
+// the store or of the state of its key.
+func (e *env) refused(ctx context.Context, it *item, err error) result {
+	after, retry := once.MayRetry(err)
+	switch {
+	case errors.Is(err, once.ErrClosed):
+		e.fatal(err)
+		return result{kind: again}
+	case errors.Is(err, once.ErrParked):
+		return e.keyParked(err.Error())
+	case errors.Is(err, once.ErrInProgress):
+		return inProgress(after)
+	case !retry && ctx.Err() == nil:
+		return result{kind: toPark, reason: err.Error()}
+	}
+	return e.troubled(ctx, it, err)
+}
+
+// failed is the result of an item whose handler failed when it was alone.
+func (e *env) failed(ctx context.Context, it *item, err error) result {
+	e.Stats.Failed.Add(1)
+	after, retry := once.MayRetry(err)
+	if !retry {
+		return result{kind: toPark, reason: err.Error()}
+	}
+	if ctx.Err() != nil { // the handler was told to stop
+		it.excuse()
+		return result{kind: again, reason: err.Error()}
+	}
+	if !it.keepCount() {
+		e.count(ctx, it)
+	}
+	e.logFailed(ctx, it, err)
+	if it.failed >= int64(e.Retry.Attempts) {
+		return result{kind: toPark, reason: usedUp(it, err)}
+	}
+	return result{kind: failing, after: max(after, e.Retry.wait(it.failed)), reason: err.Error()}
+}
+
+func (e *env) logFailed(ctx context.Context, it *item, err error) {
+	e.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
+		"attempt", it.failed, "error", err)
+}
+
+// usedUp is the reason of an item that has failed as often as it may.
+func usedUp(it *item, err error) string {
+	return fmt.Sprintf("failed %d times, at last with: %v", it.failed, err)
+}
+
+// met is the result of an item whose key was claimed by another delivery.
+func (e *env) met(ctx context.Context, it *item, rec once.Record) result {
+	switch {
+	case rec.Status != once.Running && !e.sameInput(it, rec):
+		return e.mismatch(it)
+	case rec.Status == once.Done || rec.Status == once.Expired:
+		return result{kind: duplicate}
+	case rec.Status == once.Parked:
+		return e.keyParked(e.store.Options().Sealing.OpenReason(rec))
+	case rec.Status == once.Running:
+		return inProgress(rec.LeaseLeft)
+	}
+	return e.troubled(ctx, it, fmt.Errorf("a claim met the status %v", rec.Status))
+}
+
+// inProgress is the result of an item whose key another attempt has.
+func inProgress(left time.Duration) result {
+	return result{kind: again, after: min(max(left, 50*time.Millisecond), storePause)}
+}
+
+// mismatch parks an item whose key was used with another input.
+func (e *env) mismatch(it *item) result {
+	it.keyErr = once.ErrMismatch
+	return result{kind: toPark, reason: "another message with the key " + it.key.ID + " had another input: the key is too coarse, " +
+		"or an ID was used twice"}
+}
+
+// keyParked is the result of an item whose key is parked. A transaction's key is
+// parked after its message is on the shelf. The key of an effect is parked
+// before, and without a shelf perhaps before the broker has the dead letter.
+func (e *env) keyParked(reason string) result {
+	if e.shelf != nil && e.mode != outside {
+		return result{kind: duplicate}
+	}
+	return result{kind: toPark, reason: reason}
+}
+
+func (e *env) sameInput(it *item, rec once.Record) bool {
+	return it.input == nil || len(rec.Fingerprint) == 0 || hmac.Equal(e.fingerprint(it), rec.Fingerprint)
+}
+
+// parkOld returns the results of items that are too old to be told from new,
+// and the items that are not. Those at a position need no key for that.
+func (e *env) parkOld(ctx context.Context, items []*item) (results []result, rest []*item) {
+	results = make([]result, len(items))
+	for i, it := range items {
+		if e.mode != inOrder && it.keyErr == nil && e.tooOld(it) {
+			results[i] = e.old(ctx, it)
+			continue
+		}
+		rest = append(rest, it)
+	}
+	return results, rest
+}
+
+// old is the result of an item whose key may be forgotten although it was
+// handled.
+func (e *env) old(ctx context.Context, it *item) result {
+	rec, err := e.store.Get(ctx, it.key)
+	switch {
+	case err != nil:
+		return e.troubled(ctx, it, err)
+	case rec.Status == once.Done || rec.Status == once.Expired:
+		return e.met(ctx, it, rec)
+	}
+	return result{kind: toPark, reason: tooOldReason}
+}
+
+// wait is the delay before the next attempt.
+func (r Retry) wait(attempts int64) time.Duration {
+	b := &backoff.Backoff{First: r.First, Limit: r.Limit}
+	d := b.Next()
+	for range min(attempts-1, 64) {
+		d = b.Next()
+	}
+	return d
+}

@@ -1,0 +1,258 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+const (
+	storeTime  = 10 * time.Second // limits writes that must happen even after the run ends
+	shelfAfter = 5 * time.Second  // a longer delay is spent on the shelf, where the message takes no place in the window
+	storePause = time.Second      // delay after an error of the store
+)
+
+// unknownOutcome begins the reason of a message whose effect may have happened.
+const unknownOutcome = store.UnknownOutcome
+
+// resolve carries out a result that asks for something: a retry, a wait on the
+// shelf, or parking.
+func (e *env) resolve(ctx context.Context, it *item, r result) result {
+	if r.kind != failing && r.kind != blocked && r.kind != toPark {
+		return r
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	switch r.kind {
+	case failing:
+		return e.retryLater(ctx, it, r)
+	case blocked:
+		return e.shelve(ctx, it, 0, errBlocked.Error())
+	default:
+		return e.park(ctx, it, r.reason)
+	}
+}
+
+// retryLater decides where a message that failed waits for its next attempt.
+func (e *env) retryLater(ctx context.Context, it *item, r result) result {
+	it.tries++
+	if r.after < shelfAfter || e.shelf == nil {
+		return result{kind: again, after: r.after, reason: r.reason}
+	}
+	return e.shelve(ctx, it, r.after, r.reason)
+}
+
+// shelve puts a message on the shelf, to be tried after a delay.
+func (e *env) shelve(ctx context.Context, it *item, due time.Duration, reason string) result {
+	err := e.nameOnShelf(ctx, it)
+	if err == nil {
+		err = e.shelf.Shelve(ctx, []store.Shelved{e.shelvedFrom(it, store.Waiting, due, reason)})
+	}
+	if err != nil {
+		return e.troubled(ctx, it, err)
+	}
+	return result{kind: shelved, reason: reason}
+}
+
+// mustWait reports whether an item can only wait on the shelf: because an
+// earlier message of its ordering key is there, or because it is there itself
+// and this is a copy. An item that waits has no attempt.
+func (e *env) mustWait(ctx context.Context, it *item) (bool, error) {
+	if e.shelf == nil {
+		return false, nil
+	}
+	if blocked, err := e.isBlocked(ctx, it); blocked || err != nil {
+		return blocked, err
+	}
+	if it.order != "" && e.OnParked == HoldOrder { // if it were on the shelf, it would be blocked
+		return false, nil
+	}
+	err := e.nameOnShelf(ctx, it)
+	return it.onShelf != notOnShelf, err
+}
+
+// isBlocked reports whether an item has to wait for a message of its ordering
+// key that is on the shelf.
+func (e *env) isBlocked(ctx context.Context, it *item) (bool, error) {
+	if e.shelf == nil || it.order == "" {
+		return false, nil
+	}
+	q := store.ShelfQuery{Consumer: e.keys, OrderingKey: it.order, States: []store.ShelfState{store.Waiting}, Limit: 1, Bodiless: true}
+	if e.OnParked == HoldOrder {
+		q.States = append(q.States, store.Parked)
+	}
+	found, err := e.shelf.Shelved(ctx, q)
+	return len(found) > 0, err
+}
+
+// park puts a message on the shelf for a person, and parks its key, so that
+// copies of it are recognised. The message is on the shelf before its key is
+// parked, so that a crash in between leaves it on the shelf and at the broker,
+// and loses nothing.
+func (e *env) park(ctx context.Context, it *item, reason string) result {
+	if err := e.nameOnShelf(ctx, it); err != nil {
+		return e.troubled(ctx, it, err)
+	}
+	if it.onShelf == waitingOnShelf { // the message there has attempts left
+		return result{kind: shelved, reason: reason}
+	}
+	m := e.shelvedFrom(it, store.Parked, 0, reason)
+	if e.shelf != nil {
+		if err := e.shelf.Shelve(ctx, []store.Shelved{m}); err != nil {
+			return e.troubled(ctx, it, err)
+		}
+	}
+	if it.keyErr == nil && e.keyed {
+		if err := e.parkKey(ctx, it, m.Reason); err != nil {
+			return e.troubled(ctx, it, err)
+		}
+	}
+	e.logParked(ctx, m, it.Message.ID)
+	return result{kind: parked, reason: m.Reason}
+}
+
+// parkKey parks the key of a message, unless it is done or parked already.
+func (e *env) parkKey(ctx context.Context, it *item, reason string) error {
+	rec, err := e.store.Get(ctx, it.key)
+	own := e.freshClaimRequest(it)
+	if err == nil && rec.Status == once.Absent {
+		rec, err = e.store.Claim(ctx, own)
+	}
+	if err != nil || rec.Status != once.Unknown && (rec.Status != once.Running || rec.Owner != own.Owner) {
+		return err
+	}
+	fence := once.Fence{Key: it.key, Owner: rec.Owner, Attempt: rec.Attempt}
+	err = e.store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Parked,
+		Reason: e.store.Options().Sealing.SealReason(it.key, reason)})
+	if errors.Is(err, once.ErrLeaseLost) { // another process has changed it meanwhile
+		return nil
+	}
+	return err
+}
+
+// logParked logs that a message is parked. id is its own ID, not that on the
+// shelf.
+func (e *env) logParked(ctx context.Context, m store.Shelved, id string) {
+	e.logger.ErrorContext(ctx, "inbox: parked", "message", id, "origin", m.Origin, "cause", m.Message.Header[store.KeyHeader],
+		"reason", m.Reason)
+}
+
+// troubled is the result of an item after an error of the store.
+func (e *env) troubled(ctx context.Context, it *item, err error) result {
+	it.excuse()
+	e.logger.WarnContext(ctx, "inbox: the store failed, and the message waits", logs.Spaced(""), "message", it.Message.ID,
+		"origin", it.Origin, "error", err)
+	return result{kind: again, after: storePause, reason: err.Error()}
+}
+
+// shelvedFrom returns an item as it is put on the shelf. There it has an ID that
+// no other message on the shelf has, and the ordering key of OrderBy.
+func (e *env) shelvedFrom(it *item, state store.ShelfState, due time.Duration, reason string) store.Shelved {
+	m := *it.Message
+	m.Header = maps.Clone(m.Header)
+	replace := func(header string, value *string, by string) {
+		if *value == by {
+			return
+		}
+		if m.Header == nil {
+			m.Header = make(map[string]string)
+		}
+		m.Header[header], *value = *value, by
+	}
+	replace(headerOrder, &m.OrderingKey, it.order)
+	if it.shelfID != "" {
+		replace(headerID, &m.ID, it.shelfID)
+	}
+	if name.Check("", m.Topic) != nil || m.Topic == "" {
+		m.Topic = "digest-" + name.Format(name.Digest(m.Topic))
+	}
+	id := it.key.ID
+	if it.keyErr != nil {
+		id = ""
+	}
+	return store.Shelved{Consumer: e.keys, Key: id, Message: m, Origin: shortened(it.Origin), State: state, Due: due,
+		Attempts: it.made(), Reason: name.Reason(reason)}
+}
+
+func shortened(origin string) string {
+	origin = strings.ToValidUTF8(strings.ReplaceAll(origin, "\x00", ""), "")
+	return strings.ToValidUTF8(origin[:min(len(origin), name.Limit)], "")
+}
+
+// nameOnShelf finds out whether items are on the shelf, and gives an item
+// another ID if the shelf has, or had, a different message with its ID. Do not
+// call it in a transaction: it would need a second connection.
+func (e *env) nameOnShelf(ctx context.Context, items ...*item) error {
+	if e.shelf == nil {
+		return nil
+	}
+	q := store.ShelfQuery{Consumer: e.keys, Limit: 1000}
+	for _, it := range items {
+		if it.shelfID == "" {
+			q.IDs = append(q.IDs, it.Message.ID, it.digestID())
+		} else {
+			q.IDs = append(q.IDs, it.shelfID)
+		}
+	}
+	if len(q.IDs) == 0 {
+		return nil
+	}
+	found, err := e.shelf.Shelved(ctx, q)
+	if err != nil {
+		return err
+	}
+	byID := make(map[string]store.Shelved)
+	for _, m := range found {
+		byID[m.Message.ID] = m
+	}
+	for _, it := range items {
+		if it.shelfID == "" {
+			it.shelfID = it.freeID(byID)
+		}
+		m, found := byID[cmp.Or(it.shelfID, it.Message.ID)]
+		switch {
+		case !found || !it.isOpen(m):
+			it.onShelf = notOnShelf
+		case m.State == store.Waiting:
+			it.onShelf = waitingOnShelf
+		default:
+			it.onShelf = parkedOnShelf
+		}
+	}
+	return nil
+}
+
+// digestID is the ID on the shelf of an item whose own ID belongs to another
+// message.
+func (it *item) digestID() string {
+	sum := name.Format(digest(it.Message))
+	return it.Message.ID[:min(len(it.Message.ID), name.Limit-len(sum)-1)] + "#" + sum
+}
+
+// freeID returns an ID that no other message on the shelf has, or "" for the
+// message's own.
+func (it *item) freeID(byID map[string]store.Shelved) string {
+	own, taken := byID[it.Message.ID]
+	if !taken || it.isOpen(own) {
+		return ""
+	}
+	if other, taken := byID[it.digestID()]; !taken || it.isOpen(other) {
+		return it.digestID()
+	}
+	return "again-" + name.Format(name.Token())
+}
+
+// isOpen reports whether a message on the shelf is this one, and is still
+// waiting or parked.
+func (it *item) isOpen(m store.Shelved) bool {
+	was := original(m.Message)
+	return (m.State == store.Waiting || m.State == store.Parked) && digest(&was) == digest(it.Message)
+}

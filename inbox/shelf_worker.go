@@ -1,0 +1,240 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+const (
+	shelfPoll      = time.Second      // longest interval between two reads of the shelf
+	shelfTidyEvery = 10 * time.Minute // how often settled messages are deleted from it
+	shelfTidyLimit = 1000             // and how many at a time
+	shelfKept      = 90 * 24 * time.Hour
+	unopenedPause  = time.Minute // delay of a message whose secret is missing
+)
+
+// shelfWorker handles the messages on the shelf that are due, several
+// concurrently.
+type shelfWorker struct {
+	*env
+	processor processor
+	running   sync.WaitGroup
+	look      chan struct{} // has an element when a message was settled, so that others may be due
+
+	mu   sync.Mutex
+	busy map[int64]bool // by Seq
+}
+
+func newShelfWorker(e *env, p processor) *shelfWorker {
+	return &shelfWorker{env: e, processor: p, busy: make(map[int64]bool), look: make(chan struct{}, 1)}
+}
+
+// run works until ctx ends. Handlers get the context work.
+func (w *shelfWorker) run(ctx, work context.Context) {
+	if w.shelf == nil {
+		return
+	}
+	defer w.running.Wait()
+	tidied := time.Time{}
+	for ctx.Err() == nil {
+		q := store.ShelfQuery{Consumer: w.keys, Ready: true, BehindParked: w.OnParked == HoldOrder, Limit: 4 * w.Concurrency}
+		due, err := w.shelf.Shelved(ctx, q)
+		if err != nil && ctx.Err() == nil {
+			w.logger.WarnContext(ctx, "inbox: the shelf could not be read", logs.Spaced(""), "error", err)
+		}
+		if time.Since(tidied) > shelfTidyEvery {
+			tidied = time.Now()
+			if _, err := w.shelf.ForgetShelved(ctx, shelfKept, shelfTidyLimit); err != nil && ctx.Err() == nil {
+				w.logger.WarnContext(ctx, "inbox: settled messages could not be deleted from the shelf", logs.Spaced(""), "error", err)
+			}
+		}
+		w.start(work, due)
+		w.wait(ctx)
+	}
+}
+
+// start starts to handle messages, up to Concurrency at a time.
+func (w *shelfWorker) start(work context.Context, due []store.Shelved) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range due {
+		if w.busy[m.Seq] || len(w.busy) >= w.Concurrency {
+			continue
+		}
+		w.busy[m.Seq] = true
+		w.running.Add(1)
+		go w.handle(work, m)
+	}
+}
+
+func (w *shelfWorker) handle(ctx context.Context, m store.Shelved) {
+	defer w.running.Done()
+	settled := false
+	defer func() { w.done(m.Seq, settled) }() // also if the handler ends the goroutine
+	settled = w.attempt(ctx, m)
+}
+
+func (w *shelfWorker) done(seq int64, settled bool) {
+	w.mu.Lock()
+	delete(w.busy, seq)
+	w.mu.Unlock()
+	if settled {
+		select {
+		case w.look <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wait waits until messages may be due.
+func (w *shelfWorker) wait(ctx context.Context) {
+	timer := time.NewTimer(shelfPoll)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-w.look:
+	}
+}
+
+// neverEnded begins the reason of a message on the shelf while an attempt at it
+// runs, and after an attempt that never ended.
+const neverEnded = "begun, and not ended. Before that: "
+
+// attempt makes an attempt at a message, and reports whether it could. The
+// attempt is counted before it starts. Whoever counts it has the message for
+// twice the lease.
+func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved) bool {
+	if m.Unopened != nil {
+		w.holdUnopened(ctx, m)
+		return false
+	}
+	reason, unended := strings.CutPrefix(m.Reason, neverEnded)
+	m.Attempts, m.Due = m.Attempts+1, 2*w.Policy.Lease
+	unlock, err := w.lock.acquire(ctx, unended && m.Attempts >= w.Retry.Attempts)
+	if err != nil {
+		return false
+	}
+	defer unlock()
+	m.Reason = neverEnded + reason
+	if !w.change(ctx, &m) {
+		return false
+	}
+	m.Reason = reason
+	it := w.itemOf(m)
+	ctx, observed := w.observe(ctx, []*item{it}, true)
+	defer observed.end() // also if the handler ends the goroutine
+	observed.set(0, w.try(ctx, it, m))
+	return true
+}
+
+// itemOf returns the item of a message on the shelf.
+func (w *shelfWorker) itemOf(m store.Shelved) *item {
+	message := original(m.Message)
+	it := w.newItem(broker.Delivery{Message: &message, Redelivered: true, Origin: m.Origin})
+	it.counting = countAfter
+	if it.keyErr != nil && !w.keyed { // its key was its place in the log; on the shelf it is its ID there
+		it.key.ID, it.keyErr = m.Message.ID, nil
+	}
+	return it
+}
+
+// holdUnopened delays a message whose secret is missing, and parks a message
+// that was changed, or that is not sealed although it has to be. The key is left
+// alone, because the true message may still come.
+func (w *shelfWorker) holdUnopened(ctx context.Context, m store.Shelved) {
+	if store.IsSealKeyMissing(m.Unopened) {
+		m.Due = unopenedPause
+		w.logger.WarnContext(ctx, "inbox: a message on the shelf cannot be opened, and waits for its secret", logs.Spaced(""), "message", m.Message.ID,
+			"origin", m.Origin, "error", m.Unopened)
+		w.change(ctx, &m)
+		return
+	}
+	m.State, m.Due, m.Reason = store.Parked, 0, name.Reason(m.Unopened.Error())
+	if w.change(ctx, &m) {
+		w.Stats.Parked.Add(1)
+		w.logParked(ctx, m, m.Message.ID)
+	}
+}
+
+var errNeverEnded = errors.New("begun as often as it may be, and never ended: it may end its process")
+
+// try makes an attempt that is counted.
+func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result {
+	if m.Attempts > w.Retry.Attempts {
+		return w.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errNeverEnded, m.Reason))
+	}
+	err := it.keyErr
+	if err == nil {
+		done := m
+		done.State = store.Handled
+		var r shelvedResult
+		if r, err = w.processor.handleShelved(ctx, it, done); err == nil {
+			if r.write == shelfUnwritten {
+				w.change(ctx, &done)
+			}
+			w.Stats.count(result{kind: r.kind})
+			return result{kind: r.kind}
+		}
+	}
+	after, retry := once.MayRetry(err)
+	ofStore := handlerErrorOf(err) == nil && (w.mode != outside || !errors.Is(err, once.ErrOutcomeUnknown))
+	switch {
+	case ctx.Err() != nil, retry && ofStore: // the message did not cause it
+		m.Attempts, m.Due = m.Attempts-1, storePause
+		w.change(ctx, &m)
+	case !retry, m.Attempts >= w.Retry.Attempts:
+		w.Stats.Failed.Add(1)
+		return w.parkShelved(ctx, it, m, err)
+	default:
+		w.Stats.Failed.Add(1)
+		m.Due, m.Reason = max(after, w.Retry.wait(int64(m.Attempts))), name.Reason(err.Error())
+		w.change(ctx, &m)
+	}
+	return result{kind: again, reason: err.Error()}
+}
+
+func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) result {
+	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
+	if w.mode == outside && (errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked)) { // a transaction leaves nothing
+		m.Reason = unknownOutcome + m.Reason
+	}
+	m.Reason = name.Reason(m.Reason)
+	if !w.change(ctx, &m) {
+		return result{kind: again, reason: m.Reason}
+	}
+	w.Stats.Parked.Add(1)
+	w.logParked(ctx, m, m.Message.ID)
+	if it.keyErr == nil && w.keyed {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+		defer cancel()
+		if err := w.parkKey(ctx, it, m.Reason); err != nil {
+			w.logger.WarnContext(ctx, "inbox: the key of a parked message could not be parked", "message", m.Message.ID, "error", err)
+		}
+	}
+	return result{kind: parked, reason: m.Reason}
+}
+
+// change writes a message to the shelf, and reports whether it was still as it
+// was read. The Reason must be short, or as it was read: a sealed reason that
+// could not be opened is longer, and cutting it would destroy it.
+func (w *shelfWorker) change(ctx context.Context, m *store.Shelved) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	defer cancel()
+	err := w.shelf.Change(ctx, *m)
+	m.Version++
+	if err != nil && !errors.Is(err, once.ErrLeaseLost) {
+		w.logger.WarnContext(ctx, "inbox: a message on the shelf could not be changed", logs.Spaced(""), "message", m.Message.ID, "error", err)
+	}
+	return err == nil
+}

@@ -1,9 +1,0 @@
-package otelobserve_test
-
-import (
-	"testing"
-
-	"github.com/effectively-once/once/internal/logtest"
-)
-
-func TestMain(m *testing.M) { logtest.Main(m) }

@@ -1,0 +1,91 @@
+package outbox
+
+import (
+	"maps"
+	"strconv"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// KeyHeader is the name of the header that holds the key of the unit of work
+// that put a message, as returned by Key.String.
+const KeyHeader = store.KeyHeader
+
+// SeqHeader is the name of the header that holds a number. It rises from
+// message to message of an ordering key, and stays the same when a message is
+// republished.
+const SeqHeader = "once-seq"
+
+// causeOf returns the key of the unit of work that put a message, as KeyHeader
+// has it. It also works for a sealed message.
+func causeOf(m *store.Outgoing) string {
+	if k, ok := store.ParseCause(m.Cause); ok {
+		return k.String()
+	}
+	return m.Message.Header[KeyHeader]
+}
+
+// causedBy returns headers with the key of the cause. header may be the caller's.
+func causedBy(header map[string]string, k once.Key) map[string]string {
+	all := make(map[string]string, len(header)+1)
+	maps.Copy(all, header)
+	all[KeyHeader] = k.String()
+	return all
+}
+
+// withHeaders returns a message's own headers with those of added that it lacks.
+// It leaves out what a relay or an earlier Put added to another message. own is
+// not changed.
+func withHeaders(own, added map[string]string) map[string]string {
+	_, relayed := own[SeqHeader]
+	_, caused := own[KeyHeader]
+	if len(added) == 0 && !relayed && !caused {
+		return own
+	}
+	all := maps.Clone(own)
+	delete(all, SeqHeader)
+	delete(all, KeyHeader)
+	for name, value := range added {
+		if _, there := all[name]; !there {
+			if all == nil {
+				all = make(map[string]string, len(added))
+			}
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// outbound returns a message as it is published. opened is the message without
+// its sealing.
+func outbound(m *store.Outgoing, opened broker.Message) *broker.Message {
+	opened.Attempt = 0
+	own := opened.Header
+	opened.Header = make(map[string]string, len(own)+1)
+	maps.Copy(opened.Header, own)
+	if opened.Header[SeqHeader] == "" { // a message from the log that was set aside keeps its number
+		opened.Header[SeqHeader] = number(m)
+	}
+	return &opened
+}
+
+// number is a message's number in SeqHeader.
+func number(m *store.Outgoing) string {
+	if m.Seq > 0 {
+		return strconv.FormatInt(m.Seq, 10)
+	}
+	return strconv.FormatUint(m.LogPlace, 10)
+}
+
+// numbered returns the headers of a message from the log that is set aside. They
+// have its place in the log.
+func numbered(header map[string]string, m *store.Outgoing) map[string]string {
+	all := maps.Clone(header)
+	if all == nil {
+		all = make(map[string]string, 1)
+	}
+	all[SeqHeader] = number(m)
+	return all
+}

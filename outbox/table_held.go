@@ -1,0 +1,116 @@
+package outbox
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/store"
+)
+
+// retrier publishes the held messages of the table.
+type retrier struct {
+	*env
+	lanes  *lanes
+	holds  *holds
+	source source
+}
+
+// retry tries the holds that are due, for a limited time. It reports whether more
+// may be due.
+func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
+	if time.Now().Before(r.holds.soonest) {
+		return false, nil
+	}
+	due := r.holds.each()
+	slices.SortFunc(due, func(a, b *hold) int { return a.next.Compare(b.next) })
+	failed := make(map[string]int) // by topic; negative: a message got through
+	defer r.holds.recount()
+	for end := time.Now().Add(r.PublishTime / 2); len(due) > 0; due = due[1:] {
+		o := due[0]
+		if ctx.Err() != nil || time.Now().Before(o.next) {
+			return busy, nil
+		}
+		if time.Now().After(end) {
+			return true, nil
+		}
+		if !r.lanes.owned(o.lane) {
+			continue
+		}
+		if failed[o.topic] > 1 && o.stuck == 0 {
+			r.holds.wait(o) // the topic is down, so this message is not at fault
+			continue
+		}
+		again, err := r.tryHold(ctx, working, o)
+		if err != nil {
+			return busy, err
+		}
+		if busy = busy || again; again {
+			failed[o.topic] = -len(due)
+		} else if o.stuck == 0 {
+			failed[o.topic]++
+		}
+	}
+	return busy, nil
+}
+
+// tryHold publishes the messages of a hold.
+func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
+	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes}
+	if o.key == "" {
+		q.After, q.Limit = o.after, 1
+	}
+	ms, err := r.read(ctx, q)
+	if err != nil {
+		return false, err
+	}
+	if o.stuck > 0 { // later ones wait for a person
+		ms = slices.DeleteFunc(ms, func(m store.Outgoing) bool { return m.Seq > o.stuck })
+		if len(ms) == 0 {
+			return false, r.checkStuck(ctx, o)
+		}
+	}
+	if len(ms) == 0 || o.key == "" && ms[0].Seq != o.after+1 {
+		r.holds.drop(o)
+		return true, nil
+	}
+	return r.carryHeld(ctx, working, o, ms)
+}
+
+// checkStuck checks whether a person has decided about a Stuck message.
+func (r *retrier) checkStuck(ctx context.Context, o *hold) error {
+	ms, err := r.read(ctx, store.OutgoingQuery{State: store.Stuck, Lanes: []int{o.lane}, OrderingKey: o.key,
+		Limit: 1, Bodiless: true})
+	if err != nil {
+		return err
+	}
+	o.next, o.stuck = time.Time{}, 0
+	if len(ms) > 0 {
+		o.next, o.stuck = time.Now().Add(holdsPoll), ms[0].Seq
+	}
+	r.holds.expect(o)
+	return nil
+}
+
+// carryHeld publishes held messages of one key. An attempt that fails counts if
+// other messages got through since the one before.
+func (r *retrier) carryHeld(ctx, working context.Context, o *hold, ms []store.Outgoing) (busy bool, err error) {
+	c := carrier{env: r.env, source: r.source, pace: cautious}
+	through := r.through.Load()
+	out := c.carry(ctx, working, ms)
+	if out.first != nil && o.through < through {
+		out.failed = append(out.failed, *out.first)
+	}
+	if out.carried > 0 {
+		o.pause = &backoff.Backoff{First: r.Retry.First, Limit: r.Retry.Limit}
+	}
+	if err := r.holds.settle(working, out); err != nil {
+		return false, err
+	}
+	if out.refused || len(out.failed) > 0 {
+		o.through = through
+		r.holds.wait(o)
+	}
+	return out.carried > 0, nil
+}

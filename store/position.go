@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+)
+
+// Positions records how far a consumer has come in each partition of a log. Tx is
+// the transaction type of its TxStore. Without it, Consumer.Checkpoint is refused,
+// and a consumer of a log keeps a key for each message.
+type Positions[Tx any] interface {
+	// OpenPosition raises the Epoch of a row and returns the row. Callers that opened
+	// it before can no longer move it. A row that was never written has Epoch 1 and
+	// an empty Log.
+	OpenPosition(ctx context.Context, consumer, partition string) (Position, error)
+
+	// TransactAt begins a transaction, moves a row, calls body, and commits. from and
+	// to name the same row and Epoch. The row stays locked until the end.
+	//
+	//	the row is                            TransactAt
+	//	as from, in Epoch, Log and Offset     moves it to to, and calls body
+	//	as to, in Epoch, Log and Offset       returns nil and does not call body: the
+	//	                                      reply to an earlier call was lost
+	//	anything else                         returns once.ErrLeaseLost and does not
+	//	                                      call body
+	//
+	// Otherwise it is like Transact of once.TxStore. If body fails, panics or ends its
+	// goroutine, everything is rolled back, and its error is returned, possibly
+	// wrapped. once.ErrConflict means that everything was rolled back and the same
+	// call may succeed. once.ErrOutcomeUnknown means that COMMIT was sent and it is
+	// not known whether it was applied. After any other error nothing was committed.
+	// The end of ctx does not end the transaction.
+	TransactAt(ctx context.Context, from, to Position, body func(Tx) error) error
+
+	// SetPosition writes a row and raises its Epoch, whoever has it open. People use
+	// it to have a part of a log handled again. It ignores the Epoch of p.
+	SetPosition(ctx context.Context, p Position) error
+
+	// Positions returns the rows of a consumer, by partition.
+	Positions(ctx context.Context, consumer string) ([]Position, error)
+}
+
+// Position is how far a consumer has come: the message at Offset and all before it
+// are dealt with.
+type Position struct {
+	Consumer  string
+	Partition string
+	Log       string   // see [broker.Position]; empty: nothing was dealt with yet
+	Offset    int64    // of the last message that was dealt with
+	Digest    [16]byte // of that message; zero: not known
+	Epoch     int64    // rises with each OpenPosition and SetPosition
+	Shelved   bool     // when read: the consumer has Waiting or Parked messages on the [Shelf]
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
+
+// Shelf keeps messages that consumers set aside: for another attempt, or for a
+// person. Without it, a consumer rejects what fails for good to the broker's dead
+// letters.
+type Shelf interface {
+	// Shelve sets messages aside, in the order of the slice. If the consumer already
+	// has a message with this ID on the shelf, in any state, Shelve skips it.
+	Shelve(ctx context.Context, ms []Shelved) error
+
+	// Shelved returns messages by Seq, which is the order in which they were set
+	// aside.
+	Shelved(ctx context.Context, q ShelfQuery) ([]Shelved, error)
+
+	// Change writes State, Due, Attempts, Reason and History of a message, and raises
+	// its Version. If its Version has changed since it was read, Change returns
+	// once.ErrLeaseLost. A change to Handled with an empty History deletes the
+	// message.
+	Change(ctx context.Context, m Shelved) error
+
+	// ForgetShelved deletes Handled and Discarded messages that were last changed
+	// longer ago than keep, at most limit, in one short transaction. It returns how
+	// many it deleted. A limit below 1 is once.ErrInvalid.
+	ForgetShelved(ctx context.Context, keep time.Duration, limit int) (int, error)
+}
+
+// TxShelf is a [Shelf] in a transactional database. Tx is the transaction type of
+// its TxStore. Its methods run in a transaction that the caller began and ends.
+// After an error the caller rolls back. Without it, Consumer.Checkpoint is
+// refused, and a handler with a transaction is not kept from overtaking an earlier
+// message of its ordering key that is on the shelf.
+type TxShelf[Tx any] interface {
+	Shelf
+
+	// ShelveTx is like Shelve.
+	ShelveTx(ctx context.Context, tx Tx, ms []Shelved) error
+
+	// BlockedTx returns those ordering keys for which the consumer has a Waiting
+	// message on the shelf, or a Parked one if parkedToo is set. It sees what other
+	// transactions have committed.
+	BlockedTx(ctx context.Context, tx Tx, consumer string, orderingKeys []string, parkedToo bool) ([]string, error)
+
+	// ChangeTx is like Change.
+	ChangeTx(ctx context.Context, tx Tx, m Shelved) error
+}
+
+// ShelfState is the state of a message on the shelf.
+type ShelfState int
+
+const (
+	Waiting   ShelfState = iota + 1 // until its next attempt, or for earlier messages of its ordering key
+	Parked                          // until a person decides
+	Handled                         // after a replay that succeeded
+	Discarded                       // after a person gave it up
+)
+
+func (s ShelfState) String() string {
+	names := [...]string{"none", "waiting", "parked", "handled", "discarded"}
+	if s < 0 || int(s) >= len(names) {
+		return fmt.Sprintf("state(%d)", int(s))
+	}
+	return names[s]
+}
+
+// Shelved is a message on the shelf.
+type Shelved struct {
+	Seq      int64 // the order in which messages were set aside; assigned by the store, never reused
+	Version  int64 // rises with each change; 1 when new
+	Consumer string
+	Key      string         // the ID of its key; at most 255 bytes
+	Message  broker.Message // as delivered; Attempt is not kept
+	Origin   string         // see [broker.Delivery]
+	State    ShelfState
+	Due      time.Duration // Waiting: until the next attempt; when read, 0 or less means now
+	Attempts int           // that failed, as far as is known
+	Reason   string        // the last error, or what the message waits for; at most 64 KiB
+	History  string        // what people did with it, a line for each action; at most 64 KiB
+	Created  time.Time
+	Updated  time.Time
+
+	// Unopened is the error if the message could not be opened: see [OpenShelved].
+	// Stores do not set it.
+	Unopened error
+}
+
+// ShelfQuery selects messages. Zero fields select all.
+type ShelfQuery struct {
+	Consumer    string       // exactly
+	States      []ShelfState // any of them
+	IDs         []string     // of messages: any of them
+	OrderingKey string       // exactly
+	Topic       string       // exactly
+	After       int64        // messages after this Seq
+	Limit       int          // default 100, at most 1,000
+	Bodiless    bool         // omit the bodies and headers of messages
+
+	// Ready selects messages that may be tried now. They are Waiting and due, and no
+	// earlier message of the same consumer and ordering key is Waiting or, if
+	// BehindParked is set, Parked. Messages without an ordering key wait for no
+	// others.
+	Ready        bool
+	BehindParked bool
+}

@@ -1,0 +1,142 @@
+package sqlschema
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Statement is SQL as drivers accept it, with the names of its parameters in
+// order.
+type Statement struct {
+	Text  string
+	names []string
+}
+
+// Params are the values of parameters by name. A missing one is NULL.
+type Params map[string]any
+
+// Args returns the values in the order of the statement.
+func (st Statement) Args(p Params) []any {
+	args := make([]any, len(st.names))
+	for i, name := range st.names {
+		args[i] = p[name]
+	}
+	return args
+}
+
+// Compiler returns a function that compiles statements, which are written once
+// for all dialects. It replaces names in braces, called marks, by the names of
+// tables and by what the dialects spell differently. It replaces parameters,
+// such as @key, by the placeholders of the dialect. Marks adds pairs of a mark
+// and its text, which come before the common ones.
+func (n Names) Compiler(marks ...string) func(text string) Statement {
+	marks = append(append(append(marks, n.consumerNames()...), n.outboxNames()...), n.commonMarks()...)
+	c := &compiler{text: strings.NewReplacer(marks...), dialect: n.dialect}
+	return c.compile
+}
+
+// commonMarks are what the dialects spell differently in the statements of all
+// packages.
+func (n Names) commonMarks() []string {
+	marks := []string{"{clock}", n.Now()}
+	switch n.dialect {
+	case PostgreSQL: // whose clock advances during a statement, so it is read once
+		return append(marks, "{with}", "WITH "+n.clock(), "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
+			"{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
+	case SQLServer:
+		return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "", `"key"`, "[key]",
+			"{hint}", " WITH (READCOMMITTED)", "{top}", "TOP (@limit) ", "{limit}", "",
+			"{null}", "CAST(NULL AS varbinary(max))") // a CASE of nothing but NULL is an error
+	case MySQL:
+		marks = append(marks, `"key"`, "`key`")
+	}
+	return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "",
+		"{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
+}
+
+// clock is a table with the time of a statement in PostgreSQL, for its WITH.
+func (n Names) clock() string { return "clock AS (SELECT " + n.Now() + " AS now)" }
+
+// compiler compiles the statements of one dialect.
+type compiler struct {
+	text    *strings.Replacer
+	dialect Dialect
+}
+
+// deepest bounds how deeply the texts of marks contain other marks.
+const deepest = 4
+
+var parameter = regexp.MustCompile(`@?@\w+`)
+
+// columnType is the type of a column, and of the parameters for it.
+type columnType struct{ postgres, sqlserver string }
+
+var (
+	bigType   = columnType{"bigint", "bigint"}
+	smallType = columnType{"smallint", "smallint"}
+	uuidType  = columnType{"uuid", "binary(16)"}
+	partType  = columnType{"text", "nvarchar(255)"}
+	textType  = columnType{"text", "nvarchar(max)"}
+	bytesType = columnType{"bytea", "varbinary(max)"}
+)
+
+// parameterTypes are the types of parameters by name, without the numbers at
+// the end. Others are bigint. PostgreSQL and SQL Server declare them: a driver
+// might send another type, and the driver of SQL Server sends NULL as a text,
+// which the server does not convert to bytes implicitly.
+var parameterTypes = map[string]columnType{
+	"key": uuidType, "owner": uuidType, "caused": uuidType, "uuid": uuidType, "after": uuidType, "until": uuidType,
+	"row": uuidType, "who": uuidType, "lane": uuidType, "digest": uuidType,
+
+	"scope": partType, "operation": partType, "id": partType, "type": partType, "name": partType, "source": partType,
+	"keys": partType, "partition": partType, "log": partType, "from": partType, "message": partType, "topic": partType,
+	"ordering": partType, "produced": partType,
+
+	"reason": textType, "cause": textType, "origin": textType, "history": textType, "header": textType,
+	"seqs": textType, "lanes": textType, "places": textType,
+
+	"fingerprint": bytesType, "body": bytesType,
+	"status": smallType, "flags": smallType, "state": smallType, "of": smallType,
+
+	"tracks": {postgres: "smallint[]"}, "states": {postgres: "smallint[]"}, "delays": {postgres: "bigint[]"},
+	"ids": {postgres: "text[]"}, "topics": {postgres: "text[]"}, "orderings": {postgres: "text[]"},
+	"causes": {postgres: "text[]"}, "times": {postgres: "text[]"}, "headers": {postgres: "text[]"},
+	"bodies": {postgres: "bytea[]"},
+}
+
+// compile replaces marks by their texts, and parameters by placeholders.
+func (c *compiler) compile(text string) (out Statement) {
+	for range deepest {
+		filled := c.text.Replace(text)
+		if filled == text {
+			break
+		}
+		text = filled
+	}
+	numbered := map[string]string{}
+	out.Text = parameter.ReplaceAllStringFunc(text, func(at string) string {
+		if strings.HasPrefix(at, "@@") { // a function of SQL Server
+			return at
+		}
+		name := at[1:]
+		if known := numbered[name]; known != "" {
+			return known
+		}
+		out.names = append(out.names, name)
+		kind, ok := parameterTypes[strings.TrimRight(name, "0123456789")]
+		if !ok {
+			kind = bigType
+		}
+		switch c.dialect {
+		case PostgreSQL:
+			numbered[name] = fmt.Sprintf("$%d::%s", len(out.names), kind.postgres)
+		case SQLServer:
+			numbered[name] = fmt.Sprintf("CAST(@p%d AS %s)", len(out.names), kind.sqlserver)
+		default:
+			return "?"
+		}
+		return numbered[name]
+	})
+	return out
+}
