@@ -308,7 +308,9 @@ func TestATransactionIsConfirmedAsAWhole(t *testing.T) {
 
 // While nothing is put, the log of all others must not pile up.
 func TestAnIdleReaderConfirmsTheLog(t *testing.T) {
-	f := newLog(t, pgstore.OutboxLogOnly)
+	f := newLog(t, pgstore.OutboxLogOnly, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.RuntimeParams["wal_sender_timeout"] = "9s" // a reader tells what it has received in a third of that
+	})
 	tail := tail(t, f.log)
 	var before string
 	for range 3 {
@@ -325,6 +327,9 @@ func TestAnIdleReaderConfirmsTheLog(t *testing.T) {
 	held := f.end(t)
 	must(t, f.admin, `INSERT INTO `+f.effects()+` SELECT 'x' FROM generate_series(1, 5000)`)
 	until := f.end(t)
+	waitFor(t, func() bool {
+		return f.slotIs(t, `EXISTS (SELECT FROM pg_stat_replication WHERE pid = active_pid AND write_lsn >= '`+until+`')`)
+	})
 	// The place of the message may be confirmed: only its commit must not be.
 	if f.slotIs(t, `confirmed_flush_lsn > '`+held+`'`) {
 		t.Errorf("more is confirmed than %s", held)
