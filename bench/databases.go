@@ -39,7 +39,8 @@ func openSQLite(ctx context.Context, _ *bench) (*arena, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	closeAll := func() { _, _ = db.Close(), os.RemoveAll(dir) }
-	return openDatabase(ctx, db, sqlstore.SQLite, closeAll,
+	return openDatabase(ctx, db, sqlstore.SQLite, closeAll, `INSERT INTO done (id) VALUES (?) ON CONFLICT DO NOTHING`,
+		`CREATE TABLE done (id TEXT PRIMARY KEY) WITHOUT ROWID`,
 		`CREATE TABLE account (id INTEGER PRIMARY KEY, bal INTEGER NOT NULL)`,
 		fmt.Sprintf(`WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i+1 FROM n WHERE i < %d) INSERT INTO account SELECT i, 0 FROM n`, fewAccounts))
 }
@@ -62,19 +63,20 @@ func openMariaDB(ctx context.Context, _ *bench) (*arena, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	const tables = "account, once_record, once_schema"
+	const tables = "account, done, once_record, once_schema"
 	closeAll := func() {
 		_, _ = db.ExecContext(context.WithoutCancel(ctx), "DROP TABLE IF EXISTS "+tables)
 		_ = db.Close()
 	}
-	return openDatabase(ctx, db, sqlstore.MySQL, closeAll,
+	return openDatabase(ctx, db, sqlstore.MySQL, closeAll, `INSERT IGNORE INTO done (id) VALUES (?)`,
+		`CREATE TABLE done (id VARCHAR(64) PRIMARY KEY) ENGINE=InnoDB`,
 		`CREATE TABLE account (id INT PRIMARY KEY, bal BIGINT NOT NULL) ENGINE=InnoDB`,
 		fmt.Sprintf(`INSERT INTO account SELECT seq, 0 FROM seq_0_to_%d`, fewAccounts))
 }
 
-func openDatabase(ctx context.Context, db *sql.DB, d sqlstore.Dialect, closeAll func(), statements ...string) (*arena, error) {
+func openDatabase(ctx context.Context, db *sql.DB, d sqlstore.Dialect, closeAll func(), insertDone string, statements ...string) (*arena, error) {
 	store := sqlstore.New(db, d, nil)
-	variants, err := databaseVariants(ctx, db, store, statements)
+	variants, err := databaseVariants(ctx, db, store, insertDone, statements)
 	if err != nil {
 		closeAll()
 		return nil, err
@@ -82,7 +84,7 @@ func openDatabase(ctx context.Context, db *sql.DB, d sqlstore.Dialect, closeAll 
 	return &arena{close: closeAll, contest: func(load) contest { return contest{unit: "transaction", variants: variants} }}, nil
 }
 
-func databaseVariants(ctx context.Context, db *sql.DB, store *sqlstore.Store, statements []string) ([]variant, error) {
+func databaseVariants(ctx context.Context, db *sql.DB, store *sqlstore.Store, insertDone string, statements []string) ([]variant, error) {
 	if err := store.Migrate(ctx); err != nil {
 		return nil, err
 	}
@@ -106,12 +108,34 @@ func databaseVariants(ctx context.Context, db *sql.DB, store *sqlstore.Store, st
 	}
 	return []variant{
 		repeated("bare transaction", func(ctx context.Context) error { return bareTx(ctx, db, update) }),
+		repeated("by hand: the key is a row", func(ctx context.Context) error { return handTx(ctx, db, insertDone, update) }),
 		repeated("DoTx, sqlstore, no outcome", func(ctx context.Context) error { return doTx(ctx, pay.For(newID())) }),
 		repeated("DoTx, sqlstore, duplicate", func(ctx context.Context) error { return doTx(ctx, pay.For(someDuplicate())) }),
 		repeated("DoTx, sqlstore, duplicate, Redelivered", func(ctx context.Context) error {
 			return doTx(ctx, pay.For(someDuplicate()).Redelivered())
 		}),
 	}, nil
+}
+
+// handTx is what is written without a library: insert inserts the key, and work
+// does nothing if it was there.
+func handTx(ctx context.Context, db *sql.DB, insert string, work func(context.Context, *sql.Tx) (struct{}, error)) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	result, err := tx.ExecContext(ctx, insert, newID())
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
+	if _, err := work(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 func bareTx(ctx context.Context, db *sql.DB, work func(context.Context, *sql.Tx) (struct{}, error)) error {

@@ -54,7 +54,8 @@ type guarded struct {
 	pool  *pgxpool.Pool
 	db    *sql.DB
 	store *pgstore.Store
-	again *pgstore.Store // for duplicates: a store that meets many of them looks first
+	again *pgstore.Store         // for duplicates: a store that meets many of them looks first
+	mixed map[int]*pgstore.Store // by the share of duplicates, in percent
 	std   *sqlstore.Store
 	pay   *once.Operation[struct{}]
 	quote *once.Operation[string]
@@ -69,6 +70,7 @@ func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
 		db:    p.std,
 		store: pgstore.New(p.pool, &pgstore.Options{Schema: "once"}),
 		again: pgstore.New(p.pool, &pgstore.Options{Schema: "once"}),
+		mixed: make(map[int]*pgstore.Store),
 		std:   sqlstore.New(p.std, sqlstore.PostgreSQL, &sqlstore.Options{Schema: "once"}),
 		pay:   &once.Operation[struct{}]{Name: "pay"},
 		quote: &once.Operation[string]{Name: "quote"},
@@ -76,7 +78,13 @@ func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
 		speculativePay:   &once.Operation[struct{}]{Name: "pay", Speculative: true},
 		speculativeQuote: &once.Operation[string]{Name: "quote", Speculative: true},
 	}
+	for _, percent := range shares {
+		g.mixed[percent] = pgstore.New(p.pool, &pgstore.Options{Schema: "once"})
+	}
 	if err := g.store.Migrate(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := p.pool.Exec(ctx, `CREATE TABLE done (id text PRIMARY KEY)`); err != nil {
 		return nil, err
 	}
 	return g, seedDuplicates(ctx, func(ctx context.Context, id string) error {
@@ -86,10 +94,14 @@ func newGuarded(ctx context.Context, p *postgres) (*guarded, error) {
 }
 
 func (g *guarded) variants() []variant {
-	return []variant{
+	variants := []variant{
 		repeated("bare transaction", g.bare),
 		repeated("bare, BEGIN sent with its statement", g.pipelined),
 		repeated("bare, database/sql over pgx", func(ctx context.Context) error { return bareTx(ctx, g.db, updateOneSQL) }),
+		repeated("by hand: the key is a row", g.byHand),
+		repeated("by hand: the key is a row, database/sql over pgx", func(ctx context.Context) error {
+			return handTx(ctx, g.db, `INSERT INTO done (id) VALUES ($1) ON CONFLICT DO NOTHING`, updateOneSQL)
+		}),
 		repeated("DoTx, pgstore, no outcome", g.nothing(g.pay)),
 		repeated("DoTx, pgstore, 300 bytes", g.answer(g.quote)),
 		repeated("DoTx, pgstore, speculative, no outcome", g.nothing(g.speculativePay)),
@@ -105,7 +117,18 @@ func (g *guarded) variants() []variant {
 			_, err := once.DoTx(ctx, g.again, g.pay.For(someDuplicate()).Redelivered(), updateOne)
 			return err
 		}),
+		repeated("DoTx, pgstore, new key, Redelivered", func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.store, g.pay.For(newID()).Redelivered(), updateOne)
+			return err
+		}),
 	}
+	for _, percent := range shares {
+		variants = append(variants, repeated(fmt.Sprintf("DoTx, pgstore, %d %% duplicates", percent), func(ctx context.Context) error {
+			_, err := once.DoTx(ctx, g.mixed[percent], g.pay.For(mixedID(percent)), updateOne)
+			return err
+		}))
+	}
+	return variants
 }
 
 func (g *guarded) nothing(op *once.Operation[struct{}]) func(context.Context) error {
@@ -178,6 +201,24 @@ func (g *guarded) inTx(ctx context.Context) error {
 	return tx.Commit(ctx)
 }
 
+// byHand is what is written without a library: the transaction inserts the key,
+// and does nothing if it was there.
+func (g *guarded) byHand(ctx context.Context) error {
+	tx, err := g.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	tag, err := tx.Exec(ctx, `INSERT INTO done (id) VALUES ($1) ON CONFLICT DO NOTHING`, newID())
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	if _, err := updateOne(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
 // updateOne is the code of the user, the same in all variants with a pgx.Tx.
 func updateOne(ctx context.Context, tx pgx.Tx) (struct{}, error) {
 	_, err := tx.Exec(ctx, updateSQL, mathrand.IntN(accounts))
@@ -202,6 +243,16 @@ const duplicates = 500
 func duplicateID(i int) string { return fmt.Sprint("duplicate-", i) }
 
 func someDuplicate() string { return duplicateID(mathrand.IntN(duplicates)) }
+
+// shares are how many of 100 keys are duplicates, where the keys are mixed.
+var shares = []int{1, 10, 50}
+
+func mixedID(percent int) string {
+	if mathrand.IntN(100) < percent {
+		return someDuplicate()
+	}
+	return newID()
+}
 
 // seedDuplicates does the work of all of them.
 func seedDuplicates(ctx context.Context, work func(ctx context.Context, id string) error) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -51,19 +52,27 @@ func twoPhaseVariants(ctx context.Context, pool *pgxpool.Pool) ([]variant, error
 	}
 	charge := &once.Operation[string]{Name: "charge", OnUnknown: once.Resend}
 	async := &once.Operation[string]{Name: "async", OnUnknown: once.Resend, KeyValidFor: 24 * time.Hour, AsyncCommit: true}
-	do := func(ctx context.Context, work once.Work[string]) error {
+	again := pgstore.New(pool, &pgstore.Options{Schema: "once"}) // a store that meets many duplicates looks first
+	do := func(ctx context.Context, store *pgstore.Store, work once.Work[string]) error {
 		_, err := once.Do(ctx, store, work, func(context.Context, once.Key) (string, error) { return answer300, nil })
 		return err
 	}
-	if err := seedDuplicates(ctx, func(ctx context.Context, id string) error { return do(ctx, charge.For(id)) }); err != nil {
+	if err := seedDuplicates(ctx, func(ctx context.Context, id string) error { return do(ctx, store, charge.For(id)) }); err != nil {
 		return nil, err
 	}
-	return []variant{
+	variants := []variant{
 		repeated("two bare commits of 300 bytes", func(ctx context.Context) error { return writeTwice(ctx, pool, newID()) }),
-		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, charge.For(newID())) }),
-		repeated("Do, pgstore, 300 bytes, AsyncCommit", func(ctx context.Context) error { return do(ctx, async.For(newID())) }),
-		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, charge.For(someDuplicate())) }),
-	}, nil
+		repeated("Do, pgstore, 300 bytes", func(ctx context.Context) error { return do(ctx, store, charge.For(newID())) }),
+		repeated("Do, pgstore, 300 bytes, AsyncCommit", func(ctx context.Context) error { return do(ctx, store, async.For(newID())) }),
+		repeated("Do, pgstore, duplicate", func(ctx context.Context) error { return do(ctx, again, charge.For(someDuplicate())) }),
+	}
+	for _, percent := range shares {
+		mixed := pgstore.New(pool, &pgstore.Options{Schema: "once"})
+		variants = append(variants, repeated(fmt.Sprintf("Do, pgstore, 300 bytes, %d %% duplicates", percent), func(ctx context.Context) error {
+			return do(ctx, mixed, charge.For(mixedID(percent)))
+		}))
+	}
+	return variants, nil
 }
 
 func writeTwice(ctx context.Context, pool *pgxpool.Pool, id string) error {
