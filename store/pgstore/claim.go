@@ -13,16 +13,26 @@ import (
 )
 
 // Claim takes a free key, or returns the record that is in the way: in one
-// round trip for a key that was never seen, in two for any other. It does not
-// wait for other transactions. If one is in flight on the key, the record is
-// Running with LeaseLeft 0.
+// round trip for a key that was never seen, in two for any other. If many claims
+// were lost lately, it looks the record up first, so that a duplicate takes one.
+// It does not wait for other transactions. If one is in flight on the key, the
+// record is Running with LeaseLeft 0.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	if err := s.ready(ctx, s.pool); err != nil {
 		return once.Record{}, err
 	}
 	if r.Attempt == 0 {
-		if rec, won, err := s.records.claimNew(ctx, r); won || err != nil {
+		lost := &s.losses.claim
+		if rec, err := s.readIfLikely(ctx, s.pool, lost, r); err != nil || rec.Status != once.Absent {
+			return rec, err
+		}
+		rec, won, err := s.records.claimNew(ctx, r)
+		if err != nil {
 			return rec, explain(err)
+		}
+		lost.count(!won)
+		if won {
+			return rec, nil
 		}
 	}
 	recs, err := s.claims(ctx, s.pool, new(pgx.Batch), []once.ClaimRequest{r})
@@ -34,19 +44,45 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 
 // insertClaim claims a key that was never seen, by one statement.
 func (s *Store) insertClaim(ctx context.Context, r once.ClaimRequest) (rec once.Record, won bool, err error) {
-	key := r.Key.UUID()
-	keep, grain := expectedKeep(r)
-	var created int64
 	sql := s.sql.claimNew
 	if r.AsyncCommit {
 		sql = s.sql.claimAsync
 	}
-	err = s.pool.QueryRow(ctx, sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
+	return s.insert(ctx, s.pool, sql, r)
+}
+
+// insert claims by claimNewSQL, or by another form of it.
+func (s *Store) insert(ctx context.Context, q querier, sql string, r once.ClaimRequest) (rec once.Record, won bool, err error) {
+	key := r.Key.UUID()
+	keep, grain := expectedKeep(r)
+	var created int64
+	err = q.QueryRow(ctx, sql, uuid(key), r.Key.Scope, r.Key.Operation, r.Key.ID, uuid(r.Owner),
 		r.Lease.Microseconds(), r.Fingerprint, s.names.Lock(key), keep, grain, causeOf(r)).Scan(&created)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, false, nil
 	}
 	return newRecord(r, created), err == nil, err
+}
+
+// claimOneTx is ClaimTx for a key that may be new. It expects a new one, unless
+// many claims were lost lately: a duplicate takes a round trip more then.
+func (s *Store) claimOneTx(ctx context.Context, tx pgx.Tx, r once.ClaimRequest) ([]once.Record, error) {
+	lost := &s.losses.claimTx
+	if !lost.high() {
+		rec, won, err := s.insert(ctx, tx, s.sql.claimNewTx, r)
+		if err != nil {
+			return nil, explain(err)
+		}
+		if won {
+			lost.count(false)
+			return []once.Record{rec}, nil
+		}
+	}
+	recs, err := s.claims(ctx, tx, new(pgx.Batch), []once.ClaimRequest{r})
+	if err == nil {
+		lost.count(!recs[0].HeldBy(r.Owner))
+	}
+	return recs, err
 }
 
 // newRecord returns the record of a new key that was claimed.
@@ -57,7 +93,8 @@ func newRecord(r once.ClaimRequest, created int64) once.Record {
 }
 
 // ClaimTx is Claim for each request, inside a transaction that the caller began
-// and ends. A transaction that is REPEATABLE READ or SERIALIZABLE does not see
+// and ends, in one round trip for all of them, or in two for a single duplicate
+// among few. A transaction that is REPEATABLE READ or SERIALIZABLE does not see
 // what was committed after its snapshot. Where that decides a claim, PostgreSQL
 // fails the transaction and the error is [once.ErrConflict].
 func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
@@ -72,6 +109,9 @@ func (s *Store) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) 
 	}
 	reserved := func(r once.ClaimRequest) bool { return h != nil && h.reserved != nil && h.reserved(r.Key) }
 	if !slices.ContainsFunc(rs, reserved) {
+		if s.records.reserves() && len(rs) == 1 && rs[0].Attempt == 0 {
+			return s.claimOneTx(ctx, tx, rs[0])
+		}
 		return s.claims(ctx, tx, new(pgx.Batch), rs)
 	}
 	// A key that the transaction itself has reserved is running, whatever its

@@ -14,7 +14,7 @@ import (
 
 // The ends of transactions are foreseen: all of their records with BEGIN, or
 // with COMMIT. Claims that are written as running are run by
-// TestConformancePartitioned.
+// TestConformancePartitioned. Through PgBouncer, each call expects a duplicate.
 func TestConformance(t *testing.T) {
 	t.Run("direct", func(t *testing.T) {
 		f := newFixture(t)
@@ -51,10 +51,27 @@ func (s foreseeing) Transact(ctx context.Context, rs []once.ClaimRequest,
 }
 
 // deafForeseeing is foreseeing without the method that does not work through
-// PgBouncer.
+// PgBouncer. It expects duplicates.
 type deafForeseeing struct {
 	foreseeing
 	HearOutbox struct{}
+}
+
+func (s deafForeseeing) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	s.ExpectDuplicates()
+	return s.Store.Claim(ctx, r)
+}
+
+func (s deafForeseeing) ClaimTx(ctx context.Context, tx pgx.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
+	s.ExpectDuplicates()
+	return s.Store.ClaimTx(ctx, tx, rs)
+}
+
+func (s deafForeseeing) Transact(ctx context.Context, rs []once.ClaimRequest,
+	body func(pgx.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+
+	s.ExpectDuplicates()
+	return s.foreseeing.Transact(ctx, rs, body)
 }
 
 func conform[Store once.TxStore[pgx.Tx]](t *testing.T, f *fixture, together bool, open func(testing.TB) Store) {

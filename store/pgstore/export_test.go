@@ -10,6 +10,13 @@ func (s *Store) Waiting() int {
 	return len(s.batcher.waiting[0]) + len(s.batcher.waiting[1])
 }
 
+// ExpectDuplicates makes the next call take its key for a duplicate.
+func (s *Store) ExpectDuplicates() {
+	for _, l := range []*lossRate{&s.losses.claim, &s.losses.claimTx, &s.losses.transact} {
+		l.lost.Store(allLost)
+	}
+}
+
 // Mute stops NOTIFY, so that nothing but the work itself is sent.
 func (s *Store) Mute() {
 	s.notifier.mu.Lock()

@@ -47,7 +47,7 @@ func isSpeculative(rs []once.ClaimRequest) bool {
 // speculation. Whatever work returned does not count then, and is still to be
 // rolled back.
 func (s *Store) speculate(ctx context.Context, tx *handle, r once.ClaimRequest, work body) (recs []once.Record, decided bool, err error) {
-	if rec, err := s.readIfLikely(ctx, tx, r); err != nil || rec.Status != once.Absent {
+	if rec, err := s.readIfLikely(ctx, tx.conn, &s.losses.transact, r); err != nil || rec.Status != once.Absent {
 		recs, err := oneRecord(rec, err)
 		return recs, true, err
 	}
@@ -80,7 +80,7 @@ func (s *Store) speculate(ctx context.Context, tx *handle, r once.ClaimRequest, 
 	case err != nil:
 		return nil, true, err
 	}
-	s.losses.count(false)
+	s.losses.transact.count(false)
 	return []once.Record{rec}, true, nil
 }
 
@@ -132,7 +132,7 @@ func (e *speculation) readWinner(ctx context.Context, state claimState) (recs []
 	case rec.Status == once.Absent:
 		return nil, false, nil
 	}
-	e.store.losses.count(true)
+	e.store.losses.transact.count(true)
 	return []once.Record{rec}, true, nil
 }
 
@@ -209,15 +209,15 @@ func equal(a, b once.Outcome) bool {
 
 // readIfLikely returns the record that is in the way of a claim, if many were
 // lost lately and there is one.
-func (s *Store) readIfLikely(ctx context.Context, tx *handle, r once.ClaimRequest) (once.Record, error) {
-	if !s.losses.high() {
+func (s *Store) readIfLikely(ctx context.Context, q querier, lost *lossRate, r once.ClaimRequest) (once.Record, error) {
+	if !lost.high() {
 		return once.Record{}, nil
 	}
-	rec, err := s.record(ctx, tx.conn, r.Key)
+	rec, err := s.record(ctx, q, r.Key)
 	if err != nil || rec.Status == once.Absent || rec.HeldBy(r.Owner) {
 		return once.Record{}, err
 	}
-	s.losses.count(true)
+	lost.count(true)
 	return rec, nil
 }
 
@@ -233,6 +233,9 @@ func oneRecord(rec once.Record, err error) ([]once.Record, error) {
 // trip where the key is new. It pays if more than one key in eight is a
 // duplicate.
 type lossRate struct{ lost atomic.Int32 } // of all claims, in units of 1/allLost
+
+// lossRates are those of Claim, ClaimTx and Transact.
+type lossRates struct{ claim, claimTx, transact lossRate }
 
 const (
 	allLost    = 1 << 16

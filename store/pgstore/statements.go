@@ -10,15 +10,15 @@ import (
 // that a statement means the same in each exec mode of pgx, whether the server
 // or the client decides on types.
 type statements struct {
-	claimNew, claimAsync, claimMany, claimManyAsync, claim string
-	lock, gate, gateNew                                    string // before a claim, with partitions only
-	lockMany, absent, taken, write, exist                  string // for several claims of a transaction
-	open, look                                             string // for speculation
-	insertEnd, mustAmend, mustRun                          string // for a claim that is written as it will end
-	lockOne, isNew, insertLast                             string // for a claim that is written at its end
-	extend, settleOwn, settle, mustSettle                  string
-	stillMoved                                             string
-	get, forget                                            string
+	claimNew, claimAsync, claimNewTx, claimMany, claimManyAsync, claim string
+	lock, gate, gateNew                                                string // before a claim, with partitions only
+	lockMany, absent, taken, write, exist                              string // for several claims of a transaction
+	open, look                                                         string // for speculation
+	insertEnd, mustAmend, mustRun                                      string // for a claim that is written as it will end
+	lockOne, isNew, insertLast                                         string // for a claim that is written at its end
+	extend, settleOwn, settle, mustSettle                              string
+	stillMoved                                                         string
+	get, forget                                                        string
 
 	retentionStatements
 }
@@ -42,8 +42,9 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		lockOne:        text(lockOneSQL),
 		isNew:          text(isNewSQL),
 		insertLast:     text(insertLastSQL),
-		claimNew:       text(strings.Replace(claimNewSQL, "{async}", "", 1)),
-		claimAsync:     text(strings.Replace(claimNewSQL, "{async}", asyncCommitSQL, 1)),
+		claimNew:       text(strings.Replace(claimNewSQL, "{lock}", lockNewSQL, 1)),
+		claimAsync:     text(strings.Replace(claimNewSQL, "{lock}", lockNewSQL+asyncCommitSQL, 1)),
+		claimNewTx:     text(strings.Replace(claimNewSQL, "{lock}", lockIfNewSQL, 1)),
 		claimManyAsync: text(strings.Replace(claimManySQL, "{async}", asyncCommitSQL, 1)),
 		claimMany:      text(strings.Replace(claimManySQL, "{async}", "", 1)),
 		lockMany:       text(lockManySQL),
@@ -181,7 +182,15 @@ SELECT CAST(CASE count(*) WHEN 1 THEN '1' ELSE '` + claimLost + `' END AS smalli
 	claimNewSQL = `INSERT INTO {table} (key, scope, operation, id, status, attempt, owner, lease_until, fingerprint, due, created, updated, cause)
 SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 1, $5::uuid, {begun} + $6::bigint, $7::bytea,
 	({begun} + $9::bigint + $10::bigint - 1) / $10::bigint * $10::bigint, {begun}, {begun}, $11::uuid
-WHERE pg_try_advisory_xact_lock($8::bigint){async} ON CONFLICT (key) DO NOTHING RETURNING created`
+WHERE {lock} ON CONFLICT (key) DO NOTHING RETURNING created`
+
+	// lockNewSQL is the lock of claimNewSQL as a transaction of its own. The lock
+	// ends with the statement.
+	lockNewSQL = `pg_try_advisory_xact_lock($8::bigint)`
+
+	// lockIfNewSQL is the lock of claimNewSQL in a transaction that goes on. It
+	// leaves the lock of a key that has a row to those who may take that over.
+	lockIfNewSQL = `CASE WHEN EXISTS (SELECT FROM {table} WHERE key = $1::uuid) THEN false ELSE pg_try_advisory_xact_lock($8::bigint) END`
 
 	// asyncCommitSQL makes the transaction end before its commit is on the
 	// disk.

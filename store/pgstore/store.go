@@ -213,7 +213,7 @@ type Store struct {
 	records     recordTable
 	sql         statements
 	batcher     *claimBatcher
-	losses      lossRate    // of claims of keys that may be new
+	losses      lossRates
 	deallocated atomic.Bool // some work has deallocated prepared statements
 
 	consumers   *consuming.Tables

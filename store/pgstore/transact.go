@@ -60,7 +60,7 @@ func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 		}
 		tx.restart(ctx)
 	} else if s.isForeseen(rs) {
-		if rec, err := s.readIfLikely(ctx, tx, rs[0]); err != nil || rec.Status != once.Absent {
+		if rec, err := s.readIfLikely(ctx, tx.conn, &s.losses.transact, rs[0]); err != nil || rec.Status != once.Absent {
 			return oneRecord(rec, err)
 		}
 	}

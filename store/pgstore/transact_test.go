@@ -471,9 +471,10 @@ func TestRoundTrips(t *testing.T) {
 			if n := trips(func() { _ = f.Settle(t.Context(), done(rec, "")) }); n != 2 {
 				t.Errorf("a repeated settlement takes %d round trips, want 2", n)
 			}
-			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 2 {
-				t.Errorf("a replay takes %d round trips, want 2", n)
+			if n := trips(func() { _, _ = f.Claim(t.Context(), r) }); n != 1 {
+				t.Errorf("a replay among many takes %d round trips, want 1", n)
 			}
+			f.testRoundTripsOfTheCaller(t, r, trips)
 			if n := trips(func() { _, _ = transact(t.Context(), f.Store, newRequest(), nothing) }); n != 2 {
 				t.Errorf("a transaction takes %d round trips beside its work, want 2", n)
 			}
@@ -491,6 +492,44 @@ func TestRoundTrips(t *testing.T) {
 				t.Errorf("a replay among many takes %d round trips, want 1", n)
 			}
 		})
+	}
+}
+
+// testRoundTripsOfTheCaller counts those of a claim and its settlement in a
+// transaction of the caller. r is done.
+func (f *fixture) testRoundTripsOfTheCaller(t *testing.T, r once.ClaimRequest, trips func(func()) int64) {
+	t.Helper()
+	tx, err := f.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	claim := func(r once.ClaimRequest) once.Record {
+		recs, err := f.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return recs[0]
+	}
+	var rec once.Record
+	if n := trips(func() { rec = claim(newRequest()) }); n != 1 {
+		t.Errorf("a claim in a transaction takes %d round trips, want 1", n)
+	}
+	set := done(rec, "")
+	if n := trips(func() {
+		if err := f.SettleTx(t.Context(), tx, []once.Settlement{set}); err != nil {
+			t.Fatal(err)
+		}
+		set = done(claim(newRequest()), "")
+	}); n != 2 {
+		t.Errorf("a settlement and a claim in a transaction take %d round trips, want 2", n)
+	}
+	if n := trips(func() { claim(r) }); n != 2 {
+		t.Errorf("a duplicate in a transaction takes %d round trips, want 2", n)
+	}
+	claim(r)
+	if n := trips(func() { claim(r) }); n != 1 {
+		t.Errorf("a duplicate among many takes %d round trips in a transaction, want 1", n)
 	}
 }
 

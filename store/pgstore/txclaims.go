@@ -163,7 +163,7 @@ func (c *txClaims) beginForeseen(ctx context.Context, conn *pgx.Conn) error {
 		rec = recs[0]
 	}
 	c.recs = []once.Record{rec}
-	c.store.losses.count(c.foreseen == nil)
+	c.store.losses.transact.count(c.foreseen == nil)
 	return nil
 }
 
