@@ -4,13 +4,13 @@ go 1.26.0
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
-	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
-	github.com/dbos-inc/dbos-transact-golang v1.1.0
+	github.com/ThreeDotsLabs/watermill-sql/v4 v4.1.2
+	github.com/dbos-inc/dbos-transact-golang v1.2.0
 	github.com/effectively-once/once/bench v0.0.0
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/gofiber/storage/postgres/v3 v3.0.0
 	github.com/jackc/pgx/v5 v5.11.0
-	github.com/oagudo/outbox v0.14.0
+	github.com/oagudo/outbox v1.0.1
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/riverqueue/river/rivertype v0.51.1

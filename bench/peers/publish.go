@@ -173,7 +173,7 @@ func (p *publishing) watermill(forwarded bool) func(context.Context, pgx.Tx) err
 func (p *publishing) oagudo() func(context.Context) error {
 	writer := outbox.NewWriter(outbox.NewDBContext(p.std, outbox.SQLDialectPostgres))
 	return func(ctx context.Context) error {
-		return writer.Write(ctx, outbox.NewMessage(p.body), func(ctx context.Context, tx outbox.TxQueryer) error {
+		return writer.WriteOne(ctx, outbox.NewMessage(p.body), func(ctx context.Context, tx outbox.TxQueryer) error {
 			_, err := tx.ExecContext(ctx, updateSQL, someAccount())
 			return err
 		})
