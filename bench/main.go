@@ -36,6 +36,7 @@ type bench struct {
 	turn   time.Duration
 	short  bool
 	large  bool
+	rows   int // of the largest table of growthStages
 	peers  *peers
 	report report
 }
@@ -57,7 +58,8 @@ func run() error {
 	rounds := flag.Int("rounds", 0, "how often each variant runs (default 7, with -short 3)")
 	turn := flag.Duration("turn", 0, "how long one turn takes (default 100ms, with -short 60ms)")
 	short := flag.Bool("short", false, "a look in less than a minute: few settings, 8 workers only, few and short rounds")
-	large := flag.Bool("large", false, "also the contests that fill tables with 10 million rows")
+	large := flag.Bool("large", false, "also the contests that fill large tables")
+	rows := flag.Int("rows", 10_000_000, "with -large, the rows of the largest table; 100000000 takes hours and 70 GB")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; -help shows the flags", flag.Arg(0))
@@ -66,12 +68,15 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	b := &bench{only: pattern, rounds: cmp.Or(*rounds, 7), turn: cmp.Or(*turn, 100*time.Millisecond), large: *large}
+	b := &bench{only: pattern, rounds: cmp.Or(*rounds, 7), turn: cmp.Or(*turn, 100*time.Millisecond), large: *large, rows: *rows}
 	if *short {
 		b.short, b.rounds, b.turn = true, cmp.Or(*rounds, 3), cmp.Or(*turn, 60*time.Millisecond)
 	}
 	if b.rounds < 1 || b.turn <= 0 {
 		return errors.New("-rounds and -turn are greater than 0")
+	}
+	if b.rows < smallest {
+		return fmt.Errorf("-rows is %d or more", smallest)
 	}
 	if *list {
 		b.list()
@@ -100,7 +105,7 @@ func (b *bench) run(peersDir, file, markdown string) error {
 }
 
 func (b *bench) stages() (stages []stage) {
-	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), forgetStages(), consumeStages(),
+	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), growthStages(), forgetStages(), consumeStages(),
 		publishStages(), databaseStages(), httpStages()} {
 		stages = append(stages, s...)
 	}

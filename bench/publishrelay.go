@@ -142,14 +142,15 @@ func (r *relaying) inRaw() place {
 	return place{fill: []string{"TRUNCATE raw", fillRawSQL}, waiting: "SELECT count(*) FROM raw", clean: tidy("raw")}
 }
 
-// inOutbox spreads messages over all lanes, as random IDs or ordering keys
+func (r *relaying) inOutbox(key string) place { return r.inOutboxOf("once.once_outbox", key) }
+
+// inOutboxOf spreads messages over all lanes, as random IDs or ordering keys
 // would.
-func (r *relaying) inOutbox(key string) place {
+func (r *relaying) inOutboxOf(table, key string) place {
 	of, lane := key, "hashtext(k.key)"
 	if key == "" {
 		of, lane = "''", "hashint4(i)"
 	}
-	const table = "once.once_outbox"
 	return place{fill: []string{"TRUNCATE " + table, `INSERT INTO ` + table + ` (lane, id, topic, ordering_key, produced, body)
 SELECT ` + lane + ` & 15, ` + backlogID + `, '` + outboxTopic + `', k.key, '2026-01-02T03:04:05.678901Z', ` + backlogBody + `
 FROM generate_series(1, $1::int) AS i CROSS JOIN LATERAL (SELECT ` + of + ` AS key) AS k`},
