@@ -59,6 +59,37 @@ func (c hookedConn) QueryContext(ctx context.Context, query string, args []drive
 	return c.fullConn.QueryContext(ctx, query, args)
 }
 
+func (c hookedConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	st, err := c.fullConn.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return hookedStmt{st.(fullStmt), c, query}, nil
+}
+
+// fullStmt has the methods that the statements of all drivers implement.
+type fullStmt interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+}
+
+type hookedStmt struct {
+	fullStmt
+	conn  hookedConn
+	query string
+}
+
+func (s hookedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	defer s.conn.around(ctx, s.query)()
+	return s.fullStmt.ExecContext(ctx, args)
+}
+
+func (s hookedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	defer s.conn.around(ctx, s.query)()
+	return s.fullStmt.QueryContext(ctx, args)
+}
+
 // CheckNamedValue calls that of the driver, if it has one.
 func (c hookedConn) CheckNamedValue(v *driver.NamedValue) error {
 	if checker, ok := c.fullConn.(driver.NamedValueChecker); ok {

@@ -18,6 +18,7 @@ const (
 	Refused             // the database can never store a value: it is too large, or not valid in its encoding
 	Ended               // the statement failed and ended the transaction; SQLite only
 	Aborted             // an earlier statement ended the transaction or aborted it; not in MySQL and SQLite
+	NotPrepared         // the server has no room for a prepared statement, or no longer has it, and did not run it; MySQL only
 )
 
 var (
@@ -25,7 +26,8 @@ var (
 		3572: LockTimeout,                                          // MySQL: NOWAIT
 		1020: Conflict,                                             // MariaDB: the row is newer than the snapshot
 		1153: Refused, 1301: Refused, 1366: Refused, 1406: Refused, // over max_allowed_packet, twice; not in its character set; too long
-		3819: Constraint, 4025: Constraint} // CHECK, of MySQL and of MariaDB
+		3819: Constraint, 4025: Constraint, // CHECK, of MySQL and of MariaDB
+		1461: NotPrepared, 1243: NotPrepared, 1615: NotPrepared} // too many; unknown; to be prepared again
 
 	sqliteFailures = map[int64]Failure{5: Conflict, 6: Conflict, 18: Refused, 19: Constraint, // busy, locked, too big, constraint
 		7: Ended, 9: Ended, 10: Ended, 13: Ended} // no memory, interrupted, I/O, full

@@ -17,20 +17,28 @@ import (
 // database is where a Store keeps its records: a pool, and the SQL of its
 // dialect.
 type database struct {
-	pool    *sql.DB
-	dialect sqlschema.Dialect
-	names   sqlschema.Names
-	sql     *records.Statements
-	queue   queue       // of writers, in SQLite; nil elsewhere
-	invalid error       // what is wrong with the arguments of New
-	checked atomic.Bool // the tables and the session were found to be right
+	pool     *sql.DB
+	dialect  sqlschema.Dialect
+	names    sqlschema.Names
+	sql      *records.Statements
+	prepared *prepared   // in SQLite and MySQL; nil elsewhere
+	queue    queue       // of writers, in SQLite; nil elsewhere
+	invalid  error       // what is wrong with the arguments of New
+	checked  atomic.Bool // the tables and the session were found to be right
 }
 
 // ready checks the tables and the settings of the session at the first use. It
-// uses the connection of the call, which may be the only one.
+// uses the connection of the call, which may be the only one. A call that has
+// none yet prepares statements.
 func (d *database) ready(ctx context.Context, db sqltx.DB) error {
-	if d.invalid != nil || d.checked.Load() {
+	if d.invalid != nil {
 		return d.invalid
+	}
+	if _, ok := db.(*sql.DB); ok {
+		d.prepared.prepare(ctx)
+	}
+	if d.checked.Load() {
+		return nil
 	}
 	q := sqltx.Querier{DB: db}
 	err := d.names.Check(ctx, q)
@@ -65,7 +73,7 @@ func (d *database) get(ctx context.Context, db sqltx.DB, st sqlschema.Statement,
 func (d *database) exec(ctx context.Context, db sqltx.DB, st sqlschema.Statement,
 	p sqlschema.Params) (changed int64, err error) {
 
-	result, err := db.ExecContext(ctx, st.Text, st.Args(p)...)
+	result, err := d.prepared.on(db).ExecContext(ctx, st.Text, st.Args(p)...)
 	if err != nil {
 		return 0, d.explain(err)
 	}
@@ -76,6 +84,8 @@ func (d *database) exec(ctx context.Context, db sqltx.DB, st sqlschema.Statement
 func (d *database) rows(ctx context.Context, db sqltx.DB, st sqlschema.Statement,
 	p sqlschema.Params) (found []records.Row, err error) {
 
+	db, closed := d.prepared.forQuery(db, st.Text)
+	defer closed()
 	rows, err := db.QueryContext(ctx, st.Text, st.Args(p)...)
 	if err != nil {
 		return nil, d.explain(err)

@@ -80,6 +80,12 @@
 // transactions of the caller's, the caller must stop at that error. CREATE,
 // ALTER and similar statements commit implicitly. Handlers must not use them.
 //
+// By default, the driver prepares each statement, executes and closes it, which
+// takes two round trips. The Store prepares its own once on each connection, and
+// they take one. They count towards max_prepared_stmt_count: about five for each
+// connection, and never more than 32, however many Stores use the pool. With
+// interpolateParams=true nothing is prepared, which some proxies need.
+//
 // # SQL Server and Azure SQL
 //
 // This dialect has not yet been tested on a server. Its statements were parsed,
@@ -139,6 +145,10 @@
 // The clock is that of this machine, in milliseconds. If it is set, leases
 // change with it. One connection is enough (SetMaxOpenConns(1)). A database in
 // memory must have only one.
+//
+// To parse a statement takes longer than to run it, so the Store prepares its
+// own once on each connection: not more than 32, however many Stores use the
+// pool. The other drivers prepare by themselves, or have no use for it.
 //
 // After SQLITE_FULL, SQLITE_IOERR, SQLITE_NOMEM, SQLITE_INTERRUPT or
 // RAISE(ROLLBACK), SQLite may have rolled back the transaction. A handler must

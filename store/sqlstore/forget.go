@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
 // Forget deletes keys and outcomes that are past their time, those of limit
@@ -102,10 +103,11 @@ func (s *Store) forgetOnly(ctx context.Context, tx *sql.Tx, due []once.Record) (
 		p[fmt.Sprint("attempt", i)] = rec.Attempt
 	}
 	forget, expire := s.sql.ForgetOnly(len(due))
-	deleted, err := s.exec(ctx, tx, forget, p)
+	q := sqltx.Querier{DB: tx} // which prepares nothing: the texts differ
+	deleted, err := q.Exec(ctx, forget.Text, forget.Args(p)...)
 	if err != nil || int(deleted) == len(due) {
-		return int(deleted), err
+		return int(deleted), s.explain(err)
 	}
-	expired, err := s.exec(ctx, tx, expire, p)
-	return int(deleted + expired), err
+	expired, err := q.Exec(ctx, expire.Text, expire.Args(p)...)
+	return int(deleted + expired), s.explain(err)
 }

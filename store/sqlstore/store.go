@@ -80,7 +80,7 @@ func New(pool *sql.DB, dialect Dialect, o *Options) *Store {
 	if pool == nil {
 		d.invalid = fmt.Errorf("%w: the *sql.DB is nil", once.ErrInvalid)
 	}
-	d.sql, d.queue = records.New(d.names), newQueue(d.dialect)
+	d.sql, d.queue, d.prepared = records.New(d.names), newQueue(d.dialect), preparedOf(pool, d.dialect)
 	shelved, put := consuming.NewTables(d.names), publishing.NewTables(d.names)
 	return &Store{
 		Registry:      consuming.NewRegistry(shelved, access{d}),
