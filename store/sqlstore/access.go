@@ -40,7 +40,7 @@ func (a access) InTx(ctx context.Context, tx *sql.Tx, do func(sqlschema.Querier)
 	if err := a.readyTx(ctx, tx); err != nil {
 		return err
 	}
-	return a.explain(do(sqltx.Querier{DB: tx}))
+	return a.explain(do(querier{tx, a.prepared}))
 }
 
 func (a access) Transact(ctx context.Context, begin string,

@@ -82,7 +82,7 @@
 //
 // By default, the driver prepares each statement, executes and closes it, which
 // takes two round trips. The Store prepares its own once on each connection, and
-// they take one. They count towards max_prepared_stmt_count: about five for each
+// they take one. They count towards max_prepared_stmt_count: about ten for each
 // connection, and never more than 32, however many Stores use the pool. With
 // interpolateParams=true nothing is prepared, which some proxies need.
 //

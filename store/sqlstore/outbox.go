@@ -17,7 +17,11 @@ func (s *Store) PutTx(ctx context.Context, tx *sql.Tx, ms []store.Outgoing) erro
 	if err := s.readyTx(ctx, tx); err != nil || len(ms) == 0 {
 		return err
 	}
-	if err := s.outbox.Put(ctx, sqltx.Querier{DB: tx}, ms); err != nil {
+	var q sqlschema.Querier = sqltx.Querier{DB: tx} // each number of messages has a text of its own
+	if len(ms) == 1 {
+		q = querier{tx, s.prepared}
+	}
+	if err := s.outbox.Put(ctx, q, ms); err != nil {
 		return s.explain(err)
 	}
 	s.bell.put(tx)

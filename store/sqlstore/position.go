@@ -15,7 +15,7 @@ import (
 func (s *Store) mark(ctx context.Context, tx *sql.Tx, from, to store.Position) (moved bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, sqltx.EndTime)
 	defer cancel()
-	q := sqltx.Querier{DB: tx}
+	q := querier{tx, s.prepared}
 	moved, err = s.consumers.Mark(limited, q, from, to)
 	if err == nil && !moved {
 		err = s.consumers.Stands(limited, q, from, to)
@@ -29,5 +29,5 @@ func (s *Store) mark(ctx context.Context, tx *sql.Tx, from, to store.Position) (
 func (s *Store) unmark(ctx context.Context, tx *sql.Tx, to store.Position) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.EndTime)
 	defer cancel()
-	return s.explain(s.consumers.Unmark(ctx, sqltx.Querier{DB: tx}, to))
+	return s.explain(s.consumers.Unmark(ctx, querier{tx, s.prepared}, to))
 }

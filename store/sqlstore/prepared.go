@@ -221,6 +221,36 @@ func (p *prepared) forQuery(db sqltx.DB, text string) (with sqltx.DB, closed fun
 	}
 }
 
+// querier is forQuery for the features that all SQL stores share.
+type querier struct {
+	db sqltx.DB
+	*prepared
+}
+
+func (q querier) Exec(ctx context.Context, text string, args ...any) (int64, error) {
+	return sqltx.Querier{DB: q.on(q.db)}.Exec(ctx, text, args...)
+}
+
+func (q querier) Query(ctx context.Context, text string, args ...any) (sqlschema.Rows, error) {
+	db, closed := q.forQuery(q.db, text)
+	found, err := sqltx.Querier{DB: db}.Query(ctx, text, args...)
+	if err != nil {
+		closed()
+		return nil, err
+	}
+	return preparedRows{found, closed}, nil
+}
+
+type preparedRows struct {
+	sqlschema.Rows
+	closed func()
+}
+
+func (r preparedRows) Close() {
+	r.Rows.Close()
+	r.closed()
+}
+
 // notRun reports whether the server did not run a statement because it does not
 // have it prepared.
 func (p *prepared) notRun(err error) bool { return p.dialect.Failure(err) == sqlschema.NotPrepared }
