@@ -131,17 +131,29 @@ func (b *bench) within() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(b, b.harness.patience())
 }
 
+var errNotYet = errors.New("it is not so")
+
 // until polls a condition that must become true.
 func (b *bench) until(what string, ok func() bool) {
+	b.repeat(what, func() error {
+		if !ok() {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// repeat tries until there is no error.
+func (b *bench) repeat(what string, try func() error) {
 	ctx, cancel := b.within()
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !ok() {
+	for err := try(); err != nil; err = try() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			b.failf("%s: not within %v", what, b.harness.patience())
+			b.failf("%s: not within %v: %v", what, b.harness.patience(), err)
 		}
 	}
 }

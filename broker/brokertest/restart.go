@@ -25,10 +25,10 @@ func (b *bench) restartable() { b.needs(b.harness.Restart != nil, "the harness h
 // persist publishes a message until it is confirmed. Each attempt has a limit,
 // as in a relay, because a broker that restarts may never confirm one.
 func (b *bench) persist(m *broker.Message) {
-	b.until("a message is confirmed", func() bool {
+	b.repeat("a message is confirmed", func() error {
 		ctx, cancel := context.WithTimeout(b, b.harness.patience()/8)
 		defer cancel()
-		return allConfirmed([]*broker.Message{m}, b.Publisher.Publish(ctx, []*broker.Message{m})) == nil
+		return allConfirmed([]*broker.Message{m}, b.Publisher.Publish(ctx, []*broker.Message{m}))
 	})
 }
 
