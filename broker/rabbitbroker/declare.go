@@ -42,6 +42,10 @@ type QueueOptions struct {
 // DeclareQueue declares a durable queue. If a queue of that name exists with
 // other arguments, RabbitMQ returns an error (406) and changes nothing.
 // Existing bindings stay.
+//
+// Call it at each start of the program. RabbitMQ 3.10 may lose a binding that it
+// has confirmed if it is killed. Publish then returns an error, and a relay keeps
+// its messages until the queue is bound again.
 func (b *Broker) DeclareQueue(ctx context.Context, name string, o QueueOptions) error {
 	l, err := b.dialer.connect(ctx)
 	if err != nil {

@@ -254,6 +254,13 @@ func (i *Instance) Resume() error {
 	return i.process.thaw()
 }
 
+// LogTail returns the end of the server's log.
+func (i *Instance) LogTail() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.home.logTail()
+}
+
 // Stop shuts the server down cleanly and removes its directory. If the server
 // had already ended, the error contains the end of its log. No other method may
 // be called after Stop.
