@@ -1,7 +1,6 @@
 package httponce
 
 import (
-	"maps"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -41,7 +40,12 @@ func validHeader(name string) bool {
 // names returns the names of headers as they are spelled, in order. If a name is
 // spelled in several ways, its values are then in the order of net/http.
 func names(header http.Header) []string {
-	return slices.Sorted(maps.Keys(header))
+	all := make([]string, 0, len(header)) // six allocations less than slices.Sorted(maps.Keys(header))
+	for name := range header {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
 }
 
 // values returns the values of a header in any spelling, and whether the header

@@ -117,16 +117,7 @@ func start(t *testing.T, c *inbox.Consumer) (stop func() error) {
 // await polls until the condition holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(testenv.Patience)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-deadline:
-			t.Fatal("waited in vain: " + what)
-		case <-tick.C:
-		}
-	}
+	testenv.Await(t, what, holds)
 }
 
 func retryAtOnce(attempts int) inbox.Retry {

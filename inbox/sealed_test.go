@@ -130,6 +130,14 @@ func TestShelvedMessagesAreSealed(t *testing.T) {
 					if left := shelf(t, b.store, store.Parked, store.Waiting); len(left) > 0 || b.calls["2"] != 1 {
 						t.Errorf("a duplicate was handled %d times, and left %v", b.calls["2"], left)
 					}
+					if checkpoint { // which has no records of keys
+						return
+					}
+					key := once.Key{Operation: "letters", ID: "3"}
+					await(t, "its key is done", func() bool { return get(t, b.store, key).Status == once.Done })
+					if _, err := s.options.Sealing.Open(get(t, b.store, key)); err != nil { // a plain one is refused
+						t.Errorf("its outcome cannot be opened: %v", err)
+					}
 				})
 			})
 		}

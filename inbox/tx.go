@@ -54,6 +54,9 @@ func (h *txHandler[T]) callWith(ctx context.Context, tx T, items ...*item) (err 
 	for _, it := range items {
 		it.ran = true
 	}
+	if store.BlockedOf(ctx) != nil { // which is for this transaction only
+		ctx = store.WithBlocked(ctx, nil)
+	}
 	return asHandlerError(h.call(withCauses(h.handlerContext(ctx), items), tx, messages(items)))
 }
 
@@ -75,21 +78,37 @@ func (h *txHandler[T]) known(ctx context.Context, it *item) (*result, error) {
 	return &result{kind: blocked}, nil
 }
 
-// blockedOrders returns the ordering keys of items that have an earlier message
-// on the shelf.
-func (h *txHandler[T]) blockedOrders(ctx context.Context, tx T, items ...*item) (map[string]bool, error) {
-	var orders []string
+// blockedQuery returns what blockedOrders will ask about items.
+func (h *txHandler[T]) blockedQuery(items ...*item) *store.BlockedQuery {
+	q := &store.BlockedQuery{Consumer: h.keys, ParkedToo: h.OnParked == HoldOrder}
 	seen := make(map[string]bool)
 	for _, it := range items {
 		if it.order != "" && !seen[it.order] {
 			seen[it.order] = true
-			orders = append(orders, it.order)
+			q.OrderingKeys = append(q.OrderingKeys, it.order)
 		}
 	}
-	if h.txShelf == nil || len(orders) == 0 {
+	return q
+}
+
+// expectingBlocked returns a context for a transaction that begins with
+// blockedOrders.
+func (h *txHandler[T]) expectingBlocked(ctx context.Context, items ...*item) context.Context {
+	q := h.blockedQuery(items...)
+	if h.txShelf == nil || len(q.OrderingKeys) == 0 {
+		return ctx
+	}
+	return store.WithBlocked(ctx, q)
+}
+
+// blockedOrders returns the ordering keys of items that have an earlier message
+// on the shelf.
+func (h *txHandler[T]) blockedOrders(ctx context.Context, tx T, items ...*item) (map[string]bool, error) {
+	q := h.blockedQuery(items...)
+	if h.txShelf == nil || len(q.OrderingKeys) == 0 {
 		return nil, nil
 	}
-	found, err := h.txShelf.BlockedTx(ctx, tx, h.keys, orders, h.OnParked == HoldOrder)
+	found, err := h.txShelf.BlockedTx(ctx, tx, q.Consumer, q.OrderingKeys, q.ParkedToo)
 	blocked := make(map[string]bool)
 	for _, order := range found {
 		blocked[order] = true
@@ -101,7 +120,12 @@ func (h *txHandler[T]) blockedOrders(ctx context.Context, tx T, items ...*item) 
 func (h *txHandler[T]) done(it *item, fence once.Fence, rejected bool) once.Settlement {
 	out, _ := h.op.Outcome(none{}) // an empty struct can be encoded
 	out.Rejected = rejected
-	out, _ = h.store.Options().Pack(fence.Key, h.fingerprint(it), out)
+	options := h.store.Options()
+	var input []byte // its fingerprint, which only seals cover
+	if options.Sealing.Seals(once.SealOutcomes) {
+		input = h.fingerprint(it)
+	}
+	out, _ = options.Pack(fence.Key, input, out)
 	return once.Settlement{Fence: fence, Status: once.Done, Outcome: out, KeepOutcome: h.Policy.KeepOutcome, KeepKey: h.Policy.KeepKey}
 }
 

@@ -39,7 +39,8 @@ func (h *txBatch[T]) handle(ctx context.Context, items []*item) []result {
 // are tried again after those that are returned.
 func (h *txBatch[T]) firstOfEachKey(items []*item) (first []*item, results []result) {
 	results = repeated(result{kind: again}, items)
-	seen, waits := make(map[once.Key]bool), make(map[string]bool)
+	first = make([]*item, 0, len(items))
+	seen, waits := make(map[once.Key]bool, len(items)), make(map[string]bool)
 	for i, it := range items {
 		switch {
 		case it.order != "" && waits[it.order]: // an item before it is about to be parked
@@ -130,7 +131,7 @@ type batchTx[T any] struct {
 
 func (b *batchTx[T]) run(ctx context.Context) error {
 	b.own = nil
-	recs, err := b.txStore.Transact(ctx, b.requests, func(tx T, recs []once.Record) ([]once.Settlement, error) {
+	recs, err := b.txStore.Transact(b.expectingBlocked(ctx, b.items...), b.requests, func(tx T, recs []once.Record) ([]once.Settlement, error) {
 		return b.handleClaimed(scope.InTx(ctx), tx, recs)
 	})
 	if err != nil {
@@ -145,10 +146,11 @@ func (b *batchTx[T]) run(ctx context.Context) error {
 
 // handleClaimed calls the handler for the items whose claims succeeded.
 func (b *batchTx[T]) handleClaimed(ctx context.Context, tx T, recs []once.Record) (sets []once.Settlement, err error) {
-	b.own = make(map[int]result)
-	var claimed []*item
-	var at []int                   // their indexes
-	waits := make(map[string]bool) // ordering keys with an item that is not settled by this transaction
+	b.own = make(map[int]result, len(recs))
+	sets = make([]once.Settlement, 0, len(recs))
+	claimed := make([]*item, 0, len(recs))
+	at := make([]int, 0, len(recs)) // their indexes
+	waits := make(map[string]bool)  // ordering keys with an item that is not settled by this transaction
 	for i, rec := range recs {
 		it := b.items[i]
 		switch {
@@ -165,7 +167,7 @@ func (b *batchTx[T]) handleClaimed(ctx context.Context, tx T, recs []once.Record
 	if err != nil {
 		return nil, err
 	}
-	var free []*item
+	free := make([]*item, 0, len(claimed))
 	for n, it := range claimed {
 		rec := recs[at[n]]
 		if held[it.order] {
@@ -195,7 +197,7 @@ func (b *batchTx[T]) release(it *item, rec once.Record) once.Settlement {
 // unknown outcome are in the way. They were transactions and left nothing, so
 // the requests now take over their keys.
 func (b *batchTx[T]) collect(ctx context.Context, recs []once.Record) (takeover bool) {
-	b.results = nil
+	b.results = make([]result, 0, len(recs))
 	for i, rec := range recs {
 		it := b.items[i]
 		r, own := b.own[i]

@@ -34,7 +34,7 @@ func (h *txSingle[T]) handle(ctx context.Context, items []*item) []result {
 // try makes one attempt.
 func (h *txSingle[T]) try(ctx context.Context, it *item) result {
 	var report once.Report
-	_, err := once.DoTx(ctx, h.txStore, workOn(h.op, it).Report(&report), func(ctx context.Context, tx T) (none, error) {
+	_, err := once.DoTx(h.expectingBlocked(ctx, it), h.txStore, workOn(h.op, it).Report(&report), func(ctx context.Context, tx T) (none, error) {
 		blocked, err := h.blockedOrders(ctx, tx, it)
 		if err != nil {
 			return none{}, err

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
 )
 
 // unhurried is a publisher that takes ten milliseconds. Without it, this test
@@ -304,5 +306,68 @@ func TestAStoreWithoutTablesIsAnError(t *testing.T) {
 	r.Store = refusing{b.store}
 	if err := r.Run(t.Context()); !errors.Is(err, once.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// A notice may come just before its commit. Then the message does not wait for
+// a timer. Notices that follow each other closely cause a read each.
+func TestANoticeBeforeItsCommit(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		early := &earlyBell{Store: b.store, rung: make(chan struct{})}
+		r := b.relay()
+		r.Store = early
+		stop := b.run(r)
+		time.Sleep(time.Minute) // it has leases, and is idle
+		ring := func(read func(nth int64)) (reads int64) {
+			synctest.Wait()
+			before := early.reads.Load()
+			early.read = func() { read(early.reads.Load() - before) }
+			early.rung <- struct{}{}
+			synctest.Wait()
+			return early.reads.Load() - before
+		}
+		nothing := func(int64) {}
+		if first, second := ring(nothing), ring(nothing); first != 5 || second != 1 {
+			b.Errorf("two notices at once cause %d and %d reads, and not 5 and 1", first, second)
+		}
+		time.Sleep(time.Minute)
+		ring(func(nth int64) {
+			if nth == 3 {
+				b.put(message("late", ""))
+			}
+		})
+		if !slices.Contains(b.sender.taken(), "late") {
+			b.Error("a message that was committed after the second read waits for a timer")
+		}
+		stop()
+	})
+}
+
+// earlyBell rings when it is told to, and calls read before each read of the
+// relay.
+type earlyBell struct {
+	*memstore.Store
+	rung  chan struct{}
+	reads atomic.Int64
+	read  func()
+}
+
+func (e *earlyBell) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	if e.reads.Add(1); e.read != nil {
+		e.read()
+	}
+	return e.Store.Outgoing(ctx, q)
+}
+
+func (e *earlyBell) HearOutbox(context.Context) (store.Ear, error) { return e, nil }
+func (e *earlyBell) Far() bool                                     { return true }
+func (e *earlyBell) Close()                                        {}
+
+func (e *earlyBell) Wait(ctx context.Context) error {
+	select {
+	case <-e.rung:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

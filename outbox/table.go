@@ -15,6 +15,8 @@ const (
 	backoffAfterNews = time.Second           // least delay while nothing gets through, when new messages come
 	firstPoll        = time.Millisecond      // delay after messages were found, or notified of
 	notifiedPoll     = 50 * time.Millisecond // longest delay of that kind, if the relay is notified of all messages
+	eagerReads       = 4                     // a notice may come just before its commit, and timers wait for a millisecond at least
+	eagerGap         = 10 * time.Millisecond // between notices that cause such reads, so that many notices do not
 	gatherTime       = 10 * time.Millisecond // longest delay between reads that find few messages
 	delayedPoll      = time.Second           // how often delayed messages are asked for
 )
@@ -33,6 +35,8 @@ type tableRelay struct {
 	rows    rowsReader
 
 	idle    time.Duration // until the next read
+	eager   int           // how many reads that find nothing are repeated at once
+	eagerAt time.Time     // when the last of these were caused
 	delayed time.Time     // when delayed messages are to be asked for
 	readAt  time.Time     // when the last chunk was read
 	gather  time.Duration // rises while chunks are small
@@ -231,9 +235,14 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 // because a read costs as much as some messages.
 func (t *tableRelay) rest(ctx context.Context, busy bool) {
 	if busy {
+		t.eager = 0
 		if t.idle = 0; t.gather > 0 {
 			_ = sleep(ctx, min(t.gather, gatherTime)-time.Since(t.readAt))
 		}
+		return
+	}
+	if t.eager > 0 {
+		t.eager--
 		return
 	}
 	t.gather = 0
@@ -243,7 +252,7 @@ func (t *tableRelay) rest(ctx context.Context, busy bool) {
 	} else if poll == 0 {
 		poll = 200 * time.Millisecond
 	}
-	t.idle = min(max(5*t.idle, firstPoll), poll)
+	t.idle = min(max(2*t.idle, firstPoll), poll)
 	if t.hearsAll.Load() && t.idle > notifiedPoll {
 		t.idle = poll // the next commit notifies
 	}
@@ -252,6 +261,9 @@ func (t *tableRelay) rest(ctx context.Context, busy bool) {
 	wait = min(wait, max(time.Until(t.delayed), firstPoll))
 	if t.await(ctx, wait, t.notified, t.lanes.changed) {
 		t.idle = 0
+		if time.Since(t.eagerAt) >= eagerGap {
+			t.eager, t.eagerAt = eagerReads, time.Now()
+		}
 	}
 }
 

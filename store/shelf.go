@@ -52,6 +52,29 @@ type TxShelf[Tx any] interface {
 	ChangeTx(ctx context.Context, tx Tx, m Shelved) error
 }
 
+// BlockedQuery has the arguments of BlockedTx.
+type BlockedQuery struct {
+	Consumer     string
+	OrderingKeys []string
+	ParkedToo    bool
+}
+
+type blockedKey struct{}
+
+// WithBlocked returns a context for a Transact whose body begins by calling
+// BlockedTx with these arguments, or with fewer ordering keys. A store may ask in
+// the same round trip, after the claims, and give BlockedTx the answer. It may
+// ignore it. A nil query takes an earlier one back.
+func WithBlocked(ctx context.Context, q *BlockedQuery) context.Context {
+	return context.WithValue(ctx, blockedKey{}, q)
+}
+
+// BlockedOf returns the query of [WithBlocked], or nil.
+func BlockedOf(ctx context.Context) *BlockedQuery {
+	q, _ := ctx.Value(blockedKey{}).(*BlockedQuery)
+	return q
+}
+
 // ShelfState is the state of a message on the shelf.
 type ShelfState int
 

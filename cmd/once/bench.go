@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -18,22 +19,29 @@ type benchCommand struct {
 	storeFlags
 	outputFlags
 	Workers int     `default:"8" placeholder:"N" help:"Number of workers, 1 to 256, with one connection each (default 8)."`
-	Seconds float64 `default:"10" placeholder:"N" help:"Seconds per variant, 0.1 to 60 (default 10)."`
+	Seconds float64 `default:"7" placeholder:"N" help:"Seconds per variant, 0.1 to 60 (default 7)."`
 	Yes     bool    `short:"y" help:"Skip confirmation."`
 }
 
 // Help is the long text of once bench --help.
 func (benchCommand) Help() string {
 	return `
-Measures guarded transactions on your database as multiples of the same transaction without a guard. Four variants run
-in turns of at most half a second, so that other load on the machine affects all of them:
+Measures guarded transactions on your database as multiples of the same transaction without a guard, in about a minute.
+All variants run in turns of at most half a second, so that other load on the machine affects all of them:
 
-  bare transaction  inserts one row into a scratch table and commits
-  DoTx, new key     the same transaction in once.DoTx, each time with a new key
-  DoTx, duplicate   the same call with a key that is done: the cost of a redelivery
-  Do, nothing       once.Do around an empty function: two commits
+  bare transaction        inserts one row into a scratch table and commits
+  bare, half the workers  the same; not on SQLite, which has one writer
+  by hand                 the transaction also inserts a random key into the scratch table, the least that a guard does
+  DoTx, new key           the bare transaction in once.DoTx, each time with a new key
+  DoTx, speculative       the same with Operation.Speculative, on PostgreSQL
+  DoTx, duplicate         the same call with a key that is done: the cost of a redelivery
+  Do, nothing             once.Do around an empty function: two commits
+  Do, async commit        the same with Operation.AsyncCommit, on PostgreSQL
 
-  cost              median time over the rounds, divided by that of the bare transaction
+  cost                    time for as many as the bare transaction does, divided by its time: the median over the rounds
+
+Below the table it says what to change, if anything: the size of the pool, an option of the operation, or the isolation
+level.
 
 It writes as fast as it can, so do not run it on a busy database. The scratch table is dropped at the end, even after
 Ctrl-C. Keys have the operation once-bench and are kept for a minute. At the end, expired keys are forgotten; the next
@@ -49,8 +57,8 @@ Examples:
 
 // Validate is called by kong.
 func (c *benchCommand) Validate() error {
-	if c.Workers < 1 || c.Workers > 256 {
-		return fmt.Errorf("--workers is %d: use 1 to 256", c.Workers)
+	if c.Workers < 1 || c.Workers > bench.MaxWorkers {
+		return fmt.Errorf("--workers is %d: use 1 to %d", c.Workers, bench.MaxWorkers)
 	}
 	if !(c.Seconds >= 0.1 && c.Seconds <= 60) {
 		return fmt.Errorf("--seconds is %v: use 0.1 to 60", c.Seconds)
@@ -66,12 +74,19 @@ type benchJSON struct {
 	Seconds    float64         `json:"seconds"`
 	Rounds     int             `json:"rounds"`
 	Operations []operationJSON `json:"operations"`
+	Advice     []adviceJSON    `json:"advice"`
 	KeysLeft   int             `json:"keys_left"`
 	KeysDue    string          `json:"keys_due,omitempty"`
 }
 
+type adviceJSON struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
 type operationJSON struct {
 	Name      string  `json:"name"`
+	Workers   int     `json:"workers"`
 	Count     int     `json:"count"`
 	PerSecond float64 `json:"per_second"`
 	P50       float64 `json:"p50_seconds"`
@@ -121,7 +136,8 @@ func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (s
 	}
 	table := bench.Scratch(s.Target)
 	plan := fmt.Sprintf("  %d workers write as fast as they can for %v into the table %s, which is created and dropped,\n"+
-		"  and claim keys of the operation %s, which are kept for a minute.", c.Workers, 4*o.Length, table, bench.Operation)
+		"  and claim keys of the operation %s, which are kept for a minute.",
+		c.Workers, time.Duration(bench.Variants(s.Target, c.Workers))*o.Length, table, bench.Operation)
 	switch state {
 	case bench.Foreign:
 		return "", fmt.Errorf("the table %s exists and is not a scratch table of once bench. Nothing was changed. "+
@@ -147,25 +163,53 @@ func tellKeys(ctx context.Context, s *session, k bench.Keys) {
 		k.Due.UTC().Format(time.RFC3339), goes)
 }
 
-var benchNames = map[string]string{"bare": "bare transaction", "dotx-new": "DoTx, new key",
-	"dotx-duplicate": "DoTx, duplicate", "do": "Do, nothing"}
+var benchNames = map[string]string{bench.Bare: "bare transaction", bench.Half: "bare, half the workers", bench.ByHand: "by hand",
+	bench.New: "DoTx, new key", bench.Speculative: "DoTx, speculative", bench.Duplicate: "DoTx, duplicate",
+	bench.Do: "Do, nothing", bench.Async: "Do, async commit"}
 
 func (c *benchCommand) print(s *session, r bench.Report) error {
 	if c.json() {
 		j := benchJSON{Target: s.String(), Engine: string(s.Engine), Workers: c.Workers, Seconds: c.Seconds,
-			Rounds: r.Rounds, KeysLeft: r.Keys.Left, KeysDue: stamp(r.Keys.Due)}
+			Rounds: r.Rounds, Advice: []adviceJSON{}, KeysLeft: r.Keys.Left, KeysDue: stamp(r.Keys.Due)}
 		for _, o := range r.Sides {
-			j.Operations = append(j.Operations, operationJSON{o.Name, o.Count, rounded(o.PerSecond), seconds(o.P50),
+			j.Operations = append(j.Operations, operationJSON{o.Name, o.Workers, o.Count, rounded(o.PerSecond), seconds(o.P50),
 				seconds(o.P95), seconds(o.P99), rounded(o.Cost)})
+		}
+		for _, a := range r.Advice() {
+			j.Advice = append(j.Advice, adviceJSON(a))
 		}
 		return printJSON(j)
 	}
-	table := newTable("OPERATION", "PER SECOND", "P50", "P95", "P99", "COST")
+	table := newTable("OPERATION", "PER SECOND", "P50", "P95", "P99", "COST", "")
 	for _, o := range r.Sides {
 		table.Row(benchNames[o.Name], fmt.Sprintf("%.0f", o.PerSecond), millis(o.P50), millis(o.P95), millis(o.P99),
-			fmt.Sprintf("%.2f", o.Cost))
+			fmt.Sprintf("%.2f", o.Cost), bar(o.Cost))
 	}
-	return table.Print(os.Stdout)
+	if err := table.Print(os.Stdout); err != nil {
+		return err
+	}
+	for i, a := range r.Advice() {
+		if i == 0 {
+			fmt.Println()
+		}
+		if _, err := fmt.Println(a.Text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bar draws a cost: ten blocks are that of the bare transaction.
+func bar(cost float64) string {
+	const most = 40
+	switch n := int(math.Round(10 * cost)); {
+	case n == 0:
+		return "▏"
+	case n > most:
+		return strings.Repeat("█", most) + "…"
+	default:
+		return strings.Repeat("█", n)
+	}
 }
 
 func rounded(f float64) float64 { return math.Round(f*1000) / 1000 }

@@ -67,6 +67,9 @@ func seedAt(ctx context.Context, from string) error {
 		if err := bring(ctx, t.Store, k.key, k.to); err != nil {
 			return err
 		}
+		if err := tick(ctx, t.Store, k.key); err != nil {
+			return err
+		}
 	}
 	if err := seedShelf(ctx, t.Store); err != nil {
 		return err
@@ -83,6 +86,17 @@ func bring(ctx context.Context, s once.Store, k once.Key, to once.Status) error 
 	}
 	return s.Settle(ctx, once.Settlement{Fence: once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: to,
 		Reason: "made so by\nthe seed"})
+}
+
+// tick returns when the store's clock, which counts milliseconds on SQLite, has
+// moved on since a key changed: so the next key changes later.
+func tick(ctx context.Context, s once.Store, k once.Key) error {
+	for {
+		rec, err := s.Get(ctx, k)
+		if err != nil || rec.Created.Add(rec.Age).After(rec.Updated) {
+			return err
+		}
+	}
 }
 
 func seedShelf(ctx context.Context, s target.Store) error {

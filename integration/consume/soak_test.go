@@ -137,9 +137,7 @@ func (k *soak) publishAll(t *testing.T) {
 	chance := rand.New(rand.NewPCG(k.seed, 11))
 	for len(left) > 0 {
 		n := min(1+chance.IntN(8), len(left))
-		k.publishing.Lock()
-		k.office.publish(t, left[:n])
-		k.publishing.Unlock()
+		k.undisturbed(func() { k.office.publish(t, left[:n]) })
 		left = left[n:]
 		pause(time.Duration(chance.IntN(200)) * time.Millisecond)
 	}
@@ -151,11 +149,16 @@ func (k *soak) disturb(t *testing.T, chance *rand.Rand) {
 		pause(300*time.Millisecond + time.Duration(chance.IntN(700))*time.Millisecond)
 		k.fleet.Kill(chance.IntN(k.size))
 		if i%2 == 1 {
-			k.publishing.Lock()
-			k.office.disturb(t)
-			k.publishing.Unlock()
+			k.undisturbed(func() { k.office.disturb(t) })
 		}
 	}
+}
+
+// undisturbed does something while nobody else publishes or disturbs.
+func (k *soak) undisturbed(do func()) {
+	k.publishing.Lock()
+	defer k.publishing.Unlock() // also if do ends the goroutine
+	do()
 }
 
 // replay replays all parked messages that do not kill.

@@ -213,7 +213,7 @@ func (w *world) runCommand(t *testing.T, s *shell, c command, r rule) error {
 	case r.serves:
 		until = ready
 	}
-	if r.then != "" { // behind the end of a line, as there may be a comment in it
+	if r.then != "" { // on a line of its own, as this one may end with a comment
 		text = "{ " + text + "\n} && " + strings.ReplaceAll(r.then, "%s", strings.Fields(c.text + " . . .")[3])
 	}
 	if r.there != "" {

@@ -34,7 +34,7 @@ func (w *world) names() []pair {
 		{"DATABASE_URL=postgres://...", "DATABASE_URL='" + w.postgres + "'"},
 		{"127.0.0.1:9464", "127.0.0.1:0"}, // a free port
 		{"127.0.0.1:9465", "127.0.0.1:0"},
-		{"--seconds 2", "--seconds 0.2"}, // of a benchmark, of which nothing but the end is looked at
+		{"--seconds 1", "--seconds 0.2"}, // of a benchmark, of which nothing but the end is looked at
 	}
 }
 

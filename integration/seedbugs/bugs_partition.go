@@ -14,8 +14,8 @@ var manyBugs = []Bug{
 		Name: "all-that-go-together-win",
 		Why:  "work runs although another call owns its key",
 		File: "store/pgstore/claimbatch.go",
-		Old:  "w.won, w.rec = true, newRecord(w.r, created)\n",
-		New:  "w.rec = newRecord(w.r, created)\n\t\tfor _, w := range batch {\n\t\t\tw.won = true\n\t\t}\n",
+		Old:  "w.won, w.rec = true, sqlschema.NewRecord(w.r, created)\n",
+		New:  "w.rec = sqlschema.NewRecord(w.r, created)\n\t\tfor _, w := range batch {\n\t\t\tw.won = true\n\t\t}\n",
 		Test: onPostgres("^TestClaimsThatWaitGoTogether$"),
 	},
 	{

@@ -9,6 +9,22 @@ const pgStatements = "store/pgstore/statements.go"
 // pgstoreBugs are in the store on PostgreSQL.
 var pgstoreBugs = []Bug{
 	{
+		Name: "a-look-before-a-claim-counts",
+		Why:  "a message overtakes an earlier one, which was put aside between the look at the shelf and the claim",
+		File: "store/pgstore/txclaims.go",
+		Old:  "\tc.look.discard()\n\tkeys := make(uuidArray, len(which))\n",
+		New:  "\tkeys := make(uuidArray, len(which))\n",
+		Test: onPostgres("^TestALookAtTheShelfTravelsWithTheClaims$"),
+	},
+	{
+		Name: "a-look-is-kept-after-other-statements",
+		Why:  "a transaction does not see what it has put aside itself",
+		File: "store/pgstore/tx.go",
+		Old:  "func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {\n\th.look.discard()\n",
+		New:  "func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {\n",
+		Test: onPostgres("^TestALookAheadEndsWithAnyStatement$"),
+	},
+	{
 		Name: "gate-for-transactions-in-flight-missing",
 		Why:  "a duplicate waits in the database for the first transaction and holds a connection",
 		File: pgStatements,

@@ -44,7 +44,7 @@ func TestAClaimInATransactionOvertakenAfterItsSnapshot(t *testing.T) {
 			recs, err := d.Store.ClaimTx(t.Context(), tx, []once.ClaimRequest{r})
 			replies <- reply{recs, err}
 		}()
-		until(t, func() bool {
+		testenv.Await(t, "ClaimTx waits for the lock", func() bool {
 			return other.MustNumber(t, fmt.Sprintf(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
 				AND classid = 0 AND objid = %d AND NOT granted`, lock)) == 1
 		})
@@ -111,16 +111,5 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func until(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(testenv.Patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 20 s")
-		}
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 // childVar turns this test binary into a process that starts servers and waits
@@ -79,7 +81,7 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	var err error
 	thread := onThreadThatEnds(func() { i, err = StartPostgres(t.Context()) })
 	started(t)(i, err)
-	eventually(t, "the thread has ended", func() bool {
+	testenv.Await(t, "the thread has ended", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread))
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -139,7 +141,7 @@ func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait() // killed
-			eventually(t, fmt.Sprintf("all of %v are gone", all), func() bool { return !anyLives(all) })
+			testenv.Await(t, fmt.Sprintf("all of %v are gone", all), func() bool { return !anyLives(all) })
 			if left, err := os.ReadDir(dir); err != nil || len(left) != len(everyKind) {
 				t.Fatalf("the killed process has left %v, %v: want a home of each to sweep", left, err)
 			}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/testenv"
 	_ "github.com/jackc/pgx/v5/stdlib"
 )
@@ -112,19 +111,6 @@ func mustExec(t *testing.T, db interface {
 	defer cancel()
 	if _, err := db.ExecContext(ctx, query); err != nil {
 		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
-	defer cancel()
-	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 100 * time.Millisecond}
-	for !holds() {
-		if backoff.Sleep(ctx, pause.Next()) != nil {
-			t.Fatalf("it was waited in vain for this: %s", what)
-		}
 	}
 }
 

@@ -1,5 +1,3 @@
-//go:build linux
-
 package server
 
 import (
@@ -15,7 +13,8 @@ var errPortTaken = errors.New("the port was taken by another process")
 // connection could take the port of a server between its Kill and its Restart.
 const firstPort, lastPort = 15000, 32000
 
-func freePort() (int, error) {
+// FreePort returns a free port for a server that is restarted on it.
+func FreePort() (int, error) {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort)
 		if !portTaken(port) {

@@ -76,6 +76,14 @@ func (e *postgres) configure(h *home) error {
 // launch makes the kernel send SIGQUIT when we die, so that the server ends its
 // children as well.
 func (e *postgres) launch(h *home, port int) (*process, error) {
+	// A server that was killed just after its start may leave an empty lock
+	// file, which the next one refuses. No other server has this directory.
+	lock := filepath.Join(e.dataDir(h), "postmaster.pid")
+	if found, err := os.Stat(lock); err == nil && found.Size() == 0 {
+		if err := os.Remove(lock); err != nil {
+			return nil, err
+		}
+	}
 	return h.launch(syscall.SIGQUIT, filepath.Join(e.bin, "postgres"), "-D", e.dataDir(h), "-p", strconv.Itoa(port))
 }
 

@@ -40,6 +40,9 @@ func (s status) dead() bool { return s.state == "Z" || s.state == "X" }
 
 func (s status) stopped() bool { return s.state == "T" || s.state == "t" }
 
+// waits reports whether it waits in the kernel, where only SIGKILL reaches it.
+func (s status) waits() bool { return s.state == "D" }
+
 // lives reports whether this very process still runs or is stopped.
 func (s status) lives() bool {
 	now, err := readStatus(s.pid)

@@ -195,13 +195,21 @@ func halt(ctx context.Context, pid int) ([]status, error) {
 	}
 }
 
-// stopEach stops the running ones and reports whether there were any.
+// stopEach stops the running ones and reports whether there were any. A process
+// that has just made another one may wait in the kernel until that runs a
+// program. If the new one is stopped, its parent runs no more code of its own.
 func stopEach(all []status) (running bool, err error) {
+	held := map[int]bool{}
+	for _, member := range all {
+		if member.stopped() {
+			held[member.parent] = true
+		}
+	}
 	for _, member := range all {
 		if member.stopped() {
 			continue
 		}
-		running = true
+		running = running || !member.waits() || !held[member.pid]
 		if err := member.signal(syscall.SIGSTOP); err != nil {
 			return running, err
 		}

@@ -88,7 +88,7 @@ func StartPostgres(ctx context.Context) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, e, freePort)
+	return start(ctx, e, FreePort)
 }
 
 // StartMariaDB starts a MariaDB. The context limits only the start.
@@ -97,7 +97,7 @@ func StartMariaDB(ctx context.Context) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, e, freePort)
+	return start(ctx, e, FreePort)
 }
 
 // StartPgBouncer starts a PgBouncer in transaction mode in front of a
@@ -108,7 +108,7 @@ func StartPgBouncer(ctx context.Context, upstream *Instance) (*Instance, error) 
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, e, freePort)
+	return start(ctx, e, FreePort)
 }
 
 // StartRabbitMQ starts a RabbitMQ with a single node. The settings are lines of
@@ -120,7 +120,7 @@ func StartRabbitMQ(ctx context.Context, settings ...string) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, e, freePort)
+	return start(ctx, e, FreePort)
 }
 
 func start(ctx context.Context, e engine, ports func() (int, error)) (*Instance, error) {

@@ -179,6 +179,22 @@ func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
 	}
 }
 
+// A server that is killed as it begins, because another has taken its port, may
+// have made its lock file and not written it.
+func TestAnEmptyLockFileIsNotInTheWay(t *testing.T) {
+	need(t, Postgres)
+	i := started(t)(StartPostgres(t.Context()))
+	if err := i.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(i.home.path("data/postmaster.pid"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPgBouncerFindsARestartedPostgres(t *testing.T) {
 	need(t, Postgres, PgBouncer)
 	postgres := started(t)(StartPostgres(t.Context()))
@@ -187,7 +203,7 @@ func TestPgBouncerFindsARestartedPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := open(t, bouncer)
-	eventually(t, "PgBouncer answers again", func() bool {
+	testenv.Await(t, "PgBouncer answers again", func() bool {
 		_, err := ask(db)("SELECT 1")
 		return err == nil
 	})
@@ -252,7 +268,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Helpers of RabbitMQ end when they find their pipe closed, a moment later.
-	eventually(t, fmt.Sprintf("after Stop, none of %v lives", all), func() bool { return !anyLives(all) })
+	testenv.Await(t, fmt.Sprintf("after Stop, none of %v lives", all), func() bool { return !anyLives(all) })
 	for _, i := range instances {
 		if _, err := os.Stat(i.home.dir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("after Stop, %s is there: %v", i.home.dir, err)
@@ -292,7 +308,7 @@ func TestStartThatFailsLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.password = ""
-	if _, err := start(t.Context(), e, freePort); err == nil || !strings.Contains(err.Error(), "password file") {
+	if _, err := start(t.Context(), e, FreePort); err == nil || !strings.Contains(err.Error(), "password file") {
 		t.Errorf("%v, want what initdb says", err)
 	}
 }
@@ -330,7 +346,7 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 			if offered == 1 {
 				return c.taken, nil
 			}
-			return freePort()
+			return FreePort()
 		})
 		started(t)(i, err)
 		if i.port == c.taken || offered != 2 {

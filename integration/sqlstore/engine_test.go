@@ -86,18 +86,10 @@ func withMariaDB(t testing.TB, database string) string {
 }
 
 func withSettings(t testing.TB, dsn string, settings ...string) string {
-	u, err := url.Parse(dsn)
+	t.Helper()
+	dsn, err := testenv.WithSettings(dsn, settings...)
 	must(t, err)
-	q := u.Query()
-	for _, s := range settings {
-		pair, err := url.ParseQuery(s)
-		must(t, err)
-		for name, values := range pair {
-			q[name] = values
-		}
-	}
-	u.RawQuery = q.Encode()
-	return u.String()
+	return dsn
 }
 
 func freshMariaDB(t testing.TB) func(testing.TB, ...string) *sql.DB {

@@ -3,10 +3,12 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/lossrate"
 	"github.com/effectively-once/once/store/sqlstore"
 	"github.com/effectively-once/once/store/storetest"
 )
@@ -19,6 +21,47 @@ func TestContract(t *testing.T) {
 		mustExec(t, db, effectTable)
 		storetest.RunTx(t, harness(db, e, func(t testing.TB) *sql.DB { return open(t) }))
 	})
+}
+
+// TestContractOfNewKeys is TestContract on PostgreSQL, where each claim expects a
+// new key. The suite has so many duplicates that a store soon expects nothing
+// else, and then claims a new key by another statement.
+func TestContractOfNewKeys(t *testing.T) {
+	e := engine{"postgres", sqlstore.PostgreSQL, freshPostgres}
+	open := e.fresh(t)
+	db := open(t)
+	must(t, sqlstore.New(db, e.dialect, nil).Migrate(t.Context()))
+	mustExec(t, db, effectTable)
+	h := harness(db, e, nil)
+	h.Open = func(t testing.TB) once.TxStore[*sql.Tx] { return forgetful{sqlstore.New(open(t), e.dialect, nil)} }
+	storetest.RunTx(t, h)
+}
+
+// forgetful is a store that forgets before each claim how many were lost.
+type forgetful struct{ *sqlstore.Store }
+
+// forget reaches into the store, because this module is apart from it: the root
+// module has no driver of PostgreSQL.
+func (s forgetful) forget() {
+	losses := reflect.ValueOf(s.Store).Elem().FieldByName("database").Elem().FieldByName("losses")
+	(*lossrate.Rate)(losses.Addr().UnsafePointer()).Expect(false)
+}
+
+func (s forgetful) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	s.forget()
+	return s.Store.Claim(ctx, r)
+}
+
+func (s forgetful) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest) ([]once.Record, error) {
+	s.forget()
+	return s.Store.ClaimTx(ctx, tx, rs)
+}
+
+func (s forgetful) Transact(ctx context.Context, rs []once.ClaimRequest,
+	body func(*sql.Tx, []once.Record) ([]once.Settlement, error)) ([]once.Record, error) {
+
+	s.forget()
+	return s.Store.Transact(ctx, rs, body)
 }
 
 // harness gives the suite a store. The suite uses db for its own statements.

@@ -14,6 +14,7 @@
 package testenv
 
 import (
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,7 +100,7 @@ func CheckRabbitMQ(t testing.TB, properties map[string]any) {
 	t.Helper()
 	check(t, func(property string) (string, error) {
 		name, _ := properties[property].(string)
-		node, _, _ := strings.Cut(name, "@") // behind it stands the machine
+		node, _, _ := strings.Cut(name, "@") // the name of the machine follows
 		return node, nil
 	}, "cluster_name", RabbitMQClusterVar)
 }
@@ -130,4 +131,39 @@ func check(t testing.TB, query func(string) (string, error), question, variable 
 	if filepath.Clean(got) != filepath.Clean(want) { // MariaDB ends its answer with a slash
 		t.Fatalf("%s answers %q, not %q: this server was not started for tests, nothing was changed on it", question, got, want)
 	}
+}
+
+// Await polls until a condition holds, and fails the test if that takes longer
+// than [Patience].
+func Await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	end := time.After(Patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-end:
+			t.Fatal("waited in vain: " + what)
+		case <-tick.C:
+		}
+	}
+}
+
+// WithSettings sets parameters of a PostgreSQL URL, each of the form name=value
+// with special characters as in a query.
+func WithSettings(dsn string, settings ...string) (string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return "", err
+	}
+	added, err := url.ParseQuery(strings.Join(settings, "&"))
+	if err != nil {
+		return "", err
+	}
+	q := u.Query()
+	for name, values := range added {
+		q[name] = values
+	}
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // to PostgreSQL, a + is no space
+	return u.String(), nil
 }

@@ -1,13 +1,12 @@
 package pgstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/lossrate"
 	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
@@ -30,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 		if err != nil {
 			return rec, explain(err)
 		}
-		lost.count(!won)
+		lost.Count(!won)
 		if won {
 			return rec, nil
 		}
@@ -61,35 +60,28 @@ func (s *Store) insert(ctx context.Context, q querier, sql string, r once.ClaimR
 	if errors.Is(err, pgx.ErrNoRows) {
 		return rec, false, nil
 	}
-	return newRecord(r, created), err == nil, err
+	return sqlschema.NewRecord(r, created), err == nil, err
 }
 
 // claimOneTx is ClaimTx for a key that may be new. It expects a new one, unless
 // many claims were lost lately: a duplicate takes a round trip more then.
 func (s *Store) claimOneTx(ctx context.Context, tx pgx.Tx, r once.ClaimRequest) ([]once.Record, error) {
 	lost := &s.losses.claimTx
-	if !lost.high() {
+	if !lost.High() {
 		rec, won, err := s.insert(ctx, tx, s.sql.claimNewTx, r)
 		if err != nil {
 			return nil, explain(err)
 		}
 		if won {
-			lost.count(false)
+			lost.Count(false)
 			return []once.Record{rec}, nil
 		}
 	}
 	recs, err := s.claims(ctx, tx, new(pgx.Batch), []once.ClaimRequest{r})
 	if err == nil {
-		lost.count(!recs[0].HeldBy(r.Owner))
+		lost.Count(!recs[0].HeldBy(r.Owner))
 	}
 	return recs, err
-}
-
-// newRecord returns the record of a new key that was claimed.
-func newRecord(r once.ClaimRequest, created int64) once.Record {
-	at := time.UnixMicro(created)
-	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease,
-		Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}
 }
 
 // ClaimTx is Claim for each request, inside a transaction that the caller began
@@ -177,3 +169,20 @@ func expectedKeep(r once.ClaimRequest) (keep *int64, grain int64) {
 	first := min(r.Expected.KeepOutcome, r.Expected.KeepKey)
 	return micros(first), sqlschema.Grain(first)
 }
+
+// readIfLikely returns the record that is in the way of a claim, if many were
+// lost lately and there is one.
+func (s *Store) readIfLikely(ctx context.Context, q querier, lost *lossrate.Rate, r once.ClaimRequest) (once.Record, error) {
+	if !lost.High() {
+		return once.Record{}, nil
+	}
+	rec, err := s.record(ctx, q, r.Key)
+	if err != nil || rec.Status == once.Absent || rec.HeldBy(r.Owner) {
+		return once.Record{}, err
+	}
+	lost.Count(true)
+	return rec, nil
+}
+
+// lossRates are those of Claim, ClaimTx and Transact.
+type lossRates struct{ claim, claimTx, transact lossrate.Rate }

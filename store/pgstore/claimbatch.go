@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -176,7 +177,7 @@ func (s *Store) claimTogether(ctx context.Context, q querier, batch []*waitingCl
 	var created int64
 	_, err := pgx.ForEachRow(rows, []any{&key, &created}, func() error {
 		w := places[key]
-		w.won, w.rec = true, newRecord(w.r, created)
+		w.won, w.rec = true, sqlschema.NewRecord(w.r, created)
 		return nil
 	})
 	return err

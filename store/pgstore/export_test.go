@@ -1,5 +1,7 @@
 package pgstore
 
+import "github.com/effectively-once/once/internal/lossrate"
+
 // LagOf returns the lag that is reported for a slot.
 var LagOf = lagOf
 
@@ -10,10 +12,10 @@ func (s *Store) Waiting() int {
 	return len(s.batcher.waiting[0]) + len(s.batcher.waiting[1])
 }
 
-// ExpectDuplicates makes the next call take its key for a duplicate.
-func (s *Store) ExpectDuplicates() {
-	for _, l := range []*lossRate{&s.losses.claim, &s.losses.claimTx, &s.losses.transact} {
-		l.lost.Store(allLost)
+// Expect makes the next call take its key for a duplicate, or for a new one.
+func (s *Store) Expect(duplicate bool) {
+	for _, l := range []*lossrate.Rate{&s.losses.claim, &s.losses.claimTx, &s.losses.transact} {
+		l.Expect(duplicate)
 	}
 }
 

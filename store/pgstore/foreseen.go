@@ -36,16 +36,16 @@ func (s *Store) isForeseen(rs []once.ClaimRequest) bool {
 }
 
 // begin begins a transaction and claims, in one round trip. If the key is not
-// new, it only begins, and the record is zero.
-func (f *foreseen) begin(ctx context.Context, conn *pgx.Conn) (rec once.Record, err error) {
+// new, it only begins, and the record is zero. Look may be nil.
+func (f *foreseen) begin(ctx context.Context, conn *pgx.Conn, look *lookAhead) (rec once.Record, err error) {
 	if f.known {
-		return f.insert(ctx, conn)
+		return f.insert(ctx, conn, look)
 	}
-	return f.lock(ctx, conn)
+	return f.lock(ctx, conn, look)
 }
 
 // insert claims by inserting the record.
-func (f *foreseen) insert(ctx context.Context, conn *pgx.Conn) (rec once.Record, err error) {
+func (f *foreseen) insert(ctx context.Context, conn *pgx.Conn, look *lookAhead) (rec once.Record, err error) {
 	b := new(pgx.Batch)
 	b.Queue(f.store.begin)
 	b.Queue(f.store.sql.insertEnd, f.record(f.r.Expected.Outcome)...).QueryRow(func(row pgx.Row) error {
@@ -56,14 +56,15 @@ func (f *foreseen) insert(ctx context.Context, conn *pgx.Conn) (rec once.Record,
 		case err != nil:
 			return err
 		}
-		rec = newRecord(f.r, created)
+		rec = sqlschema.NewRecord(f.r, created)
 		return nil
 	})
+	look.queue(b)
 	return rec, explain(conn.SendBatch(ctx, b).Close())
 }
 
 // lock claims by the lock of the key.
-func (f *foreseen) lock(ctx context.Context, conn *pgx.Conn) (rec once.Record, err error) {
+func (f *foreseen) lock(ctx context.Context, conn *pgx.Conn, look *lookAhead) (rec once.Record, err error) {
 	key := f.r.Key.UUID()
 	var locked, isNew bool
 	b := new(pgx.Batch)
@@ -72,13 +73,14 @@ func (f *foreseen) lock(ctx context.Context, conn *pgx.Conn) (rec once.Record, e
 		return row.Scan(&locked, &f.created)
 	})
 	b.Queue(f.store.sql.isNew, uuid(key)).QueryRow(func(row pgx.Row) error { return row.Scan(&isNew) })
+	look.queue(b)
 	switch err := conn.SendBatch(ctx, b).Close(); {
 	case err != nil || !isNew:
 		return rec, explain(err)
 	case !locked:
 		return once.Record{Key: f.r.Key, Status: once.Running}, nil
 	}
-	return newRecord(f.r, f.created), nil
+	return sqlschema.NewRecord(f.r, f.created), nil
 }
 
 // settle queues what is still to be written when the attempt ends with these

@@ -203,19 +203,10 @@ func wantText(t testing.TB, err error, part string) {
 	}
 }
 
-// waitFor polls until ok returns true.
-func waitFor(t testing.TB, ok func() bool) {
+// waitFor polls until a condition holds.
+func waitFor(t testing.TB, holds func() bool) {
 	t.Helper()
-	end := time.After(testenv.Patience)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-end:
-			t.Fatal("waited in vain")
-		case <-tick.C:
-		}
-	}
+	testenv.Await(t, "the condition", holds)
 }
 
 // wire counts the round trips between a pool and its server. It can cut the

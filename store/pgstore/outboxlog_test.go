@@ -162,6 +162,26 @@ func (f *logFixture) end(t testing.TB) (end string) {
 	return end
 }
 
+// commit commits, and returns the end of the commit record: what a reader
+// confirms when all messages up to it are done. While none is open, a reader
+// confirms any place, even one between the messages and their commit.
+func (f *logFixture) commit(t testing.TB, tx pgx.Tx) (end string) {
+	t.Helper()
+	var xid, from string
+	err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text, pg_current_wal_insert_lsn()::text`).Scan(&xid, &from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commitTx(t, tx)
+	must(t, f.admin, `CREATE EXTENSION IF NOT EXISTS pg_walinspect`)
+	err = f.admin.QueryRow(t.Context(), `SELECT end_lsn::text FROM pg_get_wal_records_info($1::text::pg_lsn, pg_current_wal_flush_lsn())
+WHERE resource_manager = 'Transaction' AND record_type = 'COMMIT' AND xid = $2::text::xid`, from, xid).Scan(&end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
 // passes waits until a place of the log is confirmed.
 func (f *logFixture) passes(t testing.TB, place string) {
 	t.Helper()
@@ -259,13 +279,16 @@ func TestCrashOfTheReaderLosesNothing(t *testing.T) {
 		f := newLog(t, mode)
 		first := tail(t, f.log)
 		last := f.begin(t, "d") // whose row has the lowest number
-		for _, id := range []string{"a", "b", "c"} {
-			f.put(t, id)
-		}
+		a := f.begin(t, "a")
+		must(t, f.admin, `INSERT INTO `+f.effects()+` VALUES ('x')`)
+		f.passes(t, f.end(t)) // a place between the message and its commit
+		place := f.commit(t, a)
+		f.put(t, "b")
+		f.put(t, "c")
 		commitTx(t, last)
 		ms := wantReceived(t, first, "a", "b", "c", "d")
 		sendOff(t, first, ms[0], ms[2])
-		f.passes(t, fmt.Sprintf("%X/%X", ms[0].LogPlace>>32, uint32(ms[0].LogPlace)))
+		f.passes(t, place)
 		f.kill(t)
 		waitFor(t, func() bool { _, err := first.Receive(t.Context(), 1); return err != nil })
 		second := tail(t, f.log)

@@ -90,7 +90,7 @@ func (p *partitions) claimNew(ctx context.Context, r once.ClaimRequest) (rec onc
 	if err := p.pool.SendBatch(ctx, b).Close(); err != nil || !won {
 		return rec, false, err
 	}
-	return newRecord(r, created), true, nil
+	return sqlschema.NewRecord(r, created), true, nil
 }
 
 func (p *partitions) queueClaim(b *pgx.Batch, r once.ClaimRequest, rec *once.Record) {

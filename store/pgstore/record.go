@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -84,4 +85,8 @@ func checkKey(k once.Key, digest [16]byte) error {
 			uuid(digest), k.Scope, k.Operation, k.ID)
 	}
 	return nil
+}
+
+func equal(a, b once.Outcome) bool {
+	return a.Sum == b.Sum && a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.ContentType == b.ContentType && bytes.Equal(a.Body, b.Body)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/pgstore/internal/deferredtx"
@@ -80,7 +79,7 @@ func (s *Store) speculate(ctx context.Context, tx *handle, r once.ClaimRequest, 
 	case err != nil:
 		return nil, true, err
 	}
-	s.losses.transact.count(false)
+	s.losses.transact.Count(false)
 	return []once.Record{rec}, true, nil
 }
 
@@ -132,7 +131,7 @@ func (e *speculation) readWinner(ctx context.Context, state claimState) (recs []
 	case rec.Status == once.Absent:
 		return nil, false, nil
 	}
-	e.store.losses.transact.count(true)
+	e.store.losses.transact.Count(true)
 	return []once.Record{rec}, true, nil
 }
 
@@ -201,55 +200,4 @@ func (e *speculation) commit(ctx context.Context, out once.Outcome) (claimState,
 func isRefusedByServer(err error) bool {
 	_, refused := pgerr.Refused(err)
 	return refused
-}
-
-func equal(a, b once.Outcome) bool {
-	return a.Sum == b.Sum && a.Rejected == b.Rejected && a.Omitted == b.Omitted && a.ContentType == b.ContentType && bytes.Equal(a.Body, b.Body)
-}
-
-// readIfLikely returns the record that is in the way of a claim, if many were
-// lost lately and there is one.
-func (s *Store) readIfLikely(ctx context.Context, q querier, lost *lossRate, r once.ClaimRequest) (once.Record, error) {
-	if !lost.high() {
-		return once.Record{}, nil
-	}
-	rec, err := s.record(ctx, q, r.Key)
-	if err != nil || rec.Status == once.Absent || rec.HeldBy(r.Owner) {
-		return once.Record{}, err
-	}
-	lost.count(true)
-	return rec, nil
-}
-
-func oneRecord(rec once.Record, err error) ([]once.Record, error) {
-	if err != nil {
-		return nil, err
-	}
-	return []once.Record{rec}, nil
-}
-
-// lossRate is how many of the recent claims were lost that expect a new key. A
-// lost claim costs several times what looking first does, and looking first costs a round
-// trip where the key is new. It pays if more than one key in eight is a
-// duplicate.
-type lossRate struct{ lost atomic.Int32 } // of all claims, in units of 1/allLost
-
-// lossRates are those of Claim, ClaimTx and Transact.
-type lossRates struct{ claim, claimTx, transact lossRate }
-
-const (
-	allLost    = 1 << 16
-	lossWindow = 16 // how many claims it takes to forget most of the earlier ones
-)
-
-func (l *lossRate) high() bool { return l.lost.Load() > allLost/8 }
-
-// count is not exact: if two claims are counted at once, one may be missed.
-func (l *lossRate) count(lost bool) {
-	was := l.lost.Load()
-	now := was - was/lossWindow
-	if lost {
-		now += allLost / lossWindow
-	}
-	l.lost.Store(now)
 }

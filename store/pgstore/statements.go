@@ -25,7 +25,7 @@ type statements struct {
 
 // fill returns a function that replaces the marks in a statement.
 func fill(n sqlschema.Names, marks []string) func(sql string) string {
-	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{position}", n.Positions(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", begunSQL, "{free}", freeSQL,
+	all := strings.NewReplacer(append([]string{"{table}", n.Table(), "{position}", n.Positions(), "{now}", n.Now(), "{clock}", clockSQL, "{begun}", n.Begun(), "{free}", freeSQL,
 		"{columns}", columnsSQL, "{body}", bodySQL, "{status}", statusSQL, "{settling}", settlingSQL, "{nobody}", nobodySQL}, marks...)...)
 	return func(sql string) string { return all.Replace(all.Replace(all.Replace(sql))) }
 }
@@ -67,11 +67,6 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 const (
 	// nobodySQL means no cause, in an array of UUIDs.
 	nobodySQL = `'00000000-0000-0000-0000-000000000000'::uuid`
-
-	// begunSQL is the time at which the statement arrived: it is cheaper than a
-	// clock, and the same in the whole statement. It is used where a statement
-	// waits for nothing.
-	begunSQL = `(extract(epoch FROM statement_timestamp()) * 1000000)::bigint`
 
 	// clockSQL is volatile, so it is read once in a statement, after the
 	// snapshot was taken. All columns use that time.

@@ -69,13 +69,15 @@ func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest,
 
 // transact begins and claims, calls work, settles and commits.
 func (s *Store) transact(ctx context.Context, tx *handle, rs []once.ClaimRequest, work body) ([]once.Record, error) {
-	claims, err := s.beginAndClaim(ctx, tx.conn, rs)
+	look := s.newLookAhead(ctx)
+	claims, err := s.beginAndClaim(ctx, tx.conn, rs, look)
 	if s.lacksStatement(err) {
 		tx.restart(ctx)
 		if err := tx.conn.DeallocateAll(ctx); err != nil {
 			return nil, explain(err)
 		}
-		claims, err = s.beginAndClaim(ctx, tx.conn, rs)
+		look = s.newLookAhead(ctx)
+		claims, err = s.beginAndClaim(ctx, tx.conn, rs, look)
 	}
 	if err != nil {
 		return nil, err
@@ -83,7 +85,7 @@ func (s *Store) transact(ctx context.Context, tx *handle, rs []once.ClaimRequest
 	if !anyWon(rs, claims.recs) {
 		return claims.recs, nil
 	}
-	tx.reserved, tx.foreseen = claims.reserved, claims.foreseen
+	tx.reserved, tx.foreseen, tx.look = claims.reserved, claims.foreseen, look
 	sets, err := tx.run(ctx, slices.Clone(claims.recs), work)
 	switch {
 	case err != nil && claims.overtaken(ctx, tx.conn):
@@ -120,15 +122,17 @@ func (s *Store) lacksStatement(err error) bool {
 }
 
 // beginAndClaim begins a transaction and claims, in one round trip if the keys
-// are new.
-func (s *Store) beginAndClaim(ctx context.Context, conn *pgx.Conn, rs []once.ClaimRequest) (*txClaims, error) {
+// are new. Look may be nil.
+func (s *Store) beginAndClaim(ctx context.Context, conn *pgx.Conn, rs []once.ClaimRequest, look *lookAhead) (*txClaims, error) {
 	if c := s.newReservations(rs); c != nil {
+		c.look = look
 		return c, c.begin(ctx, conn)
 	}
-	c := &txClaims{store: s, rs: rs, isReserved: make([]bool, len(rs))}
+	c := &txClaims{store: s, rs: rs, look: look, isReserved: make([]bool, len(rs))}
 	if s.isForeseen(rs) {
 		return c, c.beginForeseen(ctx, conn)
 	}
+	look.discard()
 	b := new(pgx.Batch)
 	b.Queue(s.begin)
 	recs, err := s.claims(ctx, conn, b, rs)
@@ -221,4 +225,11 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 	}
 	defer limit(conn).end()
 	_, _ = conn.Exec(context.WithoutCancel(ctx), "rollback")
+}
+
+func oneRecord(rec once.Record, err error) ([]once.Record, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []once.Record{rec}, nil
 }

@@ -26,6 +26,7 @@ type handle struct {
 
 	reserved func(once.Key) bool // whether a key is claimed by this transaction, whatever its record says
 	foreseen *foreseen           // the claim, if its end is foreseen
+	look     *lookAhead          // at the shelf, if the work begins with it
 	refused  error               // of a connection that was not handed out, but closed
 	use      connUse
 	id       string // of the transaction when the connection was handed out, if known
@@ -121,6 +122,7 @@ func (h *handle) Begin(ctx context.Context) (pgx.Tx, error) {
 func (sp *savepoint) Begin(ctx context.Context) (pgx.Tx, error) { return sp.of.nest(ctx, sp.Tx) }
 
 func (h *handle) nest(ctx context.Context, in pgx.Tx) (pgx.Tx, error) {
+	h.look.discard()
 	inner, err := in.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -163,6 +165,7 @@ func (h *handle) refuseAny(b *pgx.Batch) error {
 
 // before is called before a statement of the work is sent.
 func (h *handle) before(ctx context.Context, sql string, args []any) error {
+	h.look.discard()
 	if err := h.refuse(sql); err != nil {
 		return err
 	}
@@ -195,6 +198,7 @@ func (h *handle) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 
 // SendBatch sends statements in one round trip.
 func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	h.look.discard()
 	if err := h.refuseAny(b); err != nil {
 		return pgxresult.FailedBatch{Error: err}
 	}
@@ -208,6 +212,7 @@ func (h *handle) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 
 // CopyFrom copies rows into a table.
 func (h *handle) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	h.look.discard()
 	if err := h.flushBeforeTable(ctx, table); err != nil {
 		return 0, err
 	}
@@ -236,6 +241,7 @@ func (h *handle) Conn() *pgx.Conn {
 
 // expose is called before the connection is handed out.
 func (h *handle) expose() {
+	h.look.discard()
 	h.flushBeforeConn()
 	h.Tx.Conn() // sends BEGIN, if that was not sent yet
 	h.runBeforeConn()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -20,6 +21,7 @@ type txClaims struct {
 	isReserved []bool
 	settled    []*once.Settlement // of reserved keys; nil: not settled
 	foreseen   *foreseen          // of the only key
+	look       *lookAhead         // at the shelf; nil: none
 }
 
 // newReservations returns nil if keys cannot be reserved: for a single claim,
@@ -52,6 +54,7 @@ func (c *txClaims) begin(ctx context.Context, conn *pgx.Conn) error {
 	b.Queue(c.store.begin)
 	b.Queue(c.store.sql.lockMany, locks).Query(c.readLocked)
 	b.Queue(c.store.sql.absent, c.keys).Query(c.readAbsent)
+	c.look.queue(b)
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return explain(err)
 	}
@@ -89,7 +92,7 @@ func (c *txClaims) add(i int, locked bool, created int64) {
 	r := c.rs[i]
 	c.recs[i] = once.Record{Key: r.Key, Status: once.Running}
 	if locked {
-		c.recs[i] = newRecord(r, created)
+		c.recs[i] = sqlschema.NewRecord(r, created)
 		c.isReserved[i] = true
 	}
 }
@@ -111,6 +114,7 @@ func (c *txClaims) readKnown(ctx context.Context, conn *pgx.Conn) error {
 	if len(which) == 0 {
 		return nil
 	}
+	c.look.discard()
 	keys := make(uuidArray, len(which))
 	for n, i := range which {
 		keys[n] = c.keys[i]
@@ -149,13 +153,14 @@ func (c *txClaims) claimFree(ctx context.Context, conn *pgx.Conn) error {
 // trip if it is new.
 func (c *txClaims) beginForeseen(ctx context.Context, conn *pgx.Conn) error {
 	f := c.store.newForeseen(c.rs[0])
-	rec, err := f.begin(ctx, conn)
+	rec, err := f.begin(ctx, conn, c.look)
 	switch {
 	case err != nil:
 		return err
 	case rec.HeldBy(f.r.Owner):
 		c.foreseen = &f
 	case rec.Status == once.Absent:
+		c.look.discard()
 		recs, err := c.store.claims(ctx, conn, new(pgx.Batch), c.rs)
 		if err != nil {
 			return err
@@ -163,7 +168,7 @@ func (c *txClaims) beginForeseen(ctx context.Context, conn *pgx.Conn) error {
 		rec = recs[0]
 	}
 	c.recs = []once.Record{rec}
-	c.store.losses.transact.count(c.foreseen == nil)
+	c.store.losses.transact.Count(c.foreseen == nil)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func (n Names) commonMarks() []string {
 	switch n.dialect {
 	case PostgreSQL: // whose clock advances during a statement, so it is read once
 		return append(marks, "{with}", "WITH "+n.clock(), "{now}", "(SELECT now FROM clock)", "{bytes}", "uuid_send",
-			"{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
+			"{begun}", n.Begun(), "{hint}", "", "{null}", "NULL", "{top}", "", "{limit}", " LIMIT @limit")
 	case SQLServer:
 		return append(marks, "{with}", "", "{now}", n.Now(), "{bytes}", "", `"key"`, "[key]",
 			"{hint}", " WITH (READCOMMITTED)", "{top}", "TOP (@limit) ", "{limit}", "",

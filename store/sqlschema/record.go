@@ -1,9 +1,20 @@
 package sqlschema
 
 import (
+	"bytes"
 	"math/bits"
 	"time"
+
+	"github.com/effectively-once/once"
 )
+
+// NewRecord returns the record of a new key that was claimed, at a time in
+// microseconds.
+func NewRecord(r once.ClaimRequest, created int64) once.Record {
+	at := time.UnixMicro(created)
+	return once.Record{Key: r.Key, Status: once.Running, Attempt: 1, Owner: r.Owner, LeaseLeft: r.Lease.Truncate(time.Microsecond),
+		Fingerprint: bytes.Clone(r.Fingerprint), Cause: r.Cause, Created: at, Updated: at}
+}
 
 // Grains is the number of different values of due within a retention. See
 // [Grain].

@@ -205,10 +205,22 @@ func (s *Store) tryClaim(ctx context.Context, db sqltx.DB, get sqlschema.Stateme
 	return s.claimInSteps(ctx, db, get, p, r)
 }
 
-// claimAtOnce claims in one statement, which returns the row.
+// claimAtOnce claims in one statement, which returns the row. In PostgreSQL, a
+// cheaper one is sent before it, if the key is probably new.
 func (s *Store) claimAtOnce(ctx context.Context, db sqltx.DB, p sqlschema.Params,
 	r once.ClaimRequest) (found *records.Row, took bool, err error) {
 
+	mayBeNew := s.dialect == sqlschema.PostgreSQL && r.Attempt == 0
+	if mayBeNew && !s.losses.High() {
+		found, err := s.insertNew(ctx, db, p, r)
+		if err != nil {
+			return nil, false, err
+		}
+		if found != nil {
+			s.losses.Count(false)
+			return found, true, nil
+		}
+	}
 	rows, err := s.rows(ctx, db, s.sql.Insert, p)
 	if err != nil || len(rows) == 0 {
 		return nil, false, err
@@ -216,7 +228,30 @@ func (s *Store) claimAtOnce(ctx context.Context, db sqltx.DB, p sqlschema.Params
 	// PostgreSQL reads its clock once for the whole statement, so a new claim
 	// has its whole lease left. An earlier claim with the same token has less.
 	took = s.dialect != sqlschema.PostgreSQL || rows[0].LeaseLeft == r.Lease.Truncate(time.Microsecond)
+	if mayBeNew {
+		s.losses.Count(!took)
+	}
 	return &rows[0], took, nil
+}
+
+// insertNew claims a key that is new. The row is nil if it is not.
+func (s *Store) insertNew(ctx context.Context, db sqltx.DB, p sqlschema.Params, r once.ClaimRequest) (*records.Row, error) {
+	rows, err := db.QueryContext(ctx, s.sql.InsertNew.Text, s.sql.InsertNew.Args(p)...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return nil, s.explain(rows.Err())
+	}
+	var created int64
+	if err := rows.Scan(&created); err != nil {
+		return nil, s.explain(err)
+	}
+	if rows.Next(); rows.Err() != nil { // the statement failed after its row
+		return nil, s.explain(rows.Err())
+	}
+	return &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}, nil
 }
 
 // claimInSteps inserts the row, reads it, and takes it over if the key is free.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/lossrate"
 	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlschema/records"
 	"github.com/effectively-once/once/store/sqlschema/sqltx"
@@ -21,10 +22,11 @@ type database struct {
 	dialect  sqlschema.Dialect
 	names    sqlschema.Names
 	sql      *records.Statements
-	prepared *prepared   // in SQLite and MySQL; nil elsewhere
-	queue    queue       // of writers, in SQLite; nil elsewhere
-	invalid  error       // what is wrong with the arguments of New
-	checked  atomic.Bool // the tables and the session were found to be right
+	prepared *prepared     // in SQLite and MySQL; nil elsewhere
+	queue    queue         // of writers, in SQLite; nil elsewhere
+	losses   lossrate.Rate // of claims, in PostgreSQL
+	invalid  error         // what is wrong with the arguments of New
+	checked  atomic.Bool   // the tables and the session were found to be right
 }
 
 // ready checks the tables and the settings of the session at the first use. It

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/sqlschema"
+	"github.com/effectively-once/once/store/sqlschema/records"
 	"github.com/effectively-once/once/store/sqlschema/sqltx"
 )
 
@@ -76,8 +78,11 @@ func (s *Store) rolledBack(ctx context.Context, t *sqltx.Transaction, fence once
 	if s.dialect != sqlschema.PostgreSQL && s.dialect != sqlschema.SQLite {
 		return false
 	}
-	found, err := s.get(ctx, t.Tx, s.sql.GetLocked, fence.Key)
-	return err == nil && !found.HeldBy(fence) // an error means that a failed statement has aborted the transaction
+	// At REPEATABLE READ, PostgreSQL still shows an old row of the key that was
+	// forgotten meanwhile, beside the new one. An error means that a failed
+	// statement has aborted the transaction.
+	found, err := s.rows(ctx, t.Tx, s.sql.GetLocked, sqlschema.Params{"key": s.names.UUID(fence.Key.UUID())})
+	return err == nil && !slices.ContainsFunc(found, func(r records.Row) bool { return r.HeldBy(fence) })
 }
 
 // committed reports whether the claim is there after its transaction was rolled

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/effectively-once/once"
 )
@@ -169,27 +168,7 @@ func speculativeInFlight[Tx any](b *txBench[Tx]) {
 
 func speculativeRace[Tx any](b *txBench[Tx]) {
 	for n, out := range foreseen {
-		k, row := b.key(fmt.Sprint(n)), fmt.Sprint("row ", n)
-		var winners atomic.Int64
-		b.together(rivals, func(i int) {
-			var rec once.Record
-			r := b.speculative(k, fmt.Sprint(i), out)
-			b.until("one of many Speculative transactions is done", func() bool {
-				recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing(row, r.Owner))
-				if err != nil || len(recs) != 1 { // a database may give up on some of them, and they are repeated
-					return false
-				}
-				rec = recs[0]
-				return rec.Owner == r.Owner || rec.Status == once.Done
-			})
-			if rec.Owner == r.Owner {
-				winners.Add(1)
-			}
-		})
-		if n := winners.Load(); n != 1 {
-			b.failf("%d Speculative transactions of %d at once won the key", n, rivals)
-		}
-		b.wantStatus(k, once.Done)
-		b.wantEffects(row, 1)
+		k := b.key(fmt.Sprint(n))
+		b.raceToComplete(k, fmt.Sprint("row ", n), func(owner string) once.ClaimRequest { return b.speculative(k, owner, out) })
 	}
 }

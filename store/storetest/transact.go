@@ -337,13 +337,18 @@ func transactContextEnded[Tx any](b *txBench[Tx]) {
 }
 
 func transactRace[Tx any](b *txBench[Tx]) {
-	k := b.key("1")
+	b.raceToComplete(b.key("1"), "row", func(owner string) once.ClaimRequest { return b.request(b.key("1"), owner, long) })
+}
+
+// raceToComplete runs transactions of many owners at once. One of them wins the
+// key, and makes the only effect.
+func (b *txBench[Tx]) raceToComplete(k once.Key, row string, request func(owner string) once.ClaimRequest) {
 	var winners atomic.Int64
 	b.together(rivals, func(i int) {
-		r := b.request(k, fmt.Sprint(i), long)
+		r := request(fmt.Sprint(i))
 		var rec once.Record
 		b.until("one of many transactions is done", func() bool {
-			recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing("row", r.Owner))
+			recs, err := b.txSpread(i).Transact(b, []once.ClaimRequest{r}, b.completing(row, r.Owner))
 			if err != nil || len(recs) != 1 { // a database may give up on some of them, and they are repeated
 				return false
 			}
@@ -358,5 +363,5 @@ func transactRace[Tx any](b *txBench[Tx]) {
 		b.failf("%d transactions of %d at once won the key", n, rivals)
 	}
 	b.wantStatus(k, once.Done)
-	b.wantEffects("row", 1)
+	b.wantEffects(row, 1)
 }

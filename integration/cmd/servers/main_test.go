@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -20,7 +19,6 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/integration/server"
-	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/testenv"
 )
 
@@ -181,7 +179,7 @@ func TestSignalDuringTheStartEndsIt(t *testing.T) {
 	server.Need(t, server.Postgres)
 	cmd := tool(t, "-only", "postgres", "true")
 	start(t, cmd)
-	eventually(t, "a server is being started", func() bool {
+	testenv.Await(t, "a server is being started", func() bool {
 		homes, _ := filepath.Glob(filepath.Join(cmd.Dir, "once-server-*", "data"))
 		return len(homes) > 0
 	})
@@ -244,24 +242,11 @@ func addressIn(t *testing.T, text string) string {
 // mustGo waits until nothing listens at an address.
 func mustGo(t *testing.T, address string) {
 	t.Helper()
-	eventually(t, "nobody listens on "+address, func() bool {
+	testenv.Await(t, "nobody listens on "+address, func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
-	defer cancel()
-	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 100 * time.Millisecond}
-	for !holds() {
-		if backoff.Sleep(ctx, pause.Next()) != nil {
-			t.Fatalf("in 15 seconds it did not come true that %s", what)
-		}
-	}
 }

@@ -20,8 +20,9 @@ import (
 // that the run does not wait for them at the end.
 var longFirst = []string{
 	"integration/brokers", "integration/sqlstore", "store/pgstore", "integration/docs", "integration/consume", "cmd/once",
-	"integration/crash", "integration/publish", "integration/lostreply", "integration/faults", "integration/history",
-	"integration/outboxlog", "integration/server", "integration/cmd/release",
+	"integration/cmd/release", "integration/cmd/suite", "integration/crash", "integration/publish", "integration/lostreply",
+	"httponce", "cmd/once/internal/serve", "integration/faults", "integration/history", "integration/httpclients",
+	"integration/outboxlog", "integration/server",
 }
 
 // pkg is a package.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once/internal/testenv"
 )
@@ -194,7 +193,7 @@ func TestAKilledRunIsSweptByTheNext(t *testing.T) {
 	}
 	_ = cmd.Wait() // killed
 	for _, one := range append(all, pid) {
-		await(t, "process "+strconv.Itoa(one)+" ends", func() bool { return !lives(one) })
+		testenv.Await(t, "process "+strconv.Itoa(one)+" ends", func() bool { return !lives(one) })
 	}
 	var temp string
 	for _, v := range cmd.Env {
@@ -215,22 +214,13 @@ func lives(pid int) bool {
 
 func awaitPid(t *testing.T, name string) (pid int) {
 	t.Helper()
-	await(t, "a test runs", func() bool {
+	testenv.Await(t, "a test runs", func() bool {
 		text, _ := os.ReadFile(name)
 		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
 		pid = n
 		return err == nil
 	})
 	return pid
-}
-
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testenv.Patience); !holds(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it was waited in vain for this: %s", what)
-		}
-	}
 }
 
 func TestWrongUsage(t *testing.T) {

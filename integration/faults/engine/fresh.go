@@ -100,29 +100,12 @@ func (e Engine) with(dsn string, settings []string) (string, error) {
 	added := strings.Join(settings, "&")
 	switch {
 	case e.Name == Postgres || e.Name == PGStore:
-		return replaced(dsn, added)
+		return testenv.WithSettings(dsn, settings...)
 	case strings.Contains(dsn, "?"):
 		return dsn + "&" + added, nil
 	default:
 		return dsn + "?" + added, nil
 	}
-}
-
-func replaced(dsn, settings string) (string, error) {
-	address, err := url.Parse(dsn)
-	if err != nil {
-		return "", err
-	}
-	added, err := url.ParseQuery(settings)
-	if err != nil {
-		return "", err
-	}
-	all := address.Query()
-	for name, values := range added {
-		all[name] = values
-	}
-	address.RawQuery = all.Encode()
-	return address.String(), nil
 }
 
 func open(t testing.TB, driver, dsn string) *sql.DB {

@@ -4,13 +4,12 @@ package offices
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -21,6 +20,7 @@ import (
 	"github.com/effectively-once/once/broker/kafkabroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/internal/testenv"
 )
 
@@ -29,13 +29,12 @@ var names atomic.Int64
 // Name returns a name that no other test and no other run uses.
 func Name(of string) string { return fmt.Sprintf("%s-%d-%d", of, time.Now().UnixNano(), names.Add(1)) }
 
-// FreePort returns a free port.
+// FreePort is [server.FreePort].
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := server.FreePort()
 	proof.Must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // DialKafka returns the adapter for a cluster. The addresses are separated by
@@ -101,14 +100,14 @@ func DialNATS(addresses string) (jetstream.JetStream, error) {
 // NATSServer runs in this process, and syncs to disk before it confirms. It can
 // be stopped, and started again with the same address and files.
 type NATSServer struct {
-	options server.Options
-	running *server.Server
+	options natsserver.Options
+	running *natsserver.Server
 }
 
 // StartNATS starts a server, which stops with the test.
 func StartNATS(t testing.TB) *NATSServer {
 	t.Helper()
-	s := &NATSServer{options: server.Options{Host: "127.0.0.1", Port: FreePort(t), JetStream: true, StoreDir: t.TempDir(),
+	s := &NATSServer{options: natsserver.Options{Host: "127.0.0.1", Port: FreePort(t), JetStream: true, StoreDir: t.TempDir(),
 		SyncAlways: true, MaxPayload: 8 << 20, NoLog: true, NoSigs: true}}
 	s.Start(t)
 	t.Cleanup(s.Stop)
@@ -122,7 +121,7 @@ func (s *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.
 func (s *NATSServer) Start(t testing.TB) {
 	t.Helper()
 	o := s.options // a copy, because the server changes it
-	running, err := server.NewServer(&o)
+	running, err := natsserver.NewServer(&o)
 	proof.Must(t, err)
 	go running.Start()
 	if !running.ReadyForConnections(proof.Patience) {

@@ -7,9 +7,10 @@
 // and ignores the error. The failed peek closes the connection, so the next
 // receive returns "conn closed", for which SafeToRetry is true, instead of
 // io.ErrUnexpectedEOF. ExecContext of package stdlib turns that into
-// driver.ErrBadConn, and database/sql sends the statement again. v5.8.0 does
-// not peek. In lib/pq v1.12.3, conn.handleError turns io.EOF into ErrBadConn,
-// whether or not anything was sent.
+// driver.ErrBadConn, and database/sql sends the statement again. Older versions
+// do not peek, and since v5.13.0 the error is not called safe to retry. In
+// lib/pq v1.12.3, conn.handleError turns io.EOF into ErrBadConn, whether or not
+// anything was sent.
 package main
 
 import (

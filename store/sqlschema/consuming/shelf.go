@@ -166,34 +166,65 @@ func (t *Tables) Blocked(ctx context.Context, q sqlschema.Querier, consumer stri
 	parkedToo bool) (blocked []string, err error) {
 
 	keys = distinct(keys)
-	if t.names.Dialect() == sqlschema.PostgreSQL {
-		return t.blockedTogether(ctx, q, consumer, keys, parkedToo)
-	}
 	for len(keys) > 0 {
-		n := blockedAtOnce[0]
-		for _, more := range blockedAtOnce {
-			if n < len(keys) {
-				n = more
-			}
-		}
-		now := keys[:min(n, len(keys))]
-		keys = keys[len(now):]
-		found, err := t.blockedOf(ctx, q, t.sql.blocked[n][parkedToo], n, consumer, now)
-		if err != nil {
+		l := t.look(consumer, keys, parkedToo)
+		if err := sqlschema.Each(ctx, q, l.Text, l.Args, func(rows sqlschema.Rows) error { return l.Read(rows) }); err != nil {
 			return nil, err
 		}
-		blocked = append(blocked, found...)
+		blocked, keys = append(blocked, l.Blocked()...), keys[len(l.keys):]
 	}
 	return blocked, nil
 }
 
-// blockedTogether asks about any number of keys in one statement.
-func (t *Tables) blockedTogether(ctx context.Context, q sqlschema.Querier, consumer string, keys []string,
-	parkedToo bool) (blocked []string, err error) {
+// Look is the question of BlockedTx as one statement, for a store that sends it
+// together with others.
+type Look struct {
+	Text string
+	Args []any
 
-	if len(keys) == 0 {
-		return nil, nil
+	keys    []string
+	columns int    // one for each key, and more; 0: a row for each key that is blocked
+	blocked []bool // by key
+}
+
+// Look returns nil if there is no ordering key, or if one statement cannot ask
+// about them all.
+func (t *Tables) Look(consumer string, keys []string, parkedToo bool) *Look {
+	if keys = distinct(keys); len(keys) == 0 {
+		return nil
 	}
+	if l := t.look(consumer, keys, parkedToo); len(l.keys) == len(keys) {
+		return l
+	}
+	return nil
+}
+
+// look asks about the first keys, as many as one statement can.
+func (t *Tables) look(consumer string, keys []string, parkedToo bool) *Look {
+	if t.names.Dialect() == sqlschema.PostgreSQL && len(keys) != 1 {
+		return t.lookTogether(consumer, keys, parkedToo)
+	}
+	n := blockedAtOnce[0]
+	for _, more := range blockedAtOnce {
+		if n < len(keys) {
+			n = more
+		}
+	}
+	keys = keys[:min(n, len(keys))]
+	p := sqlschema.Params{}
+	for i := range n { // where there are fewer keys, the first one is repeated
+		key := keys[0]
+		if i < len(keys) {
+			key = keys[i]
+		}
+		p[fmt.Sprint("lane", i)] = t.lane(consumer, key)
+	}
+	st := t.sql.blocked[n][parkedToo]
+	return &Look{Text: st.Text, Args: st.Args(p), keys: keys, columns: n, blocked: make([]bool, len(keys))}
+}
+
+// lookTogether asks about any number of keys.
+func (t *Tables) lookTogether(consumer string, keys []string, parkedToo bool) *Look {
 	lanes := make([]string, len(keys))
 	for i, key := range keys {
 		lanes[i] = name.Format(lane(consumer, key))
@@ -203,36 +234,38 @@ func (t *Tables) blockedTogether(ctx context.Context, q sqlschema.Querier, consu
 		last = store.Parked
 	}
 	p := sqlschema.Params{"keys": "{" + strings.Join(lanes, ",") + "}", "state": int64(last)}
-	err = t.each(ctx, q, t.sql.blockedTogether, p, func(rows sqlschema.Rows) error {
-		var nth int64
-		err := rows.Scan(&nth)
-		if err == nil {
-			blocked = append(blocked, keys[nth-1])
-		}
-		return err
-	})
-	return blocked, err
+	return &Look{Text: t.sql.blockedTogether.Text, Args: t.sql.blockedTogether.Args(p), keys: keys, blocked: make([]bool, len(keys))}
 }
 
-// blockedOf asks about n keys. Where keys has fewer, it repeats the first.
-func (t *Tables) blockedOf(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement, n int,
-	consumer string, keys []string) (blocked []string, err error) {
-
-	p, into, is := sqlschema.Params{}, make([]any, n), make([]int64, n)
-	for i := range n {
-		key := keys[0]
-		if i < len(keys) {
-			key = keys[i]
+// Read reads a row of the answer.
+func (l *Look) Read(row interface{ Scan(dest ...any) error }) error {
+	if l.columns == 0 {
+		var nth int64
+		err := row.Scan(&nth)
+		if err == nil {
+			l.blocked[nth-1] = true
 		}
-		p[fmt.Sprint("lane", i)], into[i] = t.lane(consumer, key), &is[i]
+		return err
 	}
-	err = t.each(ctx, q, st, p, func(rows sqlschema.Rows) error { return rows.Scan(into...) })
-	for i, key := range keys {
-		if is[i] != 0 {
+	is, into := make([]int64, l.columns), make([]any, l.columns)
+	for i := range into {
+		into[i] = &is[i]
+	}
+	err := row.Scan(into...)
+	for i := range l.blocked {
+		l.blocked[i] = is[i] != 0
+	}
+	return err
+}
+
+// Blocked returns the ordering keys that are blocked, when all rows were read.
+func (l *Look) Blocked() (blocked []string) {
+	for i, key := range l.keys {
+		if l.blocked[i] {
 			blocked = append(blocked, key)
 		}
 	}
-	return blocked, err
+	return blocked
 }
 
 // distinct removes duplicates, and the empty key, which orders nothing.

@@ -3,13 +3,16 @@
 package records
 
 import (
+	"strings"
+
 	"github.com/effectively-once/once/store/sqlschema"
 )
 
 // Statements has the statements of one store.
 type Statements struct {
-	Insert sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce
-	Take   sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
+	InsertNew sqlschema.Statement // in PostgreSQL: claims a new key and returns the time; with any other key it returns no row
+	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce
+	Take      sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
 
 	Get       sqlschema.Statement
 	GetLocked sqlschema.Statement // Get inside a transaction, without its snapshot
@@ -44,7 +47,7 @@ func New(n sqlschema.Names) *Statements {
 	case sqlschema.PostgreSQL:
 		st.Insert, st.Expire = st.compile(claimPostgreSQL), st.compile(laterSQL)
 		st.Due, st.PutOff = st.compile(dueRecordsPostgreSQL), st.compile(putOffSQL)
-		st.SettleOwn = st.compile(settleSQL + ownPostgreSQL)
+		st.InsertNew, st.SettleOwn = st.compile(insertNewSQL), st.compile(begun(settleSQL+ownPostgreSQL))
 	case sqlschema.SQLite:
 		st.Insert = st.compile(insertSQL + " ON CONFLICT DO NOTHING")
 	case sqlschema.MySQL:
@@ -55,6 +58,13 @@ func New(n sqlschema.Names) *Statements {
 		st.inTransactSQL()
 	}
 	return st
+}
+
+// begun returns a statement that takes the time at which it arrived, because it
+// waits for nothing.
+func begun(text string) string {
+	text = strings.ReplaceAll(text, "{due at}", dueAtSQL)
+	return strings.NewReplacer("{with} ", "", "{now}", "{begun}").Replace(text)
 }
 
 // ClaimsAtOnce reports whether Insert is a whole claim: it also takes over a
@@ -137,6 +147,16 @@ mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt,
 	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
 SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
 UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0, NULL FROM gate WHERE NOT open`
+
+	// insertNewSQL claims a key that was never seen and that no other transaction
+	// claims. With any other key it does nothing, and leaves the lock of one that
+	// has a row to those who may take that over. The lease begins when the
+	// statement runs, which may have waited for the table.
+	insertNewSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, due, created, updated)
+SELECT @key, @scope, @operation, @id, 1, 1, @owner, {clock} + @lease, @fingerprint, @caused,
+	({begun} + @keep + @grain - 1) / @grain * @grain, {begun}, {begun}
+WHERE CASE WHEN EXISTS (SELECT FROM {table} WHERE "key" = @key) THEN false ELSE pg_try_advisory_xact_lock(@lock) END
+ON CONFLICT ("key") DO NOTHING RETURNING created`
 
 	// extendSQL reads PostgreSQL's clock after it has locked the row, so it
 	// does not extend a lease that lapsed while it waited.

@@ -87,13 +87,13 @@ func parse(text []byte, key string) (a Answer, err error) {
 func fieldsOf(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if first, err := d.Token(); err != nil || first != json.Delim('{') {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("it is not a JSON object")
 	}
 	fields := make(map[string]json.RawMessage)
 	for d.More() {
 		token, err := d.Token()
 		if err != nil {
-			return nil, errors.New("it is no JSON")
+			return nil, errors.New("it is not JSON")
 		}
 		name, _ := token.(string)
 		switch name {
@@ -106,15 +106,15 @@ func fieldsOf(text []byte) (map[string]json.RawMessage, error) {
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			return nil, errors.New("it is no JSON")
+			return nil, errors.New("it is not JSON")
 		}
 		fields[name] = value
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, errors.New("it is no JSON")
+		return nil, errors.New("it is not JSON")
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("there is something behind it")
+		return nil, errors.New("the JSON object is followed by something else")
 	}
 	return fields, nil
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,9 +46,21 @@ type bench struct {
 	work    *once.Operation[struct{}]
 	run     string // prefix of its keys
 	workers []worker
-	insert  string
+	insert  target.Statement
 	keys    atomic.Int64 // number of keys made
 }
+
+// The names of the variants.
+const (
+	Bare        = "bare"      // a transaction that inserts a row
+	Half        = "bare-half" // the same with half the workers
+	ByHand      = "by-hand"   // it also inserts a key of its own
+	New         = "dotx-new"  // it runs in once.DoTx
+	Speculative = "dotx-speculative"
+	Duplicate   = "dotx-duplicate" // its key is done
+	Do          = "do"             // once.Do around nothing
+	Async       = "do-async-commit"
+)
 
 // worker runs one call after the other.
 type worker struct {
@@ -61,10 +74,11 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 	if t.Engine == target.SQLite {
 		t.DB.SetMaxOpenConns(1) // writers wait for each other anyway; a queue avoids retries
 	}
-	b := &bench{target: t, run: rand.Text(), workers: make([]worker, o.Workers), insert: insertInto(t),
-		work: &once.Operation[struct{}]{Name: Operation, OnUnknown: once.Resend,
-			Policy: once.Policy{KeepOutcome: keep, KeepKey: keep}}}
+	b := &bench{target: t, run: rand.Text(), workers: make([]worker, o.Workers), insert: insertRow(t), work: operation()}
 	r.Rounds = o.Rounds()
+	if r.Isolation, err = isolation(ctx, t); err != nil {
+		return r, err
+	}
 	defer func() {
 		if stays := drop(ctx, t); stays != nil {
 			err = errors.Join(err, fmt.Errorf("%w: %s: %w", ErrStays, Scratch(t), stays))
@@ -87,7 +101,7 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 			if err != nil {
 				return r, err
 			}
-			s.add(b.workers, elapsed)
+			s.add(b.workers[:s.workers], elapsed)
 			if o.Progress != nil {
 				o.Progress(round*len(sides)+i+1, r.Rounds*len(sides))
 			}
@@ -99,20 +113,26 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 	return r, nil
 }
 
+// operation returns the operation of the keys.
+func operation() *once.Operation[struct{}] {
+	return &once.Operation[struct{}]{Name: Operation, OnUnknown: once.Resend, KeyValidFor: keep / 2,
+		Policy: once.Policy{KeepOutcome: keep, KeepKey: keep}}
+}
+
+// sides returns the variants that the target has, the bare transaction first.
 func (b *bench) sides() []*side {
-	return []*side{
-		{name: "bare", do: func(ctx context.Context, _ *worker) error {
-			return b.target.Bare(ctx, b.insert)
+	speculative, async := operation(), operation()
+	speculative.Speculative, async.AsyncCommit = true, true
+	all := len(b.workers)
+	sides := []*side{
+		{name: Bare, workers: all, do: b.bare},
+		{name: Half, workers: all / 2, do: b.bare},
+		{name: ByHand, workers: all, do: func(ctx context.Context, _ *worker) error {
+			return b.target.Bare(ctx, insertKey(b.target), b.insert)
 		}},
-		{name: "dotx-new", do: func(ctx context.Context, w *worker) error {
-			id := b.id()
-			err := b.target.Guarded(ctx, b.work.For(id), b.insert)
-			if err == nil {
-				w.last = id
-			}
-			return err
-		}},
-		{name: "dotx-duplicate", do: func(ctx context.Context, w *worker) error {
+		{name: New, workers: all, do: b.guarded(b.work)},
+		{name: Speculative, workers: all, do: b.guarded(speculative)},
+		{name: Duplicate, workers: all, do: func(ctx context.Context, w *worker) error {
 			var how once.Report
 			err := b.target.Guarded(ctx, b.work.For(w.last).Report(&how), b.insert)
 			if err == nil && !how.Replayed {
@@ -120,10 +140,42 @@ func (b *bench) sides() []*side {
 			}
 			return err
 		}},
-		{name: "do", do: func(ctx context.Context, _ *worker) error {
-			_, err := once.Do(ctx, b.target.Store, b.work.For(b.id()), nothing)
-			return err
-		}},
+		{name: Do, workers: all, do: b.do(b.work)},
+		{name: Async, workers: all, do: b.do(async)},
+	}
+	return slices.DeleteFunc(sides, func(s *side) bool {
+		switch s.name {
+		case Half:
+			return s.workers == 0 || b.target.Engine == target.SQLite // which has one writer
+		case Speculative, Async:
+			return b.target.Engine != target.PostgreSQL
+		}
+		return false
+	})
+}
+
+// Variants returns how many variants are measured.
+func Variants(t *target.Target, workers int) int {
+	return len((&bench{target: t, workers: make([]worker, workers)}).sides())
+}
+
+func (b *bench) bare(ctx context.Context, _ *worker) error { return b.target.Bare(ctx, b.insert) }
+
+func (b *bench) guarded(op *once.Operation[struct{}]) func(context.Context, *worker) error {
+	return func(ctx context.Context, w *worker) error {
+		id := b.id()
+		err := b.target.Guarded(ctx, op.For(id), b.insert)
+		if err == nil {
+			w.last = id
+		}
+		return err
+	}
+}
+
+func (b *bench) do(op *once.Operation[struct{}]) func(context.Context, *worker) error {
+	return func(ctx context.Context, _ *worker) error {
+		_, err := once.Do(ctx, b.target.Store, op.For(b.id()), nothing)
+		return err
 	}
 }
 
@@ -141,7 +193,7 @@ func (b *bench) turn(ctx context.Context, s *side, length time.Duration) (elapse
 	defer cancel()
 	var all sync.WaitGroup
 	begun := time.Now()
-	for i := range b.workers {
+	for i := range s.workers {
 		w := &b.workers[i]
 		w.took = w.took[:0]
 		all.Go(func() {

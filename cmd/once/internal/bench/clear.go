@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -61,8 +62,32 @@ func create(ctx context.Context, t *target.Target) error {
 	return err
 }
 
-func insertInto(t *target.Target) string {
-	return "INSERT INTO " + Scratch(t) + " (body) VALUES ('a row as small as an order, a payment or an entry in a ledger')"
+func insertRow(t *target.Target) target.Statement {
+	return target.Statement{SQL: "INSERT INTO " + Scratch(t) + " (body) VALUES ('a row as small as an order, a payment or an entry in a ledger')"}
+}
+
+// insertKey inserts a key at random, as a guard that is written by hand does.
+// Keys are less than 0, and the rows of insertRow are numbered from 1.
+func insertKey(t *target.Target) target.Statement {
+	key := -1 - rand.Int64()
+	switch t.Engine {
+	case target.PostgreSQL:
+		return target.Statement{SQL: "INSERT INTO " + Scratch(t) + " (once_bench_row, body) OVERRIDING SYSTEM VALUE VALUES ($1, $2) ON CONFLICT DO NOTHING",
+			Args: []any{key, "a key"}}
+	case target.MySQL:
+		return target.Statement{SQL: fmt.Sprintf("INSERT IGNORE INTO %s (once_bench_row, body) VALUES (%d, 'a key')", Scratch(t), key)}
+	}
+	return target.Statement{SQL: fmt.Sprintf("INSERT INTO %s (once_bench_row, body) VALUES (%d, 'a key') ON CONFLICT DO NOTHING", Scratch(t), key)}
+}
+
+// isolation returns the isolation level at which transactions run unless they
+// say otherwise, in PostgreSQL.
+func isolation(ctx context.Context, t *target.Target) (level string, err error) {
+	if t.Engine != target.PostgreSQL {
+		return "", nil
+	}
+	err = t.DB.QueryRowContext(ctx, "SHOW default_transaction_isolation").Scan(&level)
+	return level, err
 }
 
 // drop drops the table if it is a scratch table.

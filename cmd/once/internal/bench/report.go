@@ -9,14 +9,16 @@ import (
 
 // Report has the results of a measurement.
 type Report struct {
-	Rounds int
-	Sides  []Side // the bare transaction first
-	Keys   Keys
+	Rounds    int
+	Sides     []Side // the bare transaction first
+	Isolation string // the default of PostgreSQL
+	Keys      Keys
 }
 
 // Side is one variant.
 type Side struct {
-	Name          string // bare, dotx-new, dotx-duplicate or do
+	Name          string
+	Workers       int
 	Count         int
 	PerSecond     float64
 	P50, P95, P99 time.Duration
@@ -26,6 +28,7 @@ type Side struct {
 // side collects the results of a Side.
 type side struct {
 	name    string
+	workers int // the first of them
 	do      func(context.Context, *worker) error
 	took    []time.Duration
 	elapsed time.Duration
@@ -53,7 +56,7 @@ func (s *side) against(bare *side) Side {
 	slices.Sort(ratios)
 	slices.Sort(s.took)
 	n := len(ratios)
-	return Side{Name: s.name, Count: len(s.took), PerSecond: float64(len(s.took)) / s.elapsed.Seconds(),
+	return Side{Name: s.name, Workers: s.workers, Count: len(s.took), PerSecond: float64(len(s.took)) / s.elapsed.Seconds(),
 		P50: quantile(s.took, 0.5), P95: quantile(s.took, 0.95), P99: quantile(s.took, 0.99),
 		Cost: (ratios[(n-1)/2] + ratios[n/2]) / 2}
 }

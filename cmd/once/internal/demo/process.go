@@ -46,7 +46,7 @@ func startProcess(ctx context.Context, command []string, where setup) (*process,
 	if err != nil {
 		p.kill()
 		_ = p.command.Wait()
-		return nil, fmt.Errorf("a worker ended before it served: %w", err)
+		return nil, fmt.Errorf("a worker ended before it served, see its output above: %w", err)
 	}
 	p.url = at.URL
 	return p, nil

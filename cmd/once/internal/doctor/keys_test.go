@@ -42,7 +42,8 @@ func fresh(t *testing.T) *target.Target {
 	return at
 }
 
-// What is old is found behind any number of unknown keys that are not, and counted up to a bound that is told of.
+// Old unknown keys are found among any number of young ones. They are counted up
+// to a limit, which the finding states.
 func TestOldUnknownsAreAllFound(t *testing.T) {
 	finding := func(at *target.Target) string {
 		t.Helper()
@@ -89,7 +90,7 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 	}
 }
 
-// A key that is parked is found behind any number of running ones, whose pages are empty.
+// A parked key is found after any number of running ones, whose pages are empty.
 func TestParkedBehindManyThatRun(t *testing.T) {
 	ctx, at := t.Context(), fresh(t)
 	fence := once.Fence{Key: once.Key{Operation: "pay", ID: "parked"}, Owner: [16]byte{1}, Attempt: 1}

@@ -144,8 +144,8 @@ func TestNATSStreams(t *testing.T) {
 	}
 }
 
-// What nats-copies-apart says of streams that are joined is so: equal IDs of two places are two messages, or, with a window,
-// one.
+// The finding nats-copies-apart is right about joined streams: messages with
+// equal IDs from two places are kept both, or only one with a window.
 func TestNATSJoinedStreamsAndEqualIDs(t *testing.T) {
 	_, js := startNATS(t)
 	ctx := t.Context()

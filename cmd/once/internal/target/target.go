@@ -80,8 +80,8 @@ type Target struct {
 	printed string
 	schema  func(from int) (string, error)
 	close   func() error
-	bare    func(ctx context.Context, statement string) error
-	guarded func(ctx context.Context, w once.Work[struct{}], statement string) error
+	bare    func(ctx context.Context, statements []Statement) error
+	guarded func(ctx context.Context, w once.Work[struct{}], statement Statement) error
 }
 
 // String returns the URL without passwords.

@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/secret/secrettest"
+	"github.com/jackc/pgx/v5"
 )
 
 func TestExpand(t *testing.T) {
@@ -250,6 +251,29 @@ func TestNewSQLiteFilesArePrivate(t *testing.T) {
 			if err := errors.Join(tx.Rollback(), opened.Close()); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+func TestDriversReadParametersAsTheyAreWritten(t *testing.T) {
+	for written, want := range map[string]string{
+		"a%20b": "a b",
+		"a+b":   "a+b",
+		"a%2Bb": "a+b",
+	} {
+		u, err := parse("postgres://localhost/shop?prefix=shop_&application_name=" + written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := takeOwn(u); err != nil {
+			t.Fatal(err)
+		}
+		config, err := pgx.ParseConfig(u.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.RuntimeParams["application_name"]; got != want {
+			t.Errorf("%s: the driver reads %q, want %q", written, got, want)
 		}
 	}
 }

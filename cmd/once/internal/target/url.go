@@ -124,6 +124,9 @@ type own struct {
 
 // takeOwn removes our parameters from u.
 func takeOwn(u *url.URL) (o own, err error) {
+	if engineOf(u.Scheme) == PostgreSQL { // where a + in a parameter stands for itself
+		u.RawQuery = strings.ReplaceAll(u.RawQuery, "+", "%2B")
+	}
 	q := u.Query()
 	take := func(name string, engines ...Engine) (value string) {
 		if !q.Has(name) {
@@ -148,6 +151,6 @@ func takeOwn(u *url.URL) (o own, err error) {
 			err = refuse("the parameter partition is %q: give a duration, for example 24h", length)
 		}
 	}
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20")
 	return o, err
 }
