@@ -299,12 +299,14 @@ func TestKafkaSurvivesARestart(t *testing.T) {
 	k := fakeKafka(t, opts...)
 	restart := func(tb testing.TB) {
 		k.fake.Close()
-		fake, err := kfake.NewCluster(append(opts, kfake.BrokerConfigs(impatient))...)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		t.Cleanup(fake.Close)
-		k.fake = fake
+		offices.OnItsPort(tb, func() error {
+			again, err := kfake.NewCluster(append(opts, kfake.BrokerConfigs(impatient))...)
+			if err == nil {
+				k.fake = again
+				t.Cleanup(again.Close)
+			}
+			return err
+		})
 	}
 	cases := 0
 	for _, c := range brokertest.Cases(brokertest.Harness{Confirms: true, Fresh: k.place, Restart: restart, Patience: proof.Patience}) {

@@ -5,7 +5,9 @@ package offices
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,15 +122,70 @@ func (s *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.
 // Start starts the server again.
 func (s *NATSServer) Start(t testing.TB) {
 	t.Helper()
+	OnItsPort(t, s.start)
+}
+
+func (s *NATSServer) start() error {
 	o := s.options // a copy, because the server changes it
 	running, err := natsserver.NewServer(&o)
-	proof.Must(t, err)
-	go running.Start()
-	if !running.ReadyForConnections(proof.Patience) {
-		t.Fatal("the server does not take connections")
+	if err != nil {
+		return err
+	}
+	said := new(natsLog)
+	running.SetLoggerV2(said, false, false, false)
+	started := make(chan struct{})
+	go func() { running.Start(); close(started) }()
+	select {
+	case <-started:
+	case <-time.After(proof.Patience):
+		return fmt.Errorf("the NATS server is still starting; it said: %s", said)
+	}
+	if !running.ReadyForConnections(time.Second) { // Start has only told the log why
+		running.Shutdown()
+		return fmt.Errorf("the NATS server takes no connections; it said: %s", said)
 	}
 	s.running = running
+	return nil
 }
+
+// OnItsPort starts a server again on the port that it had. While the port is
+// taken it tries again: a child that this process has just forked holds all its
+// listeners until it executes its program, also those that are closed meanwhile.
+func OnItsPort(t testing.TB, start func() error) {
+	t.Helper()
+	deadline := time.Now().Add(proof.Patience)
+	err := start()
+	for err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) && time.Now().Before(deadline) {
+		proof.Pause(10 * time.Millisecond)
+		err = start()
+	}
+	proof.Must(t, err)
+}
+
+// natsLog keeps what a server says of errors.
+type natsLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *natsLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "; ")
+}
+
+func (l *natsLog) add(format string, v ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, v...))
+}
+
+func (l *natsLog) Warnf(format string, v ...any)  { l.add(format, v...) }
+func (l *natsLog) Errorf(format string, v ...any) { l.add(format, v...) }
+func (l *natsLog) Fatalf(format string, v ...any) { l.add(format, v...) }
+func (*natsLog) Noticef(string, ...any)           {}
+func (*natsLog) Debugf(string, ...any)            {}
+func (*natsLog) Tracef(string, ...any)            {}
 
 // Stop shuts the server down.
 func (s *NATSServer) Stop() {

@@ -28,9 +28,10 @@ var consumers = []string{"billing", "points", "letters"}
 // events is the broker of a side, with a queue for each consumer. It runs in
 // this process and serves the processes of the shop over a socket. If a process
 // dies, the system cuts its connection, and its unacknowledged messages are
-// redelivered. The broker can go down and come back with its messages.
+// redelivered. The broker can go down and come back with its messages. It keeps
+// its port meanwhile, which another process could take.
 type events struct {
-	address string // the same after an outage
+	address string
 	queues  *membroker.Broker
 	publish broker.Publisher
 
@@ -38,6 +39,8 @@ type events struct {
 	open   sync.WaitGroup // open requests
 
 	mu        sync.Mutex
+	down      bool
+	conns     map[net.Conn]bool
 	sessions  map[int]*outlet
 	last      int // number of the last session
 	delivered int
@@ -53,50 +56,85 @@ type outlet struct {
 }
 
 func startEvents() (*events, error) {
-	e := &events{address: "127.0.0.1:0", queues: membroker.New(nil), sessions: make(map[int]*outlet)}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("the broker of the demo: %w", err)
+	}
+	e := &events{address: l.Addr().String(), queues: membroker.New(nil), conns: make(map[net.Conn]bool),
+		sessions: make(map[int]*outlet)}
 	for _, name := range consumers {
 		e.queues.Bind(name, topic)
 	}
-	if err := e.start(); err != nil {
-		return nil, err
-	}
 	e.publish = e.queues.Publisher()
+	e.serve(l)
 	return e, nil
 }
 
 func (e *events) url() string { return "http://" + e.address }
 
-func (e *events) start() error {
-	l, err := net.Listen("tcp", e.address)
-	if err != nil {
-		return fmt.Errorf("the broker of the demo: %w", err)
-	}
-	e.address = l.Addr().String()
+func (e *events) serve(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /publish", e.take)
 	mux.HandleFunc("POST /consume/{consumer}", e.deliver)
 	mux.HandleFunc("POST /settle", e.settle)
-	e.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		e.open.Add(1)
+	e.server = &http.Server{ConnState: e.admit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !e.begin() {
+			panic(http.ErrAbortHandler)
+		}
 		defer e.open.Done()
 		mux.ServeHTTP(w, r)
 	})}
 	go e.server.Serve(l) // until it is stopped
-	return nil
 }
 
-// stop takes the broker down.
+// admit closes a new connection if the broker is down.
+func (e *events) admit(c net.Conn, state http.ConnState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		e.conns[c] = true
+		if e.down {
+			_ = c.Close()
+		}
+	case http.StateClosed:
+		delete(e.conns, c)
+	}
+}
+
+// begin counts a request. It returns false if the broker is down.
+func (e *events) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.down {
+		e.open.Add(1)
+	}
+	return !e.down
+}
+
+// stop takes the broker down for ever.
 func (e *events) stop() {
+	e.interrupt()
 	_ = e.server.Close()
+}
+
+// interrupt takes the broker down and waits for its requests to end.
+func (e *events) interrupt() {
+	e.mu.Lock()
+	e.down = true
+	for c := range e.conns {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
 	e.open.Wait()
 }
 
 // restart brings the broker back and waits until each consumer is connected, so
 // that the next messages are not delivered as one batch.
 func (e *events) restart(ctx context.Context) error {
-	if err := e.start(); err != nil {
-		return err
-	}
+	e.mu.Lock()
+	e.down = false
+	e.mu.Unlock()
 	for late := time.Now().Add(startTime); time.Now().Before(late) && ctx.Err() == nil; pause(ctx, pollEvery) {
 		if e.attended() {
 			break

@@ -58,7 +58,7 @@ func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, f
 	s.mu.Lock()
 	s.outages++
 	s.mu.Unlock()
-	s.events.stop()
+	s.events.interrupt()
 	var tried sync.WaitGroup
 	for _, o := range orders {
 		tried.Add(1)
