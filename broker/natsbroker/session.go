@@ -127,15 +127,10 @@ func (s *session) step(ctx context.Context, limit int) ([]broker.Delivery, time.
 		return nil, 0, nil
 	case s.unsettled.waitingCount() > 0:
 		return s.deliver(min(limit, room)), 0, nil
-	case now.Sub(s.heard) > silenceLimit:
-		err := fmt.Errorf("natsbroker: %s: the server was silent for %v: check that the servers run; their last error: %q",
-			s.Name(), silenceLimit, s.trouble)
-		s.fail(err)
-		return nil, 0, err
 	case s.pull.isOpen() && s.pull.sinceHeard(now) > s.pull.silenceLimit():
 		// The server or the leader is gone, and with it the request.
 		s.pull.end()
-		s.doubts++
+		s.doubt()
 		return nil, 0, nil
 	case s.pull.isOpen():
 		return nil, s.pull.silenceLimit(), nil
@@ -143,7 +138,7 @@ func (s *session) step(ctx context.Context, limit int) ([]broker.Delivery, time.
 		return nil, s.pausing.Sub(now), nil
 	case s.pull.sinceHeard(now) > idleLimit:
 		// Without a request, the server has not reported a deleted consumer.
-		s.doubts++
+		s.doubt()
 		s.pull.hear(now)
 		return nil, 0, nil
 	}
@@ -190,7 +185,7 @@ func (s *session) take(m *nats.Msg) {
 	s.pull.arrived(now)
 	s.heard = now
 	if !s.unsettled.add(m, meta, now) {
-		s.doubts++
+		s.doubt()
 	}
 	s.wakeReceive()
 }
@@ -213,6 +208,15 @@ func (s *session) handleStatus(m *nats.Msg) {
 // noteTrouble delays the next request and has the consumer looked up.
 func (s *session) noteTrouble(why string) {
 	s.trouble, s.pausing = why, time.Now().Add(retryDelay)
+	s.doubt()
+}
+
+// doubt has the consumer looked up. Until then, the server may have been silent
+// because nothing was asked of it.
+func (s *session) doubt() {
+	if !s.isInDoubt() {
+		s.heard = time.Now()
+	}
 	s.doubts++
 }
 
@@ -220,7 +224,8 @@ func (s *session) noteTrouble(why string) {
 func (s *session) isInDoubt() bool { return s.dispelled < s.doubts }
 
 // identify looks the consumer up if it is in doubt. The session fails if the
-// consumer was deleted or recreated. An error means that the look-up failed.
+// consumer was deleted or recreated, or if the server is silent for long.
+// An error means that the look-up failed and is to be repeated.
 func (s *session) identify(ctx context.Context) error {
 	s.checking.Lock()
 	defer s.checking.Unlock()
@@ -240,8 +245,10 @@ func (s *session) identify(ctx context.Context) error {
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound),
 		errors.Is(err, broker.ErrInvalid):
 		s.fail(err)
+	case err != nil && time.Since(s.heard) > silenceLimit:
+		s.fail(fmt.Errorf("natsbroker: %s: the server was silent for %v: check that the servers run (their last error: %q): %w",
+			s.Name(), silenceLimit, s.trouble, err))
 	case err != nil:
-		s.trouble = err.Error()
 		return err
 	case !is.stream.Equal(s.is.stream) || !is.created.Equal(s.is.created):
 		s.fail(fmt.Errorf("natsbroker: %s: it was recreated: open another session", s.Name()))
@@ -298,7 +305,7 @@ func (s *session) connectionChanged(status nats.Status) {
 		s.fail(fmt.Errorf("natsbroker: %s: %w", s.Name(), nats.ErrConnectionClosed))
 	default:
 		s.pull.end()
-		s.doubts++
+		s.doubt()
 		s.wakeReceive()
 	}
 }
