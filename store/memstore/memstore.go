@@ -36,12 +36,13 @@ type Options struct {
 // place of business rows.
 type Store struct {
 	options *once.Options
+	born    time.Time
 
 	mu     sync.Mutex
 	closed bool
-	rows   map[once.Key]row
+	rows   map[[16]byte]row // by Key.UUID
 	values map[string]string
-	taken  map[once.Key]*Tx // keys written by a transaction in flight
+	taken  map[[16]byte]*Tx // keys written by a transaction in flight
 
 	consumers map[string][]registered // by name; the first is where it was first registered
 	positions map[place]store.Position
@@ -74,9 +75,10 @@ func New(o *Options) *Store {
 	}
 	return &Store{
 		options:   o.Ready(),
-		rows:      make(map[once.Key]row),
+		born:      time.Now(),
+		rows:      make(map[[16]byte]row),
 		values:    make(map[string]string),
-		taken:     make(map[once.Key]*Tx),
+		taken:     make(map[[16]byte]*Tx),
 		consumers: make(map[string][]registered),
 		positions: make(map[place]store.Position),
 		moving:    make(map[place]*Tx),
@@ -102,7 +104,7 @@ func (s *Store) Options() *once.Options { return s.options }
 // way.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		rec = s.claim(nil, r, now)
+		rec = s.claim(nil, r, instantOf(now))
 		return nil
 	})
 	return rec, err
@@ -111,13 +113,14 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record
 // Extend sets the lease to end d from now.
 func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	return s.do(ctx, func(now time.Time) error {
-		was, err := s.row(nil, fence.Key)
+		k := fence.Key.UUID()
+		was, err := s.row(nil, k)
 		if err != nil {
 			return err
 		}
-		is, err := was.extend(fence, d, now)
+		is, err := was.extend(fence, d, instantOf(now))
 		if err == nil {
-			s.put(nil, is)
+			s.put(nil, k, is)
 		}
 		return err
 	})
@@ -126,7 +129,7 @@ func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) e
 // Settle ends an attempt.
 func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	return s.do(ctx, func(now time.Time) error {
-		_, err := s.settle(nil, set, now)
+		_, err := s.settle(nil, set, instantOf(now))
 		return err
 	})
 }
@@ -135,7 +138,7 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 // transaction in flight.
 func (s *Store) Get(ctx context.Context, k once.Key) (rec once.Record, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		rec = s.rows[k].read(now)
+		rec = s.rows[k.UUID()].read(instantOf(now))
 		return nil
 	})
 	return rec, err
@@ -148,12 +151,12 @@ func (s *Store) Forget(ctx context.Context, limit int) (changed int, err error) 
 		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
 	}
 	err = s.do(ctx, func(now time.Time) error {
-		for _, r := range s.rows {
+		for k, r := range s.rows {
 			if changed == limit {
 				break
 			}
-			if r.isDue(now) {
-				s.forget(r, now)
+			if r.isDue(instantOf(now)) {
+				s.forget(k, r, instantOf(now))
 				changed++
 			}
 		}
@@ -169,17 +172,18 @@ const defaultPage, largestPage, maxLooks = 100, 1000, 1000
 // for no others, and else of all.
 func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	err = s.do(ctx, func(now time.Time) error {
-		page = s.page(q, now)
+		page = s.page(q, instantOf(now))
 		return nil
 	})
 	return page, err
 }
 
-func (s *Store) page(q once.RecordQuery, now time.Time) (page once.RecordPage) {
+func (s *Store) page(q once.RecordQuery, now instant) (page once.RecordPage) {
 	unsettled := len(q.Status) > 0 && !slices.ContainsFunc(q.Status, func(s once.Status) bool { return !isUnsettled(s) })
-	var behind []once.Key
+	after := q.After.UUID()
+	var behind [][16]byte
 	for k, r := range s.rows {
-		if (unsettled && !isUnsettled(r.Status)) || (q.After != once.Key{} && order(q.After, k) >= 0) {
+		if (unsettled && !isUnsettled(once.Status(r.status))) || (q.After != once.Key{} && order(after, k) >= 0) {
 			continue
 		}
 		behind = append(behind, k)
@@ -188,8 +192,12 @@ func (s *Store) page(q once.RecordQuery, now time.Time) (page once.RecordPage) {
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
 	for i, k := range behind {
 		if i == maxLooks || len(page.Records) == limit {
-			page.Next = behind[i-1]
+			last := s.rows[behind[i-1]]
+			page.Next = last.key()
 			break
+		}
+		if q.UUID != [16]byte{} && q.UUID != k {
+			continue
 		}
 		if is := s.rows[k].read(now); is.Attempt > 0 && selects(q, is, now) {
 			is.Outcome.Body = nil
@@ -199,24 +207,23 @@ func (s *Store) page(q once.RecordQuery, now time.Time) (page once.RecordPage) {
 	return page
 }
 
-func selects(q once.RecordQuery, rec once.Record, now time.Time) bool {
+// selects reports whether a query selects a record. It does not check UUID.
+func selects(q once.RecordQuery, rec once.Record, now instant) bool {
 	return (q.Operation == "" || q.Operation == rec.Key.Operation) &&
-		(q.Cause == [16]byte{} || q.Cause == rec.Cause) && (q.UUID == [16]byte{} || q.UUID == rec.Key.UUID()) &&
+		(q.Cause == [16]byte{} || q.Cause == rec.Cause) &&
 		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, rec.Key.Scope)) &&
 		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status)) &&
-		(q.Unchanged <= 0 || now.Sub(rec.Updated) >= q.Unchanged)
+		(q.Unchanged <= 0 || now.sub(instantOf(rec.Updated)) >= q.Unchanged)
 }
 
 // isUnsettled reports whether the end of the work is not recorded.
 func isUnsettled(s once.Status) bool { return s >= once.Running && s <= once.Parked }
 
-func order(a, b once.Key) int {
-	x, y := a.UUID(), b.UUID()
-	return bytes.Compare(x[:], y[:])
-}
+func order(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
 
 // do runs a step with the mutex held. If the context has ended, it does
-// nothing.
+// nothing. The clock counts from when the store was made, whatever the wall
+// clock does.
 func (s *Store) do(ctx context.Context, step func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -226,13 +233,13 @@ func (s *Store) do(ctx context.Context, step func(now time.Time) error) error {
 	if s.closed {
 		return once.ErrClosed
 	}
-	return step(time.Now())
+	return step(s.born.Add(time.Since(s.born)))
 }
 
 // row returns the row of a key as tx sees it; tx may be nil. If another
 // transaction in flight has written it, row returns a conflict, because that
 // transaction may still be rolled back.
-func (s *Store) row(tx *Tx, k once.Key) (row, error) {
+func (s *Store) row(tx *Tx, k [16]byte) (row, error) {
 	holder := s.taken[k]
 	switch {
 	case holder == nil:
@@ -240,43 +247,46 @@ func (s *Store) row(tx *Tx, k once.Key) (row, error) {
 	case holder == tx:
 		return tx.rows[k], nil
 	default:
+		is := holder.rows[k]
 		return row{}, fmt.Errorf("%w: a transaction on %s %q is in flight: repeat the call",
-			once.ErrConflict, k.Operation, k.ID)
+			once.ErrConflict, is.part(operation), is.part(id))
 	}
 }
 
 // put writes a row at once, or if tx is not nil, when tx commits.
-func (s *Store) put(tx *Tx, r row) {
+func (s *Store) put(tx *Tx, k [16]byte, r row) {
 	if tx == nil {
-		s.rows[r.Key] = r
+		s.rows[k] = r
 		return
 	}
-	tx.rows[r.Key] = r
-	s.taken[r.Key] = tx
+	tx.rows[k] = r
+	s.taken[k] = tx
 }
 
-func (s *Store) claim(tx *Tx, r once.ClaimRequest, now time.Time) once.Record {
-	was, err := s.row(tx, r.Key)
+func (s *Store) claim(tx *Tx, r once.ClaimRequest, now instant) once.Record {
+	k := r.Key.UUID()
+	was, err := s.row(tx, k)
 	if err != nil { // a transaction in flight: Claim does not wait for it
 		return once.Record{Key: r.Key, Status: once.Running}
 	}
 	is, ok := was.claim(r, now)
 	if ok {
-		s.put(tx, is)
+		s.put(tx, k, is)
 	}
 	return is.read(now)
 }
 
 // settle reports whether it changed the record. It does not if the settlement
 // was applied before.
-func (s *Store) settle(tx *Tx, set once.Settlement, now time.Time) (changed bool, err error) {
-	was, err := s.row(tx, set.Key)
+func (s *Store) settle(tx *Tx, set once.Settlement, now instant) (changed bool, err error) {
+	k := set.Key.UUID()
+	was, err := s.row(tx, k)
 	if err != nil {
 		return false, err
 	}
 	is, changed, err := was.settle(set, now)
 	if changed {
-		s.put(tx, is)
+		s.put(tx, k, is)
 	}
 	return changed, err
 }

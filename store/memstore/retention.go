@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -19,14 +18,15 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 	err = s.do(ctx, func(now time.Time) error {
 		size := 0
 		for _, r := range s.rows {
-			if !r.isDue(now) {
+			if !r.isDue(instantOf(now)) {
 				continue
 			}
 			if more = len(due) == limit || size >= store.MaxForgettable; more {
 				break
 			}
-			due = append(due, r.kept(now))
-			size += len(r.Outcome.Body)
+			rec := r.record(instantOf(now)) // as it still is
+			due = append(due, rec)
+			size += len(rec.Outcome.Body)
 		}
 		return nil
 	})
@@ -37,11 +37,12 @@ func (s *Store) Forgettable(ctx context.Context, limit int) (due []once.Record, 
 func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed int, err error) {
 	err = s.do(ctx, func(now time.Time) error {
 		for _, rec := range due {
-			r := s.rows[rec.Key]
-			if !r.isDue(now) || r.Attempt != rec.Attempt || r.Status != once.Absent && r.Owner != rec.Owner {
+			k := rec.Key.UUID()
+			r := s.rows[k]
+			if !r.isDue(instantOf(now)) || r.attempt != rec.Attempt || !r.is(once.Absent) && r.owner != rec.Owner {
 				continue
 			}
-			s.forget(r, now)
+			s.forget(k, r, instantOf(now))
 			changed++
 		}
 		return nil
@@ -52,56 +53,47 @@ func (s *Store) ForgetRecords(ctx context.Context, due []once.Record) (changed i
 // Reopen frees the key of a Done or Expired record.
 func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
 	return s.do(ctx, func(now time.Time) error {
-		was, err := s.row(nil, fence.Key)
+		k := fence.Key.UUID()
+		was, err := s.row(nil, k)
 		if err != nil {
 			return err
 		}
-		is, err := was.reopen(fence, keepKey, reason, now)
+		is, err := was.reopen(fence, keepKey, reason, instantOf(now))
 		if err == nil {
-			s.put(nil, is)
+			s.put(nil, k, is)
 		}
 		return err
 	})
 }
 
 // forget drops the outcome of a row that is due, or the row.
-func (s *Store) forget(r row, now time.Time) {
-	if r.at(now).Attempt == 0 {
-		delete(s.rows, r.Key)
+func (s *Store) forget(k [16]byte, r row, now instant) {
+	is := r.at(now)
+	if is.attempt == 0 {
+		delete(s.rows, k)
 		return
 	}
-	r.Status, r.Outcome = once.Expired, once.Outcome{}
-	s.rows[r.Key] = r
+	is.setEnded(r.part(reason), once.Outcome{})
+	s.rows[k] = is
 }
 
 // isDue reports whether the outcome of a row, or the row, can be forgotten.
-func (r row) isDue(now time.Time) bool {
+func (r row) isDue(now instant) bool {
 	is := r.at(now)
-	return r.Attempt > 0 && (is.Attempt == 0 || is.Status == once.Expired && r.Status == once.Done)
-}
-
-// kept returns the record of a row that is due, as it still is.
-func (r row) kept(now time.Time) once.Record {
-	rec := r.Record
-	rec.Age = now.Sub(rec.Created)
-	rec.Fingerprint, rec.Outcome.Body = bytes.Clone(rec.Fingerprint), bytes.Clone(rec.Outcome.Body)
-	if rec.Status == once.Absent {
-		rec.Owner = [16]byte{}
-	}
-	return rec
+	return r.attempt > 0 && (is.attempt == 0 || is.is(once.Expired) && r.is(once.Done))
 }
 
 // reopen frees a key. The owner stays in the row, as after a release, so that
 // its late calls change nothing.
-func (r row) reopen(fence once.Fence, keepKey time.Duration, reason string, now time.Time) (row, error) {
-	status := r.at(now).Status
-	if !r.heldBy(fence, now) || status != once.Absent && status != once.Done && status != once.Expired {
+func (r row) reopen(fence once.Fence, keepKey time.Duration, why string, now instant) (row, error) {
+	is := r.at(now)
+	if !is.heldBy(fence) || !is.is(once.Absent) && !is.is(once.Done) && !is.is(once.Expired) {
 		return r, lost(fence)
 	}
-	if status == once.Absent { // repeated
+	if is.is(once.Absent) { // repeated
 		return r, nil
 	}
-	r.Status, r.Outcome, r.Reason, r.Updated = once.Absent, once.Outcome{}, reason, now
-	r.keepKey = now.Add(keepKey)
+	r.status, r.updated, r.keepKey = status(once.Absent), now, now.add(keepKey)
+	r.setEnded(why, once.Outcome{})
 	return r, nil
 }

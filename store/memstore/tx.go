@@ -24,7 +24,7 @@ type Tx struct {
 	store   *Store
 	managed bool // Transact or TransactAt ends it
 	ended   bool
-	rows    map[once.Key]row
+	rows    map[[16]byte]row
 	values  map[string]string
 
 	positions map[place]store.Position
@@ -35,7 +35,7 @@ type Tx struct {
 
 // Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and [once.InTx].
 func (s *Store) Begin() *Tx {
-	return &Tx{store: s, rows: make(map[once.Key]row), values: make(map[string]string),
+	return &Tx{store: s, rows: make(map[[16]byte]row), values: make(map[string]string),
 		positions: make(map[place]store.Position), changed: make(map[int64]shelved)}
 }
 
@@ -155,7 +155,7 @@ func holdsAny(rs []once.ClaimRequest, recs []once.Record) bool {
 func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.ClaimRequest) (recs []once.Record, err error) {
 	err = s.within(ctx, tx, func(now time.Time) error {
 		for _, r := range rs {
-			recs = append(recs, s.claim(tx, r, now))
+			recs = append(recs, s.claim(tx, r, instantOf(now)))
 		}
 		return nil
 	})
@@ -173,7 +173,7 @@ func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) er
 func (s *Store) settleAll(ctx context.Context, tx *Tx, sets []once.Settlement, mustChange bool) error {
 	return s.within(ctx, tx, func(now time.Time) error {
 		for _, set := range sets {
-			changed, err := s.settle(tx, set, now)
+			changed, err := s.settle(tx, set, instantOf(now))
 			if err == nil && mustChange && !changed {
 				err = lost(set.Fence)
 			}
