@@ -110,6 +110,8 @@ func (s *bodies) leave(key once.Key, b *heldBody) {
 var errNotWhole = errors.New("something has read the body before the guard: move it inside the guard, let it put back all that it has read " +
 	"(and set ContentLength if that changes), or make httponce.WatchBody the outermost handler")
 
+var emptySum = sha256.Sum256(nil)
+
 // requestBody is the buffered body of one request. The zero value has not been
 // read.
 type requestBody struct {
@@ -133,14 +135,19 @@ func (b *requestBody) read(r *http.Request, limit int64, exact bool) error {
 	if watched != nil && (err == nil || errors.Is(err, http.ErrBodyReadAfterClose)) {
 		err = watched.drain(limit)
 	}
-	var lower *http.MaxBytesError
-	switch {
-	case errors.As(err, &lower): // an outer handler has set a lower limit
-		return &tooLargeError{limit: lower.Limit}
-	case errors.Is(err, http.ErrBodyReadAfterClose), err == nil && watched != nil && watched.isShort():
-		return errNotWhole
-	case err != nil:
+	if err != nil {
+		var lower *http.MaxBytesError
+		switch {
+		case errors.As(err, &lower): // an outer handler has set a lower limit
+			return &tooLargeError{limit: lower.Limit}
+		case errors.Is(err, http.ErrBodyReadAfterClose):
+			return errNotWhole
+		}
 		return err
+	}
+	switch {
+	case watched != nil && watched.isShort():
+		return errNotWhole
 	case watched == nil && !mayBeWhole(r, b.size):
 		return errNotWhole
 	case watched == nil || watched.sum() == b.sum:
@@ -153,7 +160,7 @@ func (b *requestBody) read(r *http.Request, limit int64, exact bool) error {
 }
 
 func (b *requestBody) readAll(r *http.Request, limit int64) error {
-	b.sum = sha256.Sum256(nil)
+	b.sum = emptySum
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}

@@ -22,8 +22,8 @@ type exchange struct {
 	key       once.Key
 	place     place // in the limits of the caller
 	body      requestBody
-	mark      []byte          // digest of what repeats must have in common
-	leaveRoom func(kept bool) // set by Options.Admit
+	mark      [sha256.Size]byte // digest of what repeats must have in common
+	leaveRoom func(kept bool)   // set by Options.Admit
 	progress  admission.Progress
 	run       handlerRun
 }
@@ -92,10 +92,11 @@ func (x *exchange) enterLimits() (err error) {
 func (x *exchange) readBody() error {
 	x.body = requestBody{all: x.bodies, key: x.key}
 	err := x.body.read(x.r, x.MaxBody, x.Fingerprint != nil)
+	if err == nil {
+		return nil
+	}
 	var large *tooLargeError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &large):
 		if large.unread {
 			x.w.Header().Set("Connection", "close") // instead of reading the rest
@@ -123,8 +124,7 @@ func (x *exchange) digest() error {
 	for _, part := range []string{x.r.Method, x.r.URL.EscapedPath(), x.r.URL.RawQuery} {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
 	}
-	mark := sha256.Sum256(append(b, sum[:]...))
-	x.mark = mark[:]
+	x.mark = sha256.Sum256(append(b, sum[:]...))
 	return nil
 }
 
@@ -144,9 +144,17 @@ func (x *exchange) leave(err error) {
 	x.place.leave(x.progress.Phase < admission.Entered && !left)
 }
 
-// work is the unit of work that the request asks for, with a mark of it.
-func (x *exchange) work(mark []byte) once.Work[*Response] {
-	return x.op.For(x.key.ID).In(x.key.Scope).Input(mark).Report(&x.progress.Report)
+// underMarks calls attempt with the unit of work that the request asks for. If
+// the recorded mark is another one, it calls it again with the marks that older
+// secrets make.
+func (x *exchange) underMarks(attempt func(once.Work[*Response]) (*Response, error)) (answer *Response, err error) {
+	for i := range x.Ring.marks() {
+		w := x.op.For(x.key.ID).In(x.key.Scope).Input(x.Ring.mark(i, x.mark[:])).Report(&x.progress.Report)
+		if answer, err = attempt(w); !errors.Is(err, once.ErrMismatch) {
+			break
+		}
+	}
+	return answer, err
 }
 
 // decided returns the end of a run of the handler in the form that once takes:
@@ -154,7 +162,9 @@ func (x *exchange) work(mark []byte) once.Work[*Response] {
 func (x *exchange) decided() (*Response, error) {
 	rec := x.run.rec
 	answer := rec.response(x.headers)
-	answer.key = x.key.UUID()
+	if x.Ring.seals() {
+		answer.key = x.key.UUID()
+	}
 	if rec.isPartial() && x.r.Method != http.MethodHead {
 		answer.Body, answer.NoBody = nil, true
 	}

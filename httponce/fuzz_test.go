@@ -175,7 +175,7 @@ func digestOf(method, path, query, body string) []byte {
 	r := &http.Request{Method: method, URL: urlOf(path, query)}
 	x := &exchange{settings: &settings{}, r: r, body: requestBody{sum: sha256.Sum256([]byte(body))}}
 	_ = x.digest() // fails only with a Fingerprint
-	return x.mark
+	return x.mark[:]
 }
 
 // urlOf is a URL whose path is escaped as it was sent.

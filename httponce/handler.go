@@ -61,8 +61,7 @@ func (g *guard) passes(r *http.Request) bool {
 	return isSafe(r.Method)
 }
 
-// attempt runs the handler under the claim of the key. If the recorded mark is
-// another one, it tries the marks that older secrets make.
+// attempt runs the handler under the claim of the key.
 func (g *guard) attempt(x *exchange) (answer *Response, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -81,12 +80,7 @@ func (g *guard) attempt(x *exchange) (answer *Response, err error) {
 		x.run.rec.end()
 		return x.decided()
 	}
-	for _, mark := range x.Ring.marks(x.mark) {
-		if answer, err = once.Do(ctx, g.store, x.work(mark), run); !errors.Is(err, once.ErrMismatch) {
-			break
-		}
-	}
-	return answer, err
+	return x.underMarks(func(w once.Work[*Response]) (*Response, error) { return once.Do(ctx, g.store, w, run) })
 }
 
 // finish sends the response of the handler. If the lease was lost, another

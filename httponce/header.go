@@ -1,6 +1,7 @@
 package httponce
 
 import (
+	"cmp"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -34,18 +35,50 @@ func setOf(names ...string) map[string]bool {
 
 // validHeader reports whether name is a valid name of a header.
 func validHeader(name string) bool {
-	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return name != ""
 }
 
-// names returns the names of headers as they are spelled, in order. If a name is
-// spelled in several ways, its values are then in the order of net/http.
-func names(header http.Header) []string {
-	all := make([]string, 0, len(header)) // six allocations less than slices.Sorted(maps.Keys(header))
-	for name := range header {
-		all = append(all, name)
+// field is a header of a response and its canonical name.
+type field struct {
+	canonical, spelled string
+	values             []string
+}
+
+// forReplay appends the headers of a response that repeats may get: those in
+// only, or all if only is nil, without the headers of a single response. They
+// are in order of their canonical names. If a name is spelled in several ways,
+// its values are in the order of net/http.
+func forReplay(to []field, header http.Header, only map[string]bool) []field {
+	hops, _ := values(header, "Connection")
+	for name, values := range header {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if (only == nil || only[canonical]) && !neverReplayed[canonical] && !isHop(hops, canonical) {
+			to = append(to, field{canonical, name, values})
+		}
 	}
-	slices.Sort(all)
-	return all
+	slices.SortFunc(to, func(a, b field) int {
+		return cmp.Or(strings.Compare(a.canonical, b.canonical), strings.Compare(a.spelled, b.spelled))
+	})
+	return to
+}
+
+// isHop reports whether the lists of Connection name a header.
+func isHop(lists []string, canonical string) bool {
+	for _, list := range lists {
+		for hop := range strings.SplitSeq(list, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(hop)) == canonical {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // values returns the values of a header in any spelling, and whether the header
@@ -67,26 +100,6 @@ func remove(header http.Header, canonical string) {
 			delete(header, name)
 		}
 	}
-}
-
-// forReplay returns the headers of a response that repeats may get, under
-// canonical names: those in only, or all if only is nil, without the headers of
-// a single response.
-func forReplay(header http.Header, only map[string]bool) http.Header {
-	kept := make(http.Header, len(header))
-	for _, name := range names(header) {
-		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if (only == nil || only[canonical]) && !neverReplayed[canonical] {
-			kept[canonical] = append(slices.Clip(kept[canonical]), header[name]...)
-		}
-	}
-	hops, _ := values(header, "Connection")
-	for _, list := range hops {
-		for hop := range strings.SplitSeq(list, ",") {
-			delete(kept, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(hop)))
-		}
-	}
-	return kept
 }
 
 // join sets a recorded header in a response. A value that an outer handler has

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 	"time"
 
@@ -164,7 +165,10 @@ func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, e
 		found = &Response{Status: http.StatusNoContent}
 	}
 	recorded := *found
-	recorded.Header = forReplay(found.Header, g.headers)
+	recorded.Header = make(http.Header)
+	for _, f := range forReplay(nil, found.Header, g.headers) {
+		recorded.Header[f.canonical] = append(slices.Clip(recorded.Header[f.canonical]), f.values...)
+	}
 	if recorded.Header.Get("Content-Type") == "" && len(recorded.Body) > 0 {
 		recorded.Header.Set("Content-Type", http.DetectContentType(recorded.Body))
 	}

@@ -80,13 +80,13 @@ func (r *Response) append(b []byte) ([]byte, error) {
 	b = append(b, "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(r.Status), 10)
 	b = append(b, "\r\n"...)
-	header := forReplay(r.Header, r.only)
-	for _, name := range names(header) {
-		if !validHeader(name) {
-			return nil, fmt.Errorf("httponce: %q is not the name of a header", name)
+	var few [8]field // on the stack
+	for _, f := range forReplay(few[:0], r.Header, r.only) {
+		if !validHeader(f.canonical) {
+			return nil, fmt.Errorf("httponce: %q is not the name of a header", f.canonical)
 		}
-		for _, value := range header[name] {
-			b = append(append(append(append(b, name...), ": "...), oneLine(value)...), "\r\n"...)
+		for _, value := range f.values {
+			b = append(append(append(append(b, f.canonical...), ": "...), oneLine(value)...), "\r\n"...)
 		}
 	}
 	if r.NoBody {
@@ -108,34 +108,53 @@ var errResponse = errors.New("httponce: not a recorded response")
 // parseResponse parses the output of append, or the same format written by
 // hand. The body is a part of text, not a copy.
 func parseResponse(text []byte) (*Response, error) {
-	line, rest, ok := bytes.Cut(text, []byte("\r\n"))
-	status, version := bytes.CutPrefix(line, []byte("HTTP/1.1 "))
-	status, _, _ = bytes.Cut(status, []byte(" ")) // without the reason phrase
-	code, err := strconv.Atoi(string(status))
-	if !ok || !version || err != nil || len(status) != 3 || code < 200 {
+	end := bytes.Index(text, []byte("\r\n\r\n"))
+	if end < 0 {
 		return nil, errResponse
 	}
-	r := &Response{Status: code}
-	header := make(http.Header, 2)
-	for {
-		if line, rest, ok = bytes.Cut(rest, []byte("\r\n")); !ok {
-			return nil, errResponse
-		}
-		if len(line) == 0 {
-			break
-		}
-		name, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok || !validHeader(string(name)) || bytes.ContainsAny(value, "\r\n") {
-			return nil, errResponse
-		}
-		header.Add(string(name), textproto.TrimString(string(value)))
-	}
-	_, r.NoBody = header[bodyNotKept]
-	r.Header = forReplay(header, nil)
-	if r.Body = rest; r.NoBody && len(rest) > 0 {
+	line, lines, _ := strings.Cut(string(text[:end]), "\r\n")
+	status, version := strings.CutPrefix(line, "HTTP/1.1 ")
+	status, _, _ = strings.Cut(status, " ") // without the reason phrase
+	code, err := strconv.Atoi(status)
+	if !version || err != nil || len(status) != 3 || code < 200 {
 		return nil, errResponse
+	}
+	r := &Response{Status: code, Body: text[end+4:]}
+	if r.Header, err = parseHeader(lines); err != nil {
+		return nil, err
+	}
+	if _, r.NoBody = r.Header[bodyNotKept]; r.NoBody && len(r.Body) > 0 {
+		return nil, errResponse
+	}
+	hops := r.Header["Connection"]
+	for name := range r.Header {
+		if neverReplayed[name] || isHop(hops, name) {
+			delete(r.Header, name)
+		}
 	}
 	return r, nil
+}
+
+// parseHeader parses the lines of a header.
+func parseHeader(lines string) (http.Header, error) {
+	header := make(http.Header)
+	all := make([]string, 0, strings.Count(lines, "\r\n")+1) // values, most of them the only one of a name
+	for lines != "" {
+		var line string
+		line, lines, _ = strings.Cut(lines, "\r\n")
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || !validHeader(name) || strings.ContainsAny(value, "\r\n") {
+			return nil, errResponse
+		}
+		name, value = textproto.CanonicalMIMEHeaderKey(name), textproto.TrimString(value)
+		if before, set := header[name]; set {
+			header[name] = append(before, value)
+			continue
+		}
+		all = append(all, value)
+		header[name] = slices.Clip(all[len(all)-1:])
+	}
+	return header, nil
 }
 
 // replay sends a recorded response.

@@ -83,20 +83,24 @@ func (r *Ring) open(sealed []byte) (text []byte, key [16]byte, err error) {
 // seals reports whether the first secret seals.
 func (r *Ring) seals() bool { return r != nil && r.ring.Seals() }
 
-// marks returns the marks that a digest may have been recorded as, the current
-// one first.
-func (r *Ring) marks(digest []byte) [][]byte {
-	if r == nil {
-		return [][]byte{digest}
+// marks returns how many marks a digest may have been recorded as.
+func (r *Ring) marks() int {
+	switch {
+	case r == nil:
+		return 1
+	case r.seals():
+		return len(r.secrets) + 1
 	}
-	var all [][]byte
-	for _, s := range r.secrets {
-		all = append(all, s.mark(digest))
+	return len(r.secrets)
+}
+
+// mark returns one of the marks of a digest. The first is the current one. The
+// last one of a ring that seals is that of a process without a ring.
+func (r *Ring) mark(i int, digest []byte) []byte {
+	if r == nil || i == len(r.secrets) {
+		return digest
 	}
-	if r.seals() {
-		all = append(all, digest)
-	}
-	return all
+	return r.secrets[i].mark(digest)
 }
 
 // mark keys the digest of a request.

@@ -61,8 +61,7 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// attempt runs the handler in a transaction with the claim of the key. If the
-// recorded mark is another one, it tries the marks that older secrets make.
+// attempt runs the handler in a transaction with the claim of the key.
 func (g *guardTx[Tx]) attempt(x *exchange) (answer *Response, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -92,12 +91,7 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *Response, err error) {
 		}
 		return answer, nil
 	}
-	for _, mark := range x.Ring.marks(x.mark) {
-		if answer, err = once.DoTx(ctx, g.store, x.work(mark), run); !errors.Is(err, once.ErrMismatch) {
-			break
-		}
-	}
-	return answer, err
+	return x.underMarks(func(w once.Work[*Response]) (*Response, error) { return once.DoTx(ctx, g.store, w, run) })
 }
 
 // handlerError is an error of a handler. It rolls its transaction back.
