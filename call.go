@@ -38,8 +38,10 @@ type call struct {
 	}
 	readFirst   bool // read the record before claiming: the work is probably a duplicate
 	token       [16]byte
-	held        Fence // while the work of Do runs
+	held        int64 // the attempt, while the work of Do runs
 	fingerprint []byte
+	ownPrint    [32]byte // what fingerprint points to, if the call has an input
+	flight      flight.Flight[Record]
 	cause       [16]byte
 	joinUntil   time.Time
 	hints       ClaimHints
@@ -57,25 +59,26 @@ func observeCall(ctx context.Context, s Store, verb string, k Key) (context.Cont
 	return beginObservation(ctx, s.Options().Observer, s.Options().Logger, verb, k)
 }
 
-// newCall checks everything that can be checked before the store is called.
-func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, hasWork bool) (*call, error) {
+// begin checks everything that can be checked before the store is called, and
+// fills in c.
+func begin[T any](ctx context.Context, c *call, s Store, w Work[T], seen *observation, hasWork bool) error {
 	switch {
 	case s == nil:
-		return nil, invalid("the store is nil")
+		return invalid("the store is nil")
 	case s.Options() == nil || s.Options().flights == nil:
-		return nil, invalid("the Options of %T were not made by Options.Ready", s)
+		return invalid("the Options of %T were not made by Options.Ready", s)
 	case w.op == nil:
-		return nil, invalid("the Work was not made by Operation.For or Operation.Under")
+		return invalid("the Work was not made by Operation.For or Operation.Under")
 	case !hasWork:
-		return nil, invalid("the function that does the work is nil")
+		return invalid("the function that does the work is nil")
 	}
 	if err := errors.Join(s.Options().Sealing.Validate(), w.op.validate(), w.key.Validate()); err != nil {
-		return nil, err
+		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &failure{kind: err, key: w.key, hint: "nothing was tried"}
+		return &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
-	c := &call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
+	*c = call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
 		readFirst: w.redelivered, token: name.Token(), cause: w.cause, ifNotDone: Absent, ifUnknown: Unknown}
 	if c.onUnknown == Park {
 		c.ifUnknown = Parked
@@ -85,9 +88,10 @@ func newCall[T any](ctx context.Context, s Store, w Work[T], seen *observation, 
 	c.expected = c.settlement(Fence{}, Done, "")
 	c.hints = ClaimHints{Expected: &c.expected, AsyncCommit: w.op.AsyncCommit}
 	if w.hasInput {
-		c.fingerprint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
+		c.ownPrint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
+		c.fingerprint = c.ownPrint[:]
 	}
-	return c, nil
+	return nil
 }
 
 // attempter makes the attempts of a call.
@@ -104,13 +108,12 @@ type attempter interface {
 // by another.
 func (c *call) answer(ctx context.Context, a attempter) (rec Record, mine bool, err error) {
 	if c.policy.Wait != NoWait {
-		at := flightKey{key: c.key}
-		copy(at.fingerprint[:], c.fingerprint)
-		own, met, err := c.join(ctx, at)
-		if own == nil {
+		at := flightKey{c.key, c.ownPrint}
+		first, met, err := c.join(ctx, at)
+		if !first {
 			return met, false, err
 		}
-		defer func() { c.opts.flights.Land(at, own, rec, Record.clone) }()
+		defer func() { c.opts.flights.Land(at, &c.flight, rec, Record.clone) }()
 	}
 	if c.readFirst {
 		if rec, err := c.get(ctx); err == nil && rec.Status == Done {
@@ -151,20 +154,20 @@ func (c *call) answer(ctx context.Context, a attempter) (rec Record, mine bool, 
 
 // join waits for duplicates in this process until one of them has the answer, or
 // until this call is the first of a flight.
-func (c *call) join(ctx context.Context, at flightKey) (own *flight.Flight[Record], met Record, err error) {
+func (c *call) join(ctx context.Context, at flightKey) (first bool, met Record, err error) {
 	for {
-		own, met, landed := c.opts.flights.Enter(ctx, at, c.joinUntil)
+		first, met, landed := c.opts.flights.Enter(ctx, at, &c.flight, c.joinUntil)
 		switch {
-		case own != nil:
-			return own, met, nil
+		case first:
+			return true, met, nil
 		case !landed && ctx.Err() != nil:
-			return nil, met, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
+			return false, met, &failure{kind: ErrInProgress, key: c.key, cause: ctx.Err()}
 		case !landed:
 			rec, _ := c.get(ctx) // only for a better retry-after
-			return nil, rec, c.inProgress(rec)
+			return false, rec, c.inProgress(rec)
 		}
 		if c.event(ctx, observe.Joined, met.Attempt, nil); met.Status == Done {
-			return nil, met.clone(), c.checkInput(met)
+			return false, met.clone(), c.checkInput(met)
 		}
 	}
 }
@@ -284,7 +287,7 @@ func (p *packed) fits(out Outcome, fingerprint []byte) bool {
 
 // replay turns a recorded outcome into the answer of a call. Work whose outcome
 // cannot be read is not run again.
-func replay[T any](w Work[T], sealing *Sealing, rec Record) (value T, err error) {
+func replay[T any](op *Operation[T], sealing *Sealing, rec Record) (value T, err error) {
 	fail := func(kind, cause error) error {
 		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
 	}
@@ -299,7 +302,7 @@ func replay[T any](w Work[T], sealing *Sealing, rec Record) (value T, err error)
 	if out.Omitted {
 		return value, fail(ErrOutcomeUnavailable, rejection)
 	}
-	if value, err = w.op.codec().Decode(out); err != nil {
+	if value, err = op.codec().Decode(out); err != nil {
 		return value, fail(ErrOutcomeUnavailable, errors.Join(err, rejection))
 	}
 	return value, rejection

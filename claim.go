@@ -15,24 +15,37 @@ import (
 // ClaimFrom returns the claim that the current work runs under. ctx is the
 // context that the work received, or one derived from it.
 func ClaimFrom(ctx context.Context) (Claim, bool) {
-	c, ok := ctx.Value(claimKey{}).(heldClaim)
-	return c.Claim, ok
+	if in, ok := ctx.Value(claimKey{}).(*workContext); ok {
+		return in.claim, true
+	}
+	return Claim{}, false
 }
 
 type claimKey struct{}
 
-// heldClaim is a Claim and the call that holds it.
-type heldClaim struct {
-	Claim
-	call *call
+// workContext is the context of work: it knows the claim that the work runs
+// under, and the call that holds it.
+type workContext struct {
+	context.Context
+	claim Claim
+	call  *call
+}
+
+func (w *workContext) Value(key any) any {
+	switch {
+	case key == claimKey{}:
+		return w
+	case scope.IsWork(key):
+		return w.claim.Key
+	}
+	return w.Context.Value(key)
 }
 
 // enter returns the context for the work of a claim.
 func (c *call) enter(ctx context.Context, rec Record) context.Context {
 	c.seen.enter()
 	c.event(ctx, observe.Claimed, rec.Attempt, nil)
-	ctx = scope.WithWork(ctx, rec.Key)
-	return context.WithValue(ctx, claimKey{}, heldClaim{Claim{Key: rec.Key, Attempt: rec.Attempt}, c})
+	return &workContext{ctx, Claim{Key: rec.Key, Attempt: rec.Attempt}, c}
 }
 
 // KeyAnswer is what another system answered about an idempotency key that work
@@ -56,15 +69,15 @@ const (
 // work returns. httponce.Transport calls NoteKeyAnswer. Outside of work it does
 // nothing.
 func NoteKeyAnswer(ctx context.Context, a KeyAnswer, reason error) {
-	in, ok := ctx.Value(claimKey{}).(heldClaim)
-	if !ok || in.call == nil {
+	in, ok := ctx.Value(claimKey{}).(*workContext)
+	if !ok {
 		return
 	}
 	if a == KeyConflict {
-		in.call.opts.Logger.WarnContext(ctx, "once: the other system knows the key for another request", "key", in.Key,
-			"attempt", in.Attempt, "error", reason)
+		in.call.opts.Logger.WarnContext(ctx, "once: the other system knows the key for another request", "key", in.claim.Key,
+			"attempt", in.claim.Attempt, "error", reason)
 	}
-	in.call.event(ctx, string(a), in.Attempt, reason)
+	in.call.event(ctx, string(a), in.claim.Attempt, reason)
 }
 
 // request returns the request for the key. take is the Unknown attempt to take
@@ -125,18 +138,18 @@ func (c *call) freshen(ctx context.Context, fence Fence, begun time.Time) (time.
 
 // Extend extends the claim that is held, for package lease.
 func (c *call) Extend(ctx context.Context) (final bool, err error) {
-	err = c.store.Extend(ctx, c.held, c.policy.Lease)
+	err = c.store.Extend(ctx, Fence{Key: c.key, Owner: c.token, Attempt: c.held}, c.policy.Lease)
 	if err == nil {
-		c.event(ctx, observe.LeaseExtended, c.held.Attempt, nil)
+		c.event(ctx, observe.LeaseExtended, c.held, nil)
 	}
 	return errors.Is(err, ErrLeaseLost) || isFinal(err), err
 }
 
 // Lost reports that the lease of the claim is lost, for package lease.
 func (c *call) Lost(ctx context.Context, err error) error {
-	c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", c.key, "attempt", c.held.Attempt, "error", err)
-	c.event(ctx, observe.LeaseLost, c.held.Attempt, err)
-	return &failure{kind: ErrLeaseLost, key: c.key, attempt: c.held.Attempt, cause: err}
+	c.opts.Logger.WarnContext(ctx, "once: lease lost while working", "key", c.key, "attempt", c.held, "error", err)
+	c.event(ctx, observe.LeaseLost, c.held, err)
+	return &failure{kind: ErrLeaseLost, key: c.key, attempt: c.held, cause: err}
 }
 
 func (c *call) done(fence Fence, out Outcome) Settlement {

@@ -45,22 +45,21 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	if scope.RefusesEffects(ctx) {
 		return value, &failure{kind: ErrNoEffects, key: w.key, hint: "nothing was run"}
 	}
-	c, err := newCall(ctx, s, w, seen, run != nil)
-	if err != nil {
+	e := &effect[T]{op: w.op, work: run}
+	if err := begin(ctx, &e.call, s, w, seen, run != nil); err != nil {
 		return value, err
 	}
 	if err := w.op.validateForDo(); err != nil {
 		return value, err
 	}
-	e := &effect[T]{call: c, unit: w, work: run}
-	rec, mine, err := c.answer(ctx, e)
+	rec, mine, err := e.answer(ctx, e)
 	w.tell(seen, rec, mine, err)
-	c.tellMet(ctx, rec, mine, err)
+	e.tellMet(ctx, rec, mine, err)
 	switch {
 	case err != nil:
 		return e.value, hideNotDone(err)
 	case !mine:
-		return replay(w, &c.opts.Sealing, rec)
+		return replay(w.op, &e.opts.Sealing, rec)
 	case e.unkept != nil:
 		return e.value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
 			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(e.unkept, e.rejection)}
@@ -72,8 +71,8 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 // effect is the work of one Do. Its attempts take two commits: claim, work,
 // settle.
 type effect[T any] struct {
-	*call
-	unit Work[T]
+	call
+	op   *Operation[T]
 	work func(context.Context, Key) (T, error)
 
 	value     T     // what the work returned
@@ -122,8 +121,8 @@ func (e *effect[T]) giveBack(ctx context.Context, rec Record, trouble error) err
 // run does the work of a claim and records how it ended. The lease counts from
 // begun.
 func (e *effect[T]) run(ctx context.Context, rec Record, begun time.Time) (Record, error) {
-	e.held = rec.fence()
-	alive := lease.Keep(ctx, e.call, e.policy.Lease, begun)
+	e.held = rec.Attempt
+	alive := lease.Keep(ctx, &e.call, e.policy.Lease, begun)
 	defer alive.Stop()
 	returned := false
 	defer func() {
@@ -146,23 +145,29 @@ func (e *effect[T]) run(ctx context.Context, rec Record, begun time.Time) (Recor
 	if recorded != nil {
 		rec.Status = Unknown
 	}
-	f := &failure{key: e.key, attempt: rec.Attempt, cause: err, hint: "the work failed without saying NotDone"}
+	switch {
+	case rec.Status == Done:
+		return rec, nil
+	case recorded == nil && errors.Is(err, errNotDone):
+		e.seen.fail(err)
+		return rec, err
+	}
+	return rec, e.unsettled(rec, err, recorded)
+}
+
+// unsettled returns the error of a run that is not known to have happened or
+// not. err is that of the work, recorded that of recording how it ended.
+func (e *effect[T]) unsettled(rec Record, err, recorded error) error {
+	f := &failure{kind: ErrOutcomeUnknown, key: e.key, attempt: rec.Attempt, cause: err, hint: "the work failed without saying NotDone"}
 	switch {
 	case errors.Is(recorded, ErrLeaseLost):
 		f.kind, f.hint = ErrLeaseLost, "another attempt may have run, and this one may have happened"
 	case recorded != nil:
-		f.kind, f.hint, f.cause = ErrOutcomeUnknown, "how it ended could not be recorded", errors.Join(err, recorded)
-	case rec.Status == Done:
-		return rec, err
-	case errors.Is(err, errNotDone):
-		e.seen.fail(err)
-		return rec, err
+		f.hint, f.cause = "how it ended could not be recorded", errors.Join(err, recorded)
 	case rec.Status == Parked:
 		f.kind = ErrParked
-	default:
-		f.kind = ErrOutcomeUnknown
 	}
-	return rec, f
+	return f
 }
 
 // do calls the work, and returns its outcome or its error.
@@ -172,7 +177,7 @@ func (e *effect[T]) do(ctx context.Context) (out Outcome, err error) {
 		return Outcome{}, err
 	}
 	e.rejection = err
-	if out, e.unkept = e.unit.op.Outcome(e.value); e.unkept != nil {
+	if out, e.unkept = e.op.Outcome(e.value); e.unkept != nil {
 		out = Outcome{Omitted: true}
 	}
 	out.Rejected = e.rejection != nil

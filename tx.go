@@ -33,26 +33,25 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 	if scope.InsideTx(ctx) {
 		return value, &failure{kind: ErrInTx, key: w.key, hint: "DoTx would begin a second transaction: use InTx with the one there is"}
 	}
-	c, err := newCall(ctx, s, w, seen, run != nil)
-	if err != nil {
+	t := &txWork[T, Tx]{store: s, caller: ctx, op: w.op, work: run}
+	if err := begin(ctx, &t.call, s, w, seen, run != nil); err != nil {
 		return value, err
 	}
-	t := &txWork[T, Tx]{call: c, store: s, caller: ctx, unit: w, work: run}
-	if w.op.Speculative && !c.readFirst {
+	if w.op.Speculative && !t.readFirst {
 		t.phase = phaseSpeculate
 	}
-	foresee(c, w.op)
-	rec, mine, err := c.answer(ctx, t)
+	foresee(&t.call, w.op)
+	rec, mine, err := t.answer(ctx, t)
 	w.tell(seen, rec, mine, err)
-	c.tellMet(ctx, rec, mine, err)
+	t.tellMet(ctx, rec, mine, err)
 	switch {
 	case err == nil && mine:
-		c.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
+		t.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
 		return t.value, t.rejection
 	case err == nil:
-		return replay(w, &c.opts.Sealing, rec)
+		return replay(w.op, &t.opts.Sealing, rec)
 	case t.end == workFailed:
-		c.event(ctx, observe.Released, rec.Attempt, err)
+		t.event(ctx, observe.Released, rec.Attempt, err)
 		seen.fail(err)
 		return t.value, hideNotDone(err)
 	default: // the value, if the work ran, was rolled back
@@ -99,10 +98,10 @@ func outcomeInTx[T any](c *call, op *Operation[T], value T, failed error) (Outco
 // took place although its reply was lost, the next transaction meets a record
 // that is Done and has that token.
 type txWork[T, Tx any] struct {
-	*call
+	call
 	store  TxStore[Tx]
 	caller context.Context
-	unit   Work[T]
+	op     *Operation[T]
 	work   func(context.Context, Tx) (T, error)
 
 	phase txPhase
@@ -250,7 +249,7 @@ func (r *txRun[T, Tx]) do(tx Tx, rec Record) (err error) {
 		return &failure{kind: err, key: r.key, hint: "nothing was done"}
 	}
 	r.value, r.rejection = r.work(scope.InTx(r.enter(r.caller, rec)), tx)
-	if r.out, err = outcomeInTx(r.call, r.unit.op, r.value, r.rejection); err == nil && r.out.Rejected {
+	if r.out, err = outcomeInTx(&r.call, r.op, r.value, r.rejection); err == nil && r.out.Rejected {
 		return errRollBack
 	}
 	return err
@@ -301,8 +300,8 @@ func (r *txRun[T, Tx]) endOf(err error) txEnd {
 func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run func(context.Context) (T, error)) (value T, err error) {
 	ctx, seen := observeCall(ctx, s, "InTx", w.key)
 	defer seen.end(&err)
-	c, err := newCall(ctx, s, w, seen, run != nil)
-	if err != nil {
+	c := new(call)
+	if err := begin(ctx, c, s, w, seen, run != nil); err != nil {
 		return value, err
 	}
 	recs, err := s.ClaimTx(ctx, tx, []ClaimRequest{c.request(0)})
@@ -320,7 +319,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	case mismatch != nil:
 		return value, mismatch
 	case rec.Status == Done:
-		return replay(w, &c.opts.Sealing, rec)
+		return replay(w.op, &c.opts.Sealing, rec)
 	default:
 		return value, c.refusal(rec)
 	}

@@ -3,7 +3,6 @@ package once
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"time"
@@ -205,14 +204,14 @@ func (o *Operation[T]) validate() error {
 	return err
 }
 
-// validateForDo also checks that it is declared what Do does about an unknown
+// validateForDo checks that it is declared what Do does about an unknown
 // outcome.
 func (o *Operation[T]) validateForDo() error {
 	if o.Lookup == nil && o.OnUnknown == 0 {
-		return errors.Join(o.validate(), invalid("operation %q: after a crash nobody can tell whether the work happened: "+
-			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name))
+		return invalid("operation %q: after a crash nobody can tell whether the work happened: "+
+			"give it a Lookup that asks, or choose OnUnknown: Park or Resend", o.Name)
 	}
-	return o.validate()
+	return nil
 }
 
 // Work is one unit of an operation. Its methods return a modified copy.

@@ -99,7 +99,8 @@ func (e *env) fingerprint(it *item) []byte {
 	if it.input == nil {
 		return nil
 	}
-	return checksum.Fingerprint(e.store.Options().Secret, it.key.UUID(), it.input)
+	sum := checksum.Fingerprint(e.store.Options().Secret, it.key.UUID(), it.input)
+	return sum[:]
 }
 
 // tooOld reports whether the key of a message may be forgotten although the

@@ -224,8 +224,8 @@ var speculationBugs = []Bug{
 		Name: "speculation-by-default",
 		Why:  "a duplicate enters a handler that was promised to run once",
 		File: "tx.go",
-		Old:  "if w.op.Speculative && !c.readFirst {",
-		New:  "if !c.readFirst {",
+		Old:  "if w.op.Speculative && !t.readFirst {",
+		New:  "if !t.readFirst {",
 		Test: onPostgres("^TestRepeatsDoNotEnterTheHandler$"),
 	},
 	{

@@ -86,8 +86,8 @@ var rootBugs = []Bug{
 		Name: "joiners-share-the-answer",
 		Why:  "a caller that modifies its result modifies that of all joined duplicates",
 		File: "call.go",
-		Old:  "return nil, met.clone(), c.checkInput(met)",
-		New:  "return nil, met, c.checkInput(met)",
+		Old:  "return false, met.clone(), c.checkInput(met)",
+		New:  "return false, met, c.checkInput(met)",
 		Test: Test{".", "^TestJoinersGetCopies$"},
 	},
 	{

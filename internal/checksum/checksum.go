@@ -31,13 +31,17 @@ func Of(key [16]byte, contentType string, body []byte, flags ...bool) uint32 {
 // Fingerprint returns a digest of the input of a key, keyed by secret if there
 // is one. It covers the key, so that equal inputs of different keys have
 // different fingerprints.
-func Fingerprint(secret []byte, key [16]byte, input []byte) []byte {
+func Fingerprint(secret []byte, key [16]byte, input []byte) [sha256.Size]byte {
+	covered := append(append(make([]byte, 0, 128), key[:]...), input...)
 	if len(secret) == 0 {
-		sum := sha256.Sum256(append(append(make([]byte, 0, 128), key[:]...), input...))
-		return sum[:]
+		return sha256.Sum256(covered)
 	}
+	return keyed(secret, covered)
+}
+
+func keyed(secret, text []byte) (sum [sha256.Size]byte) {
 	h := hmac.New(sha256.New, secret)
-	h.Write(key[:])
-	h.Write(input)
-	return h.Sum(nil)
+	h.Write(text)
+	h.Sum(sum[:0])
+	return sum
 }

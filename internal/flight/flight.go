@@ -14,23 +14,24 @@ type Group[K comparable, V any] struct {
 	now map[K]*Flight[V]
 }
 
-// Flight is a call that its duplicates wait for.
+// Flight is a call that its duplicates wait for. The zero Flight is ready to
+// use, once.
 type Flight[V any] struct {
 	landed chan struct{} // nil: nobody waits
-	result V             // set before landed is closed
+	result *V            // set before landed is closed
 }
 
 // Enter makes the caller the first of a flight of k, or joins the flight in
-// progress until the given time or the end of ctx. The first caller gets the
-// flight as own, and must call Land. The others get the value that it landed
-// with; landed is false if they stopped waiting before.
-func (g *Group[K, V]) Enter(ctx context.Context, k K, until time.Time) (own *Flight[V], v V, landed bool) {
-	f, first := g.enter(k)
-	if first {
-		return f, v, false
+// progress until the given time or the end of ctx. The first caller flies own,
+// and must call Land. The others get the value that it landed with; landed is
+// false if they stopped waiting before.
+func (g *Group[K, V]) Enter(ctx context.Context, k K, own *Flight[V], until time.Time) (first bool, v V, landed bool) {
+	f := g.enter(k, own)
+	if f == own {
+		return true, v, false
 	}
 	v, landed = f.join(ctx, until)
-	return nil, v, landed
+	return false, v, landed
 }
 
 // Land ends a flight, and gives v to the callers that joined it. keep makes a
@@ -41,26 +42,27 @@ func (g *Group[K, V]) Land(k K, f *Flight[V], v V, keep func(V) V) {
 	delete(g.now, k)
 	g.mu.Unlock()
 	if f.landed != nil { // nobody can join any more
-		f.result = keep(v)
+		kept := keep(v)
+		f.result = &kept
 		close(f.landed)
 	}
 }
 
-func (g *Group[K, V]) enter(k K) (f *Flight[V], first bool) {
+// enter returns the flight in progress, which is own if there was none.
+func (g *Group[K, V]) enter(k K, own *Flight[V]) *Flight[V] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if f := g.now[k]; f != nil {
 		if f.landed == nil {
 			f.landed = make(chan struct{})
 		}
-		return f, false
+		return f
 	}
 	if g.now == nil {
 		g.now = make(map[K]*Flight[V])
 	}
-	f = new(Flight[V])
-	g.now[k] = f
-	return f, true
+	g.now[k] = own
+	return own
 }
 
 func (f *Flight[V]) join(ctx context.Context, until time.Time) (v V, landed bool) {
@@ -68,7 +70,7 @@ func (f *Flight[V]) join(ctx context.Context, until time.Time) (v V, landed bool
 	defer timer.Stop()
 	select {
 	case <-f.landed:
-		return f.result, true
+		return *f.result, true
 	case <-timer.C:
 	case <-ctx.Done():
 	}

@@ -14,8 +14,9 @@ type group = flight.Group[string, int]
 
 // fly takes the flight of "k", or joins it. It reports whether it joined.
 func fly(g *group, until time.Time, call func() int) (v int, joined bool) {
-	own, v, landed := g.Enter(context.Background(), "k", until)
-	if own == nil {
+	own := new(flight.Flight[int])
+	first, v, landed := g.Enter(context.Background(), "k", own, until)
+	if !first {
 		return v, landed
 	}
 	defer func() { g.Land("k", own, v, same) }()
@@ -48,8 +49,8 @@ func TestOneFliesAndTheOthersJoin(t *testing.T) {
 			}
 		}()
 	}
-	own, _, _ := g.Enter(context.Background(), "other", until)
-	if own == nil {
+	own := new(flight.Flight[int])
+	if first, _, _ := g.Enter(context.Background(), "other", own, until); !first {
 		t.Fatal("another key was joined")
 	}
 	g.Land("other", own, 1, same)
@@ -65,10 +66,11 @@ func TestJoinIsBounded(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
 	fly(&g, time.Now(), func() int {
-		if own, _, landed := g.Enter(context.Background(), "k", time.Now()); own != nil || landed {
+		own := new(flight.Flight[int])
+		if first, _, landed := g.Enter(context.Background(), "k", own, time.Now()); first || landed {
 			t.Error("joined after its time")
 		}
-		if own, _, landed := g.Enter(cancelled, "k", time.Now().Add(time.Hour)); own != nil || landed {
+		if first, _, landed := g.Enter(cancelled, "k", own, time.Now().Add(time.Hour)); first || landed {
 			t.Error("joined after its context")
 		}
 		return 0

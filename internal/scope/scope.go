@@ -18,6 +18,10 @@ func WithWork[K any](ctx context.Context, k K) context.Context {
 	return context.WithValue(ctx, work, k)
 }
 
+// IsWork reports whether k is the key of the value that WithWork sets, for
+// contexts that set it by themselves.
+func IsWork(k any) bool { return k == work }
+
 // Work returns the once.Key of the innermost unit of work of ctx, or the zero
 // Key.
 func Work[K any](ctx context.Context) (k K) {
