@@ -32,7 +32,7 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 	ctx, seen := observeCall(ctx, s, "Ask", rec.Key)
 	defer seen.end(&err)
 	set, err := o.verdict(ctx, s, rec)
-	limited := lazyctx.Limit(ctx, callTime)
+	limited := lazyctx.Limit(ctx, time.Now().Add(callTime))
 	defer limited.Stop()
 	if err == nil && set.Status != Unknown {
 		failed := s.Settle(limited, set)

@@ -36,7 +36,8 @@ type call struct {
 	ask       interface {
 		Ask(context.Context, Store, Record) (Record, error)
 	}
-	readFirst   bool // read the record before claiming: the work is probably a duplicate
+	readFirst   bool     // read the record before claiming: the work is probably a duplicate
+	id          [16]byte // key.UUID
 	token       [16]byte
 	held        int64 // the attempt, while the work of Do runs
 	fingerprint []byte
@@ -78,7 +79,7 @@ func begin[T any](ctx context.Context, c *call, s Store, w Work[T], seen *observ
 	if err := ctx.Err(); err != nil {
 		return &failure{kind: err, key: w.key, hint: "nothing was tried"}
 	}
-	*c = call{store: s, opts: s.Options(), seen: seen, key: w.key, onUnknown: w.op.OnUnknown, ask: w.op,
+	*c = call{store: s, opts: s.Options(), seen: seen, key: w.key, id: w.key.UUID(), onUnknown: w.op.OnUnknown, ask: w.op,
 		readFirst: w.redelivered, token: name.Token(), cause: w.cause, ifNotDone: Absent, ifUnknown: Unknown}
 	if c.onUnknown == Park {
 		c.ifUnknown = Parked
@@ -88,7 +89,7 @@ func begin[T any](ctx context.Context, c *call, s Store, w Work[T], seen *observ
 	c.expected = c.settlement(Fence{}, Done, "")
 	c.hints = ClaimHints{Expected: &c.expected, AsyncCommit: w.op.AsyncCommit}
 	if w.hasInput {
-		c.ownPrint = checksum.Fingerprint(c.opts.Secret, w.key.UUID(), w.input)
+		c.ownPrint = checksum.Fingerprint(c.opts.Secret, c.id, w.input)
 		c.fingerprint = c.ownPrint[:]
 	}
 	return nil
@@ -211,7 +212,8 @@ func (c *call) await(ctx context.Context, rec Record, pause *backoff.Backoff) er
 // get reads the record. It takes no longer than the caller wants to wait, or a
 // little longer.
 func (c *call) get(ctx context.Context) (Record, error) {
-	limited := lazyctx.Limit(ctx, min(callTime, max(time.Until(c.joinUntil), shortTime)))
+	now := time.Now()
+	limited := lazyctx.Limit(ctx, now.Add(min(callTime, max(c.joinUntil.Sub(now), shortTime))))
 	defer limited.Stop()
 	return c.store.Get(limited, c.key)
 }
@@ -269,7 +271,7 @@ func (c *call) pack(out Outcome) (ready Outcome, ok bool) {
 	if c.foreseen.fits(out, c.fingerprint) {
 		return c.foreseen.ready, true
 	}
-	return c.opts.Pack(c.key, c.fingerprint, out)
+	return c.opts.pack(c.key, c.id, c.fingerprint, out)
 }
 
 // packed is an outcome that was made ready for the store, and what it was made
@@ -285,13 +287,14 @@ func (p *packed) fits(out Outcome, fingerprint []byte) bool {
 		out.Omitted == p.plain.Omitted && bytes.Equal(out.Body, p.plain.Body) && bytes.Equal(fingerprint, p.fingerprint)
 }
 
-// replay turns a recorded outcome into the answer of a call. Work whose outcome
+// replay turns the recorded outcome of the key with this UUID into the answer of
+// a call. Work whose outcome
 // cannot be read is not run again.
-func replay[T any](op *Operation[T], sealing *Sealing, rec Record) (value T, err error) {
+func replay[T any](op *Operation[T], sealing *Sealing, rec Record, id [16]byte) (value T, err error) {
 	fail := func(kind, cause error) error {
 		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
 	}
-	out, err := sealing.Open(rec)
+	out, err := sealing.open(rec, id)
 	if err != nil {
 		return value, err
 	}

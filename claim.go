@@ -82,30 +82,35 @@ func NoteKeyAnswer(ctx context.Context, a KeyAnswer, reason error) {
 
 // request returns the request for the key. take is the Unknown attempt to take
 // over, or 0.
-func (c *call) request(take int64) ClaimRequest {
+func (c *call) request(take int64, now time.Time) ClaimRequest {
 	return ClaimRequest{Fence: Fence{Key: c.key, Owner: c.token, Attempt: take}, Lease: c.policy.Lease,
-		Wait: max(time.Until(c.joinUntil), 0), Fingerprint: c.fingerprint, Cause: c.cause, ClaimHints: c.hints}
+		Wait: max(c.joinUntil.Sub(now), 0), Fingerprint: c.fingerprint, Cause: c.cause, ClaimHints: c.hints}
 }
 
-// claim repeats a claim whose reply was lost: the store recognises its token.
-func (c *call) claim(ctx context.Context, take int64) (Record, error) {
+// claim repeats a claim whose reply was lost: the store recognises its token. It
+// also returns when it began.
+func (c *call) claim(ctx context.Context, take int64) (rec Record, begun time.Time, err error) {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 500 * time.Millisecond}
 	for tries := 1; ; tries++ {
-		r := c.request(take)
-		limited := lazyctx.Limit(ctx, callTime+r.Wait)
-		rec, err := c.store.Claim(limited, r)
+		now := time.Now()
+		if tries == 1 {
+			begun = now
+		}
+		r := c.request(take, now)
+		limited := lazyctx.Limit(ctx, now.Add(callTime+r.Wait))
+		rec, err = c.store.Claim(limited, r)
 		limited.Stop()
 		// After a lost reply, the claim in flight may be our own, still on its way.
 		inFlight := err == nil && rec.Status == Running && rec.Owner == [16]byte{}
 		if err == nil && (tries == 1 || !inFlight) || isFinal(err) {
-			return rec, err
+			return rec, begun, err
 		}
 		if tries == claimTries || backoff.Sleep(ctx, pause.Next()) != nil {
 			c.abandon(ctx)
 			if inFlight {
-				return rec, nil
+				return rec, begun, nil
 			}
-			return rec, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
+			return rec, begun, &failure{kind: err, key: c.key, hint: "the store could not be reached, nothing was run"}
 		}
 	}
 }
@@ -113,9 +118,10 @@ func (c *call) claim(ctx context.Context, take int64) (Record, error) {
 // abandon releases a claim that may have been applied although its replies were
 // lost. Its work has never started.
 func (c *call) abandon(ctx context.Context) {
-	limited := lazyctx.Detach(ctx, time.Second)
+	now := time.Now()
+	limited := lazyctx.Detach(ctx, now.Add(time.Second))
 	defer limited.Stop()
-	rec, err := c.store.Claim(limited, c.request(0))
+	rec, err := c.store.Claim(limited, c.request(0, now))
 	if err == nil && rec.Owner == c.token {
 		err = c.store.Settle(limited, c.settlement(rec.fence(), c.ifNotDone, "claimed, and never started"))
 	}
@@ -127,13 +133,13 @@ func (c *call) abandon(ctx context.Context) {
 // freshen gives work most of its lease, however long the claim took. It returns
 // the time from which the lease counts.
 func (c *call) freshen(ctx context.Context, fence Fence, begun time.Time) (time.Time, error) {
-	if time.Since(begun) < c.policy.Lease/3 {
+	now := time.Now()
+	if now.Sub(begun) < c.policy.Lease/3 {
 		return begun, ctx.Err()
 	}
-	limited := lazyctx.Limit(ctx, callTime)
+	limited := lazyctx.Limit(ctx, now.Add(callTime))
 	defer limited.Stop()
-	begun = time.Now()
-	return begun, c.store.Extend(limited, fence, c.policy.Lease)
+	return now, c.store.Extend(limited, fence, c.policy.Lease)
 }
 
 // Extend extends the claim that is held, for package lease.
@@ -165,10 +171,13 @@ func (c *call) finish(ctx context.Context, set Settlement) error {
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: time.Second}
 	for used := time.Duration(0); ; {
 		begun := time.Now()
-		limited := lazyctx.Detach(ctx, callTime)
+		limited := lazyctx.Detach(ctx, begun.Add(callTime))
 		err := c.store.Settle(limited, set)
 		limited.Stop()
-		if used += min(time.Since(begun), callTime); err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) || used >= finishTime {
+		if err == nil || errors.Is(err, ErrLeaseLost) || isFinal(err) {
+			return err
+		}
+		if used += min(time.Since(begun), callTime); used >= finishTime {
 			return err
 		}
 		wait := pause.Next()

@@ -59,7 +59,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	case err != nil:
 		return e.value, hideNotDone(err)
 	case !mine:
-		return replay(w.op, &e.opts.Sealing, rec)
+		return replay(w.op, &e.opts.Sealing, rec, e.id)
 	case e.unkept != nil:
 		return e.value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
 			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(e.unkept, e.rejection)}
@@ -85,8 +85,7 @@ func (e *effect[T]) attempt(ctx context.Context, take int64) (Record, bool, erro
 		e.ifNotDone = Unknown // the attempt before may have happened, even if this one does nothing
 	}
 	for range claimTries {
-		begun := time.Now()
-		rec, err := e.claim(ctx, take)
+		rec, begun, err := e.claim(ctx, take)
 		if err != nil || !rec.HeldBy(e.token) {
 			return rec, false, err
 		}

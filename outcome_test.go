@@ -39,7 +39,7 @@ func FuzzOutcome(f *testing.F) {
 		op := &Operation[any]{Name: "pay"}
 		out, _ := (&Options{MaxOutcome: len(body)}).Pack(key, nil, Outcome{Body: body, ContentType: contentType, Rejected: rejected})
 		rec := Record{Key: key, Status: Done, Outcome: out}
-		if _, err := replay(op, new(Sealing), rec); errors.Is(err, ErrCorrupt) {
+		if _, err := replay(op, new(Sealing), rec, key.UUID()); errors.Is(err, ErrCorrupt) {
 			t.Errorf("an intact outcome is taken for damaged: %v", err)
 		}
 		if len(body) == 0 {
@@ -48,7 +48,7 @@ func FuzzOutcome(f *testing.F) {
 		damaged := bytes.Clone(body)
 		damaged[bit/8%uint(len(body))] ^= 1 << (bit % 8)
 		rec.Outcome.Body = damaged
-		if _, err := replay(op, new(Sealing), rec); !errors.Is(err, ErrCorrupt) {
+		if _, err := replay(op, new(Sealing), rec, key.UUID()); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("a flipped bit was not noticed: %v", err)
 		}
 	})

@@ -201,13 +201,16 @@ func (s *Sealing) seal(k Key, fingerprint []byte, out Outcome) Outcome {
 // sealed. It returns [ErrOutcomeUnavailable] if the secret is not in the Ring,
 // and [ErrCorrupt] if the outcome was changed, belongs to another record, or is
 // plain and Only refuses that.
-func (s *Sealing) Open(rec Record) (Outcome, error) {
+func (s *Sealing) Open(rec Record) (Outcome, error) { return s.open(rec, rec.Key.UUID()) }
+
+// open opens the outcome of the key with this UUID.
+func (s *Sealing) open(rec Record, id [16]byte) (Outcome, error) {
 	out := rec.Outcome
 	fail := func(kind, cause error, hint string) (Outcome, error) {
 		return Outcome{}, &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause, hint: hint}
 	}
 	switch {
-	case !rec.Intact():
+	case out.Sum != out.checksum(id):
 		return fail(ErrCorrupt, nil, "")
 	case !out.isSealed() && s.RefusesPlain(SealOutcomes):
 		return fail(ErrCorrupt, nil, "Sealing.Only refuses an answer that is not sealed: it was stored before sealing began, or forged")
@@ -223,6 +226,6 @@ func (s *Sealing) Open(rec Record) (Outcome, error) {
 		return fail(ErrCorrupt, err, "the sealed text is not an outcome")
 	}
 	out.ContentType, out.Body = string(parts[0]), parts[1]
-	out.Sum = out.checksum(rec.Key.UUID())
+	out.Sum = out.checksum(id)
 	return out, nil
 }

@@ -248,13 +248,17 @@ func (o *Options) Turn(ctx context.Context) (leave func(), err error) { return o
 // is for code that settles claims without [Do] and [DoTx]. If the outcome is too
 // large, Pack returns it Omitted, and ok is false.
 func (o *Options) Pack(k Key, fingerprint []byte, out Outcome) (ready Outcome, ok bool) {
+	return o.pack(k, k.UUID(), fingerprint, out)
+}
+
+func (o *Options) pack(k Key, id [16]byte, fingerprint []byte, out Outcome) (ready Outcome, ok bool) {
 	if ok = len(out.Body) <= o.MaxOutcome; !ok {
 		out.Body, out.Omitted = nil, true
 	}
 	if o.Sealing.Seals(SealOutcomes) {
 		out = o.Sealing.seal(k, fingerprint, out)
 	}
-	out.Sum = out.checksum(k.UUID())
+	out.Sum = out.checksum(id)
 	return out, ok
 }
 

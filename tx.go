@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/effectively-once/once/internal/rerun"
 	"github.com/effectively-once/once/internal/scope"
@@ -49,7 +50,7 @@ func DoTx[T, Tx any](ctx context.Context, s TxStore[Tx], w Work[T], run func(con
 		t.event(ctx, eventOf(Done, rec.Outcome), rec.Attempt, nil)
 		return t.value, t.rejection
 	case err == nil:
-		return replay(w.op, &t.opts.Sealing, rec)
+		return replay(w.op, &t.opts.Sealing, rec, t.id)
 	case t.end == workFailed:
 		t.event(ctx, observe.Released, rec.Attempt, err)
 		seen.fail(err)
@@ -191,7 +192,7 @@ func (t *txWork[T, Tx]) unlessLost(err error) error {
 // transact runs one transaction. If it committed, the record is Done and has the
 // token of this call.
 func (t *txWork[T, Tx]) transact(ctx context.Context, take int64) (Record, txEnd, error) {
-	request := t.request(take)
+	request := t.request(take, time.Now())
 	if t.phase == phaseSpeculate {
 		request.Speculative, t.phase = take == 0, phaseWork
 	}
@@ -304,7 +305,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	if err := begin(ctx, c, s, w, seen, run != nil); err != nil {
 		return value, err
 	}
-	recs, err := s.ClaimTx(ctx, tx, []ClaimRequest{c.request(0)})
+	recs, err := s.ClaimTx(ctx, tx, []ClaimRequest{c.request(0, time.Now())})
 	if err != nil {
 		return value, err
 	}
@@ -319,7 +320,7 @@ func InTx[T, Tx any](ctx context.Context, s TxStore[Tx], tx Tx, w Work[T], run f
 	case mismatch != nil:
 		return value, mismatch
 	case rec.Status == Done:
-		return replay(w.op, &c.opts.Sealing, rec)
+		return replay(w.op, &c.opts.Sealing, rec, c.id)
 	default:
 		return value, c.refusal(rec)
 	}

@@ -223,7 +223,7 @@ func (s *session) settle(ctx context.Context, b settlement) {
 }
 
 func (s *session) settleOnce(ctx context.Context, b settlement) error {
-	limited := lazyctx.Detach(ctx, storeTime)
+	limited := lazyctx.Detach(ctx, time.Now().Add(storeTime))
 	defer limited.Stop()
 	ctx = limited
 	var errs []error

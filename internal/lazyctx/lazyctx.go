@@ -23,14 +23,14 @@ type Context struct {
 	cancel context.CancelCauseFunc
 }
 
-// Limit is like context.WithTimeout.
-func Limit(parent context.Context, d time.Duration) *Context {
-	return &Context{parent: parent, limit: time.Now().Add(d)}
+// Limit is like context.WithDeadline.
+func Limit(parent context.Context, end time.Time) *Context {
+	return &Context{parent: parent, limit: end}
 }
 
 // Detach is like Limit of context.WithoutCancel.
-func Detach(parent context.Context, d time.Duration) *Context {
-	return &Context{parent: parent, detached: true, limit: time.Now().Add(d)}
+func Detach(parent context.Context, end time.Time) *Context {
+	return &Context{parent: parent, detached: true, limit: end}
 }
 
 // Init makes c a context like that of context.WithCancelCause.

@@ -11,7 +11,7 @@ import (
 )
 
 func TestLimitEndsInTime(t *testing.T) {
-	ctx := lazyctx.Limit(t.Context(), 20*time.Millisecond)
+	ctx := lazyctx.Limit(t.Context(), time.Now().Add(20*time.Millisecond))
 	defer ctx.Stop()
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) > 20*time.Millisecond || ctx.Err() != nil {
 		t.Errorf("it ends %v, %v", end, ctx.Err())
@@ -26,7 +26,7 @@ func TestLimitEndsInTime(t *testing.T) {
 }
 
 func TestLimitWakesWhoWaits(t *testing.T) {
-	ctx := lazyctx.Limit(t.Context(), 10*time.Millisecond)
+	ctx := lazyctx.Limit(t.Context(), time.Now().Add(10*time.Millisecond))
 	defer ctx.Stop()
 	<-ctx.Done()
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
@@ -36,7 +36,7 @@ func TestLimitWakesWhoWaits(t *testing.T) {
 
 func TestStop(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		ctx := lazyctx.Limit(t.Context(), time.Hour)
+		ctx := lazyctx.Limit(t.Context(), time.Now().Add(time.Hour))
 		if asked {
 			ctx.Done()
 		}
@@ -52,7 +52,7 @@ func TestParentEnds(t *testing.T) {
 	why := errors.New("why")
 	for _, asked := range []bool{false, true} {
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), t, "value"))
-		ctx := lazyctx.Limit(parent, time.Hour)
+		ctx := lazyctx.Limit(parent, time.Now().Add(time.Hour))
 		if asked {
 			ctx.Done()
 		}
@@ -64,7 +64,7 @@ func TestParentEnds(t *testing.T) {
 	}
 	near, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ctx := lazyctx.Limit(near, time.Hour)
+	ctx := lazyctx.Limit(near, time.Now().Add(time.Hour))
 	defer ctx.Stop()
 	if end, _ := ctx.Deadline(); time.Until(end) > time.Minute {
 		t.Errorf("it outlives its parent, until %v", end)
@@ -73,7 +73,7 @@ func TestParentEnds(t *testing.T) {
 
 // Contexts below it end with it, and without a goroutine each.
 func TestChildren(t *testing.T) {
-	ctx := lazyctx.Limit(t.Context(), time.Hour)
+	ctx := lazyctx.Limit(t.Context(), time.Now().Add(time.Hour))
 	before := runtime.NumGoroutine()
 	var children []context.Context
 	for range 100 {
@@ -94,7 +94,7 @@ func TestDetached(t *testing.T) {
 	why := errors.New("why")
 	for _, asked := range []bool{false, true} {
 		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), t, "value"))
-		ctx := lazyctx.Detach(parent, time.Hour)
+		ctx := lazyctx.Detach(parent, time.Now().Add(time.Hour))
 		if asked {
 			ctx.Done()
 		}

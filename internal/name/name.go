@@ -76,6 +76,9 @@ func Check(what, part string) error {
 	if len(part) > Limit {
 		return fmt.Errorf("the %s has %d bytes, the limit is %d: shorten it or use a digest of it", what, len(part), Limit)
 	}
+	if isPlain(part) {
+		return nil
+	}
 	if !utf8.ValidString(part) {
 		return fmt.Errorf("the %s %q is not valid UTF-8", what, part)
 	}
@@ -83,6 +86,16 @@ func Check(what, part string) error {
 		return fmt.Errorf("the %s %q has a control character at byte %d", what, part, i)
 	}
 	return nil
+}
+
+// isPlain reports whether text is printable ASCII, as nearly all names are.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 const maxReason = 500
