@@ -147,7 +147,7 @@ func (x *exchange) leave(err error) {
 // underMarks calls attempt with the unit of work that the request asks for. If
 // the recorded mark is another one, it calls it again with the marks that older
 // secrets make.
-func (x *exchange) underMarks(attempt func(once.Work[*Response]) (*Response, error)) (answer *Response, err error) {
+func (x *exchange) underMarks(attempt func(once.Work[*recording]) (*recording, error)) (answer *recording, err error) {
 	for i := range x.Ring.marks() {
 		w := x.op.For(x.key.ID).In(x.key.Scope).Input(x.Ring.mark(i, x.mark[:])).Report(&x.progress.Report)
 		if answer, err = attempt(w); !errors.Is(err, once.ErrMismatch) {
@@ -159,14 +159,14 @@ func (x *exchange) underMarks(attempt func(once.Work[*Response]) (*Response, err
 
 // decided returns the end of a run of the handler in the form that once takes:
 // the response, and an error unless it is to be recorded.
-func (x *exchange) decided() (*Response, error) {
+func (x *exchange) decided() (*recording, error) {
 	rec := x.run.rec
 	answer := rec.response(x.headers)
 	if x.Ring.seals() {
 		answer.key = x.key.UUID()
 	}
 	if rec.isPartial() && x.r.Method != http.MethodHead {
-		answer.Body, answer.NoBody = nil, true
+		answer.body, answer.noBody = nil, true
 	}
 	switch d := x.decide(x.r, rec.status); {
 	case rec.notDone, d == Release:
@@ -181,21 +181,21 @@ func (x *exchange) decided() (*Response, error) {
 var errNotRecorded = errors.New("httponce: the handler answered with a status that is not recorded")
 
 // hasAnswer reports whether a recorded response came back from once.
-func hasAnswer(answer *Response, err error) bool {
+func hasAnswer(answer *recording, err error) bool {
 	return answer != nil && (err == nil || errors.Is(err, once.ErrRejected))
 }
 
 // replay sends a recorded response.
-func (x *exchange) replay(answer *Response) {
+func (x *exchange) replay(answer *recording) {
 	switch {
 	case answer.key != [16]byte{} && answer.key != x.key.UUID():
 		x.log("the record of one key holds the answer of another", x.key.String(), nil)
 		x.fail(problemDamaged)
-	case answer.NoBody:
+	case answer.noBody:
 		p := problemNotKept
-		p.answer = answer.Status
-		if location := answer.Header.Get("Location"); location != "" {
-			x.w.Header().Set("Location", location)
+		p.answer = answer.status
+		if location := find(answer.head, "Location"); len(location) > 0 && location[0] != "" {
+			x.w.Header().Set("Location", location[0])
 		}
 		x.w.Header()[ReplayedHeader] = yes
 		x.fail(p)

@@ -3,7 +3,6 @@ package httponce
 import (
 	"bytes"
 	"crypto/sha256"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -74,12 +73,12 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.Status < 200 || r.Status > 999 || r.NoBody && len(r.Body) > 0 {
+		if r.status < 200 || r.status > 999 || r.noBody && len(r.body) > 0 {
 			t.Fatalf("%q is %+v", text, r)
 		}
-		for name, values := range r.Header {
-			if strings.ContainsAny(name+strings.Join(values, ""), "\r\n") {
-				t.Fatalf("%q has a line break in %s: %q", text, name, values)
+		for _, f := range r.head {
+			if strings.ContainsAny(f.canonical+strings.Join(f.values, ""), "\r\n") {
+				t.Fatalf("%q has a line break in %s: %q", text, f.canonical, f.values)
 			}
 		}
 		wantSame(t, r)
@@ -98,18 +97,19 @@ func FuzzRoundTrip(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, status int, name1, value1, name2, value2 string, body []byte, notKept bool) {
-		r := &Response{Status: status, Header: make(http.Header), Body: body, NoBody: notKept, only: make(map[string]bool)}
+		r := &recording{status: status, body: body, noBody: notKept, only: make(map[string]bool)}
 		r.key[0] = 7
-		want := make(http.Header)
+		header, want := make(http.Header), make(http.Header)
 		for _, h := range [][2]string{{name1, value1}, {name2, value2}} {
 			name := http.CanonicalHeaderKey(h[0])
 			if !validHeader(name) || neverReplayed[name] {
 				continue
 			}
 			r.only[name] = true
-			r.Header.Add(name, h[1])
+			header.Add(name, h[1])
 			want.Add(name, strings.Trim(strings.NewReplacer("\r", " ", "\n", " ").Replace(h[1]), " \t"))
 		}
+		r.head = fieldsOf(header)
 		for _, c := range []codec{{}, {ring}} {
 			out, err := c.Encode(r)
 			if ok := status >= 200 && status <= 999; (err == nil) != ok {
@@ -122,7 +122,7 @@ func FuzzRoundTrip(f *testing.F) {
 			if err != nil {
 				t.Fatalf("%q cannot be read: %v", out.Body, err)
 			}
-			if back.Status != status || back.NoBody != notKept || !maps.EqualFunc(back.Header, want, slices.Equal) || !notKept && !bytes.Equal(back.Body, body) {
+			if back.status != status || back.noBody != notKept || !equalFields(back.head, fieldsOf(want)) || !notKept && !bytes.Equal(back.body, body) {
 				t.Fatalf("%+v came back as %+v", r, back)
 			}
 			if c.ring != nil && back.key != r.key {
@@ -133,11 +133,11 @@ func FuzzRoundTrip(f *testing.F) {
 }
 
 // wantSame writes a response that was read, and reads it again.
-func wantSame(t *testing.T, r *Response) {
+func wantSame(t *testing.T, r *recording) {
 	t.Helper()
 	r.only = make(map[string]bool)
-	for name := range r.Header {
-		r.only[name] = true
+	for _, f := range r.head {
+		r.only[f.canonical] = true
 	}
 	text, err := r.append(nil)
 	if err != nil {
@@ -147,15 +147,15 @@ func wantSame(t *testing.T, r *Response) {
 	if err != nil {
 		t.Fatalf("%q was written, and cannot be read: %v", text, err)
 	}
-	for name, values := range r.Header { // written as net/http sends them
-		for i := range values {
-			values[i] = strings.Trim(values[i], " \t")
-		}
-		r.Header[name] = values
-	}
-	if again.Status != r.Status || again.NoBody != r.NoBody || !bytes.Equal(again.Body, r.Body) || !maps.EqualFunc(again.Header, r.Header, slices.Equal) {
+	if again.status != r.status || again.noBody != r.noBody || !bytes.Equal(again.body, r.body) || !equalFields(again.head, r.head) {
 		t.Fatalf("%+v was written as %q", r, text)
 	}
+}
+
+func equalFields(a, b []field) bool {
+	return slices.EqualFunc(a, b, func(a, b field) bool {
+		return a.canonical == b.canonical && slices.Equal(a.values, b.values)
+	})
 }
 
 // FuzzDigest: requests that differ in any part have different digests.

@@ -62,14 +62,14 @@ func (g *guard) passes(r *http.Request) bool {
 }
 
 // attempt runs the handler under the claim of the key.
-func (g *guard) attempt(x *exchange) (answer *Response, err error) {
+func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
 	if err := x.admit(); err != nil {
 		return nil, err
 	}
 	defer func() { x.leave(err) }()
-	run := func(ctx context.Context, _ once.Key) (*Response, error) {
+	run := func(ctx context.Context, _ once.Key) (*recording, error) {
 		x.progress.Phase = admission.Claimed
 		if !detach() {
 			return nil, once.NotDone(admission.ErrClientGone)
@@ -80,7 +80,7 @@ func (g *guard) attempt(x *exchange) (answer *Response, err error) {
 		x.run.rec.end()
 		return x.decided()
 	}
-	return x.underMarks(func(w once.Work[*Response]) (*Response, error) { return once.Do(ctx, g.store, w, run) })
+	return x.underMarks(func(w once.Work[*recording]) (*recording, error) { return once.Do(ctx, g.store, w, run) })
 }
 
 // finish sends the response of the handler. If the lease was lost, another

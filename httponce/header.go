@@ -51,34 +51,71 @@ type field struct {
 	values             []string
 }
 
-// forReplay appends the headers of a response that repeats may get: those in
-// only, or all if only is nil, without the headers of a single response. They
-// are in order of their canonical names. If a name is spelled in several ways,
-// its values are in the order of net/http.
-func forReplay(to []field, header http.Header, only map[string]bool) []field {
-	hops, _ := values(header, "Connection")
-	for name, values := range header {
-		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if (only == nil || only[canonical]) && !neverReplayed[canonical] && !isHop(hops, canonical) {
-			to = append(to, field{canonical, name, values})
-		}
+// fieldsOf returns a copy of a header in order of the canonical names. If a name
+// is spelled in several ways, its values are in the order of net/http.
+func fieldsOf(header http.Header) []field {
+	n := 0
+	for _, values := range header {
+		n += len(values)
 	}
-	slices.SortFunc(to, func(a, b field) int {
-		return cmp.Or(strings.Compare(a.canonical, b.canonical), strings.Compare(a.spelled, b.spelled))
-	})
-	return to
+	fields, all := make([]field, 0, len(header)), make([]string, 0, n)
+	for name, values := range header {
+		f := field{canonical: textproto.CanonicalMIMEHeaderKey(name), spelled: name}
+		if values != nil { // nil keeps net/http from setting the header
+			all = append(all, values...)
+			f.values = slices.Clip(all[len(all)-len(values):])
+		}
+		fields = append(fields, f)
+	}
+	sortFields(fields)
+	return fields
 }
 
-// isHop reports whether the lists of Connection name a header.
-func isHop(lists []string, canonical string) bool {
-	for _, list := range lists {
+func sortFields(fields []field) {
+	slices.SortStableFunc(fields, func(a, b field) int {
+		return cmp.Or(strings.Compare(a.canonical, b.canonical), strings.Compare(a.spelled, b.spelled))
+	})
+}
+
+// find returns the values of a header in this spelling.
+func find(fields []field, spelled string) []string {
+	for _, f := range fields {
+		if f.spelled == spelled {
+			return f.values
+		}
+	}
+	return nil
+}
+
+// has reports whether a header is present in any spelling.
+func has(fields []field, canonical string) bool {
+	return slices.ContainsFunc(fields, func(f field) bool { return f.canonical == canonical })
+}
+
+// hopsOf returns the lists of headers of one connection.
+func hopsOf(fields []field) (lists []string) {
+	for _, f := range fields {
+		if f.canonical == "Connection" {
+			lists = append(lists, f.values...)
+		}
+	}
+	return lists
+}
+
+// isReplayed reports whether repeats may get a header: one in only, or any if
+// only is nil, that is not for a single response or in one of the lists of hops.
+func isReplayed(canonical string, only map[string]bool, hops []string) bool {
+	if only != nil && !only[canonical] || neverReplayed[canonical] {
+		return false
+	}
+	for _, list := range hops {
 		for hop := range strings.SplitSeq(list, ",") {
 			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(hop)) == canonical {
-				return true
+				return false
 			}
 		}
 	}
-	return false
+	return true
 }
 
 // values returns the values of a header in any spelling, and whether the header

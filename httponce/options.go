@@ -110,7 +110,7 @@ type settings struct {
 	Options
 	store   once.Store
 	caller  Caller
-	op      *once.Operation[*Response]
+	op      *once.Operation[*recording]
 	headers map[string]bool
 	limiter *limiter
 	bodies  *bodies
@@ -146,7 +146,7 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 		panic("httponce: MaxBody and MaxResponse are not negative")
 	}
 	g.limiter = newLimiter(g.Limits)
-	g.op = &once.Operation[*Response]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, SettleTime: g.SettleTime, KeyValidFor: g.KeyValidFor,
+	g.op = &once.Operation[*recording]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, SettleTime: g.SettleTime, KeyValidFor: g.KeyValidFor,
 		Speculative: g.Speculative, Codec: codec{g.Ring}}
 	if g.Lookup != nil {
 		g.op.Lookup = g.lookup
@@ -159,21 +159,18 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 }
 
 // lookup calls Options.Lookup and returns the response in its recorded form.
-func (g *settings) lookup(ctx context.Context, key once.Key) (*Response, bool, error) {
+func (g *settings) lookup(ctx context.Context, key once.Key) (*recording, bool, error) {
 	found, happened, err := g.Lookup(ctx, key)
 	if found == nil {
 		found = &Response{Status: http.StatusNoContent}
 	}
-	recorded := *found
-	recorded.Header = make(http.Header)
-	for _, f := range forReplay(nil, found.Header, g.headers) {
-		recorded.Header[f.canonical] = append(slices.Clip(recorded.Header[f.canonical]), f.values...)
+	r := found.recording()
+	r.only, r.key = g.headers, key.UUID()
+	untyped := func(f field) bool { return f.canonical == "Content-Type" && (len(f.values) == 0 || f.values[0] == "") }
+	if r.head = slices.DeleteFunc(r.head, untyped); !has(r.head, "Content-Type") {
+		r.setType(found.Body)
 	}
-	if recorded.Header.Get("Content-Type") == "" && len(recorded.Body) > 0 {
-		recorded.Header.Set("Content-Type", http.DetectContentType(recorded.Body))
-	}
-	recorded.key = key.UUID()
-	return &recorded, happened, err
+	return r, happened, err
 }
 
 // decide returns the decision of Options.Decide, or the default.

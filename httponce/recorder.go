@@ -24,7 +24,7 @@ type recorder struct {
 
 	header     http.Header // as the handler sees it
 	status     int         // 0: not yet written
-	sentHeader http.Header // the header when the status was written
+	sent       []field     // the header when the status was written
 	body       []byte
 	written    int64 // bytes of body
 	length     int64 // the Content-Length that the handler has set; -1: none
@@ -82,15 +82,15 @@ func (c *recorder) writeHeader(status int) {
 		return
 	case status < 200 && status != http.StatusSwitchingProtocols:
 		if !c.untilCommit {
-			before := c.w.Header().Clone() // another response than the handler's may follow
-			replace(c.w.Header(), c.header)
+			before := fieldsOf(c.w.Header()) // another response than the handler's may follow
+			replace(c.w.Header(), fieldsOf(c.header))
 			c.w.WriteHeader(status)
 			replace(c.w.Header(), before)
 		}
 		return
 	}
-	c.status, c.sentHeader = status, c.header.Clone()
-	if declared := c.sentHeader.Get("Content-Length"); declared != "" {
+	c.status, c.sent = status, fieldsOf(c.header)
+	if declared := c.header.Get("Content-Length"); declared != "" {
 		if n, err := strconv.ParseInt(declared, 10, 64); err == nil && n >= 0 {
 			c.length = n
 		}
@@ -215,24 +215,24 @@ func (c *recorder) isPartial() bool {
 }
 
 // response returns the response to record.
-func (c *recorder) response(headers map[string]bool) *Response {
+func (c *recorder) response(headers map[string]bool) *recording {
 	if c.delivery == hijacked && c.status == 0 {
 		c.status = http.StatusSwitchingProtocols
 	}
-	r := &Response{Status: c.status, Header: c.sentHeader, Body: c.body, NoBody: c.incomplete || len(c.body) > c.limit, only: headers}
+	r := &recording{status: c.status, head: c.sent, body: c.body, noBody: c.incomplete || len(c.body) > c.limit, only: headers}
 	first := c.body
 	if c.delivery != buffered {
 		first = c.body[:c.sniffed]
 	}
-	if _, set := values(c.sentHeader, "Content-Type"); !set && len(first) > 0 && c.sentHeader.Get("Content-Encoding") == "" {
-		r.Header = maps.Clone(c.sentHeader) // net/http would detect it by itself
-		r.Header["Content-Type"] = []string{http.DetectContentType(first)}
+	encoding := find(c.sent, "Content-Encoding")
+	if !has(c.sent, "Content-Type") && (len(encoding) == 0 || encoding[0] == "") {
+		r.setType(first)
 	}
-	if r.NoBody {
-		r.Body = nil
+	if r.noBody {
+		r.body = nil
 	}
-	if r.Status < 200 {
-		r.Status, r.NoBody = http.StatusOK, true
+	if r.status < 200 {
+		r.status, r.noBody = http.StatusOK, true
 	}
 	return r
 }
@@ -251,7 +251,7 @@ func (c *recorder) stream() {
 
 // send sends the header and the body.
 func (c *recorder) send() {
-	replace(c.w.Header(), c.sentHeader)
+	replace(c.w.Header(), c.sent)
 	c.w.WriteHeader(c.status)
 	if len(c.body) > 0 {
 		_, _ = c.w.Write(c.body) // the client may have disconnected
@@ -269,15 +269,15 @@ func (c *recorder) deliver() {
 		c.send()
 	}
 	for name, values := range c.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) || declares(c.sentHeader, name) {
+		if strings.HasPrefix(name, http.TrailerPrefix) || declares(c.sent, name) {
 			c.w.Header()[name] = values
 		}
 	}
 }
 
 // declares reports whether a header declares a trailer.
-func declares(header http.Header, trailer string) bool {
-	for _, list := range header["Trailer"] {
+func declares(fields []field, trailer string) bool {
+	for _, list := range find(fields, "Trailer") {
 		for name := range strings.SplitSeq(list, ",") {
 			if http.CanonicalHeaderKey(strings.TrimSpace(name)) == trailer {
 				return true
@@ -287,12 +287,10 @@ func declares(header http.Header, trailer string) bool {
 	return false
 }
 
-// replace changes header to be equal to like.
-func replace(header, like http.Header) {
-	for name := range header {
-		if _, kept := like[name]; !kept {
-			delete(header, name)
-		}
+// replace changes header to consist of fields.
+func replace(header http.Header, fields []field) {
+	clear(header)
+	for _, f := range fields {
+		header[f.spelled] = f.values
 	}
-	maps.Copy(header, like)
 }

@@ -19,14 +19,39 @@ type Response struct {
 	Header http.Header // the headers that are replayed
 	Body   []byte
 	NoBody bool // the body was not kept
-
-	key  [16]byte        // of the request
-	only map[string]bool // the headers to record; nil: all that may be
 }
 
 // Outcome returns the response as it is recorded, unsealed. Pass it to
 // [once.MarkDone] to settle a request whose outcome is unknown.
-func (r *Response) Outcome() (once.Outcome, error) { return codec{}.Encode(r) }
+func (r *Response) Outcome() (once.Outcome, error) {
+	if r == nil {
+		return once.Outcome{}, errors.New("httponce: there is no response")
+	}
+	return codec{}.Encode(r.recording())
+}
+
+func (r *Response) recording() *recording {
+	return &recording{status: r.Status, head: fieldsOf(r.Header), body: r.Body, noBody: r.NoBody}
+}
+
+// recording is a response on its way to the store or from it.
+type recording struct {
+	status int
+	head   []field // in order
+	body   []byte
+	noBody bool            // the body was not kept
+	key    [16]byte        // of the request
+	only   map[string]bool // the headers to record; nil: all that may be
+}
+
+// setType sets the header Content-Type that net/http would detect.
+func (r *recording) setType(body []byte) {
+	if len(body) > 0 {
+		const name = "Content-Type"
+		r.head = append(slices.Clip(r.head), field{name, name, []string{http.DetectContentType(body)}})
+		sortFields(r.head)
+	}
+}
 
 // codec writes a response in the format of HTTP/1.1: status line, headers, body.
 // People and tools can read it. The version in the status line is the version
@@ -39,10 +64,7 @@ const (
 )
 
 // Encode encodes a response, sealed if the ring has a secret.
-func (c codec) Encode(r *Response) (once.Outcome, error) {
-	if r == nil {
-		return once.Outcome{}, errors.New("httponce: there is no response")
-	}
+func (c codec) Encode(r *recording) (once.Outcome, error) {
 	text, err := r.append(nil)
 	if err != nil || !c.ring.seals() {
 		return once.Outcome{Body: text, ContentType: plainType}, err
@@ -52,7 +74,7 @@ func (c codec) Encode(r *Response) (once.Outcome, error) {
 }
 
 // Decode decodes a response.
-func (c codec) Decode(out once.Outcome) (*Response, error) {
+func (c codec) Decode(out once.Outcome) (*recording, error) {
 	text, key := out.Body, [16]byte{}
 	if strings.HasPrefix(out.ContentType, sealedType) {
 		if c.ring == nil {
@@ -72,16 +94,19 @@ func (c codec) Decode(out once.Outcome) (*Response, error) {
 	return r, err
 }
 
-func (r *Response) append(b []byte) ([]byte, error) {
-	if r.Status < 200 || r.Status > 999 {
-		return nil, fmt.Errorf("httponce: %d is not the status of a response", r.Status)
+func (r *recording) append(b []byte) ([]byte, error) {
+	if r.status < 200 || r.status > 999 {
+		return nil, fmt.Errorf("httponce: %d is not the status of a response", r.status)
 	}
-	b = slices.Grow(b, 64+64*len(r.Header)+len(r.Body))
+	b = slices.Grow(b, 32+64*len(r.head)+len(r.body))
 	b = append(b, "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(r.Status), 10)
+	b = strconv.AppendInt(b, int64(r.status), 10)
 	b = append(b, "\r\n"...)
-	var few [8]field // on the stack
-	for _, f := range forReplay(few[:0], r.Header, r.only) {
+	hops := hopsOf(r.head)
+	for _, f := range r.head {
+		if !isReplayed(f.canonical, r.only, hops) {
+			continue
+		}
 		if !validHeader(f.canonical) {
 			return nil, fmt.Errorf("httponce: %q is not the name of a header", f.canonical)
 		}
@@ -89,10 +114,10 @@ func (r *Response) append(b []byte) ([]byte, error) {
 			b = append(append(append(append(b, f.canonical...), ": "...), oneLine(value)...), "\r\n"...)
 		}
 	}
-	if r.NoBody {
+	if r.noBody {
 		return append(b, bodyNotKept+": 1\r\n\r\n"...), nil
 	}
-	return append(append(b, "\r\n"...), r.Body...), nil
+	return append(append(b, "\r\n"...), r.body...), nil
 }
 
 // oneLine returns the value of a header as net/http sends it.
@@ -107,7 +132,7 @@ var errResponse = errors.New("httponce: not a recorded response")
 
 // parseResponse parses the output of append, or the same format written by
 // hand. The body is a part of text, not a copy.
-func parseResponse(text []byte) (*Response, error) {
+func parseResponse(text []byte) (*recording, error) {
 	end := bytes.Index(text, []byte("\r\n\r\n"))
 	if end < 0 {
 		return nil, errResponse
@@ -119,58 +144,64 @@ func parseResponse(text []byte) (*Response, error) {
 	if !version || err != nil || len(status) != 3 || code < 200 {
 		return nil, errResponse
 	}
-	r := &Response{Status: code, Body: text[end+4:]}
-	if r.Header, err = parseHeader(lines); err != nil {
+	r := &recording{status: code, body: text[end+4:]}
+	fields, err := parseFields(lines)
+	if err != nil {
 		return nil, err
 	}
-	if _, r.NoBody = r.Header[bodyNotKept]; r.NoBody && len(r.Body) > 0 {
+	if r.noBody = has(fields, bodyNotKept); r.noBody && len(r.body) > 0 {
 		return nil, errResponse
 	}
-	hops := r.Header["Connection"]
-	for name := range r.Header {
-		if neverReplayed[name] || isHop(hops, name) {
-			delete(r.Header, name)
+	hops := hopsOf(fields)
+	r.head = fields[:0]
+	for _, f := range fields {
+		if !isReplayed(f.canonical, nil, hops) {
+			continue
+		}
+		if last := len(r.head) - 1; last >= 0 && r.head[last].canonical == f.canonical {
+			r.head[last].values = append(r.head[last].values, f.values...)
+		} else {
+			r.head = append(r.head, f)
 		}
 	}
 	return r, nil
 }
 
-// parseHeader parses the lines of a header.
-func parseHeader(lines string) (http.Header, error) {
-	header := make(http.Header)
-	all := make([]string, 0, strings.Count(lines, "\r\n")+1) // values, most of them the only one of a name
-	for lines != "" {
+// parseFields parses the lines of a header into fields with one value each.
+func parseFields(lines string) ([]field, error) {
+	if lines == "" {
+		return nil, nil
+	}
+	n := strings.Count(lines, "\r\n") + 1
+	fields, all := make([]field, n), make([]string, n)
+	for i := range fields {
 		var line string
 		line, lines, _ = strings.Cut(lines, "\r\n")
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || !validHeader(name) || strings.ContainsAny(value, "\r\n") {
 			return nil, errResponse
 		}
-		name, value = textproto.CanonicalMIMEHeaderKey(name), textproto.TrimString(value)
-		if before, set := header[name]; set {
-			header[name] = append(before, value)
-			continue
-		}
-		all = append(all, value)
-		header[name] = slices.Clip(all[len(all)-1:])
+		name, all[i] = textproto.CanonicalMIMEHeaderKey(name), textproto.TrimString(value)
+		fields[i] = field{name, name, all[i : i+1 : i+1]}
 	}
-	return header, nil
+	sortFields(fields)
+	return fields, nil
 }
 
 // replay sends a recorded response.
-func (r *Response) replay(w http.ResponseWriter) {
+func (r *recording) replay(w http.ResponseWriter) {
 	header := w.Header()
-	for name, values := range r.Header {
-		join(header, name, values)
+	for _, f := range r.head {
+		join(header, f.canonical, f.values)
 	}
-	if _, typed := r.Header["Content-Type"]; !typed {
+	if !has(r.head, "Content-Type") {
 		remove(header, "Content-Type")
 		header["Content-Type"] = nil // the original had none, so net/http must not detect one
 	}
 	header[ReplayedHeader] = yes
-	w.WriteHeader(r.Status)
-	if len(r.Body) > 0 {
-		_, _ = w.Write(r.Body) // the client may have disconnected
+	w.WriteHeader(r.status)
+	if len(r.body) > 0 {
+		_, _ = w.Write(r.body) // the client may have disconnected
 	}
 }
 

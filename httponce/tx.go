@@ -62,14 +62,14 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // attempt runs the handler in a transaction with the claim of the key.
-func (g *guardTx[Tx]) attempt(x *exchange) (answer *Response, err error) {
+func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
 	if err := x.admit(); err != nil {
 		return nil, err
 	}
 	defer func() { x.leave(err) }()
-	run := func(ctx context.Context, tx Tx) (*Response, error) {
+	run := func(ctx context.Context, tx Tx) (*recording, error) {
 		if !detach() {
 			return nil, admission.ErrClientGone
 		}
@@ -86,12 +86,12 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *Response, err error) {
 		switch {
 		case err != nil:
 			return nil, errNotRecorded // and not once.NotDone: everything is rolled back
-		case answer.Status >= http.StatusBadRequest:
+		case answer.status >= http.StatusBadRequest:
 			return answer, once.ErrRejected
 		}
 		return answer, nil
 	}
-	return x.underMarks(func(w once.Work[*Response]) (*Response, error) { return once.DoTx(ctx, g.store, w, run) })
+	return x.underMarks(func(w once.Work[*recording]) (*recording, error) { return once.DoTx(ctx, g.store, w, run) })
 }
 
 // handlerError is an error of a handler. It rolls its transaction back.
