@@ -11,7 +11,6 @@ import (
 // ResponseWriter that the handler gets. The zero value has not started.
 type handlerRun struct {
 	rec   *recorder     // nil before the first run
-	first recorder      // the recorder of the first run, which is usually the only one
 	buf   *[]byte       // for the body of the response, nil before a run
 	outer *http.Request // the request that the guard got
 	req   *http.Request
@@ -24,14 +23,12 @@ var responses = sync.Pool{New: func() any { return new([]byte) }}
 // start prepares a new run, which writes its response to w. If untilCommit is
 // set, nothing is sent before deliver.
 func (n *handlerRun) start(w http.ResponseWriter, limit int, untilCommit bool) {
-	if n.rec == nil {
-		n.rec = &n.first
-	} else { // goroutines of the previous run may still hold its recorder
+	if n.rec != nil {
 		if panicked := !n.rec.over.Swap(true); panicked { // a speculative run that was discarded
 			n.buf = nil // its goroutines may still write to it
 		}
-		n.rec = new(recorder)
 	}
+	n.rec = new(recorder) // goroutines of a previous run may still hold its own
 	if n.buf == nil {
 		n.buf = responses.Get().(*[]byte)
 	}

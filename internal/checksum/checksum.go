@@ -32,16 +32,16 @@ func Of(key [16]byte, contentType string, body []byte, flags ...bool) uint32 {
 // is one. It covers the key, so that equal inputs of different keys have
 // different fingerprints.
 func Fingerprint(secret []byte, key [16]byte, input []byte) [sha256.Size]byte {
-	covered := append(append(make([]byte, 0, 128), key[:]...), input...)
 	if len(secret) == 0 {
-		return sha256.Sum256(covered)
+		return sha256.Sum256(append(append(make([]byte, 0, 128), key[:]...), input...))
 	}
-	return keyed(secret, covered)
+	return keyed(secret, key, input)
 }
 
-func keyed(secret, text []byte) (sum [sha256.Size]byte) {
+func keyed(secret []byte, key [16]byte, input []byte) (sum [sha256.Size]byte) {
 	h := hmac.New(sha256.New, secret)
-	h.Write(text)
+	h.Write(key[:])
+	h.Write(input)
 	h.Sum(sum[:0])
 	return sum
 }
