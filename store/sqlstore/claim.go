@@ -254,13 +254,19 @@ func (s *Store) insertNew(ctx context.Context, db sqltx.DB, p sqlschema.Params, 
 	return &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}, nil
 }
 
-// claimInSteps inserts the row, reads it, and takes it over if the key is free.
+// claimInSteps inserts the row of a key. If the key is not new, it reads the row,
+// and takes it over if the key is free.
 func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, get sqlschema.Statement, p sqlschema.Params,
 	r once.ClaimRequest) (found *records.Row, took bool, err error) {
 
+	created := time.Now().UnixMilli() * 1000 // as SQLite itself would read the clock
+	p["created"] = created
 	inserted, err := s.exec(ctx, db, s.sql.Insert, p)
 	if err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
 		return nil, false, err
+	}
+	if s.dialect == sqlschema.SQLite && inserted == 1 {
+		return &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}, true, nil
 	}
 	is, err := s.get(ctx, db, get, r.Key)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // Statements has the statements of one store.
 type Statements struct {
 	InsertNew sqlschema.Statement // in PostgreSQL: claims a new key and returns the time; with any other key it returns no row
-	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce
+	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce; in SQLite, at the time @created
 	Take      sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
 
 	Get       sqlschema.Statement
@@ -87,7 +87,11 @@ func marks(n sqlschema.Names) []string {
 	if n.Dialect() == sqlschema.SQLServer {
 		return append(marks, marksSQLServer...)
 	}
-	marks = append(marks, "{target}", "{table} AS r", "{from}", "", "{asked}", "r.operation = @operation",
+	created := "{now}"
+	if n.Dialect() == sqlschema.SQLite { // whose clock is that of the caller
+		created = "@created"
+	}
+	marks = append(marks, "{created}", created, "{target}", "{table} AS r", "{from}", "", "{asked}", "r.operation = @operation",
 		"{last}", " LIMIT 1 OFFSET "+passedOver, "{past locks}", "")
 	switch n.Dialect() {
 	case sqlschema.PostgreSQL:
@@ -124,7 +128,7 @@ const (
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 
 	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, created, updated)
-VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {now}, {now})`
+VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {created}, {created})`
 
 	// claimedSQL is in the order that MySQL needs, where later assignments see
 	// the values of earlier ones.
