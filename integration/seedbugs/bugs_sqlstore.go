@@ -27,6 +27,22 @@ var sqlstoreBugs = []Bug{
 		Test: onEngine("^TestClaimWaitsNoLongerThanAsked$/^commit_true$"),
 	},
 	{
+		Name: "wait-added-to-the-lease",
+		Why:  "a claim that waited for another transaction counts on a lease that ends earlier",
+		File: "store/sqlstore/claim.go",
+		Old:  "left -= time.Since(sent)",
+		New:  "left -= 0 * time.Since(sent)",
+		Test: onEngine("^TestAClaimThatWaitedHasLessOfItsLeaseLeft$"),
+	},
+	{
+		Name: "claim-in-the-callers-transaction-changes-last-insert-id",
+		Why:  "a row that the caller inserts after the claim refers to a row that does not exist",
+		File: "store/sqlstore/claim.go",
+		Old:  "s.claim(ctx, tx, s.sql.Insert, s.sql.GetLocked, r)",
+		New:  "s.claim(ctx, tx, s.sql.InsertOwn, s.sql.GetLocked, r)",
+		Test: onEngine("^TestClaimTxKeepsTheLastInsertID$"),
+	},
+	{
 		Name: "claim-without-its-fingerprint",
 		Why:  "another input with the same key gets the result of the first",
 		File: "store/sqlstore/claim.go",

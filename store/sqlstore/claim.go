@@ -26,7 +26,7 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 		return once.Record{}, err
 	}
 	defer end()
-	c, err := s.claim(ctx, s.pool, s.sql.Get, r)
+	c, err := s.claim(ctx, s.pool, s.sql.Insert, s.sql.Get, r)
 	return c.Record, err
 }
 
@@ -46,7 +46,7 @@ func (s *Store) ClaimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest)
 func (s *Store) claimTx(ctx context.Context, tx *sql.Tx, rs []once.ClaimRequest) ([]claimed, error) {
 	made := make([]claimed, 0, len(rs))
 	for _, r := range rs {
-		c, err := s.claim(ctx, tx, s.sql.GetLocked, r)
+		c, err := s.claim(ctx, tx, s.sql.Insert, s.sql.GetLocked, r)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +97,7 @@ func (s *Store) claimBounded(ctx context.Context, tx *sql.Tx, trip, bound time.D
 	made := make([]claimed, 0, len(rs))
 	for _, r := range rs {
 		limited, cancel := context.WithTimeout(ctx, waitOf(r, trip, bound))
-		c, err := s.claim(limited, tx, s.sql.GetLocked, r)
+		c, err := s.claim(limited, tx, s.sql.InsertOwn, s.sql.GetLocked, r)
 		waited := limited.Err() != nil || s.dialect.Failure(err) == sqlschema.LockTimeout
 		cancel()
 		switch {
@@ -158,11 +158,13 @@ const claimTries = 4
 
 // claim repeats its statements until it has the key, or knows the record that
 // has it. After claimTries, a key that keeps changing hands counts as running.
-func (s *Store) claim(ctx context.Context, db sqltx.DB, get sqlschema.Statement, r once.ClaimRequest) (claimed, error) {
+func (s *Store) claim(ctx context.Context, db sqltx.DB, insert, get sqlschema.Statement,
+	r once.ClaimRequest) (claimed, error) {
+
 	p := s.claimParams(r)
 	fresh := false
 	for range claimTries {
-		found, took, err := s.tryClaim(ctx, db, get, p, r)
+		found, took, err := s.tryClaim(ctx, db, insert, get, p, r)
 		if err != nil {
 			return claimed{}, err
 		}
@@ -196,13 +198,13 @@ func (s *Store) claimParams(r once.ClaimRequest) sqlschema.Params {
 
 // tryClaim returns the row of the key and whether this claim took it. A nil row
 // asks for another try.
-func (s *Store) tryClaim(ctx context.Context, db sqltx.DB, get sqlschema.Statement, p sqlschema.Params,
+func (s *Store) tryClaim(ctx context.Context, db sqltx.DB, insert, get sqlschema.Statement, p sqlschema.Params,
 	r once.ClaimRequest) (found *records.Row, took bool, err error) {
 
 	if s.sql.ClaimsAtOnce() {
 		return s.claimAtOnce(ctx, db, p, r)
 	}
-	return s.claimInSteps(ctx, db, get, p, r)
+	return s.claimInSteps(ctx, db, insert, get, p, r)
 }
 
 // claimAtOnce claims in one statement, which returns the row. In PostgreSQL, a
@@ -256,17 +258,12 @@ func (s *Store) insertNew(ctx context.Context, db sqltx.DB, p sqlschema.Params, 
 
 // claimInSteps inserts the row of a key. If the key is not new, it reads the row,
 // and takes it over if the key is free.
-func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, get sqlschema.Statement, p sqlschema.Params,
+func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, insert, get sqlschema.Statement, p sqlschema.Params,
 	r once.ClaimRequest) (found *records.Row, took bool, err error) {
 
-	created := time.Now().UnixMilli() * 1000 // as SQLite itself would read the clock
-	p["created"] = created
-	inserted, err := s.exec(ctx, db, s.sql.Insert, p)
-	if err != nil && s.dialect.Failure(err) != sqlschema.Duplicate {
-		return nil, false, err
-	}
-	if s.dialect == sqlschema.SQLite && inserted == 1 {
-		return &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}, true, nil
+	found, inserted, err := s.insert(ctx, db, insert, p, r)
+	if err != nil || found != nil {
+		return found, inserted, err
 	}
 	is, err := s.get(ctx, db, get, r.Key)
 	if err != nil {
@@ -275,8 +272,38 @@ func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, get sqlschema.Sta
 	takeover := is.Status == once.Unknown && is.Attempt == r.Attempt && is.LastOwner != r.Owner
 	late := is.Attempt > 0 && is.LastOwner == r.Owner // and released: nobody waits for this claim any more
 	if is.Status != once.Absent && !takeover || late {
-		return &is, inserted == 1, nil
+		return &is, inserted, nil
 	}
 	taken, err := s.exec(ctx, db, s.sql.Take, p)
 	return nil, taken == 1, err
+}
+
+// insert inserts the row of a key that is new. Found is that row. It is nil if
+// the key is not new, or if the row has to be read.
+func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statement, p sqlschema.Params,
+	r once.ClaimRequest) (found *records.Row, inserted bool, err error) {
+
+	sent := time.Now()
+	created := sent.UnixMilli() * 1000 // as SQLite itself would read the clock
+	p["created"] = created
+	result, err := s.prepared.on(db).ExecContext(ctx, insert.Text, insert.Args(p)...)
+	if s.dialect.Failure(err) == sqlschema.Duplicate {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, s.explain(err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return nil, false, err
+	}
+	left := r.Lease
+	if s.dialect == sqlschema.MySQL { // whose lease begins before the statement waits for a lock
+		left -= time.Since(sent)
+		if created, err = result.LastInsertId(); err != nil || created == 0 || left <= 0 {
+			return nil, true, err
+		}
+	}
+	found = &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}
+	found.LeaseLeft = left.Truncate(time.Microsecond)
+	return found, true, nil
 }

@@ -80,6 +80,9 @@
 // transactions of the caller's, the caller must stop at that error. CREATE,
 // ALTER and similar statements commit implicitly. Handlers must not use them.
 //
+// Claim and Transact change LAST_INSERT_ID of the session. ClaimTx leaves it as
+// the caller knows it, which takes a statement more.
+//
 // By default, the driver prepares each statement, executes and closes it, which
 // takes two round trips. The Store prepares its own once on each connection, and
 // they take one. They count towards max_prepared_stmt_count: about ten for each

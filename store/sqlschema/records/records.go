@@ -12,6 +12,7 @@ import (
 type Statements struct {
 	InsertNew sqlschema.Statement // in PostgreSQL: claims a new key and returns the time; with any other key it returns no row
 	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce; in SQLite, at the time @created
+	InsertOwn sqlschema.Statement // in MySQL: Insert that leaves the time in LAST_INSERT_ID
 	Take      sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
 
 	Get       sqlschema.Statement
@@ -54,6 +55,7 @@ func New(n sqlschema.Names) *Statements {
 		st.GetLocked = st.compile(getSQL + " LOCK IN SHARE MODE") // else REPEATABLE READ shows an old snapshot
 		st.GetNoWait = st.compile(getSQL + " FOR UPDATE NOWAIT")
 		st.Forget, st.Expire = st.compile(forgetMySQL), st.compile(expireMySQL)
+		st.InsertOwn = st.compile(strings.Replace(insertSQL, "{created}", "LAST_INSERT_ID({created})", 1))
 	case sqlschema.SQLServer:
 		st.inTransactSQL()
 	}
