@@ -288,8 +288,7 @@ func (p *packed) fits(out Outcome, fingerprint []byte) bool {
 }
 
 // replay turns the recorded outcome of the key with this UUID into the answer of
-// a call. Work whose outcome
-// cannot be read is not run again.
+// a call. Work whose outcome cannot be read is not run again.
 func replay[T any](op *Operation[T], sealing *Sealing, rec Record, id [16]byte) (value T, err error) {
 	fail := func(kind, cause error) error {
 		return &failure{kind: kind, key: rec.Key, attempt: rec.Attempt, cause: cause}
