@@ -179,11 +179,11 @@ func (f *logRelay) forget() {
 	}
 	f.owed = 0
 	var left []store.Outgoing
-	for i, m := range f.rest {
-		if f.done[placeOf(&m)] {
+	for i := range f.rest {
+		if f.done[placeOf(&f.rest[i])] {
 			continue
 		}
-		if left = append(left, m); i < reach {
+		if left = append(left, f.rest[i]); i < reach {
 			f.owed++
 		}
 	}
@@ -241,6 +241,9 @@ func (f *logRelay) takeMore(ctx context.Context) error {
 // split divides messages into those that may be published and those that wait for
 // a message in the table.
 func (f *logRelay) split(ctx context.Context) (free, held []store.Outgoing, err error) {
+	if len(f.blocked) == 0 {
+		return f.rest, nil, nil
+	}
 	for _, m := range f.rest {
 		waits, err := f.isHeld(ctx, &m)
 		switch {

@@ -65,6 +65,7 @@ func (q *queue) rotate(n int) {
 // next returns a batch of up to limit wanted messages. If a message is not
 // wanted, the rest of its run is dropped.
 func (q *queue) next(limit int, wanted func(*store.Outgoing) bool) (batch []store.Outgoing) {
+	batch = make([]store.Outgoing, 0, min(limit, len(q.runs)))
 	for len(batch) < limit && len(q.runs) > 0 {
 		run := q.runs[0]
 		m := run[0]

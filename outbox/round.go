@@ -252,9 +252,9 @@ func (r *round) skipKey(m *store.Outgoing) {
 func (r *round) gotThrough(ok []store.Outgoing) {
 	r.failures = 0
 	r.carried += len(ok)
-	for _, m := range ok {
-		r.topics[m.Message.Topic] = -1
-		delete(r.skip, m.Message.OrderingKey)
+	for i := range ok {
+		r.topics[ok[i].Message.Topic] = -1
+		delete(r.skip, ok[i].Message.OrderingKey)
 	}
 	r.Stats.Published.Add(int64(len(ok)))
 	logEach(r.working, r.Logger, observe.MessagePublished, ok)
@@ -316,7 +316,7 @@ func (r *round) publish(batch []store.Outgoing) (ok, failed, invalid []store.Out
 // were changed, or that are not sealed although they have to be, are invalid.
 // Later messages of their ordering keys are left unchanged.
 func (r *round) open(batch []store.Outgoing) (ms []*broker.Message, opened, failed, invalid []store.Outgoing) {
-	ms = make([]*broker.Message, 0, len(batch))
+	ms, opened = make([]*broker.Message, 0, len(batch)), make([]store.Outgoing, 0, len(batch))
 	var closed map[string]bool // ordering keys with a message that was not opened
 	for i, m := range batch {
 		key := m.Message.OrderingKey

@@ -68,9 +68,16 @@ func (t *tail) rowStates(ctx context.Context, entries []entry) ([]rowState, erro
 // Sent records that messages were published. Rows are confirmed to the server
 // once their ends are on its disk.
 func (t *tail) Sent(ctx context.Context, ms []store.Outgoing, then store.Ending) error {
-	rowless, rows := t.split(ms)
+	var rows []entry
 	t.mu.Lock()
-	t.progress.done(keysOf(rowless))
+	for i := range ms {
+		if ms[i].Seq == 0 {
+			t.progress.finish(keyOf(&ms[i]))
+		} else {
+			rows = append(rows, t.entryOf(&ms[i]))
+		}
+	}
+	t.progress.advance()
 	t.mu.Unlock()
 	if err := t.endRows(ctx, rows, then); err != nil {
 		return err
@@ -85,14 +92,19 @@ func (t *tail) Sent(ctx context.Context, ms []store.Outgoing, then store.Ending)
 func (t *tail) split(ms []store.Outgoing) (rowless []store.Outgoing, rows []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, m := range ms {
-		if m.Seq == 0 {
-			rowless = append(rowless, m)
+	for i := range ms {
+		if ms[i].Seq == 0 {
+			rowless = append(rowless, ms[i])
 		} else {
-			rows = append(rows, entry{message: m, xid: t.progress.messages[keyOf(&m)].xid})
+			rows = append(rows, t.entryOf(&ms[i]))
 		}
 	}
 	return rowless, rows
+}
+
+// entryOf returns the entry of a row. It needs the lock.
+func (t *tail) entryOf(m *store.Outgoing) entry {
+	return entry{message: *m, xid: t.progress.messages[keyOf(m)].xid}
 }
 
 func messagesOf(entries []entry) []store.Outgoing {

@@ -74,7 +74,7 @@ func (p *progress) pass(position uint64) {
 	}
 	n := 0
 	for ; n < len(p.unflushed) && p.unflushed[n].until <= p.received; n++ {
-		p.finish(p.unflushed[n].keys)
+		p.finish(p.unflushed[n].keys...)
 	}
 	p.unflushed = p.unflushed[n:]
 	p.advance()
@@ -87,7 +87,7 @@ func (p *progress) rowsEnded(keys []messageKey, until uint64) {
 	var logged []messageKey
 	for _, key := range keys {
 		if d, known := p.messages[key]; known && d.commit == nil {
-			p.finish([]messageKey{key})
+			p.finish(key)
 		} else {
 			logged = append(logged, key)
 		}
@@ -98,11 +98,11 @@ func (p *progress) rowsEnded(keys []messageKey, until uint64) {
 
 // done records that nothing is left to do for messages, even after a crash.
 func (p *progress) done(keys []messageKey) {
-	p.finish(keys)
+	p.finish(keys...)
 	p.advance()
 }
 
-func (p *progress) finish(keys []messageKey) {
+func (p *progress) finish(keys ...messageKey) {
 	for _, key := range keys {
 		d, known := p.messages[key]
 		if !known {

@@ -192,8 +192,7 @@ func (t *tail) pop(ctx context.Context, limit int) (ms []store.Outgoing, any boo
 		}
 	}
 	t.mu.Lock()
-	clear(t.queue[:len(batch)])
-	t.queue = t.queue[len(batch):]
+	t.queue = slices.Delete(t.queue, 0, len(batch)) // keeps the array: a queue that only moves on would grow all the time
 	t.bytes -= size
 	if len(gone) > 0 {
 		t.progress.rowsEnded(slices.Collect(maps.Keys(gone)), until)
