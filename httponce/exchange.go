@@ -144,17 +144,9 @@ func (x *exchange) leave(err error) {
 	x.place.leave(x.progress.Phase < admission.Entered && !left)
 }
 
-// underMarks calls attempt with the unit of work that the request asks for. If
-// the recorded mark is another one, it calls it again with the marks that older
-// secrets make.
-func (x *exchange) underMarks(attempt func(once.Work[*recording]) (*recording, error)) (answer *recording, err error) {
-	for i := range x.Ring.marks() {
-		w := x.op.For(x.key.ID).In(x.key.Scope).Input(x.Ring.mark(i, x.mark[:])).Report(&x.progress.Report)
-		if answer, err = attempt(w); !errors.Is(err, once.ErrMismatch) {
-			break
-		}
-	}
-	return answer, err
+// work returns the unit of work that the request asks for, with its i-th mark.
+func (x *exchange) work(i int) once.Work[*recording] {
+	return x.op.For(x.key.ID).In(x.key.Scope).Input(x.Ring.mark(i, x.mark[:])).Report(&x.progress.Report)
 }
 
 // decided returns the end of a run of the handler in the form that once takes:

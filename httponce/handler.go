@@ -61,7 +61,8 @@ func (g *guard) passes(r *http.Request) bool {
 	return isSafe(r.Method)
 }
 
-// attempt runs the handler under the claim of the key.
+// attempt runs the handler under the claim of the key. If the recorded mark is
+// another one, it tries the marks that older secrets make.
 func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -80,7 +81,12 @@ func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 		x.run.rec.end()
 		return x.decided()
 	}
-	return x.underMarks(func(w once.Work[*recording]) (*recording, error) { return once.Do(ctx, g.store, w, run) })
+	for i := range x.Ring.marks() {
+		if answer, err = once.Do(ctx, g.store, x.work(i), run); !errors.Is(err, once.ErrMismatch) {
+			break
+		}
+	}
+	return answer, err
 }
 
 // finish sends the response of the handler. If the lease was lost, another

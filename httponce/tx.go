@@ -61,7 +61,8 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// attempt runs the handler in a transaction with the claim of the key.
+// attempt runs the handler in a transaction with the claim of the key. If the
+// recorded mark is another one, it tries the marks that older secrets make.
 func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -91,7 +92,12 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 		}
 		return answer, nil
 	}
-	return x.underMarks(func(w once.Work[*recording]) (*recording, error) { return once.DoTx(ctx, g.store, w, run) })
+	for i := range x.Ring.marks() {
+		if answer, err = once.DoTx(ctx, g.store, x.work(i), run); !errors.Is(err, once.ErrMismatch) {
+			break
+		}
+	}
+	return answer, err
 }
 
 // handlerError is an error of a handler. It rolls its transaction back.
