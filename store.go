@@ -132,7 +132,9 @@ type TxStore[Tx any] interface {
 }
 
 // Lister is an optional capability of a store: it lists records. Without it,
-// stuck keys can only be found by name.
+// stuck keys can only be found by name. A store without an index of all records
+// lists those that are Running, Unknown or Parked, and one by its UUID, and
+// returns [ErrInvalid] for a query that may select others.
 type Lister interface {
 	// List returns records in a stable order that only the store knows, without the
 	// bodies of outcomes. A page is bounded work, so it may be short or empty and not

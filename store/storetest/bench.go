@@ -24,7 +24,7 @@ type bench struct {
 	patience time.Duration
 	run      string // makes keys unique
 
-	forgetsTogether bool
+	forgetsElsewhere, listsOpen bool // as in fixture
 
 	mu    sync.Mutex
 	first error

@@ -80,13 +80,13 @@ func (b *bench) forgetsInSteps(what string, keepKey time.Duration, then once.Sta
 			b.failf("Forget with a limit of %d has changed %d records, and says that there is more", limit, total)
 		}
 	}
-	if total < due && !b.forgetsTogether {
+	if total < due && !b.forgetsElsewhere {
 		b.failf("%d %ss were due; Forget with a limit of %d says that it dropped %d and that nothing is left", due, what, limit, total)
 	}
 	for _, k := range keys {
 		b.wantStatus(k, then)
 	}
-	if n := b.forgetAll(); n >= due && !b.forgetsTogether {
+	if n := b.forgetAll(); n >= due && !b.forgetsElsewhere {
 		b.failf("Forget found %d records again of which it had said that they were done with", n)
 	}
 }

@@ -36,6 +36,14 @@ type Harness struct {
 	// one fails unless NoList is set.
 	NoList bool
 
+	// ListsOpen declares that the store lists only records that are Running,
+	// Unknown or Parked, and one by its UUID. Other queries are ErrInvalid.
+	ListsOpen bool
+
+	// Expires declares that the engine itself drops what is past its time, so that
+	// Forget may find nothing to do.
+	Expires bool
+
 	// Patience is how long the suite waits for something that must happen.
 	// Default: 10 seconds.
 	Patience time.Duration
@@ -129,7 +137,7 @@ func runCases(t *testing.T, cases []Case) {
 // stores.
 func Cases(tb testing.TB, h Harness) []Case {
 	tb.Helper()
-	f := fixture{patience: h.patience()}
+	f := fixture{patience: h.patience(), forgetsElsewhere: h.Expires, listsOpen: h.ListsOpen}
 	for range processes {
 		f.stores = append(f.stores, h.Open(tb))
 	}
@@ -141,7 +149,7 @@ func Cases(tb testing.TB, h Harness) []Case {
 func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
-	f := fixture{patience: plain.patience(), forgetsTogether: h.ForgetsTogether}
+	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether}
 	var txStores []once.TxStore[Tx]
 	for range processes {
 		s := h.Open(tb)
@@ -170,7 +178,7 @@ func storeCases(f fixture, noList bool) []Case {
 	archives := hasCapability[store.Archivable](f.stores[0])
 	reopens := hasCapability[store.Reopener](f.stores[0])
 	switch {
-	case archives && f.forgetsTogether:
+	case archives && f.forgetsElsewhere:
 		groups = append(groups, []rule{unsupportedRule()})
 	case archives:
 		groups = append(groups, archiveRules())
@@ -183,7 +191,7 @@ func storeCases(f fixture, noList bool) []Case {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
 				return inCase(ctx, f.patience, func(b *bench) {
-					b.stores, b.store, b.forgetsTogether = f.stores, f.stores[0], f.forgetsTogether
+					b.stores, b.store, b.forgetsElsewhere, b.listsOpen = f.stores, f.stores[0], f.forgetsElsewhere, f.listsOpen
 					r.check(b)
 				})
 			}})
@@ -197,7 +205,8 @@ type fixture struct {
 	stores   []once.Store
 	patience time.Duration
 
-	forgetsTogether bool
+	forgetsElsewhere bool // Forget may find nothing to do although some records are due
+	listsOpen        bool // other records cannot be listed
 }
 
 type rule struct {

@@ -28,6 +28,7 @@ var published = []string{
 	"httponce",
 	"otelonce",
 	"store/pgstore",
+	"store/redisstore",
 }
 
 // unpublished lists the directories of modules that get no tag, and why. They

@@ -1,0 +1,172 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/effectively-once/once"
+	"github.com/redis/go-redis/v9"
+)
+
+const defaultPage, largestPage, maxLooks = 100, 1000, 1000
+
+// List returns records that are Running, Unknown or Parked, by the digest of
+// their keys. There is no index of the others, so a query that may select them
+// is [once.ErrInvalid]: name statuses, or one key by its UUID. A page looks at no
+// more than 1,000 records.
+func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
+	if q.UUID != [16]byte{} {
+		return s.listOne(ctx, q)
+	}
+	isOther := func(is once.Status) bool { return is < once.Running || is > once.Parked }
+	if len(q.Status) == 0 || slices.ContainsFunc(q.Status, isOther) {
+		return page, fmt.Errorf("%w: redisstore lists only records that are running, unknown or parked: ask for these statuses",
+			once.ErrInvalid)
+	}
+	if err := s.ready(ctx); err != nil {
+		return page, err
+	}
+	after := ""
+	if q.After != (once.Key{}) {
+		after = digest(q.After.UUID())
+	}
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	for looks := 0; ; {
+		ids, err := s.openAfter(ctx, after, limit)
+		if err != nil {
+			return page, err
+		}
+		recs, err := s.all(ctx, ids)
+		if err != nil {
+			return page, err
+		}
+		for _, rec := range recs {
+			if rec.Attempt == 0 {
+				continue // deleted by hand
+			}
+			if page.Next = rec.Key; selects(q, rec) {
+				page.Records = append(page.Records, rec)
+			}
+			if len(page.Records) == limit {
+				return page, nil
+			}
+		}
+		if len(ids) < limit {
+			page.Next = once.Key{}
+			return page, nil
+		}
+		after = digest(ids[len(ids)-1])
+		if looks += len(ids); looks >= maxLooks && page.Next != (once.Key{}) {
+			return page, nil
+		}
+	}
+}
+
+// listOne lists at most one record.
+func (s *Store) listOne(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
+	rec, err := s.record(ctx, getScript, q.UUID)
+	after := q.After.UUID()
+	if err != nil || rec.Attempt == 0 || q.After != (once.Key{}) && string(q.UUID[:]) <= string(after[:]) {
+		return page, err
+	}
+	if rec.Outcome.Body = nil; selects(q, rec) {
+		page.Records = []once.Record{rec}
+	}
+	return page, nil
+}
+
+func selects(q once.RecordQuery, rec once.Record) bool {
+	return (q.Operation == "" || q.Operation == rec.Key.Operation) && (q.Cause == [16]byte{} || q.Cause == rec.Cause) &&
+		(len(q.Scopes) == 0 || slices.Contains(q.Scopes, rec.Key.Scope)) &&
+		(len(q.Status) == 0 || slices.Contains(q.Status, rec.Status)) &&
+		(q.Unchanged <= 0 || rec.Age-rec.Updated.Sub(rec.Created) >= q.Unchanged)
+}
+
+// openAfter returns the digests of open records after one, up to limit.
+func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][16]byte, err error) {
+	first, least := 0, "-"
+	if after != "" {
+		n, _ := hex.DecodeString(after[:2])
+		first, least = int(n[0]), "("+after
+	}
+	counts, err := pipelined(ctx, s.client, partitions-first, func(p redis.Pipeliner, i int) *redis.IntCmd {
+		return p.ZCard(ctx, s.open(first+i))
+	})
+	if err != nil {
+		return nil, err
+	}
+	var filled []int
+	for i, n := range counts {
+		if n.Val() > 0 {
+			filled = append(filled, first+i)
+		}
+	}
+	for len(filled) > 0 && len(ids) < limit {
+		some := filled[:min(len(filled), 16)]
+		filled = filled[len(some):]
+		members, err := pipelined(ctx, s.client, len(some), func(p redis.Pipeliner, i int) *redis.StringSliceCmd {
+			from := "-"
+			if some[i] == first {
+				from = least
+			}
+			return p.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.open(some[i]), ByLex: true, Start: from, Stop: "+", Count: int64(limit)})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range members {
+			for _, text := range m.Val() {
+				var id [16]byte
+				if n, err := hex.Decode(id[:], []byte(text)); err != nil || n != len(id) {
+					return nil, fmt.Errorf("%w: the open records have the member %q", once.ErrCorrupt, text)
+				}
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids[:min(len(ids), limit)], nil
+}
+
+// all returns the records of digests, in one round trip to each server if it
+// knows the script.
+func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) {
+	rows, err := pipelined(ctx, s.client, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
+		return p.EvalSha(ctx, getScript.Hash(), s.keys(ids[i]))
+	})
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		err = nil
+	}
+	recs := make([]once.Record, len(ids))
+	for i := 0; i < len(ids) && err == nil; i++ {
+		if redis.HasErrorPrefix(rows[i].Err(), "NOSCRIPT") {
+			recs[i], err = s.record(ctx, getScript, ids[i])
+			continue
+		}
+		var row []string
+		if row, err = rows[i].StringSlice(); err == nil {
+			recs[i], err = readRecord(row, ids[i])
+		}
+	}
+	return recs, err
+}
+
+// pipelined sends n commands together, and returns their results.
+func pipelined[C redis.Cmder](ctx context.Context, client redis.UniversalClient, n int,
+	add func(redis.Pipeliner, int) C) ([]C, error) {
+
+	cmds := make([]C, n)
+	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range cmds {
+			cmds[i] = add(p, i)
+		}
+		return nil
+	})
+	if errors.Is(err, redis.Nil) {
+		err = nil
+	}
+	return cmds, err
+}

@@ -1,0 +1,72 @@
+-- A record is a hash: KEYS[1]. The body of its outcome is KEYS[2], which Redis
+-- drops on time. KEYS[3] has the digests of the open records of its partition.
+-- Times are microseconds of the server's clock. Statuses are those of once.Status.
+local ABSENT, RUNNING, UNKNOWN, PARKED, DONE, EXPIRED = 0, 1, 2, 3, 4, 5
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local row = {}
+local flat = redis.call('HGETALL', KEYS[1])
+for i = 1, #flat, 2 do
+	row[flat[i]] = flat[i + 1]
+end
+
+-- number writes an integer with all its digits, which tostring does not.
+local function number(n)
+	return string.format('%.0f', n)
+end
+
+-- after returns the time some microseconds from now.
+local function after(duration)
+	return number(now + tonumber(duration))
+end
+
+-- status returns what the record has become by now. A key that is forgotten is
+-- one that was never seen.
+local function status()
+	local is = tonumber(row.status or ABSENT)
+	if is == RUNNING and tonumber(row.lease) <= now then
+		return UNKNOWN
+	end
+	if (is == ABSENT or is == DONE) and row.keep_key and tonumber(row.keep_key) <= now then
+		row = {}
+		return ABSENT
+	end
+	if is == DONE and tonumber(row.keep_outcome) <= now then
+		return EXPIRED
+	end
+	return is
+end
+
+local function body()
+	return redis.call('GET', KEYS[2]) or ''
+end
+
+-- heldBy tells whether a fence is that of the latest claim, even if its attempt
+-- has ended.
+local function heldBy(owner, attempt)
+	return row.owner == owner and row.attempt == attempt
+end
+
+-- expire lets Redis drop a key at a time. Redis counts milliseconds: rounded
+-- up, it drops nothing too early.
+local function expire(key, at)
+	redis.call('PEXPIREAT', key, number(math.ceil(tonumber(at) / 1000)))
+end
+
+-- answer returns the record as readers see it.
+local function answer()
+	local is = status()
+	local left = 0
+	if is == RUNNING or is == UNKNOWN then
+		left = tonumber(row.lease) - now
+	end
+	local outcome = ''
+	if is == DONE then
+		outcome = body()
+	end
+	return { number(is), row.attempt or '0', row.owner or '', number(left), number(now - tonumber(row.created or now)),
+		row.fingerprint or '', row.cause or '', row.content_type or '', row.flags or '0', row.sum or '0', row.reason or '',
+		row.created or '0', row.updated or '0', row.scope or '', row.operation or '', row.id or '', outcome }
+end

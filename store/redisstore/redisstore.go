@@ -1,0 +1,295 @@
+// Package redisstore is a store in Redis, through go-redis: one server, one with
+// replicas and Sentinel, or a cluster.
+//
+// # What it implements
+//
+// A [Store] is a [once.Store], so it works with [once.Do]. It is also a
+// [once.Lister] of what is not done, and a [store.Reopener]. A key does not
+// commit together with rows of another database: for that, keep it there.
+//
+// # How keys are stored
+//
+// A record is a hash, and the body of its outcome a string. Each call is one
+// script, so it is atomic and takes one round trip, and the clock is the
+// server's. Redis drops a record at the end of its KeepKey and a body at the end
+// of its KeepOutcome, so Forget has nothing to do. Records that are Running,
+// Unknown or Parked never expire. The digest of a key decides on one of 256
+// partitions. All Redis keys of a partition share a hash tag, so a cluster
+// spreads them over its nodes.
+//
+// # What it needs, and what Redis can lose
+//
+// The maxmemory-policy has to be noeviction, which the first call checks: any
+// other lets Redis drop a key early, and its work would run again. Where memory
+// is full, claims fail.
+//
+// A claim is as durable as the server makes it. With appendfsync everysec, the
+// default of the append-only file, a crash of the machine loses the last second
+// or two; without that file, everything since the last snapshot. A failover
+// loses what the replica had not received yet. A lost key means that its work
+// may run again.
+//
+// # Compatibility
+//
+// As package once. The package needs Redis 5 or newer.
+package redisstore
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+	"github.com/redis/go-redis/v9"
+)
+
+// Options configures a Store. The zero value is valid.
+type Options struct {
+	once.Options
+
+	// Prefix begins the names of all keys in Redis. Stores with different prefixes
+	// share nothing. Default: "once:".
+	Prefix string
+}
+
+// Store is a store in Redis. It is safe for concurrent use.
+type Store struct {
+	client  redis.UniversalClient
+	options *once.Options
+	prefix  string
+	invalid error
+	checked atomic.Bool // the servers keep what they have
+}
+
+var (
+	_ once.Lister    = (*Store)(nil)
+	_ store.Reopener = (*Store)(nil)
+)
+
+// New returns a store. A nil Options means the defaults. The client remains the
+// caller's. It may repeat a command whose reply was lost, which changes nothing.
+func New(client redis.UniversalClient, o *Options) *Store {
+	if o == nil {
+		o = new(Options)
+	}
+	s := &Store{client: client, options: o.Options.Ready(), prefix: o.Prefix}
+	if s.prefix == "" {
+		s.prefix = "once:"
+	}
+	switch {
+	case client == nil:
+		s.invalid = fmt.Errorf("%w: redisstore: the client is nil", once.ErrInvalid)
+	case strings.ContainsAny(s.prefix, "{}"):
+		s.invalid = fmt.Errorf("%w: redisstore: the prefix %q has a brace, which Redis would take for a hash tag",
+			once.ErrInvalid, s.prefix)
+	}
+	return s
+}
+
+// Options returns the options of the store.
+func (s *Store) Options() *once.Options { return s.options }
+
+// Claim takes a key if it is free, and otherwise returns the record that is in
+// the way.
+func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
+	id := r.Key.UUID()
+	var cause string
+	if r.Cause != [16]byte{} {
+		cause = string(r.Cause[:])
+	}
+	return s.record(ctx, claimScript, id, r.Owner[:], r.Attempt, r.Lease.Microseconds(), digest(id), r.Fingerprint, cause,
+		r.Key.Scope, r.Key.Operation, r.Key.ID)
+}
+
+// Get returns the record of a key as it is now.
+func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	return s.record(ctx, getScript, k.UUID())
+}
+
+// Extend sets the lease to end d from now.
+func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
+	return s.change(ctx, extendScript, fence, d.Microseconds())
+}
+
+// Settle ends an attempt.
+func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
+	if set.Status == once.Running || set.Status < once.Absent || set.Status > once.Done {
+		return fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
+	}
+	out := set.Outcome
+	return s.change(ctx, settleScript, set.Fence, int(set.Status), set.Reason, set.KeepOutcome.Microseconds(),
+		set.KeepKey.Microseconds(), digest(set.Key.UUID()), out.ContentType, flags(out), out.Sum, out.Body)
+}
+
+// Reopen frees the key of a Done or Expired record.
+func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
+	return s.change(ctx, reopenScript, fence, reason, keepKey.Microseconds())
+}
+
+// Forget returns 0, because Redis itself drops what is past its time.
+func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
+	}
+	return 0, s.ready(ctx)
+}
+
+// record runs a script that returns a record.
+func (s *Store) record(ctx context.Context, script *redis.Script, id [16]byte, args ...any) (rec once.Record, err error) {
+	if err := s.ready(ctx); err != nil {
+		return rec, err
+	}
+	row, err := script.Run(ctx, s.client, s.keys(id), args...).StringSlice()
+	if err != nil {
+		return rec, explain(err)
+	}
+	return readRecord(row, id)
+}
+
+// change runs a script that changes the record of a fence, and tells whether it
+// is current.
+func (s *Store) change(ctx context.Context, script *redis.Script, fence once.Fence, args ...any) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	args = append([]any{fence.Owner[:], fence.Attempt}, args...)
+	held, err := script.Run(ctx, s.client, s.keys(fence.Key.UUID()), args...).Bool()
+	switch {
+	case err != nil:
+		return explain(err)
+	case !held:
+		return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, fence.Attempt,
+			fence.Key.Operation, fence.Key.ID)
+	}
+	return nil
+}
+
+// partitions is how many there are. The first byte of a digest is the number of
+// its partition, so their order is that of the digests.
+const partitions = 256
+
+// keys are the keys of a script: the record, its outcome, and the open records.
+func (s *Store) keys(id [16]byte) []string {
+	record := s.partition(int(id[0])) + digest(id)
+	return []string{record, record + ":outcome", s.open(int(id[0]))}
+}
+
+func (s *Store) open(partition int) string { return s.partition(partition) + "open" }
+
+func (s *Store) partition(n int) string { return fmt.Sprintf("%s{%02x}:", s.prefix, n) }
+
+func digest(id [16]byte) string { return hex.EncodeToString(id[:]) }
+
+// explain names the errors of the contract.
+func explain(err error) error {
+	if redis.HasErrorPrefix(err, "ERR string exceeds maximum allowed size") || strings.Contains(err.Error(), "invalid bulk length") {
+		return fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
+	}
+	return err
+}
+
+// ready checks once that no server drops keys to make room.
+func (s *Store) ready(ctx context.Context) error {
+	if err := errors.Join(s.invalid, ctx.Err()); err != nil || s.checked.Load() {
+		return err
+	}
+	check := func(ctx context.Context, c redis.Cmdable) error {
+		info, err := c.Info(ctx, "memory").Result()
+		if err != nil {
+			return fmt.Errorf("redisstore: ask for the maxmemory-policy: %w", err)
+		}
+		return checkPolicy(info)
+	}
+	var err error
+	if cluster, ok := s.client.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c) })
+	} else {
+		err = check(ctx, s.client)
+	}
+	s.checked.Store(err == nil)
+	return err
+}
+
+// checkPolicy reads the section "memory" of INFO.
+func checkPolicy(info string) error {
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name != "maxmemory_policy" {
+			continue
+		}
+		if value != "noeviction" {
+			return fmt.Errorf("%w: redisstore: the maxmemory-policy of the server is %s, with which it may drop a key, whose work "+
+				"then runs again: set it to noeviction", once.ErrInvalid, value)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: redisstore: the server does not tell its maxmemory-policy", once.ErrInvalid)
+}
+
+const (
+	flagRejected = 1 << iota
+	flagOmitted
+)
+
+func flags(out once.Outcome) (flags int) {
+	if out.Rejected {
+		flags |= flagRejected
+	}
+	if out.Omitted {
+		flags |= flagOmitted
+	}
+	return flags
+}
+
+// readRecord reads what the scripts return.
+func readRecord(row []string, id [16]byte) (rec once.Record, err error) {
+	const columns = 17
+	if len(row) != columns {
+		return rec, fmt.Errorf("%w: a script returned %d values", once.ErrCorrupt, len(row))
+	}
+	number := func(text string) int64 {
+		n, failed := strconv.ParseInt(text, 10, 64)
+		if failed != nil && err == nil {
+			err = fmt.Errorf("%w: a record has %q for a number", once.ErrCorrupt, text)
+		}
+		return n
+	}
+	rec = once.Record{
+		Status: once.Status(number(row[0])), Attempt: number(row[1]), Reason: row[10],
+		Key: once.Key{Scope: row[13], Operation: row[14], ID: row[15]},
+	}
+	if rec.Attempt == 0 {
+		return once.Record{}, err
+	}
+	rec.Age = time.Duration(number(row[4])) * time.Microsecond
+	rec.Created, rec.Updated = time.UnixMicro(number(row[11])), time.UnixMicro(number(row[12]))
+	if row[5] != "" {
+		rec.Fingerprint = []byte(row[5])
+	}
+	copy(rec.Cause[:], row[6])
+	left := time.Duration(number(row[3])) * time.Microsecond
+	switch rec.Status {
+	case once.Running:
+		rec.LeaseLeft = left
+	case once.Unknown:
+		rec.LeaseLeft = min(left, -time.Microsecond) // 0 would mean that it is not known
+	case once.Done:
+		f := number(row[8])
+		rec.Outcome = once.Outcome{Body: []byte(row[16]), ContentType: row[7], Rejected: f&flagRejected != 0,
+			Omitted: f&flagOmitted != 0, Sum: uint32(number(row[9]))}
+	}
+	if rec.Status != once.Absent {
+		copy(rec.Owner[:], row[2])
+	}
+	if rec.Key.UUID() != id && err == nil {
+		err = fmt.Errorf("%w: the record %x has the parts of another key: %q, %q, %q", once.ErrCorrupt, id, rec.Key.Scope,
+			rec.Key.Operation, rec.Key.ID)
+	}
+	return rec, err
+}

@@ -1,0 +1,211 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/redisstore"
+	"github.com/effectively-once/once/store/storetest"
+	"github.com/redis/go-redis/v9"
+)
+
+func connect(t testing.TB) *redis.Client {
+	t.Helper()
+	o, err := redis.ParseURL(os.Getenv("ONCE_TEST_REDIS"))
+	must(t, err)
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fresh returns a store of its own, and its prefix.
+func fresh(t testing.TB, c redis.UniversalClient) (*redisstore.Store, string) {
+	t.Helper()
+	prefix := fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())
+	t.Cleanup(func() {
+		for _, key := range keysOf(t, c, prefix) {
+			must(t, c.Del(context.Background(), key).Err())
+		}
+	})
+	return redisstore.New(c, &redisstore.Options{Prefix: prefix}), prefix
+}
+
+func keysOf(t testing.TB, c redis.UniversalClient, prefix string) (keys []string) {
+	t.Helper()
+	scan := c.Scan(context.Background(), 0, prefix+"*", 1000).Iterator()
+	for scan.Next(context.Background()) {
+		keys = append(keys, scan.Val())
+	}
+	must(t, scan.Err())
+	return keys
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, storetest.Harness{
+		Open:      func(t testing.TB) once.Store { return redisstore.New(connect(t), nil) },
+		ListsOpen: true,
+		Expires:   true,
+	})
+}
+
+var pay = &once.Operation[string]{Name: "pay", OnUnknown: once.Park}
+
+func answer(text string) func(context.Context, once.Key) (string, error) {
+	return func(context.Context, once.Key) (string, error) { return text, nil }
+}
+
+// Nobody has to call Forget.
+func TestRedisFreesTheSpaceOfKeys(t *testing.T) {
+	c := connect(t)
+	s, prefix := fresh(t, c)
+	short := *pay
+	short.Policy = once.Policy{KeepOutcome: time.Millisecond, KeepKey: 2 * time.Millisecond}
+	for i := range 20 {
+		_, err := once.Do(t.Context(), s, short.For(fmt.Sprint(i)), answer("paid"))
+		must(t, err)
+	}
+	deadline := time.After(time.Minute)
+	for len(keysOf(t, c, prefix)) > 0 { // SCAN drops those that have expired
+		select {
+		case <-deadline:
+			t.Fatalf("these are left: %q", keysOf(t, c, prefix))
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// A key that is not done must outlive anything.
+func TestOpenKeysNeverExpire(t *testing.T) {
+	c := connect(t)
+	s, prefix := fresh(t, c)
+	for _, status := range []once.Status{once.Running, once.Unknown, once.Parked} {
+		key := once.Key{Operation: "pay", ID: status.String()}
+		for attempt := range 2 { // the second time after a release, which expires
+			fence := once.Fence{Key: key, Owner: [16]byte{byte(attempt + 1)}}
+			rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour})
+			must(t, err)
+			fence.Attempt = rec.Attempt
+			set := once.Settlement{Fence: fence, KeepKey: time.Hour, Status: status}
+			if attempt == 0 {
+				set.Status = once.Absent
+			}
+			if set.Status != once.Running {
+				must(t, s.Settle(t.Context(), set))
+			}
+		}
+	}
+	for _, key := range keysOf(t, c, prefix) {
+		if left, err := c.TTL(t.Context(), key).Result(); err != nil || left >= 0 {
+			t.Errorf("%s expires in %v, %v", key, left, err)
+		}
+	}
+}
+
+func TestDamagedRecords(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(c *redis.Client, record string) *redis.IntCmd
+	}{
+		"the parts of another key": {func(c *redis.Client, record string) *redis.IntCmd {
+			return c.HSet(t.Context(), record, "id", "other")
+		}},
+		"no number": {func(c *redis.Client, record string) *redis.IntCmd {
+			return c.HSet(t.Context(), record, "sum", "many")
+		}},
+		"no outcome": {func(c *redis.Client, record string) *redis.IntCmd {
+			return c.Del(t.Context(), record+":outcome")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := connect(t)
+			s, prefix := fresh(t, client)
+			_, err := once.Do(t.Context(), s, pay.For("1"), answer("paid"))
+			must(t, err)
+			for _, key := range keysOf(t, client, prefix) {
+				if !strings.HasSuffix(key, ":outcome") {
+					must(t, c.damage(client, key).Err())
+				}
+			}
+			got, err := once.Do(t.Context(), s, pay.For("1"), answer("paid twice"))
+			if !errors.Is(err, once.ErrCorrupt) || got != "" {
+				t.Errorf("Do returned %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestPrefixesSeparateStores(t *testing.T) {
+	c := connect(t)
+	a, _ := fresh(t, c)
+	b, _ := fresh(t, c)
+	for _, s := range []*redisstore.Store{a, b} {
+		got, err := once.Do(t.Context(), s, pay.For("1"), answer("paid"))
+		if err != nil || got != "paid" {
+			t.Errorf("Do returned %q, %v", got, err)
+		}
+		page, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Running}})
+		if err != nil || len(page.Records) > 0 {
+			t.Errorf("List returned %v, %v", page.Records, err)
+		}
+	}
+}
+
+func TestInvalidStores(t *testing.T) {
+	for name, s := range map[string]*redisstore.Store{
+		"no client": redisstore.New(nil, nil),
+		"a brace":   redisstore.New(connect(t), &redisstore.Options{Prefix: "{shop}:"}),
+	} {
+		if _, err := s.Get(t.Context(), once.Key{Operation: "pay", ID: "1"}); !errors.Is(err, once.ErrInvalid) {
+			t.Errorf("%s: Get returned %v", name, err)
+		}
+	}
+}
+
+// Somebody deletes records with DEL, but not their entries among the open ones.
+func TestListSkipsDeletedRecords(t *testing.T) {
+	c := connect(t)
+	s, prefix := fresh(t, c)
+	const n, left = 300, 10
+	var want []once.Key
+	for i := range n {
+		key := once.Key{Operation: "pay", ID: fmt.Sprint(i)}
+		_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Hour})
+		must(t, err)
+		want = append(want, key)
+	}
+	for _, key := range want[left:] {
+		id := key.UUID()
+		must(t, c.Del(t.Context(), fmt.Sprintf("%s{%02x}:%x", prefix, id[0], id)).Err())
+	}
+	got := make(map[once.Key]bool)
+	for q := (once.RecordQuery{Status: []once.Status{once.Running}, Limit: 4}); ; {
+		page, err := s.List(t.Context(), q)
+		must(t, err)
+		for _, rec := range page.Records {
+			got[rec.Key] = true
+		}
+		if q.After = page.Next; page.Next == (once.Key{}) {
+			break
+		}
+	}
+	for _, key := range want[:left] {
+		if !got[key] {
+			t.Errorf("%v is not listed", key)
+		}
+	}
+	if len(got) != left {
+		t.Errorf("%d records are listed, not %d", len(got), left)
+	}
+}
