@@ -7,8 +7,8 @@
 //
 // A DSN can be wrong: set by hand, or left over from a server whose port now
 // belongs to another. Therefore a test asks the server for its identity before
-// it creates or drops anything, with [CheckPostgres], [CheckMariaDB] or
-// [CheckRabbitMQ].
+// it creates or drops anything, with [CheckPostgres], [CheckMariaDB],
+// [CheckRabbitMQ] or [CheckRedis].
 //
 // The package has no driver, because the root module requires nothing.
 package testenv
@@ -35,6 +35,9 @@ const (
 	RabbitMQVar     = "ONCE_TEST_RABBITMQ"
 	// The prefix of the name of the cluster, up to the @.
 	RabbitMQClusterVar = "ONCE_TEST_RABBITMQ_CLUSTER"
+	RedisVar           = "ONCE_TEST_REDIS"
+	// What CONFIG GET dir must return.
+	RedisDataVar = "ONCE_TEST_REDIS_DATA"
 )
 
 // Patience is how long a test waits for something that should take no time
@@ -44,7 +47,8 @@ const Patience = 4 * time.Minute
 
 // Variables returns all environment variables.
 func Variables() []string {
-	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar, RabbitMQVar, RabbitMQClusterVar}
+	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -80,6 +84,14 @@ func RabbitMQ(t testing.TB) string {
 	return dsn(t, "RabbitMQ", RabbitMQVar)
 }
 
+// Redis returns the URL, which ends with the number of the database, of a Redis
+// that allows every command, or ends the test. The server is shared: each test
+// uses its own prefix of keys. Call CheckRedis on each client first.
+func Redis(t testing.TB) string {
+	t.Helper()
+	return dsn(t, "Redis", RedisVar)
+}
+
 // CheckPostgres ends the test unless query, which runs a query for one row with
 // one column, reaches the server that was started for tests. It works through
 // PgBouncer too.
@@ -103,6 +115,13 @@ func CheckRabbitMQ(t testing.TB, properties map[string]any) {
 		node, _, _ := strings.Cut(name, "@") // the name of the machine follows
 		return node, nil
 	}, "cluster_name", RabbitMQClusterVar)
+}
+
+// CheckRedis ends the test unless config, the answer to CONFIG GET dir, is that
+// of the server that was started for tests.
+func CheckRedis(t testing.TB, config map[string]string) {
+	t.Helper()
+	check(t, func(string) (string, error) { return config["dir"], nil }, "CONFIG GET dir", RedisDataVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {

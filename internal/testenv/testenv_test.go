@@ -42,7 +42,7 @@ func judge(body func(testing.TB)) *verdict {
 func TestMissingServerSkipsWithOneLineOrFailsWhenRequired(t *testing.T) {
 	for name, accessor := range map[string]func(testing.TB) string{
 		testenv.PostgresVar: testenv.Postgres, testenv.MariaDBVar: testenv.MariaDB, testenv.PgBouncerVar: testenv.PgBouncer,
-		testenv.RabbitMQVar: testenv.RabbitMQ,
+		testenv.RabbitMQVar: testenv.RabbitMQ, testenv.RedisVar: testenv.Redis,
 	} {
 		get := func(tb testing.TB) { accessor(tb) }
 		t.Setenv(name, "")
@@ -104,6 +104,24 @@ func TestRabbitMQIsKnownByTheNameOfItsCluster(t *testing.T) {
 	} {
 		t.Setenv(testenv.RabbitMQClusterVar, c.env)
 		if v := judge(func(tb testing.TB) { testenv.CheckRabbitMQ(tb, c.properties) }); v.word != c.want {
+			t.Errorf("%s: %s %q, want %s", c.name, v.word, v.line, c.want)
+		}
+	}
+}
+
+func TestRedisIsKnownByItsDirectory(t *testing.T) {
+	for _, c := range []struct {
+		name, env, want string
+		config          map[string]string
+	}{
+		{"ours", "/tmp/x/data", "pass", map[string]string{"dir": "/tmp/x/data"}},
+		{"another", "/tmp/x/data", "fatal", map[string]string{"dir": "/var/lib/redis"}},
+		{"without a directory", "/tmp/x/data", "fatal", map[string]string{"port": "6379"}},
+		{"silent", "/tmp/x/data", "fatal", nil},
+		{"unknown to the environment", "", "fatal", nil},
+	} {
+		t.Setenv(testenv.RedisDataVar, c.env)
+		if v := judge(func(tb testing.TB) { testenv.CheckRedis(tb, c.config) }); v.word != c.want {
 			t.Errorf("%s: %s %q, want %s", c.name, v.word, v.line, c.want)
 		}
 	}
