@@ -19,6 +19,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/effectively-once/once/internal/testenv"
 )
@@ -29,6 +30,7 @@ const childVar = "ONCE_SERVER_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	_ = mysql.SetLogger(&mysql.NopLogger{}) // connections are lost on purpose
+	logging.Disable()                       // by Redis' clients too
 	if how := os.Getenv(childVar); how != "" {
 		if err := child(how); err != nil {
 			fmt.Println(err)
@@ -50,11 +52,13 @@ func child(how string) error {
 		}
 	}
 	if how == "paused" {
-		if err := errors.Join(s.Postgres.Pause(), s.MariaDB.Pause(), s.PgBouncer.Pause(), s.RabbitMQ.Pause()); err != nil {
-			return err
+		for _, i := range s.all() {
+			if err := i.Pause(); err != nil {
+				return err
+			}
 		}
 	}
-	for _, i := range []*Instance{s.Postgres, s.MariaDB, s.PgBouncer, s.RabbitMQ} {
+	for _, i := range s.all() {
 		fmt.Print(i.process.cmd.Process.Pid, " ")
 	}
 	fmt.Println()

@@ -60,10 +60,10 @@ func started(t *testing.T) func(*Instance, error) *Instance {
 
 func starter(k Kind) func(context.Context) (*Instance, error) {
 	return map[Kind]func(context.Context) (*Instance, error){Postgres: StartPostgres, MariaDB: StartMariaDB,
-		RabbitMQ: func(ctx context.Context) (*Instance, error) { return StartRabbitMQ(ctx) }}[k]
+		RabbitMQ: func(ctx context.Context) (*Instance, error) { return StartRabbitMQ(ctx) }, Redis: StartRedis}[k]
 }
 
-var everyKind = []Kind{Postgres, MariaDB, PgBouncer, RabbitMQ}
+var everyKind = []Kind{Postgres, MariaDB, PgBouncer, RabbitMQ, Redis}
 
 // open opens a database with the driver for the instance's kind.
 func open(t *testing.T, i *Instance) *sql.DB {

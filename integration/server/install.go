@@ -74,6 +74,9 @@ func installed(k Kind) (debianPackage string, found bool) {
 	case RabbitMQ:
 		debianPackage = "rabbitmq-server"
 		_, err = newRabbitMQ(nil)
+	case Redis:
+		debianPackage = "redis-server"
+		_, err = newRedis()
 	}
 	return debianPackage, err == nil
 }

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package server starts private instances of PostgreSQL, MariaDB, PgBouncer and
-// RabbitMQ from the packages installed on the machine. Tests use them to kill,
-// pause and restart real servers.
+// Package server starts private instances of PostgreSQL, MariaDB, PgBouncer,
+// RabbitMQ and Redis from the packages installed on the machine. Tests use them
+// to kill, pause and restart real servers.
 //
 // # Guarantees
 //
@@ -46,6 +46,7 @@ const (
 	MariaDB   Kind = "mariadb"
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 	RabbitMQ  Kind = "rabbitmq"
+	Redis     Kind = "redis"
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends
@@ -117,6 +118,16 @@ func StartPgBouncer(ctx context.Context, upstream *Instance) (*Instance, error) 
 // context limits only the start.
 func StartRabbitMQ(ctx context.Context, settings ...string) (*Instance, error) {
 	e, err := newRabbitMQ(settings)
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, e, FreePort)
+}
+
+// StartRedis starts a Redis that writes to disk before it answers, and never
+// evicts keys. The context limits only the start.
+func StartRedis(ctx context.Context) (*Instance, error) {
+	e, err := newRedis()
 	if err != nil {
 		return nil, err
 	}

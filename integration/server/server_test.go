@@ -33,7 +33,8 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	if testenv.Postgres(t) != s.Postgres.DSN() || testenv.MariaDB(t) != s.MariaDB.DSN() ||
-		testenv.PgBouncer(t) != s.PgBouncer.DSN() || testenv.RabbitMQ(t) != s.RabbitMQ.DSN() {
+		testenv.PgBouncer(t) != s.PgBouncer.DSN() || testenv.RabbitMQ(t) != s.RabbitMQ.DSN() ||
+		testenv.Redis(t) != s.Redis.DSN() {
 		t.Errorf("the environment names other servers: %q", s.Env())
 	}
 	if os.Getenv(testenv.RequireVar) != "1" {
@@ -44,6 +45,8 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 	testenv.CheckPostgres(t, ask(pooled))
 	testenv.CheckMariaDB(t, ask(maria))
 	testenv.CheckRabbitMQ(t, connect(t, s.RabbitMQ).Properties)
+	redis := client(t, s.Redis)
+	testenv.CheckRedis(t, redis.ConfigGet(t.Context(), "dir").Val())
 
 	for query, want := range map[string]string{
 		"SHOW fsync": "on", "SHOW synchronous_commit": "on", "SHOW full_page_writes": "on", "SHOW wal_level": "logical",
@@ -61,7 +64,15 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
-	for _, i := range []*Instance{s.Postgres, s.PgBouncer, s.MariaDB, s.RabbitMQ} {
+	for setting, want := range map[string]string{
+		"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory": "0", "maxmemory-policy": "noeviction",
+		"protected-mode": "yes",
+	} {
+		if got, err := redis.ConfigGet(t.Context(), setting).Result(); err != nil || got[setting] != want {
+			t.Errorf("%s: %q (%v), want %q", setting, got, err, want)
+		}
+	}
+	for _, i := range s.all() {
 		mustBePrivate(t, i)
 	}
 	mustPoolTransactions(t, s.PgBouncer)
@@ -99,6 +110,8 @@ func guess(i *Instance) string {
 		return fmt.Sprintf("root@tcp(%s)/", i.Addr())
 	case RabbitMQ:
 		return fmt.Sprintf("amqp://guest:guest@%s/", i.Addr())
+	case Redis:
+		return fmt.Sprintf("redis://%s/0", i.Addr())
 	default:
 		return postgresURL("postgres", i.port)
 	}
@@ -259,7 +272,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	instances := []*Instance{s.Postgres, s.MariaDB, s.PgBouncer, s.RabbitMQ}
+	instances := s.all()
 	var all []status
 	for _, i := range instances {
 		all = append(all, members(t, i.process.cmd.Process.Pid)...)
@@ -295,9 +308,12 @@ func TestServerThatEndsByItselfIsReported(t *testing.T) {
 }
 
 func TestStartThatFailsLeavesNothing(t *testing.T) {
-	need(t, Postgres, MariaDB, RabbitMQ)
-	for _, k := range []Kind{Postgres, MariaDB, RabbitMQ} {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	need(t, Postgres, MariaDB, RabbitMQ, Redis)
+	for k, limit := range map[Kind]time.Duration{
+		Postgres: 300 * time.Millisecond, MariaDB: 300 * time.Millisecond, RabbitMQ: 300 * time.Millisecond,
+		Redis: 0, // it starts within milliseconds
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		if i, err := starter(k)(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v, %v: want that the time was too short", k, i, err)
 		}
@@ -317,6 +333,8 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 	need(t, everyKind...)
 	owner := started(t)(StartPostgres(t.Context()))
 	twin := *owner.engine.(*postgres)
+	redisOwner := started(t)(StartRedis(t.Context()))
+	redisTwin := *redisOwner.engine.(*redisEngine)
 	stranger, err := newPostgres()
 	if err != nil {
 		t.Fatal(err)
@@ -333,12 +351,16 @@ func TestTakenPortIsLeftToItsOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	redis, err := newRedis()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		engine
 		taken int
 	}{
-		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)}, {rabbit, occupy(t)},
-		{&twin, owner.port}, // another server that lets us in and answers
+		{stranger, occupy(t)}, {maria, occupy(t)}, {bouncer, occupy(t)}, {rabbit, occupy(t)}, {redis, occupy(t)},
+		{&twin, owner.port}, {&redisTwin, redisOwner.port}, // other servers that let us in and answer
 	} {
 		offered := 0
 		i, err := start(t.Context(), c.engine, func() (int, error) {

@@ -14,7 +14,7 @@ import (
 // Set is a set of servers that were started together. Servers that were not
 // requested are nil.
 type Set struct {
-	Postgres, MariaDB, PgBouncer, RabbitMQ *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
@@ -22,10 +22,11 @@ type Set struct {
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	var s Set
 	var starting sync.WaitGroup
-	var errs [3]error
+	var errs [4]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
 	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
 	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
+	starting.Go(func() { errs[3] = s.startRedis(ctx, kinds) })
 	starting.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -58,6 +59,18 @@ func (s *Set) startRabbitMQ(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
+func (s *Set) startRedis(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, Redis) {
+		s.Redis, err = StartRedis(ctx)
+	}
+	return err
+}
+
+// all returns one instance of each kind, nil if it was not requested.
+func (s *Set) all() []*Instance {
+	return []*Instance{s.PgBouncer, s.Postgres, s.MariaDB, s.RabbitMQ, s.Redis}
+}
+
 // Env returns the variables that [testenv] reads: the addresses and, if all
 // kinds of servers run, the one that requires all of them.
 func (s *Set) Env() []string {
@@ -78,7 +91,11 @@ func (s *Set) Env() []string {
 		add(testenv.RabbitMQVar, s.RabbitMQ.DSN())
 		add(testenv.RabbitMQClusterVar, s.RabbitMQ.Identity())
 	}
-	if s.Postgres != nil && s.PgBouncer != nil && s.MariaDB != nil && s.RabbitMQ != nil {
+	if s.Redis != nil {
+		add(testenv.RedisVar, s.Redis.DSN())
+		add(testenv.RedisDataVar, s.Redis.Identity())
+	}
+	if !slices.Contains(s.all(), nil) {
 		add(testenv.RequireVar, "1")
 	}
 	return env
@@ -87,7 +104,7 @@ func (s *Set) Env() []string {
 // Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := []*Instance{s.PgBouncer, s.Postgres, s.MariaDB, s.RabbitMQ}
+	instances := s.all()
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {
