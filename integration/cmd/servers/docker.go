@@ -64,6 +64,8 @@ func (c *containers) up(ctx context.Context) error {
 			port = "3306"
 		case server.RabbitMQ:
 			port = "5672"
+		case server.Redis:
+			port = "6379"
 		}
 		address, err := c.compose(ctx, "port", string(k), port)
 		if err != nil {
@@ -101,6 +103,10 @@ func (c *containers) Env() []string {
 	if slices.Contains(c.kinds, server.RabbitMQ) {
 		url := fmt.Sprintf("amqp://once:%s@%s/", c.password, c.address[server.RabbitMQ])
 		env = append(env, testenv.RabbitMQVar+"="+url, testenv.RabbitMQClusterVar+"="+c.run)
+	}
+	if slices.Contains(c.kinds, server.Redis) {
+		url := fmt.Sprintf("redis://:%s@%s/0", c.password, c.address[server.Redis])
+		env = append(env, testenv.RedisVar+"="+url, testenv.RedisDataVar+"="+data)
 	}
 	return env
 }

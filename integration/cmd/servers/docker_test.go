@@ -44,7 +44,8 @@ func TestContainersAreStartedAskedAndRemoved(t *testing.T) {
 	if !dockerAnswers(t.Context()) {
 		t.Fatal("docker does not answer")
 	}
-	c, err := startContainers(t.Context(), []server.Kind{server.MariaDB, server.PgBouncer, server.Postgres, server.RabbitMQ})
+	c, err := startContainers(t.Context(), []server.Kind{server.MariaDB, server.PgBouncer, server.Postgres, server.RabbitMQ,
+		server.Redis})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,15 +54,16 @@ func TestContainersAreStartedAskedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := strings.ReplaceAll(log(), "compose --project-name "+c.run+" --file - ", "")
-	want := "info\nup --detach --wait mariadb pgbouncer postgres rabbitmq\nport mariadb 3306\nport pgbouncer 5432\n" +
-		"port postgres 5432\nport rabbitmq 5672\ndown --volumes --timeout 10\n"
+	want := "info\nup --detach --wait mariadb pgbouncer postgres rabbitmq redis\nport mariadb 3306\nport pgbouncer 5432\n" +
+		"port postgres 5432\nport rabbitmq 5672\nport redis 6379\ndown --volumes --timeout 10\n"
 	if told != want {
 		t.Errorf("docker was told:\n%s\nwant:\n%s", told, want)
 	}
 	postgres := "postgres://postgres:" + c.password + "@127.0.0.1:4711/postgres?sslmode=disable"
 	wantEnv := "ONCE_TEST_POSTGRES=" + postgres + "\nONCE_TEST_POSTGRES_DATA=/tmp/" + c.run + "/data\nONCE_TEST_PGBOUNCER=" + postgres +
 		"\nONCE_TEST_MARIADB=root:" + c.password + "@tcp(127.0.0.1:4711)/once\nONCE_TEST_MARIADB_DATA=/tmp/" + c.run + "/data" +
-		"\nONCE_TEST_RABBITMQ=amqp://once:" + c.password + "@127.0.0.1:4711/\nONCE_TEST_RABBITMQ_CLUSTER=" + c.run
+		"\nONCE_TEST_RABBITMQ=amqp://once:" + c.password + "@127.0.0.1:4711/\nONCE_TEST_RABBITMQ_CLUSTER=" + c.run +
+		"\nONCE_TEST_REDIS=redis://:" + c.password + "@127.0.0.1:4711/0\nONCE_TEST_REDIS_DATA=/tmp/" + c.run + "/data"
 	if env != wantEnv {
 		t.Errorf("the environment is:\n%s\nwant:\n%s", env, wantEnv)
 	}

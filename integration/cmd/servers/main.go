@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command servers starts private PostgreSQL, MariaDB, PgBouncer and RabbitMQ
-// servers, runs a command with their addresses in its environment, and stops
-// them.
+// Command servers starts private PostgreSQL, MariaDB, PgBouncer, RabbitMQ and
+// Redis servers, runs a command with their addresses in its environment, and
+// stops them.
 //
 // Package server documents the servers. The tool forwards signals to the
 // command, exits with its exit code, and kills it if the tool dies. If packages
@@ -40,15 +40,16 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer and rabbitmq, separated by commas (default: all
-                  of them); pgbouncer brings the postgres behind it along
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq and redis, separated by commas (default:
+                  all of them); pgbouncer brings the postgres behind it along
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
 
-    ONCE_TEST_POSTGRES, ONCE_TEST_MARIADB, ONCE_TEST_PGBOUNCER, ONCE_TEST_RABBITMQ   DSNs
-    ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA   data directories, to recognise the servers by
-    ONCE_TEST_RABBITMQ_CLUSTER                        and what the name of the cluster begins with
+    ONCE_TEST_POSTGRES, ONCE_TEST_MARIADB, ONCE_TEST_PGBOUNCER, ONCE_TEST_RABBITMQ, ONCE_TEST_REDIS   DSNs
+    ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA, ONCE_TEST_REDIS_DATA   data directories, to recognise
+                                                                            the servers by
+    ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
     ONCE_TEST_REQUIRE=1   set when all of them run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
@@ -90,7 +91,7 @@ func run(args []string) int {
 }
 
 func parse(args []string) (*task, error) {
-	t := &task{kinds: []server.Kind{server.Postgres, server.MariaDB, server.PgBouncer, server.RabbitMQ}}
+	t := &task{kinds: []server.Kind{server.Postgres, server.MariaDB, server.PgBouncer, server.RabbitMQ, server.Redis}}
 	flags := flag.NewFlagSet("servers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")

@@ -53,15 +53,15 @@ func tool(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), toolVar+"=1", "TMPDIR="+dir)
-	for _, name := range []string{testenv.RequireVar, testenv.PostgresVar, testenv.PgBouncerVar, testenv.MariaDBVar, testenv.RabbitMQVar} {
+	for _, name := range testenv.Variables() {
 		cmd.Env = append(cmd.Env, name+"=") // the tests may run under the tool themselves
 	}
 	return cmd
 }
 
 func TestCommandGetsTheEnvironmentAndGivesItsExitCode(t *testing.T) {
-	server.Need(t, server.Postgres, server.PgBouncer, server.RabbitMQ)
-	cmd := tool(t, "-only", "pgbouncer,rabbitmq", "--", "sh", "-c", `env; echo to stderr >&2; cat; exit 7`)
+	server.Need(t, server.Postgres, server.PgBouncer, server.RabbitMQ, server.Redis)
+	cmd := tool(t, "-only", "pgbouncer,rabbitmq,redis", "--", "sh", "-c", `env; echo to stderr >&2; cat; exit 7`)
 	cmd.Stdin = strings.NewReader("from stdin\n")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -70,7 +70,7 @@ func TestCommandGetsTheEnvironmentAndGivesItsExitCode(t *testing.T) {
 	}
 	lines := strings.Split(stdout.String(), "\n")
 	for _, name := range []string{testenv.PostgresVar, testenv.PgBouncerVar, testenv.PostgresDataVar,
-		testenv.RabbitMQVar, testenv.RabbitMQClusterVar} {
+		testenv.RabbitMQVar, testenv.RabbitMQClusterVar, testenv.RedisVar, testenv.RedisDataVar} {
 		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, name+"=") && line != name+"=" }) {
 			t.Errorf("%s is not in the environment", name)
 		}
