@@ -58,6 +58,7 @@ require (
 	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
+	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/golang-sql/civil v0.0.0-20220223132316-b832511892a9 // indirect
 	github.com/golang-sql/sqlexp v0.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -93,3 +94,5 @@ replace github.com/effectively-once/once/broker/natsbroker => ../broker/natsbrok
 replace github.com/effectively-once/once/broker/kafkabroker => ../broker/kafkabroker
 
 replace github.com/effectively-once/once/otelonce => ../otelonce
+
+replace github.com/effectively-once/once/store/redisstore => ../store/redisstore

@@ -4,23 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logtest"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/effectively-once/once/store/storetest"
 	"github.com/redis/go-redis/v9"
 )
 
+func TestMain(m *testing.M) { logtest.Main(m) }
+
 func connect(t testing.TB) *redis.Client {
 	t.Helper()
-	o, err := redis.ParseURL(os.Getenv("ONCE_TEST_REDIS"))
+	o, err := redis.ParseURL(testenv.Redis(t))
 	must(t, err)
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
+	config, err := c.ConfigGet(context.Background(), "dir").Result()
+	must(t, err)
+	testenv.CheckRedis(t, config)
 	return c
 }
 
