@@ -3,7 +3,6 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os/exec"
@@ -26,6 +25,7 @@ const slots = 16384
 // their addresses.
 func startCluster(t *testing.T) (addresses []string) {
 	t.Helper()
+	server.Need(t, server.Redis)
 	program, err := exec.LookPath("redis-server")
 	proof.Must(t, err)
 	ctx := proof.Soon(t)
@@ -51,7 +51,7 @@ func startCluster(t *testing.T) (addresses []string) {
 		if n > 0 {
 			host, first, _ := strings.Cut(addresses[0], ":")
 			// The client has no form of it with the port of the bus.
-			proof.Must(t, c.Do(ctx, "CLUSTER", "MEET", host, first, busOf(t, ctx, addresses[0])).Err())
+			proof.Must(t, c.Do(ctx, "CLUSTER", "MEET", host, first, busOf(t, addresses[0])).Err())
 		}
 		addresses = append(addresses, address)
 	}
@@ -60,18 +60,19 @@ func startCluster(t *testing.T) (addresses []string) {
 		t.Cleanup(func() { _ = c.Close() })
 		proof.Await(t, "a node knows the whole cluster", func() bool {
 			info, err := c.ClusterInfo(ctx).Result()
-			return err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", size))
+			known := fmt.Sprintf("cluster_known_nodes:%d", size)
+			return err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, known)
 		})
 	}
 	return addresses
 }
 
 // busOf returns the port of the bus of a node.
-func busOf(t *testing.T, ctx context.Context, address string) string {
+func busOf(t *testing.T, address string) string {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: address})
 	defer c.Close()
-	config, err := c.ConfigGet(ctx, "cluster-port").Result()
+	config, err := c.ConfigGet(t.Context(), "cluster-port").Result()
 	proof.Must(t, err)
 	return config["cluster-port"]
 }

@@ -19,12 +19,17 @@ import (
 	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
-func TestMain(m *testing.M) { logtest.Main(m) }
+func TestMain(m *testing.M) {
+	logging.Disable() // connections are lost on purpose
+	logtest.Main(m)
+}
 
 func start(t *testing.T) *server.Instance {
 	t.Helper()
+	server.Need(t, server.Redis)
 	s, err := server.StartRedis(t.Context())
 	proof.Must(t, err)
 	t.Cleanup(func() { proof.Must(t, s.Stop()) })
