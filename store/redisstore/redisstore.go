@@ -82,9 +82,13 @@ func New(client redis.UniversalClient, o *Options) *Store {
 	if s.prefix == "" {
 		s.prefix = "once:"
 	}
+	_, ring := client.(*redis.Ring)
 	switch {
 	case client == nil:
 		s.invalid = fmt.Errorf("%w: redisstore: the client is nil", once.ErrInvalid)
+	case ring:
+		s.invalid = fmt.Errorf("%w: redisstore: a Ring looks for a key on another server when one is down, and finds it new: "+
+			"use a cluster", once.ErrInvalid)
 	case strings.ContainsAny(s.prefix, "{}"):
 		s.invalid = fmt.Errorf("%w: redisstore: the prefix %q has a brace, which Redis would take for a hash tag",
 			once.ErrInvalid, s.prefix)

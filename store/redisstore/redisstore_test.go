@@ -169,8 +169,11 @@ func TestPrefixesSeparateStores(t *testing.T) {
 }
 
 func TestInvalidStores(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": connect(t).Options().Addr}})
+	defer ring.Close()
 	for name, s := range map[string]*redisstore.Store{
 		"no client": redisstore.New(nil, nil),
+		"a ring":    redisstore.New(ring, nil),
 		"a brace":   redisstore.New(connect(t), &redisstore.Options{Prefix: "{shop}:"}),
 	} {
 		if _, err := s.Get(t.Context(), once.Key{Operation: "pay", ID: "1"}); !errors.Is(err, once.ErrInvalid) {
