@@ -24,11 +24,11 @@ func ClaimFrom(ctx context.Context) (Claim, bool) {
 type claimKey struct{}
 
 // workContext is the context of work: it knows the claim that the work runs
-// under, and the call that holds it.
+// under. It may outlive the call, so it does not refer to it.
 type workContext struct {
 	context.Context
 	claim Claim
-	call  *call
+	opts  *Options
 }
 
 func (w *workContext) Value(key any) any {
@@ -45,7 +45,7 @@ func (w *workContext) Value(key any) any {
 func (c *call) enter(ctx context.Context, rec Record) context.Context {
 	c.seen.enter()
 	c.event(ctx, observe.Claimed, rec.Attempt, nil)
-	return &workContext{ctx, Claim{Key: rec.Key, Attempt: rec.Attempt}, c}
+	return &workContext{ctx, Claim{Key: rec.Key, Attempt: rec.Attempt}, c.opts}
 }
 
 // KeyAnswer is what another system answered about an idempotency key that work
@@ -74,10 +74,10 @@ func NoteKeyAnswer(ctx context.Context, a KeyAnswer, reason error) {
 		return
 	}
 	if a == KeyConflict {
-		in.call.opts.Logger.WarnContext(ctx, "once: the other system knows the key for another request", "key", in.claim.Key,
+		in.opts.Logger.WarnContext(ctx, "once: the other system knows the key for another request", "key", in.claim.Key,
 			"attempt", in.claim.Attempt, "error", reason)
 	}
-	in.call.event(ctx, string(a), in.claim.Attempt, reason)
+	in.opts.Tell(ctx, Event{Name: string(a), Key: in.claim.Key, Attempt: in.claim.Attempt, Err: reason})
 }
 
 // request returns the request for the key. take is the Unknown attempt to take

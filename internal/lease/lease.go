@@ -71,6 +71,7 @@ func (k *Kept) Stop() {
 		quit()
 		<-k.gone
 	}
+	k.holder = nil // the context may outlive the work
 	k.End(nil)
 }
 
@@ -115,10 +116,10 @@ func (k *Kept) extend(beat context.Context, now, end time.Time) (bool, error) {
 		final bool
 		err   error
 	}
-	replied := make(chan reply, 1)
+	replied, holder := make(chan reply, 1), k.holder
 	go func() {
 		defer cancel()
-		final, err := k.holder.Extend(ctx)
+		final, err := holder.Extend(ctx)
 		replied <- reply{final, err}
 	}()
 	select {
