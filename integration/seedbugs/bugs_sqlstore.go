@@ -30,8 +30,8 @@ var sqlstoreBugs = []Bug{
 		Name: "wait-added-to-the-lease",
 		Why:  "a claim that waited for another transaction counts on a lease that ends earlier",
 		File: "store/sqlstore/claim.go",
-		Old:  "left -= time.Since(sent)",
-		New:  "left -= 0 * time.Since(sent)",
+		Old:  "r.Lease - time.Since(sent)",
+		New:  "r.Lease - 0*time.Since(sent)",
 		Test: onEngine("^TestAClaimThatWaitedHasLessOfItsLeaseLeft$"),
 	},
 	{

@@ -193,3 +193,32 @@ func TestForgetBetweenTheStatementsOfAClaim(t *testing.T) {
 		})
 	}
 }
+
+// Without WAL, a commit in SQLite waits for readers after the lease has begun.
+// Its holder must not count on more.
+func TestAClaimThatWaitedForReadersHasLessOfItsLeaseLeft(t *testing.T) {
+	const wait, read = time.Second, 100 * time.Millisecond // at least; at most
+	for _, lease := range []time.Duration{wait / 2, time.Minute} {
+		t.Run(lease.String(), func(t *testing.T) {
+			open := engines[0].fresh(t)
+			s := sqlstore.New(open(t, "_pragma=busy_timeout(5000)", "_pragma=journal_mode(DELETE)"), sqlstore.SQLite, nil)
+			must(t, s.Migrate(t.Context()))
+			reader, err := open(t, "_pragma=busy_timeout(5000)").BeginTx(t.Context(), nil)
+			must(t, err)
+			defer reader.Rollback()
+			var n int
+			must(t, reader.QueryRowContext(t.Context(), "SELECT count(*) FROM once_record").Scan(&n))
+			time.AfterFunc(wait, func() { reader.Rollback() })
+			r := request("key", "a")
+			r.Lease = lease
+			rec, err := s.Claim(t.Context(), r)
+			returned := time.Now()
+			must(t, err)
+			is, err := s.Get(t.Context(), r.Key)
+			must(t, err)
+			if left := is.LeaseLeft + time.Since(returned); rec.LeaseLeft > left+read || rec.Status != is.Status {
+				t.Errorf("the claim returned %+v, which is %v with %v left", rec, is.Status, left)
+			}
+		})
+	}
+}

@@ -296,14 +296,18 @@ func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statem
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		return nil, false, err
 	}
-	left := r.Lease
-	if s.dialect == sqlschema.MySQL { // whose lease begins before the statement waits for a lock
-		left -= time.Since(sent)
-		if created, err = result.LastInsertId(); err != nil || created == 0 || left <= 0 {
+	// The lease may have begun before a wait: in MySQL for a lock, in SQLite
+	// without WAL for readers.
+	left := (r.Lease - time.Since(sent)).Truncate(time.Microsecond)
+	if left <= 0 {
+		return nil, true, nil
+	}
+	if s.dialect == sqlschema.MySQL {
+		if created, err = result.LastInsertId(); err != nil || created == 0 {
 			return nil, true, err
 		}
 	}
 	found = &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}
-	found.LeaseLeft = left.Truncate(time.Microsecond)
+	found.LeaseLeft = left
 	return found, true, nil
 }
