@@ -68,3 +68,33 @@ func TestClaimTxKeepsTheLastInsertID(t *testing.T) {
 		t.Errorf("LAST_INSERT_ID is %d, want %d", got, want)
 	}
 }
+
+// The time that a claim returns is the stored one, whatever somebody has added
+// to the table.
+func TestAClaimReturnsItsTime(t *testing.T) {
+	for name, change := range map[string]string{
+		"trigger that inserts": "CREATE TRIGGER t AFTER INSERT ON once_record FOR EACH ROW INSERT INTO numbers VALUES ()",
+		"trigger that counts":  "CREATE TRIGGER t BEFORE INSERT ON once_record FOR EACH ROW UPDATE numbers SET n = LAST_INSERT_ID(n + 1)",
+		"column that counts":   "ALTER TABLE once_record ADD COLUMN n BIGINT NOT NULL AUTO_INCREMENT UNIQUE",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, db := engines[2].migrated(t)
+			mustExec(t, db, "CREATE TABLE numbers (n BIGINT AUTO_INCREMENT PRIMARY KEY)", "INSERT INTO numbers VALUES ()", change)
+			own, err := s.Claim(t.Context(), request("own", "a"))
+			must(t, err)
+			tx, err := db.BeginTx(t.Context(), nil)
+			must(t, err)
+			defer tx.Rollback()
+			recs, err := s.ClaimTx(t.Context(), tx, []once.ClaimRequest{request("callers", "a")})
+			must(t, err)
+			must(t, tx.Commit())
+			for _, rec := range append(recs, own) {
+				is, err := s.Get(t.Context(), rec.Key)
+				must(t, err)
+				if !rec.Created.Equal(is.Created) || !rec.Updated.Equal(is.Updated) {
+					t.Errorf("the claim returned %+v, stored is %+v", rec, is)
+				}
+			}
+		})
+	}
+}

@@ -278,6 +278,11 @@ func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, insert, get sqlsc
 	return nil, taken == 1, err
 }
 
+// leastTime is in 2001. A smaller insert ID is not the time of a claim: it is 0
+// if the statement sets none, and that of an AUTO_INCREMENT column if somebody
+// has added one to the table.
+const leastTime = 1e15
+
 // insert inserts the row of a key that is new. Found is that row. It is nil if
 // the key is not new, or if the row has to be read.
 func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statement, p sqlschema.Params,
@@ -303,7 +308,7 @@ func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statem
 		return nil, true, nil
 	}
 	if s.dialect == sqlschema.MySQL {
-		if created, err = result.LastInsertId(); err != nil || created == 0 {
+		if created, err = result.LastInsertId(); err != nil || created < leastTime {
 			return nil, true, err
 		}
 	}
