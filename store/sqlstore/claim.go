@@ -289,8 +289,6 @@ func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statem
 	r once.ClaimRequest) (found *records.Row, inserted bool, err error) {
 
 	sent := time.Now()
-	created := sent.UnixMilli() * 1000 // as SQLite itself would read the clock
-	p["created"] = created
 	result, err := s.prepared.on(db).ExecContext(ctx, insert.Text, insert.Args(p)...)
 	if s.dialect.Failure(err) == sqlschema.Duplicate {
 		return nil, false, nil
@@ -298,19 +296,14 @@ func (s *Store) insert(ctx context.Context, db sqltx.DB, insert sqlschema.Statem
 	if err != nil {
 		return nil, false, s.explain(err)
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return nil, false, err
+	n, err := result.RowsAffected()
+	if err != nil || n == 0 || s.dialect != sqlschema.MySQL {
+		return nil, n > 0, err
 	}
-	// The lease may have begun before a wait: in MySQL for a lock, in SQLite
-	// without WAL for readers.
-	left := (r.Lease - time.Since(sent)).Truncate(time.Microsecond)
-	if left <= 0 {
-		return nil, true, nil
-	}
-	if s.dialect == sqlschema.MySQL {
-		if created, err = result.LastInsertId(); err != nil || created < leastTime {
-			return nil, true, err
-		}
+	left := (r.Lease - time.Since(sent)).Truncate(time.Microsecond) // it may have begun before a wait for a lock
+	created, err := result.LastInsertId()
+	if err != nil || created < leastTime || left <= 0 {
+		return nil, true, err
 	}
 	found = &records.Row{Record: sqlschema.NewRecord(r, created), LastOwner: r.Owner}
 	found.LeaseLeft = left

@@ -11,7 +11,7 @@ import (
 // Statements has the statements of one store.
 type Statements struct {
 	InsertNew sqlschema.Statement // in PostgreSQL: claims a new key and returns the time; with any other key it returns no row
-	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce; in SQLite, at the time @created
+	Insert    sqlschema.Statement // inserts the row of a claim, see ClaimsAtOnce
 	InsertOwn sqlschema.Statement // in MySQL: Insert that leaves the time in LAST_INSERT_ID
 	Take      sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
 
@@ -55,7 +55,7 @@ func New(n sqlschema.Names) *Statements {
 		st.GetLocked = st.compile(getSQL + " LOCK IN SHARE MODE") // else REPEATABLE READ shows an old snapshot
 		st.GetNoWait = st.compile(getSQL + " FOR UPDATE NOWAIT")
 		st.Forget, st.Expire = st.compile(forgetMySQL), st.compile(expireMySQL)
-		st.InsertOwn = st.compile(strings.Replace(insertSQL, "{created}", "LAST_INSERT_ID({created})", 1))
+		st.InsertOwn = st.compile(strings.Replace(insertSQL, "{now}, {now})", "LAST_INSERT_ID({now}), {now})", 1))
 	case sqlschema.SQLServer:
 		st.inTransactSQL()
 	}
@@ -89,11 +89,7 @@ func marks(n sqlschema.Names) []string {
 	if n.Dialect() == sqlschema.SQLServer {
 		return append(marks, marksSQLServer...)
 	}
-	created := "{now}"
-	if n.Dialect() == sqlschema.SQLite { // whose clock is that of the caller
-		created = "@created"
-	}
-	marks = append(marks, "{created}", created, "{target}", "{table} AS r", "{from}", "", "{asked}", "r.operation = @operation",
+	marks = append(marks, "{target}", "{table} AS r", "{from}", "", "{asked}", "r.operation = @operation",
 		"{last}", " LIMIT 1 OFFSET "+passedOver, "{past locks}", "")
 	switch n.Dialect() {
 	case sqlschema.PostgreSQL:
@@ -130,7 +126,7 @@ const (
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 
 	insertSQL = `INSERT INTO {table} ("key", scope, operation, id, status, attempt, owner, lease_until, fingerprint, cause, created, updated)
-VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {created}, {created})`
+VALUES (@key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {now}, {now})`
 
 	// claimedSQL is in the order that MySQL needs, where later assignments see
 	// the values of earlier ones.
