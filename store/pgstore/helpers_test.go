@@ -260,15 +260,13 @@ func (c *wireConn) Write(b []byte) (int, error) {
 }
 
 func (c *wireConn) Read(b []byte) (int, error) {
-	c.mu.Lock()
-	if c.wrote {
+	n, err := c.Conn.Read(b)
+	c.mu.Lock() // only now: the Read may have begun before the Write
+	cut := c.cut
+	if c.wrote && n > 0 {
 		c.wrote = false
 		c.wire.trips.Add(1)
 	}
-	c.mu.Unlock()
-	n, err := c.Conn.Read(b)
-	c.mu.Lock()
-	cut := c.cut // this Read may have begun before the Write
 	c.mu.Unlock()
 	if cut { // the server has answered, so it has committed
 		c.Close()
