@@ -127,12 +127,35 @@ func TestAReplicaIsNotAsked(t *testing.T) {
 		return err == nil && strings.Contains(info, "master_link_status:up")
 	})
 	store := redisstore.New(c, nil)
-	if rec, err := store.Get(ctx, key); err == nil {
-		t.Errorf("Get on a replica returned %v", rec)
+	if page, err := store.List(ctx, once.RecordQuery{Status: []once.Status{once.Running}}); err == nil {
+		t.Errorf("List on a replica returned %v", page)
 	}
-	if rec, err := store.Claim(ctx, once.ClaimRequest{Fence: once.Fence{Key: key}, Lease: time.Second}); err == nil {
-		t.Errorf("Claim on a replica returned %v", rec)
+	isRefused := func(key once.Key) {
+		t.Helper()
+		fence := once.Fence{Key: key, Attempt: 1}
+		if rec, err := store.Get(ctx, key); err == nil {
+			t.Errorf("Get on a replica returned %v", rec)
+		}
+		if rec, err := store.Claim(ctx, once.ClaimRequest{Fence: fence, Lease: time.Second}); err == nil {
+			t.Errorf("Claim on a replica returned %v", rec)
+		}
+		for call, err := range map[string]error{
+			"Extend": store.Extend(ctx, fence, time.Second),
+			"Settle": store.Settle(ctx, once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}),
+			"Reopen": store.Reopen(ctx, fence, time.Hour, ""),
+		} {
+			if err == nil || errors.Is(err, once.ErrLeaseLost) {
+				t.Errorf("%s on a replica returned %v", call, err)
+			}
+		}
 	}
+	isRefused(key)
+	_, err = once.Do(ctx, redisstore.New(dial(t, primary), nil), (&once.Operation[string]{Name: "pay", OnUnknown: once.Park}).For("2"),
+		func(context.Context, once.Key) (string, error) { return "paid", nil })
+	proof.Must(t, err)
+	key.ID = "2"
+	proof.Await(t, "the replica has the key", func() bool { return c.DBSize(ctx).Val() > 0 })
+	isRefused(key)
 	proof.Await(t, "the replica has written its first file, without which it does not stop", func() bool {
 		info, err := c.Info(ctx, "persistence").Result()
 		return err == nil && strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0")

@@ -74,6 +74,13 @@ var redisBugs = []Bug{
 		Test: Test{"./store/redisstore", "^TestOnlyNoevictionIsAccepted$"},
 	},
 	{
+		Name: "redis-asks-a-replica", Why: "a late replica ends the lease of a call, or answers for work that a person has run again",
+		File: "store/redisstore/record.lua",
+		Old:  `redis.call('PERSIST', KEYS[3])`,
+		New:  ``,
+		Test: Test{"./integration/redisstore", "^TestAReplicaIsNotAsked$"},
+	},
+	{
 		Name: "redis-list-stops-early", Why: "stuck keys are not found",
 		File: "store/redisstore/list.go",
 		Old:  `for len(filled) > 0 && len(ids) < limit {`,

@@ -13,5 +13,7 @@ if (is == ABSENT or takeover) and not late then
 	redis.call('DEL', KEYS[1], KEYS[2])
 	redis.call('HSET', KEYS[1], unpack(fields))
 	redis.call('ZADD', KEYS[3], 0, digest)
+else
+	onPrimary()
 end
 return answer()

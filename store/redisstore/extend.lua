@@ -1,4 +1,5 @@
 local owner, attempt, lease = unpack(ARGV)
+onPrimary()
 if status() ~= RUNNING or not heldBy(owner, attempt) then
 	return 0
 end

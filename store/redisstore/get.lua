@@ -1,3 +1,2 @@
--- PERSIST changes nothing, and makes a replica refuse the script.
-redis.call('PERSIST', KEYS[3])
+onPrimary()
 return answer()

@@ -93,7 +93,7 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 		n, _ := hex.DecodeString(after[:2])
 		first, least = int(n[0]), "("+after
 	}
-	counts, err := pipelined(ctx, s.client, partitions-first, func(p redis.Pipeliner, i int) *redis.IntCmd {
+	counts, err := pipelined(ctx, s, partitions-first, func(p redis.Pipeliner, i int) *redis.IntCmd {
 		return p.ZCard(ctx, s.open(first+i))
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 	for len(filled) > 0 && len(ids) < limit {
 		some := filled[:min(len(filled), 16)]
 		filled = filled[len(some):]
-		members, err := pipelined(ctx, s.client, len(some), func(p redis.Pipeliner, i int) *redis.StringSliceCmd {
+		members, err := pipelined(ctx, s, len(some), func(p redis.Pipeliner, i int) *redis.StringSliceCmd {
 			from := "-"
 			if some[i] == first {
 				from = least
@@ -134,7 +134,7 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 // all returns the records of digests, in one round trip to each server if it
 // knows the script.
 func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) {
-	rows, err := pipelined(ctx, s.client, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
+	rows, err := pipelined(ctx, s, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
 		return p.EvalSha(ctx, getScript.Hash(), s.keys(ids[i]))
 	})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -154,12 +154,12 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 	return recs, err
 }
 
-// pipelined sends n commands together, and returns their results.
-func pipelined[C redis.Cmder](ctx context.Context, client redis.UniversalClient, n int,
-	add func(redis.Pipeliner, int) C) ([]C, error) {
-
+// pipelined sends n commands together, and returns their results. They are not
+// answered by a replica, because PERSIST, which changes nothing, is a write.
+func pipelined[C redis.Cmder](ctx context.Context, s *Store, n int, add func(redis.Pipeliner, int) C) ([]C, error) {
 	cmds := make([]C, n)
-	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Persist(ctx, s.open(0))
 		for i := range cmds {
 			cmds[i] = add(p, i)
 		}

@@ -55,6 +55,12 @@ local function expire(key, at)
 	redis.call('PEXPIREAT', key, number(math.ceil(tonumber(at) / 1000)))
 end
 
+-- onPrimary makes a replica refuse the script, because it may not know the latest
+-- record: PERSIST is a write, and changes nothing here.
+local function onPrimary()
+	redis.call('PERSIST', KEYS[3])
+end
+
 -- answer returns the record as readers see it.
 local function answer()
 	local is = status()

@@ -1,4 +1,5 @@
 local owner, attempt, reason, keepKey = unpack(ARGV)
+onPrimary()
 local is = status()
 if not heldBy(owner, attempt) or is ~= ABSENT and is ~= DONE and is ~= EXPIRED then
 	return 0

@@ -1,4 +1,5 @@
 local owner, attempt, to, reason, keepOutcome, keepKey, digest, contentType, flags, sum, outcome = unpack(ARGV)
+onPrimary()
 to = tonumber(to)
 local is = status()
 if not heldBy(owner, attempt) then
