@@ -81,6 +81,13 @@ var redisBugs = []Bug{
 		Test: Test{"./integration/redisstore", "^TestAReplicaIsNotAsked$"},
 	},
 	{
+		Name: "redis-claims-without-memory", Why: "a server grows over its maxmemory until the machine stops it",
+		File: "store/redisstore/claim.lua",
+		Old:  `redis.call('ZADD', KEYS[3], 0, digest)`,
+		New:  `onPrimary() redis.call('ZADD', KEYS[3], 0, digest)`,
+		Test: Test{"./integration/redisstore", "^TestAFullServerRefusesClaimsAndRecordsWork$"},
+	},
+	{
 		Name: "redis-list-stops-early", Why: "stuck keys are not found",
 		File: "store/redisstore/list.go",
 		Old:  `for len(filled) > 0 && len(ids) < limit {`,

@@ -10,9 +10,9 @@ if (is == ABSENT or takeover) and not late then
 	for name, value in pairs(row) do
 		fields[#fields + 1], fields[#fields + 2] = name, value
 	end
+	redis.call('ZADD', KEYS[3], 0, digest) -- first: after DEL, it would not fail where memory is full
 	redis.call('DEL', KEYS[1], KEYS[2])
 	redis.call('HSET', KEYS[1], unpack(fields))
-	redis.call('ZADD', KEYS[3], 0, digest)
 else
 	onPrimary()
 end

@@ -56,7 +56,9 @@ local function expire(key, at)
 end
 
 -- onPrimary makes a replica refuse the script, because it may not know the latest
--- record: PERSIST is a write, and changes nothing here.
+-- record: PERSIST is a write, and changes nothing here. Redis accepts what a
+-- script writes after its first write even where memory is full, so work that
+-- has begun is recorded.
 local function onPrimary()
 	redis.call('PERSIST', KEYS[3])
 end

@@ -21,7 +21,7 @@
 //
 // The maxmemory-policy has to be noeviction, which the first call checks: any
 // other lets Redis drop a key early, and its work would run again. Where memory
-// is full, claims fail.
+// is full, claims fail, and work that has begun is still recorded.
 //
 // A claim is as durable as the server makes it. With appendfsync everysec, the
 // default of the append-only file, a crash of the machine loses the last second
