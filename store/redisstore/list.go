@@ -35,8 +35,9 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		after = digest(q.After.UUID())
 	}
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	batch := max(limit, defaultPage) // a small page may have to look at many records
 	for looks := 0; ; {
-		ids, err := s.openAfter(ctx, after, limit)
+		ids, err := s.openAfter(ctx, after, batch)
 		if err != nil {
 			return page, err
 		}
@@ -46,7 +47,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		}
 		for _, rec := range recs {
 			if rec.Attempt == 0 {
-				continue // deleted by hand
+				continue // deleted by hand, and no longer among the open ones
 			}
 			if page.Next = rec.Key; selects(q, rec) {
 				page.Records = append(page.Records, rec)
@@ -55,7 +56,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 				return page, nil
 			}
 		}
-		if len(ids) < limit {
+		if len(ids) < batch {
 			page.Next = once.Key{}
 			return page, nil
 		}
@@ -131,11 +132,11 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 	return ids[:min(len(ids), limit)], nil
 }
 
-// all returns the records of digests, in one round trip to each server if it
-// knows the script.
+// all returns the records of digests that are among the open ones, in one round
+// trip to each server if it knows the script. It removes those without a record.
 func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) {
 	rows, err := pipelined(ctx, s, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
-		return p.EvalSha(ctx, getScript.Hash(), s.keys(ids[i]))
+		return p.EvalSha(ctx, openScript.Hash(), s.keys(ids[i]), digest(ids[i]))
 	})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		err = nil
@@ -143,7 +144,7 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 	recs := make([]once.Record, len(ids))
 	for i := 0; i < len(ids) && err == nil; i++ {
 		if redis.HasErrorPrefix(rows[i].Err(), "NOSCRIPT") {
-			recs[i], err = s.record(ctx, getScript, ids[i])
+			recs[i], err = s.record(ctx, openScript, ids[i], digest(ids[i]))
 			continue
 		}
 		var row []string

@@ -217,4 +217,67 @@ func TestListSkipsDeletedRecords(t *testing.T) {
 	if len(got) != left {
 		t.Errorf("%d records are listed, not %d", len(got), left)
 	}
+	entries := 0
+	for _, key := range keysOf(t, c, prefix) {
+		if strings.HasSuffix(key, "open") {
+			n, err := c.ZCard(t.Context(), key).Result()
+			must(t, err)
+			entries += int(n)
+		}
+	}
+	if entries != left {
+		t.Errorf("%d records are among the open ones, not %d", entries, left)
+	}
+}
+
+// trips counts the round trips of a client, and their commands.
+type trips struct{ n, commands int }
+
+func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.n, c.commands = c.n+1, c.commands+1
+		return next(ctx, cmd)
+	}
+}
+
+func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.n, c.commands = c.n+1, c.commands+len(cmds)
+		return next(ctx, cmds)
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	c := connect(t)
+	s, _ := fresh(t, c)
+	fence := once.Fence{Key: once.Key{Operation: "pay"}, Owner: [16]byte{1}, Attempt: 1}
+	claim := func(id int) {
+		fence.Key.ID = fmt.Sprint(id)
+		_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour})
+		must(t, err)
+	}
+	for id := range 1100 {
+		claim(id)
+	}
+	count := new(trips)
+	c.AddHook(count)
+	for name, call := range map[string]func() error{
+		"Claim":  func() error { claim(2000); return nil },
+		"Get":    func() error { _, err := s.Get(t.Context(), fence.Key); return err },
+		"Extend": func() error { return s.Extend(t.Context(), fence, time.Hour) },
+	} {
+		must(t, call()) // the server may not know the script
+		if *count = (trips{}); call() != nil || count.n != 1 {
+			t.Errorf("%s made %d round trips", name, count.n)
+		}
+	}
+	for _, limit := range []int{1, 1000} {
+		*count = trips{}
+		_, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Parked}, Limit: limit})
+		if must(t, err); count.n > 50 || count.commands > 5000 {
+			t.Errorf("a page of at most %d made %d round trips with %d commands", limit, count.n, count.commands)
+		}
+	}
 }

@@ -20,10 +20,13 @@ var (
 	settleLua string
 	//go:embed reopen.lua
 	reopenLua string
+	//go:embed open.lua
+	openLua string
 
 	getScript    = redis.NewScript(recordLua + getLua)
 	claimScript  = redis.NewScript(recordLua + claimLua)
 	extendScript = redis.NewScript(recordLua + extendLua)
 	settleScript = redis.NewScript(recordLua + settleLua)
 	reopenScript = redis.NewScript(recordLua + reopenLua)
+	openScript   = redis.NewScript(recordLua + openLua)
 )
