@@ -29,6 +29,10 @@
 // loses what the replica had not received yet. A lost key means that its work
 // may run again.
 //
+// The user of the client needs the commands EVAL, EVALSHA, INFO, ZCARD and
+// ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
+// SET, TIME, ZADD and ZREM.
+//
 // # Compatibility
 //
 // As package once. The package needs Redis 5 or newer.

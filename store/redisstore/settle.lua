@@ -15,19 +15,22 @@ end
 if is == PARKED and to == UNKNOWN then -- a person decides already
 	return 0
 end
-redis.call('HSET', KEYS[1], 'status', number(to), 'reason', reason, 'updated', number(now))
 if to == UNKNOWN then
 	redis.call('HSET', KEYS[1], 'lease', number(now))
-elseif to == ABSENT then
+elseif to == DONE then
+	redis.call('SET', KEYS[2], outcome)
+	expire(KEYS[2], after(keepOutcome))
+	redis.call('HSET', KEYS[1], 'content_type', contentType, 'flags', flags, 'sum', sum, 'keep_outcome', after(keepOutcome))
+end
+local ended = to == ABSENT or to == DONE
+if ended then
 	redis.call('ZREM', KEYS[3], digest)
 	redis.call('HSET', KEYS[1], 'keep_key', after(keepKey))
-	expire(KEYS[1], after(keepKey))
-elseif to == DONE then
-	redis.call('HSET', KEYS[1], 'content_type', contentType, 'flags', flags, 'sum', sum, 'keep_outcome', after(keepOutcome),
-		'keep_key', after(keepKey))
-	redis.call('SET', KEYS[2], outcome)
-	redis.call('ZREM', KEYS[3], digest)
-	expire(KEYS[2], after(keepOutcome))
+end
+-- Redis does not undo what a script wrote before it failed, for example without
+-- permission to SET. The status is therefore written after what it promises.
+redis.call('HSET', KEYS[1], 'status', number(to), 'reason', reason, 'updated', number(now))
+if ended then
 	expire(KEYS[1], after(keepKey))
 end
 return 1
