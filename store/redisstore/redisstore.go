@@ -29,6 +29,10 @@
 // loses what the replica had not received yet. A lost key means that its work
 // may run again.
 //
+// A server with a smaller proto-max-bulk-len than the default of 512 MB closes the
+// connection at a larger outcome, which then is never recorded: keep MaxOutcome
+// below it.
+//
 // The user of the client needs the commands EVAL, EVALSHA, INFO, ZCARD and
 // ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
 // SET, TIME, ZADD and ZREM.
@@ -125,12 +129,19 @@ func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) e
 	return s.change(ctx, extendScript, fence, d.Microseconds())
 }
 
+// maxBody is proto-max-bulk-len as servers have it by default. A server closes
+// the connection at more, and its error may not arrive.
+const maxBody = 512 << 20
+
 // Settle ends an attempt.
 func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	if set.Status == once.Running || set.Status < once.Absent || set.Status > once.Done {
 		return fmt.Errorf("%w: an attempt does not end as %v", once.ErrInvalid, set.Status)
 	}
 	out := set.Outcome
+	if len(out.Body) > maxBody {
+		return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d", once.ErrOutcomeRefused, len(out.Body), maxBody)
+	}
 	return s.change(ctx, settleScript, set.Fence, int(set.Status), set.Reason, set.KeepOutcome.Microseconds(),
 		set.KeepKey.Microseconds(), digest(set.Key.UUID()), out.ContentType, flags(out), out.Sum, out.Body)
 }

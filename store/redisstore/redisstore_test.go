@@ -73,6 +73,20 @@ func answer(text string) func(context.Context, once.Key) (string, error) {
 	return func(context.Context, once.Key) (string, error) { return text, nil }
 }
 
+// A server closes the connection at such an argument, often before its error is
+// read.
+func TestAnOutcomeOverTheLimitOfRedisIsRefused(t *testing.T) {
+	s, _ := fresh(t, connect(t))
+	fence := once.Fence{Key: once.Key{Operation: "pay", ID: "1"}, Owner: [16]byte{1}, Attempt: 1}
+	_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour})
+	must(t, err)
+	set := once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: time.Hour, KeepKey: time.Hour}
+	set.Outcome.Body = make([]byte, 512<<20+1)
+	if err := s.Settle(t.Context(), set); !errors.Is(err, once.ErrOutcomeRefused) {
+		t.Errorf("Settle returned %v", err)
+	}
+}
+
 // Nobody has to call Forget.
 func TestRedisFreesTheSpaceOfKeys(t *testing.T) {
 	c := connect(t)
