@@ -29,6 +29,15 @@
 // loses what the replica had not received yet. A lost key means that its work
 // may run again.
 //
+// The clocks of a server and its replicas have to agree, and must not step. If
+// the clock jumps forward, also in a failover, leases end and keys are forgotten
+// early. If it jumps back, an outcome that Redis has dropped is [once.ErrCorrupt]
+// until its KeepOutcome ends. Replicas must be read-only, the default, because a
+// replica that accepts writes accepts claims.
+//
+// While a cluster moves a slot, calls for its keys fail with TRYAGAIN, and so
+// does List. A lease has to be longer than such a move.
+//
 // A server with a smaller proto-max-bulk-len than the default of 512 MB closes the
 // connection at a larger outcome, which then is never recorded: keep MaxOutcome
 // below it.
@@ -207,7 +216,7 @@ func digest(id [16]byte) string { return hex.EncodeToString(id[:]) }
 
 // explain names the errors of the contract.
 func explain(err error) error {
-	if redis.HasErrorPrefix(err, "ERR string exceeds maximum allowed size") || strings.Contains(err.Error(), "invalid bulk length") {
+	if strings.Contains(err.Error(), "invalid bulk length") {
 		return fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
 	}
 	return err
