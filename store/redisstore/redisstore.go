@@ -56,6 +56,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -214,10 +215,17 @@ func (s *Store) partition(n int) string { return fmt.Sprintf("%s{%02x}:", s.pref
 
 func digest(id [16]byte) string { return hex.EncodeToString(id[:]) }
 
+// damages are parts of the errors of scripts that read what none of them wrote.
+var damages = []string{"WRONGTYPE ", "attempt to compare nil", "attempt to perform arithmetic on a nil", "bad argument #"}
+
 // explain names the errors of the contract.
 func explain(err error) error {
-	if strings.Contains(err.Error(), "invalid bulk length") {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "invalid bulk length"):
 		return fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
+	case slices.ContainsFunc(damages, func(part string) bool { return strings.Contains(text, part) }):
+		return fmt.Errorf("%w: %w", once.ErrCorrupt, err)
 	}
 	return err
 }

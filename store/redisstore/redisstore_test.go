@@ -144,6 +144,16 @@ func TestDamagedRecords(t *testing.T) {
 		"no number": {func(c *redis.Client, record string) *redis.IntCmd {
 			return c.HSet(t.Context(), record, "sum", "many")
 		}},
+		"no time": {func(c *redis.Client, record string) *redis.IntCmd {
+			return c.HDel(t.Context(), record, "keep_outcome")
+		}},
+		"no status": {func(c *redis.Client, record string) *redis.IntCmd {
+			return c.HSet(t.Context(), record, "status", "done")
+		}},
+		"another type": {func(c *redis.Client, record string) *redis.IntCmd {
+			must(t, c.Del(t.Context(), record).Err())
+			return c.LPush(t.Context(), record, "x")
+		}},
 		"no outcome": {func(c *redis.Client, record string) *redis.IntCmd {
 			return c.Del(t.Context(), record+":outcome")
 		}},
