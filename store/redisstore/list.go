@@ -133,20 +133,20 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 }
 
 // all returns the records of digests that are among the open ones, in one round
-// trip to each server if it knows the script. It removes those without a record.
+// trip to each server if it knows the script, and two if not. It removes those
+// without a record.
 func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) {
-	rows, err := pipelined(ctx, s, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
-		return p.EvalSha(ctx, openScript.Hash(), s.keys(ids[i]), digest(ids[i]))
-	})
+	run := func(script func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) ([]*redis.Cmd, error) {
+		return pipelined(ctx, s, len(ids), func(p redis.Pipeliner, i int) *redis.Cmd {
+			return script(ctx, p, s.keys(ids[i]), digest(ids[i]))
+		})
+	}
+	rows, err := run(openScript.EvalSha)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		err = nil
+		rows, err = run(openScript.Eval)
 	}
 	recs := make([]once.Record, len(ids))
 	for i := 0; i < len(ids) && err == nil; i++ {
-		if redis.HasErrorPrefix(rows[i].Err(), "NOSCRIPT") {
-			recs[i], err = s.record(ctx, openScript, ids[i], digest(ids[i]))
-			continue
-		}
 		var row []string
 		if row, err = rows[i].StringSlice(); err == nil {
 			recs[i], err = readRecord(row, ids[i])

@@ -298,6 +298,7 @@ func TestRoundTrips(t *testing.T) {
 		}
 	}
 	for _, limit := range []int{1, 1000} {
+		must(t, c.ScriptFlush(t.Context()).Err()) // as when the server starts again
 		*count = trips{}
 		_, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Parked}, Limit: limit})
 		if must(t, err); count.n > 50 || count.commands > 5000 {
