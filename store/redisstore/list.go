@@ -16,8 +16,8 @@ const defaultPage, largestPage, maxLooks = 100, 1000, 1000
 
 // List returns records that are Running, Unknown or Parked, by the digest of
 // their keys. There is no index of the others, so a query that may select them
-// is [once.ErrInvalid]: name statuses, or one key by its UUID. A page looks at no
-// more than 1,000 records.
+// is [once.ErrInvalid]: name statuses, or one key by its UUID. A page looks at
+// fewer than 2,000 records.
 func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
 	if q.UUID != [16]byte{} {
 		return s.listOne(ctx, q)
