@@ -181,18 +181,18 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 func (s *Store) page(q once.RecordQuery, now instant) (page once.RecordPage) {
 	unsettled := len(q.Status) > 0 && !slices.ContainsFunc(q.Status, func(s once.Status) bool { return !isUnsettled(s) })
 	after := q.After.UUID()
-	var behind [][16]byte
+	var rest [][16]byte
 	for k, r := range s.rows {
 		if (unsettled && !isUnsettled(once.Status(r.status))) || (q.After != once.Key{} && order(after, k) >= 0) {
 			continue
 		}
-		behind = append(behind, k)
+		rest = append(rest, k)
 	}
-	slices.SortFunc(behind, order)
+	slices.SortFunc(rest, order)
 	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
-	for i, k := range behind {
+	for i, k := range rest {
 		if i == maxLooks || len(page.Records) == limit {
-			last := s.rows[behind[i-1]]
+			last := s.rows[rest[i-1]]
 			page.Next = last.key()
 			break
 		}

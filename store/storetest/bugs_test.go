@@ -239,6 +239,19 @@ func TestWithoutTransactions(t *testing.T) {
 	})
 }
 
+// TestDeclaredListsAreChecked checks that a store which lists more than it
+// declares is noticed.
+func TestDeclaredListsAreChecked(t *testing.T) {
+	faketime.Test(t, func(t *testing.T) {
+		h := buggy("")
+		cases := storetest.Cases(t, storetest.Harness{Open: func(tb testing.TB) once.Store { return h.Open(tb) }, ListsOpen: true})
+		i := slices.IndexFunc(cases, func(c storetest.Case) bool { return c.Name == "list/selects" })
+		if err := cases[i].Check(t.Context()); err == nil {
+			t.Error("list/selects does not see it")
+		}
+	})
+}
+
 func TestBugsAreCaught(t *testing.T) { catch(t, bugs, buggy) }
 
 // catch checks that the cases of each bug fail.

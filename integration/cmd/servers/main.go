@@ -41,7 +41,7 @@ The second form prints the environment for your shell and keeps the servers up u
 The third form installs what is missing and starts nothing.
 
     -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq and redis, separated by commas (default:
-                  all of them); pgbouncer brings the postgres behind it along
+                  all of them); pgbouncer starts its postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:

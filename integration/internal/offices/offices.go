@@ -162,7 +162,7 @@ func OnItsPort(t testing.TB, start func() error) {
 	proof.Must(t, err)
 }
 
-// natsLog keeps what a server says of errors.
+// natsLog keeps the warnings and errors that a server logs.
 type natsLog struct {
 	mu    sync.Mutex
 	lines []string
