@@ -29,7 +29,7 @@ var floors = []struct {
 	{[]string{"."}, 1},
 	{[]string{"broker"}, 1},
 	{[]string{"store"}, 1},
-	{[]string{"broker/internal", "store/sqlschema"}, 2}, // what adapters share
+	{[]string{"broker/internal", "store/cas", "store/sqlschema"}, 2}, // what adapters share
 	{[]string{"store/*", "broker/*"}, 2},
 	{[]string{"admission"}, 1}, // what the guards of requests share
 	{[]string{"inbox", "outbox", "reconcile", "janitor", "httponce", "grpconce", "oncetest"}, 1},

@@ -116,6 +116,10 @@ type TxStore[Tx any] interface {
 	// waited comes back Unknown with the Owner of the request, and is won all the
 	// same, here and in ClaimTx.
 	//
+	// A store whose transaction is one conditional request has no transactions in
+	// flight. It calls body for a key that it has read to be free, unless the request
+	// is Firm, and returns ErrConflict if the key has changed when it commits.
+	//
 	// The end of ctx does not end the transaction: only Transact ends it. Each
 	// settlement must change its own row, or everything is rolled back with
 	// ErrLeaseLost. Otherwise a transaction that the database silently began anew
@@ -173,6 +177,13 @@ type ClaimRequest struct {
 	// for. It is recorded for people who follow a unit of work, and decides nothing:
 	// claims of a key with different causes are duplicates. Zero: none.
 	Cause [16]byte
+
+	// Firm asks for a claim that is written before body is called. It is for Transact
+	// of a store that otherwise writes nothing before its commit: an earlier Transact
+	// of this Owner may still be on its way there, and the claim is what refuses it.
+	// It also renews a claim that this Owner has. Other stores ignore it, because a
+	// claim of theirs waits for the earlier transaction.
+	Firm bool
 
 	ClaimHints // optional: an adapter may ignore them
 }

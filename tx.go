@@ -193,6 +193,7 @@ func (t *txWork[T, Tx]) unlessLost(err error) error {
 // token of this call.
 func (t *txWork[T, Tx]) transact(ctx context.Context, take int64) (Record, txEnd, error) {
 	request := t.request(take, time.Now())
+	request.Firm = t.lost != nil // it may still arrive
 	if t.phase == phaseSpeculate {
 		request.Speculative, t.phase = take == 0, phaseWork
 	}

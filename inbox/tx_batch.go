@@ -104,8 +104,8 @@ func (h *txBatch[T]) try(ctx context.Context, items []*item) ([]result, error) {
 		if !it.commitUnknown { // an owner that released its key cannot claim it again
 			it.token = name.Token()
 		}
-		it.commitUnknown = false
 		b.requests[i] = h.claimRequest(it)
+		b.requests[i].Firm, it.commitUnknown = it.commitUnknown, false
 	}
 	err := h.repeat(ctx, b.run)
 	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil {
@@ -134,6 +134,11 @@ func (b *batchTx[T]) run(ctx context.Context) error {
 	recs, err := b.txStore.Transact(b.expectingBlocked(ctx, b.items...), b.requests, func(tx T, recs []once.Record) ([]once.Settlement, error) {
 		return b.handleClaimed(scope.InTx(ctx), tx, recs)
 	})
+	if errors.Is(err, once.ErrOutcomeUnknown) {
+		for i := range b.requests {
+			b.requests[i].Firm = true
+		}
+	}
 	if err != nil {
 		return err
 	}

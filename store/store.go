@@ -3,7 +3,8 @@
 // once: [once.Store], and [once.TxStore] for a store in a transactional database.
 //
 // This page is for authors of stores. docs/writing-a-store.md has the steps, and
-// package storetest has the rules as tests.
+// package storetest has the rules as tests. Package cas makes a store of an engine
+// that has compare-and-swap.
 //
 // # Capabilities
 //

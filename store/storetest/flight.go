@@ -3,11 +3,19 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/effectively-once/once"
 )
 
-func flightRules[Tx any]() []txRule[Tx] {
+func flightRules[Tx any](batched bool) []txRule[Tx] {
+	if batched {
+		return []txRule[Tx]{
+			{"flight/overtaken",
+				"A transaction that is one request is refused with ErrConflict if its key was claimed meanwhile, and writes nothing.",
+				flightOvertaken[Tx]},
+		}
+	}
 	return []txRule[Tx]{
 		{"flight/commits",
 			"A claim that meets a transaction in flight waits, or returns Running with LeaseLeft 0. After the commit it returns the outcome.",
@@ -33,6 +41,37 @@ func flightCommits[Tx any](b *txBench[Tx]) {
 			b.failf("%s after the commit returned %s", way, show(rec))
 		}
 		b.wantEffects(way, 1)
+	}
+}
+
+func flightOvertaken[Tx any](b *txBench[Tx]) {
+	for way, claim := range map[string]func(once.ClaimRequest) (once.Record, error){
+		"Claim": func(r once.ClaimRequest) (once.Record, error) { return b.stores[1].Claim(b, r) },
+		"Transact": func(r once.ClaimRequest) (once.Record, error) {
+			recs, err := b.txStores[1].Transact(b, []once.ClaimRequest{r}, func(tx Tx, recs []once.Record) ([]once.Settlement, error) {
+				return []once.Settlement{done(fenceOf(recs[0]))}, b.effect(tx, "rival")
+			})
+			if err != nil || len(recs) != 1 {
+				return once.Record{}, fmt.Errorf("%d records, %w", len(recs), err)
+			}
+			return recs[0], nil
+		},
+	} {
+		first, rival := b.request(b.key(way), "first", long), b.request(b.key(way), "rival", long)
+		f := b.takeOff(first, way)
+		rec, err := claim(rival)
+		if b.must(way, err); b.h.ClaimsFirst {
+			b.wantRunning(rec, first, 1)
+			b.must("the Transact in flight", f.land(nil))
+			b.wantEffects(way, 1)
+			continue
+		}
+		b.wantRunning(rec, rival, 1)
+		b.wantErr("the Transact in flight", f.land(nil), once.ErrConflict)
+		if rec := b.get(first.Key); rec.Owner != rival.Owner {
+			b.failf("after %s, the record is %s", way, show(rec))
+		}
+		b.wantEffects(way, 0)
 	}
 }
 

@@ -148,7 +148,7 @@ func speculativeFails[Tx any](b *txBench[Tx]) {
 }
 
 func speculativeInFlight[Tx any](b *txBench[Tx]) {
-	if !b.h.SeesInFlight {
+	if !b.h.SeesInFlight || b.h.Batched {
 		return // it would wait for the transaction in flight, which waits for it here
 	}
 	for i, out := range foreseen {

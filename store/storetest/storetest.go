@@ -51,12 +51,14 @@ type Harness struct {
 
 // TxHarness connects the suite to a transactional store and its database.
 type TxHarness[Tx any] struct {
-	// Open, NoList and Patience are as in [Harness]. If the store has an outbox,
-	// it must be empty when the suite begins, and nothing else may put messages
-	// there or lease its lanes while the suite runs.
-	Open     func(testing.TB) once.TxStore[Tx]
-	NoList   bool
-	Patience time.Duration
+	// Open and the next four are as in [Harness]. If the store has an outbox, it
+	// must be empty when the suite begins, and nothing else may put messages there
+	// or lease its lanes while the suite runs.
+	Open      func(testing.TB) once.TxStore[Tx]
+	NoList    bool
+	ListsOpen bool
+	Expires   bool
+	Patience  time.Duration
 
 	// Begin, Commit and Rollback manage a transaction of the caller.
 	Begin    func(context.Context) (Tx, error)
@@ -85,6 +87,16 @@ type TxHarness[Tx any] struct {
 	// Slow declares an engine that takes seconds for a thousand rows. Cases that
 	// need many thousands are left out.
 	Slow bool
+
+	// Batched declares that a transaction is one conditional request, which is sent
+	// at its commit: until then it holds nothing that others could meet. Bodies of
+	// several transactions on a key may be called at once, of which one commits.
+	Batched bool
+
+	// ClaimsFirst declares that Transact of a Batched store writes its claims before
+	// it calls body, so that others meet them. After a rollback, a key that was never
+	// seen is Absent, and has an attempt.
+	ClaimsFirst bool
 }
 
 // Case checks one rule of the contract.
@@ -149,7 +161,7 @@ func Cases(tb testing.TB, h Harness) []Case {
 func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
-	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether}
+	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether || h.Expires, listsOpen: h.ListsOpen}
 	var txStores []once.TxStore[Tx]
 	for range processes {
 		s := h.Open(tb)

@@ -31,7 +31,7 @@ type txRule[Tx any] struct {
 
 func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	var cases []Case
-	groups := [][]txRule[Tx]{transactRules[Tx](), speculativeRules[Tx](), flightRules[Tx](), callerTxRules[Tx](), doTxRules[Tx]()}
+	groups := [][]txRule[Tx]{transactRules[Tx](), speculativeRules[Tx](), flightRules[Tx](f.harness.Batched), callerTxRules[Tx](), doTxRules[Tx]()}
 	for _, group := range append(groups, consumerRules(f.stores[0])...) {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {

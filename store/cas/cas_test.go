@@ -1,0 +1,277 @@
+package cas_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/cas"
+	"github.com/effectively-once/once/store/storetest"
+)
+
+// table is an engine in memory, with the rows of its users beside those of keys.
+type table struct {
+	mu       sync.Mutex
+	versions int
+	rows     map[[16]byte]cas.Stored
+	effects  map[string]int
+	silent   bool // a refused Put does not tell what is stored
+}
+
+func newTable() *table {
+	return &table{rows: make(map[[16]byte]cas.Stored), effects: make(map[string]int)}
+}
+
+func (t *table) Load(ctx context.Context, id [16]byte) (cas.Stored, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rows[id], ctx.Err()
+}
+
+func (t *table) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return cas.Stored{}, err
+	}
+	if is := t.rows[row.Key.UUID()]; is.Version != over {
+		if t.silent {
+			is = cas.Stored{}
+		}
+		return is, cas.ErrStale
+	}
+	return t.put(row), nil
+}
+
+func (t *table) put(row cas.Row) cas.Stored {
+	t.versions++
+	is := cas.Stored{Row: row, Version: strconv.Itoa(t.versions)}
+	t.rows[row.Key.UUID()] = is
+	return is
+}
+
+// Now is the wall clock, which nobody sets during a test.
+func (*table) Now(context.Context) (cas.Now, error) {
+	now := cas.Instant(time.Now().UnixMicro())
+	return cas.Now{Earliest: now, Latest: now}, nil
+}
+
+// batch collects writes.
+type batch struct {
+	table   *table
+	changes cas.Changes
+	effects []string
+	ended   bool
+}
+
+func (t *table) Begin() *batch { return &batch{table: t} }
+
+func (t *table) Changes(tx *batch) (*cas.Changes, error) {
+	if tx.ended || tx.table != t {
+		return nil, fmt.Errorf("%w: the transaction has ended", once.ErrInvalid)
+	}
+	return &tx.changes, nil
+}
+
+func (t *table) Commit(_ context.Context, tx *batch) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tx.ended = true
+	for _, c := range tx.changes.All() {
+		if t.rows[c.Is.Key.UUID()].Version != c.Was.Version {
+			return once.ErrConflict
+		}
+	}
+	for _, c := range tx.changes.All() {
+		t.put(c.Is)
+	}
+	for _, name := range tx.effects {
+		t.effects[name]++
+	}
+	return nil
+}
+
+func (*table) Rollback(tx *batch) { tx.ended = true }
+
+// shop is a store as an adapter makes it.
+type shop struct {
+	cas.Transactions[*batch]
+}
+
+func (*shop) Forget(ctx context.Context, limit int) (int, error) {
+	if limit <= 0 {
+		return 0, once.ErrInvalid
+	}
+	return 0, ctx.Err()
+}
+
+func open(t *table) *shop {
+	return &shop{cas.Transactions[*batch]{Store: cas.New(t, t, once.Options{}.Ready()), Engine: t}}
+}
+
+func harness(t *table, prepare func(*shop)) storetest.TxHarness[*batch] {
+	return storetest.TxHarness[*batch]{
+		Open: func(testing.TB) once.TxStore[*batch] {
+			s := open(t)
+			prepare(s)
+			return s
+		},
+		NoList:   true,
+		Batched:  true,
+		Expires:  true,
+		Begin:    func(context.Context) (*batch, error) { return t.Begin(), nil },
+		Commit:   func(ctx context.Context, tx *batch) error { return t.Commit(ctx, tx) },
+		Rollback: func(_ context.Context, tx *batch) error { t.Rollback(tx); return nil },
+		Effect: func(_ context.Context, tx *batch, name string) error {
+			tx.effects = append(tx.effects, name)
+			return nil
+		},
+		Count: func(_ context.Context, name string) (int, error) {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return t.effects[name], nil
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	storetest.RunTx(t, harness(newTable(), func(*shop) {}))
+}
+
+func TestConformanceIfRefusalsAreSilent(t *testing.T) {
+	silent := newTable()
+	silent.silent = true
+	storetest.RunTx(t, harness(silent, func(*shop) {}))
+}
+
+func TestConformanceIfClaimsAreWrittenFirst(t *testing.T) {
+	h := harness(newTable(), func(s *shop) { s.ClaimFirst = true })
+	h.ClaimsFirst = true
+	storetest.RunTx(t, h)
+}
+
+var pay = &once.Operation[string]{Name: "pay", OnUnknown: once.Park}
+
+// A transaction whose process dies after a firm claim did nothing, so its key is
+// free again, and not unknown.
+func TestAFirmClaimThatLapsesIsFree(t *testing.T) {
+	at := newTable()
+	s := open(at)
+	now := cas.Instant(time.Now().Add(-time.Hour).UnixMicro())
+	key := pay.For("1").Key()
+	row := cas.Row{Key: key, Status: once.Running, Attempt: 3, Owner: [16]byte{1}, Created: now, Updated: now, Lease: now,
+		KeepKey: now + cas.Instant(24*time.Hour/time.Microsecond), Firm: true}
+	if _, err := at.Put(t.Context(), row, ""); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := s.Get(t.Context(), key); err != nil || rec.Status != once.Absent || rec.Attempt != 3 {
+		t.Errorf("Get returned %+v, %v", rec, err)
+	}
+	var how once.Report
+	got, err := once.DoTx(t.Context(), s, pay.For("1").Report(&how), func(context.Context, *batch) (string, error) { return "paid", nil })
+	if err != nil || got != "paid" || how.Attempt != 4 {
+		t.Errorf("DoTx returned %q, %v in attempt %d", got, err, how.Attempt)
+	}
+}
+
+// lossy loses the reply to a commit, or delays the commit until it is told.
+type lossy struct {
+	*table
+	commits int
+	fault   func(n int, commit func() error) error
+}
+
+func (l *lossy) Commit(ctx context.Context, tx *batch) error {
+	l.commits++
+	return l.fault(l.commits, func() error { return l.table.Commit(ctx, tx) })
+}
+
+// The commit arrives while the second run is at work, or after it has failed.
+// Whatever happens, what the caller learns is what took place.
+func TestALateCommitIsRefused(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		l := &lossy{table: newTable()}
+		var late func() error
+		l.fault = func(n int, commit func() error) error {
+			if n == 1 {
+				late = commit
+				return once.ErrOutcomeUnknown
+			}
+			return commit()
+		}
+		s := &shop{cas.Transactions[*batch]{Store: cas.New(l, l, once.Options{}.Ready()), Engine: l}}
+		no, runs := errors.New("out of stock"), 0
+		var lateErr error
+		got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
+			tx.effects = append(tx.effects, "row")
+			if runs++; runs == 2 {
+				lateErr = late()
+				if fails {
+					return "", no
+				}
+			}
+			return fmt.Sprint("run ", runs), nil
+		})
+		if !errors.Is(lateErr, once.ErrConflict) {
+			t.Errorf("the late commit returned %v", lateErr)
+		}
+		if fails {
+			if !errors.Is(err, no) || l.effects["row"] != 0 {
+				t.Errorf("DoTx returned %q, %v with %d effects", got, err, l.effects["row"])
+			}
+		} else if err != nil || got != "run 2" || l.effects["row"] != 1 {
+			t.Errorf("DoTx returned %q, %v with %d effects", got, err, l.effects["row"])
+		}
+	}
+}
+
+// The commit was applied before the second transaction begins.
+func TestALostReplyIsRecognised(t *testing.T) {
+	l := &lossy{table: newTable()}
+	l.fault = func(n int, commit func() error) error {
+		if err := commit(); err != nil || n > 1 {
+			return err
+		}
+		return once.ErrOutcomeUnknown
+	}
+	s := &shop{cas.Transactions[*batch]{Store: cas.New(l, l, once.Options{}.Ready()), Engine: l}}
+	runs := 0
+	got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
+		runs++
+		tx.effects = append(tx.effects, "row")
+		return fmt.Sprint("run ", runs), nil
+	})
+	if err != nil || got != "run 1" || runs != 1 || l.effects["row"] != 1 {
+		t.Errorf("DoTx returned %q, %v after %d runs with %d effects", got, err, runs, l.effects["row"])
+	}
+}
+
+// A speculative transaction for a new key sends nothing but its commit.
+func TestSpeculationReadsNothing(t *testing.T) {
+	l := &lossy{table: newTable(), fault: func(_ int, commit func() error) error { return commit() }}
+	counted := &loads{lossy: l}
+	s := &shop{cas.Transactions[*batch]{Store: cas.New(counted, l, once.Options{}.Ready()), Engine: counted}}
+	quick := *pay
+	quick.Speculative = true
+	if _, err := once.DoTx(t.Context(), s, quick.For("1"), func(context.Context, *batch) (string, error) { return "paid", nil }); err != nil {
+		t.Fatal(err)
+	}
+	if counted.n != 0 || l.commits != 1 {
+		t.Errorf("it made %d reads and %d commits", counted.n, l.commits)
+	}
+}
+
+type loads struct {
+	*lossy
+	n int
+}
+
+func (l *loads) Load(ctx context.Context, id [16]byte) (cas.Stored, error) {
+	l.n++
+	return l.lossy.Load(ctx, id)
+}

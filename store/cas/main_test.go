@@ -1,0 +1,9 @@
+package cas_test
+
+import (
+	"testing"
+
+	"github.com/effectively-once/once/internal/logtest"
+)
+
+func TestMain(m *testing.M) { logtest.Main(m) }
