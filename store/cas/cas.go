@@ -36,7 +36,7 @@ import (
 type Engine interface {
 	// Load returns the row of a key, or the zero Stored if there is none. It sees
 	// every Put that has returned, and no damaged row: that is once.ErrCorrupt.
-	Load(ctx context.Context, id [16]byte) (Stored, error)
+	Load(ctx context.Context, k once.Key) (Stored, error)
 
 	// Put writes a row if what is stored has the version over, and returns it with
 	// its new version. If over is empty, it writes the row only if none is stored.
@@ -172,7 +172,7 @@ func (s *Store) found(ctx context.Context, is Stored, k once.Key) (Stored, error
 }
 
 func (s *Store) load(ctx context.Context, k once.Key) (Stored, error) {
-	was, err := s.engine.Load(ctx, k.UUID())
+	was, err := s.engine.Load(ctx, k)
 	if err != nil {
 		return Stored{}, err
 	}

@@ -27,10 +27,10 @@ func newTable() *table {
 	return &table{rows: make(map[[16]byte]cas.Stored), effects: make(map[string]int)}
 }
 
-func (t *table) Load(ctx context.Context, id [16]byte) (cas.Stored, error) {
+func (t *table) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rows[id], ctx.Err()
+	return t.rows[k.UUID()], ctx.Err()
 }
 
 func (t *table) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
@@ -271,7 +271,7 @@ type loads struct {
 	n int
 }
 
-func (l *loads) Load(ctx context.Context, id [16]byte) (cas.Stored, error) {
+func (l *loads) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 	l.n++
-	return l.lossy.Load(ctx, id)
+	return l.lossy.Load(ctx, k)
 }
