@@ -38,6 +38,12 @@ All variants run in turns of at most half a second, so that other load on the ma
   Do, nothing             once.Do around an empty function: two commits
   Do, async commit        the same with Operation.AsyncCommit, on PostgreSQL
 
+On a store without tables, such as Redis:
+
+  two writes              two conditional writes, the least that a guard of work elsewhere does by hand
+  Do, nothing             once.Do around an empty function
+  Do, duplicate           the same call with a key that is done
+
   cost                    time for as many as the bare transaction does, divided by its time: the median over the rounds
 
 Below the table it says what to change, if anything: the size of the pool, an option of the operation, or the isolation
@@ -130,6 +136,10 @@ func (c *benchCommand) Run(ctx context.Context) error {
 
 // plan describes what the benchmark will do, for confirmation.
 func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (string, error) {
+	duration := time.Duration(bench.Variants(s.Target, c.Workers)) * o.Length
+	if s.Tables == nil {
+		return fmt.Sprintf("  %d workers write as fast as they can for %v. Their keys are kept for a minute.", c.Workers, duration), nil
+	}
 	state, err := bench.Find(ctx, s.Target)
 	if err != nil {
 		return "", err
@@ -137,7 +147,7 @@ func (c *benchCommand) plan(ctx context.Context, s *session, o bench.Options) (s
 	table := bench.Scratch(s.Target)
 	plan := fmt.Sprintf("  %d workers write as fast as they can for %v into the table %s, which is created and dropped,\n"+
 		"  and claim keys of the operation %s, which are kept for a minute.",
-		c.Workers, time.Duration(bench.Variants(s.Target, c.Workers))*o.Length, table, bench.Operation)
+		c.Workers, duration, table, bench.Operation)
 	switch state {
 	case bench.Foreign:
 		return "", fmt.Errorf("the table %s exists and is not a scratch table of once bench. Nothing was changed. "+
@@ -156,7 +166,10 @@ func tellKeys(ctx context.Context, s *session, k bench.Keys) {
 		return
 	}
 	goes := "are forgotten by the next janitor or once bench"
-	if s.Partitioned {
+	switch {
+	case s.Tables == nil:
+		goes = "are dropped by the database"
+	case s.Tables.Partitioned:
 		goes = "are dropped with their partition by the janitor"
 	}
 	note("%d keys of %s are left. They expire at %s and %s.", k.Left, bench.Operation,
@@ -165,7 +178,20 @@ func tellKeys(ctx context.Context, s *session, k bench.Keys) {
 
 var benchNames = map[string]string{bench.Bare: "bare transaction", bench.Half: "bare, half the workers", bench.ByHand: "by hand",
 	bench.New: "DoTx, new key", bench.Speculative: "DoTx, speculative", bench.Duplicate: "DoTx, duplicate",
-	bench.Do: "Do, nothing", bench.Async: "Do, async commit"}
+	bench.Do: "Do, nothing", bench.Async: "Do, async commit", bench.DoDuplicate: "Do, duplicate"}
+
+// benchName names a variant in the table.
+func (s *session) benchName(variant string) string {
+	if s.Tables == nil {
+		switch variant {
+		case bench.Bare:
+			return "two writes"
+		case bench.Half:
+			return "two writes, half the workers"
+		}
+	}
+	return benchNames[variant]
+}
 
 func (c *benchCommand) print(s *session, r bench.Report) error {
 	if c.json() {
@@ -182,7 +208,7 @@ func (c *benchCommand) print(s *session, r bench.Report) error {
 	}
 	table := newTable("OPERATION", "PER SECOND", "P50", "P95", "P99", "COST", "")
 	for _, o := range r.Sides {
-		table.Row(benchNames[o.Name], fmt.Sprintf("%.0f", o.PerSecond), millis(o.P50), millis(o.P95), millis(o.P99),
+		table.Row(s.benchName(o.Name), fmt.Sprintf("%.0f", o.PerSecond), millis(o.P50), millis(o.P95), millis(o.P99),
 			fmt.Sprintf("%.2f", o.Cost), bar(o.Cost))
 	}
 	if err := table.Print(os.Stdout); err != nil {

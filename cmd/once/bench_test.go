@@ -43,13 +43,13 @@ func TestBenchLeavesAnotherTableAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := open(t, from)
-	if _, err := at.DB.Exec("CREATE TABLE once_bench (body text)"); err != nil {
+	if _, err := at.Tables.DB.Exec("CREATE TABLE once_bench (body text)"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := bench.Run(t.Context(), at, bench.Options{Workers: 1}); err == nil || errors.Is(err, bench.ErrStays) {
 		t.Errorf("it ran, and returned %v", err)
 	}
-	if columns, err := at.Columns(t.Context(), "bench"); err != nil || len(columns) != 1 {
+	if columns, err := at.Tables.Columns(t.Context(), "bench"); err != nil || len(columns) != 1 {
 		t.Errorf("the table has the columns %v (%v)", columns, err)
 	}
 }
@@ -57,12 +57,12 @@ func TestBenchLeavesAnotherTableAlone(t *testing.T) {
 // wantNoTrace looks for the scratch table, and for keys that stay.
 func wantNoTrace(t *testing.T, at *target.Target) {
 	t.Helper()
-	if columns, err := at.Columns(t.Context(), "bench"); err != nil || len(columns) > 0 {
+	if columns, err := at.Tables.Columns(t.Context(), "bench"); err != nil || len(columns) > 0 {
 		t.Errorf("the scratch table is still there: %v %v", columns, err)
 	}
 	staying, made := 0, 0
-	err := at.DB.QueryRowContext(t.Context(), "SELECT count(*), count(CASE WHEN due <= key_until AND key_until <= "+at.Names.Now()+
-		" + 60000000 THEN NULL ELSE 1 END) FROM "+at.Names.Table()+" WHERE operation = 'once-bench'").Scan(&made, &staying)
+	err := at.Tables.DB.QueryRowContext(t.Context(), "SELECT count(*), count(CASE WHEN due <= key_until AND key_until <= "+at.Tables.Names.Now()+
+		" + 60000000 THEN NULL ELSE 1 END) FROM "+at.Tables.Names.Table()+" WHERE operation = 'once-bench'").Scan(&made, &staying)
 	if err != nil || staying > 0 || made == 0 {
 		t.Errorf("%d of %d keys stay (%v)", staying, made, err)
 	}

@@ -64,10 +64,10 @@ func TestDoctorReadsHowLongKeysAreKeptOnServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, on := t.Context(), open(t, fresh(t))
-			if err := on.Migrate(ctx); err != nil {
+			if err := on.Tables.Migrate(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := on.Store.Register(ctx, store.Consumer{Name: "billing", Source: "nats stream good log of billing"}); err != nil {
+			if _, err := need[store.Registry](on).Register(ctx, store.Consumer{Name: "billing", Source: "nats stream good log of billing"}); err != nil {
 				t.Fatal(err)
 			}
 			fence := once.Fence{Key: once.Key{Operation: "billing", ID: "1"}, Owner: [16]byte{1}, Attempt: 1}

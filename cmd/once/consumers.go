@@ -6,6 +6,9 @@ import (
 	"os"
 
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/store"
 )
 
 type consumersCommand struct {
@@ -45,7 +48,11 @@ func (c *consumersList) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	all, err := s.Store.Consumers(ctx)
+	registry, err := target.Need[store.Registry](s.Target, target.ARegistry)
+	if err != nil {
+		return err
+	}
+	all, err := registry.Consumers(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,7 +99,11 @@ func (c *consumersPositions) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	all, err := s.Store.Positions(ctx, c.Name)
+	shelf, err := target.Need[inbox.AdminStore](s.Target, target.ARegistry)
+	if err != nil {
+		return err
+	}
+	all, err := shelf.Positions(ctx, c.Name)
 	if err != nil {
 		return err
 	}

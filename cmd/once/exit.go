@@ -59,7 +59,7 @@ func exitOf(ctx context.Context, err error) int {
 		return fail(ctx, exitFailed, errors.New("interrupted"))
 	case errors.As(err, &c):
 		return fail(ctx, c.code, err)
-	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, serve.ErrConfig),
+	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, target.ErrLacks), errors.Is(err, serve.ErrConfig),
 		errors.Is(err, doctor.ErrBroker):
 		return fail(ctx, exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -356,7 +357,7 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 	what := c.selection(of)
 	what.Limit = 1000
 	if err := l.look(ctx, s.Target, what, func() { line.say("%s scanned", show.Count(l.seen, "key", "keys")) }); err != nil {
-		return err
+		return listsOpen(err)
 	}
 	line.end()
 	if err := printKeys(c.outputFlags, keysTable(), l.found, once.Key{}); err != nil {
@@ -371,6 +372,14 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 		note("These are the latest %d of %d. See --limit and --all.", len(l.found), l.seen)
 	}
 	return nil
+}
+
+// listsOpen says what to do if a store has no list of all keys.
+func listsOpen(err error) error {
+	if errors.Is(err, once.ErrInvalid) {
+		return usage("this store lists only keys that are not done: add --status running,unknown,parked")
+	}
+	return err
 }
 
 // keysJSON is the JSON form of a page of keys.
@@ -410,7 +419,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 	for {
 		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {
-			return err
+			return listsOpen(err)
 		}
 		found += len(recs)
 		line.say("%s", show.Count(found, "key", "keys"))

@@ -20,7 +20,7 @@ func manyKeys(t *testing.T, at *target.Target, schema string, rows int) {
 	t.Helper()
 	const step = 500_000
 	fill := func(operation string, status, from, to int) {
-		if _, err := at.DB.ExecContext(t.Context(), `INSERT INTO `+schema+`.once_record (key, scope, operation, id, status, attempt, owner,
+		if _, err := at.Tables.DB.ExecContext(t.Context(), `INSERT INTO `+schema+`.once_record (key, scope, operation, id, status, attempt, owner,
 				lease_until, outcome, sum, outcome_until, key_until, due, created, updated)
 			SELECT encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid, '', $2::text, i::text,
 				$1::smallint, 1, gen_random_uuid(), CASE WHEN $1 = 1 THEN 1 END, '{"paid":true}', 5,
@@ -55,7 +55,7 @@ func TestManyKeys(t *testing.T) {
 	reads := func() (n int) {
 		t.Helper()
 		ctx := context.WithoutCancel(t.Context())
-		if err := at.DB.QueryRowContext(ctx, `SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables
+		if err := at.Tables.DB.QueryRowContext(ctx, `SELECT coalesce(sum(idx_tup_fetch + seq_tup_read), 0) FROM pg_stat_user_tables
 			WHERE schemaname = $1 AND relname = 'once_record'`, schema).Scan(&n); err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,11 @@ func (c *migrateStatus) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	now, err := s.Schema(ctx)
+	tables, err := s.Database()
+	if err != nil {
+		return err
+	}
+	now, err := tables.Schema(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,7 +132,11 @@ func (c *migrateUp) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	before, err := s.Schema(ctx)
+	tables, err := s.Database()
+	if err != nil {
+		return err
+	}
+	before, err := tables.Schema(ctx)
 	if err != nil {
 		return err
 	}
@@ -161,10 +169,10 @@ func (c *migrateUp) make(ctx context.Context) error {
 
 func migrate(ctx context.Context, s *session) error {
 	line := newProgress(outputFlags{})
-	if err := line.during("Migrating the tables", func() error { return s.Migrate(ctx) }); err != nil {
+	if err := line.during("Migrating the tables", func() error { return s.Tables.Migrate(ctx) }); err != nil {
 		return err
 	}
-	after, err := s.Schema(ctx)
+	after, err := s.Tables.Schema(ctx)
 	if err == nil {
 		note("The tables now have version %d.", after.Version)
 	}
@@ -193,17 +201,21 @@ func (c *migrateSQL) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
+	tables, err := s.Database()
+	if err != nil {
+		return err
+	}
 	from := 0
 	if c.From != nil {
 		from = *c.From
 	} else {
-		now, err := s.Schema(ctx)
+		now, err := tables.Schema(ctx)
 		if err != nil {
 			return err
 		}
 		from = now.Version
 	}
-	switch latest := s.Latest(); {
+	switch latest := tables.Latest(); {
 	case c.From != nil && from < 0:
 		return usage("--from is %d: use the version of the tables, or 0 if there are none", from)
 	case c.From != nil && from > latest:
@@ -214,7 +226,7 @@ func (c *migrateSQL) Run(ctx context.Context) error {
 			false: fmt.Sprintf("%s has version %d.", s, from)}[c.From != nil])
 		return nil
 	}
-	text, err := s.SQL(from)
+	text, err := tables.SQL(from)
 	if err != nil {
 		return err
 	}

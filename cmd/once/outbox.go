@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
@@ -90,16 +91,24 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	depth, err := s.Store.OutboxDepth(ctx, countUpTo)
+	messages, err := target.Need[store.Relayable](s.Target, target.AnOutbox)
 	if err != nil {
 		return err
 	}
-	leases, err := s.Leases(ctx)
+	tables, err := s.Database() // which have the leases
+	if err != nil {
+		return err
+	}
+	depth, err := messages.OutboxDepth(ctx, countUpTo)
+	if err != nil {
+		return err
+	}
+	leases, err := tables.Leases(ctx)
 	if err != nil {
 		return err
 	}
 	var slot *slotJSON
-	if log, ok := s.Store.(slotted); ok && s.Logged {
+	if log, ok := s.Store.(slotted); ok && tables.Logged {
 		found, err := log.OutboxSlot(ctx)
 		if err != nil && !errors.Is(err, once.ErrInvalid) { // no relay has made it yet
 			return err
@@ -251,7 +260,11 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 	defer s.Close()
 	q := c.query()
 	q.State, q.Limit, q.After, q.Bodiless = outgoingStates[c.State], c.Limit, c.After, !c.Body
-	found, err := outbox.Admin{Store: s.Store}.List(ctx, q)
+	messages, err := target.Need[store.Relayable](s.Target, target.AnOutbox)
+	if err != nil {
+		return err
+	}
+	found, err := outbox.Admin{Store: messages}.List(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -337,8 +350,12 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	}
 	defer s.Close()
 	q.Limit = c.limit()
-	those := newShown(s.Store, newProgress(c.outputFlags))
-	admin, decision := outbox.Admin{Store: those}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	messages, err := target.Need[store.Relayable](s.Target, target.AnOutbox)
+	if err != nil {
+		return err
+	}
+	those := newShown(newProgress(c.outputFlags))
+	admin, decision := outbox.Admin{Store: shownOutbox{messages, those}}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
 )
@@ -125,7 +126,11 @@ func (c *parkedList) Run(ctx context.Context) error {
 	defer s.Close()
 	q := c.query()
 	q.States, q.Limit, q.After, q.Bodiless = []store.ShelfState{shelfStates[c.State]}, c.Limit, c.After, true
-	found, err := inbox.Admin{Store: s.Store}.List(ctx, q)
+	shelf, err := target.Need[inbox.AdminStore](s.Target, target.AShelf)
+	if err != nil {
+		return err
+	}
+	found, err := inbox.Admin{Store: shelf}.List(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -183,7 +188,11 @@ func (c *parkedShow) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	found, err := inbox.Admin{Store: s.Store}.List(ctx, store.ShelfQuery{Consumer: string(c.Consumer), IDs: []string{c.ID},
+	shelf, err := target.Need[inbox.AdminStore](s.Target, target.AShelf)
+	if err != nil {
+		return err
+	}
+	found, err := inbox.Admin{Store: shelf}.List(ctx, store.ShelfQuery{Consumer: string(c.Consumer), IDs: []string{c.ID},
 		Limit: 1})
 	if err != nil {
 		return err
@@ -262,8 +271,12 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	defer s.Close()
 	q := c.query()
 	q.Limit = c.limit()
-	those := newShown(s.Store, newProgress(c.outputFlags))
-	admin := inbox.Admin{Store: those}
+	shelf, err := target.Need[inbox.AdminStore](s.Target, target.AShelf)
+	if err != nil {
+		return err
+	}
+	those := newShown(newProgress(c.outputFlags))
+	admin := inbox.Admin{Store: shownShelf{shelf, those}}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(admin, q, decision)
 	those.line.end()

@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
 )
 
@@ -45,8 +46,10 @@ func seedAt(ctx context.Context, from string) error {
 		return err
 	}
 	defer t.Close()
-	if err := t.Migrate(ctx); err != nil {
-		return err
+	if t.Tables != nil {
+		if err := t.Tables.Migrate(ctx); err != nil {
+			return err
+		}
 	}
 	pay := &once.Operation[map[string]string]{Name: "pay", OnUnknown: once.Park}
 	if _, err := once.Do(ctx, t.Store, pay.For("paid"), func(context.Context, once.Key) (map[string]string, error) {
@@ -71,7 +74,10 @@ func seedAt(ctx context.Context, from string) error {
 			return err
 		}
 	}
-	if err := seedShelf(ctx, t.Store); err != nil {
+	if t.Tables == nil {
+		return nil
+	}
+	if err := seedShelf(ctx, need[consumerStore](t)); err != nil {
 		return err
 	}
 	return seedOutbox(ctx, t)
@@ -99,7 +105,22 @@ func tick(ctx context.Context, s once.Store, k once.Key) error {
 	}
 }
 
-func seedShelf(ctx context.Context, s target.Store) error {
+// need returns a capability of the store, which it has.
+func need[Capability any](t *target.Target) Capability {
+	c, err := target.Need[Capability](t, "such thing")
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// consumerStore is a store that consumers work on.
+type consumerStore interface {
+	store.Registry
+	inbox.AdminStore
+}
+
+func seedShelf(ctx context.Context, s consumerStore) error {
 	if _, err := s.Register(ctx, store.Consumer{Name: "billing", Source: "queue orders"}); err != nil {
 		return err
 	}
@@ -122,12 +143,12 @@ func keyShelved(ctx context.Context, at string) error {
 		return err
 	}
 	defer t.Close()
-	m, err := t.Store.Shelved(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"m3"}})
+	m, err := need[store.Shelf](t).Shelved(ctx, store.ShelfQuery{Consumer: "billing", IDs: []string{"m3"}})
 	if err != nil || len(m) != 1 {
 		return fmt.Errorf("%d messages: %w", len(m), err)
 	}
 	m[0].Message.ID, m[0].Key = "m4", "order 4"
-	if err := t.Store.Shelve(ctx, m); err != nil {
+	if err := need[store.Shelf](t).Shelve(ctx, m); err != nil {
 		return err
 	}
 	return bring(ctx, t.Store, once.Key{Operation: "billing", ID: m[0].Key}, once.Parked)
@@ -135,19 +156,19 @@ func keyShelved(ctx context.Context, at string) error {
 
 func seedOutbox(ctx context.Context, t *target.Target) error {
 	for _, id := range []string{"o1", "o2", "o3"} {
-		if _, err := t.DB.ExecContext(ctx,
+		if _, err := t.Tables.DB.ExecContext(ctx,
 			fmt.Sprintf("INSERT INTO %s (lane, id, topic, ordering_key) VALUES (1, '%s', 'order.paid', 'k')",
-				t.Names.Outbox(), id)); err != nil {
+				t.Tables.Names.Outbox(), id)); err != nil {
 			return err
 		}
 	}
-	ms, err := t.Store.Outgoing(ctx, store.OutgoingQuery{State: store.Pending, Limit: 2})
+	ms, err := need[store.Relayable](t).Outgoing(ctx, store.OutgoingQuery{State: store.Pending, Limit: 2})
 	if err != nil {
 		return err
 	}
 	for i := range ms {
 		ms[i].Attempts, ms[i].Reason = 10, "no such topic"
 	}
-	_, err = t.Store.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
+	_, err = need[store.Relayable](t).MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
 	return err
 }

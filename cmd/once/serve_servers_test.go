@@ -29,7 +29,7 @@ func TestServeOnServers(t *testing.T) {
 				t.Run(what, func(t *testing.T) {
 					url := fresh(t)
 					shop := open(t, url)
-					if err := shop.Migrate(t.Context()); err != nil {
+					if err := shop.Tables.Migrate(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 					does(t, url, shop)
@@ -46,8 +46,8 @@ func insert(t *testing.T, shop *target.Target, id, topic, body string) {
 	if shop.Engine == target.PostgreSQL {
 		binary = `'\` + "x" + hex.EncodeToString([]byte(body)) + "'"
 	}
-	if _, err := shop.DB.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO %[1]s (lane, id, topic, ordering_key, body) VALUES (1, '%[2]s', '%[3]s', '%[2]s', %[4]s)",
-		shop.Names.Outbox(), id, topic, binary)); err != nil {
+	if _, err := shop.Tables.DB.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO %[1]s (lane, id, topic, ordering_key, body) VALUES (1, '%[2]s', '%[3]s', '%[2]s', %[4]s)",
+		shop.Tables.Names.Outbox(), id, topic, binary)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -123,7 +123,7 @@ func servePublishes(t *testing.T, url string, shop *target.Target) {
 	s.await("/metrics", `once_outbox_messages_total\{once_name="serve",once_outcome="published"\} 3`)
 	s.await("/metrics", `once_outbox_depth\{once_name="serve",once_state="pending"\} 0`)
 	s.stop()
-	leases, err := shop.Leases(t.Context())
+	leases, err := shop.Tables.Leases(t.Context())
 	if err != nil || leases.Relays != 0 {
 		t.Errorf("%d relays are alive after the end, %v", leases.Relays, err)
 	}
@@ -203,7 +203,7 @@ func (w *wire) set(cut bool) {
 func TestServeOnServersWithoutRabbitMQ(t *testing.T) {
 	url := freshPostgres(t)
 	shop := open(t, url)
-	if err := shop.Migrate(t.Context()); err != nil {
+	if err := shop.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	q := newQueue(t)

@@ -38,7 +38,7 @@ func shopFile(t *testing.T) (url string, shop *target.Target) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { shop.Close() })
-	if err := shop.Migrate(t.Context()); err != nil {
+	if err := shop.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return url, shop
@@ -47,7 +47,7 @@ func shopFile(t *testing.T) (url string, shop *target.Target) {
 // put commits messages.
 func put(t *testing.T, shop *target.Target, ms ...*broker.Message) {
 	t.Helper()
-	tx, err := shop.DB.BeginTx(t.Context(), nil)
+	tx, err := shop.Tables.DB.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestServeIsReadyOnlyWithTheTables(t *testing.T) {
 	url, shop := shopFile(t)
 	s := startService(t, url, "[reconcile]\npark = [\"mail\"]\n")
 	s.await("/readyz", "ready")
-	if _, err := shop.DB.ExecContext(t.Context(), "DROP TABLE once_outbox"); err != nil {
+	if _, err := shop.Tables.DB.ExecContext(t.Context(), "DROP TABLE once_outbox"); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", "the database does not answer, or its tables do not fit this program: see the log")

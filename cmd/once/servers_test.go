@@ -16,6 +16,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/store"
 )
 
 // servers are where the scripts run besides SQLite: each returns the URL of a place that is its own.
@@ -36,6 +37,67 @@ func TestScriptsOnServers(t *testing.T) {
 	}
 }
 
+// keyStores are stores without tables.
+var keyStores = map[string]func(testing.TB) string{"redis": freshRedis}
+
+func TestScriptsOnStoresWithoutTables(t *testing.T) {
+	for name, fresh := range keyStores {
+		t.Run(name, func(t *testing.T) {
+			fresh(t) // or skip
+			testscript.Run(t, testscript.Params{
+				Files:               []string{"testdata/keystores.txtar"},
+				RequireExplicitExec: true,
+				Setup: func(e *testscript.Env) error {
+					return at(e, fresh(e.T().(testing.TB)))
+				},
+			})
+		})
+	}
+}
+
+func TestDoctorOnRedis(t *testing.T) {
+	at := open(t, freshRedis(t))
+	if names := examine(t, at); len(names) > 0 {
+		t.Errorf("a server as it should be: %v", names)
+	}
+	for _, c := range []struct{ setting, value, finds string }{
+		{"maxmemory-policy", "allkeys-lru", "eviction"},
+		{"appendfsync", "everysec", "fsync"},
+		{"appendonly", "no", "append-only"},
+		{"maxmemory", "1mb", "memory"},
+	} {
+		was, err := at.Redis.ConfigGet(t.Context(), c.setting).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := at.Redis.ConfigSet(t.Context(), c.setting, c.value).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if names := examine(t, at); !slices.Contains(names, c.finds) {
+			t.Errorf("%s %s: %v", c.setting, c.value, names)
+		}
+		if err := at.Redis.ConfigSet(t.Context(), c.setting, was[c.setting]).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func freshRedis(t testing.TB) string {
+	t.Helper()
+	u, err := url.Parse(testenv.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery = url.Values{"prefix": {"cmd_" + strings.ToLower(rand.Text()) + ":"}}.Encode()
+	at := open(t, u.String())
+	config, err := at.Redis.ConfigGet(t.Context(), "dir").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CheckRedis(t, config)
+	return u.String()
+}
+
 func TestDoctorOnServers(t *testing.T) {
 	for name, fresh := range servers {
 		t.Run(name, func(t *testing.T) { examineDamage(t, fresh(t), name) })
@@ -43,13 +105,13 @@ func TestDoctorOnServers(t *testing.T) {
 	t.Run("partitions", func(t *testing.T) {
 		from := freshPostgres(t)
 		at := open(t, from+"&partition=24h")
-		if err := at.Migrate(t.Context()); err != nil {
+		if err := at.Tables.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if names := examine(t, at); slices.Contains(names, "schema") || slices.Contains(names, "schema-drift") {
 			t.Errorf("with partitions: %v", names)
 		}
-		if now, err := open(t, from).Schema(t.Context()); err != nil || now.Misfit == nil ||
+		if now, err := open(t, from).Tables.Schema(t.Context()); err != nil || now.Misfit == nil ||
 			!strings.Contains(now.Misfit.Error(), "add partition=24h") {
 			t.Errorf("without partition in the URL: %+v %v", now, err)
 		}
@@ -72,9 +134,9 @@ func TestDoctorOnServers(t *testing.T) {
 	t.Run("synchronous_commit of a role", func(t *testing.T) {
 		at := open(t, freshPostgres(t))
 		role := "cmd_" + strings.ToLower(rand.Text())
-		t.Cleanup(func() { at.DB.Exec("DROP ROLE IF EXISTS " + role) })
+		t.Cleanup(func() { at.Tables.DB.Exec("DROP ROLE IF EXISTS " + role) })
 		for _, statement := range []string{"CREATE ROLE " + role, "ALTER ROLE " + role + " SET synchronous_commit = false"} {
-			if _, err := at.DB.Exec(statement); err != nil {
+			if _, err := at.Tables.DB.Exec(statement); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -84,11 +146,11 @@ func TestDoctorOnServers(t *testing.T) {
 	})
 	t.Run("wal_level", func(t *testing.T) {
 		at := open(t, freshPostgres(t)+"&outbox=log-only")
-		if err := at.Migrate(t.Context()); err != nil {
+		if err := at.Tables.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		level := ""
-		if err := at.DB.QueryRow("SHOW wal_level").Scan(&level); err != nil {
+		if err := at.Tables.DB.QueryRow("SHOW wal_level").Scan(&level); err != nil {
 			t.Fatal(err)
 		}
 		want := map[bool]string{true: "slot-missing", false: "wal-level"}[level == "logical"]
@@ -109,7 +171,7 @@ func TestDoctorSeesAFailoverOnServers(t *testing.T) {
 				"SELECT '" + timeline + ".history', " + modified + "$$",
 			"CREATE OR REPLACE FUNCTION " + overlay + ".pg_last_xact_replay_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT " + last + "$$",
 		} {
-			if _, err := at.DB.Exec(statement); err != nil {
+			if _, err := at.Tables.DB.Exec(statement); err != nil {
 				t.Fatalf("%s: %v", statement, err)
 			}
 		}
@@ -169,7 +231,7 @@ func TestDoctorSeesStandbysOnServers(t *testing.T) {
 				"WHEN 'synchronous_standby_names' THEN '" + test.names + "' WHEN 'synchronous_commit' THEN '" + test.commit + "' " +
 				"ELSE pg_catalog.current_setting($1) END$$",
 		} {
-			if _, err := at.DB.Exec(statement); err != nil {
+			if _, err := at.Tables.DB.Exec(statement); err != nil {
 				t.Fatalf("%s: %v", statement, err)
 			}
 		}
@@ -207,22 +269,22 @@ func examineDamage(t *testing.T, from, server string) {
 		}
 	}
 	relay := [16]byte{7, 15: 9}
-	want, err := at.Store.LeaseLanes(t.Context(), relay, time.Hour, []int{0, 3})
+	want, err := need[store.Relayable](at).LeaseLanes(t.Context(), relay, time.Hour, []int{0, 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := at.Leases(t.Context())
+	got, err := at.Tables.Leases(t.Context())
 	if err != nil || got.Relays != 1 || got.Lanes[3].Relay != want.Lanes[3].Relay || got.Lanes[3].Left <= 0 {
 		t.Errorf("leases are %+v and %v, want %+v", got, err, want)
 	}
-	drop := "DROP INDEX " + at.Names.Named("record_due")
+	drop := "DROP INDEX " + at.Tables.Names.Named("record_due")
 	if server == "mariadb" {
-		drop = "ALTER TABLE " + at.Names.Table() + " DROP INDEX once_record_due"
+		drop = "ALTER TABLE " + at.Tables.Names.Table() + " DROP INDEX once_record_due"
 	}
-	for _, statement := range []string{drop, "ALTER TABLE " + at.Names.Shelf() + " DROP COLUMN reason",
-		"ALTER TABLE " + at.Names.Relays() + " RENAME TO once_aside",
-		"CREATE TABLE " + at.Names.Relays() + " AS SELECT * FROM " + at.Names.Named("aside")} {
-		if _, err := at.DB.Exec(statement); err != nil {
+	for _, statement := range []string{drop, "ALTER TABLE " + at.Tables.Names.Shelf() + " DROP COLUMN reason",
+		"ALTER TABLE " + at.Tables.Names.Relays() + " RENAME TO once_aside",
+		"CREATE TABLE " + at.Tables.Names.Relays() + " AS SELECT * FROM " + at.Tables.Names.Named("aside")} {
+		if _, err := at.Tables.DB.Exec(statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}
@@ -266,9 +328,9 @@ func freshPostgres(t testing.TB) string {
 	t.Helper()
 	from := testenv.Postgres(t)
 	at := open(t, from)
-	testenv.CheckPostgres(t, asker(at.DB))
+	testenv.CheckPostgres(t, asker(at.Tables.DB))
 	schema := "cmd_" + strings.ToLower(rand.Text())
-	t.Cleanup(func() { at.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
+	t.Cleanup(func() { at.Tables.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
 	u, err := url.Parse(from)
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +346,7 @@ func tablesOnPostgres(t *testing.T) (from string, at *target.Target, schema stri
 	t.Helper()
 	from = freshPostgres(t)
 	at = open(t, from)
-	if err := at.Migrate(t.Context()); err != nil {
+	if err := at.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u, err := url.Parse(from)
@@ -305,12 +367,12 @@ func freshMariaDB(t testing.TB) string {
 		u.Host, u.RawQuery = "localhost", "socket="+url.QueryEscape(config.Addr)
 	}
 	at := open(t, u.String())
-	testenv.CheckMariaDB(t, asker(at.DB))
+	testenv.CheckMariaDB(t, asker(at.Tables.DB))
 	database := "cmd_" + strings.ToLower(rand.Text())
-	if _, err := at.DB.Exec("CREATE DATABASE " + database); err != nil {
+	if _, err := at.Tables.DB.Exec("CREATE DATABASE " + database); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { at.DB.Exec("DROP DATABASE IF EXISTS " + database) })
+	t.Cleanup(func() { at.Tables.DB.Exec("DROP DATABASE IF EXISTS " + database) })
 	u.Path = "/" + database
 	return u.String()
 }

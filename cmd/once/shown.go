@@ -4,14 +4,13 @@ import (
 	"context"
 
 	"github.com/effectively-once/once/cmd/once/internal/show"
-	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
 )
 
-// shown is a store of which a first run counts messages, for people to say yes to. Once that is over, it has no others:
-// what came later, or has moved on since, is not what they were asked about.
+// shown counts the messages of a store in a first run, for people to say yes to. Once that is over, the store has no
+// others: what came later, or has moved on since, is not what they were asked about.
 type shown struct {
-	target.Store
 	seen    map[sighting]bool
 	counted bool
 
@@ -26,20 +25,32 @@ type sighting struct {
 	attempts     int
 }
 
-func newShown(s target.Store, line *progress) *shown {
-	return &shown{Store: s, seen: map[sighting]bool{}, line: line, dealt: map[int64]bool{}}
+func newShown(line *progress) *shown {
+	return &shown{seen: map[sighting]bool{}, line: line, dealt: map[int64]bool{}}
+}
+
+// shownOutbox is an outbox with the messages that were counted.
+type shownOutbox struct {
+	store.Relayable
+	*shown
+}
+
+// shownShelf is a shelf with the messages that were counted.
+type shownShelf struct {
+	inbox.AdminStore
+	*shown
 }
 
 // Outgoing returns messages of the outbox. After the count it returns only
 // messages that were counted.
-func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+func (s shownOutbox) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	for {
-		page, err := s.Store.Outgoing(ctx, q)
+		page, err := s.Relayable.Outgoing(ctx, q)
 		if err != nil || len(page) == 0 {
 			return nil, err
 		}
 		q.After = page[len(page)-1].Seq
-		page = only(s, page, func(m store.Outgoing) sighting { return sighting{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
+		page = only(s.shown, page, func(m store.Outgoing) sighting { return sighting{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
 		if len(page) > 0 {
 			return page, nil
 		}
@@ -48,14 +59,14 @@ func (s *shown) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 
 // Shelved returns messages on the shelf. After the count it returns only messages
 // that were counted.
-func (s *shown) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+func (s shownShelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	for {
-		page, err := s.Store.Shelved(ctx, q)
+		page, err := s.AdminStore.Shelved(ctx, q)
 		if err != nil || len(page) == 0 {
 			return nil, err
 		}
 		q.After = page[len(page)-1].Seq
-		page = only(s, page, func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })
+		page = only(s.shown, page, func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })
 		if len(page) > 0 {
 			return page, nil
 		}
@@ -69,16 +80,16 @@ func (s *shown) begin(total int) {
 }
 
 // Change records the change of a message on the shelf.
-func (s *shown) Change(ctx context.Context, m store.Shelved) error {
-	err := s.Store.Change(ctx, m)
+func (s shownShelf) Change(ctx context.Context, m store.Shelved) error {
+	err := s.AdminStore.Change(ctx, m)
 	s.dealt[m.Seq] = true
 	s.line.say("%d of %s", len(s.dealt), show.Count(s.total, "message", "messages"))
 	return err
 }
 
 // MoveOutgoing records the change of messages in the outbox.
-func (s *shown) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
-	changed, err := s.Store.MoveOutgoing(ctx, relay, ms, to)
+func (s shownOutbox) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
+	changed, err := s.Relayable.MoveOutgoing(ctx, relay, ms, to)
 	for _, m := range ms {
 		s.dealt[m.Seq] = true
 	}

@@ -17,7 +17,7 @@ func TestShelfIsChangedAsItWasCounted(t *testing.T) {
 	if err := seedAt(t.Context(), from); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, from).Store
+	s := need[store.Shelf](open(t, from))
 	c := shelfChange{changeFlags: changeFlags{Reason: "r", By: "ana", Yes: true}}
 	c.URL, c.Consumer = chosen(from), "billing"
 	err := c.run(t.Context(), "discarded", inbox.Decision{}, func(d inbox.Admin, q store.ShelfQuery,
@@ -62,7 +62,7 @@ func TestOutboxIsChangedAsItWasCounted(t *testing.T) {
 	if err := seedAt(t.Context(), from); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, from).Store
+	s := need[store.Relayable](open(t, from))
 	in := func(state store.OutgoingState) []store.Outgoing {
 		ms, err := s.Outgoing(t.Context(), store.OutgoingQuery{State: state})
 		if err != nil {

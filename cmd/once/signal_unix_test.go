@@ -141,7 +141,7 @@ func TestBenchClearsUpWhenInterrupted(t *testing.T) {
 			t.Fatal("it makes no keys")
 		}
 		// Its transactions may lock readers out for longer than they wait: then the next look sees more.
-		_ = at.DB.QueryRow("SELECT count(*) FROM once_record WHERE operation = 'once-bench'").Scan(&keys)
+		_ = at.Tables.DB.QueryRow("SELECT count(*) FROM once_record WHERE operation = 'once-bench'").Scan(&keys)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

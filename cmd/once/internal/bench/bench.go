@@ -52,7 +52,7 @@ type bench struct {
 
 // The names of the variants.
 const (
-	Bare        = "bare"      // a transaction that inserts a row
+	Bare        = "bare"      // a transaction that inserts a row; without tables, two conditional writes
 	Half        = "bare-half" // the same with half the workers
 	ByHand      = "by-hand"   // it also inserts a key of its own
 	New         = "dotx-new"  // it runs in once.DoTx
@@ -60,22 +60,28 @@ const (
 	Duplicate   = "dotx-duplicate" // its key is done
 	Do          = "do"             // once.Do around nothing
 	Async       = "do-async-commit"
+	DoDuplicate = "do-duplicate" // its key is done; without tables
 )
 
 // worker runs one call after the other.
 type worker struct {
 	took []time.Duration // durations in this turn
-	last string          // its latest key of a transaction
+	last string          // its latest key of a transaction; without tables, of Do
 }
 
 // Run measures and cleans up: the scratch table is gone when Run returns, even
 // if ctx ended. The report lists remaining keys, even with an error.
 func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error) {
-	if t.Engine == target.SQLite {
-		t.DB.SetMaxOpenConns(1) // writers wait for each other anyway; a queue avoids retries
-	}
-	b := &bench{target: t, run: rand.Text(), workers: make([]worker, o.Workers), insert: insertRow(t), work: operation()}
+	b := &bench{target: t, run: rand.Text(), workers: make([]worker, o.Workers), work: operation()}
 	r.Rounds = o.Rounds()
+	if t.Tables == nil {
+		defer func() { r.Keys = b.forget(ctx) }()
+		return r, b.measure(ctx, o, &r)
+	}
+	if t.Engine == target.SQLite {
+		t.Tables.DB.SetMaxOpenConns(1) // writers wait for each other anyway; a queue avoids retries
+	}
+	b.insert = insertRow(t)
 	if r.Isolation, err = isolation(ctx, t); err != nil {
 		return r, err
 	}
@@ -88,10 +94,15 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 	if err := create(ctx, t); err != nil {
 		return r, fmt.Errorf("the scratch table %s could not be made: %w", Scratch(t), err)
 	}
+	return r, b.measure(ctx, o, &r)
+}
+
+// measure runs all variants in turns.
+func (b *bench) measure(ctx context.Context, o Options, r *Report) error {
 	sides := b.sides()
 	for _, s := range sides { // opens connections and checks tables before the measurement
 		if _, err := b.turn(ctx, s, 0); err != nil {
-			return r, err
+			return err
 		}
 	}
 	for round := range r.Rounds {
@@ -99,7 +110,7 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 			s := sides[(round+i)%len(sides)]
 			elapsed, err := b.turn(ctx, s, o.Length/time.Duration(r.Rounds))
 			if err != nil {
-				return r, err
+				return err
 			}
 			s.add(b.workers[:s.workers], elapsed)
 			if o.Progress != nil {
@@ -110,7 +121,7 @@ func Run(ctx context.Context, t *target.Target, o Options) (r Report, err error)
 	for _, s := range sides {
 		r.Sides = append(r.Sides, s.against(sides[0]))
 	}
-	return r, nil
+	return nil
 }
 
 // operation returns the operation of the keys.
@@ -124,21 +135,31 @@ func (b *bench) sides() []*side {
 	speculative, async := operation(), operation()
 	speculative.Speculative, async.AsyncCommit = true, true
 	all := len(b.workers)
+	if b.target.Tables == nil {
+		byHand := func(ctx context.Context, _ *worker) error { return b.target.ByHand(ctx, b.id(), keep) }
+		return slices.DeleteFunc([]*side{
+			{name: Bare, workers: all, do: byHand},
+			{name: Half, workers: all / 2, do: byHand},
+			{name: Do, workers: all, do: b.do(b.work)},
+			{name: DoDuplicate, workers: all, do: func(ctx context.Context, w *worker) error {
+				var how once.Report
+				_, err := once.Do(ctx, b.target.Store, b.work.For(w.last).Report(&how), nothing)
+				return known(err, how)
+			}},
+		}, func(s *side) bool { return s.workers == 0 })
+	}
 	sides := []*side{
 		{name: Bare, workers: all, do: b.bare},
 		{name: Half, workers: all / 2, do: b.bare},
 		{name: ByHand, workers: all, do: func(ctx context.Context, _ *worker) error {
-			return b.target.Bare(ctx, insertKey(b.target), b.insert)
+			return b.target.Tables.Bare(ctx, insertKey(b.target), b.insert)
 		}},
 		{name: New, workers: all, do: b.guarded(b.work)},
 		{name: Speculative, workers: all, do: b.guarded(speculative)},
 		{name: Duplicate, workers: all, do: func(ctx context.Context, w *worker) error {
 			var how once.Report
-			err := b.target.Guarded(ctx, b.work.For(w.last).Report(&how), b.insert)
-			if err == nil && !how.Replayed {
-				err = fmt.Errorf("a duplicate was not known any more: a round took longer than %v", keep)
-			}
-			return err
+			err := b.target.Tables.Guarded(ctx, b.work.For(w.last).Report(&how), b.insert)
+			return known(err, how)
 		}},
 		{name: Do, workers: all, do: b.do(b.work)},
 		{name: Async, workers: all, do: b.do(async)},
@@ -154,17 +175,27 @@ func (b *bench) sides() []*side {
 	})
 }
 
+// known returns an error if a duplicate was not one.
+func known(err error, how once.Report) error {
+	if err == nil && !how.Replayed {
+		return fmt.Errorf("a duplicate was not known any more: a round took longer than %v", keep)
+	}
+	return err
+}
+
 // Variants returns how many variants are measured.
 func Variants(t *target.Target, workers int) int {
 	return len((&bench{target: t, workers: make([]worker, workers)}).sides())
 }
 
-func (b *bench) bare(ctx context.Context, _ *worker) error { return b.target.Bare(ctx, b.insert) }
+func (b *bench) bare(ctx context.Context, _ *worker) error {
+	return b.target.Tables.Bare(ctx, b.insert)
+}
 
 func (b *bench) guarded(op *once.Operation[struct{}]) func(context.Context, *worker) error {
 	return func(ctx context.Context, w *worker) error {
 		id := b.id()
-		err := b.target.Guarded(ctx, op.For(id), b.insert)
+		err := b.target.Tables.Guarded(ctx, op.For(id), b.insert)
 		if err == nil {
 			w.last = id
 		}
@@ -173,8 +204,12 @@ func (b *bench) guarded(op *once.Operation[struct{}]) func(context.Context, *wor
 }
 
 func (b *bench) do(op *once.Operation[struct{}]) func(context.Context, *worker) error {
-	return func(ctx context.Context, _ *worker) error {
-		_, err := once.Do(ctx, b.target.Store, op.For(b.id()), nothing)
+	return func(ctx context.Context, w *worker) error {
+		id := b.id()
+		_, err := once.Do(ctx, b.target.Store, op.For(id), nothing)
+		if err == nil && b.target.Tables == nil {
+			w.last = id
+		}
 		return err
 	}
 }

@@ -28,11 +28,11 @@ const (
 )
 
 // Scratch returns the name of the scratch table in SQL.
-func Scratch(t *target.Target) string { return t.Names.Named(scratch) }
+func Scratch(t *target.Target) string { return t.Tables.Names.Named(scratch) }
 
 // Find looks for a scratch table.
 func Find(ctx context.Context, t *target.Target) (State, error) {
-	columns, err := t.Columns(ctx, scratch)
+	columns, err := t.Tables.Columns(ctx, scratch)
 	slices.Sort(columns)
 	switch {
 	case err != nil || len(columns) == 0:
@@ -58,7 +58,7 @@ func create(ctx context.Context, t *target.Target) error {
 		target.MySQL:      "once_bench_row bigint AUTO_INCREMENT PRIMARY KEY, body varchar(200) NOT NULL) ENGINE=InnoDB",
 		target.SQLite:     "once_bench_row integer PRIMARY KEY, body text NOT NULL)",
 	}[t.Engine]
-	_, err := t.DB.ExecContext(ctx, "CREATE TABLE "+Scratch(t)+" ("+columns)
+	_, err := t.Tables.DB.ExecContext(ctx, "CREATE TABLE "+Scratch(t)+" ("+columns)
 	return err
 }
 
@@ -86,7 +86,7 @@ func isolation(ctx context.Context, t *target.Target) (level string, err error) 
 	if t.Engine != target.PostgreSQL {
 		return "", nil
 	}
-	err = t.DB.QueryRowContext(ctx, "SHOW default_transaction_isolation").Scan(&level)
+	err = t.Tables.DB.QueryRowContext(ctx, "SHOW default_transaction_isolation").Scan(&level)
 	return level, err
 }
 
@@ -96,7 +96,7 @@ func drop(ctx context.Context, t *target.Target) error {
 	defer cancel()
 	state, err := Find(ctx, t)
 	if err == nil && state == Left {
-		_, err = t.DB.ExecContext(ctx, "DROP TABLE "+Scratch(t))
+		_, err = t.Tables.DB.ExecContext(ctx, "DROP TABLE "+Scratch(t))
 	}
 	return err
 }
@@ -121,16 +121,16 @@ func (b *bench) forget(ctx context.Context) (k Keys) {
 	}
 	ctx, cancel = lasting(ctx, patience)
 	defer cancel()
-	if b.target.Partitioned { // partitions are dropped later
+	if b.target.Tables == nil || b.target.Tables.Partitioned { // the engine drops them later
 		if k.Left = int(b.keys.Load()); k.Left > 0 {
 			k.Due = time.Now().Add(keep)
 		}
 		return k
 	}
 	var due sql.NullInt64
-	err := b.target.DB.QueryRowContext(ctx, fmt.Sprintf( // uses the index on due, because the table may be large
+	err := b.target.Tables.DB.QueryRowContext(ctx, fmt.Sprintf( // uses the index on due, because the table may be large
 		"SELECT count(*), max(due) FROM %s WHERE operation = '%s' AND due IS NOT NULL AND due <= %s + %d",
-		b.target.Names.Table(), Operation, b.target.Names.Now(), keep.Microseconds())).Scan(&k.Left, &due)
+		b.target.Tables.Names.Table(), Operation, b.target.Tables.Names.Now(), keep.Microseconds())).Scan(&k.Left, &due)
 	if k.Err = errors.Join(k.Err, err); due.Valid {
 		k.Due = time.UnixMicro(due.Int64)
 	}
@@ -142,20 +142,20 @@ func (b *bench) forget(ctx context.Context) (k Keys) {
 func (b *bench) free(ctx context.Context) error {
 	q := once.RecordQuery{Operation: Operation, Status: []once.Status{once.Unknown}, Limit: batch}
 	for {
-		page, err := b.target.Store.List(ctx, q)
+		recs, next, err := b.target.List(ctx, q)
 		if err != nil {
 			return err
 		}
-		for _, r := range page.Records {
+		for _, r := range recs {
 			err := b.target.Store.Settle(ctx, once.Settlement{Status: once.Absent, KeepOutcome: keep, KeepKey: keep,
 				Fence: once.Fence{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt}, Reason: "once bench was killed"})
 			if err != nil && !errors.Is(err, once.ErrLeaseLost) {
 				return err
 			}
 		}
-		if page.Next == (once.Key{}) {
+		if next == (once.Key{}) {
 			return nil
 		}
-		q.After = page.Next
+		q.After = next
 	}
 }

@@ -244,9 +244,19 @@ func ExamineBroker(ctx context.Context, b *Broker, t *target.Target, only string
 	return r, nil
 }
 
+// consumerStore is a store that consumers work on.
+type consumerStore interface {
+	store.Registry
+	Positions(ctx context.Context, consumer string) ([]store.Position, error)
+}
+
 // readers returns the registered consumers of a kind of broker.
 func readers(ctx context.Context, t *target.Target, kind string) (all []reader, err error) {
-	registered, err := t.Store.Consumers(ctx)
+	registry, err := target.Need[consumerStore](t, target.ARegistry)
+	if err != nil {
+		return nil, err
+	}
+	registered, err := registry.Consumers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +268,7 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 		if r.kept, r.sample, err = kept(ctx, t, c.Keys); err != nil {
 			return nil, err
 		}
-		if r.places, err = t.Store.Positions(ctx, c.Keys); err != nil {
+		if r.places, err = registry.Positions(ctx, c.Keys); err != nil {
 			return nil, err
 		}
 		all = append(all, r)
@@ -293,8 +303,11 @@ const (
 )
 
 // kept returns the shortest time that sampled keys of an operation are kept,
-// and the size of the sample.
+// and the size of the sample, which is 0 for a store without tables.
 func kept(ctx context.Context, t *target.Target, operation string) (least time.Duration, n int, err error) {
+	if t.Tables == nil {
+		return 0, 0, nil
+	}
 	q := once.RecordQuery{Operation: operation, Status: []once.Status{once.Done}, Limit: sampled}
 	var digests []string
 	for begun := time.Now(); len(digests) < sampled && time.Since(begun) < sampleTime; {
@@ -323,8 +336,8 @@ func kept(ctx context.Context, t *target.Target, operation string) (least time.D
 		column = "`key`"
 	}
 	var micros *int64
-	err = t.DB.QueryRowContext(ctx, fmt.Sprintf("SELECT min(key_until - updated), count(*) FROM %s WHERE key_until IS NOT NULL AND %s IN (%s)",
-		t.Names.Table(), column, strings.Join(digests, ", "))).Scan(&micros, &n)
+	err = t.Tables.DB.QueryRowContext(ctx, fmt.Sprintf("SELECT min(key_until - updated), count(*) FROM %s WHERE key_until IS NOT NULL AND %s IN (%s)",
+		t.Tables.Names.Table(), column, strings.Join(digests, ", "))).Scan(&micros, &n)
 	if err != nil || micros == nil {
 		return 0, 0, err
 	}

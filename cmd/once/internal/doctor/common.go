@@ -45,13 +45,13 @@ func clock(ctx context.Context, e *examination) error {
 	var distance, exact time.Duration
 	for range 3 { // the fastest reply is the most precise
 		before := time.Now()
-		micros, err := e.number(ctx, "SELECT "+e.Names.Now())
+		now, err := e.Now(ctx)
 		if err != nil {
 			return err
 		}
 		way := time.Since(before) / 2
 		if exact == 0 || way < exact {
-			distance, exact = before.Add(way).Sub(time.UnixMicro(micros)), way
+			distance, exact = before.Add(way).Sub(now), way
 		}
 	}
 	if distance.Abs() > farApart+exact {
@@ -173,12 +173,12 @@ func commonest(counts map[string]int) string {
 // retention finds tables that no janitor cleans: rows more than a day past
 // their retention.
 func retention(ctx context.Context, e *examination) error {
-	if e.Partitioned { // partitions are dropped as a whole, later
+	if e.Tables.Partitioned { // partitions are dropped as a whole, later
 		return nil
 	}
 	n, err := e.number(ctx,
 		fmt.Sprintf("SELECT count(*) FROM (SELECT 1 AS one FROM %s WHERE due IS NOT NULL AND due < %s - %d LIMIT %d) AS late",
-			e.Names.Table(), e.Names.Now(), lateForget.Microseconds(), manyExpired))
+			e.Tables.Names.Table(), e.Tables.Names.Now(), lateForget.Microseconds(), manyExpired))
 	if err == nil && n >= manyExpired {
 		e.found("forget-behind", Warning, fmt.Sprintf("At least %d keys expired more than %s ago and were not deleted.", n,
 			show.Span(lateForget)),
@@ -198,16 +198,16 @@ func keptTooLong(ctx context.Context, e *examination) error {
 		id, what, where, since string
 		longest                time.Duration
 	}{
-		{"archive-behind", "messages in the archive of the outbox", e.Names.OutboxArchive(), "COALESCE(changed, created)", longArchived},
-		{"published-behind", "published messages in the outbox", e.Names.Outbox() + " WHERE state = 4 AND due < " + e.Names.Now(), "due", longKept},
-		{"shelf-behind", "handled and discarded messages on the shelf", e.Names.Shelf() + " WHERE ended IS NOT NULL", "ended", longKept},
+		{"archive-behind", "messages in the archive of the outbox", e.Tables.Names.OutboxArchive(), "COALESCE(changed, created)", longArchived},
+		{"published-behind", "published messages in the outbox", e.Tables.Names.Outbox() + " WHERE state = 4 AND due < " + e.Tables.Names.Now(), "due", longKept},
+		{"shelf-behind", "handled and discarded messages on the shelf", e.Tables.Names.Shelf() + " WHERE ended IS NOT NULL", "ended", longKept},
 	} {
 		join := " WHERE "
 		if strings.Contains(of.where, " WHERE ") {
 			join = " AND "
 		}
 		n, err := e.number(ctx, fmt.Sprintf("SELECT count(*) FROM (SELECT 1 AS one FROM %s%s%s < %s - %d LIMIT %d) AS late",
-			of.where, join, of.since, e.Names.Now(), of.longest.Microseconds(), manyExpired))
+			of.where, join, of.since, e.Tables.Names.Now(), of.longest.Microseconds(), manyExpired))
 		if err != nil {
 			return err
 		}
@@ -224,7 +224,11 @@ func keptTooLong(ctx context.Context, e *examination) error {
 const longArchived, longKept = 400 * 24 * time.Hour, 120 * 24 * time.Hour
 
 func shelf(ctx context.Context, e *examination) error {
-	parked, err := e.Store.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo,
+	s, err := target.Need[store.Shelf](e.Target, target.AShelf)
+	if err != nil {
+		return err
+	}
+	parked, err := s.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo,
 		Bodiless: true})
 	if err != nil || len(parked) == 0 {
 		return err
@@ -244,11 +248,19 @@ func shelf(ctx context.Context, e *examination) error {
 }
 
 func outgoing(ctx context.Context, e *examination) error {
-	depth, err := e.Store.OutboxDepth(ctx, countUpTo)
+	messages, err := target.Need[store.Relayable](e.Target, target.AnOutbox)
 	if err != nil {
 		return err
 	}
-	leases, err := e.Leases(ctx)
+	tables, err := e.Database() // which have the leases
+	if err != nil {
+		return err
+	}
+	depth, err := messages.OutboxDepth(ctx, countUpTo)
+	if err != nil {
+		return err
+	}
+	leases, err := tables.Leases(ctx)
 	if err != nil {
 		return err
 	}
@@ -284,7 +296,11 @@ func outgoing(ctx context.Context, e *examination) error {
 }
 
 func consumers(ctx context.Context, e *examination) error {
-	all, err := e.Store.Consumers(ctx)
+	registry, err := target.Need[store.Registry](e.Target, target.ARegistry)
+	if err != nil {
+		return err
+	}
+	all, err := registry.Consumers(ctx)
 	if err != nil {
 		return err
 	}

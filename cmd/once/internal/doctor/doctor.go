@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -59,7 +60,8 @@ const notChecked = "not-checked"
 type check struct {
 	name   string
 	engine target.Engine // empty: all engines
-	tables bool          // it needs tables that fit this program
+	sql    bool          // it needs tables, whether or not they fit this program
+	fits   bool          // it needs tables that fit this program, if the store has any
 	look   func(context.Context, *examination) error
 }
 
@@ -77,8 +79,8 @@ func (e *examination) found(name string, s Severity, what, means, do string) {
 // checks are ordered so that causes come before consequences.
 func checks() []check {
 	return []check{
-		{name: "schema", look: schema},
-		{name: "schema-drift", look: drift},
+		{name: "schema", sql: true, look: schema},
+		{name: "schema-drift", sql: true, look: drift},
 		{name: "server", engine: target.PostgreSQL, look: postgresServer},
 		{name: "durability", engine: target.PostgreSQL, look: postgresDurability},
 		{name: "failover", engine: target.PostgreSQL, look: postgresFailover},
@@ -91,12 +93,14 @@ func checks() []check {
 		{name: "tables", engine: target.MySQL, look: mysqlTables},
 		{name: "idle-transactions", engine: target.MySQL, look: mysqlIdle},
 		{name: "durability", engine: target.SQLite, look: sqliteDurability},
+		{name: "server", engine: target.Redis, look: redisServer},
+		{name: "durability", engine: target.Redis, look: redisDurability},
 		{name: "clock", look: clock},
-		{name: "keys", tables: true, look: keys},
-		{name: "retention", tables: true, look: retention},
-		{name: "shelf", tables: true, look: shelf},
-		{name: "outbox", tables: true, look: outgoing},
-		{name: "consumers", tables: true, look: consumers},
+		{name: "keys", fits: true, look: keys},
+		{name: "retention", sql: true, fits: true, look: retention},
+		{name: "shelf", fits: true, look: shelf},
+		{name: "outbox", fits: true, look: outgoing},
+		{name: "consumers", fits: true, look: consumers},
 	}
 }
 
@@ -105,18 +109,19 @@ func checks() []check {
 // becomes a note.
 func Examine(ctx context.Context, t *target.Target) (Report, error) {
 	r := Report{Findings: []Finding{}}
-	if err := t.DB.PingContext(ctx); err != nil {
+	if _, err := t.Now(ctx); err != nil {
 		return r, err
 	}
-	e := &examination{Target: t, report: &r}
+	e := &examination{Target: t, fits: t.Tables == nil, report: &r}
 	for _, c := range checks() {
-		if c.engine != "" && c.engine != t.Engine || c.tables && !e.fits {
+		if c.engine != "" && c.engine != t.Engine || c.sql && t.Tables == nil || c.fits && !e.fits {
 			continue
 		}
 		err := c.look(ctx, e)
 		switch {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
+		case errors.Is(err, target.ErrLacks): // there is nothing to look at
 		case err != nil:
 			e.found(notChecked, Note, fmt.Sprintf("%s: %v", c.name, secret.From(ctx).Error(err)),
 				"This check could not run.",
@@ -131,20 +136,20 @@ func Examine(ctx context.Context, t *target.Target) (Report, error) {
 // text returns the result of a query with one row and one column.
 func (e *examination) text(ctx context.Context, query string, args ...any) (value string, err error) {
 	var given *string
-	if err = e.DB.QueryRowContext(ctx, query, args...).Scan(&given); err == nil && given != nil {
+	if err = e.Tables.DB.QueryRowContext(ctx, query, args...).Scan(&given); err == nil && given != nil {
 		value = *given
 	}
 	return value, err
 }
 
 func (e *examination) number(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = e.DB.QueryRowContext(ctx, query, args...).Scan(&n)
+	err = e.Tables.DB.QueryRowContext(ctx, query, args...).Scan(&n)
 	return n, err
 }
 
 // texts returns the result of a query with one column.
 func (e *examination) texts(ctx context.Context, query string, args ...any) (values []string, err error) {
-	rows, err := e.DB.QueryContext(ctx, query, args...)
+	rows, err := e.Tables.DB.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -72,12 +72,12 @@ func postgresPromotion(ctx context.Context, e *examination) error {
 		return err
 	}
 	var since, last sql.NullTime
-	err = e.DB.QueryRowContext(ctx, "SELECT max(modification) FROM pg_ls_waldir() WHERE name = $1",
+	err = e.Tables.DB.QueryRowContext(ctx, "SELECT max(modification) FROM pg_ls_waldir() WHERE name = $1",
 		fmt.Sprintf("%08X.history", timeline)).Scan(&since)
 	if err != nil {
 		since.Valid = false // without the right to read it, the promotion itself is still known
 	}
-	if err := e.DB.QueryRowContext(ctx, "SELECT pg_last_xact_replay_timestamp()").Scan(&last); err != nil {
+	if err := e.Tables.DB.QueryRowContext(ctx, "SELECT pg_last_xact_replay_timestamp()").Scan(&last); err != nil {
 		return err
 	}
 	severity, when := Note, "The time is not known: reading it needs a role in pg_monitor, and the server may have removed the file."
@@ -177,7 +177,7 @@ func semiSync(variables, status map[string]string) (what string, waits bool) {
 
 // settings returns settings by lower-case name.
 func (e *examination) settings(ctx context.Context, query string) (map[string]string, error) {
-	rows, err := e.DB.QueryContext(ctx, query)
+	rows, err := e.Tables.DB.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}

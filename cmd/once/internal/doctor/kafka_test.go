@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
 )
 
@@ -171,7 +173,7 @@ func TestKafkaAgainstPositions(t *testing.T) {
 		at := fresh(t)
 		register(t, at, "billing", "kafka topic orders group billing", 0)
 		for _, place := range test.places {
-			if err := at.Store.SetPosition(t.Context(), store.Position{Consumer: "billing", Partition: place, Log: test.log, Offset: 3}); err != nil {
+			if err := need[inbox.AdminStore](at).SetPosition(t.Context(), store.Position{Consumer: "billing", Partition: place, Log: test.log, Offset: 3}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -239,4 +241,12 @@ func TestKafkaURLs(t *testing.T) {
 			}
 		}
 	}
+}
+
+func need[Capability any](t *target.Target) Capability {
+	c, err := target.Need[Capability](t, "such thing")
+	if err != nil {
+		panic(err)
+	}
+	return c
 }

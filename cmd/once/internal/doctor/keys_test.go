@@ -22,7 +22,7 @@ func fill(t *testing.T, at *target.Target, n int, rest string) {
 		digest := once.Key{Operation: "pay", ID: id}.UUID()
 		rows = append(rows, fmt.Sprintf("(x'%x', '', 'pay', '%s', 1, "+rest+")", digest[:], id))
 	}
-	if _, err := at.DB.ExecContext(t.Context(), "INSERT INTO "+at.Names.Table()+` ("key", scope, operation, id, attempt,
+	if _, err := at.Tables.DB.ExecContext(t.Context(), "INSERT INTO "+at.Tables.Names.Table()+` ("key", scope, operation, id, attempt,
 		status, owner, lease_until, created, updated) VALUES `+strings.Join(rows, ", ")); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func fresh(t *testing.T) *target.Target {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { at.Close() })
-	if err := at.Migrate(t.Context()); err != nil {
+	if err := at.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return at
@@ -69,8 +69,8 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 	for h.UUID()[0] < 0xff { // at the end of all lists
 		h.ID += "."
 	}
-	if _, err := at.DB.ExecContext(t.Context(), fmt.Sprintf("UPDATE %s SET updated = 1, lease_until = lease_until - 7200000000, "+
-		"operation = 'ship', id = '%s', \"key\" = x'%x' WHERE id = 'key7'", at.Names.Table(), h.ID, h.UUID())); err != nil {
+	if _, err := at.Tables.DB.ExecContext(t.Context(), fmt.Sprintf("UPDATE %s SET updated = 1, lease_until = lease_until - 7200000000, "+
+		"operation = 'ship', id = '%s', \"key\" = x'%x' WHERE id = 'key7'", at.Tables.Names.Table(), h.ID, h.UUID())); err != nil {
 		t.Fatal(err)
 	}
 	if got := finding(at); got != "unknown-old: 1 key has been unknown for more than 60 m, the oldest for 2 h: ship (1)." {
@@ -82,7 +82,7 @@ func TestOldUnknownsAreAllFound(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	// A lease that ended lately, of a record that was not changed for long.
-	if _, err := at.DB.ExecContext(t.Context(), "UPDATE "+at.Names.Table()+" SET lease_until = "+now+")"); err != nil {
+	if _, err := at.Tables.DB.ExecContext(t.Context(), "UPDATE "+at.Tables.Names.Table()+" SET lease_until = "+now+")"); err != nil {
 		t.Fatal(err)
 	}
 	if got := finding(at); got != "unknown-many: There are many unknown keys. None of the 5000 that were checked is old." {

@@ -95,9 +95,9 @@ func mysqlReplica(ctx context.Context, e *examination) error {
 			"Concurrent claims on two nodes conflict only at commit, which this project does not test.",
 			"Send all writes to one node.")
 	} // MySQL has no such table and no Galera
-	rows, err := e.DB.QueryContext(ctx, "SHOW SLAVE STATUS")
+	rows, err := e.Tables.DB.QueryContext(ctx, "SHOW SLAVE STATUS")
 	if err != nil {
-		if rows, err = e.DB.QueryContext(ctx, "SHOW REPLICA STATUS"); err != nil {
+		if rows, err = e.Tables.DB.QueryContext(ctx, "SHOW REPLICA STATUS"); err != nil {
 			return err
 		}
 	}
@@ -113,8 +113,8 @@ func mysqlReplica(ctx context.Context, e *examination) error {
 func mysqlTables(ctx context.Context, e *examination) error {
 	others, err := e.texts(ctx,
 		"SELECT CONCAT(table_name, ' (', engine, ')') FROM information_schema.tables WHERE table_schema = "+
-			e.Names.Database()+" AND LEFT(table_name, CHAR_LENGTH(?)) = ? AND engine <> 'InnoDB'", e.Names.Prefix(),
-		e.Names.Prefix())
+			e.Tables.Names.Database()+" AND LEFT(table_name, CHAR_LENGTH(?)) = ? AND engine <> 'InnoDB'", e.Tables.Names.Prefix(),
+		e.Tables.Names.Prefix())
 	if err != nil {
 		return err
 	}

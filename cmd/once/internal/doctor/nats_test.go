@@ -291,7 +291,7 @@ func TestNATSUnread(t *testing.T) {
 func register(t *testing.T, at *target.Target, name, source string, keep time.Duration) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := at.Store.Register(ctx, store.Consumer{Name: name, Source: source}); err != nil {
+	if _, err := need[store.Registry](at).Register(ctx, store.Consumer{Name: name, Source: source}); err != nil {
 		t.Fatal(err)
 	}
 	if keep == 0 {

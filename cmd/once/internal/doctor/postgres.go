@@ -110,7 +110,7 @@ func postgresLog(ctx context.Context, e *examination) error {
 	log, ok := once.As[interface {
 		OutboxSlot(context.Context) (pgstore.Slot, error)
 	}](e.Store)
-	if !e.Logged || !ok {
+	if !e.Tables.Logged || !ok {
 		return nil
 	}
 	level, err := e.text(ctx, "SHOW wal_level")

@@ -14,7 +14,7 @@ import (
 )
 
 func schema(ctx context.Context, e *examination) error {
-	now, err := e.Schema(ctx)
+	now, err := e.Tables.Schema(ctx)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func indexes(ms []sqlschema.Migration) (names []string) {
 // drift compares the schema with the one that the migrations create: an index
 // may have been dropped, or a dump half restored.
 func drift(ctx context.Context, e *examination) error {
-	now, err := e.Schema(ctx)
+	now, err := e.Tables.Schema(ctx)
 	if err != nil || now.Misfit != nil || now.Version > now.Latest {
 		return err
 	}
@@ -70,17 +70,17 @@ func drift(ctx context.Context, e *examination) error {
 	}
 	var missing, indexed []string
 	for table, names := range want {
-		have, err := e.Columns(ctx, table)
+		have, err := e.Tables.Columns(ctx, table)
 		if err != nil {
 			return err
 		}
 		if len(have) == 0 {
-			missing = append(missing, "the table "+e.Names.Prefix()+table)
+			missing = append(missing, "the table "+e.Tables.Names.Prefix()+table)
 			continue
 		}
 		for _, name := range names {
 			if !slices.Contains(have, name) {
-				missing = append(missing, "the column "+name+" of "+e.Names.Prefix()+table)
+				missing = append(missing, "the column "+name+" of "+e.Tables.Names.Prefix()+table)
 			}
 		}
 		have, err = e.indexes(ctx, table)
@@ -92,13 +92,13 @@ func drift(ctx context.Context, e *examination) error {
 		if err != nil {
 			return err
 		}
-		if key := keyOf[table]; key != "" && !slices.Contains(unique, key) && !(e.Partitioned && table == "record") {
-			missing = append(missing, "the unique key "+key+" of "+e.Names.Prefix()+table)
+		if key := keyOf[table]; key != "" && !slices.Contains(unique, key) && !(e.Tables.Partitioned && table == "record") {
+			missing = append(missing, "the unique key "+key+" of "+e.Tables.Names.Prefix()+table)
 		}
 	}
-	ms := e.Names.Migrations()
-	if e.Partitioned {
-		ms = e.Names.Partitioned().Migrations()
+	ms := e.Tables.Names.Migrations()
+	if e.Tables.Partitioned {
+		ms = e.Tables.Names.Partitioned().Migrations()
 	}
 	for _, name := range indexes(ms) {
 		if !slices.Contains(indexed, name) && !ofPartition.MatchString(name) {
@@ -150,7 +150,7 @@ func model(ctx context.Context, e *examination) (map[string][]string, error) {
 		table = strings.TrimPrefix(table, names.Prefix())
 		all[table] = append(all[table], column)
 	}
-	if e.Partitioned {
+	if e.Tables.Partitioned {
 		all["record"], all["part"] = append(all["record"], "part"), []string{"id", "begun", "due", "tried"}
 	}
 	return all, rows.Err()
@@ -162,12 +162,12 @@ func (e *examination) indexes(ctx context.Context, table string) ([]string, erro
 	switch e.Engine {
 	case target.PostgreSQL:
 		return e.texts(ctx, "SELECT i.relname FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid "+
-			"WHERE x.indisvalid AND x.indrelid = to_regclass($1)", e.Names.Named(table))
+			"WHERE x.indisvalid AND x.indrelid = to_regclass($1)", e.Tables.Names.Named(table))
 	case target.MySQL:
 		return e.texts(ctx, "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = "+
-			e.Names.Database()+" AND table_name = ?", e.Names.Prefix()+table)
+			e.Tables.Names.Database()+" AND table_name = ?", e.Tables.Names.Prefix()+table)
 	}
-	return e.texts(ctx, "SELECT name FROM pragma_index_list(?)", e.Names.Prefix()+table)
+	return e.texts(ctx, "SELECT name FROM pragma_index_list(?)", e.Tables.Names.Prefix()+table)
 }
 
 // keyOf returns the key column of each table. Without its unique index, two
@@ -181,13 +181,13 @@ func (e *examination) unique(ctx context.Context, table string) ([]string, error
 	case target.PostgreSQL:
 		return e.texts(ctx, "SELECT a.attname FROM pg_index x "+
 			"JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0] WHERE x.indrelid = to_regclass($1) "+
-			"AND x.indisunique AND x.indisvalid AND x.indpred IS NULL AND x.indnkeyatts = 1", e.Names.Named(table))
+			"AND x.indisunique AND x.indisvalid AND x.indpred IS NULL AND x.indnkeyatts = 1", e.Tables.Names.Named(table))
 	case target.MySQL:
 		return e.texts(ctx, "SELECT min(column_name) FROM information_schema.statistics WHERE table_schema = "+
-			e.Names.Database()+" AND table_name = ? AND non_unique = 0 GROUP BY index_name HAVING count(*) = 1",
-			e.Names.Prefix()+table)
+			e.Tables.Names.Database()+" AND table_name = ? AND non_unique = 0 GROUP BY index_name HAVING count(*) = 1",
+			e.Tables.Names.Prefix()+table)
 	}
 	return e.texts(ctx, "SELECT min(c.name) FROM pragma_index_list(?1) i, pragma_index_info(i.name) c "+
 		`WHERE i."unique" = 1 AND i.partial = 0 GROUP BY i.name HAVING count(*) = 1 `+
-		"UNION ALL SELECT name FROM pragma_table_info(?1) WHERE pk = 1", e.Names.Prefix()+table)
+		"UNION ALL SELECT name FROM pragma_table_info(?1) WHERE pk = 1", e.Tables.Names.Prefix()+table)
 }

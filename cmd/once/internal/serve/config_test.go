@@ -58,7 +58,7 @@ func shop(t *testing.T) (url string, at *target.Target) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { at.Close() })
-	if err := at.DB.PingContext(t.Context()); err != nil { // which makes the file
+	if err := at.Tables.DB.PingContext(t.Context()); err != nil { // which makes the file
 		t.Fatal(err)
 	}
 	return url, at
@@ -71,7 +71,7 @@ var paths = regexp.MustCompile(`\S*/once\.toml`)
 
 func TestMistakesAreRefused(t *testing.T) {
 	url, at := shop(t)
-	if err := at.Migrate(t.Context()); err != nil {
+	if err := at.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{

@@ -61,11 +61,11 @@ func TestLagOfPostgreSQLsLog(t *testing.T) {
 	}
 	t.Cleanup(func() { at.Close() })
 	testenv.CheckPostgres(t, func(query string) (answer string, err error) {
-		err = at.DB.QueryRow(query).Scan(&answer)
+		err = at.Tables.DB.QueryRow(query).Scan(&answer)
 		return answer, err
 	})
-	t.Cleanup(func() { at.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
-	if err := at.Migrate(t.Context()); err != nil {
+	t.Cleanup(func() { at.Tables.DB.Exec("DROP SCHEMA IF EXISTS " + schema + " CASCADE") })
+	if err := at.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s := &server{target: at, lookouts: lookout{target: at}}
@@ -102,7 +102,7 @@ func TestLagOfPostgreSQLsLog(t *testing.T) {
 	const much = 8 << 20
 	emit := func(prefix, content string) {
 		t.Helper()
-		if _, err := at.DB.Exec(`SELECT pg_logical_emit_message(true, $1, $2)`, prefix, content); err != nil {
+		if _, err := at.Tables.DB.Exec(`SELECT pg_logical_emit_message(true, $1, $2)`, prefix, content); err != nil {
 			t.Fatal(err)
 		}
 	}

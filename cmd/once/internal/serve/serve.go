@@ -104,10 +104,14 @@ func (s *server) plan(c Config, secrets *secret.Set) error {
 		return refuse("relay is configured, but there is nothing to publish to: add webhook, nats or rabbitmq")
 	}
 	if publisher != nil {
+		messages, err := target.Need[store.Relayable](s.target, target.AnOutbox)
+		if err != nil {
+			return errors.Join(refuse("there is something to publish to, but no outbox: %v", err), publisher.Close())
+		}
 		if s.relay, err = c.relay(); err != nil {
 			return errors.Join(err, publisher.Close())
 		}
-		s.relay.Store, s.relay.Publisher, s.relay.Logger = s.target.Store, publisher, s.logger
+		s.relay.Store, s.relay.Publisher, s.relay.Logger = messages, publisher, s.logger
 		s.relay.StopTime, s.relay.Stats = s.stop, &s.published
 	}
 	if s.parking, s.asker, err = c.Reconcile.reconciler(s.target.Store); err != nil {

@@ -55,14 +55,19 @@ func (l *lookout) see() sighting {
 }
 
 func (l *lookout) look(ctx context.Context) (s sighting) {
-	schema, err := l.target.Schema(ctx)
+	var schema target.Schema
+	if l.target.Tables != nil {
+		schema, s.err = l.target.Tables.Schema(ctx)
+	} else {
+		_, s.err = l.target.Now(ctx)
+	}
+	messages, hasOutbox := once.As[store.Relayable](l.target.Store)
 	switch {
-	case err != nil:
-		s.err = err
+	case s.err != nil:
 	case schema.Misfit != nil:
 		s.err = schema.Misfit
-	default:
-		s.depth, s.unread = l.target.Store.OutboxDepth(ctx, exact)
+	case hasOutbox:
+		s.depth, s.unread = messages.OutboxDepth(ctx, exact)
 		if log, ok := once.As[store.LogLag](l.target.Store); ok && s.unread == nil {
 			s.lag, s.unread = log.OutboxLag(ctx)
 		}
@@ -76,9 +81,12 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 // misfit returns the permanent problem of the tables, if there is one. Problems
 // of the database may pass.
 func (l *lookout) misfit(ctx context.Context) error {
+	if l.target.Tables == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	schema, err := l.target.Schema(ctx)
+	schema, err := l.target.Tables.Schema(ctx)
 	if err != nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 // Leases returns which relay holds which lane of the outbox. Unlike LeaseLanes
 // of a store, which is a relay's heartbeat, it changes nothing.
-func (t *Target) Leases(ctx context.Context) (l store.Leases, err error) {
+func (t *Tables) Leases(ctx context.Context) (l store.Leases, err error) {
 	now := t.Names.Now()
 	err = t.DB.QueryRowContext(ctx, "SELECT count(*) FROM "+t.Names.Relays()+" WHERE lease_until > "+now).Scan(&l.Relays)
 	if err != nil {

@@ -9,7 +9,11 @@ import (
 // List returns records and the key after which the next page begins. The zero
 // Key means that there are no more.
 func (t *Target) List(ctx context.Context, q once.RecordQuery) (recs []once.Record, next once.Key, err error) {
-	page, err := t.Store.List(ctx, q)
+	lister, err := Need[once.Lister](t, AList)
+	if err != nil {
+		return nil, next, err
+	}
+	page, err := lister.List(ctx, q)
 	for i, rec := range page.Records {
 		page.Records[i].Reason = t.Store.Options().Sealing.OpenReason(rec)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite" // the driver
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlschema"
@@ -65,15 +66,14 @@ func openPostgres(ctx context.Context, u *url.URL, own own, o *Options, secrets 
 		Outbox: mode, Slot: own.slot}
 	db := stdlib.OpenDBFromPool(pool)
 	keys := pgstore.New(pool, options)
-	return &Target{Store: keys, Engine: PostgreSQL, DB: db, Names: names, bare: barePostgres(pool),
-		guarded:     guarded(keys, execPostgres),
-		Partitioned: own.partition > 0, Logged: mode != pgstore.OutboxTable,
-		schema: func(from int) (string, error) { return pgstore.Schema(options, from) },
-		close: func() error {
-			err := db.Close()
-			pool.Close()
-			return err
-		}}, nil
+	tables := &Tables{DB: db, Names: names, Partitioned: own.partition > 0, Logged: mode != pgstore.OutboxTable,
+		engine: PostgreSQL, migrate: keys.Migrate, bare: barePostgres(pool), guarded: guarded(keys, execPostgres),
+		schema: func(from int) (string, error) { return pgstore.Schema(options, from) }}
+	return tables.target(keys, func() error {
+		err := db.Close()
+		pool.Close()
+		return err
+	}), nil
 }
 
 func openMySQL(u *url.URL, own own, o *Options) (*Target, error) {
@@ -207,9 +207,20 @@ func viaSQL(db *sql.DB, e Engine, d sqlstore.Dialect, n sqlschema.Names, own own
 	db.SetMaxIdleConns(connections)
 	options := &sqlstore.Options{Options: o.Options, Schema: own.schema, Prefix: own.prefix}
 	keys := sqlstore.New(db, d, options)
-	return &Target{Store: keys, Engine: e, DB: db, Names: n, close: db.Close, bare: bareSQL(db),
-		guarded: guarded(keys, execSQL),
-		schema:  func(from int) (string, error) { return sqlstore.Schema(d, options, from) }}
+	tables := &Tables{DB: db, Names: n, engine: e, migrate: keys.Migrate, bare: bareSQL(db), guarded: guarded(keys, execSQL),
+		schema: func(from int) (string, error) { return sqlstore.Schema(d, options, from) }}
+	return tables.target(keys, db.Close)
+}
+
+// target returns a target with these tables.
+func (t *Tables) target(s once.Store, close func() error) *Target {
+	return &Target{Store: s, Engine: t.engine, Tables: t, close: close, now: t.now}
+}
+
+func (t *Tables) now(ctx context.Context) (time.Time, error) {
+	var micros int64
+	err := t.DB.QueryRowContext(ctx, "SELECT "+t.Names.Now()).Scan(&micros)
+	return time.UnixMicro(micros), err
 }
 
 func namesFor(d sqlschema.Dialect, own own) (sqlschema.Names, error) {

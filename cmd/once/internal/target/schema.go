@@ -28,14 +28,14 @@ type Applied struct {
 	At      time.Time
 }
 
-// tables returns the names of the tables, with or without partitions.
-type tables interface {
+// versioned has the versions of tables, with or without partitions.
+type versioned interface {
 	Version(ctx context.Context, q sqlschema.Querier) (version, compatible int, err error)
 	Latest() int
 	Check(ctx context.Context, q sqlschema.Querier) error
 }
 
-func (t *Target) tables() tables {
+func (t *Tables) versioned() versioned {
 	if t.Partitioned {
 		return t.Names.Partitioned()
 	}
@@ -43,11 +43,11 @@ func (t *Target) tables() tables {
 }
 
 // Latest returns the latest version of the tables that this program knows.
-func (t *Target) Latest() int { return t.tables().Latest() }
+func (t *Tables) Latest() int { return t.versioned().Latest() }
 
 // Schema reads the state of the tables without changing it.
-func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
-	names := t.tables()
+func (t *Tables) Schema(ctx context.Context) (s Schema, err error) {
+	names := t.versioned()
 	q := sqltx.Querier{DB: t.DB}
 	if s.Version, s.Compatible, err = names.Version(ctx, q); err != nil {
 		return s, err
@@ -79,9 +79,9 @@ func (t *Target) Schema(ctx context.Context) (s Schema, err error) {
 
 // Columns returns the columns of the table with this name after the prefix, or
 // none if there is no such table.
-func (t *Target) Columns(ctx context.Context, table string) (names []string, err error) {
+func (t *Tables) Columns(ctx context.Context, table string) (names []string, err error) {
 	query, name := "SELECT name FROM pragma_table_info(?)", t.Names.Prefix()+table
-	switch t.Engine {
+	switch t.engine {
 	case PostgreSQL:
 		query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped"
 		name = t.Names.Named(table)

@@ -5,9 +5,12 @@
 //	mysql://user@localhost/database?socket=/run/mysqld/mysqld.sock
 //	sqlite:/var/lib/shop/shop.db
 //	sqlite:shop.db?prefix=shop_
+//	redis://user@host:6379/0?prefix=shop:
+//	rediss://host:6379?cluster=true&addr=host2:6379
+//	redis://sentinel:26379?master_name=main
 //
-// The parameters schema, prefix, partition, outbox and slot set Options of the
-// store. They are removed before the URL is passed to the driver. ${NAME} is
+// The parameters schema, prefix, partition, outbox, slot and cluster set Options of
+// the store. They are removed before the URL is passed to the driver. ${NAME} is
 // replaced by an environment variable, see [Expand].
 package target
 
@@ -18,27 +21,14 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
-	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlschema"
 )
-
-// Store is implemented by the stores of all targets. [once.As] finds a
-// [store.OutboxLog].
-type Store interface {
-	once.Store
-	once.Lister
-	store.Registry
-	store.Shelf
-	store.Relayable
-	store.Bell
-	store.Reopener
-	SetPosition(ctx context.Context, p store.Position) error
-	Positions(ctx context.Context, consumer string) ([]store.Position, error)
-	Migrate(ctx context.Context) error
-}
 
 // Engine is the kind of database of a target.
 type Engine string
@@ -47,6 +37,7 @@ const (
 	PostgreSQL Engine = "postgres"
 	MySQL      Engine = "mysql" // and MariaDB
 	SQLite     Engine = "sqlite"
+	Redis      Engine = "redis"
 )
 
 // Options are the options of [Open]. The zero value is valid.
@@ -60,10 +51,24 @@ const defaultConnections = 4
 
 // Target is an open store.
 type Target struct {
-	Store  Store
+	Store  once.Store // whose capabilities Need finds
 	Engine Engine
 
-	// DB is the same database, for queries that the store does not offer.
+	// Tables are those of the store, or nil if it is not in an SQL database.
+	Tables *Tables
+
+	// Redis is the client of the store, or nil if it is not in Redis.
+	Redis redis.UniversalClient
+
+	printed string
+	close   func() error
+	now     func(context.Context) (time.Time, error)
+	byHand  func(ctx context.Context, key string, keep time.Duration) error
+}
+
+// Tables are those of a store in an SQL database.
+type Tables struct {
+	// DB is the database of the store, for queries that the store does not offer.
 	DB *sql.DB
 
 	// Names are the names of the tables.
@@ -73,13 +78,13 @@ type Target struct {
 	// them.
 	Partitioned bool
 
-	// Logged reports whether the outbox is read from the PostgreSQL log. Then
+	// Logged reports whether the outbox is read from the PostgreSQL log. Then the
 	// Store has the OutboxSlot of pgstore.
 	Logged bool
 
-	printed string
+	engine  Engine
 	schema  func(from int) (string, error)
-	close   func() error
+	migrate func(context.Context) error
 	bare    func(ctx context.Context, statements []Statement) error
 	guarded func(ctx context.Context, w once.Work[struct{}], statement Statement) error
 }
@@ -90,11 +95,52 @@ func (t *Target) String() string { return t.printed }
 // Close closes the connections.
 func (t *Target) Close() error { return t.close() }
 
+// ByHand writes a key that is new, and then once more, both on condition. That is
+// the least that a guard of work elsewhere does. The key is kept for a time. It is
+// for stores without tables.
+func (t *Target) ByHand(ctx context.Context, key string, keep time.Duration) error {
+	return t.byHand(ctx, key, keep)
+}
+
+// ErrLacks is wrapped by the error of [Need].
+var ErrLacks = errors.New("the store of this target cannot do that")
+
+// Need returns a capability of the store. If the store does not have it, the error
+// says that it has no such thing, and wraps [ErrLacks].
+func Need[Capability any](t *Target, thing string) (Capability, error) {
+	c, ok := once.As[Capability](t.Store)
+	if !ok {
+		return c, fmt.Errorf("%w: it has no %s, see docs/stores/README.md", ErrLacks, thing)
+	}
+	return c, nil
+}
+
+// What verbs need.
+const (
+	AList     = "list of keys"
+	AShelf    = "shelf for messages"
+	AnOutbox  = "outbox"
+	ARegistry = "list of consumers"
+	ATable    = "tables"
+)
+
+// Database returns the tables of the store, or an error that wraps [ErrLacks].
+func (t *Target) Database() (*Tables, error) {
+	if t.Tables == nil {
+		return nil, fmt.Errorf("%w: it has no %s", ErrLacks, ATable)
+	}
+	return t.Tables, nil
+}
+
+// Now returns the time of the store's clock. It fails if the store cannot be
+// reached.
+func (t *Target) Now(ctx context.Context) (time.Time, error) { return t.now(ctx) }
+
 // Migrate creates the tables or migrates them to the version of this build.
-func (t *Target) Migrate(ctx context.Context) error { return t.Store.Migrate(ctx) }
+func (t *Tables) Migrate(ctx context.Context) error { return t.migrate(ctx) }
 
 // SQL returns the statements of Migrate for tables of a version, 0 for none.
-func (t *Target) SQL(from int) (string, error) { return t.schema(from) }
+func (t *Tables) SQL(from int) (string, error) { return t.schema(from) }
 
 // ErrURL is wrapped by errors about a URL, as opposed to errors of its
 // database.
@@ -156,6 +202,8 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 		t, err = openMySQL(u, own, o)
 	case SQLite:
 		t, err = openSQLite(u, own, o)
+	case Redis:
+		t, err = openRedis(u, own, o)
 	}
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/secret/secrettest"
+	"github.com/effectively-once/once/store"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -114,27 +115,27 @@ func TestSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	before, err := opened.Schema(t.Context())
+	before, err := opened.Tables.Schema(t.Context())
 	if err != nil || before.Version != 0 || before.Misfit == nil {
 		t.Errorf("before Migrate: %+v %v", before, err)
 	}
-	if err := opened.Migrate(t.Context()); err != nil {
+	if err := opened.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	after, err := opened.Schema(t.Context())
+	after, err := opened.Tables.Schema(t.Context())
 	if err != nil || after.Misfit != nil || after.Version != after.Latest || len(after.Applied) != after.Latest {
 		t.Errorf("after Migrate: %+v %v", after, err)
 	}
-	if text, err := opened.SQL(0); err != nil || !strings.Contains(text, "shop_record") {
+	if text, err := opened.Tables.SQL(0); err != nil || !strings.Contains(text, "shop_record") {
 		t.Errorf("SQL: %v in %q", err, text)
 	}
 	if _, err := opened.Store.Get(t.Context(), once.Key{Operation: "pay", ID: "1"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := opened.Store.LeaseLanes(t.Context(), [16]byte{7, 15: 9}, time.Hour, []int{3}); err != nil {
+	if _, err := need[store.Relayable](opened).LeaseLanes(t.Context(), [16]byte{7, 15: 9}, time.Hour, []int{3}); err != nil {
 		t.Fatal(err)
 	}
-	leases, err := opened.Leases(t.Context())
+	leases, err := opened.Tables.Leases(t.Context())
 	if err != nil || leases.Relays != 1 || leases.Lanes[3].Relay != [16]byte{7, 15: 9} || leases.Lanes[3].Left <= 0 {
 		t.Errorf("leases are %+v %v", leases, err)
 	}
@@ -143,7 +144,7 @@ func TestSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if got, err := again.Schema(t.Context()); err != nil || got.Version != got.Latest {
+	if got, err := again.Tables.Schema(t.Context()); err != nil || got.Version != got.Latest {
 		t.Errorf("opened again: %+v %v", got, err)
 	}
 }
@@ -172,7 +173,7 @@ func TestBrokenURLShowsNoSecret(t *testing.T) {
 				return said
 			}
 			defer opened.Close()
-			_, err = opened.Schema(ctx)
+			_, err = opened.Tables.Schema(ctx)
 			return said + " " + opened.String() + " " + secrettest.Said(ctx, err)
 		})
 	}
@@ -199,7 +200,7 @@ func TestNewSQLiteFilesBehindLinksArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
-	if err := opened.Migrate(t.Context()); err != nil {
+	if err := opened.Tables.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "real", "shop.db*"))
@@ -232,10 +233,10 @@ func TestNewSQLiteFilesArePrivate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := opened.Migrate(t.Context()); err != nil {
+			if err := opened.Tables.Migrate(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			tx, err := opened.DB.BeginTx(t.Context(), nil)
+			tx, err := opened.Tables.DB.BeginTx(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,4 +277,12 @@ func TestDriversReadParametersAsTheyAreWritten(t *testing.T) {
 			t.Errorf("%s: the driver reads %q, want %q", written, got, want)
 		}
 	}
+}
+
+func need[Capability any](t *Target) Capability {
+	c, err := Need[Capability](t, "such thing")
+	if err != nil {
+		panic(err)
+	}
+	return c
 }

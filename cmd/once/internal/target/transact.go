@@ -17,12 +17,12 @@ type Statement struct {
 }
 
 // Bare runs statements in a transaction without package once.
-func (t *Target) Bare(ctx context.Context, statements ...Statement) error {
+func (t *Tables) Bare(ctx context.Context, statements ...Statement) error {
 	return t.bare(ctx, statements)
 }
 
 // Guarded runs a statement in [once.DoTx].
-func (t *Target) Guarded(ctx context.Context, w once.Work[struct{}], statement Statement) error {
+func (t *Tables) Guarded(ctx context.Context, w once.Work[struct{}], statement Statement) error {
 	return t.guarded(ctx, w, statement)
 }
 

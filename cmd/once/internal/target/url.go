@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -78,6 +79,8 @@ func engineOf(scheme string) Engine {
 		return MySQL
 	case "sqlite":
 		return SQLite
+	case "redis", "rediss":
+		return Redis
 	}
 	return ""
 }
@@ -91,7 +94,7 @@ func parse(from string) (*url.URL, error) {
 			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it must begin with postgres://, mysql:// or sqlite:")
+		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis:// or rediss://")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -120,6 +123,7 @@ func parse(from string) (*url.URL, error) {
 type own struct {
 	schema, prefix, outbox, slot string
 	partition                    time.Duration
+	cluster                      bool // of Redis
 }
 
 // takeOwn removes our parameters from u.
@@ -142,13 +146,18 @@ func takeOwn(u *url.URL) (o own, err error) {
 		err = refuse("the parameter %s is not for %s", name, engineOf(u.Scheme))
 		return value
 	}
-	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite)
+	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite, Redis)
 	o.schema = take("schema", PostgreSQL, MySQL)
 	o.outbox, o.slot = take("outbox", PostgreSQL), take("slot", PostgreSQL)
 	if length := take("partition", PostgreSQL); length != "" && err == nil {
 		o.partition, err = time.ParseDuration(length)
 		if err != nil || o.partition <= 0 {
 			err = refuse("the parameter partition is %q: give a duration, for example 24h", length)
+		}
+	}
+	if cluster := take("cluster", Redis); cluster != "" && err == nil {
+		if o.cluster, err = strconv.ParseBool(cluster); err != nil {
+			err = refuse("the parameter cluster is %q: write cluster=true, or omit it", cluster)
 		}
 	}
 	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20")
