@@ -139,7 +139,7 @@ func findTraces(ctx context.Context, s *session, r once.Record) (found traces, e
 		return found, err
 	}
 	recs, next, err := page(ctx, s.Target, selection{RecordQuery: once.RecordQuery{Cause: r.Key.UUID(), Limit: maxPut}})
-	if found.ledTo = recs; err != nil && !errors.Is(err, once.ErrInvalid) { // such a store lists only what is open
+	if found.ledTo = recs; err != nil && (s.Tables != nil || !errors.Is(err, once.ErrInvalid)) { // else it lists only what is open
 		return found, err
 	}
 	found.cut = next != once.Key{}

@@ -357,7 +357,7 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 	what := c.selection(of)
 	what.Limit = 1000
 	if err := l.look(ctx, s.Target, what, func() { line.say("%s scanned", show.Count(l.seen, "key", "keys")) }); err != nil {
-		return listsOpen(err)
+		return listsOpen(s, err)
 	}
 	line.end()
 	if err := printKeys(c.outputFlags, keysTable(), l.found, once.Key{}); err != nil {
@@ -375,8 +375,8 @@ func (c *keysList) last(ctx context.Context, of []once.Status) error {
 }
 
 // listsOpen says what to do if a store has no list of all keys.
-func listsOpen(err error) error {
-	if errors.Is(err, once.ErrInvalid) {
+func listsOpen(s *session, err error) error {
+	if s.Tables == nil && errors.Is(err, once.ErrInvalid) {
 		return usage("this store lists only keys that are not done: add --status running,unknown,parked")
 	}
 	return err
@@ -419,7 +419,7 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 	for {
 		recs, next, err := page(ctx, s.Target, what)
 		if err != nil {
-			return listsOpen(err)
+			return listsOpen(s, err)
 		}
 		found += len(recs)
 		line.say("%s", show.Count(found, "key", "keys"))

@@ -55,6 +55,25 @@ func TestScriptsOnStoresWithoutTables(t *testing.T) {
 	}
 }
 
+func TestServeOnStoresWithoutTables(t *testing.T) {
+	for name, fresh := range keyStores {
+		t.Run(name+"/parks", func(t *testing.T) { from := fresh(t); serveParks(t, from, open(t, from)) })
+		t.Run(name+"/asks", func(t *testing.T) { from := fresh(t); serveAsks(t, from, open(t, from)) })
+		t.Run(name+"/has no outbox", func(t *testing.T) {
+			from := fresh(t)
+			abandon(t, open(t, from), "mail")
+			s := startService(t, from, "[reconcile]\npark = [\"mail\"]\n[janitor]\n")
+			s.await("/readyz", "ready")
+			s.await("/metrics", `once_store_ready\{once_name="serve"\} 1`)
+			s.await("/metrics", `once_janitor_looks_total\{once_name="serve"\} [1-9]`)
+			if _, text := s.get("/metrics"); strings.Contains(text, "once_outbox_depth") {
+				t.Errorf("the metrics have an outbox:\n%s", text)
+			}
+			s.stop()
+		})
+	}
+}
+
 func TestDoctorOnRedis(t *testing.T) {
 	at := open(t, freshRedis(t))
 	if names := examine(t, at); len(names) > 0 {

@@ -275,6 +275,18 @@ func TestNATSUnread(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for deadline := time.Now().Add(time.Minute); ; { // the server may still count the last request as waiting
+		info, err := c.Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumWaiting == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d requests are waiting", info.NumWaiting)
+		}
+	}
 	limit := func(n int64) doctor.Report {
 		t.Helper()
 		if _, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: "s", Subjects: []string{"s.>"}, MaxMsgs: n}); err != nil {

@@ -51,7 +51,9 @@ func (s *server) metrics() string {
 	p.add("gauge", "once_store_ready", "Whether the database answers and its tables fit this program.", just(oneIf(seen.err == nil)))
 	p.add("counter", "once_outbox_unread_total", "Failed reads of the database.", just(float64(seen.failed)))
 	if seen.err == nil && seen.unread == nil {
-		p.depth(seen.depth)
+		if seen.outbox {
+			p.depth(seen.depth)
+		}
 		if seen.lag != nil {
 			p.lag(seen.lag)
 		}

@@ -31,6 +31,7 @@ type lookout struct {
 type sighting struct {
 	at     time.Time
 	err    error // the database does not answer, or its tables do not fit this program
+	outbox bool  // there is one, and its depth was read
 	depth  []store.Depth
 	lag    *store.Lag // nil: the outbox is not read from a log
 	unread error      // why the depth or the lag is missing; a slow query does not make the process unready
@@ -68,6 +69,7 @@ func (l *lookout) look(ctx context.Context) (s sighting) {
 		s.err = schema.Misfit
 	case hasOutbox:
 		s.depth, s.unread = messages.OutboxDepth(ctx, exact)
+		s.outbox = s.unread == nil
 		if log, ok := once.As[store.LogLag](l.target.Store); ok && s.unread == nil {
 			s.lag, s.unread = log.OutboxLag(ctx)
 		}
