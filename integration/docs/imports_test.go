@@ -35,6 +35,7 @@ import (
 	_ "github.com/effectively-once/once/store"
 	_ "github.com/effectively-once/once/store/memstore"
 	_ "github.com/effectively-once/once/store/pgstore"
+	_ "github.com/effectively-once/once/store/redisstore"
 	_ "github.com/effectively-once/once/store/sqlstore"
 	_ "github.com/effectively-once/once/store/storetest"
 
@@ -43,6 +44,7 @@ import (
 	_ "github.com/labstack/echo/v4"
 	_ "github.com/nats-io/nats.go"
 	_ "github.com/nats-io/nats.go/jetstream"
+	_ "github.com/redis/go-redis/v9"
 	_ "github.com/twmb/franz-go/pkg/kgo"
 	_ "go.opentelemetry.io/otel/trace"
 )

@@ -4,11 +4,8 @@ package redisstore
 
 import (
 	"fmt"
-	"net"
-	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/effectively-once/once"
@@ -25,35 +22,15 @@ const slots = 16384
 // their addresses.
 func startCluster(t *testing.T) (addresses []string) {
 	t.Helper()
-	server.Need(t, server.Redis)
-	program, err := exec.LookPath("redis-server")
-	proof.Must(t, err)
 	ctx := proof.Soon(t)
 	const size = 3
-	for n := range size {
-		port, err := server.FreePort()
-		proof.Must(t, err)
-		bus, err := server.FreePort()
-		proof.Must(t, err)
-		cmd := exec.Command(program, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--cluster-enabled", "yes",
-			"--cluster-port", strconv.Itoa(bus), "--dir", t.TempDir(), "--save", "", "--maxmemory-policy", "noeviction")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		proof.Must(t, cmd.Start())
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		c := redis.NewClient(&redis.Options{Addr: address})
-		t.Cleanup(func() { _ = c.Close() })
-		proof.Await(t, "a node answers", func() bool { return c.Ping(ctx).Err() == nil })
-		proof.Must(t, c.ClusterAddSlotsRange(ctx, slots*n/size, slots*(n+1)/size-1).Err())
-		if n > 0 {
-			host, first, _ := strings.Cut(addresses[0], ":")
-			// The client has no form of it with the port of the bus.
-			proof.Must(t, c.Do(ctx, "CLUSTER", "MEET", host, first, busOf(t, addresses[0])).Err())
+	for i := range size {
+		n := startNode(t, clusterSettings(t)...)
+		proof.Must(t, n.client(t).ClusterAddSlotsRange(ctx, slots*i/size, slots*(i+1)/size-1).Err())
+		if i > 0 {
+			meet(t, n, addresses[0])
 		}
-		addresses = append(addresses, address)
+		addresses = append(addresses, n.address)
 	}
 	for _, address := range addresses {
 		c := redis.NewClient(&redis.Options{Addr: address})
@@ -65,6 +42,21 @@ func startCluster(t *testing.T) (addresses []string) {
 		})
 	}
 	return addresses
+}
+
+func clusterSettings(t *testing.T) []string {
+	t.Helper()
+	bus, err := server.FreePort()
+	proof.Must(t, err)
+	return []string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--repl-diskless-sync-delay", "0"}
+}
+
+// meet joins a node with the cluster of another.
+func meet(t *testing.T, n *node, address string) {
+	t.Helper()
+	host, port, _ := strings.Cut(address, ":")
+	// The client has no form of it with the port of the bus.
+	proof.Must(t, n.client(t).Do(proof.Soon(t), "CLUSTER", "MEET", host, port, busOf(t, address)).Err())
 }
 
 // busOf returns the port of the bus of a node.

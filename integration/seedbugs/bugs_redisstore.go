@@ -94,4 +94,32 @@ var redisBugs = []Bug{
 		New:  `if len(filled) > 0 && len(ids) < limit {`,
 		Test: redisConformance,
 	},
+	{
+		Name: "redis-wait-anywhere", Why: "in a cluster, another server confirms what it does not have",
+		File: "store/redisstore/confirm.go",
+		Old:  `return cluster.MasterForKey(ctx, key)`,
+		New:  `return cluster, nil`,
+		Test: Test{"./integration/redisstore", "^TestInAClusterTheServerOfTheKeyWaits$"},
+	},
+	{
+		Name: "redis-unconfirmed", Why: "a failover loses a claim that was confirmed",
+		File: "store/redisstore/confirm.go",
+		Old:  `case n < int64(c.replicas):`,
+		New:  `case n < 0:`,
+		Test: Test{"./integration/redisstore", "^TestWithoutReplicasNothingIsConfirmed$"},
+	},
+	{
+		Name: "redis-unsynced", Why: "a machine that crashes loses a claim that was confirmed",
+		File: "store/redisstore/confirm.go",
+		Old:  `case n[0] < 1:`,
+		New:  `case n[0] < 0:`,
+		Test: Test{"./store/redisstore", "^TestTooFewConfirmations$"},
+	},
+	{
+		Name: "redis-checks-once", Why: "a server that took over drops keys",
+		File: "store/redisstore/redisstore.go",
+		Old:  `s.checked.Store(0)`,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestThePolicyIsCheckedAgainAfterALostConnection$"},
+	},
 }

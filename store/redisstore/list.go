@@ -69,7 +69,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 
 // listOne lists at most one record.
 func (s *Store) listOne(ctx context.Context, q once.RecordQuery) (page once.RecordPage, err error) {
-	rec, err := s.record(ctx, getScript, q.UUID)
+	rec, err := s.record(ctx, s.scripts.get, q.UUID)
 	after := q.After.UUID()
 	if err != nil || rec.Attempt == 0 || q.After != (once.Key{}) && string(q.UUID[:]) <= string(after[:]) {
 		return page, err
@@ -141,9 +141,9 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 			return script(ctx, p, s.keys(ids[i]), digest(ids[i]))
 		})
 	}
-	rows, err := run(openScript.EvalSha)
+	rows, err := run(s.scripts.open.EvalSha)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		rows, err = run(openScript.Eval)
+		rows, err = run(s.scripts.open.Eval)
 	}
 	recs := make([]once.Record, len(ids))
 	for i := 0; i < len(ids) && err == nil; i++ {

@@ -59,8 +59,15 @@ end
 -- record: PERSIST is a write, and changes nothing here. Redis accepts what a
 -- script writes after its first write even where memory is full, so work that
 -- has begun is recorded.
+--
+-- If the call waits for replicas, CONFIRMED is true. Servers differ in whether WAIT
+-- counts only what its own connection has written, so what a call found is written
+-- again: an earlier call may have written it without an answer.
 local function onPrimary()
 	redis.call('PERSIST', KEYS[3])
+	if CONFIRMED and row.owner then
+		redis.call('HSET', KEYS[1], 'owner', row.owner)
+	end
 end
 
 -- answer returns the record as readers see it.

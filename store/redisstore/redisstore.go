@@ -19,15 +19,16 @@
 //
 // # What it needs, and what Redis can lose
 //
-// The maxmemory-policy has to be noeviction, which the first call checks: any
-// other lets Redis drop a key early, and its work would run again. Where memory
+// The maxmemory-policy has to be noeviction, which is checked at the first call,
+// every minute, and after a lost connection: any other lets Redis drop a key early, and its work would run again. Where memory
 // is full, claims fail, and work that has begun is still recorded.
 //
 // A claim is as durable as the server makes it. With appendfsync everysec, the
 // default of the append-only file, a crash of the machine loses the last second
 // or two; without that file, everything since the last snapshot. A failover
-// loses what the replica had not received yet. A lost key means that its work
-// may run again.
+// loses what the replica had not received yet, unless [Options.Replicas] makes
+// calls wait for it. A lost key means that its work may run again.
+// docs/stores/redis.md has a table of what each setting can lose.
 //
 // The clocks of a server and its replicas have to agree, and must not step. If
 // the clock jumps forward, also in a failover, leases end and keys are forgotten
@@ -52,6 +53,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -74,6 +76,19 @@ type Options struct {
 	// Prefix begins the names of all keys in Redis. Stores with different prefixes
 	// share nothing. Default: "once:".
 	Prefix string
+
+	// Replicas is how many replicas have to have what a call wrote or read before
+	// it returns. If fewer confirm it within ConfirmTimeout, the call returns an
+	// error, and may or may not have been applied. Default: none.
+	Replicas int
+
+	// Synced requires in addition that it is on disk, in the append-only file of the
+	// server and of those replicas. It needs Redis 7.2.
+	Synced bool
+
+	// ConfirmTimeout is how long a call waits for Replicas and Synced. It must be
+	// shorter than the ReadTimeout of the client. Default: one second.
+	ConfirmTimeout time.Duration
 }
 
 // Store is a store in Redis. It is safe for concurrent use.
@@ -81,8 +96,10 @@ type Store struct {
 	client  redis.UniversalClient
 	options *once.Options
 	prefix  string
+	confirm confirmation
+	scripts *scripts
 	invalid error
-	checked atomic.Bool // the servers keep what they have
+	checked atomic.Int64 // when the servers were last seen to keep what they have, by sinceStart; 0: to be checked
 }
 
 var (
@@ -96,9 +113,10 @@ func New(client redis.UniversalClient, o *Options) *Store {
 	if o == nil {
 		o = new(Options)
 	}
-	s := &Store{client: client, options: o.Options.Ready(), prefix: o.Prefix}
-	if s.prefix == "" {
-		s.prefix = "once:"
+	s := &Store{client: client, options: o.Options.Ready(), prefix: cmp.Or(o.Prefix, "once:"), scripts: &plainScripts,
+		confirm: confirmation{replicas: o.Replicas, synced: o.Synced, timeout: cmp.Or(o.ConfirmTimeout, time.Second)}}
+	if s.confirm.needed() {
+		s.scripts = &confirmedScripts
 	}
 	_, ring := client.(*redis.Ring)
 	switch {
@@ -110,6 +128,8 @@ func New(client redis.UniversalClient, o *Options) *Store {
 	case strings.ContainsAny(s.prefix, "{}"):
 		s.invalid = fmt.Errorf("%w: redisstore: the prefix %q has a brace, which Redis would take for a hash tag",
 			once.ErrInvalid, s.prefix)
+	default:
+		s.invalid = s.confirm.check(client)
 	}
 	return s
 }
@@ -125,18 +145,18 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 	if r.Cause != [16]byte{} {
 		cause = string(r.Cause[:])
 	}
-	return s.record(ctx, claimScript, id, r.Owner[:], r.Attempt, r.Lease.Microseconds(), digest(id), r.Fingerprint, cause,
+	return s.record(ctx, s.scripts.claim, id, r.Owner[:], r.Attempt, r.Lease.Microseconds(), digest(id), r.Fingerprint, cause,
 		r.Key.Scope, r.Key.Operation, r.Key.ID)
 }
 
 // Get returns the record of a key as it is now.
 func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
-	return s.record(ctx, getScript, k.UUID())
+	return s.record(ctx, s.scripts.get, k.UUID())
 }
 
 // Extend sets the lease to end d from now.
 func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
-	return s.change(ctx, extendScript, fence, d.Microseconds())
+	return s.change(ctx, s.scripts.extend, fence, d.Microseconds())
 }
 
 // maxBody is proto-max-bulk-len as servers have it by default. A server closes
@@ -152,13 +172,13 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	if len(out.Body) > maxBody {
 		return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d", once.ErrOutcomeRefused, len(out.Body), maxBody)
 	}
-	return s.change(ctx, settleScript, set.Fence, int(set.Status), set.Reason, set.KeepOutcome.Microseconds(),
+	return s.change(ctx, s.scripts.settle, set.Fence, int(set.Status), set.Reason, set.KeepOutcome.Microseconds(),
 		set.KeepKey.Microseconds(), digest(set.Key.UUID()), out.ContentType, flags(out), out.Sum, out.Body)
 }
 
 // Reopen frees the key of a Done or Expired record.
 func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Duration, reason string) error {
-	return s.change(ctx, reopenScript, fence, reason, keepKey.Microseconds())
+	return s.change(ctx, s.scripts.reopen, fence, reason, keepKey.Microseconds())
 }
 
 // Forget returns 0, because Redis itself drops what is past its time.
@@ -174,8 +194,9 @@ func (s *Store) record(ctx context.Context, script *redis.Script, id [16]byte, a
 	if err := s.ready(ctx); err != nil {
 		return rec, err
 	}
-	row, err := script.Run(ctx, s.client, s.keys(id), args...).StringSlice()
+	row, err := s.run(ctx, script, s.keys(id), args...).StringSlice()
 	if err != nil {
+		s.checkAgain(err)
 		return rec, explain(err)
 	}
 	return readRecord(row, id)
@@ -188,9 +209,10 @@ func (s *Store) change(ctx context.Context, script *redis.Script, fence once.Fen
 		return err
 	}
 	args = append([]any{fence.Owner[:], fence.Attempt}, args...)
-	held, err := script.Run(ctx, s.client, s.keys(fence.Key.UUID()), args...).Bool()
+	held, err := s.run(ctx, script, s.keys(fence.Key.UUID()), args...).Bool()
 	switch {
 	case err != nil:
+		s.checkAgain(err)
 		return explain(err)
 	case !held:
 		return fmt.Errorf("%w: attempt %d of %s %q is not the current one, or has ended", once.ErrLeaseLost, fence.Attempt,
@@ -230,9 +252,20 @@ func explain(err error) error {
 	return err
 }
 
-// ready checks once that no server drops keys to make room.
+// checkEvery is how long an answer of a server about its settings holds. Another
+// server may take over without a call noticing it, because the client repeats
+// commands.
+const checkEvery = time.Minute
+
+var start = time.Now()
+
+// sinceStart is the time since the process started, and a little more than 0.
+func sinceStart() int64 { return int64(time.Since(start)) + 1 }
+
+// ready checks that no server drops keys to make room.
 func (s *Store) ready(ctx context.Context) error {
-	if err := errors.Join(s.invalid, ctx.Err()); err != nil || s.checked.Load() {
+	at := s.checked.Load()
+	if err := errors.Join(s.invalid, ctx.Err()); err != nil || at > 0 && sinceStart()-at < int64(checkEvery) {
 		return err
 	}
 	check := func(ctx context.Context, c redis.Cmdable) error {
@@ -248,8 +281,19 @@ func (s *Store) ready(ctx context.Context) error {
 	} else {
 		err = check(ctx, s.client)
 	}
-	s.checked.Store(err == nil)
+	if err == nil {
+		s.checked.Store(sinceStart())
+	}
 	return err
+}
+
+// checkAgain has the next call check the server, after an error that is not an
+// answer of a script: another server may have taken over.
+func (s *Store) checkAgain(err error) {
+	var answer redis.Error
+	if !errors.As(err, &answer) || redis.HasErrorPrefix(err, "READONLY") {
+		s.checked.Store(0)
+	}
 }
 
 // checkPolicy reads the section "memory" of INFO.

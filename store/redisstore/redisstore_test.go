@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -252,6 +253,65 @@ func TestListSkipsDeletedRecords(t *testing.T) {
 	if entries != left {
 		t.Errorf("%d records are among the open ones, not %d", entries, left)
 	}
+}
+
+// Another server may take over, with another policy.
+func TestThePolicyIsCheckedAgainAfterALostConnection(t *testing.T) {
+	c := connect(t)
+	o := *c.Options()
+	o.MaxRetries = -1
+	lossy := redis.NewClient(&o)
+	t.Cleanup(func() { _ = lossy.Close() })
+	s, _ := fresh(t, lossy)
+	policies := new(policies)
+	lossy.AddHook(policies)
+	key := once.Key{Operation: "pay", ID: "1"}
+	for range 2 {
+		_, err := s.Get(t.Context(), key)
+		must(t, err)
+	}
+	if policies.asked != 1 {
+		t.Errorf("the policy was asked for %d times", policies.asked)
+	}
+	policies.lose = true
+	if _, err := s.Get(t.Context(), key); err == nil {
+		t.Error("Get without a connection succeeded")
+	}
+	policies.lose, policies.answer = false, "maxmemory_policy:allkeys-lru\r\n"
+	if _, err := s.Get(t.Context(), key); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("Get on a server that drops keys returned %v", err)
+	}
+}
+
+// policies counts how often a server is asked for its policy, and can answer for
+// it, or lose connections.
+type policies struct {
+	asked  int
+	answer string
+	lose   bool
+}
+
+func (p *policies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *policies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if p.lose {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return cmd.Err()
+		}
+		if cmd.Name() != "info" {
+			return next(ctx, cmd)
+		}
+		if p.asked++; p.answer == "" {
+			return next(ctx, cmd)
+		}
+		cmd.(*redis.StringCmd).SetVal(p.answer)
+		return nil
+	}
+}
+
+func (p *policies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // trips counts the round trips of a client, and their commands.

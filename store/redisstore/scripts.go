@@ -23,10 +23,17 @@ var (
 	//go:embed open.lua
 	openLua string
 
-	getScript    = redis.NewScript(recordLua + getLua)
-	claimScript  = redis.NewScript(recordLua + claimLua)
-	extendScript = redis.NewScript(recordLua + extendLua)
-	settleScript = redis.NewScript(recordLua + settleLua)
-	reopenScript = redis.NewScript(recordLua + reopenLua)
-	openScript   = redis.NewScript(recordLua + openLua)
+	plainScripts     = newScripts("local CONFIRMED = false\n")
+	confirmedScripts = newScripts("local CONFIRMED = true\n")
 )
+
+// scripts are those of a store.
+type scripts struct {
+	get, claim, extend, settle, reopen, open *redis.Script
+}
+
+func newScripts(head string) scripts {
+	with := func(lua string) *redis.Script { return redis.NewScript(head + recordLua + lua) }
+	return scripts{get: with(getLua), claim: with(claimLua), extend: with(extendLua), settle: with(settleLua),
+		reopen: with(reopenLua), open: with(openLua)}
+}
