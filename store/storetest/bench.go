@@ -19,12 +19,9 @@ import (
 // testing.T, because a passing test must show that cases can fail.
 type bench struct {
 	context.Context
-	stores   []once.Store
-	store    once.Store // the first of them
-	patience time.Duration
-	run      string // makes keys unique
-
-	forgetsElsewhere, listsOpen bool // as in fixture
+	fixture
+	store once.Store // the first of them
+	run   string     // makes keys unique
 
 	mu    sync.Mutex
 	first error
@@ -32,10 +29,10 @@ type bench struct {
 
 // inCase runs a case in its own goroutine, which ends at a failure, as in
 // package testing.
-func inCase(ctx context.Context, patience time.Duration, check func(*bench)) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*patience) // for stores that never return
+func inCase(ctx context.Context, f fixture, check func(*bench)) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*f.patience) // for stores that never return
 	defer cancel()
-	b := &bench{Context: ctx, patience: patience, run: unique()}
+	b := &bench{Context: ctx, fixture: f, store: f.stores[0], run: unique()}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -171,6 +168,9 @@ const (
 	// store that can only bound its waiting by time takes a slower claim for one
 	// that has met a transaction in flight.
 	slowest = 10 * time.Second
+
+	// timeApart is how far stores that learn the time may be apart.
+	timeApart = 2 * time.Second
 )
 
 func (b *bench) request(k once.Key, who string, lease time.Duration) once.ClaimRequest {
@@ -207,17 +207,29 @@ func (b *bench) lapse(k once.Key, who string) once.Fence {
 
 // become waits until a record has a status that it gets as time passes.
 func (b *bench) become(k once.Key, want once.Status) once.Record {
-	var rec once.Record
-	b.until(fmt.Sprintf("the record of %q becomes %v", k.ID, want), func() bool {
-		rec = b.get(k)
-		return rec.Status == want
-	})
-	return rec
+	what := fmt.Sprintf("the record of %q becomes %v", k.ID, want)
+	return b.inEachTime(k, what, func(rec once.Record) bool { return rec.Status == want })
 }
 
 // vanish waits until a key is forgotten.
 func (b *bench) vanish(k once.Key) {
-	b.until(fmt.Sprintf("the key %q is forgotten", k.ID), func() bool { return isZero(b.get(k)) })
+	b.inEachTime(k, fmt.Sprintf("the key %q is forgotten", k.ID), isZero)
+}
+
+// inEachTime waits until a record has become something as time passes: for the first
+// store, and for each that may have another time.
+func (b *bench) inEachTime(k once.Key, what string, ok func(once.Record) bool) (rec once.Record) {
+	for i := len(b.stores) - 1; i >= 0; i-- {
+		if i == 0 || b.learnsTime {
+			b.until(what, func() bool {
+				is, err := b.stores[i].Get(b, k)
+				b.must("Get", err)
+				rec = is
+				return ok(rec)
+			})
+		}
+	}
+	return rec
 }
 
 func (b *bench) get(k once.Key) once.Record {
@@ -249,6 +261,9 @@ func (b *bench) refused(doing string, k once.Key, call func() error) {
 // unchanged compares two readings of a record. Running may lapse to Unknown in
 // between, so cases that compare use long leases.
 func (b *bench) unchanged(after string, was, is once.Record) {
+	if grown := is.LeaseLeft - was.LeaseLeft; b.learnsTime && grown < timeApart {
+		was.LeaseLeft = max(was.LeaseLeft, is.LeaseLeft)
+	}
 	if d := difference(was, is); d != "" {
 		b.failf("after %s the record differs in %s:\nwas %s\nis  %s", after, d, show(was), show(is))
 	}

@@ -92,7 +92,11 @@ func (b *bench) wantRunning(rec once.Record, r once.ClaimRequest, attempt int64)
 // wantLease checks a lease that was just set. It may have been rounded up to a
 // second.
 func (b *bench) wantLease(rec once.Record, lease time.Duration) {
-	if rec.LeaseLeft > lease+time.Second || rec.LeaseLeft < lease-lease/4 {
+	longer := time.Second
+	if b.learnsTime {
+		longer = timeApart
+	}
+	if rec.LeaseLeft > lease+longer || rec.LeaseLeft < lease-lease/4 {
 		b.failf("a lease of %v given just now has %v left", lease, rec.LeaseLeft)
 	}
 }

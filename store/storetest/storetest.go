@@ -44,6 +44,11 @@ type Harness struct {
 	// Forget may find nothing to do.
 	Expires bool
 
+	// LearnsTime declares that each opened store knows the time only up to an
+	// interval, for example from the headers of responses. So a lease may have
+	// lapsed for one store and not yet for another, and seem longer to some.
+	LearnsTime bool
+
 	// Patience is how long the suite waits for something that must happen.
 	// Default: 10 seconds.
 	Patience time.Duration
@@ -51,14 +56,15 @@ type Harness struct {
 
 // TxHarness connects the suite to a transactional store and its database.
 type TxHarness[Tx any] struct {
-	// Open and the next four are as in [Harness]. If the store has an outbox, it
+	// Open and the next five are as in [Harness]. If the store has an outbox, it
 	// must be empty when the suite begins, and nothing else may put messages there
 	// or lease its lanes while the suite runs.
-	Open      func(testing.TB) once.TxStore[Tx]
-	NoList    bool
-	ListsOpen bool
-	Expires   bool
-	Patience  time.Duration
+	Open       func(testing.TB) once.TxStore[Tx]
+	NoList     bool
+	ListsOpen  bool
+	Expires    bool
+	LearnsTime bool
+	Patience   time.Duration
 
 	// Begin, Commit and Rollback manage a transaction of the caller.
 	Begin    func(context.Context) (Tx, error)
@@ -149,7 +155,7 @@ func runCases(t *testing.T, cases []Case) {
 // stores.
 func Cases(tb testing.TB, h Harness) []Case {
 	tb.Helper()
-	f := fixture{patience: h.patience(), forgetsElsewhere: h.Expires, listsOpen: h.ListsOpen}
+	f := fixture{patience: h.patience(), forgetsElsewhere: h.Expires, listsOpen: h.ListsOpen, learnsTime: h.LearnsTime}
 	for range processes {
 		f.stores = append(f.stores, h.Open(tb))
 	}
@@ -161,7 +167,8 @@ func Cases(tb testing.TB, h Harness) []Case {
 func TxCases[Tx any](tb testing.TB, h TxHarness[Tx]) []Case {
 	tb.Helper()
 	plain := Harness{NoList: h.NoList, Patience: h.Patience}
-	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether || h.Expires, listsOpen: h.ListsOpen}
+	f := fixture{patience: plain.patience(), forgetsElsewhere: h.ForgetsTogether || h.Expires, listsOpen: h.ListsOpen,
+		learnsTime: h.LearnsTime}
 	var txStores []once.TxStore[Tx]
 	for range processes {
 		s := h.Open(tb)
@@ -202,10 +209,7 @@ func storeCases(f fixture, noList bool) []Case {
 	for _, group := range groups {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
-				return inCase(ctx, f.patience, func(b *bench) {
-					b.stores, b.store, b.forgetsElsewhere, b.listsOpen = f.stores, f.stores[0], f.forgetsElsewhere, f.listsOpen
-					r.check(b)
-				})
+				return inCase(ctx, f, r.check)
 			}})
 		}
 	}
@@ -219,6 +223,7 @@ type fixture struct {
 
 	forgetsElsewhere bool // Forget may find nothing to do although some records are due
 	listsOpen        bool // other records cannot be listed
+	learnsTime       bool // the stores do not agree on the time
 }
 
 type rule struct {

@@ -35,8 +35,7 @@ func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	for _, group := range append(groups, consumerRules(f.stores[0])...) {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
-				return inCase(ctx, f.patience, func(b *bench) {
-					b.stores, b.store = f.fixture.stores, f.fixture.stores[0]
+				return inCase(ctx, f.fixture, func(b *bench) {
 					r.check(&txBench[Tx]{bench: b, txStores: f.stores, txStore: f.stores[0], h: f.harness})
 				})
 			}})
