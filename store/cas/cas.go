@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -63,6 +64,7 @@ type Store struct {
 	engine  Engine
 	clock   Clock
 	options *once.Options
+	held    held
 }
 
 // New returns a store. The options are what Options.Ready returned.
@@ -73,6 +75,40 @@ func New(e Engine, c Clock, o *once.Options) *Store {
 // Options returns the options of the store.
 func (s *Store) Options() *once.Options { return s.options }
 
+// held has rows as this store has written them for claims that run.
+type held struct {
+	mu   sync.Mutex
+	rows map[[16]byte]Stored
+}
+
+// maxHeld bounds the rows of claims that nobody ends here.
+const maxHeld = 4096
+
+func (h *held) keep(row Stored) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.rows == nil {
+		h.rows = make(map[[16]byte]Stored)
+	}
+	for id := range h.rows {
+		if len(h.rows) < maxHeld {
+			break
+		}
+		delete(h.rows, id)
+	}
+	h.rows[row.Key.UUID()] = row
+}
+
+// take returns a row and forgets it.
+func (h *held) take(k once.Key) (row Stored, ok bool) {
+	id := k.UUID()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	row, ok = h.rows[id]
+	delete(h.rows, id)
+	return row, ok
+}
+
 // tries is how often a call meets a write of another caller before it gives up.
 const tries = 16
 
@@ -81,7 +117,11 @@ const tries = 16
 // its row.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	is, now, err := s.claim(ctx, r, Row.claim)
-	return is.Record(now), err
+	if rec := is.Record(now); err != nil || !rec.HeldBy(r.Owner) {
+		return rec, err
+	}
+	s.held.keep(is)
+	return is.Record(now), nil
 }
 
 // claim writes what take makes of the row, and returns the row that is then
@@ -135,24 +175,39 @@ func (s *Store) Reopen(ctx context.Context, fence once.Fence, keepKey time.Durat
 	return s.change(ctx, fence.Key, func(r Row, now Now) (Row, bool, error) { return r.reopen(fence, keepKey, reason, now) })
 }
 
-// change writes what a function makes of the row, unless it changes nothing.
+// change writes what a function makes of the row, unless it changes nothing. It
+// need not read a row that this store has written for a claim: if others have
+// written it since, the engine refuses the write.
 func (s *Store) change(ctx context.Context, k once.Key, to func(Row, Now) (is Row, changed bool, err error)) error {
 	now, err := s.now(ctx)
 	if err != nil {
 		return err
 	}
-	was, err := s.load(ctx, k)
-	if err != nil {
-		return err
+	was, remembered := s.held.take(k)
+	if !remembered {
+		if was, err = s.load(ctx, k); err != nil {
+			return err
+		}
 	}
 	for range tries {
 		is, changed, err := to(was.Row, now)
+		if remembered && (err != nil || !changed) {
+			if was, err = s.load(ctx, k); err != nil {
+				return err
+			}
+			remembered = false
+			continue
+		}
 		if err != nil || !changed {
 			return err
 		}
 		if was, err = s.engine.Put(ctx, is, was.Version); !errors.Is(err, ErrStale) {
+			if err == nil && is.Status == once.Running {
+				s.held.keep(was)
+			}
 			return err
 		}
+		remembered = false
 		if was, err = s.found(ctx, was, k); err != nil {
 			return err
 		}

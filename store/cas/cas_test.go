@@ -275,3 +275,46 @@ func (l *loads) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 	l.n++
 	return l.lossy.Load(ctx, k)
 }
+
+// A claim and its settlement are two writes, and no read. If others have written
+// the row meanwhile, it is read.
+func TestOwnRowsAreNotRead(t *testing.T) {
+	at := newTable()
+	counted := &loads{lossy: &lossy{table: at}}
+	s := &shop{cas.Transactions[*batch]{Store: cas.New(counted, at, once.Options{}.Ready()), Engine: counted}}
+	fence := once.Fence{Key: pay.For("1").Key(), Owner: [16]byte{1}}
+	claim := func() {
+		rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: fence, Lease: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fence.Attempt = rec.Attempt
+	}
+	claim()
+	set := once.Settlement{Fence: fence, Status: once.Absent, KeepKey: time.Hour}
+	set.Attempt = fence.Attempt
+	for _, call := range []func() error{
+		func() error { return s.Extend(t.Context(), fence, time.Hour) },
+		func() error { return s.Extend(t.Context(), fence, time.Hour) },
+		func() error { return s.Settle(t.Context(), set) },
+	} {
+		if err := call(); err != nil || counted.n != 0 {
+			t.Errorf("it returned %v after %d reads", err, counted.n)
+		}
+	}
+	fence.Owner = [16]byte{2}
+	claim()
+	parked := once.Settlement{Fence: fence, Status: once.Parked}
+	if err := open(at).Settle(t.Context(), parked); err != nil { // another process
+		t.Fatal(err)
+	}
+	if err := s.Extend(t.Context(), fence, time.Hour); !errors.Is(err, once.ErrLeaseLost) {
+		t.Errorf("Extend of a parked key returned %v", err)
+	}
+	if err := s.Settle(t.Context(), parked); err != nil {
+		t.Errorf("Settle of a parked key returned %v", err)
+	}
+	if rec, err := s.Get(t.Context(), fence.Key); err != nil || rec.Status != once.Parked {
+		t.Errorf("the record is %v, %v", rec, err)
+	}
+}
