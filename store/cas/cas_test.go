@@ -179,6 +179,39 @@ func TestAFirmClaimThatLapsesIsFree(t *testing.T) {
 	}
 }
 
+// A transaction takes over an attempt whose outcome is unknown, and its process
+// dies: what the attempt did is as unknown as before.
+func TestAFirmTakeoverThatLapsesStaysUnknown(t *testing.T) {
+	for _, ends := range []string{"it dies", "it rolls back"} {
+		at := newTable()
+		s := open(at)
+		now := cas.Instant(time.Now().Add(-time.Hour).UnixMicro())
+		key := pay.For("1").Key()
+		row := cas.Row{Key: key, Status: once.Unknown, Attempt: 1, Owner: [16]byte{1}, Created: now, Updated: now, Lease: now}
+		if _, err := at.Put(t.Context(), row, ""); err != nil {
+			t.Fatal(err)
+		}
+		r := once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{2}, Attempt: 1}, Lease: time.Hour, Firm: true}
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{r}, func(_ *batch, recs []once.Record) ([]once.Settlement, error) {
+			if recs[0].Attempt != 2 {
+				t.Errorf("the takeover has attempt %d", recs[0].Attempt)
+			}
+			if ends == "it dies" {
+				is := at.rows[key.UUID()]
+				is.Lease = now
+				at.put(is.Row) // with a new version, so that nothing is rolled back
+			}
+			return nil, errors.New("no")
+		})
+		if err == nil {
+			t.Error("Transact returned nil")
+		}
+		if rec, err := s.Get(t.Context(), key); err != nil || rec.Status != once.Unknown {
+			t.Errorf("after %s, Get returned %+v, %v", ends, rec, err)
+		}
+	}
+}
+
 // lossy loses the reply to a commit, or delays the commit until it is told.
 type lossy struct {
 	*table
@@ -191,42 +224,45 @@ func (l *lossy) Commit(ctx context.Context, tx *batch) error {
 	return l.fault(l.commits, func() error { return l.table.Commit(ctx, tx) })
 }
 
-// The commit arrives while the second run is at work, or after it has failed.
-// Whatever happens, what the caller learns is what took place.
+// Commits arrive while a later run is at work. Whatever happens, what the caller
+// learns is what took place.
 func TestALateCommitIsRefused(t *testing.T) {
-	for _, fails := range []bool{false, true} {
-		l := &lossy{table: newTable()}
-		var late func() error
-		l.fault = func(n int, commit func() error) error {
-			if n == 1 {
-				late = commit
-				return once.ErrOutcomeUnknown
-			}
+	for _, lost := range []int{1, 2} {
+		for _, fails := range []bool{false, true} {
+			lateCommits(t, lost, fails)
+		}
+	}
+}
+
+func lateCommits(t *testing.T, lost int, fails bool) {
+	l := &lossy{table: newTable()}
+	var late []func() error
+	l.fault = func(n int, commit func() error) error {
+		if n > lost {
 			return commit()
 		}
-		s := &shop{cas.Transactions[*batch]{Store: cas.New(l, l, once.Options{}.Ready()), Engine: l}}
-		no, runs := errors.New("out of stock"), 0
-		var lateErr error
-		got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
-			tx.effects = append(tx.effects, "row")
-			if runs++; runs == 2 {
-				lateErr = late()
-				if fails {
-					return "", no
+		late = append(late, commit)
+		return once.ErrOutcomeUnknown
+	}
+	s := &shop{cas.Transactions[*batch]{Store: cas.New(l, l, once.Options{}.Ready()), Engine: l}}
+	no, runs := errors.New("out of stock"), 0
+	got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *batch) (string, error) {
+		tx.effects = append(tx.effects, "row")
+		if runs++; runs > lost {
+			for i, commit := range late {
+				if err := commit(); !errors.Is(err, once.ErrConflict) {
+					t.Errorf("commit %d of %d, which is late, returned %v", i+1, lost, err)
 				}
 			}
-			return fmt.Sprint("run ", runs), nil
-		})
-		if !errors.Is(lateErr, once.ErrConflict) {
-			t.Errorf("the late commit returned %v", lateErr)
-		}
-		if fails {
-			if !errors.Is(err, no) || l.effects["row"] != 0 {
-				t.Errorf("DoTx returned %q, %v with %d effects", got, err, l.effects["row"])
+			if fails {
+				return "", no
 			}
-		} else if err != nil || got != "run 2" || l.effects["row"] != 1 {
-			t.Errorf("DoTx returned %q, %v with %d effects", got, err, l.effects["row"])
 		}
+		return fmt.Sprint("run ", runs), nil
+	})
+	switch want := fmt.Sprint("run ", lost+1); {
+	case fails && (!errors.Is(err, no) || l.effects["row"] != 0), !fails && (err != nil || got != want || l.effects["row"] != 1):
+		t.Errorf("after %d lost commits, DoTx returned %q, %v with %d effects", lost, got, err, l.effects["row"])
 	}
 }
 
@@ -248,6 +284,38 @@ func TestALostReplyIsRecognised(t *testing.T) {
 	})
 	if err != nil || got != "run 1" || runs != 1 || l.effects["row"] != 1 {
 		t.Errorf("DoTx returned %q, %v after %d runs with %d effects", got, err, runs, l.effects["row"])
+	}
+}
+
+// vague is a clock that is known up to an hour.
+type vague struct{ at cas.Instant }
+
+func (v *vague) Now(context.Context) (cas.Now, error) {
+	return cas.Now{Earliest: v.at, Latest: v.at + cas.Instant(time.Hour/time.Microsecond)}, nil
+}
+
+// Whichever time within the interval is the true one, nobody takes a lease early.
+func TestALeaseIsNeverShorter(t *testing.T) {
+	clock, minute := new(vague), cas.Instant(time.Minute/time.Microsecond)
+	clock.at = cas.Instant(time.Now().UnixMicro())
+	s := cas.New(newTable(), clock, once.Options{}.Ready())
+	r := once.ClaimRequest{Fence: once.Fence{Key: pay.For("1").Key(), Owner: [16]byte{1}, Attempt: 1}, Lease: time.Minute}
+	if _, err := s.Claim(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	latest := clock.at + 60*minute // when the claim was made, at the latest
+	for _, c := range []struct {
+		now    cas.Instant
+		status once.Status
+	}{{latest, once.Running}, {latest + minute - 1, once.Running}, {latest + minute, once.Unknown}} {
+		clock.at = c.now
+		if rec, err := s.Get(t.Context(), r.Key); err != nil || rec.Status != c.status {
+			t.Errorf("Get returned %v, %v, not %v", rec.Status, err, c.status)
+		}
+		clock.at = c.now - 60*minute // it is now at the latest
+		if rec, err := s.Get(t.Context(), r.Key); err != nil || rec.Status != once.Running {
+			t.Errorf("at a time that may be earlier, Get returned %v, %v", rec.Status, err)
+		}
 	}
 }
 

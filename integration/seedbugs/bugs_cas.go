@@ -1,0 +1,100 @@
+package seedbugs
+
+var (
+	casRules       = Test{"./store/cas", "^TestItAnswersLikeTheReference$"}
+	casConformance = Test{"./store/cas", "^TestConformance"}
+)
+
+var casBugs = []Bug{
+	{
+		Name: "cas-fence-without-owner", Why: "a late call ends the attempt of another process",
+		File: "store/cas/row.go",
+		Old:  `return r.Attempt > 0 && r.Attempt == fence.Attempt && r.Owner == fence.Owner`,
+		New:  `return r.Attempt > 0 && r.Attempt == fence.Attempt`,
+		Test: casRules,
+	},
+	{
+		Name: "cas-takeover-of-any-attempt", Why: "work whose outcome is unknown runs again unasked",
+		File: "store/cas/row.go",
+		Old:  `was.Status == once.Unknown && was.Attempt == req.Attempt && was.Owner`,
+		New:  `was.Status == once.Unknown && was.Owner`,
+		Test: casRules,
+	},
+	{
+		Name: "cas-late-claim", Why: "a claim whose reply was lost takes the key after its release",
+		File: "store/cas/row.go",
+		Old:  `!takeover || late {`,
+		New:  `!takeover || late && was.Attempt < 0 {`,
+		Test: casRules,
+	},
+	{
+		Name: "cas-settles-twice", Why: "a second, different outcome is reported as recorded",
+		File: "store/cas/row.go",
+		Old:  ` || sameOutcome(is.Outcome, set.Outcome)):`,
+		New:  ` || set.Status == once.Done):`,
+		Test: casRules,
+	},
+	{
+		Name: "cas-lease-from-the-earliest-time", Why: "a lease is shorter than it was asked for",
+		File: "store/cas/row.go",
+		Old:  `Lease:       now.Latest.add(req.Lease),`,
+		New:  `Lease:       now.Earliest.add(req.Lease),`,
+		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
+	},
+	{
+		Name: "cas-lapses-at-the-latest-time", Why: "another process takes over while the holder still has its lease",
+		File: "store/cas/row.go",
+		Old:  `r.Status == once.Running && r.Lease <= now.Earliest`,
+		New:  `r.Status == once.Running && r.Lease <= now.Latest`,
+		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
+	},
+	{
+		Name: "cas-firm-claim-writes-nothing-for-its-owner", Why: "a commit that arrives late takes effect beside the second",
+		File: "store/cas/row.go",
+		Old:  `is.Status == once.Running && is.Owner == req.Owner {`,
+		New:  `is.Status == once.Parked && is.Owner == req.Owner {`,
+		Test: Test{"./store/cas", "^TestALateCommitIsRefused$"},
+	},
+	{
+		Name: "cas-frees-an-unknown-outcome", Why: "an effect whose outcome is unknown happens again after a transaction was cut off",
+		File: "store/cas/row.go",
+		Old:  `is.Firm = r.At(now).Status == once.Absent`,
+		New:  `is.Firm = true`,
+		Test: Test{"./store/cas", "^TestAFirmTakeoverThatLapsesStaysUnknown$"},
+	},
+	{
+		Name: "cas-commits-without-a-look", Why: "a repeat of finished work runs",
+		File: "store/cas/tx.go",
+		Old:  `if len(rs) == 1 && rs[0].Speculative && !rs[0].Firm`,
+		New:  `if len(rs) == 1 && !rs[0].Firm`,
+		Test: casConformance,
+	},
+	{
+		Name: "cas-keeps-a-firm-claim", Why: "after a rollback the key is in use until the lease ends",
+		File: "store/cas/tx.go",
+		Old:  `_, _ = r.engine.Put(r.ctx, row, claim.is.Version)`,
+		New:  `_ = row`,
+		Test: casConformance,
+	},
+	{
+		Name: "cas-settles-what-it-has-not-changed", Why: "a transaction commits under a claim that is not its own",
+		File: "store/cas/tx.go",
+		Old:  `if err == nil && !changed {`,
+		New:  `if err == nil && !changed && len(sets) > 9 {`,
+		Test: casConformance,
+	},
+	{
+		Name: "cas-forgets-drift", Why: "after an idle hour a lease may end early",
+		File: "store/cas/clock.go",
+		Old:  `drift := max(0, now-c.asOf) / driftShare`,
+		New:  `drift := time.Duration(0)`,
+		Test: Test{"./store/cas", "^TestTheServicesTimeIsWithinTheInterval$"},
+	},
+	{
+		Name: "cas-forgets-the-resolution", Why: "a lease may end up to a second early",
+		File: "store/cas/clock.go",
+		Old:  `low, high := server-received, server+resolution-sent`,
+		New:  `low, high := server-received, server-sent`,
+		Test: Test{"./store/cas", "^TestTheServicesTimeIsWithinTheInterval$"},
+	},
+}
