@@ -27,6 +27,7 @@ var published = []string{
 	"grpconce",
 	"httponce",
 	"otelonce",
+	"store/cosmosstore",
 	"store/dynamostore",
 	"store/pgstore",
 	"store/redisstore",
