@@ -1,0 +1,156 @@
+package seedbugs
+
+var cosmosConformance = Test{"./store/cosmosstore", "^TestConformance$"}
+
+var cosmosBugs = []Bug{
+	{
+		Name: "cosmos-reads-a-replica", Why: "a duplicate is told what was true before its work was done",
+		File: "store/cosmosstore/cosmosstore.go",
+		Old: `	results, err := e.execute(ctx, batch)
+	if err != nil {
+		return cas.Stored{}, err
+	}`,
+		New: `	is, err := e.container.ReadItem(ctx, azcosmos.NewPartitionKeyString(partition), id, nil)
+	if err != nil && statusOf(err) != http.StatusNotFound {
+		return cas.Stored{}, err
+	}
+	results := []azcosmos.TransactionalBatchResult{{StatusCode: http.StatusOK, ResourceBody: is.Value, ETag: is.ETag}}
+	if err != nil {
+		results[0].StatusCode = http.StatusNotFound
+	}`,
+		Test: Test{"./store/cosmosstore", "^TestNoAnswerDependsOnTheConsistencyLevel$"},
+	},
+	{
+		Name: "cosmos-claim-overwrites", Why: "a rival's claim replaces that of a call at work",
+		File: "store/cosmosstore/cosmosstore.go",
+		Old:  `put, err = e.container.CreateItem(ctx, key, text, nil)`,
+		New:  `put, err = e.container.UpsertItem(ctx, key, text, nil)`,
+		Test: cosmosConformance,
+	},
+	{
+		Name: "cosmos-replace-without-tag", Why: "two takeovers of one attempt both succeed",
+		File: "store/cosmosstore/cosmosstore.go",
+		Old:  `put, err = e.container.ReplaceItem(ctx, key, id, text, &azcosmos.ItemOptions{IfMatchEtag: &tag})`,
+		New:  `put, err = e.container.ReplaceItem(ctx, key, id, text, &azcosmos.ItemOptions{PreTriggers: []string{string(tag)}})`,
+		Test: cosmosConformance,
+	},
+	{
+		Name: "cosmos-batch-overwrites", Why: "two transactions on a new key both commit",
+		File: "store/cosmosstore/tx.go",
+		Old:  `b.CreateItem(text, nil) })`,
+		New:  `b.UpsertItem(text, nil) })`,
+		Test: cosmosConformance,
+	},
+	{
+		Name: "cosmos-batch-without-tag", Why: "a commit that is late is applied after another took its place",
+		File: "store/cosmosstore/tx.go",
+		Old:  `&azcosmos.TransactionalBatchItemOptions{IfMatchETag: &tag})`,
+		New:  `&azcosmos.TransactionalBatchItemOptions{}); _ = tag`,
+		Test: Test{"./store/cosmosstore", "^TestALateCommitIsRefused$"},
+	},
+	{
+		Name: "cosmos-lost-commit-as-an-error", Why: "work whose commit was applied is reported as failed",
+		File: "store/cosmosstore/tx.go",
+		Old:  `case err != nil && mayHaveBeenApplied(err):`,
+		New:  `case err != nil && false:`,
+		Test: Test{"./store/cosmosstore", "^TestLostRequestsAndReplies$"},
+	},
+	{
+		Name: "cosmos-unavailable-as-an-error", Why: "work that was applied before a 503 is reported as failed",
+		File: "store/cosmosstore/wire.go",
+		Old:  `status == http.StatusGone || status >= 500:`,
+		New:  `status == http.StatusGone:`,
+		Test: Test{"./store/cosmosstore", "^TestLostRequestsAndReplies$"},
+	},
+	{
+		Name: "cosmos-throttled", Why: "calls fail because the service asks for a moment",
+		File: "store/cosmosstore/wire.go",
+		Old:  `return status == http.StatusTooManyRequests || status == retryWith`,
+		New:  `return status == retryWith`,
+		Test: Test{"./store/cosmosstore", "^TestThrottlingIsWaitedFor$"},
+	},
+	{
+		Name: "cosmos-no-content", Why: "the service says of a batch only that it failed",
+		File: "store/cosmosstore/wire.go",
+		Old:  `EnableContentResponseOnWrite: true`,
+		New:  `EnableContentResponseOnWrite: false`,
+		Test: cosmosConformance,
+	},
+	{
+		Name: "cosmos-clock-of-the-client", Why: "a client whose clock is ahead takes over work that is running",
+		File: "store/cosmosstore/wire.go",
+		Old:  `e.clock.Learn(sent, date, time.Second)`,
+		New:  `e.clock.Learn(sent, date.Add(-time.Until(date)), time.Second)`,
+		Test: Test{"./store/cosmosstore", "^TestTheClockOfThisMachineDecidesNothing$"},
+	},
+	{
+		Name: "cosmos-expires-early", Why: "a key is forgotten before its time, and its work runs again",
+		File: "store/cosmosstore/item.go",
+		Old:  `seconds := max(at-now.Earliest, 0)/second + 2`,
+		New:  `seconds := max(at-now.Earliest, 0)/second + 1`,
+		Test: Test{"./store/cosmosstore", "^TestTheServiceDeletesRecordsInTime$"},
+	},
+	{
+		Name: "cosmos-open-records-expire", Why: "a key that waits for a person is forgotten",
+		File: "store/cosmosstore/item.go",
+		Old: `	if !ok {
+		return -1
+	}`,
+		New: `	if !ok {
+		return 7200
+	}`,
+		Test: Test{"./store/cosmosstore", "^TestTheServiceDeletesRecordsInTime$"},
+	},
+	{
+		Name: "cosmos-drops-outcomes-early", Why: "repeats get no answer although it should be kept",
+		File: "store/cosmosstore/item.go",
+		Old:  `return row.Status == once.Done && row.KeepOutcome <= now.Earliest`,
+		New:  `return row.Status == once.Done && row.KeepOutcome <= now.Earliest+7200e6`,
+		Test: cosmosConformance,
+	},
+	{
+		Name: "cosmos-damage-unnoticed", Why: "an item that somebody has edited is read as a free key",
+		File: "store/cosmosstore/item.go",
+		Old:  `case !known || row.Attempt < 1:`,
+		New:  `case !known && row.Attempt < 1:`,
+		Test: Test{"./store/cosmosstore", "^TestADamagedItemIsCorrupt$"},
+	},
+	{
+		Name: "cosmos-no-time-to-live", Why: "a container that ignores it keeps every key for ever",
+		File: "store/cosmosstore/cosmosstore.go",
+		Old:  `case is.DefaultTimeToLive == nil:`,
+		New:  `case is.DefaultTimeToLive == nil && property == "":`,
+		Test: Test{"./store/cosmosstore", "^TestUnsuitableContainersAreRefused$"},
+	},
+	{
+		Name: "cosmos-two-partitions", Why: "a transaction is sent that the service cannot apply as a whole",
+		File: "store/cosmosstore/tx.go",
+		Old:  `return partition == to`,
+		New:  `return partition == to || known`,
+		Test: Test{"./store/cosmosstore", "^TestATransactionThatTheServiceCannotTakeIsNotSent$"},
+	},
+	{
+		Name: "cosmos-too-many-writes", Why: "a transaction is sent that the service refuses",
+		File: "store/cosmosstore/tx.go",
+		Old:  `n > maxBatch {`,
+		New:  `n > 10*maxBatch {`,
+		Test: Test{"./store/cosmosstore", "^TestATransactionThatTheServiceCannotTakeIsNotSent$"},
+	},
+	{
+		Name: "cosmos-changed-item-as-an-error", Why: "work fails because an item that it read has changed",
+		File: "store/cosmosstore/tx.go",
+		Old:  `status == http.StatusPreconditionFailed && tx.writes[refused.Index].matches:`,
+		New:  `status == http.StatusPreconditionFailed && tx.writes == nil:`,
+		Test: Test{"./store/cosmosstore", "^TestRefusedWrites$"},
+	},
+	{
+		Name: "cosmos-list-skips", Why: "stuck keys are not found",
+		File: "store/cosmosstore/list.go",
+		Old: `			r.narrow()
+			continue`,
+		New: `			r.narrow()
+			r = r.next()
+			continue`,
+		Test: Test{"./store/cosmosstore", "^TestListsOfManyRecordsHaveBoundedPages$"},
+	},
+}
