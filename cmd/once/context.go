@@ -74,7 +74,7 @@ func (c *contextList) Run() error {
 
 type contextSet struct {
 	Name string `arg:"" help:"Name of the target: letters, digits, dots, dashes and underscores."`
-	URL  string `arg:"" name:"url" help:"postgres://..., mysql://..., sqlite:/path or redis://..."`
+	URL  string `arg:"" name:"url" help:"postgres://..., mysql://..., sqlite:/path, redis://... or dynamodb://..."`
 }
 
 var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
@@ -84,7 +84,7 @@ func (contextSet) Help() string {
 	return `
 These parameters of a URL are for once. All others are passed to the driver.
 
-  prefix=once_     prefix of table names, or of keys (Redis)
+  prefix=once_     prefix of table names, or of keys (Redis, DynamoDB)
   schema=payments  schema of the tables (PostgreSQL) or their database (MySQL)
   partition=24h    length of the partitions of the tables (PostgreSQL)
   outbox=log-only  outbox mode: table, rows-by-log or log-only (PostgreSQL)
@@ -93,6 +93,8 @@ These parameters of a URL are for once. All others are passed to the driver.
   cluster=true     a cluster (Redis); addr=host:port adds a server
 
 Redis with Sentinel: redis://sentinel:26379?master_name=main&addr=sentinel2:26379
+DynamoDB: dynamodb://table?region=eu-central-1, with index, expiry, partition_key and sort_key as in your programs, and
+credentials from where the AWS command line finds them
 
 Example:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?schema=payments'`

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +17,10 @@ import (
 
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/target"
+	"github.com/effectively-once/once/internal/dynamofake"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/dynamostore"
 )
 
 // servers are where the scripts run besides SQLite: each returns the URL of a place that is its own.
@@ -38,7 +42,7 @@ func TestScriptsOnServers(t *testing.T) {
 }
 
 // keyStores are stores without tables.
-var keyStores = map[string]func(testing.TB) string{"redis": freshRedis}
+var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo}
 
 func TestScriptsOnStoresWithoutTables(t *testing.T) {
 	for name, fresh := range keyStores {
@@ -48,6 +52,9 @@ func TestScriptsOnStoresWithoutTables(t *testing.T) {
 				Files:               []string{"testdata/keystores.txtar"},
 				RequireExplicitExec: true,
 				Setup: func(e *testscript.Env) error {
+					for name, value := range awsEnvironment {
+						e.Setenv(name, value)
+					}
 					return at(e, fresh(e.T().(testing.TB)))
 				},
 			})
@@ -73,6 +80,37 @@ func TestServeOnStoresWithoutTables(t *testing.T) {
 		})
 	}
 }
+
+func TestDoctorOnDynamoDB(t *testing.T) {
+	at := open(t, freshDynamo(t))
+	if names := examine(t, at); !slices.Equal(names, []string{"recovery-off"}) {
+		t.Errorf("a table as it should be: %v", names)
+	}
+	at = open(t, freshDynamo(t)+"&index=open&expiry=deleted")
+	if names := examine(t, at); !slices.Equal(names, []string{"index-missing", "expiry-off", "recovery-off", "not-checked"}) {
+		t.Errorf("a table without an index, which therefore lists nothing, and an expiry: %v", names)
+	}
+}
+
+// freshDynamo starts a fake, because DynamoDB Local is not among the servers that
+// all tests have.
+func freshDynamo(t testing.TB) string {
+	t.Helper()
+	server := httptest.NewServer(new(dynamofake.Server))
+	t.Cleanup(server.Close)
+	for name, value := range awsEnvironment {
+		if err := os.Setenv(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := "dynamodb://once?" + url.Values{"region": {"local"}, "endpoint": {server.URL}}.Encode()
+	if err := open(t, at).Store.(*dynamostore.Store).CreateTable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+var awsEnvironment = map[string]string{"AWS_ACCESS_KEY_ID": "once", "AWS_SECRET_ACCESS_KEY": "once"}
 
 func TestDoctorOnRedis(t *testing.T) {
 	at := open(t, freshRedis(t))

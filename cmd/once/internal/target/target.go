@@ -8,6 +8,7 @@
 //	redis://user@host:6379/0?prefix=shop:
 //	rediss://host:6379?cluster=true&addr=host2:6379
 //	redis://sentinel:26379?master_name=main
+//	dynamodb://table?region=eu-central-1
 //
 // The parameters schema, prefix, partition, outbox, slot and cluster set Options of
 // the store. They are removed before the URL is passed to the driver. ${NAME} is
@@ -38,6 +39,7 @@ const (
 	MySQL      Engine = "mysql" // and MariaDB
 	SQLite     Engine = "sqlite"
 	Redis      Engine = "redis"
+	DynamoDB   Engine = "dynamodb"
 )
 
 // Options are the options of [Open]. The zero value is valid.
@@ -59,6 +61,9 @@ type Target struct {
 
 	// Redis is the client of the store, or nil if it is not in Redis.
 	Redis redis.UniversalClient
+
+	// Dynamo is the table of the store, or nil if it is not in DynamoDB.
+	Dynamo *Dynamo
 
 	printed string
 	close   func() error
@@ -204,6 +209,8 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 		t, err = openSQLite(u, own, o)
 	case Redis:
 		t, err = openRedis(u, own, o)
+	case DynamoDB:
+		t, err = openDynamo(ctx, u, own, o)
 	}
 	if err != nil {
 		return nil, err

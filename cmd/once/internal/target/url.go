@@ -81,6 +81,8 @@ func engineOf(scheme string) Engine {
 		return SQLite
 	case "redis", "rediss":
 		return Redis
+	case "dynamodb":
+		return DynamoDB
 	}
 	return ""
 }
@@ -94,7 +96,7 @@ func parse(from string) (*url.URL, error) {
 			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis:// or rediss://")
+		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss:// or dynamodb://")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -146,7 +148,7 @@ func takeOwn(u *url.URL) (o own, err error) {
 		err = refuse("the parameter %s is not for %s", name, engineOf(u.Scheme))
 		return value
 	}
-	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite, Redis)
+	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite, Redis, DynamoDB)
 	o.schema = take("schema", PostgreSQL, MySQL)
 	o.outbox, o.slot = take("outbox", PostgreSQL), take("slot", PostgreSQL)
 	if length := take("partition", PostgreSQL); length != "" && err == nil {
