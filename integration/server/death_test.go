@@ -52,13 +52,13 @@ func child(how string) error {
 		}
 	}
 	if how == "paused" {
-		for _, i := range s.all() {
+		for _, i := range s.byDefault() {
 			if err := i.Pause(); err != nil {
 				return err
 			}
 		}
 	}
-	for _, i := range s.all() {
+	for _, i := range s.byDefault() {
 		fmt.Print(i.process.cmd.Process.Pid, " ")
 	}
 	fmt.Println()

@@ -31,6 +31,7 @@ type home struct {
 	dir  string
 	lock *os.File            // nil: removed
 	as   *syscall.Credential // nil: as ourselves
+	env  []string            // of the server, with what every server gets
 }
 
 // newHome removes abandoned homes and creates one for the account, or for
@@ -136,6 +137,7 @@ func (h *home) launch(lifeline syscall.Signal, program string, args ...string) (
 	cmd := exec.Command(program, args...)
 	cmd.Dir = h.dir
 	cmd.Env = []string{"HOME=" + h.dir, "TMPDIR=" + h.path("tmp"), "LC_ALL=C.UTF-8", "PATH=" + os.Getenv("PATH") + systemPath}
+	cmd.Env = append(cmd.Env, h.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	// Its own session, so that Ctrl-C in a terminal reaches only us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as, Setsid: true, Pdeathsig: lifeline}

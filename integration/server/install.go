@@ -77,6 +77,13 @@ func installed(k Kind) (debianPackage string, found bool) {
 	case Redis:
 		debianPackage = "redis-server"
 		_, err = newRedis()
+	case Azurite:
+		debianPackage = "npm" // which needs nodejs, and installs the rest
+		for _, program := range []string{"node", "npm"} {
+			if err == nil {
+				_, err = findProgram(program)
+			}
+		}
 	}
 	return debianPackage, err == nil
 }

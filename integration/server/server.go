@@ -1,8 +1,9 @@
 //go:build linux
 
 // Package server starts private instances of PostgreSQL, MariaDB, PgBouncer,
-// RabbitMQ and Redis from the packages installed on the machine. Tests use them
-// to kill, pause and restart real servers.
+// RabbitMQ and Redis from the packages installed on the machine, and of Azurite,
+// which npm installs into a cache. Tests use them to kill, pause and restart real
+// servers.
 //
 // # Guarantees
 //
@@ -10,12 +11,14 @@
 //     temporary directory, it listens only on a free port of 127.0.0.1, and its
 //     password is random. Other running servers are not touched.
 //   - An instance is returned only after a query has confirmed its data
-//     directory or, for RabbitMQ, the cluster name derived from the directory.
-//   - Acknowledged writes are on disk: fsync and similar settings stay on.
+//     directory or, for RabbitMQ, the cluster name derived from the directory,
+//     and for Azurite the random name of its account.
+//   - Acknowledged writes are on disk: fsync and similar settings stay on. Azurite
+//     writes every five seconds, and when it is shut down.
 //   - An instance does not outlive the process that started it, however that
 //     process ends. The next start removes directories left by killed processes.
 //   - It never runs as root. Root starts it as the account that its Debian
-//     package created.
+//     package created, and Azurite as nobody.
 //
 // # Limits
 //
@@ -47,6 +50,7 @@ const (
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 	RabbitMQ  Kind = "rabbitmq"
 	Redis     Kind = "redis"
+	Azurite   Kind = "azurite" // its table service
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends
@@ -128,6 +132,16 @@ func StartRabbitMQ(ctx context.Context, settings ...string) (*Instance, error) {
 // evicts keys. The context limits only the start.
 func StartRedis(ctx context.Context) (*Instance, error) {
 	e, err := newRedis()
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, e, FreePort)
+}
+
+// StartAzurite starts the table service of an Azurite. Acknowledged writes
+// survive Restart, and not Kill. The context limits only the start.
+func StartAzurite(ctx context.Context) (*Instance, error) {
+	e, err := newAzurite(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -217,8 +231,8 @@ func (i *Instance) DSN() string { return i.engine.dsn(i.port) }
 func (i *Instance) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(i.port)) }
 
 // Identity returns the data directory of the server, or of the PostgreSQL
-// behind a PgBouncer. For a RabbitMQ it is the prefix of the cluster's name:
-// see [testenv.CheckRabbitMQ].
+// behind a PgBouncer. For a RabbitMQ it is the prefix of the cluster's name, see
+// [testenv.CheckRabbitMQ], and for an Azurite the name of its account.
 func (i *Instance) Identity() string { return i.engine.identity(i.home) }
 
 // Kill ends the server and its children with SIGKILL, even while it is paused,

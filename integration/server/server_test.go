@@ -72,7 +72,7 @@ func TestSetIsWhatTheEnvironmentSaysAndDurable(t *testing.T) {
 			t.Errorf("%s: %q (%v), want %q", setting, got, err, want)
 		}
 	}
-	for _, i := range s.all() {
+	for _, i := range s.byDefault() {
 		mustBePrivate(t, i)
 	}
 	mustPoolTransactions(t, s.PgBouncer)
@@ -272,7 +272,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	instances := s.all()
+	instances := s.byDefault()
 	var all []status
 	for _, i := range instances {
 		all = append(all, members(t, i.process.cmd.Process.Pid)...)

@@ -14,7 +14,7 @@ import (
 // Set is a set of servers that were started together. Servers that were not
 // requested are nil.
 type Set struct {
-	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
@@ -22,11 +22,12 @@ type Set struct {
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	var s Set
 	var starting sync.WaitGroup
-	var errs [4]error
+	var errs [5]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
 	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
 	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
 	starting.Go(func() { errs[3] = s.startRedis(ctx, kinds) })
+	starting.Go(func() { errs[4] = s.startAzurite(ctx, kinds) })
 	starting.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -66,13 +67,21 @@ func (s *Set) startRedis(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
-// all returns one instance of each kind, nil if it was not requested.
-func (s *Set) all() []*Instance {
+func (s *Set) startAzurite(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, Azurite) {
+		s.Azurite, err = StartAzurite(ctx)
+	}
+	return err
+}
+
+// byDefault returns one instance of each kind that a complete run needs, nil if
+// it was not requested.
+func (s *Set) byDefault() []*Instance {
 	return []*Instance{s.PgBouncer, s.Postgres, s.MariaDB, s.RabbitMQ, s.Redis}
 }
 
 // Env returns the variables that [testenv] reads: the addresses and, if all
-// kinds of servers run, the one that requires all of them.
+// kinds of servers but Azurite run, the one that requires them.
 func (s *Set) Env() []string {
 	var env []string
 	add := func(name, value string) { env = append(env, name+"="+value) }
@@ -95,7 +104,11 @@ func (s *Set) Env() []string {
 		add(testenv.RedisVar, s.Redis.DSN())
 		add(testenv.RedisDataVar, s.Redis.Identity())
 	}
-	if !slices.Contains(s.all(), nil) {
+	if s.Azurite != nil {
+		add(testenv.AzuriteVar, s.Azurite.DSN())
+		add(testenv.AzuriteAccountVar, s.Azurite.Identity())
+	}
+	if !slices.Contains(s.byDefault(), nil) {
 		add(testenv.RequireVar, "1")
 	}
 	return env
@@ -104,7 +117,7 @@ func (s *Set) Env() []string {
 // Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := s.all()
+	instances := append(s.byDefault(), s.Azurite)
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {

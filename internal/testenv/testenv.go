@@ -8,7 +8,7 @@
 // A DSN can be wrong: set by hand, or left over from a server whose port now
 // belongs to another. Therefore a test asks the server for its identity before
 // it creates or drops anything, with [CheckPostgres], [CheckMariaDB],
-// [CheckRabbitMQ] or [CheckRedis].
+// [CheckRabbitMQ], [CheckRedis] or [CheckAzurite].
 //
 // The package has no driver, because the root module requires nothing.
 package testenv
@@ -38,6 +38,9 @@ const (
 	RedisVar           = "ONCE_TEST_REDIS"
 	// What CONFIG GET dir must return.
 	RedisDataVar = "ONCE_TEST_REDIS_DATA"
+	AzuriteVar   = "ONCE_TEST_AZURITE"
+	// The name of the account, which is in the metadata of each answer.
+	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
 )
 
 // Patience is how long a test waits for something that should take no time
@@ -48,7 +51,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar}
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -92,6 +95,19 @@ func Redis(t testing.TB) string {
 	return dsn(t, "Redis", RedisVar)
 }
 
+// Azurite returns the connection string of an Azurite with a table service, or
+// skips the test. "make test" does not start it, because npm installs it, and
+// "make test-azurite" does. The server is shared: each test uses its own table.
+// Call CheckAzurite on each client first.
+func Azurite(t testing.TB) string {
+	t.Helper()
+	value := os.Getenv(AzuriteVar)
+	if value == "" {
+		t.Skipf("needs Azurite: run it under %q", "make test-azurite")
+	}
+	return value
+}
+
 // CheckPostgres ends the test unless query, which runs a query for one row with
 // one column, reaches the server that was started for tests. It works through
 // PgBouncer too.
@@ -122,6 +138,20 @@ func CheckRabbitMQ(t testing.TB, properties map[string]any) {
 func CheckRedis(t testing.TB, config map[string]string) {
 	t.Helper()
 	check(t, func(string) (string, error) { return config["dir"], nil }, "CONFIG GET dir", RedisDataVar)
+}
+
+// CheckAzurite is like CheckRedis, for metadata, the odata.metadata of the
+// answer to a query for tables: it is a URL, whose path begins with the account.
+func CheckAzurite(t testing.TB, metadata string) {
+	t.Helper()
+	check(t, func(string) (string, error) {
+		u, err := url.Parse(metadata)
+		if err != nil {
+			return "", err
+		}
+		account, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+		return account, nil
+	}, "odata.metadata", AzuriteAccountVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {

@@ -109,6 +109,35 @@ func TestRabbitMQIsKnownByTheNameOfItsCluster(t *testing.T) {
 	}
 }
 
+// "make test" does not start it, so that nothing requires it.
+func TestWithoutAzuriteATestIsSkipped(t *testing.T) {
+	t.Setenv(testenv.AzuriteVar, "")
+	t.Setenv(testenv.RequireVar, "1")
+	get := func(tb testing.TB) { testenv.Azurite(tb) }
+	if v := judge(get); v.word != "skip" || !strings.Contains(v.line, "make test-azurite") {
+		t.Errorf("%s %q, want a skip that says how to run it", v.word, v.line)
+	}
+	t.Setenv(testenv.AzuriteVar, "dsn")
+	if got := testenv.Azurite(t); got != "dsn" {
+		t.Errorf("%q, want what the environment says", got)
+	}
+}
+
+func TestAzuriteIsKnownByItsAccount(t *testing.T) {
+	for _, c := range []struct{ name, env, want, metadata string }{
+		{"ours", "once1", "pass", "http://127.0.0.1:1/once1/$metadata#Tables"},
+		{"another", "once1", "fatal", "http://127.0.0.1:1/once11/$metadata#Tables"},
+		{"silent", "once1", "fatal", ""},
+		{"odd", "once1", "fatal", ":"},
+		{"unknown to the environment", "", "fatal", "http://127.0.0.1:1/once1/$metadata#Tables"},
+	} {
+		t.Setenv(testenv.AzuriteAccountVar, c.env)
+		if v := judge(func(tb testing.TB) { testenv.CheckAzurite(tb, c.metadata) }); v.word != c.want {
+			t.Errorf("%s: %s %q, want %s", c.name, v.word, v.line, c.want)
+		}
+	}
+}
+
 func TestRedisIsKnownByItsDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name, env, want string

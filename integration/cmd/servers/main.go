@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command servers starts private PostgreSQL, MariaDB, PgBouncer, RabbitMQ and
-// Redis servers, runs a command with their addresses in its environment, and
+// Command servers starts private PostgreSQL, MariaDB, PgBouncer, RabbitMQ, Redis
+// and Azurite servers, runs a command with their addresses in its environment, and
 // stops them.
 //
 // Package server documents the servers. The tool forwards signals to the
@@ -40,8 +40,8 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq and redis, separated by commas (default:
-                  all of them); pgbouncer starts its postgres too
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis and azurite, separated by commas (default:
+                  all but azurite, which npm installs); pgbouncer starts its postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
@@ -50,7 +50,8 @@ The environment:
     ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA, ONCE_TEST_REDIS_DATA   data directories, to recognise
                                                                             the servers by
     ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
-    ONCE_TEST_REQUIRE=1   set when all of them run: tests fail, rather than skip, if an address is missing
+    ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
+    ONCE_TEST_REQUIRE=1   set when all but Azurite run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
 install, or, if a Docker engine answers, runs the servers in containers. Exit codes of its own: 2 for wrong usage,
@@ -96,7 +97,7 @@ func parse(args []string) (*task, error) {
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
 	flags.Func("only", "", func(list string) error {
-		known := t.kinds
+		known := append(t.kinds, server.Azurite)
 		t.kinds = nil
 		for name := range strings.SplitSeq(list, ",") {
 			if !slices.Contains(known, server.Kind(name)) {
