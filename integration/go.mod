@@ -3,11 +3,14 @@ module github.com/effectively-once/once/integration
 go 1.26.0
 
 require (
+	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
+	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/otelonce v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
+	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/labstack/echo/v4 v4.13.4
@@ -27,6 +30,7 @@ require (
 )
 
 require (
+	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
@@ -96,3 +100,5 @@ replace github.com/effectively-once/once/broker/kafkabroker => ../broker/kafkabr
 replace github.com/effectively-once/once/otelonce => ../otelonce
 
 replace github.com/effectively-once/once/store/redisstore => ../store/redisstore
+
+replace github.com/effectively-once/once/store/tablestore => ../store/tablestore

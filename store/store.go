@@ -25,8 +25,8 @@
 //	LogLag          pgstore  how far a reader is behind     no metrics of the log
 //
 // The stores are memstore, sqlstore and pgstore; SQL means the last two.
-// redisstore has Reopener, and a Lister of open records, which suffices for the
-// reconciler and not for a quota. TxStore, TxShelf, Positions and Outbox have the
+// redisstore and tablestore have Reopener, and a Lister of open records, which
+// suffices for the reconciler and not for a quota; tablestore is a TxStore. TxStore, TxShelf, Positions and Outbox have the
 // store's type of transaction as a type parameter.
 //
 // Callers find a capability with [once.As], also through wrappers, and choose at

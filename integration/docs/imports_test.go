@@ -38,7 +38,10 @@ import (
 	_ "github.com/effectively-once/once/store/redisstore"
 	_ "github.com/effectively-once/once/store/sqlstore"
 	_ "github.com/effectively-once/once/store/storetest"
+	_ "github.com/effectively-once/once/store/tablestore"
 
+	_ "github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	_ "github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	_ "github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/labstack/echo/v4"

@@ -31,6 +31,7 @@ var published = []string{
 	"store/dynamostore",
 	"store/pgstore",
 	"store/redisstore",
+	"store/tablestore",
 }
 
 // unpublished lists the directories of modules that get no tag, and why. They
