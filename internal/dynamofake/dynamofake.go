@@ -28,7 +28,7 @@ type Server struct {
 	// Clock is the time of the service. Default: time.Now.
 	Clock func() time.Time
 
-	// Lag is how long indexes do not show a write.
+	// Lag is how long indexes, and reads that are not consistent, do not show a write.
 	Lag time.Duration
 
 	mu       sync.Mutex
@@ -44,11 +44,11 @@ type table struct {
 	indexes     map[string][]string // their keys
 	expiry      string
 	items       map[string]item
-	shown       map[string]item // what indexes show
+	shown       map[string]item // what lags
 	lagging     []change
 }
 
-// change is a write that indexes do not show yet.
+// change is a write that is not shown yet.
 type change struct {
 	at time.Time
 	id string
@@ -243,7 +243,12 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 		if err != nil {
 			return nil, err
 		}
-		if it := t.items[id]; it != nil {
+		items := t.items
+		if !r.ConsistentRead {
+			t.show(s.now().Add(-s.Lag))
+			items = t.shown
+		}
+		if it := items[id]; it != nil {
 			return map[string]any{"Item": it}, nil
 		}
 		return map[string]any{}, nil
@@ -520,7 +525,7 @@ func (t *table) query(r *request) (any, *problem) {
 	return out, nil
 }
 
-// show makes the index show what was written before.
+// show shows what was written before.
 func (t *table) show(before time.Time) {
 	for len(t.lagging) > 0 && !t.lagging[0].at.After(before) {
 		c := t.lagging[0]

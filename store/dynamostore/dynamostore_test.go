@@ -36,7 +36,7 @@ func serve(t testing.TB, fake *dynamofake.Server) (url string) {
 
 // dial returns a client that repeats no requests, unless the options say so.
 func dial(url string, options ...func(*dynamodb.Options)) *dynamodb.Client {
-	return dynamodb.New(dynamodb.Options{Region: "local", BaseEndpoint: &url, Retryer: retry.NewStandard(),
+	return dynamodb.New(dynamodb.Options{Region: "eu-central-1", BaseEndpoint: &url, Retryer: retry.NewStandard(),
 		Credentials: credentials.NewStaticCredentialsProvider("once", "once", "")}, options...)
 }
 

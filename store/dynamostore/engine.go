@@ -30,7 +30,9 @@ type engine struct {
 }
 
 // Load returns the row of a key.
-func (e *engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) { return e.load(ctx, k.UUID()) }
+func (e *engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
+	return e.load(ctx, k.UUID())
+}
 
 func (e *engine) load(ctx context.Context, id [16]byte) (cas.Stored, error) {
 	it, err := e.get(ctx, id)

@@ -113,14 +113,7 @@ type world struct {
 	*shop
 }
 
-func newWorld(t testing.TB) *world {
-	w := &world{Server: new(dynamofake.Server)}
-	w.url = serve(t, w.Server)
-	w.store = dynamostore.New(dial(w.url), nil)
-	must(t, w.store.CreateTable(context.Background()))
-	w.shop = openShop(t, dial(w.url), "shop")
-	return w
-}
+func newWorld(t testing.TB) *world { return newWorldAt(t, new(dynamofake.Server)) }
 
 func (w *world) via(l *link, o *dynamostore.Options) *dynamostore.Store {
 	return dynamostore.New(via(w.url, l), o)
@@ -297,28 +290,50 @@ func TestACommitOutlivesItsCaller(t *testing.T) {
 	w.answers(t, "paid", 1)
 }
 
-// A service that does not answer a commit leaves it unknown, in bounded time.
-func TestACommitIsBounded(t *testing.T) {
+// The same for a transaction that the caller ends.
+func TestACommitOfTheCallerOutlivesIt(t *testing.T) {
 	w := newWorld(t)
-	l := &link{fault: func(string, int) fate { return passes }}
-	silent := &hanging{link: l}
-	s := dynamostore.New(dial(w.url, func(o *dynamodb.Options) { o.HTTPClient = silent }), &dynamostore.Options{CommitTimeout: 50 * time.Millisecond})
-	tx := s.Begin()
+	ctx, leave := context.WithCancel(t.Context())
+	l := &link{fault: func(is string, _ int) fate {
+		if is == "TransactWriteItems" {
+			leave()
+		}
+		return passes
+	}}
+	tx := w.via(l, nil).Begin()
 	must(t, w.effect(tx, "row"))
-	if err := tx.Commit(t.Context()); !errors.Is(err, once.ErrOutcomeUnknown) {
+	if err := tx.Commit(ctx); err != nil {
 		t.Errorf("Commit returned %v", err)
+	}
+	if n, err := w.count(t.Context(), "row"); err != nil || n != 1 {
+		t.Errorf("there were %d effects, %v", n, err)
 	}
 }
 
-// hanging does not answer commits.
-type hanging struct{ *link }
+// A service that does not answer a commit leaves it unknown, in bounded time.
+func TestACommitIsBounded(t *testing.T) {
+	w := newWorld(t)
+	silent := new(hanging)
+	s := dynamostore.New(dial(w.url, func(o *dynamodb.Options) { o.HTTPClient, o.Retryer = silent, aws.NopRetryer{} }),
+		&dynamostore.Options{CommitTimeout: 50 * time.Millisecond})
+	tx := s.Begin()
+	must(t, w.effect(tx, "row"))
+	if err := tx.Commit(t.Context()); !errors.Is(err, once.ErrOutcomeUnknown) || silent.unbounded {
+		t.Errorf("Commit returned %v, unbounded: %v", err, silent.unbounded)
+	}
+}
+
+// hanging does not answer.
+type hanging struct{ unbounded bool }
 
 func (h *hanging) Do(r *http.Request) (*http.Response, error) {
-	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), "TransactWriteItems") {
-		<-r.Context().Done()
+	select {
+	case <-r.Context().Done():
 		return nil, r.Context().Err()
+	case <-time.After(20 * time.Second):
+		h.unbounded = true
+		return nil, errLost
 	}
-	return h.link.Do(r)
 }
 
 // Throttling is waited for, and conflicts of transactions are as well.
@@ -335,6 +350,11 @@ func TestRefusalsThatPass(t *testing.T) {
 				t.Errorf("%s, then DoTx returned %q, %v", code, got, err)
 			}
 			w.answers(t, "paid", 1)
+			w.Refuse(code, code, code)
+			rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: once.Key{Operation: "pay", ID: "3"}}, Lease: time.Hour})
+			if err != nil || rec.Attempt != 1 {
+				t.Errorf("%s, then Claim returned %v, %v", code, rec, err)
+			}
 			w.Refuse(code, code, code)
 			got, err = once.Do(t.Context(), s, pay.For("2"), func(context.Context, once.Key) (string, error) { return "paid", nil })
 			if err != nil || got != "paid" {

@@ -1,0 +1,118 @@
+package seedbugs
+
+var dynamoConformance = Test{"./store/dynamostore", "^TestConformance$"}
+
+var dynamoBugs = []Bug{
+	{
+		Name: "dynamo-claim-without-condition", Why: "two processes create the item of a key, and both run",
+		File: "store/dynamostore/engine.go",
+		Old:  `"attribute_not_exists(#pk)"`,
+		New:  `"attribute_not_exists(#pk) OR attribute_exists(#pk)"`,
+		Test: Test{"./store/dynamostore", "^TestConformance$/^race$"},
+	},
+	{
+		Name: "dynamo-version-by-attempt", Why: "a late write is applied over a later one of the same attempt",
+		File: "store/dynamostore/engine.go",
+		Old:  `version = rand.Text()`,
+		New:  `version = string(rune('a' + c.Is.Attempt)); _ = rand.Text`,
+		Test: Test{"./store/dynamostore", "^TestConformance$/^(race|do|dotx)$"},
+	},
+	{
+		Name: "dynamo-eventual-reads", Why: "a record of the past answers",
+		File: "store/dynamostore/engine.go",
+		Old:  `ConsistentRead: aws.Bool(true)}`,
+		New:  `ConsistentRead: aws.Bool(false)}`,
+		Test: Test{"./store/dynamostore", "^TestOnlyListReadsTheIndex$"},
+	},
+	{
+		Name: "dynamo-refusal-after-a-lost-attempt", Why: "the caller is told that nothing happened, and the first attempt is applied later",
+		File: "store/dynamostore/tx.go",
+		Old:  `case made.unanswered || errors.As(err, &inProgress):`,
+		New:  `case err != nil && errors.As(err, &inProgress):`,
+		Test: Test{"./store/dynamostore", "^TestARefusalSaysNothingOfAnEarlierAttempt$"},
+	},
+	{
+		Name: "dynamo-commit-ends-with-its-caller", Why: "a caller who leaves interrupts a commit, whose end is then unknown",
+		File: "store/dynamostore/tx.go",
+		Old:  `context.WithTimeout(context.WithoutCancel(ctx), e.options.CommitTimeout)`,
+		New:  `context.WithTimeout(ctx, e.options.CommitTimeout)`,
+		Test: Test{"./store/dynamostore", "^TestACommitOfTheCallerOutlivesIt$"},
+	},
+	{
+		Name: "dynamo-unbounded-commit", Why: "a service that does not answer holds the call for ever",
+		File: "store/dynamostore/tx.go",
+		Old:  `context.WithTimeout(context.WithoutCancel(ctx), e.options.CommitTimeout)`,
+		New:  `context.WithCancel(context.WithoutCancel(ctx))`,
+		Test: Test{"./store/dynamostore", "^TestACommitIsBounded$"},
+	},
+	{
+		Name: "dynamo-conflict-as-condition", Why: "a caller is told that a condition failed, and the work was done by another",
+		File: "store/dynamostore/tx.go",
+		Old:  `case code == codeConflict, code == codeCondition && i < own:`,
+		New:  `case code == codeConflict:`,
+		Test: Test{"./store/dynamostore", "^TestAConditionThatFailsBecauseTheWorkIsDone$"},
+	},
+	{
+		Name: "dynamo-throttled-commit-fails", Why: "work fails because of a busy moment",
+		File: "store/dynamostore/tx.go",
+		Old:  `case codeThrottled, codeExceeded:`,
+		New:  `case codeThrottled:`,
+		Test: Test{"./store/dynamostore", "^TestRefusalsThatPass$"},
+	},
+	{
+		Name: "dynamo-throttled-claim-fails", Why: "work fails because of a busy moment",
+		File: "store/dynamostore/engine.go",
+		Old:  `return errors.As(err, &conflict) || retry`,
+		New:  `return errors.As(err, &conflict) && retry`,
+		Test: Test{"./store/dynamostore", "^TestRefusalsThatPass$"},
+	},
+	{
+		Name: "dynamo-open-keys-expire", Why: "DynamoDB deletes a key while its work runs, and it runs again",
+		File: "store/dynamostore/item.go",
+		Old:  `if at, ok := r.Expires(); ok {`,
+		New:  `if at, _ := r.Expires(); true {`,
+		Test: Test{"./store/dynamostore", "^TestExpiry$"},
+	},
+	{
+		Name: "dynamo-expires-early", Why: "a key is deleted a moment before its time",
+		File: "store/dynamostore/item.go",
+		Old:  `number(int64(at+999_999) / 1_000_000)`,
+		New:  `number(int64(at) / 1_000_000)`,
+		Test: Test{"./store/dynamostore", "^TestAnItemCanBeRead$"},
+	},
+	{
+		Name: "dynamo-local-time", Why: "a machine whose clock is wrong ends the leases of others",
+		File: "store/dynamostore/engine.go",
+		Old:  `e.clock.Learn(sent, at, time.Second)`,
+		New:  `_ = at; e.clock.Learn(sent, sent, time.Second)`,
+		Test: Test{"./store/dynamostore", "^TestLeasesHoldWhateverTheLocalClockShows$"},
+	},
+	{
+		Name: "dynamo-dates-are-exact", Why: "a lease ends up to a second early",
+		File: "store/dynamostore/engine.go",
+		Old:  `e.clock.Learn(sent, at, time.Second)`,
+		New:  `e.clock.Learn(sent, at, 0)`,
+		Test: Test{"./store/dynamostore", "^TestLeasesHoldWhateverTheLocalClockShows$"},
+	},
+	{
+		Name: "dynamo-damage-unseen", Why: "the record of one key answers for another",
+		File: "store/dynamostore/item.go",
+		Old:  `if d.err != nil {`,
+		New:  `if d.err != nil && !known {`,
+		Test: Test{"./store/dynamostore", "^TestDamagedItems$"},
+	},
+	{
+		Name: "dynamo-sends-too-much", Why: "a transaction that is too large fails late, or not clearly",
+		File: "store/dynamostore/tx.go",
+		Old:  `if len(items) > maxItems || bytes > maxTransaction {`,
+		New:  `if len(items) > maxItems+1 || bytes > 2*maxTransaction {`,
+		Test: Test{"./store/dynamostore", "^TestATransactionThatIsTooLarge$"},
+	},
+	{
+		Name: "dynamo-list-stops-at-a-shard", Why: "stuck keys are not found",
+		File: "store/dynamostore/list.go",
+		Old:  `n, after = n+1, ""`,
+		New:  `n, after = shards, ""`,
+		Test: Test{"./store/dynamostore", "^TestConformance$/^list$"},
+	},
+}
