@@ -13,12 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/dynamofake"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store/dynamostore"
 	"github.com/effectively-once/once/store/storetest"
 )
-
-func TestMain(m *testing.M) { logtest.Main(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -38,6 +35,11 @@ func serve(t testing.TB, fake *dynamofake.Server) (url string) {
 func dial(url string, options ...func(*dynamodb.Options)) *dynamodb.Client {
 	return dynamodb.New(dynamodb.Options{Region: "eu-central-1", BaseEndpoint: &url, Retryer: retry.NewStandard(),
 		Credentials: credentials.NewStaticCredentialsProvider("once", "once", "")}, options...)
+}
+
+// withHTTP sends requests through c.
+func withHTTP(c dynamodb.HTTPClient) func(*dynamodb.Options) {
+	return func(o *dynamodb.Options) { o.HTTPClient = c }
 }
 
 // shop is a table of users' items.
