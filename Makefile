@@ -8,7 +8,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb check load lint oldest vuln bench soak release release-check
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -22,6 +22,10 @@ test:
 test-azurite:
 	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(GO) test -count=1 -run Azurite ./integration/server && \
 		$(GO) test $(RACE) -count=1 ./store/tablestore'
+
+# DynamoDB's store on an imitation that others have written, from the Python Package Index.
+test-dynamodb:
+	$(GO) run ./integration/cmd/servers -only dynamodb -- $(GO) test -count=1 -run OnMoto ./store/dynamostore
 
 # What needs no server, for the inner loop.
 check:

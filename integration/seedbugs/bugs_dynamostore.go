@@ -1,7 +1,5 @@
 package seedbugs
 
-var dynamoConformance = Test{"./store/dynamostore", "^TestConformance$"}
-
 var dynamoBugs = []Bug{
 	{
 		Name: "dynamo-claim-without-condition", Why: "two processes create the item of a key, and both run",

@@ -84,6 +84,9 @@ func installed(k Kind) (debianPackage string, found bool) {
 				_, err = findProgram(program)
 			}
 		}
+	case DynamoDB:
+		debianPackage = "python3-venv"
+		err = hasVenv()
 	}
 	return debianPackage, err == nil
 }

@@ -1,9 +1,9 @@
 //go:build linux
 
 // Package server starts private instances of PostgreSQL, MariaDB, PgBouncer,
-// RabbitMQ and Redis from the packages installed on the machine, and of Azurite,
-// which npm installs into a cache. Tests use them to kill, pause and restart real
-// servers.
+// RabbitMQ and Redis from the packages installed on the machine, of Azurite, which
+// npm installs into a cache, and of an imitation of DynamoDB, which pip does.
+// Tests use them to kill, pause and restart real servers.
 //
 // # Guarantees
 //
@@ -50,7 +50,8 @@ const (
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 	RabbitMQ  Kind = "rabbitmq"
 	Redis     Kind = "redis"
-	Azurite   Kind = "azurite" // its table service
+	Azurite   Kind = "azurite"  // its table service
+	DynamoDB  Kind = "dynamodb" // moto, only if it is asked for
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends
@@ -142,6 +143,16 @@ func StartRedis(ctx context.Context) (*Instance, error) {
 // survive Restart, and not Kill. The context limits only the start.
 func StartAzurite(ctx context.Context) (*Instance, error) {
 	e, err := newAzurite(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, e, FreePort)
+}
+
+// StartDynamoDB starts a moto, which it installs into a cache first. The context
+// limits only the start.
+func StartDynamoDB(ctx context.Context) (*Instance, error) {
+	e, err := newDynamoDB()
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // Set is a set of servers that were started together. Servers that were not
 // requested are nil.
 type Set struct {
-	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
@@ -22,12 +22,13 @@ type Set struct {
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	var s Set
 	var starting sync.WaitGroup
-	var errs [5]error
+	var errs [6]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
 	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
 	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
 	starting.Go(func() { errs[3] = s.startRedis(ctx, kinds) })
 	starting.Go(func() { errs[4] = s.startAzurite(ctx, kinds) })
+	starting.Go(func() { errs[5] = s.startDynamoDB(ctx, kinds) })
 	starting.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -74,6 +75,13 @@ func (s *Set) startAzurite(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
+func (s *Set) startDynamoDB(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, DynamoDB) {
+		s.DynamoDB, err = StartDynamoDB(ctx)
+	}
+	return err
+}
+
 // byDefault returns one instance of each kind that a complete run needs, nil if
 // it was not requested.
 func (s *Set) byDefault() []*Instance {
@@ -108,6 +116,10 @@ func (s *Set) Env() []string {
 		add(testenv.AzuriteVar, s.Azurite.DSN())
 		add(testenv.AzuriteAccountVar, s.Azurite.Identity())
 	}
+	if s.DynamoDB != nil {
+		add(testenv.DynamoDBVar, s.DynamoDB.DSN())
+		add(testenv.DynamoDBHomeVar, s.DynamoDB.Identity())
+	}
 	if !slices.Contains(s.byDefault(), nil) {
 		add(testenv.RequireVar, "1")
 	}
@@ -117,7 +129,7 @@ func (s *Set) Env() []string {
 // Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := append(s.byDefault(), s.Azurite)
+	instances := append(s.byDefault(), s.Azurite, s.DynamoDB)
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {

@@ -8,7 +8,7 @@
 // A DSN can be wrong: set by hand, or left over from a server whose port now
 // belongs to another. Therefore a test asks the server for its identity before
 // it creates or drops anything, with [CheckPostgres], [CheckMariaDB],
-// [CheckRabbitMQ], [CheckRedis] or [CheckAzurite].
+// [CheckRabbitMQ], [CheckRedis], [CheckAzurite] or [CheckDynamoDB].
 //
 // The package has no driver, because the root module requires nothing.
 package testenv
@@ -41,6 +41,9 @@ const (
 	AzuriteVar   = "ONCE_TEST_AZURITE"
 	// The name of the account, which is in the metadata of each answer.
 	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
+	DynamoDBVar       = "ONCE_TEST_DYNAMODB"
+	// The directory that it was started in.
+	DynamoDBHomeVar = "ONCE_TEST_DYNAMODB_HOME"
 )
 
 // Patience is how long a test waits for something that should take no time
@@ -51,7 +54,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar}
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -108,6 +111,18 @@ func Azurite(t testing.TB) string {
 	return value
 }
 
+// DynamoDB returns the URL of an imitation of DynamoDB, or skips the test: "make
+// test" does not start it. The server is shared: each test uses its own tables.
+// Call CheckDynamoDB first.
+func DynamoDB(t testing.TB) string {
+	t.Helper()
+	url := os.Getenv(DynamoDBVar)
+	if url == "" {
+		t.Skip("needs an imitation of DynamoDB: run it under \"make test-dynamodb\"")
+	}
+	return url
+}
+
 // CheckPostgres ends the test unless query, which runs a query for one row with
 // one column, reaches the server that was started for tests. It works through
 // PgBouncer too.
@@ -152,6 +167,13 @@ func CheckAzurite(t testing.TB, metadata string) {
 		account, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
 		return account, nil
 	}, "odata.metadata", AzuriteAccountVar)
+}
+
+// CheckDynamoDB ends the test unless ask, which reads a path, reaches the server
+// that was started for tests.
+func CheckDynamoDB(t testing.TB, ask func(path string) (string, error)) {
+	t.Helper()
+	check(t, ask, "/identity", DynamoDBHomeVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {
