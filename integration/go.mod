@@ -57,11 +57,13 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
+	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/golang-sql/civil v0.0.0-20220223132316-b832511892a9 // indirect
 	github.com/golang-sql/sqlexp v0.1.0 // indirect
@@ -102,3 +104,5 @@ replace github.com/effectively-once/once/otelonce => ../otelonce
 replace github.com/effectively-once/once/store/redisstore => ../store/redisstore
 
 replace github.com/effectively-once/once/store/tablestore => ../store/tablestore
+
+replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
