@@ -33,6 +33,7 @@ import (
 	_ "github.com/effectively-once/once/outbox"
 	_ "github.com/effectively-once/once/reconcile"
 	_ "github.com/effectively-once/once/store"
+	_ "github.com/effectively-once/once/store/cosmosstore"
 	_ "github.com/effectively-once/once/store/memstore"
 	_ "github.com/effectively-once/once/store/pgstore"
 	_ "github.com/effectively-once/once/store/redisstore"
@@ -41,6 +42,7 @@ import (
 	_ "github.com/effectively-once/once/store/tablestore"
 
 	_ "github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	_ "github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	_ "github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/pgxpool"
