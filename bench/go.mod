@@ -3,7 +3,11 @@ module github.com/effectively-once/once/bench
 go 1.26.0
 
 require (
+	github.com/aws/aws-sdk-go-v2 v1.48.0
+	github.com/aws/aws-sdk-go-v2/credentials v1.21.0
+	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.2
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/store/dynamostore v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.13.0
@@ -12,6 +16,11 @@ require (
 )
 
 require (
+	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.25 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/endpoint-discovery v1.13.11 // indirect
+	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/gowebpki/jcs v1.0.2 // indirect
 )
@@ -40,3 +49,5 @@ replace (
 )
 
 replace github.com/effectively-once/once/httponce => ../httponce
+
+replace github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
