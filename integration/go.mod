@@ -6,9 +6,12 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
 	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/aws/aws-sdk-go-v2 v1.48.0
+	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.2
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/otelonce v0.0.0
+	github.com/effectively-once/once/store/dynamostore v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
@@ -32,6 +35,11 @@ require (
 require (
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.25 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/endpoint-discovery v1.13.11 // indirect
+	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
@@ -106,3 +114,5 @@ replace github.com/effectively-once/once/store/redisstore => ../store/redisstore
 replace github.com/effectively-once/once/store/tablestore => ../store/tablestore
 
 replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
+
+replace github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
