@@ -22,9 +22,9 @@ func natsReplicated(s *jetstream.StreamConfig, c *jetstream.ConsumerConfig) {
 // server is killed meanwhile.
 func TestNATSLosesNoConfirmedMessageWhenKilled(t *testing.T) {
 	t.Run("one server", func(t *testing.T) {
-		server := startNATSProcess(t, natsSettings{})
+		server := startNATSProcess(t)
 		p := newNATSPlace(t, dialNATS(t, server), nil)
-		publishThrough(t, p, func() { server.restart(t) })
+		publishThrough(t, p, func() { server.Restart(t) })
 	})
 	t.Run("leader of three", func(t *testing.T) {
 		all := startNATSCluster(t)
@@ -119,9 +119,9 @@ func natsPersist(pub broker.Publisher, ms []*broker.Message) error {
 // open.
 func TestNATSRedeliversUnsettledMessagesWhenKilled(t *testing.T) {
 	t.Run("one server", func(t *testing.T) {
-		server := startNATSProcess(t, natsSettings{})
+		server := startNATSProcess(t)
 		p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(3*time.Second))
-		consumeThrough(t, p, func() { server.restart(t) })
+		consumeThrough(t, p, func() { server.Restart(t) })
 	})
 	t.Run("leader of three", func(t *testing.T) {
 		all := startNATSCluster(t)

@@ -27,8 +27,8 @@ func TestNATSConformance(t *testing.T) {
 // A killed server has not stored what it has delivered.
 func TestNATSConformanceWhenKilled(t *testing.T) {
 	t.Parallel() // most of it is waiting
-	s := startNATSProcess(t, natsSettings{})
-	for _, c := range brokertest.Cases(natsHarness(s.restart, s)) {
+	s := startNATSProcess(t)
+	for _, c := range brokertest.Cases(natsHarness(s.Restart, s)) {
 		if !strings.HasPrefix(c.Name, "restart/") {
 			continue
 		}
@@ -411,12 +411,12 @@ func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 // A settlement that fails because the server cannot be asked does not keep the
 // message in a session that stays open.
 func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
-	server := startNATSProcess(t, natsSettings{})
+	server := startNATSProcess(t)
 	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(2*time.Second))
 	p.publish(t, 4)
 	s := p.open(t, 4)
 	ds := natsReceive(t, s, 4)
-	server.kill()
+	server.Kill()
 	settle := func(do func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -438,7 +438,7 @@ func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
 			t.Errorf("%s without a server: %v", name, err)
 		}
 	}
-	server.start(t)
+	server.Start(t)
 
 	missing := map[string]bool{p.message(1).ID: true, p.message(2).ID: true, p.message(3).ID: true}
 	for len(missing) > 0 {
