@@ -1,11 +1,5 @@
 // Package wrongclock runs the stores in a process whose wall clock is wrong.
 //
-// Go reads the clock in the process itself, so a preloaded library cannot
-// change it. The test builds itself again with a time.Now that is an hour
-// ahead, an hour behind, or runs backwards, for all code in that process,
-// including drivers. Only the monotonic clock, which measures durations, stays
-// right, as on a machine whose clock is set.
-//
 // This shows that on a server no claim, lease or retention depends on the clock
 // of a client. It shows nothing about SQLite, whose clock is that of the
 // machine.
@@ -13,11 +7,9 @@ package wrongclock
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,36 +17,20 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/wrongclock"
 )
 
-const (
-	clockVar = "ONCE_CLOCK"     // how wrong the clock of this process is
-	dsnVar   = "ONCE_CLOCK_DSN" // the engine and the database, prepared by a process with the right clock
-)
-
-// wrong has what is added to the seconds of the wall clock.
-const wrong = `
-func wrong(mono int64) int64 {
-	switch how, _ := syscall.Getenv("` + clockVar + `"); how {
-	case "ahead":
-		return 3600
-	case "behind":
-		return -3600
-	case "backwards":
-		return -10 * ((mono - startNano) / 1_000_000_000)
-	default:
-		return 0
-	}
-}
-`
+// dsnVar has the engine and the database, prepared by a process with the right
+// clock.
+const dsnVar = "ONCE_CLOCK_DSN"
 
 var servers = []string{engine.Postgres, engine.PGStore, engine.MariaDB}
 
 func TestWrongClock(t *testing.T) {
 	dir := t.TempDir()
-	built := sync.OnceValues(func() (string, error) { return build(t.Context(), dir) }) // it takes a while, in vain without a server
+	built := sync.OnceValues(func() (string, error) { return wrongclock.Build(t.Context(), dir) }) // it takes a while, in vain without a server
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
-		for _, how := range []string{"ahead", "behind", "backwards"} {
+		for _, how := range wrongclock.Ways {
 			t.Run(how, func(t *testing.T) {
 				d, dsn := e.Migrated(t)
 				program, err := built()
@@ -64,7 +40,7 @@ func TestWrongClock(t *testing.T) {
 				leave(t, d, "right")
 				began := now(t, e, d)
 				cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestInside$", "-test.v")
-				cmd.Env = append(os.Environ(), clockVar+"="+how, dsnVar+"="+e.Name+" "+dsn)
+				cmd.Env = append(os.Environ(), wrongclock.Var+"="+how, dsnVar+"="+e.Name+" "+dsn)
 				out, err := cmd.CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "--- PASS: TestInside") {
 					t.Fatalf("with a clock that is %s: %v\n%s", how, err, out)
@@ -77,44 +53,6 @@ func TestWrongClock(t *testing.T) {
 			})
 		}
 	}, servers...)
-}
-
-// build builds this test in a folder, with a time.Now that is wrong.
-func build(ctx context.Context, dir string) (program string, err error) {
-	root, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		return "", err
-	}
-	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	source, err := os.ReadFile(original)
-	if err != nil {
-		return "", err
-	}
-	text := string(source)
-	for _, change := range [][2]string{
-		{"import (\n", "import (\n\t\"syscall\"\n"},
-		{"func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n", "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n\tsec += wrong(mono)\n"},
-	} {
-		if strings.Count(text, change[0]) != 1 {
-			return "", fmt.Errorf("%s of this Go release is unlike the ones before: look for another place to make its clock wrong", original)
-		}
-		text = strings.Replace(text, change[0], change[1], 1)
-	}
-	changed, list := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
-	if err != nil {
-		return "", err
-	}
-	for name, content := range map[string][]byte{changed: []byte(text + wrong), list: overlay} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			return "", err
-		}
-	}
-	program = filepath.Join(dir, "wrongclock.test")
-	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-overlay="+list, "-o", program, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build a program with a wrong clock: %v\n%s", err, out)
-	}
-	return program, nil
 }
 
 // now returns the time of the database in microseconds since 1970.

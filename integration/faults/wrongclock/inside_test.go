@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/wrongclock"
 	"github.com/effectively-once/once/store/storetest"
 )
 
@@ -28,20 +29,8 @@ func TestInside(t *testing.T) {
 	find(t, d, "right")
 	leave(t, d, "wrong")
 	worksThroughLapses(t, d)
-	checkClock(t, before, time.UnixMicro(now(t, e, d)))
+	wrongclock.Check(t, before, time.UnixMicro(now(t, e, d)))
 	conforms(t, e, d, dsn)
-}
-
-// checkClock checks that the clock is wrong as intended.
-func checkClock(t *testing.T, before, truth time.Time) {
-	t.Helper()
-	off := time.Until(truth)
-	switch how := os.Getenv(clockVar); {
-	case how == "ahead" && (off > -59*time.Minute || off < -61*time.Minute),
-		how == "behind" && (off < 59*time.Minute || off > 61*time.Minute),
-		how == "backwards" && !time.Now().Round(0).Before(before):
-		t.Fatalf("the clock is meant to be %s, and is %v off", how, off)
-	}
 }
 
 // conforms runs the cases of the suite that depend on time, and those of
