@@ -12,6 +12,7 @@ require (
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/otelonce v0.0.0
 	github.com/effectively-once/once/store/dynamostore v0.0.0
+	github.com/effectively-once/once/store/natsstore v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
@@ -96,6 +97,8 @@ require (
 )
 
 replace github.com/effectively-once/once => ../
+
+replace github.com/effectively-once/once/store/natsstore => ../store/natsstore
 
 replace github.com/effectively-once/once/store/pgstore => ../store/pgstore
 

@@ -25,10 +25,10 @@
 //	LogLag          pgstore  how far a reader is behind     no metrics of the log
 //
 // The stores are memstore, sqlstore and pgstore; SQL means the last two.
-// cosmosstore has TxStore, Lister and Reopener. redisstore and tablestore have
-// Reopener, and a Lister of open records, which suffices for the reconciler and
-// not for a quota; tablestore is a TxStore. TxStore, TxShelf, Positions and
-// Outbox have the store's type of transaction as a type parameter.
+// cosmosstore has TxStore, Lister and Reopener. natsstore, redisstore and
+// tablestore have Reopener, and a Lister of open records, which suffices for the
+// reconciler and not for a quota; tablestore is a TxStore. TxStore, TxShelf,
+// Positions and Outbox have the store's type of transaction as a type parameter.
 //
 // Callers find a capability with [once.As], also through wrappers, and choose at
 // their start what they do without it. Start with none, and add those that your

@@ -36,6 +36,7 @@ import (
 	_ "github.com/effectively-once/once/store/cosmosstore"
 	_ "github.com/effectively-once/once/store/dynamostore"
 	_ "github.com/effectively-once/once/store/memstore"
+	_ "github.com/effectively-once/once/store/natsstore"
 	_ "github.com/effectively-once/once/store/pgstore"
 	_ "github.com/effectively-once/once/store/redisstore"
 	_ "github.com/effectively-once/once/store/sqlstore"

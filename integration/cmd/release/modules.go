@@ -29,6 +29,7 @@ var published = []string{
 	"otelonce",
 	"store/cosmosstore",
 	"store/dynamostore",
+	"store/natsstore",
 	"store/pgstore",
 	"store/redisstore",
 	"store/tablestore",
