@@ -212,6 +212,38 @@ func TestAFirmTakeoverThatLapsesStaysUnknown(t *testing.T) {
 	}
 }
 
+// A body need not settle its claim. It must still be current at the commit, and
+// is then a claim like others.
+func TestAClaimThatIsNotSettledIsCurrentAtTheCommit(t *testing.T) {
+	for name, r := range map[string]once.ClaimRequest{"firm": {Firm: true}, "held already": {}} {
+		for _, overtaken := range []bool{false, true} {
+			at := newTable()
+			s := open(at)
+			r.Fence, r.Lease = once.Fence{Key: pay.For("1").Key(), Owner: [16]byte{1}}, time.Hour
+			if !r.Firm {
+				if _, err := s.Claim(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := s.Transact(t.Context(), []once.ClaimRequest{r}, func(tx *batch, _ []once.Record) ([]once.Settlement, error) {
+				tx.effects = append(tx.effects, "row")
+				if overtaken {
+					is := at.rows[r.Key.UUID()]
+					is.Owner, is.Attempt = [16]byte{2}, 2
+					at.put(is.Row)
+				}
+				return nil, nil
+			})
+			if overtaken != errors.Is(err, once.ErrConflict) || overtaken == (at.effects["row"] == 1) {
+				t.Errorf("%s, overtaken %t: Transact returned %v with %d effects", name, overtaken, err, at.effects["row"])
+			}
+			if is := at.rows[r.Key.UUID()]; !overtaken && (is.Status != once.Running || is.Firm) {
+				t.Errorf("%s: the row is %+v", name, is.Row)
+			}
+		}
+	}
+}
+
 // lossy loses the reply to a commit, or delays the commit until it is told.
 type lossy struct {
 	*table

@@ -224,8 +224,12 @@ func (r *run[Tx]) claimFirmly(ctx context.Context, req once.ClaimRequest) (once.
 	}
 	rec := is.Record(now)
 	if rec.HeldBy(req.Owner) {
-		r.changes.add(req.Key.UUID(), is)
 		r.firm = append(r.firm, firmClaim{is, before})
+		kept := is.Row
+		if kept.Firm { // once the transaction has committed, it is a claim like others
+			kept.Firm, kept.KeepKey = false, 0
+		}
+		r.changes.set(r.changes.add(req.Key.UUID(), is), kept)
 	}
 	return rec, nil
 }
@@ -276,10 +280,11 @@ func (t *Transactions[Tx]) claimIn(ctx context.Context, changes *Changes, r once
 		return once.Record{}, err
 	}
 	is, ok := was.claim(r, now)
-	if ok {
+	rec := is.Record(now)
+	if ok || rec.HeldBy(r.Owner) { // a claim that was there already has to be current at the commit, too
 		changes.set(at, is)
 	}
-	return is.Record(now), nil
+	return rec, nil
 }
 
 // SettleTx settles in the caller's transaction.
