@@ -27,7 +27,7 @@
 // The stores are memstore, sqlstore and pgstore; SQL means the last two.
 // cosmosstore has TxStore, Lister and Reopener. natsstore, redisstore and
 // tablestore have Reopener, and a Lister of open records, which suffices for the
-// reconciler and not for a quota; tablestore is a TxStore. TxStore, TxShelf,
+// reconciler and not for a quota; the last two are TxStores. TxStore, TxShelf,
 // Positions and Outbox have the store's type of transaction as a type parameter.
 //
 // Callers find a capability with [once.As], also through wrappers, and choose at

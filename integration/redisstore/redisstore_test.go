@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,9 @@ import (
 
 func TestMain(m *testing.M) {
 	logging.Disable() // connections are lost on purpose
+	if os.Getenv(workerVar) != "" {
+		os.Exit(work())
+	}
 	logtest.Main(m)
 }
 

@@ -2,6 +2,8 @@ package seedbugs
 
 var redisConformance = Test{"./store/redisstore", "^TestConformance$"}
 
+var redisTxConformance = Test{"./store/redisstore", "^TestTxConformance$"}
+
 var redisBugs = []Bug{
 	{
 		Name: "redis-fence-without-owner", Why: "a late call ends the attempt of another process",
@@ -121,5 +123,97 @@ var redisBugs = []Bug{
 		Old:  `s.checked.Store(0)`,
 		New:  ``,
 		Test: Test{"./store/redisstore", "^TestThePolicyIsCheckedAgainAfterALostConnection$"},
+	},
+	{
+		Name: "redis-commits-over-others", Why: "two transactions on a key both commit",
+		File: "store/redisstore/commit.lua",
+		Old:  `if version(c.row) ~= take() then`,
+		New:  `if take() == 'x' then`,
+		Test: redisTxConformance,
+	},
+	{
+		Name: "redis-version-without-rev", Why: "a commit that arrives late takes the claim that followed it for its own",
+		File: "store/redisstore/record.lua",
+		Old:  `row.lease, row.updated, row.rev`,
+		New:  `'', '', ''`,
+		Test: redisTxConformance,
+	},
+	{
+		Name: "redis-goes-on-after-a-failure", Why: "a key is done although a command of its work failed",
+		File: "store/redisstore/commit.lua",
+		Old:  `if type(answer) == 'table' and answer.err then`,
+		New:  `if type(answer) == 'table' and answer.err and i == 1 then`,
+		Test: Test{"./store/redisstore", "^TestIfALaterCommandFailsItsKeyIsParked$"},
+	},
+	{
+		Name: "redis-leaves-what-it-undoes", Why: "a transaction that failed keeps its key",
+		File: "store/redisstore/commit.lua",
+		Old:  `redis.call('HSET', c.record, unpack(c.flat))`,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestIfTheFirstCommandFailsNothingIsApplied$"},
+	},
+	{
+		Name: "redis-undoes-for-ever", Why: "a key whose transaction failed is never forgotten",
+		File: "store/redisstore/commit.lua",
+		Old:  `expire(c.record, c.row.keep_key)`,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestIfTheFirstCommandFailsNothingIsApplied$"},
+	},
+	{
+		Name: "redis-runs-before-it-parks", Why: "commands of a script that stops run again",
+		File: "store/redisstore/commit.lua",
+		Old:  `'status', number(PARKED), 'reason'`,
+		New:  `'status', number(ABSENT), 'reason'`,
+		Test: Test{"./integration/redisstore", "^TestATransactionWithoutPermissionIsNotRunAgain$"},
+	},
+	{
+		Name: "redis-transaction-without-memory", Why: "a full server deletes rows, and does not record it",
+		File: "store/redisstore/commit.lua",
+		Old:  `	redis.call('ZADD', c.open, 0, c.digest)`,
+		New:  `	redis.call('PERSIST', c.open) redis.call('ZADD', c.open, 0, c.digest)`,
+		Test: Test{"./integration/redisstore", "^TestAFullServerRefusesTransactions$"},
+	},
+	{
+		Name: "redis-sends-a-commit-again", Why: "a commit that was applied is reported as refused",
+		File: "store/redisstore/tx.go",
+		Old:  `func (onceOnly) NoRetry() bool { return true }`,
+		New:  `func (onceOnly) NoRetry() bool { return false }`,
+		Test: Test{"./store/redisstore", "^TestACommitIsSentOnce$"},
+	},
+	{
+		Name: "redis-trusts-a-lost-reply", Why: "work runs again although its commit was applied",
+		File: "store/redisstore/tx.go",
+		Old:  `	return fmt.Errorf("%w: %w", once.ErrOutcomeUnknown, err)`,
+		New:  `	return fmt.Errorf("%w: %w", once.ErrConflict, err)`,
+		Test: Test{"./store/redisstore", "^TestACommitIsSentOnce$"},
+	},
+	{
+		Name: "redis-unconfirmed-commit", Why: "a commit that a failover loses is reported as done",
+		File: "store/redisstore/tx.go",
+		Old:  `if s.confirm.needed() {`,
+		New:  `if s.confirm.replicas < 0 {`,
+		Test: Test{"./integration/redisstore", "^TestACommitThatNoReplicaHasIsUnknown$"},
+	},
+	{
+		Name: "redis-firm-claim-stays-unknown", Why: "a key whose transaction never committed waits for a person",
+		File: "store/redisstore/record.lua",
+		Old:  `if row.firm ~= '1' then`,
+		New:  `if row.firm ~= '2' then`,
+		Test: Test{"./store/redisstore", "^TestAFirmClaimThatLapsesIsReleased$"},
+	},
+	{
+		Name: "redis-parked-record-expires", Why: "a record that waits for a person is forgotten",
+		File: "store/redisstore/settle.lua",
+		Old: `	redis.call('PERSIST', KEYS[1])
+`,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestAFirmClaimThatIsKeptNeverExpires$"},
+	},
+	{
+		Name: "redis-commands-of-another-slot", Why: "a cluster that moves a slot breaks transactions that worked",
+		File: "store/redisstore/tx.go",
+		Old:  `case cluster && !slices.ContainsFunc(args, isInSlot):`,
+		New:  `case cluster && args == nil:`,
+		Test: Test{"./integration/redisstore", "^TestClusterTxConformance$"},
 	},
 }

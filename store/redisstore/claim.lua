@@ -1,7 +1,7 @@
 local owner, attempt, lease, digest, fingerprint, cause, scope, operation, id = unpack(ARGV)
 local is = status()
 local takeover = is == UNKNOWN and row.attempt == attempt and row.owner ~= owner
-local late = is == ABSENT and row.owner == owner
+local late = is == ABSENT and row.owner == owner and row.firm ~= '1'
 if (is == ABSENT or takeover) and not late then
 	row = { status = number(RUNNING), attempt = number(tonumber(row.attempt or 0) + 1), owner = owner, lease = after(lease),
 		fingerprint = fingerprint, cause = cause, scope = scope, operation = operation, id = id,

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,7 +56,7 @@ func (c confirmation) ask(ctx context.Context, p redis.Pipeliner) (result func()
 		case cmd.Err() != nil || len(n) != 2:
 			return c.enough(0, cmd.Err())
 		case n[0] < 1:
-			return fmt.Errorf("redisstore: the server did not sync its append-only file within %v, so the write may be lost", c.timeout)
+			return fmt.Errorf("the server did not sync its append-only file within %v", c.timeout)
 		}
 		return c.enough(n[1], nil)
 	}
@@ -64,9 +65,9 @@ func (c confirmation) ask(ctx context.Context, p redis.Pipeliner) (result func()
 func (c confirmation) enough(n int64, err error) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("redisstore: wait for %d replicas: %w", c.replicas, err)
+		return fmt.Errorf("wait for %d replicas: %w", c.replicas, err)
 	case n < int64(c.replicas):
-		return fmt.Errorf("redisstore: %d of %d replicas confirmed the write within %v, so a failover may lose it", n, c.replicas, c.timeout)
+		return fmt.Errorf("%d of %d replicas confirmed it within %v", n, c.replicas, c.timeout)
 	}
 	return nil
 }
@@ -77,17 +78,22 @@ func (s *Store) run(ctx context.Context, script *redis.Script, keys []string, ar
 	if !s.confirm.needed() {
 		return script.Run(ctx, s.client, keys, args...)
 	}
-	cmd := s.runConfirmed(ctx, script.EvalSha, keys, args)
+	eval := func(eval func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) *redis.Cmd {
+		return s.confirmed(ctx, keys[0], func(p redis.Pipeliner) *redis.Cmd { return eval(ctx, p, keys, args...) })
+	}
+	cmd := eval(script.EvalSha)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = s.runConfirmed(ctx, script.Eval, keys, args)
+		cmd = eval(script.Eval)
 	}
 	return cmd
 }
 
-func (s *Store) runConfirmed(ctx context.Context, eval func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd,
-	keys []string, args []any) (cmd *redis.Cmd) {
+// errUnconfirmed means that a script was run, and its effect is not confirmed.
+var errUnconfirmed = errors.New("redisstore: the call may be lost")
 
-	node, err := s.node(ctx, keys[0])
+// confirmed runs a command of a key, and waits until its effect is confirmed.
+func (s *Store) confirmed(ctx context.Context, key string, add func(redis.Pipeliner) *redis.Cmd) (cmd *redis.Cmd) {
+	node, err := s.node(ctx, key)
 	if err != nil {
 		cmd = redis.NewCmd(ctx)
 		cmd.SetErr(err)
@@ -95,12 +101,12 @@ func (s *Store) runConfirmed(ctx context.Context, eval func(context.Context, red
 	}
 	var result func() error
 	_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its error
-		cmd, result = eval(ctx, p, keys, args...), s.confirm.ask(ctx, p)
+		cmd, result = add(p), s.confirm.ask(ctx, p)
 		return nil
 	})
-	if err := cmd.Err(); err == nil || err == redis.Nil {
+	if cmd.Err() == nil {
 		if err := result(); err != nil {
-			cmd.SetErr(err)
+			cmd.SetErr(fmt.Errorf("%w: %w", errUnconfirmed, err))
 		}
 	} else if cluster, ok := s.client.(*redis.ClusterClient); ok {
 		cluster.ReloadState(ctx) // the slot may have moved

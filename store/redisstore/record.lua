@@ -1,16 +1,23 @@
 -- A record is a hash: KEYS[1]. The body of its outcome is KEYS[2], which Redis
 -- drops on time. KEYS[3] has the digests of the open records of its partition.
 -- Times are microseconds of the server's clock. Statuses are those of once.Status.
+-- A record with firm is the claim of a transaction that has written nothing else:
+-- if its lease lapses, the key is free, because the transaction is then refused.
 local ABSENT, RUNNING, UNKNOWN, PARKED, DONE, EXPIRED = 0, 1, 2, 3, 4, 5
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
-local row = {}
-local flat = redis.call('HGETALL', KEYS[1])
-for i = 1, #flat, 2 do
-	row[flat[i]] = flat[i + 1]
+-- read returns a record by the names of its fields, and as Redis returns it.
+local function read(key)
+	local row, flat = {}, redis.call('HGETALL', key)
+	for i = 1, #flat, 2 do
+		row[flat[i]] = flat[i + 1]
+	end
+	return row, flat
 end
+
+local row, flat = read(KEYS[1])
 
 -- number writes an integer with all its digits, which tostring does not.
 local function number(n)
@@ -27,7 +34,10 @@ end
 local function status()
 	local is = tonumber(row.status or ABSENT)
 	if is == RUNNING and tonumber(row.lease) <= now then
-		return UNKNOWN
+		if row.firm ~= '1' then
+			return UNKNOWN
+		end
+		is, row.reason = ABSENT, 'its transaction did not commit'
 	end
 	if (is == ABSENT or is == DONE) and row.keep_key and tonumber(row.keep_key) <= now then
 		row = {}
@@ -37,6 +47,15 @@ local function status()
 		return EXPIRED
 	end
 	return is
+end
+
+-- version tells what is stored from all that a key had before. rev is random, and
+-- new with each write of commit.lua.
+local function version(row)
+	if not row.attempt then
+		return ''
+	end
+	return table.concat({ row.status, row.attempt, row.owner, row.lease, row.updated, row.rev }, ' ')
 end
 
 local function body()

@@ -3,9 +3,11 @@
 //
 // # What it implements
 //
-// A [Store] is a [once.Store], so it works with [once.Do]. It is also a
-// [once.Lister] of what is not done, and a [store.Reopener]. A key does not
-// commit together with rows of another database: for that, keep it there.
+// A [Store] is a [once.TxStore], so it works with [once.Do], and with [once.DoTx]
+// for what is in Redis: a [Tx] collects commands that run together with the claim
+// and the outcome. It is also a [once.Lister] of what is not done, and a
+// [store.Reopener]. A key does not commit together with rows of another database:
+// for that, keep it there.
 //
 // # How keys are stored
 //
@@ -15,7 +17,7 @@
 // of its KeepOutcome, so Forget has nothing to do. Records that are Running,
 // Unknown or Parked never expire. The digest of a key decides on one of 256
 // partitions. All Redis keys of a partition share a hash tag, so a cluster
-// spreads them over its nodes.
+// spreads them over its nodes, unless [Options.Slot] puts all into one slot.
 //
 // # What it needs, and what Redis can lose
 //
@@ -66,6 +68,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/cas"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -89,22 +92,38 @@ type Options struct {
 	// ConfirmTimeout is how long a call waits for Replicas and Synced. It must be
 	// shorter than the ReadTimeout of the client. Default: one second.
 	ConfirmTimeout time.Duration
+
+	// Slot puts all keys of the store into one slot of a cluster: that of keys with
+	// this text in braces. Transactions in a cluster need it, because a script runs
+	// on one server, and their commands name keys with the same tag. A store keeps its
+	// Slot for ever. Default: the keys are spread, and a cluster has no transactions.
+	Slot string
+
+	// ClaimFirst makes Transact write its claims before it calls its body, at the
+	// price of another write. Default: of several transactions at once on a key, each
+	// calls its body, and one commits.
+	ClaimFirst bool
 }
 
 // Store is a store in Redis. It is safe for concurrent use.
 type Store struct {
-	client  redis.UniversalClient
-	options *once.Options
-	prefix  string
-	confirm confirmation
-	scripts *scripts
-	invalid error
+	client       redis.UniversalClient
+	options      *once.Options
+	prefix       string
+	slot         string
+	confirm      confirmation
+	scripts      *scripts
+	clock        *cas.LearnedClock
+	invalid      error
+	transactions *cas.Transactions[*Tx]
+
 	checked atomic.Int64 // when the servers were last seen to keep what they have, by sinceStart; 0: to be checked
 }
 
 var (
-	_ once.Lister    = (*Store)(nil)
-	_ store.Reopener = (*Store)(nil)
+	_ once.TxStore[*Tx] = (*Store)(nil)
+	_ once.Lister       = (*Store)(nil)
+	_ store.Reopener    = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The client remains the
@@ -114,10 +133,13 @@ func New(client redis.UniversalClient, o *Options) *Store {
 		o = new(Options)
 	}
 	s := &Store{client: client, options: o.Options.Ready(), prefix: cmp.Or(o.Prefix, "once:"), scripts: &plainScripts,
+		slot: o.Slot, clock: newClock(client),
 		confirm: confirmation{replicas: o.Replicas, synced: o.Synced, timeout: cmp.Or(o.ConfirmTimeout, time.Second)}}
 	if s.confirm.needed() {
 		s.scripts = &confirmedScripts
 	}
+	e := engine{s}
+	s.transactions = &cas.Transactions[*Tx]{Store: cas.New(e, s.clock, s.options), Engine: e, ClaimFirst: o.ClaimFirst}
 	_, ring := client.(*redis.Ring)
 	switch {
 	case client == nil:
@@ -125,9 +147,9 @@ func New(client redis.UniversalClient, o *Options) *Store {
 	case ring:
 		s.invalid = fmt.Errorf("%w: redisstore: a Ring looks for a key on another server when one is down, and finds it new: "+
 			"use a cluster", once.ErrInvalid)
-	case strings.ContainsAny(s.prefix, "{}"):
-		s.invalid = fmt.Errorf("%w: redisstore: the prefix %q has a brace, which Redis would take for a hash tag",
-			once.ErrInvalid, s.prefix)
+	case strings.ContainsAny(s.prefix+s.slot, "{}"):
+		s.invalid = fmt.Errorf("%w: redisstore: the prefix %q or the slot %q has a brace, which Redis would take for a hash tag",
+			once.ErrInvalid, s.prefix, s.slot)
 	default:
 		s.invalid = s.confirm.check(client)
 	}
@@ -170,10 +192,14 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 	}
 	out := set.Outcome
 	if len(out.Body) > maxBody {
-		return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d", once.ErrOutcomeRefused, len(out.Body), maxBody)
+		return errTooLarge(out)
 	}
 	return s.change(ctx, s.scripts.settle, set.Fence, int(set.Status), set.Reason, set.KeepOutcome.Microseconds(),
 		set.KeepKey.Microseconds(), digest(set.Key.UUID()), out.ContentType, flags(out), out.Sum, out.Body)
+}
+
+func errTooLarge(out once.Outcome) error {
+	return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d", once.ErrOutcomeRefused, len(out.Body), maxBody)
 }
 
 // Reopen frees the key of a Done or Expired record.
@@ -233,12 +259,18 @@ func (s *Store) keys(id [16]byte) []string {
 
 func (s *Store) open(partition int) string { return s.partition(partition) + "open" }
 
-func (s *Store) partition(n int) string { return fmt.Sprintf("%s{%02x}:", s.prefix, n) }
+func (s *Store) partition(n int) string {
+	if s.slot != "" {
+		return fmt.Sprintf("%s{%s}%02x:", s.prefix, s.slot, n)
+	}
+	return fmt.Sprintf("%s{%02x}:", s.prefix, n)
+}
 
 func digest(id [16]byte) string { return hex.EncodeToString(id[:]) }
 
 // damages are parts of the errors of scripts that read what none of them wrote.
-var damages = []string{"WRONGTYPE ", "attempt to compare nil", "attempt to perform arithmetic on a nil", "bad argument #"}
+var damages = []string{"WRONGTYPE ", "attempt to compare nil", "attempt to perform arithmetic on a nil", "bad argument #",
+	"invalid value (nil)"}
 
 // explain names the errors of the contract.
 func explain(err error) error {

@@ -68,6 +68,44 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// txHarness is for stores with the same options. The first of them begins the
+// transactions of the caller.
+func txHarness(t testing.TB, o redisstore.Options) storetest.TxHarness[*redisstore.Tx] {
+	c := connect(t)
+	var first *redisstore.Store
+	return storetest.TxHarness[*redisstore.Tx]{
+		Open: func(t testing.TB) once.TxStore[*redisstore.Tx] {
+			s := redisstore.New(connect(t), &o)
+			if first == nil {
+				first = s
+			}
+			return s
+		},
+		ListsOpen: true, Expires: true, Batched: true, LearnsTime: true, ClaimsFirst: o.ClaimFirst,
+		Begin:    func(context.Context) (*redisstore.Tx, error) { return first.Begin(), nil },
+		Commit:   func(ctx context.Context, tx *redisstore.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(_ context.Context, tx *redisstore.Tx) error { tx.Rollback(); return nil },
+		Effect: func(ctx context.Context, tx *redisstore.Tx, name string) error {
+			return tx.Incr(ctx, "row:"+name).Err()
+		},
+		Count: func(ctx context.Context, name string) (int, error) {
+			n, err := c.Get(ctx, "row:"+name).Int()
+			if errors.Is(err, redis.Nil) {
+				err = nil
+			}
+			return n, err
+		},
+	}
+}
+
+func TestTxConformance(t *testing.T) {
+	storetest.RunTx(t, txHarness(t, redisstore.Options{}))
+}
+
+func TestTxConformanceIfClaimsAreWrittenFirst(t *testing.T) {
+	storetest.RunTx(t, txHarness(t, redisstore.Options{ClaimFirst: true}))
+}
+
 var pay = &once.Operation[string]{Name: "pay", OnUnknown: once.Park}
 
 func answer(text string) func(context.Context, once.Key) (string, error) {

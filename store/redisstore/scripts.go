@@ -22,6 +22,10 @@ var (
 	reopenLua string
 	//go:embed open.lua
 	openLua string
+	//go:embed load.lua
+	loadLua string
+	//go:embed commit.lua
+	commitLua string
 
 	plainScripts     = newScripts("local CONFIRMED = false\n")
 	confirmedScripts = newScripts("local CONFIRMED = true\n")
@@ -29,11 +33,13 @@ var (
 
 // scripts are those of a store.
 type scripts struct {
-	get, claim, extend, settle, reopen, open *redis.Script
+	get, claim, extend, settle, reopen, open, load, commit *redis.Script
+
+	commitText string // of commit
 }
 
 func newScripts(head string) scripts {
 	with := func(lua string) *redis.Script { return redis.NewScript(head + recordLua + lua) }
 	return scripts{get: with(getLua), claim: with(claimLua), extend: with(extendLua), settle: with(settleLua),
-		reopen: with(reopenLua), open: with(openLua)}
+		reopen: with(reopenLua), open: with(openLua), load: with(loadLua), commit: with(commitLua), commitText: head + recordLua + commitLua}
 }

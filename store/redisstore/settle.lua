@@ -15,6 +15,10 @@ end
 if is == PARKED and to == UNKNOWN then -- a person decides already
 	return 0
 end
+if row.firm == '1' then -- Redis may drop it, which is for claims of transactions only
+	redis.call('PERSIST', KEYS[1])
+	redis.call('HSET', KEYS[1], 'firm', '0')
+end
 if to == UNKNOWN then
 	redis.call('HSET', KEYS[1], 'lease', number(now))
 elseif to == DONE then

@@ -1,0 +1,84 @@
+-- Writes records if they still have the versions that were read, and runs the
+-- commands of a transaction. KEYS has three keys for each record. ARGV has the
+-- number of records, what to write of each, and the commands.
+local at = 0
+local function take()
+	at = at + 1
+	return ARGV[at]
+end
+local function takeAll()
+	local from = at + 2
+	at = at + 1 + tonumber(ARGV[at + 1])
+	return from, at
+end
+
+local changes = {}
+for i = 1, tonumber(take()) do
+	local c = { record = KEYS[3 * i - 2], outcome = KEYS[3 * i - 1], open = KEYS[3 * i] }
+	c.row, c.flat = read(c.record)
+	if version(c.row) ~= take() then
+		return { 'stale' }
+	end
+	c.digest, c.status, c.reason, c.body, c.keepOutcome, c.expires = take(), take(), take(), take(), take(), take()
+	c.from, c.to = takeAll()
+	changes[i] = c
+end
+
+local function isOpen(status)
+	return tonumber(status) >= RUNNING and tonumber(status) <= PARKED
+end
+
+-- first: after another write, it would not fail where memory is full
+for _, c in ipairs(changes) do
+	redis.call('ZADD', c.open, 0, c.digest)
+end
+-- Redis does not undo what a script wrote. Until all is written, records are
+-- parked.
+for _, c in ipairs(changes) do
+	redis.call('DEL', c.record, c.outcome)
+	redis.call('HSET', c.record, 'status', number(PARKED), 'reason', 'its transaction stopped between two commands',
+		unpack(ARGV, c.from, c.to))
+end
+
+local count = tonumber(take())
+for i = 1, count do
+	local from, to = takeAll()
+	local answer = redis.pcall(unpack(ARGV, from, to))
+	if type(answer) == 'table' and answer.err then
+		if i > 1 then
+			local why = string.format('command %d of %d (%s) failed, and those before it were applied: %s', i, count, ARGV[from], answer.err)
+			for _, c in ipairs(changes) do
+				redis.call('HSET', c.record, 'reason', why)
+			end
+			return { 'parked', why }
+		end
+		for _, c in ipairs(changes) do
+			redis.call('DEL', c.record)
+			if c.row.attempt then
+				redis.call('HSET', c.record, unpack(c.flat))
+				if c.row.keep_key and (c.row.firm == '1' or not isOpen(c.row.status)) then
+					expire(c.record, c.row.keep_key)
+				end
+			end
+			if not isOpen(c.row.status or ABSENT) then
+				redis.call('ZREM', c.open, c.digest)
+			end
+		end
+		return { 'undone', answer.err }
+	end
+end
+
+for _, c in ipairs(changes) do
+	if tonumber(c.status) == DONE then
+		redis.call('SET', c.outcome, c.body)
+		expire(c.outcome, c.keepOutcome)
+	end
+	if not isOpen(c.status) then
+		redis.call('ZREM', c.open, c.digest)
+	end
+	redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
+	if c.expires ~= '' then
+		expire(c.record, c.expires)
+	end
+end
+return { 'done' }

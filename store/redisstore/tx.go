@@ -1,0 +1,264 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/cas"
+	"github.com/redis/go-redis/v9"
+)
+
+// Tx is a transaction. It collects commands by the methods of a
+// [redis.Pipeliner], and its commit runs them in one script, together with the
+// claims and settlements. So no command has a result, and what a transaction reads
+// through the client may have changed when it commits.
+//
+// Redis does not undo commands. If the first one fails, for example with WRONGTYPE,
+// nothing was applied. If a later one fails, those before it stay applied, those
+// after it are not run, the keys of the transaction are parked with a reason that
+// says so, and the error is [once.ErrParked].
+type Tx struct {
+	commands
+	store   *Store
+	managed bool // Transact ends it
+	ended   bool
+	changes cas.Changes
+}
+
+// commands has no exported name, so that nobody runs them past the transaction.
+type commands = redis.Pipeliner
+
+var _ redis.Pipeliner = (*Tx)(nil)
+
+// Begin returns a transaction that the caller ends, for ClaimTx, SettleTx and
+// [once.InTx].
+func (s *Store) Begin() *Tx { return &Tx{commands: s.client.Pipeline(), store: s} }
+
+// Commit runs the commands of the transaction, and writes its claims and
+// settlements, all at once. [once.ErrConflict] means that nothing was applied,
+// because a key has changed since the transaction read it, and
+// [once.ErrOutcomeUnknown] that it is not known. In the body of Transact, Commit
+// returns an error.
+func (tx *Tx) Commit(ctx context.Context) error {
+	if tx.managed {
+		return fmt.Errorf("%w: this transaction is committed when its body returns nil", once.ErrInvalid)
+	}
+	return tx.store.commit(ctx, tx)
+}
+
+// Rollback drops the transaction. After its end, and in the body of Transact, it
+// does nothing.
+func (tx *Tx) Rollback() {
+	if !tx.managed {
+		tx.ended = true
+	}
+}
+
+// Exec returns an error, because the commands run when the transaction commits.
+func (tx *Tx) Exec(context.Context) ([]redis.Cmder, error) {
+	return nil, fmt.Errorf("%w: the commands of a transaction run when it commits", once.ErrInvalid)
+}
+
+// Pipelined adds the commands of f to the transaction.
+func (tx *Tx) Pipelined(_ context.Context, f func(redis.Pipeliner) error) ([]redis.Cmder, error) {
+	before := tx.Len()
+	err := f(tx)
+	return slices.Clone(tx.Cmds()[min(before, tx.Len()):]), err
+}
+
+// TxPipelined is Pipelined, because a transaction is one already.
+func (tx *Tx) TxPipelined(ctx context.Context, f func(redis.Pipeliner) error) ([]redis.Cmder, error) {
+	return tx.Pipelined(ctx, f)
+}
+
+// Pipeline returns the transaction.
+func (tx *Tx) Pipeline() redis.Pipeliner { return tx }
+
+// TxPipeline returns the transaction.
+func (tx *Tx) TxPipeline() redis.Pipeliner { return tx }
+
+// Transact claims, calls body, settles and commits. It reads the keys first, and
+// writes nothing before its commit, unless [Options.ClaimFirst] is set.
+func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*Tx, []once.Record) ([]once.Settlement, error)) (
+	[]once.Record, error) {
+
+	if err := s.readyForTx(ctx); err != nil {
+		return nil, err
+	}
+	return s.transactions.Transact(ctx, rs, body)
+}
+
+// ClaimTx claims in the caller's transaction. The claims are written by its
+// Commit, which is refused if a key has changed meanwhile.
+func (s *Store) ClaimTx(ctx context.Context, tx *Tx, rs []once.ClaimRequest) ([]once.Record, error) {
+	if err := s.readyForTx(ctx); err != nil {
+		return nil, err
+	}
+	return s.transactions.ClaimTx(ctx, tx, rs)
+}
+
+// SettleTx settles in the caller's transaction.
+func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) error {
+	if err := s.readyForTx(ctx); err != nil {
+		return err
+	}
+	return s.transactions.SettleTx(ctx, tx, sets)
+}
+
+func (s *Store) readyForTx(ctx context.Context) error {
+	if _, cluster := s.client.(*redis.ClusterClient); cluster && s.slot == "" {
+		return fmt.Errorf("%w: redisstore: a transaction in a cluster needs all its keys in one slot: set Options.Slot", once.ErrInvalid)
+	}
+	return s.ready(ctx)
+}
+
+// maxArguments is how many arguments a command may have: Lua has a limit near 8,000.
+const maxArguments = 7000
+
+// notInScripts are commands that a script cannot run, or that change what the
+// commands after them mean.
+var notInScripts = []string{"asking", "auth", "client", "config", "discard", "eval", "eval_ro", "evalsha", "evalsha_ro", "exec", "fcall",
+	"fcall_ro", "function", "hello", "monitor", "multi", "psubscribe", "quit", "readonly", "readwrite", "reset", "script", "select",
+	"ssubscribe", "subscribe", "swapdb", "unwatch", "wait", "waitaof", "watch"}
+
+// checkCommand refuses what would fail only after the commands before it were
+// applied.
+func (s *Store) checkCommand(cmd redis.Cmder) error {
+	args := cmd.Args()
+	_, cluster := s.client.(*redis.ClusterClient)
+	isInSlot := func(arg any) bool {
+		text, ok := arg.(string)
+		return ok && strings.Contains(text, "{"+s.slot+"}")
+	}
+	switch {
+	case cmd.Err() != nil:
+		return fmt.Errorf("%w: redisstore: %s: %w", once.ErrInvalid, cmd.Name(), cmd.Err())
+	case len(args) == 0 || len(args) > maxArguments:
+		return fmt.Errorf("%w: redisstore: a command of a transaction has %d arguments: give 1 to %d", once.ErrInvalid, len(args), maxArguments)
+	case slices.Contains(notInScripts, strings.ToLower(cmd.Name())):
+		return fmt.Errorf("%w: redisstore: %s does not run in a transaction of the store, which is a script", once.ErrInvalid, cmd.Name())
+	case cluster && !slices.ContainsFunc(args, isInSlot):
+		return fmt.Errorf("%w: redisstore: %s names no key with {%s}, so it may belong to another server than the keys of the store",
+			once.ErrInvalid, cmd.Name(), s.slot)
+	}
+	return nil
+}
+
+// commit ends a transaction.
+func (s *Store) commit(ctx context.Context, tx *Tx) error {
+	if err := tx.use(s); err != nil {
+		return err
+	}
+	tx.ended = true
+	cmds, changes := tx.Cmds(), tx.changes.All()
+	for _, cmd := range cmds {
+		if err := s.checkCommand(cmd); err != nil {
+			return err
+		}
+	}
+	if len(cmds)+len(changes) == 0 {
+		return nil
+	}
+	return s.write(ctx, changes, cmds, rand.Text())
+}
+
+// use returns an error if the transaction has ended, or is of another store.
+func (tx *Tx) use(s *Store) error {
+	if tx == nil || tx.store != s || tx.ended {
+		return fmt.Errorf("%w: the transaction has ended, or is of another store: begin one", once.ErrInvalid)
+	}
+	return nil
+}
+
+// write runs the commands and writes the changes, all at once. rev is new for each
+// call.
+func (s *Store) write(ctx context.Context, changes []cas.Change, cmds []redis.Cmder, rev string) error {
+	var keys []string
+	args := []any{len(changes)}
+	for _, c := range changes {
+		if len(c.Is.Outcome.Body) > maxBody {
+			return errTooLarge(c.Is.Outcome)
+		}
+		keys = append(keys, s.keys(c.Is.Key.UUID())...)
+		args = appendRow(append(args, c.Was.Version), c.Is, rev)
+	}
+	if len(keys) == 0 {
+		keys = []string{s.partition(0) + "none"} // which only says where the script runs
+	}
+	args = append(args, len(cmds))
+	for _, cmd := range cmds {
+		args = append(append(args, len(cmd.Args())), cmd.Args()...)
+	}
+	reply, err := s.runOnce(ctx, keys, args).StringSlice()
+	if err != nil {
+		s.checkAgain(err)
+		return explainCommit(err)
+	}
+	switch reply[0] {
+	case "stale":
+		return fmt.Errorf("%w: redisstore: a key of the transaction has changed since it was read, so nothing was applied", once.ErrConflict)
+	case "undone":
+		return fmt.Errorf("redisstore: the first command (%s) failed, so nothing was applied: %s", cmds[0].Name(), reply[1])
+	case "parked":
+		return fmt.Errorf("%w: redisstore: %s", once.ErrParked, reply[1])
+	}
+	return nil
+}
+
+// onceOnly commands are not sent again by the client, which would not tell
+// whether the first time had an effect.
+type onceOnly struct{ *redis.Cmd }
+
+func (onceOnly) NoRetry() bool { return true }
+
+// runOnce runs the script that commits, which must not be repeated.
+func (s *Store) runOnce(ctx context.Context, keys []string, args []any) *redis.Cmd {
+	send := func(how, script string) *redis.Cmd {
+		all := []any{how, script, len(keys)}
+		for _, key := range keys {
+			all = append(all, key)
+		}
+		cmd := redis.NewCmd(ctx, append(all, args...)...)
+		if s.confirm.needed() {
+			return s.confirmed(ctx, keys[0], func(p redis.Pipeliner) *redis.Cmd {
+				_ = p.Process(ctx, onceOnly{cmd})
+				return cmd
+			})
+		}
+		_ = s.client.Process(ctx, onceOnly{cmd}) // cmd has the error
+		return cmd
+	}
+	cmd := send("evalsha", s.scripts.commit.Hash())
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		cmd = send("eval", s.scripts.commitText)
+	}
+	return cmd
+}
+
+// explainCommit names the errors of the contract, for a commit that was sent
+// once.
+func explainCommit(err error) error {
+	var answer redis.Error
+	var op *net.OpError
+	has := func(prefixes ...string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return redis.HasErrorPrefix(err, prefix) })
+	}
+	switch explained := explain(err); {
+	case errors.Is(err, errUnconfirmed):
+	case errors.As(err, &answer) && has("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"): // another server takes over
+		return fmt.Errorf("%w: %w", once.ErrConflict, err)
+	case errors.As(err, &answer) && has("OOM", "NOREPLICAS", "NOAUTH", "NOPERM", "BUSY", "MISCONF", "MOVED", "ASK", "CROSSSLOT"):
+		return err
+	case errors.Is(explained, once.ErrOutcomeRefused), errors.Is(explained, once.ErrCorrupt):
+		return explained
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrClosed): // not sent
+		return err
+	}
+	return fmt.Errorf("%w: %w", once.ErrOutcomeUnknown, err)
+}
