@@ -97,4 +97,11 @@ var casBugs = []Bug{
 		New:  `low, high := server-received, server-sent`,
 		Test: Test{"./store/cas", "^TestTheServicesTimeIsWithinTheInterval$"},
 	},
+	{
+		Name: "cas-looks-for-nothing", Why: "each claim costs a read more although refused writes tell what is stored",
+		File: "store/cas/cas.go",
+		Old:  `look := s.silent.Load() && s.lost.High()`,
+		New:  `look := s.lost.High()`,
+		Test: Test{"./store/cas", "^TestClaimsLookFirstWhileManyAreDuplicates$"},
+	},
 }

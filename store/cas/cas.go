@@ -28,9 +28,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/lossrate"
 )
 
 // Engine keeps rows.
@@ -65,6 +67,8 @@ type Store struct {
 	clock   Clock
 	options *once.Options
 	held    held
+	silent  atomic.Bool // refused writes do not tell what is stored
+	lost    lossrate.Rate
 }
 
 // New returns a store. The options are what Options.Ready returned.
@@ -114,7 +118,9 @@ const tries = 16
 
 // Claim takes a key if it is free, and otherwise returns the record that is in
 // the way. A new key takes one request, because the engine decides who creates
-// its row.
+// its row. So does a duplicate, if refused writes tell what is stored. Otherwise
+// it takes two, unless so many recent claims met duplicates that the row is read
+// first.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, error) {
 	is, now, err := s.claim(ctx, r, Row.claim)
 	if rec := is.Record(now); err != nil || !rec.HeldBy(r.Owner) {
@@ -129,9 +135,21 @@ func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (once.Record, er
 func (s *Store) claim(ctx context.Context, r once.ClaimRequest, take func(Row, once.ClaimRequest, Now) (Row, bool)) (
 	was Stored, now Now, err error) {
 
+	look := s.silent.Load() && s.lost.High()
+	defer func() {
+		if err == nil {
+			s.lost.Count(was.Owner != r.Owner)
+		}
+	}()
 	for range tries {
 		if now, err = s.now(ctx); err != nil {
 			return Stored{}, now, err
+		}
+		if look {
+			if was, err = s.load(ctx, r.Key); err != nil {
+				return Stored{}, now, err
+			}
+			look = false
 		}
 		row, ok := take(was.Row, r, now)
 		if !ok {
@@ -221,6 +239,7 @@ func (s *Store) change(ctx context.Context, k once.Key, to func(Row, Now) (is Ro
 // found returns what is stored, given what a refused Put returned.
 func (s *Store) found(ctx context.Context, is Stored, k once.Key) (Stored, error) {
 	if is.Version == "" {
+		s.silent.Store(true)
 		return s.load(ctx, k)
 	}
 	return is, checkParts(is, k)

@@ -418,3 +418,50 @@ func TestOwnRowsAreNotRead(t *testing.T) {
 		t.Errorf("the record is %v, %v", rec, err)
 	}
 }
+
+// puts counts the writes of an engine, and those that it refuses.
+type puts struct {
+	*loads
+	n int
+}
+
+func (p *puts) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
+	p.n++
+	return p.loads.Put(ctx, row, over)
+}
+
+// If refused writes tell nothing, claims look first while many of them meet
+// duplicates, and not while most keys are new.
+func TestClaimsLookFirstWhileManyAreDuplicates(t *testing.T) {
+	for _, silent := range []bool{true, false} {
+		at := newTable()
+		at.silent = silent
+		counted := &puts{loads: &loads{lossy: &lossy{table: at}}}
+		s := cas.New(counted, at, once.Options{}.Ready())
+		claim := func(id string) (loads, puts int) {
+			counted.loads.n, counted.n = 0, 0
+			_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: pay.For(id).Key(), Owner: [16]byte(fmt.Appendf(nil, "%16d", at.versions))},
+				Lease: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return counted.loads.n, counted.n
+		}
+		if loads, puts := claim("first"); loads != 0 || puts != 1 {
+			t.Errorf("the first claim makes %d reads and %d writes", loads, puts)
+		}
+		for range 20 {
+			claim("first")
+		}
+		loads, puts := claim("first")
+		if silent && (loads != 1 || puts != 0) || !silent && (loads != 0 || puts != 1) {
+			t.Errorf("silent %v: a duplicate after many makes %d reads and %d writes", silent, loads, puts)
+		}
+		for i := range 60 {
+			claim(fmt.Sprint("new", i))
+		}
+		if loads, puts := claim("newer"); loads != 0 || puts != 1 {
+			t.Errorf("silent %v: a new key after many makes %d reads and %d writes", silent, loads, puts)
+		}
+	}
+}
