@@ -16,6 +16,8 @@ require (
 )
 
 require (
+	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.21.0 // indirect
+	github.com/Azure/azure-sdk-for-go/sdk/internal v1.11.2 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
 	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.25 // indirect
@@ -23,12 +25,15 @@ require (
 	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/gowebpki/jcs v1.0.2 // indirect
+	golang.org/x/net v0.52.0 // indirect
 )
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/httponce v0.0.0
+	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
@@ -51,3 +56,5 @@ replace (
 replace github.com/effectively-once/once/httponce => ../httponce
 
 replace github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
+
+replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore

@@ -72,6 +72,7 @@ type Server struct {
 	throttle  func(Request) (time.Duration, bool)
 	requests  int
 	late      []func() int
+	delay     time.Duration
 	databases map[string]map[string]*container
 }
 
@@ -104,6 +105,9 @@ func (s *Server) SetFault(fault func(Request) Fault) { s.set(func() { s.fault = 
 func (s *Server) SetThrottle(throttle func(Request) (time.Duration, bool)) {
 	s.set(func() { s.throttle = throttle })
 }
+
+// SetDelay sets how long each request for items takes.
+func (s *Server) SetDelay(d time.Duration) { s.set(func() { s.delay = d }) }
 
 // Freeze stops the replication to the secondary replicas, which answer reads
 // below bounded staleness.
@@ -168,8 +172,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	s.mu.Lock()
-	date := s.now()
+	date, delay := s.now(), s.delay
 	s.mu.Unlock()
+	if delay > 0 {
+		<-time.After(delay)
+	}
 	h := w.Header()
 	h.Set("Date", date.UTC().Format(http.TimeFormat))
 	h.Set("Content-Type", "application/json")
