@@ -74,7 +74,7 @@ func (c *contextList) Run() error {
 
 type contextSet struct {
 	Name string `arg:"" help:"Name of the target: letters, digits, dots, dashes and underscores."`
-	URL  string `arg:"" name:"url" help:"postgres://..., mysql://..., sqlite:/path, redis://... or dynamodb://..."`
+	URL  string `arg:"" name:"url" help:"postgres://..., mysql://..., sqlite:/path, redis://..., dynamodb://... or cosmosdb://..."`
 }
 
 var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
@@ -95,6 +95,8 @@ These parameters of a URL are for once. All others are passed to the driver.
 Redis with Sentinel: redis://sentinel:26379?master_name=main&addr=sentinel2:26379
 DynamoDB: dynamodb://table?region=eu-central-1, with index, expiry, partition_key and sort_key as in your programs, and
 credentials from where the AWS command line finds them
+Cosmos DB: cosmosdb://:${COSMOS_KEY}@account.documents.azure.com/database/container, with partition_key=scope if your
+programs use cosmosstore.ByScope; without a key, Microsoft Entra ID decides
 
 Example:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?schema=payments'`

@@ -12,12 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	"github.com/go-sql-driver/mysql"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/internal/dynamofake"
+	"github.com/effectively-once/once/internal/fakecosmos"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/dynamostore"
@@ -42,7 +44,7 @@ func TestScriptsOnServers(t *testing.T) {
 }
 
 // keyStores are stores without tables.
-var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo}
+var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo, "cosmosdb": freshCosmos}
 
 func TestScriptsOnStoresWithoutTables(t *testing.T) {
 	for name, fresh := range keyStores {
@@ -90,6 +92,52 @@ func TestDoctorOnDynamoDB(t *testing.T) {
 	if names := examine(t, at); !slices.Equal(names, []string{"index-missing", "expiry-off", "recovery-off", "not-checked"}) {
 		t.Errorf("a table without an index, which therefore lists nothing, and an expiry: %v", names)
 	}
+}
+
+func TestDoctorOnCosmosDB(t *testing.T) {
+	if names := examine(t, open(t, freshCosmos(t))); !slices.Equal(names, []string{"write-regions-not-seen"}) {
+		t.Errorf("a container as it should be: %v", names)
+	}
+	if names := examine(t, open(t, cosmosContainer(t, nil))); !slices.Contains(names, "container-ttl") {
+		t.Errorf("a container without a time to live: %v", names)
+	}
+}
+
+// freshCosmos starts a fake, because Cosmos DB has no server that runs here.
+func freshCosmos(t testing.TB) string {
+	t.Helper()
+	forever := int32(-1)
+	return cosmosContainer(t, &forever)
+}
+
+func cosmosContainer(t testing.TB, ttl *int32) string {
+	t.Helper()
+	server := fakecosmos.New()
+	t.Cleanup(server.Close)
+	key, err := azcosmos.NewKeyCredential(fakecosmos.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := azcosmos.NewClientWithKey(server.URL, key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.CreateDatabase(t.Context(), azcosmos.DatabaseProperties{ID: "shop"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	database, err := client.NewDatabase("shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := azcosmos.ContainerProperties{ID: "keys", DefaultTimeToLive: ttl,
+		PartitionKeyDefinition: azcosmos.PartitionKeyDefinition{Paths: []string{"/customer"}}}
+	if _, err := database.CreateContainer(t.Context(), is, nil); err != nil {
+		t.Fatal(err)
+	}
+	u := url.URL{Scheme: "cosmosdb", User: url.UserPassword("", fakecosmos.Key), Host: strings.TrimPrefix(server.URL, "http://"),
+		Path: "/shop/keys", RawQuery: "insecure=true"}
+	return u.String()
 }
 
 // freshDynamo starts a fake, because DynamoDB Local is not among the servers that

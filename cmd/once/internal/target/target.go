@@ -9,6 +9,7 @@
 //	rediss://host:6379?cluster=true&addr=host2:6379
 //	redis://sentinel:26379?master_name=main
 //	dynamodb://table?region=eu-central-1
+//	cosmosdb://:key@account.documents.azure.com/database/container
 //
 // The parameters schema, prefix, partition, outbox, slot and cluster set Options of
 // the store. They are removed before the URL is passed to the driver. ${NAME} is
@@ -40,6 +41,7 @@ const (
 	SQLite     Engine = "sqlite"
 	Redis      Engine = "redis"
 	DynamoDB   Engine = "dynamodb"
+	CosmosDB   Engine = "cosmosdb"
 )
 
 // Options are the options of [Open]. The zero value is valid.
@@ -64,6 +66,9 @@ type Target struct {
 
 	// Dynamo is the table of the store, or nil if it is not in DynamoDB.
 	Dynamo *Dynamo
+
+	// Cosmos is the container of the store, or nil if it is not in Cosmos DB.
+	Cosmos *Cosmos
 
 	printed string
 	close   func() error
@@ -211,6 +216,8 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 		t, err = openRedis(u, own, o)
 	case DynamoDB:
 		t, err = openDynamo(ctx, u, own, o)
+	case CosmosDB:
+		t, err = openCosmos(u, o)
 	}
 	if err != nil {
 		return nil, err

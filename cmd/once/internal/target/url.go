@@ -83,6 +83,8 @@ func engineOf(scheme string) Engine {
 		return Redis
 	case "dynamodb":
 		return DynamoDB
+	case "cosmosdb":
+		return CosmosDB
 	}
 	return ""
 }
@@ -96,7 +98,7 @@ func parse(from string) (*url.URL, error) {
 			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss:// or dynamodb://")
+		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss://, dynamodb:// or cosmosdb://")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
