@@ -74,7 +74,7 @@ func (c *contextList) Run() error {
 
 type contextSet struct {
 	Name string `arg:"" help:"Name of the target: letters, digits, dots, dashes and underscores."`
-	URL  string `arg:"" name:"url" help:"postgres://..., mysql://..., sqlite:/path, redis://..., dynamodb://... or cosmosdb://..."`
+	URL  string `arg:"" name:"url" help:"postgres://, mysql://, sqlite:, redis://, dynamodb://, cosmosdb:// or azuretables://, see below."`
 }
 
 var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
@@ -97,6 +97,7 @@ DynamoDB: dynamodb://table?region=eu-central-1, with index, expiry, partition_ke
 credentials from where the AWS command line finds them
 Cosmos DB: cosmosdb://:${COSMOS_KEY}@account.documents.azure.com/database/container, with partition_key=scope if your
 programs use cosmosstore.ByScope; without a key, Microsoft Entra ID decides
+Azure Tables: azuretables://account:${TABLES_KEY}@account.table.core.windows.net/table
 
 Example:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?schema=payments'`

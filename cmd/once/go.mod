@@ -6,6 +6,7 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
 	github.com/Azure/azure-sdk-for-go/sdk/azidentity v1.14.1
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
+	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
 	github.com/BurntSushi/toml v1.6.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/aws/aws-sdk-go-v2 v1.48.0
@@ -62,6 +63,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/dynamostore v0.0.0
+	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gowebpki/jcs v1.0.2 // indirect
@@ -101,3 +103,5 @@ replace (
 replace github.com/effectively-once/once/store/dynamostore => ../../store/dynamostore
 
 replace github.com/effectively-once/once/store/cosmosstore => ../../store/cosmosstore
+
+replace github.com/effectively-once/once/store/tablestore => ../../store/tablestore

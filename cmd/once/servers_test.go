@@ -23,6 +23,7 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/dynamostore"
+	"github.com/effectively-once/once/store/tablestore"
 )
 
 // servers are where the scripts run besides SQLite: each returns the URL of a place that is its own.
@@ -44,7 +45,8 @@ func TestScriptsOnServers(t *testing.T) {
 }
 
 // keyStores are stores without tables.
-var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo, "cosmosdb": freshCosmos}
+var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo, "cosmosdb": freshCosmos,
+	"azurite": freshAzurite}
 
 func TestScriptsOnStoresWithoutTables(t *testing.T) {
 	for name, fresh := range keyStores {
@@ -137,6 +139,32 @@ func cosmosContainer(t testing.TB, ttl *int32) string {
 	}
 	u := url.URL{Scheme: "cosmosdb", User: url.UserPassword("", fakecosmos.Key), Host: strings.TrimPrefix(server.URL, "http://"),
 		Path: "/shop/keys", RawQuery: "insecure=true"}
+	return u.String()
+}
+
+func TestDoctorOnAzurite(t *testing.T) {
+	if names := examine(t, open(t, freshAzurite(t))); len(names) > 0 {
+		t.Errorf("a table as it should be: %v", names)
+	}
+}
+
+func freshAzurite(t testing.TB) string {
+	t.Helper()
+	given := make(map[string]string)
+	for part := range strings.SplitSeq(testenv.Azurite(t), ";") {
+		name, value, _ := strings.Cut(part, "=")
+		given[name] = value
+	}
+	at, err := url.Parse(given["TableEndpoint"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CheckAzurite(t, at.String()) // the name of its account is its own
+	u := url.URL{Scheme: "azuretables", User: url.UserPassword(given["AccountName"], given["AccountKey"]), Host: at.Host,
+		Path: at.Path + "/cmd" + strings.ToLower(rand.Text()), RawQuery: "insecure=true"}
+	if err := open(t, u.String()).Store.(*tablestore.Store).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	return u.String()
 }
 

@@ -98,6 +98,7 @@ func checks() []check {
 		{name: "table", engine: target.DynamoDB, look: dynamoTable},
 		{name: "expiry", engine: target.DynamoDB, look: dynamoExpiry},
 		{name: "recovery", engine: target.DynamoDB, look: dynamoBackups},
+		{name: "table", engine: target.AzureTables, look: azureTable},
 		{name: "container", engine: target.CosmosDB, look: cosmosContainer},
 		{name: "clock", look: clock},
 		{name: "keys", fits: true, look: keys},

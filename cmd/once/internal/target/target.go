@@ -10,6 +10,7 @@
 //	redis://sentinel:26379?master_name=main
 //	dynamodb://table?region=eu-central-1
 //	cosmosdb://:key@account.documents.azure.com/database/container
+//	azuretables://account:key@account.table.core.windows.net/table
 //
 // The parameters schema, prefix, partition, outbox, slot and cluster set Options of
 // the store. They are removed before the URL is passed to the driver. ${NAME} is
@@ -42,6 +43,8 @@ const (
 	Redis      Engine = "redis"
 	DynamoDB   Engine = "dynamodb"
 	CosmosDB   Engine = "cosmosdb"
+
+	AzureTables Engine = "azuretables"
 )
 
 // Options are the options of [Open]. The zero value is valid.
@@ -69,6 +72,9 @@ type Target struct {
 
 	// Cosmos is the container of the store, or nil if it is not in Cosmos DB.
 	Cosmos *Cosmos
+
+	// Azure is the table of the store, or nil if it is not in Azure Table storage.
+	Azure *Azure
 
 	printed string
 	close   func() error
@@ -218,6 +224,8 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 		t, err = openDynamo(ctx, u, own, o)
 	case CosmosDB:
 		t, err = openCosmos(u, o)
+	case AzureTables:
+		t, err = openAzureTables(u, o)
 	}
 	if err != nil {
 		return nil, err

@@ -85,6 +85,8 @@ func engineOf(scheme string) Engine {
 		return DynamoDB
 	case "cosmosdb":
 		return CosmosDB
+	case "azuretables":
+		return AzureTables
 	}
 	return ""
 }
@@ -98,7 +100,7 @@ func parse(from string) (*url.URL, error) {
 			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss://, dynamodb:// or cosmosdb://")
+		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss://, dynamodb://, cosmosdb:// or azuretables://")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
