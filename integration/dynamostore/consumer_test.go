@@ -1,0 +1,154 @@
+// Package dynamostore tests consumers on the store in DynamoDB. The service is
+// internal/dynamofake.
+package dynamostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/membroker"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/internal/dynamofake"
+	"github.com/effectively-once/once/internal/logtest"
+	"github.com/effectively-once/once/store/dynamostore"
+)
+
+func TestMain(m *testing.M) { logtest.Main(m) }
+
+// shop counts the orders of customers in a table.
+type shop struct {
+	url    string
+	client *dynamodb.Client
+}
+
+const table = "orders"
+
+func dial(url string) *dynamodb.Client {
+	return dynamodb.New(dynamodb.Options{Region: "eu-central-1", BaseEndpoint: &url,
+		Credentials: credentials.NewStaticCredentialsProvider("id", "secret", "")})
+}
+
+func openShop(t *testing.T, fake *dynamofake.Server) *shop {
+	server := httptest.NewServer(fake)
+	t.Cleanup(server.Close)
+	s := &shop{server.URL, dial(server.URL)}
+	proof.Must(t, s.store().CreateTable(t.Context()))
+	_, err := s.client.CreateTable(t.Context(), &dynamodb.CreateTableInput{TableName: aws.String(table),
+		BillingMode:          types.BillingModePayPerRequest,
+		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("id"), AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("id"), KeyType: types.KeyTypeHash}}})
+	proof.Must(t, err)
+	return s
+}
+
+// store returns a store as another process has it.
+func (s *shop) store() *dynamostore.Store { return dynamostore.New(dial(s.url), nil) }
+
+func key(id string) map[string]types.AttributeValue {
+	return map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: id}}
+}
+
+// count adds one to the number of an id in a transaction.
+func count(tx *dynamostore.Tx, id string) error {
+	return tx.Update(types.Update{TableName: aws.String(table), Key: key(id),
+		UpdateExpression: aws.String("SET made = if_not_exists(made, :none) + :one"),
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":one": &types.AttributeValueMemberN{Value: "1"}, ":none": &types.AttributeValueMemberN{Value: "0"}}})
+}
+
+func (s *shop) counted(t *testing.T, id string) string {
+	out, err := s.client.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: aws.String(table), Key: key(id), ConsistentRead: aws.Bool(true)})
+	proof.Must(t, err)
+	made, _ := out.Item["made"].(*types.AttributeValueMemberN)
+	if made == nil {
+		return "0"
+	}
+	return made.Value
+}
+
+// Several processes consume a queue that delivers messages twice, loses
+// acknowledgements and restarts, with a service that throttles and cancels. Each
+// message has one effect.
+func TestEachMessageHasOneEffect(t *testing.T) {
+	const messages, processes = 60, 3
+	do := func(s *dynamostore.Store) inbox.Handler {
+		return inbox.Tx(s, func(_ context.Context, tx *dynamostore.Tx, m *broker.Message) error {
+			if rand.N(10) == 0 {
+				return errors.New("failed, on purpose")
+			}
+			return count(tx, m.ID)
+		})
+	}
+	batch := func(s *dynamostore.Store) inbox.Handler {
+		return inbox.Batch(s, func(_ context.Context, tx *dynamostore.Tx, ms []*broker.Message) error {
+			for _, m := range ms {
+				if err := count(tx, m.ID); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for name, handler := range map[string]func(*dynamostore.Store) inbox.Handler{"each alone": do, "batches": batch} {
+		t.Run(name, func(t *testing.T) {
+			fake := new(dynamofake.Server)
+			s, b := openShop(t, fake), membroker.New(nil)
+			var ms []*broker.Message
+			for i := range messages {
+				ms = append(ms, &broker.Message{ID: fmt.Sprint(i), Topic: "orders"})
+			}
+			b.Duplicate(messages / 2)
+			b.LoseAcks(messages / 4)
+			source := b.Queue("orders")
+			proof.Must(t, errors.Join(b.Publisher().Publish(t.Context(), ms)...))
+			ctx, stop := context.WithCancel(proof.Soon(t))
+			defer stop()
+			stats := new(inbox.Stats)
+			var running sync.WaitGroup
+			for range processes {
+				running.Go(func() {
+					c := &inbox.Consumer{Name: "points", Source: source, Stats: stats, Handler: handler(s.store())}
+					if err := c.Run(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			for i := range 10 {
+				fake.Refuse("ProvisionedThroughputExceededException", "TransactionConflictException")
+				handled := stats.Handled.Load()
+				proof.Await(t, "messages are handled", func() bool { return stats.Handled.Load() > handled || stats.Handled.Load() >= messages })
+				if i == 5 {
+					b.Restart()
+				}
+			}
+			proof.Await(t, "every message is handled", func() bool {
+				for _, m := range ms {
+					rec, err := s.store().Get(ctx, once.Key{Operation: "points", ID: m.ID})
+					if err != nil || rec.Status != once.Done {
+						return false
+					}
+				}
+				return true
+			})
+			stop()
+			running.Wait()
+			for _, m := range ms {
+				if n := s.counted(t, m.ID); n != "1" {
+					t.Errorf("message %s had %s effects", m.ID, n)
+				}
+			}
+		})
+	}
+}
