@@ -117,7 +117,7 @@ func (c *call) answer(ctx context.Context, a attempter) (rec Record, mine bool, 
 		defer func() { c.opts.flights.Land(at, &c.flight, rec, Record.clone) }()
 	}
 	if c.readFirst {
-		if rec, err := c.get(ctx); err == nil && rec.Status == Done {
+		if rec, done := c.look(ctx); done {
 			return rec, false, c.checkInput(rec)
 		}
 	}
@@ -216,6 +216,17 @@ func (c *call) get(ctx context.Context) (Record, error) {
 	limited := lazyctx.Limit(ctx, now.Add(min(callTime, max(c.joinUntil.Sub(now), shortTime))))
 	defer limited.Stop()
 	return c.store.Get(limited, c.key)
+}
+
+// look returns the record if it is Done, without claiming.
+func (c *call) look(ctx context.Context) (rec Record, done bool) {
+	if r, ok := As[Replayer](c.store); ok {
+		if rec, done = r.Replay(ctx, c.key); done {
+			return rec, true
+		}
+	}
+	rec, err := c.get(ctx)
+	return rec, err == nil && rec.Status == Done
 }
 
 // inProgress tells a duplicate to retry when the lease has ended. A transaction

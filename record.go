@@ -38,6 +38,7 @@ type Record struct {
 	Fingerprint []byte        // of the input; empty: none was given
 	Cause       [16]byte      // ClaimRequest.Cause of the latest claim; zero: none was given
 	Outcome     Outcome       // Done only
+	OutcomeLeft time.Duration // Done: until the outcome expires or the key is forgotten; zero: not known
 	Reason      string        // why it is Unknown, Parked or free again, or how a person decided
 	Created     time.Time     // of the first claim
 	Updated     time.Time     // of the last change

@@ -49,7 +49,9 @@ type Store interface {
 	//	same Owner                 call is late
 	//
 	// To take a key is to make it Running, to set its lease, fingerprint, cause,
-	// owner and Updated, and to clear the rest. Created is the time of the first claim.
+	// owner and Updated, and to clear the rest. Created is the time of the first
+	// claim. Age, Created and Updated of a Done record in the way may be zero, because
+	// a cache in front of a store does not know them.
 	Claim(context.Context, ClaimRequest) (Record, error)
 
 	// Extend sets the lease to end d from now, and Updated. It returns ErrLeaseLost
@@ -133,6 +135,14 @@ type TxStore[Tx any] interface {
 	// SettleTx is Settle for each settlement, inside a transaction that the caller
 	// began and ends.
 	SettleTx(ctx context.Context, tx Tx, ss []Settlement) error
+}
+
+// Replayer is an optional capability of a store, such as one with a cache in
+// front: it may know that a key is done without asking the database.
+type Replayer interface {
+	// Replay returns the Done record of a key as Claim would return it. It returns
+	// false if it does not know one, and then a claim decides.
+	Replay(context.Context, Key) (Record, bool)
 }
 
 // Lister is an optional capability of a store: it lists records. Without it,

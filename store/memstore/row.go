@@ -170,6 +170,7 @@ func (r *row) record(now instant) once.Record {
 		rec.Owner = [16]byte{}
 	case once.Done:
 		rec.Outcome = once.Outcome{ContentType: r.part(contentType), Rejected: r.rejected, Omitted: r.omitted, Sum: r.sum}
+		rec.OutcomeLeft = min(r.keepOutcome, r.keepKey).sub(now)
 		last = uint32(len(r.text))
 	}
 	if begin, end := r.ends[id], r.ends[fingerprint]; last > begin {

@@ -269,6 +269,15 @@ func (b *bench) unchanged(after string, was, is once.Record) {
 	}
 }
 
+// answered compares the answer of a claim with an earlier reading of the record.
+// A Done record may lack its times in an answer.
+func (b *bench) answered(after string, was, is once.Record) {
+	if is.Status == once.Done && is.Created.IsZero() && is.Updated.IsZero() && is.Age == 0 {
+		is.Created, is.Updated = was.Created, was.Updated
+	}
+	b.unchanged(after+", in its answer,", was, is)
+}
+
 func fenceOf(rec once.Record) once.Fence {
 	return once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
 }

@@ -108,7 +108,7 @@ func claimCause(b *bench) {
 	b.settle(done(fenceOf(b.get(r.Key))))
 	before := b.get(r.Key)
 	again := b.request(r.Key, "other", long)
-	b.unchanged("a claim with a cause, in its answer,", before, b.claim(again))
+	b.answered("a claim with a cause", before, b.claim(again))
 	b.unchanged("a claim with a cause", before, b.get(r.Key))
 
 	fence := b.own(b.key("put"), "me", long)
@@ -117,7 +117,7 @@ func claimCause(b *bench) {
 	again = b.request(fence.Key, "other", long)
 	for _, cause := range [][16]byte{causeOf("other"), {}} {
 		again.Cause = cause
-		b.unchanged("a claim with another cause, in its answer,", before, b.claim(again))
+		b.answered("a claim with another cause", before, b.claim(again))
 		b.unchanged("a claim with another cause", before, b.get(fence.Key))
 	}
 	if before.Cause != causeOf("me") {
@@ -139,7 +139,7 @@ func claimTaken(b *bench) {
 	for i := range b.stores {
 		rec, err := b.spread(i).Claim(b, b.request(k, "second", 2*long))
 		b.must("Claim", err)
-		b.unchanged("the claim of a rival, in its answer,", before, rec)
+		b.answered("the claim of a rival", before, rec)
 		b.unchanged("the claim of a rival", before, b.get(k))
 	}
 }
@@ -153,7 +153,7 @@ func claimOwnRepeated(b *bench) {
 	for i := range b.stores {
 		rec, err := b.spread(i).Claim(b, r)
 		b.must("a repeated Claim", err)
-		b.unchanged("an own claim repeated, in its answer,", before, rec)
+		b.answered("an own claim repeated", before, rec)
 		b.unchanged("an own claim repeated", before, b.get(k))
 	}
 	r.Attempt = before.Attempt
@@ -167,7 +167,7 @@ func claimOwnLapsed(b *bench) {
 	for _, attempt := range []int64{0, fence.Attempt} {
 		r := b.request(k, "me", long)
 		r.Attempt = attempt
-		b.unchanged("an own claim that has lapsed, repeated, in its answer,", before, b.claim(r))
+		b.answered("an own claim that has lapsed, repeated", before, b.claim(r))
 		b.unchanged("an own claim that has lapsed, repeated", before, b.get(k))
 	}
 }
@@ -179,7 +179,7 @@ func claimOwnAfterTakeover(b *bench) {
 	r.Attempt = fence.Attempt
 	b.claim(r)
 	before := b.get(k)
-	b.unchanged("a claim of the former owner, in its answer,", before, b.claim(b.request(k, "old", long)))
+	b.answered("a claim of the former owner", before, b.claim(b.request(k, "old", long)))
 	b.unchanged("a claim of the former owner", before, b.get(k))
 }
 
@@ -204,7 +204,7 @@ func claimLate(b *bench) {
 	k := b.key("1")
 	b.settle(ending(b.own(k, "me", long), once.Absent))
 	released := b.get(k)
-	b.unchanged("a claim of the owner that has released the key, in its answer,", released, b.claim(b.request(k, "me", long)))
+	b.answered("a claim of the owner that has released the key", released, b.claim(b.request(k, "me", long)))
 	b.unchanged("a claim of the owner that has released the key", released, b.get(k))
 	b.wantRunning(b.claim(b.request(k, "another", long)), b.request(k, "another", long), 2)
 }
@@ -230,7 +230,7 @@ func (b *bench) stands(k once.Key) {
 			r.Attempt = attempt
 			rec, err := b.spread(i).Claim(b, r)
 			b.must("Claim", err)
-			b.unchanged("a claim, in its answer,", before, rec)
+			b.answered("a claim", before, rec)
 			b.unchanged("a claim", before, b.get(k))
 		}
 	}

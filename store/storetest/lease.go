@@ -53,7 +53,7 @@ func leaseLapsedIsNotFree(b *bench) {
 	for i := range b.stores {
 		rec, err := b.spread(i).Claim(b, b.request(k, "rival", long))
 		b.must("Claim", err)
-		b.unchanged("the claim of a rival that names no attempt, in its answer,", before, rec)
+		b.answered("the claim of a rival that names no attempt", before, rec)
 		b.unchanged("the claim of a rival that names no attempt", before, b.get(k))
 	}
 }

@@ -136,7 +136,7 @@ func reopenLate(b *bench) {
 	b.must("Reopen", b.reopen(fence))
 	before := b.get(fence.Key)
 	rec := b.claim(b.request(fence.Key, "me", long))
-	b.unchanged("a late claim, in its answer,", before, rec)
+	b.answered("a late claim", before, rec)
 	b.unchanged("a late claim", before, b.get(fence.Key))
 	for _, status := range []once.Status{once.Done, once.Unknown, once.Parked} {
 		b.refused(fmt.Sprintf("a late settlement as %v", status), fence.Key, func() error { return b.store.Settle(b, ending(fence, status)) })

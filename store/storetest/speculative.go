@@ -86,7 +86,7 @@ func speculativeSilent[Tx any](b *txBench[Tx]) {
 		rec := b.transact(r, silent)
 		b.speculativeEnded(r, rec)
 		before := b.get(r.Key)
-		b.unchanged("a second Speculative transaction, in its answer,", before, b.transact(b.speculative(r.Key, "other", out), silent))
+		b.answered("a second Speculative transaction", before, b.transact(b.speculative(r.Key, "other", out), silent))
 		b.unchanged("a second Speculative transaction", before, b.get(r.Key))
 	}
 }
@@ -108,7 +108,7 @@ func speculativeLost[Tx any](b *txBench[Tx]) {
 				return []once.Settlement{done(fenceOf(recs[0]))}, lie(b.effect(tx, "row"))
 			})
 			what := fmt.Sprintf("a Speculative transaction whose body %s, of a key that is %s", how, name)
-			b.unchanged(what+", in its answer,", before, rec)
+			b.answered(what, before, rec)
 			b.unchanged(what, before, b.get(fence.Key))
 		}
 	}

@@ -70,7 +70,7 @@ func takeoverWrongAttempt(b *bench) {
 		r := b.request(k, "third", long)
 		r.Attempt = attempt
 		doing := fmt.Sprintf("a claim that names %d where attempt %d is unknown", attempt, second.Attempt)
-		b.unchanged(doing+", in its answer,", before, b.claim(r))
+		b.answered(doing, before, b.claim(r))
 		b.unchanged(doing, before, b.get(k))
 	}
 }

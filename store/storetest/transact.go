@@ -185,7 +185,7 @@ func transactLostClaim[Tx any](b *txBench[Tx]) {
 		if b.must("Transact of a key that is "+name, err); len(recs) != 1 {
 			b.failf("Transact of one request returned %d records", len(recs))
 		}
-		b.unchanged("a Transact of a key that is "+name+", in its answer,", before, recs[0])
+		b.answered("a Transact of a key that is "+name, before, recs[0])
 		b.unchanged("a Transact of a key that is "+name, before, b.get(fence.Key))
 	}
 }
@@ -238,7 +238,7 @@ func transactSeveral[Tx any](b *txBench[Tx]) {
 			b.ended(b.wantStatus(rs[i].Key, status), recs[i], ending(fenceOf(recs[i]), status))
 			continue
 		}
-		b.unchanged("a Transact that lost this claim, in its answer,", before[name], recs[i])
+		b.answered("a Transact that lost this claim", before[name], recs[i])
 		b.unchanged("a Transact that lost this claim", before[name], b.get(rs[i].Key))
 	}
 	b.wantEffects("row", 1)
