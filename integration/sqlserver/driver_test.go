@@ -37,7 +37,7 @@ func record(r once.ClaimRequest, status int64) []any {
 		cause = r.Cause[:]
 	}
 	return []any{id[:], r.Key.Scope, r.Key.Operation, r.Key.ID, int64(1), status, int64(1), r.Owner[:], int64(60_000_000),
-		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause}
+		int64(5), nil, nil, "", int64(0), int64(0), "", int64(1), int64(1), cause, int64(0)}
 }
 
 // inFlight is the row that a claim returns after error 1222.

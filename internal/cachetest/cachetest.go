@@ -192,7 +192,7 @@ func (u *Unreliable) Set(ctx context.Context, key string, value []byte, keep tim
 }
 
 func (u *Unreliable) trouble() error {
-	switch rand.N(32) {
+	switch rand.N(64) {
 	case 0:
 		return ErrDown
 	case 1:

@@ -189,6 +189,6 @@ mine AS (
 	RETURNING *)
 SELECT {columns} FROM mine r, clock
 UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
-UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL
+UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL, 0
 	FROM gate, clock WHERE word = 'busy' AND NOT EXISTS (SELECT FROM seen WHERE NOT free)`
 )

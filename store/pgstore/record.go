@@ -48,10 +48,10 @@ func readRecord(row pgx.CollectableRow) (once.Record, error) { return readRecord
 func readRecordAfter(row pgx.CollectableRow, others ...any) (rec once.Record, err error) {
 	var key, owner, cause pgtype.UUID
 	var status, flags int
-	var left, age, sum, created, updated int64
+	var left, age, sum, created, updated, outcomeLeft int64
 	var out once.Outcome
 	if err := row.Scan(append(others, &key, &rec.Key.Scope, &rec.Key.Operation, &rec.Key.ID, &status, &rec.Attempt, &owner,
-		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated, &cause)...); err != nil {
+		&left, &age, &rec.Fingerprint, &out.Body, &out.ContentType, &flags, &sum, &rec.Reason, &created, &updated, &cause, &outcomeLeft)...); err != nil {
 		return rec, err
 	}
 	rec.Status, rec.Cause = once.Status(status), cause.Bytes
@@ -62,7 +62,7 @@ func readRecordAfter(row pgx.CollectableRow, others ...any) (rec once.Record, er
 	}
 	if rec.Status == once.Done {
 		out.Rejected, out.Omitted, out.Sum = flags&flagRejected != 0, flags&flagOmitted != 0, uint32(sum)
-		rec.Outcome = out
+		rec.Outcome, rec.OutcomeLeft = out, time.Duration(outcomeLeft)*time.Microsecond
 	}
 	return rec, check(rec, key.Bytes)
 }

@@ -86,7 +86,8 @@ const (
 	columnsSQL = `r.key, r.scope, r.operation, r.id, ({status})::int, r.attempt, r.owner,
 	CASE WHEN r.lease_until > clock.now AND r.status = 1 THEN r.lease_until - clock.now
 		WHEN r.status IN (1, 2) THEN least(r.lease_until - clock.now, -1) ELSE 0 END,
-	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated, r.cause`
+	clock.now - r.created, r.fingerprint, {body}, r.content_type, r.flags::int, r.sum, coalesce(r.reason, ''), r.created, r.updated, r.cause,
+	coalesce(least(r.outcome_until, r.key_until) - clock.now, 0)`
 
 	// freeSQL is the condition that the claim of claimSQL may take r.
 	freeSQL = `(r.scope = $2::text AND r.operation = $3::text AND r.id = $4::text AND (
@@ -261,7 +262,7 @@ mine AS (
 	RETURNING r.*)
 SELECT {columns} FROM mine r, clock
 UNION ALL SELECT {columns} FROM seen r, clock WHERE NOT r.free
-UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL
+UNION ALL SELECT $1::uuid, $2::text, $3::text, $4::text, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', now, now, NULL, 0
 	FROM gate, clock WHERE NOT open`
 
 	// extendSQL reads the clock for each version of the row that it meets. So a

@@ -96,11 +96,12 @@ local function answer()
 	if is == RUNNING or is == UNKNOWN then
 		left = tonumber(row.lease) - now
 	end
-	local outcome = ''
+	local outcome, kept = '', 0
 	if is == DONE then
-		outcome = body()
+		outcome, kept = body(), math.min(tonumber(row.keep_outcome), tonumber(row.keep_key)) - now
 	end
 	return { number(is), row.attempt or '0', row.owner or '', number(left), number(now - tonumber(row.created or now)),
 		row.fingerprint or '', row.cause or '', row.content_type or '', row.flags or '0', row.sum or '0', row.reason or '',
-		row.created or '0', row.updated or '0', row.scope or '', row.operation or '', row.id or '', outcome }
+		row.created or '0', row.updated or '0', row.scope or '', row.operation or '', row.id or '', outcome,
+		number(kept) }
 end

@@ -361,7 +361,7 @@ func flags(out once.Outcome) (flags int) {
 
 // readRecord reads what the scripts return.
 func readRecord(row []string, id [16]byte) (rec once.Record, err error) {
-	const columns = 17
+	const columns = 18
 	if len(row) != columns {
 		return rec, fmt.Errorf("%w: a script returned %d values", once.ErrCorrupt, len(row))
 	}
@@ -395,6 +395,7 @@ func readRecord(row []string, id [16]byte) (rec once.Record, err error) {
 		f := number(row[8])
 		rec.Outcome = once.Outcome{Body: []byte(row[16]), ContentType: row[7], Rejected: f&flagRejected != 0,
 			Omitted: f&flagOmitted != 0, Sum: uint32(number(row[9]))}
+		rec.OutcomeLeft = time.Duration(number(row[17])) * time.Microsecond
 	}
 	if rec.Status != once.Absent {
 		copy(rec.Owner[:], row[2])

@@ -169,6 +169,9 @@ func (s *buggyStore) readOutcome(is *once.Record, r row, now time.Time) {
 		return
 	}
 	body := &is.Outcome.Body
+	if is.OutcomeLeft = min(r.keepOutcome.Sub(now), r.keepKey.Sub(now)); s.has("what is left of the key") {
+		is.OutcomeLeft = r.keepKey.Sub(now)
+	}
 	switch s.bug {
 	case "empty outcome lost":
 		if len(*body) == 0 {

@@ -103,6 +103,7 @@ var bugs = map[string]string{
 	"outcome cut at 64 KiB":                "outcome/large",
 
 	"outcomes kept until Forget":          "retention/outcome",
+	"what is left of the key":             "retention/left",
 	"claim keeps the retention before it": "retention/ends-with-a-claim forget/never-unsettled",
 	"Forget unbounded":                    "forget/bounded",
 	"Forget leaves the row":               "forget/bounded",

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"time"
+
 	"github.com/effectively-once/once"
 )
 
@@ -9,6 +11,9 @@ func retentionRules() []rule {
 		{"retention/outcome",
 			"After KeepOutcome the key is Expired: known, but without its outcome, whether Forget ran or not.",
 			retentionOutcome},
+		{"retention/left",
+			"OutcomeLeft of a Done record is the time until the outcome expires or the key is forgotten, or zero if the store does not know it.",
+			retentionLeft},
 		{"retention/key",
 			"After KeepKey the key is new: Get returns the zero Record, and a claim starts at Attempt 1, whether Forget ran or not.",
 			retentionKey},
@@ -37,6 +42,24 @@ func retentionOutcome(b *bench) {
 	b.forgetAll()
 	check("after Forget")
 	b.stands(k)
+}
+
+func retentionLeft(b *bench) {
+	for id, keep := range map[string][2]time.Duration{"outcome": {long, 2 * long}, "key": {2 * long, long}} {
+		set := done(b.own(b.key(id), "me", long))
+		set.KeepOutcome, set.KeepKey = keep[0], keep[1]
+		if running := b.get(set.Key); running.OutcomeLeft != 0 {
+			b.failf("before it is done, OutcomeLeft is %v", running.OutcomeLeft)
+		}
+		begun := time.Now()
+		b.settle(set)
+		for _, rec := range []once.Record{b.get(set.Key), b.claim(b.request(set.Key, "rival", long))} {
+			took := time.Since(begun)
+			if left := rec.OutcomeLeft; left != 0 && (left > long || left < long-took-time.Second) {
+				b.failf("the outcome is kept for %v, and %v later OutcomeLeft is %v", long, took, left)
+			}
+		}
+	}
 }
 
 func retentionKey(b *bench) {

@@ -121,7 +121,8 @@ const (
 	// columnsSQL leaves out an outcome that has expired.
 	columnsSQL = `{bytes}(r."key"), r.scope, r.operation, r.id, CASE WHEN {known} THEN 1 ELSE 0 END, {status}, r.attempt, {bytes}(r.owner),
 	COALESCE(r.lease_until - {now}, 0), {now} - r.created, r.fingerprint, CASE WHEN r.outcome_until > {now} THEN r.outcome END,
-	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)`
+	r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause),
+	COALESCE(CASE WHEN r.key_until < r.outcome_until THEN r.key_until ELSE r.outcome_until END - {now}, 0)`
 
 	getSQL = `{with} SELECT {columns} FROM {table} AS r{hint} WHERE r."key" = @key`
 
@@ -148,7 +149,7 @@ mine AS (INSERT INTO {table} AS r ("key", scope, operation, id, status, attempt,
 	SELECT @key, @scope, @operation, @id, 1, 1, @owner, {now} + @lease, @fingerprint, @caused, {foreseen}, {now}, {now} FROM gate WHERE open
 	ON CONFLICT ("key") DO UPDATE SET {claimed} WHERE {free} RETURNING r.*)
 SELECT {columns} FROM mine AS r UNION ALL SELECT {columns} FROM seen AS r WHERE NOT r.free
-UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0, NULL FROM gate WHERE NOT open`
+UNION ALL SELECT uuid_send(@key), @scope, @operation, @id, 1, 1, 0, NULL, 0, 0, NULL, NULL, '', 0, 0, '', 0, 0, NULL, 0 FROM gate WHERE NOT open`
 
 	// insertNewSQL claims a key that was never seen and that no other transaction
 	// claims. With any other key it does nothing, and leaves the lock of one that

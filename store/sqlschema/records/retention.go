@@ -108,13 +108,13 @@ const (
 
 	// dueRecordsSQL returns due rows with the columns of columnsSQL.
 	dueRecordsSQL = `{with} SELECT {top}{bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)
+	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
 FROM {table} AS r{past locks} WHERE r.due <= {now} ORDER BY r.due{limit}`
 
 	// In PostgreSQL, a claim sets due as expected. putOffSQL first corrects it
 	// in rows that turn out to be due later, so that they do not fill the page.
 	dueRecordsPostgreSQL = `{with} SELECT {bytes}(r."key"), r.scope, r.operation, r.id, 1, ` + leftSQL + `, r.attempt, {bytes}(r.owner),
-	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause)
+	0, {now} - r.created, r.fingerprint, r.outcome, r.content_type, r.flags, r.sum, COALESCE(r.reason, ''), r.created, r.updated, {bytes}(r.cause), 0
 FROM (SELECT * FROM {table} WHERE due <= {now} ORDER BY due LIMIT @limit) AS r WHERE ` + pastSQL + ` ORDER BY r.due`
 	putOffSQL = `{due} UPDATE {table} AS r SET due = CASE WHEN r.outcome_until > {now} THEN r.outcome_until ELSE r.key_until END
 WHERE r."key" {in} AND r.due <= {now} AND (` + pastSQL + `) IS NOT TRUE`

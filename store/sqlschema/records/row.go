@@ -38,19 +38,20 @@ func ReadRow(row interface{ Scan(dest ...any) error }) (r Row, err error) {
 	var (
 		key, owner                         []byte
 		known, status, flags               int64
-		left, age, sum                     int64
+		left, age, sum, outcomeLeft        int64
 		created, updated                   int64
 		cause                              []byte
 		fingerprint, body                  []byte
 		scope, operation, id, kind, reason string
 	)
 	if err := row.Scan(&key, &scope, &operation, &id, &known, &status, &r.Attempt, &owner, &left, &age, &fingerprint, &body,
-		&kind, &flags, &sum, &reason, &created, &updated, &cause); err != nil {
+		&kind, &flags, &sum, &reason, &created, &updated, &cause, &outcomeLeft); err != nil {
 		return r, err
 	}
 	r.Key = once.Key{Scope: scope, Operation: operation, ID: id}
 	r.Status, r.Reason, r.Fingerprint = once.Status(status), reason, fingerprint
 	r.LeaseLeft, r.Age = micros(left), micros(age)
+	r.OutcomeLeft = micros(outcomeLeft)
 	r.Created, r.Updated = time.UnixMicro(created), time.UnixMicro(updated)
 	r.outcome = once.Outcome{ContentType: kind, Rejected: flags&flagRejected != 0, Omitted: flags&flagOmitted != 0, Sum: uint32(sum)}
 	copy(r.LastOwner[:], owner)
@@ -97,7 +98,7 @@ func (r Row) Seen() once.Record {
 		rec.LeaseLeft = 0
 	}
 	if rec.Status != once.Done {
-		rec.Outcome = once.Outcome{}
+		rec.Outcome, rec.OutcomeLeft = once.Outcome{}, 0
 	}
 	return rec
 }
