@@ -23,8 +23,10 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.25 // indirect
 	github.com/aws/aws-sdk-go-v2/service/internal/endpoint-discovery v1.13.11 // indirect
 	github.com/aws/smithy-go v1.28.9 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/gowebpki/jcs v1.0.2 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
 	golang.org/x/net v0.52.0 // indirect
 )
 
@@ -34,12 +36,14 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
+	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
+	github.com/redis/go-redis/v9 v9.23.0
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
@@ -58,3 +62,5 @@ replace github.com/effectively-once/once/httponce => ../httponce
 replace github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
 
 replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
+
+replace github.com/effectively-once/once/store/redisstore => ../store/redisstore

@@ -10,6 +10,7 @@
 //
 //	interface       stores   gives                          without it
 //	once.TxStore    all      DoTx, InTx, inbox.Tx           only Do and inbox.Do
+//	once.Replayer   tiered   answers without the store      Redelivered work is read
 //	once.Lister     all      lists of records               no reconciler, no quota
 //	Reopener        all      done work can run again        Reopen fails
 //	Archivable      all      records, before Forget         no Janitor.Archive

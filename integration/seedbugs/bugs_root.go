@@ -46,8 +46,8 @@ var rootBugs = []Bug{
 		Name: "redelivery-skips-the-input-check",
 		Why:  "on the path that reads first, another input gets the result of the first",
 		File: "call.go",
-		Old:  "if rec, err := c.get(ctx); err == nil && rec.Status == Done {\n\t\t\treturn rec, false, c.checkInput(rec)",
-		New:  "if rec, err := c.get(ctx); err == nil && rec.Status == Done {\n\t\t\treturn rec, false, nil",
+		Old:  "if rec, done := c.look(ctx); done {\n\t\t\treturn rec, false, c.checkInput(rec)",
+		New:  "if rec, done := c.look(ctx); done {\n\t\t\treturn rec, false, nil",
 		Test: Test{".", "^TestDoMismatch$"},
 	},
 	{

@@ -112,10 +112,9 @@ func (m *Memory) Values() (values map[string][]byte) {
 var ErrDown = errors.New("cachetest: the cache is down")
 
 // Unreliable is a cache that misbehaves at random. It loses what Add wrote, fails,
-// is slow, ignores its context, damages values, and mixes up keys.
+// is slow, damages values, and mixes up keys.
 type Unreliable struct {
 	Cache
-	Slow time.Duration // how long a slow call takes
 
 	mu     sync.Mutex
 	seen   [][]byte
@@ -124,7 +123,7 @@ type Unreliable struct {
 
 // Get misbehaves at random.
 func (u *Unreliable) Get(ctx context.Context, keys ...string) ([][]byte, error) {
-	if err := u.trouble(); err != nil {
+	if err := u.trouble(ctx); err != nil {
 		return nil, err
 	}
 	values, err := u.Cache.Get(ctx, keys...)
@@ -166,7 +165,7 @@ func (u *Unreliable) other(v []byte) []byte {
 
 // Add misbehaves at random.
 func (u *Unreliable) Add(ctx context.Context, values map[string][]byte, keep time.Duration) error {
-	if err := u.trouble(); err != nil || rand.N(8) == 0 {
+	if err := u.trouble(ctx); err != nil || rand.N(8) == 0 {
 		return err
 	}
 	some := slices.Sorted(maps.Keys(values))[rand.N(len(values))]
@@ -191,14 +190,13 @@ func (u *Unreliable) Set(ctx context.Context, key string, value []byte, keep tim
 	return ErrDown
 }
 
-func (u *Unreliable) trouble() error {
+func (u *Unreliable) trouble(ctx context.Context) error {
 	switch rand.N(64) {
 	case 0:
 		return ErrDown
 	case 1:
-		time.Sleep(u.Slow) // and ignores its context
-	case 2:
-		panic("cachetest: a defect of a cache")
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	return nil
 }

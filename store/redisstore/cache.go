@@ -18,13 +18,21 @@ type Cache struct {
 	client  redis.UniversalClient
 	prefix  string
 	invalid error
+	deaf    bool // the client does not end calls with their contexts
 }
 
 // NewCache returns a cache. The prefix begins the names of its keys, and names the
 // database of the store: caches of two databases need two prefixes. The client
-// remains the caller's.
+// remains the caller's. Set its ContextTimeoutEnabled: otherwise each call takes
+// another goroutine, which waits for the timeouts of the client.
 func NewCache(client redis.UniversalClient, prefix string) *Cache {
-	c := &Cache{client: client, prefix: prefix}
+	c := &Cache{client: client, prefix: prefix, deaf: true}
+	switch client := client.(type) {
+	case *redis.Client:
+		c.deaf = !client.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		c.deaf = !client.Options().ContextTimeoutEnabled
+	}
 	switch {
 	case client == nil:
 		c.invalid = fmt.Errorf("%w: redisstore: the client of the cache is nil", once.ErrInvalid)
@@ -36,49 +44,89 @@ func NewCache(client redis.UniversalClient, prefix string) *Cache {
 
 // Get returns the values of keys, in their order; nil for a key that has none.
 func (c *Cache) Get(ctx context.Context, keys ...string) ([][]byte, error) {
-	if c.invalid != nil {
-		return nil, c.invalid
-	}
-	replies := make([]*redis.StringCmd, len(keys))
-	if len(keys) == 1 {
-		replies[0] = c.client.Get(ctx, c.prefix+keys[0])
-	} else {
-		p := c.client.Pipeline()
+	return within(ctx, c, func(ctx context.Context) ([][]byte, error) {
+		if len(keys) == 1 {
+			value, err := read(c.client.Get(ctx, c.prefix+keys[0]))
+			return [][]byte{value}, err
+		}
+		replies, p := make([]*redis.StringCmd, len(keys)), c.client.Pipeline()
 		for i, k := range keys {
 			replies[i] = p.Get(ctx, c.prefix+k)
 		}
 		_, _ = p.Exec(ctx) // each reply has its own error
-	}
-	values := make([][]byte, len(keys))
-	for i, reply := range replies {
-		value, err := reply.Bytes()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, err
+		values := make([][]byte, len(keys))
+		for i, reply := range replies {
+			var err error
+			if values[i], err = read(reply); err != nil {
+				return nil, err
+			}
 		}
-		if err == nil {
-			values[i] = value
-		}
+		return values, nil
+	})
+}
+
+// read returns the value of a key, or nil if it has none.
+func read(reply *redis.StringCmd) ([]byte, error) {
+	value, err := reply.Bytes()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
 	}
-	return values, nil
+	return value, err
 }
 
 // Add keeps each value for a duration, unless its key has a value already.
 func (c *Cache) Add(ctx context.Context, values map[string][]byte, keep time.Duration) error {
-	if c.invalid != nil {
-		return c.invalid
-	}
-	p := c.client.Pipeline()
-	for k, value := range values {
-		p.SetNX(ctx, c.prefix+k, value, keep)
-	}
-	_, err := p.Exec(ctx)
+	_, err := within(ctx, c, func(ctx context.Context) ([]redis.Cmder, error) {
+		p := c.client.Pipeline()
+		for k, value := range values {
+			p.SetNX(ctx, c.prefix+k, value, keep)
+		}
+		return p.Exec(ctx)
+	})
 	return err
 }
 
 // Set keeps a value for a duration, in place of any other.
 func (c *Cache) Set(ctx context.Context, key string, value []byte, keep time.Duration) error {
-	if c.invalid != nil {
-		return c.invalid
+	_, err := within(ctx, c, func(ctx context.Context) (string, error) {
+		return c.client.Set(ctx, c.prefix+key, value, keep).Result()
+	})
+	return err
+}
+
+// within makes a call, and returns when it has ended or when the context has.
+func within[T any](ctx context.Context, c *Cache, call func(context.Context) (T, error)) (none T, err error) {
+	switch {
+	case c.invalid != nil:
+		return none, c.invalid
+	case !c.deaf:
+		return call(untilDeadline{ctx})
 	}
-	return c.client.Set(ctx, c.prefix+key, value, keep).Err()
+	type result struct {
+		value T
+		err   error
+	}
+	ended := make(chan result, 1)
+	go func() {
+		value, err := call(ctx)
+		ended <- result{value, err}
+	}()
+	select {
+	case r := <-ended:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// untilDeadline is a context that ends at its deadline, if it has one, and not
+// before. A client asks each context for its channel, whose making would cost
+// several times what the rest of the call does.
+type untilDeadline struct{ context.Context }
+
+func (c untilDeadline) Done() <-chan struct{} {
+	if _, ok := c.Deadline(); ok {
+		return nil
+	}
+	return c.Context.Done()
 }

@@ -30,7 +30,7 @@ func TestConformanceWithoutTransactions(t *testing.T) {
 }
 
 func TestConformanceWithACacheThatMisbehaves(t *testing.T) {
-	cache := &cachetest.Unreliable{Cache: new(cachetest.Memory), Slow: 5 * time.Millisecond}
+	cache := &cachetest.Unreliable{Cache: new(cachetest.Memory)}
 	stores := runTx(t, cache)
 	if n := hits(stores); n == 0 {
 		t.Error("no answer came from the cache")

@@ -2,14 +2,13 @@ package tiered
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/lazyctx"
 )
 
 // Stats counts what the cache has done for one process.
@@ -49,8 +48,7 @@ func (c *copies) get(ctx context.Context, k once.Key) (rec once.Record, ok bool)
 		return rec, false
 	}
 	id := k.UUID()
-	values, err := guarded(ctx, &c.guard, c.Wait, func(ctx context.Context) ([][]byte, error) { return c.cache.Get(ctx, string(id[:])) })
-	if err == nil && len(values) == 1 {
+	if values := c.read(ctx, string(id[:])); len(values) == 1 {
 		rec, ok = c.codec.decode(k, id, values[0], time.Now())
 	}
 	c.count(ok)
@@ -73,16 +71,31 @@ func (c *copies) getAll(ctx context.Context, ks []once.Key) []once.Record {
 		ids[i] = k.UUID()
 		names[i] = string(ids[i][:])
 	}
-	values, err := guarded(ctx, &c.guard, c.Wait, func(ctx context.Context) ([][]byte, error) { return c.cache.Get(ctx, names...) })
-	now := time.Now()
+	values, now := c.read(ctx, names...), time.Now()
 	for i := range recs {
 		ok := false
-		if err == nil && len(values) == len(ks) {
+		if len(values) == len(ks) {
 			recs[i], ok = c.codec.decode(ks[i], ids[i], values[i], now)
 		}
 		c.count(ok)
 	}
 	return recs
+}
+
+// read returns values from the cache, or nil if it fails.
+func (c *copies) read(ctx context.Context, names ...string) [][]byte {
+	begun, ok := c.guard.enter()
+	if !ok {
+		return nil
+	}
+	limited := lazyctx.Limit(ctx, time.Now().Add(c.Wait))
+	defer limited.Stop()
+	values, err := c.cache.Get(limited, names...)
+	c.guard.note(ctx, begun, err)
+	if err != nil {
+		return nil
+	}
+	return values
 }
 
 func (c *copies) count(hit bool) {
@@ -121,10 +134,13 @@ func (c *copies) put(ctx context.Context, begun time.Time, keep time.Duration, r
 	if len(values) == 0 {
 		return
 	}
-	// The work is done even if its caller has left.
-	_, _ = guarded(context.WithoutCancel(ctx), &c.guard, c.Wait, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.cache.Add(ctx, values, left)
-	})
+	entered, ok := c.guard.enter()
+	if !ok {
+		return
+	}
+	limited := lazyctx.Detach(ctx, time.Now().Add(c.Wait)) // the work is done even if its caller has left
+	defer limited.Stop()
+	c.guard.note(context.WithoutCancel(ctx), entered, c.cache.Add(limited, values, left))
 }
 
 const (
@@ -141,9 +157,9 @@ func (c *copies) bar(ctx context.Context, k once.Key) (err error) {
 	id := k.UUID()
 	pause := &backoff.Backoff{First: 10 * time.Millisecond, Limit: 200 * time.Millisecond}
 	for range barTries {
-		_, err = limited(ctx, barWait, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, c.cache.Set(ctx, string(id[:]), barred, 2*c.MaxAge)
-		})
+		limited := lazyctx.Limit(ctx, time.Now().Add(barWait))
+		err = c.cache.Set(limited, string(id[:]), barred, 2*c.MaxAge)
+		limited.Stop()
 		if err == nil || backoff.Sleep(ctx, pause.Next()) != nil {
 			return err
 		}
@@ -156,90 +172,50 @@ type guard struct {
 	logger *slog.Logger
 	born   time.Time
 
-	row          atomic.Int32 // failures without a success between them
+	row          atomic.Int32 // failures, each begun after the one before, without a success between them
+	last         atomic.Int64 // when the latest of them ended, as a time since born
 	closed       atomic.Int64 // until when no call is made, as a time since born
-	open         atomic.Int32 // calls that have not returned
 	failed, left atomic.Int64
 }
 
 const (
-	maxRow  = 3
-	rest    = time.Second
-	maxOpen = 1024 // calls, of a cache that ignores its context
+	maxRow = 3
+	rest   = time.Second
 )
 
-var errLeftAlone = errors.New("tiered: the cache is left alone, because it did not answer")
-
-// guarded makes a call of the cache, unless others have failed.
-func guarded[T any](ctx context.Context, g *guard, wait time.Duration, call func(context.Context) (T, error)) (result T, err error) {
-	if !g.enter() {
-		g.left.Add(1)
-		return result, errLeftAlone
+// enter reports whether to make a call, and when it began.
+func (g *guard) enter() (begun int64, ok bool) {
+	now := int64(time.Since(g.born))
+	if g.row.Load() < maxRow {
+		return now, true
 	}
-	result, err = limited(ctx, wait, func(ctx context.Context) (T, error) {
-		defer g.open.Add(-1)
-		return call(ctx)
-	})
+	until := g.closed.Load()
+	if now >= until && g.closed.CompareAndSwap(until, now+int64(rest)) { // one call finds out
+		return now, true
+	}
+	g.left.Add(1)
+	return now, false
+}
+
+// note notes the result of a call. Calls that fail together count as one, because
+// a cache that stalls for a moment fails all that wait for it.
+func (g *guard) note(ctx context.Context, begun int64, err error) {
 	switch {
 	case err == nil:
-		g.row.Store(0)
-	case ctx.Err() == nil: // else the caller has left
-		g.fail(err)
-	}
-	return result, err
-}
-
-func (g *guard) enter() bool {
-	if g.open.Add(1) > maxOpen {
-		g.open.Add(-1)
-		return false
-	}
-	if g.row.Load() < maxRow {
-		return true
-	}
-	now, until := int64(time.Since(g.born)), g.closed.Load()
-	if now < until || !g.closed.CompareAndSwap(until, now+int64(rest)) { // one call finds out
-		g.open.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (g *guard) fail(err error) {
-	g.failed.Add(1)
-	if g.row.Add(1) != maxRow {
+		if g.row.Load() > 0 {
+			g.row.Store(0)
+		}
+		return
+	case ctx.Err() != nil: // the caller has left
 		return
 	}
-	g.closed.Store(int64(time.Since(g.born) + rest))
+	g.failed.Add(1)
+	now, last := int64(time.Since(g.born)), g.last.Load()
+	if begun < last || !g.last.CompareAndSwap(last, now) || g.row.Add(1) != maxRow {
+		return
+	}
+	g.closed.Store(now + int64(rest))
 	if g.logger != nil {
-		g.logger.Warn("once: the cache in front of the store fails, so the store answers", "error", err)
-	}
-}
-
-// limited returns the result of a call, or an error after some time, even if the
-// call ignores its context.
-func limited[T any](ctx context.Context, wait time.Duration, call func(context.Context) (T, error)) (none T, err error) {
-	type outcome struct {
-		result T
-		err    error
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	ended := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		defer func() {
-			if p := recover(); p != nil {
-				o.err = fmt.Errorf("tiered: the cache panicked: %v", p)
-			}
-			ended <- o
-		}()
-		o.result, o.err = call(ctx)
-	}()
-	select {
-	case o := <-ended:
-		return o.result, o.err
-	case <-ctx.Done():
-		return none, ctx.Err()
+		g.logger.WarnContext(ctx, "once: the cache in front of the store fails, so the store answers", "error", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -31,14 +33,19 @@ const (
 )
 
 // codec writes and reads entries.
-type codec struct{ secret []byte }
+type codec struct {
+	secret []byte
+	hashes *sync.Pool // of hash.Hash
+}
 
 // newCodec derives the secret of entries. Without a secret, the code of an entry
 // only reveals damage.
 func newCodec(secret []byte) codec {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("once: entries of a cache, version 1"))
-	return codec{h.Sum(nil)}
+	c := codec{secret: h.Sum(nil), hashes: new(sync.Pool)}
+	c.hashes.New = func() any { return hmac.New(sha256.New, c.secret) }
+	return c
 }
 
 // size returns the size of the entry of a record.
@@ -74,7 +81,9 @@ func appendText[Text []byte | string](b []byte, text Text) []byte {
 }
 
 func (c codec) code(id [16]byte, entry []byte) []byte {
-	h := hmac.New(sha256.New, c.secret)
+	h := c.hashes.Get().(hash.Hash)
+	defer c.hashes.Put(h)
+	h.Reset()
 	h.Write(id[:])
 	h.Write(entry)
 	return h.Sum(nil)

@@ -67,8 +67,8 @@ import (
 
 // Cache keeps values for a while. All processes that use a store share one cache,
 // and no two stores share one: their keys would be mixed up. A cache may lose
-// values at any time. Methods may be called concurrently. Values are not changed
-// after a call.
+// values at any time. Methods may be called concurrently, and return soon after
+// their context has ended.
 type Cache interface {
 	// Get returns the values of keys, in their order; nil for a key that has none.
 	Get(ctx context.Context, keys ...string) ([][]byte, error)
