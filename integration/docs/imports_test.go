@@ -42,6 +42,7 @@ import (
 	_ "github.com/effectively-once/once/store/sqlstore"
 	_ "github.com/effectively-once/once/store/storetest"
 	_ "github.com/effectively-once/once/store/tablestore"
+	_ "github.com/effectively-once/once/store/tiered"
 
 	_ "github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"

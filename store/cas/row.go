@@ -121,6 +121,7 @@ func (r Row) Record(now Now) once.Record {
 	case once.Done:
 		rec.Outcome = r.Outcome
 		rec.Outcome.Body = bytes.Clone(r.Outcome.Body)
+		rec.OutcomeLeft = max(0, min(r.KeepOutcome, r.KeepKey).sub(now.Latest))
 	}
 	return rec
 }
