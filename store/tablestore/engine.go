@@ -31,6 +31,10 @@ type reply struct {
 	err  error
 }
 
+// dateResolution is that of the header Date: whole seconds, and a while for which
+// a server that is busy sends the same again.
+const dateResolution = 1100 * time.Millisecond
+
 // call sends a request, and learns the time from the response. If the service is
 // too busy, it is asked again, until the context ends. Nothing else is repeated.
 func (e *engine) call(ctx context.Context, send func(context.Context) error) (r reply) {
@@ -49,7 +53,7 @@ func (e *engine) call(ctx context.Context, send func(context.Context) error) (r 
 	r.err = send(policy.WithCaptureResponse(ctx, &r.raw))
 	if r.raw != nil {
 		if date, err := http.ParseTime(r.raw.Header.Get("Date")); err == nil {
-			e.clock.Learn(began, date, time.Second)
+			e.clock.Learn(began, date, dateResolution)
 		}
 	}
 	return r
@@ -196,7 +200,7 @@ func (e *engine) write(row cas.Row, over string) (w write, err error) {
 func (e *engine) forget(ctx context.Context, found []cas.Stored, now cas.Now) (n int, err error) {
 	var past []cas.Stored
 	for _, is := range found {
-		if is.At(now).Attempt == 0 || is.Firm {
+		if is.At(now).Attempt == 0 {
 			past = append(past, is)
 			continue
 		}

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/effectively-once/once"
@@ -181,6 +183,57 @@ func TestForgetLeavesTheRestAlone(t *testing.T) {
 	}
 }
 
+// The key is claimed after Forget has found it, and before it is deleted.
+func TestForgetSparesAKeyThatIsClaimedMeanwhile(t *testing.T) {
+	l := &line{}
+	c := table(t, l)
+	s := tablestore.New(c, nil)
+	soon := done(once.Fence{}, nil)
+	soon.KeepOutcome, soon.KeepKey = time.Millisecond, time.Millisecond
+	var keys []once.Key
+	for i := range 3 {
+		soon.Fence = claim(t, s, inPartition(0x2a, i))
+		must(t, s.Settle(t.Context(), soon))
+		keys = append(keys, soon.Key)
+	}
+	testenv.Await(t, "the last key is past its time", func() bool {
+		rec, err := s.Get(t.Context(), soon.Key)
+		must(t, err)
+		return rec.Attempt == 0
+	})
+	found := false
+	l.set(func(_ int, req *policy.Request) (*http.Response, error) {
+		resp, err := req.Next()
+		if err == nil && !found && req.Raw().Method == http.MethodGet {
+			found = true
+			testenv.Await(t, "the key is claimed", func() bool {
+				rec, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: keys[1], Owner: [16]byte{2}}, Lease: time.Hour})
+				must(t, err)
+				return rec.Status == once.Running
+			})
+		}
+		return resp, err
+	})
+	n, err := s.Forget(t.Context(), 10)
+	must(t, err)
+	if rec, err := s.Get(t.Context(), keys[1]); n != 2 || err != nil || rec.Status != once.Running {
+		t.Errorf("Forget has forgotten %d keys, and the key that was claimed is %v, %v", n, rec.Status, err)
+	}
+}
+
+// inPartition returns the nth id of a key in a default partition.
+func inPartition(partition byte, n int) string {
+	for i := 0; ; i++ {
+		id := fmt.Sprint(i)
+		if fence(id).Key.UUID()[0] != partition {
+			continue
+		}
+		if n--; n < 0 {
+			return id
+		}
+	}
+}
+
 // The index entity of an open key is only for List.
 func TestAnIndexEntityThatIsGoneIsNotMissed(t *testing.T) {
 	c := table(t)
@@ -196,11 +249,18 @@ func TestAnIndexEntityThatIsGoneIsNotMissed(t *testing.T) {
 }
 
 func TestListFindsEverythingOpen(t *testing.T) {
-	for name, partition := range map[string]func(once.Key) string{"default": nil, "one": inOne, "many": func(k once.Key) string { return "c" + k.ID }} {
+	const keys = 170
+	for name, partition := range map[string]func(once.Key) string{
+		"default": nil, "crowded": nil, "one": inOne, "many": func(k once.Key) string { return "c" + k.ID },
+	} {
 		s := tablestore.New(table(t), &tablestore.Options{Partition: partition})
 		want := make(map[string]bool)
-		for i := range 150 {
-			f := claim(t, s, fmt.Sprint(i))
+		for i := range keys {
+			id := fmt.Sprint(i)
+			if name == "crowded" { // the index of one partition takes several requests
+				id = inPartition(0x2a, i)
+			}
+			f := claim(t, s, id)
 			if want[f.Key.ID] = i%3 != 0; !want[f.Key.ID] {
 				delete(want, f.Key.ID)
 				must(t, s.Settle(t.Context(), done(f, nil)))
@@ -225,6 +285,25 @@ func TestListFindsEverythingOpen(t *testing.T) {
 			if len(found) != len(want) {
 				t.Errorf("%s: %d of %d are listed in pages of %d", name, len(found), len(want), limit)
 			}
+		}
+		// One that a query selects comes after many that it does not.
+		last := once.Key{}
+		for id := range want {
+			if k := fence(id).Key; last == (once.Key{}) || onlyRow(k) > onlyRow(last) {
+				last = k
+			}
+		}
+		must(t, s.Settle(t.Context(), once.Settlement{Fence: fence(last.ID), Status: once.Parked}))
+		parked := 0
+		q := once.RecordQuery{Status: []once.Status{once.Parked}}
+		for more := true; more; more = q.After != (once.Key{}) {
+			page, err := s.List(t.Context(), q)
+			must(t, err)
+			parked += len(page.Records)
+			q.After = page.Next
+		}
+		if parked != 1 {
+			t.Errorf("%s: %d parked keys are listed", name, parked)
 		}
 	}
 }
@@ -307,7 +386,9 @@ func TestConditionsOfAUser(t *testing.T) {
 	if left := read(t, c, "all", "stock").Properties["Left"]; err != nil || got != "run 2" || left != int32(4) {
 		t.Errorf("DoTx returned %q, %v, and %v are left", got, err, left)
 	}
-	_, err = once.DoTx(t.Context(), s, pay.For("2"), func(_ context.Context, tx *tablestore.Tx) (string, error) {
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second) // for one that goes on trying
+	defer cancel()
+	_, err = once.DoTx(soon, s, pay.For("2"), func(_ context.Context, tx *tablestore.Tx) (string, error) {
 		return "", tx.Write(effect("all", "new", "x"), effect("all", "stock", "x"))
 	})
 	if err == nil || errors.Is(err, once.ErrConflict) || errors.Is(err, once.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "action 2 ") ||

@@ -205,13 +205,15 @@ func TestABusyServiceIsWaitedFor(t *testing.T) {
 		}
 		return req.Next()
 	})
-	got, err := once.DoTx(t.Context(), s, pay.For("1"), func(_ context.Context, tx *tablestore.Tx) (string, error) {
+	enough, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got, err := once.DoTx(enough, s, pay.For("1"), func(_ context.Context, tx *tablestore.Tx) (string, error) {
 		return "paid", tx.Write(effect("all", "1", "1"))
 	})
 	if err != nil || got != "paid" {
 		t.Errorf("DoTx returned %q, %v", got, err)
 	}
-	got, err = once.Do(t.Context(), s, pay.For("2"), func(context.Context, once.Key) (string, error) { return "paid", nil })
+	got, err = once.Do(enough, s, pay.For("2"), func(context.Context, once.Key) (string, error) { return "paid", nil })
 	if err != nil || got != "paid" {
 		t.Errorf("Do returned %q, %v", got, err)
 	}

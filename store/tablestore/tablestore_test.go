@@ -14,13 +14,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/storetest"
 	"github.com/effectively-once/once/store/tablestore"
 )
-
-func TestMain(m *testing.M) { logtest.Main(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
