@@ -53,7 +53,8 @@ soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
 		./integration/publish ./integration/outboxlog ./integration/brokers
-	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/seedbugs
+	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
+		$(GO) run ./integration/cmd/seedbugs
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
 release:
