@@ -74,7 +74,7 @@ func (c *contextList) Run() error {
 
 type contextSet struct {
 	Name string `arg:"" help:"Name of the target: letters, digits, dots, dashes and underscores."`
-	URL  string `arg:"" name:"url" help:"postgres://, mysql://, sqlite:, redis://, dynamodb://, cosmosdb:// or azuretables://, see below."`
+	URL  string `arg:"" name:"url" help:"postgres://, mysql://, sqlite:, redis://, dynamodb://, cosmosdb://, azuretables:// or nats://, see below."`
 }
 
 var targetName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
@@ -98,6 +98,7 @@ credentials from where the AWS command line finds them
 Cosmos DB: cosmosdb://:${COSMOS_KEY}@account.documents.azure.com/database/container, with partition_key=scope if your
 programs use cosmosstore.ByScope; without a key, Microsoft Entra ID decides
 Azure Tables: azuretables://account:${TABLES_KEY}@account.table.core.windows.net/table
+NATS: nats://user:${NATS_PASSWORD}@host:4222/bucket, with addr=host:port for more servers, or creds=FILE
 
 Example:
   once context set prod 'postgres://ops:${PROD_PASSWORD}@db.internal/shop?schema=payments'`

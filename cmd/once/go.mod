@@ -63,6 +63,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/dynamostore v0.0.0
+	github.com/effectively-once/once/store/natsstore v0.0.0
 	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -105,3 +106,5 @@ replace github.com/effectively-once/once/store/dynamostore => ../../store/dynamo
 replace github.com/effectively-once/once/store/cosmosstore => ../../store/cosmosstore
 
 replace github.com/effectively-once/once/store/tablestore => ../../store/tablestore
+
+replace github.com/effectively-once/once/store/natsstore => ../../store/natsstore

@@ -14,6 +14,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	"github.com/go-sql-driver/mysql"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
@@ -23,6 +24,7 @@ import (
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/dynamostore"
+	"github.com/effectively-once/once/store/natsstore"
 	"github.com/effectively-once/once/store/tablestore"
 )
 
@@ -46,7 +48,7 @@ func TestScriptsOnServers(t *testing.T) {
 
 // keyStores are stores without tables.
 var keyStores = map[string]func(testing.TB) string{"redis": freshRedis, "dynamodb": freshDynamo, "cosmosdb": freshCosmos,
-	"azurite": freshAzurite}
+	"azurite": freshAzurite, "nats": freshNATS}
 
 func TestScriptsOnStoresWithoutTables(t *testing.T) {
 	for name, fresh := range keyStores {
@@ -146,6 +148,31 @@ func TestDoctorOnAzurite(t *testing.T) {
 	if names := examine(t, open(t, freshAzurite(t))); len(names) > 0 {
 		t.Errorf("a table as it should be: %v", names)
 	}
+}
+
+func TestDoctorOnNATS(t *testing.T) {
+	if names := examine(t, open(t, freshNATS(t))); !slices.Equal(names, []string{"bucket-alone", "sync-interval-not-seen"}) {
+		t.Errorf("a bucket as it should be on one server: %v", names)
+	}
+}
+
+func freshNATS(t testing.TB) string {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(),
+		NoLog: true, NoSigs: true, Authorization: "secret/of the test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(testTime) {
+		t.Fatal("the server does not come up")
+	}
+	at := "nats://" + url.UserPassword("", "secret/of the test").String() + "@" + s.Addr().String() + "/keys"
+	if err := open(t, at).Store.(*natsstore.Store).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 func freshAzurite(t testing.TB) string {

@@ -99,6 +99,7 @@ func checks() []check {
 		{name: "expiry", engine: target.DynamoDB, look: dynamoExpiry},
 		{name: "recovery", engine: target.DynamoDB, look: dynamoBackups},
 		{name: "table", engine: target.AzureTables, look: azureTable},
+		{name: "bucket", engine: target.NATS, look: natsBucket},
 		{name: "container", engine: target.CosmosDB, look: cosmosContainer},
 		{name: "clock", look: clock},
 		{name: "keys", fits: true, look: keys},

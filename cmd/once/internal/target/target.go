@@ -11,6 +11,7 @@
 //	dynamodb://table?region=eu-central-1
 //	cosmosdb://:key@account.documents.azure.com/database/container
 //	azuretables://account:key@account.table.core.windows.net/table
+//	nats://user@host:4222/bucket
 //
 // The parameters schema, prefix, partition, outbox, slot and cluster set Options of
 // the store. They are removed before the URL is passed to the driver. ${NAME} is
@@ -43,6 +44,7 @@ const (
 	Redis      Engine = "redis"
 	DynamoDB   Engine = "dynamodb"
 	CosmosDB   Engine = "cosmosdb"
+	NATS       Engine = "nats"
 
 	AzureTables Engine = "azuretables"
 )
@@ -75,6 +77,9 @@ type Target struct {
 
 	// Azure is the table of the store, or nil if it is not in Azure Table storage.
 	Azure *Azure
+
+	// Bucket is that of the store, or nil if it is not in NATS.
+	Bucket *Bucket
 
 	printed string
 	close   func() error
@@ -169,7 +174,8 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrURL, fmt.Sprintf(format, args...))
 }
 
-// Open opens the store of a URL. It does not connect; the first use does. A nil
+// Open opens the store of a URL. Except for NATS, it does not connect; the first
+// use does. A nil
 // Options means the defaults. Open adds the secrets of the URL to the
 // [secret.Set] of the context, so that errors of the first use can be redacted.
 func Open(ctx context.Context, from string, o *Options) (*Target, error) {
@@ -226,6 +232,8 @@ func open(ctx context.Context, from string, o *Options, secrets *secret.Set) (*T
 		t, err = openCosmos(u, o)
 	case AzureTables:
 		t, err = openAzureTables(u, o)
+	case NATS:
+		t, err = openNATS(u, o)
 	}
 	if err != nil {
 		return nil, err

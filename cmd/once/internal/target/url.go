@@ -87,6 +87,8 @@ func engineOf(scheme string) Engine {
 		return CosmosDB
 	case "azuretables":
 		return AzureTables
+	case "nats", "tls":
+		return NATS
 	}
 	return ""
 }
@@ -100,7 +102,7 @@ func parse(from string) (*url.URL, error) {
 			"or put the value in an environment variable and write ${NAME}")
 	}
 	if e := engineOf(u.Scheme); e == "" || e != SQLite && !strings.HasPrefix(from, u.Scheme+"://") {
-		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss://, dynamodb://, cosmosdb:// or azuretables://")
+		return nil, refuse("it must begin with postgres://, mysql://, sqlite:, redis://, rediss://, dynamodb://, cosmosdb://, azuretables:// or nats://")
 	}
 	_, rest, _ := strings.Cut(from, "://")
 	end := strings.IndexAny(rest, "/?#")
