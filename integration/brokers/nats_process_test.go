@@ -26,5 +26,5 @@ func killNATSLeader(tb testing.TB, all []*natsproc.Process, p *natsPlace, ofCons
 	if ofConsumer {
 		consumer = "billing"
 	}
-	natsproc.RestartLeader(tb, all, p.js, p.stream, consumer)
+	natsproc.Leader(tb, all, p.js, p.stream, consumer).Restart(tb)
 }

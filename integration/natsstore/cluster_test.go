@@ -130,7 +130,15 @@ func TestOneOfThreeIsKilled(t *testing.T) {
 		stores = append(stores, migrated(t, dial(t, urlsOf(all)), &natsstore.Options{Replicas: 3}))
 	}
 	js := dial(t, urlsOf(all))
-	payAll(t, stores, 1500, 4, func() { natsproc.RestartLeader(t, all, js, "KV_once", "") })
+	kills := 0
+	payAll(t, stores, 1500, 4, func() {
+		leader := natsproc.Leader(t, all, js, "KV_once", "")
+		if kills++; kills < 4 {
+			leader.Restart(t)
+		} else {
+			leader.Kill() // and two do the rest
+		}
+	})
 }
 
 // Several processes take over the attempts of each other, while the leader of the
@@ -165,8 +173,15 @@ func TestNoAttemptHasTwoOwners(t *testing.T) {
 			}
 		})
 	}
+	attempts := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(owners)
+	}
 	for range 4 {
-		natsproc.RestartLeader(t, all, js, "KV_once", "")
+		more := attempts() + 50
+		proof.Await(t, "there are claims under this leader", func() bool { return attempts() > more })
+		natsproc.Leader(t, all, js, "KV_once", "").Restart(t)
 	}
 	cancel()
 	claiming.Wait()
@@ -175,7 +190,5 @@ func TestNoAttemptHasTwoOwners(t *testing.T) {
 			t.Errorf("%s has %d owners", attempt, len(of))
 		}
 	}
-	if t.Logf("%d attempts", len(owners)); len(owners) < 100 {
-		t.Error("these are too few to show anything")
-	}
+	t.Logf("%d attempts", len(owners))
 }

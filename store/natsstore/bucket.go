@@ -81,7 +81,10 @@ func (b *bucket) latest(ctx context.Context, subject string) (*jetstream.RawStre
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
-	return m, err
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: read %s: %w", subject, err)
+	}
+	return m, nil
 }
 
 // Put publishes a row if over is the sequence number of the latest message of
@@ -206,7 +209,7 @@ func within[T any](ctx context.Context, request func(context.Context) (T, error)
 	defer cancel()
 	reply, err := request(short)
 	if err != nil && short.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("natsstore: no reply within %v: %w", patience, nats.ErrTimeout)
+		err = fmt.Errorf("no reply within %v: %w", patience, nats.ErrTimeout)
 	}
 	return reply, err
 }

@@ -129,7 +129,7 @@ func (b *bucket) openDigits(ctx context.Context, after string, limit int) (all [
 			return (*b.stream.Load()).Info(ctx, jetstream.WithSubjectFilter(filter))
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("natsstore: list %s: %w", filter, err)
 		}
 		from := len(all)
 		for subject := range info.State.Subjects {

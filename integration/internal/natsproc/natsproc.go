@@ -141,12 +141,11 @@ func (p *Process) Restart(tb testing.TB) {
 	p.Start(tb)
 }
 
-// RestartLeader waits until a stream has a leader and all its replicas are
-// current, and restarts the server of the leader. If consumer is not empty, it
-// is the leader of that consumer.
-func RestartLeader(tb testing.TB, all []*Process, js jetstream.JetStream, stream, consumer string) {
+// Leader waits until a stream has a leader and all its replicas are current, and
+// returns the server of the leader. If consumer is not empty, it is the leader of
+// that consumer.
+func Leader(tb testing.TB, all []*Process, js jetstream.JetStream, stream, consumer string) (leads *Process) {
 	tb.Helper()
-	leader := ""
 	proof.Await(tb, "the stream has a leader, and the others keep up", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -168,12 +167,12 @@ func RestartLeader(tb testing.TB, all []*Process, js jetstream.JetStream, stream
 				current++
 			}
 		}
-		leader = cluster.Leader
-		return leader != "" && current == len(all)-1
-	})
-	for _, s := range all {
-		if s.Settings.Name == leader {
-			s.Restart(tb)
+		for _, p := range all {
+			if p.Settings.Name == cluster.Leader {
+				leads = p
+			}
 		}
-	}
+		return leads != nil && current == len(all)-1
+	})
+	return leads
 }
