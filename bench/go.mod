@@ -3,12 +3,15 @@ module github.com/effectively-once/once/bench
 go 1.26.0
 
 require (
+	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.21.0
+	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/aws/aws-sdk-go-v2/credentials v1.21.0
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.2
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/store/dynamostore v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
+	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.13.0
 	golang.org/x/sys v0.49.0
@@ -16,7 +19,6 @@ require (
 )
 
 require (
-	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.21.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.11.2 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
@@ -27,7 +29,7 @@ require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/gowebpki/jcs v1.0.2 // indirect
 	go.uber.org/atomic v1.12.0 // indirect
-	golang.org/x/net v0.52.0 // indirect
+	golang.org/x/net v0.60.0 // indirect
 )
 
 require (
@@ -46,7 +48,7 @@ require (
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/text v0.41.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
@@ -64,3 +66,5 @@ replace github.com/effectively-once/once/store/dynamostore => ../store/dynamosto
 replace github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
 
 replace github.com/effectively-once/once/store/redisstore => ../store/redisstore
+
+replace github.com/effectively-once/once/store/tablestore => ../store/tablestore
