@@ -25,10 +25,17 @@
 //	OutboxLog       pgstore  the outbox in the log          relays read the table
 //	LogLag          pgstore  how far a reader is behind     no metrics of the log
 //
-// The stores are memstore, sqlstore and pgstore; SQL means the last two.
-// cosmosstore has TxStore, Lister and Reopener. natsstore, redisstore and
-// tablestore have Reopener, and a Lister of open records, which suffices for the
-// reconciler and not for a quota; the last two are TxStores. TxStore, TxShelf,
+// In this table, "all" are memstore, sqlstore and pgstore, and SQL means the last
+// two. The others have these:
+//
+//	cosmosstore  once.TxStore, once.Lister, Reopener
+//	dynamostore  once.TxStore, once.Lister of open records, Reopener
+//	natsstore    once.Lister of open records, Reopener
+//	redisstore   once.TxStore, once.Lister of open records, Reopener
+//	tablestore   once.TxStore, once.Lister of open records, Reopener
+//	tiered       once.Replayer, and what the store has that it wraps
+//
+// Open records suffice for the reconciler, and not for a quota. TxStore, TxShelf,
 // Positions and Outbox have the store's type of transaction as a type parameter.
 //
 // Callers find a capability with [once.As], also through wrappers, and choose at

@@ -5,14 +5,23 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/cosmosstore"
+	"github.com/effectively-once/once/store/dynamostore"
+	"github.com/effectively-once/once/store/memstore"
+	"github.com/effectively-once/once/store/natsstore"
 	"github.com/effectively-once/once/store/pgstore"
+	"github.com/effectively-once/once/store/redisstore"
 	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/effectively-once/once/store/tablestore"
+	"github.com/effectively-once/once/store/tiered"
 )
 
 // TestTheTableOfCapabilitiesHoldsForSQLStores compares the documentation of
@@ -47,6 +56,107 @@ func TestTheTableOfCapabilitiesHoldsForSQLStores(t *testing.T) {
 	for _, row := range rows {
 		if want := [2]bool{row[2] != "pgstore", true}; has[row[1]] != want {
 			t.Errorf("the table says that %s have %s, and of sqlstore and pgstore that is %v", row[2], row[1], has[row[1]])
+		}
+	}
+}
+
+// capabilities are those of a store whose transactions are Tx, by their names in
+// the documentation of package store.
+func capabilities[Tx any](s any) map[string]bool {
+	return map[string]bool{
+		"once.TxStore":  has[once.TxStore[Tx]](s),
+		"once.Lister":   has[once.Lister](s),
+		"once.Replayer": has[once.Replayer](s),
+		"Reopener":      has[store.Reopener](s),
+		"Archivable":    has[store.Archivable](s),
+		"Registry":      has[store.Registry](s),
+		"Shelf":         has[store.Shelf](s),
+		"TxShelf":       has[store.TxShelf[Tx]](s),
+		"Positions":     has[store.Positions[Tx]](s),
+		"Outbox":        has[store.Outbox[Tx]](s),
+		"Relayable":     has[store.Relayable](s),
+		"OutboxArchive": has[store.OutboxArchive](s),
+		"Bell":          has[store.Bell](s),
+		"OutboxLog":     has[store.OutboxLog](s),
+		"LogLag":        has[store.LogLag](s),
+	}
+}
+
+func has[Capability any](s any) bool {
+	_, ok := s.(Capability)
+	return ok
+}
+
+// stores are all stores with their capabilities.
+var stores = map[string]map[string]bool{
+	"memstore":    capabilities[*memstore.Tx]((*memstore.Store)(nil)),
+	"pgstore":     capabilities[pgx.Tx]((*pgstore.Store)(nil)),
+	"sqlstore":    capabilities[*sql.Tx]((*sqlstore.Store)(nil)),
+	"cosmosstore": capabilities[*cosmosstore.Tx]((*cosmosstore.Store)(nil)),
+	"dynamostore": capabilities[*dynamostore.Tx]((*dynamostore.Store)(nil)),
+	"natsstore":   capabilities[struct{}]((*natsstore.Store)(nil)),
+	"redisstore":  capabilities[*redisstore.Tx]((*redisstore.Store)(nil)),
+	"tablestore":  capabilities[*tablestore.Tx]((*tablestore.Store)(nil)),
+	"tiered":      capabilities[struct{}]((*tiered.Store)(nil)),
+}
+
+// Package store lists what the stores have that do not have all.
+func TestTheListOfOtherStoresHolds(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "store", "store.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]bool{"memstore": true, "pgstore": true, "sqlstore": true} // in the table
+	for _, line := range regexp.MustCompile(`(?m)^//\t(\w+store|tiered)  +(.*)$`).FindAllStringSubmatch(string(text), -1) {
+		name, list := line[1], regexp.MustCompile(`[.\w]+`).FindAllString(line[2], -1)
+		told[name] = true
+		for capability, is := range stores[name] {
+			if says := slices.Contains(list, capability); says != is {
+				t.Errorf("the documentation says of %s and %s: %v, and it is %v", name, capability, says, is)
+			}
+		}
+	}
+	checkNames(t, told)
+}
+
+// The guide has a table of the stores.
+func TestTheSheetOfStoresHolds(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "stores", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(map[string]bool)
+	for _, line := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|(.*)$").FindAllStringSubmatch(string(text), -1) {
+		name, cells := line[1], strings.Split(line[2], "|")
+		if told[name] = true; name == "tiered" {
+			continue // it has what it wraps
+		}
+		for i, capability := range []string{"once.TxStore", "once.Lister", "TxShelf", "Positions", "Outbox"} {
+			cell := strings.TrimSpace(cells[i])
+			if says, is := cell != "–", stores[name][capability]; says != is || cell == "" {
+				t.Errorf("the sheet says %q of %s and %s, and it is %v", cell, name, capability, is)
+			}
+		}
+	}
+	checkNames(t, told)
+}
+
+// checkNames checks that all stores are told of, and that stores has them all.
+func checkNames(t *testing.T, told map[string]bool) {
+	t.Helper()
+	dirs, err := os.ReadDir(filepath.Join("..", "..", "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		name := dir.Name()
+		if _, known := stores[name]; dir.IsDir() && !known && !slices.Contains([]string{"cas", "sqlschema", "storetest"}, name) {
+			t.Errorf("%s is not known to this test", name)
+		}
+	}
+	for name := range stores {
+		if !told[name] {
+			t.Errorf("%s is missing", name)
 		}
 	}
 }
