@@ -8,7 +8,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb test-galera check load lint oldest vuln bench soak release release-check
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -17,6 +17,10 @@ demo:
 # The suite tests all modules, goes on after a failure, and sums up at the end.
 test:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite
+
+# MySQL's dialect in a cluster of three nodes, which takes half a minute to start, for each test.
+test-galera:
+	$(GO) run ./integration/cmd/servers -only galera -- $(GO) test -count=1 -v ./integration/galera
 
 # The store in Azure Tables, on its emulator, which npm installs into a cache.
 test-azurite:

@@ -35,7 +35,7 @@ func Missing(kinds ...Kind) []string {
 	var packages []string
 	for _, k := range kinds {
 		if name, found := installed(k); !found {
-			packages = append(packages, name)
+			packages = append(packages, strings.Fields(name)...)
 		}
 	}
 	return packages
@@ -77,6 +77,11 @@ func installed(k Kind) (debianPackage string, found bool) {
 	case Redis:
 		debianPackage = "redis-server"
 		_, err = newRedis()
+	case Galera:
+		debianPackage = "galera-4 mariadb-server rsync"
+		if _, err = os.Stat(galeraLibrary); err == nil {
+			_, err = findProgram("rsync")
+		}
 	case Azurite:
 		debianPackage = "npm" // which needs nodejs, and installs the rest
 		for _, program := range []string{"node", "npm"} {

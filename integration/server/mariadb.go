@@ -53,12 +53,16 @@ func (e *mariadb) prepare(ctx context.Context, h *home) error {
 }
 
 func (e *mariadb) launch(h *home, port int) (*process, error) {
-	return h.launch(syscall.SIGKILL, e.program, "--no-defaults",
-		"--datadir="+e.dataDir(h), "--tmpdir="+h.path("tmp"), "--init-file="+h.path("init.sql"),
-		"--socket="+h.path("socket"), "--pid-file="+h.path("pid"),
-		"--bind-address=127.0.0.1", "--port="+strconv.Itoa(port), "--skip-name-resolve",
+	return h.launch(syscall.SIGKILL, e.program, e.args(h, port)...)
+}
+
+func (e *mariadb) args(h *home, port int) []string {
+	return []string{"--no-defaults",
+		"--datadir=" + e.dataDir(h), "--tmpdir=" + h.path("tmp"), "--init-file=" + h.path("init.sql"),
+		"--socket=" + h.path("socket"), "--pid-file=" + h.path("pid"),
+		"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(port), "--skip-name-resolve",
 		"--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--character-set-server=utf8mb4", "--max-connections=500",
-		"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--performance-schema=OFF")
+		"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M", "--performance-schema=OFF"}
 }
 
 func (*mariadb) shutdown(p *process) error { return p.cmd.Process.Signal(syscall.SIGTERM) }
@@ -72,18 +76,25 @@ func (*mariadb) dataDir(h *home) string { return h.path("data") }
 func (e *mariadb) identity(h *home) string { return e.dataDir(h) }
 
 func (*mariadb) askIdentity(ctx context.Context, dsn string) (string, error) {
-	config, err := mysql.ParseDSN(dsn)
+	db, err := openMariaDB(dsn)
 	if err != nil {
 		return "", err
 	}
-	config.Logger = &mysql.NopLogger{} // a starting server is expected to refuse
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return "", err
-	}
-	db := sql.OpenDB(connector)
 	defer db.Close()
 	var dir string
 	err = db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir)
 	return filepath.Clean(dir), err // it ends with a slash
+}
+
+func openMariaDB(dsn string) (*sql.DB, error) {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.Logger = &mysql.NopLogger{} // a starting server is expected to refuse
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
 }

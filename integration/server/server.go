@@ -50,6 +50,7 @@ const (
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 	RabbitMQ  Kind = "rabbitmq"
 	Redis     Kind = "redis"
+	Galera    Kind = "galera"   // a cluster of MariaDB, see StartGalera
 	Azurite   Kind = "azurite"  // its table service
 	DynamoDB  Kind = "dynamodb" // moto, only if it is asked for
 )

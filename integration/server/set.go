@@ -14,13 +14,15 @@ import (
 // Set is a set of servers that were started together. Servers that were not
 // requested are nil.
 type Set struct {
+	galera bool // the tests start their own
+
 	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
 // PostgreSQL. If one fails, none runs.
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
-	var s Set
+	s := Set{galera: slices.Contains(kinds, Galera)}
 	var starting sync.WaitGroup
 	var errs [6]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
@@ -119,6 +121,9 @@ func (s *Set) Env() []string {
 	if s.DynamoDB != nil {
 		add(testenv.DynamoDBVar, s.DynamoDB.DSN())
 		add(testenv.DynamoDBHomeVar, s.DynamoDB.Identity())
+	}
+	if s.galera {
+		add(testenv.GaleraVar, "1")
 	}
 	if !slices.Contains(s.byDefault(), nil) {
 		add(testenv.RequireVar, "1")

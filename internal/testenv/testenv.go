@@ -38,7 +38,9 @@ const (
 	RedisVar           = "ONCE_TEST_REDIS"
 	// What CONFIG GET dir must return.
 	RedisDataVar = "ONCE_TEST_REDIS_DATA"
-	AzuriteVar   = "ONCE_TEST_AZURITE"
+	// GaleraVar is "1" if tests may start clusters of Galera.
+	GaleraVar  = "ONCE_TEST_GALERA"
+	AzuriteVar = "ONCE_TEST_AZURITE"
 	// The name of the account, which is in the metadata of each answer.
 	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
 	DynamoDBVar       = "ONCE_TEST_DYNAMODB"
@@ -54,7 +56,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar}
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -96,6 +98,15 @@ func RabbitMQ(t testing.TB) string {
 func Redis(t testing.TB) string {
 	t.Helper()
 	return dsn(t, "Redis", RedisVar)
+}
+
+// Galera skips a test that starts clusters of Galera, which takes half a minute
+// each, unless "make test-galera" runs it.
+func Galera(t testing.TB) {
+	t.Helper()
+	if os.Getenv(GaleraVar) != "1" {
+		t.Skipf("starts a cluster of Galera: run it under %q", "make test-galera")
+	}
 }
 
 // Azurite returns the connection string of an Azurite with a table service, or

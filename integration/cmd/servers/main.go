@@ -40,9 +40,9 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite and dynamodb, separated by commas
-                  (default: all but azurite, which npm installs, and dynamodb, an imitation that pip
-                  installs); pgbouncer starts its postgres too
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb and galera, separated by commas
+                  (default: all but azurite, which npm installs, dynamodb, an imitation that pip
+                  installs, and galera, whose tests start their own); pgbouncer starts its postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
@@ -53,6 +53,7 @@ The environment:
     ONCE_TEST_DYNAMODB, ONCE_TEST_DYNAMODB_HOME   the same for dynamodb
     ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
     ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
+    ONCE_TEST_GALERA=1   set for galera: tests may start clusters
     ONCE_TEST_REQUIRE=1   set when all but Azurite and DynamoDB run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
@@ -99,7 +100,7 @@ func parse(args []string) (*task, error) {
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
 	flags.Func("only", "", func(list string) error {
-		known := append(t.kinds, server.Azurite, server.DynamoDB)
+		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Galera)
 		t.kinds = nil
 		for name := range strings.SplitSeq(list, ",") {
 			if !slices.Contains(known, server.Kind(name)) {

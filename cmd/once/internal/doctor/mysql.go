@@ -89,11 +89,11 @@ func mysqlDurability(ctx context.Context, e *examination) error {
 func mysqlReplica(ctx context.Context, e *examination) error {
 	cluster, err := e.texts(ctx,
 		"SELECT variable_value FROM information_schema.global_variables "+
-			"WHERE variable_name = 'WSREP_ON' AND variable_value = 'ON'")
+			"WHERE variable_name = 'WSREP_ON' AND variable_value = 'ON' AND @@wsrep_sync_wait & 7 <> 7")
 	if err == nil && len(cluster) > 0 {
-		e.found("galera", Warning, "The server is a node of a Galera cluster.",
-			"Concurrent claims on two nodes conflict only at commit, which this project does not test.",
-			"Send all writes to one node.")
+		e.found("galera", Warning, "The server is a node of a Galera cluster, and wsrep_sync_wait is not 7.",
+			"A node that is behind returns old records, and settlements that move to it are refused.",
+			"Set wsrep_sync_wait = 7 in the server, or in the DSN of this tool and of your programs.")
 	} // MySQL has no such table and no Galera
 	rows, err := e.Tables.DB.QueryContext(ctx, "SHOW SLAVE STATUS")
 	if err != nil {
