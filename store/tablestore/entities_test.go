@@ -108,7 +108,7 @@ func TestADamagedEntityIsCorrupt(t *testing.T) {
 	c := table(t)
 	s := tablestore.New(c, nil)
 	for name, value := range map[string]any{
-		"Status": "paid", "Attempt": "1", "Owner": "x", "Operation": nil, "ID": "2", "Lease": "soon", "Cause": "abc", "Sum": nil, "Body00": "text",
+		"Status": "paid", "Attempt": "1", "Owner": "x", "Operation": nil, "ID": "2", "Lease": "soon", "Cause": strings.Repeat("ab", 17), "Sum": nil, "Body00": "text",
 		"Fingerprint": 1, "Rejected": "yes",
 	} {
 		f := claim(t, s, name)

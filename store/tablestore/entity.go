@@ -137,9 +137,11 @@ func read[T any](r *reader, name string, required bool) (value T) {
 
 func (r *reader) id(name string, required bool) (id [16]byte) {
 	text := read[string](r, name, required)
-	if n, err := hex.Decode(id[:], []byte(text)[:min(len(text), 2*len(id))]); text != "" && (err != nil || n != len(id)) && r.bad == "" {
+	raw, err := hex.DecodeString(text)
+	if text != "" && (err != nil || len(raw) != len(id)) && r.bad == "" {
 		r.bad = name
 	}
+	copy(id[:], raw)
 	return id
 }
 
