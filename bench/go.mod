@@ -12,11 +12,13 @@ require (
 	github.com/effectively-once/once/store/dynamostore v0.0.0
 	github.com/effectively-once/once/store/natsstore v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
+	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/effectively-once/once/store/tablestore v0.0.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
+	github.com/redis/go-redis/v9 v9.23.0
 	golang.org/x/sys v0.49.0
 	modernc.org/sqlite v1.61.1
 )
@@ -50,14 +52,12 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
-	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
-	github.com/redis/go-redis/v9 v9.23.0
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
