@@ -31,7 +31,7 @@
 //	cosmosstore  once.TxStore, once.Lister, Reopener
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener
 //	natsstore    once.Lister of open records, Reopener
-//	redisstore   once.TxStore, once.Lister of open records, Reopener
+//	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry
 //	tablestore   once.TxStore, once.Lister of open records, Reopener
 //	tiered       once.Replayer, and what the store has that it wraps
 //

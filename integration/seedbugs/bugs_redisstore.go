@@ -213,7 +213,21 @@ var redisBugs = []Bug{
 		Name: "redis-commands-of-another-slot", Why: "a cluster that moves a slot breaks transactions that worked",
 		File: "store/redisstore/tx.go",
 		Old:  `case cluster && !slices.ContainsFunc(args, isInSlot):`,
-		New:  `case cluster && args == nil:`,
+		New:  `case cluster && len(args) == 0 && !isInSlot(nil):`,
 		Test: Test{"./integration/redisstore", "^TestClusterTxConformance$"},
+	},
+	{
+		Name: "redis-list-stops-at-damage", Why: "one damaged record hides all others from the reconciler",
+		File: "store/redisstore/list.go",
+		Old:  `if err = explain(err); errors.Is(err, once.ErrCorrupt) {`,
+		New:  `if err = explain(err); errors.Is(err, once.ErrClosed) {`,
+		Test: Test{"./store/redisstore", "^TestListLeavesOutDamagedRecords$"},
+	},
+	{
+		Name: "redis-registers-over-others", Why: "two consumers with one name read different sources",
+		File: "store/redisstore/registry.lua",
+		Old:  `if stored ~= was then`,
+		New:  `if stored == 'x' then`,
+		Test: Test{"./store/redisstore", "^TestTxConformance$/^registry$"},
 	},
 }

@@ -121,11 +121,12 @@ func (s *Store) openAfter(ctx context.Context, after string, limit int) (ids [][
 		}
 		for _, m := range members {
 			for _, text := range m.Val() {
-				var id [16]byte
-				if n, err := hex.Decode(id[:], []byte(text)); err != nil || n != len(id) {
-					return nil, fmt.Errorf("%w: the open records have the member %q", once.ErrCorrupt, text)
+				digest, err := hex.DecodeString(text)
+				if err != nil || len(digest) != len([16]byte{}) {
+					s.leftOut(ctx, text, fmt.Errorf("%w: the open records have a member that is no digest", once.ErrCorrupt))
+					continue
 				}
-				ids = append(ids, id)
+				ids = append(ids, [16]byte(digest))
 			}
 		}
 	}
@@ -143,16 +144,30 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 	}
 	rows, err := run(s.scripts.open.EvalSha)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		rows, err = run(s.scripts.open.Eval)
+		rows, _ = run(s.scripts.open.Eval) // each has its error
 	}
 	recs := make([]once.Record, len(ids))
-	for i := 0; i < len(ids) && err == nil; i++ {
-		var row []string
-		if row, err = rows[i].StringSlice(); err == nil {
+	for i := range ids {
+		row, err := rows[i].StringSlice()
+		if err == nil {
 			recs[i], err = readRecord(row, ids[i])
 		}
+		if err = explain(err); errors.Is(err, once.ErrCorrupt) {
+			recs[i] = once.Record{}
+			s.leftOut(ctx, digest(ids[i]), err)
+		} else if err != nil {
+			return nil, err
+		}
 	}
-	return recs, err
+	return recs, nil
+}
+
+// leftOut logs, once for each, what a list leaves out because it is damaged: the
+// rest must be found all the same.
+func (s *Store) leftOut(ctx context.Context, what string, err error) {
+	if _, told := s.damaged.LoadOrStore(what, true); !told {
+		s.options.Logger.ErrorContext(ctx, "redisstore: lists leave out a damaged record", "digest", what, "error", err)
+	}
 }
 
 // pipelined sends n commands together, and returns their results. They are not
@@ -169,5 +184,5 @@ func pipelined[C redis.Cmder](ctx context.Context, s *Store, n int, add func(red
 	if errors.Is(err, redis.Nil) {
 		err = nil
 	}
-	return cmds, err
+	return cmds, explain(err)
 }

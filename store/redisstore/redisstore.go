@@ -5,9 +5,9 @@
 //
 // A [Store] is a [once.TxStore], so it works with [once.Do], and with [once.DoTx]
 // for what is in Redis: a [Tx] collects commands that run together with the claim
-// and the outcome. It is also a [once.Lister] of what is not done, and a
-// [store.Reopener]. A key does not commit together with rows of another database:
-// for that, keep it there.
+// and the outcome. It is also a [once.Lister] of what is not done, a
+// [store.Reopener], and a [store.Registry] of consumers. A key does not commit
+// together with rows of another database: for that, keep it there.
 //
 // # How keys are stored
 //
@@ -45,9 +45,9 @@
 // connection at a larger outcome, which then is never recorded: keep MaxOutcome
 // below it.
 //
-// The user of the client needs the commands EVAL, EVALSHA, INFO, ZCARD and
-// ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
-// SET, TIME, ZADD and ZREM.
+// The user of the client needs the commands EVAL, EVALSHA, INFO, TIME, ZCARD and
+// ZRANGE, and those of the scripts: DEL, GET, HGET, HGETALL, HSET, PERSIST,
+// PEXPIREAT, SET, ZADD and ZREM.
 //
 // # Compatibility
 //
@@ -63,6 +63,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -117,6 +118,7 @@ type Store struct {
 	invalid      error
 	transactions *cas.Transactions[*Tx]
 
+	damaged sync.Map     // what lists leave out, and have logged
 	checked atomic.Int64 // when the servers were last seen to keep what they have, by sinceStart; 0: to be checked
 }
 
@@ -124,6 +126,7 @@ var (
 	_ once.TxStore[*Tx] = (*Store)(nil)
 	_ once.Lister       = (*Store)(nil)
 	_ store.Reopener    = (*Store)(nil)
+	_ store.Registry    = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The client remains the
@@ -274,6 +277,9 @@ var damages = []string{"WRONGTYPE ", "attempt to compare nil", "attempt to perfo
 
 // explain names the errors of the contract.
 func explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "invalid bulk length"):

@@ -1,10 +1,12 @@
 package redisstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -290,6 +292,49 @@ func TestListSkipsDeletedRecords(t *testing.T) {
 	}
 	if entries != left {
 		t.Errorf("%d records are among the open ones, not %d", entries, left)
+	}
+}
+
+// One damaged record must not keep the reconciler from all the others.
+func TestListLeavesOutDamagedRecords(t *testing.T) {
+	c := connect(t)
+	var logged bytes.Buffer
+	_, prefix := fresh(t, c)
+	s := redisstore.New(c, &redisstore.Options{Prefix: prefix, Options: once.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))}})
+	claim := func(id string) string {
+		key := once.Key{Operation: "pay", ID: id}
+		_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: time.Hour})
+		must(t, err)
+		uuid := key.UUID()
+		return fmt.Sprintf("%s{%02x}:%x", prefix, uuid[0], uuid)
+	}
+	claim("whole")
+	parts, kind := claim("parts"), claim("type")
+	must(t, c.HSet(t.Context(), parts, "id", "other").Err())
+	must(t, c.Del(t.Context(), kind).Err())
+	must(t, c.LPush(t.Context(), kind, "x").Err())
+	for _, member := range []string{"not a digest", strings.Repeat("ab", 17)} {
+		must(t, c.ZAdd(t.Context(), prefix+"{20}:open", redis.Z{Member: member}).Err())
+	}
+	query := once.RecordQuery{Status: []once.Status{once.Running}}
+	for range 2 {
+		page, err := s.List(t.Context(), query)
+		if err != nil || len(page.Records) != 1 || page.Records[0].Key.ID != "whole" {
+			t.Errorf("List returned %v, %v", page.Records, err)
+		}
+	}
+	if n := strings.Count(logged.String(), "lists leave out"); n != 4 {
+		t.Errorf("4 records are damaged, and %d were logged:\n%s", n, logged.String())
+	}
+	for _, id := range []string{"parts", "type"} {
+		page, err := s.List(t.Context(), once.RecordQuery{UUID: once.Key{Operation: "pay", ID: id}.UUID()})
+		if !errors.Is(err, once.ErrCorrupt) {
+			t.Errorf("List of a damaged record returned %v, %v", page.Records, err)
+		}
+	}
+	must(t, c.Set(t.Context(), prefix+"{30}:open", "x", 0).Err())
+	if page, err := s.List(t.Context(), query); !errors.Is(err, once.ErrCorrupt) {
+		t.Errorf("List without a part of its index returned %v, %v", page.Records, err)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script begins with record.lua, which reads the record.
+// Each script of keys begins with record.lua, which reads the record.
 var (
 	//go:embed record.lua
 	recordLua string
@@ -26,6 +26,8 @@ var (
 	loadLua string
 	//go:embed commit.lua
 	commitLua string
+	//go:embed registry.lua
+	registryLua string
 
 	plainScripts     = newScripts("local CONFIRMED = false\n")
 	confirmedScripts = newScripts("local CONFIRMED = true\n")
@@ -33,7 +35,7 @@ var (
 
 // scripts are those of a store.
 type scripts struct {
-	get, claim, extend, settle, reopen, open, load, commit *redis.Script
+	get, claim, extend, settle, reopen, open, load, commit, registry *redis.Script
 
 	commitText string // of commit
 }
@@ -41,5 +43,6 @@ type scripts struct {
 func newScripts(head string) scripts {
 	with := func(lua string) *redis.Script { return redis.NewScript(head + recordLua + lua) }
 	return scripts{get: with(getLua), claim: with(claimLua), extend: with(extendLua), settle: with(settleLua),
-		reopen: with(reopenLua), open: with(openLua), load: with(loadLua), commit: with(commitLua), commitText: head + recordLua + commitLua}
+		reopen: with(reopenLua), open: with(openLua), load: with(loadLua), commit: with(commitLua), registry: redis.NewScript(registryLua),
+		commitText: head + recordLua + commitLua}
 }
