@@ -194,7 +194,7 @@ func registrySeen[Tx any](b *txBench[Tx]) {
 	c := store.Consumer{Name: b.consumer("a"), Source: "queue"}
 	b.register(c)
 	b.until("Seen grows", func() bool { return b.registered()[0].Seen >= 2*short })
-	if before := b.register(c); before.Seen < 2*short {
+	if before := b.register(c); before.Seen < 2*short && !b.learnsTime { // by another store's time
 		b.failf("Register returned a Seen of %v, and Consumers a longer one before it", before.Seen)
 	}
 	b.until("Seen begins anew", func() bool {
