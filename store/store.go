@@ -28,7 +28,7 @@
 // In this table, "all" are memstore, sqlstore and pgstore, and SQL means the last
 // two. The others have these:
 //
-//	cosmosstore  once.TxStore, once.Lister, Reopener
+//	cosmosstore  once.TxStore, once.Lister, Reopener, Registry
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener
 //	natsstore    once.Lister of open records, Reopener
 //	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry

@@ -5,8 +5,9 @@
 // # What it implements
 //
 // A [Store] is a [once.TxStore] whose transaction is a [Tx], so it works with
-// [once.Do] and [once.DoTx]. It is also a [once.Lister] and a [store.Reopener].
-// Package cas has the rules, and says what a transaction is that is one request.
+// [once.Do] and [once.DoTx]. It is also a [once.Lister], a [store.Reopener] and a
+// [store.Registry]. Package cas has the rules, and says what a transaction is that
+// is one request.
 //
 // # How keys are stored
 //
@@ -98,6 +99,7 @@ var (
 	_ once.TxStore[*Tx] = (*Store)(nil)
 	_ once.Lister       = (*Store)(nil)
 	_ store.Reopener    = (*Store)(nil)
+	_ store.Registry    = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The container remains
@@ -145,21 +147,27 @@ func (e *engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 		return cas.Stored{}, err
 	}
 	id, partition := e.address(k)
+	found, err := e.read(ctx, id, partition)
+	if err != nil || found.StatusCode == http.StatusNotFound {
+		return cas.Stored{}, err
+	}
+	row, err := decode(found.ResourceBody)
+	return cas.Stored{Row: row, Version: string(found.ETag)}, err
+}
+
+// read reads an item at the primary replica. The status of what it returns is
+// that of a found item, or 404.
+func (e *engine) read(ctx context.Context, id, partition string) (found azcosmos.TransactionalBatchResult, err error) {
 	batch := e.container.NewTransactionalBatch(azcosmos.NewPartitionKeyString(partition))
 	batch.ReadItem(id, nil)
 	results, err := e.execute(ctx, batch)
 	if err != nil {
-		return cas.Stored{}, err
+		return found, err
 	}
-	switch found := results[0]; found.StatusCode {
-	case http.StatusOK:
-		row, err := decode(found.ResourceBody)
-		return cas.Stored{Row: row, Version: string(found.ETag)}, err
-	case http.StatusNotFound:
-		return cas.Stored{}, nil
-	default:
-		return cas.Stored{}, fmt.Errorf("cosmosstore: the service answered the read of %s with status %d", id, found.StatusCode)
+	if found = results[0]; found.StatusCode != http.StatusOK && found.StatusCode != http.StatusNotFound {
+		err = fmt.Errorf("cosmosstore: the service answered the read of %s with status %d", id, found.StatusCode)
 	}
+	return found, err
 }
 
 // Put creates or replaces the item of a row.
@@ -175,28 +183,36 @@ func (e *engine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored,
 		return cas.Stored{}, fmt.Errorf("%w: cosmosstore: the item has %d bytes, and the service takes %d", once.ErrOutcomeRefused,
 			len(text), maxItem)
 	}
+	version, err := e.put(ctx, id, partition, text, over)
+	if statusOf(err) == http.StatusRequestEntityTooLarge {
+		err = fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
+	}
+	if err != nil {
+		return cas.Stored{}, err
+	}
+	return cas.Stored{Row: row, Version: version}, nil
+}
+
+// put creates an item or, if over is not empty, replaces it if it has that entity
+// tag. It returns the new one, or cas.ErrStale.
+func (e *engine) put(ctx context.Context, id, partition string, item []byte, over string) (version string, err error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	var put azcosmos.ItemResponse
 	sent, key := time.Now(), azcosmos.NewPartitionKeyString(partition)
 	if over == "" {
-		put, err = e.container.CreateItem(ctx, key, text, nil)
+		put, err = e.container.CreateItem(ctx, key, item, nil)
 	} else {
 		tag := azcore.ETag(over)
-		put, err = e.container.ReplaceItem(ctx, key, id, text, &azcosmos.ItemOptions{IfMatchEtag: &tag})
+		put, err = e.container.ReplaceItem(ctx, key, id, item, &azcosmos.ItemOptions{IfMatchEtag: &tag})
 	}
 	e.learn(sent, put.RawResponse, err)
-	switch statusOf(err) {
-	case http.StatusConflict, http.StatusPreconditionFailed:
-		return cas.Stored{}, cas.ErrStale
-	case http.StatusNotFound:
-		if over != "" { // it has expired
-			return cas.Stored{}, cas.ErrStale
-		}
-	case http.StatusRequestEntityTooLarge:
-		err = fmt.Errorf("%w: %w", once.ErrOutcomeRefused, err)
+	switch status := statusOf(err); {
+	case status == http.StatusConflict, status == http.StatusPreconditionFailed,
+		status == http.StatusNotFound && over != "": // it has expired
+		return "", cas.ErrStale
 	}
-	return cas.Stored{Row: row, Version: string(put.ETag)}, err
+	return string(put.ETag), err
 }
 
 // item returns the item of a row.

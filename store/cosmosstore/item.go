@@ -92,8 +92,16 @@ func encode(row cas.Row, id, property, partition string, now cas.Now) ([]byte, e
 		}
 	}
 	item, err := json.Marshal(it)
-	if err != nil || property == "id" {
-		return item, err
+	if err != nil {
+		return nil, err
+	}
+	return within(item, property, partition)
+}
+
+// within adds the partition key to an item.
+func within(item []byte, property, partition string) ([]byte, error) {
+	if property == "id" {
+		return item, nil
 	}
 	own, err := json.Marshal(map[string]string{property: partition})
 	if err != nil {
