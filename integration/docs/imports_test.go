@@ -15,6 +15,7 @@ import (
 	_ "net/netip"
 	_ "os"
 	_ "slices"
+	_ "strings"
 	_ "testing"
 	_ "time"
 
