@@ -1,6 +1,7 @@
 # Everything is a plain go command; the targets only spare you the typing.
 GO      ?= go
 SOAK    ?= 1m
+VERSIONS ?= 16 17 18
 MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers $(CURDIR)/observe/alerts
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -8,7 +9,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb test-galera check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb test-galera test-postgres check load lint oldest vuln bench soak release release-check
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -17,6 +18,11 @@ demo:
 # The suite tests all modules, goes on after a failure, and sums up at the end.
 test:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite
+
+# The stores for PostgreSQL on the versions that Debian does not have, which npm installs into a cache.
+test-postgres:
+	for version in $(VERSIONS); do ONCE_TEST_POSTGRES_VERSION=$$version $(GO) run ./integration/cmd/servers -only postgres -- \
+		sh -c '$(GO) test -count=1 -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore' || exit; done
 
 # MySQL's dialect in a cluster of three nodes, which takes half a minute to start, for each test.
 test-galera:
@@ -59,6 +65,7 @@ soak:
 		./integration/publish ./integration/outboxlog ./integration/brokers
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
+	$(MAKE) test-postgres test-galera
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
 release:

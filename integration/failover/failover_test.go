@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/internal/logtest"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -32,6 +34,9 @@ type pair struct {
 func start(t *testing.T) *pair {
 	t.Helper()
 	server.Need(t, server.Postgres)
+	if os.Getenv(testenv.PostgresVersionVar) != "" {
+		t.Skip("needs pg_basebackup, which only Debian's PostgreSQL has")
+	}
 	primary, err := server.StartPostgres(t.Context())
 	proof.Must(t, err)
 	t.Cleanup(func() { proof.Must(t, primary.Stop()) })

@@ -10,14 +10,10 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -43,7 +39,7 @@ func newAzurite(ctx context.Context) (*azurite, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := azuriteCache(ctx)
+	dir, err := npmCache(ctx, azuritePackages, "azurite", "--omit=optional")
 	if err != nil {
 		return nil, fmt.Errorf("install Azurite: %w", err)
 	}
@@ -53,70 +49,6 @@ func newAzurite(ctx context.Context) (*azurite, error) {
 		name:    "once" + strings.ToLower(rand.Text()[:20]),
 		key:     base64.StdEncoding.EncodeToString([]byte(rand.Text())),
 	}, nil
-}
-
-// azuriteCache returns the directory where Azurite is installed, in the cache of
-// the user. Root's is not readable by the account that runs the server, so root
-// uses that of the system.
-func azuriteCache(ctx context.Context) (string, error) {
-	parent := "/var/cache"
-	if os.Geteuid() != 0 {
-		var err error
-		if parent, err = os.UserCacheDir(); err != nil {
-			return "", err
-		}
-	}
-	lock, err := azuritePackages.ReadFile("azurite/package-lock.json")
-	if err != nil {
-		return "", err
-	}
-	final := filepath.Join(parent, "once", fmt.Sprintf("azurite-%x", sha256.Sum256(lock))[:24])
-	if _, err := os.Stat(final); !errors.Is(err, fs.ErrNotExist) {
-		return final, err
-	}
-	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(final), "new-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := installAzurite(ctx, dir); err != nil {
-		return "", err
-	}
-	// Another process may have been faster.
-	if err := os.Rename(dir, final); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
-		return "", err
-	}
-	return final, nil
-}
-
-// installAzurite installs what the lock file names, and runs no scripts of
-// packages.
-func installAzurite(ctx context.Context, dir string) error {
-	npm, err := findProgram("npm")
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	for _, name := range []string{"package.json", "package-lock.json"} {
-		text, err := azuritePackages.ReadFile("azurite/" + name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm ci: %w\n%s", err, out)
-	}
-	return nil
 }
 
 func (*azurite) kind() Kind { return Azurite }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -38,6 +39,11 @@ type postgres struct {
 
 func newPostgres() (*postgres, error) {
 	bin, err := postgresBin()
+	if err == nil && os.Getenv(testenv.PostgresVersionVar) != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		bin, err = otherPostgres(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

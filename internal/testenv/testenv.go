@@ -38,6 +38,9 @@ const (
 	RedisVar           = "ONCE_TEST_REDIS"
 	// What CONFIG GET dir must return.
 	RedisDataVar = "ONCE_TEST_REDIS_DATA"
+	// PostgresVersionVar is the major version of the PostgreSQL that the servers tool
+	// starts, 16, 17 or 18. Empty: that of Debian.
+	PostgresVersionVar = "ONCE_TEST_POSTGRES_VERSION"
 	// GaleraVar is "1" if tests may start clusters of Galera.
 	GaleraVar  = "ONCE_TEST_GALERA"
 	AzuriteVar = "ONCE_TEST_AZURITE"

@@ -53,6 +53,7 @@ The environment:
     ONCE_TEST_DYNAMODB, ONCE_TEST_DYNAMODB_HOME   the same for dynamodb
     ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
     ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
+    ONCE_TEST_POSTGRES_VERSION   yours to set: 16, 17 or 18, which npm installs; otherwise PostgreSQL is Debian's
     ONCE_TEST_GALERA=1   set for galera: tests may start clusters
     ONCE_TEST_REQUIRE=1   set when all but Azurite and DynamoDB run: tests fail, rather than skip, if an address is missing
 
