@@ -105,15 +105,9 @@ func (h *txBatch[T]) try(ctx context.Context, items []*item) ([]result, error) {
 			it.token = name.Token()
 		}
 		b.requests[i] = h.claimRequest(it)
-		b.requests[i].Firm, it.commitUnknown = it.commitUnknown, false
+		b.requests[i].Firm = it.commitUnknown
 	}
-	err := h.repeat(ctx, b.run)
-	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil {
-		for _, it := range items {
-			it.commitUnknown = true
-		}
-	}
-	if err != nil {
+	if err := h.repeat(ctx, b.run); err != nil {
 		return nil, err
 	}
 	return b.results, nil
@@ -134,13 +128,16 @@ func (b *batchTx[T]) run(ctx context.Context) error {
 	recs, err := b.txStore.Transact(b.expectingBlocked(ctx, b.items...), b.requests, func(tx T, recs []once.Record) ([]once.Settlement, error) {
 		return b.handleClaimed(scope.InTx(ctx), tx, recs)
 	})
-	if errors.Is(err, once.ErrOutcomeUnknown) {
-		for i := range b.requests {
-			b.requests[i].Firm = true
+	if errors.Is(err, once.ErrOutcomeUnknown) && handlerErrorOf(err) == nil {
+		for i, it := range b.items {
+			b.requests[i].Firm, it.commitUnknown = true, true
 		}
 	}
-	if err != nil {
+	if err != nil { // which says nothing of an earlier commit that may still arrive
 		return err
+	}
+	for _, it := range b.items {
+		it.commitUnknown = false
 	}
 	b.runs++
 	if takeover := b.collect(ctx, recs); takeover && b.runs < takeoverTries {
@@ -158,6 +155,9 @@ func (b *batchTx[T]) handleClaimed(ctx context.Context, tx T, recs []once.Record
 	waits := make(map[string]bool)  // ordering keys with an item that is not settled by this transaction
 	for i, rec := range recs {
 		it := b.items[i]
+		if isOurs(rec, it.token) { // so an earlier commit is refused
+			it.commitUnknown = false
+		}
 		switch {
 		case isOurs(rec, it.token) && it.order != "" && waits[it.order]:
 			sets = append(sets, b.release(it, rec))
