@@ -14,7 +14,9 @@ type Clock interface {
 
 // LearnedClock is the clock of a service, learned from the times in its
 // responses. It needs the monotonic clock of this process only to measure how
-// long ago that was: what the wall clock shows, and its jumps, change nothing.
+// long ago that was: what the wall clock shows changes nothing. If the wall clock
+// has moved against the monotonic one, which may have stood still while the
+// machine was suspended, the service is asked again.
 //
 // A response that was requested at one moment and arrived at another, and has a
 // time in it, says that the service had this time in between. So the service's
@@ -26,7 +28,9 @@ type Clock interface {
 // shorter.
 //
 // If a response contradicts the interval, the service's clock has been set, or
-// this machine was suspended, and the interval begins anew. Servers of one service
+// this machine was suspended, and the interval begins anew. A machine that was
+// stopped without its clocks noticing, such as one restored from a snapshot, has an
+// interval that is too early until its next response. Servers of one service
 // whose clocks disagree add their disagreement to the bound.
 type LearnedClock struct {
 	// Ask sends a request whose response is given to Learn. Now calls it if nothing
@@ -37,6 +41,7 @@ type LearnedClock struct {
 	low   time.Duration // the service's time is at least the monotonic time plus this
 	high  time.Duration // and at most this
 	asOf  time.Duration // when that was so, by the monotonic clock
+	ahead time.Duration // the wall clock, of the monotonic one, when the response was requested
 	known bool
 }
 
@@ -52,7 +57,13 @@ const (
 // that of the time: a header with whole seconds has a resolution of a second.
 func (c *LearnedClock) Learn(sent, serverTime time.Time, resolution time.Duration) {
 	c.learn(sent.Sub(began), time.Since(began), time.Duration(serverTime.UnixNano()), resolution)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = wallAhead(sent)
 }
+
+// wallAhead returns by how much the wall clock is ahead of the monotonic one.
+func wallAhead(at time.Time) time.Duration { return time.Duration(at.UnixNano()) - at.Sub(began) }
 
 func (c *LearnedClock) learn(sent, received, server, resolution time.Duration) {
 	low, high := server-received, server+resolution-sent
@@ -75,25 +86,26 @@ func (c *LearnedClock) at(now time.Duration) (low, high time.Duration) {
 
 // Now returns what is known of the service's time.
 func (c *LearnedClock) Now(ctx context.Context) (Now, error) {
-	if now, fresh := c.now(); fresh {
+	if now, fresh := c.now(time.Now()); fresh {
 		return now, nil
 	}
 	if err := c.Ask(ctx); err != nil {
 		return Now{}, err
 	}
-	now, fresh := c.now()
+	now, fresh := c.now(time.Now())
 	if !fresh {
-		return Now{}, errors.New("cas: the response of the service has no time")
+		return Now{}, errors.New("cas: the response of the service has no time, or a clock of this machine was set meanwhile")
 	}
 	return now, nil
 }
 
-func (c *LearnedClock) now() (now Now, fresh bool) {
+func (c *LearnedClock) now(at time.Time) (now Now, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since := time.Since(began)
+	since, apart := at.Sub(began), wallAhead(at)-c.ahead
 	low, high := c.at(since)
 	now.Earliest = Instant((since + low) / time.Microsecond)
 	now.Latest = Instant((since+high)/time.Microsecond) + 1
-	return now, c.known && since-c.asOf < staleAfter
+	fresh = c.known && since-c.asOf < staleAfter && max(apart, -apart) < time.Second
+	return now, fresh
 }

@@ -70,3 +70,36 @@ func TestNowAsksOnceAndThenKnows(t *testing.T) {
 		t.Error("the time of a service that does not tell it is known")
 	}
 }
+
+// While a machine is suspended, its monotonic clock may stand still: what was
+// learned before is too early, and a lease that began by it would be short.
+func TestTheTimeIsAskedForAfterASuspension(t *testing.T) {
+	asked := 0
+	service := time.Now
+	var c LearnedClock
+	c.Ask = func(context.Context) error {
+		asked++
+		c.Learn(time.Now(), service(), time.Millisecond)
+		return nil
+	}
+	for range 3 {
+		if _, err := c.Now(t.Context()); err != nil || asked != 1 {
+			t.Fatalf("Now returned %v after %d requests", err, asked)
+		}
+	}
+	for _, stood := range []time.Duration{time.Hour, -time.Hour} { // the wall clock may also have been set
+		c.ahead -= stood
+		service = func() time.Time { return time.Now().Add(stood) }
+		before := asked
+		now, err := c.Now(t.Context())
+		if at := service().UnixMicro(); err != nil || asked != before+1 || int64(now.Earliest) > at || int64(now.Latest) < at-1e6 {
+			t.Errorf("after %v, Now returned %v, %v after %d requests", stood, now, err, asked)
+		}
+	}
+	// The response was sent before the suspension, and arrived after it.
+	c.Learn(time.Now(), service(), time.Millisecond)
+	c.ahead -= time.Hour
+	if _, fresh := c.now(time.Now()); fresh {
+		t.Error("a response from before the suspension is believed")
+	}
+}
