@@ -72,8 +72,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-keeps-a-firm-claim", Why: "after a rollback the key is in use until the lease ends",
 		File: "store/cas/tx.go",
-		Old:  `_, _ = r.engine.Put(r.ctx, row, claim.is.Version)`,
-		New:  `_ = row`,
+		Old:  `_, _ = r.engine.Put(ctx, row, claim.is.Version)`,
+		New:  `_, _ = ctx, row`,
 		Test: casConformance,
 	},
 	{
@@ -82,6 +82,27 @@ var casBugs = []Bug{
 		Old:  `if err == nil && !changed {`,
 		New:  `if err == nil && !changed && len(sets) > 9 {`,
 		Test: casConformance,
+	},
+	{
+		Name: "cas-takes-claims-back-without-a-limit", Why: "a database that does not answer holds the caller for ever",
+		File: "store/cas/tx.go",
+		Old:  `_, _ = r.engine.Put(ctx, row, claim.is.Version)`,
+		New:  `_ = ctx; _, _ = r.engine.Put(r.ctx, row, claim.is.Version)`,
+		Test: Test{"./store/cas", "^TestAnEngineThatHangsDoesNotHoldTheCaller$"},
+	},
+	{
+		Name: "cas-extends-past-its-retention", Why: "the engine deletes a claim that runs",
+		File: "store/cas/row.go",
+		Old:  `if r.Firm { // the count`,
+		New:  `if r.Firm && d < 0 { // the count`,
+		Test: Test{"./store/cas", "^TestAnExtendedFirmClaimIsKept$"},
+	},
+	{
+		Name: "cas-trusts-its-clock-after-a-suspension", Why: "a lease ends early on a machine that was suspended",
+		File: "store/cas/clock.go",
+		Old:  `fresh = c.known && since-c.asOf < staleAfter && max(apart, -apart) < time.Second`,
+		New:  `fresh = c.known && since-c.asOf < staleAfter && apart < 1<<62`,
+		Test: Test{"./store/cas", "^TestTheTimeIsAskedForAfterASuspension$"},
 	},
 	{
 		Name: "cas-forgets-drift", Why: "after an idle hour a lease may end early",

@@ -465,3 +465,37 @@ func TestClaimsLookFirstWhileManyAreDuplicates(t *testing.T) {
 		}
 	}
 }
+
+// A claim that runs is not deleted, however often it is extended.
+func TestAnExtendedFirmClaimIsKept(t *testing.T) {
+	at := newTable()
+	s := open(at)
+	r := once.ClaimRequest{Fence: once.Fence{Key: pay.For("1").Key(), Owner: [16]byte{1}}, Lease: time.Minute, Firm: true}
+	r.Expected = &once.Settlement{Status: once.Done, KeepKey: time.Hour}
+	_, err := s.Transact(t.Context(), []once.ClaimRequest{r}, func(_ *batch, recs []once.Record) ([]once.Settlement, error) {
+		fence := once.Fence{Key: r.Key, Owner: r.Owner, Attempt: recs[0].Attempt}
+		if err := s.Extend(t.Context(), fence, 3*time.Hour); err != nil {
+			t.Error(err)
+		}
+		is := at.rows[r.Key.UUID()]
+		if ends, expires := is.Expires(); !is.Firm || expires && ends < is.Lease+cas.Instant(59*time.Minute/time.Microsecond) {
+			t.Errorf("it ends at %v, and may be deleted at %v", is.Lease.Time(), ends.Time())
+		}
+		return nil, errors.New("no")
+	})
+	if err == nil {
+		t.Error("Transact returned nil")
+	}
+}
+
+// What the work of a speculative transaction returns is not wrapped if the key
+// turns out to be free.
+func TestSpeculationReturnsTheErrorOfTheWork(t *testing.T) {
+	no := errors.New("out of stock")
+	quick := *pay
+	quick.Speculative = true
+	_, err := once.DoTx(t.Context(), open(newTable()), quick.For("1"), func(context.Context, *batch) (string, error) { return "", no })
+	if err != no {
+		t.Errorf("DoTx returned %#v", err)
+	}
+}

@@ -197,7 +197,11 @@ func (r Row) extend(fence once.Fence, d time.Duration, now Now) (Row, error) {
 	if is := r.At(now); !is.heldBy(fence) || is.Status != once.Running {
 		return r, lost(fence)
 	}
+	was := r.Lease
 	r.Lease, r.Updated = now.Latest.add(d), max(now.Latest, r.Updated)
+	if r.Firm { // the count is kept as long after the lease as before
+		r.KeepKey = max(r.KeepKey, r.Lease.add(r.KeepKey.sub(was)))
+	}
 	return r, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/effectively-once/once"
 )
@@ -158,15 +159,21 @@ type firmClaim struct {
 	before Row
 }
 
+// finishTime bounds what the end of the caller's context does not end, apart
+// from the commit itself: an engine that does not answer must not hold the caller.
+const finishTime = 10 * time.Second
+
 // end drops what was not sent, and takes firm claims back.
 func (r *run[Tx]) end() {
 	if r.sent {
 		return
 	}
 	r.Engine.Rollback(r.tx)
+	ctx, cancel := context.WithTimeout(r.ctx, finishTime)
+	defer cancel()
 	for _, claim := range r.firm {
 		if row, ok := claim.is.rolledBack(claim.before); ok {
-			_, _ = r.engine.Put(r.ctx, row, claim.is.Version) // or its lease lapses, which has the same effect
+			_, _ = r.engine.Put(ctx, row, claim.is.Version) // or its lease lapses, which has the same effect
 		}
 	}
 }
@@ -187,13 +194,18 @@ func (r *run[Tx]) speculate(rs []once.ClaimRequest, body func(Tx, []once.Record)
 		return nil, err
 	}
 	// Was it because the claim was lost?
-	is, lookErr := r.load(r.ctx, rs[0].Key)
-	if lookErr != nil || is.Version == "" {
+	ctx, cancel := context.WithTimeout(r.ctx, finishTime)
+	defer cancel()
+	is, lookErr := r.load(ctx, rs[0].Key)
+	switch {
+	case lookErr != nil:
 		return nil, errors.Join(err, lookErr)
+	case is.Version == "":
+		return nil, err
 	}
 	again := rs[0]
 	again.Speculative = false
-	return r.Transact(r.ctx, []once.ClaimRequest{again}, body)
+	return r.Transact(ctx, []once.ClaimRequest{again}, body)
 }
 
 // claim makes claims in the transaction. Firm ones are written at once.
@@ -240,12 +252,24 @@ func (r *run[Tx]) commit(claimed []once.Record, body func(Tx, []once.Record) ([]
 	if err != nil {
 		return err
 	}
-	now, err := r.now(r.ctx)
+	if err := r.settle(sets); err != nil {
+		return err
+	}
+	err = r.Engine.Commit(r.ctx, r.tx)
+	r.sent = err == nil || errors.Is(err, once.ErrOutcomeUnknown)
+	return err
+}
+
+// settle applies settlements in the transaction.
+func (r *run[Tx]) settle(sets []once.Settlement) error {
+	ctx, cancel := context.WithTimeout(r.ctx, finishTime)
+	defer cancel()
+	now, err := r.now(ctx)
 	if err != nil {
 		return err
 	}
 	for _, set := range sets {
-		changed, err := r.settleIn(r.ctx, r.changes, set, now)
+		changed, err := r.settleIn(ctx, r.changes, set, now)
 		if err == nil && !changed {
 			err = lost(set.Fence)
 		}
@@ -253,9 +277,7 @@ func (r *run[Tx]) commit(claimed []once.Record, body func(Tx, []once.Record) ([]
 			return err
 		}
 	}
-	err = r.Engine.Commit(r.ctx, r.tx)
-	r.sent = err == nil || errors.Is(err, once.ErrOutcomeUnknown)
-	return err
+	return nil
 }
 
 // ClaimTx claims in the caller's transaction: the claims are written with its
