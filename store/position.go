@@ -14,7 +14,9 @@ type Positions[Tx any] interface {
 	OpenPosition(ctx context.Context, consumer, partition string) (Position, error)
 
 	// TransactAt begins a transaction, moves a row, calls body, and commits. from and
-	// to name the same row and Epoch. The row stays locked until the end.
+	// to name the same row and Epoch. The row stays locked until the end, or, in a
+	// store whose transaction is one conditional request, the commit is refused with
+	// once.ErrConflict if the row has changed.
 	//
 	//	the row is                            TransactAt
 	//	as from, in Epoch, Log and Offset     moves it to to, and calls body

@@ -8,6 +8,7 @@
 //	an adapter writes   and gets
 //	Engine              Store: once.Store, store.Reopener
 //	TxEngine            Transactions: the methods of once.TxStore
+//	DocEngine           Consuming: store.Registry, store.TxShelf, store.Positions
 //	Clock, or takes a   leases and retention by the engine's clock
 //	LearnedClock
 //

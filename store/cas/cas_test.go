@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cas"
 	"github.com/effectively-once/once/store/storetest"
 )
 
 // table is an engine in memory, with the rows of its users beside those of keys.
 type table struct {
+	docs     map[string]cas.Doc
 	mu       sync.Mutex
 	versions int
 	rows     map[[16]byte]cas.Stored
@@ -87,6 +90,19 @@ func (t *table) Commit(_ context.Context, tx *batch) error {
 			return once.ErrConflict
 		}
 	}
+	for _, c := range tx.changes.Docs() {
+		if t.docs[c.Name].Version != c.Over {
+			return once.ErrConflict
+		}
+	}
+	for _, c := range tx.changes.Docs() {
+		if t.versions++; t.docs == nil {
+			t.docs = make(map[string]cas.Doc)
+		}
+		if t.docs[c.Name] = (cas.Doc{Text: c.Is, Version: strconv.Itoa(t.versions)}); c.Is == nil {
+			delete(t.docs, c.Name)
+		}
+	}
 	for _, c := range tx.changes.All() {
 		t.put(c.Is)
 	}
@@ -97,6 +113,44 @@ func (t *table) Commit(_ context.Context, tx *batch) error {
 }
 
 func (*table) Rollback(tx *batch) { tx.ended = true }
+
+func (t *table) LoadDoc(ctx context.Context, name string) (cas.Doc, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.docs[name], ctx.Err()
+}
+
+// desk is a shop with the capabilities for consumers.
+type desk struct{ cas.Consuming[*batch] }
+
+func (*desk) Forget(ctx context.Context, limit int) (int, error) {
+	return new(shop).Forget(ctx, limit)
+}
+
+func TestConformanceWithDocuments(t *testing.T) {
+	at := newTable()
+	h := harness(at, func(*shop) {})
+	h.Open = func(testing.TB) once.TxStore[*batch] {
+		return &desk{cas.Consuming[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 256 << 10}}
+	}
+	storetest.RunTx(t, h)
+}
+
+// A shelf that is full refuses messages, and keeps those that it has.
+func TestAFullShelf(t *testing.T) {
+	at := newTable()
+	d := &desk{cas.Consuming[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 4 << 10}}
+	var err error
+	n := 0
+	for ; err == nil && n < 100; n++ {
+		m := store.Shelved{Consumer: "c", State: store.Parked, Message: broker.Message{ID: fmt.Sprint(n), Topic: "t"}}
+		err = d.Shelve(t.Context(), []store.Shelved{m})
+	}
+	all, listErr := d.Shelved(t.Context(), store.ShelfQuery{Consumer: "c"})
+	if !errors.Is(err, once.ErrInvalid) || listErr != nil || len(all) != n-1 || n < 10 {
+		t.Errorf("message %d was refused with %v, and %d are on the shelf, %v", n, err, len(all), listErr)
+	}
+}
 
 // shop is a store as an adapter makes it.
 type shop struct {

@@ -43,6 +43,7 @@ type Changes struct {
 	seen  map[[16]byte]int // index in all
 	all   []Change
 	order []int // those that are written, by first write
+	docs  []*docChange
 }
 
 // Change is a row that a transaction writes if the stored version is still that

@@ -14,7 +14,15 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-func positionRules[Tx any]() []txRule[Tx] {
+func positionRules[Tx any](batched bool) []txRule[Tx] {
+	inFlight := txRule[Tx]{"position/in-flight",
+		"A row is locked until its transaction ends: no other call moves or opens it meanwhile.",
+		positionInFlight[Tx]}
+	if batched {
+		inFlight = txRule[Tx]{"position/overtaken",
+			"A transaction that is one request is refused with ErrConflict if its row was moved or opened meanwhile, and writes nothing.",
+			positionOvertaken[Tx]}
+	}
 	return []txRule[Tx]{
 		{"position/never-written",
 			"OpenPosition of a row that was never written returns Epoch 1 and an empty Log.",
@@ -56,9 +64,7 @@ func positionRules[Tx any]() []txRule[Tx] {
 		{"position/context-ended",
 			"A TransactAt whose context has ended fails and changes nothing.",
 			positionContextEnded[Tx]},
-		{"position/in-flight",
-			"A row is locked until its transaction ends: no other call moves or opens it meanwhile.",
-			positionInFlight[Tx]},
+		inFlight,
 		{"position/race",
 			"Of several equal moves at once, the rows of exactly one are committed.",
 			positionRace[Tx]},

@@ -79,6 +79,29 @@ func positionInFlight[Tx any](b *txBench[Tx]) {
 	}
 }
 
+// positionOvertaken opens, sets and moves rows of transactions in flight.
+func positionOvertaken[Tx any](b *txBench[Tx]) {
+	for name, overtake := range map[string]func(p store.Position) error{
+		"open": func(p store.Position) error {
+			_, err := b.positions(1).OpenPosition(b, p.Consumer, p.Partition)
+			return err
+		},
+		"set": func(p store.Position) error { return b.positions(2).SetPosition(b, moved(p, 3)) },
+		"move": func(p store.Position) error {
+			return b.positions(3).TransactAt(b, p, moved(p, 2), func(Tx) error { return nil })
+		},
+	} {
+		p := b.open(b.consumer(name), "0")
+		f := b.departs(b, p, moved(p, 1), name)
+		b.must(name, overtake(p))
+		after := b.stored(p)
+		b.wantErr("the TransactAt in flight", f.land(nil), once.ErrConflict)
+		b.wantStored("a TransactAt that was overtaken", after)
+		b.wantEffects(name, 0)
+		b.notMoved("TransactAt after it was overtaken", p, moved(p, 1), once.ErrLeaseLost)
+	}
+}
+
 // meetsMove checks the result of a call that meets a transaction in flight on
 // its row.
 func (b *txBench[Tx]) meetsMove(doing string, err error) {

@@ -1,0 +1,466 @@
+package cas
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// The shelf consists of documents:
+//
+//	shelf                      the last Seq, and who has messages
+//	shelf/CONSUMER             a line for each message, in their order
+//	shelf/CONSUMER/SEQ         what changes of a message, and the rest but for its content
+//	shelf/CONSUMER/SEQ/PART    a part of its content, which does not change
+type shelf struct {
+	Last      int64
+	Consumers []string
+}
+
+const shelfDoc = "shelf"
+
+func linesDoc(consumer string) string { return docOf("shelf", consumer) }
+
+func headDoc(consumer string, seq int64) string {
+	return linesDoc(consumer) + "/" + strconv.FormatInt(seq, 10)
+}
+
+func partDoc(consumer string, seq int64, part int) string {
+	return headDoc(consumer, seq) + "/" + strconv.Itoa(part)
+}
+
+// line is what queries select messages by.
+type line struct {
+	Seq     int64
+	ID      string
+	Order   string `json:",omitempty"`
+	Topic   string `json:",omitempty"`
+	State   store.ShelfState
+	Due     Instant // early rather than late, because nothing depends on a delay
+	Updated Instant
+}
+
+func (l line) open(parkedToo bool) bool {
+	return l.State == store.Waiting || l.State == store.Parked && parkedToo
+}
+
+// head is a message without its content.
+type head struct {
+	line
+	Version  int64
+	Key      string
+	Origin   anyText
+	Attempts int
+	Reason   anyText
+	History  anyText
+	Created  Instant
+	Parts    int
+}
+
+// content begins what Shelve writes of a message in parts. The body follows.
+type content struct {
+	Header [][2]anyText
+	Time   time.Time
+}
+
+// anyText is a text that may have any bytes, which JSON keeps only in slices.
+type anyText string
+
+func (t anyText) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal([][]byte{[]byte(t)})
+}
+
+func (t *anyText) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '"' {
+		return json.Unmarshal(text, (*string)(t))
+	}
+	var bytes [][]byte
+	if err := json.Unmarshal(text, &bytes); err != nil || len(bytes) != 1 {
+		return fmt.Errorf("a text is %s (%w)", text, err)
+	}
+	*t = anyText(bytes[0])
+	return nil
+}
+
+// Shelve sets messages aside, many of them in several transactions. If it fails
+// between two, a repetition goes on where it ended.
+func (c *Consuming[Tx]) Shelve(ctx context.Context, ms []store.Shelved) error {
+	for len(ms) > 0 {
+		n, bytes := 1, len(ms[0].Message.Body)
+		for n < min(len(ms), maxAtOnce) && bytes+len(ms[n].Message.Body) <= c.MaxDoc {
+			bytes += len(ms[n].Message.Body)
+			n++
+		}
+		if err := c.alone(ctx, func(tx Tx) error { return c.ShelveTx(ctx, tx, ms[:n]) }); err != nil {
+			return err
+		}
+		ms = ms[n:]
+	}
+	return nil
+}
+
+// maxAtOnce is how many messages Shelve puts into one transaction, each in two
+// documents or more: the engines take a hundred.
+const maxAtOnce = 25
+
+// ShelveTx is like Shelve in the caller's transaction.
+func (c *Consuming[Tx]) ShelveTx(ctx context.Context, tx Tx, ms []store.Shelved) error {
+	for _, m := range ms {
+		if err := checkShelved(m); err != nil {
+			return err
+		}
+	}
+	d, now, err := c.in(ctx, tx)
+	for i := 0; i < len(ms) && err == nil; i++ {
+		err = c.shelve(ctx, d, now, ms[i])
+	}
+	return err
+}
+
+func (c *Consuming[Tx]) shelve(ctx context.Context, d docs[Tx], now Now, m store.Shelved) error {
+	var lines []line
+	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(lines, func(l line) bool { return l.ID == m.Message.ID }) {
+		return nil
+	}
+	var s shelf
+	if _, err := d.read(ctx, shelfDoc, &s); err != nil {
+		return err
+	}
+	s.Last++
+	if !slices.Contains(s.Consumers, m.Consumer) {
+		s.Consumers = append(s.Consumers, m.Consumer)
+	}
+	parts, err := c.split(m.Message)
+	if err != nil {
+		return err
+	}
+	l := line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
+		Due: now.Earliest.add(m.Due), Updated: now.Latest}
+	docs := map[string]any{
+		shelfDoc:             s,
+		linesDoc(m.Consumer): append(lines, l),
+		headDoc(m.Consumer, l.Seq): head{line: l, Version: 1, Key: m.Key, Origin: anyText(m.Origin), Attempts: m.Attempts,
+			Reason: anyText(m.Reason), History: anyText(m.History), Created: now.Latest, Parts: len(parts)},
+	}
+	for i, part := range parts {
+		docs[partDoc(m.Consumer, l.Seq, i)] = part
+	}
+	for name, value := range docs {
+		if _, err := d.read(ctx, name, new([]byte)); err != nil {
+			return err
+		}
+		if err := d.write(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// split encodes the content of a message in parts that fit into documents.
+func (c *Consuming[Tx]) split(m broker.Message) (parts [][]byte, err error) {
+	is := content{Time: m.Time}
+	for name, value := range m.Header {
+		is.Header = append(is.Header, [2]anyText{anyText(name), anyText(value)})
+	}
+	text, err := json.Marshal(is)
+	text = append(append(text, '\n'), m.Body...) // JSON has no line breaks
+	return slices.Collect(slices.Chunk(text, c.MaxDoc)), err
+}
+
+// BlockedTx returns those ordering keys that have Waiting messages on the
+// shelf, or Parked ones if parkedToo is set.
+func (c *Consuming[Tx]) BlockedTx(ctx context.Context, tx Tx, consumer string, orderingKeys []string, parkedToo bool) (
+	blocked []string, err error) {
+
+	d, _, err := c.in(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	var lines []line
+	if is := d.changes.find(linesDoc(consumer)); is != nil && is.written {
+		_, err = decodeDoc(is.Name, is.Is, &lines)
+	} else {
+		err = c.load(ctx, linesDoc(consumer), &lines)
+	}
+	for _, key := range orderingKeys {
+		holds := func(l line) bool { return l.Order == key && l.open(parkedToo) }
+		if key != "" && slices.ContainsFunc(lines, holds) && !slices.Contains(blocked, key) {
+			blocked = append(blocked, key)
+		}
+	}
+	return blocked, err
+}
+
+// Change writes the state of a message, if its Version has not changed since it
+// was read.
+func (c *Consuming[Tx]) Change(ctx context.Context, m store.Shelved) error {
+	return c.alone(ctx, func(tx Tx) error { return c.ChangeTx(ctx, tx, m) })
+}
+
+// ChangeTx is like Change in the caller's transaction.
+func (c *Consuming[Tx]) ChangeTx(ctx context.Context, tx Tx, m store.Shelved) error {
+	if err := checkState(m); err != nil {
+		return err
+	}
+	d, now, err := c.in(ctx, tx)
+	if err != nil {
+		return err
+	}
+	var h head
+	if _, err := d.read(ctx, headDoc(m.Consumer, m.Seq), &h); err != nil {
+		return err
+	}
+	if h.Version == 0 || h.Version != m.Version {
+		return fmt.Errorf("%w: shelved message %d is gone, or was changed after version %d", once.ErrLeaseLost, m.Seq, m.Version)
+	}
+	var lines []line
+	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil {
+		return err
+	}
+	at := slices.IndexFunc(lines, func(l line) bool { return l.Seq == m.Seq })
+	if at < 0 {
+		return fmt.Errorf("%w: shelved message %d of %q is not in the list", once.ErrCorrupt, m.Seq, m.Consumer)
+	}
+	if m.State == store.Handled && m.History == "" {
+		if err := d.write(linesDoc(m.Consumer), slices.Delete(lines, at, at+1)); err != nil {
+			return err
+		}
+		return c.remove(ctx, d, m.Consumer, h)
+	}
+	h.State, h.Due, h.Updated = m.State, now.Earliest.add(m.Due), max(now.Latest, h.Updated)
+	h.Attempts, h.Reason, h.History, h.Version = m.Attempts, anyText(m.Reason), anyText(m.History), h.Version+1
+	lines[at] = h.line
+	if err := d.write(linesDoc(m.Consumer), lines); err != nil {
+		return err
+	}
+	return d.write(headDoc(m.Consumer, m.Seq), h)
+}
+
+// remove deletes the documents of a message, whose head was read.
+func (c *Consuming[Tx]) remove(ctx context.Context, d docs[Tx], consumer string, h head) error {
+	for part := range h.Parts {
+		if _, err := d.read(ctx, partDoc(consumer, h.Seq, part), new([]byte)); err != nil {
+			return err
+		}
+		if err := d.write(partDoc(consumer, h.Seq, part), nil); err != nil {
+			return err
+		}
+	}
+	return d.write(headDoc(consumer, h.Seq), nil)
+}
+
+// ForgetShelved deletes Handled and Discarded messages that were last changed
+// longer ago than keep. Each is a transaction of its own.
+func (c *Consuming[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("%w: ForgetShelved with a limit of %d: give at least 1", once.ErrInvalid, limit)
+	}
+	now, err := c.now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	consumers, err := c.shelfOf(ctx, "")
+	for _, consumer := range consumers {
+		var lines []line
+		if err := c.load(ctx, linesDoc(consumer), &lines); err != nil {
+			return forgotten, err
+		}
+		for _, l := range lines {
+			if forgotten == limit {
+				return forgotten, nil
+			}
+			if l.open(true) || now.Earliest.sub(l.Updated) <= keep {
+				continue
+			}
+			gone, err := c.forget(ctx, consumer, l)
+			if err != nil {
+				return forgotten, err
+			}
+			if gone {
+				forgotten++
+			}
+		}
+	}
+	return forgotten, err
+}
+
+// forget deletes a message if it has not changed.
+func (c *Consuming[Tx]) forget(ctx context.Context, consumer string, l line) (gone bool, err error) {
+	err = c.alone(ctx, func(tx Tx) error {
+		d, _, err := c.in(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var h head
+		var lines []line
+		if _, err := d.read(ctx, headDoc(consumer, l.Seq), &h); err != nil {
+			return err
+		}
+		if _, err := d.read(ctx, linesDoc(consumer), &lines); err != nil {
+			return err
+		}
+		at := slices.Index(lines, l)
+		if gone = at >= 0 && h.line == l; !gone {
+			return nil
+		}
+		if err := d.write(linesDoc(consumer), slices.Delete(lines, at, at+1)); err != nil {
+			return err
+		}
+		return c.remove(ctx, d, consumer, h)
+	})
+	return gone, err
+}
+
+// shelfOf returns the consumers that a query looks at.
+func (c *Consuming[Tx]) shelfOf(ctx context.Context, consumer string) ([]string, error) {
+	if consumer != "" {
+		return []string{consumer}, nil
+	}
+	var s shelf
+	err := c.load(ctx, shelfDoc, &s)
+	return s.Consumers, err
+}
+
+func (c *Consuming[Tx]) hasShelved(ctx context.Context, consumer string) (bool, error) {
+	var lines []line
+	err := c.load(ctx, linesDoc(consumer), &lines)
+	return slices.ContainsFunc(lines, func(l line) bool { return l.open(true) }), err
+}
+
+const defaultPage, largestPage = 100, 1000
+
+// Shelved returns messages by Seq.
+func (c *Consuming[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
+	now, err := c.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	consumers, err := c.shelfOf(ctx, q.Consumer)
+	if err != nil {
+		return nil, err
+	}
+	type found struct {
+		consumer string
+		seq      int64
+	}
+	var all []found
+	for _, consumer := range consumers {
+		var lines []line
+		if err := c.load(ctx, linesDoc(consumer), &lines); err != nil {
+			return nil, err
+		}
+		for _, l := range selected(q, lines, now) {
+			all = append(all, found{consumer, l.Seq})
+		}
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), largestPage)
+	for _, at := range all {
+		if len(page) == limit {
+			break
+		}
+		m, ok, err := c.message(ctx, at.consumer, at.seq, q.Bodiless, now)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			page = append(page, m)
+		}
+	}
+	return page, nil
+}
+
+// selected returns the lines that a query selects.
+func selected(q store.ShelfQuery, lines []line, now Now) (is []line) {
+	held := make(map[string]bool) // ordering keys of the messages so far
+	for _, l := range lines {
+		ready := l.State == store.Waiting && l.Due <= now.Latest && !held[l.Order]
+		if l.Seq > q.After && (len(q.States) == 0 || slices.Contains(q.States, l.State)) &&
+			(len(q.IDs) == 0 || slices.Contains(q.IDs, l.ID)) && (q.OrderingKey == "" || q.OrderingKey == l.Order) &&
+			(q.Topic == "" || q.Topic == l.Topic) && (ready || !q.Ready) {
+			is = append(is, l)
+		}
+		held[l.Order] = held[l.Order] || l.Order != "" && l.open(q.BehindParked)
+	}
+	return is
+}
+
+// message returns a message on the shelf. ok is false if it is gone.
+func (c *Consuming[Tx]) message(ctx context.Context, consumer string, seq int64, bodiless bool, now Now) (m store.Shelved, ok bool, err error) {
+	var h head
+	if err := c.load(ctx, headDoc(consumer, seq), &h); err != nil || h.Version == 0 {
+		return m, false, err
+	}
+	m = store.Shelved{Seq: seq, Version: h.Version, Consumer: consumer, Key: h.Key, Origin: string(h.Origin), State: h.State,
+		Attempts: h.Attempts, Reason: string(h.Reason), History: string(h.History), Created: h.Created.Time(), Updated: h.Updated.Time(),
+		Message: broker.Message{ID: h.ID, Topic: h.Topic, OrderingKey: h.Order}}
+	if m.State == store.Waiting {
+		m.Due = h.Due.sub(now.Latest)
+	}
+	var text []byte
+	for part := range h.Parts {
+		var piece []byte
+		if err := c.load(ctx, partDoc(consumer, seq, part), &piece); err != nil {
+			return m, false, err
+		}
+		text = append(text, piece...)
+	}
+	var is content
+	begin, body, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(begin, &is); err != nil {
+		return m, false, fmt.Errorf("%w: the content of shelved message %d: %w", once.ErrCorrupt, seq, err)
+	}
+	m.Message.Time = is.Time
+	if bodiless {
+		return m, true, nil
+	}
+	m.Message.Body = body
+	for _, pair := range is.Header {
+		if m.Message.Header == nil {
+			m.Message.Header = make(map[string]string)
+		}
+		m.Message.Header[string(pair[0])] = string(pair[1])
+	}
+	return m, true, nil
+}
+
+func checkShelved(m store.Shelved) error {
+	if err := checkNames("Consumer", m.Consumer); err != nil {
+		return err
+	}
+	err := checkNames("ID", m.Message.ID, "Key", m.Key, "OrderingKey", m.Message.OrderingKey, "Topic", m.Message.Topic)
+	if err != nil {
+		return fmt.Errorf("message %.40q: %w", m.Message.ID, err)
+	}
+	return checkState(m)
+}
+
+const longestText = 64 << 10
+
+func checkState(m store.Shelved) error {
+	if m.State < store.Waiting || m.State > store.Discarded {
+		return fmt.Errorf("%w: a message on the shelf has no state %d", once.ErrInvalid, m.State)
+	}
+	for what, text := range map[string]string{"Reason": m.Reason, "History": m.History, "Origin": m.Origin} {
+		if len(text) > longestText {
+			return fmt.Errorf("%w: the %s has %d bytes, the limit is %d: shorten it", once.ErrInvalid, what, len(text), longestText)
+		}
+	}
+	return nil
+}
