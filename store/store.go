@@ -29,7 +29,8 @@
 // two. The others have these:
 //
 //	cosmosstore  once.TxStore, once.Lister, Reopener, Registry
-//	dynamostore  once.TxStore, once.Lister of open records, Reopener
+//	dynamostore  once.TxStore, once.Lister of open records, Reopener, Registry,
+//	             TxShelf, Positions
 //	natsstore    once.Lister of open records, Reopener
 //	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry
 //	tablestore   once.TxStore, once.Lister of open records, Reopener

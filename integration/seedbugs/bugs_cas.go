@@ -125,4 +125,55 @@ var casBugs = []Bug{
 		New:  `look := s.lost.High()`,
 		Test: Test{"./store/cas", "^TestClaimsLookFirstWhileManyAreDuplicates$"},
 	},
+	{
+		Name: "cas-moves-any-position", Why: "two processes handle the messages of one partition",
+		File: "store/cas/position.go",
+		Old:  `return a.Epoch == b.Epoch && a.Log == b.Log && a.Offset == b.Offset`,
+		New:  `return a.Log == b.Log && a.Offset == b.Offset`,
+		Test: casDocuments,
+	},
+	{
+		Name: "cas-position-without-body", Why: "messages count as handled although their work failed",
+		File: "store/cas/position.go",
+		Old:  `	if err := body(tx); err != nil {`,
+		New:  `	if err := body(tx); err != nil && len(err.Error()) == 0 {`,
+		Test: casDocuments,
+	},
+	{
+		Name: "cas-document-without-version", Why: "of two changes of the shelf at once, one is lost",
+		File: "store/dynamostore/engine.go",
+		Old:  `expression, names, values := e.unchanged(c.Over)`,
+		New:  `expression, names, values := (*string)(nil), map[string]string(nil), item(nil)`,
+		Test: Test{"./store/dynamostore", "^TestConformance$/^(shelf|registry|position)$"},
+	},
+	{
+		Name: "cas-shelves-twice", Why: "a message that comes again is tried twice, and parked twice",
+		File: "store/cas/shelf.go",
+		Old:  `return l.ID == m.Message.ID }`,
+		New:  `return l.ID == m.Message.ID && l.State == store.Parked }`,
+		Test: casDocuments,
+	},
+	{
+		Name: "cas-change-of-any-version", Why: "what a person decided is undone by a consumer that read before",
+		File: "store/cas/shelf.go",
+		Old:  `if h.Version == 0 || h.Version != m.Version {`,
+		New:  `if h.Version == 0 {`,
+		Test: casDocuments,
+	},
+	{
+		Name: "cas-nothing-blocks", Why: "a message overtakes an earlier one of its ordering key",
+		File: "store/cas/shelf.go",
+		Old:  `if key != "" && slices.ContainsFunc(lines, holds)`,
+		New:  `if key != "" && false && slices.ContainsFunc(lines, holds)`,
+		Test: casDocuments,
+	},
+	{
+		Name: "cas-registers-anywhere", Why: "two services share a name by accident, and each skips what the other has handled",
+		File: "store/cas/consumer.go",
+		Old:  `case first >= 0 && find(at.SharedWith) < 0:`,
+		New:  `case first >= 0 && find(at.SharedWith) < -1:`,
+		Test: casDocuments,
+	},
 }
+
+var casDocuments = Test{"./store/cas", "^TestConformanceWithDocuments$"}

@@ -5,7 +5,8 @@
 // A [Store] is a [once.TxStore] of [*Tx], so it works with [once.Do] and with
 // [once.DoTx]: a transaction collects writes, and one TransactWriteItems applies
 // them together with the record of the key. It is also a [once.Lister] of what is
-// not done, and a [store.Reopener].
+// not done, a [store.Reopener], and has a [store.Registry], a [store.TxShelf] and
+// [store.Positions], so consumers may set messages aside, and keep positions.
 //
 // # How keys are stored
 //
@@ -138,14 +139,17 @@ func (o *Options) check() error {
 
 // Store is a store in DynamoDB. It is safe for concurrent use.
 type Store struct {
-	cas.Transactions[*Tx]
+	cas.Consuming[*Tx]
 	engine *engine
 }
 
 var (
-	_ once.TxStore[*Tx] = (*Store)(nil)
-	_ once.Lister       = (*Store)(nil)
-	_ store.Reopener    = (*Store)(nil)
+	_ once.TxStore[*Tx]    = (*Store)(nil)
+	_ once.Lister          = (*Store)(nil)
+	_ store.Reopener       = (*Store)(nil)
+	_ store.Registry       = (*Store)(nil)
+	_ store.TxShelf[*Tx]   = (*Store)(nil)
+	_ store.Positions[*Tx] = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The client remains the
@@ -163,11 +167,13 @@ func New(client *dynamodb.Client, o *Options) *Store {
 		_, err := e.get(ctx, [16]byte{})
 		return err
 	}
-	s := &Store{engine: e}
-	s.Store = cas.New(e, &e.clock, e.options.Options.Ready())
-	s.Transactions.Engine, s.ClaimFirst = e, e.options.ClaimFirst
-	return s
+	transactions := &cas.Transactions[*Tx]{Store: cas.New(e, &e.clock, e.options.Options.Ready()), Engine: e,
+		ClaimFirst: e.options.ClaimFirst}
+	return &Store{cas.Consuming[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc}, e}
 }
+
+// maxDoc leaves room for the other attributes of an item.
+const maxDoc = 384 << 10
 
 // Begin returns a transaction that the caller ends, for ClaimTx and SettleTx.
 func (s *Store) Begin() *Tx { return &Tx{engine: s.engine, callers: true} }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
@@ -21,7 +22,7 @@ import (
 	"github.com/effectively-once/once/store/cas"
 )
 
-// engine is DynamoDB as a [cas.TxEngine].
+// engine is DynamoDB as a [cas.DocEngine].
 type engine struct {
 	client  *dynamodb.Client
 	options Options
@@ -44,10 +45,14 @@ func (e *engine) load(ctx context.Context, id [16]byte) (cas.Stored, error) {
 
 // get returns the item of a key.
 func (e *engine) get(ctx context.Context, id [16]byte) (item, error) {
+	return e.getItem(ctx, e.options.key(id))
+}
+
+func (e *engine) getItem(ctx context.Context, key item) (item, error) {
 	if e.invalid != nil {
 		return nil, e.invalid
 	}
-	in := &dynamodb.GetItemInput{TableName: &e.options.Table, Key: e.options.key(id), ConsistentRead: aws.Bool(true)}
+	in := &dynamodb.GetItemInput{TableName: &e.options.Table, Key: key, ConsistentRead: aws.Bool(true)}
 	out, err := patiently(ctx, func() (*dynamodb.GetItemOutput, error) { return e.client.GetItem(ctx, in, e.watch(nil)) })
 	if err != nil {
 		return nil, explain(err)
@@ -96,15 +101,53 @@ func (e *engine) put(c cas.Change) (_ *types.Put, version string, err error) {
 		return nil, "", fmt.Errorf("%w: dynamostore: the item of the key has about %d bytes, and DynamoDB takes %d", kind, n, maxItem)
 	}
 	put := &types.Put{TableName: &e.options.Table, Item: it}
-	if c.Was.Version == "" {
-		put.ConditionExpression = aws.String("attribute_not_exists(#pk)")
-		put.ExpressionAttributeNames = map[string]string{"#pk": e.options.PartitionKey}
-	} else {
-		put.ConditionExpression = aws.String("#version = :over")
-		put.ExpressionAttributeNames = map[string]string{"#version": "version"}
-		put.ExpressionAttributeValues = item{":over": text(c.Was.Version)}
-	}
+	put.ConditionExpression, put.ExpressionAttributeNames, put.ExpressionAttributeValues = e.unchanged(c.Was.Version)
 	return put, version, nil
+}
+
+// unchanged returns the condition that an item has a version, or that there is
+// none.
+func (e *engine) unchanged(version string) (expression *string, names map[string]string, values item) {
+	if version == "" {
+		return aws.String("attribute_not_exists(#pk)"), map[string]string{"#pk": e.options.PartitionKey}, nil
+	}
+	return aws.String("#version = :over"), map[string]string{"#version": "version"}, item{":over": text(version)}
+}
+
+// LoadDoc returns a document for consumers.
+func (e *engine) LoadDoc(ctx context.Context, name string) (cas.Doc, error) {
+	it, err := e.getItem(ctx, e.options.docKey(name))
+	if err != nil || len(it) == 0 {
+		return cas.Doc{}, err
+	}
+	d := &decoder{item: it}
+	doc := cas.Doc{Text: d.bytes("bytes"), Version: d.text("version")}
+	if it["text"] != nil {
+		doc.Text = []byte(d.text("text"))
+	}
+	d.need("a version, and a text or bytes", doc.Version != "" && doc.Text != nil)
+	if d.err != nil {
+		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, name, e.options.Table, d.err)
+	}
+	return doc, nil
+}
+
+// docWrite returns the write of a document.
+func (e *engine) docWrite(c cas.DocChange) types.TransactWriteItem {
+	expression, names, values := e.unchanged(c.Over)
+	key := e.options.docKey(c.Name)
+	if c.Is == nil {
+		return types.TransactWriteItem{Delete: &types.Delete{TableName: &e.options.Table, Key: key, ConditionExpression: expression,
+			ExpressionAttributeNames: names, ExpressionAttributeValues: values}}
+	}
+	key["version"] = text(rand.Text())
+	if utf8.Valid(c.Is) {
+		key["text"] = text(string(c.Is))
+	} else {
+		key["bytes"] = &types.AttributeValueMemberB{Value: c.Is}
+	}
+	return types.TransactWriteItem{Put: &types.Put{TableName: &e.options.Table, Item: key, ConditionExpression: expression,
+		ExpressionAttributeNames: names, ExpressionAttributeValues: values}}
 }
 
 // attempts tells how the attempts of a request ended.

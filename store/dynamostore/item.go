@@ -16,7 +16,7 @@ type item = map[string]types.AttributeValue
 // attributes are the names of the attributes of a record, besides those that
 // Options names. One that is empty or false is absent.
 var attributes = []string{"key_scope", "key_operation", "key_id", "status", "attempt", "owner", "cause", "fingerprint", "reason",
-	"created", "updated", "lease", "keep_outcome", "keep_key", "firm", "outcome", "content_type", "rejected", "omitted", "sum", "version"}
+	"created", "updated", "lease", "keep_outcome", "keep_key", "firm", "outcome", "content_type", "rejected", "omitted", "sum", "version", "text", "bytes"}
 
 // sortValue is the sort key of all records.
 const sortValue = "once"
@@ -27,6 +27,16 @@ const timeLayout = "2006-01-02T15:04:05.000000Z"
 // key returns the keys of an item.
 func (o *Options) key(id [16]byte) item {
 	key := item{o.PartitionKey: text(o.Prefix + hex.EncodeToString(id[:]))}
+	if o.SortKey != "" {
+		key[o.SortKey] = text(sortValue)
+	}
+	return key
+}
+
+// docKey returns the keys of a document for consumers. The key of a record has no
+// colon.
+func (o *Options) docKey(name string) item {
+	key := item{o.PartitionKey: text(o.Prefix + "doc:" + name)}
 	if o.SortKey != "" {
 		key[o.SortKey] = text(sortValue)
 	}

@@ -174,8 +174,8 @@ func (e *engine) Commit(ctx context.Context, tx *Tx) error {
 	return refusal(err, items, own)
 }
 
-// items returns what a transaction sends: first the rows of keys, which are own
-// in number, and then the writes of the work.
+// items returns what a transaction sends: first the rows of keys and documents,
+// which are own in number, and then the writes of the work.
 func (e *engine) items(tx *Tx) (items []types.TransactWriteItem, own int, err error) {
 	for _, change := range tx.changes.All() {
 		put, _, err := e.put(change)
@@ -184,6 +184,9 @@ func (e *engine) items(tx *Tx) (items []types.TransactWriteItem, own int, err er
 		}
 		items = append(items, types.TransactWriteItem{Put: put})
 	}
+	for _, change := range tx.changes.Docs() {
+		items = append(items, e.docWrite(change))
+	}
 	own = len(items)
 	items = append(items, tx.writes...)
 	bytes := 0
@@ -191,7 +194,7 @@ func (e *engine) items(tx *Tx) (items []types.TransactWriteItem, own int, err er
 		bytes += sizeOfWrite(it)
 	}
 	if len(items) > maxItems || bytes > maxTransaction {
-		return nil, 0, fmt.Errorf("%w: dynamostore: the transaction has %d items, of them %d records, and about %d bytes, and DynamoDB "+
+		return nil, 0, fmt.Errorf("%w: dynamostore: the transaction has %d items, of them %d of the store, and about %d bytes, and DynamoDB "+
 			"takes %d items and %d bytes", once.ErrInvalid, len(items), own, bytes, maxItems, maxTransaction)
 	}
 	return items, own, nil
