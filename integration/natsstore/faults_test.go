@@ -28,7 +28,7 @@ func TestLostRequestsAndReplies(t *testing.T) {
 	}
 	proof.Beside(t, len(names), names, func(t *testing.T, name string) {
 		left := 1
-		w := &wire{choose: func(subject string) fault {
+		w := &wire{choose: func(subject, _ string) fault {
 			if strings.HasSuffix(name, kindOf(subject)) && left > 0 {
 				left--
 				return faults[name]
@@ -59,7 +59,7 @@ func TestLateRequestsAreRefused(t *testing.T) {
 	sure := migrated(t, dial(t, server.URL()), nil)
 	proof.Beside(t, 2, []string{"open", "done"}, func(t *testing.T, kind string) {
 		left := 1
-		w := &wire{choose: func(subject string) fault {
+		w := &wire{choose: func(subject, _ string) fault {
 			if kindOf(subject) == kind && left > 0 {
 				left--
 				return late
@@ -91,7 +91,7 @@ func TestLateRequestsAreRefused(t *testing.T) {
 func TestRoundTrips(t *testing.T) {
 	server := offices.StartNATS(t)
 	migrated(t, dial(t, server.URL()), nil)
-	w := &wire{choose: func(string) fault { return none }}
+	w := &wire{choose: func(string, string) fault { return none }}
 	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
 	key := once.Key{Operation: "pay", ID: "1"}
 	fence := once.Fence{Key: key, Owner: [16]byte{1}, Attempt: 1}
@@ -154,7 +154,7 @@ func TestRoundTrips(t *testing.T) {
 func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 	server := offices.StartNATS(t)
 	clean := migrated(t, dial(t, server.URL()), nil)
-	w := &wire{choose: func(subject string) fault {
+	w := &wire{choose: func(subject, _ string) fault {
 		if kindOf(subject) == "MSG.DELETE" {
 			return request
 		}

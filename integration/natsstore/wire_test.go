@@ -29,15 +29,17 @@ const (
 // wire is between a client and its server. It reads what they say, as far as
 // that is needed to lose or to delay requests.
 type wire struct {
-	// choose is called for each request with its subject, by one goroutine at a
-	// time.
-	choose func(subject string) fault
+	// choose is called for each request with its subject and where its reply goes,
+	// by one goroutine at a time.
+	choose func(subject, inbox string) fault
 
 	mu      sync.Mutex
 	lost    map[string]bool // inboxes whose replies do not arrive
 	server  net.Conn
 	delayed [][]byte
 	sent    []string // the subjects of all requests
+
+	replied func(inbox string) // called before a reply is passed; may be nil
 }
 
 // dialThrough connects through a wire.
@@ -107,7 +109,7 @@ func (w *wire) pass(from io.Reader, to func([]byte) error, keep func(words []str
 
 // toServer handles "PUB subject reply size" and "HPUB subject reply size size".
 func (w *wire) toServer(words []string, frame []byte) bool {
-	fault := w.choose(words[1])
+	fault := w.choose(words[1], words[2])
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent = append(w.sent, words[1])
@@ -122,6 +124,9 @@ func (w *wire) toServer(words []string, frame []byte) bool {
 
 // toClient handles "MSG subject sid size" and "HMSG subject sid size size".
 func (w *wire) toClient(words []string, _ []byte) bool {
+	if w.replied != nil {
+		w.replied(words[1])
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost[words[1]]
