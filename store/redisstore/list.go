@@ -166,7 +166,7 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 // rest must be found all the same.
 func (s *Store) leftOut(ctx context.Context, what string, err error) {
 	if _, told := s.damaged.LoadOrStore(what, true); !told {
-		s.options.Logger.ErrorContext(ctx, "redisstore: lists leave out a damaged record", "digest", what, "error", err)
+		s.options.Logger.ErrorContext(ctx, "once: lists leave out a damaged record", "digest", what, "error", err)
 	}
 }
 
