@@ -61,6 +61,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
@@ -75,8 +76,10 @@ type Options struct {
 
 	// Partition returns the partition key of the record of a key, which is a string
 	// that the items of its work have too. It must return the same for a key for
-	// ever, in all processes: a record is only found where it was written. If nil,
-	// each record has its own id for a partition key.
+	// ever, in all processes: a record is only found where it was written. It has up
+	// to 2,048 bytes of UTF-8, without control characters and, because of azcosmos,
+	// characters above U+FFFF: for others, calls return once.ErrInvalid. If nil, each
+	// record has its own id for a partition key.
 	Partition func(once.Key) string
 
 	// ClaimFirst writes the claim of a transaction before its work is called, at the
@@ -133,20 +136,31 @@ type engine struct {
 }
 
 // address returns where the item of a key is.
-func (e *engine) address(k once.Key) (id, partition string) {
+func (e *engine) address(k once.Key) (id, partition string, err error) {
 	id = itemID(k.UUID())
 	if e.partition == nil {
-		return id, id
+		return id, id, nil
 	}
-	return id, e.partition(k)
+	if partition = e.partition(k); len(partition) > maxPartition || !utf8.ValidString(partition) || strings.ContainsFunc(partition, isUnquotable) {
+		return "", "", fmt.Errorf("%w: cosmosstore: the partition key %q of %s %q: use up to %d bytes of UTF-8, without control characters "+
+			"and characters above U+FFFF, such as emoji", once.ErrInvalid, partition, k.Operation, k.ID, maxPartition)
+	}
+	return id, partition, nil
 }
+
+// isUnquotable reports whether azcosmos writes c into the header for the partition
+// key as an escape sequence of Go that JSON does not have.
+func isUnquotable(c rune) bool { return c < ' ' || c == 0x7f || c > 0xffff }
 
 // Load returns the row of a key, as the primary replica has it.
 func (e *engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 	if err := e.ready(ctx); err != nil {
 		return cas.Stored{}, err
 	}
-	id, partition := e.address(k)
+	id, partition, err := e.address(k)
+	if err != nil {
+		return cas.Stored{}, err
+	}
 	found, err := e.read(ctx, id, partition)
 	if err != nil || found.StatusCode == http.StatusNotFound {
 		return cas.Stored{}, err
@@ -221,7 +235,9 @@ func (e *engine) item(ctx context.Context, row cas.Row) (id, partition string, t
 	if err != nil {
 		return "", "", nil, err
 	}
-	id, partition = e.address(row.Key)
+	if id, partition, err = e.address(row.Key); err != nil {
+		return "", "", nil, err
+	}
 	text, err = encode(row, id, *e.property.Load(), partition, now)
 	return id, partition, text, err
 }

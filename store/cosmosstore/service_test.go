@@ -559,3 +559,25 @@ func TestWhoEndsATransaction(t *testing.T) {
 		t.Errorf("an empty transaction returned %v", err)
 	}
 }
+
+// azcosmos writes some characters into a header in a way that the service cannot
+// read, and an encoder replaces bytes that are not UTF-8 in the item alone.
+func TestOddPartitionKeys(t *testing.T) {
+	a := newAccount(t)
+	for partition, fits := range map[string]bool{
+		"": true, "c1": true, `a"b\c/d#e?f`: true, "Müller & Söhne 日本": true, "\ufffd": true, strings.Repeat("x", 2048): true,
+		"M\xc3": false, "a\x00b": false, "a\tb": false, "a\x7fb": false, "paid 😀": false, strings.Repeat("x", 2049): false,
+	} {
+		s := cosmosstore.New(a.container("keys"), &cosmosstore.Options{Partition: func(once.Key) string { return partition }})
+		pay := &once.Operation[string]{Name: "pay"}
+		got, err := once.DoTx(t.Context(), s, pay.For("1"), func(context.Context, *cosmosstore.Tx) (string, error) { return "paid", nil })
+		switch {
+		case fits && (err != nil || got != "paid"), !fits && !errors.Is(err, once.ErrInvalid):
+			t.Errorf("in the partition %.20q, DoTx returned %q, %v", partition, got, err)
+		case fits:
+			if rec, err := s.Get(t.Context(), pay.For("1").Key()); err != nil || rec.Status != once.Done {
+				t.Errorf("in the partition %.20q, Get returned %v, %v", partition, rec.Status, err)
+			}
+		}
+	}
+}

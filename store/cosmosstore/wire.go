@@ -17,6 +17,8 @@ import (
 const (
 	maxItem  = 2 << 20 // bytes of an item, and of a request
 	maxBatch = 100     // operations
+
+	maxPartition = 2 << 10 // bytes of a partition key
 )
 
 // isThrottled reports whether the service has refused a request for now: it is

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
@@ -72,8 +73,8 @@ func (e *engine) partitionOf(k once.Key) (string, error) {
 	}
 	name := e.partition(k)
 	isBad := func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 || strings.ContainsRune(`/\#?'`, r) }
-	if name == "" || len(name) > 512 || strings.ContainsFunc(name, isBad) {
-		return "", fmt.Errorf("%w: tablestore: the partition %q: use 1 to 512 bytes, without control characters and / \\ # ? '",
+	if name == "" || len(name) > 512 || !utf8.ValidString(name) || strings.ContainsFunc(name, isBad) {
+		return "", fmt.Errorf("%w: tablestore: the partition %q: use 1 to 512 bytes of UTF-8, without control characters and / \\ # ? '",
 			once.ErrInvalid, name)
 	}
 	return name, nil

@@ -348,7 +348,7 @@ func TestATransactionThatTheServiceCannotTakeIsInvalid(t *testing.T) {
 			t.Errorf("%s: DoTx returned %v after %d requests", name, err, l.count())
 		}
 	}
-	for _, bad := range []string{"", "a/b", `a\b`, "a#b", "a?b", "a'b", "a\x00b", strings.Repeat("x", 513)} {
+	for _, bad := range []string{"", "a/b", `a\b`, "a#b", "a?b", "a'b", "a\x00b", "M\xc3", strings.Repeat("x", 513)} {
 		l.set(nil)
 		s := tablestore.New(c, &tablestore.Options{Partition: func(once.Key) string { return bad }})
 		if _, err := s.Get(t.Context(), fence("1").Key); !errors.Is(err, once.ErrInvalid) {
