@@ -105,6 +105,20 @@ var casBugs = []Bug{
 		Test: Test{"./store/cas", "^TestTheTimeIsAskedForAfterASuspension$"},
 	},
 	{
+		Name: "cas-runs-beside-a-lost-commit", Why: "work is reported as failed, and its rows appear later",
+		File: "tx.go",
+		Old:  `request.Firm = t.lost != nil`,
+		New:  `request.Firm = t.lost != nil && take < 0`,
+		Test: Test{"./store/cas", "^TestWhatCallersLearnInAStorm$"},
+	},
+	{
+		Name: "cas-takes-a-lapsed-firm-claim-for-work", Why: "a transaction that did nothing leaves a key of unknown outcome",
+		File: "store/cas/row.go",
+		Old:  `if r.Status = once.Unknown; r.Firm {`,
+		New:  `if r.Status = once.Unknown; r.Firm && r.Attempt < 0 {`,
+		Test: Test{"./store/cas", "^TestWhatCallersLearnInAStorm$"},
+	},
+	{
 		Name: "cas-forgets-drift", Why: "after an idle hour a lease may end early",
 		File: "store/cas/clock.go",
 		Old:  `drift := max(0, now-c.asOf) / driftShare`,
