@@ -110,10 +110,11 @@ func effect(called string) []byte {
 }
 
 func harness(a *account, claimFirst bool) storetest.TxHarness[*cosmosstore.Tx] {
-	begin := a.store()
+	container := a.container("keys")
+	begin := cosmosstore.New(container, &cosmosstore.Options{Partition: one})
 	return storetest.TxHarness[*cosmosstore.Tx]{
 		Open: func(testing.TB) once.TxStore[*cosmosstore.Tx] {
-			return cosmosstore.New(a.container("keys"), &cosmosstore.Options{Partition: one, ClaimFirst: claimFirst})
+			return cosmosstore.New(container, &cosmosstore.Options{Partition: one, ClaimFirst: claimFirst})
 		},
 		Batched:     true,
 		ClaimsFirst: claimFirst,

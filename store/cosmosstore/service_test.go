@@ -581,3 +581,14 @@ func TestOddPartitionKeys(t *testing.T) {
 		}
 	}
 }
+
+// Containers of the same name, in two accounts, are two containers.
+func TestATransactionOfAnotherAccount(t *testing.T) {
+	here, there := newAccount(t), newAccount(t)
+	tx := there.store().Begin()
+	pay := &once.Operation[string]{Name: "pay"}
+	_, err := once.InTx(t.Context(), here.store(), tx, pay.For("1"), func(context.Context) (string, error) { return "paid", nil })
+	if !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("InTx returned %v", err)
+	}
+}

@@ -134,10 +134,11 @@ var errManaged = fmt.Errorf("%w: cosmosstore: the transaction is committed or ro
 // Begin returns a transaction of Transact.
 func (e *engine) Begin() *Tx { return &Tx{engine: e, managed: true} }
 
-// Changes returns the records that a transaction writes.
+// Changes returns the records that a transaction writes. Containers are told apart
+// by their clients, because the client does not tell the account and the database.
 func (e *engine) Changes(tx *Tx) (*cas.Changes, error) {
-	if tx == nil || tx.ended || tx.engine.container.ID() != e.container.ID() {
-		return nil, fmt.Errorf("%w: cosmosstore: the transaction has ended, or is for another container", once.ErrInvalid)
+	if tx == nil || tx.ended || tx.engine != e && tx.engine.container != e.container {
+		return nil, fmt.Errorf("%w: cosmosstore: the transaction has ended, or is for another client of a container", once.ErrInvalid)
 	}
 	return &tx.changes, nil
 }
