@@ -77,7 +77,8 @@ func deadNATSLetters(tb testing.TB, dead *natsPlace) []*broker.Message {
 
 func TestNATSServerStartsAgain(t *testing.T) {
 	server := offices.StartNATS(t)
-	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(2*time.Second))
+	js := dialNATS(t, server)
+	p := newNATSPlace(t, js, nil, natsAckWait(2*time.Second))
 	p.publish(t, 10)
 	s := p.open(t, 10)
 	ds := natsReceive(t, s, 5)
@@ -85,6 +86,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Restart(t)
+	proof.Await(t, "the client is connected again", func() bool { return js.Conn().Stats().Reconnects > 0 && js.Conn().IsConnected() })
 
 	// The session continues, and its deliveries in flight can be settled.
 	if err := s.Ack(t.Context(), ds[2:]); err != nil {
