@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -19,6 +20,7 @@ type Cache struct {
 	prefix  string
 	invalid error
 	deaf    bool // the client does not end calls with their contexts
+	ends    ends
 }
 
 // NewCache returns a cache. The prefix begins the names of its keys, and names the
@@ -26,7 +28,7 @@ type Cache struct {
 // remains the caller's. Set its ContextTimeoutEnabled: otherwise each call takes
 // another goroutine, which waits for the timeouts of the client.
 func NewCache(client redis.UniversalClient, prefix string) *Cache {
-	c := &Cache{client: client, prefix: prefix, deaf: true}
+	c := &Cache{client: client, prefix: prefix, deaf: true, ends: ends{channels: make(map[int64]chan struct{})}}
 	switch client := client.(type) {
 	case *redis.Client:
 		c.deaf = !client.Options().ContextTimeoutEnabled
@@ -100,7 +102,7 @@ func within[T any](ctx context.Context, c *Cache, call func(context.Context) (T,
 	case c.invalid != nil:
 		return none, c.invalid
 	case !c.deaf:
-		return call(untilDeadline{ctx})
+		return call(untilDeadline{ctx, &c.ends})
 	}
 	type result struct {
 		value T
@@ -119,14 +121,53 @@ func within[T any](ctx context.Context, c *Cache, call func(context.Context) (T,
 	}
 }
 
-// untilDeadline is a context that ends at its deadline, if it has one, and not
-// before. A client asks each context for its channel, whose making would cost
-// several times what the rest of the call does.
-type untilDeadline struct{ context.Context }
+// untilDeadline is a context that ends soon after its deadline, and not before. A
+// client asks each context for its channel, whose making would cost several times
+// what the rest of the call does. So contexts that end together share one.
+type untilDeadline struct {
+	context.Context
+	ends *ends
+}
 
 func (c untilDeadline) Done() <-chan struct{} {
-	if _, ok := c.Deadline(); ok {
-		return nil
+	if at, ok := c.Deadline(); ok {
+		if left := time.Until(at); left < farOff {
+			return c.ends.after(left)
+		}
 	}
 	return c.Context.Done()
+}
+
+const (
+	// grain is how much later than its deadline a context may end. A connection
+	// that is there already ends with the deadline itself.
+	grain = 10 * time.Millisecond
+
+	farOff = 5 * time.Second // which takes a channel of its own, so that few are shared
+)
+
+// ends are channels that are closed at multiples of grain.
+type ends struct {
+	mu       sync.Mutex
+	channels map[int64]chan struct{} // by the multiple
+}
+
+// after returns a channel that is closed after a time, and at most a grain later.
+func (e *ends) after(left time.Duration) <-chan struct{} {
+	now := time.Since(start)
+	n := int64((now + max(left, 0) + grain - 1) / grain)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	end, ok := e.channels[n]
+	if !ok {
+		end = make(chan struct{})
+		e.channels[n] = end
+		time.AfterFunc(time.Duration(n)*grain-now, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.channels, n)
+			close(end)
+		})
+	}
+	return end
 }

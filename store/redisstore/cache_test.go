@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -78,5 +79,45 @@ func TestInvalidCaches(t *testing.T) {
 			!errors.Is(c.Add(t.Context(), map[string][]byte{"1": nil}, time.Hour), once.ErrInvalid) {
 			t.Errorf("%s: Get returned %v", name, got)
 		}
+	}
+}
+
+// A server that is gone answers neither an attempt to connect nor a command.
+func TestTheCacheDoesNotWaitForAConnection(t *testing.T) {
+	gone := make(chan struct{})
+	defer close(gone)
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, PoolSize: 2,
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-gone:
+				return nil, errors.New("the server is gone")
+			}
+		}})
+	defer client.Close()
+	c := redisstore.NewCache(client, "once:")
+	for i := range 4 { // the last of them wait for the others
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := c.Get(ctx, "a")
+		cancel()
+		if took := time.Since(begun); err == nil || took > time.Second {
+			t.Errorf("Get number %d returned %v after %v", i+1, err, took)
+		}
+	}
+}
+
+// A server that is down refuses connections, and the client tries again.
+func TestTheCacheDoesNotRepeatAfterItsContext(t *testing.T) {
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }})
+	defer client.Close()
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := redisstore.NewCache(client, "once:").Get(ctx, "a")
+	if took := time.Since(begun); err == nil || took > 250*time.Millisecond {
+		t.Errorf("Get returned %v after %v", err, took)
 	}
 }
