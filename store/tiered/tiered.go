@@ -59,6 +59,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -117,7 +118,7 @@ func New(s once.Store, c Cache, o *Options) *Store {
 		o = new(Options)
 	}
 	is := Options{MaxAge: o.MaxAge, Wait: o.Wait, MaxSize: o.MaxSize}
-	is.MaxAge = cmp.Or(max(is.MaxAge, 0), 10*time.Minute)
+	is.MaxAge = min(cmp.Or(max(is.MaxAge, 0), 10*time.Minute), math.MaxInt64/2) // marks are kept for twice as long
 	is.Wait = cmp.Or(max(is.Wait, 0), 50*time.Millisecond)
 	is.MaxSize = cmp.Or(max(is.MaxSize, 0), 64<<10)
 	return &Store{inner: s, copies: newCopies(s, c, is), held: newClaims()}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -582,6 +583,23 @@ func TestWithoutACache(t *testing.T) {
 }
 
 // reopens has work run again.
+// An answer may be given for as long as it is kept, and a mark still keeps it
+// out.
+func TestTheLongestMaxAge(t *testing.T) {
+	s := newShop(t, once.Options{})
+	with := s.tiered(new(cachetest.Memory), &tiered.Options{MaxAge: math.MaxInt64})
+	s.pays(with, "1", "paid 1")
+	s.costs("the first call", 2)
+	s.pays(with, "1", "paid 1")
+	s.costs("a duplicate", 0)
+	late := &lateAdds{Memory: new(cachetest.Memory)}
+	with, other := s.tiered(late.Memory, &tiered.Options{MaxAge: math.MaxInt64}), s.tiered(late, &tiered.Options{MaxAge: math.MaxInt64})
+	s.pays(other, "1", "paid 1")
+	s.reopens(with, "1")
+	s.must(late.adds[0]())
+	s.pays(other, "1", "paid 2")
+}
+
 func (s *shop) reopens(with once.Store, id string) {
 	s.Helper()
 	rec, err := s.db.Get(s.Context(), pay.For(id).Key())
