@@ -3,11 +3,13 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"encoding"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/cas"
@@ -121,33 +123,61 @@ func (s *Store) readyForTx(ctx context.Context) error {
 // maxArguments is how many arguments a command may have: Lua has a limit near 8,000.
 const maxArguments = 7000
 
-// notInScripts are commands that a script cannot run, or that change what the
-// commands after them mean.
-var notInScripts = []string{"asking", "auth", "client", "config", "discard", "eval", "eval_ro", "evalsha", "evalsha_ro", "exec", "fcall",
-	"fcall_ro", "function", "hello", "monitor", "multi", "psubscribe", "quit", "readonly", "readwrite", "reset", "script", "select",
-	"ssubscribe", "subscribe", "swapdb", "unwatch", "wait", "waitaof", "watch"}
+// notInScripts are commands that a script cannot run, that change what the
+// commands after them mean, or that delete the keys of the store.
+var notInScripts = []string{"acl", "asking", "auth", "bgrewriteaof", "bgsave", "blmove", "blpop", "brpop", "brpoplpush", "bzpopmax", "bzpopmin",
+	"client", "cluster", "config", "debug", "discard", "eval", "eval_ro", "evalsha", "evalsha_ro", "exec", "failover", "fcall", "fcall_ro",
+	"flushall", "flushdb", "function", "hello", "latency", "migrate", "module", "monitor", "multi", "psubscribe", "psync", "punsubscribe",
+	"quit", "readonly", "readwrite", "replconf", "replicaof", "reset", "role", "save", "script", "select", "shutdown", "slaveof",
+	"slowlog", "ssubscribe", "subscribe", "sunsubscribe", "swapdb", "sync", "unsubscribe", "unwatch", "wait", "waitaof", "watch"}
+
+// arguments returns the arguments of a command, each of which the client can
+// write. It would find out while it sends them, and not tell that from a lost
+// reply.
+func arguments(cmd redis.Cmder) ([]any, error) {
+	args := slices.Clone(cmd.Args())
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case time.Time, *time.Time: // the client writes them as text
+		case encoding.BinaryMarshaler:
+			text, err := arg.MarshalBinary()
+			if err != nil {
+				return nil, fmt.Errorf("%w: redisstore: argument %d of %s: %w", once.ErrInvalid, i, nameOf(args), err)
+			}
+			args[i] = text
+		}
+	}
+	return args, nil
+}
+
+// nameOf returns the name of a command.
+func nameOf(args []any) string { return redis.NewCmd(context.Background(), args[0]).Name() }
 
 // checkCommand refuses what would fail only after the commands before it were
 // applied.
-func (s *Store) checkCommand(cmd redis.Cmder) error {
-	args := cmd.Args()
+func (s *Store) checkCommand(cmd redis.Cmder) (args []any, err error) {
 	_, cluster := s.client.(*redis.ClusterClient)
 	isInSlot := func(arg any) bool {
 		text, ok := arg.(string)
 		return ok && strings.Contains(text, "{"+s.slot+"}")
 	}
-	switch {
+	switch n := len(cmd.Args()); {
 	case cmd.Err() != nil:
-		return fmt.Errorf("%w: redisstore: %s: %w", once.ErrInvalid, cmd.Name(), cmd.Err())
-	case len(args) == 0 || len(args) > maxArguments:
-		return fmt.Errorf("%w: redisstore: a command of a transaction has %d arguments: give 1 to %d", once.ErrInvalid, len(args), maxArguments)
-	case slices.Contains(notInScripts, strings.ToLower(cmd.Name())):
-		return fmt.Errorf("%w: redisstore: %s does not run in a transaction of the store, which is a script", once.ErrInvalid, cmd.Name())
-	case cluster && !slices.ContainsFunc(args, isInSlot):
-		return fmt.Errorf("%w: redisstore: %s names no key with {%s}, so it may belong to another server than the keys of the store",
-			once.ErrInvalid, cmd.Name(), s.slot)
+		return nil, fmt.Errorf("%w: redisstore: %s: %w", once.ErrInvalid, cmd.Name(), cmd.Err())
+	case n == 0 || n > maxArguments:
+		return nil, fmt.Errorf("%w: redisstore: a command of a transaction has %d arguments: give 1 to %d", once.ErrInvalid, n, maxArguments)
 	}
-	return nil
+	if args, err = arguments(cmd); err != nil {
+		return nil, err
+	}
+	switch name := nameOf(args); {
+	case slices.Contains(notInScripts, name):
+		return nil, fmt.Errorf("%w: redisstore: %s does not run in a transaction of the store, which is a script", once.ErrInvalid, name)
+	case cluster && !slices.ContainsFunc(args, isInSlot):
+		return nil, fmt.Errorf("%w: redisstore: %s names no key with {%s}, so it may belong to another server than the keys of the store",
+			once.ErrInvalid, name, s.slot)
+	}
+	return args, nil
 }
 
 // commit ends a transaction.
@@ -156,12 +186,15 @@ func (s *Store) commit(ctx context.Context, tx *Tx) error {
 		return err
 	}
 	tx.ended = true
-	cmds, changes := tx.Cmds(), tx.changes.All()
-	for _, cmd := range cmds {
-		if err := s.checkCommand(cmd); err != nil {
+	var cmds [][]any
+	for _, cmd := range tx.Cmds() {
+		args, err := s.checkCommand(cmd)
+		if err != nil {
 			return err
 		}
+		cmds = append(cmds, args)
 	}
+	changes := tx.changes.All()
 	if len(cmds)+len(changes) == 0 {
 		return nil
 	}
@@ -178,7 +211,7 @@ func (tx *Tx) use(s *Store) error {
 
 // write runs the commands and writes the changes, all at once. rev is new for each
 // call.
-func (s *Store) write(ctx context.Context, changes []cas.Change, cmds []redis.Cmder, rev string) error {
+func (s *Store) write(ctx context.Context, changes []cas.Change, cmds [][]any, rev string) error {
 	var keys []string
 	args := []any{len(changes)}
 	for _, c := range changes {
@@ -193,7 +226,7 @@ func (s *Store) write(ctx context.Context, changes []cas.Change, cmds []redis.Cm
 	}
 	args = append(args, len(cmds))
 	for _, cmd := range cmds {
-		args = append(append(args, len(cmd.Args())), cmd.Args()...)
+		args = append(append(args, len(cmd)), cmd...)
 	}
 	reply, err := s.runOnce(ctx, keys, args).StringSlice()
 	if err != nil {
@@ -204,7 +237,7 @@ func (s *Store) write(ctx context.Context, changes []cas.Change, cmds []redis.Cm
 	case "stale":
 		return fmt.Errorf("%w: redisstore: a key of the transaction has changed since it was read, so nothing was applied", once.ErrConflict)
 	case "undone":
-		return fmt.Errorf("redisstore: the first command (%s) failed, so nothing was applied: %s", cmds[0].Name(), reply[1])
+		return fmt.Errorf("redisstore: the first command (%s) failed, so nothing was applied: %s", nameOf(cmds[0]), reply[1])
 	case "parked":
 		return fmt.Errorf("%w: redisstore: %s", once.ErrParked, reply[1])
 	}
@@ -257,6 +290,8 @@ func explainCommit(err error) error {
 		return err
 	case errors.Is(explained, once.ErrOutcomeRefused), errors.Is(explained, once.ErrCorrupt):
 		return explained
+	case strings.HasPrefix(err.Error(), "redis: can't marshal "): // the client has sent no whole command
+		return fmt.Errorf("%w: %w", once.ErrInvalid, err)
 	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrClosed): // not sent
 		return err
 	}

@@ -392,3 +392,48 @@ func TestRoundTripsOfTransactions(t *testing.T) {
 		}
 	}
 }
+
+// What the client cannot write is not sent, so the outcome is known.
+func TestAnArgumentThatTheClientCannotWriteIsRefused(t *testing.T) {
+	c := connect(t)
+	s, prefix := fresh(t, c)
+	type status string
+	for name, value := range map[string]any{"a struct": struct{ A int }{1}, "a string of another type": status("paid"),
+		"one that fails": failing{}} {
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request(name, 1)}, settling(func(tx *redisstore.Tx) {
+			tx.Incr(t.Context(), prefix+"count")
+			tx.Set(t.Context(), prefix+"value", value, 0)
+		}))
+		if !errors.Is(err, once.ErrInvalid) || errors.Is(err, once.ErrOutcomeUnknown) {
+			t.Errorf("%s: Transact returned %v", name, err)
+		}
+	}
+	if n, err := c.Exists(t.Context(), prefix+"count").Result(); n != 0 || err != nil {
+		t.Errorf("a command was applied: %d, %v", n, err)
+	}
+}
+
+type failing struct{}
+
+func (failing) MarshalBinary() ([]byte, error) { return nil, io.ErrUnexpectedEOF }
+
+// A command that a script cannot run fails only after those before it were
+// applied.
+func TestCommandsThatNoScriptRunsAreRefused(t *testing.T) {
+	c := connect(t)
+	s, prefix := fresh(t, c)
+	commands, err := c.Command(t.Context()).Result()
+	must(t, err)
+	for name, info := range commands {
+		if !slices.Contains(info.Flags, "noscript") {
+			continue
+		}
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{request(name, 1)}, settling(func(tx *redisstore.Tx) {
+			tx.Incr(t.Context(), prefix+"count")
+			tx.Do(t.Context(), name, "x")
+		}))
+		if !errors.Is(err, once.ErrInvalid) {
+			t.Errorf("%s: Transact returned %v", name, err)
+		}
+	}
+}
