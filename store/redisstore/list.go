@@ -142,9 +142,9 @@ func (s *Store) all(ctx context.Context, ids [][16]byte) ([]once.Record, error) 
 			return script(ctx, p, s.keys(ids[i]), digest(ids[i]))
 		})
 	}
-	rows, err := run(s.scripts.open.EvalSha)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		rows, _ = run(s.scripts.open.Eval) // each has its error
+	rows, _ := run(s.scripts.open.EvalSha) // each has its error
+	if slices.ContainsFunc(rows, func(row *redis.Cmd) bool { return redis.HasErrorPrefix(row.Err(), "NOSCRIPT") }) {
+		rows, _ = run(s.scripts.open.Eval)
 	}
 	recs := make([]once.Record, len(ids))
 	for i := range ids {

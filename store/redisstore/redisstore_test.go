@@ -338,6 +338,48 @@ func TestListLeavesOutDamagedRecords(t *testing.T) {
 	}
 }
 
+// A server of a cluster may know the script, and another one not.
+func TestListSendsItsScriptToTheServersThatNeedIt(t *testing.T) {
+	c := connect(t)
+	s, _ := fresh(t, c)
+	for i := range 5 {
+		_, err := s.Claim(t.Context(), request(fmt.Sprint(i), 1))
+		must(t, err)
+	}
+	c.AddHook(firstDiffers{})
+	page, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Running}})
+	if err != nil || len(page.Records) < 4 {
+		t.Errorf("List returned %d records, %v", len(page.Records), err)
+	}
+}
+
+// firstDiffers makes the first script of a pipeline find a damaged record, on a
+// server that knows it, and the others meet servers that do not.
+type firstDiffers struct{}
+
+func (firstDiffers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (firstDiffers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (firstDiffers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if len(cmds) < 3 || cmds[1].Name() != "evalsha" {
+			return next(ctx, cmds)
+		}
+		damaged := errors.New("WRONGTYPE Operation against a key holding the wrong kind of value")
+		cmds[1].SetErr(damaged)
+		for _, cmd := range cmds[2:] {
+			cmd.SetErr(noScript{})
+		}
+		return damaged
+	}
+}
+
+type noScript struct{}
+
+func (noScript) Error() string { return "NOSCRIPT No matching script." }
+func (noScript) RedisError()   {}
+
 // Another server may take over, with another policy.
 func TestThePolicyIsCheckedAgainAfterALostConnection(t *testing.T) {
 	c := connect(t)
