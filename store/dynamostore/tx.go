@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/effectively-once/once"
@@ -120,12 +121,21 @@ func (e *engine) Begin() *Tx { return &Tx{engine: e} }
 // Changes returns what the transaction holds for keys.
 func (e *engine) Changes(tx *Tx) (*cas.Changes, error) {
 	switch {
-	case tx == nil || tx.engine.options.names() != e.options.names():
+	case tx == nil || tx.engine.options.names() != e.options.names() || tx.engine.place() != e.place():
 		return nil, fmt.Errorf("%w: dynamostore: the transaction belongs to another store", once.ErrInvalid)
 	case tx.hasEnded():
 		return nil, errEnded
 	}
 	return &tx.changes, e.invalid
+}
+
+// place is where the tables of a client are, as far as the client tells.
+func (e *engine) place() (at [2]string) {
+	if e.client == nil {
+		return at
+	}
+	o := e.client.Options()
+	return [2]string{o.Region, aws.ToString(o.BaseEndpoint)}
 }
 
 func (t *Tx) hasEnded() bool {

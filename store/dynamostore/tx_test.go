@@ -11,8 +11,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/dynamofake"
 	"github.com/effectively-once/once/store/dynamostore"
 )
 
@@ -216,5 +218,18 @@ func TestRequests(t *testing.T) {
 		if gets != c.gets || puts != c.puts || transact != c.transact {
 			t.Errorf("%s: %d GetItem, %d PutItem, %d TransactWriteItems", c.name, gets, puts, transact)
 		}
+	}
+}
+
+// A table of the same name in another Region is another table.
+func TestATransactionOfAnotherRegion(t *testing.T) {
+	url := serve(t, new(dynamofake.Server))
+	here := dynamostore.New(dial(url), nil)
+	must(t, here.CreateTable(t.Context()))
+	there := dynamostore.New(dial(url, func(o *dynamodb.Options) { o.Region = "us-east-1" }), nil)
+	pay := &once.Operation[string]{Name: "pay"}
+	_, err := once.InTx(t.Context(), here, there.Begin(), pay.For("1"), func(context.Context) (string, error) { return "paid", nil })
+	if !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("InTx returned %v", err)
 	}
 }
