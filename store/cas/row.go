@@ -156,9 +156,11 @@ func (r Row) claim(req once.ClaimRequest, now Now) (is Row, ok bool) {
 
 // claimFirmly is claim for a transaction whose earlier requests may still arrive.
 // It changes the row also if the claim is already the owner's, because with
-// another version of the row those requests are refused.
+// another version of the row those requests are refused. A claim that has lapsed
+// is renewed as well, because the transaction runs under it all the same.
 func (r Row) claimFirmly(req once.ClaimRequest, now Now) (is Row, ok bool) {
-	if is := r.At(now); is.Status == once.Running && is.Owner == req.Owner {
+	if is := r.At(now); is.Owner == req.Owner && (is.Status == once.Running || is.Status == once.Unknown) {
+		is.Status, is.Reason = once.Running, ""
 		is.Lease, is.Updated = now.Latest.add(req.Lease), max(now.Latest, is.Updated)
 		is.keepFirm(req)
 		return is, true

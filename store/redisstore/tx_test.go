@@ -437,3 +437,37 @@ func TestCommandsThatNoScriptRunsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A transaction takes over an unknown attempt, and its lease lapses before its
+// commit arrives. Its caller has begun another one meanwhile.
+func TestAFirmClaimRefusesAnEarlierCommitAlsoIfTheLeaseHasLapsed(t *testing.T) {
+	s, prefix := fresh(t, connect(t))
+	r := request("1", 1)
+	rec, err := s.Claim(t.Context(), r)
+	must(t, err)
+	r.Fence.Attempt = rec.Attempt
+	must(t, s.Settle(t.Context(), once.Settlement{Fence: r.Fence, Status: once.Unknown}))
+
+	r.Owner, r.Lease, r.Firm = [16]byte{2}, 50*time.Millisecond, true
+	failed := errors.New("the work failed")
+	_, err = s.Transact(t.Context(), []once.ClaimRequest{r}, settling(func(tx *redisstore.Tx) {
+		tx.Incr(t.Context(), prefix+"count")
+		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if rec, err := s.Get(t.Context(), r.Key); err == nil && rec.Status == once.Unknown {
+				break
+			}
+		}
+		r.Lease = time.Hour
+		entered := false
+		_, err := s.Transact(t.Context(), []once.ClaimRequest{r}, func(*redisstore.Tx, []once.Record) ([]once.Settlement, error) {
+			entered = true
+			return nil, failed
+		})
+		if !entered || !errors.Is(err, failed) {
+			t.Errorf("the second transaction entered its work: %v, and returned %v", entered, err)
+		}
+	}))
+	if !errors.Is(err, once.ErrConflict) {
+		t.Errorf("the commit of the first transaction returned %v", err)
+	}
+}
