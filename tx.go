@@ -247,6 +247,8 @@ func (r *txRun[T, Tx]) body(tx Tx, recs []Record) ([]Settlement, error) {
 
 // do calls the work. A rejection is errRollBack.
 func (r *txRun[T, Tx]) do(tx Tx, rec Record) (err error) {
+	var none T
+	r.value, r.rejection = none, nil // of an earlier run, which was rolled back
 	if err := r.caller.Err(); err != nil {
 		return &failure{kind: err, key: r.key, hint: "nothing was done"}
 	}

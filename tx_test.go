@@ -164,6 +164,32 @@ func TestDoTxRepeatsAConflict(t *testing.T) {
 	}
 }
 
+// A run that was rolled back has no value.
+func TestDoTxInterruptedBeforeItRepeats(t *testing.T) {
+	ctx, cancel := context.WithCancel(testCtx)
+	defer cancel()
+	s := &hooks{Store: memstore.New(nil)}
+	calls := 0
+	s.transact = func(ctx context.Context, rs []once.ClaimRequest, body bodyFunc, transact transactFunc) ([]once.Record, error) {
+		if calls++; calls == 2 {
+			cancel()
+			ctx = context.WithoutCancel(ctx) // the store has not noticed
+		}
+		recs, err := transact(ctx, rs, func(tx *memstore.Tx, recs []once.Record) ([]once.Settlement, error) {
+			sets, err := body(tx, recs)
+			if calls == 1 && err == nil {
+				err = once.ErrConflict
+			}
+			return sets, err
+		})
+		return recs, err
+	}
+	got, err := once.DoTx(ctx, s, inTx.For("1"), func(context.Context, *memstore.Tx) (string, error) { return "charged", nil })
+	if got != "" || !errors.Is(err, context.Canceled) || calls != 2 {
+		t.Errorf("after %d transactions: %q, %v", calls, got, err)
+	}
+}
+
 func TestDoTxStoreDown(t *testing.T) {
 	s := &hooks{Store: memstore.New(nil)}
 	s.transact = func(context.Context, []once.ClaimRequest, bodyFunc, transactFunc) ([]once.Record, error) {
