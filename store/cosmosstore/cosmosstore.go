@@ -15,10 +15,11 @@
 // of it is in the property once, as text, so that it can be read in the portal.
 // Claims create the item, and every other write replaces it only if it has the
 // entity tag that was read. So a stale read leads to a write that is refused, and
-// never to a second effect. Reads are batches with one operation, because a batch
-// is executed by the primary replica of the write region: what they return
-// depends neither on the consistency level of the account nor on the preferred
-// regions of the client.
+// never to a second effect. Reads are batches with one operation, because the client
+// sends a batch as a write, to the primary replica of the write region: what they
+// return depends neither on the consistency level of the account nor on the
+// preferred regions of the client. docs/stores/cosmosdb.md says what of that is
+// documented.
 //
 // The service deletes a record at the end of its KeepKey, by its time to live.
 // Records that are Running, Unknown or Parked never expire. Forget removes
