@@ -88,7 +88,7 @@ func (c *copies) read(ctx context.Context, names ...string) [][]byte {
 	if !ok {
 		return nil
 	}
-	limited := lazyctx.Limit(ctx, time.Now().Add(c.Wait))
+	limited := lazyctx.Limit(ctx, time.Now().Add(c.waitOf(ctx)))
 	defer limited.Stop()
 	values, err := c.cache.Get(limited, names...)
 	c.guard.note(ctx, begun, err)
@@ -96,6 +96,16 @@ func (c *copies) read(ctx context.Context, names ...string) [][]byte {
 		return nil
 	}
 	return values
+}
+
+// waitOf returns how long a call may look into the cache. Half of its time is for
+// the store: a cache that hangs would otherwise take all of it, each time, and
+// not be found out.
+func (c *copies) waitOf(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return min(c.Wait, time.Until(end)/2)
+	}
+	return c.Wait
 }
 
 func (c *copies) count(hit bool) {

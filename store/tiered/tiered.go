@@ -89,8 +89,9 @@ type Options struct {
 	// minutes.
 	MaxAge time.Duration
 
-	// Wait is how long a call waits for the cache before it goes on without it.
-	// Default: 50 milliseconds.
+	// Wait is how long a call waits for the cache before it goes on without it. A
+	// call looks into the cache for no longer than half of the time that its caller
+	// has left. Default: 50 milliseconds.
 	Wait time.Duration
 
 	// MaxSize is the size in bytes above which a record is not cached. Default: 64

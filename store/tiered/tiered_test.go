@@ -320,6 +320,28 @@ func TestACacheThatIsDownIsLeftAlone(t *testing.T) {
 	}
 }
 
+// Callers who wait for less than Options.Wait get their answers, too.
+func TestACacheThatHangsLeavesTimeForTheStore(t *testing.T) {
+	faketime.Test(t, func(t *testing.T) {
+		s := newShop(t, once.Options{})
+		cache := &broken{slow: time.Minute}
+		with := s.tiered(cache, nil)
+		s.pays(s.db, "1", "paid 1")
+		r := request("1")
+		r.Key = pay.For("1").Key()
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+			rec, err := with.Claim(ctx, r)
+			if cancel(); err != nil || rec.Status != once.Done {
+				t.Errorf("Claim returned a record that is %v, %v", rec.Status, err)
+			}
+		}
+		if n := cache.asked(); n != 3 {
+			t.Errorf("ten calls asked the cache %d times, want 3 times", n)
+		}
+	})
+}
+
 func TestACacheThatIsBackIsUsed(t *testing.T) {
 	faketime.Test(t, func(t *testing.T) {
 		s := newShop(t, once.Options{})
