@@ -51,8 +51,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-firm-claim-writes-nothing-for-its-owner", Why: "a commit that arrives late takes effect beside the second",
 		File: "store/cas/row.go",
-		Old:  `is.Status == once.Running && is.Owner == req.Owner {`,
-		New:  `is.Status == once.Parked && is.Owner == req.Owner {`,
+		Old:  `is.Owner == req.Owner && (is.Status == once.Running || is.Status == once.Unknown) {`,
+		New:  `is.Owner == req.Owner && is.Status == once.Parked {`,
 		Test: Test{"./store/cas", "^TestALateCommitIsRefused$"},
 	},
 	{
@@ -187,6 +187,13 @@ var casBugs = []Bug{
 		Old:  `case first >= 0 && find(at.SharedWith) < 0:`,
 		New:  `case first >= 0 && find(at.SharedWith) < -1:`,
 		Test: casDocuments,
+	},
+	{
+		Name: "cas-firm-claim-that-lapsed", Why: "a commit arrives after the caller was told that nothing was done",
+		File: "store/cas/row.go",
+		Old:  `is.Owner == req.Owner && (is.Status == once.Running || is.Status == once.Unknown) {`,
+		New:  `is.Owner == req.Owner && is.Status == once.Running {`,
+		Test: Test{"./store/redisstore", "^TestAFirmClaimRefusesAnEarlierCommitAlsoIfTheLeaseHasLapsed$"},
 	},
 }
 

@@ -230,4 +230,25 @@ var redisBugs = []Bug{
 		New:  `if stored == 'x' then`,
 		Test: Test{"./store/redisstore", "^TestTxConformance$/^registry$"},
 	},
+	{
+		Name: "redis-list-trusts-the-first-server", Why: "a damaged record on one server hides those on a server that lost its scripts",
+		File: "store/redisstore/list.go",
+		Old:  `if slices.ContainsFunc(rows, func(row *redis.Cmd) bool { return redis.HasErrorPrefix(row.Err(), "NOSCRIPT") }) {`,
+		New:  `if redis.HasErrorPrefix(rows[0].Err(), "NOSCRIPT") {`,
+		Test: Test{"./store/redisstore", "^TestListSendsItsScriptToTheServersThatNeedIt$"},
+	},
+	{
+		Name: "redis-command-that-no-script-runs", Why: "a key is parked with a part of its commands applied",
+		File: "store/redisstore/tx.go",
+		Old:  `"blpop", `,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestCommandsThatNoScriptRunsAreRefused$"},
+	},
+	{
+		Name: "redis-argument-that-cannot-be-sent", Why: "work that can never commit runs again and again, and its outcome is called unknown",
+		File: "store/redisstore/tx.go",
+		Old:  `"redis: can't marshal "`,
+		New:  `"redis: unknown argument "`,
+		Test: Test{"./store/redisstore", "^TestAnArgumentThatTheClientCannotWriteIsRefused$"},
+	},
 }

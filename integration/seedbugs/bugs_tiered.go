@@ -127,6 +127,27 @@ var tieredBugs = []Bug{
 		New:  "p.Set(",
 		Test: Test{"./store/redisstore", "^TestTheCacheAddsOnlyWhereThereIsNothing$"},
 	},
+	{
+		Name: "tiered-redis-waits-to-connect", Why: "a cache whose machine is gone holds calls for many seconds",
+		File: "store/redisstore/cache.go",
+		Old:  "return c.ends.after(left)",
+		New:  "return nil",
+		Test: Test{"./store/redisstore", "^TestTheCacheDoesNotWaitForAConnection$"},
+	},
+	{
+		Name: "tiered-hangs-for-all-of-a-call", Why: "a cache that hangs fails each call with a short deadline, and is not found out",
+		File: "store/tiered/copies.go",
+		Old:  "time.Until(end)/2",
+		New:  "time.Until(end)",
+		Test: Test{"./store/tiered", "^TestACacheThatHangsLeavesTimeForTheStore$"},
+	},
+	{
+		Name: "tiered-mark-that-ends-at-once", Why: "an old answer comes back after a Reopen",
+		File: "store/tiered/tiered.go",
+		Old:  "math.MaxInt64/2)",
+		New:  "math.MaxInt64)",
+		Test: Test{"./store/tiered", "^TestTheLongestMaxAge$"},
+	},
 }
 
 var tieredConformance = Test{"./store/tiered", "^(TestConformance|TestDuplicatesCostTheDatabaseNothing|TestOnlyWhatIsFinalIsCached|TestWhatFailedIsNotCached)$"}

@@ -86,7 +86,7 @@ func TestInvalidCaches(t *testing.T) {
 func TestTheCacheDoesNotWaitForAConnection(t *testing.T) {
 	gone := make(chan struct{})
 	defer close(gone)
-	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, PoolSize: 2,
+	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, PoolSize: 2, DialTimeout: 500 * time.Millisecond,
 		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			select {
 			case <-ctx.Done():
