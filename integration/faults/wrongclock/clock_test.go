@@ -128,9 +128,9 @@ func find(t *testing.T, d *engine.Database, who string) {
 // clock.
 func worksThroughLapses(t *testing.T, d *engine.Database) {
 	t.Helper()
-	op := &once.Operation[string]{Name: "clock", OnUnknown: once.Park, Policy: once.Policy{Lease: 1500 * time.Millisecond}}
+	op := &once.Operation[string]{Name: "clock", OnUnknown: once.Park, Policy: once.Policy{Lease: 4 * time.Second}} // a busy database may take a second for a heartbeat
 	_, err := once.Do(t.Context(), d.Store, op.For("heartbeat"), func(ctx context.Context, _ once.Key) (string, error) {
-		timer := time.NewTimer(3500 * time.Millisecond)
+		timer := time.NewTimer(9 * time.Second)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
