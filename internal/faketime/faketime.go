@@ -14,3 +14,9 @@ func Test(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, test)
 }
+
+// Long is Test for a test that waits for minutes. Go 1.24 skips it.
+func Long(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}

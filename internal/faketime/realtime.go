@@ -10,3 +10,9 @@ func Test(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	test(t)
 }
+
+// Long skips a test that would wait for minutes.
+func Long(t *testing.T, _ func(t *testing.T)) {
+	t.Helper()
+	t.Skip("it waits for minutes, and Go 1.24 has no bubbles of fake time")
+}

@@ -431,7 +431,7 @@ func TestAnAnswerIsNotKeptLongerThanItsOutcome(t *testing.T) {
 	} {
 		for _, forever := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, forever), func(t *testing.T) {
-				faketime.Test(t, func(t *testing.T) {
+				faketime.Long(t, func(t *testing.T) {
 					s := newShop(t, once.Options{})
 					cache := new(cachetest.Memory)
 					with := s.tiered(cache, nil)
@@ -465,7 +465,7 @@ func TestAnAnswerIsNotKeptLongerThanItsOutcome(t *testing.T) {
 // A settlement that is repeated after the outcome has expired succeeds, and must
 // not bring the outcome back.
 func TestALateRepeatOfASettlementIsNotCached(t *testing.T) {
-	faketime.Test(t, func(t *testing.T) {
+	faketime.Long(t, func(t *testing.T) {
 		s := newShop(t, once.Options{})
 		lossy := &losingReplies{TxStore: s.db}
 		with := tiered.NewTx[*memstore.Tx](lossy, new(cachetest.Memory), nil)
@@ -505,7 +505,7 @@ func (l *losingReplies) Settle(ctx context.Context, set once.Settlement) error {
 }
 
 func TestMaxAge(t *testing.T) {
-	faketime.Test(t, func(t *testing.T) {
+	faketime.Long(t, func(t *testing.T) {
 		s := newShop(t, once.Options{})
 		cache := new(cachetest.Memory)
 		with := s.tiered(cache, &tiered.Options{MaxAge: time.Minute})
@@ -683,7 +683,7 @@ func TestReopenFailsIfTheCacheCannotBeTold(t *testing.T) {
 
 // A process that frees a key without telling the cache is noticed within MaxAge.
 func TestAReopenWithoutTheCacheTakesUpToMaxAge(t *testing.T) {
-	faketime.Test(t, func(t *testing.T) {
+	faketime.Long(t, func(t *testing.T) {
 		s := newShop(t, once.Options{})
 		with := s.tiered(new(cachetest.Memory), &tiered.Options{MaxAge: time.Minute})
 		s.pays(with, "1", "paid 1")
