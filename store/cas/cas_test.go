@@ -18,7 +18,7 @@ import (
 
 // table is an engine in memory, with the rows of its users beside those of keys.
 type table struct {
-	docs     map[string]cas.Doc
+	docs     map[cas.DocName]cas.Doc
 	mu       sync.Mutex
 	versions int
 	rows     map[[16]byte]cas.Stored
@@ -91,16 +91,16 @@ func (t *table) Commit(_ context.Context, tx *batch) error {
 		}
 	}
 	for _, c := range tx.changes.Docs() {
-		if t.docs[c.Name].Version != c.Over {
+		if t.docs[c.DocName].Version != c.Over {
 			return once.ErrConflict
 		}
 	}
 	for _, c := range tx.changes.Docs() {
 		if t.versions++; t.docs == nil {
-			t.docs = make(map[string]cas.Doc)
+			t.docs = make(map[cas.DocName]cas.Doc)
 		}
-		if t.docs[c.Name] = (cas.Doc{Text: c.Is, Version: strconv.Itoa(t.versions)}); c.Is == nil {
-			delete(t.docs, c.Name)
+		if t.docs[c.DocName] = (cas.Doc{Text: c.Is, Version: strconv.Itoa(t.versions)}); c.Is == nil {
+			delete(t.docs, c.DocName)
 		}
 	}
 	for _, c := range tx.changes.All() {
@@ -114,10 +114,10 @@ func (t *table) Commit(_ context.Context, tx *batch) error {
 
 func (*table) Rollback(tx *batch) { tx.ended = true }
 
-func (t *table) LoadDoc(ctx context.Context, name string) (cas.Doc, error) {
+func (t *table) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.docs[name], ctx.Err()
+	return t.docs[at], ctx.Err()
 }
 
 // desk is a shop with the capabilities for consumers.
@@ -131,7 +131,7 @@ func TestConformanceWithDocuments(t *testing.T) {
 	at := newTable()
 	h := harness(at, func(*shop) {})
 	h.Open = func(testing.TB) once.TxStore[*batch] {
-		return &desk{cas.Consuming[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 256 << 10}}
+		return &desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 256 << 10}}}
 	}
 	storetest.RunTx(t, h)
 }
@@ -139,7 +139,7 @@ func TestConformanceWithDocuments(t *testing.T) {
 // A shelf that is full refuses messages, and keeps those that it has.
 func TestAFullShelf(t *testing.T) {
 	at := newTable()
-	d := &desk{cas.Consuming[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 4 << 10}}
+	d := &desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: &open(at).Transactions, Docs: at, MaxDoc: 4 << 10}}}
 	var err error
 	n := 0
 	for ; err == nil && n < 100; n++ {

@@ -13,13 +13,13 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Consuming has the methods by which a store is a store.Registry, a
-// store.TxShelf and store.Positions, on an engine that keeps documents.
+// Shelving has the methods by which a store is a store.Registry and a
+// store.Shelf, on an engine that keeps documents.
 //
 // A consumer has one document that lists its messages on the shelf, so there is
 // room for as many as fit into it, and whoever sets a message aside at the same
 // time as another begins again.
-type Consuming[Tx any] struct {
+type Shelving[Tx any] struct {
 	*Transactions[Tx]
 
 	// Docs is the Engine of the Transactions.
@@ -28,6 +28,11 @@ type Consuming[Tx any] struct {
 	// MaxDoc is how many bytes a document may have. It is more than 200 KiB.
 	MaxDoc int
 }
+
+// Consuming is Shelving by which a store is also a store.TxShelf and
+// store.Positions, on an engine that writes documents in the transactions of the
+// work.
+type Consuming[Tx any] struct{ Shelving[Tx] }
 
 // registered is a consumer at a source, and when it last registered there.
 type registered struct {
@@ -45,7 +50,7 @@ const consumersDoc = "consumers"
 
 // Register records that a consumer is at work now, and returns what was known
 // of its name.
-func (c *Consuming[Tx]) Register(ctx context.Context, at store.Consumer) (before store.Consumer, err error) {
+func (c *Shelving[Tx]) Register(ctx context.Context, at store.Consumer) (before store.Consumer, err error) {
 	keys := cmp.Or(at.Keys, at.Name)
 	if err := checkNames("Name", at.Name, "Keys", keys, "Source", at.Source, "SharedWith", at.SharedWith); err != nil {
 		return before, err
@@ -98,7 +103,7 @@ func register(all []registered, at store.Consumer, keys string, now Now) (before
 }
 
 // Consumers returns all consumers by name, once for each source.
-func (c *Consuming[Tx]) Consumers(ctx context.Context) (all []store.Consumer, err error) {
+func (c *Shelving[Tx]) Consumers(ctx context.Context) (all []store.Consumer, err error) {
 	now, err := c.now(ctx)
 	if err != nil {
 		return nil, err
@@ -117,8 +122,8 @@ func (c *Consuming[Tx]) Consumers(ctx context.Context) (all []store.Consumer, er
 }
 
 // load decodes a document that is stored, if there is one.
-func (c *Consuming[Tx]) load(ctx context.Context, name string, into any) error {
-	doc, err := c.Docs.LoadDoc(ctx, name)
+func (c *Shelving[Tx]) load(ctx context.Context, name string, into any) error {
+	doc, err := c.Docs.LoadDoc(ctx, DocName{Name: name})
 	if err == nil {
 		_, err = decodeDoc(name, doc.Text, into)
 	}

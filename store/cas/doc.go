@@ -12,28 +12,43 @@ import (
 	"github.com/effectively-once/once/internal/backoff"
 )
 
-// DocEngine is an engine that keeps documents besides rows, for [Consuming].
+// DocEngine is an engine that keeps documents besides rows, for [Shelving] and
+// [Consuming].
 type DocEngine[Tx any] interface {
 	// LoadDoc returns a document, or the zero Doc if there is none. It sees every
 	// commit that has returned.
-	LoadDoc(ctx context.Context, name string) (Doc, error)
+	LoadDoc(ctx context.Context, at DocName) (Doc, error)
 
-	// Commit of the TxEngine also writes Changes.Docs.
+	// Commit of the TxEngine also writes Changes.Docs. Documents without a Place that
+	// cannot be in one request with what else the transaction writes are
+	// once.ErrInvalid.
 	TxEngine[Tx]
+}
+
+// DocName identifies a document. A name consists of letters, digits, '/' and '-',
+// and has up to 600 of them.
+type DocName struct {
+	// Place is what QueueEngine.PlaceOf returned for the transaction that has written
+	// the document, or empty for the documents of Shelving and of leases.
+	Place string
+	Name  string
 }
 
 // Doc is a document as an engine has it.
 type Doc struct {
-	Text    []byte // JSON, or a part of a message; at most Consuming.MaxDoc bytes
+	Text    []byte // JSON, or with any bytes; at most MaxDoc of them
 	Version string // as of a row; empty: there is no document
 }
 
 // DocChange is a document that a transaction writes if the stored version is
 // still Over, or deletes if Is is nil.
 type DocChange struct {
-	Name string
+	DocName
 	Over string
 	Is   []byte
+
+	// Expires is when the engine may delete the document, if it is not 0.
+	Expires Instant
 }
 
 // Docs returns the changes of documents in the order in which they were first
@@ -54,8 +69,8 @@ type docChange struct {
 }
 
 // find returns a document that the transaction has read, or nil.
-func (c *Changes) find(name string) *docChange {
-	i := slices.IndexFunc(c.docs, func(d *docChange) bool { return d.Name == name })
+func (c *Changes) find(at DocName) *docChange {
+	i := slices.IndexFunc(c.docs, func(d *docChange) bool { return d.DocName == at })
 	if i < 0 {
 		return nil
 	}
@@ -67,26 +82,28 @@ type docs[Tx any] struct {
 	engine  DocEngine[Tx]
 	changes *Changes
 	limit   int
+	place   string
 }
 
 // read decodes a document as the transaction sees it. It reports whether there
 // is one.
 func (d docs[Tx]) read(ctx context.Context, name string, into any) (bool, error) {
-	if is := d.changes.find(name); is != nil {
+	at := DocName{d.place, name}
+	if is := d.changes.find(at); is != nil {
 		return decodeDoc(name, is.Is, into)
 	}
-	was, err := d.engine.LoadDoc(ctx, name)
+	was, err := d.engine.LoadDoc(ctx, at)
 	if err != nil {
 		return false, err
 	}
-	d.changes.docs = append(d.changes.docs, &docChange{DocChange: DocChange{Name: name, Over: was.Version, Is: was.Text}})
+	d.changes.docs = append(d.changes.docs, &docChange{DocChange: DocChange{DocName: at, Over: was.Version, Is: was.Text}})
 	return decodeDoc(name, was.Text, into)
 }
 
 // write writes a document that was read: as JSON, or bytes as they are. A nil
 // value deletes it.
 func (d docs[Tx]) write(name string, value any) (err error) {
-	is := d.changes.find(name)
+	is := d.changes.find(DocName{d.place, name})
 	is.Is = nil
 	if is.written = value != nil || is.Over != ""; value == nil {
 		return nil
@@ -116,33 +133,42 @@ func decodeDoc(name string, text []byte, into any) (bool, error) {
 	return true, nil
 }
 
+func (c *Shelving[Tx]) alone(ctx context.Context, make func(Tx) error) error {
+	return alone(ctx, c.Docs, make)
+}
+
+// in returns the documents of a transaction, and the time.
+func (c *Shelving[Tx]) in(ctx context.Context, tx Tx) (docs[Tx], Now, error) {
+	return docsIn(ctx, c.Transactions, c.Docs, tx, c.MaxDoc)
+}
+
 // alone makes changes in a transaction of their own, and again if others change
 // the same documents.
-func (c *Consuming[Tx]) alone(ctx context.Context, make func(Tx) error) error {
+func alone[Tx any](ctx context.Context, engine DocEngine[Tx], make func(Tx) error) error {
 	pause := backoff.Backoff{First: 2 * time.Millisecond, Limit: 100 * time.Millisecond}
 	for try := 1; ; try++ {
-		err := c.once(ctx, make)
+		err := inOne(ctx, engine, make)
 		if !errors.Is(err, once.ErrConflict) || try == tries || backoff.Sleep(ctx, pause.Next()) != nil {
 			return err
 		}
 	}
 }
 
-func (c *Consuming[Tx]) once(ctx context.Context, make func(Tx) error) error {
-	tx := c.Docs.Begin()
+func inOne[Tx any](ctx context.Context, engine DocEngine[Tx], make func(Tx) error) error {
+	tx := engine.Begin()
 	if err := make(tx); err != nil {
-		c.Docs.Rollback(tx)
+		engine.Rollback(tx)
 		return err
 	}
-	return c.Docs.Commit(ctx, tx)
+	return engine.Commit(ctx, tx)
 }
 
-// in returns the documents of a transaction, and the time.
-func (c *Consuming[Tx]) in(ctx context.Context, tx Tx) (docs[Tx], Now, error) {
-	now, err := c.now(ctx)
+// docsIn returns the documents of a transaction, and the time.
+func docsIn[Tx any](ctx context.Context, t *Transactions[Tx], engine DocEngine[Tx], tx Tx, limit int) (docs[Tx], Now, error) {
+	now, err := t.now(ctx)
 	if err != nil {
 		return docs[Tx]{}, now, err
 	}
-	changes, err := c.Docs.Changes(tx)
-	return docs[Tx]{c.Docs, changes, c.MaxDoc}, now, err
+	changes, err := engine.Changes(tx)
+	return docs[Tx]{engine: engine, changes: changes, limit: limit}, now, err
 }

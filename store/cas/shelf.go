@@ -97,14 +97,14 @@ func (t *anyText) UnmarshalJSON(text []byte) error {
 
 // Shelve sets messages aside, many of them in several transactions. If it fails
 // between two, a repetition goes on where it ended.
-func (c *Consuming[Tx]) Shelve(ctx context.Context, ms []store.Shelved) error {
+func (c *Shelving[Tx]) Shelve(ctx context.Context, ms []store.Shelved) error {
 	for len(ms) > 0 {
 		n, bytes := 1, len(ms[0].Message.Body)
 		for n < min(len(ms), maxAtOnce) && bytes+len(ms[n].Message.Body) <= c.MaxDoc {
 			bytes += len(ms[n].Message.Body)
 			n++
 		}
-		if err := c.alone(ctx, func(tx Tx) error { return c.ShelveTx(ctx, tx, ms[:n]) }); err != nil {
+		if err := c.alone(ctx, func(tx Tx) error { return c.shelveTx(ctx, tx, ms[:n]) }); err != nil {
 			return err
 		}
 		ms = ms[n:]
@@ -118,6 +118,10 @@ const maxAtOnce = 25
 
 // ShelveTx is like Shelve in the caller's transaction.
 func (c *Consuming[Tx]) ShelveTx(ctx context.Context, tx Tx, ms []store.Shelved) error {
+	return c.shelveTx(ctx, tx, ms)
+}
+
+func (c *Shelving[Tx]) shelveTx(ctx context.Context, tx Tx, ms []store.Shelved) error {
 	for _, m := range ms {
 		if err := checkShelved(m); err != nil {
 			return err
@@ -130,7 +134,7 @@ func (c *Consuming[Tx]) ShelveTx(ctx context.Context, tx Tx, ms []store.Shelved)
 	return err
 }
 
-func (c *Consuming[Tx]) shelve(ctx context.Context, d docs[Tx], now Now, m store.Shelved) error {
+func (c *Shelving[Tx]) shelve(ctx context.Context, d docs[Tx], now Now, m store.Shelved) error {
 	var lines []line
 	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil {
 		return err
@@ -173,7 +177,7 @@ func (c *Consuming[Tx]) shelve(ctx context.Context, d docs[Tx], now Now, m store
 }
 
 // split encodes the content of a message in parts that fit into documents.
-func (c *Consuming[Tx]) split(m broker.Message) (parts [][]byte, err error) {
+func (c *Shelving[Tx]) split(m broker.Message) (parts [][]byte, err error) {
 	is := content{Time: m.Time}
 	for name, value := range m.Header {
 		is.Header = append(is.Header, [2]anyText{anyText(name), anyText(value)})
@@ -193,7 +197,7 @@ func (c *Consuming[Tx]) BlockedTx(ctx context.Context, tx Tx, consumer string, o
 		return nil, err
 	}
 	var lines []line
-	if is := d.changes.find(linesDoc(consumer)); is != nil && is.written {
+	if is := d.changes.find(DocName{Name: linesDoc(consumer)}); is != nil && is.written {
 		_, err = decodeDoc(is.Name, is.Is, &lines)
 	} else {
 		err = c.load(ctx, linesDoc(consumer), &lines)
@@ -209,12 +213,16 @@ func (c *Consuming[Tx]) BlockedTx(ctx context.Context, tx Tx, consumer string, o
 
 // Change writes the state of a message, if its Version has not changed since it
 // was read.
-func (c *Consuming[Tx]) Change(ctx context.Context, m store.Shelved) error {
-	return c.alone(ctx, func(tx Tx) error { return c.ChangeTx(ctx, tx, m) })
+func (c *Shelving[Tx]) Change(ctx context.Context, m store.Shelved) error {
+	return c.alone(ctx, func(tx Tx) error { return c.changeTx(ctx, tx, m) })
 }
 
 // ChangeTx is like Change in the caller's transaction.
 func (c *Consuming[Tx]) ChangeTx(ctx context.Context, tx Tx, m store.Shelved) error {
+	return c.changeTx(ctx, tx, m)
+}
+
+func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) error {
 	if err := checkState(m); err != nil {
 		return err
 	}
@@ -253,7 +261,7 @@ func (c *Consuming[Tx]) ChangeTx(ctx context.Context, tx Tx, m store.Shelved) er
 }
 
 // remove deletes the documents of a message, whose head was read.
-func (c *Consuming[Tx]) remove(ctx context.Context, d docs[Tx], consumer string, h head) error {
+func (c *Shelving[Tx]) remove(ctx context.Context, d docs[Tx], consumer string, h head) error {
 	for part := range h.Parts {
 		if _, err := d.read(ctx, partDoc(consumer, h.Seq, part), new([]byte)); err != nil {
 			return err
@@ -267,7 +275,7 @@ func (c *Consuming[Tx]) remove(ctx context.Context, d docs[Tx], consumer string,
 
 // ForgetShelved deletes Handled and Discarded messages that were last changed
 // longer ago than keep. Each is a transaction of its own.
-func (c *Consuming[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
+func (c *Shelving[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: ForgetShelved with a limit of %d: give at least 1", once.ErrInvalid, limit)
 	}
@@ -301,7 +309,7 @@ func (c *Consuming[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, l
 }
 
 // forget deletes a message if it has not changed.
-func (c *Consuming[Tx]) forget(ctx context.Context, consumer string, l line) (gone bool, err error) {
+func (c *Shelving[Tx]) forget(ctx context.Context, consumer string, l line) (gone bool, err error) {
 	err = c.alone(ctx, func(tx Tx) error {
 		d, _, err := c.in(ctx, tx)
 		if err != nil {
@@ -328,7 +336,7 @@ func (c *Consuming[Tx]) forget(ctx context.Context, consumer string, l line) (go
 }
 
 // shelfOf returns the consumers that a query looks at.
-func (c *Consuming[Tx]) shelfOf(ctx context.Context, consumer string) ([]string, error) {
+func (c *Shelving[Tx]) shelfOf(ctx context.Context, consumer string) ([]string, error) {
 	if consumer != "" {
 		return []string{consumer}, nil
 	}
@@ -337,7 +345,7 @@ func (c *Consuming[Tx]) shelfOf(ctx context.Context, consumer string) ([]string,
 	return s.Consumers, err
 }
 
-func (c *Consuming[Tx]) hasShelved(ctx context.Context, consumer string) (bool, error) {
+func (c *Shelving[Tx]) hasShelved(ctx context.Context, consumer string) (bool, error) {
 	var lines []line
 	err := c.load(ctx, linesDoc(consumer), &lines)
 	return slices.ContainsFunc(lines, func(l line) bool { return l.open(true) }), err
@@ -346,7 +354,7 @@ func (c *Consuming[Tx]) hasShelved(ctx context.Context, consumer string) (bool, 
 const defaultPage, largestPage = 100, 1000
 
 // Shelved returns messages by Seq.
-func (c *Consuming[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
+func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []store.Shelved, err error) {
 	now, err := c.now(ctx)
 	if err != nil {
 		return nil, err
@@ -402,7 +410,7 @@ func selected(q store.ShelfQuery, lines []line, now Now) (is []line) {
 }
 
 // message returns a message on the shelf. ok is false if it is gone.
-func (c *Consuming[Tx]) message(ctx context.Context, consumer string, seq int64, bodiless bool, now Now) (m store.Shelved, ok bool, err error) {
+func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, bodiless bool, now Now) (m store.Shelved, ok bool, err error) {
 	var h head
 	if err := c.load(ctx, headDoc(consumer, seq), &h); err != nil || h.Version == 0 {
 		return m, false, err

@@ -169,7 +169,7 @@ func New(client *dynamodb.Client, o *Options) *Store {
 	}
 	transactions := &cas.Transactions[*Tx]{Store: cas.New(e, &e.clock, e.options.Options.Ready()), Engine: e,
 		ClaimFirst: e.options.ClaimFirst}
-	return &Store{cas.Consuming[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc}, e}
+	return &Store{cas.Consuming[*Tx]{Shelving: cas.Shelving[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc}}, e}
 }
 
 // maxDoc leaves room for the other attributes of an item.

@@ -115,8 +115,8 @@ func (e *engine) unchanged(version string) (expression *string, names map[string
 }
 
 // LoadDoc returns a document for consumers.
-func (e *engine) LoadDoc(ctx context.Context, name string) (cas.Doc, error) {
-	it, err := e.getItem(ctx, e.options.docKey(name))
+func (e *engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
+	it, err := e.getItem(ctx, e.options.docKey(at.Name))
 	if err != nil || len(it) == 0 {
 		return cas.Doc{}, err
 	}
@@ -127,7 +127,7 @@ func (e *engine) LoadDoc(ctx context.Context, name string) (cas.Doc, error) {
 	}
 	d.need("a version, and a text or bytes", doc.Version != "" && doc.Text != nil)
 	if d.err != nil {
-		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, name, e.options.Table, d.err)
+		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, at.Name, e.options.Table, d.err)
 	}
 	return doc, nil
 }
