@@ -8,7 +8,9 @@
 //	an adapter writes   and gets
 //	Engine              Store: once.Store, store.Reopener
 //	TxEngine            Transactions: the methods of once.TxStore
-//	DocEngine           Consuming: store.Registry, store.TxShelf, store.Positions
+//	DocEngine           Shelving: store.Registry, store.Shelf
+//	                    Consuming: also store.TxShelf, store.Positions
+//	QueueEngine         Publishing: store.Outbox
 //	Clock, or takes a   leases and retention by the engine's clock
 //	LearnedClock
 //

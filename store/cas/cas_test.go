@@ -1,10 +1,13 @@
 package cas_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -552,4 +555,66 @@ func TestSpeculationReturnsTheErrorOfTheWork(t *testing.T) {
 	if err != no {
 		t.Errorf("DoTx returned %#v", err)
 	}
+}
+
+func (*table) PlaceOf(*batch) (string, error) { return "", nil }
+
+func (t *table) Queued(ctx context.Context, prefix, after string, limit int) (page []cas.NamedDoc, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for at, doc := range t.docs {
+		if strings.HasPrefix(at.Name, prefix) && at.Name > after {
+			doc.Text = bytes.Clone(doc.Text)
+			page = append(page, cas.NamedDoc{DocName: at, Doc: doc})
+		}
+	}
+	slices.SortFunc(page, func(a, b cas.NamedDoc) int { return strings.Compare(a.Name, b.Name) })
+	return page[:min(len(page), limit)], ctx.Err()
+}
+
+func (t *table) Move(ctx context.Context, moves []cas.Move) (made []bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for _, m := range moves {
+		to := cas.DocName{Place: m.Place, Name: m.To}
+		is, exists := t.docs[m.DocName]
+		_, taken := t.docs[to]
+		ok := exists && (m.Over == "" || m.Over == is.Version) && (m.To == "" || m.To == m.Name || !taken)
+		if made = append(made, ok); !ok {
+			continue
+		}
+		delete(t.docs, m.DocName)
+		if m.To != "" {
+			t.versions++
+			t.docs[to] = cas.Doc{Text: m.Is, Version: strconv.Itoa(t.versions)}
+		}
+	}
+	return made, nil
+}
+
+// press is a desk with an outbox.
+type press struct {
+	desk
+	*cas.Publishing[*batch]
+}
+
+func (p *press) Options() *once.Options { return p.desk.Options() }
+
+func openPress(t *table) *press {
+	transactions := &open(t).Transactions
+	return &press{
+		desk:       desk{cas.Consuming[*batch]{Shelving: cas.Shelving[*batch]{Transactions: transactions, Docs: t, MaxDoc: 8 << 20}}},
+		Publishing: &cas.Publishing[*batch]{Transactions: transactions, Queue: t, MaxDoc: 8 << 20},
+	}
+}
+
+func TestConformanceWithAnOutbox(t *testing.T) {
+	at := newTable()
+	h := harness(at, func(*shop) {})
+	h.Slow = true
+	h.Open = func(testing.TB) once.TxStore[*batch] { return openPress(at) }
+	storetest.RunTx(t, h)
 }

@@ -119,6 +119,20 @@ func (d docs[Tx]) write(name string, value any) (err error) {
 	return err
 }
 
+// writeUntil is write for a document that the engine may delete after a time.
+func (d docs[Tx]) writeUntil(name string, value any, expires Instant) error {
+	d.changes.find(DocName{d.place, name}).Expires = expires
+	return d.write(name, value)
+}
+
+// create writes a document that was not read, and must not exist.
+func (d docs[Tx]) create(name string, text []byte) error {
+	if at := (DocName{d.place, name}); d.changes.find(at) == nil {
+		d.changes.docs = append(d.changes.docs, &docChange{DocChange: DocChange{DocName: at}})
+	}
+	return d.write(name, text)
+}
+
 func decodeDoc(name string, text []byte, into any) (bool, error) {
 	if text == nil {
 		return false, nil

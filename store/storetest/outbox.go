@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -98,8 +99,11 @@ func delayed(m store.Outgoing, d time.Duration) store.Outgoing {
 	return m
 }
 
+// put puts messages, in several transactions if the store takes no more at once.
 func (b *txBench[Tx]) put(ms ...store.Outgoing) {
-	b.inTx(true, func(tx Tx) { b.must("PutTx", b.outbox(0).PutTx(b, tx, ms)) })
+	for some := range slices.Chunk(ms, cmp.Or(b.h.MaxMessages, max(len(ms), 1))) {
+		b.inTx(true, func(tx Tx) { b.must("PutTx", b.outbox(0).PutTx(b, tx, some)) })
+	}
 }
 
 // putAs puts a message and gives it a state.

@@ -103,6 +103,12 @@ type TxHarness[Tx any] struct {
 	// it calls body, so that others meet them. After a rollback, a key that was never
 	// seen is Absent, and has an attempt.
 	ClaimsFirst bool
+
+	// MaxMessages is how many messages PutTx takes in a transaction. 0: any number.
+	MaxMessages int
+
+	// MaxBody is how large a body PutTx takes. 0: several MiB.
+	MaxBody int
 }
 
 // Case checks one rule of the contract.

@@ -1,0 +1,144 @@
+package cas
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
+)
+
+const lanesDoc = "lanes"
+
+// leases is who publishes what.
+type leases struct {
+	Lanes [store.Lanes]lane
+	Alive map[string]Instant // until when each relay is alive
+}
+
+// lane is the lease of a lane. A lapsed lease remains until a relay takes or
+// releases the lane.
+type lane struct {
+	Relay string `json:",omitempty"` // empty: nobody
+	Until Instant
+	Lease time.Duration
+}
+
+func nameOf(relay [16]byte) string { return hex.EncodeToString(relay[:]) }
+
+// at returns the leases for a relay. One that it has itself ends before others
+// may take it.
+func (l *leases) at(relay string, now Now) (as store.Leases) {
+	as.Relays = len(l.Alive)
+	for i, is := range l.Lanes {
+		id, err := hex.DecodeString(is.Relay)
+		if err != nil || len(id) != len(as.Lanes[i].Relay) {
+			continue
+		}
+		left := is.Until.sub(now.Earliest)
+		if is.Relay == relay {
+			left = is.Until.sub(now.Latest)
+		}
+		as.Lanes[i] = store.LaneLease{Relay: [16]byte(id), Left: min(left, is.Lease)}
+	}
+	return as
+}
+
+// LeaseLanes makes a relay known as alive, and leases or extends those of the
+// lanes that it has or that nobody has. The zero relay leases nothing: it is
+// [once.ErrInvalid].
+func (p *Publishing[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, ttl time.Duration, lanes []int) (as store.Leases, err error) {
+	if err := checkLanes(lanes); err != nil {
+		return as, err
+	}
+	if relay == [16]byte{} {
+		return as, fmt.Errorf("%w: the zero relay leases no lanes: give each relay a token of its own", once.ErrInvalid)
+	}
+	me := nameOf(relay)
+	err = p.lease(ctx, func(l *leases, now Now) bool {
+		l.Alive[me] = now.Latest.add(ttl)
+		for _, i := range lanes {
+			if is := &l.Lanes[i]; is.Relay == me || is.Relay == "" || is.Until <= now.Earliest {
+				*is = lane{Relay: me, Until: now.Latest.add(ttl), Lease: ttl}
+			}
+		}
+		as = l.at(me, now)
+		return true
+	})
+	return as, err
+}
+
+// ReleaseLanes ends the leases of a relay on lanes. If lanes is nil, it ends all
+// of them, and the relay is no longer alive.
+func (p *Publishing[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte, lanes []int) error {
+	if err := checkLanes(lanes); err != nil {
+		return err
+	}
+	me := nameOf(relay)
+	return p.lease(ctx, func(l *leases, _ Now) (changed bool) {
+		if lanes == nil {
+			_, changed = l.Alive[me]
+			delete(l.Alive, me)
+		}
+		for i := range l.Lanes {
+			if l.Lanes[i].Relay == me && (lanes == nil || slices.Contains(lanes, i)) {
+				l.Lanes[i], changed = lane{}, true
+			}
+		}
+		return changed
+	})
+}
+
+// lease changes the leases, without relays that are no longer alive.
+func (p *Publishing[Tx]) lease(ctx context.Context, change func(*leases, Now) (changed bool)) error {
+	return alone(ctx, p.Queue, func(tx Tx) error {
+		d, now, err := docsIn(ctx, p.Transactions, p.Queue, tx, p.MaxDoc)
+		if err != nil {
+			return err
+		}
+		var l leases
+		if _, err := d.read(ctx, lanesDoc, &l); err != nil {
+			return err
+		}
+		if l.Alive == nil {
+			l.Alive = make(map[string]Instant)
+		}
+		for relay, until := range l.Alive {
+			if until <= now.Earliest {
+				delete(l.Alive, relay)
+			}
+		}
+		if !change(&l, now) {
+			return nil
+		}
+		return d.write(lanesDoc, l)
+	})
+}
+
+// mayChange returns whether a relay may change messages in a lane: it is the zero
+// relay, or has the lease, even a lapsed one. A relay that loses the lane after it
+// was asked changes only messages that nobody has changed since it read them.
+func (p *Publishing[Tx]) mayChange(ctx context.Context, relay [16]byte) (may func(lane int) bool, err error) {
+	if err := ctx.Err(); err != nil || relay == [16]byte{} {
+		return func(int) bool { return true }, err
+	}
+	var l leases
+	doc, err := p.Queue.LoadDoc(ctx, DocName{Name: lanesDoc})
+	if err == nil {
+		_, err = decodeDoc(lanesDoc, doc.Text, &l)
+	}
+	me := nameOf(relay)
+	return func(lane int) bool { return l.Lanes[lane].Relay == me }, err
+}
+
+func checkLanes(lanes []int) error {
+	for _, lane := range lanes {
+		if lane < 0 || lane >= store.Lanes {
+			return fmt.Errorf("%w: there is no lane %d: they are from 0 to %d", once.ErrInvalid, lane, store.Lanes-1)
+		}
+	}
+	return nil
+}

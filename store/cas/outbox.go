@@ -1,0 +1,688 @@
+package cas
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+)
+
+// Publishing has the methods by which a store is a store.Outbox, on an engine
+// that finds documents by their names.
+//
+// A message is a document, and a change of its state gives it another name:
+//
+//	out/LANE/STATE/SEQ      a message
+//	out/LANE/1/DUE/SEQ      one that is Delayed
+//	order/DIGEST            the last message of an ordering key, for a day
+//	lanes                   the leases
+//
+// Seq is made of the engine's clock. A message with an ordering key also follows
+// the last one of its key, whose document its transaction reads and writes, so
+// messages of a key that are put at once conflict, and all but one begin again.
+type Publishing[Tx any] struct {
+	Transactions *Transactions[Tx]
+
+	// Queue is the Engine of the Transactions.
+	Queue QueueEngine[Tx]
+
+	// MaxDoc is how many bytes a document may have. It is more than 200 KiB.
+	MaxDoc int
+
+	// Lags declares that Queued may be behind. Then a message is read only when the
+	// one before it, of its ordering key, is known to be gone or is read too.
+	Lags bool
+
+	seq  sequence
+	seen memory
+	mean atomic.Int64 // size of the messages that were read last
+}
+
+// roomForReason is what a message leaves of MaxDoc for reasons why it failed.
+const roomForReason = 96 << 10
+
+// message begins the text of a document. The body follows.
+type message struct {
+	ID       string
+	Topic    string
+	Order    string `json:",omitempty"`
+	Time     time.Time
+	Header   [][2]anyText `json:",omitempty"`
+	Cause    anyText      `json:",omitempty"`
+	Created  Instant
+	Changed  Instant       `json:",omitempty"`
+	Due      Instant       `json:",omitempty"`
+	Wait     time.Duration `json:",omitempty"` // the delay of which Due is the end
+	Attempts int           `json:",omitempty"`
+	Reason   anyText       `json:",omitempty"`
+
+	// Before was the last message of the ordering key that was Pending when this one
+	// was put.
+	Before *DocName `json:",omitempty"`
+
+	body []byte
+}
+
+func readMessage(at DocName, text []byte) (m message, err error) {
+	begin, body, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(begin, &m); err != nil {
+		return m, fmt.Errorf("%w: the message %s: %w", once.ErrCorrupt, at.Name, err)
+	}
+	m.body = body
+	return m, nil
+}
+
+// text encodes a message in up to limit bytes, for which its Reason is cut.
+func (m message) text(limit int) ([]byte, error) {
+	for {
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text) // which ends with a line break
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(m); err != nil {
+			return nil, err
+		}
+		if text.Len()+len(m.body) <= limit || m.Reason == "" {
+			return append(text.Bytes(), m.body...), nil
+		}
+		m.Reason = anyText(strings.ToValidUTF8(string(m.Reason[:len(m.Reason)/2]), ""))
+	}
+}
+
+// place identifies a message in the outbox.
+type place struct {
+	lane  int
+	state store.OutgoingState
+	seq   int64
+}
+
+// queue is how the names of messages in a lane and a state begin.
+func queue(lane int, state store.OutgoingState) string { return fmt.Sprintf("out/%x/%d/", lane, state) }
+
+// name is the name of the document.
+func (at place) name(due Instant) string {
+	name := queue(at.lane, at.state)
+	if at.state == store.Delayed {
+		name += fmt.Sprintf("%016x/", max(due, 0))
+	}
+	return name + fmt.Sprintf("%016x", at.seq)
+}
+
+// placeOf reads a name.
+func placeOf(name string) (at place, err error) {
+	parts := strings.Split(name, "/")
+	if len(parts) < 4 {
+		return at, fmt.Errorf("%w: %q is not the name of a message", once.ErrCorrupt, name)
+	}
+	lane, err1 := strconv.ParseUint(parts[1], 16, 4)
+	state, err2 := strconv.ParseUint(parts[2], 10, 8)
+	seq, err3 := strconv.ParseInt(parts[len(parts)-1], 16, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return at, fmt.Errorf("%w: %q is not the name of a message: %w", once.ErrCorrupt, name, err)
+	}
+	return place{int(lane), store.OutgoingState(state), seq}, nil
+}
+
+// isKnown reports whether there can be a message at a place.
+func (at place) isKnown() bool {
+	return at.lane >= 0 && at.lane < store.Lanes && at.state >= store.Pending && at.state <= store.Published && at.seq > 0
+}
+
+// sequence assigns numbers that rise.
+type sequence struct {
+	mu   sync.Mutex
+	last int64
+}
+
+// Numbers are microseconds since 2020, and bits that others who put messages at
+// the same time have chosen differently.
+const (
+	seqEpoch = 1577836800_000_000
+	seqBits  = 10
+)
+
+func (s *sequence) next(now Now) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = max((int64(now.Latest)-seqEpoch)<<seqBits, s.last+1) + rand.Int64N(1<<seqBits)
+	return s.last
+}
+
+// memory is what a store knows of messages that it has read: where they are, and
+// which of them are gone, which an index that is behind still has.
+type memory struct {
+	mu     sync.Mutex
+	recent map[place]remembered
+	older  map[place]remembered
+}
+
+type remembered struct {
+	at      DocName
+	version string
+	gone    bool
+}
+
+// maxRemembered bounds each of the two generations.
+const maxRemembered = 32 << 10
+
+func (m *memory) keep(at place, is remembered) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.recent) >= maxRemembered || m.recent == nil {
+		m.older, m.recent = m.recent, make(map[place]remembered)
+	}
+	m.recent[at] = is
+}
+
+func (m *memory) of(at place) (is remembered, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if is, ok = m.recent[at]; !ok {
+		is, ok = m.older[at]
+	}
+	return is, ok
+}
+
+// end notes that a message is gone.
+func (m *memory) end(at place, doc DocName) {
+	is, _ := m.of(at)
+	m.keep(at, remembered{at: doc, version: is.version, gone: true})
+}
+
+// order is the document of an ordering key.
+type order struct {
+	Last    int64    // the Seq of its last message
+	Pending *DocName // its last message that was Pending when it was put
+}
+
+// keepOrder is how long the document of an ordering key is kept. It is longer
+// than an index may be behind, or clocks may differ.
+const keepOrder = 24 * time.Hour
+
+func orderDoc(key string) string { return fmt.Sprintf("order/%x", sha256.Sum256([]byte(key))) }
+
+// PutTx writes messages in the caller's transaction.
+func (p *Publishing[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Outgoing) error {
+	for i := range ms {
+		if err := ms[i].Message.Check(); err != nil {
+			return fmt.Errorf("%w: %w", once.ErrInvalid, err)
+		}
+	}
+	d, now, err := docsIn(ctx, p.Transactions, p.Queue, tx, p.MaxDoc)
+	if err != nil || len(ms) == 0 {
+		return err
+	}
+	if d.place, err = p.Queue.PlaceOf(tx); err != nil {
+		return err
+	}
+	for i := range ms {
+		if err := p.put(ctx, d, now, ms[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store.Outgoing) error {
+	at := place{lane: store.Lane(&out.Message), seq: p.seq.next(now)}
+	m := message{ID: out.Message.ID, Topic: out.Message.Topic, Order: out.Message.OrderingKey, Time: out.Message.Time,
+		Cause: anyText(out.Cause), Created: now.Latest, body: out.Message.Body}
+	for name, value := range out.Message.Header {
+		m.Header = append(m.Header, [2]anyText{anyText(name), anyText(value)})
+	}
+	if out.Delay > 0 {
+		at.state = store.Delayed
+		m.Due, m.Wait = now.Latest.add(out.Delay), out.Delay
+	}
+	var of order
+	if m.Order != "" {
+		if _, err := d.read(ctx, orderDoc(m.Order), &of); err != nil {
+			return err
+		}
+		at.seq = max(at.seq, of.Last+1+rand.Int64N(1<<seqBits))
+		m.Before, of.Last = of.Pending, at.seq
+	}
+	name := at.name(m.Due)
+	if m.Order != "" {
+		if at.state == store.Pending {
+			of.Pending = &DocName{d.place, name}
+		}
+		if err := d.writeUntil(orderDoc(m.Order), of, now.Latest.add(keepOrder)); err != nil {
+			return err
+		}
+	}
+	text, err := m.text(p.MaxDoc)
+	if limit := p.MaxDoc - roomForReason; err == nil && len(text) > limit {
+		err = fmt.Errorf("%w: message %q has %d bytes with its headers, and the store takes %d: store large content elsewhere, and send "+
+			"a reference", once.ErrInvalid, m.ID, len(text), limit)
+	}
+	if err != nil {
+		return err
+	}
+	return d.create(name, text)
+}
+
+// outgoing returns a message as its readers see it.
+func (m *message) outgoing(at place, now Now, bodiless bool) store.Outgoing {
+	is := store.Outgoing{Lane: at.lane, Seq: at.seq, State: at.state, Attempts: m.Attempts, Reason: string(m.Reason),
+		Created: m.Created.Time(), Cause: string(m.Cause), Message: broker.Message{ID: m.ID, Topic: m.Topic, OrderingKey: m.Order, Time: m.Time}}
+	if m.Changed != 0 {
+		is.Changed = m.Changed.Time()
+	}
+	if at.state == store.Delayed {
+		is.Delay = m.left(now)
+	}
+	if bodiless {
+		return is
+	}
+	is.Message.Body = m.body
+	for _, pair := range m.Header {
+		if is.Message.Header == nil {
+			is.Message.Header = make(map[string]string)
+		}
+		is.Message.Header[string(pair[0])] = string(pair[1])
+	}
+	return is
+}
+
+// left is the time until a message is due.
+func (m *message) left(now Now) time.Duration { return min(m.Due.sub(now.Earliest), m.Wait) }
+
+// Sent ends messages that were published. There is no archive, so store.Archive
+// deletes.
+func (p *Publishing[Tx]) Sent(ctx context.Context, relay [16]byte, ms []store.Outgoing, then store.Ending) (int, error) {
+	switch then {
+	case store.Delete, store.Archive:
+		return p.RemoveOutgoing(ctx, relay, ms)
+	case store.Keep:
+		return p.change(ctx, relay, ms, store.Published, func(*message, store.Outgoing) {})
+	}
+	return 0, fmt.Errorf("%w: a message that was published has no ending %d", once.ErrInvalid, then)
+}
+
+// MoveOutgoing changes the state of messages, and writes their Attempts and
+// Reason.
+func (p *Publishing[Tx]) MoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState) (int, error) {
+	if err := checkMoved(ms, to); err != nil {
+		return 0, err
+	}
+	return p.change(ctx, relay, ms, to, func(is *message, m store.Outgoing) {
+		is.Attempts, is.Reason, is.Wait = m.Attempts, anyText(m.Reason), m.Delay
+	})
+}
+
+// RemoveOutgoing deletes messages in any state.
+func (p *Publishing[Tx]) RemoveOutgoing(ctx context.Context, relay [16]byte, ms []store.Outgoing) (int, error) {
+	found, err := p.find(ctx, relay, ms)
+	if err != nil {
+		return 0, err
+	}
+	moves := make([]Move, len(found))
+	for i, f := range found {
+		moves[i] = Move{DocName: f.doc}
+	}
+	return p.move(ctx, found, moves)
+}
+
+// change gives messages another state.
+func (p *Publishing[Tx]) change(ctx context.Context, relay [16]byte, ms []store.Outgoing, to store.OutgoingState,
+	change func(*message, store.Outgoing)) (int, error) {
+
+	found, err := p.find(ctx, relay, ms)
+	if err != nil {
+		return 0, err
+	}
+	now, err := p.Transactions.now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	moves := make([]Move, len(found))
+	err = inParallel(len(found), func(i int) error {
+		f := found[i]
+		doc, err := p.Queue.LoadDoc(ctx, f.doc)
+		if err != nil || doc.Version == "" {
+			return err
+		}
+		is, err := readMessage(f.doc, doc.Text)
+		if err != nil {
+			return err
+		}
+		change(&is, f.message)
+		moves[i], err = p.moveTo(NamedDoc{f.doc, doc}, is, f.place, to, now)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return p.move(ctx, found, moves)
+}
+
+// moveTo returns the move that gives a message another state.
+func (p *Publishing[Tx]) moveTo(doc NamedDoc, is message, at place, to store.OutgoingState, now Now) (Move, error) {
+	is.Changed, is.Due, at.state = max(now.Latest, is.Created, is.Changed), 0, to
+	if to == store.Delayed {
+		is.Due = now.Latest.add(is.Wait)
+	} else {
+		is.Wait = 0
+	}
+	text, err := is.text(p.MaxDoc)
+	return Move{DocName: doc.DocName, Over: doc.Version, To: at.name(is.Due), Is: text}, err
+}
+
+// move makes moves of messages, of which empty ones are left out, and returns how
+// many were made.
+func (p *Publishing[Tx]) move(ctx context.Context, of []found, moves []Move) (changed int, err error) {
+	var places []place
+	var all []Move
+	for i, m := range moves {
+		if m.Name != "" {
+			places, all = append(places, of[i].place), append(all, m)
+		}
+	}
+	if len(all) == 0 {
+		return 0, nil
+	}
+	made, err := p.Queue.Move(ctx, all)
+	for i := range made {
+		if made[i] {
+			changed++
+		}
+		// If it was not made, somebody else has changed the message.
+		if made[i] || err == nil {
+			p.seen.end(places[i], all[i].DocName)
+		}
+	}
+	return changed, err
+}
+
+// found is a message that a caller names, and its document.
+type found struct {
+	place
+	message store.Outgoing
+	doc     DocName
+}
+
+// find returns the documents of messages that a relay may change. It may return
+// documents that are gone.
+func (p *Publishing[Tx]) find(ctx context.Context, relay [16]byte, ms []store.Outgoing) (all []found, err error) {
+	may, err := p.mayChange(ctx, relay)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[place]bool)
+	for _, m := range ms {
+		at := place{m.Lane, m.State, m.Seq}
+		if at.isKnown() && may(at.lane) && !known[at] {
+			all = append(all, found{place: at, message: m})
+		}
+		known[at] = true
+	}
+	err = inParallel(len(all), func(i int) error {
+		f := &all[i]
+		is, ok := p.seen.of(f.place)
+		if ok && !is.gone {
+			f.doc = is.at
+			return nil
+		}
+		doc, err := p.look(ctx, f.place)
+		f.doc = doc
+		return err
+	})
+	return slices.DeleteFunc(all, func(f found) bool { return f.doc.Name == "" }), err
+}
+
+// look finds the document of a message.
+func (p *Publishing[Tx]) look(ctx context.Context, at place) (DocName, error) {
+	prefix, limit := at.name(0), 1
+	if at.state == store.Delayed {
+		prefix, limit = queue(at.lane, at.state), largestPage
+	}
+	for after := ""; ; {
+		page, err := p.Queue.Queued(ctx, prefix, after, limit)
+		if err != nil {
+			return DocName{}, err
+		}
+		for _, doc := range page {
+			if is, err := placeOf(doc.Name); err == nil && is == at {
+				return doc.DocName, nil
+			}
+			after = doc.Name
+		}
+		if len(page) < limit || limit == 1 {
+			return DocName{}, nil
+		}
+	}
+}
+
+// WakeDelayed changes the state of Delayed messages that are due, the longest due
+// first.
+func (p *Publishing[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState, limit int) (
+	woken int, next time.Duration, err error) {
+
+	if err := checkMoved(nil, to); err != nil {
+		return 0, 0, err
+	}
+	now, err := p.Transactions.now(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	may, err := p.mayChange(ctx, relay)
+	if err != nil {
+		return 0, 0, err
+	}
+	limit = max(limit, 0)
+	var pages [store.Lanes][]NamedDoc
+	err = inParallel(store.Lanes, func(lane int) (err error) {
+		if may(lane) {
+			pages[lane], err = p.page(ctx, queue(lane, store.Delayed), "", min(limit, largestPage)+1)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	type delayed struct {
+		found
+		doc NamedDoc
+		is  message
+	}
+	var all []delayed
+	for _, page := range pages {
+		for _, doc := range page {
+			at, err := placeOf(doc.Name)
+			if err != nil {
+				return 0, 0, err
+			}
+			is, err := readMessage(doc.DocName, doc.Text)
+			if err != nil {
+				return 0, 0, err
+			}
+			all = append(all, delayed{found{place: at}, doc, is})
+		}
+	}
+	slices.SortFunc(all, func(a, b delayed) int { return cmp.Compare(a.is.Due, b.is.Due) })
+	next = time.Hour
+	var of []found
+	var moves []Move
+	for _, d := range all {
+		left := d.is.left(now)
+		if left > 0 || len(moves) == limit {
+			next = min(next, left)
+			break
+		}
+		m, err := p.moveTo(d.doc, d.is, d.place, to, now)
+		if err != nil {
+			return 0, 0, err
+		}
+		of, moves = append(of, d.found), append(moves, m)
+	}
+	woken, err = p.move(ctx, of, moves)
+	return woken, next, err
+}
+
+// page is Queued without documents that are known to be gone.
+func (p *Publishing[Tx]) page(ctx context.Context, prefix, after string, limit int) (page []NamedDoc, err error) {
+	page, err = p.Queue.Queued(ctx, prefix, after, limit)
+	if err != nil || !p.Lags {
+		return page, err
+	}
+	for {
+		full := len(page) == limit
+		if full {
+			after = page[len(page)-1].Name
+		}
+		page = slices.DeleteFunc(page, func(doc NamedDoc) bool {
+			at, err := placeOf(doc.Name)
+			is, known := p.seen.of(at)
+			return err == nil && known && is.gone && is.version == doc.Version
+		})
+		if len(page) > 0 || !full {
+			return page, nil
+		}
+		if page, err = p.Queue.Queued(ctx, prefix, after, limit); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ForgetOutgoing deletes Published messages that were published longer ago than
+// keep. It looks at those that were put first.
+func (p *Publishing[Tx]) ForgetOutgoing(ctx context.Context, keep time.Duration, limit int) (forgotten int, err error) {
+	if limit <= 0 {
+		return 0, fmt.Errorf("%w: ForgetOutgoing with a limit of %d: give at least 1", once.ErrInvalid, limit)
+	}
+	now, err := p.Transactions.now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, lane := range rand.Perm(store.Lanes) {
+		n, err := p.forgetIn(ctx, lane, keep, limit-forgotten, now)
+		if forgotten += n; err != nil || forgotten == limit {
+			return forgotten, err
+		}
+	}
+	return forgotten, nil
+}
+
+func (p *Publishing[Tx]) forgetIn(ctx context.Context, lane int, keep time.Duration, limit int, now Now) (forgotten int, err error) {
+	const looks = 10
+	for after, look := "", 0; look < looks && forgotten < limit; look++ {
+		page, err := p.Queue.Queued(ctx, queue(lane, store.Published), after, defaultPage)
+		if err != nil {
+			return forgotten, err
+		}
+		var of []found
+		var moves []Move
+		for _, doc := range page {
+			after = doc.Name
+			at, err := placeOf(doc.Name)
+			if err != nil {
+				return forgotten, err
+			}
+			is, err := readMessage(doc.DocName, doc.Text)
+			if err != nil {
+				return forgotten, err
+			}
+			if now.Earliest.sub(is.Changed) > keep && forgotten+len(moves) < limit {
+				of, moves = append(of, found{place: at}), append(moves, Move{DocName: doc.DocName, Over: doc.Version})
+			}
+		}
+		n, err := p.move(ctx, of, moves)
+		if forgotten += n; err != nil || len(page) < defaultPage {
+			return forgotten, err
+		}
+	}
+	return forgotten, nil
+}
+
+// OutboxDepth returns how many messages are in each state except Published. From
+// count on, it stops counting, and returns as many as it has counted.
+func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []store.Depth, err error) {
+	now, err := p.Transactions.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for state := store.Pending; state < store.Published; state++ {
+		d := store.Depth{State: state}
+		var mu sync.Mutex
+		err := inParallel(store.Lanes, func(lane int) error {
+			for after := ""; ; {
+				page, err := p.page(ctx, queue(lane, state), after, largestPage)
+				if err != nil || len(page) == 0 {
+					return err
+				}
+				mu.Lock()
+				for _, doc := range page {
+					d.Count++
+					if at, err := placeOf(doc.Name); err == nil {
+						d.Oldest = max(d.Oldest, now.Earliest.sub(Instant(at.seq>>seqBits+seqEpoch)))
+					}
+				}
+				d.Estimated = d.Count >= max(count, 1)
+				enough := d.Estimated
+				mu.Unlock()
+				if after = page[len(page)-1].Name; enough {
+					return nil
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		if d.Count > 0 {
+			depths = append(depths, d)
+		}
+	}
+	return depths, nil
+}
+
+func checkMoved(ms []store.Outgoing, to store.OutgoingState) error {
+	if to < store.Pending || to > store.Published {
+		return fmt.Errorf("%w: a message in the outbox has no state %d", once.ErrInvalid, to)
+	}
+	for _, m := range ms {
+		if len(m.Reason) > longestText {
+			return fmt.Errorf("%w: the Reason of message %.40q has %d bytes, the limit is %d: shorten it", once.ErrInvalid, m.Message.ID,
+				len(m.Reason), longestText)
+		}
+	}
+	return nil
+}
+
+// inParallel calls do for 0 to n-1, a few at once, and returns the first error.
+func inParallel(n int, do func(int) error) error {
+	const atOnce = 16
+	var calling sync.WaitGroup
+	errs := make([]error, n)
+	for worker := range min(n, atOnce) {
+		calling.Add(1)
+		go func() {
+			defer calling.Done()
+			for i := worker; i < n; i += atOnce {
+				if errs[i] = do(i); errs[i] != nil {
+					return
+				}
+			}
+		}()
+	}
+	calling.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
