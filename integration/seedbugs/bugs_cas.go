@@ -3,6 +3,7 @@ package seedbugs
 var (
 	casRules       = Test{"./store/cas", "^TestItAnswersLikeTheReference$"}
 	casConformance = Test{"./store/cas", "^TestConformance"}
+	casOutbox      = Test{"./store/cas", "^Test(Order|ALane|AMessageThatIsTooLarge|ConformanceWithAnOutbox)"}
 )
 
 var casBugs = []Bug{
@@ -194,6 +195,43 @@ var casBugs = []Bug{
 		Old:  `is.Owner == req.Owner && (is.Status == once.Running || is.Status == once.Unknown) {`,
 		New:  `is.Owner == req.Owner && is.Status == once.Running {`,
 		Test: Test{"./store/redisstore", "^TestAFirmClaimRefusesAnEarlierCommitAlsoIfTheLeaseHasLapsed$"},
+	},
+	{
+		Name: "cas-outbox-overtakes-in-an-index", Why: "a message overtakes an earlier one of its ordering key that the index does not show yet",
+		File: "store/cas/outgoing.go",
+		Old:  `if waits[i] = doc.Version != ""; !waits[i] {`,
+		New:  `if waits[i] = doc.Version == "never"; !waits[i] {`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-sends-what-it-sent", Why: "a relay publishes again what an index still shows",
+		File: "store/cas/outbox.go",
+		Old:  `known && is.gone && is.version == doc.Version`,
+		New:  `known && is.gone && is.version == ""`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-trusts-clocks", Why: "messages of an ordering key are swapped when they are put by processes whose clocks differ",
+		File: "store/cas/outbox.go",
+		Old:  `at.seq = max(at.seq, of.Last+1+rand.Int64N(1<<seqBits))`,
+		New:  `at.seq = max(at.seq, 1+rand.Int64N(1<<seqBits))`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-changes-foreign-lanes", Why: "a relay that has lost its lane ends messages of another",
+		File: "store/cas/lane.go",
+		Old:  `return func(lane int) bool { return l.Lanes[lane].Relay == me }, err`,
+		New:  `return func(lane int) bool { return l.Lanes[lane].Relay == me || len(me) > 0 }, err`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-takes-a-lease-early", Why: "two relays publish from one lane",
+		File: "store/cas/lane.go",
+		Old: `is.Until <= now.Earliest {
+				*is`,
+		New: `is.Until <= now.Latest+1_000_000 {
+				*is`,
+		Test: casOutbox,
 	},
 }
 
