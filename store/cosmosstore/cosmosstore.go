@@ -60,6 +60,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -96,7 +97,8 @@ func ByScope(k once.Key) string { return k.Scope }
 // Store is a store in a container. It is safe for concurrent use.
 type Store struct {
 	cas.Transactions[*Tx]
-	engine *engine
+	engine  *engine
+	damaged sync.Map // the ids of items that lists have left out
 }
 
 var (
@@ -294,11 +296,15 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, parameter("@now", text(now.Earliest)))
+	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, s.leaveOut(ctx), parameter("@now", text(now.Earliest)))
 	forgotten := 0
 	for i := 0; i < len(rows) && err == nil; i++ {
 		var is cas.Stored
-		if is, err = s.engine.Load(ctx, rows[i].Key); err != nil || !isPastOutcome(is.Row, now) {
+		if is, err = s.engine.Load(ctx, rows[i].Key); errors.Is(err, once.ErrCorrupt) {
+			err = nil // a damaged outcome is never removed
+			continue
+		}
+		if err != nil || !isPastOutcome(is.Row, now) {
 			continue
 		}
 		if _, err = s.engine.Put(ctx, is.Row, is.Version); errors.Is(err, cas.ErrStale) {

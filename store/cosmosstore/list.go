@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +39,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		from = q.After.UUID()
 	}
 	for r := s.engine.width.after(from); ; {
-		rows, more, err := s.engine.query(ctx, where, largestPage, append(parameters, parameter("@after", r.after), parameter("@to", r.to()))...)
+		rows, more, err := s.engine.query(ctx, where, largestPage, s.leaveOut(ctx), append(parameters, parameter("@after", r.after), parameter("@to", r.to()))...)
 		if err != nil {
 			return page, err
 		}
@@ -78,7 +80,8 @@ func (e *engine) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (
 	if q.After != (once.Key{}) && bytes.Compare(q.UUID[:], after[:]) <= 0 {
 		return page, nil
 	}
-	rows, _, err := e.query(ctx, "c.once.uuid = @uuid", 1, parameter("@uuid", hex.EncodeToString(q.UUID[:])))
+	fail := func(_ []byte, err error) error { return err }
+	rows, _, err := e.query(ctx, "c.once.uuid = @uuid", 1, fail, parameter("@uuid", hex.EncodeToString(q.UUID[:])))
 	if err != nil || len(rows) == 0 {
 		return page, err
 	}
@@ -116,9 +119,25 @@ func parameter(name string, value any) azcosmos.QueryParameter {
 	return azcosmos.QueryParameter{Name: name, Value: value}
 }
 
+// leaveOut returns what a query does with a damaged item: it logs it, once for
+// each, and goes on, because the rest must be found all the same.
+func (s *Store) leaveOut(ctx context.Context) func([]byte, error) error {
+	return func(text []byte, err error) error {
+		var is struct {
+			ID string `json:"id"`
+		}
+		_ = json.Unmarshal(text, &is) // the service returns JSON
+		if _, told := s.damaged.LoadOrStore(is.ID, true); !told {
+			s.Options().Logger.ErrorContext(ctx, "once: lists leave out a damaged record", "digest", strings.TrimPrefix(is.ID, idPrefix), "error", err)
+		}
+		return nil
+	}
+}
+
 // query returns at most limit records that a condition selects, without the
-// bodies of their outcomes, and whether there are more.
-func (e *engine) query(ctx context.Context, where string, limit int, parameters ...azcosmos.QueryParameter) (rows []cas.Row, more bool, err error) {
+// bodies of their outcomes, and whether there are more. It calls damaged with each
+// item that is not a record, and ends if that returns an error.
+func (e *engine) query(ctx context.Context, where string, limit int, damaged func([]byte, error) error, parameters ...azcosmos.QueryParameter) (rows []cas.Row, more bool, err error) {
 	ctx, cancel := patient(ctx)
 	defer cancel()
 	pages := e.container.NewQueryItemsPager("SELECT c.id, c.once FROM c WHERE "+where, azcosmos.NewPartitionKey(), &azcosmos.QueryOptions{
@@ -131,12 +150,15 @@ func (e *engine) query(ctx context.Context, where string, limit int, parameters 
 			return nil, false, err
 		}
 		for _, text := range page.Items {
-			if len(rows) == limit {
-				return rows, true, nil
-			}
 			row, err := decode(text)
 			if err != nil {
-				return nil, false, err
+				if err := damaged(text, err); err != nil {
+					return nil, false, err
+				}
+				continue
+			}
+			if len(rows) == limit {
+				return rows, true, nil
 			}
 			rows = append(rows, row)
 		}

@@ -1,11 +1,14 @@
 package cosmosstore_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -378,6 +381,63 @@ func TestADamagedItemIsCorrupt(t *testing.T) {
 		if err := s.Extend(t.Context(), fence, time.Hour); !errors.Is(err, once.ErrCorrupt) {
 			t.Errorf("%s: Extend returned %v", name, err)
 		}
+	}
+}
+
+// One damaged item must not keep the reconciler and Forget from all the others.
+func TestListAndForgetLeaveOutDamagedItems(t *testing.T) {
+	a := newAccount(t)
+	var now atomic.Int64
+	now.Store(time.Now().Unix())
+	a.SetClock(func() time.Time { return time.Unix(now.Load(), 0) })
+	var logged bytes.Buffer
+	s := cosmosstore.New(a.container("keys"), &cosmosstore.Options{Partition: one,
+		Options: once.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))}})
+	damage := func(key once.Key, change func(item, of map[string]any)) {
+		is := a.stored(key)
+		of, _ := is["once"].(map[string]any)
+		change(is, of)
+		text, err := json.Marshal(is)
+		must(t, err)
+		_, err = a.container("keys").UpsertItem(t.Context(), azcosmos.NewPartitionKeyString("c1"), text, nil)
+		must(t, err)
+	}
+	noAttempt := func(_, of map[string]any) { of["attempt"] = 0 }
+	for _, id := range []string{"open", "damaged open"} {
+		claim(t, s, pay.For(id).Key(), time.Hour)
+	}
+	damage(pay.For("damaged open").Key(), noAttempt)
+	for _, id := range []string{"done", "damaged", "damaged body"} {
+		settle(t, s, claim(t, s, pay.For(id).Key(), time.Hour), once.Done, time.Minute, 24*time.Hour)
+	}
+	damage(pay.For("damaged").Key(), noAttempt)
+	damage(pay.For("damaged body").Key(), func(item, _ map[string]any) { item["onceBody"] = 7 })
+	for range 2 {
+		var found []string
+		page, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Running}})
+		must(t, err)
+		for _, rec := range page.Records {
+			found = append(found, rec.Key.ID)
+		}
+		if len(found) != 1 || found[0] != "open" {
+			t.Errorf("List returned %q", found)
+		}
+	}
+	_, err := s.List(t.Context(), once.RecordQuery{UUID: pay.For("damaged open").Key().UUID()})
+	if !errors.Is(err, once.ErrCorrupt) {
+		t.Errorf("List of the damaged record returned %v", err)
+	}
+	now.Add(600)
+	if n, err := s.Forget(t.Context(), 1); err != nil || n > 1 {
+		t.Errorf("Forget returned %d, %v", n, err)
+	}
+	n, err := s.Forget(t.Context(), 100)
+	must(t, err)
+	if _, has := a.stored(pay.For("done").Key())["onceBody"]; has {
+		t.Errorf("Forget has left the outcome of the whole record, and returned %d", n)
+	}
+	if n := strings.Count(logged.String(), "lists leave out"); n != 2 {
+		t.Errorf("2 records are damaged, and %d were logged:\n%s", n, logged.String())
 	}
 }
 
