@@ -214,10 +214,12 @@ func TestARedisInTroubleCostsTimeAndNoEffect(t *testing.T) {
 		}()
 	}
 	const all = workers * units * deliveries
+	await := func(n int64) {
+		t.Helper()
+		proof.Await(t, fmt.Sprintf("%d of %d calls are made", n, all), func() bool { return progress.Load() >= n || t.Failed() })
+	}
 	for i := 1; i < 6; i++ {
-		for progress.Load() < int64(i*all/6) && !t.Failed() {
-			time.Sleep(time.Millisecond)
-		}
+		await(int64(i * all / 6))
 		switch i {
 		case 1, 4:
 			proof.Must(t, s.Kill())
@@ -226,10 +228,7 @@ func TestARedisInTroubleCostsTimeAndNoEffect(t *testing.T) {
 			proof.Must(t, dial(t, s.DSN()).FlushAll(t.Context()).Err())
 		case 3:
 			proof.Must(t, s.Pause())
-			at := progress.Load()
-			for progress.Load() < at+all/20 && !t.Failed() {
-				time.Sleep(time.Millisecond)
-			}
+			await(progress.Load() + all/20)
 			proof.Must(t, s.Resume())
 		}
 	}
