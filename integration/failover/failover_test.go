@@ -152,9 +152,7 @@ func TestASynchronousStandbyLosesNothing(t *testing.T) {
 					}
 				}()
 			}
-			for progress.Load() < workers*units/2 && !t.Failed() {
-				time.Sleep(time.Millisecond)
-			}
+			proof.Await(t, "half of the units are done", func() bool { return progress.Load() >= workers*units/2 || t.Failed() })
 			proof.Must(t, p.primary.Kill())
 			p.set(t, p.standby, `ALTER SYSTEM SET synchronous_standby_names = ''`) // there is none any more
 			proof.Must(t, server.Promote(t.Context(), p.standby))
@@ -192,7 +190,7 @@ func repeat(t *testing.T, failed *atomic.Int64, deliver func() error) {
 			return
 		}
 		failed.Add(1)
-		time.Sleep(20 * time.Millisecond)
+		proof.Pause(20 * time.Millisecond)
 	}
 }
 
