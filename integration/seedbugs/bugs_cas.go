@@ -213,8 +213,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-outbox-trusts-clocks", Why: "messages of an ordering key are swapped when they are put by processes whose clocks differ",
 		File: "store/cas/outbox.go",
-		Old:  `at.seq = max(at.seq, of.Last+1+rand.Int64N(1<<seqBits))`,
-		New:  `at.seq = max(at.seq, 1+rand.Int64N(1<<seqBits))`,
+		Old:  `at.seq = p.seq.next(now, of.Last)`,
+		New:  `at.seq = p.seq.next(now, 0)`,
 		Test: casOutbox,
 	},
 	{

@@ -154,10 +154,11 @@ const (
 	seqBits  = 10
 )
 
-func (s *sequence) next(now Now) int64 {
+// next returns a number above after, and above all that it has returned.
+func (s *sequence) next(now Now, after int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max((int64(now.Latest)-seqEpoch)<<seqBits, s.last+1) + rand.Int64N(1<<seqBits)
+	s.last = max((int64(now.Latest)-seqEpoch)<<seqBits, s.last+1, after+1) + rand.Int64N(1<<seqBits)
 	return s.last
 }
 
@@ -237,7 +238,7 @@ func (p *Publishing[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Outgoing) 
 }
 
 func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store.Outgoing) error {
-	at := place{lane: store.Lane(&out.Message), seq: p.seq.next(now)}
+	at := place{lane: store.Lane(&out.Message)}
 	m := message{ID: out.Message.ID, Topic: out.Message.Topic, Order: out.Message.OrderingKey, Time: out.Message.Time,
 		Cause: anyText(out.Cause), Created: now.Latest, body: out.Message.Body}
 	for name, value := range out.Message.Header {
@@ -252,9 +253,10 @@ func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store
 		if _, err := d.read(ctx, orderDoc(m.Order), &of); err != nil {
 			return err
 		}
-		at.seq = max(at.seq, of.Last+1+rand.Int64N(1<<seqBits))
-		m.Before, of.Last = of.Pending, at.seq
+		m.Before = of.Pending
 	}
+	at.seq = p.seq.next(now, of.Last)
+	of.Last = at.seq
 	name := at.name(m.Due)
 	if m.Order != "" {
 		if at.state == store.Pending {
