@@ -1,6 +1,8 @@
--- Writes records if they still have the versions that were read, and runs the
--- commands of a transaction. KEYS has three keys for each record. ARGV has the
--- number of records, what to write of each, and the commands.
+-- Writes records and documents if they still have the versions that were read, and
+-- runs the commands of a transaction. KEYS has three keys for each record, one for
+-- each document, and if there are documents the index and the bell. ARGV has the
+-- number of records, what to write of each, the same of the documents, and the
+-- commands.
 local at = 0
 local function take()
 	at = at + 1
@@ -24,6 +26,61 @@ for i = 1, tonumber(take()) do
 	changes[i] = c
 end
 
+local rev, docs = take(), {}
+for i = 1, tonumber(take()) do
+	local d = { key = KEYS[3 * #changes + i] }
+	d.old, d.flat = read(d.key)
+	d.name = take()
+	if (d.old.version or '') ~= take() then
+		return { 'stale' }
+	end
+	d.keeps, d.text, d.expires = take() == '1', take(), take()
+	d.left = redis.call('PTTL', d.key)
+	docs[i] = d
+end
+local index, bell = KEYS[3 * #changes + #docs + 1], KEYS[3 * #changes + #docs + 2]
+
+local function writeDoc(d)
+	if not d.keeps then
+		redis.call('DEL', d.key)
+		if isMessage(d.name) then
+			redis.call('ZREM', index, d.name)
+		end
+		return
+	end
+	if isMessage(d.name) then
+		redis.call('ZADD', index, 0, d.name)
+	end
+	redis.call('HSET', d.key, 'text', d.text, 'version', rev)
+	redis.call('HDEL', d.key, 'parked')
+	redis.call('PERSIST', d.key)
+	if d.expires ~= '' then
+		expire(d.key, d.expires)
+	end
+end
+
+-- undoDoc makes a document what it was. If commands were applied, their position
+-- must not be used again before somebody has looked at it.
+local function undoDoc(d, why)
+	redis.call('DEL', d.key)
+	if not d.old.version then
+		if isMessage(d.name) then
+			redis.call('ZREM', index, d.name)
+		end
+		return
+	end
+	redis.call('HSET', d.key, unpack(d.flat))
+	if d.left > 0 then
+		redis.call('PEXPIRE', d.key, d.left)
+	end
+	if isMessage(d.name) then
+		redis.call('ZADD', index, 0, d.name)
+	end
+	if why and string.sub(d.name, 1, 9) == 'position/' then
+		redis.call('HSET', d.key, 'parked', why)
+	end
+end
+
 local function isOpen(status)
 	return tonumber(status) >= RUNNING and tonumber(status) <= PARKED
 end
@@ -39,6 +96,9 @@ for _, c in ipairs(changes) do
 	redis.call('HSET', c.record, 'status', number(PARKED), 'reason', 'its transaction stopped between two commands',
 		unpack(ARGV, c.from, c.to))
 end
+for _, d in ipairs(docs) do
+	writeDoc(d)
+end
 
 local count = tonumber(take())
 for i = 1, count do
@@ -49,6 +109,11 @@ for i = 1, count do
 			local why = string.format('command %d of %d (%s) failed, and those before it were applied: %s', i, count, ARGV[from], answer.err)
 			for _, c in ipairs(changes) do
 				redis.call('HSET', c.record, 'reason', why)
+			end
+			-- Nothing of it may be published: whoever resolves the key runs it again, or
+			-- has its effects completed by hand.
+			for _, d in ipairs(docs) do
+				undoDoc(d, why)
 			end
 			return { 'parked', why }
 		end
@@ -63,6 +128,9 @@ for i = 1, count do
 			if not isOpen(c.row.status or ABSENT) then
 				redis.call('ZREM', c.open, c.digest)
 			end
+		end
+		for _, d in ipairs(docs) do
+			undoDoc(d)
 		end
 		return { 'undone', answer.err }
 	end
@@ -79,6 +147,12 @@ for _, c in ipairs(changes) do
 	redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
 	if c.expires ~= '' then
 		expire(c.record, c.expires)
+	end
+end
+for _, d in ipairs(docs) do
+	if d.keeps and isMessage(d.name) then
+		ring(bell)
+		break
 	end
 end
 return { 'done' }

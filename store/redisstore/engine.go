@@ -10,13 +10,12 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store/cas"
-	"github.com/redis/go-redis/v9"
 )
 
 // engine is what the rules of transactions in package cas need of Redis.
 type engine struct{ *Store }
 
-var _ cas.TxEngine[*Tx] = engine{}
+var _ cas.QueueEngine[*Tx] = engine{}
 
 // Load returns the record of a key.
 func (e engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
@@ -36,7 +35,7 @@ func (e engine) Load(ctx context.Context, k once.Key) (cas.Stored, error) {
 // Put writes a record.
 func (e engine) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
 	rev := rand.Text()
-	err := e.write(ctx, []cas.Change{{Was: cas.Stored{Version: over}, Is: row}}, nil, rev)
+	err := e.write(ctx, []cas.Change{{Was: cas.Stored{Version: over}, Is: row}}, nil, nil, rev)
 	if errors.Is(err, once.ErrConflict) {
 		err = cas.ErrStale
 	}
@@ -72,18 +71,17 @@ func (e engine) Commit(ctx context.Context, tx *Tx) error { return e.commit(ctx,
 // Rollback drops a transaction.
 func (e engine) Rollback(tx *Tx) { tx.ended = true }
 
-// newClock returns a clock that asks the server.
-func newClock(client redis.UniversalClient) *cas.LearnedClock {
-	clock := new(cas.LearnedClock)
-	clock.Ask = func(ctx context.Context) error {
-		sent := time.Now()
-		now, err := client.Time(ctx).Result()
-		if err == nil {
-			clock.Learn(sent, now, time.Microsecond)
-		}
+// askTime asks the server for its time.
+func (s *Store) askTime(ctx context.Context) error {
+	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	return clock
+	sent := time.Now()
+	now, err := s.client.Time(ctx).Result()
+	if err == nil {
+		s.clock.Learn(sent, now, time.Microsecond)
+	}
+	return err
 }
 
 // appendRow appends what commit.lua writes of a record.

@@ -6,8 +6,9 @@
 // A [Store] is a [once.TxStore], so it works with [once.Do], and with [once.DoTx]
 // for what is in Redis: a [Tx] collects commands that run together with the claim
 // and the outcome. It is also a [once.Lister] of what is not done, a
-// [store.Reopener], and a [store.Registry] of consumers. A key does not commit
-// together with rows of another database: for that, keep it there.
+// [store.Reopener], for consumers a [store.Registry], a [store.TxShelf] and
+// [store.Positions], and a [store.Outbox] whose relays are woken by a stream. A key
+// does not commit together with rows of another database: for that, keep it there.
 //
 // # How keys are stored
 //
@@ -46,8 +47,9 @@
 // below it.
 //
 // The user of the client needs the commands EVAL, EVALSHA, INFO, TIME, ZCARD and
-// ZRANGE, and those of the scripts: DEL, GET, HGET, HGETALL, HSET, PERSIST,
-// PEXPIREAT, SET, ZADD and ZREM.
+// ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
+// SET, ZADD and ZREM. Consumers and the outbox need EXISTS, HDEL, HGET, HMGET,
+// PEXPIRE, PTTL, XADD, XREAD, XREVRANGE and ZRANGEBYLEX besides.
 //
 // # Compatibility
 //
@@ -109,6 +111,9 @@ type Options struct {
 
 // Store is a store in Redis. It is safe for concurrent use.
 type Store struct {
+	cas.Consuming[*Tx]
+	*cas.Publishing[*Tx]
+
 	client       redis.UniversalClient
 	options      *once.Options
 	prefix       string
@@ -125,10 +130,14 @@ type Store struct {
 }
 
 var (
-	_ once.TxStore[*Tx] = (*Store)(nil)
-	_ once.Lister       = (*Store)(nil)
-	_ store.Reopener    = (*Store)(nil)
-	_ store.Registry    = (*Store)(nil)
+	_ once.TxStore[*Tx]    = (*Store)(nil)
+	_ once.Lister          = (*Store)(nil)
+	_ store.Reopener       = (*Store)(nil)
+	_ store.Registry       = (*Store)(nil)
+	_ store.TxShelf[*Tx]   = (*Store)(nil)
+	_ store.Positions[*Tx] = (*Store)(nil)
+	_ store.Outbox[*Tx]    = (*Store)(nil)
+	_ store.Bell           = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The client remains the
@@ -138,13 +147,16 @@ func New(client redis.UniversalClient, o *Options) *Store {
 		o = new(Options)
 	}
 	s := &Store{client: client, options: o.Options.Ready(), prefix: cmp.Or(o.Prefix, "once:"), scripts: &plainScripts,
-		slot: o.Slot, clock: newClock(client),
+		slot: o.Slot, clock: new(cas.LearnedClock),
 		confirm: confirmation{replicas: o.Replicas, synced: o.Synced, timeout: cmp.Or(o.ConfirmTimeout, time.Second)}}
 	if s.confirm.needed() {
 		s.scripts = &confirmedScripts
 	}
+	s.clock.Ask = s.askTime
 	e := engine{s}
 	s.transactions = &cas.Transactions[*Tx]{Store: cas.New(e, s.clock, s.options), Engine: e, ClaimFirst: o.ClaimFirst}
+	s.Consuming = cas.Consuming[*Tx]{Shelving: cas.Shelving[*Tx]{Transactions: s.transactions, Docs: e, MaxDoc: maxDoc}}
+	s.Publishing = &cas.Publishing[*Tx]{Transactions: s.transactions, Queue: e, MaxDoc: maxDoc}
 	_, ring := client.(*redis.Ring)
 	switch {
 	case client == nil:

@@ -114,10 +114,18 @@ func (s *Store) SettleTx(ctx context.Context, tx *Tx, sets []once.Settlement) er
 }
 
 func (s *Store) readyForTx(ctx context.Context) error {
+	if err := s.checkSlot(); err != nil {
+		return err
+	}
+	return s.ready(ctx)
+}
+
+// checkSlot refuses a transaction whose keys are on several servers.
+func (s *Store) checkSlot() error {
 	if _, cluster := s.client.(*redis.ClusterClient); cluster && s.slot == "" {
 		return fmt.Errorf("%w: redisstore: a transaction in a cluster needs all its keys in one slot: set Options.Slot", once.ErrInvalid)
 	}
-	return s.ready(ctx)
+	return nil
 }
 
 // maxArguments is how many arguments a command may have: Lua has a limit near 8,000.
@@ -195,10 +203,16 @@ func (s *Store) commit(ctx context.Context, tx *Tx) error {
 		cmds = append(cmds, args)
 	}
 	changes := tx.changes.All()
-	if len(cmds)+len(changes) == 0 {
+	docs := tx.changes.Docs()
+	if len(cmds)+len(changes)+len(docs) == 0 {
 		return nil
 	}
-	return s.write(ctx, changes, cmds, rand.Text())
+	if len(docs) > 0 && len(cmds)+len(changes) > 0 {
+		if err := s.checkSlot(); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, changes, docs, cmds, rand.Text())
 }
 
 // use returns an error if the transaction has ended, or is of another store.
@@ -209,9 +223,9 @@ func (tx *Tx) use(s *Store) error {
 	return nil
 }
 
-// write runs the commands and writes the changes, all at once. rev is new for each
-// call.
-func (s *Store) write(ctx context.Context, changes []cas.Change, cmds [][]any, rev string) error {
+// write runs the commands and writes the changes and documents, all at once. rev is
+// new for each call.
+func (s *Store) write(ctx context.Context, changes []cas.Change, docs []cas.DocChange, cmds [][]any, rev string) error {
 	var keys []string
 	args := []any{len(changes)}
 	for _, c := range changes {
@@ -221,6 +235,14 @@ func (s *Store) write(ctx context.Context, changes []cas.Change, cmds [][]any, r
 		keys = append(keys, s.keys(c.Is.Key.UUID())...)
 		args = appendRow(append(args, c.Was.Version), c.Is, rev)
 	}
+	args = append(args, rev, len(docs))
+	for _, d := range docs {
+		keys = append(keys, s.docKey(d.Name))
+		args = appendDoc(args, d)
+	}
+	if len(docs) > 0 {
+		keys = append(keys, s.indexKey(), s.bellKey())
+	}
 	if len(keys) == 0 {
 		keys = []string{s.partition(0) + "none"} // which only says where the script runs
 	}
@@ -228,14 +250,14 @@ func (s *Store) write(ctx context.Context, changes []cas.Change, cmds [][]any, r
 	for _, cmd := range cmds {
 		args = append(append(args, len(cmd)), cmd...)
 	}
-	reply, err := s.runOnce(ctx, keys, args).StringSlice()
+	reply, err := s.runOnce(ctx, s.scripts.commit, keys, args).StringSlice()
 	if err != nil {
 		s.checkAgain(err)
 		return explainCommit(err)
 	}
 	switch reply[0] {
 	case "stale":
-		return fmt.Errorf("%w: redisstore: a key of the transaction has changed since it was read, so nothing was applied", once.ErrConflict)
+		return fmt.Errorf("%w: redisstore: a key or document of the transaction has changed since it was read, so nothing was applied", once.ErrConflict)
 	case "undone":
 		return fmt.Errorf("redisstore: the first command (%s) failed, so nothing was applied: %s", nameOf(cmds[0]), reply[1])
 	case "parked":
@@ -250,10 +272,10 @@ type onceOnly struct{ *redis.Cmd }
 
 func (onceOnly) NoRetry() bool { return true }
 
-// runOnce runs the script that commits, which must not be repeated.
-func (s *Store) runOnce(ctx context.Context, keys []string, args []any) *redis.Cmd {
-	send := func(how, script string) *redis.Cmd {
-		all := []any{how, script, len(keys)}
+// runOnce runs a script that must not be repeated.
+func (s *Store) runOnce(ctx context.Context, script onceScript, keys []string, args []any) *redis.Cmd {
+	send := func(how, text string) *redis.Cmd {
+		all := []any{how, text, len(keys)}
 		for _, key := range keys {
 			all = append(all, key)
 		}
@@ -267,9 +289,9 @@ func (s *Store) runOnce(ctx context.Context, keys []string, args []any) *redis.C
 		_ = s.client.Process(ctx, onceOnly{cmd}) // cmd has the error
 		return cmd
 	}
-	cmd := send("evalsha", s.scripts.commit.Hash())
+	cmd := send("evalsha", script.hash)
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		cmd = send("eval", s.scripts.commitText)
+		cmd = send("eval", script.text)
 	}
 	return cmd
 }
