@@ -215,12 +215,29 @@ func (s *Store) commit(ctx context.Context, tx *Tx) error {
 	return s.write(ctx, changes, docs, cmds, rand.Text())
 }
 
-// use returns an error if the transaction has ended, or is of another store.
+// use returns an error if the transaction has ended, or is of a store of other
+// records.
 func (tx *Tx) use(s *Store) error {
-	if tx == nil || tx.store != s || tx.ended {
+	if tx == nil || tx.ended || tx.store != s && !tx.store.isAs(s) {
 		return fmt.Errorf("%w: the transaction has ended, or is of another store: begin one", once.ErrInvalid)
 	}
 	return nil
+}
+
+// isAs reports whether two stores have the same records.
+func (s *Store) isAs(other *Store) bool {
+	return s.prefix == other.prefix && s.slot == other.slot && servers(s.client) != "" && servers(s.client) == servers(other.client)
+}
+
+// servers says which database a client is of, or "" if that is not known.
+func servers(client redis.UniversalClient) string {
+	switch client := client.(type) {
+	case *redis.Client:
+		return fmt.Sprintf("%s %d", client.Options().Addr, client.Options().DB)
+	case *redis.ClusterClient:
+		return fmt.Sprint(slices.Sorted(slices.Values(client.Options().Addrs)))
+	}
+	return ""
 }
 
 // write runs the commands and writes the changes and documents, all at once. rev is
