@@ -35,7 +35,6 @@ for i = 1, tonumber(take()) do
 		return { 'stale' }
 	end
 	d.keeps, d.text, d.expires = take() == '1', take(), take()
-	d.left = redis.call('PTTL', d.key)
 	docs[i] = d
 end
 local index, bell = KEYS[3 * #changes + #docs + 1], KEYS[3 * #changes + #docs + 2]
@@ -51,7 +50,7 @@ local function writeDoc(d)
 	if isMessage(d.name) then
 		redis.call('ZADD', index, 0, d.name)
 	end
-	redis.call('HSET', d.key, 'text', d.text, 'version', rev)
+	redis.call('HSET', d.key, 'text', d.text, 'version', rev, 'expires', d.expires)
 	redis.call('HDEL', d.key, 'parked')
 	redis.call('PERSIST', d.key)
 	if d.expires ~= '' then
@@ -70,8 +69,8 @@ local function undoDoc(d, why)
 		return
 	end
 	redis.call('HSET', d.key, unpack(d.flat))
-	if d.left > 0 then
-		redis.call('PEXPIRE', d.key, d.left)
+	if d.old.expires ~= '' then
+		expire(d.key, d.old.expires)
 	end
 	if isMessage(d.name) then
 		redis.call('ZADD', index, 0, d.name)

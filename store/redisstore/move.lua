@@ -18,7 +18,7 @@ for i = 1, (#KEYS - 2) / 2 do
 			if isMessage(toName) then
 				redis.call('ZADD', KEYS[1], 0, toName)
 			end
-			redis.call('HSET', to, 'text', text, 'version', rev)
+			redis.call('HSET', to, 'text', text, 'version', rev, 'expires', '')
 			if toName ~= name then
 				redis.call('DEL', from)
 				redis.call('ZREM', KEYS[1], name)

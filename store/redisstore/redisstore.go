@@ -49,7 +49,7 @@
 // The user of the client needs the commands EVAL, EVALSHA, INFO, TIME, ZCARD and
 // ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
 // SET, ZADD and ZREM. Consumers and the outbox need EXISTS, HDEL, HGET, HMGET,
-// PEXPIRE, PTTL, XADD, XREAD, XREVRANGE and ZRANGEBYLEX besides.
+// XADD, XREAD, XREVRANGE and ZRANGEBYLEX besides.
 //
 // # Compatibility
 //
