@@ -88,7 +88,7 @@ These parameters of a URL are for once. All others are passed to the driver.
   schema=payments  schema of the tables (PostgreSQL) or their database (MySQL)
   partition=24h    length of the partitions of the tables (PostgreSQL)
   outbox=log-only  outbox mode: table, rows-by-log or log-only (PostgreSQL)
-  slot=name        replication slot of the outbox mode
+  slot=name        replication slot of the outbox mode; the slot of a store in a cluster (Redis)
   socket=/path     Unix socket of the server (MySQL)
   cluster=true     a cluster (Redis); addr=host:port adds a server
 

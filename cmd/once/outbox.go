@@ -95,20 +95,16 @@ func (c *outboxStatus) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tables, err := s.Database() // which have the leases
-	if err != nil {
-		return err
-	}
 	depth, err := messages.OutboxDepth(ctx, countUpTo)
 	if err != nil {
 		return err
 	}
-	leases, err := tables.Leases(ctx)
+	leases, err := s.Leases(ctx)
 	if err != nil {
 		return err
 	}
 	var slot *slotJSON
-	if log, ok := s.Store.(slotted); ok && tables.Logged {
+	if log, ok := s.Store.(slotted); ok && s.Tables != nil && s.Tables.Logged {
 		found, err := log.OutboxSlot(ctx)
 		if err != nil && !errors.Is(err, once.ErrInvalid) { // no relay has made it yet
 			return err

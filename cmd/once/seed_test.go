@@ -13,6 +13,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/redisstore"
 )
 
 // seed makes the tables at a URL, and fills them: it is a command of the scripts. With a second argument, the message
@@ -73,6 +74,9 @@ func seedAt(ctx context.Context, from string) error {
 		if err := tick(ctx, t.Store, k.key); err != nil {
 			return err
 		}
+	}
+	if s, ok := t.Store.(*redisstore.Store); ok {
+		return seedRedis(ctx, t, s)
 	}
 	if t.Tables == nil {
 		return nil
@@ -154,6 +158,23 @@ func keyShelved(ctx context.Context, at string) error {
 	return bring(ctx, t.Store, once.Key{Operation: "billing", ID: m[0].Key}, once.Parked)
 }
 
+func seedRedis(ctx context.Context, t *target.Target, s *redisstore.Store) error {
+	if err := seedShelf(ctx, need[consumerStore](t)); err != nil {
+		return err
+	}
+	for _, id := range []string{"o1", "o2", "o3"} {
+		tx := s.Begin()
+		m := store.Outgoing{Message: broker.Message{ID: id, Topic: "order.paid", OrderingKey: "k"}}
+		if err := s.PutTx(ctx, tx, []store.Outgoing{m}); err != nil {
+			return err
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+	}
+	return stickOutbox(ctx, need[store.Relayable](t))
+}
+
 func seedOutbox(ctx context.Context, t *target.Target) error {
 	for _, id := range []string{"o1", "o2", "o3"} {
 		if _, err := t.Tables.DB.ExecContext(ctx,
@@ -162,13 +183,18 @@ func seedOutbox(ctx context.Context, t *target.Target) error {
 			return err
 		}
 	}
-	ms, err := need[store.Relayable](t).Outgoing(ctx, store.OutgoingQuery{State: store.Pending, Limit: 2})
+	return stickOutbox(ctx, need[store.Relayable](t))
+}
+
+// stickOutbox makes the first two messages Stuck.
+func stickOutbox(ctx context.Context, s store.Relayable) error {
+	ms, err := s.Outgoing(ctx, store.OutgoingQuery{State: store.Pending, Limit: 2})
 	if err != nil {
 		return err
 	}
 	for i := range ms {
 		ms[i].Attempts, ms[i].Reason = 10, "no such topic"
 	}
-	_, err = need[store.Relayable](t).MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
+	_, err = s.MoveOutgoing(ctx, [16]byte{}, ms, store.Stuck)
 	return err
 }

@@ -92,6 +92,39 @@ func (p *Publishing[Tx]) ReleaseLanes(ctx context.Context, relay [16]byte, lanes
 	})
 }
 
+// OutboxLeases returns all leases. Unlike LeaseLanes, which is a relay's heartbeat,
+// it changes nothing.
+func (p *Publishing[Tx]) OutboxLeases(ctx context.Context) (as store.Leases, err error) {
+	now, err := p.Transactions.now(ctx)
+	if err != nil {
+		return as, err
+	}
+	l, err := p.leases(ctx)
+	if err != nil {
+		return as, err
+	}
+	l.forget(now)
+	return l.at("", now), nil
+}
+
+// leases returns what is stored.
+func (p *Publishing[Tx]) leases(ctx context.Context) (l leases, err error) {
+	doc, err := p.Queue.LoadDoc(ctx, DocName{Name: lanesDoc})
+	if err == nil {
+		_, err = decodeDoc(lanesDoc, doc.Text, &l)
+	}
+	return l, err
+}
+
+// forget drops relays that are no longer alive.
+func (l *leases) forget(now Now) {
+	for relay, until := range l.Alive {
+		if until <= now.Earliest {
+			delete(l.Alive, relay)
+		}
+	}
+}
+
 // lease changes the leases, without relays that are no longer alive.
 func (p *Publishing[Tx]) lease(ctx context.Context, change func(*leases, Now) (changed bool)) error {
 	return alone(ctx, p.Queue, func(tx Tx) error {
@@ -106,11 +139,7 @@ func (p *Publishing[Tx]) lease(ctx context.Context, change func(*leases, Now) (c
 		if l.Alive == nil {
 			l.Alive = make(map[string]Instant)
 		}
-		for relay, until := range l.Alive {
-			if until <= now.Earliest {
-				delete(l.Alive, relay)
-			}
-		}
+		l.forget(now)
 		if !change(&l, now) {
 			return nil
 		}
@@ -125,11 +154,7 @@ func (p *Publishing[Tx]) mayChange(ctx context.Context, relay [16]byte) (may fun
 	if err := ctx.Err(); err != nil || relay == [16]byte{} {
 		return func(int) bool { return true }, err
 	}
-	var l leases
-	doc, err := p.Queue.LoadDoc(ctx, DocName{Name: lanesDoc})
-	if err == nil {
-		_, err = decodeDoc(lanesDoc, doc.Text, &l)
-	}
+	l, err := p.leases(ctx)
 	me := nameOf(relay)
 	return func(lane int) bool { return l.Lanes[lane].Relay == me }, err
 }

@@ -252,15 +252,11 @@ func outgoing(ctx context.Context, e *examination) error {
 	if err != nil {
 		return err
 	}
-	tables, err := e.Database() // which have the leases
-	if err != nil {
-		return err
-	}
 	depth, err := messages.OutboxDepth(ctx, countUpTo)
 	if err != nil {
 		return err
 	}
-	leases, err := tables.Leases(ctx)
+	leases, err := e.Leases(ctx)
 	if err != nil {
 		return err
 	}

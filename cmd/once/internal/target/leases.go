@@ -10,6 +10,20 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
+// Leases returns which relay holds which lane of the outbox, without a change.
+func (t *Target) Leases(ctx context.Context) (store.Leases, error) {
+	if t.Tables != nil {
+		return t.Tables.Leases(ctx)
+	}
+	s, err := Need[interface {
+		OutboxLeases(context.Context) (store.Leases, error)
+	}](t, AnOutbox)
+	if err != nil {
+		return store.Leases{}, err
+	}
+	return s.OutboxLeases(ctx)
+}
+
 // Leases returns which relay holds which lane of the outbox. Unlike LeaseLanes
 // of a store, which is a relay's heartbeat, it changes nothing.
 func (t *Tables) Leases(ctx context.Context) (l store.Leases, err error) {

@@ -17,7 +17,7 @@ func openRedis(u *url.URL, own own, o *Options) (*Target, error) {
 	if err != nil {
 		return nil, refuse("%v", err) // go-redis quotes only parameters that it does not know
 	}
-	keys := redisstore.New(client, &redisstore.Options{Options: o.Options, Prefix: own.prefix})
+	keys := redisstore.New(client, &redisstore.Options{Options: o.Options, Prefix: own.prefix, Slot: own.slot})
 	return &Target{Store: keys, Engine: Redis, Redis: client, close: client.Close,
 		now: func(ctx context.Context) (time.Time, error) { return client.Time(ctx).Result() },
 		byHand: func(ctx context.Context, key string, keep time.Duration) error {

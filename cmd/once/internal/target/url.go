@@ -156,7 +156,7 @@ func takeOwn(u *url.URL) (o own, err error) {
 	}
 	o.prefix = take("prefix", PostgreSQL, MySQL, SQLite, Redis, DynamoDB)
 	o.schema = take("schema", PostgreSQL, MySQL)
-	o.outbox, o.slot = take("outbox", PostgreSQL), take("slot", PostgreSQL)
+	o.outbox, o.slot = take("outbox", PostgreSQL), take("slot", PostgreSQL, Redis)
 	if length := take("partition", PostgreSQL); length != "" && err == nil {
 		o.partition, err = time.ParseDuration(length)
 		if err != nil || o.partition <= 0 {
