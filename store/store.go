@@ -32,7 +32,8 @@
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener, Registry,
 //	             Shelf, TxShelf, Positions
 //	natsstore    once.Lister of open records, Reopener
-//	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry
+//	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry,
+//	             Shelf, TxShelf, Positions, Outbox, Bell
 //	tablestore   once.TxStore, once.Lister of open records, Reopener
 //	tiered       once.Replayer, and what the store has that it wraps
 //

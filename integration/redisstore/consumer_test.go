@@ -13,12 +13,13 @@ import (
 	"github.com/effectively-once/once/broker/membroker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/redisstore"
 )
 
 // A consumer commits its rows in Redis together with the keys of its messages,
 // also while acknowledgements are lost and messages are delivered twice. One that
-// cannot be handled becomes a dead letter, because there is no shelf.
+// cannot be handled is set aside.
 func TestAConsumerHandlesEachMessageOnce(t *testing.T) {
 	const messages, poison = 200, "message-50"
 	c := startNode(t).client(t)
@@ -68,6 +69,10 @@ func TestAConsumerHandlesEachMessageOnce(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("Run returned %v", err)
+		}
+		aside, err := s.Shelved(proof.Soon(t), store.ShelfQuery{Consumer: name})
+		if err != nil || len(aside) != 1 || aside[0].Message.ID != poison {
+			t.Errorf("%s: the shelf has %v, %v", name, aside, err)
 		}
 		for _, m := range all {
 			want := "1"

@@ -225,10 +225,40 @@ var redisBugs = []Bug{
 	},
 	{
 		Name: "redis-registers-over-others", Why: "two consumers with one name read different sources",
-		File: "store/redisstore/registry.lua",
-		Old:  `if stored ~= was then`,
-		New:  `if stored == 'x' then`,
+		File: "store/redisstore/commit.lua",
+		Old:  `if (d.old.version or '') ~= take() then`,
+		New:  `if (d.old.version or '') == take() .. 'x' then`,
 		Test: Test{"./store/redisstore", "^TestTxConformance$/^registry$"},
+	},
+	{
+		Name: "redis-parked-transaction-publishes", Why: "a message is published whose work stopped, and again when it is repaired",
+		File: "store/redisstore/commit.lua",
+		Old:  `undoDoc(d, why)
+			end`,
+		New: `undoDoc({ key = d.key .. 'x', name = d.name, old = {} }, why)
+			end`,
+		Test: Test{"./store/redisstore", "^TestIfACommandFailsNoDocumentIsWritten$"},
+	},
+	{
+		Name: "redis-position-of-a-parked-transaction", Why: "a consumer applies commands again that were applied",
+		File: "store/redisstore/commit.lua",
+		Old:  `if why and string.sub(`,
+		New:  `if not why and string.sub(`,
+		Test: Test{"./store/redisstore", "^TestAPositionWhoseCommandsAreAppliedInPartWaits$"},
+	},
+	{
+		Name: "redis-moves-any-version", Why: "a message that a person has discarded is published later",
+		File: "store/redisstore/move.lua",
+		Old:  `if version and (over == '' or over == version) and`,
+		New:  `if (over == '' or over ~= name) and`,
+		Test: Test{"./store/redisstore", "^TestTxConformance$/^outbox$"},
+	},
+	{
+		Name: "redis-ear-of-another-stream", Why: "relays sleep until they poll, after a failover",
+		File: "store/redisstore/bell.go",
+		Old:  `if err == nil && compareIDs(is, last) < 0 {`,
+		New:  `if err == nil && compareIDs(last, last) < 0 {`,
+		Test: Test{"./store/redisstore", "^TestAnEarEndsIfItsConnectionOrStreamIsLost$"},
 	},
 	{
 		Name: "redis-list-trusts-the-first-server", Why: "a damaged record on one server hides those on a server that lost its scripts",
