@@ -30,7 +30,7 @@
 //
 //	cosmosstore  once.TxStore, once.Lister, Reopener, Registry
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener, Registry,
-//	             Shelf, TxShelf, Positions
+//	             Shelf, TxShelf, Positions, Outbox, Relayable, Bell
 //	natsstore    once.Lister of open records, Reopener
 //	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry,
 //	             Shelf, TxShelf, Positions, Outbox, Bell

@@ -2,6 +2,20 @@ package seedbugs
 
 var dynamoBugs = []Bug{
 	{
+		Name: "dynamo-deletion-without-a-reply", Why: "a message that was deleted counts as not deleted, because the reply was lost",
+		File: "store/dynamostore/queue.go",
+		Old:  `return tried.unanswered && len(refused.Item) == 0, nil`,
+		New:  `return false, nil`,
+		Test: Test{"./store/dynamostore", "^TestADeletionWhoseReplyIsLost$"},
+	},
+	{
+		Name: "dynamo-new-shards-from-their-end", Why: "a message that was put before a relay found its shard wakes nobody",
+		File: "store/dynamostore/bell.go",
+		Old:  `err = l.find(ctx, streams.ShardIteratorTypeTrimHorizon)`,
+		New:  `err = l.find(ctx, streams.ShardIteratorTypeLatest)`,
+		Test: Test{"./store/dynamostore", "^TestTheBellFollowsNewShards$"},
+	},
+	{
 		Name: "dynamo-claim-without-condition", Why: "two processes create the item of a key, and both run",
 		File: "store/dynamostore/engine.go",
 		Old:  `"attribute_not_exists(#pk)"`,

@@ -1,6 +1,6 @@
 // Package dynamofake imitates DynamoDB over HTTP, in memory, as far as this
 // repository uses it: items and their conditions, transactions and their tokens,
-// indexes that lag, deletion by time, throttling, and the Date of responses.
+// indexes that lag, streams, deletion by time, throttling, and the Date of responses.
 //
 // Its writes are atomic one after another, so the conflicts of transactions in
 // flight occur only on demand. Signatures and permissions are not checked.
@@ -35,6 +35,7 @@ type Server struct {
 	tables   map[string]*table
 	tokens   map[string]token
 	refusals []string
+	held     int
 	requests map[string]int
 }
 
@@ -46,6 +47,8 @@ type table struct {
 	items       map[string]item
 	shown       map[string]item // what lags
 	lagging     []change
+	events      []event // of the stream
+	shards      []int   // where those of the stream begin; nil: there is no stream
 }
 
 // change is a write that is not shown yet.
@@ -216,6 +219,10 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 	if operation == "TransactWriteItems" {
 		return s.transact(&r, string(body))
 	}
+	switch operation {
+	case "DescribeStream", "GetShardIterator", "GetRecords":
+		return s.readStream(operation, body)
+	}
 	if operation == "CreateTable" {
 		return s.createTable(&r, body)
 	}
@@ -245,7 +252,7 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 		}
 		items := t.items
 		if !r.ConsistentRead {
-			t.show(s.now().Add(-s.Lag))
+			t.show(s.now().Add(-s.Lag), s.held)
 			items = t.shown
 		}
 		if it := items[id]; it != nil {
@@ -253,7 +260,7 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 		}
 		return map[string]any{}, nil
 	case "Query":
-		t.show(s.now().Add(-s.Lag))
+		t.show(s.now().Add(-s.Lag), s.held)
 		return t.query(&r)
 	case "PutItem", "UpdateItem", "DeleteItem":
 		return s.writeAlone(&r, operation)
@@ -276,6 +283,10 @@ func (s *Server) createTable(r *request, body []byte) (any, *problem) {
 			t.indexes[index.IndexName] = append(t.indexes[index.IndexName], part.AttributeName)
 		}
 	}
+	if on, _ := r.StreamSpecification["StreamEnabled"].(bool); on {
+		t.shards = []int{0}
+		t.description["LatestStreamArn"] = fmt.Sprintf(streamOf, r.TableName)
+	}
 	s.tables[r.TableName] = t
 	return map[string]any{"TableDescription": t.description}, nil
 }
@@ -293,6 +304,14 @@ func (t *table) id(it item) (string, *problem) {
 }
 
 func (t *table) set(id string, is item, now time.Time) {
+	switch was := t.items[id]; {
+	case is == nil && was != nil:
+		t.stream("REMOVE", was)
+	case is != nil && was == nil:
+		t.stream("INSERT", is)
+	case is != nil:
+		t.stream("MODIFY", is)
+	}
 	if t.items[id] = is; is == nil {
 		delete(t.items, id)
 	}
@@ -525,9 +544,9 @@ func (t *table) query(r *request) (any, *problem) {
 	return out, nil
 }
 
-// show shows what was written before.
-func (t *table) show(before time.Time) {
-	for len(t.lagging) > 0 && !t.lagging[0].at.After(before) {
+// show shows what was written before, except the last writes that are held.
+func (t *table) show(before time.Time, held int) {
+	for len(t.lagging) > held && !t.lagging[0].at.After(before) {
 		c := t.lagging[0]
 		if t.lagging = t.lagging[1:]; c.is == nil {
 			delete(t.shown, c.id)

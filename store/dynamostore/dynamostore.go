@@ -6,7 +6,8 @@
 // [once.DoTx]: a transaction collects writes, and one TransactWriteItems applies
 // them together with the record of the key. It is also a [once.Lister] of what is
 // not done, a [store.Reopener], and has a [store.Registry], a [store.TxShelf] and
-// [store.Positions], so consumers may set messages aside, and keep positions.
+// [store.Positions], so consumers may set messages aside, and keep positions, and
+// a [store.Outbox] with a [store.Bell].
 //
 // # How keys are stored
 //
@@ -16,7 +17,8 @@
 // Reads are strongly consistent. The items of open records, which are Running,
 // Unknown or Parked, have an attribute more, by which they are in an index for
 // List. The index lags behind the table: List may miss a claim of the last
-// moments, and show a record as it was. Nothing else reads the index.
+// moments, and show a record as it was. Messages of the outbox are in the index
+// too, for relays. Nothing else reads it.
 //
 // [Store.CreateTable] makes the table, and [Template] prints it. Records may also
 // be in a table of the caller's own: see [Options].
@@ -42,7 +44,8 @@
 // # What it needs
 //
 // The store needs dynamodb:GetItem and dynamodb:PutItem on the table, and
-// dynamodb:Query on its index. A transaction needs in addition what its own
+// dynamodb:Query on its index. Relays also need dynamodb:DeleteItem, and what
+// [Store.HearOutbox] names. A transaction needs in addition what its own
 // writes need. A table that is replicated to other Regions must be written in one
 // Region, because replicas accept writes that contradict each other.
 //
@@ -59,6 +62,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cas"
@@ -93,6 +97,11 @@ type Options struct {
 	// ClaimFirst makes transactions write their claim before the work runs, which
 	// costs a second write. Then only one runs at a time.
 	ClaimFirst bool
+
+	// Streams reads the stream of the table, for [Store.HearOutbox]. Default: a client
+	// with the region, endpoint, credentials and HTTP client of the one for the table.
+	// It is needed if that has an endpoint for tables only.
+	Streams *dynamodbstreams.Client
 
 	// CommitTimeout bounds a commit, which the end of the caller's context does not
 	// end. Default: 30 seconds.
@@ -140,6 +149,7 @@ func (o *Options) check() error {
 // Store is a store in DynamoDB. It is safe for concurrent use.
 type Store struct {
 	cas.Consuming[*Tx]
+	*cas.Publishing[*Tx]
 	engine *engine
 }
 
@@ -150,6 +160,8 @@ var (
 	_ store.Registry       = (*Store)(nil)
 	_ store.TxShelf[*Tx]   = (*Store)(nil)
 	_ store.Positions[*Tx] = (*Store)(nil)
+	_ store.Outbox[*Tx]    = (*Store)(nil)
+	_ store.Bell           = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The client remains the
@@ -169,7 +181,11 @@ func New(client *dynamodb.Client, o *Options) *Store {
 	}
 	transactions := &cas.Transactions[*Tx]{Store: cas.New(e, &e.clock, e.options.Options.Ready()), Engine: e,
 		ClaimFirst: e.options.ClaimFirst}
-	return &Store{cas.Consuming[*Tx]{Shelving: cas.Shelving[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc}}, e}
+	return &Store{
+		cas.Consuming[*Tx]{Shelving: cas.Shelving[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc}},
+		&cas.Publishing[*Tx]{Transactions: transactions, Queue: e, MaxDoc: maxDoc, Lags: true},
+		e,
+	}
 }
 
 // maxDoc leaves room for the other attributes of an item.

@@ -22,7 +22,7 @@ import (
 	"github.com/effectively-once/once/store/cas"
 )
 
-// engine is DynamoDB as a [cas.DocEngine].
+// engine is DynamoDB as a [cas.QueueEngine].
 type engine struct {
 	client  *dynamodb.Client
 	options Options
@@ -114,12 +114,16 @@ func (e *engine) unchanged(version string) (expression *string, names map[string
 	return aws.String("#version = :over"), map[string]string{"#version": "version"}, item{":over": text(version)}
 }
 
-// LoadDoc returns a document for consumers.
+// LoadDoc returns a document.
 func (e *engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	it, err := e.getItem(ctx, e.options.docKey(at.Name))
 	if err != nil || len(it) == 0 {
 		return cas.Doc{}, err
 	}
+	return e.decodeDoc(at.Name, it)
+}
+
+func (e *engine) decodeDoc(name string, it item) (cas.Doc, error) {
 	d := &decoder{item: it}
 	doc := cas.Doc{Text: d.bytes("bytes"), Version: d.text("version")}
 	if it["text"] != nil {
@@ -127,7 +131,7 @@ func (e *engine) LoadDoc(ctx context.Context, at cas.DocName) (cas.Doc, error) {
 	}
 	d.need("a version, and a text or bytes", doc.Version != "" && doc.Text != nil)
 	if d.err != nil {
-		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, at.Name, e.options.Table, d.err)
+		return cas.Doc{}, fmt.Errorf("%w: the item of %s in %s %w", once.ErrCorrupt, name, e.options.Table, d.err)
 	}
 	return doc, nil
 }
@@ -145,6 +149,12 @@ func (e *engine) docWrite(c cas.DocChange) types.TransactWriteItem {
 		key["text"] = text(string(c.Is))
 	} else {
 		key["bytes"] = &types.AttributeValueMemberB{Value: c.Is}
+	}
+	if queue, is := queueOf(c.Name); is {
+		key[e.options.Index] = text(e.options.inQueue(queue))
+	}
+	if c.Expires != 0 {
+		key[e.options.Expiry] = expiry(c.Expires)
 	}
 	return types.TransactWriteItem{Put: &types.Put{TableName: &e.options.Table, Item: key, ConditionExpression: expression,
 		ExpressionAttributeNames: names, ExpressionAttributeValues: values}}
@@ -192,6 +202,11 @@ const maxWait = time.Minute
 
 // patiently calls f again while the service refuses it for a reason that passes.
 func patiently[Out any](ctx context.Context, f func() (Out, error)) (Out, error) {
+	return patientlyIf(ctx, passes, f)
+}
+
+// patientlyIf calls f again while passes reports that the reason passes.
+func patientlyIf[Out any](ctx context.Context, passes func(error) bool, f func() (Out, error)) (Out, error) {
 	pause := backoff.Backoff{First: 20 * time.Millisecond, Limit: 2 * time.Second}
 	for begin := time.Now(); ; {
 		out, err := f()

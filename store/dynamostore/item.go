@@ -33,10 +33,13 @@ func (o *Options) key(id [16]byte) item {
 	return key
 }
 
-// docKey returns the keys of a document for consumers. The key of a record has no
+// docPrefix begins the partition keys of documents. The key of a record has no
 // colon.
+func (o *Options) docPrefix() string { return o.Prefix + "doc:" }
+
+// docKey returns the keys of a document.
 func (o *Options) docKey(name string) item {
-	key := item{o.PartitionKey: text(o.Prefix + "doc:" + name)}
+	key := item{o.PartitionKey: text(o.docPrefix() + name)}
 	if o.SortKey != "" {
 		key[o.SortKey] = text(sortValue)
 	}
@@ -95,10 +98,13 @@ func (o *Options) encode(r cas.Row, version string) item {
 		it[o.Index] = text(o.shard(shardOf(id)))
 	}
 	if at, ok := r.Expires(); ok {
-		it[o.Expiry] = number(int64(at+999_999) / 1_000_000) // whole seconds, never early
+		it[o.Expiry] = expiry(at)
 	}
 	return it
 }
+
+// expiry is a time of deletion, in whole seconds, and never early.
+func expiry(at cas.Instant) types.AttributeValue { return number(int64(at+999_999) / 1_000_000) }
 
 func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 

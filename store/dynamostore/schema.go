@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// CreateTable makes the table of the store with its index, billed by request,
-// waits until it can be used, and switches on deletion by time. It needs
+// CreateTable makes the table of the store with its index and a stream of keys,
+// billed by request, waits until it can be used, and switches on deletion by time. It needs
 // dynamodb:CreateTable, DescribeTable and UpdateTimeToLive. A table that exists is
 // an error: [Template] shows what it needs.
 func (s *Store) CreateTable(ctx context.Context) error {
@@ -30,6 +30,7 @@ func (s *Store) CreateTable(ctx context.Context) error {
 	in.KeySchema = keySchema(o.PartitionKey, o.SortKey)
 	in.GlobalSecondaryIndexes = []types.GlobalSecondaryIndex{{IndexName: &o.Index, KeySchema: keySchema(o.Index, o.PartitionKey),
 		Projection: &types.Projection{ProjectionType: types.ProjectionTypeAll}}}
+	in.StreamSpecification = &types.StreamSpecification{StreamEnabled: aws.Bool(true), StreamViewType: types.StreamViewTypeKeysOnly}
 	if _, err := e.client.CreateTable(ctx, in); err != nil {
 		return fmt.Errorf("dynamostore: create the table %s: %w", o.Table, err)
 	}
@@ -64,7 +65,8 @@ func keySchema(partition, sort string) []types.KeySchemaElement {
 
 // Template returns the table of a store with these options as a resource of
 // CloudFormation, in JSON. A table of the caller's own needs its
-// GlobalSecondaryIndexes and its TimeToLiveSpecification.
+// GlobalSecondaryIndexes and its TimeToLiveSpecification, and the
+// StreamSpecification if relays shall hear of messages at once.
 func Template(o *Options) string {
 	with := cmp.Or(o, new(Options)).ready()
 	type object map[string]any
@@ -90,6 +92,7 @@ func Template(o *Options) string {
 				"KeySchema":  keys(with.Index, with.PartitionKey),
 				"Projection": object{"ProjectionType": types.ProjectionTypeAll},
 			}},
+			"StreamSpecification":     object{"StreamViewType": types.StreamViewTypeKeysOnly},
 			"TimeToLiveSpecification": object{"AttributeName": with.Expiry, "Enabled": true},
 		},
 	}, "", "  ")
