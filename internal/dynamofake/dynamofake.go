@@ -508,11 +508,14 @@ func (t *table) query(r *request) (any, *problem) {
 	condition := newExpression(r.KeyConditionExpression, r.ExpressionAttributeNames, r.ExpressionAttributeValues)
 	var found []item
 	for _, it := range items {
+		if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) {
+			continue
+		}
 		holds, err := condition.holds(it)
 		if err != nil {
 			return nil, invalid("%v", err)
 		}
-		if holds && !slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) {
+		if holds {
 			found = append(found, it)
 		}
 	}
