@@ -506,9 +506,13 @@ func (t *table) query(r *request) (any, *problem) {
 		items = t.shown
 	}
 	condition := newExpression(r.KeyConditionExpression, r.ExpressionAttributeNames, r.ExpressionAttributeValues)
+	asked := make(map[string]bool) // one of them is the partition key: to compare with these first is quick
+	for _, value := range r.ExpressionAttributeValues {
+		asked[value.text()] = true
+	}
 	var found []item
 	for _, it := range items {
-		if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) {
+		if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) || !asked[it[keys[0]].text()] {
 			continue
 		}
 		holds, err := condition.holds(it)
