@@ -34,7 +34,8 @@
 //	natsstore    once.Lister of open records, Reopener
 //	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry,
 //	             Shelf, TxShelf, Positions, Outbox, Bell
-//	tablestore   once.TxStore, once.Lister of open records, Reopener
+//	tablestore   once.TxStore, once.Lister of open records, Reopener, Registry,
+//	             Shelf, Outbox
 //	tiered       once.Replayer, and what the store has that it wraps
 //
 // Open records suffice for the reconciler, and not for a quota. TxStore, TxShelf,

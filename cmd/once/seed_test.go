@@ -8,12 +8,15 @@ import (
 	"os"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
+
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/redisstore"
+	"github.com/effectively-once/once/store/tablestore"
 )
 
 // seed makes the tables at a URL, and fills them: it is a command of the scripts. With a second argument, the message
@@ -77,6 +80,9 @@ func seedAt(ctx context.Context, from string) error {
 	}
 	if s, ok := t.Store.(*redisstore.Store); ok {
 		return seedRedis(ctx, t, s)
+	}
+	if s, ok := t.Store.(*tablestore.Store); ok {
+		return seedAzureOutbox(ctx, s)
 	}
 	if t.Tables == nil {
 		return nil
@@ -173,6 +179,24 @@ func seedRedis(ctx context.Context, t *target.Target, s *redisstore.Store) error
 		}
 	}
 	return stickOutbox(ctx, need[store.Relayable](t))
+}
+
+// seedAzureOutbox puts messages, of which two are stuck.
+func seedAzureOutbox(ctx context.Context, s *tablestore.Store) error {
+	tx := s.Begin()
+	err := tx.Write(aztables.TransactionAction{ActionType: aztables.TransactionTypeAdd, Entity: []byte(`{"PartitionKey": "shop", "RowKey": "order"}`)})
+	for _, id := range []string{"o1", "o2", "o3"} {
+		if err == nil {
+			err = s.PutTx(ctx, tx, []store.Outgoing{{Message: broker.Message{ID: id, Topic: "order.paid", OrderingKey: "k"}}})
+		}
+	}
+	if err == nil {
+		err = tx.Commit(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return stickOutbox(ctx, s)
 }
 
 func seedOutbox(ctx context.Context, t *target.Target) error {

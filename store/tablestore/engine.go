@@ -1,6 +1,7 @@
 package tablestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,10 @@ type engine struct {
 	client    *aztables.Client
 	clock     cas.LearnedClock
 	partition func(once.Key) string
+	wait      time.Duration // 0: maxWait
+	settle    time.Duration // 0: maxUnsettled
+	seen      memory
+	reads     chan struct{} // bounds the messages that are read at once
 }
 
 // reply is what is known after a request.
@@ -36,8 +41,12 @@ type reply struct {
 // a server that is busy sends the same again.
 const dateResolution = 1100 * time.Millisecond
 
+// maxWait bounds how long a call waits for a service that is too busy.
+const maxWait = time.Minute
+
 // call sends a request, and learns the time from the response. If the service is
-// too busy, it is asked again, until the context ends. Nothing else is repeated.
+// too busy, it is asked again, until the context ends or maxWait is over. Nothing
+// else is repeated.
 func (e *engine) call(ctx context.Context, send func(context.Context) error) (r reply) {
 	if r.err = ctx.Err(); r.err != nil {
 		return r
@@ -46,7 +55,7 @@ func (e *engine) call(ctx context.Context, send func(context.Context) error) (r 
 	isBusy := func(resp *http.Response, err error) bool {
 		busy := err == nil && (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable)
 		r.busy = r.busy || busy
-		return busy
+		return busy && time.Since(began) < cmp.Or(e.wait, maxWait)
 	}
 	ctx = policy.WithRetryOptions(ctx, policy.RetryOptions{
 		MaxRetries: 1000, RetryDelay: 100 * time.Millisecond, MaxRetryDelay: 5 * time.Second, ShouldRetry: isBusy,

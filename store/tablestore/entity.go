@@ -22,7 +22,20 @@ const (
 	reserved   = "once-"
 	keyPrefix  = reserved + "key-"
 	openPrefix = reserved + "open-"
+
+	docPrefix    = reserved + "doc-"
+	longPrefix   = reserved + "long-" // and a digest, if the name is long
+	intentPrefix = reserved + "intent-"
 )
+
+// Partitions of the store's own.
+const (
+	docsPartition = reserved + "docs"
+	outPartition  = reserved + "out"
+)
+
+// mayBeDue is a filter for the entities that have a time.
+const mayBeDue = "RowKey ge '" + docPrefix + "' and RowKey lt 'once-long.'"
 
 // isKey is a filter for the entities of keys.
 const isKey = "RowKey ge '" + keyPrefix + "' and RowKey lt 'once-key.'"

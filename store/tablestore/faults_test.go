@@ -348,3 +348,53 @@ func TestLeasesHoldWhateverTheClocksShow(t *testing.T) {
 		}
 	}
 }
+
+// A service that stays busy is not waited for without end.
+func TestWaitingForABusyServiceEnds(t *testing.T) {
+	l := &line{}
+	s := open(table(t, l))
+	s.WaitAtMost(50 * time.Millisecond)
+	l.set(func(_ int, req *policy.Request) (*http.Response, error) { return busy(req), nil })
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
+	defer cancel()
+	if _, err := s.Get(ctx, pay.For("1").Key()); err == nil || ctx.Err() != nil || l.count() < 2 {
+		t.Errorf("Get returned %v after %d requests, and the context says %v", err, l.count(), ctx.Err())
+	}
+}
+
+// A call of Forget reads a bounded number of pages, and the next one goes on
+// there, until all was found.
+func TestForgetGoesOnWhereItStopped(t *testing.T) {
+	l := &line{}
+	c := table(t, l)
+	s := open(c)
+	const due = tablestore.MaxPages + 30
+	past := aztables.EDMDateTime(time.Now().Add(-time.Hour))
+	for n := range due {
+		write(t, c, aztables.EDMEntity{Entity: aztables.Entity{PartitionKey: fmt.Sprint("p", n), RowKey: "once-doc-order.1"},
+			Properties: map[string]any{"Size": aztables.EDMInt64(0), "Due": past}})
+	}
+	pages := 0
+	l.set(func(_ int, req *policy.Request) (*http.Response, error) { // pages of one entity
+		query := req.Raw().URL.Query()
+		if req.Raw().Method == http.MethodGet && query.Has("$top") {
+			pages++
+			query.Set("$top", "1")
+			req.Raw().URL.RawQuery = query.Encode()
+		}
+		return req.Next()
+	})
+	total, calls := 0, 0
+	for total < due && calls < 10 {
+		pages = 0
+		n, err := s.Forget(t.Context(), 1000)
+		must(t, err)
+		if calls++; pages > tablestore.MaxPages {
+			t.Errorf("Forget has read %d pages", pages)
+		}
+		total += n
+	}
+	if left := entities(t, c, "RowKey eq 'once-doc-order.1'"); total != due || calls < 2 || len(left) != 0 {
+		t.Errorf("%d of %d were deleted in %d calls, and %d are left", total, due, calls, len(left))
+	}
+}

@@ -3,8 +3,9 @@
 // # What it implements
 //
 // A [Store] is a [once.TxStore] whose transaction, [Tx], is one entity group
-// transaction: a key commits together with entities of its partition. It is also
-// a [once.Lister] of what is not done, and a [store.Reopener].
+// transaction: a key commits together with entities and messages of its partition.
+// It is also a [once.Lister] of what is not done, a [store.Reopener], a
+// [store.Registry], a [store.Shelf] and a [store.Outbox].
 //
 // # How keys are stored
 //
@@ -30,6 +31,18 @@
 // Its RowKey is once-key- and its digest. In the default partitions, an entity
 // with the RowKey once-open- and the digest says that the key is open. It is
 // written and deleted in one transaction with the key's.
+//
+// # How documents are stored
+//
+// The shelf, messages of the outbox and leases are documents. The RowKey of one is
+// once-doc- and its name, with a dot for each slash. Its bytes are in Body00 and
+// the next. Documents that belong to no transaction of work are in the partition
+// once-docs, and a message is in the partition of its transaction.
+//
+// Table storage has no index by which a relay could find messages. So an intent is
+// written before the commit of each message: an entity in the partition once-out,
+// with the RowKey once-intent- and the name, which says in which Place the message
+// will be. It is deleted after the message. docs/decisions/0052 has the reasons.
 //
 // # What it needs
 //
@@ -83,7 +96,8 @@ type Options struct {
 
 // Store is a store in a table. It is safe for concurrent use.
 type Store struct {
-	cas.Transactions[*Tx]
+	cas.Shelving[*Tx]
+	cas.Publishing[*Tx]
 	engine *engine
 
 	mu  sync.Mutex
@@ -94,6 +108,9 @@ var (
 	_ once.TxStore[*Tx] = (*Store)(nil)
 	_ once.Lister       = (*Store)(nil)
 	_ store.Reopener    = (*Store)(nil)
+	_ store.Registry    = (*Store)(nil)
+	_ store.Shelf       = (*Store)(nil)
+	_ store.Outbox[*Tx] = (*Store)(nil)
 )
 
 // New returns a store in the table of the client, which may have other entities,
@@ -104,15 +121,19 @@ func New(client *aztables.Client, o *Options) *Store {
 	if o == nil {
 		o = new(Options)
 	}
-	e := &engine{client: client, partition: o.Partition}
+	e := &engine{client: client, partition: o.Partition, reads: make(chan struct{}, maxReads)}
 	e.clock.Ask = e.ask
 	options := o.Options.Ready()
 	if o.MaxOutcome <= 0 || o.MaxOutcome > maxOutcome {
 		options.MaxOutcome = maxOutcome
 	}
+	transactions := &cas.Transactions[*Tx]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: o.ClaimFirst}
 	return &Store{
-		Transactions: cas.Transactions[*Tx]{Store: cas.New(e, &e.clock, options), Engine: e, ClaimFirst: o.ClaimFirst},
-		engine:       e,
+		Shelving: cas.Shelving[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc},
+		// A query is no snapshot: it may have a message, and not the one before it, whose
+		// commit returned while the query was at work.
+		Publishing: cas.Publishing[*Tx]{Transactions: transactions, Queue: e, MaxDoc: maxDoc, Lags: true},
+		engine:     e,
 	}
 }
 
@@ -127,9 +148,14 @@ func (s *Store) Migrate(ctx context.Context) error {
 	}).err
 }
 
-// Forget deletes keys past their KeepKey, and outcomes past their KeepOutcome. It
-// reads the table in pages, because Table storage deletes nothing by itself and
-// has no index on times. The next call goes on where this one has stopped.
+// maxPages is how many pages a call of Forget reads. The service ends a page
+// after a thousand entities that are due, or five seconds.
+const maxPages = 100
+
+// Forget deletes keys past their KeepKey, outcomes past their KeepOutcome, and
+// documents past their time. It reads the table in pages, because Table storage
+// deletes nothing by itself and has no index on times. It reads up to 100 pages,
+// and the next call goes on where this one has stopped.
 func (s *Store) Forget(ctx context.Context, limit int) (n int, err error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("%w: Forget with a limit of %d: give at least 1", once.ErrInvalid, limit)
@@ -140,10 +166,25 @@ func (s *Store) Forget(ctx context.Context, limit int) (n int, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for again := s.due != (place{}); n < limit; {
-		found, next, err := s.engine.query(ctx, fmt.Sprintf("%s and Due le %s", isKey, dateTime(now.Earliest)), s.due, limit-n)
-		if err != nil && !errors.Is(err, once.ErrCorrupt) { // a damaged key is never deleted
+	again := s.due != (place{})
+	for pages := 0; n < limit && pages < maxPages; pages++ {
+		entities, next, err := s.engine.entities(ctx, fmt.Sprintf("%s and Due le %s", mayBeDue, dateTime(now.Earliest)), s.due, limit-n)
+		if err != nil {
 			return n, err
+		}
+		var found []cas.Stored
+		for _, text := range entities {
+			if at, ok := expiredDoc(text); ok {
+				deleted, err := s.engine.deleteDoc(ctx, at)
+				if deleted {
+					n++
+				}
+				if err != nil {
+					return n, err
+				}
+			} else if is, err := decode(text); err == nil { // a damaged key is never deleted
+				found = append(found, is)
+			}
 		}
 		changed, err := s.engine.forget(ctx, found, now)
 		n += changed

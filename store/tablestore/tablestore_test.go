@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,7 +61,23 @@ func dial(t testing.TB, table string, policies ...policy.Policy) *aztables.Clien
 	o.PerRetryPolicies = policies
 	service, err = aztables.NewServiceClientFromConnectionString(dsn, o)
 	must(t, err)
-	return service.NewClient(table)
+	c := service.NewClient(table)
+	clientsMu.Lock()
+	defer clientsMu.Unlock()
+	clients[c] = table
+	return c
+}
+
+// clients has the table of each client.
+var (
+	clientsMu sync.Mutex
+	clients   = make(map[*aztables.Client]string)
+)
+
+func nameOf(c *aztables.Client) string {
+	clientsMu.Lock()
+	defer clientsMu.Unlock()
+	return clients[c]
 }
 
 func TestConformance(t *testing.T) {
@@ -83,9 +100,16 @@ func txHarness(c *aztables.Client, o tablestore.Options) storetest.TxHarness[*ta
 		Batched:     true,
 		Slow:        true,
 		ClaimsFirst: o.ClaimFirst,
-		Begin:       func(context.Context) (*tablestore.Tx, error) { return s.Begin(), nil },
-		Commit:      func(ctx context.Context, tx *tablestore.Tx) error { return tx.Commit(ctx) },
-		Rollback:    func(_ context.Context, tx *tablestore.Tx) error { return tx.Rollback() },
+		MaxMessages: 40, // with the documents of their ordering keys
+		MaxBody:     590 << 10,
+		Begin: func(context.Context) (*tablestore.Tx, error) { // with a partition, which messages need
+			tx := s.Begin()
+			begun := effect("all", "begun", "begun")
+			begun.ActionType = aztables.TransactionTypeInsertReplace
+			return tx, tx.Write(begun)
+		},
+		Commit:   func(ctx context.Context, tx *tablestore.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(_ context.Context, tx *tablestore.Tx) error { return tx.Rollback() },
 		Effect: func(_ context.Context, tx *tablestore.Tx, name string) error {
 			return tx.Write(effect("all", fmt.Sprint("effect ", rows.Add(1)), name))
 		},

@@ -33,8 +33,8 @@ type Tx struct {
 // Write adds actions. An action with the IfMatch of an entity that has changed
 // makes the whole transaction a conflict, and DoTx runs again. Any other refusal
 // by the service is returned as its error. The store's limits are those of the
-// service: 100 entities including the key's, 4 MiB, one partition, and one action
-// for an entity. If they are exceeded, Write or the commit returns
+// service: 100 entities including the key's and messages, 4 MiB, one partition, and
+// one action for an entity. If they are exceeded, Write or the commit returns
 // [once.ErrInvalid], and nothing is sent.
 func (t *Tx) Write(actions ...aztables.TransactionAction) error {
 	if t.ended {
@@ -114,7 +114,8 @@ func (e *engine) Changes(t *Tx) (*cas.Changes, error) {
 // after 30 seconds.
 const commitLimit = 30 * time.Second
 
-// Commit sends the rows and the actions of a transaction.
+// Commit sends the rows, documents and actions of a transaction. If it has
+// messages, their intents are written first.
 func (e *engine) Commit(ctx context.Context, t *Tx) error {
 	t.ended = true
 	rows, err := e.rowsOf(t)
@@ -123,12 +124,19 @@ func (e *engine) Commit(ctx context.Context, t *Tx) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, commitLimit)
 	defer cancel()
+	intents, err := e.intend(ctx, t.changes.Docs())
+	if err != nil {
+		return err
+	}
 	_, err = e.submit(ctx, rows, t.actions)
-	return commitError(err)
+	if err = commitError(err); err != nil && !errors.Is(err, once.ErrOutcomeUnknown) {
+		e.endIntents(ctx, intents)
+	}
+	return err
 }
 
-// rowsOf returns how the rows of a transaction are written, if the service can
-// take it.
+// rowsOf returns how the rows and documents of a transaction are written, if the
+// service can take it.
 func (e *engine) rowsOf(t *Tx) (rows []write, err error) {
 	count, size, place := len(t.actions), t.size, t.place
 	for _, c := range t.changes.All() {
@@ -149,6 +157,16 @@ func (e *engine) rowsOf(t *Tx) (rows []write, err error) {
 		if w.index != nil {
 			count, size = count+1, size+sizeOf(*w.index)
 		}
+	}
+	for _, c := range t.changes.Docs() {
+		partition, _ := entityOf(c.DocName)
+		if count > 0 && partition != place {
+			return nil, fmt.Errorf("%w: tablestore: the transaction writes in the partition %q, and the document %s is in %q: a transaction has "+
+				"one partition", once.ErrInvalid, place, c.Name, partition)
+		}
+		w := write{row: writeDoc(c)}
+		rows, place = append(rows, w), partition
+		count, size = count+1, size+sizeOf(w.row)
 	}
 	if count > maxActions || size > maxRequest {
 		return nil, fmt.Errorf("%w: tablestore: the transaction has %d entities and %d bytes: a request takes %d and %d", once.ErrInvalid,
