@@ -154,10 +154,17 @@ var cosmosBugs = []Bug{
 		Test: Test{"./store/cosmosstore", "^TestListsOfManyRecordsHaveBoundedPages$"},
 	},
 	{
-		Name: "cosmos-source-unchecked", Why: "two consumers of different messages share their keys",
-		File: "store/cosmosstore/consumers.go",
-		Old:  `err != nil || at(c.SharedWith) < 0 {`,
-		New:  `err != nil {`,
-		Test: cosmosConformance,
+		Name: "cosmos-outbox-page-unbounded", Why: "a page of messages lacks those before its last",
+		File: "store/cosmosstore/queue.go",
+		Old:  `slices.Sort(names)`,
+		New:  `_ = slices.Sort[[]string]`,
+		Test: Test{"./store/cosmosstore", "^TestPagesOfMessagesAreInOrder$"},
+	},
+	{
+		Name: "cosmos-move-not-repeated", Why: "a message whose move had no answer counts as not moved",
+		File: "store/cosmosstore/queue.go",
+		Old:  `const tries = 3`,
+		New:  `const tries = 1`,
+		Test: Test{"./store/cosmosstore", "^TestAMoveWithoutAnAnswer$"},
 	},
 }

@@ -5,9 +5,9 @@
 // # What it implements
 //
 // A [Store] is a [once.TxStore] whose transaction is a [Tx], so it works with
-// [once.Do] and [once.DoTx]. It is also a [once.Lister], a [store.Reopener] and a
-// [store.Registry]. Package cas has the rules, and says what a transaction is that
-// is one request.
+// [once.Do] and [once.DoTx]. It is also a [once.Lister], a [store.Reopener], a
+// [store.Registry], a [store.Shelf] and a [store.Outbox]. Package cas has the
+// rules, and says what a transaction is that is one request.
 //
 // # How keys are stored
 //
@@ -96,7 +96,8 @@ func ByScope(k once.Key) string { return k.Scope }
 
 // Store is a store in a container. It is safe for concurrent use.
 type Store struct {
-	cas.Transactions[*Tx]
+	cas.Shelving[*Tx]
+	*cas.Publishing[*Tx]
 	engine  *engine
 	damaged sync.Map // the ids of items that lists have left out
 }
@@ -106,6 +107,8 @@ var (
 	_ once.Lister       = (*Store)(nil)
 	_ store.Reopener    = (*Store)(nil)
 	_ store.Registry    = (*Store)(nil)
+	_ store.Shelf       = (*Store)(nil)
+	_ store.Outbox[*Tx] = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The container remains
@@ -119,16 +122,19 @@ func New(container *azcosmos.ContainerClient, o *Options) *Store {
 	if container == nil {
 		e.invalid = fmt.Errorf("%w: cosmosstore: the container is nil", once.ErrInvalid)
 	}
-	s := &Store{engine: e}
-	s.Transactions = cas.Transactions[*Tx]{
+	transactions := &cas.Transactions[*Tx]{
 		Store:      cas.New(e, &e.clock, o.Options.Ready()),
 		Engine:     e,
 		ClaimFirst: o.ClaimFirst,
 	}
-	return s
+	return &Store{
+		Shelving:   cas.Shelving[*Tx]{Transactions: transactions, Docs: e, MaxDoc: maxDoc},
+		Publishing: &cas.Publishing[*Tx]{Transactions: transactions, Queue: e, MaxDoc: maxDoc, Lags: true},
+		engine:     e,
+	}
 }
 
-// engine keeps rows as items.
+// engine keeps rows and documents as items.
 type engine struct {
 	container *azcosmos.ContainerClient
 	partition func(once.Key) string

@@ -120,9 +120,16 @@ func harness(a *account, claimFirst bool) storetest.TxHarness[*cosmosstore.Tx] {
 		ClaimsFirst: claimFirst,
 		Expires:     true,
 		LearnsTime:  true,
-		Begin:       func(context.Context) (*cosmosstore.Tx, error) { return begin.Begin(), nil },
-		Commit:      func(ctx context.Context, tx *cosmosstore.Tx) error { return tx.Commit(ctx) },
-		Rollback:    func(_ context.Context, tx *cosmosstore.Tx) error { return tx.Rollback() },
+		Slow:        true,
+		MaxMessages: 40,
+		MaxBody:     900 << 10,
+		Begin: func(context.Context) (*cosmosstore.Tx, error) {
+			tx := begin.Begin()
+			tx.CreateItem(effect("begun")) // messages need the partition key
+			return tx, nil
+		},
+		Commit:   func(ctx context.Context, tx *cosmosstore.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(_ context.Context, tx *cosmosstore.Tx) error { return tx.Rollback() },
 		Effect: func(_ context.Context, tx *cosmosstore.Tx, name string) error {
 			tx.CreateItem(effect(name))
 			return nil

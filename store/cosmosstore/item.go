@@ -124,6 +124,10 @@ func timeToLive(row cas.Row, now cas.Now) int64 {
 	if !ok {
 		return -1
 	}
+	return secondsUntil(at, now)
+}
+
+func secondsUntil(at cas.Instant, now cas.Now) int64 {
 	const second = cas.Instant(time.Second / time.Microsecond)
 	seconds := max(at-now.Earliest, 0)/second + 2
 	if seconds > math.MaxInt32 {

@@ -150,8 +150,8 @@ func (e *engine) Rollback(tx *Tx) { tx.ended = true }
 // the throttle.
 const commitTime = 30 * time.Second
 
-// Commit sends a transaction as one batch. Its records come first, so it is their
-// conflict that the service reports.
+// Commit sends a transaction as one batch. Its records and documents come first,
+// so it is their conflict that the service reports.
 func (e *engine) Commit(ctx context.Context, tx *Tx) error {
 	if _, err := e.Changes(tx); err != nil {
 		return err
@@ -160,11 +160,12 @@ func (e *engine) Commit(ctx context.Context, tx *Tx) error {
 	if err := errors.Join(tx.err, e.ready(ctx)); err != nil {
 		return err
 	}
-	changes := tx.changes.All()
-	if len(changes)+len(tx.writes) == 0 {
+	changes, docs := tx.changes.All(), tx.changes.Docs()
+	own := len(changes) + len(docs)
+	if own+len(tx.writes) == 0 {
 		return nil
 	}
-	batch, err := e.batch(ctx, changes, tx.writes)
+	batch, err := e.batch(ctx, changes, docs, tx.writes)
 	if err != nil {
 		return err
 	}
@@ -182,12 +183,12 @@ func (e *engine) Commit(ctx context.Context, tx *Tx) error {
 		return nil
 	}
 	status := int(results[cause].StatusCode)
-	refused := &WriteError{Index: cause - len(changes), StatusCode: status}
+	refused := &WriteError{Index: cause - own, StatusCode: status}
 	switch {
-	case cause < len(changes) && isStale(status), cause >= len(changes) && status == http.StatusPreconditionFailed && tx.writes[refused.Index].matches:
+	case cause < own && isStale(status), cause >= own && status == http.StatusPreconditionFailed && tx.writes[refused.Index].matches:
 		return fmt.Errorf("%w: cosmosstore: an item has changed", once.ErrConflict)
-	case cause < len(changes):
-		return fmt.Errorf("cosmosstore: the service refused the record with status %d", status)
+	case cause < own:
+		return fmt.Errorf("cosmosstore: the service refused the record or a document with status %d", status)
 	}
 	return refused
 }
@@ -197,12 +198,12 @@ func isStale(status int) bool {
 }
 
 // batch makes the batch of a transaction, if the service can take it.
-func (e *engine) batch(ctx context.Context, changes []cas.Change, writes []write) (azcosmos.TransactionalBatch, error) {
+func (e *engine) batch(ctx context.Context, changes []cas.Change, docs []cas.DocChange, writes []write) (azcosmos.TransactionalBatch, error) {
 	var none azcosmos.TransactionalBatch
 	invalid := func(format string, args ...any) (azcosmos.TransactionalBatch, error) {
 		return none, fmt.Errorf("%w: cosmosstore: %s", once.ErrInvalid, fmt.Sprintf(format, args...))
 	}
-	if n := len(changes) + len(writes); n > maxBatch {
+	if n := len(changes) + len(docs) + len(writes); n > maxBatch {
 		return invalid("the transaction has %d writes, and the service takes %d", n, maxBatch)
 	}
 	partition, known, size := "", false, 0
@@ -230,6 +231,36 @@ func (e *engine) batch(ctx context.Context, changes []cas.Change, writes []write
 		adds = append(adds, func(b *azcosmos.TransactionalBatch) {
 			b.ReplaceItem(id, text, &azcosmos.TransactionalBatchItemOptions{IfMatchETag: &tag})
 		})
+	}
+	for _, c := range docs {
+		now, err := e.clock.Now(ctx)
+		if err != nil {
+			return none, err
+		}
+		id, to := e.docAddress(c.DocName)
+		if !belongs(to) {
+			return invalid("the transaction has the partition key %q, and the document %s has %q: what consumers and relays note is a "+
+				"transaction of its own", partition, c.Name, to)
+		}
+		o := new(azcosmos.TransactionalBatchItemOptions)
+		if c.Over != "" {
+			tag := azcore.ETag(c.Over)
+			o.IfMatchETag = &tag
+		}
+		if c.Is == nil {
+			adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.DeleteItem(id, o) })
+			continue
+		}
+		text, err := e.encodeDoc(c, now)
+		if err != nil {
+			return none, err
+		}
+		size += len(text)
+		if c.Over == "" {
+			adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.CreateItem(text, nil) })
+		} else {
+			adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.ReplaceItem(id, text, o) })
+		}
 	}
 	for i, w := range writes {
 		if w.body != nil {

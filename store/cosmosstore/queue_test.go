@@ -1,0 +1,116 @@
+package cosmosstore_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/fakecosmos"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/cosmosstore"
+)
+
+func put(t *testing.T, s *cosmosstore.Store, ms ...store.Outgoing) {
+	t.Helper()
+	tx := s.Begin()
+	tx.CreateItem(effect("row"))
+	must(t, s.PutTx(t.Context(), tx, ms))
+	must(t, tx.Commit(t.Context()))
+}
+
+func out(id string) store.Outgoing {
+	return store.Outgoing{Message: broker.Message{ID: id, Topic: "t", OrderingKey: "k", Body: []byte("\xff")}}
+}
+
+func pending(t *testing.T, s *cosmosstore.Store) []store.Outgoing {
+	t.Helper()
+	ms, err := s.Outgoing(t.Context(), store.OutgoingQuery{})
+	must(t, err)
+	return ms
+}
+
+// Messages go where the transaction is, which must be known.
+func TestMessagesNeedThePartitionKey(t *testing.T) {
+	a := newAccount(t)
+	s := a.store()
+	_, err := s.Get(t.Context(), pay.For("1").Key())
+	must(t, err)
+	tx := s.Begin()
+	if err := s.PutTx(t.Context(), tx, []store.Outgoing{out("1")}); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("in an empty transaction, PutTx returned %v", err)
+	}
+	must(t, tx.Rollback())
+	put(t, s, out("1"))
+	if is := pending(t, s); len(is) != 1 || string(is[0].Message.Body) != "\xff" {
+		t.Errorf("%d messages are pending: %v", len(is), is)
+	}
+}
+
+// A move is made once and counts as made, whether the request or its reply is lost.
+func TestAMoveWithoutAnAnswer(t *testing.T) {
+	for _, fault := range []fakecosmos.Fault{fakecosmos.LoseRequest, fakecosmos.LoseReply, fakecosmos.Unavailable} {
+		a := newAccount(t)
+		s := a.store()
+		put(t, s, out("1"))
+		for _, move := range []func([]store.Outgoing) (int, error){
+			func(ms []store.Outgoing) (int, error) { return s.MoveOutgoing(t.Context(), [16]byte{}, ms, store.Held) },
+			func(ms []store.Outgoing) (int, error) { return s.Sent(t.Context(), [16]byte{}, ms, store.Delete) },
+		} {
+			var ms []store.Outgoing
+			for _, state := range []store.OutgoingState{store.Pending, store.Held} {
+				is, err := s.Outgoing(t.Context(), store.OutgoingQuery{State: state})
+				must(t, err)
+				ms = append(ms, is...)
+			}
+			faults := 0
+			a.SetFault(func(r fakecosmos.Request) fakecosmos.Fault {
+				if r.Kind == "Batch" && bytes.Contains(r.Body, []byte(`"Delete"`)) && faults == 0 {
+					faults++
+					return fault
+				}
+				return fakecosmos.None
+			})
+			n, err := move(ms)
+			a.SetFault(nil)
+			if n != 1 || err != nil || faults != 1 {
+				t.Errorf("fault %v: the move of %d messages, with %d faults, returned %d, %v", fault, len(ms), faults, n, err)
+			}
+		}
+		if n, err := s.Sent(t.Context(), [16]byte{}, []store.Outgoing{{Seq: 1}}, store.Delete); n != 0 || err != nil {
+			t.Errorf("Sent of a message that is not there returned %d, %v", n, err)
+		}
+	}
+}
+
+// Pages are in order and complete when more messages wait than Queued holds at
+// once.
+func TestPagesOfMessagesAreInOrder(t *testing.T) {
+	a := newAccount(t)
+	s := a.store()
+	const n, each = 2600, 40
+	for i := 0; i < n; i += each {
+		var ms []store.Outgoing
+		for j := range each {
+			m := out(fmt.Sprint(i + j))
+			m.Message.OrderingKey = "k"
+			ms = append(ms, m)
+		}
+		put(t, s, ms...)
+	}
+	for after, seen := int64(0), 0; seen < n; {
+		page, err := s.Outgoing(t.Context(), store.OutgoingQuery{After: after, Limit: 500})
+		must(t, err)
+		if len(page) == 0 {
+			t.Fatalf("after %d of %d messages there are none", seen, n)
+		}
+		for _, m := range page {
+			if m.Message.ID != fmt.Sprint(seen) {
+				t.Fatalf("message %d is %q", seen, m.Message.ID)
+			}
+			seen, after = seen+1, m.Seq
+		}
+	}
+}
