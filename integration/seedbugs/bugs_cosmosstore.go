@@ -154,13 +154,6 @@ var cosmosBugs = []Bug{
 		Test: Test{"./store/cosmosstore", "^TestListsOfManyRecordsHaveBoundedPages$"},
 	},
 	{
-		Name: "cosmos-outbox-page-unbounded", Why: "a page of messages lacks those before its last",
-		File: "store/cosmosstore/queue.go",
-		Old:  `slices.Sort(names)`,
-		New:  `_ = slices.Sort[[]string]`,
-		Test: Test{"./store/cosmosstore", "^TestPagesOfMessagesAreInOrder$"},
-	},
-	{
 		Name: "cosmos-move-not-repeated", Why: "a message whose move had no answer counts as not moved",
 		File: "store/cosmosstore/queue.go",
 		Old:  `const tries = 3`,
