@@ -28,7 +28,8 @@
 // In this table, "all" are memstore, sqlstore and pgstore, and SQL means the last
 // two. The others have these:
 //
-//	cosmosstore  once.TxStore, once.Lister, Reopener, Registry
+//	cosmosstore  once.TxStore, once.Lister, Reopener, Registry, Shelf, Outbox,
+//	             Relayable
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener, Registry,
 //	             Shelf, TxShelf, Positions, Outbox, Relayable, Bell
 //	natsstore    once.Lister of open records, Reopener

@@ -32,6 +32,40 @@ func pending(t *testing.T, s *cosmosstore.Store) []store.Outgoing {
 	return ms
 }
 
+// The shelf keeps messages for another attempt, or for a person.
+func TestShelf(t *testing.T) {
+	a := newAccount(t)
+	s := a.store()
+	m := store.Shelved{Consumer: "c", Key: "1", State: store.Parked, Reason: "no such account", Message: out("1").Message}
+	must(t, s.Shelve(t.Context(), []store.Shelved{m, m}))
+	of := func(states ...store.ShelfState) []store.Shelved {
+		t.Helper()
+		all, err := cosmosstore.New(a.container("keys"), nil).Shelved(t.Context(), store.ShelfQuery{Consumer: "c", States: states})
+		must(t, err)
+		return all
+	}
+	all := of(store.Parked)
+	if len(all) != 1 || string(all[0].Message.Body) != "\xff" || all[0].Reason != m.Reason {
+		t.Fatalf("the shelf has %+v", all)
+	}
+	is := all[0]
+	is.State, is.History = store.Discarded, "ana: gave it up"
+	must(t, s.Change(t.Context(), is))
+	if err := s.Change(t.Context(), is); !errors.Is(err, once.ErrLeaseLost) {
+		t.Errorf("a change of an old version returned %v", err)
+	}
+	if left, gone := of(store.Parked), of(store.Discarded); len(left) != 0 || len(gone) != 1 {
+		t.Errorf("%d messages are parked, and %d discarded", len(left), len(gone))
+	}
+	tx := s.Begin()
+	tx.CreateItem(effect("row"))
+	must(t, s.PutTx(t.Context(), tx, []store.Outgoing{out("2")}))
+	must(t, tx.Commit(t.Context()))
+	if all := of(); len(all) != 1 {
+		t.Errorf("with a message in the outbox, the shelf has %d", len(all))
+	}
+}
+
 // Messages go where the transaction is, which must be known.
 func TestMessagesNeedThePartitionKey(t *testing.T) {
 	a := newAccount(t)
