@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/cosmosstore"
+	"github.com/effectively-once/once/store/dynamostore"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/effectively-once/once/store/tablestore"
 )
@@ -78,14 +81,8 @@ func seedAt(ctx context.Context, from string) error {
 			return err
 		}
 	}
-	if s, ok := t.Store.(*redisstore.Store); ok {
-		return seedRedis(ctx, t, s)
-	}
-	if s, ok := t.Store.(*tablestore.Store); ok {
-		return seedAzureOutbox(ctx, s)
-	}
 	if t.Tables == nil {
-		return nil
+		return seedKeyStore(ctx, t)
 	}
 	if err := seedShelf(ctx, need[consumerStore](t)); err != nil {
 		return err
@@ -164,39 +161,41 @@ func keyShelved(ctx context.Context, at string) error {
 	return bring(ctx, t.Store, once.Key{Operation: "billing", ID: m[0].Key}, once.Parked)
 }
 
-func seedRedis(ctx context.Context, t *target.Target, s *redisstore.Store) error {
-	if err := seedShelf(ctx, need[consumerStore](t)); err != nil {
-		return err
+// seedKeyStore fills the shelf and the outbox of a store without tables, if it has
+// them.
+func seedKeyStore(ctx context.Context, t *target.Target) error {
+	if s, ok := t.Store.(consumerStore); ok {
+		if err := seedShelf(ctx, s); err != nil {
+			return err
+		}
 	}
-	for _, id := range []string{"o1", "o2", "o3"} {
+	ms := make([]store.Outgoing, 3)
+	for i := range ms {
+		ms[i] = store.Outgoing{Message: broker.Message{ID: fmt.Sprint("o", i+1), Topic: "order.paid", OrderingKey: "k"}}
+	}
+	var err error
+	switch s := t.Store.(type) {
+	case *redisstore.Store:
 		tx := s.Begin()
-		m := store.Outgoing{Message: broker.Message{ID: id, Topic: "order.paid", OrderingKey: "k"}}
-		if err := s.PutTx(ctx, tx, []store.Outgoing{m}); err != nil {
-			return err
-		}
-		if err := tx.Commit(ctx); err != nil {
-			return err
-		}
-	}
-	return stickOutbox(ctx, need[store.Relayable](t))
-}
-
-// seedAzureOutbox puts messages, of which two are stuck.
-func seedAzureOutbox(ctx context.Context, s *tablestore.Store) error {
-	tx := s.Begin()
-	err := tx.Write(aztables.TransactionAction{ActionType: aztables.TransactionTypeAdd, Entity: []byte(`{"PartitionKey": "shop", "RowKey": "order"}`)})
-	for _, id := range []string{"o1", "o2", "o3"} {
-		if err == nil {
-			err = s.PutTx(ctx, tx, []store.Outgoing{{Message: broker.Message{ID: id, Topic: "order.paid", OrderingKey: "k"}}})
-		}
-	}
-	if err == nil {
-		err = tx.Commit(ctx)
+		err = errors.Join(s.PutTx(ctx, tx, ms), tx.Commit(ctx))
+	case *dynamostore.Store:
+		tx := s.Begin()
+		err = errors.Join(s.PutTx(ctx, tx, ms), tx.Commit(ctx))
+	case *cosmosstore.Store:
+		tx := s.Begin()
+		tx.CreateItem([]byte(`{"id": "order", "customer": "c1"}`))
+		err = errors.Join(s.PutTx(ctx, tx, ms), tx.Commit(ctx))
+	case *tablestore.Store:
+		tx := s.Begin()
+		order := aztables.TransactionAction{ActionType: aztables.TransactionTypeAdd, Entity: []byte(`{"PartitionKey": "shop", "RowKey": "order"}`)}
+		err = errors.Join(tx.Write(order), s.PutTx(ctx, tx, ms), tx.Commit(ctx))
+	default:
+		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return stickOutbox(ctx, s)
+	return stickOutbox(ctx, need[store.Relayable](t))
 }
 
 func seedOutbox(ctx context.Context, t *target.Target) error {

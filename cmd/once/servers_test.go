@@ -58,7 +58,7 @@ func TestScriptsOnStoresWithoutTables(t *testing.T) {
 				Files:               []string{"testdata/keystores.txtar"},
 				RequireExplicitExec: true,
 				Condition: func(cond string) (bool, error) {
-					return cond == "outbox" && hasOutbox(name) && name != "azurite" || cond == "tables" && name == "azurite", nil
+					return cond == "outbox" && hasOutbox(name) || cond == "positions" && hasPositions(name), nil
 				},
 				Setup: func(e *testscript.Env) error {
 					for name, value := range awsEnvironment {
@@ -72,7 +72,11 @@ func TestScriptsOnStoresWithoutTables(t *testing.T) {
 }
 
 // hasOutbox reports whether a key store has an outbox.
-func hasOutbox(name string) bool { return name == "redis" || name == "azurite" }
+func hasOutbox(name string) bool { return name != "nats" }
+
+// hasPositions reports whether a key store writes the shelf and positions of
+// consumers in transactions of the work.
+func hasPositions(name string) bool { return name == "redis" || name == "dynamodb" }
 
 func TestServeOnStoresWithoutTables(t *testing.T) {
 	for name, fresh := range keyStores {
