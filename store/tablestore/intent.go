@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -175,42 +176,87 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (p
 	if after != "" {
 		filter += fmt.Sprintf(" and RowKey gt '%s'", intentRow(after))
 	}
-	for from := (place{}); len(page) < limit; {
-		entities, next, err := e.entities(ctx, filter, from, limit-len(page))
+	var found []cas.NamedDoc // without a Version: there is only the intent
+	for from, full := (place{}), 0; full < limit; {
+		entities, next, err := e.entities(ctx, filter, from, limit-full)
 		if err != nil {
 			return nil, err
 		}
-		found := make([]cas.NamedDoc, len(entities))
+		some := make([]cas.NamedDoc, len(entities))
 		err = inParallel(len(entities), func(n int) error {
 			i, err := readIntent(entities[n])
 			if err != nil {
 				return err
 			}
-			select {
-			case e.reads <- struct{}{}:
-				defer func() { <-e.reads }()
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			found[n].DocName = i.DocName
-			if found[n].Doc, err = e.resolve(ctx, i, now); found[n].Version != "" {
-				e.seen.keep(i.DocName, tags{azcore.ETag(found[n].Version), i.tag})
-			}
+			some[n], err = e.readQueued(ctx, i.tag, i.DocName, func() (cas.Doc, error) { return e.resolve(ctx, i, now) })
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
-		for _, doc := range found {
-			if doc.Version != "" {
-				page = append(page, doc)
+		for _, doc := range some {
+			if found = append(found, doc); doc.Version != "" {
+				full++
 			}
 		}
 		if from = next; next == (place{}) {
 			break
 		}
 	}
+	if err := e.readAgain(ctx, found); err != nil {
+		return nil, err
+	}
+	for _, doc := range found {
+		if doc.Version != "" && len(page) < limit {
+			page = append(page, doc)
+		}
+	}
 	return page, nil
+}
+
+// readQueued reads a message when fewer than maxReads are being read.
+func (e *engine) readQueued(ctx context.Context, intent azcore.ETag, at cas.DocName, read func() (cas.Doc, error)) (is cas.NamedDoc, err error) {
+	select {
+	case e.reads <- struct{}{}:
+		defer func() { <-e.reads }()
+	case <-ctx.Done():
+		return is, ctx.Err()
+	}
+	is.DocName = at
+	if is.Doc, err = read(); is.Version != "" && intent != "" {
+		e.seen.keep(at, tags{azcore.ETag(is.Version), intent})
+	}
+	return is, err
+}
+
+// readAgain reads messages that were not there, if a later one was: it may be of
+// the same transaction, which was committed between the two reads. What is not
+// there after all others were read was committed after them, or never.
+func (e *engine) readAgain(ctx context.Context, found []cas.NamedDoc) error {
+	last := len(found) - 1
+	for last >= 0 && found[last].Version == "" {
+		last--
+	}
+	for {
+		var missing []int
+		for n := range max(last, 0) {
+			if found[n].Version == "" {
+				missing = append(missing, n)
+			}
+		}
+		var more atomic.Bool
+		err := inParallel(len(missing), func(n int) error {
+			at := found[missing[n]].DocName
+			is, err := e.readQueued(ctx, "", at, func() (cas.Doc, error) { return e.LoadDoc(ctx, at) })
+			if found[missing[n]] = is; is.Version != "" {
+				more.Store(true)
+			}
+			return err
+		})
+		if err != nil || !more.Load() {
+			return err
+		}
+	}
 }
 
 // resolve returns the message of an intent. If there is none, and the intent is

@@ -211,6 +211,54 @@ func TestAMessageIsCommittedBeforeItsTombstone(t *testing.T) {
 	wantIn(t, relay, store.Pending, "afterwards", "a")
 }
 
+// The commit arrives after the read of its first message, and before that of the
+// second one.
+func TestACommitArrivesBetweenTheReadsOfItsMessages(t *testing.T) {
+	l, lr := &line{}, &line{}
+	c := table(t, l)
+	writer, relay := outboxOf(c, false), outboxOf(dial(t, nameOf(c), lr), false)
+	in(t, relay, store.Pending)
+	tx := writer.Begin()
+	must(t, tx.Write(effect("all", "1", "1")))
+	for _, id := range []string{"a", "b"} {
+		must(t, writer.PutTx(t.Context(), tx, []store.Outgoing{{Message: broker.Message{ID: id, Topic: "topic", OrderingKey: "k"}}}))
+	}
+	h := holdBack(l, isCommit)
+	if err := tx.Commit(t.Context()); !errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Fatalf("Commit returned %v", err)
+	}
+	l.set(nil)
+	var names []string
+	for _, e := range entities(t, c, "PartitionKey eq 'once-out'") {
+		names = append(names, strings.TrimPrefix(e.RowKey, "once-intent-"))
+	}
+	slices.Sort(names)
+	arrived := make(chan struct{})
+	isFirst := true
+	lr.set(func(_ int, req *policy.Request) (*http.Response, error) {
+		if !isMessage(req) {
+			return req.Next()
+		}
+		if !strings.Contains(req.Raw().URL.Path, names[0]) {
+			<-arrived
+			return req.Next()
+		}
+		resp, err := req.Next()
+		if isFirst {
+			isFirst = false
+			h.arrive(t)
+			close(arrived)
+		}
+		return resp, err
+	})
+	// With a topic, the order is that of the store alone.
+	page, err := relay.Outgoing(t.Context(), store.OutgoingQuery{Topic: "topic"})
+	must(t, err)
+	if len(page) != 2 || page[0].Message.ID != "a" {
+		t.Errorf("%d messages were read: %v", len(page), page)
+	}
+}
+
 // A message is sent between the read of its intent and that of the message.
 func TestAMessageIsSentWhileAnotherRelayReads(t *testing.T) {
 	lr := &line{}
