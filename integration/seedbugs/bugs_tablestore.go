@@ -90,8 +90,8 @@ var tableBugs = []Bug{
 	{
 		Name: "tables-sends-two-partitions", Why: "a transaction that cannot be applied is sent, and fails with an error of the service",
 		File: "store/tablestore/tx.go",
-		Old:  `if count > 0 && partition != place {`,
-		New:  `if count < 0 && partition != place {`,
+		Old:  "if count > 0 && partition != place {\n\t\t\treturn nil, fmt.Errorf(\"%w: tablestore: the transaction writes in the partition %q, and the partition",
+		New:  "if count < 0 && partition != place {\n\t\t\treturn nil, fmt.Errorf(\"%w: tablestore: the transaction writes in the partition %q, and the partition",
 		Test: Test{"./store/tablestore", "^TestATransactionThatTheServiceCannotTakeIsInvalid$"},
 	},
 	{
