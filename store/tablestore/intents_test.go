@@ -133,15 +133,11 @@ func kind(method, text string) func(*policy.Request) bool {
 }
 
 var (
-	isRename     = kind(http.MethodPost, "DELETE http")
-	isDelete     = kind(http.MethodDelete, "once-doc-out")
-	isIntentEnd  = kind(http.MethodDelete, "once-intent-")
-	isIntent     = kind(http.MethodPost, `"Document"`)
-	isMessage    = kind(http.MethodGet, "once-doc-out")
-	isBury       = kind(http.MethodPost, `"Tombstone"`)
-	isIntentPage = func(req *policy.Request) bool {
-		return req.Raw().Method == http.MethodGet && strings.Contains(req.Raw().URL.RawQuery, "once-intent-")
-	}
+	isRename    = kind(http.MethodPost, "DELETE http")
+	isDelete    = kind(http.MethodDelete, "once-doc-out")
+	isIntentEnd = kind(http.MethodDelete, "once-intent-")
+	isMessage   = kind(http.MethodGet, "once-doc-out")
+	isBury      = kind(http.MethodPost, `"Tombstone"`)
 )
 
 // A commit that is late, and whose writer has gone: a relay that waits leaves the
