@@ -37,8 +37,10 @@ var cosmosBugs = []Bug{
 	{
 		Name: "cosmos-batch-overwrites", Why: "two transactions on a new key both commit",
 		File: "store/cosmosstore/tx.go",
-		Old:  `b.CreateItem(text, nil) })`,
-		New:  `b.UpsertItem(text, nil) })`,
+		Old: `if c.Was.Version == "" {
+			adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.CreateItem(text, nil) })`,
+		New: `if c.Was.Version == "" {
+			adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.UpsertItem(text, nil) })`,
 		Test: cosmosConformance,
 	},
 	{
