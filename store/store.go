@@ -34,9 +34,9 @@
 //	             Shelf, TxShelf, Positions, Outbox, Relayable, Bell
 //	natsstore    once.Lister of open records, Reopener
 //	redisstore   once.TxStore, once.Lister of open records, Reopener, Registry,
-//	             Shelf, TxShelf, Positions, Outbox, Bell
+//	             Shelf, TxShelf, Positions, Outbox, Relayable, Bell
 //	tablestore   once.TxStore, once.Lister of open records, Reopener, Registry,
-//	             Shelf, Outbox
+//	             Shelf, Outbox, Relayable
 //	tiered       once.Replayer, and what the store has that it wraps
 //
 // Open records suffice for the reconciler, and not for a quota. TxStore, TxShelf,
