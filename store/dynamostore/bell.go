@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -49,8 +50,8 @@ func (e *engine) streams() *dynamodbstreams.Client {
 		HTTPClient: o.HTTPClient, Retryer: o.Retryer, Logger: o.Logger, APIOptions: o.APIOptions})
 }
 
-// ear reads the shards of a stream. It needs nobody who reads between two Waits,
-// because the iterators keep its place.
+// ear reads the shards of a stream. Nothing is read between two Waits, because the
+// iterators keep its place.
 type ear struct {
 	engine *engine
 	client *dynamodbstreams.Client
@@ -143,7 +144,7 @@ func (l *ear) readAll(ctx context.Context) (ended bool, err error) {
 	var mu sync.Mutex
 	var reading sync.WaitGroup
 	free := make(chan struct{}, 16)
-	for id, iterator := range l.shards {
+	for id, iterator := range maps.Clone(l.shards) { // which the readers change
 		if iterator == nil {
 			continue
 		}

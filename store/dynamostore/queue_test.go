@@ -114,4 +114,19 @@ func TestTheBellFollowsNewShards(t *testing.T) {
 	}
 }
 
+// Many shards are read at once.
+func TestTheBellReadsManyShards(t *testing.T) {
+	w := newWorld(t)
+	ear, err := w.store.HearOutbox(t.Context())
+	must(t, err)
+	defer ear.Close()
+	for range 40 {
+		w.SplitStream("once")
+	}
+	put(t, w.store, "1")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	must(t, ear.Wait(ctx))
+}
+
 func withEager(o *dynamodb.Options) { o.Retryer = eager() }
