@@ -13,7 +13,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/dynamofake"
-	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/dynamostore"
 	"github.com/effectively-once/once/store/storetest"
 )
@@ -110,25 +109,9 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceIfClaimsAreWrittenFirst(t *testing.T) {
-	storetest.RunTx(t, withoutOutbox(harness(t, serve(t, new(dynamofake.Server)), dynamostore.Options{ClaimFirst: true})))
-}
-
-// withoutOutbox leaves out the cases of the outbox, which take minutes where each
-// request does.
-func withoutOutbox(h storetest.TxHarness[*dynamostore.Tx]) storetest.TxHarness[*dynamostore.Tx] {
-	open := h.Open
-	h.Open = func(t testing.TB) once.TxStore[*dynamostore.Tx] {
-		s := open(t).(*dynamostore.Store)
-		return struct {
-			once.TxStore[*dynamostore.Tx]
-			once.Lister
-			store.Reopener
-			store.Registry
-			store.TxShelf[*dynamostore.Tx]
-			store.Positions[*dynamostore.Tx]
-		}{s, s, s, s, s, s}
-	}
-	return h
+	h := harness(t, serve(t, new(dynamofake.Server)), dynamostore.Options{ClaimFirst: true})
+	h.NoOutbox = true
+	storetest.RunTx(t, h)
 }
 
 // fill sets a stock.

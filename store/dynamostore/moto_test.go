@@ -26,5 +26,6 @@ func TestConformanceOnMoto(t *testing.T) {
 	})
 	h := harness(t, url, dynamostore.Options{})
 	h.Patience = time.Minute // it does one thing at a time
-	storetest.RunTx(t, withoutOutbox(h))
+	h.NoOutbox = true
+	storetest.RunTx(t, h)
 }

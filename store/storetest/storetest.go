@@ -104,6 +104,10 @@ type TxHarness[Tx any] struct {
 	// seen is Absent, and has an attempt.
 	ClaimsFirst bool
 
+	// NoOutbox leaves out the cases of the outbox, which another harness has run: they
+	// take long where each request does.
+	NoOutbox bool
+
 	// MaxMessages is how many messages PutTx takes in a transaction. 0: any number.
 	MaxMessages int
 

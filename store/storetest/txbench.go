@@ -32,7 +32,7 @@ type txRule[Tx any] struct {
 func transactionCases[Tx any](f txFixture[Tx]) []Case {
 	var cases []Case
 	groups := [][]txRule[Tx]{transactRules[Tx](), speculativeRules[Tx](), flightRules[Tx](f.harness.Batched), callerTxRules[Tx](), doTxRules[Tx]()}
-	for _, group := range append(groups, consumerRules(f.stores[0], f.harness.Batched)...) {
+	for _, group := range append(groups, consumerRules(f.stores[0], f.harness)...) {
 		for _, r := range group {
 			cases = append(cases, Case{Name: r.name, Rule: r.rule, check: func(ctx context.Context) error {
 				return inCase(ctx, f.fixture, func(b *bench) {
@@ -46,7 +46,7 @@ func transactionCases[Tx any](f txFixture[Tx]) []Case {
 
 // consumerRules returns the rules of the capabilities for consumers and relays
 // that a store has.
-func consumerRules[Tx any](s once.TxStore[Tx], batched bool) (groups [][]txRule[Tx]) {
+func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRule[Tx]) {
 	hasRegistry := hasCapability[store.Registry](s)
 	hasPositions := hasCapability[store.Positions[Tx]](s)
 	hasShelf := hasCapability[store.TxShelf[Tx]](s)
@@ -54,7 +54,7 @@ func consumerRules[Tx any](s once.TxStore[Tx], batched bool) (groups [][]txRule[
 		groups = append(groups, registryRules[Tx]())
 	}
 	if hasPositions {
-		groups = append(groups, positionRules[Tx](batched))
+		groups = append(groups, positionRules[Tx](h.Batched))
 	}
 	if hasShelf {
 		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx]())
@@ -62,7 +62,7 @@ func consumerRules[Tx any](s once.TxStore[Tx], batched bool) (groups [][]txRule[
 	if hasPositions && hasShelf {
 		groups = append(groups, shelfFlagRules[Tx]())
 	}
-	if hasOutbox := hasCapability[store.Outbox[Tx]](s); hasOutbox {
+	if hasCapability[store.Outbox[Tx]](s) && !h.NoOutbox {
 		groups = append(groups, outboxRules[Tx](hasCapability[store.Bell](s))...)
 	}
 	return groups
