@@ -125,8 +125,8 @@ var tableBugs = []Bug{
 	{
 		Name: "tables-no-intent", Why: "a message commits, and no relay ever finds it",
 		File: "store/tablestore/intent.go",
-		Old:  `if c.Over == "" && c.Is != nil && strings.HasPrefix(c.Name, queuePrefix) {`,
-		New:  `if c.Over != "" && c.Is != nil && strings.HasPrefix(c.Name, queuePrefix) {`,
+		Old:  `if c.Over == "" && c.Is != nil && cas.IsMessage(c.Name) {`,
+		New:  `if c.Over != "" && c.Is != nil && cas.IsMessage(c.Name) {`,
 		Test: Test{"./store/tablestore", "^TestALateCommitOfAMessage$"},
 	},
 	{

@@ -110,7 +110,9 @@ type place struct {
 }
 
 // queue is how the names of messages in a lane and a state begin.
-func queue(lane int, state store.OutgoingState) string { return fmt.Sprintf("out/%x/%d/", lane, state) }
+func queue(lane int, state store.OutgoingState) string {
+	return fmt.Sprintf(messagePrefix+"%x/%d/", lane, state)
+}
 
 // name is the name of the document.
 func (at place) name(due Instant) string {
@@ -486,35 +488,17 @@ func (p *Publishing[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to sto
 		return 0, 0, err
 	}
 	limit = max(limit, 0)
-	var pages [store.Lanes][]NamedDoc
+	var lanes [store.Lanes][]delayed
 	err = inParallel(store.Lanes, func(lane int) (err error) {
 		if may(lane) {
-			pages[lane], err = p.page(ctx, queue(lane, store.Delayed), "", min(limit, largestPage)+1)
+			lanes[lane], err = p.dueIn(ctx, lane, limit, now)
 		}
 		return err
 	})
 	if err != nil {
 		return 0, 0, err
 	}
-	type delayed struct {
-		found
-		doc NamedDoc
-		is  message
-	}
-	var all []delayed
-	for _, page := range pages {
-		for _, doc := range page {
-			at, err := placeOf(doc.Name)
-			if err != nil {
-				return 0, 0, err
-			}
-			is, err := readMessage(doc.DocName, doc.Text)
-			if err != nil {
-				return 0, 0, err
-			}
-			all = append(all, delayed{found{place: at}, doc, is})
-		}
-	}
+	all := slices.Concat(lanes[:]...)
 	slices.SortFunc(all, func(a, b delayed) int { return cmp.Compare(a.is.Due, b.is.Due) })
 	next = time.Hour
 	var of []found
@@ -535,29 +519,61 @@ func (p *Publishing[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to sto
 	return woken, next, err
 }
 
-// page is Queued without documents that are known to be gone.
-func (p *Publishing[Tx]) page(ctx context.Context, prefix, after string, limit int) (page []NamedDoc, err error) {
-	page, err = p.Queue.Queued(ctx, prefix, after, limit)
-	if err != nil || !p.Lags {
-		return page, err
-	}
+// delayed is a message that waits for its time.
+type delayed struct {
+	found
+	doc NamedDoc
+	is  message
+}
+
+// dueIn returns the messages of a lane that are due, up to limit, and the one after
+// them.
+func (p *Publishing[Tx]) dueIn(ctx context.Context, lane, limit int, now Now) (all []delayed, err error) {
+	after, size := "", 1 // most looks find that nothing is due
 	for {
-		full := len(page) == limit
-		if full {
-			after = page[len(page)-1].Name
+		page, last, err := p.page(ctx, queue(lane, store.Delayed), after, size)
+		if err != nil {
+			return nil, err
 		}
+		for _, doc := range page {
+			at, err := placeOf(doc.Name)
+			if err != nil {
+				return nil, err
+			}
+			is, err := readMessage(doc.DocName, doc.Text)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, delayed{found{place: at}, doc, is})
+			if is.left(now) > 0 || len(all) > limit {
+				return all, nil
+			}
+		}
+		if last == "" {
+			return all, nil
+		}
+		after, size = last, defaultPage
+	}
+}
+
+// page is Queued without documents that are known to be gone. The next page comes
+// after last, and there is none if that is "".
+func (p *Publishing[Tx]) page(ctx context.Context, prefix, after string, limit int) (page []NamedDoc, last string, err error) {
+	page, err = p.Queue.Queued(ctx, prefix, after, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(page) == limit {
+		last = page[limit-1].Name
+	}
+	if p.Lags {
 		page = slices.DeleteFunc(page, func(doc NamedDoc) bool {
 			at, err := placeOf(doc.Name)
 			is, known := p.seen.of(at)
 			return err == nil && known && is.gone && is.version == doc.Version
 		})
-		if len(page) > 0 || !full {
-			return page, nil
-		}
-		if page, err = p.Queue.Queued(ctx, prefix, after, limit); err != nil {
-			return nil, err
-		}
 	}
+	return page, last, nil
 }
 
 // ForgetOutgoing deletes Published messages that were published longer ago than
@@ -622,8 +638,8 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 		var mu sync.Mutex
 		err := inParallel(store.Lanes, func(lane int) error {
 			for after := ""; ; {
-				page, err := p.page(ctx, queue(lane, state), after, largestPage)
-				if err != nil || len(page) == 0 {
+				page, last, err := p.page(ctx, queue(lane, state), after, largestPage)
+				if err != nil {
 					return err
 				}
 				mu.Lock()
@@ -636,7 +652,7 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 				d.Estimated = d.Count >= max(count, 1)
 				enough := d.Estimated
 				mu.Unlock()
-				if after = page[len(page)-1].Name; enough {
+				if after = last; enough || last == "" {
 					return nil
 				}
 			}

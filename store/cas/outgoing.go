@@ -98,14 +98,11 @@ func (r *reading[Tx]) begin(ctx context.Context) error {
 
 // more reads the next page of a lane.
 func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
-	docs, err := r.page(ctx, l.prefix, l.after, r.size)
+	docs, last, err := r.page(ctx, l.prefix, l.after, r.size)
 	if err != nil {
 		return err
 	}
-	// Without documents that are known to be gone a page may be short.
-	if l.ended = len(docs) == 0; l.ended {
-		return nil
-	}
+	l.after, l.ended = last, last == ""
 	bytes := 0
 	for _, doc := range docs {
 		at, err := placeOf(doc.Name)
@@ -120,9 +117,9 @@ func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
 		l.page = append(l.page, stored{at, doc.DocName, is})
 		r.seen.keep(at, remembered{at: doc.DocName, version: doc.Version})
 	}
-	l.after = docs[len(docs)-1].Name
-	l.ended = len(docs) < r.size && !r.Lags
-	r.mean.Store(int64(bytes / len(docs)))
+	if len(docs) > 0 {
+		r.mean.Store(int64(bytes / len(docs)))
+	}
 	return nil
 }
 
@@ -142,7 +139,7 @@ func (r *reading[Tx]) readAll(ctx context.Context, l *laneReader) error {
 func (r *reading[Tx]) next(ctx context.Context) (*stored, error) {
 	var first *laneReader
 	for _, l := range r.lanes {
-		if len(l.page) == 0 && !l.ended {
+		for len(l.page) == 0 && !l.ended {
 			if err := r.more(ctx, l); err != nil {
 				return nil, err
 			}

@@ -1,6 +1,18 @@
 package cas
 
-import "context"
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// messagePrefix begins the names of messages.
+const messagePrefix = "out/"
+
+// IsMessage reports whether a name is that of a message in the outbox, or how
+// such names begin.
+func IsMessage(name string) bool { return strings.HasPrefix(name, messagePrefix) }
 
 // QueueEngine is a DocEngine that finds documents by how their names begin, for
 // [Publishing].
@@ -38,4 +50,36 @@ type Move struct {
 	Over string // empty: any version
 	To   string // in the same Place, and maybe the same name; empty: the document is deleted
 	Is   []byte // the text of To
+}
+
+// MoveEach makes moves by a request for each, a few at once, for engines that move
+// one document at a time. It begins no more after an error.
+func MoveEach(moves []Move, move func(Move) (made bool, err error)) (made []bool, err error) {
+	const atOnce = 16
+	made, errs := make([]bool, len(moves)), make([]error, len(moves))
+	var next atomic.Int64
+	var failed atomic.Bool
+	var moving sync.WaitGroup
+	for range min(atOnce, len(moves)) {
+		moving.Add(1)
+		go func() {
+			defer moving.Done()
+			for !failed.Load() {
+				i := int(next.Add(1)) - 1
+				if i >= len(moves) {
+					return
+				}
+				if made[i], errs[i] = move(moves[i]); errs[i] != nil {
+					failed.Store(true)
+				}
+			}
+		}()
+	}
+	moving.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return made, err // one is enough
+		}
+	}
+	return made, nil
 }

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
@@ -25,9 +23,6 @@ const (
 
 	// docPartition is the partition key of documents without a Place.
 	docPartition = idPrefix + "documents"
-
-	// outPrefix begins the names of messages.
-	outPrefix = "out/"
 
 	// maxDoc leaves room for base64 and the other properties of an item.
 	maxDoc = 1 << 20
@@ -66,7 +61,7 @@ func (e *engine) docAddress(at cas.DocName) (id, partition string) {
 func (e *engine) encodeDoc(c cas.DocChange, now cas.Now) ([]byte, error) {
 	id, partition := e.docAddress(c.DocName)
 	it := docItem{ID: id, TTL: -1, Once: docName{Doc: c.Name, Place: c.Place}, Body: docBody(c.Is)}
-	if strings.HasPrefix(c.Name, outPrefix) {
+	if cas.IsMessage(c.Name) {
 		it.Once.Out = c.Name
 	}
 	if c.Expires != 0 {
@@ -166,7 +161,7 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (f
 	if err := e.ready(ctx); err != nil {
 		return nil, err
 	}
-	if !strings.HasPrefix(prefix, outPrefix) {
+	if !cas.IsMessage(prefix) {
 		return nil, fmt.Errorf("%w: cosmosstore finds messages, and not documents whose names begin with %q", once.ErrInvalid, prefix)
 	}
 	// Names have no tilde, which sorts after all that they may have.
@@ -264,40 +259,13 @@ func (e *engine) items(ctx context.Context, query string, page int32, each func(
 	return nil
 }
 
-// movesAtOnce is how many moves are under way at the same time.
-const movesAtOnce = 16
-
 // Move makes moves, each with a request of its own.
 func (e *engine) Move(ctx context.Context, moves []cas.Move) ([]bool, error) {
-	made := make([]bool, len(moves))
 	now, err := e.now(ctx)
 	if err != nil {
-		return made, err
+		return nil, err
 	}
-	errs := make([]error, len(moves))
-	var next atomic.Int64
-	var failed atomic.Bool
-	var moving sync.WaitGroup
-	for range min(movesAtOnce, len(moves)) {
-		moving.Go(func() {
-			for !failed.Load() {
-				i := int(next.Add(1)) - 1
-				if i >= len(moves) {
-					return
-				}
-				if made[i], errs[i] = e.move(ctx, moves[i], now); errs[i] != nil {
-					failed.Store(true)
-				}
-			}
-		})
-	}
-	moving.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return made, err // one is enough
-		}
-	}
-	return made, nil
+	return cas.MoveEach(moves, func(m cas.Move) (bool, error) { return e.move(ctx, m, now) })
 }
 
 // move makes a move. A request without an answer is repeated. If a repeat finds

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -25,7 +23,7 @@ func (e *engine) PlaceOf(tx *Tx) (string, error) {
 // queueOf returns how the names of messages in a lane and a state begin, as
 // "out/a/0/". The index has a partition for each. Other documents are in none.
 func queueOf(name string) (queue string, ok bool) {
-	if !strings.HasPrefix(name, "out/") {
+	if !cas.IsMessage(name) {
 		return "", false
 	}
 	parts := strings.SplitAfterN(name, "/", 4)
@@ -90,44 +88,17 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (f
 	return found, nil
 }
 
-// movesAtOnce is how many moves are under way at the same time.
-const movesAtOnce = 16
-
 // Move makes moves, each with a request of its own.
 func (e *engine) Move(ctx context.Context, moves []cas.Move) ([]bool, error) {
-	made := make([]bool, len(moves))
 	if e.invalid != nil {
-		return made, e.invalid
+		return nil, e.invalid
 	}
-	errs := make([]error, len(moves))
-	var next atomic.Int64
-	var failed atomic.Bool
-	var moving sync.WaitGroup
-	for range min(movesAtOnce, len(moves)) {
-		moving.Go(func() {
-			for !failed.Load() {
-				i := int(next.Add(1)) - 1
-				if i >= len(moves) {
-					return
-				}
-				if moves[i].To == "" {
-					made[i], errs[i] = e.remove(ctx, moves[i])
-				} else {
-					made[i], errs[i] = e.rename(ctx, moves[i])
-				}
-				if errs[i] != nil {
-					failed.Store(true)
-				}
-			}
-		})
-	}
-	moving.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return made, err // one is enough
+	return cas.MoveEach(moves, func(m cas.Move) (bool, error) {
+		if m.To == "" {
+			return e.remove(ctx, m)
 		}
-	}
-	return made, nil
+		return e.rename(ctx, m)
+	})
 }
 
 // still returns the condition that a document exists, with a version if there is

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,8 +33,6 @@ const (
 	// maxReads is how many messages are read at once.
 	maxReads = 48
 )
-
-const queuePrefix = "out/" // begins the names of messages
 
 func intentRow(name string) string { return intentPrefix + rowOf(name) }
 
@@ -97,7 +94,7 @@ func (m *memory) of(at cas.DocName) tags {
 func (e *engine) intend(ctx context.Context, docs []cas.DocChange) (intents []intent, err error) {
 	var actions []write
 	for _, c := range docs {
-		if c.Over == "" && c.Is != nil && strings.HasPrefix(c.Name, queuePrefix) {
+		if c.Over == "" && c.Is != nil && cas.IsMessage(c.Name) {
 			actions = append(actions, write{row: aztables.TransactionAction{ActionType: aztables.TransactionTypeAdd, Entity: intentEntity(c.DocName)}})
 			intents = append(intents, intent{DocName: c.DocName})
 		}
@@ -136,7 +133,7 @@ func (e *engine) addIntent(ctx context.Context, at cas.DocName) (tag azcore.ETag
 const endTime = 10 * time.Second
 
 // endIntents deletes intents that have their ETags still. Those that remain are
-// deleted by who reads them.
+// deleted by whoever reads them.
 func (e *engine) endIntents(ctx context.Context, intents []intent) {
 	if len(intents) == 0 {
 		return
@@ -307,7 +304,7 @@ func (e *engine) bury(ctx context.Context, at cas.DocName, over azcore.ETag, now
 }
 
 // intendAgain writes an intent for a message that gets another name. There may be
-// one of an earlier try, which is replaced, so that who has read that one does not
+// one of an earlier try, which is replaced, so that whoever has read that one does not
 // delete this. It returns false if another partition has the name.
 func (e *engine) intendAgain(ctx context.Context, at cas.DocName) (i intent, isNew, ok bool, err error) {
 	for {
@@ -348,7 +345,7 @@ func (e *engine) Move(ctx context.Context, moves []cas.Move) (made []bool, err e
 	err = inParallel(len(moves), func(n int) (err error) {
 		m := moves[n]
 		ended[n] = intent{DocName: m.DocName}
-		isMessage := strings.HasPrefix(m.Name, queuePrefix)
+		isMessage := cas.IsMessage(m.Name)
 		// The ETag must be known before the message is gone: later the intent may be that
 		// of a message which gets the name back.
 		if seen := e.seen.of(m.DocName); seen.intent != "" {

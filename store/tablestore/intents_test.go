@@ -295,7 +295,7 @@ func TestARefusedCommitEndsItsIntents(t *testing.T) {
 }
 
 // Whichever request or reply of a call is lost, no message is lost, and what was
-// put and not committed is not read. What is left is cleaned by who reads it.
+// put and not committed is not read. What is left is cleaned by whoever reads it.
 func TestLostRequestsOfTheOutbox(t *testing.T) {
 	l := &line{}
 	c := table(t, l)
