@@ -226,13 +226,17 @@ func (tx *Tx) use(s *Store) error {
 
 // isAs reports whether two stores have the same records.
 func (s *Store) isAs(other *Store) bool {
-	return s.prefix == other.prefix && s.slot == other.slot && servers(s.client) != "" && servers(s.client) == servers(other.client)
+	name := servers(s.client)
+	return s.prefix == other.prefix && s.slot == other.slot && (s.client == other.client || name != "" && name == servers(other.client))
 }
 
 // servers says which database a client is of, or "" if that is not known.
 func servers(client redis.UniversalClient) string {
 	switch client := client.(type) {
 	case *redis.Client:
+		if client.Options().Addr == "FailoverClient" { // so go-redis names every client that asks Sentinels
+			return ""
+		}
 		return fmt.Sprintf("%s %d", client.Options().Addr, client.Options().DB)
 	case *redis.ClusterClient:
 		return fmt.Sprint(slices.Sorted(slices.Values(client.Options().Addrs)))
