@@ -2,8 +2,10 @@ package faults
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/faults/engine"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlschema"
 )
@@ -60,15 +63,21 @@ func newRival(t *testing.T, e engine.Engine, d *engine.Database, dsn string, set
 	tx, err := e.Connect(t, dsn, settings...).Begin(t.Context())
 	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // it may have ended
-	self, query := "SELECT pg_backend_pid()", "SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'"
 	if e.Dialect == sqlschema.MySQL {
-		self = "SELECT CONNECTION_ID()"
-		query = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %d AND trx_state = 'LOCK WAIT'"
+		id, err := tx.Number(t.Context(), "SELECT CONNECTION_ID()")
+		must(t, err)
+		db, err := sql.Open("mysql", dsn)
+		must(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		return &rival{tx, func(ctx context.Context) bool {
+			threads, err := proof.ThreadsThatWait(ctx, db)
+			return err == nil && slices.Contains(threads, id)
+		}}
 	}
-	id, err := tx.Number(t.Context(), self)
+	id, err := tx.Number(t.Context(), "SELECT pg_backend_pid()")
 	must(t, err)
 	return &rival{tx, func(ctx context.Context) bool {
-		n, err := d.Number(ctx, fmt.Sprintf(query, id))
+		n, err := d.Number(ctx, fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'", id))
 		return err == nil && n == 1
 	}}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlschema"
 	"github.com/effectively-once/once/store/sqlstore"
@@ -49,7 +50,7 @@ func consumes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	tx, err := db.BeginTx(ctx, nil)
 	must(t, err)
 	must(t, errors.Join(s.ChangeTx(ctx, tx, ready[0]), tx.Commit()))
-	until(t, "what is discarded is forgotten", func() bool {
+	proof.Await(t, "what is discarded is forgotten", func() bool {
 		n, err := s.ForgetShelved(ctx, 0, 10)
 		must(t, err)
 		return n == 1

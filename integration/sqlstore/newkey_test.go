@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlstore"
 	_ "github.com/lib/pq"
@@ -134,7 +135,7 @@ func TestALeaseBeginsAfterAWait(t *testing.T) {
 				}
 				ended <- rec
 			}()
-			until(t, "the claim has waited longer than its lease", func() bool {
+			proof.Await(t, "the claim has waited longer than its lease", func() bool {
 				var waits bool
 				err := admin.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'relation'
 AND query LIKE '%once_record%' AND clock_timestamp() - query_start > '100 ms')`).Scan(&waits)
@@ -172,7 +173,7 @@ func TestForgetBetweenTheStatementsOfAClaim(t *testing.T) {
 			db := hooked(t, open(t, "default_transaction_isolation="+url.QueryEscape(level)), func(ctx context.Context, query string) func() {
 				if strings.Contains(query, "gate AS") {
 					forgot.Do(func() {
-						until(t, "the old row is gone", func() bool {
+						proof.Await(t, "the old row is gone", func() bool {
 							n, err := plain.Forget(context.Background(), 10)
 							return err == nil && n > 0
 						})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -58,7 +59,7 @@ func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 			t.Errorf("Sent with ending %d returned %d, %v", then, n, err)
 		}
 	}
-	until(t, "what is delayed is woken", func() bool {
+	proof.Await(t, "what is delayed is woken", func() bool {
 		n, _, err := s.WakeDelayed(ctx, relay, store.Pending, 10)
 		must(t, err)
 		return n == 1
@@ -74,7 +75,7 @@ func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	if n, err := s.RemoveOutgoing(ctx, [16]byte{}, inState(t, s, store.Stuck)); err != nil || n != 1 {
 		t.Errorf("RemoveOutgoing returned %d, %v", n, err)
 	}
-	until(t, "what was published is forgotten", func() bool {
+	proof.Await(t, "what was published is forgotten", func() bool {
 		n, err := s.ForgetOutgoing(ctx, 0, 10)
 		must(t, err)
 		return n == 1
@@ -85,7 +86,7 @@ func publishes(t *testing.T, s *sqlstore.Store, db *sql.DB) {
 	if _, err := s.ForgetArchived(ctx, 0, 0); !errors.Is(err, once.ErrInvalid) {
 		t.Errorf("ForgetArchived without a limit returned %v", err)
 	}
-	until(t, "what was archived is forgotten", func() bool {
+	proof.Await(t, "what was archived is forgotten", func() bool {
 		n, err := s.ForgetArchived(ctx, 0, 10)
 		must(t, err)
 		return n == 1
@@ -136,7 +137,7 @@ func TestArchiveIsForgottenInBoundedSteps(t *testing.T) {
 		s, db := e.migrated(t)
 		put(t, s, db, out("1"), out("2"), out("3"), out("4"), out("5"))
 		time0 := time.Now()
-		until(t, "they are old", func() bool { return time.Since(time0) > 50*time.Millisecond })
+		proof.Await(t, "they are old", func() bool { return time.Since(time0) > 50*time.Millisecond })
 		archived := time.Now()
 		if n, err := s.Sent(t.Context(), [16]byte{}, inState(t, s, store.Pending), store.Archive); err != nil || n != 5 {
 			t.Fatalf("Sent returned %d, %v", n, err)
@@ -149,7 +150,7 @@ func TestArchiveIsForgottenInBoundedSteps(t *testing.T) {
 			t.Fatalf("Sent returned %d, %v", n, err)
 		}
 		all := 0
-		until(t, "all are forgotten", func() bool {
+		proof.Await(t, "all are forgotten", func() bool {
 			n, err := s.ForgetArchived(t.Context(), 0, 2)
 			must(t, err)
 			if n > 2 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/sqlstore"
 	"github.com/go-sql-driver/mysql"
@@ -431,7 +432,7 @@ func TestKilledConnectionsArePreparedAgain(t *testing.T) {
 		var id int
 		must(t, q.QueryRow("SELECT connection_id()").Scan(&id))
 		mustExec(t, admin, fmt.Sprint("KILL CONNECTION ", id))
-		until(t, "the connection is gone", func() bool {
+		proof.Await(t, "the connection is gone", func() bool {
 			return number(t, admin, fmt.Sprint("SELECT count(*) FROM information_schema.processlist WHERE id = ", id)) == 0
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -57,7 +58,7 @@ func TestSettlementThatFoundNothingIsApplied(t *testing.T) {
 				brief.Lease = time.Microsecond
 				_, err := s.Claim(t.Context(), brief)
 				must(t, err)
-				until(t, "the lease has lapsed", func() bool {
+				proof.Await(t, "the lease has lapsed", func() bool {
 					rec, err := s.Get(t.Context(), key("late"))
 					return err == nil && rec.Status == once.Unknown
 				})

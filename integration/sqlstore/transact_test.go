@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/internal/testenv"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/sqlstore"
 )
 
@@ -30,29 +29,22 @@ func writing(ctx context.Context, name string) body {
 // idle checks that no connection was leaked.
 func idle(t *testing.T, db *sql.DB) {
 	t.Helper()
-	until(t, "all connections are back in the pool", func() bool { return db.Stats().InUse == 0 })
-}
-
-// until polls every 100 ms, since MariaDB caches the answers of
-// information_schema that long.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(120 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(testenv.Patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
+	proof.Await(t, "all connections are back in the pool", func() bool { return db.Stats().InUse == 0 })
 }
 
 // untilBlocked waits until a transaction in the database of db waits for
 // another one.
 func untilBlocked(t *testing.T, db *sql.DB) {
 	t.Helper()
-	until(t, "a transaction waits", func() bool {
-		return number(t, db, `SELECT count(*) FROM information_schema.innodb_trx JOIN information_schema.processlist
-			ON id = trx_mysql_thread_id WHERE db = DATABASE() AND trx_state = 'LOCK WAIT'`) > 0
+	proof.Await(t, "a transaction waits", func() bool {
+		threads, err := proof.ThreadsThatWait(t.Context(), db)
+		proof.Must(t, err)
+		for _, thread := range threads {
+			if number(t, db, `SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id = `+fmt.Sprint(thread)) > 0 {
+				return true
+			}
+		}
+		return false
 	})
 }
 
