@@ -308,30 +308,138 @@ func TestTheChangeFeedHasTheLatestVersions(t *testing.T) {
 	}
 	s.send("PUT", items+"/1", item("1"), in("p")...).want(200)
 	s.send("DELETE", items+"/2", "", in("p")...).want(204)
-	ranges := s.send("GET", "/dbs/d/colls/c/pkranges", "").want(200).body["PartitionKeyRanges"].([]any)
-	feed := func(since string) (found []string, until map[string]string) {
-		until = make(map[string]string)
-		for _, r := range ranges {
-			id := r.(map[string]any)["id"].(string)
-			got := s.send("GET", items, "", "A-IM", "Incremental feed", "If-None-Match", since, "x-ms-documentdb-partitionkeyrangeid", id)
-			if until[id] = got.etag(); got.status == 304 {
-				continue
-			}
-			for _, d := range got.want(200).body["Documents"].([]any) {
-				found = append(found, d.(map[string]any)["id"].(string))
-			}
-		}
-		return found, until
-	}
-	found, until := feed("")
+	found, until := s.feed("If-None-Match", "")
 	if fmt.Sprint(found) != "[3 1]" {
 		t.Errorf("the feed has %v", found)
 	}
 	latest := slices.Max(slices.Collect(maps.Values(until)))
 	s.create("4").want(201)
-	if found, _ = feed(latest); fmt.Sprint(found) != "[4]" {
+	if found, _ = s.feed("If-None-Match", latest); fmt.Sprint(found) != "[4]" {
 		t.Errorf("after %s the feed has %v", latest, found)
 	}
+}
+
+// ranges returns the ids of the physical partitions.
+func (s *service) ranges() (ids []string) {
+	for _, r := range s.send("GET", "/dbs/d/colls/c/pkranges", "").want(200).body["PartitionKeyRanges"].([]any) {
+		ids = append(ids, r.(map[string]any)["id"].(string))
+	}
+	return ids
+}
+
+// feed reads a page of the change feed of each partition, and returns the ids of
+// the items, and the entity tags by partition.
+func (s *service) feed(headers ...string) (found []string, until map[string]string) {
+	s.t.Helper()
+	until = make(map[string]string)
+	for _, id := range s.ranges() {
+		got := s.send("GET", items, "", append(headers, "A-IM", "Incremental feed", "x-ms-documentdb-partitionkeyrangeid", id)...)
+		if until[id] = got.etag(); got.status == 304 {
+			continue
+		}
+		for _, d := range got.want(200).body["Documents"].([]any) {
+			found = append(found, d.(map[string]any)["id"].(string))
+		}
+	}
+	return found, until
+}
+
+// "Change feed pull model": from now on, from a point in time, or from the
+// beginning. "Common request headers": a time is ignored beside an entity tag. A
+// time in another format is ignored too, as in issue 2031 of azure-cosmos-dotnet-v3.
+func TestWhereTheChangeFeedBegins(t *testing.T) {
+	s := start(t, keeps)
+	begin := time.Now().Truncate(time.Second)
+	now := begin
+	s.SetClock(func() time.Time { return now })
+	s.create("1").want(201)
+	now = now.Add(time.Minute)
+	s.create("2").want(201)
+	since := begin.Add(time.Second).UTC()
+	for _, c := range []struct {
+		want    string
+		headers []string
+	}{
+		{"[1 2]", nil},
+		{"[]", []string{"If-None-Match", "*"}},
+		{"[2]", []string{"If-Modified-Since", since.Format(http.TimeFormat)}},
+		{"[1 2]", []string{"If-Modified-Since", since.Format(time.RFC3339)}},
+		{"[1 2]", []string{"If-Modified-Since", since.Format(time.RFC1123)}}, // UTC instead of GMT
+		{"[]", []string{"If-None-Match", "*", "If-Modified-Since", since.Format(http.TimeFormat)}},
+	} {
+		if found, _ := s.feed(c.headers...); fmt.Sprint(found) != c.want {
+			t.Errorf("with %q the feed has %v, want %s", c.headers, found, c.want)
+		}
+	}
+	_, until := s.feed("If-None-Match", "*")
+	s.create("3").want(201)
+	latest := slices.Max(slices.Collect(maps.Values(until)))
+	if found, _ := s.feed("If-None-Match", latest); fmt.Sprint(found) != "[3]" {
+		t.Errorf("after a feed that began now, it has %v", found)
+	}
+}
+
+// "Partitioning and horizontal scaling": a partition that is split is gone. The
+// entity tags of its feed hold for those in its place, as the clients of Microsoft
+// take them to. Queries go on.
+func TestPartitionsAreSplit(t *testing.T) {
+	s := start(t, keeps)
+	const n = 40
+	create := func(from, to int) {
+		for i := from; i < to; i++ {
+			s.send("POST", items, fmt.Sprintf(`{"id":"%02d","pk":"%d"}`, i, i), in(fmt.Sprint(i))...).want(201)
+		}
+	}
+	create(0, n/2)
+	before, until := s.ranges(), map[string]string{}
+	_, until = s.feed("If-None-Match", "")
+	first := s.send("POST", items, `{"query":"SELECT * FROM c"}`, "x-ms-documentdb-query", "True", "x-ms-max-item-count", "3").want(200)
+	s.Split("d", "c")
+	after := s.ranges()
+	if len(after) != 2*len(before) {
+		t.Fatalf("of the partitions %v the split made %v", before, after)
+	}
+	for _, id := range before {
+		got := s.send("GET", items, "", "A-IM", "Incremental feed", "x-ms-documentdb-partitionkeyrangeid", id).want(410)
+		if got.header.Get("x-ms-substatus") != "1002" {
+			t.Errorf("the partition %s is gone with the substatus %q", id, got.header.Get("x-ms-substatus"))
+		}
+	}
+	found, seen := []string{}, map[string]bool{}
+	for _, d := range first.body["Documents"].([]any) {
+		seen[d.(map[string]any)["id"].(string)] = true
+	}
+	for token := first.header.Get("x-ms-continuation"); token != ""; {
+		got := s.send("POST", items, `{"query":"SELECT * FROM c"}`, "x-ms-documentdb-query", "True", "x-ms-continuation", token).want(200)
+		for _, d := range got.body["Documents"].([]any) {
+			id := d.(map[string]any)["id"].(string)
+			if seen[id] {
+				t.Errorf("a query that goes on after a split finds %s again", id)
+			}
+			seen[id] = true
+		}
+		token = got.header.Get("x-ms-continuation")
+	}
+	if len(seen) != n/2 {
+		t.Errorf("a query during a split found %d of %d items", len(seen), n/2)
+	}
+	create(n/2, n)
+	for i, id := range after {
+		etag := until[before[i/2]]
+		got := s.send("GET", items, "", "A-IM", "Incremental feed", "If-None-Match", etag, "x-ms-documentdb-partitionkeyrangeid", id)
+		if got.status == 304 {
+			continue
+		}
+		for _, d := range got.want(200).body["Documents"].([]any) {
+			found = append(found, d.(map[string]any)["id"].(string))
+		}
+	}
+	slices.Sort(found)
+	if len(found) != n/2 || found[0] != fmt.Sprint(n/2) {
+		t.Errorf("after the split, the feed has %v", found)
+	}
+	s.SetThrottle(func(r fakecosmos.Request) (time.Duration, bool) { return time.Second, r.Kind == "Feed" })
+	s.send("GET", items, "", "A-IM", "Incremental feed", "x-ms-documentdb-partitionkeyrangeid", after[0]).want(429)
 }
 
 func TestFaults(t *testing.T) {

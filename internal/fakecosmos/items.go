@@ -2,10 +2,12 @@ package fakecosmos
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"maps"
 	"math"
 	"net/http"
@@ -27,32 +29,129 @@ type container struct {
 	properties map[string]any
 	key        string // the property that is the partition key
 	ttl        *int
-	partitions []*partition
+	partitions []*partition // in the order of their hashes
+	next       int          // id of the next partition
+	splits     int
 }
 
 func newContainer(properties map[string]any, key string, ttl *int) *container {
 	c := &container{properties: properties, key: key, ttl: ttl}
 	for i := range partitions {
-		c.partitions = append(c.partitions, &partition{id: i, items: make(map[string]*item)})
+		c.partitions = append(c.partitions, c.newPartition(i*hashes/partitions, (i+1)*hashes/partitions))
 	}
 	return c
 }
 
-// of returns the partition of a key value, which is JSON.
-func (c *container) of(value string) *partition {
+func (c *container) newPartition(from, to int) *partition {
+	p := &partition{id: c.next, from: from, to: to, items: make(map[string]*item)}
+	c.next++
+	return p
+}
+
+// hashes is the number of hashes of partition keys. They are below FF in the text
+// of a bound.
+const hashes = 0xff00
+
+func hashOf(value string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(value))
-	return c.partitions[h.Sum32()%uint32(len(c.partitions))]
+	return int(h.Sum32() % hashes)
+}
+
+// bound returns a hash as requests and responses have it.
+func bound(hash int) string {
+	switch hash {
+	case 0:
+		return ""
+	case hashes:
+		return "FF"
+	}
+	return fmt.Sprintf("%04X", hash)
+}
+
+// of returns the partition of a key value, which is JSON.
+func (c *container) of(value string) *partition { return c.at(hashOf(value)) }
+
+// at returns the partition of a hash.
+func (c *container) at(hash int) *partition {
+	i := slices.IndexFunc(c.partitions, func(p *partition) bool { return hash < p.to })
+	return c.partitions[i]
+}
+
+// byID returns a partition, or nil.
+func (c *container) byID(id int) *partition {
+	i := slices.IndexFunc(c.partitions, func(p *partition) bool { return p.id == id })
+	if i < 0 {
+		return nil
+	}
+	return c.partitions[i]
+}
+
+// split replaces each partition by two, which continue its change feed.
+func (c *container) split() {
+	c.splits++
+	var halves []*partition
+	for _, p := range c.partitions {
+		middle := (p.from + p.to) / 2
+		if middle == p.from {
+			halves = append(halves, p)
+			continue
+		}
+		for _, half := range []*partition{c.newPartition(p.from, middle), c.newPartition(middle, p.to)} {
+			half.lsn, half.secondary, half.parents = p.lsn, p.secondary, append(slices.Clone(p.parents), p.id)
+			for _, it := range p.order {
+				if half.from <= it.hash && it.hash < half.to {
+					half.items[it.name] = it
+					half.order = append(half.order, it)
+				}
+			}
+			for _, name := range p.behind {
+				if half.items[name] != nil {
+					half.behind = append(half.behind, name)
+				}
+			}
+			halves = append(halves, half)
+		}
+	}
+	c.partitions = halves
 }
 
 // partition is a physical partition: a primary replica, and a secondary that may
 // be behind.
 type partition struct {
 	id        int
+	parents   []int // that were split
+	from, to  int   // hashes of its partition keys, the last of which is not its own
 	lsn       int64 // of the primary
 	secondary int64
-	items     map[string]*item // by partition key and id
+	items     map[string]*item // by name
+	order     []*item          // by hash and name
 	behind    []string         // names of the items that the secondary does not have yet
+}
+
+// add adds an item.
+func (p *partition) add(it *item) {
+	p.items[it.name] = it
+	i, _ := slices.BinarySearchFunc(p.order, place{it.hash, it.name}, comparePlace)
+	p.order = slices.Insert(p.order, i, it)
+}
+
+// remove removes an item.
+func (p *partition) remove(it *item) {
+	delete(p.items, it.name)
+	if i, found := slices.BinarySearchFunc(p.order, place{it.hash, it.name}, comparePlace); found {
+		p.order = slices.Delete(p.order, i, i+1)
+	}
+}
+
+// place is where an item is in the order of a query across partitions.
+type place struct {
+	hash int
+	name string
+}
+
+func comparePlace(it *item, at place) int {
+	return cmp.Or(cmp.Compare(it.hash, at.hash), cmp.Compare(it.name, at.name))
 }
 
 // replicate brings the secondary up to date, which no longer needs old versions.
@@ -67,7 +166,7 @@ func (p *partition) replicate() {
 			continue
 		}
 		if it.versions = it.versions[len(it.versions)-1:]; it.versions[0].body == nil {
-			delete(p.items, name)
+			p.remove(it)
 		}
 	}
 	p.behind = nil
@@ -80,7 +179,7 @@ func (p *partition) undo(lsn int64) {
 		p.behind = p.behind[:len(p.behind)-1]
 		it := p.items[name]
 		if it.versions = it.versions[:len(it.versions)-1]; len(it.versions) == 0 {
-			delete(p.items, name)
+			p.remove(it)
 		}
 		p.lsn--
 	}
@@ -89,7 +188,8 @@ func (p *partition) undo(lsn int64) {
 // item is an item with its versions, the newest last.
 type item struct {
 	key      string // of its partition, as JSON
-	id       string
+	hash     int    // of key
+	name     string // key and id
 	versions []version
 }
 
@@ -115,15 +215,19 @@ func (p *partition) at(name string, lsn int64, now time.Time) (version, bool) {
 	return version{}, false
 }
 
-// all returns the items that a replica has, by id.
-func (p *partition) all(lsn int64, now time.Time) (all []version) {
-	names := slices.Sorted(maps.Keys(p.items))
-	for _, name := range names {
-		if v, ok := p.at(name, lsn, now); ok {
-			all = append(all, v)
+// after returns the items that a replica has and that come after a place.
+func (p *partition) after(at place, lsn int64, now time.Time) iter.Seq2[*item, version] {
+	first, found := slices.BinarySearchFunc(p.order, at, comparePlace)
+	if found {
+		first++
+	}
+	return func(yield func(*item, version) bool) {
+		for _, it := range p.order[first:] {
+			if v, ok := p.at(it.name, lsn, now); ok && !yield(it, v) {
+				return
+			}
 		}
 	}
-	return all
 }
 
 func nameOf(key, id string) string { return key + "\x00" + id }
@@ -210,7 +314,7 @@ func (c *itemCall) replica(p *partition) int64 {
 		for _, token := range strings.Split(c.header.Get("x-ms-session-token"), ",") {
 			var id int
 			var lsn int64
-			if n, _ := fmt.Sscanf(token, "%d:-1#%d", &id, &lsn); n == 2 && id == p.id {
+			if n, _ := fmt.Sscanf(token, "%d:-1#%d", &id, &lsn); n == 2 && (id == p.id || slices.Contains(p.parents, id)) {
 				return min(max(p.secondary, lsn), p.lsn)
 			}
 		}
@@ -293,7 +397,7 @@ func (c *itemCall) write(p *partition, key, id string, v version) {
 	v.lsn = p.lsn
 	name := nameOf(key, id)
 	if p.items[name] == nil {
-		p.items[name] = &item{key: key, id: id}
+		p.add(&item{key: key, hash: hashOf(key), name: name})
 	}
 	p.items[name].versions = append(p.items[name].versions, v)
 	p.behind = append(p.behind, name)
@@ -399,23 +503,18 @@ func (c *itemCall) batch(p *partition, key string) reply {
 
 // ranges lists the physical partitions.
 func (c *container) ranges(known string) reply {
-	const etag = `"1"`
+	etag := fmt.Sprintf(`"%d"`, c.splits)
 	if known == etag {
 		return reply{status: http.StatusNotModified, etag: etag}
 	}
-	bound := func(i int) string {
-		switch i {
-		case 0:
-			return ""
-		case len(c.partitions):
-			return "FF"
-		}
-		return fmt.Sprintf("%02X", i*256/len(c.partitions))
-	}
 	var all []any
-	for i, p := range c.partitions {
-		all = append(all, map[string]any{"id": fmt.Sprint(p.id), "_rid": fmt.Sprint(p.id), "parents": []any{},
-			"minInclusive": bound(i), "maxExclusive": bound(i + 1)})
+	for _, p := range c.partitions {
+		parents := []string{}
+		for _, id := range p.parents {
+			parents = append(parents, fmt.Sprint(id))
+		}
+		all = append(all, map[string]any{"id": fmt.Sprint(p.id), "_rid": fmt.Sprint(p.id), "parents": parents,
+			"minInclusive": bound(p.from), "maxExclusive": bound(p.to)})
 	}
 	return reply{status: http.StatusOK, etag: etag,
 		body: map[string]any{"_rid": c.properties["_rid"], "_count": len(all), "PartitionKeyRanges": all}}

@@ -84,13 +84,15 @@ func newCondition(text string, parameters map[string]any) (func(map[string]any) 
 	} else if err := json.Unmarshal([]byte(strings.ReplaceAll(m[3], "'", `"`)), &value); err != nil {
 		return nil, err
 	}
+	holds := map[string]func(n int) bool{
+		"=": func(n int) bool { return n == 0 }, "!=": func(n int) bool { return n != 0 },
+		"<": func(n int) bool { return n < 0 }, "<=": func(n int) bool { return n <= 0 },
+		">": func(n int) bool { return n > 0 }, ">=": func(n int) bool { return n >= 0 },
+	}[operator]
 	return func(body map[string]any) bool {
 		is, defined := lookUp(body, path)
 		n, same := compare(is, value)
-		if !defined || !same {
-			return false
-		}
-		return map[string]bool{"=": n == 0, "!=": n != 0, "<": n < 0, "<=": n <= 0, ">": n > 0, ">=": n >= 0}[operator]
+		return defined && same && holds(n)
 	}, nil
 }
 
@@ -171,31 +173,40 @@ func (c *itemCall) query(key string) reply {
 	if err != nil {
 		return refuse(http.StatusBadRequest, "%v", err)
 	}
-	at, skip := 0, 0
-	if token := c.header.Get("x-ms-continuation"); token != "" {
-		if n, _ := fmt.Sscanf(token, "%d/%d", &at, &skip); n != 2 || at >= len(c.container.partitions) {
+	var p *partition
+	var from place
+	var skip int
+	token := c.header.Get("x-ms-continuation")
+	switch {
+	case key != "":
+		p = c.container.of(key)
+		if n, _ := fmt.Sscanf(token, "skip %d", &skip); n != 1 && token != "" {
 			return refuse(http.StatusBadRequest, "%q is not a continuation", token)
 		}
-	}
-	last := len(c.container.partitions) - 1
-	if key != "" {
-		at = c.container.of(key).id
-		last = at
-	} else if len(q.order) > 0 {
+	case len(q.order) > 0:
 		return refuse(http.StatusBadRequest, "the gateway does not order across partitions")
+	default:
+		if n, _ := fmt.Sscanf(token, "after %d %q", &from.hash, &from.name); n != 2 && token != "" || from.hash >= hashes {
+			return refuse(http.StatusBadRequest, "%q is not a continuation", token)
+		}
+		p = c.container.at(from.hash)
 	}
-	p := c.container.partitions[at]
-	var found []version
-	for _, v := range p.all(c.replica(p), c.server.now()) {
-		if value, _ := json.Marshal(v.body[c.container.key]); key != "" && string(value) != key {
+	type match struct {
+		version
+		at place
+	}
+	var found []match
+	size := c.pageSize()
+	for it, v := range p.after(from, c.replica(p), c.server.now()) {
+		if key != "" && it.key != key || !q.selects(v.body) {
 			continue
 		}
-		if q.selects(v.body) {
-			found = append(found, v)
+		if found = append(found, match{v, place{it.hash, it.name}}); key == "" && len(found) > size {
+			break
 		}
 	}
 	if len(q.order) > 0 {
-		slices.SortStableFunc(found, func(a, b version) int {
+		slices.SortStableFunc(found, func(a, b match) int {
 			x, _ := lookUp(a.body, q.order)
 			y, _ := lookUp(b.body, q.order)
 			n, _ := compare(x, y)
@@ -206,18 +217,23 @@ func (c *itemCall) query(key string) reply {
 		})
 	}
 	found = found[min(skip, len(found)):]
-	page := found[:min(c.pageSize(), len(found))]
+	page := found[:min(size, len(found))]
 	headers := make(map[string]string)
 	switch {
+	case key != "" && len(page) < len(found):
+		headers["x-ms-continuation"] = fmt.Sprintf("skip %d", skip+len(page))
+	case key != "":
 	case len(page) < len(found):
-		headers["x-ms-continuation"] = fmt.Sprintf("%d/%d", at, skip+len(page))
-	case at < last:
-		headers["x-ms-continuation"] = fmt.Sprintf("%d/0", at+1)
+		last := page[len(page)-1].at
+		headers["x-ms-continuation"] = fmt.Sprintf("after %d %+q", last.hash, last.name)
+	case p.to < hashes:
+		headers["x-ms-continuation"] = fmt.Sprintf("after %d %q", p.to, "")
 	}
-	for i, v := range page {
-		page[i].text = q.project(v)
+	texts := make([]json.RawMessage, len(page))
+	for i, m := range page {
+		texts[i] = q.project(m.version)
 	}
-	return documents(c.container, page, headers)
+	return documents(c.container, texts, headers)
 }
 
 // project returns what a query selects of an item.
@@ -238,11 +254,7 @@ func (q *query) project(v version) []byte {
 	return text
 }
 
-func documents(c *container, page []version, headers map[string]string) reply {
-	texts := make([]json.RawMessage, len(page))
-	for i, v := range page {
-		texts[i] = v.text
-	}
+func documents(c *container, texts []json.RawMessage, headers map[string]string) reply {
 	return reply{status: http.StatusOK, headers: headers,
 		body: map[string]any{"_rid": c.properties["_rid"], "_count": len(texts), "Documents": texts}}
 }
@@ -256,34 +268,48 @@ func (c *itemCall) pageSize() int {
 
 // feed answers a page of the change feed of one physical partition: the latest
 // version of each item that changed since, in the order of the changes. It shows
-// no deletion.
+// no deletion. Since is the entity tag of an earlier page, which one from before a
+// split still is; or now, if it is *; or the time of If-Modified-Since, if that is
+// in the format of RFC 1123 and there is no entity tag; or else the beginning.
 func (c *itemCall) feed() reply {
 	id, err := strconv.Atoi(c.header.Get("x-ms-documentdb-partitionkeyrangeid"))
-	if c.header.Get("A-IM") == "" || err != nil || id < 0 || id >= len(c.container.partitions) {
+	if c.header.Get("A-IM") == "" || err != nil || id < 0 || id >= c.container.next {
 		return refuse(http.StatusBadRequest, "fakecosmos reads only the change feed of a range")
 	}
-	p := c.container.partitions[id]
-	var since int64
+	p := c.container.byID(id)
+	if p == nil {
+		rep := refuse(http.StatusGone, "the partition was split")
+		rep.headers = map[string]string{"x-ms-substatus": "1002"}
+		return rep
+	}
+	var since, from int64
 	switch known := strings.Trim(c.header.Get("If-None-Match"), `"`); known {
 	case "":
+		if date, err := http.ParseTime(c.header.Get("If-Modified-Since")); err == nil {
+			from = date.Unix()
+		}
 	case "*":
-		since = p.lsn
+		since = c.replica(p)
 	default:
 		if since, err = strconv.ParseInt(known, 10, 64); err != nil {
 			return refuse(http.StatusBadRequest, "%q is not a continuation", known)
 		}
 	}
 	var changed []version
-	for _, v := range p.all(c.replica(p), c.server.now()) {
-		if v.lsn > since {
+	for _, v := range p.after(place{}, c.replica(p), c.server.now()) {
+		if ts, _ := v.body["_ts"].(int64); v.lsn > since && ts >= from {
 			changed = append(changed, v)
 		}
 	}
 	slices.SortFunc(changed, func(a, b version) int { return cmp.Compare(a.lsn, b.lsn) })
 	if changed = changed[:min(c.pageSize(), len(changed))]; len(changed) == 0 {
-		return reply{status: http.StatusNotModified, etag: fmt.Sprintf(`"%d"`, since)}
+		return reply{status: http.StatusNotModified, etag: fmt.Sprintf(`"%d"`, max(since, c.replica(p)))}
 	}
-	rep := documents(c.container, changed, nil)
+	texts := make([]json.RawMessage, len(changed))
+	for i, v := range changed {
+		texts[i] = v.text
+	}
+	rep := documents(c.container, texts, nil)
 	rep.etag = fmt.Sprintf(`"%d"`, changed[len(changed)-1].lsn)
 	return rep
 }

@@ -116,6 +116,12 @@ func (s *Server) Freeze() { s.set(func() { s.replicate(); s.frozen = true }) }
 // Thaw lets the secondary replicas catch up.
 func (s *Server) Thaw() { s.set(func() { s.frozen = false; s.replicate() }) }
 
+// Split replaces each physical partition of a container by two. Requests that name
+// one which is gone are answered with 410.
+func (s *Server) Split(database, container string) {
+	s.set(func() { s.databases[database][container].split() })
+}
+
 // Requests returns how many requests for items there have been.
 func (s *Server) Requests() int {
 	s.mu.Lock()
