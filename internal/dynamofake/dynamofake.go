@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -44,11 +45,58 @@ type table struct {
 	keys        []string            // the partition key, and the sort key if there is one
 	indexes     map[string][]string // their keys
 	expiry      string
-	items       map[string]item
-	shown       map[string]item // what lags
+	items       view
+	shown       view // what lags
 	lagging     []change
 	events      []event // of the stream
 	shards      []int   // where those of the stream begin; nil: there is no stream
+}
+
+// view has items by their IDs, and by the partitions of the table, whose index
+// has no name, and of its indexes.
+type view struct {
+	byID  map[string]item
+	parts map[part]map[string]item
+}
+
+type part struct{ index, key string }
+
+func newView() view {
+	return view{byID: make(map[string]item), parts: make(map[part]map[string]item)}
+}
+
+// put replaces an item. Nil removes it.
+func (t *table) put(v view, id string, is item) {
+	was := v.byID[id]
+	for index, keys := range t.allKeys() {
+		if key := was[keys[0]]; key != nil {
+			delete(v.parts[part{index, key.text()}], id)
+		}
+		if key := is[keys[0]]; key != nil {
+			in := part{index, key.text()}
+			if v.parts[in] == nil {
+				v.parts[in] = make(map[string]item)
+			}
+			v.parts[in][id] = is
+		}
+	}
+	if v.byID[id] = is; is == nil {
+		delete(v.byID, id)
+	}
+}
+
+// allKeys returns the keys of the table and of its indexes.
+func (t *table) allKeys() iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		if !yield("", t.keys) {
+			return
+		}
+		for index, keys := range t.indexes {
+			if !yield(index, keys) {
+				return
+			}
+		}
+	}
 }
 
 // change is a write that is not shown yet.
@@ -86,7 +134,7 @@ func (s *Server) Expire() (deleted int) {
 	defer s.mu.Unlock()
 	now := value{"N": fmt.Sprint(s.now().Unix())}
 	for _, t := range s.tables {
-		for id, it := range t.items {
+		for id, it := range t.items.byID {
 			if at := it[t.expiry]; at.kind() == "N" && at.rat().Cmp(now.rat()) < 0 {
 				t.set(id, nil, s.now())
 				deleted++
@@ -100,16 +148,20 @@ func (s *Server) Expire() (deleted int) {
 func (s *Server) Edit(name string, f func(it map[string]map[string]any)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, it := range s.tables[name].items {
+	t := s.tables[name]
+	t.show(s.now(), 0)
+	for id, it := range t.items.byID {
 		plain := make(map[string]map[string]any)
 		for name, v := range it {
 			plain[name] = v
 		}
 		f(plain)
-		clear(it)
+		edited := make(item)
 		for name, v := range plain {
-			it[name] = v
+			edited[name] = v
 		}
+		t.put(t.items, id, edited)
+		t.put(t.shown, id, edited)
 	}
 }
 
@@ -255,7 +307,7 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 			t.show(s.now().Add(-s.Lag), s.held)
 			items = t.shown
 		}
-		if it := items[id]; it != nil {
+		if it := items.byID[id]; it != nil {
 			return map[string]any{"Item": it}, nil
 		}
 		return map[string]any{}, nil
@@ -272,7 +324,7 @@ func (s *Server) createTable(r *request, body []byte) (any, *problem) {
 	if s.tables[r.TableName] != nil {
 		return nil, &problem{code: "ResourceInUseException", message: "Table already exists: " + r.TableName}
 	}
-	t := &table{items: make(map[string]item), shown: make(map[string]item), indexes: make(map[string][]string)}
+	t := &table{items: newView(), shown: newView(), indexes: make(map[string][]string)}
 	_ = json.Unmarshal(body, &t.description)
 	t.description["TableStatus"] = "ACTIVE"
 	for _, part := range r.KeySchema {
@@ -304,7 +356,7 @@ func (t *table) id(it item) (string, *problem) {
 }
 
 func (t *table) set(id string, is item, now time.Time) {
-	switch was := t.items[id]; {
+	switch was := t.items.byID[id]; {
 	case is == nil && was != nil:
 		t.stream("REMOVE", was)
 	case is != nil && was == nil:
@@ -312,9 +364,7 @@ func (t *table) set(id string, is item, now time.Time) {
 	case is != nil:
 		t.stream("MODIFY", is)
 	}
-	if t.items[id] = is; is == nil {
-		delete(t.items, id)
-	}
+	t.put(t.items, id, is)
 	t.lagging = append(t.lagging, change{at: now, id: id, is: is})
 }
 
@@ -359,7 +409,7 @@ func (s *Server) prepare(kind string, w *write) (id string, is, was item, failed
 	if id, failed = t.id(key); failed != nil {
 		return id, nil, nil, failed
 	}
-	was = t.items[id]
+	was = t.items.byID[id]
 	condition := newExpression(w.ConditionExpression, w.ExpressionAttributeNames, w.ExpressionAttributeValues)
 	holds, err := true, error(nil)
 	if w.ConditionExpression != "" {
@@ -474,7 +524,7 @@ func (s *Server) transact(r *request, body string) (any, *problem) {
 			message: "Transaction cancelled, please refer cancellation reasons for specific reasons [" + strings.Join(codes, ", ") + "]"}
 	}
 	for _, p := range all {
-		if p.is != nil || p.table.items[p.id] != nil {
+		if p.is != nil || p.table.items.byID[p.id] != nil {
 			p.table.set(p.id, p.is, now)
 		}
 	}
@@ -506,21 +556,23 @@ func (t *table) query(r *request) (any, *problem) {
 		items = t.shown
 	}
 	condition := newExpression(r.KeyConditionExpression, r.ExpressionAttributeNames, r.ExpressionAttributeValues)
-	asked := make(map[string]bool) // one of them is the partition key: to compare with these first is quick
+	asked := make(map[string]bool) // one of them is the partition key
 	for _, value := range r.ExpressionAttributeValues {
 		asked[value.text()] = true
 	}
 	var found []item
-	for _, it := range items {
-		if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) || !asked[it[keys[0]].text()] {
-			continue
-		}
-		holds, err := condition.holds(it)
-		if err != nil {
-			return nil, invalid("%v", err)
-		}
-		if holds {
-			found = append(found, it)
+	for key := range asked {
+		for _, it := range items.parts[part{r.IndexName, key}] {
+			if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) {
+				continue
+			}
+			holds, err := condition.holds(it)
+			if err != nil {
+				return nil, invalid("%v", err)
+			}
+			if holds {
+				found = append(found, it)
+			}
 		}
 	}
 	last := keys[len(keys)-1]
@@ -555,10 +607,7 @@ func (t *table) query(r *request) (any, *problem) {
 func (t *table) show(before time.Time, held int) {
 	for len(t.lagging) > held && !t.lagging[0].at.After(before) {
 		c := t.lagging[0]
-		if t.lagging = t.lagging[1:]; c.is == nil {
-			delete(t.shown, c.id)
-		} else {
-			t.shown[c.id] = c.is
-		}
+		t.lagging = t.lagging[1:]
+		t.put(t.shown, c.id, c.is)
 	}
 }
