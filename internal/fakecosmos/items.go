@@ -43,7 +43,7 @@ func newContainer(properties map[string]any, key string, ttl *int) *container {
 }
 
 func (c *container) newPartition(from, to int) *partition {
-	p := &partition{id: c.next, from: from, to: to, items: make(map[string]*item)}
+	p := &partition{id: c.next, from: from, to: to, items: make(map[string]*item), indexes: make(map[string]*index)}
 	c.next++
 	return p
 }
@@ -124,9 +124,10 @@ type partition struct {
 	from, to  int   // hashes of its partition keys, the last of which is not its own
 	lsn       int64 // of the primary
 	secondary int64
-	items     map[string]*item // by name
-	order     []*item          // by hash and name
-	behind    []string         // names of the items that the secondary does not have yet
+	items     map[string]*item  // by name
+	order     []*item           // by hash and name
+	behind    []string          // names of the items that the secondary does not have yet
+	indexes   map[string]*index // by property, as far as queries asked for them
 }
 
 // add adds an item.
@@ -139,8 +140,24 @@ func (p *partition) add(it *item) {
 // remove removes an item.
 func (p *partition) remove(it *item) {
 	delete(p.items, it.name)
+	for _, x := range p.indexes {
+		x.drop(it)
+	}
 	if i, found := slices.BinarySearchFunc(p.order, place{it.hash, it.name}, comparePlace); found {
 		p.order = slices.Delete(p.order, i, i+1)
+	}
+}
+
+// keep leaves an item some of its versions.
+func (p *partition) keep(it *item, some []version) {
+	for _, x := range p.indexes {
+		x.drop(it)
+	}
+	it.versions = some
+	for _, x := range p.indexes {
+		for _, v := range some {
+			x.add(it, v)
+		}
 	}
 }
 
@@ -165,7 +182,8 @@ func (p *partition) replicate() {
 		if it == nil {
 			continue
 		}
-		if it.versions = it.versions[len(it.versions)-1:]; it.versions[0].body == nil {
+		p.keep(it, it.versions[len(it.versions)-1:])
+		if it.versions[0].body == nil {
 			p.remove(it)
 		}
 	}
@@ -178,7 +196,7 @@ func (p *partition) undo(lsn int64) {
 		name := p.behind[len(p.behind)-1]
 		p.behind = p.behind[:len(p.behind)-1]
 		it := p.items[name]
-		if it.versions = it.versions[:len(it.versions)-1]; len(it.versions) == 0 {
+		if p.keep(it, it.versions[:len(it.versions)-1]); len(it.versions) == 0 {
 			p.remove(it)
 		}
 		p.lsn--
@@ -207,6 +225,10 @@ func (p *partition) at(name string, lsn int64, now time.Time) (version, bool) {
 	if it == nil {
 		return version{}, false
 	}
+	return it.at(lsn, now)
+}
+
+func (it *item) at(lsn int64, now time.Time) (version, bool) {
 	for _, v := range slices.Backward(it.versions) {
 		if v.lsn <= lsn {
 			return v, v.body != nil && (v.expires.IsZero() || now.Before(v.expires))
@@ -215,15 +237,20 @@ func (p *partition) at(name string, lsn int64, now time.Time) (version, bool) {
 	return version{}, false
 }
 
-// after returns the items that a replica has and that come after a place.
-func (p *partition) after(at place, lsn int64, now time.Time) iter.Seq2[*item, version] {
-	first, found := slices.BinarySearchFunc(p.order, at, comparePlace)
+// after returns the items that a replica has and that come after a place. It may
+// leave out those that are not within the limits.
+func (p *partition) after(at place, l *limits, lsn int64, now time.Time) iter.Seq2[*item, version] {
+	items := p.order
+	if l != nil {
+		items = p.between(*l)
+	}
+	first, found := slices.BinarySearchFunc(items, at, comparePlace)
 	if found {
 		first++
 	}
 	return func(yield func(*item, version) bool) {
-		for _, it := range p.order[first:] {
-			if v, ok := p.at(it.name, lsn, now); ok && !yield(it, v) {
+		for _, it := range items[first:] {
+			if v, ok := it.at(lsn, now); ok && !yield(it, v) {
 				return
 			}
 		}
@@ -399,7 +426,11 @@ func (c *itemCall) write(p *partition, key, id string, v version) {
 	if p.items[name] == nil {
 		p.add(&item{key: key, hash: hashOf(key), name: name})
 	}
-	p.items[name].versions = append(p.items[name].versions, v)
+	it := p.items[name]
+	it.versions = append(it.versions, v)
+	for _, x := range p.indexes {
+		x.add(it, v)
+	}
 	p.behind = append(p.behind, name)
 }
 

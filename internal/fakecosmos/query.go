@@ -18,6 +18,7 @@ type query struct {
 	conditions []func(map[string]any) bool
 	order      []string
 	descending bool
+	limits     *limits // nil: no condition compares with a text
 }
 
 var (
@@ -46,7 +47,7 @@ func newQuery(text string, parameters map[string]any) (*query, error) {
 		return q, nil
 	}
 	for _, text := range and.Split(parts[2], -1) {
-		condition, err := newCondition(strings.TrimSpace(text), parameters)
+		condition, err := q.newCondition(strings.TrimSpace(text), parameters)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +56,7 @@ func newQuery(text string, parameters map[string]any) (*query, error) {
 	return q, nil
 }
 
-func newCondition(text string, parameters map[string]any) (func(map[string]any) bool, error) {
+func (q *query) newCondition(text string, parameters map[string]any) (func(map[string]any) bool, error) {
 	if m := isDefined.FindStringSubmatch(text); m != nil {
 		path, want := strings.Split(m[2], "."), m[1] == ""
 		return func(body map[string]any) bool { _, is := lookUp(body, path); return is == want }, nil
@@ -89,11 +90,30 @@ func newCondition(text string, parameters map[string]any) (func(map[string]any) 
 		"<": func(n int) bool { return n < 0 }, "<=": func(n int) bool { return n <= 0 },
 		">": func(n int) bool { return n > 0 }, ">=": func(n int) bool { return n >= 0 },
 	}[operator]
+	if text, ok := value.(string); ok {
+		q.limit(path, operator, text)
+	}
 	return func(body map[string]any) bool {
 		is, defined := lookUp(body, path)
 		n, same := compare(is, value)
 		return defined && same && holds(n)
 	}, nil
+}
+
+// limit notes a comparison with a text, if it is with the first property that has one.
+func (q *query) limit(path []string, operator, text string) {
+	if q.limits == nil {
+		q.limits = &limits{path: path}
+	}
+	if !slices.Equal(q.limits.path, path) {
+		return
+	}
+	if strings.ContainsAny(operator, ">=") && !strings.Contains(operator, "<") && operator != "!=" {
+		q.limits.low = max(q.limits.low, text)
+	}
+	if strings.ContainsAny(operator, "<=") && !strings.Contains(operator, ">") && operator != "!=" && (q.limits.high == "" || text < q.limits.high) {
+		q.limits.high = text
+	}
 }
 
 func (q *query) selects(body map[string]any) bool {
@@ -197,7 +217,7 @@ func (c *itemCall) query(key string) reply {
 	}
 	var found []match
 	size := c.pageSize()
-	for it, v := range p.after(from, c.replica(p), c.server.now()) {
+	for it, v := range p.after(from, q.limits, c.replica(p), c.server.now()) {
 		if key != "" && it.key != key || !q.selects(v.body) {
 			continue
 		}
@@ -296,7 +316,7 @@ func (c *itemCall) feed() reply {
 		}
 	}
 	var changed []version
-	for _, v := range p.after(place{}, c.replica(p), c.server.now()) {
+	for _, v := range p.after(place{}, nil, c.replica(p), c.server.now()) {
 		if ts, _ := v.body["_ts"].(int64); v.lsn > since && ts >= from {
 			changed = append(changed, v)
 		}
