@@ -80,6 +80,15 @@ func (e *env) move(ctx context.Context, ms []store.Outgoing, to store.OutgoingSt
 	return e.Store.MoveOutgoing(ctx, e.me, ms, to)
 }
 
+// heldBy returns the states of messages for which later ones of their ordering key
+// wait.
+func (e *env) heldBy() []store.OutgoingState {
+	if e.OnStuck == Pass {
+		return []store.OutgoingState{store.Pending, store.Held}
+	}
+	return []store.OutgoingState{store.Pending, store.Held, store.Stuck}
+}
+
 // heldReason is the Reason of a message that waits for an earlier one.
 const heldReason = "an earlier message with the same ordering key waits"
 

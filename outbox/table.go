@@ -187,7 +187,7 @@ func (t *tableRelay) wake(ctx context.Context) error {
 // it, so that none overtakes another.
 func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
 	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*t.Batch, maxChunk), MaxBytes: t.MaxBytes, Lanes: lanes,
-		Unlogged: true}
+		Unlogged: true, HeldBy: t.heldBy()}
 	search := t.search
 	if search == laterHeads {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, t.probe, maxChunk

@@ -57,7 +57,8 @@ func (r *retrier) retry(ctx, working context.Context) (busy bool, err error) {
 
 // tryHold publishes the messages of a hold.
 func (r *retrier) tryHold(ctx, working context.Context, o *hold) (busy bool, err error) {
-	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes}
+	q := store.OutgoingQuery{State: store.Held, Lanes: []int{o.lane}, OrderingKey: o.key, Limit: r.Batch, MaxBytes: r.MaxBytes,
+		HeldBy: r.heldBy()}
 	if o.key == "" {
 		q.After, q.Limit = o.after, 1
 	}

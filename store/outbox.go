@@ -204,6 +204,12 @@ type OutgoingQuery struct {
 	// Heads selects only the first message of each ordering key in the State, and all
 	// messages without one. After and Limit do not change which is the first.
 	Heads bool
+
+	// HeldBy omits messages whose ordering key has an earlier one that the query does
+	// not return, and that is in one of these states: Pending, Held or Stuck. Relays
+	// set it for what they publish. Only stores whose queries may be behind need it,
+	// and others ignore it.
+	HeldBy []OutgoingState
 }
 
 // Depth is how many messages are in one state.

@@ -3,7 +3,7 @@ package seedbugs
 var (
 	casRules       = Test{"./store/cas", "^TestItAnswersLikeTheReference$"}
 	casConformance = Test{"./store/cas", "^TestConformance"}
-	casOutbox      = Test{"./store/cas", "^Test(Order|ALane|AMessageThatIsTooLarge|ConformanceWithAnOutbox)"}
+	casOutbox      = Test{"./store/cas", "^Test(Order|ALane|AMessage|TheNext|Messages|AHeld|AnEarlier|ConformanceWithAnOutbox)"}
 )
 
 var casBugs = []Bug{
@@ -199,15 +199,50 @@ var casBugs = []Bug{
 	{
 		Name: "cas-outbox-overtakes-in-an-index", Why: "a message overtakes an earlier one of its ordering key that the index does not show yet",
 		File: "store/cas/outgoing.go",
-		Old:  `if waits[i] = doc.Version != ""; !waits[i] {`,
-		New:  `if waits[i] = doc.Version == "never"; !waits[i] {`,
+		Old:  `waits[i] = isThere && slices.Contains(r.q.HeldBy, state)`,
+		New:  `waits[i] = isThere && len(r.q.HeldBy) == int(state)`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-overtakes-what-is-held", Why: "a message overtakes a failed one of its ordering key that the index does not show as Held yet",
+		File: "store/cas/outgoing.go",
+		Old:  `range []store.OutgoingState{store.Pending, store.Held, store.Stuck, store.Held}`,
+		New:  `range []store.OutgoingState{store.Pending, store.Stuck}`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-overtakes-what-is-replayed", Why: "a message overtakes one that a person replays at that moment",
+		File: "store/cas/outgoing.go",
+		Old:  `range []store.OutgoingState{store.Pending, store.Held, store.Stuck, store.Held}`,
+		New:  `range []store.OutgoingState{store.Pending, store.Held, store.Stuck}`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-ends-a-page-with-what-waits", Why: "messages that wait for one that is held keep others from being read",
+		File: "store/cas/outgoing.go",
+		Old:  `for reads := 0; len(page) == 0 && reads < maxReads; reads++ {`,
+		New:  `for reads := 0; len(page) == 0 && reads < 1; reads++ {`,
 		Test: casOutbox,
 	},
 	{
 		Name: "cas-outbox-sends-what-it-sent", Why: "a relay publishes again what an index still shows",
 		File: "store/cas/outbox.go",
-		Old:  `known && is.gone && is.version == doc.Version`,
-		New:  `known && is.gone && is.version == ""`,
+		Old:  `case is.fate == present:`,
+		New:  `case is.fate >= present:`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-sends-an-earlier-version", Why: "a relay publishes again what an index shows as it was before it was retried",
+		File: "store/cas/outbox.go",
+		Old:  `case is.fate == present:`,
+		New:  `case is.fate == present || is.version != doc.Version:`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-confuses-places", Why: "the end of a message deletes another one with the same Seq in another partition, which is lost",
+		File: "store/cas/outbox.go",
+		Old:  `store.OutgoingState(state), seq, hintOf(doc.Place)}, nil`,
+		New:  `store.OutgoingState(state), seq, hintOf("")}, nil`,
 		Test: casOutbox,
 	},
 	{

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,6 +108,16 @@ type place struct {
 	lane  int
 	state store.OutgoingState
 	seq   int64
+	hint  uint64 // of the Place of its document: messages with different ones can have the same Seq
+}
+
+// hintOf returns the hint of a Place.
+func hintOf(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(name))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // queue is how the names of messages in a lane and a state begin.
@@ -123,19 +134,19 @@ func (at place) name(due Instant) string {
 	return name + fmt.Sprintf("%016x", at.seq)
 }
 
-// placeOf reads a name.
-func placeOf(name string) (at place, err error) {
-	parts := strings.Split(name, "/")
+// placeOf reads the name of a document.
+func placeOf(doc DocName) (at place, err error) {
+	parts := strings.Split(doc.Name, "/")
 	if len(parts) < 4 {
-		return at, fmt.Errorf("%w: %q is not the name of a message", once.ErrCorrupt, name)
+		return at, fmt.Errorf("%w: %q is not the name of a message", once.ErrCorrupt, doc.Name)
 	}
 	lane, err1 := strconv.ParseUint(parts[1], 16, 4)
 	state, err2 := strconv.ParseUint(parts[2], 10, 8)
 	seq, err3 := strconv.ParseInt(parts[len(parts)-1], 16, 64)
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return at, fmt.Errorf("%w: %q is not the name of a message: %w", once.ErrCorrupt, name, err)
+		return at, fmt.Errorf("%w: %q is not the name of a message: %w", once.ErrCorrupt, doc.Name, err)
 	}
-	return place{int(lane), store.OutgoingState(state), seq}, nil
+	return place{int(lane), store.OutgoingState(state), seq, hintOf(doc.Place)}, nil
 }
 
 // isKnown reports whether there can be a message at a place.
@@ -175,34 +186,62 @@ type memory struct {
 type remembered struct {
 	at      DocName
 	version string
-	gone    bool
+	fate    fate
 }
+
+// fate is what became of a message under a name.
+type fate int
+
+const (
+	present fate = iota // as far as is known
+	moved               // it is gone, and may have another name
+	ended               // it is gone, or Published
+)
 
 // maxRemembered bounds each of the two generations.
 const maxRemembered = 32 << 10
 
 func (m *memory) keep(at place, is remembered) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if len(m.recent) >= maxRemembered || m.recent == nil {
 		m.older, m.recent = m.recent, make(map[place]remembered)
 	}
 	m.recent[at] = is
 }
 
-func (m *memory) of(at place) (is remembered, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m *memory) find(at place) (is remembered, ok bool) {
 	if is, ok = m.recent[at]; !ok {
 		is, ok = m.older[at]
 	}
 	return is, ok
 }
 
-// end notes that a message is gone.
-func (m *memory) end(at place, doc DocName) {
-	is, _ := m.of(at)
-	m.keep(at, remembered{at: doc, version: is.version, gone: true})
+func (m *memory) of(at place) (is remembered, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.find(at)
+}
+
+// saw notes that a message was read, unless it has gone meanwhile.
+func (m *memory) saw(at place, doc NamedDoc) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if is, _ := m.find(at); is.fate == present || is.version != doc.Version {
+		m.keep(at, remembered{at: doc.DocName, version: doc.Version})
+	}
+}
+
+// end notes what became of a message. The version is that which it had, or empty
+// if it is the one that was read last.
+func (m *memory) end(at place, doc DocName, version string, f fate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	is, _ := m.find(at)
+	m.keep(at, remembered{at: doc, version: cmp.Or(version, is.version), fate: max(f, is.fate)})
+	if at.state != store.Pending && f == ended { // by that name, those after it know it
+		at.state = store.Pending
+		is, _ := m.find(at)
+		m.keep(at, remembered{at: DocName{doc.Place, at.name(0)}, version: is.version, fate: ended})
+	}
 }
 
 // order is the document of an ordering key.
@@ -281,7 +320,7 @@ func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store
 
 // outgoing returns a message as its readers see it.
 func (m *message) outgoing(at place, now Now, bodiless bool) store.Outgoing {
-	is := store.Outgoing{Lane: at.lane, Seq: at.seq, State: at.state, Attempts: m.Attempts, Reason: string(m.Reason),
+	is := store.Outgoing{Lane: at.lane, Seq: at.seq, State: at.state, Hint: at.hint, Attempts: m.Attempts, Reason: string(m.Reason),
 		Created: m.Created.Time(), Cause: string(m.Cause), Message: broker.Message{ID: m.ID, Topic: m.Topic, OrderingKey: m.Order, Time: m.Time}}
 	if m.Changed != 0 {
 		is.Changed = m.Changed.Time()
@@ -404,12 +443,22 @@ func (p *Publishing[Tx]) move(ctx context.Context, of []found, moves []Move) (ch
 		if made[i] {
 			changed++
 		}
-		// If it was not made, somebody else has changed the message.
-		if made[i] || err == nil {
-			p.seen.end(places[i], all[i].DocName)
+		switch {
+		case made[i]:
+			p.seen.end(places[i], all[i].DocName, all[i].Over, fateOf(all[i]))
+		case err == nil: // somebody else has changed the message
+			p.seen.end(places[i], all[i].DocName, all[i].Over, moved)
 		}
 	}
 	return changed, err
+}
+
+// fateOf returns what a move makes of a message.
+func fateOf(m Move) fate {
+	if to, err := placeOf(DocName{m.Place, m.To}); err == nil && to.state != store.Published {
+		return moved
+	}
+	return ended
 }
 
 // found is a message that a caller names, and its document.
@@ -428,7 +477,7 @@ func (p *Publishing[Tx]) find(ctx context.Context, relay [16]byte, ms []store.Ou
 	}
 	known := make(map[place]bool)
 	for _, m := range ms {
-		at := place{m.Lane, m.State, m.Seq}
+		at := place{m.Lane, m.State, m.Seq, m.Hint}
 		if at.isKnown() && may(at.lane) && !known[at] {
 			all = append(all, found{place: at, message: m})
 		}
@@ -437,20 +486,23 @@ func (p *Publishing[Tx]) find(ctx context.Context, relay [16]byte, ms []store.Ou
 	err = inParallel(len(all), func(i int) error {
 		f := &all[i]
 		is, ok := p.seen.of(f.place)
-		if ok && !is.gone {
+		if ok && is.fate == present {
 			f.doc = is.at
 			return nil
 		}
 		doc, err := p.look(ctx, f.place)
-		f.doc = doc
+		if f.doc = doc; doc.Name != "" {
+			f.place.hint = hintOf(doc.Place)
+		}
 		return err
 	})
 	return slices.DeleteFunc(all, func(f found) bool { return f.doc.Name == "" }), err
 }
 
-// look finds the document of a message.
-func (p *Publishing[Tx]) look(ctx context.Context, at place) (DocName, error) {
-	prefix, limit := at.name(0), 1
+// look finds the document of a message. Without a hint it finds none if there are
+// several.
+func (p *Publishing[Tx]) look(ctx context.Context, at place) (found DocName, err error) {
+	prefix, limit := at.name(0), defaultPage
 	if at.state == store.Delayed {
 		prefix, limit = queue(at.lane, at.state), largestPage
 	}
@@ -460,13 +512,21 @@ func (p *Publishing[Tx]) look(ctx context.Context, at place) (DocName, error) {
 			return DocName{}, err
 		}
 		for _, doc := range page {
-			if is, err := placeOf(doc.Name); err == nil && is == at {
+			after = doc.Name
+			is, err := placeOf(doc.DocName)
+			if err == nil && is == at {
 				return doc.DocName, nil
 			}
-			after = doc.Name
+			if at.hint != 0 || err != nil || is.lane != at.lane || is.seq != at.seq {
+				continue
+			}
+			if found.Name != "" {
+				return DocName{}, nil
+			}
+			found = doc.DocName
 		}
-		if len(page) < limit || limit == 1 {
-			return DocName{}, nil
+		if len(page) < limit {
+			return found, nil
 		}
 	}
 }
@@ -536,7 +596,7 @@ func (p *Publishing[Tx]) dueIn(ctx context.Context, lane, limit int, now Now) (a
 			return nil, err
 		}
 		for _, doc := range page {
-			at, err := placeOf(doc.Name)
+			at, err := placeOf(doc.DocName)
 			if err != nil {
 				return nil, err
 			}
@@ -567,13 +627,33 @@ func (p *Publishing[Tx]) page(ctx context.Context, prefix, after string, limit i
 		last = page[limit-1].Name
 	}
 	if p.Lags {
-		page = slices.DeleteFunc(page, func(doc NamedDoc) bool {
-			at, err := placeOf(doc.Name)
-			is, known := p.seen.of(at)
-			return err == nil && known && is.gone && is.version == doc.Version
-		})
+		page, err = p.present(ctx, page)
 	}
-	return page, last, nil
+	return page, last, err
+}
+
+// present returns those documents that are not known to be gone. If one that is
+// gone has another version in the index, which may be an earlier one, or be that of
+// a message that got its name back, it is read.
+func (p *Publishing[Tx]) present(ctx context.Context, page []NamedDoc) ([]NamedDoc, error) {
+	err := inParallel(len(page), func(i int) error {
+		doc := &page[i]
+		at, err := placeOf(doc.DocName)
+		if err != nil {
+			return err
+		}
+		is, _ := p.seen.of(at)
+		switch {
+		case is.fate == present:
+			return nil
+		case is.version == doc.Version:
+			doc.Doc = Doc{}
+			return nil
+		}
+		doc.Doc, err = p.Queue.LoadDoc(ctx, doc.DocName)
+		return err
+	})
+	return slices.DeleteFunc(page, func(doc NamedDoc) bool { return doc.Version == "" }), err
 }
 
 // ForgetOutgoing deletes Published messages that were published longer ago than
@@ -606,7 +686,7 @@ func (p *Publishing[Tx]) forgetIn(ctx context.Context, lane int, keep time.Durat
 		var moves []Move
 		for _, doc := range page {
 			after = doc.Name
-			at, err := placeOf(doc.Name)
+			at, err := placeOf(doc.DocName)
 			if err != nil {
 				return forgotten, err
 			}
@@ -645,7 +725,7 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 				mu.Lock()
 				for _, doc := range page {
 					d.Count++
-					if at, err := placeOf(doc.Name); err == nil {
+					if at, err := placeOf(doc.DocName); err == nil {
 						d.Oldest = max(d.Oldest, now.Earliest.sub(Instant(at.seq>>seqBits+seqEpoch)))
 					}
 				}

@@ -110,7 +110,7 @@ func TestOrderWhereTheIndexIsBehind(t *testing.T) {
 					n++
 				}
 			}
-			page, err := relay.Outgoing(t.Context(), store.OutgoingQuery{Limit: 1 + at.rand.IntN(5)})
+			page, err := relay.Outgoing(t.Context(), store.OutgoingQuery{Limit: 1 + at.rand.IntN(5), HeldBy: allThatHold})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -219,5 +219,69 @@ func TestAMessageThatIsTooLarge(t *testing.T) {
 	page, err = p.Outgoing(t.Context(), store.OutgoingQuery{State: store.Stuck})
 	if err != nil || len(page) != 1 || page[0].Reason == "" || len(page[0].Message.Body) != 150<<10 {
 		t.Errorf("the outbox has %d stuck messages, %v", len(page), err)
+	}
+}
+
+// Messages in different places may have the same Seq. Each is moved and ended on
+// its own.
+func TestMessagesInTwoPlacesHaveTheSameSeq(t *testing.T) {
+	setUp := func() (*table, *cas.Publishing[*batch], []store.Outgoing) {
+		at := newTable()
+		p := openPress(at).Publishing
+		put(t, p, at, outgoing("1", ""))
+		for doc, is := range at.docs {
+			twin := cas.Doc{Version: "twin", Text: []byte(strings.Replace(string(is.Text), `"ID":"1"`, `"ID":"2"`, 1))}
+			at.docs = map[cas.DocName]cas.Doc{{Place: "a", Name: doc.Name}: is, {Place: "b", Name: doc.Name}: twin}
+		}
+		page, err := p.Outgoing(t.Context(), store.OutgoingQuery{})
+		if err != nil || len(page) != 2 || page[0].Seq != page[1].Seq {
+			t.Fatalf("the outbox has %+v, %v", page, err)
+		}
+		return at, p, page
+	}
+	ids := func(p *cas.Publishing[*batch], state store.OutgoingState) (ids []string) {
+		page, err := p.Outgoing(t.Context(), store.OutgoingQuery{State: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range page {
+			ids = append(ids, m.Message.ID)
+		}
+		return ids
+	}
+	for n := range 2 {
+		_, p, page := setUp()
+		sent, left := page[n], page[1-n].Message.ID
+		if n, err := p.Sent(t.Context(), [16]byte{}, []store.Outgoing{sent}, store.Delete); n != 1 || err != nil {
+			t.Errorf("Sent changed %d, %v", n, err)
+		}
+		if got := ids(p, store.Pending); !slices.Equal(got, []string{left}) {
+			t.Errorf("after message %s was sent, %q are pending", sent.Message.ID, got)
+		}
+		if n, err := p.MoveOutgoing(t.Context(), [16]byte{}, []store.Outgoing{page[1-n]}, store.Held); n != 1 || err != nil {
+			t.Errorf("MoveOutgoing changed %d, %v", n, err)
+		}
+		if got := ids(p, store.Held); !slices.Equal(got, []string{left}) {
+			t.Errorf("after message %s was moved, %q are held", left, got)
+		}
+	}
+	at, p, page := setUp()
+	if n, err := p.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held); n != 2 || err != nil {
+		t.Errorf("MoveOutgoing of both changed %d, %v", n, err)
+	}
+	// Without what the store has told, it is not known which is meant.
+	bare := []store.Outgoing{{Lane: page[0].Lane, Seq: page[0].Seq, State: store.Held}}
+	if n, err := openPress(at).RemoveOutgoing(t.Context(), [16]byte{}, bare); n != 0 || err != nil {
+		t.Errorf("RemoveOutgoing of one of two changed %d, %v", n, err)
+	}
+	if got := ids(p, store.Held); len(got) != 2 {
+		t.Errorf("%q are held", got)
+	}
+	held, err := openPress(at).Outgoing(t.Context(), store.OutgoingQuery{State: store.Held})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := openPress(at).RemoveOutgoing(t.Context(), [16]byte{}, held); n != 2 || err != nil {
+		t.Errorf("RemoveOutgoing of both changed %d, %v", n, err)
 	}
 }

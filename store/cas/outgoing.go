@@ -20,7 +20,8 @@ func (p *Publishing[Tx]) Outgoing(ctx context.Context, q store.OutgoingQuery) (p
 	if err != nil {
 		return nil, err
 	}
-	r := &reading[Tx]{Publishing: p, q: q, limit: min(cmp.Or(max(q.Limit, 0), defaultPage), largestChunk)}
+	r := &reading[Tx]{Publishing: p, q: q, limit: min(cmp.Or(max(q.Limit, 0), defaultPage), largestChunk),
+		headed: make(map[string]bool), known: make(map[place]bool), waiting: make(map[string]bool)}
 	for lane := range store.Lanes {
 		if len(q.Lanes) == 0 || slices.Contains(q.Lanes, lane) {
 			r.lanes = append(r.lanes, &laneReader{prefix: queue(lane, q.State)})
@@ -33,13 +34,13 @@ func (p *Publishing[Tx]) Outgoing(ctx context.Context, q store.OutgoingQuery) (p
 		return nil, err
 	}
 	found, err := r.read(ctx)
-	if err == nil && p.Lags && r.fromTheFirst() {
-		found, err = r.inOrder(ctx, found)
+	if err != nil {
+		return nil, err
 	}
 	for _, f := range found {
 		page = append(page, f.message.outgoing(f.place, now, q.Bodiless))
 	}
-	return page, err
+	return page, nil
 }
 
 // reading is one query.
@@ -49,6 +50,11 @@ type reading[Tx any] struct {
 	limit int
 	size  int // of a page of a lane
 	lanes []*laneReader
+	back  *stored // what next returns next; nil: the next one of the lanes
+
+	headed  map[string]bool // with Heads: the ordering keys of the messages so far
+	known   map[place]bool  // the messages so far, by inKey
+	waiting map[string]bool // ordering keys of messages that were left out
 }
 
 // laneReader reads the messages of a lane, by Seq.
@@ -65,12 +71,6 @@ type stored struct {
 	message message
 }
 
-// fromTheFirst reports whether the query reads what is published next.
-func (r *reading[Tx]) fromTheFirst() bool {
-	q := &r.q
-	return q.State == store.Pending && (q.After <= 0 || q.Heads) && q.Topic == "" && q.OrderingKey == "" && q.Cause == "" && len(q.IDs) == 0
-}
-
 // begin reads the first pages of all lanes.
 func (r *reading[Tx]) begin(ctx context.Context) error {
 	const least = 16
@@ -85,7 +85,7 @@ func (r *reading[Tx]) begin(ctx context.Context) error {
 			return r.readAll(ctx, l)
 		}
 		if r.q.After > 0 && !r.q.Heads {
-			at, err := placeOf(l.prefix + "0")
+			at, err := placeOf(DocName{Name: l.prefix + "0"})
 			if err != nil {
 				return err
 			}
@@ -105,7 +105,7 @@ func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
 	l.after, l.ended = last, last == ""
 	bytes := 0
 	for _, doc := range docs {
-		at, err := placeOf(doc.Name)
+		at, err := placeOf(doc.DocName)
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
 		}
 		bytes += len(doc.Text)
 		l.page = append(l.page, stored{at, doc.DocName, is})
-		r.seen.keep(at, remembered{at: doc.DocName, version: doc.Version})
+		r.seen.saw(at, doc)
 	}
 	if len(docs) > 0 {
 		r.mean.Store(int64(bytes / len(docs)))
@@ -137,6 +137,10 @@ func (r *reading[Tx]) readAll(ctx context.Context, l *laneReader) error {
 // next returns the message with the lowest Seq of all lanes, or nil if there are
 // no more.
 func (r *reading[Tx]) next(ctx context.Context) (*stored, error) {
+	if is := r.back; is != nil {
+		r.back = nil
+		return is, nil
+	}
 	var first *laneReader
 	for _, l := range r.lanes {
 		for len(l.page) == 0 && !l.ended {
@@ -156,27 +160,49 @@ func (r *reading[Tx]) next(ctx context.Context) (*stored, error) {
 	return is, nil
 }
 
+// maxReads is how many pages are read if all messages of a page wait for others.
+const maxReads = 10
+
 // read returns the messages that the query selects.
 func (r *reading[Tx]) read(ctx context.Context) (page []stored, err error) {
-	bodies, headed := 0, make(map[string]bool) // ordering keys of the messages so far
-	for {
+	for reads := 0; len(page) == 0 && reads < maxReads; reads++ {
+		all, more, err := r.readPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if page = all; r.Lags && len(r.q.HeldBy) > 0 {
+			if page, err = r.inOrder(ctx, all); err != nil {
+				return nil, err
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	return page, nil
+}
+
+// readPage returns what fits into a page, and whether there is more.
+func (r *reading[Tx]) readPage(ctx context.Context) (page []stored, more bool, err error) {
+	for bodies := 0; ; {
 		is, err := r.next(ctx)
 		if err != nil || is == nil {
-			return page, err
+			return page, false, err
 		}
 		m := &is.message
-		isLater := r.q.Heads && m.Order != "" && headed[m.Order]
+		isLater := r.q.Heads && m.Order != "" && r.headed[m.Order]
+		selected := !isLater && r.selects(is)
+		if selected {
+			bodies += len(m.body)
+			if len(page) == r.limit || r.q.MaxBytes > 0 && len(page) > 0 && bodies > r.q.MaxBytes {
+				r.back = is
+				return page, true, nil
+			}
+			page = append(page, *is)
+		}
 		if r.q.Heads {
-			headed[m.Order] = true
+			r.headed[m.Order] = true
 		}
-		if isLater || !r.selects(is) {
-			continue
-		}
-		bodies += len(m.body)
-		if len(page) == r.limit || r.q.MaxBytes > 0 && len(page) > 0 && bodies > r.q.MaxBytes {
-			return page, nil
-		}
-		page = append(page, *is)
 	}
 }
 
@@ -188,45 +214,62 @@ func (r *reading[Tx]) selects(is *stored) bool {
 		(q.Cause == "" || q.Cause == string(m.Cause)) && (len(q.IDs) == 0 || slices.Contains(q.IDs, m.ID))
 }
 
-// inOrder leaves out messages whose ordering key has an earlier one that is
-// Pending and was not read, because Queued is behind. It shows up soon.
+// inOrder leaves out messages whose ordering key has an earlier one that was not
+// read, because Queued is behind, and is in a state of HeldBy. It shows up soon.
 func (r *reading[Tx]) inOrder(ctx context.Context, page []stored) ([]stored, error) {
-	read := make(map[DocName]bool)
 	for _, is := range page {
-		read[is.at] = true
+		r.known[is.inKey()] = true
 	}
 	waits := make([]bool, len(page))
 	err := inParallel(len(page), func(i int) error {
 		before := page[i].message.Before
-		if before == nil || read[*before] {
+		if before == nil || r.waiting[page[i].message.Order] {
 			return nil
 		}
-		at, err := placeOf(before.Name)
-		if err != nil {
+		at, err := placeOf(*before)
+		if err != nil || r.known[at] {
 			return err
 		}
-		if is, known := r.seen.of(at); known && is.gone {
-			return nil
-		}
-		doc, err := r.Queue.LoadDoc(ctx, *before)
-		if err != nil {
-			return err
-		}
-		if waits[i] = doc.Version != ""; !waits[i] {
-			r.seen.end(at, *before)
-		}
-		return nil
+		state, isThere, err := r.stateOf(ctx, *before, at)
+		waits[i] = isThere && slices.Contains(r.q.HeldBy, state)
+		return err
 	})
-	held := make(map[string]bool)
-	for i := range page {
-		held[page[i].message.Order] = held[page[i].message.Order] || waits[i]
-		waits[i] = held[page[i].message.Order] && page[i].message.Order != ""
-	}
 	kept := page[:0]
 	for i, is := range page {
-		if !waits[i] {
+		key := is.message.Order
+		if waits[i] {
+			r.waiting[key] = true
+		}
+		if !r.waiting[key] {
 			kept = append(kept, is)
 		}
 	}
 	return kept, err
+}
+
+// inKey is the place of a message among those of its ordering key, which does not
+// depend on its state.
+func (s *stored) inKey() place {
+	at := s.place
+	at.state = store.Pending
+	return at
+}
+
+// stateOf returns the state of a message that was Pending at first. isThere is
+// false if it was ended.
+func (r *reading[Tx]) stateOf(ctx context.Context, first DocName, at place) (state store.OutgoingState, isThere bool, err error) {
+	if is, _ := r.seen.of(at); is.fate == ended {
+		return 0, false, nil
+	}
+	pending := at
+	// A person may have replayed a Stuck message, so that it was neither Held before
+	// nor Stuck after.
+	for _, at.state = range []store.OutgoingState{store.Pending, store.Held, store.Stuck, store.Held} {
+		doc, err := r.Queue.LoadDoc(ctx, DocName{first.Place, at.name(0)})
+		if err != nil || doc.Version != "" {
+			return at.state, err == nil, err
+		}
+	}
+	r.seen.end(pending, first, "", ended)
+	return 0, false, nil
 }
