@@ -37,6 +37,7 @@ type Server struct {
 	tokens   map[string]token
 	refusals []string
 	held     int
+	hides    func(key string) bool
 	requests map[string]int
 }
 
@@ -313,7 +314,7 @@ func (s *Server) do(operation string, body []byte) (any, *problem) {
 		return map[string]any{}, nil
 	case "Query":
 		t.show(s.now().Add(-s.Lag), s.held)
-		return t.query(&r)
+		return t.query(&r, s.hides)
 	case "PutItem", "UpdateItem", "DeleteItem":
 		return s.writeAlone(&r, operation)
 	}
@@ -543,8 +544,8 @@ func reasonOf(code string) string {
 	return strings.TrimSuffix(code, "Exception")
 }
 
-// query reads a table or an index.
-func (t *table) query(r *request) (any, *problem) {
+// query reads a table or an index, which lacks what hides reports.
+func (t *table) query(r *request, hides func(key string) bool) (any, *problem) {
 	items, keys := t.items, t.keys
 	if r.IndexName != "" {
 		if keys = t.indexes[r.IndexName]; keys == nil {
@@ -564,6 +565,9 @@ func (t *table) query(r *request) (any, *problem) {
 	for key := range asked {
 		for _, it := range items.parts[part{r.IndexName, key}] {
 			if slices.ContainsFunc(keys, func(name string) bool { return it[name] == nil }) {
+				continue
+			}
+			if r.IndexName != "" && hides != nil && hides(it[t.keys[0]].text()) {
 				continue
 			}
 			holds, err := condition.holds(it)

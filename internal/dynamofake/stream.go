@@ -29,6 +29,14 @@ func (s *Server) HoldIndexes(writes int) {
 	s.held = writes
 }
 
+// HideInIndexes keeps indexes from having items of which a function reports true, by
+// their partition key. A nil function hides nothing.
+func (s *Server) HideInIndexes(hides func(key string) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hides = hides
+}
+
 func (t *table) stream(name string, it item) {
 	if t.shards == nil {
 		return
