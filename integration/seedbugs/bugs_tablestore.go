@@ -160,9 +160,26 @@ var tableBugs = []Bug{
 	{
 		Name: "tables-rename-stuck", Why: "a message whose change of state was lost cannot change it for a day",
 		File: "store/tablestore/intent.go",
-		Old:  `if is.tombstone == "" || was.Version != m.Over {`,
-		New:  `if is.tombstone != "" || was.Version != m.Over {`,
+		Old:  `if is.Version != "" || was.Version != m.Over {`,
+		New:  `if is.Version != "" || is.tombstone != "" || was.Version != m.Over {`,
 		Test: Test{"./store/tablestore", "^TestALateRename$"},
+	},
+	{
+		Name: "tables-rename-gives-up", Why: "a change of state is taken for made by somebody else because a tombstone was forgotten at that moment",
+		File: "store/tablestore/intent.go",
+		Old:  `if is.Version != "" || was.Version != m.Over {`,
+		New:  `if is.tombstone == "" || was.Version != m.Over {`,
+		Test: Test{"./store/tablestore", "^TestATombstoneIsForgottenWhileItIsInTheWay$"},
+	},
+	{
+		Name: "tables-cleans-up-any-intent", Why: "a reader that cleans up deletes the intent of a second try, whose message is lost",
+		File: "store/tablestore/intent.go",
+		Old: `			_, err := e.deleteDoc(ctx, i.at())
+			return cas.Doc{}, err`,
+		New: `			i.tag = azcore.ETagAny
+			_, err := e.deleteDoc(ctx, i.at())
+			return cas.Doc{}, err`,
+		Test: Test{"./store/tablestore", "^TestTwoReadersCleanUp$"},
 	},
 	{
 		Name: "tables-keeps-intents", Why: "each message that was sent is looked for until a minute has passed",

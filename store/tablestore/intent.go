@@ -445,13 +445,13 @@ func (e *engine) rename(ctx context.Context, m cas.Move) (made bool, err error) 
 		if err != nil {
 			return false, err
 		}
-		if is.tombstone == "" || was.Version != m.Over {
+		if is.Version != "" || was.Version != m.Over {
 			if isNew && is.Version == "" {
 				e.endIntents(ctx, []intent{i})
 			}
 			return false, nil
 		}
-		to.Over = string(is.tombstone) // and the intent is written after it was read
+		to.Over = string(is.tombstone) // empty: it is gone; and the intent is written after it was read
 	}
 }
 

@@ -504,3 +504,149 @@ func TestForgetDeletesTombstones(t *testing.T) {
 	}
 	wantIn(t, s, store.Pending, "after Forget", "a")
 }
+
+// Two readers clean up the intent of a commit that is late, or of a rename, at
+// once. What comes later finds a tombstone, and has an intent again.
+func TestTwoReadersCleanUp(t *testing.T) {
+	isReplaced := kind(http.MethodPut, `"Tombstone"`)
+	for what, moment := range map[string]func(*policy.Request) bool{"before the tombstone": isBury, "before it is replaced": isReplaced,
+		"before the intent is deleted": isIntentEnd} {
+		for _, renamed := range []bool{false, true} {
+			l, lr := &line{}, &line{}
+			c := table(t, l)
+			writer, other := outboxOf(c, false), outboxOf(dial(t, nameOf(c)), true)
+			slow := outboxOf(dial(t, nameOf(c), lr), true)
+			in(t, slow, store.Held) // learns the time
+			state, isLate := store.Pending, isCommit
+			var page []store.Outgoing
+			if renamed {
+				must(t, put(t, writer, "a"))
+				page = in(t, writer, store.Pending)
+				state, isLate = store.Held, isRename
+			}
+			late := holdBack(l, isLate)
+			if renamed {
+				_, _ = writer.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held)
+			} else {
+				_ = put(t, writer, "a")
+			}
+			l.set(nil)
+			reached := false
+			second := func() {
+				before(lr, moment, func() {
+					reached = true
+					wantIn(t, other, state, what+", for the other reader")
+					if renamed { // and then the rename is tried again
+						n, err := writer.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held)
+						if n != 1 || err != nil {
+							t.Errorf("%s: MoveOutgoing returned %d, %v", what, n, err)
+						}
+					}
+				})
+			}
+			if second(); strings.Contains(what, "replaced") { // a third reader has written the tombstone that the slow one replaces
+				before(lr, isBury, func() {
+					wantIn(t, outboxOf(dial(t, nameOf(c)), true), state, what+", for a third reader")
+					second()
+				})
+			}
+			in(t, slow, state)
+			lr.set(nil)
+			if !reached {
+				t.Errorf("%s, renamed %v: the slow reader did not get there", what, renamed)
+			}
+			answer := late.arrive(t)
+			if !strings.Contains(answer, string(aztables.EntityAlreadyExists)) && !strings.Contains(answer, "NotFound") &&
+				!strings.Contains(answer, string(aztables.UpdateConditionNotSatisfied)) {
+				t.Errorf("%s, renamed %v: what is late was answered %s", what, renamed, answer)
+			}
+			var want []string
+			if renamed {
+				want = []string{"a"}
+			}
+			for _, s := range []*tablestore.Store{slow, other, writer} {
+				wantIn(t, s, state, what, want...)
+			}
+			all := len(in(t, other, store.Pending)) + len(in(t, other, store.Held))
+			if wanted := map[bool]int{true: 1}[renamed]; all != wanted || intents(t, c) != wanted {
+				t.Errorf("%s, renamed %v: there are %d messages, and %d intents", what, renamed, all, intents(t, c))
+			}
+		}
+	}
+}
+
+// The first request of a rename arrives after its second try, whatever has become
+// of the message since.
+func TestARenameArrivesAfterItsSecondTry(t *testing.T) {
+	for _, then := range []string{"it is held", "it gets its name back", "it is sent"} {
+		l := &line{}
+		c := table(t, l)
+		a, b := outboxOf(c, false), outboxOf(dial(t, nameOf(c)), true)
+		must(t, put(t, a, "a"))
+		page := in(t, a, store.Pending)
+		h := holdBack(l, isRename)
+		if n, err := a.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held); n != 0 || err == nil {
+			t.Errorf("MoveOutgoing returned %d, %v", n, err)
+		}
+		l.set(nil)
+		move := func(ms []store.Outgoing, to store.OutgoingState) {
+			t.Helper()
+			if n, err := a.MoveOutgoing(t.Context(), [16]byte{}, ms, to); n != 1 || err != nil {
+				t.Errorf("MoveOutgoing returned %d, %v", n, err)
+			}
+		}
+		move(page, store.Held)
+		pending, held := []string(nil), []string{"a"}
+		switch then {
+		case "it gets its name back":
+			move(in(t, a, store.Held), store.Pending)
+			pending, held = held, pending
+		case "it is sent":
+			n, err := a.Sent(t.Context(), [16]byte{}, in(t, a, store.Held), store.Delete)
+			if held = nil; n != 1 || err != nil {
+				t.Errorf("Sent returned %d, %v", n, err)
+			}
+		}
+		if answer := h.arrive(t); strings.Contains(answer, "204 No Content") {
+			t.Errorf("%s: the first request of the rename was answered %s", then, answer)
+		}
+		for _, s := range []*tablestore.Store{a, b} {
+			wantIn(t, s, store.Pending, then, pending...)
+			wantIn(t, s, store.Held, then, held...)
+		}
+		if n := intents(t, c); n != len(pending)+len(held) {
+			t.Errorf("%s: there are %d intents", then, n)
+		}
+	}
+}
+
+// The tombstone that refuses a rename is forgotten before it is read.
+func TestATombstoneIsForgottenWhileItIsInTheWay(t *testing.T) {
+	l := &line{}
+	c := table(t, l)
+	calm := dial(t, nameOf(c))
+	a, reader := outboxOf(c, false), outboxOf(calm, true)
+	must(t, put(t, a, "a"))
+	page := in(t, a, store.Pending)
+	holdBack(l, isRename)
+	_, _ = a.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held)
+	l.set(nil)
+	wantIn(t, reader, store.Held, "after the request was lost") // leaves a tombstone
+	tombs := entities(t, calm, "Tombstone eq true")
+	if len(tombs) != 1 {
+		t.Fatalf("there are %d tombstones", len(tombs))
+	}
+	before(l, kind(http.MethodGet, tombs[0].RowKey), func() {
+		_, err := calm.DeleteEntity(t.Context(), tombs[0].PartitionKey, tombs[0].RowKey, nil)
+		must(t, err)
+	})
+	if n, err := a.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held); n != 1 || err != nil {
+		t.Errorf("MoveOutgoing returned %d, %v", n, err)
+	}
+	l.set(nil)
+	wantIn(t, a, store.Pending, "after the rename")
+	wantIn(t, a, store.Held, "after the rename", "a")
+	if n := intents(t, c); n != 1 {
+		t.Errorf("there are %d intents", n)
+	}
+}
