@@ -246,6 +246,13 @@ var casBugs = []Bug{
 		Test: casOutbox,
 	},
 	{
+		Name: "cas-outbox-hides-what-it-could-not-move", Why: "a message whose move was refused is never published by this relay",
+		File: "store/cas/outbox.go",
+		Old:  `p.seen.doubt(places[i], all[i].DocName)`,
+		New:  `p.seen.end(places[i], all[i].DocName, all[i].Over, moved)`,
+		Test: casOutbox,
+	},
+	{
 		Name: "cas-outbox-trusts-clocks", Why: "messages of an ordering key are swapped when they are put by processes whose clocks differ",
 		File: "store/cas/outbox.go",
 		Old:  `at.seq = p.seq.next(now, of.Last)`,

@@ -244,6 +244,16 @@ func (m *memory) end(at place, doc DocName, version string, f fate) {
 	}
 }
 
+// doubt notes that a message has probably gone. It is read by its name before it is
+// taken for present.
+func (m *memory) doubt(at place, doc DocName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if is, _ := m.find(at); is.fate == present {
+		m.keep(at, remembered{at: doc, fate: moved})
+	}
+}
+
 // order is the document of an ordering key.
 type order struct {
 	Last    int64    // the Seq of its last message
@@ -446,8 +456,8 @@ func (p *Publishing[Tx]) move(ctx context.Context, of []found, moves []Move) (ch
 		switch {
 		case made[i]:
 			p.seen.end(places[i], all[i].DocName, all[i].Over, fateOf(all[i]))
-		case err == nil: // somebody else has changed the message
-			p.seen.end(places[i], all[i].DocName, all[i].Over, moved)
+		case err == nil: // somebody else has changed the message, or was about to
+			p.seen.doubt(places[i], all[i].DocName)
 		}
 	}
 	return changed, err

@@ -209,3 +209,36 @@ func TestAnEarlierVersionOfAMessageThatWasEnded(t *testing.T) {
 		}
 	}
 }
+
+// A move that was refused leaves a message as it was, which is read again.
+func TestAMessageWhoseMoveWasRefused(t *testing.T) {
+	at := &partly{table: newTable()}
+	p := at.publishing()
+	refusing := &refusing{partly: at}
+	p.Queue = refusing
+	put(t, p, at.table, outgoing("1", ""))
+	for _, refuses := range []bool{true, false} {
+		refusing.on = refuses
+		page, ids := read(t, p, store.OutgoingQuery{})
+		if !slices.Equal(ids, []string{"1"}) {
+			t.Fatalf("the pending messages are %q", ids)
+		}
+		want := map[bool]int{false: 1}[refuses]
+		if n, err := p.MoveOutgoing(t.Context(), [16]byte{}, page, store.Held); n != want || err != nil {
+			t.Errorf("MoveOutgoing changed %d, %v", n, err)
+		}
+	}
+}
+
+// refusing refuses moves, as an engine does if a name is taken for a while.
+type refusing struct {
+	*partly
+	on bool
+}
+
+func (r *refusing) Move(ctx context.Context, moves []cas.Move) ([]bool, error) {
+	if r.on {
+		return make([]bool, len(moves)), nil
+	}
+	return r.partly.Move(ctx, moves)
+}
