@@ -253,6 +253,20 @@ var casBugs = []Bug{
 		Test: casOutbox,
 	},
 	{
+		Name: "cas-outbox-forgets-a-repeated-end", Why: "a message whose end got no reply is published again while an index still shows it",
+		File: "store/cas/outbox.go",
+		Old:  `			p.seen.doubt(f.place, f.doc)`,
+		New:  `			_ = f.doc`,
+		Test: casOutbox,
+	},
+	{
+		Name: "cas-outbox-loses-what-kept-its-name", Why: "a person discards a message, and nothing happens because an index does not show it",
+		File: "store/cas/outbox.go",
+		Old:  `case made[i] && all[i].To == all[i].Name:`,
+		New:  `case made[i] && all[i].To == "":`,
+		Test: casOutbox,
+	},
+	{
 		Name: "cas-outbox-trusts-clocks", Why: "messages of an ordering key are swapped when they are put by processes whose clocks differ",
 		File: "store/cas/outbox.go",
 		Old:  `at.seq = p.seq.next(now, of.Last)`,

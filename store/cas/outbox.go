@@ -406,6 +406,9 @@ func (p *Publishing[Tx]) change(ctx context.Context, relay [16]byte, ms []store.
 	err = inParallel(len(found), func(i int) error {
 		f := found[i]
 		doc, err := p.Queue.LoadDoc(ctx, f.doc)
+		if err == nil && doc.Version == "" {
+			p.seen.doubt(f.place, f.doc)
+		}
 		if err != nil || doc.Version == "" {
 			return err
 		}
@@ -454,6 +457,8 @@ func (p *Publishing[Tx]) move(ctx context.Context, of []found, moves []Move) (ch
 			changed++
 		}
 		switch {
+		case made[i] && all[i].To == all[i].Name:
+			p.seen.saw(places[i], NamedDoc{DocName: all[i].DocName}) // its version is not known
 		case made[i]:
 			p.seen.end(places[i], all[i].DocName, all[i].Over, fateOf(all[i]))
 		case err == nil: // somebody else has changed the message, or was about to

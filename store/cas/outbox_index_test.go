@@ -2,6 +2,7 @@ package cas_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -241,4 +242,68 @@ func (r *refusing) Move(ctx context.Context, moves []cas.Move) ([]bool, error) {
 		return make([]bool, len(moves)), nil
 	}
 	return r.partly.Move(ctx, moves)
+}
+
+// The reply to the end of a message is lost. It is ended again, and then not read
+// from an index that is behind.
+func TestAMessageWhoseEndIsRepeated(t *testing.T) {
+	for _, then := range []store.Ending{store.Delete, store.Keep} {
+		at := &partly{table: newTable()}
+		p := at.publishing()
+		lossy := &lossyMoves{partly: at}
+		p.Queue = lossy
+		put(t, p, at.table, outgoing("1", ""))
+		page, _ := read(t, p, store.OutgoingQuery{})
+		for doc, is := range at.docs {
+			if in(store.Pending)(doc) {
+				at.old = append(at.old, cas.NamedDoc{DocName: doc, Doc: is})
+			}
+		}
+		if _, err := p.Sent(t.Context(), [16]byte{}, page, then); err != errNoReply {
+			t.Errorf("Sent returned %v", err)
+		}
+		lossy.calm = true
+		if n, err := p.Sent(t.Context(), [16]byte{}, page, then); n != 0 || err != nil {
+			t.Errorf("the second Sent changed %d, %v", n, err)
+		}
+		if _, ids := read(t, p, store.OutgoingQuery{}); ids != nil {
+			t.Errorf("after they were sent, %q are pending", ids)
+		}
+	}
+}
+
+var errNoReply = errors.New("there was no reply")
+
+// lossyMoves loses the replies to moves.
+type lossyMoves struct {
+	*partly
+	calm bool
+}
+
+func (l *lossyMoves) Move(ctx context.Context, moves []cas.Move) ([]bool, error) {
+	made, err := l.partly.Move(ctx, moves)
+	if !l.calm {
+		return make([]bool, len(moves)), errNoReply
+	}
+	return made, err
+}
+
+// A message that has changed and kept its name is changed again, although the index
+// has lost it.
+func TestAMessageThatKeptItsNameIsDiscarded(t *testing.T) {
+	at := &partly{table: newTable()}
+	p := at.publishing()
+	put(t, p, at.table, outgoing("1", ""))
+	page, _ := read(t, p, store.OutgoingQuery{})
+	if n, err := p.MoveOutgoing(t.Context(), [16]byte{}, page, store.Stuck); n != 1 || err != nil {
+		t.Fatalf("MoveOutgoing changed %d, %v", n, err)
+	}
+	page, _ = read(t, p, store.OutgoingQuery{State: store.Stuck})
+	at.lacks = in(store.Stuck)
+	if n, err := p.MoveOutgoing(t.Context(), [16]byte{}, page, store.Stuck); n != 1 || err != nil {
+		t.Errorf("MoveOutgoing in place changed %d, %v", n, err)
+	}
+	if n, err := p.Sent(t.Context(), [16]byte{}, page, store.Archive); n != 1 || err != nil {
+		t.Errorf("Sent changed %d, %v", n, err)
+	}
 }
