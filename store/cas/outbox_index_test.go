@@ -307,3 +307,85 @@ func TestAMessageThatKeptItsNameIsDiscarded(t *testing.T) {
 		t.Errorf("Sent changed %d, %v", n, err)
 	}
 }
+
+// Relays that come and go read an index that is behind, while messages fail, are
+// held, get stuck and are replayed. What they publish first of each message is in
+// the order of its key, and nothing is lost. A relay that has ended a message does
+// not read it again.
+func TestOrderOfFailedMessagesWhereTheIndexIsBehind(t *testing.T) {
+	for seed := range uint64(150) {
+		at := newLagging(seed)
+		relays := []*cas.Publishing[*batch]{at.publishing(), at.publishing()}
+		person := at.publishing()
+		active := 0
+		const keys, messages = 2, 20
+		published := make(map[string][]string) // of each key, the messages when they were first published
+		times := make(map[string]int)
+		ended := make(map[string]int) // by which relay
+		carry := func(q store.OutgoingQuery) {
+			q.HeldBy = allThatHold
+			relay := relays[active]
+			page, _ := read(t, relay, q)
+			failed := make(map[string]bool)
+			for _, m := range page {
+				id, key := m.Message.ID, m.Message.OrderingKey
+				if by, known := ended[id]; known && by == active {
+					t.Fatalf("seed %d: message %s was read by the relay that has ended it", seed, id)
+				}
+				if failed[key] {
+					continue
+				}
+				one := []store.Outgoing{m}
+				if at.rand.IntN(3) == 0 {
+					failed[key] = key != ""
+					to := []store.OutgoingState{store.Held, store.Held, store.Stuck}[at.rand.IntN(3)]
+					if _, err := relay.MoveOutgoing(t.Context(), [16]byte{}, one, to); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				if times[id]++; times[id] == 1 {
+					published[key] = append(published[key], id)
+				}
+				changed, err := relay.Sent(t.Context(), [16]byte{}, one, store.Delete)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if changed == 1 {
+					ended[id] = active
+				}
+			}
+		}
+		n := 0
+		for round := 0; len(ended) < messages; round++ {
+			if round > 20_000 {
+				t.Fatalf("seed %d: %d of %d messages were ended", seed, len(ended), messages)
+			}
+			if n < messages && at.rand.IntN(2) == 0 {
+				key := fmt.Sprint("key ", n%keys)
+				if n%7 == 6 {
+					key = ""
+				}
+				put(t, person, at.table, outgoing(fmt.Sprintf("%02d", n), key))
+				n++
+			}
+			carry(store.OutgoingQuery{Limit: 1 + at.rand.IntN(4)})
+			carry(store.OutgoingQuery{State: store.Held, OrderingKey: fmt.Sprint("key ", at.rand.IntN(keys))})
+			carry(store.OutgoingQuery{State: store.Held})
+			if at.rand.IntN(5) == 0 {
+				stuck, _ := read(t, person, store.OutgoingQuery{State: store.Stuck})
+				if _, err := person.MoveOutgoing(t.Context(), [16]byte{}, stuck, store.Held); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if at.rand.IntN(8) == 0 {
+				active = 1 - active
+			}
+		}
+		for key, ids := range published {
+			if key != "" && !slices.IsSorted(ids) {
+				t.Errorf("seed %d: the messages of %q were published in the order %q", seed, key, ids)
+			}
+		}
+	}
+}
