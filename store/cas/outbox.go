@@ -50,7 +50,7 @@ type Publishing[Tx any] struct {
 
 	seq  sequence
 	seen memory
-	mean atomic.Int64 // size of the messages that were read last
+	mean atomic.Int64 // about the size of the messages that were read last; 0: not known
 }
 
 // roomForReason is what a message leaves of MaxDoc for reasons why it failed.
@@ -564,18 +564,25 @@ func (p *Publishing[Tx]) WakeDelayed(ctx context.Context, relay [16]byte, to sto
 	}
 	limit = max(limit, 0)
 	var lanes [store.Lanes][]delayed
+	next = time.Hour
+	var more atomic.Bool
 	err = inParallel(store.Lanes, func(lane int) (err error) {
 		if may(lane) {
-			lanes[lane], err = p.dueIn(ctx, lane, limit, now)
+			var isCut bool
+			if lanes[lane], isCut, err = p.dueIn(ctx, lane, limit, now); isCut {
+				more.Store(true)
+			}
 		}
 		return err
 	})
 	if err != nil {
 		return 0, 0, err
 	}
+	if more.Load() {
+		next = 0
+	}
 	all := slices.Concat(lanes[:]...)
 	slices.SortFunc(all, func(a, b delayed) int { return cmp.Compare(a.is.Due, b.is.Due) })
-	next = time.Hour
 	var of []found
 	var moves []Move
 	for _, d := range all {
@@ -602,32 +609,36 @@ type delayed struct {
 }
 
 // dueIn returns the messages of a lane that are due, up to limit, and the one after
-// them.
-func (p *Publishing[Tx]) dueIn(ctx context.Context, lane, limit int, now Now) (all []delayed, err error) {
-	after, size := "", 1 // most looks find that nothing is due
+// them. It ends before if they have too many bytes, and more may be due.
+func (p *Publishing[Tx]) dueIn(ctx context.Context, lane, limit int, now Now) (all []delayed, isCut bool, err error) {
+	after, size, bytes := "", 1, 0 // most looks find that nothing is due
 	for {
 		page, last, err := p.page(ctx, queue(lane, store.Delayed), after, size)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		for _, doc := range page {
 			at, err := placeOf(doc.DocName)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			is, err := readMessage(doc.DocName, doc.Text)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			all = append(all, delayed{found{place: at}, doc, is})
 			if is.left(now) > 0 || len(all) > limit {
-				return all, nil
+				return all, false, nil
 			}
+			bytes += len(doc.Text)
 		}
 		if last == "" {
-			return all, nil
+			return all, false, nil
 		}
-		after, size = last, defaultPage
+		if bytes > maxRead/store.Lanes {
+			return all, true, nil
+		}
+		after, size = last, p.pageSize(defaultPage, maxRead/store.Lanes)
 	}
 }
 
@@ -641,10 +652,23 @@ func (p *Publishing[Tx]) page(ctx context.Context, prefix, after string, limit i
 	if len(page) == limit {
 		last = page[limit-1].Name
 	}
+	p.measure(page)
 	if p.Lags {
 		page, err = p.present(ctx, page)
 	}
 	return page, last, err
+}
+
+// measure learns from a page how large messages are. What is known of it falls
+// slowly, so that the page after some small ones is not too large.
+func (p *Publishing[Tx]) measure(page []NamedDoc) {
+	bytes, before := 0, p.mean.Load()
+	for _, doc := range page {
+		bytes += len(doc.Text)
+	}
+	if n := len(page); n > 1 || n == 1 && int64(bytes) > before && before > 0 {
+		p.mean.Store(max(int64(bytes/n), before-before/4))
+	}
 }
 
 // present returns those documents that are not known to be gone. If one that is
@@ -733,7 +757,7 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 		var mu sync.Mutex
 		err := inParallel(store.Lanes, func(lane int) error {
 			for after := ""; ; {
-				page, last, err := p.page(ctx, queue(lane, state), after, largestPage)
+				page, last, err := p.page(ctx, queue(lane, state), after, p.pageSize(largestPage, maxRead/store.Lanes))
 				if err != nil {
 					return err
 				}

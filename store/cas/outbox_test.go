@@ -285,3 +285,83 @@ func TestMessagesInTwoPlacesHaveTheSameSeq(t *testing.T) {
 		t.Errorf("RemoveOutgoing of both changed %d, %v", n, err)
 	}
 }
+
+// weighed notes how many bytes Queued has returned.
+type weighed struct {
+	*table
+	mu  sync.Mutex
+	all int
+}
+
+func (w *weighed) Queued(ctx context.Context, prefix, after string, limit int) ([]cas.NamedDoc, error) {
+	page, err := w.table.Queued(ctx, prefix, after, limit)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, doc := range page {
+		w.all += len(doc.Text)
+	}
+	return page, err
+}
+
+// A process that begins reads large messages in small pages, so that a backlog of
+// them fits into its memory.
+func TestMessagesThatAreLargeAreReadInSmallPages(t *testing.T) {
+	const messages, size = 300, 200 << 10 // 60 MB
+	set := func(delay time.Duration) (*weighed, *cas.Publishing[*batch]) {
+		at := &weighed{table: newTable()}
+		writer := openPress(at.table).Publishing
+		for n := range messages {
+			m := outgoing(fmt.Sprint(n), "key") // all of one lane
+			m.Delay, m.Message.Body = delay, make([]byte, size)
+			put(t, writer, at.table, m)
+		}
+		p := openPress(at.table).Publishing
+		p.Queue = at
+		return at, p
+	}
+	const most = 4 << 20
+	at, p := set(0)
+	page, err := p.Outgoing(t.Context(), store.OutgoingQuery{Limit: 10_000, MaxBytes: 1 << 20})
+	if err != nil || len(page) != 5 || at.all > most {
+		t.Errorf("a query of 1 MB returned %d messages, %v, and read %d bytes", len(page), err, at.all)
+	}
+	at, p = set(time.Microsecond)
+	woken, wakes := 0, 0
+	for next := time.Duration(0); next <= 0; wakes++ {
+		at.all = 0
+		var n int
+		if n, next, err = p.WakeDelayed(t.Context(), [16]byte{}, store.Pending, 10_000); err != nil {
+			t.Fatal(err)
+		}
+		if woken += n; at.all > most {
+			t.Errorf("WakeDelayed woke %d and read %d bytes", n, at.all)
+		}
+	}
+	if woken != messages {
+		t.Errorf("WakeDelayed woke %d of %d messages in %d calls", woken, messages, wakes)
+	}
+	single := &largest{weighed: at}
+	p.Queue = single
+	depths, err := p.OutboxDepth(t.Context(), 10_000)
+	if err != nil || len(depths) != 1 || depths[0].Count != messages || single.most > most {
+		t.Errorf("OutboxDepth returned %+v, %v, and read %d bytes at once", depths, err, single.most)
+	}
+}
+
+// largest notes how many bytes Queued has returned at once.
+type largest struct {
+	*weighed
+	most int
+}
+
+func (l *largest) Queued(ctx context.Context, prefix, after string, limit int) ([]cas.NamedDoc, error) {
+	page, err := l.table.Queued(ctx, prefix, after, limit)
+	bytes := 0
+	for _, doc := range page {
+		bytes += len(doc.Text)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most = max(l.most, bytes)
+	return page, err
+}

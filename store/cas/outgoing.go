@@ -48,7 +48,6 @@ type reading[Tx any] struct {
 	*Publishing[Tx]
 	q     store.OutgoingQuery
 	limit int
-	size  int // of a page of a lane
 	lanes []*laneReader
 	back  *stored // what next returns next; nil: the next one of the lanes
 
@@ -73,13 +72,8 @@ type stored struct {
 
 // begin reads the first pages of all lanes.
 func (r *reading[Tx]) begin(ctx context.Context) error {
-	const least = 16
-	r.size = max(least, r.limit/max(len(r.lanes), 1)+1)
-	if mean := int(r.mean.Load()); r.q.MaxBytes > 0 && mean > 0 {
-		r.size = min(r.size, max(r.q.MaxBytes/mean/max(len(r.lanes), 1)+1, 2))
-	}
-	r.size = min(r.size, largestPage)
-	return inParallel(len(r.lanes), func(i int) error {
+	isKnown := r.mean.Load() > 0
+	err := inParallel(len(r.lanes), func(i int) error {
 		l := r.lanes[i]
 		if r.q.State == store.Delayed {
 			return r.readAll(ctx, l)
@@ -94,16 +88,44 @@ func (r *reading[Tx]) begin(ctx context.Context) error {
 		}
 		return r.more(ctx, l)
 	})
+	if err != nil || isKnown {
+		return err
+	}
+	return inParallel(len(r.lanes), func(i int) error { // the first pages were small
+		if r.lanes[i].ended {
+			return nil
+		}
+		return r.more(ctx, r.lanes[i])
+	})
+}
+
+// size returns how many messages a page of a lane has.
+func (r *reading[Tx]) size() int {
+	const least = 16
+	lanes := max(len(r.lanes), 1)
+	return r.pageSize(max(least, r.limit/lanes+1), cmp.Or(max(r.q.MaxBytes, 0), maxRead)/lanes)
+}
+
+// maxRead is about how many bytes of messages are read at once.
+const maxRead = 16 << 20
+
+// pageSize returns how many messages may be read, up to a limit, if they are to have
+// about this many bytes. While it is not known how large they are, these are two.
+func (p *Publishing[Tx]) pageSize(limit, bytes int) int {
+	few := 2
+	if mean := int(p.mean.Load()); mean > 0 {
+		few = max(few, bytes/mean+1)
+	}
+	return min(limit, few, largestPage)
 }
 
 // more reads the next page of a lane.
 func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
-	docs, last, err := r.page(ctx, l.prefix, l.after, r.size)
+	docs, last, err := r.page(ctx, l.prefix, l.after, r.size())
 	if err != nil {
 		return err
 	}
 	l.after, l.ended = last, last == ""
-	bytes := 0
 	for _, doc := range docs {
 		at, err := placeOf(doc.DocName)
 		if err != nil {
@@ -113,24 +135,28 @@ func (r *reading[Tx]) more(ctx context.Context, l *laneReader) error {
 		if err != nil {
 			return err
 		}
-		bytes += len(doc.Text)
+		if r.q.Bodiless && r.q.MaxBytes <= 0 {
+			is.body, is.Header = nil, nil
+		}
 		l.page = append(l.page, stored{at, doc.DocName, is})
 		r.seen.saw(at, doc)
-	}
-	if len(docs) > 0 {
-		r.mean.Store(int64(bytes / len(docs)))
 	}
 	return nil
 }
 
-// readAll reads all of a lane that is not in the order of Seq.
+// readAll reads all of a lane that is not in the order of Seq, and keeps what may be
+// in the page of the query.
 func (r *reading[Tx]) readAll(ctx context.Context, l *laneReader) error {
 	for !l.ended {
 		if err := r.more(ctx, l); err != nil {
 			return err
 		}
+		slices.SortFunc(l.page, func(a, b stored) int { return cmp.Compare(a.seq, b.seq) })
+		if !r.q.Heads {
+			l.page = slices.DeleteFunc(l.page, func(is stored) bool { return !r.selects(&is) })
+			l.page = slices.Delete(l.page, min(len(l.page), r.limit+1), len(l.page))
+		}
 	}
-	slices.SortFunc(l.page, func(a, b stored) int { return cmp.Compare(a.seq, b.seq) })
 	return nil
 }
 
