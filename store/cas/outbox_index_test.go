@@ -347,7 +347,7 @@ func TestOrderOfFailedMessagesWhereTheIndexIsBehind(t *testing.T) {
 				if times[id]++; times[id] == 1 {
 					published[key] = append(published[key], id)
 				}
-				changed, err := relay.Sent(t.Context(), [16]byte{}, one, store.Delete)
+				changed, err := relay.Sent(t.Context(), [16]byte{}, one, []store.Ending{store.Delete, store.Keep}[seed%2])
 				if err != nil {
 					t.Fatal(err)
 				}
