@@ -54,7 +54,8 @@ type Relay struct {
 	// Poll is the longest interval between two reads of the table. A relay reads
 	// as soon as it is notified of a message, and then at growing intervals.
 	// Default: a second if the store reports messages put by any process
-	// ([store.Ear]), else 200 ms.
+	// ([store.Ear]), else 200 ms. Delayed messages are looked for each second, or
+	// after Poll if the store reports all messages and Poll is longer.
 	Poll time.Duration
 
 	// StopTime is how long work in progress may continue after the context of Run

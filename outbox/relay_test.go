@@ -343,18 +343,85 @@ func TestANoticeBeforeItsCommit(t *testing.T) {
 	})
 }
 
+// The poll is a safety net: a relay that is notified of all messages neither reads
+// nor asks for delayed ones before it, and still wakes a delayed one in time.
+func TestALongPollIsKeptBesideABell(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		early := &earlyBell{Store: b.store, rung: make(chan struct{})}
+		r := b.relay()
+		r.Store, r.Poll = early, time.Hour
+		stop := b.run(r)
+		defer stop()
+		time.Sleep(time.Minute)
+		reads, asks := early.pending.Load(), early.asks.Load()
+		time.Sleep(50 * time.Minute)
+		if reads, asks = early.pending.Load()-reads, early.asks.Load()-asks; reads+asks > 0 {
+			b.Errorf("in 50 minutes without a message, the relay has read %d times, and asked for delayed ones %d times", reads, asks)
+		}
+		tx := b.store.Begin()
+		b.must(b.events.PutAfter(b.Context(), tx, 10*time.Second, message("delayed", "")))
+		b.must(tx.Commit())
+		b.put(message("now", ""))
+		early.rung <- struct{}{}
+		synctest.Wait()
+		if got := b.sender.taken(); !slices.Equal(got, []string{"now"}) {
+			b.Errorf("after a notice, %q were published", got)
+		}
+		time.Sleep(12 * time.Second)
+		if got := b.sender.taken(); !slices.Contains(got, "delayed") {
+			b.Errorf("when a delayed message is due, %q were published", got)
+		}
+		b.put(message("polled", "")) // without a notice
+		time.Sleep(time.Hour + time.Second)
+		if got := b.sender.taken(); !slices.Contains(got, "polled") {
+			b.Errorf("after the poll, %q were published", got)
+		}
+	})
+}
+
+// Messages that are put while nobody listens do not wait for the poll once the
+// relay listens again.
+func TestARelayThatListensAgainLooks(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		early := &earlyBell{Store: b.store, rung: make(chan struct{}), breaks: make(chan struct{})}
+		r := b.relay()
+		r.Store, r.Poll = early, time.Hour
+		stop := b.run(r)
+		defer stop()
+		time.Sleep(time.Minute)
+		early.breaks <- struct{}{}
+		synctest.Wait()
+		b.put(message("1", ""))
+		time.Sleep(5 * time.Second)
+		if got := b.sender.taken(); !slices.Contains(got, "1") {
+			b.Errorf("after the relay listens again, %q were published", got)
+		}
+	})
+}
+
 // earlyBell rings when it is told to, and calls read before each read of the
 // relay.
 type earlyBell struct {
 	*memstore.Store
-	rung  chan struct{}
-	reads atomic.Int64
-	read  func()
+	rung    chan struct{}
+	breaks  chan struct{}
+	reads   atomic.Int64
+	pending atomic.Int64 // reads of what is Pending
+	asks    atomic.Int64 // for delayed messages
+	read    func()
+}
+
+func (e *earlyBell) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState, limit int) (int, time.Duration, error) {
+	e.asks.Add(1)
+	return e.Store.WakeDelayed(ctx, relay, to, limit)
 }
 
 func (e *earlyBell) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
 	if e.reads.Add(1); e.read != nil {
 		e.read()
+	}
+	if q.State == store.Pending {
+		e.pending.Add(1)
 	}
 	return e.Store.Outgoing(ctx, q)
 }
@@ -367,6 +434,8 @@ func (e *earlyBell) Wait(ctx context.Context) error {
 	select {
 	case <-e.rung:
 		return nil
+	case <-e.breaks:
+		return errors.New("the bell is broken")
 	case <-ctx.Done():
 		return ctx.Err()
 	}

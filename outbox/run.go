@@ -129,10 +129,10 @@ func (r *relayRun) hear(ctx context.Context, bell store.Bell) error {
 	defer ear.Close()
 	r.hearsAll.Store(ear.Far())
 	for {
+		signal(r.notified) // at first, of messages that were put while nobody listened
 		if err := ear.Wait(ctx); err != nil {
 			return err
 		}
-		signal(r.notified)
 	}
 }
 

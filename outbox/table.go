@@ -34,7 +34,8 @@ type tableRelay struct {
 	log     store.OutboxLog // nil: the store has none
 	rows    rowsReader
 
-	idle    time.Duration // until the next read
+	idle    time.Duration // from one read that finds nothing to the next
+	readDue time.Time     // when the next read is due; zero: at once, or it has just been
 	eager   int           // how many reads that find nothing are repeated at once
 	eagerAt time.Time     // when the last of these were caused
 	delayed time.Time     // when delayed messages are to be asked for
@@ -151,6 +152,9 @@ func (t *tableRelay) adopt(ctx context.Context, lanes []int) error {
 	}
 	t.holds.took = time.Since(begun)
 	for _, lane := range fresh {
+		if !t.adopted[lane] {
+			t.delayed, t.readDue = time.Time{}, time.Time{}
+		}
 		t.adopted[lane] = true
 	}
 	if len(fresh) == len(lanes) {
@@ -175,17 +179,44 @@ func (t *tableRelay) wake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if woken > 0 && t.rows == rowsOfLog {
-		t.holds.looked = time.Time{}
+	if woken > 0 {
+		t.readDue = time.Time{}
+		if t.rows == rowsOfLog {
+			t.holds.looked = time.Time{}
+		}
 	}
-	t.delayed = time.Now().Add(min(max(next, 0), delayedPoll))
+	t.delayed = time.Now().Add(min(max(next, 0), t.delayedPoll()))
 	return nil
+}
+
+// delayedPoll is how often delayed messages are asked for. A relay that is
+// notified of them asks as seldom as it reads.
+func (t *tableRelay) delayedPoll() time.Duration {
+	if t.hearsAll.Load() {
+		return max(delayedPoll, t.poll())
+	}
+	return delayedPoll
+}
+
+// poll is the longest time between two reads.
+func (t *tableRelay) poll() time.Duration {
+	switch {
+	case t.Poll > 0:
+		return t.Poll
+	case t.hearsAll.Load():
+		return time.Second
+	}
+	return 200 * time.Millisecond
 }
 
 // publish reads a chunk, in one snapshot, and publishes it. If nothing of a chunk
 // gets through, the next one has the first messages of the ordering keys after
 // it, so that none overtakes another.
 func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bool, err error) {
+	if time.Now().Before(t.readDue) {
+		return false, nil
+	}
+	t.readDue = time.Time{}
 	q := store.OutgoingQuery{State: store.Pending, Limit: min(20*t.Batch, maxChunk), MaxBytes: t.MaxBytes, Lanes: lanes,
 		Unlogged: true, HeldBy: t.heldBy()}
 	search := t.search
@@ -235,7 +266,7 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 // because a read costs as much as some messages.
 func (t *tableRelay) rest(ctx context.Context, busy bool) {
 	if busy {
-		t.eager = 0
+		t.eager, t.readDue = 0, time.Time{}
 		if t.idle = 0; t.gather > 0 {
 			_ = sleep(ctx, min(t.gather, gatherTime)-time.Since(t.readAt))
 		}
@@ -246,21 +277,22 @@ func (t *tableRelay) rest(ctx context.Context, busy bool) {
 		return
 	}
 	t.gather = 0
-	poll := t.Poll
-	if poll == 0 && t.hearsAll.Load() {
-		poll = time.Second
-	} else if poll == 0 {
-		poll = 200 * time.Millisecond
+	if t.readDue.IsZero() {
+		poll := t.poll()
+		t.idle = min(max(2*t.idle, firstPoll), poll)
+		if t.hearsAll.Load() && t.idle > notifiedPoll {
+			t.idle = poll // the next commit notifies
+		}
+		t.readDue = time.Now().Add(t.idle)
 	}
-	t.idle = min(max(2*t.idle, firstPoll), poll)
-	if t.hearsAll.Load() && t.idle > notifiedPoll {
-		t.idle = poll // the next commit notifies
-	}
-	wait := t.idle
+	wait := time.Until(t.readDue)
 	wait = min(wait, max(time.Until(t.holds.soonest), firstPoll))
 	wait = min(wait, max(time.Until(t.delayed), firstPoll))
 	if t.await(ctx, wait, t.notified, t.lanes.changed) {
-		t.idle = 0
+		t.idle, t.readDue = 0, time.Time{}
+		if soon := time.Now().Add(delayedPoll); soon.Before(t.delayed) {
+			t.delayed = soon // it may be a delayed message
+		}
 		if time.Since(t.eagerAt) >= eagerGap {
 			t.eager, t.eagerAt = eagerReads, time.Now()
 		}

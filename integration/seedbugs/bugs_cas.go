@@ -289,6 +289,13 @@ var casBugs = []Bug{
 				*is`,
 		Test: casOutbox,
 	},
+	{
+		Name: "cas-delayed-messages-wake-nobody", Why: "a delayed message is published as late as its relay polls",
+		File: "store/cas/queue.go",
+		Old:  `return err == nil && (at.state == store.Pending || at.state == store.Delayed)`,
+		New:  `return err == nil && at.state == store.Pending`,
+		Test: Test{"./store/cosmosstore", "^TestTheBellRingsForMessages$"},
+	},
 }
 
 var casDocuments = Test{"./store/cas", "^TestConformanceWithDocuments$"}

@@ -138,4 +138,42 @@ var outboxBugs = []Bug{
 		New:  "CASE WHEN octet_length(o.body) > @small THEN 0 ELSE 0 END",
 		Test: onPostgres("^TestConformance$/^direct$/^outbox$"),
 	},
+	{
+		Name: "relay-listens-again-and-waits",
+		Why:  "what was put while nobody listened waits for the poll",
+		File: "outbox/run.go",
+		Old: `		signal(r.notified) // at first, of messages that were put while nobody listened
+		if err := ear.Wait(ctx); err != nil {
+			return err
+		}`,
+		New: `		if err := ear.Wait(ctx); err != nil {
+			return err
+		}
+		signal(r.notified)`,
+		Test: Test{"./outbox", "^TestARelayThatListensAgainLooks$"},
+	},
+	{
+		Name: "relay-reads-each-second",
+		Why:  "a relay that nobody needs costs what it costs to read the table, whatever its Poll",
+		File: "outbox/table.go",
+		Old:  `if time.Now().Before(t.readDue) {`,
+		New:  `if false && time.Now().Before(t.readDue) {`,
+		Test: Test{"./outbox", "^TestALongPollIsKeptBesideABell$"},
+	},
+	{
+		Name: "relay-asks-for-delayed-messages-each-second",
+		Why:  "a relay that nobody needs asks for delayed messages, whatever its Poll",
+		File: "outbox/table.go",
+		Old:  `return max(delayedPoll, t.poll())`,
+		New:  `return min(delayedPoll, t.poll())`,
+		Test: Test{"./outbox", "^TestALongPollIsKeptBesideABell$"},
+	},
+	{
+		Name: "relay-forgets-a-delayed-message",
+		Why:  "a delayed message of which the relay was notified waits for the poll",
+		File: "outbox/table.go",
+		Old:  `t.delayed = soon // it may be a delayed message`,
+		New:  `_ = soon`,
+		Test: Test{"./outbox", "^TestALongPollIsKeptBesideABell$"},
+	},
 }

@@ -70,6 +70,7 @@ type Server struct {
 	frozen    bool
 	fault     func(Request) Fault
 	throttle  func(Request) (time.Duration, bool)
+	header    func(Request, http.Header)
 	requests  int
 	late      []func() int
 	delay     time.Duration
@@ -105,6 +106,10 @@ func (s *Server) SetFault(fault func(Request) Fault) { s.set(func() { s.fault = 
 func (s *Server) SetThrottle(throttle func(Request) (time.Duration, bool)) {
 	s.set(func() { s.throttle = throttle })
 }
+
+// SetHeader sets a function that may change the header of a request for items, so
+// that the service means another thing by it.
+func (s *Server) SetHeader(change func(Request, http.Header)) { s.set(func() { s.header = change }) }
 
 // SetDelay sets how long each request for items takes.
 func (s *Server) SetDelay(d time.Duration) { s.set(func() { s.delay = d }) }
@@ -225,6 +230,9 @@ func (s *Server) answer(r *http.Request, body []byte) (rep reply, cut bool) {
 	}
 	s.requests++
 	seen := Request{Kind: call.kind, Write: call.writes(), N: s.requests, Body: body}
+	if s.header != nil {
+		s.header(seen, r.Header)
+	}
 	if s.throttle != nil {
 		if after, ok := s.throttle(seen); ok {
 			rep = refuse(http.StatusTooManyRequests, "the request rate is large")

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/effectively-once/once/store"
 )
 
 // messagePrefix begins the names of messages.
@@ -13,6 +15,17 @@ const messagePrefix = "out/"
 // IsMessage reports whether a name is that of a message in the outbox, or how
 // such names begin.
 func IsMessage(name string) bool { return strings.HasPrefix(name, messagePrefix) }
+
+// WakesRelays reports whether a name is that of a message that is Pending or
+// Delayed, so that relays publish it, now or later. An engine's feed wakes relays
+// when there is a document with such a name.
+func WakesRelays(name string) bool {
+	if !IsMessage(name) {
+		return false
+	}
+	at, err := placeOf(DocName{Name: name})
+	return err == nil && (at.state == store.Pending || at.state == store.Delayed)
+}
 
 // QueueEngine is a DocEngine that finds documents by how their names begin, for
 // [Publishing].

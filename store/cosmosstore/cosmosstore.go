@@ -6,8 +6,8 @@
 //
 // A [Store] is a [once.TxStore] whose transaction is a [Tx], so it works with
 // [once.Do] and [once.DoTx]. It is also a [once.Lister], a [store.Reopener], a
-// [store.Registry], a [store.Shelf] and a [store.Outbox]. Package cas has the
-// rules, and says what a transaction is that is one request.
+// [store.Registry], a [store.Shelf] and a [store.Outbox] with a [store.Bell].
+// Package cas has the rules, and says what a transaction is that is one request.
 //
 // # How keys are stored
 //
@@ -55,6 +55,7 @@
 package cosmosstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,11 @@ type Options struct {
 	// price of a second write. Otherwise two processes may both call the work of a
 	// key, of which one commits. See cas.Transactions.
 	ClaimFirst bool
+
+	// FeedEvery is how often a relay that waits for messages reads the change feed,
+	// with a request for each physical partition. Default: 250 ms. If it is negative,
+	// relays poll.
+	FeedEvery time.Duration
 }
 
 // ByScope is a value of Options.Partition for work on the items of one tenant,
@@ -109,6 +115,7 @@ var (
 	_ store.Registry    = (*Store)(nil)
 	_ store.Shelf       = (*Store)(nil)
 	_ store.Outbox[*Tx] = (*Store)(nil)
+	_ store.Bell        = (*Store)(nil)
 )
 
 // New returns a store. A nil Options means the defaults. The container remains
@@ -117,7 +124,7 @@ func New(container *azcosmos.ContainerClient, o *Options) *Store {
 	if o == nil {
 		o = new(Options)
 	}
-	e := &engine{container: container, partition: o.Partition}
+	e := &engine{container: container, partition: o.Partition, feedEvery: cmp.Or(o.FeedEvery, defaultFeedEvery)}
 	e.clock.Ask = e.ask
 	if container == nil {
 		e.invalid = fmt.Errorf("%w: cosmosstore: the container is nil", once.ErrInvalid)
@@ -138,6 +145,7 @@ func New(container *azcosmos.ContainerClient, o *Options) *Store {
 type engine struct {
 	container *azcosmos.ContainerClient
 	partition func(once.Key) string
+	feedEvery time.Duration
 	clock     cas.LearnedClock
 	invalid   error
 	width     width

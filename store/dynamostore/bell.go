@@ -16,6 +16,7 @@ import (
 	streams "github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/cas"
 )
 
 // HearOutbox listens to the stream of the table for messages. It needs
@@ -182,9 +183,7 @@ func (o *Options) isNews(r streams.Record) bool {
 		return false
 	}
 	name, is := strings.CutPrefix(key.Value, o.docPrefix())
-	queue, inQueue := queueOf(name)
-	return is && inQueue && (strings.HasSuffix(queue, fmt.Sprintf("/%d/", store.Pending)) ||
-		strings.HasSuffix(queue, fmt.Sprintf("/%d/", store.Delayed)))
+	return is && cas.WakesRelays(name)
 }
 
 // Far reports true, because a stream has the writes of all.
