@@ -30,12 +30,13 @@ type keeper struct {
 
 // notes is what the processes of a keeper share, besides the store.
 type notes struct {
-	mu      sync.Mutex
-	keys    map[string]string         // the last Keys of each consumer
-	set     map[string]bool           // consumers that SetPosition was called for
-	answers map[*memstore.Tx][]string // of the first BlockedTx
-	rows    map[string]int            // all effects, committed or not
-	looked  atomic.Int64              // calls that looked before they act
+	mu       sync.Mutex
+	keys     map[string]string         // the last Keys of each consumer
+	set      map[string]bool           // consumers that SetPosition was called for
+	answers  map[*memstore.Tx][]string // of the first BlockedTx
+	rows     map[string]int            // all effects, committed or not
+	looked   atomic.Int64              // calls that looked before they act
+	shelving atomic.Int64              // calls of Shelve in progress
 }
 
 // hesitate lets other calls look before this one acts on what it has seen.

@@ -2,12 +2,14 @@ package storetest_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 	"github.com/effectively-once/once/store/storetest"
@@ -52,8 +54,10 @@ var consumerBugs = map[string]string{
 	"key lost":                         "shelf/exact shelf/sealed",
 	"bodies cut at 1 MiB":              "shelf/large",
 	"put aside in a commit of its own": "shelf/commits",
-	"put aside again is a change":      "shelf/again",
-	"put aside backwards":              "shelf/order shelf/exact",
+	"put aside again is a change":      "shelf/again shelf/again-tx",
+	"put aside backwards":              "shelf/order shelf/order-tx shelf/exact",
+	"what is invalid is skipped":       "shelf/invalid",
+	"lost beside another":              "shelf/race",
 	"always shelved":                   "shelf/flag",
 	"parked blocks nobody":             "shelf/blocked",
 	"handled blocks":                   "shelf/blocked",
@@ -61,9 +65,10 @@ var consumerBugs = map[string]string{
 	"blocked by what is not committed": "shelf/blocked-fresh",
 	"changes the body":                 "shelf/change",
 	"change forgets the history":       "shelf/change",
-	"changed whatever the version":     "shelf/stale-change shelf/change-race",
+	"changed whatever the version":     "shelf/stale-change shelf/stale-change-tx shelf/change-race",
 	"changed in a commit of its own":   "shelf/change-tx",
-	"handled stays":                    "shelf/handled",
+	"handled stays":                    "shelf/handled shelf/blocked-handled",
+	"long reasons are cut":             "shelf/invalid-change",
 	"forgets without a limit":          "shelf/forget",
 	"forgets early":                    "shelf/forget",
 	"states ignored":                   "shelf/selects",
@@ -71,12 +76,40 @@ var consumerBugs = map[string]string{
 	"pages overlap":                    "shelf/pages",
 	"pages without a limit":            "shelf/pages",
 	"due at once":                      "shelf/due",
-	"nothing holds":                    "shelf/ready",
+	"nothing holds":                    "shelf/ready shelf/replay",
 	"parked always holds":              "shelf/ready",
 }
 
 func (k *keeper) Shelve(ctx context.Context, ms []store.Shelved) error {
+	switch k.bug {
+	case "put aside again is a change":
+		k.changeThose(ctx, ms)
+	case "what is invalid is skipped":
+		for _, m := range ms {
+			if err := k.Store.Shelve(ctx, []store.Shelved{m}); err != nil && !errors.Is(err, once.ErrInvalid) {
+				return err
+			}
+		}
+		return nil
+	case "lost beside another":
+		defer k.shelving.Add(-1)
+		if k.shelving.Add(1) > 1 {
+			return nil
+		}
+		<-time.After(time.Millisecond) // so that there is another
+	}
 	return k.Store.Shelve(ctx, k.asides(ms))
+}
+
+// changeThose changes messages that are on the shelf.
+func (k *keeper) changeThose(ctx context.Context, ms []store.Shelved) {
+	for _, m := range ms {
+		there, _ := k.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}})
+		if len(there) > 0 {
+			there[0].Reason = m.Reason
+			_ = k.Store.Change(ctx, there[0])
+		}
+	}
 }
 
 func (k *keeper) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelved) error {
@@ -84,13 +117,7 @@ func (k *keeper) ShelveTx(ctx context.Context, tx *memstore.Tx, ms []store.Shelv
 		return k.Store.Shelve(ctx, ms)
 	}
 	if k.has("put aside again is a change") {
-		for _, m := range ms {
-			there, _ := k.Store.Shelved(ctx, store.ShelfQuery{Consumer: m.Consumer, IDs: []string{m.Message.ID}})
-			if len(there) > 0 {
-				there[0].Reason = m.Reason
-				_ = k.Store.Change(ctx, there[0])
-			}
-		}
+		k.changeThose(ctx, ms)
 	}
 	return k.Store.ShelveTx(ctx, tx, k.asides(ms))
 }
@@ -128,6 +155,8 @@ func (k *keeper) spoilChange(ctx context.Context, m store.Shelved) store.Shelved
 		m.Version = k.present(ctx, m.Seq).Version
 	case "change forgets the history":
 		m.History = ""
+	case "long reasons are cut":
+		m.Reason = m.Reason[:min(len(m.Reason), 64<<10)]
 	case "handled stays":
 		if m.State == store.Handled && m.History == "" {
 			m.History = "kept"

@@ -12,6 +12,7 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
+// shelfRules are those of a [store.Shelf].
 func shelfRules[Tx any]() []txRule[Tx] {
 	return []txRule[Tx]{
 		{"shelf/exact",
@@ -21,39 +22,67 @@ func shelfRules[Tx any]() []txRule[Tx] {
 			"A sealed message and its sealed reason can be opened when they are read.",
 			shelfSealed[Tx]},
 		{"shelf/large", "Bodies of several MiB are kept.", shelfLarge[Tx]},
-		{"shelf/commits",
-			"ShelveTx commits with its transaction, and is rolled back with it.",
-			shelfCommits[Tx]},
+		{"shelf/invalid",
+			"A message with an invalid name, an unknown state or a text that is too long is once.ErrInvalid, and no message of its call is set aside.",
+			shelfInvalid[Tx]},
 		{"shelf/again",
 			"Shelve skips a message whose ID its consumer already has on the shelf.",
 			shelfAgain[Tx]},
 		{"shelf/order",
 			"Seq is the order in which messages were set aside, also within one call.",
 			shelfOrder[Tx]},
-		{"shelf/blocked",
-			"BlockedTx returns the ordering keys for which this consumer has a Waiting message, or a Parked one if asked.",
-			shelfBlocked[Tx]},
-		{"shelf/blocked-fresh",
-			"BlockedTx sees what other transactions have committed, and nothing that they have not.",
-			shelfBlockedFresh[Tx]},
+		{"shelf/race",
+			"Of several messages of one ID that are set aside at once, one is on the shelf. None of the others is lost, and each has its own Seq.",
+			shelfRace[Tx]},
 		{"shelf/change",
 			"Change writes State, Due, Attempts, Reason and History, raises Version, and changes nothing else.",
 			shelfChange[Tx]},
 		{"shelf/stale-change",
 			"A Change with an old Version is ErrLeaseLost and changes nothing.",
 			shelfStaleChange[Tx]},
+		{"shelf/invalid-change",
+			"A Change to an unknown state, or with a text that is too long, is once.ErrInvalid and changes nothing.",
+			shelfInvalidChange[Tx]},
 		{"shelf/change-race",
 			"Of several changes of one Version at once, exactly one is applied.",
 			shelfChangeRace[Tx]},
-		{"shelf/change-tx",
-			"ChangeTx commits with its transaction, and is rolled back with it.",
-			shelfChangeTx[Tx]},
+		{"shelf/replay",
+			"A Parked message that a person has changed to Waiting is ready in the place that it had, and one that is Discarded is out of the way.",
+			shelfReplay[Tx]},
 		{"shelf/handled",
 			"A change to Handled with an empty History deletes the message. Its ID can be used again, and its Seq cannot.",
 			shelfHandled[Tx]},
 		{"shelf/forget",
 			"ForgetShelved deletes Handled and Discarded messages that are older than keep, at most limit.",
 			shelfForget[Tx]},
+	}
+}
+
+// txShelfRules are those of a [store.TxShelf], besides those of a [store.Shelf].
+func txShelfRules[Tx any]() []txRule[Tx] {
+	return []txRule[Tx]{
+		{"shelf/commits",
+			"ShelveTx commits with its transaction, and is rolled back with it.",
+			shelfCommits[Tx]},
+		{"shelf/again-tx", "ShelveTx skips the messages that Shelve skips.", shelfAgainTx[Tx]},
+		{"shelf/order-tx",
+			"Seq is the order in which messages were set aside, also in several calls of ShelveTx in one transaction.",
+			shelfOrderTx[Tx]},
+		{"shelf/blocked",
+			"BlockedTx returns the ordering keys for which this consumer has a Waiting message, or a Parked one if asked.",
+			shelfBlocked[Tx]},
+		{"shelf/blocked-fresh",
+			"BlockedTx sees what other transactions have committed, and nothing that they have not.",
+			shelfBlockedFresh[Tx]},
+		{"shelf/blocked-handled",
+			"A message that was deleted blocks nobody, and one with its ID that is set aside again does.",
+			shelfBlockedHandled[Tx]},
+		{"shelf/change-tx",
+			"ChangeTx commits with its transaction, and is rolled back with it.",
+			shelfChangeTx[Tx]},
+		{"shelf/stale-change-tx",
+			"A ChangeTx with an old Version is ErrLeaseLost and changes nothing.",
+			shelfStaleChangeTx[Tx]},
 	}
 }
 
@@ -65,7 +94,11 @@ func shelfFlagRules[Tx any]() []txRule[Tx] {
 	}
 }
 
-func (b *txBench[Tx]) shelf(i int) store.TxShelf[Tx] {
+func (b *txBench[Tx]) shelf(i int) store.Shelf {
+	return capability[store.Shelf](b.bench, b.txSpread(i))
+}
+
+func (b *txBench[Tx]) txShelf(i int) store.TxShelf[Tx] {
 	return capability[store.TxShelf[Tx]](b.bench, b.txSpread(i))
 }
 
@@ -217,6 +250,9 @@ func shelfLarge[Tx any](b *txBench[Tx]) {
 	m := aside(b.consumer("a"), "large", "")
 	m.Message.Body = bytes.Repeat([]byte("0123456789abcde\x00"), 3<<16)
 	m.Message.Header = map[string]string{"large": strings.Repeat("x", 100<<10)}
+	if most := b.h.MaxShelved; most > 0 {
+		m.Message.Body = m.Message.Body[:min(len(m.Message.Body), most)]
+	}
 	b.shelve(m)
 	got := b.shelvedAs(m.Consumer, "large")
 	if !bytes.Equal(got.Message.Body, m.Message.Body) || !maps.Equal(got.Message.Header, m.Message.Header) {
@@ -227,7 +263,7 @@ func shelfLarge[Tx any](b *txBench[Tx]) {
 func shelfCommits[Tx any](b *txBench[Tx]) {
 	m := aside(b.consumer("a"), "1", "k")
 	both := func(tx Tx) {
-		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{m}))
+		b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{m}))
 		b.must("Effect", b.effect(tx, "row"))
 	}
 	b.inTx(false, both)
@@ -235,11 +271,28 @@ func shelfCommits[Tx any](b *txBench[Tx]) {
 	b.inTx(true, both)
 	b.wantShelved("a commit", store.ShelfQuery{Consumer: m.Consumer}, "1")
 	b.wantEffects("row", 1)
-	b.inTx(true, func(tx Tx) { b.must("ShelveTx of nothing", b.shelf(0).ShelveTx(b, tx, nil)) })
+	b.inTx(true, func(tx Tx) { b.must("ShelveTx of nothing", b.txShelf(0).ShelveTx(b, tx, nil)) })
 	b.must("Shelve of nothing", b.shelf(0).Shelve(b, nil))
 }
 
 func shelfAgain[Tx any](b *txBench[Tx]) {
+	b.setAsideAgain(func(ms []store.Shelved) { b.must("Shelve, again", b.shelf(1).Shelve(b, ms)) })
+	b.shelve(aside(b.consumer("b"), "state 1", "k"), aside(b.consumer("b"), "State 1", "k"))
+	b.wantShelved("another consumer", store.ShelfQuery{Consumer: b.consumer("b")}, "state 1", "State 1")
+}
+
+func shelfAgainTx[Tx any](b *txBench[Tx]) {
+	b.setAsideAgain(func(ms []store.Shelved) {
+		b.inTx(true, func(tx Tx) {
+			b.must("ShelveTx, again", b.txShelf(1).ShelveTx(b, tx, ms))
+			b.must("Effect", b.effect(tx, "row"))
+		})
+	})
+	b.wantEffects("row", 4)
+}
+
+// setAsideAgain sets messages aside that are there, in each state, among others.
+func (b *txBench[Tx]) setAsideAgain(again func([]store.Shelved)) {
 	c := b.consumer("a")
 	for _, state := range []store.ShelfState{store.Waiting, store.Parked, store.Handled, store.Discarded} {
 		id := fmt.Sprint("state ", state)
@@ -249,27 +302,81 @@ func shelfAgain[Tx any](b *txBench[Tx]) {
 		before := b.shelvedAs(c, id)
 		other := parked(aside(c, id, "other"))
 		other.Message.Body, other.Reason = []byte("second"), "again"
-		b.inTx(true, func(tx Tx) {
-			b.must("ShelveTx, again", b.shelf(1).ShelveTx(b, tx, []store.Shelved{other, aside(c, id+" too", ""), other}))
-			b.must("Effect", b.effect(tx, "row"))
-		})
-		b.wantSame("ShelveTx of a message that was there", b.shelvedAs(c, id), before)
+		again([]store.Shelved{other, aside(c, id+" too", ""), other})
+		b.wantSame("a message that was there was set aside", b.shelvedAs(c, id), before)
 		b.shelvedAs(c, id+" too")
 	}
-	b.wantEffects("row", 4)
-	b.shelve(aside(b.consumer("b"), "state 1", "k"), aside(b.consumer("b"), "State 1", "k"))
-	b.wantShelved("another consumer", store.ShelfQuery{Consumer: b.consumer("b")}, "state 1", "State 1")
 }
 
 func shelfOrder[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	b.shelve(aside(c, "9", ""), aside(c, "1", ""), aside(b.consumer("b"), "x", ""), aside(c, "5", ""))
-	b.inTx(false, func(tx Tx) { b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "7", "")})) })
+	b.must("Shelve", b.shelf(1).Shelve(b, []store.Shelved{aside(c, "4", ""), aside(c, "9", ""), aside(c, "3", "")}))
+	b.shelve(aside(c, "0", ""))
+	b.must("Shelve of nothing", b.shelf(0).Shelve(b, nil))
+	b.wantShelved("several Shelve", store.ShelfQuery{Consumer: c}, "9", "1", "5", "4", "3", "0")
+}
+
+func shelfOrderTx[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "9", ""), aside(c, "1", ""), aside(b.consumer("b"), "x", ""), aside(c, "5", ""))
+	b.inTx(false, func(tx Tx) { b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "7", "")})) })
 	b.inTx(true, func(tx Tx) {
-		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "4", ""), aside(c, "3", "")}))
-		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "0", "")}))
+		b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "4", ""), aside(c, "3", "")}))
+		b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "0", "")}))
 	})
 	b.wantShelved("several ShelveTx", store.ShelfQuery{Consumer: c}, "9", "1", "5", "4", "3", "0")
+}
+
+// shelfInvalid also checks that the shelf takes what is just within the limits.
+func shelfInvalid[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	long := strings.Repeat("x", 64<<10)
+	for what, spoil := range map[string]func(*store.Shelved){
+		"no consumer":          func(m *store.Shelved) { m.Consumer = "" },
+		"a long consumer":      func(m *store.Shelved) { m.Consumer = strings.Repeat("c", 256) },
+		"a consumer with NUL":  func(m *store.Shelved) { m.Consumer += "\x00" },
+		"a long key":           func(m *store.Shelved) { m.Key = strings.Repeat("k", 256) },
+		"a long ID":            func(m *store.Shelved) { m.Message.ID = strings.Repeat("i", 256) },
+		"an ID not UTF-8":      func(m *store.Shelved) { m.Message.ID = "\xff" },
+		"a long ordering key":  func(m *store.Shelved) { m.Message.OrderingKey = strings.Repeat("o", 256) },
+		"a topic that is long": func(m *store.Shelved) { m.Message.Topic = strings.Repeat("t", 256) },
+		"no state":             func(m *store.Shelved) { m.State = 0 },
+		"an unknown state":     func(m *store.Shelved) { m.State = store.Discarded + 1 },
+		"a long reason":        func(m *store.Shelved) { m.Reason = long + "x" },
+		"a long history":       func(m *store.Shelved) { m.History = long + "x" },
+	} {
+		bad := aside(c, "bad", "k")
+		spoil(&bad)
+		b.wantErr("Shelve of a message with "+what, b.shelf(0).Shelve(b, []store.Shelved{aside(c, "good", "k"), bad}), once.ErrInvalid)
+		b.wantShelved("Shelve of a message with "+what, store.ShelfQuery{Consumer: c})
+	}
+	most := aside(c, strings.Repeat("i", 255), strings.Repeat("o", 255))
+	most.Key, most.Message.Topic, most.Reason, most.History = strings.Repeat("k", 255), strings.Repeat("t", 255), long, long
+	b.shelve(most)
+	if got := b.shelvedAs(c, most.Message.ID); got.Reason != long || got.History != long {
+		b.failf("texts of %d bytes came back with %d and %d", len(long), len(got.Reason), len(got.History))
+	}
+}
+
+func shelfRace[Tx any](b *txBench[Tx]) {
+	const n = 16
+	c := b.consumer("a")
+	b.together(n, func(i int) {
+		same, own := aside(c, "same", "k"), aside(c, fmt.Sprint("own ", i), "k")
+		same.Reason = fmt.Sprint("racer ", i)
+		b.persist("Shelve", func() error { return b.shelf(i).Shelve(b, []store.Shelved{own, same}) })
+	})
+	seqs, ids := make(map[int64]bool), make(map[string]bool)
+	for _, m := range b.shelved(store.ShelfQuery{Consumer: c}) {
+		if ids[m.Message.ID] || seqs[m.Seq] {
+			b.failf("%q, with the Seq %d, or another message with one of these, is twice on the shelf", m.Message.ID, m.Seq)
+		}
+		ids[m.Message.ID], seqs[m.Seq] = true, true
+	}
+	if len(ids) != n+1 {
+		b.failf("after %d calls that each set one message of its own aside and one of all, the shelf has %d", n, len(ids))
+	}
 }
 
 func shelfFlag[Tx any](b *txBench[Tx]) {
@@ -301,7 +408,7 @@ func shelfFlag[Tx any](b *txBench[Tx]) {
 func (b *txBench[Tx]) blocked(consumer string, parkedToo bool, keys ...string) (got []string) {
 	b.inTx(true, func(tx Tx) {
 		var err error
-		got, err = b.shelf(1).BlockedTx(b, tx, consumer, keys, parkedToo)
+		got, err = b.txShelf(1).BlockedTx(b, tx, consumer, keys, parkedToo)
 		b.must("BlockedTx", err)
 	})
 	return got
@@ -339,8 +446,8 @@ func shelfBlocked[Tx any](b *txBench[Tx]) {
 	}
 	b.wantBlocked(c, true, many, "waiting")
 	b.inTx(false, func(tx Tx) {
-		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "9", "own")}))
-		got, err := b.shelf(0).BlockedTx(b, tx, c, []string{"own", "free"}, false)
+		b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{aside(c, "9", "own")}))
+		got, err := b.txShelf(0).BlockedTx(b, tx, c, []string{"own", "free"}, false)
 		if b.must("BlockedTx", err); len(got) != 1 || got[0] != "own" {
 			b.failf("BlockedTx of what the same transaction has put aside returned %q", got)
 		}
@@ -348,25 +455,40 @@ func shelfBlocked[Tx any](b *txBench[Tx]) {
 	b.wantBlocked(c, true, []string{"own"})
 }
 
-// shelfHandled also checks that the ordering key of the deleted message is
-// free.
 func shelfHandled[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
+	gone, again := b.deleteOneOfTwo(c)
+	b.wantShelved("Shelve of both, again", store.ShelfQuery{Consumer: c}, "2", "1")
+	if again.Seq <= gone.Seq || again.Version != 1 {
+		b.failf("a message that is new on the shelf has the Seq %d and the Version %d, and one that is gone had %d",
+			again.Seq, again.Version, gone.Seq)
+	}
+	gone.Version = 1
+	b.wantErr("Change of one that had this ID before", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
+}
+
+// deleteOneOfTwo sets two messages of an ordering key aside, and ends both, one
+// without a trace. It sets both aside again, and returns the one that was deleted,
+// and what is there in its place.
+func (b *txBench[Tx]) deleteOneOfTwo(c string) (gone, again store.Shelved) {
 	b.shelve(aside(c, "1", "k"), parked(aside(c, "2", "k")))
 	gone, kept := b.shelvedAs(c, "1"), b.shelvedAs(c, "2")
 	gone.State, kept.State, kept.History = store.Handled, store.Handled, "tried again by a person"
 	b.must("Change", b.shelf(0).Change(b, gone))
 	b.must("Change", b.shelf(0).Change(b, kept))
 	b.wantShelved("a change to Handled", store.ShelfQuery{Consumer: c}, "2")
-	b.wantBlocked(c, true, []string{"k"})
 	b.wantErr("Change of a deleted message", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
 	b.shelve(aside(c, "1", "k"), aside(c, "2", "k"))
-	b.wantShelved("ShelveTx of both, again", store.ShelfQuery{Consumer: c}, "2", "1")
-	if again := b.shelvedAs(c, "1"); again.Seq <= gone.Seq || again.Version != 1 {
-		b.failf("a message that is new on the shelf has the Seq %d and the Version %d, and one that is gone had %d",
-			again.Seq, again.Version, gone.Seq)
-	}
-	gone.Version = 1
-	b.wantErr("Change of one that had this ID before", b.shelf(0).Change(b, gone), once.ErrLeaseLost)
+	return gone, b.shelvedAs(c, "1")
+}
+
+func shelfBlockedHandled[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(aside(c, "1", "k"))
+	m := b.shelvedAs(c, "1")
+	m.State = store.Handled
+	b.must("Change", b.shelf(0).Change(b, m))
+	b.wantBlocked(c, true, []string{"k"})
+	b.shelve(aside(c, "1", "k"))
 	b.wantBlocked(c, true, []string{"k"}, "k")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/effectively-once/once"
@@ -15,7 +16,7 @@ import (
 func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	look := func(ctx context.Context, tx Tx) ([]string, error) {
-		return b.shelf(0).BlockedTx(ctx, tx, c, []string{"k"}, true)
+		return b.txShelf(0).BlockedTx(ctx, tx, c, []string{"k"}, true)
 	}
 	b.inTx(false, func(tx Tx) {
 		if got, err := look(b, tx); err != nil || len(got) > 0 {
@@ -30,7 +31,7 @@ func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
 	})
 	m := aside(b.consumer("b"), "1", "in flight")
 	b.inTx(false, func(tx Tx) {
-		b.must("ShelveTx", b.shelf(0).ShelveTx(b, tx, []store.Shelved{m}))
+		b.must("ShelveTx", b.txShelf(0).ShelveTx(b, tx, []store.Shelved{m}))
 		b.wantShelved("ShelveTx in a transaction in flight", store.ShelfQuery{Consumer: m.Consumer})
 		ctx, cancel := context.WithTimeout(b, inFlightWait)
 		defer cancel()
@@ -39,7 +40,7 @@ func shelfBlockedFresh[Tx any](b *txBench[Tx]) {
 			return
 		}
 		defer func() { _ = b.h.Rollback(context.WithoutCancel(b), other) }() // it may already be broken
-		if got, err := b.shelf(1).BlockedTx(ctx, other, m.Consumer, []string{"in flight"}, true); err == nil && len(got) > 0 {
+		if got, err := b.txShelf(1).BlockedTx(ctx, other, m.Consumer, []string{"in flight"}, true); err == nil && len(got) > 0 {
 			b.failf("BlockedTx saw what another transaction had not committed: %q", got)
 		}
 	})
@@ -53,7 +54,7 @@ func (b *txBench[Tx]) shelveBeside(m store.Shelved) error {
 	if err != nil {
 		return err
 	}
-	if err := b.shelf(1).ShelveTx(ctx, tx, []store.Shelved{m}); err != nil {
+	if err := b.txShelf(1).ShelveTx(ctx, tx, []store.Shelved{m}); err != nil {
 		_ = b.h.Rollback(context.WithoutCancel(b), tx) // it may already be broken
 		return err
 	}
@@ -84,12 +85,24 @@ func shelfChange[Tx any](b *txBench[Tx]) {
 }
 
 func shelfStaleChange[Tx any](b *txBench[Tx]) {
+	b.refuseStale("Change", func(m store.Shelved) error { return b.shelf(1).Change(b, m) })
+}
+
+func shelfStaleChangeTx[Tx any](b *txBench[Tx]) {
+	b.refuseStale("ChangeTx", func(m store.Shelved) (err error) {
+		b.inTx(false, func(tx Tx) { err = b.txShelf(1).ChangeTx(b, tx, m) })
+		return err
+	})
+}
+
+// refuseStale makes changes of a message in other versions than it has.
+func (b *txBench[Tx]) refuseStale(doing string, change func(store.Shelved) error) {
 	c := b.consumer("a")
 	b.shelve(aside(c, "1", "k"))
 	first := b.shelvedAs(c, "1")
-	change := first
-	change.State, change.Reason = store.Parked, "changed"
-	b.must("Change", b.shelf(0).Change(b, change))
+	changed := first
+	changed.State, changed.Reason = store.Parked, "changed"
+	b.must("Change", b.shelf(0).Change(b, changed))
 	present := b.shelvedAs(c, "1")
 	future := present
 	future.Version++
@@ -100,11 +113,55 @@ func shelfStaleChange[Tx any](b *txBench[Tx]) {
 		"a Seq that was never given": {Seq: first.Seq + 1<<40, Version: 1, Consumer: c},
 	} {
 		m.State = store.Waiting
-		b.wantErr("Change of "+name, b.shelf(1).Change(b, m), once.ErrLeaseLost)
-		b.inTx(false, func(tx Tx) {
-			b.wantErr("ChangeTx of "+name, b.shelf(1).ChangeTx(b, tx, m), once.ErrLeaseLost)
-		})
+		b.wantErr(doing+" of "+name, change(m), once.ErrLeaseLost)
 		b.wantSame("a change that was refused", b.shelvedAs(c, "1"), present)
+	}
+}
+
+func shelfInvalidChange[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(parked(aside(c, "1", "k")))
+	present := b.shelvedAs(c, "1")
+	long := strings.Repeat("x", 64<<10)
+	for what, spoil := range map[string]func(*store.Shelved){
+		"no state":         func(m *store.Shelved) { m.State = 0 },
+		"an unknown state": func(m *store.Shelved) { m.State = store.Discarded + 1 },
+		"a long reason":    func(m *store.Shelved) { m.Reason = long + "x" },
+		"a long history":   func(m *store.Shelved) { m.History = long + "x" },
+	} {
+		m := present
+		m.State, m.Attempts = store.Waiting, 7
+		spoil(&m)
+		b.wantErr("Change to "+what, b.shelf(0).Change(b, m), once.ErrInvalid)
+		b.wantSame("a change that was refused", b.shelvedAs(c, "1"), present)
+	}
+}
+
+// shelfReplay does what people do with messages that were parked in the order of
+// one ordering key, and with those that wait behind them.
+func shelfReplay[Tx any](b *txBench[Tx]) {
+	c := b.consumer("a")
+	b.shelve(parked(aside(c, "1", "k")), parked(aside(c, "2", "k")), aside(c, "3", "k"), aside(c, "other", "o"))
+	ready := store.ShelfQuery{Consumer: c, Ready: true, BehindParked: true}
+	decide := func(id string, state store.ShelfState, history string) {
+		m := b.shelvedAs(c, id)
+		m.State, m.History, m.Due = state, history, 0
+		b.must("Change", b.shelf(1).Change(b, m))
+	}
+	b.wantShelved("with two that are parked", ready, "other")
+	decide("2", store.Waiting, "ana: try again")
+	b.wantShelved("with one that is parked, and tries of later ones", ready, "other")
+	decide("1", store.Waiting, "ana: try again")
+	b.wantShelved("with tries of all", ready, "1", "other")
+	decide("1", store.Parked, "ana: try again\nit failed again")
+	b.wantShelved("when the first was parked again", ready, "other")
+	decide("1", store.Discarded, "ana: give it up")
+	b.wantShelved("when the first was given up", ready, "2", "other")
+	decide("2", store.Handled, "")
+	b.wantShelved("when the second was handled", ready, "3", "other")
+	b.wantShelved("all of them", store.ShelfQuery{Consumer: c}, "1", "3", "other")
+	if m := b.shelvedAs(c, "1"); m.History != "ana: give it up" || m.Version != 4 {
+		b.failf("after three decisions a message has the version %d and the history %q", m.Version, m.History)
 	}
 }
 
@@ -141,9 +198,9 @@ func shelfChangeTx[Tx any](b *txBench[Tx]) {
 	both := func(tx Tx) {
 		change, gone := first, second
 		change.State, gone.State, gone.History = store.Parked, store.Handled, ""
-		b.must("ChangeTx", b.shelf(0).ChangeTx(b, tx, change))
-		b.must("ChangeTx", b.shelf(0).ChangeTx(b, tx, gone))
-		got, err := b.shelf(0).BlockedTx(b, tx, c, []string{"k"}, false)
+		b.must("ChangeTx", b.txShelf(0).ChangeTx(b, tx, change))
+		b.must("ChangeTx", b.txShelf(0).ChangeTx(b, tx, gone))
+		got, err := b.txShelf(0).BlockedTx(b, tx, c, []string{"k"}, false)
 		if b.must("BlockedTx", err); len(got) > 0 {
 			b.failf("BlockedTx does not see what the same transaction has changed: %q", got)
 		}

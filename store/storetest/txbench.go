@@ -49,17 +49,20 @@ func transactionCases[Tx any](f txFixture[Tx]) []Case {
 func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRule[Tx]) {
 	hasRegistry := hasCapability[store.Registry](s)
 	hasPositions := hasCapability[store.Positions[Tx]](s)
-	hasShelf := hasCapability[store.TxShelf[Tx]](s)
+	hasTxShelf := hasCapability[store.TxShelf[Tx]](s)
 	if hasRegistry {
 		groups = append(groups, registryRules[Tx]())
 	}
 	if hasPositions {
 		groups = append(groups, positionRules[Tx](h.Batched))
 	}
-	if hasShelf {
+	if hasCapability[store.Shelf](s) {
 		groups = append(groups, shelfRules[Tx](), shelfQueryRules[Tx]())
 	}
-	if hasPositions && hasShelf {
+	if hasTxShelf {
+		groups = append(groups, txShelfRules[Tx]())
+	}
+	if hasPositions && hasTxShelf {
 		groups = append(groups, shelfFlagRules[Tx]())
 	}
 	if hasCapability[store.Outbox[Tx]](s) && !h.NoOutbox {
