@@ -29,7 +29,7 @@
 // two. The others have these:
 //
 //	cosmosstore  once.TxStore, once.Lister, Reopener, Registry, Shelf, Outbox,
-//	             Relayable
+//	             Relayable, Bell
 //	dynamostore  once.TxStore, once.Lister of open records, Reopener, Registry,
 //	             Shelf, TxShelf, Positions, Outbox, Relayable, Bell
 //	natsstore    once.Lister of open records, Reopener

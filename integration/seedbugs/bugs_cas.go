@@ -164,8 +164,8 @@ var casBugs = []Bug{
 	{
 		Name: "cas-shelves-twice", Why: "a message that comes again is tried twice, and parked twice",
 		File: "store/cas/shelf.go",
-		Old:  `return l.ID == m.Message.ID }`,
-		New:  `return l.ID == m.Message.ID && l.State == store.Parked }`,
+		Old:  `return l.ID == id }`,
+		New:  `return l.ID == id && l.State == store.Parked }`,
 		Test: casDocuments,
 	},
 	{

@@ -65,6 +65,15 @@ type head struct {
 	History  anyText
 	Created  Instant
 	Parts    int
+	Content  int64 `json:",omitempty"` // the number that its parts have, if it is not its Seq
+}
+
+// parts returns the names of the parts of a message.
+func (h head) parts(consumer string) (names []string) {
+	for part := range h.Parts {
+		names = append(names, partDoc(consumer, cmp.Or(h.Content, h.Seq), part))
+	}
+	return names
 }
 
 // content begins what Shelve writes of a message in parts. The body follows.
@@ -98,10 +107,26 @@ func (t *anyText) UnmarshalJSON(text []byte) error {
 // Shelve sets messages aside, many of them in several transactions. If it fails
 // between two, a repetition goes on where it ended.
 func (c *Shelving[Tx]) Shelve(ctx context.Context, ms []store.Shelved) error {
+	for _, m := range ms {
+		if err := checkShelved(m); err != nil {
+			return err
+		}
+	}
 	for len(ms) > 0 {
-		n, bytes := 1, len(ms[0].Message.Body)
-		for n < min(len(ms), maxAtOnce) && bytes+len(ms[n].Message.Body) <= c.MaxDoc {
-			bytes += len(ms[n].Message.Body)
+		parts, err := c.split(ms[0].Message)
+		if err != nil {
+			return err
+		}
+		if len(parts) > 1 {
+			if err := c.shelveLarge(ctx, ms[0], parts); err != nil {
+				return err
+			}
+			ms = ms[1:]
+			continue
+		}
+		n, bytes := 1, roomOf(ms[0])
+		for n < min(len(ms), maxAtOnce) && bytes+roomOf(ms[n]) <= c.MaxDoc/4 { // encoded, it is more
+			bytes += roomOf(ms[n])
 			n++
 		}
 		if err := c.alone(ctx, func(tx Tx) error { return c.shelveTx(ctx, tx, ms[:n]) }); err != nil {
@@ -110,6 +135,76 @@ func (c *Shelving[Tx]) Shelve(ctx context.Context, ms []store.Shelved) error {
 		ms = ms[n:]
 	}
 	return nil
+}
+
+// roomOf returns about how many bytes a message needs.
+func roomOf(m store.Shelved) int {
+	n := len(m.Message.Body) + len(m.Reason) + len(m.History) + len(m.Origin)
+	for name, value := range m.Message.Header {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// shelveLarge sets a message aside whose content may be too large for one
+// transaction. Its parts are written first, each on its own, under a number that
+// nothing else has. If the process dies before the message is on the shelf, they
+// stay without use.
+func (c *Shelving[Tx]) shelveLarge(ctx context.Context, m store.Shelved, parts [][]byte) error {
+	var lines []line
+	if err := c.load(ctx, linesDoc(m.Consumer), &lines); err != nil || hasID(lines, m.Message.ID) {
+		return err
+	}
+	var number int64
+	err := c.alone(ctx, func(tx Tx) error {
+		d, _, err := c.in(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var s shelf
+		if _, err := d.read(ctx, shelfDoc, &s); err != nil {
+			return err
+		}
+		s.Last++
+		number = s.Last
+		return d.write(shelfDoc, s)
+	})
+	for i := 0; i < len(parts) && err == nil; i++ {
+		err = c.writeAlone(ctx, partDoc(m.Consumer, number, i), parts[i])
+	}
+	if err != nil {
+		return err
+	}
+	added := false
+	err = c.alone(ctx, func(tx Tx) error {
+		d, now, err := c.in(ctx, tx)
+		if err == nil {
+			added, err = c.enter(ctx, d, now, m, head{Parts: len(parts), Content: number})
+		}
+		return err
+	})
+	for i := 0; i < len(parts) && err == nil && !added; i++ { // it was set aside meanwhile
+		err = c.writeAlone(ctx, partDoc(m.Consumer, number, i), nil)
+	}
+	return err
+}
+
+// writeAlone writes a document in a transaction of its own. Nil deletes it.
+func (c *Shelving[Tx]) writeAlone(ctx context.Context, name string, value any) error {
+	return c.alone(ctx, func(tx Tx) error {
+		d, _, err := c.in(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if _, err := d.read(ctx, name, new([]byte)); err != nil {
+			return err
+		}
+		return d.write(name, value)
+	})
+}
+
+func hasID(lines []line, id string) bool {
+	return slices.ContainsFunc(lines, func(l line) bool { return l.ID == id })
 }
 
 // maxAtOnce is how many messages Shelve puts into one transaction, each in two
@@ -135,45 +230,63 @@ func (c *Shelving[Tx]) shelveTx(ctx context.Context, tx Tx, ms []store.Shelved) 
 }
 
 func (c *Shelving[Tx]) shelve(ctx context.Context, d docs[Tx], now Now, m store.Shelved) error {
-	var lines []line
-	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil {
+	parts, err := c.split(m.Message)
+	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(lines, func(l line) bool { return l.ID == m.Message.ID }) {
-		return nil
+	h := head{Parts: len(parts)}
+	added, err := c.enter(ctx, d, now, m, h)
+	if err != nil || !added {
+		return err
 	}
 	var s shelf
 	if _, err := d.read(ctx, shelfDoc, &s); err != nil {
 		return err
 	}
-	s.Last++
-	if !slices.Contains(s.Consumers, m.Consumer) {
-		s.Consumers = append(s.Consumers, m.Consumer)
-	}
-	parts, err := c.split(m.Message)
-	if err != nil {
-		return err
-	}
-	l := line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
-		Due: now.Earliest.add(m.Due), Updated: now.Latest}
-	docs := map[string]any{
-		shelfDoc:             s,
-		linesDoc(m.Consumer): append(lines, l),
-		headDoc(m.Consumer, l.Seq): head{line: l, Version: 1, Key: m.Key, Origin: anyText(m.Origin), Attempts: m.Attempts,
-			Reason: anyText(m.Reason), History: anyText(m.History), Created: now.Latest, Parts: len(parts)},
-	}
-	for i, part := range parts {
-		docs[partDoc(m.Consumer, l.Seq, i)] = part
-	}
-	for name, value := range docs {
+	h.Seq = s.Last
+	for i, name := range h.parts(m.Consumer) {
 		if _, err := d.read(ctx, name, new([]byte)); err != nil {
 			return err
 		}
-		if err := d.write(name, value); err != nil {
+		if err := d.write(name, parts[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// enter adds a message to the shelf, whose parts are written apart. It reports
+// false if it is there already.
+func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.Shelved, h head) (added bool, err error) {
+	var lines []line
+	if _, err := d.read(ctx, linesDoc(m.Consumer), &lines); err != nil || hasID(lines, m.Message.ID) {
+		return false, err
+	}
+	var s shelf
+	if _, err := d.read(ctx, shelfDoc, &s); err != nil {
+		return false, err
+	}
+	s.Last++
+	if !slices.Contains(s.Consumers, m.Consumer) {
+		s.Consumers = append(s.Consumers, m.Consumer)
+	}
+	h.line = line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
+		Due: now.Earliest.add(m.Due), Updated: now.Latest}
+	h.Version, h.Key, h.Origin, h.Attempts, h.Created = 1, m.Key, anyText(m.Origin), m.Attempts, now.Latest
+	h.Reason, h.History = anyText(m.Reason), anyText(m.History)
+	for name, value := range map[string]any{
+		shelfDoc:                   s,
+		linesDoc(m.Consumer):       append(lines, h.line),
+		headDoc(m.Consumer, h.Seq): h,
+	} {
+		if _, err := d.read(ctx, name, new([]byte)); err != nil {
+			return false, err
+		}
+		if err := d.write(name, value); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // split encodes the content of a message in parts that fit into documents.
@@ -262,11 +375,11 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 
 // remove deletes the documents of a message, whose head was read.
 func (c *Shelving[Tx]) remove(ctx context.Context, d docs[Tx], consumer string, h head) error {
-	for part := range h.Parts {
-		if _, err := d.read(ctx, partDoc(consumer, h.Seq, part), new([]byte)); err != nil {
+	for _, name := range h.parts(consumer) {
+		if _, err := d.read(ctx, name, new([]byte)); err != nil {
 			return err
 		}
-		if err := d.write(partDoc(consumer, h.Seq, part), nil); err != nil {
+		if err := d.write(name, nil); err != nil {
 			return err
 		}
 	}
@@ -422,9 +535,9 @@ func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, 
 		m.Due = h.Due.sub(now.Latest)
 	}
 	var text []byte
-	for part := range h.Parts {
+	for _, name := range h.parts(consumer) {
 		var piece []byte
-		if err := c.load(ctx, partDoc(consumer, seq, part), &piece); err != nil {
+		if err := c.load(ctx, name, &piece); err != nil {
 			return m, false, err
 		}
 		text = append(text, piece...)

@@ -38,7 +38,7 @@ func wait(t *testing.T, ear store.Ear, d time.Duration) error {
 
 func wantRing(t *testing.T, after string, ear store.Ear) {
 	t.Helper()
-	if err := wait(t, ear, time.Minute); err != nil {
+	if err := wait(t, ear, 20*time.Second); err != nil {
 		t.Errorf("after %s, Wait returned %v", after, err)
 	}
 }
@@ -194,7 +194,7 @@ func TestAThrottledBellWaits(t *testing.T) {
 	s := a.hears()
 	ear := hear(t, s)
 	put(t, s, out("1"))
-	const refused, after = 6, 100 * time.Millisecond
+	const refused, after = 2, time.Second
 	var feeds atomic.Int64
 	a.SetThrottle(func(r fakecosmos.Request) (time.Duration, bool) {
 		return after, r.Kind == "Feed" && feeds.Add(1) <= refused*4

@@ -246,18 +246,26 @@ func shelfExact[Tx any](b *txBench[Tx]) {
 	}
 }
 
+// shelfLarge also sets a large message aside several times at once.
 func shelfLarge[Tx any](b *txBench[Tx]) {
 	m := aside(b.consumer("a"), "large", "")
 	m.Message.Body = bytes.Repeat([]byte("0123456789abcde\x00"), 3<<16)
 	m.Message.Header = map[string]string{"large": strings.Repeat("x", 100<<10)}
-	if most := b.h.MaxShelved; most > 0 {
-		m.Message.Body = m.Message.Body[:min(len(m.Message.Body), most)]
-	}
 	b.shelve(m)
-	got := b.shelvedAs(m.Consumer, "large")
-	if !bytes.Equal(got.Message.Body, m.Message.Body) || !maps.Equal(got.Message.Header, m.Message.Header) {
-		b.failf("a body of %d bytes came back with %d", len(m.Message.Body), len(got.Message.Body))
+	m.Message.ID = "large and often"
+	b.together(3, func(i int) {
+		b.persist("Shelve", func() error { return b.shelf(i).Shelve(b, []store.Shelved{aside(m.Consumer, "small", ""), m}) })
+	})
+	b.wantShelved("Shelve of large messages", store.ShelfQuery{Consumer: m.Consumer}, "large", "small", "large and often")
+	for _, id := range []string{"large", "large and often"} {
+		got := b.shelvedAs(m.Consumer, id)
+		if !bytes.Equal(got.Message.Body, m.Message.Body) || !maps.Equal(got.Message.Header, m.Message.Header) {
+			b.failf("a body of %d bytes came back with %d", len(m.Message.Body), len(got.Message.Body))
+		}
+		got.State = store.Handled
+		b.must("Change", b.shelf(0).Change(b, got))
 	}
+	b.wantShelved("a change of all to Handled", store.ShelfQuery{Consumer: m.Consumer}, "small")
 }
 
 func shelfCommits[Tx any](b *txBench[Tx]) {

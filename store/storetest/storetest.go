@@ -113,9 +113,6 @@ type TxHarness[Tx any] struct {
 
 	// MaxBody is how large a body PutTx takes. 0: several MiB.
 	MaxBody int
-
-	// MaxShelved is how large a body Shelve takes. 0: several MiB.
-	MaxShelved int
 }
 
 // Case checks one rule of the contract.
