@@ -296,6 +296,68 @@ var casBugs = []Bug{
 		New:  `return err == nil && at.state == store.Pending`,
 		Test: Test{"./store/cosmosstore", "^TestTheBellRingsForMessages$"},
 	},
+	{
+		Name: "cas-long-texts", Why: "a document outgrows what the engine takes, and its message cannot be changed any more",
+		File: "store/cas/shelf.go",
+		Old:  `if len(text) > longestText {`,
+		New:  `if len(text) > 2*longestText {`,
+		Test: cosmosShelf,
+	},
+	{
+		Name: "cas-shelf-backwards", Why: "messages that were set aside are tried in the wrong order",
+		File: "store/cas/shelf.go",
+		Old:  `cmp.Compare(a.seq, b.seq)`,
+		New:  `cmp.Compare(b.seq, a.seq)`,
+		Test: tableShelf,
+	},
+	{
+		Name: "cas-replay-overtakes", Why: "a message that a person tries again overtakes an earlier one of its ordering key",
+		File: "store/cas/shelf.go",
+		Old:  `l.Due <= now.Latest && !held[l.Order]`,
+		New:  `l.Due <= now.Latest`,
+		Test: cosmosShelf,
+	},
+	{
+		Name: "cas-forgets-parked-messages", Why: "a message that waits for a person is deleted",
+		File: "store/cas/shelf.go",
+		Old:  `if l.open(true) || now.Earliest`,
+		New:  `if l.open(false) || now.Earliest`,
+		Test: tableShelf,
+	},
+	{
+		Name: "cas-pages-overlap", Why: "a message is shown twice, and a program that counts or repeats them is wrong",
+		File: "store/cas/shelf.go",
+		Old:  `if l.Seq > q.After && (`,
+		New:  `if l.Seq >= q.After && (`,
+		Test: cosmosShelf,
+	},
+	{
+		Name: "cas-large-messages-without-their-parts", Why: "the body of a large message on the shelf is lost",
+		File: "store/cas/shelf.go",
+		Old:  `partDoc(consumer, cmp.Or(h.Content, h.Seq), part)`,
+		New:  `partDoc(consumer, h.Seq, part)`,
+		Test: cosmosShelf,
+	},
+	{
+		Name: "cas-large-messages-in-one-transaction", Why: "a large message cannot be set aside, and is delivered again for ever",
+		File: "store/cas/shelf.go",
+		Old:  `if len(parts) > 1 {`,
+		New:  `if len(parts) > 1000 {`,
+		Test: cosmosShelf,
+	},
+	{
+		Name: "cosmos-shelf-without-tags", Why: "of messages that are set aside at once, one is lost",
+		File: "store/cosmosstore/tx.go",
+		Old:  `adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.ReplaceItem(id, text, o) })`,
+		New:  `adds = append(adds, func(b *azcosmos.TransactionalBatch) { b.ReplaceItem(id, text, nil) })`,
+		Test: cosmosShelf,
+	},
 }
+
+// The shelves of these stores are apart from transactions.
+var (
+	cosmosShelf = Test{"./store/cosmosstore", "^TestConformance$/^shelf$"}
+	tableShelf  = Test{"./store/tablestore", "^TestConformanceOfTransactions$/^shelf$"}
+)
 
 var casDocuments = Test{"./store/cas", "^TestConformanceWithDocuments$"}
