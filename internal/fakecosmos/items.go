@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	partitions   = 4
 	maxItem      = 2 << 20 // bytes of an item, and of a request
 	maxBatch     = 100
 	maxTTL       = math.MaxInt32
@@ -34,7 +33,7 @@ type container struct {
 	splits     int
 }
 
-func newContainer(properties map[string]any, key string, ttl *int) *container {
+func newContainer(properties map[string]any, key string, ttl *int, partitions int) *container {
 	c := &container{properties: properties, key: key, ttl: ttl}
 	for i := range partitions {
 		c.partitions = append(c.partitions, c.newPartition(i*hashes/partitions, (i+1)*hashes/partitions))

@@ -64,22 +64,23 @@ type Server struct {
 	URL  string
 	http *httptest.Server
 
-	mu        sync.Mutex
-	now       func() time.Time
-	level     Level
-	frozen    bool
-	fault     func(Request) Fault
-	throttle  func(Request) (time.Duration, bool)
-	header    func(Request, http.Header)
-	requests  int
-	late      []func() int
-	delay     time.Duration
-	databases map[string]map[string]*container
+	mu         sync.Mutex
+	now        func() time.Time
+	level      Level
+	frozen     bool
+	fault      func(Request) Fault
+	throttle   func(Request) (time.Duration, bool)
+	header     func(Request, http.Header)
+	requests   int
+	late       []func() int
+	delay      time.Duration
+	partitions int
+	databases  map[string]map[string]*container
 }
 
 // New starts a server at session consistency, the default of the service.
 func New() *Server {
-	s := &Server{now: time.Now, level: Session, databases: make(map[string]map[string]*container)}
+	s := &Server{now: time.Now, level: Session, partitions: 4, databases: make(map[string]map[string]*container)}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	s.URL = s.http.URL
 	return s
@@ -97,6 +98,10 @@ func (s *Server) SetClock(now func() time.Time) { s.set(func() { s.now = now }) 
 
 // SetLevel sets the consistency level of the account.
 func (s *Server) SetLevel(l Level) { s.set(func() { s.level = l }) }
+
+// SetPartitions sets how many physical partitions a container has that is created
+// from then on. There are 4 by default.
+func (s *Server) SetPartitions(n int) { s.set(func() { s.partitions = n }) }
 
 // SetFault sets a function that is called for each request for items.
 func (s *Server) SetFault(fault func(Request) Fault) { s.set(func() { s.fault = fault }) }
@@ -332,7 +337,7 @@ func (s *Server) metadata(r *http.Request, path []string, body []byte) reply {
 			return refuse(http.StatusBadRequest, "the time to live is -1 or greater than 0")
 		}
 		properties["_rid"] = fmt.Sprintf("%s.%s.%d", path[1], in.ID, time.Now().UnixNano())
-		containers[in.ID] = newContainer(properties, strings.TrimPrefix(in.PartitionKey.Paths[0], "/"), in.DefaultTTL)
+		containers[in.ID] = newContainer(properties, strings.TrimPrefix(in.PartitionKey.Paths[0], "/"), in.DefaultTTL, s.partitions)
 		return reply{status: http.StatusCreated, body: properties}
 	}
 	var c *container

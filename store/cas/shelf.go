@@ -21,7 +21,8 @@ import (
 //	shelf                      the last Seq, and who has messages
 //	shelf/CONSUMER             a line for each message, in their order
 //	shelf/CONSUMER/SEQ         what changes of a message, and the rest but for its content
-//	shelf/CONSUMER/SEQ/PART    a part of its content, which does not change
+//	shelf/CONSUMER/SEQ/PART    a part of its content, which does not change; or of a
+//	                           large message that has this number for its parts
 type shelf struct {
 	Last      int64
 	Consumers []string
