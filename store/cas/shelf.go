@@ -541,7 +541,9 @@ func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, 
 		if err := c.load(ctx, name, &piece); err != nil {
 			return m, false, err
 		}
-		text = append(text, piece...)
+		if text = append(text, piece...); bodiless && bytes.Contains(piece, []byte("\n")) {
+			break // the body follows
+		}
 	}
 	var is content
 	begin, body, _ := bytes.Cut(text, []byte("\n"))
