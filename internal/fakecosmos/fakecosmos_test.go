@@ -391,8 +391,8 @@ func TestPartitionsAreSplit(t *testing.T) {
 		}
 	}
 	create(0, n/2)
-	before, until := s.ranges(), map[string]string{}
-	_, until = s.feed("If-None-Match", "")
+	before := s.ranges()
+	_, until := s.feed("If-None-Match", "")
 	first := s.send("POST", items, `{"query":"SELECT * FROM c"}`, "x-ms-documentdb-query", "True", "x-ms-max-item-count", "3").want(200)
 	s.Split("d", "c")
 	after := s.ranges()
