@@ -273,7 +273,7 @@ func (d *desk) has(id string) bool {
 
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); {
+	for end := time.Now().Add(3 * time.Minute); !is(); {
 		if time.Now().After(end) {
 			t.Fatalf("it did not come true that %s", what)
 		}
