@@ -78,7 +78,11 @@ func encode(row cas.Row, id, property, partition string, now cas.Now) ([]byte, e
 	if row.Open() {
 		it.Once.Open = uuid
 	}
-	if row.Status == once.Done && !isPastOutcome(row, now) {
+	switch {
+	case row.Status != once.Done:
+	case isPastOutcome(row, now):
+		it.Once.KeepOutcome = "" // for processes to which it is not over yet: there is no outcome
+	default:
 		if row.KeepOutcome < row.KeepKey {
 			it.Once.OutcomeUntil = it.Once.KeepOutcome
 		}

@@ -350,6 +350,29 @@ func TestForgetRemovesOutcomes(t *testing.T) {
 	}
 }
 
+// Processes know the time as well as they have learned it, so that an outcome may
+// be removed before it has expired for all of them.
+func TestAnOutcomeThatIsRemovedHasExpiredForAll(t *testing.T) {
+	a := newAccount(t)
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	a.SetClock(func() time.Time { return now })
+	behind, work := a.store(), pay.For("1")
+	_, err := once.Do(t.Context(), behind, work, func(context.Context, once.Key) (string, error) { return "paid", nil })
+	must(t, err)
+	now = now.Add(8 * 24 * time.Hour)
+	if n, err := a.store().Forget(t.Context(), 1); err != nil || n != 1 {
+		t.Fatalf("Forget returned %d, %v", n, err)
+	}
+	if rec, err := behind.Get(t.Context(), work.Key()); err != nil || rec.Status != once.Expired {
+		t.Errorf("the process that is behind gets %v, %v", rec.Status, err)
+	}
+	now = now.Add(-8 * 24 * time.Hour)
+	got, err := once.Do(t.Context(), a.store(), work, func(context.Context, once.Key) (string, error) { return "paid twice", nil })
+	if !errors.Is(err, once.ErrExpired) {
+		t.Errorf("a repeat in a process that is behind returned %q, %v", got, err)
+	}
+}
+
 // A hand that edits items may damage them.
 func TestADamagedItemIsCorrupt(t *testing.T) {
 	a := newAccount(t)
