@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/faults/engine"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/storetest"
 )
@@ -21,56 +20,73 @@ import (
 // back.
 func TestFirstAnswers(t *testing.T) {
 	seed := proof.Seed(t)
-	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
-		first, dsn := e.Migrated(t)
-		first.MustExec(t, effectTable)
-		processes := []*engine.Database{first, e.Connect(t, dsn), e.Connect(t, dsn)}
+	onEach(t, func(t *testing.T, p *place) {
 		tally, decided := map[string]int{}, &decisions{}
-		rounds, end := 0, time.Now().Add(lasting(t))
-		for ; time.Now().Before(end) && !t.Failed(); rounds++ {
-			b := workRound(t, processes, seed, rounds)
-			for k, attempts := range b.attempts {
-				if err := decided.count(checkAnswers(attempts)); err != nil {
-					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
+		var mu sync.Mutex
+		rounds := inRounds(t, p, func(round int) error {
+			b := &board{clock: newClock(), attempts: map[once.Key][]attempt{}}
+			if err := workRound(t.Context(), p, b, seed, round); err != nil {
+				return fmt.Errorf("%s=%d, round %d: %w", proof.SeedVar, seed, round, err)
+			}
+			for _, attempts := range b.attempts {
+				err := checkAnswers(attempts)
+				mu.Lock()
+				if err := decided.count(err); err != nil {
+					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, round, err)
 				}
-				checkEffects(t, first, k, attempts)
 				for _, a := range attempts {
 					tally[a.result.String()+" "+a.how]++
 				}
+				mu.Unlock()
 			}
-		}
+			return nil
+		})
 		decided.report(t)
 		t.Logf("%s=%d: %d rounds: %v", proof.SeedVar, seed, rounds, tally)
 	})
 }
 
-// workRound runs workers on new IDs, and then finishes each ID without faults.
-func workRound(t *testing.T, processes []*engine.Database, seed uint64, round int) *board {
-	b := &board{clock: newClock(), attempts: map[once.Key][]attempt{}}
-	id := func(i int) string { return fmt.Sprintf("%d-%d", round, i) }
-	newWorker := func(n int) *worker {
-		database := processes[n%len(processes)]
-		return &worker{board: b, id: n, chance: rand.New(rand.NewPCG(seed, uint64(round*10+n))), database: database, store: database.Store}
+// workRound runs workers on new IDs, then finishes each ID without faults, and
+// checks its effects.
+func workRound(ctx context.Context, p *place, b *board, seed uint64, round int) error {
+	processes, end, err := p.processes(ctx, 4)
+	if err != nil {
+		return err
 	}
-	var wg sync.WaitGroup
+	defer end()
+	id := func(i int) string { return fmt.Sprintf("%d-%d", round, i) }
+	newWorker := func(n int, of *process) *worker {
+		return &worker{board: b, process: of, id: n, chance: rand.New(rand.NewPCG(seed, uint64(round*10+n)))}
+	}
+	disturbed := processes[:len(processes)-1]
+	for _, is := range disturbed {
+		if is.line != nil {
+			is.line.repeats = true
+		}
+	}
+	disturb(disturbed, seed, round)
+	errs := make([]error, clients)
+	var working sync.WaitGroup
 	for n := range clients {
-		w := newWorker(n)
-		plan := rand.New(rand.NewPCG(seed, uint64(round*10+n)<<32))
-		w.store = storetest.FaultyTx(w.store, failing(plan))
-		wg.Go(func() {
-			for range 5 {
-				if err := w.work(t.Context(), id(w.chance.IntN(keysAtOnce))); err != nil {
-					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, round, err)
-				}
+		with, ended := disturbed[n%len(disturbed)].faulty(failing(rand.New(rand.NewPCG(seed, uint64(round*10+n)<<32))))
+		w := newWorker(n, with)
+		working.Go(func() {
+			defer ended()
+			for range p.units {
+				errs[n] = errors.Join(errs[n], w.work(ctx, id(w.chance.IntN(keysAtOnce))))
 			}
 		})
 	}
-	wg.Wait()
-	last := newWorker(clients)
+	working.Wait()
+	last := newWorker(clients, processes[len(processes)-1])
 	for k := range b.attempts {
-		finish(t, last, k)
+		errs = append(errs, finish(last, k))
 	}
-	return b
+	calm(disturbed)
+	for k, attempts := range b.attempts {
+		errs = append(errs, checkEffects(ctx, last.effects, k, attempts))
+	}
+	return errors.Join(errs...)
 }
 
 // failing returns a plan for the calls of one worker. Several goroutines of the
@@ -96,7 +112,7 @@ func failing(chance *rand.Rand) storetest.Plan {
 }
 
 // finish calls with a key until it gets an answer.
-func finish(t *testing.T, w *worker, k once.Key) {
+func finish(w *worker, k once.Key) error {
 	for end := time.Now().Add(time.Minute); ; {
 		w.count++
 		a := attempt{how: "last", client: w.id, proposal: answer{value: int64(w.id+1)*1_000_000 + w.count}}
@@ -106,32 +122,35 @@ func finish(t *testing.T, w *worker, k once.Key) {
 		}
 		err := w.note(op.For(k.ID), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
 			if op == inside {
-				return once.DoTx(ctx, w.store, u, func(ctx context.Context, tx engine.Tx) (int64, error) {
-					return w.effect(ctx, tx.Exec, k, a.proposal, -1)
+				return once.DoTx(ctx, w.txs, u, func(ctx context.Context, in tx) (int64, error) {
+					return w.effect(ctx, in.write, k, a.proposal, -1)
 				})
 			}
 			return once.Do(ctx, w.store, u, func(ctx context.Context, k once.Key) (int64, error) {
-				return w.effect(ctx, w.database.Exec, k, a.proposal, -1)
+				return w.effect(ctx, w.effects.write, k, a.proposal, -1)
 			})
 		})
 		all := w.attempts[k]
 		switch latest := all[len(all)-1]; {
 		case err != nil, time.Now().After(end):
-			t.Fatalf("%v cannot be finished: %v\n%s", k, err, told(all))
+			return fmt.Errorf("%v cannot be finished: %w\n%s", k, err, told(all))
 		case latest.result == answered:
-			return
+			return nil
 		}
 	}
 }
 
 // checkEffects compares the effects of a key with the answer of the last call.
-func checkEffects(t *testing.T, database *engine.Database, k once.Key, attempts []attempt) {
-	where := " FROM effect WHERE name = '" + nameOf(k) + "'"
-	rows, value := database.MustNumber(t, "SELECT count(*)"+where), database.MustNumber(t, "SELECT COALESCE(MAX(value), 0)"+where)
-	last := attempts[len(attempts)-1].answer
-	if last.rejected && rows != 0 || !last.rejected && (rows != 1 || value != last.value) {
-		t.Errorf("%v has %d effects, the latest %d, and its answer is %v:\n%s", k, rows, value, last, told(attempts))
+func checkEffects(ctx context.Context, of effects, k once.Key, attempts []attempt) error {
+	n, value, err := of.read(ctx, k)
+	if err != nil {
+		return err
 	}
+	last := attempts[len(attempts)-1].answer
+	if last.rejected && n != 0 || !last.rejected && (n != 1 || value != last.value) {
+		return fmt.Errorf("%v has %d effects, the latest %d, and its answer is %v:\n%s", k, n, value, last, told(attempts))
+	}
+	return nil
 }
 
 // TestWrongAnswersAreRejected checks that wrong answers are found.

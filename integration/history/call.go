@@ -37,6 +37,12 @@ type call struct {
 	// inSteps is set for SQLite, which claims in one statement and reads in the
 	// next, so that other calls may come between.
 	inSteps bool
+	// blur is how far the process of the call may be apart from the clock of the
+	// store, if it has learned that. It is 0 if the store's clock decides.
+	blur time.Duration
+	// compares is set for a store that still has an outcome that has expired, and
+	// compares it with that of a repeated settlement.
+	compares bool
 
 	client          int
 	called, settled int64 // as numbered by the clock; settled is [never] if the call may still take effect

@@ -99,7 +99,7 @@ func (c *client) plan(call storetest.Call) storetest.Fault {
 		return storetest.Fault{Undo: once.ErrConflict}
 	case n == 6:
 		late := make(chan struct{})
-		time.AfterFunc(time.Duration(1+c.chance.IntN(10))*time.Millisecond, func() { close(late) })
+		time.AfterFunc(time.Duration(1+c.chance.Int64N(int64(c.place.longest))), func() { close(late) })
 		return storetest.Fault{Late: late, Reply: errLate}
 	default:
 		return storetest.Fault{}
@@ -107,7 +107,7 @@ func (c *client) plan(call storetest.Call) storetest.Fault {
 }
 
 func ignoreFaults(err error) error {
-	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) {
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || isCut(err) {
 		return nil
 	}
 	return err

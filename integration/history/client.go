@@ -2,23 +2,21 @@ package history
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/faults/engine"
 )
 
 // client calls a store at random.
 type client struct {
 	*recorder
+	*process
 	id      int
 	chance  *rand.Rand
-	store   once.TxStore[engine.Tx]
-	begin   func(context.Context) (engine.Tx, error)
 	keys    []once.Key
-	sqlite  bool
 	patient bool // leases and retention are long
 	count   int  // number of owners and outcomes so far
 }
@@ -30,7 +28,11 @@ func (c *client) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	k := c.keys[c.chance.IntN(len(c.keys))]
-	switch n := c.chance.IntN(100); {
+	n := c.chance.IntN(100)
+	if inTx := n >= 68 && n < 94; inTx && c.txs == nil {
+		n -= 26
+	}
+	switch {
 	case n < 26:
 		return c.claim(ctx, k)
 	case n < 36:
@@ -46,6 +48,9 @@ func (c *client) step(ctx context.Context) error {
 	case n < 94:
 		return c.settleTx(ctx, k)
 	case n < 97:
+		if c.place.expire != nil {
+			c.place.expire()
+		}
 		_, err := c.store.Forget(ctx, 1+c.chance.IntN(10))
 		return ignoreFaults(err)
 	default:
@@ -55,27 +60,27 @@ func (c *client) step(ctx context.Context) error {
 
 // pause lets leases and retention end.
 func (c *client) pause(ctx context.Context) error {
-	timer := time.NewTimer(time.Duration(c.chance.IntN(15)) * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wait(ctx, time.Duration(c.chance.Int64N(int64(c.place.longest))))
+}
+
+// record records a call of this process.
+func (c *client) record(k once.Key, does call, do func() (once.Record, error)) error {
+	does.client, does.inSteps = c.id, does.verb == claim && c.place.inSteps
+	does.blur, does.compares = c.blur(), c.place.compares
+	return c.recorder.record(k, does, do)
 }
 
 func (c *client) claim(ctx context.Context, k once.Key) error { return c.claimAs(ctx, c.request(k)) }
 
 func (c *client) claimAs(ctx context.Context, r once.ClaimRequest) error {
-	return c.record(r.Key, call{verb: claim, how: "Claim", client: c.id, req: r, inSteps: c.sqlite}, func() (once.Record, error) {
+	return c.record(r.Key, call{verb: claim, how: "Claim", req: r}, func() (once.Record, error) {
 		return c.store.Claim(ctx, r)
 	})
 }
 
 func (c *client) extend(ctx context.Context, k once.Key) error {
 	h, d := c.fence(k), c.short(time.Hour)
-	return c.record(k, call{verb: extend, how: "Extend", client: c.id, fence: h, lease: d}, func() (once.Record, error) {
+	return c.record(k, call{verb: extend, how: "Extend", fence: h, lease: d}, func() (once.Record, error) {
 		return once.Record{}, c.store.Extend(ctx, h, d)
 	})
 }
@@ -85,22 +90,22 @@ func (c *client) settle(ctx context.Context, k once.Key) error {
 }
 
 func (c *client) settleAs(ctx context.Context, h once.Fence, ends ending) error {
-	return c.record(h.Key, call{verb: settle, how: "Settle", client: c.id, fence: h, ends: ends}, func() (once.Record, error) {
+	return c.record(h.Key, call{verb: settle, how: "Settle", fence: h, ends: ends}, func() (once.Record, error) {
 		return once.Record{}, c.store.Settle(ctx, ends.settlement(h))
 	})
 }
 
 func (c *client) get(ctx context.Context, k once.Key) error {
-	return c.record(k, call{verb: get, how: "Get", client: c.id}, func() (once.Record, error) {
+	return c.record(k, call{verb: get, how: "Get"}, func() (once.Record, error) {
 		return c.store.Get(ctx, k)
 	})
 }
 
 func (c *client) transact(ctx context.Context, k once.Key) error {
 	r, ends, fails := c.request(k), c.maybeEnding(), c.chance.IntN(4) == 0
-	does := call{verb: transact, how: "Transact", client: c.id, req: r, ends: ends, undone: fails}
+	does := call{verb: transact, how: "Transact", req: r, ends: ends, undone: fails}
 	return c.record(k, does, func() (once.Record, error) {
-		recs, err := c.store.Transact(ctx, []once.ClaimRequest{r}, func(_ engine.Tx, recs []once.Record) ([]once.Settlement, error) {
+		recs, err := c.txs.Transact(ctx, []once.ClaimRequest{r}, func(_ tx, recs []once.Record) ([]once.Settlement, error) {
 			if fails {
 				return nil, errUndone
 			}
@@ -114,16 +119,16 @@ func (c *client) transact(ctx context.Context, k once.Key) error {
 // commits or rolls back.
 func (c *client) claimTx(ctx context.Context, k once.Key) error {
 	r, ends, fails := c.request(k), c.maybeEnding(), c.chance.IntN(3) == 0
-	does := call{verb: transact, how: "ClaimTx", client: c.id, req: r, ends: ends, undone: fails}
+	does := call{verb: transact, how: "ClaimTx", req: r, ends: ends, undone: fails}
 	return c.record(k, does, func() (rec once.Record, err error) {
-		return rec, c.inTx(ctx, fails, func(tx engine.Tx) error {
-			if rec, err = only(c.store.ClaimTx(ctx, tx, []once.ClaimRequest{r})); err != nil {
+		return rec, c.inTx(ctx, fails, func(in tx) error {
+			if rec, err = only(c.txs.ClaimTx(ctx, in, []once.ClaimRequest{r})); err != nil {
 				return err
 			}
 			if rec.Owner != r.Owner || rec.Status != once.Running && rec.Status != once.Unknown {
 				return nil
 			}
-			return c.store.SettleTx(ctx, tx, settlements(ends, rec))
+			return c.txs.SettleTx(ctx, in, settlements(ends, rec))
 		})
 	})
 }
@@ -132,32 +137,37 @@ func (c *client) claimTx(ctx context.Context, k once.Key) error {
 // not seen before its commit, so an error that rolls it back refuses nothing.
 func (c *client) settleTx(ctx context.Context, k once.Key) error {
 	h, ends, fails := c.fence(k), c.ending(), c.chance.IntN(3) == 0
-	does := call{verb: settle, how: "SettleTx", client: c.id, fence: h, ends: ends, undone: fails}
+	does := call{verb: settle, how: "SettleTx", fence: h, ends: ends, undone: fails}
 	return c.record(k, does, func() (once.Record, error) {
-		return once.Record{}, c.inTx(ctx, fails, func(tx engine.Tx) error {
-			return c.store.SettleTx(ctx, tx, []once.Settlement{ends.settlement(h)})
+		return once.Record{}, c.inTx(ctx, fails, func(in tx) error {
+			return c.txs.SettleTx(ctx, in, []once.Settlement{ends.settlement(h)})
 		})
 	})
 }
 
-// inTx runs a transaction of the caller. A COMMIT that returns an error may
-// have been applied.
-func (c *client) inTx(ctx context.Context, rollBack bool, do func(engine.Tx) error) error {
-	tx, err := c.begin(ctx)
+// inTx runs a transaction of the caller. A COMMIT that returns an error may have
+// been applied, unless it met a conflict.
+func (c *client) inTx(ctx context.Context, rollBack bool, do func(tx) error) error {
+	in, err := c.begin(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: begin: %w", once.ErrConflict, err) // SQLite is busy
 	}
-	if err := do(tx); err != nil || rollBack {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may have ended
+	if err := do(in); err != nil || rollBack {
+		_ = in.rollback(context.WithoutCancel(ctx)) // it may have ended
 		if ignoreFaults(err) == nil && err != nil {
 			err = fmt.Errorf("%w: %v", errUndone, err)
 		}
 		return err
 	}
-	if err := tx.Commit(ctx); err != nil {
+	err = in.commit(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, once.ErrConflict) && !errors.Is(err, once.ErrOutcomeUnknown):
+		return fmt.Errorf("%w: commit: %v", errUndone, err)
+	default:
 		return fmt.Errorf("%w: commit: %w", once.ErrOutcomeUnknown, err)
 	}
-	return nil
 }
 
 func only(recs []once.Record, err error) (once.Record, error) {

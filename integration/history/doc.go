@@ -1,4 +1,5 @@
-// Package history checks stores against a small model of their contract.
+// Package history checks stores against a small model of their contract: those in
+// SQL databases, in Redis, NATS, DynamoDB, Cosmos DB and Azure Tables.
 //
 // Several goroutines make random calls of a store, on few keys. The start and
 // the end of each call are recorded. A history is right if each call can be
@@ -8,9 +9,14 @@
 // they are due. Porcupine looks for such an order.
 //
 // A call whose request or reply was lost may have happened or not. The model
-// allows both.
+// allows both. Requests of the adapters to their services are lost and delayed as
+// well, where they can be met on their way: see line.
+//
+// All clocks are those of one machine, so that the end of a lease can be computed
+// outside the store. If processes learn the clock of a service, a lease may last
+// longer by what they do not know of it, and in that time one process may take for
+// lapsed what another extends. The model allows that, and nothing outside of it.
 //
 // This does not check that a key ever ends, which is the task of [once.Do] and
-// [once.DoTx], nor durability. All clocks are those of one machine, so that the
-// end of a lease can be computed outside the store.
+// [once.DoTx], nor durability.
 package history

@@ -13,10 +13,11 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/faults/engine"
 	"github.com/effectively-once/once/integration/internal/proof"
-	"github.com/effectively-once/once/store/storetest"
+	"github.com/effectively-once/once/internal/logtest"
 )
+
+func TestMain(m *testing.M) { logtest.Main(m) }
 
 const (
 	clients, keysAtOnce, steps = 5, 3, 14
@@ -26,20 +27,25 @@ const (
 // TestHistories checks that stores behave like the model.
 func TestHistories(t *testing.T) {
 	seed := proof.Seed(t)
-	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
-		first, dsn := e.Migrated(t)
-		processes := []*engine.Database{first, e.Connect(t, dsn)}
+	onEach(t, func(t *testing.T, p *place) {
 		tally, decided := map[string]int{}, &decisions{}
-		rounds, end := 0, time.Now().Add(lasting(t))
-		for ; time.Now().Before(end) && !t.Failed(); rounds++ {
-			r := oneRound(t, e, processes, seed, rounds)
+		var mu sync.Mutex
+		rounds := inRounds(t, p, func(round int) error {
+			r, err := oneRound(t, p, seed, round)
+			if err != nil {
+				return fmt.Errorf("%s=%d, round %d: %w", proof.SeedVar, seed, round, err)
+			}
 			for _, events := range r.events {
-				if err := decided.count(check(events)); err != nil {
-					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, rounds, err)
+				err := check(events)
+				mu.Lock()
+				if err := decided.count(err); err != nil {
+					t.Errorf("%s=%d, round %d: %v", proof.SeedVar, seed, round, err)
 				}
 				count(tally, events)
+				mu.Unlock()
 			}
-		}
+			return nil
+		})
 		decided.report(t)
 		t.Logf("%s=%d: %d rounds on %d keys each: %v", proof.SeedVar, seed, rounds, keysAtOnce, tally)
 		for _, must := range []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"} {
@@ -48,6 +54,24 @@ func TestHistories(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inRounds runs rounds, as many at once as is good in a place, until the test has
+// lasted long enough. It returns how many there were.
+func inRounds(t *testing.T, p *place, round func(int) error) (rounds int) {
+	t.Helper()
+	for end := time.Now().Add(lasting(t)); time.Now().Before(end) && !t.Failed(); rounds += p.beside {
+		var running sync.WaitGroup
+		for n := range p.beside {
+			running.Go(func() {
+				if err := round(rounds + n); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		running.Wait()
+	}
+	return rounds
 }
 
 // decisions counts the histories that were checked, and apart from them those that
@@ -88,33 +112,40 @@ func TestAnUndecidedHistoryIsNeitherRightNorWrong(t *testing.T) {
 
 // oneRound runs clients on new keys, and waits until all their calls have
 // ended.
-func oneRound(t *testing.T, e engine.Engine, processes []*engine.Database, seed uint64, round int) *recorder {
+func oneRound(t *testing.T, p *place, seed uint64, round int) (*recorder, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	processes, end, err := p.processes(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	r := newRecorder()
 	var keys []once.Key
 	for i := range keysAtOnce {
 		keys = append(keys, once.Key{Scope: t.Name(), Operation: "history", ID: fmt.Sprintf("%d-%d-%d", seed, round, i)})
 	}
-	var wg sync.WaitGroup
+	disturb(processes, seed, round)
+	errs := make([]error, clients)
+	var calling sync.WaitGroup
 	for id := range clients {
-		database := processes[id%len(processes)]
-		c := &client{recorder: r, id: id, chance: rand.New(rand.NewPCG(seed, uint64(round*clients+id))), begin: database.Begin, keys: keys,
-			sqlite: e.Name == engine.SQLite}
-		faulty := storetest.FaultyTx(database.Store, c.plan)
-		c.store = faulty
-		wg.Go(func() {
-			defer faulty.Wait()
+		c := &client{recorder: r, id: id, chance: rand.New(rand.NewPCG(seed, uint64(round*clients+id))), keys: keys,
+			process: processes[id%len(processes)]}
+		with, ended := c.faulty(c.plan)
+		c.process = with
+		calling.Go(func() {
+			defer ended()
 			for range steps {
 				if err := c.step(ctx); err != nil {
-					t.Errorf("%s=%d, round %d, client %d: %v", proof.SeedVar, seed, round, id, err)
+					errs[id] = fmt.Errorf("client %d: %w", id, err)
 					return
 				}
 			}
 		})
 	}
-	wg.Wait()
-	return r
+	calling.Wait()
+	calm(processes)
+	return r, errors.Join(errs...)
 }
 
 // count counts what happened in histories: a run in which no lease lapsed has

@@ -38,13 +38,15 @@ type memory struct {
 // span is when something ends: between from and to, in microseconds.
 type span struct{ from, to int64 }
 
-// after returns the end of what began with a call and lasts for d.
+// after returns the end of what began with a call and lasts for d. A process that
+// has learned the store's clock counts from the latest time that it may be.
 func after(c call, d time.Duration) span {
-	return span{c.called + d.Microseconds() - tolerance, min(c.settled, never) + d.Microseconds() + tolerance}
+	return span{c.called + d.Microseconds() - tolerance, min(c.settled, never) + (d + c.blur).Microseconds() + tolerance}
 }
 
-// mayLast and mayBeOver report what a call may see.
-func (s span) mayLast(c call) bool   { return c.called <= s.to }
+// mayLast and mayBeOver report what a call may see. A process that has learned the
+// store's clock decides by the earliest time that it may be.
+func (s span) mayLast(c call) bool   { return c.called-c.blur.Microseconds() <= s.to }
 func (s span) mayBeOver(c call) bool { return c.settled >= s.from }
 
 // seen returns the states in which a call may find a record: with a lapsed
@@ -132,7 +134,8 @@ func (s state) settledAs(c call, fence once.Fence) (next state, ok bool) {
 	case once.Absent:
 		return s, c.ends.status == once.Absent
 	default: // Done, or Expired, where a repeated settlement is still recognised
-		return s, c.ends.status == once.Done && c.ends.outcome == s.ended.outcome
+		same := c.ends.outcome == s.ended.outcome || s.status == once.Expired && !c.compares
+		return s, c.ends.status == once.Done && same
 	}
 }
 
@@ -165,7 +168,7 @@ func (s state) showsLease(c call, left time.Duration) bool {
 	switch s.status {
 	case once.Running:
 		µs := left.Microseconds()
-		return µs > 0 && µs <= s.lease.to-c.called+tolerance && µs >= s.lease.from-c.settled-tolerance
+		return µs > 0 && µs <= s.lease.to-c.called+c.blur.Microseconds()+tolerance && µs >= s.lease.from-c.settled-tolerance
 	case once.Unknown:
 		return left < 0
 	default:
@@ -173,10 +176,17 @@ func (s state) showsLease(c call, left time.Duration) bool {
 	}
 }
 
-// step returns the states that a call may lead to, given its reply.
+// step returns the states that a call may lead to, given its reply. What the
+// store's clock has ended stays so. Processes that have learned it may be apart:
+// what has ended for one lasts for another, until somebody writes the record.
 func step(s state, c call, r reply) (next []state) {
 	for _, met := range s.seen(c) {
-		next = append(next, met.step(c, r)...)
+		for _, is := range met.step(c, r) {
+			if c.blur > 0 && is == met {
+				is = s
+			}
+			next = append(next, is)
+		}
 	}
 	return next
 }

@@ -9,21 +9,16 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/faults/engine"
 )
-
-// effectTable is the table for the effects of work. It accepts duplicates.
-const effectTable = "CREATE TABLE effect (name varchar(100) NOT NULL, value bigint NOT NULL)"
 
 // worker does random units of work through Do, DoTx and InTx, on a store with
 // faults.
 type worker struct {
 	*board
-	id       int
-	chance   *rand.Rand
-	database *engine.Database // without faults
-	store    once.TxStore[engine.Tx]
-	count    int64
+	*process
+	id     int
+	chance *rand.Rand
+	count  int64
 }
 
 // board has the attempts of all workers.
@@ -46,7 +41,7 @@ var inside = &once.Operation[int64]{Name: "inside", Policy: once.Policy{Lease: w
 func (w *worker) outside() *once.Operation[int64] {
 	return &once.Operation[int64]{Name: "outside", Policy: inside.Policy, SettleTime: workLease,
 		Lookup: func(ctx context.Context, k once.Key) (int64, bool, error) {
-			value, err := w.database.Number(ctx, "SELECT COALESCE(MAX(value), 0) FROM effect WHERE name = '"+nameOf(k)+"'")
+			_, value, err := w.effects.read(ctx, k)
 			return value, value > 0, err
 		}}
 }
@@ -59,12 +54,16 @@ func (w *worker) work(ctx context.Context, id string) error {
 	a := attempt{client: w.id, proposal: answer{value: int64(w.id+1)*1_000_000 + w.count}}
 	mood := w.chance.IntN(8)
 	a.proposal.rejected = mood == 0
-	switch w.chance.IntN(5) {
+	how := w.chance.IntN(5)
+	if w.txs == nil {
+		how = 4
+	}
+	switch how {
 	case 0, 1:
 		a.how = "DoTx"
 		return w.note(inside.For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
-			return once.DoTx(ctx, w.store, u, func(ctx context.Context, tx engine.Tx) (int64, error) {
-				return w.effect(ctx, tx.Exec, u.Key(), a.proposal, mood)
+			return once.DoTx(ctx, w.txs, u, func(ctx context.Context, in tx) (int64, error) {
+				return w.effect(ctx, in.write, u.Key(), a.proposal, mood)
 			})
 		})
 	case 2:
@@ -76,7 +75,7 @@ func (w *worker) work(ctx context.Context, id string) error {
 		a.how = "Do"
 		return w.note(w.outside().For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
 			return once.Do(ctx, w.store, u, func(ctx context.Context, k once.Key) (int64, error) {
-				value, err := w.effect(ctx, w.database.Exec, k, a.proposal, mood)
+				value, err := w.effect(ctx, w.effects.write, k, a.proposal, mood)
 				if errors.Is(err, errNothingDone) {
 					err = once.NotDone(err)
 				}
@@ -86,15 +85,15 @@ func (w *worker) work(ctx context.Context, id string) error {
 	}
 }
 
-// effect writes the row of a unit, unless the work is to reject, or to fail.
-func (w *worker) effect(ctx context.Context, exec func(context.Context, string) error, k once.Key, a answer, mood int) (int64, error) {
+// effect has the effect of a unit, unless the work is to reject, or to fail.
+func (w *worker) effect(ctx context.Context, write func(context.Context, once.Key, int64) error, k once.Key, a answer, mood int) (int64, error) {
 	switch {
 	case a.rejected:
 		return a.value, once.ErrRejected
 	case mood == 1:
 		return 0, errNothingDone
 	}
-	err := exec(ctx, fmt.Sprintf("INSERT INTO effect (name, value) VALUES ('%s', %d)", nameOf(k), a.value))
+	err := write(ctx, k, a.value)
 	if err == nil && mood == 3 {
 		err = errAfterwards
 	}
@@ -107,18 +106,18 @@ var errAfterwards = errors.New("failed afterwards, on purpose")
 // inTx does the work in a transaction of the caller, and sometimes rolls it
 // back.
 func (w *worker) inTx(ctx context.Context, u once.Work[int64], a answer, mood int) (int64, error) {
-	tx, err := w.database.Begin(ctx)
+	in, err := w.begin(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: begin: %w", errNothingDone, err)
 	}
-	value, err := once.InTx(ctx, w.store, tx, u, func(ctx context.Context) (int64, error) {
-		return w.effect(ctx, tx.Exec, u.Key(), a, mood)
+	value, err := once.InTx(ctx, w.txs, in, u, func(ctx context.Context) (int64, error) {
+		return w.effect(ctx, in.write, u.Key(), a, mood)
 	})
 	if err != nil && !errors.Is(err, once.ErrRejected) || mood == 2 {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // it may have ended
+		_ = in.rollback(context.WithoutCancel(ctx)) // it may have ended
 		return 0, errors.Join(errNothingDone, err)
 	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := in.commit(ctx); err != nil {
 		return 0, fmt.Errorf("%w: commit: %w", once.ErrOutcomeUnknown, err)
 	}
 	return value, err
