@@ -16,7 +16,7 @@ func (c *client) short(long time.Duration) time.Duration {
 	if c.patient || c.chance.IntN(3) > 0 {
 		return long
 	}
-	return time.Duration(1+c.chance.IntN(20)) * time.Millisecond
+	return time.Duration(1+c.chance.Int64N(c.place.brief.Milliseconds())) * time.Millisecond
 }
 
 // request returns a new claim, which takes over the latest attempt that was

@@ -44,7 +44,7 @@ func cosmosPlace(t testing.TB) *place {
 	proof.Must(t, err)
 	effects, err := plain.NewContainer("shop", "keys")
 	proof.Must(t, err)
-	return &place{resolution: time.Second, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
+	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
 		if err != nil {
@@ -52,7 +52,7 @@ func cosmosPlace(t testing.TB) *place {
 		}
 		container, err := client.NewContainer("shop", "keys")
 		s := cosmosstore.New(container, &cosmosstore.Options{Partition: idOf})
-		p := newProcess(once.TxStore[*cosmosstore.Tx](s), &dialect[*cosmosstore.Tx]{
+		is := newProcess(once.TxStore[*cosmosstore.Tx](s), &dialect[*cosmosstore.Tx]{
 			begin: func(context.Context) (*cosmosstore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *cosmosstore.Tx, k once.Key, value int64) error {
 				of.CreateItem(cosmosEffect(k, value))
@@ -61,9 +61,10 @@ func cosmosPlace(t testing.TB) *place {
 			commit:   func(ctx context.Context, of *cosmosstore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *cosmosstore.Tx) error { return of.Rollback() },
 		}, cosmosEffects{effects})
-		p.line, p.close = l, client.Close
-		return p, err
+		is.line, is.close = l, client.Close
+		return is, err
 	}}
+	return p.withVeteran(t)
 }
 
 const cosmosKey = "unit"

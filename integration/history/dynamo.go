@@ -19,11 +19,12 @@ import (
 	"github.com/effectively-once/once/store/dynamostore"
 )
 
-// Services that tell their time in whole seconds let a lease last for two of
-// them longer: the process that writes it and the one that reads it may be apart
-// by that from the service. Rounds with such pauses run beside each other.
+// If a service tells its time in whole seconds, a lease may last for two of them
+// longer: the process that writes it and the one that reads it may each be apart
+// by one from the service. Rounds with pauses that long run beside each other.
 const (
-	longPause  = 2500 * time.Millisecond
+	longLease  = 500 * time.Millisecond
+	longPause  = 3 * time.Second
 	manyRounds = 12
 )
 
@@ -49,10 +50,10 @@ func dynamoPlace(t testing.TB) *place {
 		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("name"), AttributeType: types.ScalarAttributeTypeS}},
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("name"), KeyType: types.KeyTypeHash}}})
 	proof.Must(t, err)
-	return &place{resolution: time.Second, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func() (*process, error) {
+	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		s := dynamostore.New(dial(l), nil)
-		p := newProcess(once.TxStore[*dynamostore.Tx](s), &dialect[*dynamostore.Tx]{
+		is := newProcess(once.TxStore[*dynamostore.Tx](s), &dialect[*dynamostore.Tx]{
 			begin: func(context.Context) (*dynamostore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *dynamostore.Tx, k once.Key, value int64) error {
 				in := dynamoEffect(k, value)
@@ -62,9 +63,10 @@ func dynamoPlace(t testing.TB) *place {
 			commit:   func(ctx context.Context, of *dynamostore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *dynamostore.Tx) error { return of.Rollback() },
 		}, dynamoEffects{plain})
-		p.line = l
-		return p, nil
+		is.line = l
+		return is, nil
 	}}
+	return p.withVeteran(t)
 }
 
 const dynamoTable = "effects"

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,12 +26,15 @@ type place struct {
 	// resolution is that of the time that the service tells, if its clock is learned.
 	resolution time.Duration
 
-	// longest is how long clients pause at most: longer than leases and retention.
-	longest time.Duration
+	// brief is how long a short lease or retention may be, and longest how long clients
+	// pause at most, after which they are over.
+	brief, longest time.Duration
 
 	// beside is how many rounds run at once, because they mostly pause, and units how
 	// many units of work a worker does in one.
 	beside, units int
+
+	veteran func(context.Context) (*process, error) // see withVeteran
 
 	// expire deletes what the service deletes by itself some time. It may be nil.
 	expire func()
@@ -69,8 +73,11 @@ type effects interface {
 	read(ctx context.Context, k once.Key) (n, value int64, err error)
 }
 
-// shortPause is longer than a short lease.
-const shortPause = 15 * time.Millisecond
+// Where the store's clock decides, or processes know it well.
+const (
+	shortLease = 20 * time.Millisecond
+	shortPause = 15 * time.Millisecond
+)
 
 // kinds have a function each that returns a new place, or skips the test.
 func kinds() map[string]func(testing.TB) *place {
@@ -124,8 +131,12 @@ func (p *place) processes(ctx context.Context, n int) (all []*process, end func(
 			}
 		}
 	}
-	for range n {
-		is, err := p.process(ctx)
+	for i := range n {
+		newOne := p.process
+		if i == 0 && p.veteran != nil {
+			newOne = p.veteran
+		}
+		is, err := newOne(ctx)
 		if err != nil {
 			end()
 			return nil, nil, err
@@ -133,6 +144,24 @@ func (p *place) processes(ctx context.Context, n int) (all []*process, end func(
 		all = append(all, is)
 	}
 	return all, end, nil
+}
+
+// withVeteran has one process in all rounds, which has learned the time from many
+// responses, beside new ones, which know little. Its requests do not go wrong.
+func (p *place) withVeteran(t testing.TB) *place {
+	first := sync.OnceValues(func() (*process, error) {
+		is, err := p.process(t.Context())
+		if err != nil {
+			return nil, err
+		}
+		if is.close != nil {
+			t.Cleanup(is.close)
+		}
+		is.line, is.close = nil, nil
+		return is, nil
+	})
+	p.veteran = func(context.Context) (*process, error) { return first() }
+	return p
 }
 
 // learns reports whether processes learn the clock of the service.

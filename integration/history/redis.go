@@ -33,7 +33,7 @@ func redisPlace(t testing.TB) *place {
 			proof.Must(t, plain.Del(ctx, keys.Val()).Err())
 		}
 	})
-	return &place{resolution: time.Microsecond, longest: shortPause, beside: 1, units: 5, open: func() (*process, error) {
+	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func() (*process, error) {
 		l := &line{longest: shortPause}
 		client := redis.NewClient(o)
 		client.AddHook(l)

@@ -38,14 +38,14 @@ func tablePlace(t testing.TB) *place {
 		_, err := plain.Delete(context.WithoutCancel(t.Context()), nil)
 		proof.Must(t, err)
 	})
-	return &place{resolution: 1100 * time.Millisecond, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
+	p := &place{resolution: 1100 * time.Millisecond, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
 		if err != nil {
 			return nil, err
 		}
 		s := tablestore.New(client, &tablestore.Options{Partition: idOf})
-		p := newProcess(once.TxStore[*tablestore.Tx](s), &dialect[*tablestore.Tx]{
+		is := newProcess(once.TxStore[*tablestore.Tx](s), &dialect[*tablestore.Tx]{
 			begin: func(context.Context) (*tablestore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *tablestore.Tx, k once.Key, value int64) error {
 				return of.Write(aztables.TransactionAction{ActionType: aztables.TransactionTypeAdd, Entity: tableEffect(k, value)})
@@ -53,9 +53,10 @@ func tablePlace(t testing.TB) *place {
 			commit:   func(ctx context.Context, of *tablestore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *tablestore.Tx) error { return of.Rollback() },
 		}, tableEffects{plain})
-		p.line = l
-		return p, nil
+		is.line = l
+		return is, nil
 	}}
+	return p.withVeteran(t)
 }
 
 func tableEffect(k once.Key, value int64) []byte {
