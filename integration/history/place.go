@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -146,8 +147,9 @@ func (p *place) processes(ctx context.Context, n int) (all []*process, end func(
 	return all, end, nil
 }
 
-// withVeteran has one process in all rounds, which has learned the time from many
-// responses, beside new ones, which know little. Its requests do not go wrong.
+// withVeteran has one process in all rounds, which has learned the time from
+// responses before and after a second began, beside new ones, which know little.
+// Its requests do not go wrong.
 func (p *place) withVeteran(t testing.TB) *place {
 	first := sync.OnceValues(func() (*process, error) {
 		is, err := p.process(t.Context())
@@ -158,7 +160,11 @@ func (p *place) withVeteran(t testing.TB) *place {
 			t.Cleanup(is.close)
 		}
 		is.line, is.close = nil, nil
-		return is, nil
+		for time.Since(is.since) < p.resolution+p.resolution/10 && err == nil {
+			_, err = is.store.Get(t.Context(), lookAt)
+			err = errors.Join(err, wait(t.Context(), 10*time.Millisecond))
+		}
+		return is, err
 	})
 	p.veteran = func(context.Context) (*process, error) { return first() }
 	return p
@@ -167,10 +173,13 @@ func (p *place) withVeteran(t testing.TB) *place {
 // learns reports whether processes learn the clock of the service.
 func (p *place) learns() bool { return p.resolution > 0 }
 
+// lookAt is a key that nobody claims.
+var lookAt = once.Key{Operation: "history", ID: "look"}
+
 // look makes a call that asks for the time of the service.
 func (p *process) look(ctx context.Context) error {
 	if p.txs == nil {
-		_, err := p.store.Get(ctx, once.Key{Operation: "history", ID: "look"})
+		_, err := p.store.Get(ctx, lookAt)
 		return err
 	}
 	tx, err := p.begin(ctx)
