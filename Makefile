@@ -31,7 +31,8 @@ test-galera:
 # The store in Azure Tables, on its emulator, which npm installs into a cache.
 test-azurite:
 	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(GO) test -count=1 -run Azurite ./integration/server && \
-		$(GO) test $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && $(GO) test -count=1 -run Azurite\|WithoutTables ./cmd/once'
+		$(GO) test $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
+		$(GO) test $(RACE) -count=1 -run /tablestore ./integration/history && $(GO) test -count=1 -run Azurite\|WithoutTables ./cmd/once'
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:

@@ -24,8 +24,10 @@ type Clock interface {
 // the time of the fastest of them. It grows by a two-thousandth of the time since
 // the last response, for clocks that run apart. Callers take a lease for lapsed
 // only at the earliest time that the service may have, and let leases end after
-// the latest: a lease can be longer by the width of the interval, and is never
-// shorter.
+// the latest: a lease can be longer by the width of the interval of the process
+// that takes it, and by that of the process that finds it lapsed, and is never
+// shorter. What has lapsed for one process may run for another until somebody
+// writes it.
 //
 // If a response contradicts the interval, the service's clock has been set, or
 // this machine was suspended, and the interval begins anew. A machine that was

@@ -34,7 +34,7 @@
 // # Time
 //
 // The clock is that of the service, learned from the Date of its responses, which
-// has whole seconds. A lease can be longer by about a second, and is never shorter
+// has whole seconds. A lease can be longer by a second or two, and is never shorter
 // than it was asked for. The wall clock of this machine has no effect.
 //
 // # What it needs
