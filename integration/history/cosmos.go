@@ -44,6 +44,7 @@ func cosmosPlace(t testing.TB) *place {
 	proof.Must(t, err)
 	effects, err := plain.NewContainer("shop", "keys")
 	proof.Must(t, err)
+	elsewhere := newLedger()
 	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
@@ -60,7 +61,7 @@ func cosmosPlace(t testing.TB) *place {
 			},
 			commit:   func(ctx context.Context, of *cosmosstore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *cosmosstore.Tx) error { return of.Rollback() },
-		}, cosmosEffects{effects})
+		}, apart{elsewhere, cosmosEffects{effects}})
 		is.line, is.close = l, client.Close
 		return is, err
 	}}
@@ -81,11 +82,6 @@ func cosmosEffect(k once.Key, value int64) []byte {
 
 // cosmosEffects are items.
 type cosmosEffects struct{ *azcosmos.ContainerClient }
-
-func (e cosmosEffects) write(ctx context.Context, k once.Key, value int64) error {
-	_, err := e.CreateItem(ctx, azcosmos.NewPartitionKeyString(idOf(k)), cosmosEffect(k, value), nil)
-	return err
-}
 
 func (e cosmosEffects) read(ctx context.Context, k once.Key) (n, value int64, err error) {
 	pages := e.NewQueryItemsPager("SELECT * FROM c WHERE c.name = @name", azcosmos.NewPartitionKeyString(idOf(k)),

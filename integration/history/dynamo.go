@@ -50,19 +50,18 @@ func dynamoPlace(t testing.TB) *place {
 		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("name"), AttributeType: types.ScalarAttributeTypeS}},
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("name"), KeyType: types.KeyTypeHash}}})
 	proof.Must(t, err)
+	elsewhere := newLedger()
 	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		s := dynamostore.New(dial(l), nil)
 		is := newProcess(once.TxStore[*dynamostore.Tx](s), &dialect[*dynamostore.Tx]{
 			begin: func(context.Context) (*dynamostore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *dynamostore.Tx, k once.Key, value int64) error {
-				in := dynamoEffect(k, value)
-				return of.Update(types.Update{TableName: in.TableName, Key: in.Key, UpdateExpression: in.UpdateExpression,
-					ExpressionAttributeValues: in.ExpressionAttributeValues})
+				return of.Update(dynamoEffect(k, value))
 			},
 			commit:   func(ctx context.Context, of *dynamostore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *dynamostore.Tx) error { return of.Rollback() },
-		}, dynamoEffects{plain})
+		}, apart{elsewhere, dynamoEffects{plain}})
 		is.line = l
 		return is, nil
 	}}
@@ -72,9 +71,9 @@ func dynamoPlace(t testing.TB) *place {
 const dynamoTable = "effects"
 
 // dynamoEffect counts an effect, and keeps its value.
-func dynamoEffect(k once.Key, value int64) *dynamodb.UpdateItemInput {
+func dynamoEffect(k once.Key, value int64) types.Update {
 	number := func(n int64) types.AttributeValue { return &types.AttributeValueMemberN{Value: fmt.Sprint(n)} }
-	return &dynamodb.UpdateItemInput{TableName: aws.String(dynamoTable), Key: dynamoName(k),
+	return types.Update{TableName: aws.String(dynamoTable), Key: dynamoName(k),
 		UpdateExpression:          aws.String("SET made = if_not_exists(made, :none) + :one, latest = :value"),
 		ExpressionAttributeValues: map[string]types.AttributeValue{":none": number(0), ":one": number(1), ":value": number(value)}}
 }
@@ -85,11 +84,6 @@ func dynamoName(k once.Key) map[string]types.AttributeValue {
 
 // dynamoEffects are items.
 type dynamoEffects struct{ *dynamodb.Client }
-
-func (e dynamoEffects) write(ctx context.Context, k once.Key, value int64) error {
-	_, err := e.UpdateItem(ctx, dynamoEffect(k, value))
-	return err
-}
 
 func (e dynamoEffects) read(ctx context.Context, k once.Key) (n, value int64, err error) {
 	got, err := e.GetItem(ctx, &dynamodb.GetItemInput{TableName: aws.String(dynamoTable), Key: dynamoName(k), ConsistentRead: aws.Bool(true)})

@@ -33,6 +33,7 @@ func redisPlace(t testing.TB) *place {
 			proof.Must(t, plain.Del(ctx, keys.Val()).Err())
 		}
 	})
+	elsewhere := newLedger()
 	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func() (*process, error) {
 		l := &line{longest: shortPause}
 		client := redis.NewClient(o)
@@ -45,7 +46,7 @@ func redisPlace(t testing.TB) *place {
 			},
 			commit:   func(ctx context.Context, of *redisstore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *redisstore.Tx) error { of.Rollback(); return nil },
-		}, redisEffects{plain, prefix})
+		}, apart{elsewhere, redisEffects{plain, prefix}})
 		p.line, p.close = l, func() { _ = client.Close() }
 		return p, nil
 	}}
@@ -55,10 +56,6 @@ func redisPlace(t testing.TB) *place {
 type redisEffects struct {
 	*redis.Client
 	prefix string
-}
-
-func (e redisEffects) write(ctx context.Context, k once.Key, value int64) error {
-	return e.RPush(ctx, e.prefix+nameOf(k), value).Err()
 }
 
 func (e redisEffects) read(ctx context.Context, k once.Key) (n, value int64, err error) {

@@ -38,6 +38,7 @@ func tablePlace(t testing.TB) *place {
 		_, err := plain.Delete(context.WithoutCancel(t.Context()), nil)
 		proof.Must(t, err)
 	})
+	elsewhere := newLedger()
 	p := &place{resolution: 1100 * time.Millisecond, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
@@ -52,7 +53,7 @@ func tablePlace(t testing.TB) *place {
 			},
 			commit:   func(ctx context.Context, of *tablestore.Tx) error { return of.Commit(ctx) },
 			rollback: func(_ context.Context, of *tablestore.Tx) error { return of.Rollback() },
-		}, tableEffects{plain})
+		}, apart{elsewhere, tableEffects{plain}})
 		is.line = l
 		return is, nil
 	}}
@@ -69,11 +70,6 @@ func tableEffect(k once.Key, value int64) []byte {
 
 // tableEffects are entities.
 type tableEffects struct{ *aztables.Client }
-
-func (e tableEffects) write(ctx context.Context, k once.Key, value int64) error {
-	_, err := e.AddEntity(ctx, tableEffect(k, value), nil)
-	return err
-}
 
 func (e tableEffects) read(ctx context.Context, k once.Key) (n, value int64, err error) {
 	filter := fmt.Sprintf("PartitionKey eq '%s' and Name eq '%s'", idOf(k), strings.ReplaceAll(nameOf(k), "'", "''"))
