@@ -130,16 +130,25 @@ func (c *call) abandon(ctx context.Context) {
 	}
 }
 
-// freshen gives work most of its lease, however long the claim took. It returns
-// the time from which the lease counts.
+// freshen gives work most of its lease, however long the claim took, or a third
+// of it if the store is slow. It returns the time from which the lease counts. If
+// the extension took as long as the lease, work must not start on it.
 func (c *call) freshen(ctx context.Context, fence Fence, begun time.Time) (time.Time, error) {
-	now := time.Now()
-	if now.Sub(begun) < c.policy.Lease/3 {
-		return begun, ctx.Err()
+	used := c.policy.Lease / 3
+	for tries := 0; time.Since(begun) >= used; tries++ {
+		if tries == claimTries {
+			return begun, errSlow
+		}
+		now := time.Now()
+		limited := lazyctx.Limit(ctx, now.Add(callTime))
+		err := c.store.Extend(limited, fence, c.policy.Lease)
+		limited.Stop()
+		if err != nil {
+			return now, err
+		}
+		begun, used = now, c.policy.Lease*2/3
 	}
-	limited := lazyctx.Limit(ctx, now.Add(callTime))
-	defer limited.Stop()
-	return now, c.store.Extend(limited, fence, c.policy.Lease)
+	return begun, ctx.Err()
 }
 
 // Extend extends the claim that is held, for package lease.

@@ -53,3 +53,59 @@ func TestHeartbeatOutlivesTheLease(t *testing.T) {
 		c.ran(t, 0)
 	})
 }
+
+// The reply to the extension that follows a slow claim may come after the lease.
+func TestWorkDoesNotStartOnALeaseThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ps := processes(2)
+		op := &once.Operation[string]{Name: "slow", OnUnknown: once.Resend, Policy: once.Policy{Lease: time.Second}}
+		slow := 0
+		ps[0].claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
+			rec, err := claim(ctx, r)
+			if slow++; slow == 1 {
+				time.Sleep(r.Lease / 2)
+			}
+			return rec, err
+		}
+		ps[0].extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
+			err := ps[0].Store.Extend(ctx, fence, d)
+			if slow++; slow == 2 {
+				time.Sleep(3 * d)
+			}
+			return err
+		}
+		got, err := once.Do(t.Context(), ps[0], op.For("1"), func(ctx context.Context, k once.Key) (string, error) {
+			if rec, err := ps[1].Get(ctx, k); err != nil || rec.Status != once.Running {
+				t.Errorf("when the work starts, its key is %v, %v", rec.Status, err)
+			}
+			return "done", nil
+		})
+		if got != "done" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+// Work does not wait for ever for a store that takes longer than a lease for each
+// extension.
+func TestAStoreThatIsSlowerThanLeasesRunsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ps := processes(1)
+		op := &once.Operation[string]{Name: "slow", OnUnknown: once.Resend, Policy: once.Policy{Lease: time.Second}}
+		ps[0].claim = func(ctx context.Context, r once.ClaimRequest, claim claimFunc) (once.Record, error) {
+			rec, err := claim(ctx, r)
+			time.Sleep(r.Lease / 2)
+			return rec, err
+		}
+		ps[0].extend = func(ctx context.Context, fence once.Fence, d time.Duration) error {
+			err := ps[0].Store.Extend(ctx, fence, d)
+			time.Sleep(d * 9 / 10)
+			return err
+		}
+		c := counter{}
+		if _, err := once.Do(t.Context(), ps[0], op.For("1"), c.run("done", nil)); err == nil {
+			t.Error("no error")
+		}
+		c.ran(t, 0)
+	})
+}

@@ -107,7 +107,7 @@ func (c *client) plan(call storetest.Call) storetest.Fault {
 }
 
 func ignoreFaults(err error) error {
-	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || isCut(err) {
+	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || isSilent(err) {
 		return nil
 	}
 	return err

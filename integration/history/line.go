@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -39,6 +40,12 @@ const (
 var errCut = errors.New("cut off on purpose")
 
 func isCut(err error) bool { return errors.Is(err, errCut) }
+
+// isSilent reports whether err is that of a call that got no reply: it was cut
+// off, or it took too long on a machine that is busy.
+func isSilent(err error) bool {
+	return isCut(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
+}
 
 // disturb has requests go wrong from now on.
 func (l *line) disturb(chance *rand.Rand) {

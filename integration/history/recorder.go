@@ -80,7 +80,7 @@ func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) er
 	if c.req.Owner != [16]byte{} {
 		r.asked[k] = append(r.asked[k], c.req)
 	}
-	if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, errUndone) || isCut(err) {
+	if err == nil || errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrConflict) || errors.Is(err, once.ErrLeaseLost) || errors.Is(err, errUndone) || isSilent(err) {
 		return nil
 	}
 	return err

@@ -3,6 +3,14 @@ package seedbugs
 // rootBugs are in the engine above the stores.
 var rootBugs = []Bug{
 	{
+		Name: "starts-on-a-lease-that-is-over",
+		Why:  "work whose store was slow to extend its lease has its effect after another attempt was told that there is none",
+		File: "claim.go",
+		Old:  "for tries := 0; time.Since(begun) >= used; tries++ {",
+		New:  "for tries := 0; tries == 0 && time.Since(begun) >= used; tries++ {",
+		Test: Test{".", "^TestWorkDoesNotStartOnALeaseThatIsOver$"},
+	},
+	{
 		Name: "own-claim-not-recognised",
 		Why:  "after a lost reply, the owner takes its own claim for a rival until the lease ends",
 		File: "claim.go",
@@ -174,8 +182,8 @@ var rootBugs = []Bug{
 		Name: "work-begins-with-what-is-left-of-its-lease",
 		Why:  "a slow claim has the work cancelled when it has hardly begun",
 		File: "claim.go",
-		Old:  "if now.Sub(begun) < c.policy.Lease/3 {",
-		New:  "if now.Sub(begun) < c.policy.Lease*3 {",
+		Old:  "used := c.policy.Lease / 3",
+		New:  "used := c.policy.Lease * 3",
 		Test: Test{".", "^TestSlowClaimDoesNotEatTheLeaseOfTheWork$"},
 	},
 	{
