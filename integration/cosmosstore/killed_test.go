@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -29,7 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("ONCE_FLEET_PLAN") == "" {
+	if !fleet.IsProcess() {
 		logtest.Main(m)
 		return
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/fleet"
+	"github.com/effectively-once/once/integration/internal/killproof"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/internal/logtest"
@@ -28,7 +30,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerVar) != "" {
 		os.Exit(work())
 	}
-	logtest.Main(m)
+	if !fleet.IsProcess() {
+		logtest.Main(m)
+		return
+	}
+	fleet.Main(m, func(ctx context.Context, p killproof.Plan, _ <-chan struct{}) error {
+		return killproof.Work(ctx, p, openPlace)
+	})
 }
 
 func start(t *testing.T) *server.Instance {

@@ -27,6 +27,9 @@ import (
 
 const planVar = "ONCE_FLEET_PLAN"
 
+// IsProcess reports whether the binary was started as a process of this package.
+func IsProcess() bool { return os.Getenv(planVar) != "" }
+
 // Main is for the TestMain of a package. The binary runs its tests, or work if
 // it was started as a process of this package. Then the context ends with the
 // input, and the channel delivers its lines.

@@ -1,0 +1,52 @@
+//go:build linux
+
+package killproof
+
+import (
+	"slices"
+	"testing"
+)
+
+// The units 0, 5 and 10 are of one line, and were committed in another order.
+func someLedger() ledger {
+	l := ledger{made: map[string][]string{"k0": {"5", "0", "10"}}, handled: make(map[string][]string), told: []int{0, 5}}
+	for _, text := range l.made["k0"] {
+		for _, m := range messagesOf(text) {
+			l.prints = append(l.prints, print{m.ID, m.OrderingKey, string(m.Body), "7"})
+			l.handled["k0"] = append(l.handled["k0"], m.ID)
+		}
+	}
+	return l
+}
+
+func TestEachWrongIsFound(t *testing.T) {
+	for what, spoil := range map[string]func(*ledger){
+		wrongAgain:       func(l *ledger) { l.made["k0"] = append(l.made["k0"], "5") },
+		wrongDoomed:      func(l *ledger) { l.made["k4"] = []string{"4"} },
+		wrongUndone:      func(l *ledger) { l.told = append(l.told, 15) },
+		wrongLost:        func(l *ledger) { l.prints = l.prints[1:] },
+		wrongUncommitted: func(l *ledger) { l.prints = append(l.prints, print{id: "15-0"}) },
+		wrongChanged: func(l *ledger) {
+			again := l.prints[0]
+			again.seq = "8"
+			l.prints = append(l.prints, again)
+		},
+		wrongOrder:     func(l *ledger) { slices.Reverse(l.prints) },
+		wrongHandled:   func(l *ledger) { l.handled["k0"] = append(l.handled["k0"], "5-0") },
+		wrongUnhandled: func(l *ledger) { l.handled["k0"] = l.handled["k0"][1:] },
+	} {
+		l := someLedger()
+		spoil(&l)
+		if v := l.judge(); len(v.wrong[what]) == 0 {
+			t.Errorf("it is not found that %s: %v", what, v)
+		}
+	}
+}
+
+func TestWhatIsPublishedAgainIsNotWrong(t *testing.T) {
+	l := someLedger()
+	l.prints = append(l.prints, l.prints[0])
+	if v := l.judge(); len(v.wrong) > 0 || len(v.doubled) != 1 {
+		t.Errorf("the verdict is %v", v)
+	}
+}
