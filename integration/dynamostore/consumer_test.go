@@ -23,12 +23,9 @@ import (
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/dynamofake"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/dynamostore"
 )
-
-func TestMain(m *testing.M) { logtest.Main(m) }
 
 // shop counts the orders of customers in a table.
 type shop struct {
@@ -48,12 +45,18 @@ func openShop(t *testing.T, fake *dynamofake.Server) *shop {
 	t.Cleanup(server.Close)
 	s := &shop{server.URL, dial(server.URL)}
 	proof.Must(t, s.open().CreateTable(t.Context()))
-	_, err := s.client.CreateTable(t.Context(), &dynamodb.CreateTableInput{TableName: aws.String(table),
+	createTable(t, s.client, table)
+	return s
+}
+
+// createTable makes a table of items with an id.
+func createTable(t *testing.T, c *dynamodb.Client, name string) {
+	t.Helper()
+	_, err := c.CreateTable(t.Context(), &dynamodb.CreateTableInput{TableName: &name,
 		BillingMode:          types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("id"), AttributeType: types.ScalarAttributeTypeS}},
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("id"), KeyType: types.KeyTypeHash}}})
 	proof.Must(t, err)
-	return s
 }
 
 // open returns a store as another process has it.

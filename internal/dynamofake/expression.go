@@ -2,6 +2,7 @@ package dynamofake
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -194,6 +195,19 @@ func (e *expression) operand() value {
 			return is
 		}
 		return or
+	}
+	if e.accept("list_append") {
+		e.expect("(")
+		first := e.operand()
+		e.expect(",")
+		second := e.operand()
+		e.expect(")")
+		a, isList := first["L"].([]any)
+		b, isListToo := second["L"].([]any)
+		if !isList || !isListToo {
+			e.fail("An operand in the update expression has an incorrect data type")
+		}
+		return value{"L": slices.Concat(a, b)}
 	}
 	return e.item[e.path()]
 }

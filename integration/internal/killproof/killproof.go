@@ -70,6 +70,10 @@ type Setting[Tx any] struct {
 	// Wrap returns a plan as the TestMain of the package knows it. Nil: as it is.
 	Wrap func(Plan) any
 
+	// Slow lets a store that does one thing at a time go on for longer between two
+	// kills.
+	Slow bool
+
 	// Disturb breaks something between two kills. It may be nil.
 	Disturb func(t *testing.T)
 
@@ -147,7 +151,7 @@ func (s *storm[Tx]) planOf(role string, places []string, n int) any {
 	p := s.plan
 	p.Role, p.Seed = role, p.Seed+uint64(n)
 	if !s.calm.Load() {
-		p.Dies, p.At = places[n%len(places)], 1+n%4
+		p.Dies, p.At = places[n%len(places)], 1+n/len(places)%3
 	}
 	if role == roleProducer { // it repeats some of what others have done
 		p.From = max(s.heard.last()-20, 0)
@@ -173,10 +177,13 @@ func (s *storm[Tx]) run(t *testing.T, length time.Duration) {
 			}
 		}
 	}()
-	begun := time.Now()
+	begun, wait := time.Now(), time.Second
+	if s.Slow {
+		wait = 10 * time.Second
+	}
 	for kills := 0; kills < 6 || s.heard.arrived() < enough || len(s.heard.never(places)) > 0 || time.Since(begun) < length; kills++ {
 		before, since := s.heard.arrived(), time.Now()
-		for s.heard.arrived() < before+5 && time.Since(since) < time.Second {
+		for s.heard.arrived() < before+5 && time.Since(since) < wait {
 			proof.Pause(10 * time.Millisecond)
 		}
 		proof.Pause(time.Duration(s.chance.IntN(200)) * time.Millisecond)
@@ -188,7 +195,9 @@ func (s *storm[Tx]) run(t *testing.T, length time.Duration) {
 			t.Fatalf("%d messages were published, and nobody died %q: this proves little", s.heard.arrived(), s.heard.never(places))
 		}
 	}
+	stormed := time.Since(begun)
 	s.calm.Store(true)
+	proof.Must(t, s.heard.js.Conn().Publish(calm, nil))
 	if s.Calm != nil {
 		s.Calm(t)
 	}
@@ -199,8 +208,8 @@ func (s *storm[Tx]) run(t *testing.T, length time.Duration) {
 	if len(v.doubled) == 0 {
 		t.Error("no message was published twice, although relays died between publishing it and writing that down")
 	}
-	t.Logf("%v; killed: %d producers, %d relays and %d consumers, of these by themselves: %v", v,
-		s.fleets[0].Deaths(), s.fleets[1].Deaths(), s.fleets[2].Deaths(), s.heard.deaths())
+	t.Logf("%v; killed in %v of %v: %d producers, %d relays and %d consumers, of these by themselves: %v", v,
+		stormed.Round(time.Millisecond), time.Since(begun).Round(time.Millisecond), s.fleets[0].Deaths(), s.fleets[1].Deaths(), s.fleets[2].Deaths(), s.heard.deaths())
 }
 
 // finish does what killed producers have left, and again what they have done.

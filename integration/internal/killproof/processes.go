@@ -62,6 +62,7 @@ const (
 	group  = "till"
 	told   = "told" // the subject for the numbers of units that are known to be done
 	died   = "died" // the subject for places where processes have died
+	calm   = "calm" // the subject by which the test tells processes that they live on
 )
 
 // Lines are what units and lists are in.
@@ -150,11 +151,12 @@ type mortal struct {
 	place string
 	at    int64
 	n     atomic.Int64
+	lives atomic.Bool // from now on
 }
 
 // pass is called at a place.
 func (m *mortal) pass(place string) {
-	if place != m.place || m.n.Add(1) != m.at {
+	if place != m.place || m.n.Add(1) != m.at || m.lives.Load() {
 		return
 	}
 	// So that the test knows that somebody died here.
@@ -178,6 +180,9 @@ func Work[Tx any](ctx context.Context, p Plan, open func(address string) (*Place
 	defer js.Conn().Close()
 	b := natsbroker.New(js, &natsbroker.Options{DuplicateWindow: -1, ReplyWait: time.Second})
 	m := &mortal{nc: js.Conn(), place: p.Dies, at: int64(p.At)}
+	if _, err := m.nc.Subscribe(calm, func(*nats.Msg) { m.lives.Store(true) }); err != nil {
+		return err
+	}
 	switch p.Role {
 	case roleProducer:
 		return produce(ctx, p, place, m)
