@@ -20,6 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/internal/fleet"
+	"github.com/effectively-once/once/integration/internal/killproof"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/fakecosmos"
 	"github.com/effectively-once/once/internal/logtest"
@@ -42,6 +43,8 @@ type plan struct {
 	Seed    uint64
 	Dies    bool // at random moments of its work
 	Stalled bool // says when its first work has begun, and stops there until it is told
+
+	Outbox *killproof.Plan // instead of all this
 }
 
 // office is where customers pay: a container with their accounts and the keys,
@@ -136,6 +139,9 @@ var pay = &once.Operation[string]{Name: "pay", Policy: once.Policy{Lease: lease}
 
 // work is that of a process: it does what nobody has done, in any order.
 func work(ctx context.Context, p plan, told <-chan struct{}) error {
+	if p.Outbox != nil {
+		return killproof.Work(ctx, *p.Outbox, openPlace)
+	}
 	o, err := open(p.URL, &cosmosstore.Options{Partition: cosmosstore.ByScope, ClaimFirst: p.Seed%2 == 0})
 	if err != nil {
 		return err

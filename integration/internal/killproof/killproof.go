@@ -22,6 +22,7 @@
 package killproof
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -74,6 +75,13 @@ type Setting[Tx any] struct {
 	// kills.
 	Slow bool
 
+	// Lease is that of relays and consumers, so of lanes when a relay was killed.
+	// A third of it is enough for each call of the store. Default: 1.5 seconds.
+	Lease time.Duration
+
+	// Pause is how long a producer waits between two units, at most. Default: 30 ms.
+	Pause time.Duration
+
 	// Disturb breaks something between two kills. It may be nil.
 	Disturb func(t *testing.T)
 
@@ -81,10 +89,8 @@ type Setting[Tx any] struct {
 	Calm func(t *testing.T)
 }
 
-// settings of the processes. A lane of a relay that was killed waits for the
-// lease.
+// How many processes there are.
 const (
-	lease     = 1500 * time.Millisecond
 	producers = 2
 	relays    = 2
 	consumers = 2
@@ -117,7 +123,8 @@ type storm[Tx any] struct {
 func newStorm[Tx any](t *testing.T, setting Setting[Tx], seed uint64) *storm[Tx] {
 	t.Helper()
 	s := &storm[Tx]{Setting: setting, chance: rand.New(rand.NewPCG(seed, 1))}
-	s.plan = Plan{Store: setting.Make(t), NATS: offices.StartNATS(t).URL(), Seed: seed}
+	s.plan = Plan{Store: setting.Make(t), NATS: offices.StartNATS(t).URL(), Seed: seed, Lease: cmp.Or(setting.Lease, 1500*time.Millisecond),
+		Pause: cmp.Or(setting.Pause, 30*time.Millisecond)}
 	var err error
 	s.place, err = setting.Open(s.plan.Store)
 	proof.Must(t, err)
@@ -242,15 +249,17 @@ func (s *storm[Tx]) settle(t *testing.T) verdict {
 	read(l.made, madeList)
 	want := l.expected()
 	proof.Settled(t, proof.Patience, func() (open []string) {
-		missing := s.heard.missing(want)
+		if missing := s.heard.missing(want); len(missing) > 0 {
+			return missing
+		}
 		depths, err := s.place.Store.OutboxDepth(ctx, 1000)
 		if err != nil {
 			return []string{err.Error()}
 		}
 		for _, d := range depths {
-			missing = append(missing, fmt.Sprintf("%d messages that are %v", d.Count, d.State))
+			open = append(open, fmt.Sprintf("%d messages that are %v", d.Count, d.State))
 		}
-		return missing
+		return open
 	})
 	s.fleets[1].Stop()
 	proof.Settled(t, proof.Patience, func() (open []string) {

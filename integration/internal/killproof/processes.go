@@ -32,6 +32,8 @@ type Plan struct {
 	Store string // for Setting.Open
 	NATS  string
 	Seed  uint64
+	Lease time.Duration
+	Pause time.Duration
 	From  int    // the first unit of a producer
 	Dies  string // where it kills itself; empty: nowhere
 	At    int    // the how manieth time that it is there
@@ -188,11 +190,11 @@ func Work[Tx any](ctx context.Context, p Plan, open func(address string) (*Place
 		return produce(ctx, p, place, m)
 	case roleRelay:
 		relay := &outbox.Relay{Store: relayable{place.Store, place.Store, m}, Publisher: publisher{b.Publisher(), m}, Batch: 10,
-			Lease: lease, PublishTime: lease / 3, Poll: 50 * time.Millisecond, StopTime: 10 * time.Second,
+			Lease: p.Lease, PublishTime: p.Lease / 3, Poll: 50 * time.Millisecond, StopTime: 10 * time.Second,
 			Retry: outbox.Retry{Attempts: 10_000, First: 20 * time.Millisecond, Limit: 200 * time.Millisecond}}
 		return relay.Run(ctx)
 	case roleConsumer:
-		return consumer(place, b, m).Run(ctx)
+		return consumer(p, place, b, m).Run(ctx)
 	}
 	return fmt.Errorf("no such role: %q", p.Role)
 }
@@ -222,7 +224,7 @@ func produce[Tx any](ctx context.Context, p Plan, place *Place[Tx], m *mortal) e
 		if m.pass(diesAfterCommit); m.nc.Publish(told, []byte(strconv.Itoa(n))) != nil {
 			return errors.New("the connection to NATS is closed")
 		}
-		proof.Pause(time.Duration(chance.IntN(30)) * time.Millisecond)
+		proof.Pause(time.Duration(chance.Int64N(int64(p.Pause))))
 	}
 	return m.nc.FlushTimeout(proof.Patience)
 }
@@ -262,9 +264,9 @@ func (p publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 }
 
 // consumer notes messages in the list of their line.
-func consumer[Tx any](place *Place[Tx], b *natsbroker.Broker, m *mortal) *inbox.Consumer {
+func consumer[Tx any](p Plan, place *Place[Tx], b *natsbroker.Broker, m *mortal) *inbox.Consumer {
 	return &inbox.Consumer{Name: "till", Source: source{b.Consumer(stream, group), m}, StopTime: 5 * time.Second,
-		Policy: once.Policy{Lease: lease}, Concurrency: 4,
+		Policy: once.Policy{Lease: p.Lease}, Concurrency: 4,
 		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond, Attempts: 10_000},
 		Key:   func(m *broker.Message) (string, error) { return string(m.Body) + "/" + m.ID, nil },
 		Handler: inbox.Tx(place.Store, func(ctx context.Context, tx Tx, msg *broker.Message) error {
