@@ -23,16 +23,14 @@ import (
 	"github.com/effectively-once/once/httponce"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/integration/internal/proof"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/tablestore"
 )
 
-func TestMain(m *testing.M) { logtest.Main(m) }
-
 // shop is a table with the payments of customers, each in the partition of its
 // customer.
 type shop struct {
+	name      string
 	client    *aztables.Client
 	partition func(once.Key) string
 }
@@ -41,7 +39,8 @@ func openShop(t *testing.T, partition func(once.Key) string) *shop {
 	service, err := aztables.NewServiceClientFromConnectionString(testenv.Azurite(t), nil)
 	proof.Must(t, err)
 	// The account is random, so no other server accepts the client.
-	s := &shop{service.NewClient(fmt.Sprint("shop", time.Now().UnixNano())), partition}
+	name := fmt.Sprint("shop", time.Now().UnixNano())
+	s := &shop{name, service.NewClient(name), partition}
 	proof.Must(t, s.store().Migrate(t.Context()))
 	t.Cleanup(func() {
 		_, err := s.client.Delete(context.Background(), nil)

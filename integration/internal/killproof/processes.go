@@ -189,7 +189,7 @@ func Work[Tx any](ctx context.Context, p Plan, open func(address string) (*Place
 	case roleProducer:
 		return produce(ctx, p, place, m)
 	case roleRelay:
-		relay := &outbox.Relay{Store: relayable{place.Store, place.Store, m}, Publisher: publisher{b.Publisher(), m}, Batch: 10,
+		relay := &outbox.Relay{Store: relayable{place.Store, place.Store, m}, Publisher: publisher{b.Publisher(), m}, Batch: 5,
 			Lease: p.Lease, PublishTime: p.Lease / 3, Poll: 50 * time.Millisecond, StopTime: 10 * time.Second,
 			Retry: outbox.Retry{Attempts: 10_000, First: 20 * time.Millisecond, Limit: 200 * time.Millisecond}}
 		return relay.Run(ctx)
