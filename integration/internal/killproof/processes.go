@@ -4,6 +4,7 @@ package killproof
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,7 +71,8 @@ const (
 // Lines are what units and lists are in.
 var Lines = []string{"k0", "k1", "k2", "k3", "k4"}
 
-// LineOf returns the line of a key's ID or of the name of a list.
+// LineOf returns the line that a key's ID, the name of a list or a body begins
+// with.
 func LineOf(name string) string {
 	line, _, _ := strings.Cut(name, "/")
 	return line
@@ -99,17 +101,31 @@ type unit struct {
 
 func unitOf(n int) unit { return unit{n, Lines[n%len(Lines)], n%9 == 4} }
 
-// messages returns the messages of a unit. Most are ordered with those of their
-// line.
-func (u unit) messages() (ms []*broker.Message) {
+// messages returns the messages that an attempt at a unit puts. Most are ordered
+// with those of their line. Their bodies begin with the line and a slash.
+func (u unit) messages(attempt string) (ms []*broker.Message) {
 	for i := range 1 + u.number%3 {
-		m := &broker.Message{ID: fmt.Sprintf("%d-%d", u.number, i), Topic: topic, OrderingKey: u.line, Body: []byte(u.line)}
+		m := &broker.Message{ID: fmt.Sprintf("%d-%d", u.number, i), Topic: topic, OrderingKey: u.line,
+			Body: []byte(u.line + "/" + attempt)}
 		if (u.number+i)%4 == 0 {
 			m.OrderingKey = ""
 		}
 		ms = append(ms, m)
 	}
 	return ms
+}
+
+// entryOf returns the entry of a unit in the list of what was made.
+func entryOf(u unit, attempt string) string { return strconv.Itoa(u.number) + " " + attempt }
+
+// madeBy reads an entry.
+func madeBy(entry string) (u unit, attempt string) {
+	number, attempt, _ := strings.Cut(entry, " ")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		panic(err) // it is from entryOf
+	}
+	return unitOf(n), attempt
 }
 
 var errDoomed = errors.New("this fails on purpose")
@@ -130,10 +146,11 @@ func newWork[Tx any](p *Place[Tx]) *worker[Tx] {
 func (w *worker[Tx]) do(ctx context.Context, u unit, moment func()) error {
 	answer := "made " + strconv.Itoa(u.number)
 	got, err := once.DoTx(ctx, w.place.Store, w.op.For(u.line+"/"+strconv.Itoa(u.number)), func(ctx context.Context, tx Tx) (string, error) {
-		if err := w.place.Note(ctx, tx, u.line+madeList, strconv.Itoa(u.number)); err != nil {
+		attempt := crand.Text() // what of the others is published did not commit
+		if err := w.place.Note(ctx, tx, u.line+madeList, entryOf(u, attempt)); err != nil {
 			return "", err
 		}
-		if err := w.outbox.Put(ctx, tx, u.messages()...); err != nil {
+		if err := w.outbox.Put(ctx, tx, u.messages(attempt)...); err != nil {
 			return "", err
 		}
 		if moment(); u.doomed {
@@ -268,9 +285,9 @@ func consumer[Tx any](p Plan, place *Place[Tx], b *natsbroker.Broker, m *mortal)
 	return &inbox.Consumer{Name: "till", Source: source{b.Consumer(stream, group), m}, StopTime: 5 * time.Second,
 		Policy: once.Policy{Lease: p.Lease}, Concurrency: 4,
 		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond, Attempts: 10_000},
-		Key:   func(m *broker.Message) (string, error) { return string(m.Body) + "/" + m.ID, nil },
+		Key:   func(m *broker.Message) (string, error) { return LineOf(string(m.Body)) + "/" + m.ID, nil },
 		Handler: inbox.Tx(place.Store, func(ctx context.Context, tx Tx, msg *broker.Message) error {
-			if err := place.Note(ctx, tx, string(msg.Body)+handledList, msg.ID); err != nil {
+			if err := place.Note(ctx, tx, LineOf(string(msg.Body))+handledList, msg.ID); err != nil {
 				return err
 			}
 			m.pass(diesInHandler)

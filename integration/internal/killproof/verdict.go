@@ -171,7 +171,7 @@ func (h *heard) all() (prints []print, told []int) {
 
 // ledger is what was done, by line.
 type ledger struct {
-	made    map[string][]string // units, as they were committed
+	made    map[string][]string // entries of units, as they were committed
 	handled map[string][]string // messages
 	prints  []print
 	told    []int
@@ -180,22 +180,15 @@ type ledger struct {
 // expected returns the messages of the units that were committed.
 func (l *ledger) expected() map[string]print {
 	want := make(map[string]print)
-	for _, units := range l.made {
-		for _, text := range units {
-			for _, m := range messagesOf(text) {
+	for _, entries := range l.made {
+		for _, entry := range entries {
+			u, attempt := madeBy(entry)
+			for _, m := range u.messages(attempt) {
 				want[m.ID] = print{id: m.ID, order: m.OrderingKey, body: string(m.Body)}
 			}
 		}
 	}
 	return want
-}
-
-func messagesOf(text string) []*broker.Message {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		panic(err) // it is an entry of worker.do
-	}
-	return unitOf(n).messages()
 }
 
 // unhandled returns what was not handled.
@@ -241,7 +234,7 @@ const (
 	wrongDoomed      = "units committed although they failed"
 	wrongUndone      = "units were known to be done, and are not"
 	wrongLost        = "messages were lost"
-	wrongUncommitted = "messages were published of units that did not commit"
+	wrongUncommitted = "messages were published of transactions that did not commit"
 	wrongChanged     = "messages were published as something else"
 	wrongOrder       = "messages were published before earlier ones of their ordering key"
 	wrongHandled     = "messages were handled twice, or never put"
@@ -252,32 +245,33 @@ const (
 func (l *ledger) judge() verdict {
 	v := verdict{wrong: make(map[string][]string), prints: len(l.prints), told: len(l.told)}
 	add := func(what, which string) { v.wrong[what] = append(v.wrong[what], which) }
-	done, want := make(map[string]bool), l.expected()
+	done, want := make(map[int]bool), l.expected()
 	for _, line := range Lines {
-		for _, text := range l.made[line] {
-			if done[text] {
-				add(wrongAgain, text)
+		for _, entry := range l.made[line] {
+			u, _ := madeBy(entry)
+			if done[u.number] {
+				add(wrongAgain, entry)
 			}
-			if n, _ := strconv.Atoi(text); unitOf(n).doomed || unitOf(n).line != line {
-				add(wrongDoomed, text)
+			if u.doomed || u.line != line {
+				add(wrongDoomed, entry)
 			}
-			done[text] = true
+			done[u.number] = true
 			v.units++
 		}
 	}
 	for _, n := range l.told {
-		if !done[strconv.Itoa(n)] {
+		if !done[n] {
 			add(wrongUndone, strconv.Itoa(n))
 		}
 	}
 	first, inOrder := make(map[string]print), make(map[string][]string)
 	for _, p := range l.prints {
 		is, ok := want[p.id]
-		if !ok {
+		if !ok || p.body != is.body {
 			add(wrongUncommitted, p.id)
 			continue
 		}
-		if p.order != is.order || p.body != is.body {
+		if p.order != is.order {
 			add(wrongChanged, p.id)
 		}
 		if before, again := first[p.id]; again {
@@ -300,7 +294,7 @@ func (l *ledger) judge() verdict {
 	handled := make(map[string]bool)
 	for line, ids := range l.handled {
 		for _, id := range ids {
-			if handled[id] || want[id].body != line {
+			if handled[id] || LineOf(want[id].body) != line {
 				add(wrongHandled, id)
 			}
 			handled[id] = true
@@ -322,8 +316,9 @@ func (l *ledger) judge() verdict {
 func (l *ledger) judgeOrder(line string, got []string, first map[string]print, add func(what, which string)) {
 	at := 0
 	seen := make(map[string]bool)
-	for _, text := range l.made[line] {
-		for _, m := range messagesOf(text) {
+	for _, entry := range l.made[line] {
+		u, attempt := madeBy(entry)
+		for _, m := range u.messages(attempt) {
 			if _, printed := first[m.ID]; m.OrderingKey == "" || !printed || seen[m.ID] { // which is a wrong of its own
 				continue
 			}

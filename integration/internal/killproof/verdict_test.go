@@ -9,9 +9,10 @@ import (
 
 // The units 0, 5 and 10 are of one line, and were committed in another order.
 func someLedger() ledger {
-	l := ledger{made: map[string][]string{"k0": {"5", "0", "10"}}, handled: make(map[string][]string), told: []int{0, 5}}
-	for _, text := range l.made["k0"] {
-		for _, m := range messagesOf(text) {
+	l := ledger{made: map[string][]string{"k0": {"5 a", "0 b", "10 c"}}, handled: make(map[string][]string), told: []int{0, 5}}
+	for _, entry := range l.made["k0"] {
+		u, attempt := madeBy(entry)
+		for _, m := range u.messages(attempt) {
 			l.prints = append(l.prints, print{m.ID, m.OrderingKey, string(m.Body), "7"})
 			l.handled["k0"] = append(l.handled["k0"], m.ID)
 		}
@@ -21,11 +22,15 @@ func someLedger() ledger {
 
 func TestEachWrongIsFound(t *testing.T) {
 	for what, spoil := range map[string]func(*ledger){
-		wrongAgain:       func(l *ledger) { l.made["k0"] = append(l.made["k0"], "5") },
-		wrongDoomed:      func(l *ledger) { l.made["k4"] = []string{"4"} },
-		wrongUndone:      func(l *ledger) { l.told = append(l.told, 15) },
-		wrongLost:        func(l *ledger) { l.prints = l.prints[1:] },
-		wrongUncommitted: func(l *ledger) { l.prints = append(l.prints, print{id: "15-0"}) },
+		wrongAgain:  func(l *ledger) { l.made["k0"] = append(l.made["k0"], "5 a") },
+		wrongDoomed: func(l *ledger) { l.made["k4"] = []string{"4 a"} },
+		wrongUndone: func(l *ledger) { l.told = append(l.told, 15) },
+		wrongLost:   func(l *ledger) { l.prints = l.prints[1:] },
+		wrongUncommitted: func(l *ledger) {
+			of := l.prints[0]
+			of.body = "k0/d" // another attempt
+			l.prints = append(l.prints, of)
+		},
 		wrongChanged: func(l *ledger) {
 			again := l.prints[0]
 			again.seq = "8"
