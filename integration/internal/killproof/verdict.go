@@ -138,29 +138,38 @@ func (h *heard) missing(want map[string]print) (missing []string) {
 	return missing
 }
 
-// undelivered says what consumers have not acknowledged, or the test not read.
-func (h *heard) undelivered(ctx context.Context) (open []string) {
+// published returns the IDs of the messages in the stream.
+func (h *heard) published() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.known))
+}
+
+// undelivered says what consumers have not acknowledged.
+func (h *heard) undelivered(ctx context.Context) []string {
 	of, err := h.js.Consumer(ctx, stream, group)
 	if err != nil {
 		return []string{err.Error()}
 	}
-	info, err := of.Info(ctx)
-	if err != nil {
-		return []string{err.Error()}
+	is := of.CachedInfo()
+	if left := int(is.NumPending) + is.NumAckPending; left > 0 {
+		return []string{fmt.Sprintf("%d deliveries", left)}
 	}
-	if left := int(info.NumPending) + info.NumAckPending; left > 0 {
-		open = append(open, fmt.Sprintf("%d deliveries", left))
-	}
-	stored, err := h.js.Stream(ctx, stream)
+	return nil
+}
+
+// unread says what of the stream the test has not read.
+func (h *heard) unread(ctx context.Context) []string {
+	of, err := h.js.Stream(ctx, stream)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if left := int(stored.CachedInfo().State.Msgs) - len(h.prints); left > 0 {
-		open = append(open, fmt.Sprintf("%d messages that the test has not read", left))
+	if left := int(of.CachedInfo().State.Msgs) - len(h.prints); left > 0 {
+		return []string{fmt.Sprintf("%d messages that the test has not read", left)}
 	}
-	return open
+	return nil
 }
 
 func (h *heard) all() (prints []print, told []int) {
@@ -191,15 +200,15 @@ func (l *ledger) expected() map[string]print {
 	return want
 }
 
-// unhandled returns what was not handled.
-func (l *ledger) unhandled(want map[string]print) (left []string) {
+// unhandled returns those messages that are not in a list.
+func (l *ledger) unhandled(ids []string) (left []string) {
 	handled := make(map[string]bool)
-	for _, ids := range l.handled {
-		for _, id := range ids {
+	for _, some := range l.handled {
+		for _, id := range some {
 			handled[id] = true
 		}
 	}
-	for id := range want {
+	for _, id := range ids {
 		if !handled[id] {
 			left = append(left, "message "+id+", which is not handled")
 		}
