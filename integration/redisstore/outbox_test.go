@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,23 +45,8 @@ func TestTxConformanceWithReplicas(t *testing.T) {
 		_, err := s.Get(proof.Soon(t), parking.For("0").Key())
 		return err == nil
 	})
-	storetest.RunTx(t, storetest.TxHarness[*redisstore.Tx]{
-		Open:      func(testing.TB) once.TxStore[*redisstore.Tx] { return redisstore.New(primary.client(t), options) },
-		ListsOpen: true, Expires: true, Batched: true, LearnsTime: true,
-		Begin:    func(context.Context) (*redisstore.Tx, error) { return s.Begin(), nil },
-		Commit:   func(ctx context.Context, tx *redisstore.Tx) error { return tx.Commit(ctx) },
-		Rollback: func(_ context.Context, tx *redisstore.Tx) error { tx.Rollback(); return nil },
-		Effect: func(ctx context.Context, tx *redisstore.Tx, name string) error {
-			return tx.Incr(ctx, "row:"+name).Err()
-		},
-		Count: func(ctx context.Context, name string) (int, error) {
-			n, err := c.Get(ctx, "row:"+name).Int()
-			if errors.Is(err, redis.Nil) {
-				err = nil
-			}
-			return n, err
-		},
-	})
+	open := func() *redisstore.Store { return redisstore.New(primary.client(t), options) }
+	storetest.RunTx(t, txHarness(open, c, "row:"))
 }
 
 // Documents are in one slot, so only transactions with something else need that
@@ -143,6 +129,50 @@ func (l *losesReplies) Sent(ctx context.Context, relay [16]byte, ms []store.Outg
 		return 0, errors.New("the reply was lost")
 	}
 	return n, err
+}
+
+// A failover loses what no replica has: messages together with their transactions,
+// also if they were published. A store that waits for replicas shows none of these
+// to relays.
+func TestAFailoverLosesMessagesWithTheirTransactions(t *testing.T) {
+	primary, followers := startReplicated(t, 1)
+	ctx := proof.Soon(t)
+	s, c := redisstore.New(primary.client(t), nil), primary.client(t)
+	order := func(s *redisstore.Store, id string) error {
+		_, err := once.DoTx(ctx, s, parking.For(id), func(ctx context.Context, tx *redisstore.Tx) (string, error) {
+			return "ordered", s.PutTx(ctx, tx, []store.Outgoing{outgoing(id, "order")})
+		})
+		return err
+	}
+	pending := func(s *redisstore.Store) (ids []string) {
+		all, err := s.Outgoing(ctx, store.OutgoingQuery{State: store.Pending})
+		proof.Must(t, err)
+		for _, m := range all {
+			ids = append(ids, m.Message.ID)
+		}
+		return ids
+	}
+	proof.Must(t, order(s, "before"))
+	proof.Must(t, c.Wait(ctx, 1, proof.Patience).Err())
+	cut(t, primary, followers)
+	proof.Must(t, order(s, "after"))
+	if ids := pending(s); !slices.Equal(ids, []string{"before", "after"}) {
+		t.Errorf("a relay would publish %q", ids)
+	}
+	waits := redisstore.New(c, &redisstore.Options{Replicas: 1, ConfirmTimeout: 100 * time.Millisecond})
+	if all, err := waits.Outgoing(ctx, store.OutgoingQuery{State: store.Pending}); err == nil {
+		t.Errorf("with Replicas, a relay would publish %d messages", len(all))
+	}
+	primary.kill()
+	promote(t, followers[0])
+	after := redisstore.New(followers[0].client(t), nil)
+	if ids := pending(after); !slices.Equal(ids, []string{"before"}) {
+		t.Errorf("after the failover, the outbox has %q", ids)
+	}
+	rec, err := after.Get(ctx, parking.For("after").Key())
+	if err != nil || rec.Status != once.Absent {
+		t.Errorf("after the failover, the key of what is lost is %v, %v", rec.Status, err)
+	}
 }
 
 // Messages of an ordering key are published in the order of their commits,

@@ -15,6 +15,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// txHarness connects the suite to stores whose transactions count in keys that
+// begin with rows.
+func txHarness(open func() *redisstore.Store, c redis.UniversalClient, rows string) storetest.TxHarness[*redisstore.Tx] {
+	begins := open() // with the transactions that the caller ends
+	return storetest.TxHarness[*redisstore.Tx]{
+		Open:      func(testing.TB) once.TxStore[*redisstore.Tx] { return open() },
+		ListsOpen: true, Expires: true, Batched: true, LearnsTime: true,
+		Begin:    func(context.Context) (*redisstore.Tx, error) { return begins.Begin(), nil },
+		Commit:   func(ctx context.Context, tx *redisstore.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(_ context.Context, tx *redisstore.Tx) error { tx.Rollback(); return nil },
+		Effect:   func(ctx context.Context, tx *redisstore.Tx, name string) error { return tx.Incr(ctx, rows+name).Err() },
+		Count: func(ctx context.Context, name string) (int, error) {
+			n, err := c.Get(ctx, rows+name).Int()
+			if errors.Is(err, redis.Nil) {
+				err = nil
+			}
+			return n, err
+		},
+	}
+}
+
 func TestClusterTxConformance(t *testing.T) {
 	addresses := startCluster(t)
 	dial := func() *redis.ClusterClient {
@@ -24,29 +45,8 @@ func TestClusterTxConformance(t *testing.T) {
 	}
 	open := func() *redisstore.Store { return redisstore.New(dial(), &redisstore.Options{Slot: "shop"}) }
 	c := dial()
-	var s *redisstore.Store // the first of the suite, whose transactions the caller begins
-	row := func(name string) string { return "{shop}row:" + name }
-	storetest.RunTx(t, storetest.TxHarness[*redisstore.Tx]{
-		Open: func(testing.TB) once.TxStore[*redisstore.Tx] {
-			is := open()
-			if s == nil {
-				s = is
-			}
-			return is
-		},
-		ListsOpen: true, Expires: true, Batched: true, LearnsTime: true,
-		Begin:    func(context.Context) (*redisstore.Tx, error) { return s.Begin(), nil },
-		Commit:   func(ctx context.Context, tx *redisstore.Tx) error { return tx.Commit(ctx) },
-		Rollback: func(_ context.Context, tx *redisstore.Tx) error { tx.Rollback(); return nil },
-		Effect:   func(ctx context.Context, tx *redisstore.Tx, name string) error { return tx.Incr(ctx, row(name)).Err() },
-		Count: func(ctx context.Context, name string) (int, error) {
-			n, err := c.Get(ctx, row(name)).Int()
-			if errors.Is(err, redis.Nil) {
-				err = nil
-			}
-			return n, err
-		},
-	})
+	storetest.RunTx(t, txHarness(open, c, "{shop}row:"))
+	s := open()
 	write := func(s *redisstore.Store, row string) error {
 		_, err := once.DoTx(proof.Soon(t), s, parking.For(row), func(ctx context.Context, tx *redisstore.Tx) (string, error) {
 			return "", tx.Incr(ctx, row).Err()
