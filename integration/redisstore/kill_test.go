@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/redis/go-redis/v9"
 )
@@ -48,17 +49,26 @@ func work() int {
 	return 0
 }
 
-// write counts a row and lists its ID, both together with its key.
+// write counts a row, lists its ID and puts a message, all together with its key.
 func write(ctx context.Context, s *redisstore.Store, id string) error {
 	op := &once.Operation[string]{Name: "pay", OnUnknown: once.Resend, Policy: once.Policy{Lease: 2 * time.Second}}
 	got, err := once.DoTx(ctx, s, op.For(id), func(ctx context.Context, tx *redisstore.Tx) (string, error) {
 		tx.Incr(ctx, "row "+id)
-		return "paid " + id, tx.RPush(ctx, "rows", id).Err()
+		tx.RPush(ctx, "rows", id)
+		return "paid " + id, s.PutTx(ctx, tx, []store.Outgoing{outgoing(id, "")})
 	})
 	if err == nil && got != "paid "+id {
 		err = fmt.Errorf("the answer of %s is %q", id, got)
 	}
 	return err
+}
+
+// messages returns how often the message of an ID is in the outbox.
+func messages(t *testing.T, s *redisstore.Store, id string) int {
+	t.Helper()
+	all, err := s.Outgoing(proof.Soon(t), store.OutgoingQuery{State: store.Pending, IDs: []string{id}, Bodiless: true})
+	proof.Must(t, err)
+	return len(all)
 }
 
 // dying kills its process at a boundary.
@@ -131,7 +141,7 @@ func runWorker(t *testing.T, while time.Duration, args ...string) (killed bool) 
 
 func TestWorkersThatDieAtEachRequestOfATransaction(t *testing.T) {
 	n := startNode(t)
-	c := n.client(t)
+	c, s := n.client(t), redisstore.New(n.client(t), nil)
 	for _, claims := range []string{"reads", "claims"} {
 		for _, where := range boundaries {
 			deaths := 0
@@ -141,11 +151,18 @@ func TestWorkersThatDieAtEachRequestOfATransaction(t *testing.T) {
 					break
 				}
 				deaths++
+				rows, _ := c.Get(proof.Soon(t), "row "+id).Int() // 0 if there are none
+				if n := messages(t, s, id); n != rows {
+					t.Errorf("a death %s request %d left %d rows and %d messages", where, at, rows, n)
+				}
 				if runWorker(t, 0, n.address, "never", "0", claims, id) {
 					t.Fatal("a worker died that should not")
 				}
 				if rows := c.Get(proof.Soon(t), "row "+id).Val(); rows != "1" {
 					t.Errorf("after a death %s request %d, %q rows were written", where, at, rows)
+				}
+				if n := messages(t, s, id); n != 1 {
+					t.Errorf("after a death %s request %d, %d messages were put", where, at, n)
 				}
 			}
 			if deaths < 3 {
@@ -185,6 +202,9 @@ func TestWorkersThatAreKilledWhileTheyRace(t *testing.T) {
 		proof.Must(t, write(proof.Soon(t), s, id))
 		if rows := c.Get(proof.Soon(t), "row "+id).Val(); rows != "1" {
 			t.Errorf("%q rows of %s were written", rows, id)
+		}
+		if n := messages(t, s, id); n != 1 {
+			t.Errorf("%d messages of %s were put", n, id)
 		}
 	}
 	if listed := c.LLen(proof.Soon(t), "rows").Val(); listed != ids {
