@@ -399,6 +399,49 @@ func TestARelayThatListensAgainLooks(t *testing.T) {
 	})
 }
 
+// slowTable takes time for each message that is asked for, as a service without
+// an index for them may.
+type slowTable struct{ *memstore.Store }
+
+func (s slowTable) wait(ctx context.Context, limit int) error {
+	select {
+	case <-time.After(time.Duration(limit) * 50 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s slowTable) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
+	if q.State == store.Pending {
+		if err := s.wait(ctx, q.Limit); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.Outgoing(ctx, q)
+}
+
+func (s slowTable) WakeDelayed(ctx context.Context, relay [16]byte, to store.OutgoingState, limit int) (int, time.Duration, error) {
+	if err := s.wait(ctx, limit); err != nil {
+		return 0, 0, err
+	}
+	return s.Store.WakeDelayed(ctx, relay, to, limit)
+}
+
+// A read that the store does not answer in time is not repeated as it was.
+func TestASlowStoreIsAskedForLess(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		r := b.relay()
+		r.Store = slowTable{b.store}
+		all := some(300, "m", "")
+		b.put(all...)
+		stop := b.run(r)
+		defer stop()
+		time.Sleep(15 * time.Minute)
+		b.wantAll(all)
+	})
+}
+
 // earlyBell rings when it is told to, and calls read before each read of the
 // relay.
 type earlyBell struct {

@@ -41,6 +41,7 @@ type tableRelay struct {
 	delayed time.Time     // when delayed messages are to be asked for
 	readAt  time.Time     // when the last chunk was read
 	gather  time.Duration // rises while chunks are small
+	most    int           // how many messages a read may ask for: less while the store does not answer larger ones in time
 
 	search searchPhase
 	probe  int64 // the Seq after which the search continues; 0: at the beginning
@@ -63,7 +64,7 @@ const (
 )
 
 func newTableRelay(e *env, l *lanes) *tableRelay {
-	t := &tableRelay{env: e, lanes: l, holds: newHolds(e), backoff: backoffOf(firstBackoff, backoffLimit)}
+	t := &tableRelay{env: e, lanes: l, holds: newHolds(e), most: maxChunk, backoff: backoffOf(firstBackoff, backoffLimit)}
 	t.carrier = carrier{env: e, source: t}
 	t.retrier = &retrier{e, l, t.holds, t}
 	t.log, _ = once.As[store.OutboxLog](e.Store)
@@ -175,8 +176,10 @@ func (t *tableRelay) wake(ctx context.Context) error {
 	}
 	ctx, cancel := t.limit(ctx)
 	defer cancel()
-	woken, next, err := t.Store.WakeDelayed(ctx, t.me, to, maxChunk)
+	begun := time.Now()
+	woken, next, err := t.Store.WakeDelayed(ctx, t.me, to, t.most)
 	if err != nil {
+		t.adapt(t.most, begun, err)
 		return err
 	}
 	if woken > 0 {
@@ -187,6 +190,17 @@ func (t *tableRelay) wake(ctx context.Context) error {
 	}
 	t.delayed = time.Now().Add(min(max(next, 0), t.delayedPoll()))
 	return nil
+}
+
+// adapt changes how many messages are asked for to what the store answers in time.
+// A read that takes too long would take too long again.
+func (t *tableRelay) adapt(asked int, begun time.Time, err error) {
+	switch took := time.Since(begun); {
+	case err == nil && took < t.PublishTime/4:
+		t.most = min(max(t.most, 2*asked), maxChunk)
+	case err != nil && took >= t.PublishTime:
+		t.most = max(asked/4, 1)
+	}
 }
 
 // delayedPoll is how often delayed messages are asked for. A relay that is
@@ -223,8 +237,10 @@ func (t *tableRelay) publish(ctx, working context.Context, lanes []int) (busy bo
 	if search == laterHeads {
 		q.Lanes, q.Heads, q.After, q.Limit = nil, true, t.probe, maxChunk
 	}
+	q.Limit = min(q.Limit, t.most)
 	t.readAt = time.Now()
 	chunk, err := t.read(ctx, q)
+	t.adapt(q.Limit, t.readAt, err)
 	if t.checkRows(); err != nil || t.rows == rowsOfLog {
 		return false, err
 	}
