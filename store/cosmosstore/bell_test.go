@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/fakecosmos"
-	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/cosmosstore"
 )
@@ -245,107 +243,5 @@ func TestABellThatIsOff(t *testing.T) {
 	ear := hear(t, s)
 	if err := wait(t, ear, time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || ear.Far() || a.Requests() != before {
 		t.Errorf("Wait returned %v, Far %v, and there were %d requests", err, ear.Far(), a.Requests()-before)
-	}
-}
-
-// desk is a publisher that keeps the IDs of what it gets.
-type desk struct {
-	mu  sync.Mutex
-	ids map[string]bool
-}
-
-func (d *desk) Publish(_ context.Context, ms []*broker.Message) []error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, m := range ms {
-		d.ids[m.ID] = true
-	}
-	return nil
-}
-
-func (*desk) Close() error { return nil }
-
-func (d *desk) has(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ids[id]
-}
-
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !is(); {
-		if time.Now().After(end) {
-			t.Fatalf("it did not come true that %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
-// relay runs a relay until the test ends.
-func relay(t *testing.T, s *cosmosstore.Store, poll time.Duration) *desk {
-	d := &desk{ids: make(map[string]bool)}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	r := &outbox.Relay{Store: s, Publisher: d, Poll: poll}
-	go func() { ended <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
-	})
-	return d
-}
-
-// A relay that polls each hour publishes what is put, also over splits, because the
-// change feed wakes it. While it waits it reads only the feed, except for its leases
-// and messages that are held, each few seconds.
-func TestThePutOfATransactionWakesARelay(t *testing.T) {
-	t.Parallel()
-	a := newAccount(t)
-	s := a.hears()
-	d := relay(t, s, time.Hour)
-	for i := range 3 {
-		id := fmt.Sprint(i)
-		if i == 2 {
-			a.Split("shop", "keys")
-		}
-		put(t, s, out(id))
-		await(t, "message "+id+" is published", func() bool { return d.has(id) })
-		var feeds, others atomic.Int64
-		await(t, "the relay reads only the feed", func() bool {
-			feeds.Store(0)
-			others.Store(0)
-			a.SetFault(func(r fakecosmos.Request) fakecosmos.Fault {
-				if r.Kind == "Feed" {
-					feeds.Add(1)
-				} else {
-					others.Add(1)
-				}
-				return fakecosmos.None
-			})
-			await(t, "the feed is read", func() bool { return feeds.Load() > 24 })
-			return others.Load() == 0
-		})
-		a.SetFault(nil)
-	}
-}
-
-// Without its feed, a relay publishes as late as it polls.
-func TestARelayWithoutTheFeedPolls(t *testing.T) {
-	t.Parallel()
-	a := newAccount(t)
-	a.SetFault(func(r fakecosmos.Request) fakecosmos.Fault {
-		if r.Kind == "Feed" {
-			return fakecosmos.Refused
-		}
-		return fakecosmos.None
-	})
-	s := a.hears()
-	d := relay(t, s, 20*time.Millisecond)
-	for i := range 3 {
-		id := fmt.Sprint(i)
-		put(t, s, out(id))
-		await(t, "message "+id+" is published", func() bool { return d.has(id) })
 	}
 }
