@@ -1,6 +1,7 @@
 package webhookbroker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -29,12 +30,13 @@ const defaultTolerance = 5 * time.Minute
 // are signed. Topic, OrderingKey, Time and Header are as trustworthy as the
 // connection, and empty if the webhook is not a CloudEvent.
 func Verify(secrets []string, h http.Header, body []byte, tolerance time.Duration) (*broker.Message, error) {
+	return verify(secrets, h, body, cmp.Or(tolerance, defaultTolerance), time.Now())
+}
+
+func verify(secrets []string, h http.Header, body []byte, tolerance time.Duration, now time.Time) (*broker.Message, error) {
 	keys, err := hook.Secrets(secrets)
 	if err != nil {
 		return nil, invalid("%v", err)
-	}
-	if tolerance == 0 {
-		tolerance = defaultTolerance
 	}
 	id, at := h.Get(hook.IDHeader), h.Get(hook.TimeHeader)
 	if id == "" || strings.Contains(id, ".") { // a dot would make the signed text ambiguous
@@ -44,7 +46,7 @@ func Verify(secrets []string, h http.Header, body []byte, tolerance time.Duratio
 	if err != nil {
 		return nil, fmt.Errorf("%w: the header %s is not a number of seconds", ErrUnverified, hook.TimeHeader)
 	}
-	if age := time.Since(time.Unix(sent, 0)); age > tolerance || age < -tolerance {
+	if age := now.Sub(time.Unix(sent, 0)); age > tolerance || age < -tolerance {
 		return nil, fmt.Errorf("%w: it was sent %v ago, which is outside the tolerance of %v", ErrUnverified,
 			age.Round(time.Second), tolerance)
 	}

@@ -1,5 +1,15 @@
-// Package webhookbroker publishes messages as webhooks: a POST for each message,
-// as a CloudEvent (version 1.0, binary mode), signed as in Standard Webhooks.
+// Package webhookbroker receives webhooks, and publishes messages as webhooks.
+//
+// A [Receiver] is the [http.Handler] of the requests of one sender, and the
+// source of a consumer. It answers 2xx only after the commit:
+//
+//	payments, err := webhookbroker.NewReceiver("stripe", webhookbroker.Stripe(secret), nil)
+//	...
+//	mux.Handle("/hooks/stripe", payments)
+//	billing := &inbox.Consumer{Name: "billing", Source: payments, Handler: handler}
+//
+// [New] returns a publisher: a POST for each message, as a CloudEvent (version
+// 1.0, binary mode), signed as in Standard Webhooks.
 //
 //	hooks, err := webhookbroker.New(webhookbroker.Options{
 //		Source:  "https://shop.example/orders",
@@ -8,14 +18,19 @@
 //	...
 //	relay := &outbox.Relay{Store: store, Publisher: hooks}
 //
-// A receiver checks the signature with [Verify] and handles each webhook-id once.
-// The webhook-id is the ID of the message, percent-encoded, and the same in all
-// attempts. docs/webhooks.md describes the headers, and receivers in other
-// languages.
+// A receiver checks the signature with [StandardWebhooks], or with [Verify], and
+// handles each webhook-id once. The webhook-id is the ID of the message,
+// percent-encoded, and the same in all attempts. docs/webhooks.md describes the
+// headers, and receivers in other languages.
 //
 // # Promise
 //
-// Only a 2xx response confirms a message. Messages with an equal ordering key are
+// A receiver answers 2xx only for requests whose messages a consumer has settled.
+// The sender repeats all others, with the same IDs, so the consumer finds what
+// it has handled. A sender that does not repeat, as GitHub, loses what was not
+// answered with 2xx, unless a person repeats it.
+//
+// Of a publisher, only a 2xx response confirms a message. Messages with an equal ordering key are
 // sent one after another. If one fails, the later ones of the same call are not
 // sent. Redirects are not followed.
 //
