@@ -149,6 +149,7 @@ func structured(o object) (*broker.Message, error) {
 	for name, raw := range o {
 		switch {
 		case own[name] || name == "data_base64":
+		case name == gridHeaders && addHeaders(m.Header, plainText(raw)):
 		case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "": // not a header of once's own, either
 			return nil, invalid("the CloudEvent has a member %.40q: names are lower-case letters and digits", name)
 		default:
@@ -159,6 +160,21 @@ func structured(o object) (*broker.Message, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// addHeaders adds the headers of a message that NewEventGrid has published. It
+// returns false if the text is something else.
+func addHeaders(h map[string]string, text string) bool {
+	var others map[string]string
+	if json.Unmarshal([]byte(text), &others) != nil {
+		return false
+	}
+	for name, value := range others {
+		if name != "source" { // which is that of the event
+			h[name] = value
+		}
+	}
+	return true
 }
 
 // plainText returns the value of an attribute: strings without their quotes,

@@ -18,6 +18,8 @@
 //	...
 //	relay := &outbox.Relay{Store: store, Publisher: hooks}
 //
+// [NewEventGrid] returns a publisher to Azure Event Grid.
+//
 // A receiver checks the signature with [StandardWebhooks], or with [Verify], and
 // handles each webhook-id once. The webhook-id is the ID of the message,
 // percent-encoded, and the same in all attempts. docs/webhooks.md describes the
@@ -30,9 +32,9 @@
 // it has handled. A sender that does not repeat, as GitHub, loses what was not
 // answered with 2xx, unless a person repeats it.
 //
-// Of a publisher, only a 2xx response confirms a message. Messages with an equal ordering key are
-// sent one after another. If one fails, the later ones of the same call are not
-// sent. Redirects are not followed.
+// Of the publisher that New returns, only a 2xx response confirms a message.
+// Messages with an equal ordering key are sent one after another. If one fails,
+// the later ones of the same call are not sent. Redirects are not followed.
 //
 // A response about the message (400, 406, 411 to 417, 422, 431) is
 // [broker.ErrInvalid]: the message will never be accepted. After any other
