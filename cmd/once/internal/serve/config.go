@@ -27,10 +27,11 @@ type Config struct {
 	Listen string   // default 127.0.0.1:9464
 	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
-	Relay    Relay
-	Webhook  *Webhook // at most one of these three; without one, nothing is published
-	NATS     *NATS    `toml:"nats"`
-	RabbitMQ *RabbitMQ
+	Relay     Relay
+	Webhook   *Webhook // at most one of these four; without one, nothing is published
+	EventGrid *EventGrid
+	NATS      *NATS `toml:"nats"`
+	RabbitMQ  *RabbitMQ
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -108,6 +109,15 @@ type Endpoint struct {
 	Secrets []string
 }
 
+// EventGrid is a topic of Azure Event Grid. Without a key, the credentials of the
+// environment are used.
+type EventGrid struct {
+	Endpoint, Source, Key string
+	Allow                 []netip.Prefix
+	AllowHTTP             bool `toml:"allow_http"`
+	Timeout               Duration
+}
+
 // NATS is a server with JetStream.
 type NATS struct{ URL string }
 
@@ -143,6 +153,10 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
+// leastKey is the length from which a word without colons and dots may be an
+// access key, as those of Azure, which have 43 characters and more.
+const leastKey = 40
+
 // Load reads a file. It rejects unknown settings. It adds the secrets to the
 // [secret.Set] of the context and keeps them out of errors.
 func Load(ctx context.Context, file string) (c Config, err error) {
@@ -155,6 +169,10 @@ func Load(ctx context.Context, file string) (c Config, err error) {
 		secrets.AddURL(word) // even if the file is invalid, because the error quotes it
 		if at := strings.Index(word, "whsec_"); at >= 0 {
 			secrets.Add(word[at:], strings.TrimPrefix(word[at:], "whsec_"))
+		}
+		if len(word) >= leastKey && !strings.ContainsAny(word, ":.$") {
+			secrets.Add(word)
+			secrets.Add(strings.FieldsFunc(word, func(r rune) bool { return strings.ContainsRune("/+%-_", r) })...) // errors quote parts
 		}
 	}
 	known, err := toml.Decode(string(text), &c)

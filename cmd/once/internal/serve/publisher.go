@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -41,16 +43,18 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-	for _, there := range []bool{c.Webhook != nil, c.NATS != nil, c.RabbitMQ != nil} {
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, nats and rabbitmq can be configured: a database has one publisher")
+		return nil, refuse("only one of webhook, eventgrid, nats and rabbitmq can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
+	case c.EventGrid != nil:
+		return c.EventGrid.publisher(secrets)
 	case c.NATS != nil:
 		return c.NATS.publisher(secrets)
 	case c.RabbitMQ != nil:
@@ -74,6 +78,34 @@ func (w *Webhook) publisher(secrets *secret.Set) (broker.Publisher, error) {
 	p, err := webhookbroker.New(o)
 	if err != nil {
 		return nil, refuse("%s", inFile("webhook", err))
+	}
+	return p, nil
+}
+
+func (e *EventGrid) publisher(secrets *secret.Set) (broker.Publisher, error) {
+	o := webhookbroker.EventGridOptions{Source: e.Source, Allow: e.Allow, AllowHTTP: e.AllowHTTP, Timeout: time.Duration(e.Timeout)}
+	var err error
+	if o.Endpoint, err = expand("eventgrid.endpoint", e.Endpoint); err != nil {
+		return nil, err
+	}
+	secrets.AddURL(o.Endpoint)
+	if o.Key, err = expand("eventgrid.key", e.Key); err != nil {
+		return nil, err
+	}
+	secrets.Add(o.Key)
+	if e.Key == "" {
+		credential, err := azidentity.NewDefaultAzureCredential(nil)
+		if err != nil {
+			return nil, refuse("eventgrid.key is missing, and there are no credentials of Azure: %v", err)
+		}
+		o.Token = func(ctx context.Context) (string, error) {
+			token, err := credential.GetToken(ctx, policy.TokenRequestOptions{Scopes: []string{"https://eventgrid.azure.net/.default"}})
+			return token.Token, err
+		}
+	}
+	p, err := webhookbroker.NewEventGrid(o)
+	if err != nil {
+		return nil, refuse("%s", inFile("eventgrid", err))
 	}
 	return p, nil
 }

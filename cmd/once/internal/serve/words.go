@@ -19,6 +19,8 @@ var settings = map[string]map[string]string{
 		"OnUnknown": "policy", "Park": "park", "Resend": "resend", "Lookup": "ask"},
 	"webhook": {"Source": "webhook.source", "Timeout": "webhook.timeout", "Concurrent": "webhook.concurrent",
 		"Default": "[webhook.default]", "Topics": "[webhook.topics]", "AllowHTTP": "webhook.allow_http"},
+	"eventgrid": {"Source": "eventgrid.source", "Endpoint": "eventgrid.endpoint", "Timeout": "eventgrid.timeout", "Key": "eventgrid.key",
+		"AllowHTTP": "eventgrid.allow_http"},
 }
 
 var (
