@@ -202,7 +202,7 @@ func TestASenderThatDisconnects(t *testing.T) {
 }
 
 func TestTheLastSessionAnswersAll(t *testing.T) {
-	rc := receiver(t, lines, ReceiverOptions{})
+	rc := receiver(t, lines, ReceiverOptions{AnswerWithin: time.Hour})
 	first, second := opened(t, rc), opened(t, rc)
 	answer := posting(rc, "1\n2\n")
 	get(t, first, 1)
@@ -211,8 +211,13 @@ func TestTheLastSessionAnswersAll(t *testing.T) {
 		t.Errorf("%+v", ds[0].Message)
 	}
 	settled(t, second.Close(t.Context()))
-	if w := <-answer; w.Code != 503 {
-		t.Errorf("%d", w.Code)
+	select {
+	case w := <-answer:
+		if w.Code != 503 {
+			t.Errorf("%d", w.Code)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the request is not answered")
 	}
 }
 
