@@ -74,6 +74,7 @@ require (
 	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
+	github.com/effectively-once/once/broker/redisbroker v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
 	github.com/golang-sql/civil v0.0.0-20220223132316-b832511892a9 // indirect
@@ -107,6 +108,8 @@ replace github.com/effectively-once/once/store/pgstore => ../store/pgstore
 replace github.com/effectively-once/once/httponce => ../httponce
 
 replace github.com/effectively-once/once/broker/rabbitbroker => ../broker/rabbitbroker
+
+replace github.com/effectively-once/once/broker/redisbroker => ../broker/redisbroker
 
 replace github.com/effectively-once/once/broker/natsbroker => ../broker/natsbroker
 

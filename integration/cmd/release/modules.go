@@ -23,6 +23,7 @@ var published = []string{
 	"broker/kafkabroker",
 	"broker/natsbroker",
 	"broker/rabbitbroker",
+	"broker/redisbroker",
 	"cmd/once",
 	"grpconce",
 	"httponce",
