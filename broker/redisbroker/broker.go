@@ -135,9 +135,11 @@ func connect(client redis.UniversalClient) (redis.UniversalClient, error) {
 	return nil, unsupported(client)
 }
 
+// ownOptions returns the options of another client that connects as c does. A
+// processor of push notifications belongs to one client.
 func ownOptions(c *redis.Client) *redis.Options {
 	o := *c.Options()
-	o.ContextTimeoutEnabled, o.MaxRetries, o.MinIdleConns = true, -1, 0
+	o.ContextTimeoutEnabled, o.MaxRetries, o.MinIdleConns, o.PushNotificationProcessor = true, -1, 0, nil
 	return &o
 }
 

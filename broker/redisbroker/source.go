@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 const (
@@ -58,7 +60,7 @@ func (c *source) Lag(ctx context.Context) (lag broker.Lag, err error) {
 
 // explain adds the name of the source to an error.
 func (c *source) explain(err error) error {
-	if redis.HasErrorPrefix(err, "NOGROUP") || redis.HasErrorPrefix(err, "UNBLOCKED") || redis.HasErrorPrefix(err, "ERR no such key") {
+	if redis.HasErrorPrefix(err, "NOGROUP") || redis.HasErrorPrefix(err, "UNBLOCKED") || strings.Contains(err.Error(), "no such key") {
 		return fmt.Errorf("redisbroker: %s: %w: the stream or the group does not exist. If it was deleted, its messages are lost, "+
 			"and those that were not handled must be sent again. DeclareGroup creates it", c.Name(), err)
 	}
@@ -175,6 +177,7 @@ func newReader(node *redis.Client) *reader {
 	r := &reader{connects: new(atomic.Int64)}
 	o := ownOptions(node)
 	o.PoolSize, o.MaxActiveConns, o.MaxIdleConns, o.ConnMaxIdleTime, o.ConnMaxLifetime = 1, 1, 1, -1, -1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // they would move the connection
 	before := o.OnConnect
 	o.OnConnect = func(ctx context.Context, c *redis.Conn) error {
 		r.connects.Add(1)

@@ -11,9 +11,12 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/integration/wire"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
@@ -23,6 +26,8 @@ const (
 	natsJS = "nats"
 	natsLg = "nats log" // the same, read as a log
 	rabbit = "rabbit"
+	redisS = "redis"
+	redisA = "redis with one active session" // the same, in order
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -45,6 +50,13 @@ func (p post) source() (broker.Source, func(), error) {
 			return b.Log(p.Place, group), js.Conn().Close, nil
 		}
 		return b.Consumer(p.Place, group), js.Conn().Close, nil
+	case redisS, redisA:
+		client, err := p.redis()
+		if err != nil {
+			return nil, nil, err
+		}
+		b := redisbroker.New(client, &redisbroker.Options{ClaimAfter: time.Second, SingleActive: p.Kind == redisA})
+		return b.Group(p.Place, group), func() { _ = client.Close() }, nil
 	}
 	return p.rabbit().Queue(p.Place), func() {}, nil
 }
@@ -52,6 +64,14 @@ func (p post) source() (broker.Source, func(), error) {
 func (p post) rabbit() *rabbitbroker.Broker {
 	dead := &rabbitbroker.DeadLetter{RoutingKey: p.Place + ".dead"}
 	return rabbitbroker.New(p.Address, &rabbitbroker.Options{DeadLetter: dead})
+}
+
+func (p post) redis() (*redis.Client, error) {
+	o, err := redis.ParseURL(p.Address)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewClient(o), nil
 }
 
 // office is a running broker, as the test that runs it sees it.
@@ -77,6 +97,8 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 		o.Kind = natsLg
 		o.idle = func(testing.TB) bool { return true } // the server does not know
 		return o
+	case redisS, redisA:
+		return openRedis(t, kind)
 	}
 	return openRabbit(t, inOrder)
 }
@@ -131,6 +153,34 @@ func openNATS(t testing.TB) *office {
 		defer cancel()
 		info, err := consumer.Info(short)
 		return err == nil && info.NumPending == 0 && info.NumAckPending == 0
+	}
+	return o
+}
+
+// openRedis starts a server, which has each write on disk before it answers.
+func openRedis(t testing.TB, kind string) *office {
+	server.Need(t, server.Redis)
+	running, err := server.StartRedis(t.Context())
+	must(t, err)
+	t.Cleanup(func() { must(t, running.Stop()) })
+	o := &office{post: post{kind, running.DSN(), offices.Name("consume")}}
+	o.topic = o.Place
+	o.disturb = func(t testing.TB) {
+		must(t, running.Kill())
+		must(t, running.Restart(context.WithoutCancel(t.Context())))
+	}
+	client, err := o.redis()
+	must(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	b := redisbroker.New(client, nil)
+	must(t, b.DeclareGroup(soon(t), o.Place, group))
+	o.publisher = b.Publisher()
+	t.Cleanup(func() { _ = o.publisher.Close() })
+	o.idle = func(t testing.TB) bool {
+		short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		lag, err := b.Group(o.Place, group).(broker.Lagger).Lag(short)
+		return err == nil && lag.Messages == 0
 	}
 	return o
 }

@@ -40,6 +40,8 @@ var settings = []setting{
 	{"mariadb rabbit tx", mariaDB, rabbit, shapeTx, false, false, false, true, true, 2},
 	{"pgstore rabbit do", pgStore, rabbit, shapeDo, false, false, false, true, false, 2},
 	{"sqlite nats log checkpoint", sqlite, natsLg, shapeTx, true, false, false, false, true, 2},
+	{"pgstore redis tx", pgStore, redisS, shapeTx, false, false, true, true, false, 3},
+	{"sqlite redis batch in order", sqlite, redisA, shapeBatch, false, false, false, true, true, 2},
 }
 
 const (

@@ -10,8 +10,11 @@ import (
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/server"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -22,6 +25,7 @@ const (
 	kafka  = "kafka"
 	natsJS = "nats"
 	rabbit = "rabbit"
+	redisS = "redis"
 )
 
 // link is a broker with the place where messages come in and the place where
@@ -42,6 +46,12 @@ func (l link) source(place string) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return natsbroker.New(js, nil).Consumer(stream(place), group), js.Conn().Close, nil
+	case redisS:
+		b, end, err := l.redis()
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Group(place, group), end, nil
 	}
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
@@ -59,9 +69,25 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 		}
 		p := natsbroker.New(js, &natsbroker.Options{DuplicateWindow: -1, ReplyWait: time.Second}).Publisher()
 		return p, func() { _ = p.Close(); js.Conn().Close() }, nil
+	case redisS:
+		b, end, err := l.redis()
+		if err != nil {
+			return nil, nil, err
+		}
+		p := b.Publisher()
+		return p, func() { _ = p.Close(); end() }, nil
 	}
 	p := rabbitbroker.New(l.Address, nil).Publisher("")
 	return p, func() { _ = p.Close() }, nil
+}
+
+func (l link) redis() (*redisbroker.Broker, func(), error) {
+	o, err := redis.ParseURL(l.Address)
+	if err != nil {
+		return nil, nil, err
+	}
+	client := redis.NewClient(o)
+	return redisbroker.New(client, &redisbroker.Options{ClaimAfter: time.Second}), func() { _ = client.Close() }, nil
 }
 
 func stream(place string) string {
@@ -84,6 +110,8 @@ func openOffice(t testing.TB, kind string) *office {
 		o.openKafka(t)
 	case natsJS:
 		o.openNATS(t)
+	case redisS:
+		o.openRedis(t)
 	default:
 		o.openRabbit(t)
 	}
@@ -139,6 +167,20 @@ func (o *office) openNATS(t testing.TB) {
 		_, err = js.CreateConsumer(soon(t), stream(name), jetstream.ConsumerConfig{Durable: group,
 			AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1, AckWait: time.Second})
 		must(t, err)
+	}
+}
+
+func (o *office) openRedis(t testing.TB) {
+	server.Need(t, server.Redis)
+	running, err := server.StartRedis(t.Context())
+	must(t, err)
+	t.Cleanup(func() { must(t, running.Stop()) })
+	o.Address = running.DSN()
+	b, end, err := o.redis()
+	must(t, err)
+	t.Cleanup(end)
+	for _, place := range []string{o.In, o.Out} {
+		must(t, b.DeclareGroup(soon(t), place, group))
 	}
 }
 
