@@ -17,12 +17,12 @@
 //
 //	interface       of         implemented by         without it
 //	[Delayer]       Session    Kafka, NATS            Return redelivers at once
-//	[DeadLetterer]  Session    Kafka, NATS, RabbitMQ  rejected messages count as gone
+//	[DeadLetterer]  Session    all                    rejected messages count as gone
 //	[Seeker]        Session    Kafka, NATS logs       a consumer cannot restore its position
 //	[Placeless]     Source     NATS logs              the broker keeps the position of a consumer
 //	[Located]       Source     Kafka, NATS, RabbitMQ  sources with the same name are the same
 //	[Horizon]       Source     Kafka, NATS            a message may come at any time
-//	[Lagger]        Source     Kafka, NATS, RabbitMQ  the lag is unknown
+//	[Lagger]        Source     all                    the lag is unknown
 //	[Deduplicator]  Publisher  NATS                   the broker drops no duplicates
 //
 // Package membroker implements all but Placeless.

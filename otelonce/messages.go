@@ -38,7 +38,7 @@ const maxLinks = 128
 func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	of := append(b.messaging("process", h.Messages, h.Together), attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
 		attribute.String("once.source", name.Line(h.Source, name.Limit)), attribute.Bool("once.shelved", h.Shelved))
-	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats"}, system) {
+	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats", "redis"}, system) {
 		of = append(of, attribute.String("messaging.system", system))
 	}
 	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)

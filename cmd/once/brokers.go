@@ -32,6 +32,9 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	if config.RabbitMQ != nil {
 		brokers = append(brokers, config.RabbitMQ.URL)
 	}
+	if config.Redis != nil {
+		brokers = append(brokers, config.Redis.URL)
+	}
 	return brokers, config.URL, nil
 }
 

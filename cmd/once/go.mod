@@ -16,6 +16,7 @@ require (
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
+	github.com/effectively-once/once/broker/redisbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
@@ -97,6 +98,7 @@ replace (
 	github.com/effectively-once/once => ../..
 	github.com/effectively-once/once/broker/natsbroker => ../../broker/natsbroker
 	github.com/effectively-once/once/broker/rabbitbroker => ../../broker/rabbitbroker
+	github.com/effectively-once/once/broker/redisbroker => ../../broker/redisbroker
 	github.com/effectively-once/once/httponce => ../../httponce
 	github.com/effectively-once/once/store/pgstore => ../../store/pgstore
 	github.com/effectively-once/once/store/redisstore => ../../store/redisstore

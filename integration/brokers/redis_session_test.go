@@ -354,3 +354,19 @@ func TestRedisStalledActiveSessionEnds(t *testing.T) {
 		}
 	}
 }
+
+// A session that takes over from one that has died claims what that one has left,
+// although it is not old enough for others, before it reads on.
+func TestRedisSingleActiveSkipsNothingThatWasLeft(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t)
+	p := r.place(t, redisbroker.Options{SingleActive: true, ClaimAfter: time.Hour})
+	ms := p.messages(5)
+	p.publish(t, ms...)
+	r.leftByTheDead(t, p, 3)
+	for i, d := range redisReceive(t, redisOpen(t, p.source, 100), len(ms)) {
+		if d.Message.ID != ms[i].ID || !d.Redelivered {
+			t.Errorf("message %d is %s, redelivered %v, want %s", i, d.Message.ID, d.Redelivered, ms[i].ID)
+		}
+	}
+}

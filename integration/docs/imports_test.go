@@ -26,6 +26,7 @@ import (
 	_ "github.com/effectively-once/once/broker/membroker"
 	_ "github.com/effectively-once/once/broker/natsbroker"
 	_ "github.com/effectively-once/once/broker/rabbitbroker"
+	_ "github.com/effectively-once/once/broker/redisbroker"
 	_ "github.com/effectively-once/once/broker/webhookbroker"
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"

@@ -28,10 +28,11 @@ type Config struct {
 	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
 	Relay     Relay
-	Webhook   *Webhook // at most one of these four; without one, nothing is published
+	Webhook   *Webhook // at most one of these five; without one, nothing is published
 	EventGrid *EventGrid
 	NATS      *NATS `toml:"nats"`
 	RabbitMQ  *RabbitMQ
+	Redis     *Redis
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -123,6 +124,12 @@ type NATS struct{ URL string }
 
 // RabbitMQ is a server and an exchange.
 type RabbitMQ struct{ URL, Exchange string }
+
+// Redis is a server or a cluster with streams.
+type Redis struct {
+	URL      string
+	Replicas int // that must have a message before it counts as published
+}
 
 // Janitor configures a janitor.Janitor.
 type Janitor struct {

@@ -129,6 +129,9 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[eventgrid]\nsource = \"/shop\"\nkey = \"hunter2\"\nendpoint = \"http://h\"": "eventgrid.allow_http",
 		"[eventgrid]\nsource = \"/shop\"\nkey = \"hunter2\"\nendpoint = \"https://h\"\ntimeout = \"-1s\"": "eventgrid.timeout",
 		"[rabbitmq]\nurl = \"amqp://u:hunter2@h:x\"":                                                      "rabbitmq.url",
+		"[redis]": "redis.url",
+		"[redis]\nurl = \"redis://u:hunter2@h:x\"":    "redis.url",
+		"[redis]\nurl = \"redis://h\"\nreplicas = -1": "redis.replicas",
 		"": "nothing to do",
 	} {
 		err := run(t, url, text)

@@ -10,12 +10,15 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
+	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/broker/webhookbroker"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
+	"github.com/effectively-once/once/cmd/once/internal/target"
 )
 
 // publisher returns the configured publisher, or nil if nothing is published.
@@ -43,14 +46,14 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil} {
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, eventgrid, nats and rabbitmq can be configured: a database has one publisher")
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq and redis can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -59,6 +62,8 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.NATS.publisher(secrets)
 	case c.RabbitMQ != nil:
 		return c.RabbitMQ.publisher(secrets)
+	case c.Redis != nil:
+		return c.Redis.publisher(secrets)
 	}
 	return nil, nil
 }
@@ -153,4 +158,28 @@ func (r *RabbitMQ) publisher(secrets *secret.Set) (broker.Publisher, error) {
 		return nil, refuse("rabbitmq.url is missing or invalid: write amqps://user:password@host:5671/vhost")
 	}
 	return rabbitbroker.New(url, nil).Publisher(r.Exchange), nil
+}
+
+// redisPublisher also closes its client.
+type redisPublisher struct {
+	broker.Publisher
+	client redis.UniversalClient
+}
+
+func (p redisPublisher) Close() error { return errors.Join(p.Publisher.Close(), p.client.Close()) }
+
+func (r *Redis) publisher(secrets *secret.Set) (broker.Publisher, error) {
+	url, err := expand("redis.url", r.URL)
+	if err != nil {
+		return nil, err
+	}
+	secrets.AddURL(url)
+	if r.Replicas < 0 {
+		return nil, refuse("redis.replicas is %d: give at least 0", r.Replicas)
+	}
+	client, err := target.NewRedis(url)
+	if err != nil { // its text may contain the password
+		return nil, refuse("redis.url is missing or invalid: write rediss://user:password@host:6379")
+	}
+	return redisPublisher{redisbroker.New(client, &redisbroker.Options{Replicas: r.Replicas}).Publisher(), client}, nil
 }

@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,4 +59,28 @@ func redisClient(u *url.URL, own own, o *Options) (redis.UniversalClient, error)
 	}
 	pool(&with.PoolSize)
 	return redis.NewClient(with), nil
+}
+
+// NewRedis returns a client of the servers of a URL, which has the form of that of
+// a store, without the parameters of a store. It does not connect. Its errors do
+// not contain the URL, which may have a password.
+func NewRedis(text string) (redis.UniversalClient, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || engineOf(u.Scheme) != Redis {
+		return nil, refuse("it is not of the form redis://user:password@host:6379/0")
+	}
+	q := u.Query()
+	var o own
+	if cluster := q.Get("cluster"); cluster != "" {
+		if o.cluster, err = strconv.ParseBool(cluster); err != nil {
+			return nil, refuse("the parameter cluster is %q: write cluster=true, or omit it", cluster)
+		}
+		q.Del("cluster")
+		u.RawQuery = q.Encode()
+	}
+	client, err := redisClient(u, o, new(Options))
+	if err != nil {
+		return nil, refuse("%v", err) // go-redis quotes only parameters that it does not know
+	}
+	return client, nil
 }
