@@ -1,6 +1,6 @@
 package seedbugs
 
-var redisBrokerConformance = Test{"./integration/brokers", "^TestRedisConformance$"}
+var redisComesAgain = Test{"./integration/brokers", "^TestRedisConformance$/^close$/^comes-again$"}
 
 var redisBrokerBugs = []Bug{
 	{
@@ -36,7 +36,7 @@ var redisBrokerBugs = []Bug{
 		File: "broker/redisbroker/leave.lua",
 		Old:  `redis.call('XCLAIM', stream, group, ARGV[3], 0, p[1], 'JUSTID')`,
 		New:  `local _ = p`,
-		Test: redisBrokerConformance,
+		Test: redisComesAgain,
 	},
 	{
 		Name: "redis-trims-what-is-pending", Why: "messages are deleted before they are handled",
