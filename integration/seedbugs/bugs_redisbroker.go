@@ -25,13 +25,6 @@ var redisBrokerBugs = []Bug{
 		Test: Test{"./integration/brokers", "^TestRedisClaimsWhatADeadSessionLeft$"},
 	},
 	{
-		Name: "redis-removes-sessions-with-entries", Why: "messages of a process that has died are lost",
-		File: "broker/redisbroker/sweep.lua",
-		Old:  `#redis.call('XPENDING', stream, group, '-', '+', 1, is.name) == 0 then`,
-		New:  `true then`,
-		Test: Test{"./integration/brokers", "^TestRedisRemovesNoSessionWithEntries$"},
-	},
-	{
 		Name: "redis-leaves-with-its-entries", Why: "messages of a session that is closed are lost",
 		File: "broker/redisbroker/leave.lua",
 		Old:  `redis.call('XCLAIM', stream, group, ARGV[3], 0, p[1], 'JUSTID')`,
