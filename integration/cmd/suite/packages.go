@@ -19,7 +19,8 @@ import (
 // longFirst lists the slowest packages, slowest first. They start first, so
 // that the run does not wait for them at the end.
 var longFirst = []string{
-	"integration/brokers", "integration/sqlstore", "store/pgstore", "integration/docs", "integration/consume", "cmd/once",
+	"integration/brokers", "integration/sqlstore", "store/pgstore", "store/cosmosstore", "integration/docs", "integration/consume",
+	"store/dynamostore", "store/cas", "outbox", "cmd/once", "integration/redisstore", "integration/dynamostore",
 	"integration/cmd/release", "integration/cmd/suite", "integration/crash", "integration/publish", "integration/lostreply",
 	"httponce", "cmd/once/internal/serve", "integration/faults", "integration/history", "integration/httpclients",
 	"integration/outboxlog", "integration/server",
