@@ -307,11 +307,12 @@ func (rc *Receiver) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	default: // such as a certificate that could not be fetched
 		why = &refusal{http.StatusServiceUnavailable, restTime, err.Error()}
 	}
-	level := slog.LevelWarn
+	about := []any{"receiver", rc.name, "status", why.status, "error", name.Line(why.text, 200)}
 	if isTemporary(err) {
-		level = slog.LevelDebug
+		rc.options.Logger.DebugContext(r.Context(), "webhookbroker: a request was put off", about...)
+	} else {
+		rc.options.Logger.WarnContext(r.Context(), "webhookbroker: a request was refused", about...)
 	}
-	rc.options.Logger.Log(r.Context(), level, "webhookbroker: a request was refused", "receiver", rc.name, "status", why.status, "error", name.Line(why.text, 200))
 	if why.after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((why.after+time.Second-1)/time.Second)))
 	}
