@@ -36,7 +36,7 @@ test-azurite:
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:
-	$(GO) run ./integration/cmd/servers -only dynamodb -- $(GO) test -count=1 -run OnMoto ./store/dynamostore
+	$(GO) run ./integration/cmd/servers -only dynamodb -- $(GO) test -count=1 -run OnMoto ./store/dynamostore ./integration/dynamostore
 
 # What needs no server, for the inner loop.
 check:
