@@ -54,10 +54,12 @@ const (
 	snsMaxReply = 64 << 10
 )
 
-// snsHost and snsPath are the URLs of certificates. An unchecked path could be an
-// action of the SNS API whose response repeats text of a stranger.
+// snsHost and snsPath are the URLs of certificates. A host with anything else than
+// a region could be a bucket that is called sns, as in
+// sns.s3-us-west-2.amazonaws.com. An unchecked path could be an action of the SNS
+// API whose response repeats text of a stranger.
 var (
-	snsHost = regexp.MustCompile(`^sns\.[a-z0-9-]{3,40}\.amazonaws\.com(\.cn)?$`)
+	snsHost = regexp.MustCompile(`^sns\.[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}\.amazonaws\.com(\.cn)?$`)
 	snsPath = regexp.MustCompile(`^/SimpleNotificationService-[0-9A-Za-z]{8,64}\.pem$`)
 )
 

@@ -204,6 +204,8 @@ func TestSNSCertificatesComeFromSNS(t *testing.T) {
 		"https://snsxus-west-2.amazonaws.com" + path:                 401,
 		"https://sns.us-west-2.amazonaws.com:8443" + path:            401,
 		"https://bucket.s3.amazonaws.com" + path:                     401,
+		"https://sns.s3-us-west-2.amazonaws.com" + path:              401, // a bucket called sns
+		"https://sns.s3-accelerate.amazonaws.com" + path:             401,
 		"https://sns.us-west-2.amazonaws.com/?Action=Get&x=a.pem":    401,
 		"https://sns.us-west-2.amazonaws.com" + path + "?Action=Get": 401,
 		"https://sns.us-west-2.amazonaws.com/x" + path:               401,
