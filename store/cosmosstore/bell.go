@@ -226,7 +226,7 @@ func isNews(item []byte) bool {
 			Out string `json:"out"`
 		} `json:"once"`
 	}
-	// The items of others may have anything in these properties.
+	// Items of other programs may have anything in these properties.
 	return json.Unmarshal(item, &is) == nil && strings.HasPrefix(is.ID, docPrefix) && cas.WakesRelays(is.Once.Out)
 }
 

@@ -138,7 +138,7 @@ func shelfInvalidChange[Tx any](b *txBench[Tx]) {
 }
 
 // shelfReplay does what people do with messages that were parked in the order of
-// one ordering key, and with those that wait behind them.
+// one ordering key, and with those that wait for them.
 func shelfReplay[Tx any](b *txBench[Tx]) {
 	c := b.consumer("a")
 	b.shelve(parked(aside(c, "1", "k")), parked(aside(c, "2", "k")), aside(c, "3", "k"), aside(c, "other", "o"))
