@@ -1,17 +1,9 @@
 -- Returns how many entries are pending and how many were not delivered, and the
 -- age in milliseconds of the oldest of them, or -1.
 -- ARGV: group, session, the highest number that is counted by reading
-local undelivered, last = false, '0-0'
-for _, g in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local is = {}
-  for i = 1, #g, 2 do
-    is[g[i]] = g[i + 1]
-  end
-  if is.name == group then
-    last, undelivered = is['last-delivered-id'], is.lag
-  end
-end
-local summary = redis.call('XPENDING', stream, group)
+local summary = redis.call('XPENDING', stream, group) -- an error if there is no group
+local is = groupInfo()
+local last, undelivered = is['last-delivered-id'], is.lag
 if not undelivered then -- before Redis 7, and after a deletion it does not know
   undelivered = #redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', ARGV[3])
 end

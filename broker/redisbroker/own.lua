@@ -27,3 +27,16 @@ local function claim(p, claimed, deleted)
   redis.call('XCLAIM', stream, group, me, 0, p[1])
   claimed[#claimed + 1] = {p[1], p[4] + 1, entry[2]}
 end
+
+-- groupInfo returns what XINFO GROUPS has about the group, or nil.
+local function groupInfo()
+  for _, g in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    local is = {}
+    for i = 1, #g, 2 do
+      is[g[i]] = g[i + 1]
+    end
+    if is.name == group then
+      return is
+    end
+  end
+end

@@ -11,14 +11,4 @@ if read then
     entries[i] = {entry[1], 1, entry[2]}
   end
 end
-local last = '0-0'
-for _, g in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local is = {}
-  for i = 1, #g, 2 do
-    is[g[i]] = g[i + 1]
-  end
-  if is.name == group then
-    last = is['last-delivered-id']
-  end
-end
-return {entries, {}, last}
+return {entries, {}, groupInfo()['last-delivered-id']}
