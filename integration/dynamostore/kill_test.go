@@ -5,8 +5,6 @@ package dynamostore
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -15,24 +13,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
-	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/internal/killproof"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/dynamofake"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/dynamostore"
 )
 
-func TestMain(m *testing.M) {
-	if !fleet.IsProcess() {
-		logtest.Main(m)
-		return
-	}
-	fleet.Main(m, func(ctx context.Context, p killproof.Plan, _ <-chan struct{}) error {
-		return killproof.Work(ctx, p, openPlace)
-	})
-}
+func TestMain(m *testing.M) { killproof.Main(m, openPlace) }
 
 // openPlace opens a store, and a table of lists, by a URL and the name that both
 // tables begin with. A list is an item, to which transactions append.
@@ -97,15 +85,6 @@ func TestKilledProcessesLoseNoMessage(t *testing.T) {
 // Others have written moto.
 func TestKilledProcessesLoseNoMessageOnMoto(t *testing.T) {
 	url := testenv.DynamoDB(t)
-	testenv.CheckDynamoDB(t, func(path string) (string, error) {
-		response, err := http.Get(url + path)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return string(text), err
-	})
 	killproof.Run(t, killproof.Setting[*dynamostore.Tx]{
 		Make: func(t *testing.T) string { return makePlace(t, url) },
 		Open: openPlace,

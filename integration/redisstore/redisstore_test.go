@@ -15,11 +15,9 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/internal/killproof"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -30,13 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerVar) != "" {
 		os.Exit(work())
 	}
-	if !fleet.IsProcess() {
-		logtest.Main(m)
-		return
-	}
-	fleet.Main(m, func(ctx context.Context, p killproof.Plan, _ <-chan struct{}) error {
-		return killproof.Work(ctx, p, openPlace)
-	})
+	killproof.Main(m, openPlace)
 }
 
 func start(t *testing.T) *server.Instance {

@@ -14,23 +14,13 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/internal/killproof"
 	"github.com/effectively-once/once/integration/internal/proof"
-	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/tablestore"
 )
 
-func TestMain(m *testing.M) {
-	if !fleet.IsProcess() {
-		logtest.Main(m)
-		return
-	}
-	fleet.Main(m, func(ctx context.Context, p killproof.Plan, _ <-chan struct{}) error {
-		return killproof.Work(ctx, p, openPlace)
-	})
-}
+func TestMain(m *testing.M) { killproof.Main(m, openPlace) }
 
 // byLine gives each line a partition.
 func byLine(k once.Key) string { return killproof.LineOf(k.ID) }

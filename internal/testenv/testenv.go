@@ -8,12 +8,14 @@
 // A DSN can be wrong: set by hand, or left over from a server whose port now
 // belongs to another. Therefore a test asks the server for its identity before
 // it creates or drops anything, with [CheckPostgres], [CheckMariaDB],
-// [CheckRabbitMQ], [CheckRedis], [CheckAzurite] or [CheckDynamoDB].
+// [CheckRabbitMQ], [CheckRedis] or [CheckAzurite].
 //
 // The package has no driver, because the root module requires nothing.
 package testenv
 
 import (
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -127,14 +129,23 @@ func Azurite(t testing.TB) string {
 
 // DynamoDB returns the URL of an imitation of DynamoDB, or skips the test: "make
 // test" does not start it. The server is shared: each test uses its own tables.
-// Call CheckDynamoDB first.
+// It ends the test if the server was not started for tests.
 func DynamoDB(t testing.TB) string {
 	t.Helper()
-	url := os.Getenv(DynamoDBVar)
-	if url == "" {
+	address := os.Getenv(DynamoDBVar)
+	if address == "" {
 		t.Skip("needs an imitation of DynamoDB: run it under \"make test-dynamodb\"")
 	}
-	return url
+	check(t, func(path string) (string, error) {
+		response, err := http.Get(address + path)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return string(text), err
+	}, "/identity", DynamoDBHomeVar)
+	return address
 }
 
 // CheckPostgres ends the test unless query, which runs a query for one row with
@@ -181,13 +192,6 @@ func CheckAzurite(t testing.TB, metadata string) {
 		account, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
 		return account, nil
 	}, "odata.metadata", AzuriteAccountVar)
-}
-
-// CheckDynamoDB ends the test unless ask, which reads a path, reaches the server
-// that was started for tests.
-func CheckDynamoDB(t testing.TB, ask func(path string) (string, error)) {
-	t.Helper()
-	check(t, ask, "/identity", DynamoDBHomeVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {

@@ -1,8 +1,6 @@
 package dynamostore_test
 
 import (
-	"io"
-	"net/http"
 	"testing"
 	"time"
 
@@ -15,15 +13,6 @@ import (
 // what the fake takes them to mean.
 func TestConformanceOnMoto(t *testing.T) {
 	url := testenv.DynamoDB(t)
-	testenv.CheckDynamoDB(t, func(path string) (string, error) {
-		response, err := http.Get(url + path)
-		if err != nil {
-			return "", err
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return string(text), err
-	})
 	h := harness(t, url, dynamostore.Options{})
 	h.Patience = time.Minute // it does one thing at a time
 	h.NoOutbox = true

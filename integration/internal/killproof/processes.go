@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -22,6 +23,7 @@ import (
 	"github.com/effectively-once/once/integration/internal/fleet"
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/nats-io/nats.go"
@@ -183,6 +185,15 @@ func (m *mortal) pass(place string) {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	fleet.DieNow()
+}
+
+// Main runs tests, or the process that one of them has started.
+func Main[Tx any](m *testing.M, open func(address string) (*Place[Tx], error)) {
+	if !fleet.IsProcess() {
+		logtest.Main(m)
+		return
+	}
+	fleet.Main(m, func(ctx context.Context, p Plan, _ <-chan struct{}) error { return Work(ctx, p, open) })
 }
 
 // Work carries out a plan.
