@@ -144,9 +144,9 @@ func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
 		killed := k.broker(often, kgo.Dialer(l.dial), kgo.SessionTimeout(timeout))
 		p := b.Publisher()
 		defer p.Close()
-		kafkaPublish(t, p, kafkaMessages(topic, 10)...)
+		publish(t, p, kafkaMessages(topic, 10)...)
 		s := kafkaOpen(t, killed.Topics(group, topic), 5)
-		ds := kafkaGet(t, s, 5)
+		ds := receive(t, s, 5)
 		kafkaAck(t, s, ds[0], ds[1], ds[3]) // the third is not acked, so the fourth is not committed
 		proof.Await(t, "the acks are committed", func() bool {
 			offset, _ := k.committed(t, group, topic, 0)
@@ -154,7 +154,7 @@ func TestKafkaGivesWhatAKilledSessionHadToAnother(t *testing.T) {
 		})
 		l.kill()
 
-		got := kafkaGet(t, kafkaOpen(t, b.Topics(group, topic), 100), 8)
+		got := receive(t, kafkaOpen(t, b.Topics(group, topic), 100), 8)
 		for i, d := range got {
 			if want := fmt.Sprint("m", i+2); d.Message.ID != want || i < 3 && !d.Redelivered {
 				t.Errorf("delivery %d is %s, redelivered: %v; want %s", i, d.Message.ID, d.Redelivered, want)
@@ -173,13 +173,13 @@ func TestKafkaCommitsOnlyWhatIsSettledWithoutAGap(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 5)
 		s := w.open(t, 10)
-		ds := kafkaGet(t, s, 5)
+		ds := receive(t, s, 5)
 		if err := s.Return(t.Context(), ds[1:2], time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		kafkaAck(t, s, ds[0], ds[2], ds[3], ds[4])
 		w.publish(t, &broker.Message{ID: "more", Topic: w.topic, OrderingKey: "one"})
-		if more := kafkaGet(t, s, 1); more[0].Message.ID != "more" || more[0].Redelivered {
+		if more := receive(t, s, 1); more[0].Message.ID != "more" || more[0].Redelivered {
 			t.Errorf("behind a returned message came %+v", more[0])
 		}
 		kafkaClose(t, s)
@@ -187,7 +187,7 @@ func TestKafkaCommitsOnlyWhatIsSettledWithoutAGap(t *testing.T) {
 			t.Errorf("committed is offset %d with the note %q; want 1, and that 6 were handed out", offset, note)
 		}
 		w.publish(t, &broker.Message{ID: "new", Topic: w.topic, OrderingKey: "one"})
-		got := kafkaGet(t, w.open(t, 10), 6)
+		got := receive(t, w.open(t, 10), 6)
 		if fmt.Sprint(ids(got)) != "[m1 m2 m3 m4 more new]" {
 			t.Errorf("came %v", ids(got))
 		}
@@ -206,7 +206,7 @@ func TestKafkaIsRedeliveredIfItCannotKnow(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 3)
 		s := w.open(t, 10)
-		ds := kafkaGet(t, s, 3)
+		ds := receive(t, s, 3)
 		kafkaAck(t, s, ds...)
 		kafkaClose(t, s)
 
@@ -217,9 +217,9 @@ func TestKafkaIsRedeliveredIfItCannotKnow(t *testing.T) {
 		}
 		kafkaClose(t, s) // it received nothing, so it does not know either
 		s = w.open(t, 10)
-		got := kafkaGet(t, s, 2)
+		got := receive(t, s, 2)
 		w.publish(t, &broker.Message{ID: "new", Topic: w.topic})
-		got = append(got, kafkaGet(t, s, 1)...)
+		got = append(got, receive(t, s, 1)...)
 		if !got[0].Redelivered || !got[1].Redelivered || got[2].Redelivered {
 			t.Errorf("%v are redelivered: %v %v %v; want those that were there before", ids(got), got[0].Redelivered,
 				got[1].Redelivered, got[2].Redelivered)
@@ -240,7 +240,7 @@ func TestKafkaDeliversNothingBeyondTheCommittedReach(t *testing.T) {
 		t.Error("no commit was tried")
 	}
 	fault.Remove()
-	kafkaGet(t, s, 3)
+	receive(t, s, 3)
 	if offset, note := k.committed(t, w.group, w.topic, 0); offset != 0 || !strings.HasPrefix(note, "once 1") {
 		t.Errorf("messages were handed out, and committed is %d with the note %q", offset, note)
 	}
@@ -272,9 +272,9 @@ func TestKafkaReleasesARevokedPartitionInTime(t *testing.T) {
 		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour}, kgo.RebalanceTimeout(2*time.Second))
 		w.publish(t, kafkaSpread(w.topic, 40)...)
 		first := w.open(t, 100)
-		slow := kafkaGet(t, first, 40)
+		slow := receive(t, first, 40)
 		second := w.open(t, 100)
-		moved := kafkaGet(t, second, 1)[0].Position.Partition
+		moved := receive(t, second, 1)[0].Position.Partition
 		stayed := 0
 		for _, d := range slow {
 			err := first.Ack(t.Context(), []broker.Delivery{d})
@@ -300,7 +300,7 @@ func TestKafkaWaitsForHandlersWhenAPartitionMoves(t *testing.T) {
 		w := k.stand(2, kafkabroker.Options{CommitEvery: time.Hour})
 		w.publish(t, kafkaSpread(w.topic, 40)...)
 		first := w.open(t, 100)
-		slow := kafkaGet(t, first, 40)
+		slow := receive(t, first, 40)
 		second := w.open(t, 100)
 		kafkaQuiet(t, second) // by then the group knows of the second, and waits for the first
 		kafkaAck(t, first, slow...)

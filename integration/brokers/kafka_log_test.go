@@ -21,7 +21,7 @@ func TestKafkaBeginsWithTheOldest(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{}, kgo.ConsumeStartOffset(kgo.NewOffset().AtEnd()))
 		w.fill(t, 6)
 		k.cut(t, w.topic, 2)
-		got := kafkaGet(t, w.open(t, 10), 4)
+		got := receive(t, w.open(t, 10), 4)
 		if fmt.Sprint(ids(got)) != "[m2 m3 m4 m5]" || got[0].Origin != w.topic+"/0@2" {
 			t.Errorf("a new group got %v, from %s on", ids(got), got[0].Origin)
 		}
@@ -47,7 +47,7 @@ func TestKafkaReportsMessagesThatRetentionDeleted(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 6)
 		s := w.open(t, 10)
-		kafkaAck(t, s, kafkaGet(t, s, 6)[:2]...)
+		kafkaAck(t, s, receive(t, s, 6)[:2]...)
 		kafkaClose(t, s)
 		k.cut(t, w.topic, 4)
 		for range 2 { // nor at the second try
@@ -64,7 +64,7 @@ func TestKafkaReportsMessagesThatRetentionDeleted(t *testing.T) {
 			kafkaClose(t, s)
 		}
 		k.commit(t, w.group, w.topic, 0, 4, "")
-		got := kafkaGet(t, w.open(t, 10), 2)
+		got := receive(t, w.open(t, 10), 2)
 		if fmt.Sprint(ids(got)) != "[m4 m5]" {
 			t.Errorf("after a person has moved the group, it got %v", ids(got))
 		}
@@ -76,7 +76,7 @@ func TestKafkaDetectsARecreatedTopic(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 3)
 		s := w.open(t, 10)
-		before := kafkaGet(t, s, 3)
+		before := receive(t, s, 3)
 		kafkaAck(t, s, before...)
 		offices.RemoveTopic(t, k.addresses(), w.topic)
 		k.create(w.topic, 1)
@@ -94,7 +94,7 @@ func TestKafkaDetectsARecreatedTopic(t *testing.T) {
 		kafkaClose(t, s)
 
 		s = w.open(t, 10)
-		after := kafkaGet(t, s, 1)[0]
+		after := receive(t, s, 1)[0]
 		was, is := before[0].Position.Log, after.Position.Log
 		if after.Message.ID != "new" || is == was || !strings.HasPrefix(is, w.topic+"#") {
 			t.Errorf("%s of log %s came, after log %s", after.Message.ID, is, was)
@@ -113,7 +113,7 @@ func TestKafkaDoesNotTrustOffsetsOfAnotherLog(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 4)
 		k.commit(t, w.group, w.topic, 0, 2, "once 2 "+w.topic+"#00112233445566778899aabbccddeeff")
-		got := kafkaGet(t, w.open(t, 10), 4)
+		got := receive(t, w.open(t, 10), 4)
 		if fmt.Sprint(ids(got)) != "[m0 m1 m2 m3]" {
 			t.Errorf("came %v", ids(got))
 		}
@@ -125,9 +125,9 @@ func TestKafkaSeeks(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{})
 		w.fill(t, 1)
 		s := w.open(t, 10)
-		first := kafkaGet(t, s, 1)
+		first := receive(t, s, 1)
 		w.publish(t, kafkaMessages(w.topic, 100)[1:]...) // nobody can have had these before
-		first = append(first, kafkaGet(t, s, 9)...)
+		first = append(first, receive(t, s, 9)...)
 		log := first[0].Position.Log
 		seek := func(to int64) {
 			t.Helper()
@@ -138,7 +138,7 @@ func TestKafkaSeeks(t *testing.T) {
 		}
 		next := func(n int, want string, redelivered bool) []broker.Delivery {
 			t.Helper()
-			ds := kafkaGet(t, s, n)
+			ds := receive(t, s, n)
 			if got := ds[0].Message.ID; got != want || ds[0].Redelivered != redelivered {
 				t.Errorf("came %s, redelivered: %v; want %s, %v", got, ds[0].Redelivered, want, redelivered)
 			}
@@ -204,7 +204,7 @@ func TestKafkaReadsForeignMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := kafkaGet(t, kafkaOpen(t, k.broker(kafkabroker.Options{}).Topics(k.name("group"), topic), 10), 3)
+		got := receive(t, kafkaOpen(t, k.broker(kafkabroker.Options{}).Topics(k.name("group"), topic), 10), 3)
 		bare, event, ours := got[0].Message, got[1].Message, got[2].Message
 		if bare.ID != "" || bare.Header["trace"] != "2" || !bare.Time.Equal(stamp) || bare.Topic != topic {
 			t.Errorf("a message without an ID came as %+v", bare)

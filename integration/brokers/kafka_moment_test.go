@@ -52,7 +52,7 @@ func TestKafkaKeepsAPartitionUntilItsPollIsAdded(t *testing.T) {
 	close(hook.resume)
 	kafkaAck(t, first, <-got...)
 	w.publish(t, ms...) // into both partitions
-	kafkaGet(t, second, 1)
+	receive(t, second, 1)
 }
 
 // TestKafkaPollsNothingDuringASeek stops a Seek in its middle.
@@ -61,7 +61,7 @@ func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 	w := k.stand(1, kafkabroker.Options{})
 	w.fill(t, 3)
 	s := w.open(t, 10)
-	ds := kafkaGet(t, s, 3)
+	ds := receive(t, s, 3)
 	asked, answer, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	k.fake.ControlKey(int16(kmsg.ListOffsets), func(kmsg.Request) (kmsg.Response, error, bool) {
 		close(asked)
@@ -76,7 +76,7 @@ func TestKafkaPollsNothingDuringASeek(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(kafkaGet(t, s, 3)); fmt.Sprint(got) != "[m1 m2 new]" {
+	if got := ids(receive(t, s, 3)); fmt.Sprint(got) != "[m1 m2 new]" {
 		t.Errorf("after the Seek came %v", got)
 	}
 }
@@ -88,7 +88,7 @@ func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 	w := k.stand(1, kafkabroker.Options{})
 	w.fill(t, 9)
 	s := w.open(t, 10)
-	ds := kafkaGet(t, s, 9)
+	ds := receive(t, s, 9)
 	kafkaAck(t, s, ds...)
 	kafkaClose(t, s)
 
@@ -111,7 +111,7 @@ func TestKafkaSeeksWhileOffsetsAreFetched(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := kafkaGet(t, s, 1); got[0].Message.ID != "m4" || !got[0].Redelivered {
+	if got := receive(t, s, 1); got[0].Message.ID != "m4" || !got[0].Redelivered {
 		t.Errorf("after the Seek came %s, redelivered: %v", got[0].Message.ID, got[0].Redelivered)
 	}
 }
@@ -122,7 +122,7 @@ func TestKafkaReturnsInOrder(t *testing.T) {
 		w := k.stand(1, kafkabroker.Options{LargestHeld: 3})
 		w.fill(t, 3)
 		s := w.open(t, 10)
-		ds := kafkaGet(t, s, 3)
+		ds := receive(t, s, 3)
 		if err := s.Return(t.Context(), ds, 200*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}

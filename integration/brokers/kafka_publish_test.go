@@ -39,7 +39,7 @@ func TestKafkaPublishesFromManyGoroutines(t *testing.T) {
 		all.Wait()
 		s := w.open(t, 10_000)
 		order := make(map[string][]string)
-		for _, d := range kafkaGet(t, s, goroutines*rounds*2) {
+		for _, d := range receive(t, s, goroutines*rounds*2) {
 			order[d.Message.OrderingKey] = append(order[d.Message.OrderingKey], d.Message.ID)
 		}
 		for g := range goroutines {
@@ -62,7 +62,7 @@ func TestKafkaStampsWithTheTimeOfSending(t *testing.T) {
 		b := k.broker(kafkabroker.Options{})
 		p := b.Publisher()
 		defer p.Close()
-		kafkaPublish(t, p, &broker.Message{ID: "m", Topic: topic, Time: begin.AddDate(-1, 0, 0)})
+		publish(t, p, &broker.Message{ID: "m", Topic: topic, Time: begin.AddDate(-1, 0, 0)})
 		raw := k.client(kgo.ConsumeTopics(topic)).PollFetches(t.Context()).Records()
 		if len(raw) != 1 || raw[0].Timestamp.Before(begin) {
 			t.Errorf("the record is %+v, and was sent after %v", raw, begin)
@@ -192,16 +192,16 @@ func TestKafkaKeepsAMessageThatCannotBeRejected(t *testing.T) {
 		b := k.broker(kafkabroker.Options{DeadLetter: dead})
 		p := b.Publisher()
 		defer p.Close()
-		kafkaPublish(t, p, &broker.Message{ID: "bad", Topic: topic, OrderingKey: "k", Time: time.Unix(9, 0),
+		publish(t, p, &broker.Message{ID: "bad", Topic: topic, OrderingKey: "k", Time: time.Unix(9, 0),
 			Header: map[string]string{"a": "b"}})
 		s := kafkaOpen(t, b.Topics(group, topic), 10)
-		ds := kafkaGet(t, s, 1)
+		ds := receive(t, s, 1)
 		if err := s.Reject(t.Context(), ds, "why\nnot"); err == nil {
 			t.Fatal("Reject to a topic that does not exist is no error")
 		}
 		k.create(dead, 1)
 		proof.Await(t, "the message comes again, and is rejected", func() bool {
-			ds := kafkaGet(t, s, 1)
+			ds := receive(t, s, 1)
 			if ds[0].Message.Attempt < 2 || !ds[0].Redelivered {
 				t.Errorf("it came again as %+v", ds[0].Message)
 			}

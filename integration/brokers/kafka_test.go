@@ -95,7 +95,7 @@ func (k *kafka) read(tb testing.TB, b *kafkabroker.Broker, topic string) (ms []*
 	tb.Helper()
 	n := k.end(tb, topic)
 	s := kafkaOpen(tb, b.Topics(k.name("reader"), topic), 1000)
-	for _, d := range kafkaGet(tb, s, int(n)) {
+	for _, d := range receive(tb, s, int(n)) {
 		ms = append(ms, d.Message)
 	}
 	return ms
@@ -193,7 +193,7 @@ func (w *kafkaStand) open(tb testing.TB, window int) broker.Session {
 
 func (w *kafkaStand) publish(tb testing.TB, ms ...*broker.Message) {
 	tb.Helper()
-	kafkaPublish(tb, w.p, ms...)
+	publish(tb, w.p, ms...)
 }
 
 // fill publishes messages of one partition.
@@ -220,15 +220,6 @@ func kafkaClose(tb testing.TB, s broker.Session) {
 	}
 }
 
-func kafkaPublish(tb testing.TB, p broker.Publisher, ms ...*broker.Message) {
-	tb.Helper()
-	for i, err := range p.Publish(tb.Context(), ms) {
-		if err != nil {
-			tb.Fatalf("publishing %s: %v", ms[i].ID, err)
-		}
-	}
-}
-
 // kafkaMessages returns n messages with the same ordering key, which are in one
 // partition.
 func kafkaMessages(topic string, n int) (ms []*broker.Message) {
@@ -244,21 +235,6 @@ func kafkaSpread(topic string, n int) (ms []*broker.Message) {
 		ms = append(ms, &broker.Message{ID: fmt.Sprint("m", i), Topic: topic, OrderingKey: fmt.Sprint("k", i)})
 	}
 	return ms
-}
-
-// kafkaGet receives n deliveries.
-func kafkaGet(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), proof.Patience)
-	defer cancel()
-	for len(ds) < n {
-		more, err := s.Receive(ctx, n-len(ds))
-		if err != nil {
-			tb.Fatalf("after %d of %d deliveries: %v", len(ds), n, err)
-		}
-		ds = append(ds, more...)
-	}
-	return ds
 }
 
 func kafkaAck(tb testing.TB, s broker.Session, ds ...broker.Delivery) {

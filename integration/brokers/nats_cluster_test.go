@@ -71,7 +71,7 @@ func publishThrough(t *testing.T, p *natsPlace, disturb func()) {
 	// messages may overtake those that were sent to a server that died.
 	s, came, all := p.open(t, 100), make(map[string]bool), make(map[string]int)
 	for seen := 0; seen < callers*batches*size; {
-		ds := natsReceive(t, s, 1)
+		ds := receive(t, s, 1)
 		key, i := ds[0].Message.OrderingKey, 0
 		fmt.Sscanf(ds[0].Message.ID, key+"-%d", &i)
 		if complete := all[key] - all[key]%size; i >= complete+size {
@@ -254,10 +254,10 @@ func TestNATSLeaderChangeKeepsTheSession(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, all...), nil, natsReplicated)
 	p.publish(t, 10)
 	s := p.open(t, 10)
-	ds := natsReceive(t, s, 5)
+	ds := receive(t, s, 5)
 	killNATSLeader(t, all, p, false)
 	killNATSLeader(t, all, p, true)
-	ds = append(ds, natsReceive(t, s, 5)...)
+	ds = append(ds, receive(t, s, 5)...)
 	if err := s.Ack(t.Context(), ds); err != nil {
 		t.Errorf("Ack across the change: %v", err)
 	}

@@ -56,8 +56,8 @@ func TestNATSLogIsReadInOrderFromWhereItIsSought(t *testing.T) {
 	if got := natsRead(t, s, 50); got[0] != 1 || got[49] != 50 {
 		t.Fatal(got)
 	}
-	natsNothing(t, s, 200*time.Millisecond)
-	ds := natsReceive(t, natsLog(t, js, p, 1), 1)
+	receiveNothing(t, s, 200*time.Millisecond)
+	ds := receive(t, natsLog(t, js, p, 1), 1)
 	at := *ds[0].Position
 	for _, offset := range []int64{-1, 0, 20, 49} {
 		at.Offset = offset
@@ -80,19 +80,19 @@ func TestNATSLogKeepsItsWindowAndGivesBackWhatIsReturned(t *testing.T) {
 	p := newNATSPlace(t, js, nil)
 	p.publish(t, 5)
 	s := natsLog(t, js, p, 3)
-	ds := natsReceive(t, s, 3)
-	natsNothing(t, s, 200*time.Millisecond)
+	ds := receive(t, s, 3)
+	receiveNothing(t, s, 200*time.Millisecond)
 	begun := time.Now()
 	if err := s.Return(natsContext(t), ds[:1], 300*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if got := natsReceive(t, s, 1); got[0].Position.Offset != 4 {
+	if got := receive(t, s, 1); got[0].Position.Offset != 4 {
 		t.Error(got[0].Position)
 	}
 	if err := s.Ack(natsContext(t), ds[1:]); err != nil {
 		t.Fatal(err)
 	}
-	again := natsReceive(t, s, 2)
+	again := receive(t, s, 2)
 	if again[0].Position.Offset != 5 || again[1].Position.Offset != 1 || again[1].Message.Attempt != 2 || time.Since(begun) < 300*time.Millisecond {
 		t.Error(again, time.Since(begun))
 	}

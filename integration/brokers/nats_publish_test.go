@@ -67,7 +67,7 @@ func TestNATSPublishConcurrently(t *testing.T) {
 	next := make(map[string]int)
 	s := p.open(t, 200)
 	for got := 0; got < callers*each; {
-		ds := natsReceive(t, s, min(200, callers*each-got))
+		ds := receive(t, s, min(200, callers*each-got))
 		for _, d := range ds {
 			key := d.Message.OrderingKey
 			if want := fmt.Sprintf("%s-%d", key, next[key]); d.Message.ID != want {
@@ -144,7 +144,7 @@ func TestNATSPublishLarge(t *testing.T) {
 		t.Fatal(errs)
 	}
 	s := p.open(t, 300)
-	for i, d := range natsReceive(t, s, len(ms)) {
+	for i, d := range receive(t, s, len(ms)) {
 		if d.Message.ID != ms[i].ID || !bytes.Equal(d.Message.Body, ms[i].Body) {
 			t.Fatalf("message %d is %s with %d bytes", i, d.Message.ID, len(d.Message.Body))
 		}

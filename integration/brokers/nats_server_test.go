@@ -129,30 +129,3 @@ func (p *natsPlace) open(tb testing.TB, window int) broker.Session {
 	tb.Cleanup(func() { s.Close(context.Background()) })
 	return s
 }
-
-// natsReceive receives n deliveries.
-func natsReceive(tb testing.TB, s broker.Session, n int) []broker.Delivery {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), natsPatience)
-	defer cancel()
-	var all []broker.Delivery
-	for len(all) < n {
-		ds, err := s.Receive(ctx, n-len(all))
-		if err != nil {
-			tb.Fatalf("Receive, with %d of %d there: %v", len(all), n, err)
-		}
-		all = append(all, ds...)
-	}
-	return all
-}
-
-// natsNothing fails if a message comes.
-func natsNothing(tb testing.TB, s broker.Session, d time.Duration) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	ds, err := s.Receive(ctx, 100)
-	if len(ds) > 0 || ctx.Err() == nil {
-		tb.Fatalf("within %v came %d deliveries, the first %+v, error %v", d, len(ds), ds[:min(1, len(ds))], err)
-	}
-}

@@ -69,7 +69,7 @@ func deadNATSLetters(tb testing.TB, dead *natsPlace) []*broker.Message {
 	s := dead.open(tb, 100)
 	defer s.Close(context.Background())
 	var ms []*broker.Message
-	for _, d := range natsReceive(tb, s, int(stream.CachedInfo().State.Msgs)) {
+	for _, d := range receive(tb, s, int(stream.CachedInfo().State.Msgs)) {
 		ms = append(ms, d.Message)
 	}
 	return ms
@@ -81,7 +81,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 	p := newNATSPlace(t, js, nil, natsAckWait(2*time.Second))
 	p.publish(t, 10)
 	s := p.open(t, 10)
-	ds := natsReceive(t, s, 5)
+	ds := receive(t, s, 5)
 	if err := s.Ack(t.Context(), ds[:2]); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 	if err := s.Ack(t.Context(), ds[2:]); err != nil {
 		t.Fatal(err)
 	}
-	rest := natsReceive(t, s, 5)
+	rest := receive(t, s, 5)
 	for i, d := range rest {
 		if want := p.message(5 + i).ID; d.Message.ID != want {
 			t.Errorf("after the restart came %s, want %s", d.Message.ID, want)
@@ -101,7 +101,7 @@ func TestNATSServerStartsAgain(t *testing.T) {
 	if err := s.Ack(t.Context(), rest); err != nil {
 		t.Fatal(err)
 	}
-	natsNothing(t, s, 3*time.Second)
+	receiveNothing(t, s, 3*time.Second)
 }
 
 func TestNATSSlowHandlerKeepsItsMessage(t *testing.T) {
@@ -113,12 +113,12 @@ func TestNATSSlowHandlerKeepsItsMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ds := natsReceive(t, slow, 1) // the other one may be with the session too, and stays there
+	ds := receive(t, slow, 1) // the other one may be with the session too, and stays there
 	other := p.open(t, 10)
-	natsNothing(t, slowOnly(t, slow, other), 2*time.Second)
+	receiveNothing(t, slowOnly(t, slow, other), 2*time.Second)
 
 	mine.Conn().Close() // as when its process dies: nobody says anything any more
-	again := natsReceive(t, other, 2)
+	again := receive(t, other, 2)
 	for _, d := range again {
 		if d.Message.ID == ds[0].Message.ID && (!d.Redelivered || d.Message.Attempt != 2) {
 			t.Errorf("it came again as attempt %d, Redelivered %v", d.Message.Attempt, d.Redelivered)
@@ -136,7 +136,7 @@ func TestNATSSlowHandlerKeepsItsMessage(t *testing.T) {
 // returns the session to watch.
 func slowOnly(tb testing.TB, slow, other broker.Session) broker.Session {
 	tb.Helper()
-	natsReceive(tb, slow, 1)
+	receive(tb, slow, 1)
 	return other
 }
 
@@ -144,15 +144,15 @@ func TestNATSKeepsToTheWindow(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 10)
 	s := p.open(t, 3)
-	ds := natsReceive(t, s, 3)
-	natsNothing(t, s, 300*time.Millisecond)
+	ds := receive(t, s, 3)
+	receiveNothing(t, s, 300*time.Millisecond)
 	if pending := p.consumer(t).NumAckPending; pending != 3 {
 		t.Errorf("%d deliveries are pending at the server, the window is 3", pending)
 	}
 	if err := s.Return(t.Context(), ds[:1], time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if d := natsReceive(t, s, 1)[0]; d.Message.ID != p.message(3).ID {
+	if d := receive(t, s, 1)[0]; d.Message.ID != p.message(3).ID {
 		t.Errorf("room for one more, and %s came", d.Message.ID)
 	}
 }
@@ -171,17 +171,17 @@ func (p *natsPlace) consumer(tb testing.TB) *jetstream.ConsumerInfo {
 func TestNATSLosesNothingBetweenReceives(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(time.Hour))
 	s := p.open(t, 10)
-	natsNothing(t, s, 100*time.Millisecond) // leaves a request for ten messages behind
+	receiveNothing(t, s, 100*time.Millisecond) // leaves a request for ten messages behind
 	p.publish(t, 10)
 	proof.Await(t, "the messages have come to the session", func() bool { return p.consumer(t).NumAckPending == 10 })
-	if d := natsReceive(t, s, 1)[0]; d.Message.ID != p.message(0).ID || d.Redelivered {
+	if d := receive(t, s, 1)[0]; d.Message.ID != p.message(0).ID || d.Redelivered {
 		t.Errorf("%+v", d)
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// The hour has not passed.
-	for i, d := range natsReceive(t, p.open(t, 10), 10) {
+	for i, d := range receive(t, p.open(t, 10), 10) {
 		if want := p.message(i).ID; d.Message.ID != want || !d.Redelivered {
 			t.Errorf("after Close came %s, Redelivered %v, want %s", d.Message.ID, d.Redelivered, want)
 		}
@@ -201,7 +201,7 @@ func TestNATSForeignMessage(t *testing.T) {
 		}
 	}
 	s := p.open(t, 10)
-	ds := natsReceive(t, s, 2)
+	ds := receive(t, s, 2)
 	for _, d := range ds {
 		if d.Message.ID != "" || d.Message.Topic != p.topic || d.Message.Time.Before(before) {
 			t.Errorf("%+v", d.Message)
@@ -224,7 +224,7 @@ func TestNATSKeepsSpacesAroundValues(t *testing.T) {
 	if errs := p.Publisher().Publish(t.Context(), ms); errs != nil {
 		t.Fatal(errs)
 	}
-	for i, d := range natsReceive(t, p.open(t, 10), len(ms)) {
+	for i, d := range receive(t, p.open(t, 10), len(ms)) {
 		m, want := d.Message, ms[i]
 		if m.ID != want.ID || m.OrderingKey != want.ID || m.Header["a"] != want.ID || len(m.Header) != 2 {
 			t.Errorf("%+v, want %+v", m, want)
@@ -244,7 +244,7 @@ func TestNATSSessionDetectsARecreatedStream(t *testing.T) {
 				window = 1
 			}
 			s := p.open(t, window)
-			ds := natsReceive(t, s, 1)
+			ds := receive(t, s, 1)
 			ended := make(chan error, 1)
 			if !full {
 				go func() { ended <- natsReceiveEnds(s) }()
@@ -271,7 +271,7 @@ func TestNATSSessionDetectsARecreatedStream(t *testing.T) {
 				t.Fatal("the session does not end")
 			}
 			s.Close(t.Context())
-			natsReceive(t, p.open(t, 1), 1)
+			receive(t, p.open(t, 1), 1)
 		})
 	}
 }
@@ -291,7 +291,7 @@ func TestNATSSessionDetectsADeletedConsumer(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil)
 	p.publish(t, 1)
 	s := p.open(t, 10)
-	ds := natsReceive(t, s, 1)
+	ds := receive(t, s, 1)
 	ended := make(chan error, 1)
 	go func() { ended <- natsReceiveEnds(s) }()
 	proof.Await(t, "Receive waits", func() bool { return p.consumer(t).NumWaiting > 0 })
@@ -361,12 +361,12 @@ func TestNATSDelayIsKept(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), nil, natsAckWait(300*time.Millisecond))
 	p.publish(t, 2)
 	s := p.open(t, 10)
-	ds := natsReceive(t, s, 2)
+	ds := receive(t, s, 2)
 	start := time.Now()
 	if err := s.Return(t.Context(), ds[:1], 1500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	again := natsReceive(t, s, 1)[0]
+	again := receive(t, s, 1)[0]
 	passed, m := time.Since(start), again.Message
 	if passed < 1500*time.Millisecond || m.ID != ds[0].Message.ID || m.Attempt != 2 {
 		t.Errorf("after %v came %s, attempt %d", passed, m.ID, m.Attempt)
@@ -394,7 +394,7 @@ func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 	if !s.(broker.DeadLetterer).KeepsRejected() {
 		t.Error("KeepsRejected is false")
 	}
-	if err := s.Reject(t.Context(), natsReceive(t, s, 1), " two\nlines "+strings.Repeat("é", 1000)); err != nil {
+	if err := s.Reject(t.Context(), receive(t, s, 1), " two\nlines "+strings.Repeat("é", 1000)); err != nil {
 		t.Fatal(err)
 	}
 	letters := deadNATSLetters(t, dead)
@@ -407,7 +407,7 @@ func TestNATSDeadLetterIsNoDuplicate(t *testing.T) {
 		l.Header["once-topic"] != m.Topic || l.Header["once-origin"] != p.stream+"@1" {
 		t.Errorf("%+v", l)
 	}
-	natsNothing(t, s, 300*time.Millisecond)
+	receiveNothing(t, s, 300*time.Millisecond)
 }
 
 // A settlement that fails because the server cannot be asked does not keep the
@@ -417,7 +417,7 @@ func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, server), nil, natsAckWait(2*time.Second))
 	p.publish(t, 4)
 	s := p.open(t, 4)
-	ds := natsReceive(t, s, 4)
+	ds := receive(t, s, 4)
 	server.Kill()
 	settle := func(do func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -444,7 +444,7 @@ func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
 
 	missing := map[string]bool{p.message(1).ID: true, p.message(2).ID: true, p.message(3).ID: true}
 	for len(missing) > 0 {
-		again := natsReceive(t, s, 1)
+		again := receive(t, s, 1)
 		delete(missing, again[0].Message.ID)
 		if err := s.Ack(t.Context(), again); err != nil {
 			t.Fatal(err)
@@ -462,7 +462,7 @@ func TestNATSFailedDeadLetterComesAgain(t *testing.T) {
 			p := newNATSPlace(t, js, &natsbroker.Options{DeadLetter: dead.topic}, natsAckWait(wait))
 			p.publish(t, 1)
 			s := p.open(t, 1)
-			ds := natsReceive(t, s, 1)
+			ds := receive(t, s, 1)
 			if err := js.DeleteStream(t.Context(), dead.stream); err != nil {
 				t.Fatal(err)
 			}
@@ -471,7 +471,7 @@ func TestNATSFailedDeadLetterComesAgain(t *testing.T) {
 			}
 			dead.create(t)
 			if name == "redelivered" {
-				ds = natsReceive(t, s, 1)
+				ds = receive(t, s, 1)
 			}
 			if err := s.Reject(t.Context(), ds, "no use"); err != nil {
 				t.Fatal(err)
@@ -487,12 +487,12 @@ func TestNATSUnconfirmedAcks(t *testing.T) {
 	p := newNATSPlace(t, dialNATS(t, offices.StartNATS(t)), &natsbroker.Options{UnconfirmedAcks: true})
 	p.publish(t, 3)
 	s := p.open(t, 3)
-	ds := natsReceive(t, s, 3)
+	ds := receive(t, s, 3)
 	if err := errors.Join(s.Ack(t.Context(), ds[:1]), s.Reject(t.Context(), ds[1:2], "no use"),
 		s.Return(t.Context(), ds[2:], 0)); err != nil {
 		t.Fatal(err)
 	}
-	again := natsReceive(t, s, 1)
+	again := receive(t, s, 1)
 	if again[0].Message.ID != ds[2].Message.ID {
 		t.Errorf("%s came again", again[0].Message.ID)
 	}
@@ -511,7 +511,7 @@ func TestNATSSettleConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for range n {
-		d := natsReceive(t, s, 1)
+		d := receive(t, s, 1)
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()

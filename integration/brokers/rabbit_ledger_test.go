@@ -135,7 +135,7 @@ func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) ledgerEnd {
 			switch done, missing := l.missing(); {
 			case !done:
 			case missing == 0:
-				proof.Must(t, s.Close(rabbitSoon(t)))
+				proof.Must(t, s.Close(proof.Soon(t)))
 				return complete
 			case !isEmpty(t, p):
 				rounds = 0
@@ -143,7 +143,7 @@ func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) ledgerEnd {
 				rounds++
 			}
 			if rounds == emptyRounds {
-				proof.Must(t, s.Close(rabbitSoon(t)))
+				proof.Must(t, s.Close(proof.Soon(t)))
 				return empty
 			}
 		}
@@ -151,7 +151,7 @@ func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) ledgerEnd {
 			l.note(err)
 		}
 		if s != nil {
-			_ = s.Close(rabbitSoon(t))
+			_ = s.Close(proof.Soon(t))
 		}
 	}
 	return unchecked
@@ -159,7 +159,7 @@ func (l *rabbitLedger) consume(t *testing.T, p *rabbitPlace) ledgerEnd {
 
 // isEmpty reports whether the server says that the queue has no messages ready.
 func isEmpty(t *testing.T, p *rabbitPlace) bool {
-	lag, err := p.broker.Queue(p.queue).(broker.Lagger).Lag(rabbitSoon(t))
+	lag, err := p.broker.Queue(p.queue).(broker.Lagger).Lag(proof.Soon(t))
 	return err == nil && lag.Messages == 0
 }
 

@@ -64,13 +64,13 @@ func rabbitCheckMixed(tb testing.TB, errs []error) {
 func rabbitReturned(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	for range 20 {
-		rabbitCheckMixed(t, p.publisher.Publish(rabbitSoon(t), rabbitMixed(p, 31)))
+		rabbitCheckMixed(t, p.publisher.Publish(proof.Soon(t), rabbitMixed(p, 31)))
 	}
 	// Alone, so that the confirm follows at once.
 	lost := p.message(1)
 	lost.Topic = "nowhere"
 	for range 200 {
-		if errs := p.publisher.Publish(rabbitSoon(t), []*broker.Message{lost}); errs == nil {
+		if errs := p.publisher.Publish(proof.Soon(t), []*broker.Message{lost}); errs == nil {
 			t.Fatal("a message without a queue was confirmed")
 		}
 		p.publish(t, p.message(1))
@@ -84,23 +84,23 @@ func rabbitCrowd(t *testing.T, r *rabbit) {
 	for range crowd {
 		all.Go(func() {
 			for range batches {
-				rabbitCheckMixed(t, p.publisher.Publish(rabbitSoon(t), rabbitMixed(p, size)))
+				rabbitCheckMixed(t, p.publisher.Publish(proof.Soon(t), rabbitMixed(p, size)))
 			}
 		})
 	}
 	all.Wait()
 	s := p.open(t, 1000)
 	for range crowd {
-		proof.Must(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, batches*(size-size/3))))
+		proof.Must(t, s.Ack(proof.Soon(t), receive(t, s, batches*(size-size/3))))
 	}
-	rabbitNothing(t, s)
+	receiveNothing(t, s, 300*time.Millisecond)
 }
 
 func rabbitLateExchange(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	late := p.broker.Publisher(p.exchange + ".late")
 	defer late.Close()
-	for i, err := range late.Publish(rabbitSoon(t), p.messages(3)) {
+	for i, err := range late.Publish(proof.Soon(t), p.messages(3)) {
 		if err == nil || !strings.Contains(err.Error(), "NOT_FOUND") {
 			t.Errorf("message %d: %v, want that the exchange is not there", i, err)
 		}
@@ -108,7 +108,7 @@ func rabbitLateExchange(t *testing.T, r *rabbit) {
 	ch := r.channel(t)
 	proof.Must(t, ch.ExchangeDeclare(p.exchange+".late", amqp.ExchangeFanout, true, false, false, false, nil))
 	proof.Must(t, ch.QueueBind(p.queue, "", p.exchange+".late", false, nil))
-	if errs := late.Publish(rabbitSoon(t), p.messages(3)); errs != nil {
+	if errs := late.Publish(proof.Soon(t), p.messages(3)); errs != nil {
 		t.Error(errs)
 	}
 }
@@ -117,7 +117,7 @@ func rabbitFullQueue(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{Classic: true,
 		Arguments: amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"}})
 	p.publish(t, p.message(0))
-	for _, err := range p.publisher.Publish(rabbitSoon(t), p.messages(1)) {
+	for _, err := range p.publisher.Publish(proof.Soon(t), p.messages(1)) {
 		if err == nil || !strings.Contains(err.Error(), "rejected") {
 			t.Errorf("%v, want that the queue is full", err)
 		}
@@ -132,13 +132,13 @@ func rabbitTooLarge(t *testing.T, r *rabbit) {
 	ms[3].ID = ""
 	ms[4].Header = map[string]string{"x": strings.Repeat("x", 125<<10), "content-type": strings.Repeat("y", 300)}
 	ms[5] = nil
-	for i, err := range p.publisher.Publish(rabbitSoon(t), ms) {
+	for i, err := range p.publisher.Publish(proof.Soon(t), ms) {
 		if bad := i == 1 || i == 2 || i == 3 || i == 5; bad != errors.Is(err, broker.ErrInvalid) || bad != (err != nil) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
 	s := p.open(t, 10)
-	for i, d := range rabbitReceive(t, s, 3) {
+	for i, d := range receive(t, s, 3) {
 		if want := ms[[]int{0, 4, 6}[i]]; d.Message.ID != want.ID || len(d.Message.Header) != len(want.Header) {
 			t.Errorf("%s has come, want %s", d.Message.ID, want.ID)
 		}
@@ -165,11 +165,11 @@ func rabbitSilent(t *testing.T, r *rabbit) {
 	idle, fresh := p.broker.Publisher(p.exchange), p.broker.Publisher(p.exchange)
 	defer idle.Close()
 	defer fresh.Close()
-	if errs := idle.Publish(rabbitSoon(t), p.messages(1)); errs != nil {
+	if errs := idle.Publish(proof.Soon(t), p.messages(1)); errs != nil {
 		t.Fatal(errs)
 	}
 	s := p.open(t, 2)
-	ds := rabbitReceive(t, s, 2)
+	ds := receive(t, s, 2)
 	proof.Must(t, r.Pause())
 	defer r.Resume()
 	publish := func(to broker.Publisher) func(context.Context) error {
@@ -196,7 +196,7 @@ func rabbitSilent(t *testing.T, r *rabbit) {
 	})
 	proof.Must(t, r.Resume())
 	p.publish(t, p.message(9))
-	if errs := idle.Publish(rabbitSoon(t), p.messages(1)); errs != nil {
+	if errs := idle.Publish(proof.Soon(t), p.messages(1)); errs != nil {
 		t.Error(errs)
 	}
 }
@@ -247,7 +247,7 @@ func rabbitCloseWhileWriting(t *testing.T, r *rabbit) {
 		t.Error("a paused server has confirmed a message")
 	}
 	proof.Must(t, p.publisher.Close())
-	if errs := p.publisher.Publish(rabbitSoon(t), p.messages(1)); errs == nil {
+	if errs := p.publisher.Publish(proof.Soon(t), p.messages(1)); errs == nil {
 		t.Error("a closed publisher publishes")
 	}
 }
@@ -259,7 +259,7 @@ func rabbitHeartbeat(t *testing.T, r *rabbit) {
 		Config: amqp.Config{Heartbeat: 2 * time.Second}}, rabbitbroker.QueueOptions{})
 	p.publish(t, p.message(1))
 	s := p.open(t, 10)
-	rabbitReceive(t, s, 1)
+	receive(t, s, 1)
 	proof.Must(t, r.Pause())
 	defer r.Resume()
 	var all sync.WaitGroup
@@ -293,8 +293,8 @@ func rabbitWrongAddress(t *testing.T, r *rabbit) {
 	} {
 		b := rabbitbroker.New(url, nil)
 		publisher := b.Publisher("")
-		_, err := b.Queue("q").Open(rabbitSoon(t), 1)
-		errs := publisher.Publish(rabbitSoon(t), []*broker.Message{{ID: "1", Topic: "q"}})
+		_, err := b.Queue("q").Open(proof.Soon(t), 1)
+		errs := publisher.Publish(proof.Soon(t), []*broker.Message{{ID: "1", Topic: "q"}})
 		for _, err := range append(errs, err) {
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
 				t.Errorf("%v, want %q and no password", err, want)
@@ -313,18 +313,18 @@ func rabbitLeavesNothing(t *testing.T, r *rabbit) {
 	for range 8 {
 		all.Go(func() {
 			publisher := p.broker.Publisher(p.exchange)
-			if errs := publisher.Publish(rabbitSoon(t), p.messages(3)); errs != nil {
+			if errs := publisher.Publish(proof.Soon(t), p.messages(3)); errs != nil {
 				t.Error(errs)
 			}
-			s, err := p.broker.Queue(p.queue).Open(rabbitSoon(t), 10)
+			s, err := p.broker.Queue(p.queue).Open(proof.Soon(t), 10)
 			if err == nil {
-				_, err = s.Receive(rabbitSoon(t), 3)
+				_, err = s.Receive(proof.Soon(t), 3)
 			}
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if err := errors.Join(s.Close(rabbitSoon(t)), publisher.Close()); err != nil {
+			if err := errors.Join(s.Close(proof.Soon(t)), publisher.Close()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -380,7 +380,7 @@ func TestRabbitAlarmHoldsUpPublishersOnly(t *testing.T) {
 	}
 	s := p.open(t, 10)
 	if published > 0 {
-		proof.Must(t, s.Ack(rabbitSoon(t), rabbitReceive(t, s, published)))
+		proof.Must(t, s.Ack(proof.Soon(t), receive(t, s, published)))
 	}
-	proof.Must(t, s.Close(rabbitSoon(t)))
+	proof.Must(t, s.Close(proof.Soon(t)))
 }

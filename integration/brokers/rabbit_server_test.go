@@ -112,7 +112,7 @@ func (p *rabbitPlace) declare(tb testing.TB, queue string, q rabbitbroker.QueueO
 	tb.Helper()
 	declare := func(tb testing.TB) {
 		tb.Helper()
-		proof.Must(tb, p.broker.DeclareQueue(rabbitSoon(tb), queue, q))
+		proof.Must(tb, p.broker.DeclareQueue(proof.Soon(tb), queue, q))
 	}
 	declare(tb)
 	p.rabbit.declared = append(p.rabbit.declared, declare)
@@ -139,8 +139,8 @@ func (r *rabbit) channel(tb testing.TB) *amqp.Channel {
 // letters returns the dead letters and leaves them in their queue.
 func (p *rabbitPlace) letters(tb testing.TB) (ms []*broker.Message) {
 	tb.Helper()
-	s := rabbitOpen(tb, p.broker.Queue(p.dead), 1000)
-	defer s.Close(rabbitSoon(tb))
+	s := openSession(tb, p.broker.Queue(p.dead), 1000)
+	defer s.Close(proof.Soon(tb))
 	for {
 		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
 		ds, err := s.Receive(ctx, 1000)
@@ -167,59 +167,12 @@ func (p *rabbitPlace) messages(n int) (ms []*broker.Message) {
 
 func (p *rabbitPlace) publish(tb testing.TB, ms ...*broker.Message) {
 	tb.Helper()
-	for i, err := range p.publisher.Publish(rabbitSoon(tb), ms) {
-		if err != nil {
-			tb.Fatalf("message %d: %v", i, err)
-		}
-	}
+	publish(tb, p.publisher, ms...)
 }
 
 func (p *rabbitPlace) open(tb testing.TB, window int) broker.Session {
 	tb.Helper()
-	return rabbitOpen(tb, p.broker.Queue(p.queue), window)
-}
-
-func rabbitOpen(tb testing.TB, source broker.Source, window int) broker.Session {
-	tb.Helper()
-	s, err := source.Open(rabbitSoon(tb), window)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.Close(ctx)
-	})
-	return s
-}
-
-func rabbitReceive(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
-	tb.Helper()
-	ctx := rabbitSoon(tb)
-	for len(ds) < n {
-		more, err := s.Receive(ctx, n-len(ds))
-		if err != nil {
-			tb.Fatalf("received %d of %d messages: %v", len(ds), n, err)
-		}
-		ds = append(ds, more...)
-	}
-	return ds
-}
-
-func rabbitNothing(tb testing.TB, s broker.Session) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
-	defer cancel()
-	if ds, err := s.Receive(ctx, 10); err == nil {
-		tb.Errorf("%d messages have come, the first is %v", len(ds), ds[0].Message)
-	}
-}
-
-// rabbitSoon returns a context for something that must not take long.
-func rabbitSoon(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), proof.Patience)
-	tb.Cleanup(cancel)
-	return ctx
+	return openSession(tb, p.broker.Queue(p.queue), window)
 }
 
 func (p *rabbitPlace) harnessPlace(reason bool) brokertest.Place {

@@ -59,7 +59,7 @@ func rabbitForeign(t *testing.T, r *rabbit) {
 		proof.Must(t, ch.Publish("", p.queue, true, false, rabbitOdd()))
 		proof.Must(t, ch.Publish("", p.queue, true, false, amqp.Publishing{}))
 		s := p.open(t, 10)
-		ds := rabbitReceive(t, s, 2)
+		ds := receive(t, s, 2)
 		m := ds[0].Message
 		if m.ID != "" || m.Topic != p.queue || string(m.Body) != "\x00\xff" || !m.Time.Equal(time.Unix(1700000000, 0)) ||
 			m.OrderingKey != "" || m.Attempt != 1 || ds[0].Redelivered {
@@ -76,8 +76,8 @@ func rabbitForeign(t *testing.T, r *rabbit) {
 		if bare := ds[1].Message; bare.ID != "" || len(bare.Body) > 0 || bare.Header != nil || !bare.Time.IsZero() {
 			t.Errorf("%+v", bare)
 		}
-		proof.Must(t, s.Ack(rabbitSoon(t), ds))
-		rabbitNothing(t, s)
+		proof.Must(t, s.Ack(proof.Soon(t), ds))
+		receiveNothing(t, s, 300*time.Millisecond)
 	}
 }
 
@@ -89,8 +89,8 @@ func rabbitForeignLetter(t *testing.T, r *rabbit) {
 	p.declare(t, p.queue+"-copy", rabbitbroker.QueueOptions{})
 	proof.Must(t, ch.Publish("", p.queue, true, false, odd))
 	s := p.open(t, 10)
-	proof.Must(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 1), "bad\n\x00\xff "+strings.Repeat("é", 4000)))
-	rabbitNothing(t, s)
+	proof.Must(t, s.Reject(proof.Soon(t), receive(t, s, 1), "bad\n\x00\xff "+strings.Repeat("é", 4000)))
+	receiveNothing(t, s, 300*time.Millisecond)
 	letter, ok, err := ch.Get(p.dead, true)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
@@ -119,12 +119,12 @@ func rabbitLetterLost(t *testing.T, r *rabbit) {
 		t.Fatal(err)
 	}
 	s := p.open(t, 10)
-	ds := rabbitReceive(t, s, 3)
-	if err := s.Reject(rabbitSoon(t), ds, "no"); err == nil || !strings.Contains(err.Error(), "NO_ROUTE") {
+	ds := receive(t, s, 3)
+	if err := s.Reject(proof.Soon(t), ds, "no"); err == nil || !strings.Contains(err.Error(), "NO_ROUTE") {
 		t.Errorf("%v, want that there is no place", err)
 	}
-	proof.Must(t, s.Close(rabbitSoon(t)))
-	for _, d := range rabbitReceive(t, p.open(t, 10), 3) {
+	proof.Must(t, s.Close(proof.Soon(t)))
+	for _, d := range receive(t, p.open(t, 10), 3) {
 		if !d.Redelivered {
 			t.Errorf("%s is not redelivered", d.Message.ID)
 		}
@@ -136,9 +136,9 @@ func rabbitQueueLetters(t *testing.T, r *rabbit) {
 		p := r.place(t, rabbitbroker.Options{QueueDeadLetters: true}, rabbitbroker.QueueOptions{Classic: classic})
 		p.publish(t, p.messages(3)...)
 		s := p.open(t, 10)
-		proof.Must(t, s.Reject(rabbitSoon(t), rabbitReceive(t, s, 3), "no"))
+		proof.Must(t, s.Reject(proof.Soon(t), receive(t, s, 3), "no"))
 		proof.Await(t, "the letters have come", func() bool { return len(p.letters(t)) == 3 })
-		for _, s := range []broker.Session{s, rabbitOpen(t, rabbitbroker.New(r.DSN(), nil).Queue(p.queue), 1)} {
+		for _, s := range []broker.Session{s, openSession(t, rabbitbroker.New(r.DSN(), nil).Queue(p.queue), 1)} {
 			_, options := s.(broker.DeadLetterer)
 			if !options {
 				t.Error("the session does not say what becomes of rejected messages")
@@ -147,7 +147,7 @@ func rabbitQueueLetters(t *testing.T, r *rabbit) {
 	}
 	keeps := func(o *rabbitbroker.Options) bool {
 		p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
-		s := rabbitOpen(t, rabbitbroker.New(r.DSN(), o).Queue(p.queue), 1)
+		s := openSession(t, rabbitbroker.New(r.DSN(), o).Queue(p.queue), 1)
 		return s.(broker.DeadLetterer).KeepsRejected()
 	}
 	if keeps(nil) || !keeps(&rabbitbroker.Options{QueueDeadLetters: true}) ||
@@ -160,35 +160,35 @@ func rabbitOtherSession(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	p.publish(t, p.messages(2)...)
 	first, second := p.open(t, 1), p.open(t, 1)
-	a, b := rabbitReceive(t, first, 1), rabbitReceive(t, second, 1)
+	a, b := receive(t, first, 1), receive(t, second, 1)
 	for _, err := range []error{
-		first.Ack(rabbitSoon(t), b), first.Return(rabbitSoon(t), b, 0), first.Reject(rabbitSoon(t), b, ""),
-		second.Ack(rabbitSoon(t), append(b, a...)), second.Ack(rabbitSoon(t), []broker.Delivery{{}}),
+		first.Ack(proof.Soon(t), b), first.Return(proof.Soon(t), b, 0), first.Reject(proof.Soon(t), b, ""),
+		second.Ack(proof.Soon(t), append(b, a...)), second.Ack(proof.Soon(t), []broker.Delivery{{}}),
 	} {
 		if !errors.Is(err, broker.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
 	}
-	proof.Must(t, errors.Join(first.Close(rabbitSoon(t)), second.Close(rabbitSoon(t))))
-	rabbitReceive(t, p.open(t, 10), 2) // nothing was acked
+	proof.Must(t, errors.Join(first.Close(proof.Soon(t)), second.Close(proof.Soon(t))))
+	receive(t, p.open(t, 10), 2) // nothing was acked
 }
 
 func rabbitTwice(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	p.publish(t, p.messages(2)...)
 	s := p.open(t, 10)
-	ds := rabbitReceive(t, s, 2)
-	proof.Must(t, s.Ack(rabbitSoon(t), ds[:1]))
-	_ = s.Ack(rabbitSoon(t), ds[:1]) // it was sent
-	_, err := s.Receive(rabbitSoon(t), 1)
+	ds := receive(t, s, 2)
+	proof.Must(t, s.Ack(proof.Soon(t), ds[:1]))
+	_ = s.Ack(proof.Soon(t), ds[:1]) // it was sent
+	_, err := s.Receive(proof.Soon(t), 1)
 	if err == nil || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
 		t.Errorf("%v, want that the session is broken", err)
 	}
-	if err := s.Ack(rabbitSoon(t), ds[1:]); err == nil {
+	if err := s.Ack(proof.Soon(t), ds[1:]); err == nil {
 		t.Error("a broken session acknowledges")
 	}
-	proof.Must(t, s.Close(rabbitSoon(t)))
-	rabbitReceive(t, p.open(t, 10), 1)
+	proof.Must(t, s.Close(proof.Soon(t)))
+	receive(t, p.open(t, 10), 1)
 	p.publish(t, p.message(3))
 }
 
@@ -198,7 +198,7 @@ func rabbitDeleted(t *testing.T, r *rabbit) {
 	if _, err := r.channel(t).QueueDelete(p.queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Receive(rabbitSoon(t), 1); err == nil || !strings.Contains(err.Error(), "is the queue gone?") {
+	if _, err := s.Receive(proof.Soon(t), 1); err == nil || !strings.Contains(err.Error(), "is the queue gone?") {
 		t.Errorf("%v, want that the queue is gone", err)
 	}
 }
@@ -211,20 +211,20 @@ func rabbitSingleActive(t *testing.T, r *rabbit) {
 	take := func(s broker.Session, n int, ack bool) {
 		t.Helper()
 		for range n {
-			ds := rabbitReceive(t, s, 1)
+			ds := receive(t, s, 1)
 			if want := p.message(next).ID; ds[0].Message.ID != want {
 				t.Errorf("%s has come, want %s", ds[0].Message.ID, want)
 			}
 			if ack {
-				proof.Must(t, s.Ack(rabbitSoon(t), ds))
+				proof.Must(t, s.Ack(proof.Soon(t), ds))
 			}
 			next++
 		}
 	}
 	take(first, 10, true)
 	take(first, 5, false)
-	rabbitNothing(t, second)
-	proof.Must(t, first.Close(rabbitSoon(t)))
+	receiveNothing(t, second, 300*time.Millisecond)
+	proof.Must(t, first.Close(proof.Soon(t)))
 	next -= 5
 	take(second, 10, true)
 }
@@ -235,12 +235,12 @@ func rabbitHead(t *testing.T, r *rabbit) {
 		p.publish(t, p.messages(5)...)
 		s := p.open(t, 1)
 		for i := range 5 {
-			proof.Must(t, s.Return(rabbitSoon(t), rabbitReceive(t, s, 1), time.Hour))
-			d := rabbitReceive(t, s, 1)
+			proof.Must(t, s.Return(proof.Soon(t), receive(t, s, 1), time.Hour))
+			d := receive(t, s, 1)
 			if d[0].Message.ID != p.message(i).ID || !d[0].Redelivered {
 				t.Errorf("classic %v: %s has come, want %s again", classic, d[0].Message.ID, p.message(i).ID)
 			}
-			proof.Must(t, s.Ack(rabbitSoon(t), d))
+			proof.Must(t, s.Ack(proof.Soon(t), d))
 		}
 	}
 }
@@ -250,16 +250,16 @@ func rabbitAttempts(t *testing.T, r *rabbit) {
 	p.publish(t, p.message(0))
 	s := p.open(t, 1)
 	for attempt := 1; attempt <= 25; attempt++ { // RabbitMQ 4 would stop at 20
-		d := rabbitReceive(t, s, 1)
+		d := receive(t, s, 1)
 		if d[0].Message.Attempt != attempt || d[0].Redelivered != (attempt > 1) {
 			t.Fatalf("attempt %d, redelivered: %v, want attempt %d", d[0].Message.Attempt, d[0].Redelivered, attempt)
 		}
 		if attempt%2 == 0 {
-			proof.Must(t, s.Close(rabbitSoon(t)))
+			proof.Must(t, s.Close(proof.Soon(t)))
 			s = p.open(t, 1)
 			continue
 		}
-		proof.Must(t, s.Return(rabbitSoon(t), d, 0))
+		proof.Must(t, s.Return(proof.Soon(t), d, 0))
 	}
 }
 
@@ -273,26 +273,26 @@ func rabbitDetour(t *testing.T, r *rabbit) {
 	p.publish(t, p.message(0))
 	s := p.open(t, 1)
 	for attempt := 1; attempt <= 3; attempt++ {
-		d := rabbitReceive(t, s, 1)
+		d := receive(t, s, 1)
 		if d[0].Message.Attempt != attempt || d[0].Redelivered != (attempt > 1) {
 			t.Errorf("attempt %d, redelivered: %v, want attempt %d", d[0].Message.Attempt, d[0].Redelivered, attempt)
 		}
-		proof.Must(t, s.Reject(rabbitSoon(t), d, ""))
+		proof.Must(t, s.Reject(proof.Soon(t), d, ""))
 	}
 }
 
 func rabbitNotOpened(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	for _, window := range []int{-1, 0, 65536} {
-		if _, err := p.broker.Queue(p.queue).Open(rabbitSoon(t), window); !errors.Is(err, broker.ErrInvalid) {
+		if _, err := p.broker.Queue(p.queue).Open(proof.Soon(t), window); !errors.Is(err, broker.ErrInvalid) {
 			t.Errorf("a window of %d: %v", window, err)
 		}
 	}
 	nowhere := rabbitbroker.New(r.DSN(), &rabbitbroker.Options{DeadLetter: &rabbitbroker.DeadLetter{}})
-	if _, err := nowhere.Queue(p.queue).Open(rabbitSoon(t), 1); !errors.Is(err, broker.ErrInvalid) {
+	if _, err := nowhere.Queue(p.queue).Open(proof.Soon(t), 1); !errors.Is(err, broker.ErrInvalid) {
 		t.Errorf("letters to nowhere: %v", err)
 	}
-	if _, err := p.broker.Queue("none").Open(rabbitSoon(t), 1); err == nil || !strings.Contains(err.Error(), "NOT_FOUND") {
+	if _, err := p.broker.Queue("none").Open(proof.Soon(t), 1); err == nil || !strings.Contains(err.Error(), "NOT_FOUND") {
 		t.Errorf("a queue that is not there: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -301,19 +301,19 @@ func rabbitNotOpened(t *testing.T, r *rabbit) {
 		t.Errorf("a context that has ended: %v", err)
 	}
 	widest := p.open(t, 65535)
-	if _, err := widest.Receive(rabbitSoon(t), 0); !errors.Is(err, broker.ErrInvalid) {
+	if _, err := widest.Receive(proof.Soon(t), 0); !errors.Is(err, broker.ErrInvalid) {
 		t.Errorf("no messages: %v", err)
 	}
 	p.publish(t, p.messages(3)...)
-	rabbitReceive(t, widest, 3)
+	receive(t, widest, 3)
 }
 
 func rabbitDeclaredTwice(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
 	same := rabbitbroker.QueueOptions{Exchange: p.exchange, Topics: []string{"more"}}
-	proof.Must(t, p.broker.DeclareQueue(rabbitSoon(t), p.queue, same))
+	proof.Must(t, p.broker.DeclareQueue(proof.Soon(t), p.queue, same))
 	other := rabbitbroker.QueueOptions{SingleActive: true}
-	if err := p.broker.DeclareQueue(rabbitSoon(t), p.queue, other); err == nil || !strings.Contains(err.Error(), "406") {
+	if err := p.broker.DeclareQueue(proof.Soon(t), p.queue, other); err == nil || !strings.Contains(err.Error(), "406") {
 		t.Errorf("%v, want that the queue is another one", err)
 	}
 	m := p.message(0)

@@ -95,7 +95,7 @@ func rabbitUnconfirmed(t *testing.T, r *rabbit) {
 
 	conn.losing.Store(true)
 	patient := make(chan []error, 1)
-	go func() { patient <- p.publisher.Publish(rabbitSoon(t), p.messages(1)) }()
+	go func() { patient <- p.publisher.Publish(proof.Soon(t), p.messages(1)) }()
 	proof.Await(t, "a confirm is lost", func() bool { return conn.lost.Load() == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

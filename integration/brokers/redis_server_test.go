@@ -89,7 +89,7 @@ func (p *redisPlace) harnessPlace() brokertest.Place {
 func (p *redisPlace) letters(tb testing.TB) (ms []*broker.Message) {
 	tb.Helper()
 	proof.Must(tb, p.broker.DeclareGroup(proof.Soon(tb), p.dead, "test"))
-	s := redisOpen(tb, redisbroker.New(p.client, nil).Group(p.dead, "test"), 1000)
+	s := openSession(tb, redisbroker.New(p.client, nil).Group(p.dead, "test"), 1000)
 	defer s.Close(proof.Soon(tb))
 	for {
 		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
@@ -106,11 +106,7 @@ func (p *redisPlace) letters(tb testing.TB) (ms []*broker.Message) {
 
 func (p *redisPlace) publish(tb testing.TB, ms ...*broker.Message) {
 	tb.Helper()
-	for i, err := range p.publisher.Publish(proof.Soon(tb), ms) {
-		if err != nil {
-			tb.Fatalf("message %d: %v", i, err)
-		}
-	}
+	publish(tb, p.publisher, ms...)
 }
 
 func (p *redisPlace) messages(n int) (ms []*broker.Message) {
@@ -118,29 +114,4 @@ func (p *redisPlace) messages(n int) (ms []*broker.Message) {
 		ms = append(ms, &broker.Message{ID: fmt.Sprintf("%s-%d", p.stream, i), Topic: p.stream, Body: []byte(fmt.Sprint(i))})
 	}
 	return ms
-}
-
-func redisOpen(tb testing.TB, source broker.Source, window int) broker.Session {
-	tb.Helper()
-	s, err := source.Open(proof.Soon(tb), window)
-	proof.Must(tb, err)
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.Close(ctx)
-	})
-	return s
-}
-
-func redisReceive(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
-	tb.Helper()
-	ctx := proof.Soon(tb)
-	for len(ds) < n {
-		more, err := s.Receive(ctx, n-len(ds))
-		if err != nil {
-			tb.Fatalf("received %d of %d messages: %v", len(ds), n, err)
-		}
-		ds = append(ds, more...)
-	}
-	return ds
 }

@@ -17,23 +17,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisNothing fails if a message comes within a time.
-func redisNothing(tb testing.TB, s broker.Session, within time.Duration) {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), within)
-	defer cancel()
-	switch ds, err := s.Receive(ctx, 10); {
-	case err == nil:
-		tb.Errorf("%d messages have come, the first is %v", len(ds), ds[0].Message)
-	case !errors.Is(err, context.DeadlineExceeded):
-		tb.Error(err)
-	}
-}
-
 func TestRedisSlowHandlerKeepsItsMessage(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	p := startRedis(t).place(t, redisbroker.Options{ClaimAfter: 300 * time.Millisecond})
-	first, second := redisOpen(t, p.source, 1), redisOpen(t, p.source, 10)
+	first, second := openSession(t, p.source, 1), openSession(t, p.source, 10)
 	ms := p.messages(1)
 	p.publish(t, ms...)
 	holder, other := first, second
@@ -42,11 +29,11 @@ func TestRedisSlowHandlerKeepsItsMessage(t *testing.T) {
 	cancel()
 	if err != nil {
 		holder, other = second, first
-		ds = redisReceive(t, second, 1)
+		ds = receive(t, second, 1)
 	}
-	redisNothing(t, other, 1500*time.Millisecond) // five times as long as it may go without renewal
+	receiveNothing(t, other, 1500*time.Millisecond) // five times as long as it may go without renewal
 	proof.Must(t, holder.Ack(proof.Soon(t), ds))
-	redisNothing(t, other, 1500*time.Millisecond)
+	receiveNothing(t, other, 1500*time.Millisecond)
 }
 
 func TestRedisClaimsWhatADeadSessionLeft(t *testing.T) {
@@ -56,8 +43,8 @@ func TestRedisClaimsWhatADeadSessionLeft(t *testing.T) {
 	ms := p.messages(3)
 	p.publish(t, ms...)
 	r.leftByTheDead(t, p, len(ms))
-	s := redisOpen(t, p.source, 10)
-	ds := redisReceive(t, s, len(ms))
+	s := openSession(t, p.source, 10)
+	ds := receive(t, s, len(ms))
 	for i, d := range ds {
 		if d.Message.ID != ms[i].ID || !d.Redelivered || d.Message.Attempt != 2 {
 			t.Errorf("delivery %d is %s, redelivered %v, attempt %d", i, d.Message.ID, d.Redelivered, d.Message.Attempt)
@@ -93,10 +80,10 @@ func TestRedisRemovesNoSessionWithEntries(t *testing.T) {
 	p.publish(t, ms...)
 	r.leftByTheDead(t, p, len(ms))
 	var got []string
-	s := redisOpen(t, p.source, 1)
+	s := openSession(t, p.source, 1)
 	for range ms {
-		ds := redisReceive(t, s, 1)
-		redisNothing(t, s, 300*time.Millisecond) // while the others wait
+		ds := receive(t, s, 1)
+		receiveNothing(t, s, 300*time.Millisecond) // while the others wait
 		got = append(got, ds[0].Message.ID)
 		proof.Must(t, s.Ack(proof.Soon(t), ds))
 	}
@@ -119,8 +106,8 @@ func TestRedisStalledSessionSettlesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := r.place(t, redisbroker.Options{ClaimAfter: time.Hour})
 			p.publish(t, p.messages(1)...)
-			stalled := redisOpen(t, p.source, 1)
-			ds := redisReceive(t, stalled, 1)
+			stalled := openSession(t, p.source, 1)
+			ds := receive(t, stalled, 1)
 			p.claim(t, "another")
 			if err := settle(stalled, proof.Soon(t), ds); err == nil {
 				t.Error("the delivery of another session was settled")
@@ -182,9 +169,9 @@ func TestRedisSessionEndsLoudly(t *testing.T) {
 		for _, active := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", single active ", active), func(t *testing.T) {
 				p := r.place(t, redisbroker.Options{SingleActive: active})
-				s := redisOpen(t, p.source, 10)
+				s := openSession(t, p.source, 10)
 				p.publish(t, p.messages(2)...)
-				proof.Must(t, s.Ack(proof.Soon(t), redisReceive(t, s, 2)))
+				proof.Must(t, s.Ack(proof.Soon(t), receive(t, s, 2)))
 				c.do(t, p)
 				if err := redisEnds(t, s); !strings.Contains(err.Error(), c.want) {
 					t.Errorf("the session ends with %v, want something about %s", err, c.want)
@@ -206,15 +193,15 @@ func TestRedisSessionEndsLoudly(t *testing.T) {
 func TestRedisStartsARecreatedStreamAtItsBeginning(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	p := startRedis(t).place(t, redisbroker.Options{})
-	s := redisOpen(t, p.source, 10)
+	s := openSession(t, p.source, 10)
 	p.publish(t, p.messages(3)...)
-	proof.Must(t, s.Ack(proof.Soon(t), redisReceive(t, s, 3)))
+	proof.Must(t, s.Ack(proof.Soon(t), receive(t, s, 3)))
 	proof.Must(t, p.client.Del(proof.Soon(t), p.stream).Err())
 	ms := p.messages(5)
 	p.publish(t, ms[3:]...)
 	redisEnds(t, s)
 	proof.Must(t, p.broker.DeclareGroup(proof.Soon(t), p.stream, "billing"))
-	if ds := redisReceive(t, redisOpen(t, p.source, 10), 2); ds[0].Message.ID != ms[3].ID {
+	if ds := receive(t, openSession(t, p.source, 10), 2); ds[0].Message.ID != ms[3].ID {
 		t.Errorf("first comes %s", ds[0].Message.ID)
 	}
 }
@@ -227,11 +214,11 @@ func TestRedisReportsPendingEntriesThatWereDeleted(t *testing.T) {
 	p.publish(t, ms...)
 	r.leftByTheDead(t, p, 3)
 	proof.Must(t, r.client.XTrimMaxLen(proof.Soon(t), p.stream, 1).Err())
-	err := redisEnds(t, redisOpen(t, p.source, 10))
+	err := redisEnds(t, openSession(t, p.source, 10))
 	if !strings.Contains(err.Error(), "were deleted before they were handled") || strings.Count(err.Error(), "-") < 2 {
 		t.Errorf("the session ends with %v", err)
 	}
-	ds := redisReceive(t, redisOpen(t, p.source, 10), 1)
+	ds := receive(t, openSession(t, p.source, 10), 1)
 	if ds[0].Message.ID != ms[2].ID {
 		t.Errorf("then comes %s", ds[0].Message.ID)
 	}
@@ -252,8 +239,8 @@ func TestRedisTrimsWhatAllGroupsHaveAcknowledged(t *testing.T) {
 	}
 	p.publish(t, p.messages(10)...)
 	wantTrimmed(0, 0, "billing") // none was delivered
-	s := redisOpen(t, p.source, 10)
-	ds := redisReceive(t, s, 10)
+	s := openSession(t, p.source, 10)
+	ds := receive(t, s, 10)
 	proof.Must(t, s.Ack(proof.Soon(t), append(slices.Clone(ds[:3]), ds[5:]...)))
 	wantTrimmed(0, time.Hour, "billing")
 	wantTrimmed(3, 0, "billing") // the fourth is pending
@@ -266,8 +253,8 @@ func TestRedisTrimsWhatAllGroupsHaveAcknowledged(t *testing.T) {
 	}
 	proof.Must(t, s.Ack(proof.Soon(t), ds[3:5]))
 	wantTrimmed(0, 0, "billing", "audit") // audit has read nothing
-	audit := redisOpen(t, p.broker.Group(p.stream, "audit"), 100)
-	left := redisReceive(t, audit, 7)
+	audit := openSession(t, p.broker.Group(p.stream, "audit"), 100)
+	left := receive(t, audit, 7)
 	proof.Must(t, audit.Ack(proof.Soon(t), left[:6]))
 	wantTrimmed(6, 0, "billing", "audit")
 	proof.Must(t, audit.Return(proof.Soon(t), left[6:], 0))
@@ -282,7 +269,7 @@ func TestRedisReadsEntriesOfOtherPrograms(t *testing.T) {
 	p := startRedis(t).place(t, redisbroker.Options{})
 	proof.Must(t, p.client.XAdd(proof.Soon(t), &redis.XAddArgs{Stream: p.stream, ID: "1700000000000-7",
 		Values: []string{"Kind", "paid", "amount", "5", "h.amount", "6"}}).Err())
-	m := redisReceive(t, redisOpen(t, p.source, 1), 1)[0].Message
+	m := receive(t, openSession(t, p.source, 1), 1)[0].Message
 	if m.ID != "" || m.Topic != p.stream || m.Header["kind"] != "paid" || m.Header["amount"] != "6" || m.Time.UnixMilli() != 1700000000000 {
 		t.Errorf("the message is %+v", m)
 	}
@@ -307,16 +294,16 @@ func TestRedisSingleActiveKeepsOrder(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	r := startRedis(t)
 	p := r.place(t, redisbroker.Options{SingleActive: true, ClaimAfter: 500 * time.Millisecond})
-	first := redisOpen(t, p.source, 4)
+	first := openSession(t, p.source, 4)
 	ms := p.messages(9)
 	p.publish(t, ms...)
-	ds := redisReceive(t, first, 4)
-	second := redisOpen(t, p.source, 100)
-	redisNothing(t, second, 2*time.Second)
+	ds := receive(t, first, 4)
+	second := openSession(t, p.source, 100)
+	receiveNothing(t, second, 2*time.Second)
 	proof.Must(t, first.Ack(proof.Soon(t), ds[1:2]))
 	proof.Must(t, first.Close(proof.Soon(t)))
 	want := slices.Delete(slices.Clone(ms), 1, 2)
-	for i, d := range redisReceive(t, second, len(want)) {
+	for i, d := range receive(t, second, len(want)) {
 		if d.Message.ID != want[i].ID {
 			t.Errorf("message %d is %s, want %s", i, d.Message.ID, want[i].ID)
 		}
@@ -339,16 +326,16 @@ func TestRedisStalledActiveSessionEnds(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	r := startRedis(t)
 	p := r.place(t, redisbroker.Options{SingleActive: true, ClaimAfter: 500 * time.Millisecond})
-	first := redisOpen(t, p.source, 4)
+	first := openSession(t, p.source, 4)
 	ms := p.messages(6)
 	p.publish(t, ms...)
-	redisReceive(t, first, 4)
+	receive(t, first, 4)
 	proof.Must(t, r.client.Set(proof.Soon(t), r.activeKey(t, p), "once/another", 0).Err())
 	if err := redisEnds(t, first); !strings.Contains(err.Error(), "another session") {
 		t.Errorf("it ends with %v", err)
 	}
 	proof.Must(t, r.client.Del(proof.Soon(t), r.activeKey(t, p)).Err())
-	for i, d := range redisReceive(t, redisOpen(t, p.source, 100), len(ms)) { // the first four were never settled
+	for i, d := range receive(t, openSession(t, p.source, 100), len(ms)) { // the first four were never settled
 		if d.Message.ID != ms[i].ID {
 			t.Errorf("message %d is %s, want %s", i, d.Message.ID, ms[i].ID)
 		}
@@ -364,7 +351,7 @@ func TestRedisSingleActiveSkipsNothingThatWasLeft(t *testing.T) {
 	ms := p.messages(5)
 	p.publish(t, ms...)
 	r.leftByTheDead(t, p, 3)
-	for i, d := range redisReceive(t, redisOpen(t, p.source, 100), len(ms)) {
+	for i, d := range receive(t, openSession(t, p.source, 100), len(ms)) {
 		if d.Message.ID != ms[i].ID || !d.Redelivered {
 			t.Errorf("message %d is %s, redelivered %v, want %s", i, d.Message.ID, d.Redelivered, ms[i].ID)
 		}
