@@ -281,4 +281,25 @@ var redisBugs = []Bug{
 		New:  `"redis: unknown argument "`,
 		Test: Test{"./store/redisstore", "^TestAnArgumentThatTheClientCannotWriteIsRefused$"},
 	},
+	{
+		Name: "redis-duplicate-of-a-replica", Why: "a late replica answers for work that a person has run again",
+		File: "store/redisstore/duplicate.go",
+		Old:  `s.client.GetEx(ctx, s.keys(id)[1], -1)`,
+		New:  `s.client.Get(ctx, s.keys(id)[1])`,
+		Test: Test{"./integration/redisstore", "^TestAReplicaIsNotAsked$"},
+	},
+	{
+		Name: "redis-outcome-without-fingerprint", Why: "the outcome of one payment answers for another with the same key",
+		File: "store/redisstore/settle.lua",
+		Old:  `row.fingerprint or ''`,
+		New:  `''`,
+		Test: Test{"./store/redisstore", "^TestDuplicatesWithoutAScript$"},
+	},
+	{
+		Name: "redis-reopened-key-has-its-outcome", Why: "work that a person runs again is answered with its old outcome",
+		File: "store/redisstore/reopen.lua",
+		Old:  `redis.call('DEL', KEYS[2])`,
+		New:  ``,
+		Test: Test{"./store/redisstore", "^TestDuplicatesWithoutAScript$"},
+	},
 }

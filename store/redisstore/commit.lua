@@ -136,12 +136,12 @@ for i = 1, count do
 end
 
 for _, c in ipairs(changes) do
+	if not isOpen(c.status) then
+		redis.call('ZREM', c.open, c.digest)
+	end
 	if tonumber(c.status) == DONE then
 		redis.call('SET', c.outcome, c.body)
 		expire(c.outcome, c.keepOutcome)
-	end
-	if not isOpen(c.status) then
-		redis.call('ZREM', c.open, c.digest)
 	end
 	redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
 	if c.expires ~= '' then

@@ -2,20 +2,20 @@ package redisstore
 
 import (
 	"context"
-	"errors"
+	"encoding/binary"
 	"strconv"
-	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store/cas"
 	"github.com/redis/go-redis/v9"
 )
 
-// duplicate returns the record of a key that is Done and has its outcome, by plain
-// commands, which cost the server less than a script. ok is false if the script
-// has to decide: Redis drops a record and an outcome on time, so what is there has
-// not expired.
+// duplicate returns the record of a key that is Done and has its outcome, by one
+// plain command, which costs the server less than a script. GETEX without an option is
+// GET, but a write, so no replica answers it. ok is false if the script has to
+// decide, and while few keys that the store meets are Done.
 func (s *Store) duplicate(ctx context.Context, k once.Key) (rec once.Record, ok bool) {
-	if s.confirm.needed() || s.ready(ctx) != nil {
+	if !s.lost.High() || s.noGetEx.Load() || s.confirm.needed() || s.ready(ctx) != nil {
 		return rec, false
 	}
 	now, err := s.clock.Now(ctx)
@@ -23,35 +23,85 @@ func (s *Store) duplicate(ctx context.Context, k once.Key) (rec once.Record, ok 
 		return rec, false
 	}
 	id := k.UUID()
-	keys := s.keys(id)
-	var fields *redis.MapStringStringCmd
-	var outcome *redis.StringCmd
-	_, err = s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		p.Persist(ctx, keys[2]) // a write, so that no replica answers
-		fields, outcome = p.HGetAll(ctx, keys[0]), p.Get(ctx, keys[1])
-		return nil
-	})
-	is := fields.Val()
-	if err != nil && !errors.Is(err, redis.Nil) || outcome.Err() != nil || is["status"] != strconv.Itoa(int(once.Done)) {
+	value, err := s.client.GetEx(ctx, s.keys(id)[1], -1).Result()
+	if redis.HasErrorPrefix(err, "ERR unknown command") || redis.HasErrorPrefix(err, "NOPERM") {
+		s.noGetEx.Store(true)
+	}
+	if err != nil {
 		return rec, false
 	}
-	since := func(name string) string {
-		at, _ := strconv.ParseInt(is[name], 10, 64)
-		return strconv.FormatInt(max(0, int64(now.Earliest)-at), 10)
+	rec, err = readOutcome(value, id, now)
+	return rec, err == nil && rec.OutcomeLeft > 0
+}
+
+// The fields that are stored with an outcome, as settle.lua and withFields write them.
+const (
+	isAttempt = iota
+	isOwner
+	isFingerprint
+	isCause
+	isContentType
+	isFlags
+	isSum
+	isReason
+	isCreated
+	isUpdated
+	isScope
+	isOperation
+	isID
+	isKeepOutcome
+	isKeepKey
+	outcomeFields
+)
+
+// withFields returns what is stored of the outcome of a record.
+func withFields(row cas.Row) []byte {
+	number := func(i int64) string { return strconv.FormatInt(i, 10) }
+	fields := [outcomeFields]string{isAttempt: number(row.Attempt), isOwner: string(row.Owner[:]), isFingerprint: string(row.Fingerprint),
+		isCause: cause(row.Cause), isContentType: row.Outcome.ContentType, isFlags: number(int64(flags(row.Outcome))),
+		isSum: number(int64(row.Outcome.Sum)), isReason: row.Reason, isCreated: number(int64(row.Created)),
+		isUpdated: number(int64(row.Updated)), isScope: row.Key.Scope, isOperation: row.Key.Operation, isID: row.Key.ID,
+		isKeepOutcome: number(int64(row.KeepOutcome)), isKeepKey: number(int64(row.KeepKey))}
+	var head []byte
+	for _, text := range fields {
+		head = append(binary.BigEndian.AppendUint32(head, uint32(len(text))), text...)
 	}
-	until := func(name string) time.Duration {
-		at, _ := strconv.ParseInt(is[name], 10, 64)
-		return max(0, time.Duration(at-int64(now.Latest))*time.Microsecond)
+	return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head...), row.Outcome.Body...)
+}
+
+// cut cuts a text off that begins with its length.
+func cut(from string) (text, rest string, ok bool) {
+	const size = 4
+	if len(from) < size {
+		return "", "", false
 	}
-	field := func(name, otherwise string) string {
-		if text := is[name]; text != "" {
-			return text
+	n := uint64(binary.BigEndian.Uint32([]byte(from[:size])))
+	if from = from[size:]; n > uint64(len(from)) {
+		return "", "", false
+	}
+	return from[:n], from[n:], true
+}
+
+// readOutcome returns the record of what is stored of an outcome.
+func readOutcome(value string, id [16]byte, now cas.Now) (rec once.Record, err error) {
+	head, body, ok := cut(value)
+	var fields [outcomeFields]string
+	for i := range fields {
+		if ok {
+			fields[i], head, ok = cut(head)
 		}
-		return otherwise
 	}
-	left := min(until("keep_outcome"), until("keep_key"))
-	rec, err = readRecord([]string{is["status"], field("attempt", "0"), is["owner"], "0", since("created"), is["fingerprint"], is["cause"],
-		is["content_type"], field("flags", "0"), field("sum", "0"), is["reason"], field("created", "0"), field("updated", "0"),
-		is["scope"], is["operation"], is["id"], outcome.Val(), strconv.FormatInt(left.Microseconds(), 10)}, id)
-	return rec, err == nil && rec.Status == once.Done && left > 0
+	if !ok {
+		return rec, once.ErrCorrupt
+	}
+	at := func(field int) int64 {
+		n, _ := strconv.ParseInt(fields[field], 10, 64) // readRecord says what is no number
+		return n
+	}
+	age := max(0, int64(now.Earliest)-at(isCreated))
+	left := max(0, min(at(isKeepOutcome), at(isKeepKey))-int64(now.Latest))
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return readRecord([]string{number(int64(once.Done)), fields[isAttempt], fields[isOwner], "0", number(age), fields[isFingerprint],
+		fields[isCause], fields[isContentType], fields[isFlags], fields[isSum], fields[isReason], fields[isCreated], fields[isUpdated],
+		fields[isScope], fields[isOperation], fields[isID], body, number(left)}, id)
 }

@@ -87,15 +87,16 @@ func (s *Store) askTime(ctx context.Context) error {
 // appendRow appends what commit.lua writes of a record.
 func appendRow(args []any, row cas.Row, rev string) []any {
 	number := func(i cas.Instant) string { return strconv.FormatInt(int64(i), 10) }
-	cause, expires := "", ""
-	if row.Cause != [16]byte{} {
-		cause = string(row.Cause[:])
+	var outcome []byte
+	expires := ""
+	if row.Status == once.Done {
+		outcome = withFields(row)
 	}
 	if at, ok := row.Expires(); ok {
 		expires = number(at)
 	}
-	args = append(args, digest(row.Key.UUID()), int(row.Status), row.Reason, row.Outcome.Body, number(row.KeepOutcome), expires)
-	fields := []any{"attempt", row.Attempt, "owner", row.Owner[:], "lease", number(row.Lease), "fingerprint", row.Fingerprint, "cause", cause,
+	args = append(args, digest(row.Key.UUID()), int(row.Status), row.Reason, outcome, number(min(row.KeepOutcome, row.KeepKey)), expires)
+	fields := []any{"attempt", row.Attempt, "owner", row.Owner[:], "lease", number(row.Lease), "fingerprint", row.Fingerprint, "cause", cause(row.Cause),
 		"scope", row.Key.Scope, "operation", row.Key.Operation, "id", row.Key.ID,
 		"created", number(row.Created), "updated", number(row.Updated), "rev", rev}
 	if row.KeepKey != 0 {

@@ -1,5 +1,6 @@
--- A record is a hash: KEYS[1]. The body of its outcome is KEYS[2], which Redis
--- drops on time. KEYS[3] has the digests of the open records of its partition.
+-- A record is a hash: KEYS[1]. Its outcome is KEYS[2], which exists only while it is
+-- Done, and which Redis drops on time. KEYS[3] has the digests of the open records of
+-- its partition.
 -- Times are microseconds of the server's clock. Statuses are those of once.Status.
 -- A record with firm is the claim of a transaction that has written nothing else:
 -- if its lease lapses, the key is free, because the transaction is then refused.
@@ -58,8 +59,11 @@ local function version(row)
 	return table.concat({ row.status, row.attempt, row.owner, row.lease, row.updated, row.rev }, ' ')
 end
 
+-- An outcome is stored with the fields of its record, so that one command reads all of
+-- a duplicate: the length of the fields, each with its own length, and the body.
 local function body()
-	return redis.call('GET', KEYS[2]) or ''
+	local value = redis.call('GET', KEYS[2])
+	return value and string.sub(value, struct.unpack('>I4', value) + 5) or ''
 end
 
 -- heldBy tells whether a fence is that of the latest claim, even if its attempt

@@ -47,7 +47,7 @@
 // below it.
 //
 // The user of the client needs the commands EVAL, EVALSHA, INFO, TIME, ZCARD and
-// ZRANGE, and those of the scripts: DEL, GET, HGETALL, HSET, PERSIST, PEXPIREAT,
+// ZRANGE, and those of the scripts: DEL, GET, GETEX, HGETALL, HSET, PERSIST, PEXPIREAT,
 // SET, ZADD and ZREM. Consumers and the outbox need EXISTS, HDEL, HGET, HMGET,
 // XADD, XREAD, XREVRANGE and ZRANGEBYLEX besides.
 //
@@ -125,6 +125,7 @@ type Store struct {
 	transactions *cas.Transactions[*Tx]
 
 	lost    lossrate.Rate // claims that met a finished key
+	noGetEx atomic.Bool   // the server does not have it for this user: it is older than Redis 6.2, or its rules are
 	damaged sync.Map      // what lists leave out, and have logged
 	checked atomic.Int64  // when the servers were last seen to keep what they have, by sinceStart; 0: to be checked
 }
@@ -179,19 +180,13 @@ func (s *Store) Options() *once.Options { return s.options }
 // Claim takes a key if it is free, and otherwise returns the record that is in
 // the way. While many claims are duplicates, it looks for a finished one first.
 func (s *Store) Claim(ctx context.Context, r once.ClaimRequest) (rec once.Record, err error) {
-	if s.lost.High() {
-		if rec, ok := s.duplicate(ctx, r.Key); ok {
-			s.lost.Count(true)
-			return rec, nil
-		}
+	if rec, ok := s.duplicate(ctx, r.Key); ok {
+		s.lost.Count(true)
+		return rec, nil
 	}
 	defer func() { s.lost.Count(err == nil && rec.Status == once.Done) }()
 	id := r.Key.UUID()
-	var cause string
-	if r.Cause != [16]byte{} {
-		cause = string(r.Cause[:])
-	}
-	return s.record(ctx, s.scripts.claim, id, r.Owner[:], r.Attempt, r.Lease.Microseconds(), digest(id), r.Fingerprint, cause,
+	return s.record(ctx, s.scripts.claim, id, r.Owner[:], r.Attempt, r.Lease.Microseconds(), digest(id), r.Fingerprint, cause(r.Cause),
 		r.Key.Scope, r.Key.Operation, r.Key.ID)
 }
 
@@ -203,6 +198,14 @@ func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
 // Extend sets the lease to end d from now.
 func (s *Store) Extend(ctx context.Context, fence once.Fence, d time.Duration) error {
 	return s.change(ctx, s.scripts.extend, fence, d.Microseconds())
+}
+
+// cause is that of a claim, or "" if it has none.
+func cause(of [16]byte) string {
+	if of == [16]byte{} {
+		return ""
+	}
+	return string(of[:])
 }
 
 // maxBody is proto-max-bulk-len as servers have it by default. A server closes

@@ -1,3 +1,13 @@
+-- withFields returns what is stored of an outcome.
+local function withFields(fields, body)
+	local sized = {}
+	for i, text in ipairs(fields) do
+		sized[2 * i - 1], sized[2 * i] = #text, text
+	end
+	local head = struct.pack('>' .. string.rep('I4c0', #fields), unpack(sized))
+	return struct.pack('>I4', #head) .. head .. body
+end
+
 local owner, attempt, to, reason, keepOutcome, keepKey, digest, contentType, flags, sum, outcome = unpack(ARGV)
 onPrimary()
 to = tonumber(to)
@@ -19,21 +29,30 @@ if row.firm == '1' then -- Redis may drop it, which is for claims of transaction
 	redis.call('PERSIST', KEYS[1])
 	redis.call('HSET', KEYS[1], 'firm', '0')
 end
-if to == UNKNOWN then
-	redis.call('HSET', KEYS[1], 'lease', number(now))
-elseif to == DONE then
-	redis.call('SET', KEYS[2], outcome)
-	expire(KEYS[2], after(keepOutcome))
-	redis.call('HSET', KEYS[1], 'content_type', contentType, 'flags', flags, 'sum', sum, 'keep_outcome', after(keepOutcome))
+local fields = { 'status', number(to), 'reason', reason, 'updated', number(now) }
+local function set(name, value)
+	fields[#fields + 1], fields[#fields + 2] = name, value
 end
 local ended = to == ABSENT or to == DONE
 if ended then
 	redis.call('ZREM', KEYS[3], digest)
-	redis.call('HSET', KEYS[1], 'keep_key', after(keepKey))
+	set('keep_key', after(keepKey))
+end
+if to == UNKNOWN then
+	set('lease', number(now))
+elseif to == DONE then
+	local kept, known = after(keepOutcome), after(keepKey)
+	set('content_type', contentType)
+	set('flags', flags)
+	set('sum', sum)
+	set('keep_outcome', kept)
+	redis.call('SET', KEYS[2], withFields({ attempt, owner, row.fingerprint or '', row.cause or '', contentType, flags, sum, reason,
+		row.created, number(now), row.scope, row.operation, row.id, kept, known }, outcome))
+	expire(KEYS[2], math.min(tonumber(kept), tonumber(known)))
 end
 -- Redis does not undo what a script wrote before it failed, for example without
 -- permission to SET. The status is therefore written after what it promises.
-redis.call('HSET', KEYS[1], 'status', number(to), 'reason', reason, 'updated', number(now))
+redis.call('HSET', KEYS[1], unpack(fields))
 if ended then
 	expire(KEYS[1], after(keepKey))
 end

@@ -86,14 +86,27 @@ func (tx *Tx) Pipeline() redis.Pipeliner { return tx }
 func (tx *Tx) TxPipeline() redis.Pipeliner { return tx }
 
 // Transact claims, calls body, settles and commits. It reads the keys first, and
-// writes nothing before its commit, unless [Options.ClaimFirst] is set.
+// writes nothing before its commit, unless [Options.ClaimFirst] is set. While many
+// keys are duplicates, a single one is looked up as Claim does.
 func (s *Store) Transact(ctx context.Context, rs []once.ClaimRequest, body func(*Tx, []once.Record) ([]once.Settlement, error)) (
 	[]once.Record, error) {
 
 	if err := s.readyForTx(ctx); err != nil {
 		return nil, err
 	}
-	return s.transactions.Transact(ctx, rs, body)
+	if len(rs) == 1 {
+		if rec, ok := s.duplicate(ctx, rs[0].Key); ok {
+			s.lost.Count(true)
+			return []once.Record{rec}, nil
+		}
+	}
+	recs, err := s.transactions.Transact(ctx, rs, body)
+	if err == nil {
+		for _, rec := range recs {
+			s.lost.Count(rec.Status == once.Done)
+		}
+	}
+	return recs, err
 }
 
 // ClaimTx claims in the caller's transaction. The claims are written by its
