@@ -9,7 +9,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb test-galera test-postgres check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres check load lint oldest vuln bench soak release release-check
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -33,6 +33,12 @@ test-azurite:
 	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(GO) test -count=1 -run Azurite ./integration/server && \
 		$(GO) test $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
 		$(GO) test $(RACE) -count=1 -run /tablestore ./integration/history && $(GO) test -count=1 -run Azurite\|WithoutTables ./cmd/once'
+
+# Kafka itself, which Maven fetches into a cache: one node, and three of which one after the other is killed.
+test-kafka:
+	$(GO) run ./integration/cmd/servers -only kafka,postgres -- sh -c '$(GO) test -count=1 -run Kafka ./integration/server && \
+		$(GO) test $(RACE) -count=1 -timeout 20m -run Kafka ./integration/brokers && \
+		$(GO) test $(RACE) -count=1 -timeout 20m -run "Soak/.*/.*kafka|RestartsInTheMiddle/pgstore_kafka|TopicMadeAnew/pgstore" ./integration/consume'
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:

@@ -2,9 +2,9 @@ package brokers_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -29,13 +29,11 @@ type kafka struct {
 	seeds []string
 }
 
-// eachKafka runs a test against a cluster in this process, and against the real
-// one that ONCE_TEST_KAFKA names.
+// eachKafka runs a test against a cluster in this process, and against a real
+// one.
 func eachKafka(t *testing.T, test func(t *testing.T, k *kafka)) {
 	t.Run("kfake", func(t *testing.T) { test(t, fakeKafka(t)) })
-	if seeds := os.Getenv("ONCE_TEST_KAFKA"); seeds != "" {
-		t.Run("kafka", func(t *testing.T) { test(t, &kafka{tb: t, seeds: strings.Split(seeds, ",")}) })
-	}
+	t.Run("kafka", func(t *testing.T) { test(t, &kafka{tb: t, seeds: []string{offices.Kafka(t)}}) })
 }
 
 // impatient are settings of a cluster with short timeouts for rebalances and
@@ -270,20 +268,35 @@ func TestKafkaKeepsTheContract(t *testing.T) {
 // TestKafkaSurvivesARestart runs the cases that stop the cluster and start it
 // again with its files and ports.
 func TestKafkaSurvivesARestart(t *testing.T) {
-	ports := []int{offices.FreePort(t), offices.FreePort(t), offices.FreePort(t)}
-	opts := []kfake.Opt{kfake.Ports(ports...), kfake.DataDir(t.TempDir()), kfake.SyncWrites()}
-	k := fakeKafka(t, opts...)
-	restart := func(tb testing.TB) {
-		k.fake.Close()
-		offices.OnItsPort(tb, func() error {
-			again, err := kfake.NewCluster(append(opts, kfake.BrokerConfigs(impatient))...)
-			if err == nil {
-				k.fake = again
-				t.Cleanup(again.Close)
-			}
-			return err
+	t.Run("kfake", func(t *testing.T) {
+		ports := []int{offices.FreePort(t), offices.FreePort(t), offices.FreePort(t)}
+		opts := []kfake.Opt{kfake.Ports(ports...), kfake.DataDir(t.TempDir()), kfake.SyncWrites()}
+		k := fakeKafka(t, opts...)
+		k.survivesRestarts(t, func(tb testing.TB) {
+			k.fake.Close()
+			offices.OnItsPort(tb, func() error {
+				again, err := kfake.NewCluster(append(opts, kfake.BrokerConfigs(impatient))...)
+				if err == nil {
+					k.fake = again
+					t.Cleanup(again.Close)
+				}
+				return err
+			})
 		})
-	}
+	})
+	t.Run("kafka", func(t *testing.T) {
+		address, nodes := offices.OwnKafka(t, 1)
+		k := &kafka{tb: t, seeds: []string{address}}
+		k.survivesRestarts(t, func(tb testing.TB) {
+			if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(tb.Context())); err != nil {
+				tb.Fatal(err)
+			}
+		})
+	})
+}
+
+// survivesRestarts runs the cases that restart the cluster.
+func (k *kafka) survivesRestarts(t *testing.T, restart func(testing.TB)) {
 	cases := 0
 	for _, c := range brokertest.Cases(brokertest.Harness{Confirms: true, Fresh: k.place, Restart: restart, Patience: proof.Patience}) {
 		if !strings.HasPrefix(c.Name, "restart/") {

@@ -4,6 +4,7 @@ package consume
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/integration/wire"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -103,16 +105,20 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 	return openRabbit(t, inOrder)
 }
 
+// openKafka starts a cluster in this process or, under "make test-kafka", a real
+// one of three nodes.
 func openKafka(t testing.TB, partitions int32) *office {
 	t.Helper()
+	if os.Getenv(testenv.KafkaVar) != "" {
+		return openKafkas(t, partitions)
+	}
 	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.Ports(offices.FreePort(t)), kfake.DataDir(t.TempDir()),
 		kfake.SyncWrites(), kfake.GroupMinSessionTimeout(100 * time.Millisecond),
 		kfake.BrokerConfigs(map[string]string{"group.initial.rebalance.delay.ms": "0"})}
 	running, err := kfake.NewCluster(opts...)
 	must(t, err)
 	t.Cleanup(func() { running.Close() })
-	o := &office{post: post{kafka, strings.Join(running.ListenAddrs(), ","), offices.Name("consume")}}
-	o.topic = o.Place
+	o := officeOf(t, strings.Join(running.ListenAddrs(), ","), partitions)
 	o.disturb = func(t testing.TB) {
 		running.Close()
 		offices.OnItsPort(t, func() error {
@@ -123,6 +129,27 @@ func openKafka(t testing.TB, partitions int32) *office {
 			return err
 		})
 	}
+	return o
+}
+
+// openKafkas starts a cluster of which one node after the other is killed.
+func openKafkas(t testing.TB, partitions int32) *office {
+	t.Helper()
+	addresses, nodes := offices.OwnKafka(t, 3)
+	o := officeOf(t, addresses, partitions)
+	o.disturb = func(t testing.TB) {
+		node := nodes[0]
+		nodes = append(nodes[1:], node)
+		must(t, node.Kill())
+		must(t, node.Restart(context.WithoutCancel(t.Context())))
+	}
+	return o
+}
+
+func officeOf(t testing.TB, addresses string, partitions int32) *office {
+	t.Helper()
+	o := &office{post: post{kafka, addresses, offices.Name("consume")}}
+	o.topic = o.Place
 	offices.CreateTopic(t, o.Address, o.topic, partitions)
 	o.publisher = offices.DialKafka(o.Address).Publisher()
 	t.Cleanup(func() { _ = o.publisher.Close() })

@@ -42,12 +42,9 @@ func newDynamoDB() (*dynamodb, error) {
 // dynamodbCache returns where the packages are kept between runs. What root
 // installs, the account of the server has to read.
 func dynamodbCache() (string, error) {
-	parent := "/var/cache"
-	if os.Geteuid() != 0 {
-		var err error
-		if parent, err = os.UserCacheDir(); err != nil {
-			return "", err
-		}
+	parent, err := cacheDir()
+	if err != nil {
+		return "", err
 	}
 	return filepath.Join(parent, "once-servers", fmt.Sprintf("dynamodb-%x", sha256.Sum256(dynamodbPackages))[:25]), nil
 }

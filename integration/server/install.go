@@ -89,6 +89,13 @@ func installed(k Kind) (debianPackage string, found bool) {
 				_, err = findProgram(program)
 			}
 		}
+	case Kafka:
+		debianPackage = "maven default-jre-headless"
+		for _, program := range []string{"mvn", debianJava} {
+			if err == nil {
+				_, err = findProgram(program)
+			}
+		}
 	case DynamoDB:
 		debianPackage = "python3-venv"
 		err = hasVenv()

@@ -18,15 +18,11 @@ import (
 )
 
 // npmCache returns the directory where npm has installed what the lock file in a
-// folder of files names, in the cache of the user. Root's is not readable by the
-// accounts that run servers, so root uses that of the system.
+// folder of files names, in a cache of programs.
 func npmCache(ctx context.Context, files embed.FS, folder string, args ...string) (string, error) {
-	parent := "/var/cache"
-	if os.Geteuid() != 0 {
-		var err error
-		if parent, err = os.UserCacheDir(); err != nil {
-			return "", err
-		}
+	parent, err := cacheDir()
+	if err != nil {
+		return "", err
 	}
 	lock, err := files.ReadFile(path.Join(folder, "package-lock.json"))
 	if err != nil {

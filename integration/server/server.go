@@ -2,7 +2,8 @@
 
 // Package server starts private instances of PostgreSQL, MariaDB, PgBouncer,
 // RabbitMQ and Redis from the packages installed on the machine, of Azurite, which
-// npm installs into a cache, and of an imitation of DynamoDB, which pip does.
+// npm installs into a cache, of an imitation of DynamoDB, which pip does, and of
+// Kafka, which Maven does.
 // Tests use them to kill, pause and restart real servers.
 //
 // # Guarantees
@@ -12,13 +13,14 @@
 //     password is random. Other running servers are not touched.
 //   - An instance is returned only after a query has confirmed its data
 //     directory or, for RabbitMQ, the cluster name derived from the directory,
-//     and for Azurite the random name of its account.
+//     and for Azurite and Kafka the random name of the account or cluster.
 //   - Acknowledged writes are on disk: fsync and similar settings stay on. Azurite
-//     writes every five seconds, and when it is shut down.
+//     writes every five seconds, and when it is shut down. Kafka relies on the
+//     page cache.
 //   - An instance does not outlive the process that started it, however that
 //     process ends. The next start removes directories left by killed processes.
 //   - It never runs as root. Root starts it as the account that its Debian
-//     package created, and Azurite as nobody.
+//     package created, or as nobody.
 //
 // # Limits
 //
@@ -53,6 +55,7 @@ const (
 	Galera    Kind = "galera"   // a cluster of MariaDB, see StartGalera
 	Azurite   Kind = "azurite"  // its table service
 	DynamoDB  Kind = "dynamodb" // moto, only if it is asked for
+	Kafka     Kind = "kafka"    // only if it is asked for
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends

@@ -16,7 +16,7 @@ import (
 type Set struct {
 	galera bool // the tests start their own
 
-	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB, Kafka *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
@@ -24,13 +24,14 @@ type Set struct {
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	s := Set{galera: slices.Contains(kinds, Galera)}
 	var starting sync.WaitGroup
-	var errs [6]error
+	var errs [7]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
 	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
 	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
 	starting.Go(func() { errs[3] = s.startRedis(ctx, kinds) })
 	starting.Go(func() { errs[4] = s.startAzurite(ctx, kinds) })
 	starting.Go(func() { errs[5] = s.startDynamoDB(ctx, kinds) })
+	starting.Go(func() { errs[6] = s.startKafka(ctx, kinds) })
 	starting.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -84,6 +85,13 @@ func (s *Set) startDynamoDB(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
+func (s *Set) startKafka(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, Kafka) {
+		s.Kafka, err = StartKafka(ctx)
+	}
+	return err
+}
+
 // byDefault returns one instance of each kind that a complete run needs, nil if
 // it was not requested.
 func (s *Set) byDefault() []*Instance {
@@ -91,7 +99,7 @@ func (s *Set) byDefault() []*Instance {
 }
 
 // Env returns the variables that [testenv] reads: the addresses and, if all
-// kinds of servers but Azurite run, the one that requires them.
+// kinds of servers of a complete run do, the one that requires them.
 func (s *Set) Env() []string {
 	var env []string
 	add := func(name, value string) { env = append(env, name+"="+value) }
@@ -122,6 +130,10 @@ func (s *Set) Env() []string {
 		add(testenv.DynamoDBVar, s.DynamoDB.DSN())
 		add(testenv.DynamoDBHomeVar, s.DynamoDB.Identity())
 	}
+	if s.Kafka != nil {
+		add(testenv.KafkaVar, s.Kafka.DSN())
+		add(testenv.KafkaClusterVar, s.Kafka.Identity())
+	}
 	if s.galera {
 		add(testenv.GaleraVar, "1")
 	}
@@ -134,7 +146,7 @@ func (s *Set) Env() []string {
 // Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := append(s.byDefault(), s.Azurite, s.DynamoDB)
+	instances := append(s.byDefault(), s.Azurite, s.DynamoDB, s.Kafka)
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {

@@ -8,7 +8,7 @@
 // A DSN can be wrong: set by hand, or left over from a server whose port now
 // belongs to another. Therefore a test asks the server for its identity before
 // it creates or drops anything, with [CheckPostgres], [CheckMariaDB],
-// [CheckRabbitMQ], [CheckRedis] or [CheckAzurite].
+// [CheckRabbitMQ], [CheckRedis], [CheckAzurite] or [CheckKafka].
 //
 // The package has no driver, because the root module requires nothing.
 package testenv
@@ -51,6 +51,9 @@ const (
 	DynamoDBVar       = "ONCE_TEST_DYNAMODB"
 	// The directory that it was started in.
 	DynamoDBHomeVar = "ONCE_TEST_DYNAMODB_HOME"
+	KafkaVar        = "ONCE_TEST_KAFKA"
+	// The name of the cluster.
+	KafkaClusterVar = "ONCE_TEST_KAFKA_CLUSTER"
 )
 
 // Patience is how long a test waits for something that should take no time
@@ -61,7 +64,8 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar}
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar,
+		KafkaVar, KafkaClusterVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -192,6 +196,26 @@ func CheckAzurite(t testing.TB, metadata string) {
 		account, _, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
 		return account, nil
 	}, "odata.metadata", AzuriteAccountVar)
+}
+
+// Kafka returns the address of a Kafka of one node, or skips the test: "make test"
+// does not start it, because Maven fetches it, and "make test-kafka" does. The
+// server is shared: each test uses its own topics and groups. Call CheckKafka on
+// each cluster first.
+func Kafka(t testing.TB) string {
+	t.Helper()
+	address := os.Getenv(KafkaVar)
+	if address == "" {
+		t.Skipf("needs a Kafka: run it under %q", "make test-kafka")
+	}
+	return address
+}
+
+// CheckKafka ends the test unless cluster, of the answer to a request for
+// metadata, is that of the server that was started for tests.
+func CheckKafka(t testing.TB, cluster string) {
+	t.Helper()
+	check(t, func(string) (string, error) { return cluster, nil }, "the name of the cluster", KafkaClusterVar)
 }
 
 func dsn(t testing.TB, server, variable string) string {

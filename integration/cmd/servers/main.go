@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command servers starts private PostgreSQL, MariaDB, PgBouncer, RabbitMQ, Redis
-// and Azurite servers, runs a command with their addresses in its environment, and
+// Command servers starts private PostgreSQL, MariaDB, PgBouncer, RabbitMQ, Redis,
+// Azurite and Kafka servers, runs a command with their addresses in its environment, and
 // stops them.
 //
 // Package server documents the servers. The tool forwards signals to the
@@ -40,9 +40,10 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb and galera, separated by commas
-                  (default: all but azurite, which npm installs, dynamodb, an imitation that pip
-                  installs, and galera, whose tests start their own); pgbouncer starts its postgres too
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb, kafka and galera, separated by
+                  commas (default: all but azurite, which npm installs, dynamodb, an imitation that pip installs,
+                  kafka, which Maven fetches, and galera, whose tests start their own); pgbouncer starts its
+                  postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
@@ -51,11 +52,12 @@ The environment:
     ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA, ONCE_TEST_REDIS_DATA   data directories, to recognise
                                                                             the servers by
     ONCE_TEST_DYNAMODB, ONCE_TEST_DYNAMODB_HOME   the same for dynamodb
+    ONCE_TEST_KAFKA, ONCE_TEST_KAFKA_CLUSTER   an address, and the name of the cluster to recognise it by
     ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
     ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
     ONCE_TEST_POSTGRES_VERSION   yours to set: 16, 17 or 18, which npm installs; otherwise PostgreSQL is Debian's
     ONCE_TEST_GALERA=1   set for galera: tests may start clusters
-    ONCE_TEST_REQUIRE=1   set when all but Azurite and DynamoDB run: tests fail, rather than skip, if an address is missing
+    ONCE_TEST_REQUIRE=1   set when all of the default run: tests fail, rather than skip, if an address is missing
 
 Missing packages are installed with apt-get by root, with no service started; otherwise the tool says what to
 install, or, if a Docker engine answers, runs the servers in containers. Exit codes of its own: 2 for wrong usage,
@@ -101,7 +103,7 @@ func parse(args []string) (*task, error) {
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
 	flags.Func("only", "", func(list string) error {
-		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Galera)
+		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Kafka, server.Galera)
 		t.kinds = nil
 		for name := range strings.SplitSeq(list, ",") {
 			if !slices.Contains(known, server.Kind(name)) {

@@ -50,11 +50,44 @@ func DialKafka(addresses string) *kafkabroker.Broker {
 	}})
 }
 
-// CreateTopic creates a Kafka topic.
+// Kafka returns the address of the Kafka that was started for tests, or skips the
+// test.
+func Kafka(t testing.TB) string {
+	t.Helper()
+	address := testenv.Kafka(t)
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none
+	resp, err := req.RequestWith(t.Context(), KafkaClient(t, address))
+	proof.Must(t, err)
+	var cluster string
+	if resp.ClusterID != nil {
+		cluster = *resp.ClusterID
+	}
+	testenv.CheckKafka(t, cluster)
+	return address
+}
+
+// OwnKafka starts a Kafka of a test's own, of one node or three.
+func OwnKafka(t testing.TB, nodes int) (addresses string, all []*server.Instance) {
+	t.Helper()
+	testenv.Kafka(t) // or it is not installed
+	server.Need(t, server.Kafka)
+	all, err := server.StartKafkas(t.Context(), nodes)
+	proof.Must(t, err)
+	var list []string
+	for _, node := range all {
+		list = append(list, node.Addr())
+		t.Cleanup(func() { proof.Must(t, node.Stop()) })
+	}
+	return strings.Join(list, ","), all
+}
+
+// CreateTopic creates a Kafka topic, with as many replicas as the cluster gives by
+// default.
 func CreateTopic(t testing.TB, addresses, name string, partitions int32, settings ...string) {
 	t.Helper()
 	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, -1
 	for _, setting := range settings {
 		config := kmsg.NewCreateTopicsRequestTopicConfig()
 		key, value, _ := strings.Cut(setting, "=")
