@@ -36,7 +36,7 @@ test-azurite:
 
 # Kafka itself, which Maven fetches into a cache: one node, and three of which one after the other is killed.
 test-kafka:
-	$(GO) run ./integration/cmd/servers -only kafka,postgres -- sh -c '$(GO) test -count=1 -run Kafka ./integration/server && \
+	$(GO) run ./integration/cmd/servers -only kafka,postgres -- sh -c '$(GO) test -count=1 -run Kafka ./integration/server ./cmd/once/internal/doctor && \
 		$(GO) test $(RACE) -count=1 -timeout 20m -run Kafka ./integration/brokers && \
 		$(GO) test $(RACE) -count=1 -timeout 20m -run "Soak/.*/.*kafka|RestartsInTheMiddle/pgstore_kafka|TopicMadeAnew/pgstore" ./integration/consume'
 

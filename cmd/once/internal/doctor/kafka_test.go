@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store"
 )
 
@@ -31,6 +33,27 @@ func startKafka(t *testing.T, o ...kfake.Opt) (cluster *kfake.Cluster, url strin
 	}
 	t.Cleanup(client.Close)
 	return cluster, "kafka://" + strings.Join(cluster.ListenAddrs(), ","), kadm.NewClient(client), client
+}
+
+// Kafka itself, of one node, answers as kfake does.
+func TestKafkaItself(t *testing.T) {
+	address := testenv.Kafka(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	is, err := admin.BrokerMetadata(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.CheckKafka(t, is.Cluster)
+	name := fmt.Sprint("doctor-", time.Now().UnixNano())
+	topic(t, admin, name, 1, 1, "cleanup.policy", "compact")
+	commit(t, admin, name, name, 0)
+	want(t, examine(t, "kafka://"+address, nil, name), "warning kafka-replicas: Topic "+name+" has one replica.",
+		"kafka-replicas", "kafka-compacted")
 }
 
 const week = "604800000"
