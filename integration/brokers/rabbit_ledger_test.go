@@ -16,15 +16,11 @@ import (
 )
 
 // TestRabbitLosesNothing kills the server while messages are published and
-// consumed. With a classic queue, messages do not always flow again within
-// minutes, so only a soak tests that.
+// consumed.
 func TestRabbitLosesNothing(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	r := startRabbit(t)
 	for _, classic := range []bool{false, true} {
-		if classic && proof.Soaking(t) == 0 {
-			continue
-		}
 		t.Run(fmt.Sprintf("classic %v", classic), func(t *testing.T) {
 			p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{Classic: classic})
 			l := &rabbitLedger{confirmed: map[string]bool{}, seen: map[string]int{}}
