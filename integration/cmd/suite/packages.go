@@ -19,11 +19,12 @@ import (
 // longFirst lists the slowest packages, slowest first. They start first, so
 // that the run does not wait for them at the end.
 var longFirst = []string{
-	"integration/brokers", "integration/sqlstore", "store/pgstore", "store/cosmosstore", "integration/docs", "integration/consume",
-	"store/dynamostore", "store/cas", "outbox", "cmd/once", "integration/redisstore", "integration/dynamostore",
-	"integration/cmd/release", "integration/cmd/suite", "integration/crash", "integration/publish", "integration/lostreply",
-	"httponce", "cmd/once/internal/serve", "integration/faults", "integration/history", "integration/httpclients",
-	"integration/outboxlog", "integration/server",
+	"store/pgstore", "integration/cmd/release", "integration/sqlstore", "cmd/once", "integration/brokers", "integration/redisstore",
+	"integration/natsstore", "integration/consume", "cmd/once/internal/serve", "integration/faults", "store/cosmosstore",
+	"integration/lostreply", "integration/docs", "integration/server", "integration/crash", "store/dynamostore", "store/cas",
+	"integration/publish", "cmd/once/internal/target", "integration/faults/wrongclock", "integration/failover", "store/redisstore",
+	"integration/tiered", "integration/outboxlog", "outbox", "integration/history", "integration/cosmosstore", "httponce",
+	"integration/dynamostore", "integration/httpclients", "integration/lostreply/versions", "integration/cmd/suite",
 }
 
 // pkg is a package.
