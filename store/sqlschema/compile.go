@@ -1,8 +1,7 @@
 package sqlschema
 
 import (
-	"fmt"
-	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -67,8 +66,6 @@ type compiler struct {
 // deepest bounds how deeply the texts of marks contain other marks.
 const deepest = 4
 
-var parameter = regexp.MustCompile(`@?@\w+`)
-
 // columnType is the type of a column, and of the parameters for it.
 type columnType struct{ postgres, sqlserver string }
 
@@ -115,28 +112,61 @@ func (c *compiler) compile(text string) (out Statement) {
 		text = filled
 	}
 	numbered := map[string]string{}
-	out.Text = parameter.ReplaceAllStringFunc(text, func(at string) string {
-		if strings.HasPrefix(at, "@@") { // a function of SQL Server
-			return at
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "@")
+		b.WriteString(before)
+		if !found {
+			out.Text = b.String()
+			return out
 		}
-		name := at[1:]
-		if known := numbered[name]; known != "" {
-			return known
-		}
-		out.names = append(out.names, name)
-		kind, ok := parameterTypes[strings.TrimRight(name, "0123456789")]
-		if !ok {
-			kind = bigType
-		}
-		switch c.dialect {
-		case PostgreSQL:
-			numbered[name] = fmt.Sprintf("$%d::%s", len(out.names), kind.postgres)
-		case SQLServer:
-			numbered[name] = fmt.Sprintf("CAST(@p%d AS %s)", len(out.names), kind.sqlserver)
+		double := strings.HasPrefix(rest, "@") // of a function of SQL Server
+		name := word(strings.TrimPrefix(rest, "@"))
+		switch {
+		case double:
+			b.WriteString("@@" + name)
+			text = rest[len("@")+len(name):]
+			continue
+		case name == "":
+			b.WriteString("@")
+		case numbered[name] != "":
+			b.WriteString(numbered[name])
 		default:
-			return "?"
+			out.names = append(out.names, name)
+			placeholder := c.placeholder(name, len(out.names))
+			if c.dialect == PostgreSQL || c.dialect == SQLServer {
+				numbered[name] = placeholder
+			}
+			b.WriteString(placeholder)
 		}
-		return numbered[name]
-	})
-	return out
+		text = rest[len(name):]
+	}
+}
+
+// placeholder returns what stands for a parameter, the nth of its statement.
+func (c *compiler) placeholder(name string, n int) string {
+	kind, ok := parameterTypes[strings.TrimRight(name, "0123456789")]
+	if !ok {
+		kind = bigType
+	}
+	switch c.dialect {
+	case PostgreSQL:
+		return "$" + strconv.Itoa(n) + "::" + kind.postgres
+	case SQLServer:
+		return "CAST(@p" + strconv.Itoa(n) + " AS " + kind.sqlserver + ")"
+	default:
+		return "?"
+	}
+}
+
+// word returns the letters, digits and underscores at the beginning of a text.
+func word(text string) string {
+	end := 0
+	for ; end < len(text); end++ {
+		c := text[end]
+		if c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			break
+		}
+	}
+	return text[:end]
 }
