@@ -11,6 +11,9 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/l
 
 .PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres check load lint oldest vuln bench soak release release-check
 
+# Of what follows, the tests that every change must pass.
+test test-azurite test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
+
 demo:
 	$(GO) run ./cmd/once demo
 

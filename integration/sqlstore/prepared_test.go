@@ -314,7 +314,7 @@ func TestManyStoresHaveFewStatements(t *testing.T) {
 			db, n := tallied(t, plain)
 			db.SetMaxOpenConns(1)
 			var all []*sqlstore.Store
-			for i := range 100 { // of the same tables
+			for i := range 10 { // of the same tables
 				s := sqlstore.New(db, e.dialect, nil)
 				all = append(all, s)
 				for call := range 2 {
