@@ -72,7 +72,7 @@ bench:
 soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
-		./integration/publish ./integration/outboxlog ./integration/brokers
+		./integration/publish ./integration/outboxlog ./integration/brokers ./integration/natsstore
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
 	$(MAKE) test-postgres test-galera

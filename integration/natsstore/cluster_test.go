@@ -108,6 +108,14 @@ func payAll(t *testing.T, stores []*natsstore.Store, n, disturbances int, distur
 	}
 }
 
+// bills returns how many bills a test pays: a fifth, unless it is to soak.
+func bills(t *testing.T, soaking int) int {
+	if proof.Soaking(t) > 0 {
+		return soaking
+	}
+	return soaking / 5
+}
+
 // The kernel has what a killed process has written, so it does not matter
 // whether the server syncs. A machine that loses its power is another case.
 func TestAKilledServerLosesNothing(t *testing.T) {
@@ -118,7 +126,7 @@ func TestAKilledServerLosesNothing(t *testing.T) {
 			for range 3 {
 				stores = append(stores, migrated(t, dial(t, server.URL()), nil))
 			}
-			payAll(t, stores, 3000, 4, func() { server.Restart(t) })
+			payAll(t, stores, bills(t, 3000), 4, func() { server.Restart(t) })
 		})
 	}
 }
@@ -131,7 +139,7 @@ func TestOneOfThreeIsKilled(t *testing.T) {
 	}
 	js := dial(t, urlsOf(all))
 	kills := 0
-	payAll(t, stores, 1500, 4, func() {
+	payAll(t, stores, bills(t, 1500), 4, func() {
 		leader := natsproc.Leader(t, all, js, "KV_once", "")
 		if kills++; kills < 4 {
 			leader.Restart(t)
