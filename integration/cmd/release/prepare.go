@@ -193,6 +193,12 @@ func (r *prepared) requireVersion() (later map[string][]byte, err error) {
 		if err := r.write(m.file("go.mod"), m.format()); err != nil {
 			return nil, err
 		}
+		if !m.published() {
+			continue
+		}
+		if err := m.checkReleased(r.version); err != nil { // before the proof, which takes long to find it
+			return nil, err
+		}
 	}
 	return later, nil
 }

@@ -140,16 +140,15 @@ func TestRefusedReleaseChangesNothing(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.spoil == nil {
+				mustBeRefused(t, original, c.want, c.version)
+				return
+			}
 			dir := filepath.Join(t.TempDir(), "clone")
 			mustGit(t, ".", "clone", "--quiet", "--shared", original, dir)
 			identify(t, dir)
-			if c.spoil != nil {
-				c.spoil(t, dir)
-				if c.version == "" {
-					c.version = "v0.1.0"
-				}
-			}
-			mustBeRefused(t, dir, c.want, c.version)
+			c.spoil(t, dir)
+			mustBeRefused(t, dir, c.want, "v0.1.0")
 		})
 	}
 }
