@@ -22,10 +22,12 @@ demo:
 test:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite
 
-# The stores for PostgreSQL on the versions that Debian does not have, which npm installs into a cache.
+# The suites and proofs for PostgreSQL on the versions that Debian does not have, which npm installs into a cache. Without
+# integration/failover: these packages lack pg_basebackup.
 test-postgres:
 	for version in $(VERSIONS); do ONCE_TEST_POSTGRES_VERSION=$$version $(GO) run ./integration/cmd/servers -only postgres -- \
-		sh -c '$(GO) test -count=1 -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore' || exit; done
+		sh -c '$(GO) test -count=1 -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore && $(GO) test -count=1 \
+		-run "/(postgres|pgstore|sqlstore, p)" ./integration/crash ./integration/faults ./integration/lostreply ./integration/history' || exit; done
 
 # MySQL's dialect in a cluster of three nodes, which takes half a minute to start, for each test.
 test-galera:
