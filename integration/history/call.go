@@ -17,10 +17,14 @@ const (
 	extend
 	settle
 	get
+
+	// A transact with firm set is two of these: see event.inTwo.
+	claimFirmly
+	conclude
 )
 
 func (v verb) String() string {
-	return [...]string{"claim", "transact", "extend", "settle", "get"}[v]
+	return [...]string{"claim", "transact", "extend", "settle", "get", "claim firmly", "conclude"}[v]
 }
 
 // call is one call of a store on one key. It is an input of the model.
@@ -40,12 +44,22 @@ type call struct {
 	// blur is how far the process of the call may be apart from the clock of the
 	// store, if it has learned that. It is 0 if the store's clock decides.
 	blur time.Duration
+	// firm is set for a transact that writes its claim before it calls its body.
+	// entry is the call of the body.
+	firm  bool
+	entry entry
 	// compares is set for a store that still has an outcome that has expired, and
 	// compares it with that of a repeated settlement.
 	compares bool
 
 	client          int
 	called, settled int64 // as numbered by the clock; settled is [never] if the call may still take effect
+}
+
+// entry is the call of a transaction's body. It is zero if there was none.
+type entry struct {
+	at, on int64       // as numbered by the clock, one after the other
+	rec    once.Record // that the body got
 }
 
 // never is the end of a call that may take effect at any time.
@@ -97,7 +111,7 @@ func (r reply) inFlight() bool {
 func (c call) String() string {
 	text := c.how
 	switch c.verb {
-	case claim, transact:
+	case claim, transact, claimFirmly:
 		text += fmt.Sprintf(" owner %x over %d lease %v", c.req.Owner[:3], c.req.Attempt, c.req.Lease)
 	case extend:
 		text += fmt.Sprintf(" owner %x attempt %d by %v", c.fence.Owner[:3], c.fence.Attempt, c.lease)
@@ -109,6 +123,12 @@ func (c call) String() string {
 	}
 	if c.undone {
 		text += " and roll back"
+	}
+	if c.req.Speculative {
+		text += ", speculative"
+	}
+	if c.firm {
+		text += fmt.Sprintf(", firm, entered %d", c.entry.at)
 	}
 	return text
 }

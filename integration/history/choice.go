@@ -86,6 +86,19 @@ func (c *client) maybeEnding() ending {
 	return c.ending()
 }
 
+// hint asks for a transaction that claims firmly, or for one that calls its body
+// before it knows whether its claim is won.
+func (c *client) hint(r *once.ClaimRequest, ends ending) {
+	switch n := c.chance.IntN(4); {
+	case n == 0:
+		r.Firm = true
+	case n < 3 && ends.status == once.Done:
+		expected := ends.settlement(once.Fence{})
+		expected.Outcome = once.Outcome{}
+		r.Expected, r.Speculative = &expected, true
+	}
+}
+
 // plan lets some calls of a store fail. Only one client calls it.
 func (c *client) plan(call storetest.Call) storetest.Fault {
 	switch n := c.chance.IntN(60); {

@@ -28,6 +28,9 @@ func (c *client) step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	k := c.keys[c.chance.IntN(len(c.keys))]
+	if c.place.collects && c.chance.IntN(3) == 0 { // there are several kinds of them
+		return c.transact(ctx, k)
+	}
 	n := c.chance.IntN(100)
 	if inTx := n >= 68 && n < 94; inTx && c.txs == nil {
 		n -= 26
@@ -65,9 +68,19 @@ func (c *client) pause(ctx context.Context) error {
 
 // record records a call of this process.
 func (c *client) record(k once.Key, does call, do func() (once.Record, error)) error {
+	return c.recorder.record(k, c.mine(does), do)
+}
+
+// recordEntered records a transaction of this process.
+func (c *client) recordEntered(k once.Key, does call, do func(enter func(once.Record)) (once.Record, error)) error {
+	return c.recorder.recordEntered(k, c.mine(does), do)
+}
+
+// mine returns a call with what the model must know of this process.
+func (c *client) mine(does call) call {
 	does.client, does.inSteps = c.id, does.verb == claim && c.place.inSteps
 	does.blur, does.compares = c.blur(), c.place.compares
-	return c.recorder.record(k, does, do)
+	return does
 }
 
 func (c *client) claim(ctx context.Context, k once.Key) error { return c.claimAs(ctx, c.request(k)) }
@@ -103,9 +116,14 @@ func (c *client) get(ctx context.Context, k once.Key) error {
 
 func (c *client) transact(ctx context.Context, k once.Key) error {
 	r, ends, fails := c.request(k), c.maybeEnding(), c.chance.IntN(4) == 0
+	if c.place.collects {
+		c.hint(&r, ends)
+	}
 	does := call{verb: transact, how: "Transact", req: r, ends: ends, undone: fails}
-	return c.record(k, does, func() (once.Record, error) {
+	does.firm = c.claimsFirst || r.Firm
+	return c.recordEntered(k, does, func(enter func(once.Record)) (once.Record, error) {
 		recs, err := c.txs.Transact(ctx, []once.ClaimRequest{r}, func(_ tx, recs []once.Record) ([]once.Settlement, error) {
+			enter(recs[0])
 			if fails {
 				return nil, errUndone
 			}

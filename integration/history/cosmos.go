@@ -45,14 +45,14 @@ func cosmosPlace(t testing.TB) *place {
 	effects, err := plain.NewContainer("shop", "keys")
 	proof.Must(t, err)
 	elsewhere := newLedger()
-	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
+	p := &place{collects: true, resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func(claimFirst bool) (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
 		if err != nil {
 			return nil, err
 		}
 		container, err := client.NewContainer("shop", "keys")
-		s := cosmosstore.New(container, &cosmosstore.Options{Partition: idOf})
+		s := cosmosstore.New(container, &cosmosstore.Options{Partition: idOf, ClaimFirst: claimFirst})
 		is := newProcess(once.TxStore[*cosmosstore.Tx](s), &dialect[*cosmosstore.Tx]{
 			begin: func(context.Context) (*cosmosstore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *cosmosstore.Tx, k once.Key, value int64) error {

@@ -51,9 +51,9 @@ func dynamoPlace(t testing.TB) *place {
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("name"), KeyType: types.KeyTypeHash}}})
 	proof.Must(t, err)
 	elsewhere := newLedger()
-	p := &place{resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func() (*process, error) {
+	p := &place{collects: true, resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func(claimFirst bool) (*process, error) {
 		l := &line{longest: longPause}
-		s := dynamostore.New(dial(l), nil)
+		s := dynamostore.New(dial(l), &dynamostore.Options{ClaimFirst: claimFirst})
 		is := newProcess(once.TxStore[*dynamostore.Tx](s), &dialect[*dynamostore.Tx]{
 			begin: func(context.Context) (*dynamostore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *dynamostore.Tx, k once.Key, value int64) error {

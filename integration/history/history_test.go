@@ -48,7 +48,11 @@ func TestHistories(t *testing.T) {
 		})
 		decided.report(t)
 		t.Logf("%s=%d: %d rounds on %d keys each: %v", proof.SeedVar, seed, rounds, keysAtOnce, tally)
-		for _, must := range []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"} {
+		needed := []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"}
+		if p.collects {
+			needed = append(needed, "firm answered", "firm failed", "firm unknown", "speculative answered", "speculative unknown")
+		}
+		for _, must := range needed {
 			if tally[must] == 0 && (rounds > 20 || must == "answered") {
 				t.Errorf("no history had anything %s, so nothing was shown of it", must)
 			}
@@ -153,6 +157,12 @@ func oneRound(t *testing.T, p *place, seed uint64, round int) (*recorder, error)
 func count(tally map[string]int, events []event) {
 	for _, e := range events {
 		tally[e.result.String()]++
+		if e.firm && e.entry.at > 0 {
+			tally["firm "+e.result.String()]++
+		}
+		if e.req.Speculative && !e.firm {
+			tally["speculative "+e.result.String()]++
+		}
 		switch {
 		case e.result != answered || e.verb == extend || e.verb == settle:
 		case e.inFlight():

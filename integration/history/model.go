@@ -15,6 +15,16 @@ const tolerance = 5_000 // microseconds
 
 // state is what a store must remember of a key.
 type state struct {
+	row
+
+	by     int64 // the transact that wrote the row, as its claim; 0: it was another call
+	before row   // that claim
+
+	forgotten memory // the released key that this was before it was forgotten
+}
+
+// row is what a store keeps of a key.
+type row struct {
 	status      once.Status // Running even if its lease has lapsed, Done even if its outcome has expired
 	attempt     int64
 	owner       [16]byte // also of a released key
@@ -23,7 +33,7 @@ type state struct {
 
 	lease, outcome, key span // when the lease, the outcome and the key end
 
-	forgotten memory // the released key that this was before it was forgotten
+	firm bool // its claim is that of a transaction: if the lease lapses, the key is free
 }
 
 // memory is what remains of a released key. A claim that read it in time
@@ -63,7 +73,9 @@ func (s state) seen(c call) []state {
 			all = append(all, s)
 		}
 		if s.lease.mayBeOver(c) {
-			s.status = once.Unknown
+			if s.status = once.Unknown; s.firm {
+				s.status = once.Absent
+			}
 			all = append(all, s)
 		}
 	case once.Done:
@@ -94,8 +106,8 @@ func (s state) past(c call) (all []state) {
 		}
 		all = append(all, next)
 	}
-	if m := s.forgotten; s.attempt == 0 && m.attempt > 0 && (c.verb == claim || c.verb == transact) && m.key.mayLast(c) {
-		all = append(all, state{attempt: m.attempt, owner: m.owner, key: m.key})
+	if m := s.forgotten; s.attempt == 0 && m.attempt > 0 && (c.verb == claim || c.verb == claimFirmly || c.verb == transact) && m.key.mayLast(c) {
+		all = append(all, state{row: row{attempt: m.attempt, owner: m.owner, key: m.key}})
 	}
 	return all
 }
@@ -107,11 +119,11 @@ func (s state) claimed(c call) (next state, mine bool) {
 	switch {
 	case own && (s.status == once.Running || s.status == once.Unknown):
 		return s, true
-	case s.status == once.Absent && own: // a late claim after a release of its owner
+	case s.status == once.Absent && own && !s.firm: // a late claim after a release of its owner
 		return s, false
 	case s.status == once.Absent, s.status == once.Unknown && r.Attempt == s.attempt:
-		return state{status: once.Running, attempt: s.attempt + 1, owner: r.Owner, fingerprint: string(r.Fingerprint),
-			lease: after(c, r.Lease)}, true
+		return state{row: row{status: once.Running, attempt: s.attempt + 1, owner: r.Owner, fingerprint: string(r.Fingerprint),
+			lease: after(c, r.Lease)}}, true
 	default:
 		return s, false
 	}
@@ -128,7 +140,7 @@ func (s state) settledAs(c call, fence once.Fence) (next state, ok bool) {
 		if s.status == once.Parked && c.ends.status == once.Unknown {
 			return s, false
 		}
-		next = state{status: c.ends.status, attempt: s.attempt, owner: s.owner, fingerprint: s.fingerprint, ended: c.ends}
+		next.row = row{status: c.ends.status, attempt: s.attempt, owner: s.owner, fingerprint: s.fingerprint, ended: c.ends}
 		next.outcome, next.key = after(c, c.ends.keepOutcome), after(c, c.ends.keepKey)
 		return next, true
 	case once.Absent:
@@ -147,6 +159,7 @@ func (s state) extended(c call) (next state, ok bool) {
 		return s, false
 	}
 	s.status, s.lease = once.Running, after(c, c.lease)
+	s.by, s.before = 0, row{}
 	return s, true
 }
 
@@ -180,6 +193,9 @@ func (s state) showsLease(c call, left time.Duration) bool {
 // store's clock has ended stays so. Processes that have learned it may be apart:
 // what has ended for one lasts for another, until somebody writes the record.
 func step(s state, c call, r reply) (next []state) {
+	if c.verb == conclude {
+		return s.concluded(c, r)
+	}
 	for _, met := range s.seen(c) {
 		for _, is := range met.step(c, r) {
 			if c.blur > 0 && is == met {
@@ -201,8 +217,11 @@ func (s state) step(c call, r reply) []state {
 	case settle:
 		next, ok := s.settledAs(c, c.fence)
 		return s.either(next, ok, c, r)
-	case claim:
+	case claim, claimFirmly:
 		next, mine := s.claimed(c)
+		if c.verb == claimFirmly {
+			next, mine = s.claimedFirmly(c)
+		}
 		switch {
 		case r.result == unknown:
 			return s.when(true, next)
@@ -245,6 +264,9 @@ func (s state) transacted(c call, r reply) []state {
 	settled := true
 	if mine && !c.ends.none() {
 		next, settled = claimed.settledAs(c, once.Fence{Owner: claimed.owner, Attempt: claimed.attempt})
+	}
+	if mine {
+		next.by, next.before = 0, row{} // also if only the version of the row is another
 	}
 	if c.undone || !mine {
 		next = s

@@ -117,7 +117,7 @@ const seenRolledBack = "a transaction that was rolled back is seen"
 func TestWrongHistoriesAreRejected(t *testing.T) {
 	seed := proof.Seed(t)
 	onEach(t, func(t *testing.T, p *place) {
-		is, err := p.process(t.Context())
+		is, err := p.process(t.Context(), false)
 		proof.Must(t, err)
 		c := &client{chance: rand.New(rand.NewPCG(seed, 0)), process: is, patient: true}
 		applicable := maps.Clone(mutations)

@@ -25,7 +25,7 @@ func natsPlace(t testing.TB) *place {
 	var next atomic.Int64
 	first := natsstore.New(connections[0], nil)
 	proof.Await(t, "the bucket is there", func() bool { return first.Migrate(t.Context()) == nil })
-	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 4, units: 5, open: func() (*process, error) {
+	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 4, units: 5, open: func(bool) (*process, error) {
 		return &process{store: natsstore.New(connections[int(next.Add(1))%len(connections)], nil), effects: elsewhere}, nil
 	}}
 }

@@ -15,8 +15,14 @@ import (
 
 // place is where a kind of store keeps its records: a database, or a service.
 type place struct {
-	// open returns a store as another process has it. Each round has its own.
-	open func() (*process, error)
+	// open returns a store as another process has it. Each round has its own. If
+	// claimFirst is set, its transactions claim before they call their body, if
+	// collects is set as well.
+	open func(claimFirst bool) (*process, error)
+
+	// collects is set if transactions write nothing before their commit, unless they
+	// claim first.
+	collects bool
 
 	// inSteps is set for SQLite: see call.
 	inSteps bool
@@ -35,7 +41,7 @@ type place struct {
 	// many units of work a worker does in one.
 	beside, units int
 
-	veteran func(context.Context) (*process, error) // see withVeteran
+	veteran func() (*process, error) // see withVeteran
 
 	// expire deletes what the service deletes by itself some time. It may be nil.
 	expire func()
@@ -47,6 +53,8 @@ type process struct {
 	txs     once.TxStore[tx] // the same store; nil: it has no transactions
 	begin   func(context.Context) (tx, error)
 	effects effects // of work that is not in a transaction
+
+	claimsFirst bool // its transactions claim before they call their body
 
 	line  *line  // of its client; nil: it goes without one
 	close func() // may be nil
@@ -110,12 +118,12 @@ func onEach(t *testing.T, test func(*testing.T, *place), only ...string) {
 }
 
 // process returns a process, which knows the time of the service.
-func (p *place) process(ctx context.Context) (*process, error) {
-	is, err := p.open()
+func (p *place) process(ctx context.Context, claimFirst bool) (*process, error) {
+	is, err := p.open(claimFirst)
 	if err != nil {
 		return nil, err
 	}
-	is.place, is.since = p, time.Now()
+	is.place, is.since, is.claimsFirst = p, time.Now(), claimFirst && p.collects
 	if p.learns() {
 		err = is.look(ctx)
 		is.looked = time.Since(is.since)
@@ -123,7 +131,8 @@ func (p *place) process(ctx context.Context) (*process, error) {
 	return is, err
 }
 
-// processes returns those of a round, and a function that ends them.
+// processes returns those of a round, and a function that ends them. Every other
+// one claims first.
 func (p *place) processes(ctx context.Context, n int) (all []*process, end func(), err error) {
 	end = func() {
 		for _, is := range all {
@@ -133,11 +142,12 @@ func (p *place) processes(ctx context.Context, n int) (all []*process, end func(
 		}
 	}
 	for i := range n {
-		newOne := p.process
+		var is *process
 		if i == 0 && p.veteran != nil {
-			newOne = p.veteran
+			is, err = p.veteran()
+		} else {
+			is, err = p.process(ctx, i%2 > 0)
 		}
-		is, err := newOne(ctx)
 		if err != nil {
 			end()
 			return nil, nil, err
@@ -152,7 +162,7 @@ func (p *place) processes(ctx context.Context, n int) (all []*process, end func(
 // Its requests do not go wrong.
 func (p *place) withVeteran(t testing.TB) *place {
 	first := sync.OnceValues(func() (*process, error) {
-		is, err := p.process(t.Context())
+		is, err := p.process(t.Context(), false)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +176,7 @@ func (p *place) withVeteran(t testing.TB) *place {
 		}
 		return is, err
 	})
-	p.veteran = func(context.Context) (*process, error) { return first() }
+	p.veteran = first
 	return p
 }
 

@@ -64,8 +64,20 @@ var (
 // record makes a call and records it with its reply. It returns an unexpected
 // error.
 func (r *recorder) record(k once.Key, c call, do func() (once.Record, error)) error {
+	return r.recordEntered(k, c, func(func(once.Record)) (once.Record, error) { return do() })
+}
+
+// recordEntered is record for a transaction, which says when its body is called.
+func (r *recorder) recordEntered(k once.Key, c call, do func(enter func(once.Record)) (once.Record, error)) error {
+	var entering sync.Mutex
 	c.called = r.now()
-	rec, err := do()
+	rec, err := do(func(rec once.Record) {
+		entering.Lock()
+		defer entering.Unlock()
+		c.entry = entry{r.now(), r.now(), rec}
+	})
+	entering.Lock() // a transaction that is late may call its body at any time
+	defer entering.Unlock()
 	c.settled = r.now()
 	back := reply{rec: rec, err: err, result: c.meaning(err)}
 	if back.result == unknown && !errors.Is(err, errLost) && !errors.Is(err, once.ErrConflict) {
@@ -109,6 +121,10 @@ func (c call) meaning(err error) result {
 func history(events []event) []porcupine.Operation {
 	var ops []porcupine.Operation
 	for _, e := range events {
+		if e.firm {
+			ops = append(ops, e.inTwo()...)
+			continue
+		}
 		if e.result == failed || e.result == unknown && e.verb == get {
 			continue
 		}

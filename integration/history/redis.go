@@ -34,11 +34,11 @@ func redisPlace(t testing.TB) *place {
 		}
 	})
 	elsewhere := newLedger()
-	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func() (*process, error) {
+	return &place{collects: true, resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func(claimFirst bool) (*process, error) {
 		l := &line{longest: shortPause}
 		client := redis.NewClient(o)
 		client.AddHook(l)
-		s := redisstore.New(client, &redisstore.Options{Prefix: prefix})
+		s := redisstore.New(client, &redisstore.Options{Prefix: prefix, ClaimFirst: claimFirst})
 		p := newProcess(once.TxStore[*redisstore.Tx](s), &dialect[*redisstore.Tx]{
 			begin: func(context.Context) (*redisstore.Tx, error) { return s.Begin(), nil },
 			write: func(ctx context.Context, of *redisstore.Tx, k once.Key, value int64) error {

@@ -20,7 +20,7 @@ func sqlPlace(t testing.TB, e engine.Engine) *place {
 	first.MustExec(t, effectTable)
 	pools := []*engine.Database{first, e.Connect(t, dsn), e.Connect(t, dsn)}
 	var next atomic.Int64
-	return &place{inSteps: e.Name == engine.SQLite, compares: true, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func() (*process, error) {
+	return &place{inSteps: e.Name == engine.SQLite, compares: true, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func(bool) (*process, error) {
 		d := pools[int(next.Add(1))%len(pools)]
 		return newProcess(once.TxStore[engine.Tx](d.Store), &dialect[engine.Tx]{
 			begin: d.Begin,

@@ -39,13 +39,13 @@ func tablePlace(t testing.TB) *place {
 		proof.Must(t, err)
 	})
 	elsewhere := newLedger()
-	p := &place{resolution: 1100 * time.Millisecond, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func() (*process, error) {
+	p := &place{collects: true, resolution: 1100 * time.Millisecond, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func(claimFirst bool) (*process, error) {
 		l := &line{longest: longPause}
 		client, err := dial(l)
 		if err != nil {
 			return nil, err
 		}
-		s := tablestore.New(client, &tablestore.Options{Partition: idOf})
+		s := tablestore.New(client, &tablestore.Options{Partition: idOf, ClaimFirst: claimFirst})
 		is := newProcess(once.TxStore[*tablestore.Tx](s), &dialect[*tablestore.Tx]{
 			begin: func(context.Context) (*tablestore.Tx, error) { return s.Begin(), nil },
 			write: func(_ context.Context, of *tablestore.Tx, k once.Key, value int64) error {

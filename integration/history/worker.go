@@ -34,7 +34,12 @@ const (
 	callTime  = 20 * time.Second
 )
 
-var inside = &once.Operation[int64]{Name: "inside", Policy: once.Policy{Lease: workLease, Wait: 2 * time.Second}}
+var (
+	inside = &once.Operation[int64]{Name: "inside", Policy: once.Policy{Lease: workLease, Wait: 2 * time.Second}}
+
+	// speculative has the keys of inside.
+	speculative = &once.Operation[int64]{Name: inside.Name, Policy: inside.Policy, Speculative: true}
+)
 
 // outside is work on another system, which can be asked. A statement may still
 // arrive for a while after its caller gave up.
@@ -60,8 +65,9 @@ func (w *worker) work(ctx context.Context, id string) error {
 	}
 	switch how {
 	case 0, 1:
+		op := []*once.Operation[int64]{inside, speculative}[how]
 		a.how = "DoTx"
-		return w.note(inside.For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
+		return w.note(op.For(id), a, func(ctx context.Context, u once.Work[int64]) (int64, error) {
 			return once.DoTx(ctx, w.txs, u, func(ctx context.Context, in tx) (int64, error) {
 				return w.effect(ctx, in.write, u.Key(), a.proposal, mood)
 			})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/effectively-once/once"
 )
@@ -70,6 +71,7 @@ func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.ClaimReque
 	body func(Tx, []once.Record) ([]once.Settlement, error), fault Fault) ([]once.Record, error) {
 
 	ready, ended := make(chan struct{}), make(chan transacted, 1)
+	var first sync.Once // a Speculative transaction may call its body again
 	f.late.Add(1)
 	go func() {
 		defer f.late.Done()
@@ -84,7 +86,7 @@ func (f *FaultyTxStore[Tx]) commitLate(ctx context.Context, rs []once.ClaimReque
 			sets, err := body(tx, recs)
 			if err == nil {
 				sets = keep(sets)
-				close(ready)
+				first.Do(func() { close(ready) })
 				<-fault.Late
 			}
 			return sets, err
