@@ -39,7 +39,7 @@ const (
 // errCut is the error of a client that has no reply.
 var errCut = errors.New("cut off on purpose")
 
-func isCut(err error) bool { return errors.Is(err, errCut) }
+func isCut(err error) bool { return errors.Is(err, errCut) || isNATSCut(err) }
 
 // isSilent reports whether err is that of a call that got no reply: it was cut
 // off, or it took too long on a machine that is busy.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/natswire"
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/natsstore"
@@ -20,20 +21,20 @@ import (
 func TestLostRequestsAndReplies(t *testing.T) {
 	server := offices.StartNATS(t)
 	migrated(t, dial(t, server.URL()), nil)
-	faults := make(map[string]fault)
+	faults := make(map[string]natswire.Fault)
 	var names []string
 	for _, kind := range []string{"STREAM.INFO", "MSG.GET", "MSG.DELETE", "open", "done"} {
-		faults["request of "+kind], faults["reply to "+kind] = request, reply
+		faults["request of "+kind], faults["reply to "+kind] = natswire.Request, natswire.Reply
 		names = append(names, "request of "+kind, "reply to "+kind)
 	}
 	proof.Beside(t, len(names), names, func(t *testing.T, name string) {
 		left := 1
-		w := &wire{choose: func(subject, _ string) fault {
+		w := &natswire.Wire{Choose: func(subject, _ string) natswire.Fault {
 			if strings.HasSuffix(name, kindOf(subject)) && left > 0 {
 				left--
 				return faults[name]
 			}
-			return none
+			return natswire.None
 		}}
 		s := natsstore.New(dialThrough(t, server.URL(), w), nil)
 		ran := 0
@@ -59,12 +60,12 @@ func TestLateRequestsAreRefused(t *testing.T) {
 	sure := migrated(t, dial(t, server.URL()), nil)
 	proof.Beside(t, 2, []string{"open", "done"}, func(t *testing.T, kind string) {
 		left := 1
-		w := &wire{choose: func(subject, _ string) fault {
+		w := &natswire.Wire{Choose: func(subject, _ string) natswire.Fault {
 			if kindOf(subject) == kind && left > 0 {
 				left--
-				return late
+				return natswire.Late
 			}
-			return none
+			return natswire.None
 		}}
 		s := natsstore.New(dialThrough(t, server.URL(), w), nil)
 		pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park, Policy: once.Policy{Lease: time.Minute}}
@@ -75,7 +76,7 @@ func TestLateRequestsAreRefused(t *testing.T) {
 		}
 		before, err := sure.Get(t.Context(), work.Key())
 		proof.Must(t, err)
-		if n := w.arrive(t); n != 1 {
+		if n := w.Arrive(t); n != 1 {
 			t.Fatalf("%d requests were late", n)
 		}
 		_, err = s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: pay.For("after " + kind).Key(), Owner: [16]byte{1}},
@@ -91,13 +92,13 @@ func TestLateRequestsAreRefused(t *testing.T) {
 func TestRoundTrips(t *testing.T) {
 	server := offices.StartNATS(t)
 	migrated(t, dial(t, server.URL()), nil)
-	w := &wire{choose: func(string, string) fault { return none }}
+	w := &natswire.Wire{Choose: func(string, string) natswire.Fault { return natswire.None }}
 	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
 	key := once.Key{Operation: "pay", ID: "1"}
 	fence := once.Fence{Key: key, Owner: [16]byte{1}, Attempt: 1}
 	_, err := s.Get(t.Context(), key) // asks for the time
 	proof.Must(t, err)
-	w.requests()
+	requests(w)
 	for _, c := range []struct {
 		name string
 		call func() error
@@ -118,7 +119,7 @@ func TestRoundTrips(t *testing.T) {
 		}, map[string]int{"done": 1}},
 	} {
 		proof.Must(t, c.call())
-		got := w.requests()
+		got := requests(w)
 		delete(got, "MSG.DELETE") // Settle does not wait for it
 		if !maps.Equal(got, c.want) {
 			t.Errorf("%s made the requests %v, not %v", c.name, got, c.want)
@@ -128,7 +129,7 @@ func TestRoundTrips(t *testing.T) {
 		_, err := s.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{2}}, Lease: time.Hour})
 		proof.Must(t, err)
 	}
-	if n := w.requests(); n["open"] > 10 || n["MSG.GET"] != 100 {
+	if n := requests(w); n["open"] > 10 || n["MSG.GET"] != 100 {
 		t.Errorf("many repeats made %v", n)
 	}
 	for i := range 1100 {
@@ -136,14 +137,14 @@ func TestRoundTrips(t *testing.T) {
 			Owner: [16]byte{1}}, Lease: time.Hour})
 		proof.Must(t, err)
 	}
-	if n := w.requests(); n["open"] != 1100 || n["MSG.GET"] > 20 {
+	if n := requests(w); n["open"] != 1100 || n["MSG.GET"] > 20 {
 		t.Errorf("claims of 1100 new keys made %v", n)
 	}
 	for _, limit := range []int{1, 1000} {
-		w.requests()
+		requests(w)
 		_, err := s.List(t.Context(), once.RecordQuery{Status: []once.Status{once.Parked}, Limit: limit})
 		proof.Must(t, err)
-		if n := w.requests(); n["MSG.GET"] > 2000 || n["STREAM.INFO"] > 200 {
+		if n := requests(w); n["MSG.GET"] > 2000 || n["STREAM.INFO"] > 200 {
 			t.Errorf("a page of at most %d made %v", limit, n)
 		}
 	}
@@ -154,11 +155,11 @@ func TestRoundTrips(t *testing.T) {
 func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 	server := offices.StartNATS(t)
 	clean := migrated(t, dial(t, server.URL()), nil)
-	w := &wire{choose: func(subject, _ string) fault {
+	w := &natswire.Wire{Choose: func(subject, _ string) natswire.Fault {
 		if kindOf(subject) == "MSG.DELETE" {
-			return request
+			return natswire.Request
 		}
-		return none
+		return natswire.None
 	}}
 	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
 	pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park}

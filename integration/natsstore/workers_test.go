@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/natswire"
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store/natsstore"
@@ -138,20 +139,20 @@ func TestWorker(t *testing.T) {
 		defer runtime.UnlockOSThread()
 		proof.Must(t, syscall.Tgkill(os.Getpid(), syscall.Gettid(), number))
 	}
-	w := &wire{
-		choose: func(subject, inbox string) fault {
+	w := &natswire.Wire{
+		Choose: func(subject, inbox string) natswire.Fault {
 			if kindOf(subject) != kind {
-				return none
+				return natswire.None
 			}
 			if when == "before" {
 				signal()
 			} else {
 				awaited.CompareAndSwap(nil, &inbox)
 			}
-			return none
+			return natswire.None
 		},
 	}
-	w.replied = func(inbox string) {
+	w.Replied = func(inbox string) {
 		if is := awaited.Load(); is != nil && *is == inbox {
 			signal()
 		}

@@ -71,6 +71,25 @@ var casBugs = []Bug{
 		Test: casConformance,
 	},
 	{
+		Name: "cas-speculates-over-a-record", Why: "Speculative work runs again after it was done, and its answer changes",
+		File: "store/cas/tx.go",
+		Old:  `	r.changes.set(r.changes.add(rs[0].Key.UUID(), Stored{}), row)`,
+		New: `	was, _ := r.load(r.ctx, rs[0].Key)
+	r.changes.set(r.changes.add(rs[0].Key.UUID(), was), row)`,
+		Test: Test{"./integration/history", "^TestHistories$/^dynamostore$"},
+	},
+	{
+		Name: "cas-rollback-frees-a-takeover", Why: "an effect whose outcome is unknown happens again after a transaction that failed",
+		File: "store/cas/row.go",
+		Old: `		return before, true
+	}
+	r.Status`,
+		New: `		r.Firm = true
+	}
+	r.Status`,
+		Test: Test{"./integration/history", "^TestHistories$/^dynamostore$"},
+	},
+	{
 		Name: "cas-keeps-a-firm-claim", Why: "after a rollback the key is in use until the lease ends",
 		File: "store/cas/tx.go",
 		Old:  `_, _ = r.engine.Put(ctx, row, claim.is.Version)`,

@@ -81,4 +81,11 @@ var natsBugs = []Bug{
 		New:  `Status:  once.Absent,`,
 		Test: Test{"./integration/natsstore", "^TestDamagedRecords$"},
 	},
+	{
+		Name: "nats-silence-as-a-refusal", Why: "work that was recorded is reported as taken over by another call",
+		File: "store/natsstore/bucket.go",
+		Old:  `	return fmt.Errorf("natsstore: %w", err)`,
+		New:  `	return fmt.Errorf("%w: natsstore: %w", once.ErrLeaseLost, err)`,
+		Test: Test{"./integration/history", "^TestHistories$/^natsstore$"},
+	},
 }

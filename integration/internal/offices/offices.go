@@ -123,9 +123,9 @@ func KafkaClient(t testing.TB, addresses string, opts ...kgo.Opt) *kgo.Client {
 }
 
 // DialNATS connects, and reconnects for ever.
-func DialNATS(addresses string) (jetstream.JetStream, error) {
-	nc, err := nats.Connect(addresses, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))
+func DialNATS(addresses string, opts ...nats.Option) (jetstream.JetStream, error) {
+	nc, err := nats.Connect(addresses, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true))...)
 	if err != nil {
 		return nil, err
 	}
