@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,8 @@ func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 		return natswire.None
 	}}
 	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
+	stream, err := dial(t, server.URL()).Stream(t.Context(), "KV_once")
+	proof.Must(t, err)
 	pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park}
 	for name, do := range map[string]func() error{
 		"List": func() error {
@@ -177,11 +180,11 @@ func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 			_, err := once.Do(t.Context(), s, pay.For(fmt.Sprint(name, i)), func(context.Context, once.Key) (string, error) { return "paid", nil })
 			proof.Must(t, err)
 		}
-		if n := countOf(t, server.URL(), "open"); n != 20 {
+		if n := len(subjects(t, stream, "open")); n != 20 {
 			t.Errorf("before %s, %d messages are left behind", name, n)
 		}
 		proof.Must(t, do())
-		proof.Await(t, name+" has deleted what was left behind", func() bool { return countOf(t, server.URL(), "open") == 0 })
+		proof.Settled(t, 10*time.Second, func() []string { return subjects(t, stream, "open") })
 		rec, err := clean.Get(t.Context(), pay.For(name+"0").Key())
 		if err != nil || rec.Status != once.Done {
 			t.Errorf("after %s, Get returned %v, %v", name, rec.Status, err)
@@ -189,12 +192,10 @@ func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 	}
 }
 
-// countOf returns how many messages of a kind the bucket has.
-func countOf(t *testing.T, url, kind string) int {
+// subjects returns those of the messages of a kind that the bucket has.
+func subjects(t *testing.T, stream jetstream.Stream, kind string) []string {
 	t.Helper()
-	stream, err := dial(t, url).Stream(t.Context(), "KV_once")
-	proof.Must(t, err)
 	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.once."+kind+".>"))
 	proof.Must(t, err)
-	return len(info.State.Subjects)
+	return slices.Collect(maps.Keys(info.State.Subjects))
 }

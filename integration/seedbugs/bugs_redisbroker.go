@@ -1,7 +1,5 @@
 package seedbugs
 
-var redisComesAgain = Test{"./integration/brokers", "^TestRedisConformance$/^close$/^comes-again$"}
-
 var redisBrokerBugs = []Bug{
 	{
 		Name: "redis-acks-entries-of-others", Why: "a stalled session settles what another one handles",
@@ -29,7 +27,7 @@ var redisBrokerBugs = []Bug{
 		File: "broker/redisbroker/leave.lua",
 		Old:  `redis.call('XCLAIM', stream, group, ARGV[3], 0, p[1], 'JUSTID')`,
 		New:  `local _ = p`,
-		Test: redisComesAgain,
+		Test: Test{"./integration/brokers", "^TestRedisClosedSessionLosesNothing$"},
 	},
 	{
 		Name: "redis-trims-what-is-pending", Why: "messages are deleted before they are handled",

@@ -99,7 +99,7 @@ func TestTheBellFollowsNewShards(t *testing.T) {
 	for i := range 3 {
 		w.SplitStream("once")
 		put(t, w.store, fmt.Sprint(i))
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if err := ear.Wait(ctx); err != nil {
 			t.Fatalf("after the split %d, Wait returned %v", i, err)
 		}
