@@ -123,6 +123,21 @@ var tableBugs = []Bug{
 		Test: Test{"./store/tablestore", "^TestADamagedEntityIsCorrupt$"},
 	},
 	{
+		Name: "tables-message-beside-the-batch", Why: "a message is published whose transaction was refused",
+		File: "store/tablestore/tx.go",
+		Old: `	_, err = e.submit(ctx, rows, t.actions)
+	if err = commitError(err)`,
+		New: `	if own := len(t.changes.All()); len(rows) > own && own+len(t.actions) > 0 {
+		if _, err = e.submit(ctx, rows[own:], nil); err != nil {
+			return commitError(err)
+		}
+		rows = rows[:own]
+	}
+	_, err = e.submit(ctx, rows, t.actions)
+	if err = commitError(err)`,
+		Test: Test{"./store/tablestore", "^TestAMessageOfARefusedTransactionIsNotThere$"},
+	},
+	{
 		Name: "tables-no-intent", Why: "a message commits, and no relay ever finds it",
 		File: "store/tablestore/intent.go",
 		Old:  `if c.Over == "" && c.Is != nil && cas.IsMessage(c.Name) {`,

@@ -207,6 +207,24 @@ func TestAMessageIsCommittedBeforeItsTombstone(t *testing.T) {
 	wantIn(t, relay, store.Pending, "afterwards", "a")
 }
 
+// A message is in the batch of its transaction: if the service refuses that, there
+// is none.
+func TestAMessageOfARefusedTransactionIsNotThere(t *testing.T) {
+	c := table(t)
+	s := outboxOf(c, false)
+	tx, rival := s.Begin(), s.Begin()
+	must(t, tx.Write(effect("all", "1", "mine")))
+	must(t, s.PutTx(t.Context(), tx, []store.Outgoing{{Message: broker.Message{ID: "a", Topic: "topic", Time: time.Now()}}}))
+	must(t, rival.Write(effect("all", "1", "the rival's")))
+	must(t, rival.Commit(t.Context()))
+	if err := tx.Commit(t.Context()); err == nil || errors.Is(err, once.ErrOutcomeUnknown) {
+		t.Fatalf("a commit that is refused returned %v", err)
+	}
+	if all := entities(t, c, "PartitionKey eq 'all'"); len(all) != 1 {
+		t.Errorf("beside the entity of the rival there is %+v", all)
+	}
+}
+
 // The commit arrives after the read of its first message, and before that of the
 // second one.
 func TestACommitArrivesBetweenTheReadsOfItsMessages(t *testing.T) {

@@ -245,8 +245,12 @@ func (s *storm[Tx]) waiting(ctx context.Context) (open []string) {
 	return open
 }
 
+// stuckAfter is for how many leases nothing may be published, while there is
+// something in the outbox.
+const stuckAfter = 20
+
 // settle waits until all messages are published and handled, ends the processes,
-// and compares.
+// and compares. It does not wait if something is wrong already that will stay so.
 func (s *storm[Tx]) settle(t *testing.T) verdict {
 	t.Helper()
 	ctx := proof.Soon(t)
@@ -261,15 +265,26 @@ func (s *storm[Tx]) settle(t *testing.T) verdict {
 	read(l.made, madeList)
 	want := l.expected()
 	var looked time.Time
+	var stuck []string
 	empty := 0 // looks, although messages are missing
+	arrived, moved := s.heard.arrived(), time.Now()
 	proof.Settled(t, proof.Patience, func() []string {
 		missing := s.heard.missing(want)
 		if len(missing) > 0 && time.Since(looked) < time.Second { // a look may be expensive
 			return missing
 		}
 		looked = time.Now()
+		if l.prints, l.told = s.heard.all(); len(l.judge().lasting()) > 0 {
+			return nil
+		}
+		if n := s.heard.arrived(); n != arrived {
+			arrived, moved = n, time.Now()
+		}
 		if open := append(s.waiting(ctx), s.heard.unread(ctx)...); len(open) > 0 {
-			empty = 0
+			if empty = 0; time.Since(moved) > stuckAfter*s.plan.Lease {
+				stuck = open
+				return nil
+			}
 			return open
 		}
 		if empty++; empty < 2 { // an index may be behind
@@ -279,7 +294,11 @@ func (s *storm[Tx]) settle(t *testing.T) verdict {
 	})
 	s.fleets[1].Stop()
 	l.prints, l.told = s.heard.all()
-	if v := l.judge(); len(v.wrong) > 0 {
+	v := l.judge()
+	if len(stuck) > 0 {
+		v.wrong[wrongStuck] = stuck
+	}
+	if len(v.wrong) > 0 {
 		return v // consumers park a message that comes with two bodies, and hold those after it
 	}
 	l.handled = make(map[string][]string)

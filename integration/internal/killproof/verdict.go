@@ -237,12 +237,22 @@ func (v verdict) check(t *testing.T) {
 	}
 }
 
+// lasting returns what is wrong although some messages may still be published and
+// handled.
+func (v verdict) lasting() map[string][]string {
+	lasting := maps.Clone(v.wrong)
+	delete(lasting, wrongLost)
+	delete(lasting, wrongUnhandled)
+	return lasting
+}
+
 // The wrongs.
 const (
 	wrongAgain       = "units were done again"
 	wrongDoomed      = "units committed although they failed"
 	wrongUndone      = "units were known to be done, and are not"
 	wrongLost        = "messages were lost"
+	wrongStuck       = "kinds of messages are in the outbox, and no relay publishes them"
 	wrongUncommitted = "messages were published of transactions that did not commit"
 	wrongChanged     = "messages were published as something else"
 	wrongOrder       = "messages were published before earlier ones of their ordering key"

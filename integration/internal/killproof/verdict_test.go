@@ -42,8 +42,12 @@ func TestEachWrongIsFound(t *testing.T) {
 	} {
 		l := someLedger()
 		spoil(&l)
-		if v := l.judge(); len(v.wrong[what]) == 0 {
+		v := l.judge()
+		if len(v.wrong[what]) == 0 {
 			t.Errorf("it is not found that %s: %v", what, v)
+		}
+		if mayPass := what == wrongLost || what == wrongUnhandled; mayPass != (len(v.lasting()) == 0) {
+			t.Errorf("what stays wrong if %s: %v", what, v.lasting())
 		}
 	}
 }
