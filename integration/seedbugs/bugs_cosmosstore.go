@@ -167,6 +167,13 @@ var cosmosBugs = []Bug{
 		Test: Test{"./store/cosmosstore", "^TestListsOfManyRecordsHaveBoundedPages$"},
 	},
 	{
+		Name: "cosmos-query-for-each-lane", Why: "a relay that looks for messages costs sixteen times as much",
+		File: "store/cosmosstore/queue.go",
+		Old:  `		if first {`,
+		New:  `		if first && limit < 0 {`,
+		Test: Test{"./store/cosmosstore", "^TestALookAtAllLanesTakesFewQueries$"},
+	},
+	{
 		Name: "cosmos-move-not-repeated", Why: "a message whose move had no answer counts as not moved",
 		File: "store/cosmosstore/queue.go",
 		Old:  `const tries = 3`,

@@ -125,6 +125,7 @@ func New(container *azcosmos.ContainerClient, o *Options) *Store {
 		o = new(Options)
 	}
 	e := &engine{container: container, partition: o.Partition, feedEvery: cmp.Or(o.FeedEvery, defaultFeedEvery)}
+	e.looks.turn = make(chan struct{}, 1)
 	e.clock.Ask = e.ask
 	if container == nil {
 		e.invalid = fmt.Errorf("%w: cosmosstore: the container is nil", once.ErrInvalid)
@@ -149,6 +150,7 @@ type engine struct {
 	clock     cas.LearnedClock
 	invalid   error
 	width     width
+	looks     looks
 	property  atomic.Pointer[string] // the partition key; nil: the container is not checked yet
 }
 

@@ -156,7 +156,8 @@ const namesAtOnce = 1000
 //
 // The gateway does not order across partitions. So Queued reads names first. If
 // there are too many, the limit-th of those that it has is an upper bound for its
-// page, and it begins again with that. Then it reads the texts.
+// page, and it begins again with that. Then it reads the texts. Calls that come at
+// once share the names of the first pages of queues, while they are few.
 func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (found []cas.NamedDoc, err error) {
 	if err := e.ready(ctx); err != nil {
 		return nil, err
@@ -166,12 +167,21 @@ func (e *engine) Queued(ctx context.Context, prefix, after string, limit int) (f
 	}
 	// Names have no tilde, which sorts after all that they may have.
 	end := prefix + "~"
+	first := false
 	if after < prefix {
 		last := len(prefix) - 1
-		after = prefix[:last] + string(prefix[last]-1) + "~"
+		after, first = prefix[:last]+string(prefix[last]-1)+"~", prefix[last] == '/'
 	}
 	for len(found) < limit && after < end {
-		last, more, err := e.bound(ctx, after, end, limit-len(found))
+		var last string
+		var more, known bool
+		if first {
+			last, more, known = e.firstBound(ctx, prefix, end, limit)
+			first = false
+		}
+		if !known {
+			last, more, err = e.bound(ctx, after, end, limit-len(found))
+		}
 		if err != nil || last == "" {
 			return found, err
 		}
@@ -193,17 +203,7 @@ const between = "c.once.out > @after AND c.once.out <= @to"
 func (e *engine) bound(ctx context.Context, after, to string, limit int) (last string, more bool, err error) {
 	most := max(namesAtOnce, 2*limit)
 	for {
-		var names []string
-		full := false
-		err := e.items(ctx, "SELECT c.id, c.once FROM c WHERE "+between, int32(most+1), func(text []byte) (bool, error) {
-			var it docItem
-			if err := json.Unmarshal(text, &it); err != nil {
-				return false, fmt.Errorf("%w: the item of a message: %w", once.ErrCorrupt, err)
-			}
-			names = append(names, it.Once.Out)
-			full = len(names) > most
-			return !full, nil
-		}, parameter("@after", after), parameter("@to", to))
+		names, full, err := e.namesOf(ctx, after, to, most)
 		switch {
 		case err != nil:
 			return "", false, err

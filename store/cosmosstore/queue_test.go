@@ -2,9 +2,12 @@ package cosmosstore_test
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -150,4 +153,59 @@ func TestPagesOfMessagesAreInOrder(t *testing.T) {
 			seen, after = seen+1, m.Seq
 		}
 	}
+}
+
+// A relay asks for all lanes at once. That does not take a query for each.
+func TestALookAtAllLanesTakesFewQueries(t *testing.T) {
+	a := newAccountOf(t, 1) // a query across partitions is a request for each
+	s := a.store()
+	relay := [16]byte{1}
+	_, err := s.LeaseLanes(t.Context(), relay, time.Hour, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+	must(t, err)
+	var queries atomic.Int64
+	a.SetFault(func(r fakecosmos.Request) fakecosmos.Fault {
+		if r.Kind == "Query" {
+			queries.Add(1)
+		}
+		return fakecosmos.None
+	})
+	look := func(want int, most int64) {
+		t.Helper()
+		queries.Store(0)
+		if ms := pending(t, s); len(ms) != want {
+			t.Errorf("%d messages are pending, want %d", len(ms), want)
+		}
+		if n := queries.Load(); n > most {
+			t.Errorf("a look at %d messages made %d queries, want %d", want, n, most)
+		}
+		queries.Store(0)
+		_, _, err := s.WakeDelayed(t.Context(), relay, store.Pending, 100)
+		must(t, err)
+		if n := queries.Load(); n > 8 {
+			t.Errorf("a look for delayed messages made %d queries", n)
+		}
+	}
+	a.SetDelay(50 * time.Millisecond) // so that calls which are made at once overlap
+	look(0, 8)
+	put(t, s, store.Outgoing{Message: broker.Message{ID: "1", Topic: "t"}})
+	look(1, 12)
+	look(1, 12)
+	a.SetDelay(0)
+	for range 21 { // now there are too many names to read all of them
+		put(t, s, some(50)...)
+	}
+	for range 2 {
+		ms, err := s.Outgoing(t.Context(), store.OutgoingQuery{Limit: 2000})
+		if must(t, err); len(ms) != 1051 {
+			t.Errorf("%d of 1,051 messages are found", len(ms))
+		}
+	}
+}
+
+// some returns messages in several lanes.
+func some(n int) (ms []store.Outgoing) {
+	for range n {
+		ms = append(ms, store.Outgoing{Message: broker.Message{ID: rand.Text(), Topic: "t"}})
+	}
+	return ms
 }
