@@ -62,7 +62,7 @@ func TestRedisClaimsWhatADeadSessionLeft(t *testing.T) {
 // third of ClaimAfter.
 func (r *redisServer) receiveInLooks(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
 	tb.Helper()
-	const often = 60
+	const often = 20
 	for first := r.looks(tb); len(ds) < n; {
 		ctx, cancel := context.WithTimeout(proof.Soon(tb), 100*time.Millisecond)
 		more, err := s.Receive(ctx, n-len(ds))

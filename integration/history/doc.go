@@ -12,6 +12,11 @@
 // allows both. Requests of the adapters to their services are lost and delayed as
 // well, where they can be met on their way: see line.
 //
+// Where transactions collect their writes, half of the processes claim first
+// (ClaimFirst), and of the other transactions some are Firm and some Speculative.
+// A transaction that claims first is two operations: others see its claim before
+// its commit, and may see it taken back. See event.inTwo.
+//
 // All clocks are those of one machine, so that the end of a lease can be computed
 // outside the store. If processes learn the clock of a service, a lease may last
 // longer by what they do not know of it, and in that time one process may take for
