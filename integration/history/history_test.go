@@ -49,7 +49,7 @@ func TestHistories(t *testing.T) {
 		decided.report(t)
 		t.Logf("%s=%d: %d rounds on %d keys each: %v", proof.SeedVar, seed, rounds, keysAtOnce, tally)
 		needed := []string{"answered", "refused", "unknown", "Running", "Unknown", "Parked", "Done", "Expired", "forgotten", "taken over"}
-		if p.collects {
+		if p.collects && rounds > 60 { // they are rarer
 			needed = append(needed, "firm answered", "firm failed", "firm unknown", "speculative answered", "speculative unknown")
 		}
 		for _, must := range needed {
