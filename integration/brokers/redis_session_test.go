@@ -281,7 +281,7 @@ func TestRedisTrimsWhatAllGroupsHaveAcknowledged(t *testing.T) {
 	wantTrimmed := func(want int64, keep time.Duration, groups ...string) {
 		t.Helper()
 		if n, err := trim(keep, groups...); err != nil || n != want {
-			t.Errorf("%d entries were deleted, want %d: %v", n, want, err)
+			t.Fatalf("%d entries were deleted, want %d: %v", n, want, err) // which would be waited for below
 		}
 	}
 	p.publish(t, p.messages(10)...)
@@ -292,11 +292,11 @@ func TestRedisTrimsWhatAllGroupsHaveAcknowledged(t *testing.T) {
 	wantTrimmed(0, time.Hour, "billing")
 	wantTrimmed(3, 0, "billing") // the fourth is pending
 	if _, err := trim(0, "billing", "audit"); err == nil || !strings.Contains(err.Error(), `"audit"`) {
-		t.Errorf("it was trimmed although a group is not declared: %v", err)
+		t.Fatalf("it was trimmed although a group is not declared: %v", err)
 	}
 	proof.Must(t, r.client.XGroupCreate(proof.Soon(t), p.stream, "audit", "0").Err())
 	if _, err := trim(0, "billing"); err == nil || !strings.Contains(err.Error(), `"audit"`) {
-		t.Errorf("it was trimmed although a group was not named: %v", err)
+		t.Fatalf("it was trimmed although a group was not named: %v", err)
 	}
 	proof.Must(t, s.Ack(proof.Soon(t), ds[3:5]))
 	wantTrimmed(0, 0, "billing", "audit") // audit has read nothing
