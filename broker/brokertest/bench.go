@@ -196,6 +196,14 @@ func (b *bench) messages(n int, orderingKey string) []*broker.Message {
 	return ms
 }
 
+// sharedKey returns an ordering key of messages that are in flight together.
+func (b *bench) sharedKey() string {
+	if b.OneByOne {
+		return ""
+	}
+	return "key"
+}
+
 // publish publishes messages. It fails unless all are confirmed.
 func (b *bench) publish(ms ...*broker.Message) {
 	ctx, cancel := b.within()

@@ -58,6 +58,18 @@ type Place struct {
 	// Unroutable is a topic that no queue takes, if the broker has such topics.
 	Unroutable string
 
+	// MaxBody is the size of the largest body that the broker carries, of any
+	// bytes, if that is less than 1 MiB.
+	MaxBody int
+
+	// OneByOne declares that a message of an ordering key is delivered only after
+	// the earlier ones are settled.
+	OneByOne bool
+
+	// Unordered declares that the broker does not keep the order of an ordering
+	// key.
+	Unordered bool
+
 	// Log declares that deliveries have positions. Each session may then own
 	// partitions, which move when sessions open and close. An acknowledged
 	// message may come again if an earlier one was not acknowledged.

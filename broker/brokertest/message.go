@@ -14,7 +14,7 @@ func messageRules() []rule {
 	return []rule{
 		{"message/fields", "all fields of a message arrive unchanged, and its delivery has an Origin", messageFields},
 		{"message/bare", "a message with only an ID and a topic arrives unchanged", messageBare},
-		{"message/body", "a body arrives unchanged: empty, of 1 MiB, with every byte value", messageBody},
+		{"message/body", "a body arrives unchanged: empty, of 1 MiB or MaxBody, with every byte value", messageBody},
 		{"message/header", "headers arrive with every value that Check accepts, and no others are added", messageHeader},
 		{"message/time", "the time of a message arrives with millisecond precision", messageTime},
 		{"message/long", "an ID and an ordering key may have 255 bytes, and every character that Check accepts", messageLong},
@@ -80,7 +80,7 @@ func messageBody(b *bench) {
 	for i := range 256 {
 		all = append(all, byte(i))
 	}
-	bodies := [][]byte{nil, {}, {0}, all, []byte("{}"), []byte("\xff\xfe no UTF-8"), bytes.Repeat(all, 1<<20/len(all))}
+	bodies := [][]byte{nil, {}, {0}, all, []byte("{}"), []byte("\xff\xfe no UTF-8"), bytes.Repeat(all, b.maxBody()/len(all))}
 	ms := b.messages(len(bodies), "")
 	for i, body := range bodies {
 		ms[i].Body = body
@@ -88,6 +88,13 @@ func messageBody(b *bench) {
 	for i, arrived := range b.travel(ms...) {
 		b.same(ms[i], arrived)
 	}
+}
+
+func (b *bench) maxBody() int {
+	if b.MaxBody > 0 {
+		return b.MaxBody
+	}
+	return 1 << 20
 }
 
 func messageHeader(b *bench) {

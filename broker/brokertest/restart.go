@@ -112,6 +112,7 @@ func (b *bench) abandon(s broker.Session) {
 // restartOrder may see duplicates, because a message whose confirmation was lost
 // is published again.
 func restartOrder(b *bench) {
+	b.ordered()
 	b.restartable()
 	ms := b.acrossRestart("key")
 	b.inOrder(ms, b.drain(b.reopen(wide), ms))

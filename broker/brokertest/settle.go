@@ -32,7 +32,7 @@ func ackForGood(b *bench) {
 
 func ackAnyOrder(b *bench) {
 	s := b.open(wide)
-	ms := b.messages(6, "key")
+	ms := b.messages(6, b.sharedKey())
 	b.publish(ms...)
 	ds := b.get(s, ms)
 	b.ack(s, ds[4])
@@ -72,7 +72,7 @@ func ackConcurrent(b *bench) {
 // only the offset below which everything is settled.
 func ackOnlyNamed(b *bench) {
 	s := b.open(wide)
-	ms := b.messages(5, "key")
+	ms := b.messages(5, b.sharedKey())
 	b.publish(ms...)
 	ds := b.get(s, ms)
 	b.ack(s, ds[1], ds[3])
@@ -87,7 +87,7 @@ func ackOnlyNamed(b *bench) {
 
 func ackPrefix(b *bench) {
 	s := b.open(wide)
-	ms := b.messages(6, "key")
+	ms := b.messages(6, b.sharedKey())
 	b.publish(ms...)
 	ds := b.get(s, ms)
 	b.ack(s, ds[1], ds[0], ds[2])

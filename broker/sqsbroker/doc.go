@@ -1,0 +1,2 @@
+// Package sqsbroker carries messages over SQS and SNS.
+package sqsbroker

@@ -1,0 +1,501 @@
+package sqsbroker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/effectively-once/once/broker"
+)
+
+const (
+	// hideLimit is how long SQS hides a message in all after it was received.
+	hideLimit = 12 * time.Hour
+
+	// hideMargin is how much earlier a session stops, because its clock and that
+	// of the service do not start at the same moment.
+	hideMargin = time.Minute
+
+	// longestDelay leaves time for a handler that runs before its message is
+	// returned.
+	longestDelay = 11 * time.Hour
+
+	// pollMargin is how much longer than its poll a receive may take.
+	pollMargin = 10 * time.Second
+
+	// closeGrace is how long Close waits for the answer of a poll. It comes at once
+	// if there are messages. A poll that is cut off may leave messages hidden.
+	closeGrace = 500 * time.Millisecond
+)
+
+var errClosed = errors.New("sqsbroker: the session is closed")
+
+// arrival is a message that this session has received. The Tag of a delivery
+// points to it.
+type arrival struct {
+	message  types.Message
+	group    string    // of a FIFO queue; otherwise empty
+	received time.Time // not later than the service has hidden it
+	until    time.Time // when it may come again; not later than the service shows it
+	settling bool      // it is being deleted, or has failed to be: it is not renewed
+}
+
+func (a *arrival) handle() *string { return a.message.ReceiptHandle }
+
+// latest returns when the service shows the message at the latest.
+func (a *arrival) latest() time.Time { return a.received.Add(hideLimit - hideMargin) }
+
+// session is a consumer of a queue. It receives messages ahead, as many as fit
+// into the window.
+type session struct {
+	*source
+	client     *sqs.Client
+	visibility time.Duration
+	is         facts // of the queue, when the session was opened
+	deadURL    string
+	window     int
+
+	wake   chan struct{} // wakes Receive
+	room   chan struct{} // wakes the pump
+	done   chan struct{} // closed when the session fails or is closed
+	pumped chan struct{} // closed when the pump has ended
+	kept   chan struct{} // closed when messages are no longer renewed
+
+	polling     context.Context // of the pump
+	stopPolling context.CancelFunc
+
+	// renewing is held while messages are renewed, so that none is renewed after
+	// it was returned, which would change its delay.
+	renewing sync.Mutex
+
+	mu      sync.Mutex
+	all     map[*arrival]bool   // unsettled, with those that wait
+	waiting []*arrival          // those that Receive has not returned yet
+	out     map[string]*arrival // by group: the one that Receive has returned
+	broken  error
+	closed  bool
+}
+
+var (
+	_ broker.DeadLetterer = (*session)(nil)
+	_ broker.Delayer      = (*session)(nil)
+)
+
+// Receive waits for messages.
+func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
+			return ds, err
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take returns up to limit messages that have arrived: of a group one at a time,
+// so that a message that fails holds up those after it.
+func (s *session) take(limit int) (ds []broker.Delivery, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return nil, s.broken
+	}
+	s.dropExpired(time.Now())
+	var left []*arrival
+	for _, a := range s.waiting {
+		if len(ds) == limit || a.group != "" && s.out[a.group] != nil {
+			left = append(left, a)
+			continue
+		}
+		if a.group != "" {
+			s.out[a.group] = a
+		}
+		ds = append(ds, s.deliver(a))
+	}
+	s.waiting = left
+	return ds, nil
+}
+
+// deliver returns a message as a delivery. A standard queue may deliver a message
+// again without counting that.
+func (s *session) deliver(a *arrival) broker.Delivery {
+	m := decode(s.queue, &a.message)
+	return broker.Delivery{Message: m, Redelivered: !s.is.fifo || m.Attempt != 1, Origin: s.queue + "@" + aws.ToString(a.message.MessageId), Tag: a}
+}
+
+// pump receives messages until the session ends.
+func (s *session) pump() {
+	defer close(s.pumped)
+	for {
+		n := s.awaitRoom()
+		if n == 0 {
+			return
+		}
+		if err := s.poll(min(n, maxEntries)); err != nil {
+			s.fail(s.explain(err))
+			return
+		}
+	}
+}
+
+// awaitRoom waits until the window has room, and returns how much. It returns 0
+// when the session ends.
+func (s *session) awaitRoom() int {
+	for {
+		s.mu.Lock()
+		room, broken := s.window-len(s.all), s.broken
+		s.mu.Unlock()
+		if broken != nil {
+			return 0
+		}
+		if room > 0 {
+			return room
+		}
+		select {
+		case <-s.room:
+		case <-s.done:
+			return 0
+		}
+	}
+}
+
+// pollTime is how long the service waits for a message. It is short enough that
+// most of the visibility is left even to a message that came with the answer.
+func (s *session) pollTime() time.Duration {
+	return max(min(s.visibility/3, longestPoll).Truncate(time.Second), time.Second)
+}
+
+// poll receives up to n messages.
+func (s *session) poll(n int) error {
+	ctx, cancel := context.WithTimeout(s.polling, s.pollTime()+pollMargin)
+	defer cancel()
+	in := &sqs.ReceiveMessageInput{
+		QueueUrl: &s.is.url, MaxNumberOfMessages: int32(n), VisibilityTimeout: seconds(s.visibility), WaitTimeSeconds: seconds(s.pollTime()),
+		MessageAttributeNames:       []string{"All"},
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
+	}
+	if s.is.fifo { // the client repeats a request whose answer is lost, and gets the same messages
+		in.ReceiveRequestAttemptId = aws.String(rand.Text())
+	}
+	asked := time.Now()
+	out, err := s.client.ReceiveMessage(ctx, in)
+	if err != nil {
+		return err
+	}
+	s.add(asked, out.Messages)
+	return nil
+}
+
+// seconds rounds a time up.
+func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
+
+// add adds messages that were asked for at some time.
+func (s *session) add(asked time.Time, messages []types.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range messages {
+		a := &arrival{message: m, received: asked, until: asked.Add(s.visibility)}
+		if s.is.fifo {
+			a.group = m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
+		}
+		s.all[a] = true
+		s.waiting = append(s.waiting, a)
+	}
+	signal(s.wake)
+}
+
+// keep renews messages and checks the queue until the session ends.
+func (s *session) keep(renewal, identity *time.Ticker) {
+	defer close(s.kept)
+	defer renewal.Stop()
+	defer identity.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-renewal.C:
+			s.renew()
+		case <-identity.C:
+			s.identify()
+		}
+	}
+}
+
+// whileOpen returns a context that ends with the session.
+func (s *session) whileOpen(limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	go func() {
+		select {
+		case <-s.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// identify ends the session if the queue is another one of the same name. If the
+// service does not answer, that is found out the next time.
+func (s *session) identify() {
+	ctx, cancel := s.whileOpen(openTime)
+	defer cancel()
+	is, err := s.look(ctx)
+	switch {
+	case isGone(err):
+		s.fail(err)
+	case err == nil && (is.created != s.is.created || is.arn != s.is.arn):
+		s.fail(s.explain(errRecreated))
+	}
+}
+
+// renew hides all messages for longer. If the service does not answer, it tries
+// again with the next tick, until they have come to their end.
+func (s *session) renew() {
+	ctx, cancel := s.whileOpen(s.visibility / 3)
+	defer cancel()
+	s.mu.Lock()
+	s.dropExpired(time.Now())
+	as := slices.SortedFunc(maps.Keys(s.all), func(a, b *arrival) int { return a.until.Compare(b.until) })
+	s.mu.Unlock()
+	for page := range slices.Chunk(as, maxEntries) {
+		if _, err := s.renewPage(ctx, page); err != nil {
+			if isGone(err) {
+				s.fail(s.explain(err))
+			}
+			return
+		}
+	}
+}
+
+// renewPage hides up to ten messages for longer, and returns those that this
+// session still has. It drops those that it has lost.
+func (s *session) renewPage(ctx context.Context, page []*arrival) (kept []*arrival, err error) {
+	s.renewing.Lock()
+	defer s.renewing.Unlock()
+	asked := time.Now()
+	until := make(map[*arrival]time.Time, len(page))
+	page = s.stillOwned(page)
+	lost, err := s.hide(ctx, page, func(a *arrival) time.Duration {
+		d := min(s.visibility, a.latest().Sub(asked).Truncate(time.Second))
+		until[a] = asked.Add(d)
+		return max(d, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range page {
+		switch {
+		case lost[a] == nil:
+			a.until = until[a]
+			kept = append(kept, a)
+		case isLost(lost[a]):
+			s.lose(a)
+		}
+	}
+	return kept, nil
+}
+
+// stillOwned returns those messages that are unsettled and not being deleted.
+func (s *session) stillOwned(as []*arrival) []*arrival {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(as), func(a *arrival) bool { return !s.all[a] || a.settling })
+}
+
+// refusal is the answer of the service for one message of a batch.
+type refusal struct {
+	code, text string
+	sender     bool
+}
+
+func (r *refusal) Error() string { return r.code + ": " + r.text }
+
+// isLost reports whether an answer says that a receipt handle is of no use any
+// more: the time of the message is over, or another session has it.
+func isLost(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.sender && !strings.Contains(r.code, "Throttl") && !strings.Contains(r.code, "AccessDenied")
+}
+
+// hide hides up to ten messages, each for a time, and returns the errors of
+// single ones.
+func (s *session) hide(ctx context.Context, as []*arrival, how func(*arrival) time.Duration) (map[*arrival]error, error) {
+	if len(as) == 0 {
+		return nil, nil
+	}
+	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.is.url}
+	for i, a := range as {
+		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: a.handle(),
+			VisibilityTimeout: seconds(how(a))})
+	}
+	out, err := s.client.ChangeMessageVisibilityBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	var done []*string
+	for _, e := range out.Successful {
+		done = append(done, e.Id)
+	}
+	return outcomes(as, done, out.Failed), nil
+}
+
+// outcomes returns the errors of the messages of a batch. One without an answer
+// has an error.
+func outcomes(as []*arrival, done []*string, failed []types.BatchResultErrorEntry) map[*arrival]error {
+	errs := make(map[*arrival]error)
+	for _, a := range as {
+		errs[a] = errUnanswered
+	}
+	for _, id := range done {
+		if i, err := strconv.Atoi(aws.ToString(id)); err == nil && i >= 0 && i < len(as) {
+			delete(errs, as[i])
+		}
+	}
+	for _, e := range failed {
+		if i, err := strconv.Atoi(aws.ToString(e.Id)); err == nil && i >= 0 && i < len(as) {
+			errs[as[i]] = &refusal{aws.ToString(e.Code), aws.ToString(e.Message), e.SenderFault}
+		}
+	}
+	return errs
+}
+
+// dropExpired drops the messages whose time is over. The mutex is held.
+func (s *session) dropExpired(now time.Time) {
+	for a := range s.all {
+		if !now.Before(a.until) {
+			s.lose(a)
+		}
+	}
+}
+
+// lose drops a message that comes again, here or elsewhere, and those after it in
+// its group, which must not come before it. The mutex is held.
+func (s *session) lose(a *arrival) {
+	s.drop(a)
+	for _, later := range s.followers(a) {
+		s.drop(later)
+	}
+}
+
+// followers returns the messages of a group that wait for one of its messages.
+// The mutex is held.
+func (s *session) followers(of *arrival) (as []*arrival) {
+	for _, a := range s.waiting {
+		if of.group != "" && a.group == of.group {
+			as = append(as, a)
+		}
+	}
+	return as
+}
+
+// drop removes a message from the window. The mutex is held.
+func (s *session) drop(a *arrival) {
+	delete(s.all, a)
+	if s.out[a.group] == a {
+		delete(s.out, a.group)
+	}
+	if i := slices.Index(s.waiting, a); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+	signal(s.room)
+	signal(s.wake)
+}
+
+// fail ends the session with the error of the first call.
+func (s *session) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return
+	}
+	s.broken = err
+	close(s.done)
+	signal(s.wake)
+}
+
+// Close returns all unsettled messages, which then come again at once. If the
+// service cannot be reached, they come again when their time is over.
+func (s *session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	s.fail(errClosed)
+	s.endPoll(ctx)
+	<-s.kept
+	s.mu.Lock()
+	as := slices.Collect(maps.Keys(s.all))
+	clear(s.all)
+	s.waiting = nil
+	s.mu.Unlock()
+	err := s.show(ctx, as)
+	if isGone(err) {
+		err = nil // there is nothing to return
+	}
+	if err != nil {
+		return fmt.Errorf("sqsbroker: %s: return unsettled messages: %w", s.Name(), err)
+	}
+	return nil
+}
+
+// endPoll waits for the answer of a poll, and cuts it off if there is none soon.
+func (s *session) endPoll(ctx context.Context) {
+	defer s.stopPolling()
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
+	select {
+	case <-s.pumped:
+		return
+	case <-grace.C:
+	case <-ctx.Done():
+	}
+	s.stopPolling()
+	<-s.pumped
+}
+
+// show lets messages come again at once. Those that were lost need nothing.
+func (s *session) show(ctx context.Context, as []*arrival) error {
+	for page := range slices.Chunk(as, maxEntries) {
+		errs, err := s.hide(ctx, page, func(*arrival) time.Duration { return 0 })
+		for _, failed := range errs {
+			if !isLost(failed) {
+				err = failed
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// signal wakes the reader of a channel of capacity one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
