@@ -22,6 +22,11 @@ type Options struct {
 	// at least 2 seconds and at most an hour, in whole seconds.
 	Visibility time.Duration
 
+	// Wait is how long a request for messages waits for one. Close waits for the
+	// last request, so this is also how long it may take. Default: 5 seconds, or a
+	// third of Visibility if that is less; at most 20 seconds, in whole seconds.
+	Wait time.Duration
+
 	// DeadLetter is the queue that rejected messages are sent to. Default: the
 	// target of the redrive policy of their queue. If there is neither, rejected
 	// messages are gone.
@@ -37,6 +42,8 @@ const (
 	defaultVisibility  = 30 * time.Second
 	shortestVisibility = 2 * time.Second
 	longestVisibility  = time.Hour
+	defaultWait        = 5 * time.Second
+	longestWait        = 20 * time.Second // that SQS allows
 
 	// fifoSuffix ends the names of FIFO queues and topics, and of no others.
 	fifoSuffix = ".fifo"
@@ -57,6 +64,9 @@ func New(client *sqs.Client, o *Options) *Broker {
 	}
 	if b.options.Visibility == 0 {
 		b.options.Visibility = defaultVisibility
+	}
+	if b.options.Wait == 0 {
+		b.options.Wait = defaultWait
 	}
 	return b
 }

@@ -40,7 +40,7 @@ func soon(tb testing.TB) context.Context {
 
 // fake is a fakesqs.Server that listens.
 type fake struct {
-	fake    *fakesqs.Server
+	service *fakesqs.Server
 	address string
 	server  *http.Server
 	client  *sqs.Client
@@ -50,7 +50,7 @@ type fake struct {
 
 func startFake(t *testing.T) *fake {
 	t.Helper()
-	f := &fake{fake: &fakesqs.Server{}, address: "127.0.0.1:0"}
+	f := &fake{service: &fakesqs.Server{PollSecond: 30 * time.Millisecond}, address: "127.0.0.1:0"}
 	f.listen(t)
 	t.Cleanup(func() { _ = f.server.Close() })
 	endpoint, credentials := "http://"+f.address, aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
@@ -66,7 +66,7 @@ func (f *fake) listen(tb testing.TB) {
 	listener, err := net.Listen("tcp", f.address)
 	must(tb, err)
 	f.address = listener.Addr().String()
-	f.server = &http.Server{Handler: f.fake}
+	f.server = &http.Server{Handler: f.service}
 	go f.server.Serve(listener)
 }
 

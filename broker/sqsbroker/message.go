@@ -194,7 +194,10 @@ func decode(queue string, in *types.Message) *broker.Message {
 	attributes, body := textsOf(in.MessageAttributes), aws.ToString(in.Body)
 	header := make(map[string]string)
 	if n := unwrap(attributes, body); n != nil {
-		attributes, body = n.attributes(), n.Message
+		for name, a := range n.MessageAttributes { // beside those that a dead letter has outside
+			attributes[name] = a.Value
+		}
+		body = n.Message
 		m.Topic, m.Time = part(n.TopicArn, 5), n.Timestamp
 		header[notificationIDHeader] = n.MessageId
 	}
@@ -282,12 +285,4 @@ func unwrap(attributes map[string]string, body string) *notification {
 		return nil
 	}
 	return &n
-}
-
-func (n *notification) attributes() map[string]string {
-	texts := make(map[string]string, len(n.MessageAttributes))
-	for name, a := range n.MessageAttributes {
-		texts[name] = a.Value
-	}
-	return texts
 }

@@ -32,10 +32,6 @@ const (
 
 	// pollMargin is how much longer than its poll a receive may take.
 	pollMargin = 10 * time.Second
-
-	// closeGrace is how long Close waits for the answer of a poll. It comes at once
-	// if there are messages. A poll that is cut off may leave messages hidden.
-	closeGrace = 500 * time.Millisecond
 )
 
 var errClosed = errors.New("sqsbroker: the session is closed")
@@ -180,7 +176,7 @@ func (s *session) awaitRoom() int {
 // pollTime is how long the service waits for a message. It is short enough that
 // most of the visibility is left even to a message that came with the answer.
 func (s *session) pollTime() time.Duration {
-	return max(min(s.visibility/3, longestPoll).Truncate(time.Second), time.Second)
+	return max(min(s.visibility/3, s.broker.options.Wait).Truncate(time.Second), time.Second)
 }
 
 // poll receives up to n messages.
@@ -461,19 +457,16 @@ func (s *session) Close(ctx context.Context) error {
 	return nil
 }
 
-// endPoll waits for the answer of a poll, and cuts it off if there is none soon.
+// endPoll waits for the answer of the last poll. If it were cut off, the service
+// might still answer it, with messages that nobody gets and that stay hidden.
 func (s *session) endPoll(ctx context.Context) {
 	defer s.stopPolling()
-	grace := time.NewTimer(closeGrace)
-	defer grace.Stop()
 	select {
 	case <-s.pumped:
-		return
-	case <-grace.C:
 	case <-ctx.Done():
+		s.stopPolling()
+		<-s.pumped
 	}
-	s.stopPolling()
-	<-s.pumped
 }
 
 // show lets messages come again at once. Those that were lost need nothing.

@@ -15,8 +15,7 @@ import (
 
 const (
 	openTime     = 10 * time.Second // how long Open may take at most
-	longestPoll  = 20 * time.Second // that SQS allows
-	identityTime = time.Minute      // how often a session checks that its queue is the same
+	identityTime = time.Minute      // how often a session checks at least that its queue is the same
 )
 
 // source is a queue.
@@ -93,11 +92,13 @@ func (c *source) explain(err error) error {
 
 // check returns an error if the source can never be opened.
 func (c *source) check(window int) error {
-	switch v := c.broker.options.Visibility; {
+	switch v, w := c.broker.options.Visibility, c.broker.options.Wait; {
 	case window < 1:
 		return fmt.Errorf("%w: a session with a window of %d: give at least 1", broker.ErrInvalid, window)
 	case v < shortestVisibility || v > longestVisibility || v%time.Second != 0:
 		return fmt.Errorf("%w: Visibility is %v: give whole seconds from %v to %v", broker.ErrInvalid, v, shortestVisibility, longestVisibility)
+	case w < time.Second || w > longestWait || w%time.Second != 0:
+		return fmt.Errorf("%w: Wait is %v: give whole seconds from %v to %v", broker.ErrInvalid, w, time.Second, longestWait)
 	case c.broker.options.DeadLetter == c.queue:
 		return fmt.Errorf("%w: the dead letters of the queue %q would go back to it: give them another queue", broker.ErrInvalid, c.queue)
 	}
@@ -134,7 +135,7 @@ func (c *source) Open(ctx context.Context, window int) (broker.Session, error) {
 	}
 	s.polling, s.stopPolling = context.WithCancel(context.Background())
 	go s.pump()
-	go s.keep(time.NewTicker(s.visibility/3), time.NewTicker(identityTime))
+	go s.keep(time.NewTicker(s.visibility/3), time.NewTicker(min(identityTime, 2*s.visibility)))
 	return s, nil
 }
 

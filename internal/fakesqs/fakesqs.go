@@ -42,6 +42,10 @@ type Server struct {
 	// Default: time.Now.
 	Clock func() time.Time
 
+	// PollSecond is how long a request for messages waits for each second that it
+	// may. It is set before the server serves. Default: a second.
+	PollSecond time.Duration
+
 	mu       sync.Mutex
 	queues   map[string]*queue
 	topics   map[string]*topic

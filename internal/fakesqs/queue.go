@@ -1,6 +1,7 @@
 package fakesqs
 
 import (
+	"cmp"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/json"
@@ -249,9 +250,9 @@ func (s *Server) send(q *queue, e entry) (map[string]any, error) {
 func (s *Server) receive(in *request) (any, error) {
 	var wait time.Duration
 	if in.WaitTimeSeconds != nil {
-		wait = time.Duration(*in.WaitTimeSeconds) * time.Second
+		wait = time.Duration(*in.WaitTimeSeconds) * cmp.Or(s.PollSecond, time.Second)
 	}
-	if in.MaxNumberOfMessages < 1 || in.MaxNumberOfMessages > maxEntries || wait > 20*time.Second {
+	if in.MaxNumberOfMessages < 1 || in.MaxNumberOfMessages > maxEntries || in.WaitTimeSeconds != nil && *in.WaitTimeSeconds > 20 {
 		return nil, refuse("InvalidParameterValue", "MaxNumberOfMessages must be between 1 and 10, and WaitTimeSeconds 20 at most")
 	}
 	end := time.NewTimer(wait)
