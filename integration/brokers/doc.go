@@ -6,6 +6,7 @@ import (
 	_ "github.com/effectively-once/once/broker/natsbroker"
 	_ "github.com/effectively-once/once/broker/rabbitbroker"
 	_ "github.com/effectively-once/once/broker/redisbroker"
+	_ "github.com/effectively-once/once/broker/sqsbroker"
 	_ "github.com/nats-io/nats-server/v2/server"
 	_ "github.com/rabbitmq/amqp091-go"
 	_ "github.com/twmb/franz-go/pkg/kfake"

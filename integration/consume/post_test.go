@@ -13,6 +13,7 @@ import (
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
+	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/integration/wire"
@@ -30,6 +31,8 @@ const (
 	rabbit = "rabbit"
 	redisS = "redis"
 	redisA = "redis with one active session" // the same, in order
+	sqsStd = "sqs"
+	sqsFIF = "sqs fifo"
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -52,6 +55,8 @@ func (p post) source() (broker.Source, func(), error) {
 			return b.Log(p.Place, group), js.Conn().Close, nil
 		}
 		return b.Consumer(p.Place, group), js.Conn().Close, nil
+	case sqsStd, sqsFIF:
+		return p.sqs().Queue(p.Place), func() {}, nil
 	case redisS, redisA:
 		client, err := p.redis()
 		if err != nil {
@@ -66,6 +71,10 @@ func (p post) source() (broker.Source, func(), error) {
 func (p post) rabbit() *rabbitbroker.Broker {
 	dead := &rabbitbroker.DeadLetter{RoutingKey: p.Place + ".dead"}
 	return rabbitbroker.New(p.Address, &rabbitbroker.Options{DeadLetter: dead})
+}
+
+func (p post) sqs() *sqsbroker.Broker {
+	return sqsbroker.New(offices.DialSQS(p.Address), &sqsbroker.Options{Visibility: 2 * time.Second, Unordered: true})
 }
 
 func (p post) redis() (*redis.Client, error) {
@@ -101,6 +110,8 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 		return o
 	case redisS, redisA:
 		return openRedis(t, kind)
+	case sqsStd, sqsFIF:
+		return openSQS(t, kind)
 	}
 	return openRabbit(t, inOrder)
 }
@@ -209,6 +220,22 @@ func openRedis(t testing.TB, kind string) *office {
 		lag, err := b.Group(o.Place, group).(broker.Lagger).Lag(short)
 		return err == nil && lag.Messages == 0
 	}
+	return o
+}
+
+// openSQS starts an imitation, which keeps its messages when it is restarted.
+func openSQS(t testing.TB, kind string) *office {
+	running := offices.StartSQS(t)
+	o := &office{post: post{kind, running.URL(), offices.Name("consume")}, disturb: running.Restart}
+	var attributes map[string]string
+	if kind == sqsFIF {
+		o.Place += ".fifo"
+		attributes = map[string]string{"FifoQueue": "true"}
+	}
+	o.topic = o.Place
+	offices.CreateQueue(t, offices.DialSQS(o.Address), o.Place, attributes)
+	o.publisher = o.sqs().Publisher()
+	o.idle = func(testing.TB) bool { return running.Service.Count(o.Place) == 0 }
 	return o
 }
 

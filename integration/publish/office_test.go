@@ -11,6 +11,7 @@ import (
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
+	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/integration/internal/offices"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/nats-io/nats.go/jetstream"
@@ -26,6 +27,7 @@ const (
 	natsJS = "nats"
 	rabbit = "rabbit"
 	redisS = "redis"
+	sqsQ   = "sqs" // messages come in from a standard queue, and go out to a FIFO queue
 )
 
 // link is a broker with the place where messages come in and the place where
@@ -52,6 +54,8 @@ func (l link) source(place string) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return b.Group(place, group), end, nil
+	case sqsQ:
+		return l.sqs().Queue(place), func() {}, nil
 	}
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
@@ -76,9 +80,15 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 		}
 		p := b.Publisher()
 		return p, func() { _ = p.Close(); end() }, nil
+	case sqsQ:
+		return l.sqs().Publisher(), func() {}, nil
 	}
 	p := rabbitbroker.New(l.Address, nil).Publisher("")
 	return p, func() { _ = p.Close() }, nil
+}
+
+func (l link) sqs() *sqsbroker.Broker {
+	return sqsbroker.New(offices.DialSQS(l.Address), &sqsbroker.Options{Visibility: 2 * time.Second, Unordered: true})
 }
 
 func (l link) redis() (*redisbroker.Broker, func(), error) {
@@ -112,6 +122,9 @@ func openOffice(t testing.TB, kind string) *office {
 		o.openNATS(t)
 	case redisS:
 		o.openRedis(t)
+	case sqsQ:
+		o.In, o.Out = name+"-in", name+"-out.fifo"
+		o.openSQS(t)
 	default:
 		o.openRabbit(t)
 	}
@@ -182,6 +195,13 @@ func (o *office) openRedis(t testing.TB) {
 	for _, place := range []string{o.In, o.Out} {
 		must(t, b.DeclareGroup(soon(t), place, group))
 	}
+}
+
+func (o *office) openSQS(t testing.TB) {
+	o.Address = offices.StartSQS(t).URL()
+	client := offices.DialSQS(o.Address)
+	offices.CreateQueue(t, client, o.In, nil)
+	offices.CreateQueue(t, client, o.Out, map[string]string{"FifoQueue": "true"})
 }
 
 // openRabbit declares queues on the server that was started for tests.

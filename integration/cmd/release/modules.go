@@ -24,6 +24,7 @@ var published = []string{
 	"broker/natsbroker",
 	"broker/rabbitbroker",
 	"broker/redisbroker",
+	"broker/sqsbroker",
 	"cmd/once",
 	"grpconce",
 	"httponce",
