@@ -9,7 +9,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres test-sqs check load lint oldest vuln bench soak release release-check
 
 # Of what follows, the tests that every change must pass.
 test test-azurite test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
@@ -48,6 +48,10 @@ test-kafka:
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:
 	$(GO) run ./integration/cmd/servers -only dynamodb -- $(GO) test -count=1 -run OnMoto ./store/dynamostore ./integration/dynamostore
+
+# The broker of SQS on an imitation that others have written, which Maven fetches.
+test-sqs:
+	$(GO) run ./integration/cmd/servers -only sqs -- $(GO) test -count=1 -run ElasticMQ ./broker/sqsbroker
 
 # What needs no server, for the inner loop.
 check:

@@ -92,7 +92,7 @@ func ackPrefix(b *bench) {
 	ds := b.get(s, ms)
 	b.ack(s, ds[1], ds[0], ds[2])
 	s = b.closed(s)
-	again := b.get(s, ms[3:])
+	again := b.get(s, except(ms, ds[:3]...))
 	b.redelivered(again)
 	b.ack(s, again...)
 	b.wantSettled(s, "the first messages were acknowledged")

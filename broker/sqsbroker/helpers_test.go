@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/internal/fakesqs"
@@ -53,12 +54,16 @@ func startFake(t *testing.T) *fake {
 	f := &fake{service: &fakesqs.Server{PollSecond: 30 * time.Millisecond}, address: "127.0.0.1:0"}
 	f.listen(t)
 	t.Cleanup(func() { _ = f.server.Close() })
-	endpoint, credentials := "http://"+f.address, aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	f.dial("http://" + f.address)
+	return f
+}
+
+func (f *fake) dial(endpoint string) {
+	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
 	})
 	f.client = sqs.New(sqs.Options{Region: fakesqs.Region, BaseEndpoint: &endpoint, Credentials: credentials})
 	f.topics = sns.New(sns.Options{Region: fakesqs.Region, BaseEndpoint: &endpoint, Credentials: credentials})
-	return f
 }
 
 func (f *fake) listen(tb testing.TB) {
@@ -101,8 +106,7 @@ func (f *fake) place(tb testing.TB, fifo bool) *place {
 	name := fmt.Sprintf("once-%d", f.names.Add(1))
 	p := &place{fake: f, fifo: fifo, queue: name + suffix(fifo), dead: name + "-dead" + suffix(fifo)}
 	p.create(tb, p.dead, nil)
-	p.create(tb, p.queue, map[string]string{"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":"arn:aws:sqs:%s:%s:%s","maxReceiveCount":"1000"}`,
-		fakesqs.Region, fakesqs.Account, p.dead)})
+	p.create(tb, p.queue, map[string]string{"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"1000"}`, p.arn(tb, p.dead))})
 	p.broker = sqsbroker.New(f.client, &sqsbroker.Options{Visibility: 3 * time.Second, Unordered: true})
 	p.publisher, p.source = p.broker.Publisher(), p.broker.Queue(p.queue)
 	return p
@@ -118,6 +122,23 @@ func (p *place) create(tb testing.TB, queue string, attributes map[string]string
 	}
 	_, err := p.client.CreateQueue(soon(tb), &sqs.CreateQueueInput{QueueName: &queue, Attributes: attributes})
 	must(tb, err)
+}
+
+// url returns the URL of a queue.
+func (f *fake) url(tb testing.TB, queue string) *string {
+	tb.Helper()
+	out, err := f.client.GetQueueUrl(soon(tb), &sqs.GetQueueUrlInput{QueueName: &queue})
+	must(tb, err)
+	return out.QueueUrl
+}
+
+// arn returns the ARN of a queue.
+func (f *fake) arn(tb testing.TB, queue string) string {
+	tb.Helper()
+	out, err := f.client.GetQueueAttributes(soon(tb), &sqs.GetQueueAttributesInput{QueueUrl: f.url(tb, queue),
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn}})
+	must(tb, err)
+	return out.Attributes[string(types.QueueAttributeNameQueueArn)]
 }
 
 func (p *place) messages(n int, key string) (ms []*broker.Message) {

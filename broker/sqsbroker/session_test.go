@@ -213,7 +213,7 @@ func TestRedrivenMessageIsHandledAgain(t *testing.T) {
 				t.Fatalf("fifo %v: there are %d messages and %d dead letters", fifo, p.service.Count(p.queue), p.service.Count(p.dead))
 			}
 			_, err := p.client.StartMessageMoveTask(soon(t), &sqs.StartMessageMoveTaskInput{
-				SourceArn: aws.String("arn:aws:sqs:x:y:" + p.dead), DestinationArn: aws.String("arn:aws:sqs:x:y:" + p.queue)})
+				SourceArn: aws.String(p.arn(t, p.dead)), DestinationArn: aws.String(p.arn(t, p.queue))})
 			must(t, err)
 		}
 		must(t, s.Ack(soon(t), receive(t, s, 1)))
@@ -234,7 +234,7 @@ func TestDeadLetterOfAnyMessage(t *testing.T) {
 	}
 	full[0].Body = []byte(strings.Repeat("x", 1<<20-300)) // no room for the reason
 	p.publish(t, full...)
-	_, err := p.client.SendMessageBatch(soon(t), &sqs.SendMessageBatchInput{QueueUrl: p.url(t), Entries: []types.SendMessageBatchRequestEntry{
+	_, err := p.client.SendMessageBatch(soon(t), &sqs.SendMessageBatchInput{QueueUrl: p.url(t, p.queue), Entries: []types.SendMessageBatchRequestEntry{
 		{Id: aws.String("0"), MessageBody: aws.String("of another program"), MessageAttributes: map[string]types.MessageAttributeValue{
 			"N": {DataType: aws.String("Number"), StringValue: aws.String("7")}, "B": {DataType: aws.String("Binary"), BinaryValue: []byte{0}}}}}})
 	must(t, err)
@@ -261,13 +261,6 @@ func TestDeadLetterOfAnyMessage(t *testing.T) {
 			t.Errorf("the dead letter of another program is %+v", m)
 		}
 	}
-}
-
-func (p *place) url(tb testing.TB) *string {
-	tb.Helper()
-	out, err := p.client.GetQueueUrl(soon(tb), &sqs.GetQueueUrlInput{QueueName: &p.queue})
-	must(tb, err)
-	return out.QueueUrl
 }
 
 // A message that fails holds up those of its group that came with it, and no
@@ -342,7 +335,7 @@ func TestSessionEndsLoudlyWithItsQueue(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		p := startFake(t).place(t, false)
 		s := open(t, p.source, 10)
-		_, err := p.client.DeleteQueue(soon(t), &sqs.DeleteQueueInput{QueueUrl: p.url(t)})
+		_, err := p.client.DeleteQueue(soon(t), &sqs.DeleteQueueInput{QueueUrl: p.url(t, p.queue)})
 		must(t, err)
 		if err := ends(t, s); !strings.Contains(err.Error(), "sent again") {
 			t.Errorf("the session ends with %v", err)
@@ -359,7 +352,7 @@ func TestSessionEndsLoudlyWithItsQueue(t *testing.T) {
 		polls := p.hold(t) // so that it is not asked in between
 		s := open(t, p.with(2*time.Second), 10)
 		eventually(t, "a request waits", func() bool { return p.service.Requests("ReceiveMessage") > polls })
-		_, err := p.client.DeleteQueue(soon(t), &sqs.DeleteQueueInput{QueueUrl: p.url(t)})
+		_, err := p.client.DeleteQueue(soon(t), &sqs.DeleteQueueInput{QueueUrl: p.url(t, p.queue)})
 		must(t, err)
 		later.Store(int64(2 * time.Second))
 		p.create(t, p.queue, nil)

@@ -51,12 +51,16 @@ func (c *source) Location(ctx context.Context) (map[string]string, error) {
 	return map[string]string{"partition": part(f.arn, 1), "region": part(f.arn, 3), "account": part(f.arn, 4)}, nil
 }
 
-// RedeliveryHorizon returns how long the queue keeps messages. A message that is
-// moved back from a dead-letter queue is stored anew.
+// RedeliveryHorizon returns how long the queue keeps messages, which imitations of
+// the service may do for ever. A message that is moved back from a dead-letter
+// queue is stored anew.
 func (c *source) RedeliveryHorizon(ctx context.Context) (time.Duration, error) {
 	f, err := c.look(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if f.retention == "" {
+		return 0, nil
 	}
 	seconds, err := strconv.ParseInt(f.retention, 10, 64)
 	if err != nil {

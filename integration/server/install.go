@@ -89,7 +89,7 @@ func installed(k Kind) (debianPackage string, found bool) {
 				_, err = findProgram(program)
 			}
 		}
-	case Kafka:
+	case Kafka, SQS:
 		debianPackage = "maven default-jre-headless"
 		for _, program := range []string{"mvn", debianJava} {
 			if err == nil {

@@ -2,8 +2,8 @@
 
 // Package server starts private instances of PostgreSQL, MariaDB, PgBouncer,
 // RabbitMQ and Redis from the packages installed on the machine, of Azurite, which
-// npm installs into a cache, of an imitation of DynamoDB, which pip does, and of
-// Kafka, which Maven does.
+// npm installs into a cache, of imitations of DynamoDB and SQS, which pip and Maven
+// do, and of Kafka, which Maven does.
 // Tests use them to kill, pause and restart real servers.
 //
 // # Guarantees
@@ -13,7 +13,8 @@
 //     password is random. Other running servers are not touched.
 //   - An instance is returned only after a query has confirmed its data
 //     directory or, for RabbitMQ, the cluster name derived from the directory,
-//     and for Azurite and Kafka the random name of the account or cluster.
+//     for Azurite and Kafka the random name of the account or cluster, and for SQS
+//     the name of a queue.
 //   - Acknowledged writes are on disk: fsync and similar settings stay on. Azurite
 //     writes every five seconds, and when it is shut down. Kafka relies on the
 //     page cache.
@@ -56,6 +57,7 @@ const (
 	Azurite   Kind = "azurite"  // its table service
 	DynamoDB  Kind = "dynamodb" // moto, only if it is asked for
 	Kafka     Kind = "kafka"    // only if it is asked for
+	SQS       Kind = "sqs"      // ElasticMQ, only if it is asked for
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends
@@ -157,6 +159,16 @@ func StartAzurite(ctx context.Context) (*Instance, error) {
 // limits only the start.
 func StartDynamoDB(ctx context.Context) (*Instance, error) {
 	e, err := newDynamoDB()
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, e, FreePort)
+}
+
+// StartSQS starts an ElasticMQ, which Maven fetches into a cache first. The
+// context limits only the start.
+func StartSQS(ctx context.Context) (*Instance, error) {
+	e, err := newElasticMQ(ctx)
 	if err != nil {
 		return nil, err
 	}

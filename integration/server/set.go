@@ -16,7 +16,7 @@ import (
 type Set struct {
 	galera bool // the tests start their own
 
-	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB, Kafka *Instance
+	Postgres, MariaDB, PgBouncer, RabbitMQ, Redis, Azurite, DynamoDB, Kafka, SQS *Instance
 }
 
 // Start starts servers of these kinds concurrently. A PgBouncer includes its
@@ -24,7 +24,7 @@ type Set struct {
 func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	s := Set{galera: slices.Contains(kinds, Galera)}
 	var starting sync.WaitGroup
-	var errs [7]error
+	var errs [8]error
 	starting.Go(func() { errs[0] = s.startPostgres(ctx, kinds) })
 	starting.Go(func() { errs[1] = s.startMariaDB(ctx, kinds) })
 	starting.Go(func() { errs[2] = s.startRabbitMQ(ctx, kinds) })
@@ -32,6 +32,7 @@ func Start(ctx context.Context, kinds ...Kind) (*Set, error) {
 	starting.Go(func() { errs[4] = s.startAzurite(ctx, kinds) })
 	starting.Go(func() { errs[5] = s.startDynamoDB(ctx, kinds) })
 	starting.Go(func() { errs[6] = s.startKafka(ctx, kinds) })
+	starting.Go(func() { errs[7] = s.startSQS(ctx, kinds) })
 	starting.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -92,6 +93,13 @@ func (s *Set) startKafka(ctx context.Context, kinds []Kind) (err error) {
 	return err
 }
 
+func (s *Set) startSQS(ctx context.Context, kinds []Kind) (err error) {
+	if slices.Contains(kinds, SQS) {
+		s.SQS, err = StartSQS(ctx)
+	}
+	return err
+}
+
 // byDefault returns one instance of each kind that a complete run needs, nil if
 // it was not requested.
 func (s *Set) byDefault() []*Instance {
@@ -134,6 +142,10 @@ func (s *Set) Env() []string {
 		add(testenv.KafkaVar, s.Kafka.DSN())
 		add(testenv.KafkaClusterVar, s.Kafka.Identity())
 	}
+	if s.SQS != nil {
+		add(testenv.SQSVar, s.SQS.DSN())
+		add(testenv.SQSHomeVar, s.SQS.Identity())
+	}
 	if s.galera {
 		add(testenv.GaleraVar, "1")
 	}
@@ -146,7 +158,7 @@ func (s *Set) Env() []string {
 // Stop stops the servers concurrently.
 func (s *Set) Stop() error {
 	var stopping sync.WaitGroup
-	instances := append(s.byDefault(), s.Azurite, s.DynamoDB, s.Kafka)
+	instances := append(s.byDefault(), s.Azurite, s.DynamoDB, s.Kafka, s.SQS)
 	errs := make([]error, len(instances))
 	for n, i := range instances {
 		if i != nil {

@@ -54,6 +54,9 @@ const (
 	KafkaVar        = "ONCE_TEST_KAFKA"
 	// The name of the cluster.
 	KafkaClusterVar = "ONCE_TEST_KAFKA_CLUSTER"
+	SQSVar          = "ONCE_TEST_SQS"
+	// The name of the directory that it was started in, which a queue has.
+	SQSHomeVar = "ONCE_TEST_SQS_HOME"
 )
 
 // Patience is how long a test waits for something that should take no time
@@ -65,7 +68,7 @@ const Patience = 4 * time.Minute
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
 		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar,
-		KafkaVar, KafkaClusterVar}
+		KafkaVar, KafkaClusterVar, SQSVar, SQSHomeVar}
 }
 
 // Postgres returns the URL of a PostgreSQL superuser, or ends the test. The
@@ -149,6 +152,31 @@ func DynamoDB(t testing.TB) string {
 		text, err := io.ReadAll(response.Body)
 		return string(text), err
 	}, "/identity", DynamoDBHomeVar)
+	return address
+}
+
+// SQS returns the endpoint of an imitation of SQS, or skips the test: "make test"
+// does not start it. The server is shared: each test uses its own queues. It ends
+// the test if the server was not started for tests.
+func SQS(t testing.TB) string {
+	t.Helper()
+	address := os.Getenv(SQSVar)
+	if address == "" {
+		t.Skip("needs an imitation of SQS: run it under \"make test-sqs\"")
+	}
+	home := os.Getenv(SQSHomeVar)
+	check(t, func(query string) (string, error) {
+		response, err := http.Get(address + query)
+		if err != nil {
+			return "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err == nil && home != "" && strings.Contains(string(text), "/"+home+"</QueueUrl>") {
+			return home, nil
+		}
+		return string(text), err
+	}, "/?Action=ListQueues&QueueNamePrefix="+url.QueryEscape(home), SQSHomeVar)
 	return address
 }
 

@@ -40,10 +40,10 @@ environment, stops the servers, and exits with the command's exit code. Nothing 
 The second form prints the environment for your shell and keeps the servers up until SIGINT or SIGTERM.
 The third form installs what is missing and starts nothing.
 
-    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb, kafka and galera, separated by
-                  commas (default: all but azurite, which npm installs, dynamodb, an imitation that pip installs,
-                  kafka, which Maven fetches, and galera, whose tests start their own); pgbouncer starts its
-                  postgres too
+    -only KINDS   of postgres, mariadb, pgbouncer, rabbitmq, redis, azurite, dynamodb, kafka, sqs and galera, separated
+                  by commas (default: all but azurite, which npm installs, dynamodb, an imitation that pip installs,
+                  kafka and sqs, an imitation, which Maven fetches, and galera, whose tests start their own);
+                  pgbouncer starts its postgres too
     -install      only install what is missing, as root on a machine with apt-get
 
 The environment:
@@ -51,7 +51,7 @@ The environment:
     ONCE_TEST_POSTGRES, ONCE_TEST_MARIADB, ONCE_TEST_PGBOUNCER, ONCE_TEST_RABBITMQ, ONCE_TEST_REDIS   DSNs
     ONCE_TEST_POSTGRES_DATA, ONCE_TEST_MARIADB_DATA, ONCE_TEST_REDIS_DATA   data directories, to recognise
                                                                             the servers by
-    ONCE_TEST_DYNAMODB, ONCE_TEST_DYNAMODB_HOME   the same for dynamodb
+    ONCE_TEST_DYNAMODB, ONCE_TEST_DYNAMODB_HOME, ONCE_TEST_SQS, ONCE_TEST_SQS_HOME   the same for dynamodb and sqs
     ONCE_TEST_KAFKA, ONCE_TEST_KAFKA_CLUSTER   an address, and the name of the cluster to recognise it by
     ONCE_TEST_RABBITMQ_CLUSTER   and what the name of the cluster begins with
     ONCE_TEST_AZURITE, ONCE_TEST_AZURITE_ACCOUNT   a connection string, and the account to recognise the server by
@@ -103,7 +103,7 @@ func parse(args []string) (*task, error) {
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&t.install, "install", false, "")
 	flags.Func("only", "", func(list string) error {
-		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Kafka, server.Galera)
+		known := append(t.kinds, server.Azurite, server.DynamoDB, server.Kafka, server.SQS, server.Galera)
 		t.kinds = nil
 		for name := range strings.SplitSeq(list, ",") {
 			if !slices.Contains(known, server.Kind(name)) {
