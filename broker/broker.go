@@ -15,15 +15,15 @@
 // Implement [Publisher] and [Source], and the optional interfaces that the system
 // supports.
 //
-//	interface       of         implemented by         without it
-//	[Delayer]       Session    Kafka, NATS            Return redelivers at once
-//	[DeadLetterer]  Session    all                    rejected messages count as gone
-//	[Seeker]        Session    Kafka, NATS logs       a consumer cannot restore its position
-//	[Placeless]     Source     NATS logs              the broker keeps the position of a consumer
-//	[Located]       Source     Kafka, NATS, RabbitMQ  sources with the same name are the same
-//	[Horizon]       Source     Kafka, NATS            a message may come at any time
-//	[Lagger]        Source     all                    the lag is unknown
-//	[Deduplicator]  Publisher  NATS                   the broker drops no duplicates
+//	interface       of         implemented by              without it
+//	[Delayer]       Session    Kafka, NATS, SQS            Return redelivers at once
+//	[DeadLetterer]  Session    all                         rejected messages count as gone
+//	[Seeker]        Session    Kafka, NATS logs            a consumer cannot restore its position
+//	[Placeless]     Source     NATS logs                   the broker keeps the position of a consumer
+//	[Located]       Source     Kafka, NATS, RabbitMQ, SQS  sources with the same name are the same
+//	[Horizon]       Source     Kafka, NATS, SQS            a message may come at any time
+//	[Lagger]        Source     all                         the lag is unknown
+//	[Deduplicator]  Publisher  NATS                        the broker drops no duplicates
 //
 // Package membroker implements all but Placeless.
 //

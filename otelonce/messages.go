@@ -40,6 +40,8 @@ func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context
 		attribute.String("once.source", name.Line(h.Source, name.Limit)), attribute.Bool("once.shelved", h.Shelved))
 	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats", "redis"}, system) {
 		of = append(of, attribute.String("messaging.system", system))
+	} else if system == "sqs" {
+		of = append(of, attribute.String("messaging.system", "aws_sqs")) // as OpenTelemetry calls it
 	}
 	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)
 	return ctx, func(became []inbox.HandlingResult) {

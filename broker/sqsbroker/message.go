@@ -22,7 +22,7 @@ import (
 // SQS allows them.
 const (
 	attributeID       = "once-id"
-	attributeKey      = "once-key"       // the ordering key
+	attributeKey      = "once-ordering-key"
 	attributeTime     = "once-time"      // RFC 3339
 	attributeTopic    = "once-sns-topic" // of a message that goes through SNS
 	attributeEncoding = "once-encoding"  // of the body, if it is not plain

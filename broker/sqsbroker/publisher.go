@@ -73,8 +73,9 @@ func (p *publisher) Publish(ctx context.Context, ms []*broker.Message) []error {
 	return errs
 }
 
-// publish sends the messages with the indexes at to one destination. After a
-// failure, later batches leave out what must not pass the message that failed.
+// publish sends the messages with the indexes at to one destination. A batch has
+// one message of a group, because the service may store a later one although an
+// earlier one failed. After a failure, later batches leave out the group.
 func (p *publisher) publish(ctx context.Context, to string, wires []*wire, at []int, errs []error) {
 	failed := make(map[string]bool) // groups
 	for len(at) > 0 {
@@ -84,29 +85,35 @@ func (p *publisher) publish(ctx context.Context, to string, wires []*wire, at []
 			}
 			return errs[i] != nil
 		})
-		n := p.fit(wires, at)
-		p.sendBatch(ctx, to, wires, at[:n], errs)
-		for _, i := range at[:n] {
+		batch, later := p.split(wires, at)
+		p.sendBatch(ctx, to, wires, batch, errs)
+		for _, i := range batch {
 			if errs[i] != nil && !errors.Is(errs[i], broker.ErrInvalid) {
 				failed[wires[i].group] = true
 			}
 		}
-		at = at[n:]
+		at = later
 	}
 }
 
-// fit returns how many of the messages are a batch.
-func (p *publisher) fit(wires []*wire, at []int) int {
+// split returns the messages of the next batch, and those of later ones.
+func (p *publisher) split(wires []*wire, at []int) (batch, later []int) {
 	room := maxQueueSize
 	if p.outlet.topic() {
 		room = maxTopicSize
 	}
-	for n, i := range at {
-		if room -= wires[i].size(); n == maxEntries || room < 0 {
-			return n
+	groups := make(map[string]bool)
+	for _, i := range at {
+		w := wires[i]
+		room -= w.size() // also of what does not fit, which ends the batch
+		if len(batch) == maxEntries || room < 0 || groups[w.group] {
+			later = append(later, i)
+		} else {
+			batch = append(batch, i)
 		}
+		groups[w.group] = w.group != ""
 	}
-	return len(at)
+	return batch, later
 }
 
 // sendBatch sends one batch. If the service refuses the batch because of one of
