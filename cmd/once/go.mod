@@ -12,11 +12,14 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/aws/aws-sdk-go-v2/config v1.33.18
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.2
+	github.com/aws/aws-sdk-go-v2/service/sns v1.47.10
+	github.com/aws/aws-sdk-go-v2/service/sqs v1.52.11
 	github.com/aws/smithy-go v1.28.9
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
 	github.com/effectively-once/once/broker/redisbroker v0.0.0
+	github.com/effectively-once/once/broker/sqsbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
@@ -99,6 +102,7 @@ replace (
 	github.com/effectively-once/once/broker/natsbroker => ../../broker/natsbroker
 	github.com/effectively-once/once/broker/rabbitbroker => ../../broker/rabbitbroker
 	github.com/effectively-once/once/broker/redisbroker => ../../broker/redisbroker
+	github.com/effectively-once/once/broker/sqsbroker => ../../broker/sqsbroker
 	github.com/effectively-once/once/httponce => ../../httponce
 	github.com/effectively-once/once/store/pgstore => ../../store/pgstore
 	github.com/effectively-once/once/store/redisstore => ../../store/redisstore

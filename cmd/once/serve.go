@@ -22,7 +22,7 @@ type serveCommand struct {
 func (serveCommand) Help() string {
 	return `
 Runs the background work of one database: a relay that publishes the outbox to webhooks, Azure Event Grid, NATS
-JetStream, RabbitMQ or Redis Streams, a janitor, and a reconciler that asks a URL about abandoned work or parks it. Several processes
+JetStream, RabbitMQ, Redis Streams or SQS, a janitor, and a reconciler that asks a URL about abandoned work or parks it. Several processes
 share the work. It logs JSON to stderr and shuts down gracefully on SIGTERM and SIGINT.
 
   GET /healthz   the process is running

@@ -28,11 +28,12 @@ type Config struct {
 	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
 	Relay     Relay
-	Webhook   *Webhook // at most one of these five; without one, nothing is published
+	Webhook   *Webhook // at most one of these six; without one, nothing is published
 	EventGrid *EventGrid
 	NATS      *NATS `toml:"nats"`
 	RabbitMQ  *RabbitMQ
 	Redis     *Redis
+	SQS       *SQS `toml:"sqs"`
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -124,6 +125,15 @@ type NATS struct{ URL string }
 
 // RabbitMQ is a server and an exchange.
 type RabbitMQ struct{ URL, Exchange string }
+
+// SQS is the queues of an account, or its topics. Credentials come from where the
+// AWS command line finds them.
+type SQS struct {
+	Region    string
+	Endpoint  string // of SQS, or of SNS; default: the one of the region
+	Topics    string // what the ARNs of topics begin with; empty: messages go to queues
+	Unordered bool   // messages with an ordering key may go where no order is kept
+}
 
 // Redis is a server or a cluster with streams.
 type Redis struct {

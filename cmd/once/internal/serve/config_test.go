@@ -130,8 +130,10 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[eventgrid]\nsource = \"/shop\"\nkey = \"hunter2\"\nendpoint = \"https://h\"\ntimeout = \"-1s\"": "eventgrid.timeout",
 		"[rabbitmq]\nurl = \"amqp://u:hunter2@h:x\"":                                                      "rabbitmq.url",
 		"[redis]": "redis.url",
-		"[redis]\nurl = \"redis://u:hunter2@h:x\"":    "redis.url",
-		"[redis]\nurl = \"redis://h\"\nreplicas = -1": "redis.replicas",
+		"[sqs]\nregion = \"eu-north-1\"\ntopics = \"orders\"": "sqs.topics",
+		"[sqs]\nurl = \"https://h\"":                          "sqs.url",
+		"[redis]\nurl = \"redis://u:hunter2@h:x\"":            "redis.url",
+		"[redis]\nurl = \"redis://h\"\nreplicas = -1":         "redis.replicas",
 		"": "nothing to do",
 	} {
 		err := run(t, url, text)

@@ -3,10 +3,15 @@ package serve
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go/logging"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -16,6 +21,7 @@ import (
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
+	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/broker/webhookbroker"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
@@ -46,14 +52,14 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil} {
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq and redis can be configured: a database has one publisher")
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis and sqs can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -64,6 +70,8 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.RabbitMQ.publisher(secrets)
 	case c.Redis != nil:
 		return c.Redis.publisher(secrets)
+	case c.SQS != nil:
+		return c.SQS.publisher()
 	}
 	return nil, nil
 }
@@ -182,4 +190,28 @@ func (r *Redis) publisher(secrets *secret.Set) (broker.Publisher, error) {
 		return nil, refuse("redis.url is missing or invalid: write rediss://user:password@host:6379")
 	}
 	return redisPublisher{redisbroker.New(client, &redisbroker.Options{Replicas: r.Replicas}).Publisher(), client}, nil
+}
+
+func (q *SQS) publisher() (broker.Publisher, error) {
+	if topics := q.Topics; topics != "" && (!strings.HasPrefix(topics, "arn:") || !strings.Contains(topics, ":sns:") || !strings.HasSuffix(topics, ":")) {
+		return nil, refuse("sqs.topics is %q: write arn:aws:sns:eu-north-1:123456789012: with the last colon, or leave it out for queues", topics)
+	}
+	loaded, err := config.LoadDefaultConfig(context.Background(), func(o *config.LoadOptions) error {
+		o.Region, o.Logger = q.Region, logging.Nop{} // what goes wrong is in the errors
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if loaded.Region == "" {
+		return nil, refuse("sqs.region is missing, and the environment has none")
+	}
+	if q.Endpoint != "" {
+		loaded.BaseEndpoint = &q.Endpoint
+	}
+	o := &sqsbroker.Options{Unordered: q.Unordered}
+	if q.Topics != "" {
+		return sqsbroker.NewSNSPublisher(sns.NewFromConfig(loaded), q.Topics, o), nil
+	}
+	return sqsbroker.New(sqs.NewFromConfig(loaded), o).Publisher(), nil
 }
