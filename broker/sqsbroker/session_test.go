@@ -130,8 +130,40 @@ func TestAckTellsThatMessagesOfABatchWereNotDeleted(t *testing.T) {
 	}
 }
 
+// receiveUnless receives, and fails at once if that has become hopeless.
+func receiveUnless(tb testing.TB, s broker.Session, what string, hopeless func() bool) ([]broker.Delivery, error) {
+	tb.Helper()
+	for {
+		ctx, cancel := context.WithTimeout(soon(tb), 100*time.Millisecond)
+		ds, err := s.Receive(ctx, 1)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return ds, err
+		}
+		if hopeless() {
+			tb.Fatal(what)
+		}
+	}
+}
+
 // A message that could not be deleted is not hidden for as long as its session
 // lasts.
+func TestMessageWhoseAckFailedIsNotRenewed(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	p := startFake(t).place(t, false)
+	p.publish(t, p.messages(1, "")...)
+	s := open(t, p.with(2*time.Second), 1)
+	ds := receive(t, s, 1)
+	p.service.AddFault("DeleteMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InternalError"}})
+	if err := s.Ack(soon(t), ds); err == nil {
+		t.Fatal("Ack says that all is well")
+	}
+	renewals := p.service.Requests("ChangeMessageVisibilityBatch") // perhaps with one that was on its way
+	_, err := receiveUnless(t, s, "the message is renewed", func() bool { return p.service.Requests("ChangeMessageVisibilityBatch") > renewals+1 })
+	must(t, err)
+}
+
+// If a message could not be deleted, it comes again before those after it.
 func TestMessageWhoseAckFailedComesAgain(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	p := startFake(t).place(t, true)
@@ -296,7 +328,9 @@ func TestLostAnswerHidesNothing(t *testing.T) {
 	p.publish(t, p.messages(1, "key")...)
 	p.service.AddFault("ReceiveMessage", fakesqs.Fault{LoseReply: true})
 	s := open(t, p.with(time.Hour), 10)
-	must(t, s.Ack(soon(t), receive(t, s, 1)))
+	ds, err := receiveUnless(t, s, "the message is hidden", func() bool { return p.service.Requests("ReceiveMessage") > 3 })
+	must(t, err)
+	must(t, s.Ack(soon(t), ds))
 }
 
 func TestCopyOfAStandardQueueIsRedelivered(t *testing.T) {
@@ -356,7 +390,9 @@ func TestSessionEndsLoudlyWithItsQueue(t *testing.T) {
 		must(t, err)
 		later.Store(int64(2 * time.Second))
 		p.create(t, p.queue, nil)
-		if err := ends(t, s); !strings.Contains(err.Error(), "made anew") {
+		looks := p.service.Requests("GetQueueUrl")
+		_, err = receiveUnless(t, s, "the session has looked twice and goes on", func() bool { return p.service.Requests("GetQueueUrl") > looks+1 })
+		if err == nil || !strings.Contains(err.Error(), "made anew") {
 			t.Errorf("the session ends with %v", err)
 		}
 	})

@@ -23,7 +23,7 @@ var sqsBrokerBugs = []Bug{
 		File: "broker/sqsbroker/settle.go",
 		Old:  `a.settling = true`,
 		New:  `a.settling = false`,
-		Test: sqsTest("^TestMessageWhoseAckFailedComesAgain$"),
+		Test: sqsTest("^TestMessageWhoseAckFailedIsNotRenewed$"),
 	},
 	{
 		Name: "sqs-believes-a-batch", Why: "messages of a batch that were not deleted count as acknowledged",
@@ -43,7 +43,7 @@ var sqsBrokerBugs = []Bug{
 		Name: "sqs-deletes-before-dead-letter", Why: "a rejected message whose dead letter was not stored is lost",
 		File: "broker/sqsbroker/settle.go",
 		Old:  `err = errors.Join(err, sendErr, s.remove(ctx, sent))`,
-		New:  `err = errors.Join(err, sendErr, s.remove(ctx, kept))`,
+		New:  `err = errors.Join(err, sendErr, s.remove(ctx, append(sent[:0:0], kept...)))`,
 		Test: sqsTest("^TestRejectDeletesNothingThatIsNoDeadLetter$"),
 	},
 	{
