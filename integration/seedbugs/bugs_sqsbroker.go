@@ -7,8 +7,8 @@ var sqsBrokerBugs = []Bug{
 	{
 		Name: "sqs-settles-what-is-lost", Why: "a message of another session is settled, or counts as settled although it comes again",
 		File: "broker/sqsbroker/session.go",
-		Old:  `if !now.Before(a.until) {`,
-		New:  `if false {`,
+		Old:  `until: asked.Add(s.visibility)`,
+		New:  `until: asked.Add(hideLimit)`,
 		Test: sqsTest("^TestLostMessageIsNotSettled$/^ack,_told_false$"),
 	},
 	{
