@@ -74,6 +74,10 @@ type Place struct {
 	// partitions, which move when sessions open and close. An acknowledged
 	// message may come again if an earlier one was not acknowledged.
 	Log bool
+
+	// KeyRepeats declares that a message which comes again brings the later ones
+	// of its ordering key with it, also acknowledged ones.
+	KeyRepeats bool
 }
 
 // Case checks one rule of the contract.

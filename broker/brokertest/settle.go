@@ -69,7 +69,7 @@ func ackConcurrent(b *bench) {
 }
 
 // ackOnlyNamed allows acknowledged messages to come again in a log, which keeps
-// only the offset below which everything is settled.
+// only the offset below which everything is settled, and with KeyRepeats.
 func ackOnlyNamed(b *bench) {
 	s := b.open(wide)
 	ms := b.messages(5, b.sharedKey())
@@ -77,7 +77,7 @@ func ackOnlyNamed(b *bench) {
 	ds := b.get(s, ms)
 	b.ack(s, ds[1], ds[3])
 	var mayComeToo []*broker.Message
-	if b.Log {
+	if b.Log || b.KeyRepeats {
 		mayComeToo = ms
 	}
 	s = b.closed(s)
