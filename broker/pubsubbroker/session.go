@@ -1,0 +1,312 @@
+package pubsubbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/effectively-once/once/broker"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	pullLimit = 1000             // messages of one pull, which is a limit of the service
+	pullTime  = 60 * time.Second // how long the service may wait for a message
+)
+
+var errClosed = errors.New("pubsubbroker: the session is closed")
+
+// arrival is a message whose lease this session has. The Tag of a delivery points
+// to it.
+type arrival struct {
+	number   uint64 // the order in which it came
+	received *pubsubpb.ReceivedMessage
+	message  *broker.Message
+	leased   time.Time // when its lease was last extended; other sessions may have it after the deadline
+}
+
+func (a *arrival) ackID() string { return a.received.GetAckId() }
+
+// session pulls messages of a subscription.
+type session struct {
+	*source
+	opened   *pubsubpb.Subscription // its settings when the session was opened
+	topic    string                 // as the Topic of its messages
+	dead     string                 // the topic for dead letters; empty: none
+	deadline time.Duration
+	window   int
+	wake     chan struct{} // wakes Receive
+	demand   chan struct{} // wakes the pump
+	pumped   chan struct{} // closed when the pump has ended
+	kept     chan struct{} // closed when leases are no longer extended
+	ending   context.Context
+	end      context.CancelFunc // ends the pump and the keeper
+
+	mu       sync.Mutex
+	all      map[*arrival]bool // unsettled, with those that wait
+	waiting  []*arrival        // those that Receive has not returned yet
+	wanted   int               // how many a waiting Receive asks for
+	arrivals uint64
+	broken   error
+	closed   bool
+}
+
+var (
+	_ broker.DeadLetterer = (*session)(nil)
+	_ broker.Delayer      = (*session)(nil)
+)
+
+func newSession(c *source, settings *pubsubpb.Subscription, window int) *session {
+	s := &session{
+		source: c, opened: settings, window: window,
+		topic:    c.broker.short(settings.GetTopic()),
+		dead:     c.deadTopic(settings),
+		deadline: time.Duration(settings.GetAckDeadlineSeconds()) * time.Second,
+		wake:     make(chan struct{}, 1),
+		demand:   make(chan struct{}, 1),
+		pumped:   make(chan struct{}),
+		kept:     make(chan struct{}),
+		all:      make(map[*arrival]bool),
+	}
+	if s.deadline == 0 {
+		s.deadline = serviceDeadline
+	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	go s.pump()
+	go s.keep()
+	return s
+}
+
+// Receive waits for messages.
+func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
+	}
+	defer s.want(0)
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
+			return ds, err
+		}
+		s.want(limit)
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// want tells the pump how many messages Receive waits for.
+func (s *session) want(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wanted = n
+	signal(s.demand)
+}
+
+// take returns up to n messages that have come.
+func (s *session) take(n int) ([]broker.Delivery, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return nil, s.broken
+	}
+	s.dropExpired()
+	n = min(n, len(s.waiting))
+	ds := make([]broker.Delivery, n)
+	for i, a := range s.waiting[:n] {
+		ds[i] = broker.Delivery{Message: a.message, Redelivered: true, Origin: origin(s.topic, a.received.GetMessage()), Tag: a}
+	}
+	s.waiting = slices.Delete(s.waiting, 0, n)
+	return ds, nil
+}
+
+// dropExpired drops waiting messages that other sessions may have, because this
+// process was stalled or could not extend their leases. The mutex is held.
+func (s *session) dropExpired() {
+	s.waiting = slices.DeleteFunc(s.waiting, func(a *arrival) bool {
+		expired := time.Since(a.leased) >= s.deadline
+		if expired {
+			delete(s.all, a)
+		}
+		return expired
+	})
+}
+
+// pump pulls messages until the session ends.
+func (s *session) pump() {
+	defer close(s.pumped)
+	for {
+		n := s.awaitDemand()
+		if n == 0 {
+			return
+		}
+		if err := s.pull(n); err != nil {
+			s.fail(s.explain(err))
+			return
+		}
+	}
+}
+
+// awaitDemand waits until Receive waits for messages and the window has room for
+// them, and returns how many. It returns 0 when the session ends.
+func (s *session) awaitDemand() int {
+	for {
+		s.mu.Lock()
+		n, broken := min(s.wanted, s.window-len(s.all), pullLimit), s.broken
+		if len(s.waiting) > 0 {
+			n = 0
+		}
+		s.mu.Unlock()
+		if broken != nil {
+			return 0
+		}
+		if n > 0 {
+			return n
+		}
+		select {
+		case <-s.demand:
+		case <-s.ending.Done():
+			return 0
+		}
+	}
+}
+
+// pull gets up to n messages. The service waits for the first one.
+func (s *session) pull(n int) error {
+	ctx, cancel := context.WithTimeout(s.ending, pullTime)
+	defer cancel()
+	reply, err := s.broker.client.SubscriptionAdminClient.Pull(ctx,
+		&pubsubpb.PullRequest{Subscription: s.name, MaxMessages: int32(n)}, once)
+	if status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) {
+		return nil // there was no message
+	}
+	if err != nil {
+		return err
+	}
+	s.add(reply.GetReceivedMessages())
+	return nil
+}
+
+// add adds messages that have come.
+func (s *session) add(received []*pubsubpb.ReceivedMessage) {
+	if len(received) == 0 {
+		return
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range received {
+		s.arrivals++
+		a := &arrival{number: s.arrivals, received: r, message: decode(s.topic, r), leased: now}
+		s.all[a] = true
+		s.waiting = append(s.waiting, a)
+	}
+	signal(s.wake)
+}
+
+// keep extends leases and checks the subscription until the session is closed.
+func (s *session) keep() {
+	defer close(s.kept)
+	tick, check := time.NewTicker(s.deadline/6), time.NewTicker(s.broker.options.CheckEvery)
+	defer tick.Stop()
+	defer check.Stop()
+	for {
+		select {
+		case <-s.ending.Done():
+			return
+		case <-tick.C:
+			s.extend()
+		case <-check.C:
+			s.checkAgain()
+		}
+	}
+}
+
+// extend extends the leases that have run for a third of the deadline. If the
+// service does not answer, the next tick tries again, and there are three before
+// a lease ends.
+func (s *session) extend() {
+	ctx, cancel := context.WithTimeout(s.ending, s.deadline/6)
+	defer cancel()
+	var due []*arrival
+	s.mu.Lock()
+	for a := range s.all {
+		if time.Since(a.leased) >= s.deadline/3 {
+			due = append(due, a)
+		}
+	}
+	s.mu.Unlock()
+	if len(due) > 0 {
+		s.lease(ctx, due)
+	}
+}
+
+// checkAgain ends the session if the subscription gets no messages any more, or
+// is another one than at first. If the service does not answer, the next check
+// tries again.
+func (s *session) checkAgain() {
+	ctx, cancel := context.WithTimeout(s.ending, openTime)
+	defer cancel()
+	settings, err := s.settings(ctx)
+	switch {
+	case status.Code(err) == codes.NotFound:
+		s.fail(err)
+	case err != nil:
+	case gone(settings) != nil:
+		s.fail(s.explain(gone(settings)))
+	case settings.GetTopic() != s.opened.GetTopic() || settings.GetLabels()[createdLabel] != s.opened.GetLabels()[createdLabel]:
+		s.fail(s.explain(errors.New("it was deleted and created again. Messages that were not handled before are lost: send them again")))
+	}
+}
+
+// fail ends receiving with the error of the first call. Deliveries can still be
+// settled until the session is closed.
+func (s *session) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		s.broken = err
+	}
+	signal(s.wake)
+	signal(s.demand)
+}
+
+// Close returns all unsettled messages. If the service cannot be reached, they
+// come again after the deadline.
+func (s *session) Close(ctx context.Context) error {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	s.fail(errClosed)
+	s.end()
+	<-s.pumped
+	<-s.kept
+	s.mu.Lock()
+	left := inOrder(s.all)
+	s.mu.Unlock()
+	results, err := s.modify(ctx, left, 0)
+	if err != nil && len(results) < len(left) { // others have those that are lost
+		return fmt.Errorf("pubsubbroker: %s: return unsettled messages: %w", s.Name(), err)
+	}
+	return nil
+}
+
+// signal wakes the reader of a channel of capacity one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
