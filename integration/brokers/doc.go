@@ -4,6 +4,7 @@ package brokers
 import (
 	_ "github.com/effectively-once/once/broker/kafkabroker"
 	_ "github.com/effectively-once/once/broker/natsbroker"
+	_ "github.com/effectively-once/once/broker/pubsubbroker"
 	_ "github.com/effectively-once/once/broker/rabbitbroker"
 	_ "github.com/effectively-once/once/broker/redisbroker"
 	_ "github.com/effectively-once/once/broker/sqsbroker"

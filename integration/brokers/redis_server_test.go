@@ -91,17 +91,7 @@ func (p *redisPlace) letters(tb testing.TB) (ms []*broker.Message) {
 	proof.Must(tb, p.broker.DeclareGroup(proof.Soon(tb), p.dead, "test"))
 	s := openSession(tb, redisbroker.New(p.client, nil).Group(p.dead, "test"), 1000)
 	defer s.Close(proof.Soon(tb))
-	for {
-		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
-		ds, err := s.Receive(ctx, 1000)
-		cancel()
-		if err != nil {
-			return ms
-		}
-		for _, d := range ds {
-			ms = append(ms, d.Message)
-		}
-	}
+	return receiveAll(tb, s)
 }
 
 func (p *redisPlace) publish(tb testing.TB, ms ...*broker.Message) {

@@ -57,3 +57,19 @@ func receiveNothing(tb testing.TB, s broker.Session, within time.Duration) {
 		tb.Fatal(err)
 	}
 }
+
+// receiveAll receives until nothing has come for some time.
+func receiveAll(tb testing.TB, s broker.Session) (ms []*broker.Message) {
+	tb.Helper()
+	for {
+		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
+		ds, err := s.Receive(ctx, 1000)
+		cancel()
+		if err != nil {
+			return ms
+		}
+		for _, d := range ds {
+			ms = append(ms, d.Message)
+		}
+	}
+}

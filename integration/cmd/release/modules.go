@@ -22,6 +22,7 @@ var published = []string{
 	".",
 	"broker/kafkabroker",
 	"broker/natsbroker",
+	"broker/pubsubbroker",
 	"broker/rabbitbroker",
 	"broker/redisbroker",
 	"broker/sqsbroker",

@@ -3,6 +3,7 @@
 package offices
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,6 +20,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/effectively-once/once/broker/kafkabroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
@@ -120,6 +125,12 @@ func KafkaClient(t testing.TB, addresses string, opts ...kgo.Opt) *kgo.Client {
 	proof.Must(t, err)
 	t.Cleanup(client.Close)
 	return client
+}
+
+// DialPubSub returns a client of a server that needs no credentials.
+func DialPubSub(address string) (*pubsub.Client, error) {
+	return pubsub.NewClient(context.Background(), "shop", option.WithEndpoint(address), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
 }
 
 // DialNATS connects, and reconnects for ever.
