@@ -11,10 +11,12 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/broker/pubsubbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/integration/internal/offices"
+	"github.com/effectively-once/once/integration/internal/pubsubfake"
 	"github.com/effectively-once/once/integration/server"
 	"github.com/effectively-once/once/integration/wire"
 	"github.com/effectively-once/once/internal/testenv"
@@ -33,6 +35,7 @@ const (
 	redisA = "redis with one active session" // the same, in order
 	sqsStd = "sqs"
 	sqsFIF = "sqs fifo"
+	pubsub = "pubsub"
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -64,6 +67,13 @@ func (p post) source() (broker.Source, func(), error) {
 		}
 		b := redisbroker.New(client, &redisbroker.Options{ClaimAfter: time.Second, SingleActive: p.Kind == redisA})
 		return b.Group(p.Place, group), func() { _ = client.Close() }, nil
+	case pubsub:
+		client, err := offices.DialPubSub(p.Address)
+		if err != nil {
+			return nil, nil, err
+		}
+		b := pubsubbroker.New(client, &pubsubbroker.Options{DeadLetter: p.Place + ".dead"})
+		return b.Subscription(p.Place), func() { _ = client.Close() }, nil
 	}
 	return p.rabbit().Queue(p.Place), func() {}, nil
 }
@@ -112,6 +122,8 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 		return openRedis(t, kind)
 	case sqsStd, sqsFIF:
 		return openSQS(t, kind)
+	case pubsub:
+		return openPubSub(t)
 	}
 	return openRabbit(t, inOrder)
 }
@@ -236,6 +248,31 @@ func openSQS(t testing.TB, kind string) *office {
 	offices.CreateQueue(t, offices.DialSQS(o.Address), o.Place, attributes)
 	o.publisher = o.sqs().Publisher()
 	o.idle = func(testing.TB) bool { return running.Service.Count(o.Place) == 0 }
+	return o
+}
+
+// openPubSub starts an imitation in this process, whose messages come again a
+// second after their process has died.
+func openPubSub(t testing.TB) *office {
+	running, err := pubsubfake.Start()
+	must(t, err)
+	t.Cleanup(func() { running.Stop() })
+	o := &office{post: post{pubsub, running.Addr(), offices.Name("consume")}}
+	o.topic = o.Place
+	o.disturb = func(t testing.TB) {
+		running.Stop()
+		offices.OnItsPort(t, running.Listen)
+	}
+	client, err := offices.DialPubSub(o.Address)
+	must(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	b := pubsubbroker.New(client, nil)
+	for _, name := range []string{o.Place, o.Place + ".dead"} {
+		must(t, b.DeclareSubscription(soon(t), name, name, &pubsubbroker.SubscriptionOptions{AckDeadline: time.Second}))
+	}
+	o.publisher = b.Publisher()
+	t.Cleanup(func() { _ = o.publisher.Close() })
+	o.idle = func(testing.TB) bool { return running.Unsettled("projects/shop/subscriptions/"+o.Place) == 0 }
 	return o
 }
 

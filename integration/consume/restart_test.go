@@ -18,7 +18,7 @@ import (
 // handler has written and not committed.
 func TestRealBrokerRestartsInTheMiddle(t *testing.T) {
 	for _, engine := range []string{pgStore, sqlite} {
-		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF} {
+		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF, pubsub} {
 			t.Run(engine+" "+kind, func(t *testing.T) {
 				const n = 12
 				w := newWorldOn(t, engine)

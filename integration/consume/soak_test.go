@@ -44,6 +44,8 @@ var settings = []setting{
 	{"sqlite redis batch in order", sqlite, redisA, shapeBatch, false, false, false, true, true, 2},
 	{"pgstore sqs tx", pgStore, sqsStd, shapeTx, false, false, true, true, false, 2},
 	{"sqlite sqs fifo batch", sqlite, sqsFIF, shapeBatch, false, false, false, true, true, 2},
+	{"pgstore pubsub tx in order", pgStore, pubsub, shapeTx, false, false, false, true, true, 3},
+	{"sqlite pubsub batch", sqlite, pubsub, shapeBatch, false, false, true, true, false, 2},
 }
 
 const (

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/pstest"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/broker/pubsubbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/broker/sqsbroker"
@@ -28,6 +30,7 @@ const (
 	rabbit = "rabbit"
 	redisS = "redis"
 	sqsQ   = "sqs" // messages come in from a standard queue, and go out to a FIFO queue
+	pubsub = "pubsub"
 )
 
 // link is a broker with the place where messages come in and the place where
@@ -56,6 +59,12 @@ func (l link) source(place string) (broker.Source, func(), error) {
 		return b.Group(place, group), end, nil
 	case sqsQ:
 		return l.sqs().Queue(place), func() {}, nil
+	case pubsub:
+		b, end, err := l.pubsub()
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Subscription(place), end, nil
 	}
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
@@ -82,6 +91,13 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 		return p, func() { _ = p.Close(); end() }, nil
 	case sqsQ:
 		return l.sqs().Publisher(), func() {}, nil
+	case pubsub:
+		b, end, err := l.pubsub()
+		if err != nil {
+			return nil, nil, err
+		}
+		p := b.Publisher()
+		return p, func() { _ = p.Close(); end() }, nil
 	}
 	p := rabbitbroker.New(l.Address, nil).Publisher("")
 	return p, func() { _ = p.Close() }, nil
@@ -98,6 +114,14 @@ func (l link) redis() (*redisbroker.Broker, func(), error) {
 	}
 	client := redis.NewClient(o)
 	return redisbroker.New(client, &redisbroker.Options{ClaimAfter: time.Second}), func() { _ = client.Close() }, nil
+}
+
+func (l link) pubsub() (*pubsubbroker.Broker, func(), error) {
+	client, err := offices.DialPubSub(l.Address)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pubsubbroker.New(client, nil), func() { _ = client.Close() }, nil
 }
 
 func stream(place string) string {
@@ -125,6 +149,8 @@ func openOffice(t testing.TB, kind string) *office {
 	case sqsQ:
 		o.In, o.Out = name+"-in", name+"-out.fifo"
 		o.openSQS(t)
+	case pubsub:
+		o.openPubSub(t)
 	default:
 		o.openRabbit(t)
 	}
@@ -202,6 +228,19 @@ func (o *office) openSQS(t testing.TB) {
 	client := offices.DialSQS(o.Address)
 	offices.CreateQueue(t, client, o.In, nil)
 	offices.CreateQueue(t, client, o.Out, map[string]string{"FifoQueue": "true"})
+}
+
+// openPubSub starts pstest in this process.
+func (o *office) openPubSub(t testing.TB) {
+	running := pstest.NewServer()
+	t.Cleanup(func() { _ = running.Close() })
+	o.Address = running.Addr
+	b, end, err := o.pubsub()
+	must(t, err)
+	t.Cleanup(end)
+	for _, place := range []string{o.In, o.Out} {
+		must(t, b.DeclareSubscription(soon(t), place, place, &pubsubbroker.SubscriptionOptions{AckDeadline: time.Second}))
+	}
 }
 
 // openRabbit declares queues on the server that was started for tests.
