@@ -85,7 +85,7 @@ func TestPubSubStalledSessionSettlesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := r.place(t, pubsubbroker.Options{}, func(settings *pubsubpb.Subscription) {
 				exactlyOnce(settings)
-				settings.AckDeadlineSeconds = 600
+				longLease(settings)
 			})
 			ms := p.messages(3, "")
 			publish(t, p.publisher, ms...)
@@ -105,7 +105,7 @@ func TestPubSubStalledSessionSettlesNothing(t *testing.T) {
 			}
 			proof.Must(t, other.Ack(proof.Soon(t), taken))
 			publish(t, p.publisher, p.messages(4, "")...)
-			receive(t, stalled, 4) // its window has room again
+			receiveSoon(t, stalled, 4) // its window has room again
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestPubSubReportsEachLateAcknowledgement(t *testing.T) {
 	r := startPubSub(t)
 	p := r.place(t, pubsubbroker.Options{}, func(settings *pubsubpb.Subscription) {
 		exactlyOnce(settings)
-		settings.AckDeadlineSeconds = 600
+		longLease(settings)
 	})
 	publish(t, p.publisher, p.messages(2, "")...)
 	s := openSession(t, p.source, 10)
@@ -174,11 +174,59 @@ func TestPubSubReturnKeepsOrder(t *testing.T) {
 // A session asks for no more than Receive waits for.
 func TestPubSubLeavesToOthersWhatItDoesNotReceive(t *testing.T) {
 	t.Parallel()
-	p := startPubSub(t).place(t, pubsubbroker.Options{}, nil)
+	p := startPubSub(t).place(t, pubsubbroker.Options{}, longLease)
 	publish(t, p.publisher, p.messages(5, "")...)
 	one := openSession(t, p.source, 100)
 	receive(t, one, 1)
-	receive(t, openSession(t, p.source, 100), 4)
+	receiveSoon(t, openSession(t, p.source, 100), 4)
+}
+
+// receiveSoon is receive, in less time than a lease of other sessions lasts.
+func receiveSoon(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), soonTime)
+	defer cancel()
+	for len(ds) < n {
+		more, err := s.Receive(ctx, n-len(ds))
+		if err != nil {
+			tb.Fatalf("received %d of %d messages: %v", len(ds), n, err)
+		}
+		ds = append(ds, more...)
+	}
+	return ds
+}
+
+const soonTime = 8 * time.Second
+
+func longLease(settings *pubsubpb.Subscription) { settings.AckDeadlineSeconds = 600 }
+
+func TestPubSubCloseReturnsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := startPubSub(t).place(t, pubsubbroker.Options{}, longLease)
+	ms := p.messages(3, "key")
+	publish(t, p.publisher, ms...)
+	s := openSession(t, p.source, 10)
+	receive(t, s, 2)
+	proof.Must(t, s.Close(proof.Soon(t)))
+	wantOrder(t, receiveSoon(t, openSession(t, p.source, 10), 3), ms)
+}
+
+// A message whose dead letter could not be stored is not acknowledged.
+func TestPubSubRejectKeepsWhatHasNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	r := startPubSub(t)
+	p := r.place(t, pubsubbroker.Options{}, nil)
+	publish(t, p.publisher, p.messages(2, "")...)
+	s := openSession(t, p.source, 10)
+	ds := receive(t, s, 2)
+	proof.Must(t, r.client.TopicAdminClient.DeleteTopic(proof.Soon(t), &pubsubpb.DeleteTopicRequest{Topic: "projects/shop/topics/" + p.dead}))
+	if err := s.Reject(proof.Soon(t), ds, "no use"); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("Reject: %v", err)
+	}
+	if n := r.Unsettled(p.subscription); n != 2 {
+		t.Errorf("%d messages are unsettled", n)
+	}
+	proof.Must(t, s.Ack(proof.Soon(t), ds)) // it can still settle them
 }
 
 func TestPubSubSessionEndsLoudly(t *testing.T) {
@@ -230,7 +278,8 @@ func unnoticed(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler
 // pubsubEnds waits until a session ends, and returns its error.
 func pubsubEnds(tb testing.TB, s broker.Session) error {
 	tb.Helper()
-	ctx := proof.Soon(tb)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), soonTime)
+	defer cancel()
 	for {
 		_, err := s.Receive(ctx, 10)
 		if err == nil {

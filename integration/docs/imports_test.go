@@ -25,6 +25,7 @@ import (
 	_ "github.com/effectively-once/once/broker/kafkabroker"
 	_ "github.com/effectively-once/once/broker/membroker"
 	_ "github.com/effectively-once/once/broker/natsbroker"
+	_ "github.com/effectively-once/once/broker/pubsubbroker"
 	_ "github.com/effectively-once/once/broker/rabbitbroker"
 	_ "github.com/effectively-once/once/broker/redisbroker"
 	_ "github.com/effectively-once/once/broker/sqsbroker"
@@ -47,6 +48,7 @@ import (
 	_ "github.com/effectively-once/once/store/tablestore"
 	_ "github.com/effectively-once/once/store/tiered"
 
+	_ "cloud.google.com/go/pubsub/v2"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
@@ -63,4 +65,5 @@ import (
 	_ "github.com/redis/go-redis/v9"
 	_ "github.com/twmb/franz-go/pkg/kgo"
 	_ "go.opentelemetry.io/otel/trace"
+	_ "google.golang.org/api/option"
 )
