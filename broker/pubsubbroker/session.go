@@ -238,6 +238,7 @@ func (s *session) extend() {
 	defer cancel()
 	var due []*arrival
 	s.mu.Lock()
+	s.dropExpired()
 	for a := range s.all {
 		if time.Since(a.leased) >= s.deadline/3 {
 			due = append(due, a)
@@ -297,7 +298,7 @@ func (s *session) Close(ctx context.Context) error {
 	left := inOrder(s.all)
 	s.mu.Unlock()
 	results, err := s.modify(ctx, left, 0)
-	if err != nil && len(results) < len(left) { // others have those that are lost
+	if err != nil && len(results) < len(left) && status.Code(err) != codes.NotFound { // others have those that are lost
 		return fmt.Errorf("pubsubbroker: %s: return unsettled messages: %w", s.Name(), err)
 	}
 	return nil
