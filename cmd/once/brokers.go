@@ -35,6 +35,9 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	if config.Redis != nil {
 		brokers = append(brokers, config.Redis.URL)
 	}
+	if config.PubSub != nil {
+		brokers = append(brokers, config.PubSub.URL())
+	}
 	return brokers, config.URL, nil
 }
 

@@ -41,7 +41,7 @@ func (b *Broker) Close() { b.close() }
 // schemes are the schemes of broker URLs.
 var schemes = map[string]func(context.Context, address) (*Broker, error){
 	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka, "http": dialRabbitAPI, "https": dialRabbitAPI,
-	"amqp": dialAMQP, "amqps": dialAMQP, "redis": dialRedis, "rediss": dialRedis,
+	"amqp": dialAMQP, "amqps": dialAMQP, "redis": dialRedis, "rediss": dialRedis, "pubsub": dialPubSub,
 }
 
 // dialTime limits connecting to a broker, and lookTime limits a check.
@@ -77,7 +77,7 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 	secrets.AddURL(from)
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
+		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, pubsub://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
@@ -291,6 +291,8 @@ func readerOf(c store.Consumer) (reader, bool) {
 		_, r.as, _ = strings.Cut(source, " group ")
 	case strings.HasPrefix(source, "rabbitmq queue "):
 		r.of = []string{strings.TrimPrefix(source, "rabbitmq queue ")}
+	case strings.HasPrefix(source, "pubsub subscription "):
+		r.of = []string{strings.TrimPrefix(source, "pubsub subscription ")}
 	case strings.HasPrefix(source, "redis stream ") && strings.Contains(source, " group "):
 		at := strings.LastIndex(source, " group ")
 		r.of, r.as = []string{strings.TrimPrefix(source[:at], "redis stream ")}, source[at+len(" group "):]

@@ -16,6 +16,7 @@ func TestReadersAreKnownByTheirSources(t *testing.T) {
 		{"nats stream ORDERS log of billing", "billing", []string{"ORDERS"}},
 		{"kafka topic a,b group billing", "billing", []string{"a", "b"}},
 		{"rabbitmq queue orders", "", []string{"orders"}},
+		{"pubsub subscription projects/shop/subscriptions/orders", "", []string{"projects/shop/subscriptions/orders"}},
 		{"redis stream new orders group billing", "billing", []string{"new orders"}},
 	} {
 		for _, facts := range []map[string]string{nil, {"cluster": "north 1", "vhost": "/"}} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type Config struct {
 	RabbitMQ  *RabbitMQ
 	Redis     *Redis
 	SQS       *SQS `toml:"sqs"`
+	PubSub    *PubSub
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -139,6 +141,20 @@ type SQS struct {
 type Redis struct {
 	URL      string
 	Replicas int // that must have a message before it counts as published
+}
+
+// PubSub is a project of Google Cloud.
+type PubSub struct {
+	Project  string
+	Endpoint string // default: the global one, which keeps no order across regions
+}
+
+// URL returns the URL of the project for once doctor.
+func (g *PubSub) URL() string {
+	if g.Endpoint == "" {
+		return "pubsub://" + g.Project
+	}
+	return "pubsub://" + g.Project + "?endpoint=" + url.QueryEscape(g.Endpoint)
 }
 
 // Janitor configures a janitor.Janitor.

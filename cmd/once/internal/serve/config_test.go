@@ -134,6 +134,10 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[sqs]\nurl = \"https://h\"":                          "sqs.url",
 		"[redis]\nurl = \"redis://u:hunter2@h:x\"":            "redis.url",
 		"[redis]\nurl = \"redis://h\"\nreplicas = -1":         "redis.replicas",
+		"[redis]":  "redis.url",
+		"[pubsub]": "pubsub.project",
+		"[redis]\nurl = \"redis://u:hunter2@h:x\"":    "redis.url",
+		"[redis]\nurl = \"redis://h\"\nreplicas = -1": "redis.replicas",
 		"": "nothing to do",
 	} {
 		err := run(t, url, text)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
+	"github.com/effectively-once/once/broker/pubsubbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
 	"github.com/effectively-once/once/broker/sqsbroker"
@@ -52,14 +54,22 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
+<<<<<<< HEAD
 	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil} {
+=======
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.PubSub != nil} {
+>>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
+<<<<<<< HEAD
 		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis and sqs can be configured: a database has one publisher")
+=======
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis and pubsub can be configured: a database has one publisher")
+>>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -70,8 +80,13 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.RabbitMQ.publisher(secrets)
 	case c.Redis != nil:
 		return c.Redis.publisher(secrets)
+<<<<<<< HEAD
 	case c.SQS != nil:
 		return c.SQS.publisher()
+=======
+	case c.PubSub != nil:
+		return c.PubSub.publisher()
+>>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
 	}
 	return nil, nil
 }
@@ -166,6 +181,30 @@ func (r *RabbitMQ) publisher(secrets *secret.Set) (broker.Publisher, error) {
 		return nil, refuse("rabbitmq.url is missing or invalid: write amqps://user:password@host:5671/vhost")
 	}
 	return rabbitbroker.New(url, nil).Publisher(r.Exchange), nil
+}
+
+// pubsubPublisher also closes its client.
+type pubsubPublisher struct {
+	broker.Publisher
+	client *pubsub.Client
+}
+
+func (p pubsubPublisher) Close() error { return errors.Join(p.Publisher.Close(), p.client.Close()) }
+
+// publisher uses the credentials of the environment.
+func (g *PubSub) publisher() (broker.Publisher, error) {
+	project, err := expand("pubsub.project", g.Project)
+	if err != nil {
+		return nil, err
+	}
+	if project == "" {
+		return nil, refuse("pubsub.project is missing: write the ID of the project")
+	}
+	client, err := target.NewPubSub(context.Background(), project, g.Endpoint)
+	if err != nil {
+		return nil, refuse("pubsub: %v", err)
+	}
+	return pubsubPublisher{pubsubbroker.New(client, nil).Publisher(), client}, nil
 }
 
 // redisPublisher also closes its client.
