@@ -15,27 +15,15 @@
 // Implement [Publisher] and [Source], and the optional interfaces that the system
 // supports.
 //
-<<<<<<< HEAD
 //	interface       of         implemented by              without it
-//	[Delayer]       Session    Kafka, NATS, SQS            Return redelivers at once
+//	[Delayer]       Session    Kafka, NATS, SQS, Pub/Sub   Return redelivers at once
 //	[DeadLetterer]  Session    all                         rejected messages count as gone
 //	[Seeker]        Session    Kafka, NATS logs            a consumer cannot restore its position
 //	[Placeless]     Source     NATS logs                   the broker keeps the position of a consumer
 //	[Located]       Source     Kafka, NATS, RabbitMQ, SQS  sources with the same name are the same
-//	[Horizon]       Source     Kafka, NATS, SQS            a message may come at any time
-//	[Lagger]        Source     all                         the lag is unknown
+//	[Horizon]       Source     Kafka, NATS, SQS, Pub/Sub   a message may come at any time
+//	[Lagger]        Source     all but Pub/Sub             the lag is unknown
 //	[Deduplicator]  Publisher  NATS                        the broker drops no duplicates
-=======
-//	interface       of         implemented by         without it
-//	[Delayer]       Session    Kafka, NATS, Pub/Sub   Return redelivers at once
-//	[DeadLetterer]  Session    all                    rejected messages count as gone
-//	[Seeker]        Session    Kafka, NATS logs       a consumer cannot restore its position
-//	[Placeless]     Source     NATS logs              the broker keeps the position of a consumer
-//	[Located]       Source     Kafka, NATS, RabbitMQ  sources with the same name are the same
-//	[Horizon]       Source     Kafka, NATS, Pub/Sub   a message may come at any time
-//	[Lagger]        Source     all but Pub/Sub        the lag is unknown
-//	[Deduplicator]  Publisher  NATS                   the broker drops no duplicates
->>>>>>> b55f016 (docs: describe Google Cloud Pub/Sub, and seed bugs in pubsubbroker)
 //
 // Package membroker implements all but Placeless.
 //

@@ -32,7 +32,8 @@ var (
 const maxLinks = 128
 
 // systems are the names of OpenTelemetry for the first word of a source.
-var systems = map[string]string{"kafka": "kafka", "rabbitmq": "rabbitmq", "nats": "nats", "redis": "redis", "pubsub": "gcp_pubsub"}
+var systems = map[string]string{"kafka": "kafka", "rabbitmq": "rabbitmq", "nats": "nats", "redis": "redis", "sqs": "aws_sqs",
+	"pubsub": "gcp_pubsub"}
 
 // BeginHandling begins the span of a message at a consumer, or of several that
 // are handled together. It is for inbox.Consumer.Observer. The handler runs
@@ -41,15 +42,8 @@ var systems = map[string]string{"kafka": "kafka", "rabbitmq": "rabbitmq", "nats"
 func (b *Observer) BeginHandling(ctx context.Context, h inbox.Handling) (context.Context, func([]inbox.HandlingResult)) {
 	of := append(b.messaging("process", h.Messages, h.Together), attribute.String("once.consumer", name.Line(h.Consumer, name.Limit)),
 		attribute.String("once.source", name.Line(h.Source, name.Limit)), attribute.Bool("once.shelved", h.Shelved))
-<<<<<<< HEAD
-	if system, _, _ := strings.Cut(h.Source, " "); slices.Contains([]string{"kafka", "rabbitmq", "nats", "redis"}, system) {
-		of = append(of, attribute.String("messaging.system", system))
-	} else if system == "sqs" {
-		of = append(of, attribute.String("messaging.system", "aws_sqs")) // as OpenTelemetry calls it
-=======
 	if system, _, _ := strings.Cut(h.Source, " "); systems[system] != "" {
 		of = append(of, attribute.String("messaging.system", systems[system]))
->>>>>>> b55f016 (docs: describe Google Cloud Pub/Sub, and seed bugs in pubsubbroker)
 	}
 	ctx, span := b.begin(ctx, "process "+name.Line(h.Source, name.Limit), trace.SpanKindConsumer, h.Messages, h.Together, of)
 	return ctx, func(became []inbox.HandlingResult) {

@@ -6,7 +6,7 @@ require (
 	cloud.google.com/go/pubsub/v2 v2.8.1
 	github.com/effectively-once/once v0.0.0
 	github.com/googleapis/gax-go/v2 v2.27.0
-	google.golang.org/grpc v1.84.0
+	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
 

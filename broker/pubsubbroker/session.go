@@ -125,6 +125,9 @@ func (s *session) take(n int) ([]broker.Delivery, error) {
 		ds[i] = broker.Delivery{Message: a.message, Redelivered: true, Origin: origin(s.topic, a.received.GetMessage()), Tag: a}
 	}
 	s.waiting = slices.Delete(s.waiting, 0, n)
+	if n > 0 {
+		s.wanted = 0 // before the pump sees that nothing waits any more
+	}
 	return ds, nil
 }
 

@@ -22,12 +22,9 @@ type serveCommand struct {
 func (serveCommand) Help() string {
 	return `
 Runs the background work of one database: a relay that publishes the outbox to webhooks, Azure Event Grid, NATS
-<<<<<<< HEAD
-JetStream, RabbitMQ, Redis Streams or SQS, a janitor, and a reconciler that asks a URL about abandoned work or parks it. Several processes
-=======
-JetStream, RabbitMQ, Redis Streams or Google Pub/Sub, a janitor, and a reconciler that asks a URL about abandoned work or parks it. Several processes
->>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
-share the work. It logs JSON to stderr and shuts down gracefully on SIGTERM and SIGINT.
+JetStream, RabbitMQ, Redis Streams, SQS or Google Pub/Sub, a janitor, and a reconciler that asks a URL about abandoned
+work or parks it. Several processes share the work. It logs JSON to stderr and shuts down gracefully on SIGTERM and
+SIGINT.
 
   GET /healthz   the process is running
   GET /readyz    the database answers and its tables fit this program

@@ -174,10 +174,14 @@ func TestPubSubReturnKeepsOrder(t *testing.T) {
 // A session asks for no more than Receive waits for.
 func TestPubSubLeavesToOthersWhatItDoesNotReceive(t *testing.T) {
 	t.Parallel()
-	p := startPubSub(t).place(t, pubsubbroker.Options{}, longLease)
+	r := startPubSub(t)
+	p := r.place(t, pubsubbroker.Options{}, longLease)
 	publish(t, p.publisher, p.messages(5, "")...)
 	one := openSession(t, p.source, 100)
 	receive(t, one, 1)
+	if n := r.Leased(p.subscription); n != 1 {
+		t.Fatalf("it has %d messages, and one was received", n)
+	}
 	receiveSoon(t, openSession(t, p.source, 100), 4)
 }
 
@@ -202,12 +206,16 @@ func longLease(settings *pubsubpb.Subscription) { settings.AckDeadlineSeconds = 
 
 func TestPubSubCloseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
-	p := startPubSub(t).place(t, pubsubbroker.Options{}, longLease)
+	r := startPubSub(t)
+	p := r.place(t, pubsubbroker.Options{}, longLease)
 	ms := p.messages(3, "key")
 	publish(t, p.publisher, ms...)
 	s := openSession(t, p.source, 10)
 	receive(t, s, 2)
 	proof.Must(t, s.Close(proof.Soon(t)))
+	if n := r.Leased(p.subscription); n != 0 {
+		t.Fatalf("%d messages are out, and the session is closed", n)
+	}
 	wantOrder(t, receiveSoon(t, openSession(t, p.source, 10), 3), ms)
 }
 

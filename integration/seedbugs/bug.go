@@ -29,11 +29,7 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 // All lists the bugs by package.
 func All() []Bug {
 	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, outboxBugs,
-<<<<<<< HEAD
-		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, tieredBugs, tableBugs, webhookBugs)
-=======
-		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, pubsubBugs, tieredBugs, tableBugs, webhookBugs)
->>>>>>> b55f016 (docs: describe Google Cloud Pub/Sub, and seed bugs in pubsubbroker)
+		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, tieredBugs, tableBugs, webhookBugs)
 }
 
 // patch is the text of a file with the bug in it.

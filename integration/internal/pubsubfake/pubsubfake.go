@@ -123,6 +123,20 @@ func (s *Server) Unsettled(name string) (n int) {
 	return n
 }
 
+// Leased returns how many messages of a subscription are out.
+func (s *Server) Leased(name string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub := s.subscriptions[name]; sub != nil {
+		for _, m := range sub.messages {
+			if !m.until.IsZero() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // Stored returns the messages of a subscription that are not acknowledged.
 func (s *Server) Stored(name string) (ms []*pubsubpb.PubsubMessage) {
 	s.mu.Lock()

@@ -134,11 +134,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[sqs]\nurl = \"https://h\"":                          "sqs.url",
 		"[redis]\nurl = \"redis://u:hunter2@h:x\"":            "redis.url",
 		"[redis]\nurl = \"redis://h\"\nreplicas = -1":         "redis.replicas",
-		"[redis]":  "redis.url",
 		"[pubsub]": "pubsub.project",
-		"[redis]\nurl = \"redis://u:hunter2@h:x\"":    "redis.url",
-		"[redis]\nurl = \"redis://h\"\nreplicas = -1": "redis.replicas",
-		"": "nothing to do",
+		"":         "nothing to do",
 	} {
 		err := run(t, url, text)
 		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {

@@ -54,22 +54,14 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-<<<<<<< HEAD
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil} {
-=======
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.PubSub != nil} {
->>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil, c.PubSub != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-<<<<<<< HEAD
-		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis and sqs can be configured: a database has one publisher")
-=======
-		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis and pubsub can be configured: a database has one publisher")
->>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis, sqs and pubsub can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -80,13 +72,10 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.RabbitMQ.publisher(secrets)
 	case c.Redis != nil:
 		return c.Redis.publisher(secrets)
-<<<<<<< HEAD
 	case c.SQS != nil:
 		return c.SQS.publisher()
-=======
 	case c.PubSub != nil:
 		return c.PubSub.publisher()
->>>>>>> 1e91ed2 (cmd/once: publish to Google Pub/Sub, and examine its subscriptions and topics)
 	}
 	return nil, nil
 }
