@@ -88,7 +88,9 @@ const logChangedHint = "give the consumer a new name, or set its position with A
 
 var errReread = errors.New("inbox: the partition is read again from its position")
 
-// rereadDistance is how many messages it costs less to pass over than to receive.
+// rereadDistance is how many messages it costs less to pass over than to seek. A
+// source that keeps no place is always asked to seek, because only that shows
+// whether its log still reaches as far as the position.
 const rereadDistance = 1000
 
 // partition returns the partition of an item. It opens its position for the
@@ -114,7 +116,11 @@ func (h *positions[T]) partition(ctx context.Context, first *item) (*partition[T
 	h.mu.Lock()
 	h.open[first.lane] = p
 	h.mu.Unlock()
-	if ahead := at.Offset - first.Position.Offset; at.Log != "" && (ahead < -1 || ahead > rereadDistance) {
+	near := int64(rereadDistance)
+	if isPlaceless(h.Source) {
+		near = -1
+	}
+	if ahead := at.Offset - first.Position.Offset; at.Log != "" && (ahead < -1 || ahead > near) {
 		// The broker is far behind the position, or remembers none. Or it is
 		// ahead: there may be nothing in between, or the database was restored
 		// from a backup.

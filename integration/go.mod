@@ -48,6 +48,8 @@ require (
 	cloud.google.com/go/compute/metadata v0.10.0 // indirect
 	cloud.google.com/go/iam v1.14.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
+	github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2 v2.0.2 // indirect
+	github.com/Azure/go-amqp v1.5.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
@@ -95,6 +97,7 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/effectively-once/once/broker/eventhubsbroker v0.0.0
 	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/pubsubbroker v0.0.0
@@ -134,6 +137,8 @@ replace github.com/effectively-once/once/store/pgstore => ../store/pgstore
 replace github.com/effectively-once/once/httponce => ../httponce
 
 replace github.com/effectively-once/once/broker/rabbitbroker => ../broker/rabbitbroker
+
+replace github.com/effectively-once/once/broker/eventhubsbroker => ../broker/eventhubsbroker
 
 replace github.com/effectively-once/once/broker/pubsubbroker => ../broker/pubsubbroker
 

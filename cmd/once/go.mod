@@ -8,6 +8,7 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/azidentity v1.14.1
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
+	github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2 v2.0.2
 	github.com/BurntSushi/toml v1.6.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/aws/aws-sdk-go-v2 v1.48.0
@@ -17,6 +18,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/sqs v1.52.11
 	github.com/aws/smithy-go v1.28.9
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/broker/eventhubsbroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/pubsubbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
@@ -50,6 +52,7 @@ require (
 	cloud.google.com/go/compute/metadata v0.10.0 // indirect
 	cloud.google.com/go/iam v1.14.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
+	github.com/Azure/go-amqp v1.5.0 // indirect
 	github.com/AzureAD/microsoft-authentication-library-for-go v1.8.0 // indirect
 	github.com/aws/aws-sdk-go-v2/credentials v1.21.0 // indirect
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.9 // indirect
@@ -129,6 +132,7 @@ require (
 
 replace (
 	github.com/effectively-once/once => ../..
+	github.com/effectively-once/once/broker/eventhubsbroker => ../../broker/eventhubsbroker
 	github.com/effectively-once/once/broker/natsbroker => ../../broker/natsbroker
 	github.com/effectively-once/once/broker/pubsubbroker => ../../broker/pubsubbroker
 	github.com/effectively-once/once/broker/rabbitbroker => ../../broker/rabbitbroker

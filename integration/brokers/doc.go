@@ -2,6 +2,7 @@
 package brokers
 
 import (
+	_ "github.com/effectively-once/once/broker/eventhubsbroker"
 	_ "github.com/effectively-once/once/broker/kafkabroker"
 	_ "github.com/effectively-once/once/broker/natsbroker"
 	_ "github.com/effectively-once/once/broker/pubsubbroker"

@@ -99,7 +99,7 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	source, end, err := p.Post.source()
+	source, end, err := p.Post.source(w.store)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -39,7 +39,7 @@ func TestPositionInAStreamThatOvertakes(t *testing.T) {
 	js.Conn().Close() // it says no good-bye
 
 	o.publish(t, ms[n/2:])
-	source, end, err := o.source()
+	source, end, err := o.source(w.store)
 	must(t, err)
 	t.Cleanup(end)
 	c := &inbox.Consumer{Name: "billing", Source: source, Checkpoint: true, Handler: w.tx(s.place.handle),
@@ -67,7 +67,7 @@ func TestPositionInAStream(t *testing.T) {
 	s := newStand(t, w)
 	o := openOffice(t, natsLg, true)
 	o.publish(t, plainMessagesOf(o, n))
-	source, end, err := o.source()
+	source, end, err := o.source(w.store)
 	must(t, err)
 	t.Cleanup(end)
 	c := &inbox.Consumer{Name: "billing", Source: source, Checkpoint: true, Handler: w.tx(s.place.handle),

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/pubsubbroker"
@@ -36,6 +37,7 @@ const (
 	sqsStd = "sqs"
 	sqsFIF = "sqs fifo"
 	pubsub = "pubsub"
+	hubs   = "event hubs"
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -43,8 +45,9 @@ type post struct{ Kind, Address, Place string }
 
 const group = "soak"
 
-// source returns the source of a process.
-func (p post) source() (broker.Source, func(), error) {
+// source returns the source of a process. Members of a group find each other in
+// its store, if the broker does not help them.
+func (p post) source(members once.Store) (broker.Source, func(), error) {
 	switch p.Kind {
 	case kafka:
 		return offices.DialKafka(p.Address).Topics(group, p.Place), func() {}, nil
@@ -74,6 +77,12 @@ func (p post) source() (broker.Source, func(), error) {
 		}
 		b := pubsubbroker.New(client, &pubsubbroker.Options{DeadLetter: p.Place + ".dead"})
 		return b.Subscription(p.Place), func() { _ = client.Close() }, nil
+	case hubs:
+		b, err := offices.DialHubs(p.Address)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Log(p.Place, group, members), func() {}, nil
 	}
 	return p.rabbit().Queue(p.Place), func() {}, nil
 }
@@ -124,6 +133,8 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 		return openSQS(t, kind)
 	case pubsub:
 		return openPubSub(t)
+	case hubs:
+		return openHubs(t, 3)
 	}
 	return openRabbit(t, inOrder)
 }
@@ -273,6 +284,21 @@ func openPubSub(t testing.TB) *office {
 	o.publisher = b.Publisher()
 	t.Cleanup(func() { _ = o.publisher.Close() })
 	o.idle = func(testing.TB) bool { return running.Unsettled("projects/shop/subscriptions/"+o.Place) == 0 }
+	return o
+}
+
+// openHubs creates a hub in an imitation of the service, which runs here.
+func openHubs(t testing.TB, partitions int) *office {
+	running := offices.StartHubs(t)
+	o := &office{post: post{hubs, running.ConnectionString(), offices.Name("consume")}}
+	o.topic = o.Place
+	running.CreateHub(o.Place, partitions, group)
+	o.disturb = func(t testing.TB) { must(t, running.Restart()) }
+	b, err := offices.DialHubs(o.Address)
+	must(t, err)
+	o.publisher = b.Publisher()
+	t.Cleanup(func() { _ = o.publisher.Close() })
+	o.idle = func(testing.TB) bool { return true } // the service does not know
 	return o
 }
 

@@ -18,18 +18,18 @@ import (
 // handler has written and not committed.
 func TestRealBrokerRestartsInTheMiddle(t *testing.T) {
 	for _, engine := range []string{pgStore, sqlite} {
-		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF, pubsub} {
+		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF, pubsub, hubs} {
 			t.Run(engine+" "+kind, func(t *testing.T) {
 				const n = 12
 				w := newWorldOn(t, engine)
 				s := newStand(t, w)
 				o := openOffice(t, kind, false)
-				source, end, err := o.source()
+				source, end, err := o.source(w.store)
 				must(t, err)
 				t.Cleanup(end)
 				var calls atomic.Int64
 				c := &inbox.Consumer{Name: "billing", Source: source, BatchSize: 4, Concurrency: 1,
-					Checkpoint: kind == kafka || kind == natsLg, Stats: new(inbox.Stats), StopTime: 5 * time.Second}
+					Checkpoint: kind == kafka || kind == natsLg || kind == hubs, Stats: new(inbox.Stats), StopTime: 5 * time.Second}
 				c.Handler = w.batch(func(ctx context.Context, tx rows, ms []*broker.Message) error {
 					err := s.place.handleAll(ctx, tx, ms)
 					if calls.Add(1) == 2 {
@@ -54,7 +54,7 @@ func TestTopicMadeAnew(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *stand) {
 		o := openKafka(t, 1)
 		consumer := func() *inbox.Consumer {
-			source, _, err := o.source()
+			source, _, err := o.source(s.store)
 			must(t, err)
 			return &inbox.Consumer{Name: "billing", Source: source, Checkpoint: true, Handler: s.tx(s.place.handle)}
 		}

@@ -41,6 +41,7 @@ var settings = []setting{
 	{"pgstore rabbit do", pgStore, rabbit, shapeDo, false, false, false, true, false, 2},
 	{"sqlite nats log checkpoint", sqlite, natsLg, shapeTx, true, false, false, false, true, 2},
 	{"pgstore redis tx", pgStore, redisS, shapeTx, false, false, true, true, false, 3},
+	{"pgstore event hubs checkpoint tx", pgStore, hubs, shapeTx, true, false, false, false, true, 3},
 	{"sqlite redis batch in order", sqlite, redisA, shapeBatch, false, false, false, true, true, 2},
 	{"pgstore sqs tx", pgStore, sqsStd, shapeTx, false, false, true, true, false, 2},
 	{"sqlite sqs fifo batch", sqlite, sqsFIF, shapeBatch, false, false, false, true, true, 2},

@@ -22,6 +22,7 @@ import (
 	_ "github.com/effectively-once/once"
 	_ "github.com/effectively-once/once/broker"
 	_ "github.com/effectively-once/once/broker/brokertest"
+	_ "github.com/effectively-once/once/broker/eventhubsbroker"
 	_ "github.com/effectively-once/once/broker/kafkabroker"
 	_ "github.com/effectively-once/once/broker/membroker"
 	_ "github.com/effectively-once/once/broker/natsbroker"

@@ -31,7 +31,7 @@ var deaths = []string{diesInHandler, diesBeforeAck, diesBeforeSent, diesAfterSen
 // bridge consumes messages. In the transaction of each, it writes a row and
 // puts another message, which it also publishes.
 func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
-	in, end, err := p.Link.source(p.Link.In)
+	in, end, err := p.Link.source(p.Link.In, w.store.(once.Store))
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (p plan) bridge(ctx context.Context, w *world, logger *slog.Logger) error {
 	if p.Dies == diesBeforeAck {
 		in = &deadlySource{in}
 	}
-	c := &inbox.Consumer{Name: "bridge", Source: in, Checkpoint: p.Link.Kind == kafka, BatchSize: 4, Concurrency: 2,
+	c := &inbox.Consumer{Name: "bridge", Source: in, Checkpoint: p.Link.isLog(), BatchSize: 4, Concurrency: 2,
 		Policy: once.Policy{Lease: time.Second}, StopTime: 5 * time.Second,
 		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond}}
 	var handled atomic.Int64
@@ -127,8 +127,8 @@ func (deadlySession) Ack(context.Context, []broker.Delivery) error {
 // bridge publishes.
 func TestFromMessageToMessage(t *testing.T) {
 	t.Parallel()
-	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog, redisS: pgRows, sqsQ: pgRows, pubsub: pgRows}
-	beside(t, 3, []string{rabbit, natsJS, kafka, redisS, sqsQ, pubsub}, func(t *testing.T, kind string) {
+	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog, redisS: pgRows, sqsQ: pgRows, pubsub: pgRows, hubs: pgTable}
+	beside(t, 3, []string{rabbit, natsJS, kafka, redisS, sqsQ, pubsub, hubs}, func(t *testing.T, kind string) {
 		w := newWorldOn(t, modes[kind])
 		w.Exec(t, "CREATE TABLE arrived (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)")
 		o := openOffice(t, kind)
@@ -139,7 +139,7 @@ func TestFromMessageToMessage(t *testing.T) {
 		for _, death := range deaths {
 			p.Dies, p.Name = death, "bridge that dies "+death
 			o.publish(t, sent, sent+8)
-			if kind != kafka { // what comes twice has its ID twice, which a position alone does not tell
+			if !o.isLog() { // what comes twice has its ID twice, which a position alone does not tell
 				o.publish(t, sent, sent+8)
 			}
 			sent += 8
@@ -184,10 +184,10 @@ func TestFromMessageToMessage(t *testing.T) {
 // finalConsumer records what it handles.
 func (w *world) finalConsumer(t testing.TB, l link) *inbox.Consumer {
 	t.Helper()
-	out, end, err := l.source(l.Out)
+	out, end, err := l.source(l.Out, w.store.(once.Store))
 	must(t, err)
 	t.Cleanup(end)
-	c := &inbox.Consumer{Name: "final", Source: out, Checkpoint: l.Kind == kafka,
+	c := &inbox.Consumer{Name: "final", Source: out, Checkpoint: l.isLog(),
 		Retry: inbox.Retry{First: 10 * time.Millisecond, Limit: 100 * time.Millisecond},
 		Handler: w.handler(func(x tx, m *broker.Message) error {
 			seq, err := strconv.ParseInt(string(m.Body), 10, 64)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/pstest"
+	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/pubsubbroker"
@@ -31,6 +32,7 @@ const (
 	redisS = "redis"
 	sqsQ   = "sqs" // messages come in from a standard queue, and go out to a FIFO queue
 	pubsub = "pubsub"
+	hubs   = "event hubs"
 )
 
 // link is a broker with the place where messages come in and the place where
@@ -40,8 +42,12 @@ type link struct{ Kind, Address, In, Out string }
 
 const group = "soak"
 
-// source returns the source of a process.
-func (l link) source(place string) (broker.Source, func(), error) {
+// isLog reports whether sources have positions.
+func (l link) isLog() bool { return l.Kind == kafka || l.Kind == hubs }
+
+// source returns the source of a process. Members of a group find each other in
+// its store, if the broker does not help them.
+func (l link) source(place string, members once.Store) (broker.Source, func(), error) {
 	switch l.Kind {
 	case kafka:
 		return offices.DialKafka(l.Address).Topics(stream(place), place), func() {}, nil
@@ -65,6 +71,12 @@ func (l link) source(place string) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return b.Subscription(place), end, nil
+	case hubs:
+		b, err := offices.DialHubs(l.Address)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Log(place, group, members), func() {}, nil
 	}
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
@@ -98,6 +110,13 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 		}
 		p := b.Publisher()
 		return p, func() { _ = p.Close(); end() }, nil
+	case hubs:
+		b, err := offices.DialHubs(l.Address)
+		if err != nil {
+			return nil, nil, err
+		}
+		p := b.Publisher()
+		return p, func() { _ = p.Close() }, nil
 	}
 	p := rabbitbroker.New(l.Address, nil).Publisher("")
 	return p, func() { _ = p.Close() }, nil
@@ -151,6 +170,11 @@ func openOffice(t testing.TB, kind string) *office {
 		o.openSQS(t)
 	case pubsub:
 		o.openPubSub(t)
+	case hubs:
+		running := offices.StartHubs(t)
+		o.Address = running.ConnectionString()
+		running.CreateHub(o.In, 2, group)
+		running.CreateHub(o.Out, 2, group)
 	default:
 		o.openRabbit(t)
 	}

@@ -118,8 +118,8 @@ var inboxBugs = []Bug{
 		Name: "restored-database-not-caught-up",
 		Why:  "messages that were acknowledged, but that a restored database lacks, are skipped",
 		File: "inbox/position.go",
-		Old:  "(ahead < -1 || ahead > rereadDistance)",
-		New:  "ahead > rereadDistance",
+		Old:  "(ahead < -1 || ahead > near)",
+		New:  "ahead > near",
 		Test: Test{"./inbox", "^TestADatabaseThatWasRestoredReadsTheLogAgain$"},
 	},
 	{

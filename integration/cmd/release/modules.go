@@ -20,6 +20,7 @@ const rootPath = "github.com/effectively-once/once"
 // module is added either here or to unpublished.
 var published = []string{
 	".",
+	"broker/eventhubsbroker",
 	"broker/kafkabroker",
 	"broker/natsbroker",
 	"broker/pubsubbroker",

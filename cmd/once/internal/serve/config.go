@@ -36,6 +36,7 @@ type Config struct {
 	Redis     *Redis
 	SQS       *SQS `toml:"sqs"`
 	PubSub    *PubSub
+	EventHubs *EventHubs
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -156,6 +157,10 @@ func (g *PubSub) URL() string {
 	}
 	return "pubsub://" + g.Project + "?endpoint=" + url.QueryEscape(g.Endpoint)
 }
+
+// EventHubs is a namespace, with a connection string, or with the credentials of
+// the environment.
+type EventHubs struct{ Connection, Namespace string }
 
 // Janitor configures a janitor.Janitor.
 type Janitor struct {

@@ -134,8 +134,12 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[sqs]\nurl = \"https://h\"":                          "sqs.url",
 		"[redis]\nurl = \"redis://u:hunter2@h:x\"":            "redis.url",
 		"[redis]\nurl = \"redis://h\"\nreplicas = -1":         "redis.replicas",
-		"[pubsub]": "pubsub.project",
-		"":         "nothing to do",
+		"[pubsub]":                              "pubsub.project",
+		"[eventhubs]":                           "eventhubs needs either",
+		"[eventhubs]\nconnection = \"hunter2\"": "eventhubs.connection",
+		"[eventhubs]\nconnection = \"Endpoint=sb://h;SharedAccessKey=hunter2;EntityPath=o\"": "eventhubs.connection",
+		"[eventhubs]\nconnection = \"hunter2\"\nnamespace = \"h\"":                           "eventhubs needs either",
+		"": "nothing to do",
 	} {
 		err := run(t, url, text)
 		if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -19,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/eventhubsbroker"
 	"github.com/effectively-once/once/broker/natsbroker"
 	"github.com/effectively-once/once/broker/pubsubbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
@@ -54,14 +56,14 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil, c.PubSub != nil} {
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil, c.PubSub != nil, c.EventHubs != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis, sqs and pubsub can be configured: a database has one publisher")
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub and eventhubs can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -76,6 +78,8 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.SQS.publisher()
 	case c.PubSub != nil:
 		return c.PubSub.publisher()
+	case c.EventHubs != nil:
+		return c.EventHubs.publisher(secrets)
 	}
 	return nil, nil
 }
@@ -242,4 +246,36 @@ func (q *SQS) publisher() (broker.Publisher, error) {
 		return sqsbroker.NewSNSPublisher(sns.NewFromConfig(loaded), q.Topics, o), nil
 	}
 	return sqsbroker.New(sqs.NewFromConfig(loaded), o).Publisher(), nil
+}
+
+func (e *EventHubs) publisher(secrets *secret.Set) (broker.Publisher, error) {
+	o := eventhubsbroker.Options{Namespace: e.Namespace}
+	var err error
+	if o.ConnectionString, err = expand("eventhubs.connection", e.Connection); err != nil {
+		return nil, err
+	}
+	switch {
+	case (o.ConnectionString == "") == (e.Namespace == ""):
+		return nil, refuse("eventhubs needs either a connection, which is a connection string, or a namespace, such as shop.servicebus.windows.net")
+	case o.ConnectionString != "":
+		secrets.Add(o.ConnectionString)
+		parts, err := azeventhubs.ParseConnectionString(o.ConnectionString)
+		if err != nil || parts.EntityPath != nil { // its text may contain the key
+			return nil, refuse("eventhubs.connection is invalid: write the connection string of a namespace, and not of a hub")
+		}
+		for _, part := range []*string{parts.SharedAccessKey, parts.SharedAccessSignature} {
+			if part != nil {
+				secrets.Add(*part)
+			}
+		}
+	default:
+		if o.Credential, err = azidentity.NewDefaultAzureCredential(nil); err != nil {
+			return nil, refuse("eventhubs.connection is missing, and there are no credentials of Azure: %v", err)
+		}
+	}
+	b, err := eventhubsbroker.New(&o)
+	if err != nil {
+		return nil, err
+	}
+	return b.Publisher(), nil
 }

@@ -26,6 +26,7 @@ func TestBrokenConfigurationShowsNoSecret(t *testing.T) {
 		"[rabbitmq]\nurl = \"amqp://u:" + secrettest.Secret + "@127.0.0.1:1/v\"\n",
 		"[nats]\nurl = \"nats://u:" + secrettest.Secret + "@127.0.0.1:1\"\n",
 		"[eventgrid]\nsource = \"/shop\"\nendpoint = \"https://127.0.0.1:1/api/events\"\nkey = \"" + strings.Repeat(secrettest.Secret, 4) + "\"\n",
+		"[eventhubs]\nconnection = \"Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=" + secrettest.Secret + "\"\n",
 		"[webhook]\nsource = \"/shop\"\n[webhook.default]\nurl = \"https://127.0.0.1:1/\"\nsecrets = [\"whsec_" + secrettest.Secret + "\"]\n",
 	} {
 		secrettest.Broken(t, text, func(broken string) string {
