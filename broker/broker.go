@@ -15,15 +15,15 @@
 // Implement [Publisher] and [Source], and the optional interfaces that the system
 // supports.
 //
-//	interface       of         implemented by              without it
-//	[Delayer]       Session    Kafka, NATS, SQS, Pub/Sub   Return redelivers at once
-//	[DeadLetterer]  Session    all                         rejected messages count as gone
-//	[Seeker]        Session    all logs                    a consumer cannot restore its position
-//	[Placeless]     Source     NATS logs, Event Hubs       the broker keeps the position of a consumer
-//	[Located]       Source     Kafka, NATS, RabbitMQ, SQS  sources with the same name are the same
-//	[Horizon]       Source     Kafka, NATS, SQS, Pub/Sub   a message may come at any time
-//	[Lagger]        Source     all but Pub/Sub             the lag is unknown
-//	[Deduplicator]  Publisher  NATS                        the broker drops no duplicates
+//	interface       of         implemented by                           without it
+//	[Delayer]       Session    Kafka, NATS, SQS, Pub/Sub, Service Bus   Return redelivers at once
+//	[DeadLetterer]  Session    all                                      rejected messages count as gone
+//	[Seeker]        Session    all logs                                 a consumer cannot restore its position
+//	[Placeless]     Source     NATS logs, Event Hubs                    the broker keeps the position of a consumer
+//	[Located]       Source     Kafka, NATS, RabbitMQ, SQS               sources with the same name are the same
+//	[Horizon]       Source     Kafka, NATS, SQS, Pub/Sub                a message may come at any time
+//	[Lagger]        Source     all but Pub/Sub, Service Bus             the lag is unknown
+//	[Deduplicator]  Publisher  NATS                                     the broker drops no duplicates
 //
 // Package membroker implements all but Placeless.
 //

@@ -6,6 +6,7 @@ require (
 	cloud.google.com/go/pubsub/v2 v2.8.1
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
 	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
+	github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus v1.11.0
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/aws/aws-sdk-go-v2/credentials v1.21.0
@@ -49,7 +50,7 @@ require (
 	cloud.google.com/go/iam v1.14.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2 v2.0.2 // indirect
-	github.com/Azure/go-amqp v1.5.0 // indirect
+	github.com/Azure/go-amqp v1.7.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
@@ -103,6 +104,7 @@ require (
 	github.com/effectively-once/once/broker/pubsubbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
 	github.com/effectively-once/once/broker/redisbroker v0.0.0
+	github.com/effectively-once/once/broker/servicebusbroker v0.0.0
 	github.com/effectively-once/once/broker/sqsbroker v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/redisstore v0.0.0
@@ -143,6 +145,8 @@ replace github.com/effectively-once/once/broker/eventhubsbroker => ../broker/eve
 replace github.com/effectively-once/once/broker/pubsubbroker => ../broker/pubsubbroker
 
 replace github.com/effectively-once/once/broker/redisbroker => ../broker/redisbroker
+
+replace github.com/effectively-once/once/broker/servicebusbroker => ../broker/servicebusbroker
 
 replace github.com/effectively-once/once/broker/sqsbroker => ../broker/sqsbroker
 

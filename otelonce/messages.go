@@ -33,7 +33,8 @@ const maxLinks = 128
 
 // systems are the names of OpenTelemetry for the first word of a source.
 var systems = map[string]string{"kafka": "kafka", "rabbitmq": "rabbitmq", "nats": "nats", "redis": "redis", "sqs": "aws_sqs",
-	"pubsub": "gcp_pubsub", "eventhubs": "eventhubs"}
+	"pubsub": "gcp_pubsub", "eventhubs": "eventhubs",
+	"servicebus": "servicebus"}
 
 // BeginHandling begins the span of a message at a consumer, or of several that
 // are handled together. It is for inbox.Consumer.Observer. The handler runs

@@ -38,6 +38,8 @@ const (
 	sqsFIF = "sqs fifo"
 	pubsub = "pubsub"
 	hubs   = "event hubs"
+	azure  = "service bus"
+	azureS = "service bus with sessions" // the same, in order
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -83,6 +85,12 @@ func (p post) source(members once.Store) (broker.Source, func(), error) {
 			return nil, nil, err
 		}
 		return b.Log(p.Place, group, members), func() {}, nil
+	case azure, azureS:
+		b, end, err := offices.DialServiceBus(p.Address, p.Kind == azureS)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Queue(p.Place), end, nil
 	}
 	return p.rabbit().Queue(p.Place), func() {}, nil
 }
@@ -135,6 +143,8 @@ func openOffice(t testing.TB, kind string, inOrder bool) *office {
 		return openPubSub(t)
 	case hubs:
 		return openHubs(t, 3)
+	case azure, azureS:
+		return openServiceBus(t, kind)
 	}
 	return openRabbit(t, inOrder)
 }
@@ -299,6 +309,22 @@ func openHubs(t testing.TB, partitions int) *office {
 	o.publisher = b.Publisher()
 	t.Cleanup(func() { _ = o.publisher.Close() })
 	o.idle = func(testing.TB) bool { return true } // the service does not know
+	return o
+}
+
+// openServiceBus starts an imitation of the service, which keeps its messages when
+// it restarts.
+func openServiceBus(t testing.TB, kind string) *office {
+	o := &office{post: post{kind, "", offices.Name("consume")}}
+	s := offices.StartServiceBus(t, kind == azureS, o.Place)
+	o.Address, o.topic = s.ConnectionString(), o.Place
+	o.disturb = func(t testing.TB) { must(t, s.Restart()) }
+	b, end, err := offices.DialServiceBus(o.Address, kind == azureS)
+	must(t, err)
+	t.Cleanup(end)
+	o.publisher = b.Publisher()
+	t.Cleanup(func() { _ = o.publisher.Close() })
+	o.idle = func(testing.TB) bool { return s.Len(o.Place) == 0 }
 	return o
 }
 

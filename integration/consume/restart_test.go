@@ -18,7 +18,7 @@ import (
 // handler has written and not committed.
 func TestRealBrokerRestartsInTheMiddle(t *testing.T) {
 	for _, engine := range []string{pgStore, sqlite} {
-		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF, pubsub, hubs} {
+		for _, kind := range []string{kafka, natsJS, natsLg, rabbit, redisS, sqsFIF, pubsub, hubs, azureS} {
 			t.Run(engine+" "+kind, func(t *testing.T) {
 				const n = 12
 				w := newWorldOn(t, engine)

@@ -47,6 +47,8 @@ var settings = []setting{
 	{"sqlite sqs fifo batch", sqlite, sqsFIF, shapeBatch, false, false, false, true, true, 2},
 	{"pgstore pubsub tx in order", pgStore, pubsub, shapeTx, false, false, false, true, true, 3},
 	{"sqlite pubsub batch", sqlite, pubsub, shapeBatch, false, false, true, true, false, 2},
+	{"pgstore service bus tx", pgStore, azure, shapeTx, false, false, true, true, false, 3},
+	{"sqlite service bus batch in sessions", sqlite, azureS, shapeBatch, false, false, false, true, true, 2},
 }
 
 const (

@@ -127,8 +127,8 @@ func (deadlySession) Ack(context.Context, []broker.Delivery) error {
 // bridge publishes.
 func TestFromMessageToMessage(t *testing.T) {
 	t.Parallel()
-	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog, redisS: pgRows, sqsQ: pgRows, pubsub: pgRows, hubs: pgTable}
-	beside(t, 3, []string{rabbit, natsJS, kafka, redisS, sqsQ, pubsub, hubs}, func(t *testing.T, kind string) {
+	modes := map[string]string{rabbit: pgTable, natsJS: pgRows, kafka: pgLog, redisS: pgRows, sqsQ: pgRows, pubsub: pgRows, hubs: pgTable, azure: pgRows}
+	beside(t, 3, []string{rabbit, natsJS, kafka, redisS, sqsQ, pubsub, hubs, azure}, func(t *testing.T, kind string) {
 		w := newWorldOn(t, modes[kind])
 		w.Exec(t, "CREATE TABLE arrived (id VARCHAR(99), ord VARCHAR(99), seq BIGINT)")
 		o := openOffice(t, kind)

@@ -33,6 +33,7 @@ const (
 	sqsQ   = "sqs" // messages come in from a standard queue, and go out to a FIFO queue
 	pubsub = "pubsub"
 	hubs   = "event hubs"
+	azure  = "service bus" // with sessions
 )
 
 // link is a broker with the place where messages come in and the place where
@@ -77,6 +78,12 @@ func (l link) source(place string, members once.Store) (broker.Source, func(), e
 			return nil, nil, err
 		}
 		return b.Log(place, group, members), func() {}, nil
+	case azure:
+		b, end, err := offices.DialServiceBus(l.Address, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Queue(place), end, nil
 	}
 	return rabbitbroker.New(l.Address, nil).Queue(place), func() {}, nil
 }
@@ -105,6 +112,13 @@ func (l link) publisher() (broker.Publisher, func(), error) {
 		return l.sqs().Publisher(), func() {}, nil
 	case pubsub:
 		b, end, err := l.pubsub()
+		if err != nil {
+			return nil, nil, err
+		}
+		p := b.Publisher()
+		return p, func() { _ = p.Close(); end() }, nil
+	case azure:
+		b, end, err := offices.DialServiceBus(l.Address, true)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -175,6 +189,8 @@ func openOffice(t testing.TB, kind string) *office {
 		o.Address = running.ConnectionString()
 		running.CreateHub(o.In, 2, group)
 		running.CreateHub(o.Out, 2, group)
+	case azure:
+		o.Address = offices.StartServiceBus(t, true, o.In, o.Out).ConnectionString()
 	default:
 		o.openRabbit(t)
 	}

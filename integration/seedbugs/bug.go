@@ -29,7 +29,7 @@ func (t Test) String() string { return t.Package + " " + t.Run }
 // All lists the bugs by package.
 func All() []Bug {
 	return slices.Concat(rootBugs, smallBugs, sqlBugs, sqlstoreBugs, pgstoreBugs, speculationBugs, manyBugs, asyncBugs, partitionBugs, inboxBugs, outboxBugs,
-		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, tieredBugs, tableBugs, webhookBugs)
+		reconcileBugs, listBugs, janitorBugs, retentionBugs, quotaBugs, casBugs, redisBugs, cosmosBugs, dynamoBugs, natsBugs, redisBrokerBugs, sqsBrokerBugs, pubsubBugs, eventHubsBugs, serviceBusBugs, tieredBugs, tableBugs, webhookBugs)
 }
 
 // patch is the text of a file with the bug in it.

@@ -431,7 +431,7 @@ var outcomes = map[uint64]string{0x24: "completed", 0x25: "dead-lettered", 0x26:
 
 // settle applies an outcome. It is not ok if the lock is gone. The client hears of
 // it unless answer is false.
-func (q *queue) settle(e *entry, l *link, st Desc) (ok, answer bool) {
+func (q *queue) settle(e *entry, l *link, token UUID, st Desc) (ok, answer bool) {
 	f, _ := st.V.([]any)
 	outcome := outcomes[st.Code]
 	if st.Code == 0x27 && len(f) > 1 && f[1] == true {
@@ -444,7 +444,7 @@ func (q *queue) settle(e *entry, l *link, st Desc) (ok, answer bool) {
 	if !apply {
 		return true, answer
 	}
-	if !q.holds(e, l) {
+	if !q.holds(e, l) || e.token != token {
 		return false, answer
 	}
 	switch outcome {
@@ -617,7 +617,7 @@ func (q *queue) manageSettle(in Map, tokens []any) (code int32, text string, val
 		if e == nil {
 			return 410, goneMessage, nil, true
 		}
-		if _, answer := q.settle(e, e.holder, st); !answer {
+		if _, answer := q.settle(e, e.holder, e.token, st); !answer {
 			return 0, "", nil, false
 		}
 	}

@@ -85,8 +85,9 @@ type link struct {
 	timeout time.Duration // how long an accept of the next session waits
 }
 type delivery struct {
-	l *link
-	e *entry
+	l     *link
+	e     *entry
+	token UUID // of the lock; the link may lock the message again
 }
 
 func Start() (*Server, error) {
@@ -459,7 +460,11 @@ func (l *link) deliver(tag, payload []byte, e *entry) {
 	id := s.nextDel
 	s.nextDel++
 	if !l.settled {
-		s.deliveries[id] = &delivery{l, e}
+		d := &delivery{l: l, e: e}
+		if e != nil {
+			d.token = e.token
+		}
+		s.deliveries[id] = d
 	}
 	l.credit--
 	l.count++
@@ -581,9 +586,12 @@ func (s *session) disposition(f []any) bool {
 		}
 		delete(s.deliveries, id)
 		res, answer := any(st), true
+		if st.Code == 0x25 { // the answer has the error only if the dead-lettering failed
+			res = Desc{Code: 0x25, V: []any{}}
+		}
 		if d.e != nil && d.l.q != nil {
 			var ok bool
-			if ok, answer = d.l.q.settle(d.e, d.l, st); !ok {
+			if ok, answer = d.l.q.settle(d.e, d.l, d.token, st); !ok {
 				res = Desc{Code: 0x25, V: []any{amqpErr(d.l.q.lost(), "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue.")}}
 			}
 		}

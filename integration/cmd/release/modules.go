@@ -26,6 +26,7 @@ var published = []string{
 	"broker/pubsubbroker",
 	"broker/rabbitbroker",
 	"broker/redisbroker",
+	"broker/servicebusbroker",
 	"broker/sqsbroker",
 	"cmd/once",
 	"grpconce",

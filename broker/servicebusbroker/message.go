@@ -1,0 +1,178 @@
+package servicebusbroker
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/effectively-once/once/broker"
+)
+
+// The application properties of this package.
+const (
+	idProperty      = "once-id"      // the ID, if MessageId is another
+	keyProperty     = "once-key"     // the OrderingKey, if SessionId is another
+	timeProperty    = "once-time"    // RFC 3339
+	attemptProperty = "once-attempt" // deliveries of the messages that this one replaces
+
+	diagnosticProperty = "Diagnostic-Id" // where the clients of Azure look for a traceparent
+)
+
+// The headers that have fields of their own, and those of a dead letter.
+const (
+	typeHeader        = "content-type"
+	correlationHeader = "correlation-id"
+	traceHeader       = "traceparent"
+
+	reasonHeader      = "once-reason"
+	descriptionHeader = "once-description"
+)
+
+// longest is the maximum length of MessageId and SessionId.
+const longest = 128
+
+// encode checks a message and returns it in the form that is sent. It shares the
+// body.
+func encode(m *broker.Message) (*azservicebus.Message, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	properties := make(map[string]any, len(m.Header)+3)
+	out := &azservicebus.Message{Body: m.Body, ApplicationProperties: properties}
+	out.MessageID = shortened(m.ID, idProperty, properties)
+	if m.OrderingKey != "" {
+		out.SessionID = shortened(m.OrderingKey, keyProperty, properties)
+	} else {
+		// Where sessions are required, the message needs one. Where they are not,
+		// this makes the ID the partition key, so that partitions do not hide
+		// duplicates.
+		out.SessionID = out.MessageID
+		properties[keyProperty] = ""
+	}
+	if !m.Time.IsZero() {
+		properties[timeProperty] = m.Time.UTC().Format(time.RFC3339Nano)
+	}
+	for name, value := range m.Header {
+		switch {
+		case name == typeHeader && isASCII(value):
+			out.ContentType = &value
+		case name == correlationHeader && len(value) <= longest:
+			out.CorrelationID = &value
+		default:
+			properties[name] = value
+		}
+	}
+	if trace := m.Header[traceHeader]; trace != "" {
+		properties[diagnosticProperty] = trace
+	}
+	return out, nil
+}
+
+// shortened returns s, or a digest if it is too long. s is then in the property.
+func shortened(s, property string, properties map[string]any) *string {
+	if len(s) > longest {
+		properties[property] = s
+		sum := sha256.Sum256([]byte(s))
+		s = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return &s
+}
+
+// isASCII reports whether a value may be a symbol of AMQP.
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII })
+}
+
+// decode returns a message from any publisher. The Topic is that of the source.
+func decode(raw *azservicebus.ReceivedMessage, topic string) *broker.Message {
+	m := &broker.Message{ID: raw.MessageID, Topic: topic, OrderingKey: deref(raw.SessionID), Attempt: attempts(raw)}
+	if len(raw.Body) > 0 {
+		m.Body = raw.Body
+	}
+	if raw.EnqueuedTime != nil {
+		m.Time = raw.EnqueuedTime.UTC()
+	}
+	header := make(map[string]string)
+	for name, value := range raw.ApplicationProperties {
+		text := fmt.Sprint(value)
+		switch name {
+		case idProperty:
+			m.ID = text
+		case keyProperty:
+			m.OrderingKey = text
+		case timeProperty:
+			if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+				m.Time = t
+			}
+		case diagnosticProperty:
+			if _, ok := raw.ApplicationProperties[traceHeader]; !ok {
+				header[traceHeader] = text
+			}
+		case attemptProperty, "DeadLetterReason", "DeadLetterErrorDescription":
+		default:
+			lower := strings.ToLower(name)
+			if _, own := raw.ApplicationProperties[lower]; !own || lower == name {
+				header[lower] = text
+			}
+		}
+	}
+	for name, value := range map[string]*string{typeHeader: raw.ContentType, correlationHeader: raw.CorrelationID,
+		reasonHeader: raw.DeadLetterReason, descriptionHeader: raw.DeadLetterErrorDescription} {
+		if value != nil {
+			header[name] = *value
+		}
+	}
+	if len(header) > 0 {
+		m.Header = header
+	}
+	return m
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// replaced returns how often the messages were delivered that a message replaces.
+func replaced(raw *azservicebus.ReceivedMessage) int {
+	n, _ := raw.ApplicationProperties[attemptProperty].(int64)
+	return int(n)
+}
+
+// attempts returns how often a message was delivered, with this time.
+func attempts(raw *azservicebus.ReceivedMessage) int { return replaced(raw) + int(raw.DeliveryCount) }
+
+// sequence returns the number that the entity has given a message.
+func sequence(raw *azservicebus.ReceivedMessage) int64 {
+	if raw.SequenceNumber == nil {
+		return 0
+	}
+	return *raw.SequenceNumber
+}
+
+// replacement returns a copy of a message to send again. Its MessageId is another,
+// because duplicate detection would drop it, and its ID the same. If the copy is
+// made twice, duplicate detection can drop the second one.
+func replacement(raw *azservicebus.ReceivedMessage, kind string) *azservicebus.Message {
+	m := raw.Message()
+	m.ApplicationProperties = maps.Clone(m.ApplicationProperties)
+	if m.ApplicationProperties == nil {
+		m.ApplicationProperties = make(map[string]any)
+	}
+	if _, ok := m.ApplicationProperties[idProperty]; !ok {
+		m.ApplicationProperties[idProperty] = raw.MessageID
+	}
+	m.ApplicationProperties[attemptProperty] = int64(attempts(raw))
+	delete(m.ApplicationProperties, "DeadLetterReason")
+	delete(m.ApplicationProperties, "DeadLetterErrorDescription")
+	id := fmt.Sprintf("%s/%d/%d", kind, sequence(raw), attempts(raw))
+	m.MessageID, m.ScheduledEnqueueTime, m.TimeToLive = &id, nil, nil
+	return m
+}
