@@ -4,7 +4,10 @@ go 1.26.0
 
 replace (
 	github.com/effectively-once/once => ../
+	github.com/effectively-once/once/broker/kafkabroker => ../broker/kafkabroker
 	github.com/effectively-once/once/broker/natsbroker => ../broker/natsbroker
+	github.com/effectively-once/once/broker/servicebusbroker => ../broker/servicebusbroker
+	github.com/effectively-once/once/broker/sqsbroker => ../broker/sqsbroker
 	github.com/effectively-once/once/httponce => ../httponce
 	github.com/effectively-once/once/store/cosmosstore => ../store/cosmosstore
 	github.com/effectively-once/once/store/dynamostore => ../store/dynamostore
@@ -13,18 +16,25 @@ replace (
 require (
 	github.com/Azure/azure-sdk-for-go/sdk/azcore v1.23.1
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
+	github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus v1.11.0
 	github.com/aws/aws-sdk-go-v2 v1.48.0
 	github.com/aws/aws-sdk-go-v2/config v1.33.18
 	github.com/aws/aws-sdk-go-v2/credentials v1.21.0
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.2
+	github.com/aws/aws-sdk-go-v2/service/sqs v1.52.11
 	github.com/effectively-once/once v0.0.0
+	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
+	github.com/effectively-once/once/broker/servicebusbroker v0.0.0
+	github.com/effectively-once/once/broker/sqsbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/effectively-once/once/store/dynamostore v0.0.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/uptrace/bun v1.2.16
 	github.com/uptrace/bun/dialect/sqlitedialect v1.2.16
 	google.golang.org/grpc v1.85.0
@@ -34,7 +44,7 @@ require (
 
 require (
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
-	github.com/AzureAD/microsoft-authentication-library-for-go v1.8.0 // indirect
+	github.com/Azure/go-amqp v1.7.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.9 // indirect
 	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
@@ -45,6 +55,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/internal/endpoint-discovery v1.13.11 // indirect
 	github.com/aws/aws-sdk-go-v2/service/internal/presigned-url v1.14.12 // indirect
 	github.com/aws/aws-sdk-go-v2/service/signin v1.13.1 // indirect
+	github.com/aws/aws-sdk-go-v2/service/sns v1.47.10 // indirect
 	github.com/aws/aws-sdk-go-v2/service/sso v1.39.5 // indirect
 	github.com/aws/aws-sdk-go-v2/service/ssooidc v1.44.5 // indirect
 	github.com/aws/aws-sdk-go-v2/service/sts v1.52.0 // indirect
@@ -55,6 +66,8 @@ require (
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
