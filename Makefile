@@ -74,14 +74,14 @@ vuln:
 bench:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench
 
-# Proofs, each for as long as SOAK says, and then the seeded bugs.
+# Proofs, each for as long as SOAK says, the seeded bugs, and servers that an ordinary run leaves out.
 soak:
 	ONCE_SOAK=$(SOAK) $(GO) run ./integration/cmd/servers -- $(GO) test $(RACE) -v -count=1 -timeout 0 -p 1 \
 		./integration/crash ./integration/history ./integration/faults/... ./integration/lostreply/... ./integration/consume \
 		./integration/publish ./integration/outboxlog ./integration/brokers ./integration/natsstore
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
-	$(MAKE) test-postgres test-galera
+	$(MAKE) test-postgres test-galera test-kafka test-sqs
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
 release:
