@@ -261,7 +261,11 @@ func TestRedisReportsPendingEntriesThatWereDeleted(t *testing.T) {
 	p.publish(t, ms...)
 	r.leftByTheDead(t, p, 3)
 	proof.Must(t, r.client.XTrimMaxLen(proof.Soon(t), p.stream, 1).Err())
-	err := redisEnds(t, openSession(t, p.source, 10))
+	s := openSession(t, p.source, 10)
+	_, err := s.Receive(proof.Soon(t), 10)
+	if err == nil { // it may have given out the entry that is left
+		err = redisEnds(t, s)
+	}
 	if !strings.Contains(err.Error(), "were deleted before they were handled") || strings.Count(err.Error(), "-") < 2 {
 		t.Errorf("the session ends with %v", err)
 	}
