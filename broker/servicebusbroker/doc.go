@@ -22,8 +22,9 @@
 //
 //   - Without Options.Sessions there is no order, also with one consumer: the
 //     client gives back messages that come between two receives.
-//   - With Options.Sessions every message is Redelivered, because Service Bus does
-//     not count the deliveries of a session that is closed. [Options.MaxSessions]
+//   - With Options.Sessions every message is Redelivered, and its Attempt unknown
+//     until a lock has lapsed, because Service Bus does not count the deliveries
+//     of a session that is closed. [Options.MaxSessions]
 //     messages with different keys are in flight at most, and one without a key
 //     costs a session of its own.
 //   - Only queues without sessions are [broker.Delayer]s. Return schedules a copy

@@ -195,7 +195,11 @@ func (s *session) take(n int) ([]broker.Delivery, error) {
 	n = min(n, len(s.waiting))
 	ds := make([]broker.Delivery, n)
 	for i, a := range s.waiting[:n] {
-		ds[i] = broker.Delivery{Message: decode(a.raw, s.entity), Redelivered: a.redelivered, Origin: s.origin(a), Tag: a}
+		m := decode(a.raw, s.entity)
+		if a.held != nil && m.Attempt == 1 {
+			m.Attempt = 0 // a holder of the session that died was not counted
+		}
+		ds[i] = broker.Delivery{Message: m, Redelivered: a.redelivered, Origin: s.origin(a), Tag: a}
 	}
 	s.waiting = slices.Delete(s.waiting, 0, n)
 	return ds, nil

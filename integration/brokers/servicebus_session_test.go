@@ -82,6 +82,9 @@ func TestServiceBusSessionMoves(t *testing.T) {
 		if got := string(d[0].Message.Body); got != want || !d[0].Redelivered {
 			t.Fatalf("delivery %d is message %s, redelivered: %v; want %s, redelivered", i, got, d[0].Redelivered, want)
 		}
+		if d[0].Message.Attempt == 1 { // a consumer would not count it, and a message that kills it would come for ever
+			t.Fatalf("message %s, which was delivered before, is at its first attempt", want)
+		}
 		proof.Must(t, second.Ack(proof.Soon(t), d))
 	}
 	settled(t, p)
