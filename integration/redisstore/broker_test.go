@@ -91,11 +91,12 @@ func TestBrokerWithoutAppendOnlyFileForgets(t *testing.T) {
 // With Replicas, Publish does not confirm what would be lost.
 func TestBrokerFailover(t *testing.T) {
 	primary, followers := startReplicated(t, 1)
+	patient := &redisbroker.Options{Replicas: 1, ConfirmTimeout: 30 * time.Second}
 	safe := &redisbroker.Options{Replicas: 1, ConfirmTimeout: 300 * time.Millisecond}
 	on := func(n *node, o *redisbroker.Options) *redisbroker.Broker { return redisbroker.New(n.client(t), o) }
 	b := on(primary, nil)
 	proof.Must(t, b.DeclareGroup(proof.Soon(t), "orders", "billing"))
-	if errs := on(primary, safe).Publisher().Publish(proof.Soon(t), orders(0, 5)); errs != nil {
+	if errs := on(primary, patient).Publisher().Publish(proof.Soon(t), orders(0, 5)); errs != nil {
 		t.Fatal(errs)
 	}
 	cut(t, primary, followers)
