@@ -165,13 +165,16 @@ func codeOf(err error) string {
 // isInvalid reports whether a code says that a message can never be accepted.
 // Other errors that the sender causes, such as a key that it may not use, may end.
 func isInvalid(code string) bool {
-	switch code {
+	switch strings.TrimPrefix(code, queryPrefix) {
 	case "InvalidMessageContents", "InvalidParameterValue", "InvalidParameter", "InvalidAttributeValue", "MissingParameter",
 		"InvalidParameterCombination", "ParameterValueInvalid", "BatchRequestTooLong":
 		return true
 	}
 	return false
 }
+
+// queryPrefix begins some codes of SQS, as its older protocol has them.
+const queryPrefix = "AWS.SimpleQueueService."
 
 // entryError is the error of one message of a batch.
 func entryError(code, text *string, sender bool) error {
@@ -283,7 +286,7 @@ func (q *queues) url(ctx context.Context, name string) (string, error) {
 }
 
 // lookUpError hides what the service calls an error, which is about the name of
-// the queue and not about a message.
+// a queue or a topic and not about a message.
 type lookUpError struct{ error }
 
 func (q *queues) forget(name string) {
@@ -321,6 +324,9 @@ func (t *topics) send(ctx context.Context, to string, batch []*wire) (map[int]er
 		in.PublishBatchRequestEntries = append(in.PublishBatchRequestEntries, e)
 	}
 	out, err := t.client.PublishBatch(ctx, in)
+	if err != nil && isInvalid(codeOf(err)) && strings.Contains(err.Error(), "TopicArn") { // the topic, and no message
+		return nil, lookUpError{fmt.Errorf("is %q a topic in the region of the client? %w", arn, err)}
+	}
 	if err != nil {
 		return nil, err
 	}

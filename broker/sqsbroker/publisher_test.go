@@ -58,12 +58,17 @@ func TestPublisherSendsNothingAfterAFailureOfItsKey(t *testing.T) {
 // One message that the service refuses does not hold up its batch.
 func TestPublisherSendsABatchOneByOneIfItIsRefused(t *testing.T) {
 	t.Parallel()
-	p := startFake(t).place(t, false)
-	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Code: "InvalidParameterValue"})
-	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InvalidParameterValue"}, Sender: true})
-	errs := p.publisher.Publish(soon(t), p.messages(3, ""))
-	if len(errs) != 3 || !errors.Is(errs[0], broker.ErrInvalid) || errs[1] != nil || errs[2] != nil {
-		t.Errorf("the errors are %v", errs)
+	for _, code := range []string{"InvalidParameterValue", "BatchRequestTooLong"} {
+		p := startFake(t).place(t, false)
+		p.service.AddFault("SendMessageBatch", fakesqs.Fault{Code: code, Sender: true})
+		p.service.AddFault("SendMessageBatch", fakesqs.Fault{Code: code, Sender: true})
+		errs := p.publisher.Publish(soon(t), p.messages(3, ""))
+		if len(errs) != 3 || !errors.Is(errs[0], broker.ErrInvalid) || errs[1] != nil || errs[2] != nil {
+			t.Errorf("%s: the errors are %v", code, errs)
+		}
+		if n := p.service.Requests("SendMessageBatch"); n != 4 {
+			t.Errorf("%s: %d requests", code, n)
+		}
 	}
 }
 
@@ -93,6 +98,7 @@ func TestPublisherRefusesWhatCannotBeSent(t *testing.T) {
 	strict := sqsbroker.New(f.client, nil).Publisher()
 	topics := sqsbroker.NewSNSPublisher(f.topics, topicPrefix, nil)
 	nowhere := sqsbroker.NewSNSPublisher(f.topics, "", nil)
+	elsewhere := sqsbroker.NewSNSPublisher(f.topics, "arn:aws:sns:us-east-1:"+fakesqs.Account+":", nil)
 	f.service.CreateTopic("orders")
 	for name, c := range map[string]struct {
 		to      broker.Publisher
@@ -107,6 +113,7 @@ func TestPublisherRefusesWhatCannotBeSent(t *testing.T) {
 		"a body over 256 KiB through a topic": {topics, broker.Message{ID: "1", Topic: "orders", Body: bytes.Repeat([]byte("x"), 256<<10)}, true, "reference"},
 		"a queue that does not exist":         {strict, broker.Message{ID: "1", Topic: "missing"}, false, "does not exist"},
 		"a topic that does not exist":         {topics, broker.Message{ID: "1", Topic: "missing"}, false, "does not exist"},
+		"a topic of another region":           {elsewhere, broker.Message{ID: "1", Topic: "orders"}, false, "region"},
 		"a topic without an ARN":              {nowhere, broker.Message{ID: "1", Topic: "orders"}, false, "prefix"},
 	} {
 		errs := c.to.Publish(soon(t), []*broker.Message{&c.m})
@@ -114,7 +121,7 @@ func TestPublisherRefusesWhatCannotBeSent(t *testing.T) {
 			t.Errorf("%s: %.300v", name, errs)
 		}
 	}
-	if n := f.service.Requests("SendMessageBatch") + f.service.Requests("PublishBatch"); n != 1 { // for the missing topic
+	if n := f.service.Requests("SendMessageBatch") + f.service.Requests("PublishBatch"); n != 2 { // for the topics that do not exist
 		t.Errorf("%d requests were sent", n)
 	}
 }

@@ -55,11 +55,12 @@ type Server struct {
 	sequence int
 }
 
-// Fault is what happens to one request of an action. One field is set.
+// Fault is what happens to one request of an action. One field is set, and Sender
+// beside Code or Entries.
 type Fault struct {
-	Code      string         // the whole request fails with it, as a fault of the service
+	Code      string         // the whole request fails with it
 	Entries   map[int]string // the codes of entries of a batch that fail, by their places
-	Sender    bool           // those entries fail by a fault of the sender
+	Sender    bool           // it, or those entries, fail by a fault of the sender, and not of the service
 	LoseReply bool           // it is carried out, and the connection is cut before the reply
 	Hold      chan struct{}  // it waits until this is closed, or until the client is gone
 }
@@ -162,7 +163,7 @@ func (s *Server) serveQueues(w http.ResponseWriter, r *http.Request, action stri
 		}
 	}
 	var answer any
-	err := error(&failure{code: fault.Code, text: "as the test wants it", fault: true})
+	err := error(&failure{code: fault.Code, text: "as the test wants it", fault: !fault.Sender})
 	if fault.Code == "" {
 		answer, err = s.do(r, action, body, fault)
 	}
@@ -189,8 +190,11 @@ func (s *Server) serveQueues(w http.ResponseWriter, r *http.Request, action stri
 
 // queryCode is what the older protocol calls an error.
 func queryCode(code string) string {
-	if code == "QueueDoesNotExist" {
+	switch code {
+	case "QueueDoesNotExist":
 		return "AWS.SimpleQueueService.NonExistentQueue"
+	case "BatchRequestTooLong":
+		return "AWS.SimpleQueueService." + code
 	}
 	return code
 }

@@ -96,6 +96,9 @@ func (s *Server) publish(r *http.Request, form url.Values, fault Fault) (any, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	arn := form.Get("TopicArn")
+	if strings.Split(arn, ":")[3] != Region {
+		return nil, refuse("InvalidParameter", "Invalid parameter: TopicArn")
+	}
 	t := s.topics[arn[strings.LastIndex(arn, ":")+1:]]
 	if t == nil {
 		return nil, refuse("NotFound", "Topic does not exist")
