@@ -156,8 +156,15 @@ func canBeAttribute(name, value string) bool {
 	case attributeID, attributeKey, attributeTime, attributeTopic, attributeEncoding, attributeHeaders:
 		return false
 	}
-	return value != "" && isText(value) && name[0] != '.' && name[len(name)-1] != '.' && !strings.Contains(name, "..") &&
+	return value != "" && isText(value) && isHeader(name) && name[0] != '.' && name[len(name)-1] != '.' && !strings.Contains(name, "..") &&
 		!strings.HasPrefix(name, "aws.") && !strings.HasPrefix(name, "amazon.")
+}
+
+// isHeader reports whether a header has a name that a [broker.Message] may have.
+// Other programs may write other names.
+func isHeader(name string) bool {
+	m := broker.Message{ID: "-", Topic: "-", Header: map[string]string{name: ""}}
+	return m.Check() == nil
 }
 
 // isText reports whether SQS accepts a text.

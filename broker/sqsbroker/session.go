@@ -44,6 +44,7 @@ type arrival struct {
 	received time.Time // not later than the service has hidden it
 	until    time.Time // when it may come again; not later than the service shows it
 	settling bool      // it is being deleted, or has failed to be: it is not renewed
+	dead     bool      // its dead letter is stored
 }
 
 func (a *arrival) handle() *string { return a.message.ReceiptHandle }
@@ -70,8 +71,9 @@ type session struct {
 	polling     context.Context // of the pump
 	stopPolling context.CancelFunc
 
-	// renewing is held while messages are renewed, so that none is renewed after
-	// it was returned, which would change its delay.
+	// renewing is held while messages are renewed or returned, so that none is
+	// renewed after it was returned, which would change its delay. A request that
+	// holds it gives up in time for the next renewal.
 	renewing sync.Mutex
 
 	mu      sync.Mutex
@@ -251,7 +253,7 @@ func (s *session) whileOpen(limit time.Duration) (context.Context, context.Cance
 // identify ends the session if the queue is another one of the same name. If the
 // service does not answer, that is found out the next time.
 func (s *session) identify() {
-	ctx, cancel := s.whileOpen(openTime)
+	ctx, cancel := s.whileOpen(min(openTime, s.requestTime())) // renewals wait for it
 	defer cancel()
 	is, err := s.look(ctx)
 	switch {
@@ -265,7 +267,7 @@ func (s *session) identify() {
 // renew hides all messages for longer. If the service does not answer, it tries
 // again with the next tick, until they have come to their end.
 func (s *session) renew() {
-	ctx, cancel := s.whileOpen(s.visibility / 3)
+	ctx, cancel := s.whileOpen(s.requestTime())
 	defer cancel()
 	s.mu.Lock()
 	s.dropExpired(time.Now())
@@ -286,6 +288,8 @@ func (s *session) renew() {
 func (s *session) renewPage(ctx context.Context, page []*arrival) (kept []*arrival, err error) {
 	s.renewing.Lock()
 	defer s.renewing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, s.requestTime())
+	defer cancel()
 	asked := time.Now()
 	until := make(map[*arrival]time.Time, len(page))
 	page = s.stillOwned(page)
@@ -304,12 +308,15 @@ func (s *session) renewPage(ctx context.Context, page []*arrival) (kept []*arriv
 		case lost[a] == nil:
 			a.until = until[a]
 			kept = append(kept, a)
-		case isLost(lost[a]):
+		case isLost(lost[a]) && s.all[a] && !a.settling: // otherwise it is perhaps deleted
 			s.lose(a)
 		}
 	}
 	return kept, nil
 }
+
+// requestTime is how long a request may take that renewals wait for.
+func (s *session) requestTime() time.Duration { return s.visibility / 3 }
 
 // stillOwned returns those messages that are unsettled and not being deleted.
 func (s *session) stillOwned(as []*arrival) []*arrival {
@@ -472,7 +479,7 @@ func (s *session) endPoll(ctx context.Context) {
 // show lets messages come again at once. Those that were lost need nothing.
 func (s *session) show(ctx context.Context, as []*arrival) error {
 	for page := range slices.Chunk(as, maxEntries) {
-		errs, err := s.hide(ctx, page, func(*arrival) time.Duration { return 0 })
+		errs, err := s.giveBack(ctx, page, func(*arrival) time.Duration { return 0 })
 		for _, failed := range errs {
 			if !isLost(failed) {
 				err = failed
@@ -483,6 +490,15 @@ func (s *session) show(ctx context.Context, as []*arrival) error {
 		}
 	}
 	return nil
+}
+
+// giveBack hides up to ten messages that this session no longer renews.
+func (s *session) giveBack(ctx context.Context, page []*arrival, how func(*arrival) time.Duration) (map[*arrival]error, error) {
+	s.renewing.Lock() // a renewal that is on its way would change the time
+	defer s.renewing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, s.requestTime())
+	defer cancel()
+	return s.hide(ctx, page, how)
 }
 
 // signal wakes the reader of a channel of capacity one.

@@ -49,12 +49,10 @@ func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.D
 		s.drop(a)
 	}
 	s.mu.Unlock()
-	s.renewing.Lock() // a renewal that is on its way would change the delay
-	defer s.renewing.Unlock()
 	err = errors.Join(err, s.show(ctx, later))
 	for page := range slices.Chunk(as, maxEntries) {
 		now := time.Now()
-		failed, hideErr := s.hide(ctx, page, func(a *arrival) time.Duration {
+		failed, hideErr := s.giveBack(ctx, page, func(a *arrival) time.Duration {
 			return max(min(after, longestDelay, a.latest().Sub(now).Truncate(time.Second)), 0)
 		})
 		err = errors.Join(err, s.explainAll(failed, hideErr))
@@ -69,6 +67,16 @@ func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 	if s.deadURL == "" {
 		return errors.Join(err, s.remove(ctx, as))
 	}
+	s.mu.Lock()
+	var stored []*arrival // dead letters of an earlier try
+	as = slices.DeleteFunc(as, func(a *arrival) bool {
+		if a.dead {
+			stored = append(stored, a)
+		}
+		return a.dead
+	})
+	s.mu.Unlock()
+	err = errors.Join(err, s.remove(ctx, stored))
 	for page := range slices.Chunk(as, maxEntries) {
 		kept, renewErr := s.renewPage(ctx, page) // what another session has is no dead letter yet
 		if renewErr != nil {
@@ -183,10 +191,11 @@ const longestReason = 1000
 // sendDeadLetters sends the dead letters of messages, and returns the messages
 // whose dead letters are stored.
 func (s *session) sendDeadLetters(ctx context.Context, as []*arrival, reason string) (sent []*arrival, err error) {
+	most := maxEntries // of a batch
 	for len(as) > 0 {
 		in := &sqs.SendMessageBatchInput{QueueUrl: &s.deadURL}
 		size, n := 0, 0
-		for ; n < len(as); n++ {
+		for ; n < min(len(as), most); n++ {
 			e, entrySize := s.deadLetter(n, as[n], reason)
 			if size += entrySize; n > 0 && size > maxQueueSize {
 				break
@@ -194,6 +203,10 @@ func (s *session) sendDeadLetters(ctx context.Context, as []*arrival, reason str
 			in.Entries = append(in.Entries, e)
 		}
 		errs, sendErr := sendEntries(ctx, s.client, in, unanswered(make([]*wire, n)))
+		if n > 1 && isInvalid(codeOf(sendErr)) {
+			most = 1 // one of them is to blame, and does not hold up the others
+			continue
+		}
 		for i, a := range as[:n] {
 			switch {
 			case sendErr != nil:
@@ -205,6 +218,11 @@ func (s *session) sendDeadLetters(ctx context.Context, as []*arrival, reason str
 			}
 		}
 		as = as[n:]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range sent {
+		a.dead = true
 	}
 	return sent, err
 }

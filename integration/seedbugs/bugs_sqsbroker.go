@@ -14,8 +14,8 @@ var sqsBrokerBugs = []Bug{
 	{
 		Name: "sqs-keeps-what-is-lost", Why: "a message that the service would not renew is settled",
 		File: "broker/sqsbroker/session.go",
-		Old:  "case isLost(lost[a]):\n\t\t\ts.lose(a)",
-		New:  "case isLost(lost[a]):\n\t\t\ta.until = until[a]",
+		Old:  "// otherwise it is perhaps deleted\n\t\t\ts.lose(a)",
+		New:  "\n\t\t\ta.until = until[a]",
 		Test: sqsTest("^TestLostMessageIsNotSettled$/^ack,_told_true$"),
 	},
 	{
@@ -38,6 +38,34 @@ var sqsBrokerBugs = []Bug{
 		Old:  "\tdefault:\n\t\terrs[i] = err\n\t}",
 		New:  "\tdefault:\n\t\tdelete(errs, i)\n\t}",
 		Test: sqsTest("^TestPublisherTellsWhichMessagesOfABatchFailed$"),
+	},
+	{
+		Name: "sqs-drops-the-rest-of-a-group", Why: "an ack during a renewal hides the later messages of the group until their time is over",
+		File: "broker/sqsbroker/session.go",
+		Old:  `case isLost(lost[a]) && s.all[a] && !a.settling:`,
+		New:  `case isLost(lost[a]):`,
+		Test: sqsTest("^TestAckDuringARenewalDropsNoLaterMessages$"),
+	},
+	{
+		Name: "sqs-renewals-wait", Why: "one request without an answer lets all messages of the session come again",
+		File: "broker/sqsbroker/session.go",
+		Old:  `s.whileOpen(min(openTime, s.requestTime()))`,
+		New:  `s.whileOpen(openTime)`,
+		Test: sqsTest("^TestRequestWithoutAnAnswerHoldsUpNoRenewal$/^GetQueueUrl$"),
+	},
+	{
+		Name: "sqs-second-dead-letter", Why: "a message whose deletion failed becomes a dead letter twice",
+		File: "broker/sqsbroker/settle.go",
+		Old:  `a.dead = true`,
+		New:  `a.dead, a.settling = false, false`,
+		Test: sqsTest("^TestRejectAgainSendsNoSecondDeadLetter$"),
+	},
+	{
+		Name: "sqs-malformed-header", Why: "a message of another program with a nameless header ends the process when it is rejected",
+		File: "broker/sqsbroker/message.go",
+		Old:  ` && isHeader(name)`,
+		New:  ``,
+		Test: sqsTest("^TestDeadLetterOfAMalformedMessage$"),
 	},
 	{
 		Name: "sqs-deletes-before-dead-letter", Why: "a rejected message whose dead letter was not stored is lost",
