@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ type arrival struct {
 	received *pubsubpb.ReceivedMessage
 	message  *broker.Message
 	leased   time.Time // when its lease was last extended; other sessions may have it after the deadline
+	tried    bool      // it was to be settled: its lease is no longer extended, so that it comes again if that failed
+	dead     bool      // its dead letter is stored
 }
 
 func (a *arrival) ackID() string { return a.received.GetAckId() }
@@ -46,6 +49,8 @@ type session struct {
 	kept     chan struct{} // closed when leases are no longer extended
 	ending   context.Context
 	end      context.CancelFunc // ends the pump and the keeper
+
+	extending sync.Mutex // held while leases are extended
 
 	mu       sync.Mutex
 	all      map[*arrival]bool // unsettled, with those that wait
@@ -132,15 +137,18 @@ func (s *session) take(n int) ([]broker.Delivery, error) {
 }
 
 // dropExpired drops waiting messages that other sessions may have, because this
-// process was stalled or could not extend their leases. The mutex is held.
+// process was stalled or could not extend their leases, and those that could not
+// be settled. The mutex is held.
 func (s *session) dropExpired() {
+	expired := func(a *arrival) bool { return time.Since(a.leased) >= s.deadline }
 	s.waiting = slices.DeleteFunc(s.waiting, func(a *arrival) bool {
-		expired := time.Since(a.leased) >= s.deadline
-		if expired {
+		if expired(a) {
 			delete(s.all, a)
 		}
-		return expired
+		return expired(a)
 	})
+	maps.DeleteFunc(s.all, func(a *arrival, _ bool) bool { return a.tried && expired(a) })
+	signal(s.demand)
 }
 
 // pump pulls messages until the session ends.
@@ -237,13 +245,15 @@ func (s *session) keep() {
 // service does not answer, the next tick tries again, and there are three before
 // a lease ends.
 func (s *session) extend() {
+	s.extending.Lock()
+	defer s.extending.Unlock()
 	ctx, cancel := context.WithTimeout(s.ending, s.deadline/6)
 	defer cancel()
 	var due []*arrival
 	s.mu.Lock()
 	s.dropExpired()
 	for a := range s.all {
-		if time.Since(a.leased) >= s.deadline/3 {
+		if !a.tried && time.Since(a.leased) >= s.deadline/3 {
 			due = append(due, a)
 		}
 	}
@@ -257,7 +267,7 @@ func (s *session) extend() {
 // is another one than at first. If the service does not answer, the next check
 // tries again.
 func (s *session) checkAgain() {
-	ctx, cancel := context.WithTimeout(s.ending, openTime)
+	ctx, cancel := context.WithTimeout(s.ending, min(openTime, s.deadline/6)) // leases wait for it
 	defer cancel()
 	settings, err := s.settings(ctx)
 	switch {
@@ -268,6 +278,8 @@ func (s *session) checkAgain() {
 		s.fail(s.explain(gone(settings)))
 	case settings.GetTopic() != s.opened.GetTopic() || settings.GetLabels()[createdLabel] != s.opened.GetLabels()[createdLabel]:
 		s.fail(s.explain(errors.New("it was deleted and created again. Messages that were not handled before are lost: send them again")))
+	case settings.GetAckDeadlineSeconds() != s.opened.GetAckDeadlineSeconds():
+		s.fail(s.explain(errors.New("its AckDeadlineSeconds was changed, which a session reads when it is opened")))
 	}
 }
 

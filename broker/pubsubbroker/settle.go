@@ -43,8 +43,23 @@ func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
 	as, err := s.find(ds)
 	seconds := int32((min(max(after, 0), longestDelay) + time.Second - 1) / time.Second)
-	as = append(as, s.laterThan(as)...)
-	return errors.Join(err, s.settle(ctx, as, s.modifier(seconds)))
+	later := s.laterThan(as)
+	s.extending.Lock() // an extension that is on its way would change the delay
+	s.stopExtending(slices.Concat(as, later))
+	s.extending.Unlock()
+	err = errors.Join(err, s.settle(ctx, slices.Concat(as, later), s.modifier(seconds)))
+	s.forget(slices.Values(later)) // nobody has them who could settle them
+	return err
+}
+
+// stopExtending lets messages come again after the deadline if they are not
+// settled.
+func (s *session) stopExtending(as []*arrival) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range as {
+		a.tried = true
+	}
 }
 
 // LongestDelay returns the longest delay of Return.
@@ -80,14 +95,23 @@ func (s *session) laterThan(as []*arrival) (later []*arrival) {
 // publishes them there first.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	as, err := s.find(ds)
-	if s.dead != "" && len(as) > 0 {
-		var leaseErr error
-		as, leaseErr = s.lease(ctx, as) // another session may have them
-		err = errors.Join(err, leaseErr)
-		as, leaseErr = s.publishDead(ctx, as, reason)
-		err = errors.Join(err, leaseErr)
+	defer s.stopExtending(as) // also those without a dead letter
+	if s.dead == "" {
+		return errors.Join(err, s.settle(ctx, as, s.acknowledge))
 	}
-	return errors.Join(err, s.settle(ctx, as, s.acknowledge))
+	var fresh, stored []*arrival // dead letters may be stored since an earlier try
+	s.mu.Lock()
+	for _, a := range as {
+		if a.dead {
+			stored = append(stored, a)
+		} else {
+			fresh = append(fresh, a)
+		}
+	}
+	s.mu.Unlock()
+	fresh, leaseErr := s.lease(ctx, fresh) // another session may have them
+	fresh, publishErr := s.publishDead(ctx, fresh, reason)
+	return errors.Join(err, leaseErr, publishErr, s.settle(ctx, append(stored, fresh...), s.acknowledge))
 }
 
 // KeepsRejected reports whether there is a topic for dead letters.
@@ -106,6 +130,9 @@ func (s *session) publishDead(ctx context.Context, as []*arrival, reason string)
 			continue
 		}
 		stored = append(stored, a)
+		s.mu.Lock()
+		a.dead = true
+		s.mu.Unlock()
 	}
 	return stored, err
 }
@@ -128,8 +155,10 @@ func (s *session) find(ds []broker.Delivery) (as []*arrival, err error) {
 }
 
 // settle settles messages. Those that the service did not answer for stay in the
-// window and may be settled again. Those that were lost leave it.
+// window and may be settled again, until their leases end. Those that were lost
+// leave it.
 func (s *session) settle(ctx context.Context, as []*arrival, do call) error {
+	s.stopExtending(as)
 	results, err := s.each(ctx, as, do)
 	s.forget(maps.Keys(results))
 	return err

@@ -261,6 +261,11 @@ func TestPubSubSessionEndsLoudly(t *testing.T) {
 			deleteIt(t, p)
 			proof.Must(t, p.broker.DeclareSubscription(proof.Soon(t), p.topic, p.subscription, nil))
 		}, "created again"},
+		"its deadline is changed": {func(t *testing.T, p *pubsubPlace) {
+			r.Intercept(unnoticed)
+			defer r.Intercept(nil)
+			p.recreate(t, longLease)
+		}, "AckDeadlineSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := r.place(t, pubsubbroker.Options{CheckEvery: 300 * time.Millisecond}, nil)
