@@ -19,9 +19,10 @@
 //     policy.
 //   - A session asks for messages while Receive waits for them, and for no more
 //     than the window has room for.
+//   - A message that could not be settled comes again after AckDeadlineSeconds.
 //   - If the subscription or its topic is deleted, sessions end with an error, and
 //     Open fails. A subscription that DeclareSubscription has created again ends
-//     them, too.
+//     them, too, and so does another AckDeadlineSeconds.
 //
 // # Exactly-once delivery
 //
@@ -50,7 +51,8 @@
 //     between the two leaves both copies. Without such a topic they are gone. The
 //     policy itself also removes messages that were delivered too often, although
 //     a consumer may still be retrying them.
-//   - A topic without subscriptions drops messages, and Publish cannot see that.
+//   - A topic without subscriptions drops messages, also dead letters, and Publish
+//     cannot see that.
 //   - A message has up to 10 MB with its headers, less 8 KiB, and up to 95 headers.
 //     The value of a header has up to 1,024 bytes, and its name does not begin with
 //     "goog". What exceeds that is [broker.ErrInvalid].

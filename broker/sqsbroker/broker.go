@@ -23,8 +23,8 @@ type Options struct {
 	Visibility time.Duration
 
 	// Wait is how long a request for messages waits for one. Close waits for the
-	// last request, so this is also how long it may take. Default: 5 seconds, or a
-	// third of Visibility if that is less; at most 20 seconds, in whole seconds.
+	// last request, so this is also how long it may take. Default: 5 seconds; at
+	// most 20 seconds, in whole seconds. It is shortened to a third of Visibility.
 	Wait time.Duration
 
 	// DeadLetter is the queue that rejected messages are sent to. Default: the

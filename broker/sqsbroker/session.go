@@ -44,6 +44,7 @@ type arrival struct {
 	received time.Time // not later than the service has hidden it
 	until    time.Time // when it may come again; not later than the service shows it
 	settling bool      // it is being deleted, or has failed to be: it is not renewed
+	rejected bool      // it has failed to be a dead letter: it is renewed only when that is tried again
 	dead     bool      // its dead letter is stored
 }
 
@@ -272,6 +273,7 @@ func (s *session) renew() {
 	s.mu.Lock()
 	s.dropExpired(time.Now())
 	as := slices.SortedFunc(maps.Keys(s.all), func(a, b *arrival) int { return a.until.Compare(b.until) })
+	as = slices.DeleteFunc(as, func(a *arrival) bool { return a.rejected })
 	s.mu.Unlock()
 	for page := range slices.Chunk(as, maxEntries) {
 		if _, err := s.renewPage(ctx, page); err != nil {

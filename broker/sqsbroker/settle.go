@@ -89,6 +89,11 @@ func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 		sent, sendErr := s.sendDeadLetters(ctx, kept, reason)
 		err = errors.Join(err, sendErr, s.remove(ctx, sent))
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range as { // what is left comes again, and holds up its group no longer
+		a.rejected = true
+	}
 	return err
 }
 

@@ -73,6 +73,24 @@ func TestRejectAgainSendsNoSecondDeadLetter(t *testing.T) {
 	}
 }
 
+// A message whose dead letter could not be sent does not hold up its group for as
+// long as its session lasts.
+func TestMessageWithoutADeadLetterIsNotRenewed(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	p := startFake(t).place(t, true)
+	p.publish(t, p.messages(1, "key")...)
+	s := open(t, p.with(2*time.Second), 1)
+	ds := receive(t, s, 1)
+	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InternalError"}})
+	if err := s.Reject(soon(t), ds, "no use"); err == nil {
+		t.Fatal("Reject says that all is well")
+	}
+	renewals := p.service.Requests("ChangeMessageVisibilityBatch") // perhaps with one that was on its way
+	ds, err := receiveUnless(t, s, "the message is renewed", func() bool { return p.service.Requests("ChangeMessageVisibilityBatch") > renewals+1 })
+	must(t, err)
+	must(t, s.Reject(soon(t), ds, "no use"))
+}
+
 // The service refuses to renew a message that was deleted just before. That says
 // nothing about those after it in its group.
 func TestAckDuringARenewalDropsNoLaterMessages(t *testing.T) {
