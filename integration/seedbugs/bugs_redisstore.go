@@ -289,6 +289,13 @@ var redisBugs = []Bug{
 		Test: Test{"./integration/redisstore", "^TestAReplicaIsNotAsked$"},
 	},
 	{
+		Name: "redis-failure-leaves-an-outcome", Why: "a script that failed has answered duplicates for a key that is still running",
+		File: "store/redisstore/record.lua",
+		Old:  `redis.pcall('DEL', outcome)`,
+		New:  ``,
+		Test: Test{"./integration/redisstore", "^TestADuplicateAfterAFailedScriptIsWhatItsRecordSays$"},
+	},
+	{
 		Name: "redis-outcome-without-fingerprint", Why: "the outcome of one payment answers for another with the same key",
 		File: "store/redisstore/settle.lua",
 		Old:  `row.fingerprint or ''`,

@@ -139,11 +139,13 @@ for _, c in ipairs(changes) do
 	if not isOpen(c.status) then
 		redis.call('ZREM', c.open, c.digest)
 	end
-	if tonumber(c.status) == DONE then
-		redis.call('SET', c.outcome, c.body)
-		expire(c.outcome, c.keepOutcome)
-	end
-	redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
+	orNoOutcome(c.outcome, function()
+		if tonumber(c.status) == DONE then
+			redis.call('SET', c.outcome, c.body)
+			expire(c.outcome, c.keepOutcome)
+		end
+		redis.call('HSET', c.record, 'status', c.status, 'reason', c.reason)
+	end)
 	if c.expires ~= '' then
 		expire(c.record, c.expires)
 	end

@@ -28,6 +28,7 @@ func (s *Store) duplicate(ctx context.Context, k once.Key) (rec once.Record, ok 
 		s.noGetEx.Store(true)
 	}
 	if err != nil {
+		s.checkAgain(err)
 		return rec, false
 	}
 	rec, err = readOutcome(value, id, now)

@@ -78,6 +78,16 @@ local function expire(key, at)
 	redis.call('PEXPIREAT', key, number(math.ceil(tonumber(at) / 1000)))
 end
 
+-- orNoOutcome calls write, and drops an outcome if it fails: a duplicate is answered
+-- from the outcome alone.
+local function orNoOutcome(outcome, write)
+	local done, why = pcall(write)
+	if not done then
+		redis.pcall('DEL', outcome)
+		error(why, 0)
+	end
+end
+
 -- onPrimary makes a replica refuse the script, because it may not know the latest
 -- record: PERSIST is a write, and changes nothing here. Redis accepts what a
 -- script writes after its first write even where memory is full, so work that

@@ -408,19 +408,42 @@ func TestThePolicyIsCheckedAgainAfterALostConnection(t *testing.T) {
 	}
 }
 
+// A duplicate whose plain command met no connection is answered by a script, and
+// perhaps by another server.
+func TestThePolicyIsCheckedAgainAfterALostDuplicate(t *testing.T) {
+	c := connect(t)
+	o := *c.Options()
+	o.MaxRetries = -1
+	lossy := redis.NewClient(&o)
+	t.Cleanup(func() { _ = lossy.Close() })
+	s, _ := fresh(t, lossy)
+	policies := new(policies)
+	lossy.AddHook(policies)
+	for range 40 { // until it expects duplicates
+		_, err := once.Do(t.Context(), s, pay.For("1"), answer("paid"))
+		must(t, err)
+	}
+	policies.loseOne, policies.answer = true, "maxmemory_policy:allkeys-lru\r\n"
+	if _, err := once.Do(t.Context(), s, pay.For("1"), answer("paid")); !errors.Is(err, once.ErrInvalid) {
+		t.Errorf("a duplicate on a server that drops keys got %v", err)
+	}
+}
+
 // policies counts how often a server is asked for its policy, and can answer for
 // it, or lose connections.
 type policies struct {
-	asked  int
-	answer string
-	lose   bool
+	asked   int
+	answer  string
+	lose    bool
+	loseOne bool
 }
 
 func (p *policies) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (p *policies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if p.lose {
+		if p.lose || p.loseOne {
+			p.loseOne = false
 			cmd.SetErr(io.ErrUnexpectedEOF)
 			return cmd.Err()
 		}

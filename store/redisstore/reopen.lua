@@ -5,8 +5,9 @@ if not heldBy(owner, attempt) or is ~= ABSENT and is ~= DONE and is ~= EXPIRED t
 	return 0
 end
 if is ~= ABSENT then
+	redis.call('HSET', KEYS[1], 'owner', owner) -- which changes nothing: it fails before the outcome is lost
+	redis.call('DEL', KEYS[2]) -- first, because a duplicate is answered from the outcome alone
 	redis.call('HSET', KEYS[1], 'status', number(ABSENT), 'reason', reason, 'updated', number(now), 'keep_key', after(keepKey))
-	redis.call('DEL', KEYS[2])
 	expire(KEYS[1], after(keepKey))
 end
 return 1

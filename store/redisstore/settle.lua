@@ -38,6 +38,7 @@ if ended then
 	redis.call('ZREM', KEYS[3], digest)
 	set('keep_key', after(keepKey))
 end
+local value, gone
 if to == UNKNOWN then
 	set('lease', number(now))
 elseif to == DONE then
@@ -46,13 +47,19 @@ elseif to == DONE then
 	set('flags', flags)
 	set('sum', sum)
 	set('keep_outcome', kept)
-	redis.call('SET', KEYS[2], withFields({ attempt, owner, row.fingerprint or '', row.cause or '', contentType, flags, sum, reason,
-		row.created, number(now), row.scope, row.operation, row.id, kept, known }, outcome))
-	expire(KEYS[2], math.min(tonumber(kept), tonumber(known)))
+	value = withFields({ attempt, owner, row.fingerprint or '', row.cause or '', contentType, flags, sum, reason, row.created,
+		number(now), row.scope, row.operation, row.id, kept, known }, outcome)
+	gone = math.min(tonumber(kept), tonumber(known))
 end
 -- Redis does not undo what a script wrote before it failed, for example without
 -- permission to SET. The status is therefore written after what it promises.
-redis.call('HSET', KEYS[1], unpack(fields))
+orNoOutcome(KEYS[2], function()
+	if value then
+		redis.call('SET', KEYS[2], value)
+		expire(KEYS[2], gone)
+	end
+	redis.call('HSET', KEYS[1], unpack(fields))
+end)
 if ended then
 	expire(KEYS[1], after(keepKey))
 end
