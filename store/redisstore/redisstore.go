@@ -12,10 +12,11 @@
 //
 // # How keys are stored
 //
-// A record is a hash, and the body of its outcome a string. Each call is one
-// script, so it is atomic and takes one round trip, and the clock is the
-// server's. Redis drops a record at the end of its KeepKey and a body at the end
-// of its KeepOutcome, so Forget has nothing to do. Records that are Running,
+// A record is a hash, and its outcome, with a copy of the record, a string. Each
+// call is one script, so it is atomic and takes one round trip, and the clock is the
+// server's. While there are many duplicates, they are answered by GETEX of the
+// outcome alone. Redis drops a record at the end of its KeepKey and an outcome at
+// the end of its KeepOutcome, so Forget has nothing to do. Records that are Running,
 // Unknown or Parked never expire. The digest of a key decides on one of 256
 // partitions. All Redis keys of a partition share a hash tag, so a cluster
 // spreads them over its nodes, unless [Options.Slot] puts all into one slot.
@@ -226,7 +227,7 @@ func (s *Store) Settle(ctx context.Context, set once.Settlement) error {
 }
 
 func errTooLarge(out once.Outcome) error {
-	return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d", once.ErrOutcomeRefused, len(out.Body), maxBody)
+	return fmt.Errorf("%w: redisstore: its body has %d bytes, and Redis takes %d together with the record", once.ErrOutcomeRefused, len(out.Body), maxBody)
 }
 
 // Reopen frees the key of a Done or Expired record.

@@ -126,6 +126,13 @@ func TestAnOutcomeOverTheLimitOfRedisIsRefused(t *testing.T) {
 	if err := s.Settle(t.Context(), set); !errors.Is(err, once.ErrOutcomeRefused) {
 		t.Errorf("Settle returned %v", err)
 	}
+	// A commit sends the fields of the record in the same argument.
+	tx := s.Begin()
+	set.Outcome.Body = set.Outcome.Body[:512<<20]
+	must(t, s.SettleTx(t.Context(), tx, []once.Settlement{set}))
+	if err := tx.Commit(t.Context()); !errors.Is(err, once.ErrOutcomeRefused) {
+		t.Errorf("Commit returned %v", err)
+	}
 }
 
 // Nobody has to call Forget.

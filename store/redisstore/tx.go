@@ -263,7 +263,9 @@ func (s *Store) write(ctx context.Context, changes []cas.Change, docs []cas.DocC
 	var keys []string
 	args := []any{len(changes)}
 	for _, c := range changes {
-		if len(c.Is.Outcome.Body) > maxBody {
+		without := c.Is
+		without.Outcome.Body = nil
+		if len(withFields(without))+len(c.Is.Outcome.Body) > maxBody { // they are one argument
 			return errTooLarge(c.Is.Outcome)
 		}
 		keys = append(keys, s.keys(c.Is.Key.UUID())...)
