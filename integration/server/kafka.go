@@ -35,7 +35,7 @@ type kafka struct {
 }
 
 // newKafkas has Maven fetch Kafka, if it is not in the cache.
-func newKafkas(ctx context.Context, nodes int) (all []*kafka, err error) {
+func newKafkas(ctx context.Context, nodes int, ports func() (int, error)) (all []*kafka, err error) {
 	if _, err := findProgram(debianJava); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func newKafkas(ctx context.Context, nodes int) (all []*kafka, err error) {
 	}
 	controllers := make([]int, nodes)
 	for i := range controllers {
-		if controllers[i], err = FreePort(); err != nil {
+		if controllers[i], err = ports(); err != nil {
 			return nil, err
 		}
 	}
@@ -71,14 +71,15 @@ func StartKafka(ctx context.Context) (*Instance, error) {
 // StartKafkas starts a cluster of nodes. With three, a topic has two replicas more,
 // and one of the nodes may be killed. The context limits only the start.
 func StartKafkas(ctx context.Context, nodes int) ([]*Instance, error) {
-	engines, err := newKafkas(ctx, nodes)
+	ports := differentPorts(FreePort)
+	engines, err := newKafkas(ctx, nodes, ports)
 	if err != nil {
 		return nil, err
 	}
 	all, errs := make([]*Instance, nodes), make([]error, nodes)
 	var starting sync.WaitGroup
 	for i, e := range engines { // together, because none answers before most of them run
-		starting.Go(func() { all[i], errs[i] = start(ctx, e, FreePort) })
+		starting.Go(func() { all[i], errs[i] = start(ctx, e, ports) })
 	}
 	starting.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -27,6 +27,19 @@ func TestAKafkaIsKnownByItsCluster(t *testing.T) {
 	}
 }
 
+func TestTheNodesOfAClusterGetDifferentPorts(t *testing.T) {
+	next := 0
+	ports := differentPorts(func() (int, error) {
+		next++
+		return next / 2, nil
+	})
+	for want := range 4 {
+		if got, err := ports(); err != nil || got != want {
+			t.Errorf("a node got the port %d, %v, want %d", got, err, want)
+		}
+	}
+}
+
 // createTopic creates a topic with all its replicas, and returns the answer.
 func createTopic(t *testing.T, addresses ...string) error {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 )
 
 var errPortTaken = errors.New("the port was taken by another process")
@@ -22,6 +23,24 @@ func FreePort() (int, error) {
 		}
 	}
 	return 0, errors.New("no free port found on 127.0.0.1")
+}
+
+// differentPorts returns ports, each once: those of a cluster are chosen before its
+// nodes take them.
+func differentPorts(ports func() (int, error)) func() (int, error) {
+	var mu sync.Mutex
+	given := make(map[int]bool)
+	return func() (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		for {
+			port, err := ports()
+			if err != nil || !given[port] {
+				given[port] = true
+				return port, err
+			}
+		}
+	}
 }
 
 func portTaken(port int) bool {
