@@ -24,7 +24,7 @@ func main() {
 	check(err)
 	store := sqlstore.New(db, sqlstore.SQLite, nil)
 	check(store.Migrate(context.Background()))
-	events, queue := outbox.New(store, nil), membroker.New(nil) // or rabbitbroker, natsbroker, kafkabroker, redisbroker, pubsubbroker, servicebusbroker, eventhubsbroker
+	events, queue := outbox.New(store, nil), membroker.New(nil) // or rabbitbroker, natsbroker, kafkabroker, redisbroker, sqsbroker, pubsubbroker, servicebusbroker
 
 	// One commit holds the Idempotency-Key, the order, the message and the response.
 	customer := func(*http.Request) (string, error) { return "alice", nil } // stands for your authentication
