@@ -159,8 +159,9 @@ func sequence(raw *azservicebus.ReceivedMessage) int64 {
 
 // replacement returns a copy of a message to send again. Its MessageId is another,
 // because duplicate detection would drop it, and its ID the same. If the copy is
-// made twice, duplicate detection can drop the second one.
-func replacement(raw *azservicebus.ReceivedMessage, kind string) *azservicebus.Message {
+// made twice, duplicate detection can drop the second one. It must not drop the copy
+// of another message: each subscription counts from 1, also when it is created again.
+func replacement(raw *azservicebus.ReceivedMessage, from *source) *azservicebus.Message {
 	m := raw.Message()
 	m.ApplicationProperties = maps.Clone(m.ApplicationProperties)
 	if m.ApplicationProperties == nil {
@@ -172,7 +173,12 @@ func replacement(raw *azservicebus.ReceivedMessage, kind string) *azservicebus.M
 	m.ApplicationProperties[attemptProperty] = int64(attempts(raw))
 	delete(m.ApplicationProperties, "DeadLetterReason")
 	delete(m.ApplicationProperties, "DeadLetterErrorDescription")
-	id := fmt.Sprintf("%s/%d/%d", kind, sequence(raw), attempts(raw))
+	var enqueued int64
+	if raw.EnqueuedTime != nil {
+		enqueued = raw.EnqueuedTime.UnixNano()
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d", from.Name(), raw.MessageID, enqueued))
+	id := fmt.Sprintf("once/%d/%d/%x", sequence(raw), attempts(raw), sum[:16])
 	m.MessageID, m.ScheduledEnqueueTime, m.TimeToLive = &id, nil, nil
 	return m
 }

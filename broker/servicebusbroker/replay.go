@@ -37,7 +37,7 @@ func (b *Broker) Replay(ctx context.Context, of broker.Source, limit int) (n int
 		if raw == nil || err != nil {
 			return n, dead.closeReplay(ctx, err, from, to)
 		}
-		if err = to.SendMessage(ctx, replacement(raw, "once-replay"), nil); err == nil {
+		if err = to.SendMessage(ctx, replacement(raw, dead), nil); err == nil {
 			err = from.CompleteMessage(ctx, raw, nil)
 		}
 		if err != nil {

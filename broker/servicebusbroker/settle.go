@@ -61,7 +61,10 @@ func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason strin
 func (s *session) KeepsRejected() bool { return !s.dead }
 
 // settle settles deliveries with the service. After an error they stay in the
-// window and may be settled again, unless their locks are lost.
+// window and may be settled again, unless their locks are lost. A session of
+// Service Bus is let go after any error: the client may have tried in vain to lock
+// it again, or have done so without a word, and a message that is never settled
+// would hold it for ever.
 func (s *session) settle(ds []broker.Delivery, do func(*arrival) error) error {
 	as, err := s.find(ds)
 	errs := each(as, do)
@@ -73,7 +76,7 @@ func (s *session) settle(ds []broker.Delivery, do func(*arrival) error) error {
 	}
 	s.mu.Unlock()
 	for i, a := range as {
-		if isLost(errs[i]) && a.held != nil {
+		if errs[i] != nil && a.held != nil {
 			s.lose(a.held)
 		}
 	}
@@ -121,7 +124,7 @@ func (d *delayingSession) Return(ctx context.Context, ds []broker.Delivery, afte
 	}
 	due := time.Now().Add(min(after, longestDelay))
 	err = d.settle(ds, func(a *arrival) error {
-		copied := []*azservicebus.Message{replacement(a.raw, "once-return")}
+		copied := []*azservicebus.Message{replacement(a.raw, d.source)}
 		if _, err := sender.ScheduleMessages(ctx, copied, due, nil); err != nil {
 			return err
 		}

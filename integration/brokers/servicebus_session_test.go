@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/servicebusbroker"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/fakeamqp"
 )
@@ -94,6 +95,59 @@ func TestServiceBusSessionMoves(t *testing.T) {
 func servicebusElsewhere(tb testing.TB, p *serviceBusPlace) broker.Source {
 	other := &fakeServiceBus{Server: p.Server, client: p.connect(tb)}
 	return other.broker(true).Queue(p.queue)
+}
+
+// A session that another process has taken is let go once that shows, and not held
+// for ever for a message that can be settled no more.
+func TestServiceBusTakenSessionIsLetGo(t *testing.T) {
+	p := startServiceBus(t).place(t, fakeamqp.QueueOptions{Sessions: true, LockDuration: time.Minute})
+	first := openSession(t, p.source, 1) // it has no room to receive, and so does not see that its link ends
+	ms := p.messages(2, "key")
+	p.publish(t, ms[0])
+	lost := receive(t, first, 1)
+	second := openSession(t, servicebusElsewhere(t, p), 1)
+	p.TakeLocks(p.queue)
+	taken := receive(t, second, 1)
+	if err := ackBriefly(t, first, lost); err == nil {
+		t.Fatal("a message was acked that another process has")
+	}
+	proof.Must(t, second.Ack(proof.Soon(t), taken))
+	proof.Must(t, second.Close(proof.Soon(t)))
+	p.publish(t, ms[1])
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	ds, err := first.Receive(ctx, 1)
+	if err != nil || ds[0].Message.ID != ms[1].ID {
+		t.Fatalf("after the session was taken: %v, %v", ds, err)
+	}
+	proof.Must(t, first.Ack(proof.Soon(t), ds))
+	settled(t, p)
+}
+
+// The client locks a lost session again without a word when it renews the lock. If
+// its messages then come again on the same receiver, it is given back, so that a
+// late ack of a lost delivery does not disturb them.
+func TestServiceBusSessionThatWasLockedAgainIsGivenBack(t *testing.T) {
+	f := startServiceBus(t)
+	p := f.place(t, fakeamqp.QueueOptions{Sessions: true, LockDuration: 500 * time.Millisecond})
+	b := servicebusbroker.New(f.client, &servicebusbroker.Options{Sessions: true, MaxSessions: 2})
+	s := openSession(t, b.Queue(p.queue), 3) // two sessions, which share one more place
+	p.publish(t, p.messages(2, "other")...)
+	others := receive(t, s, 2)
+	p.publish(t, p.messages(1, "key")...)
+	lost := receive(t, s, 1)
+	f.TakeSession(p.queue, "key") // nothing is received from it now, because the window is full
+	proof.Await(t, "the client has locked it again", func() bool { return f.IsLocked(p.queue, "key") })
+	proof.Must(t, s.Ack(proof.Soon(t), others))
+	again := receive(t, s, 1)
+	if again[0].Message.ID != lost[0].Message.ID || !again[0].Redelivered {
+		t.Fatalf("%s came, redelivered: %v", again[0].Origin, again[0].Redelivered)
+	}
+	if ackBriefly(t, s, lost) == nil {
+		t.Fatal("a message was acked whose lock was lost")
+	}
+	proof.Must(t, s.Ack(proof.Soon(t), again))
+	settled(t, p)
 }
 
 // Sessions with messages have their turn although others never end.
@@ -233,6 +287,39 @@ func TestServiceBusReplaysDeadLetters(t *testing.T) {
 				t.Fatalf("%d dead letters are left", left)
 			}
 		})
+	}
+}
+
+// Dead letters of two subscriptions may have the same number, and none is taken for
+// a duplicate of the other.
+func TestServiceBusReplaysOfSubscriptionsAreNoDuplicates(t *testing.T) {
+	f := startServiceBus(t)
+	f.CreateTopic("orders", fakeamqp.QueueOptions{DedupWindow: time.Hour}, "billing", "audit")
+	b := f.broker(false)
+	p := b.Publisher()
+	defer p.Close()
+	publish(t, p, &broker.Message{ID: "1", Topic: "orders"}, &broker.Message{ID: "2", Topic: "orders"})
+	for name, rejected := range map[string]string{"billing": "1", "audit": "2"} {
+		s := openSession(t, b.Subscription("orders", name), 10)
+		for _, d := range receive(t, s, 2) {
+			if d.Message.ID == rejected {
+				proof.Must(t, s.Reject(proof.Soon(t), []broker.Delivery{d}, "no"))
+			} else {
+				proof.Must(t, s.Ack(proof.Soon(t), []broker.Delivery{d}))
+			}
+		}
+		proof.Must(t, s.Close(proof.Soon(t)))
+	}
+	for _, name := range []string{"billing", "audit"} {
+		n, err := b.Replay(proof.Soon(t), b.Subscription("orders", name), 1)
+		if n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	for _, name := range []string{"billing", "audit"} {
+		if n := f.Len("orders/Subscriptions/" + name); n != 2 {
+			t.Errorf("%s has %d messages, want both that were replayed", name, n)
+		}
 	}
 }
 

@@ -55,8 +55,8 @@ var serviceBusBugs = []Bug{
 	{
 		Name: "servicebus-replaces-with-the-same-id", Why: "duplicate detection drops what is replayed",
 		File: "broker/servicebusbroker/message.go",
-		Old:  `id := fmt.Sprintf("%s/%d/%d", kind, sequence(raw), attempts(raw))`,
-		New:  `id := raw.MessageID`,
+		Old:  `id := fmt.Sprintf("once/%d/%d/%x", sequence(raw), attempts(raw), sum[:16])`,
+		New:  `_, id := sum, raw.MessageID`,
 		Test: serviceBusTest("^TestServiceBusReplaysDeadLetters$/^sessions_false$"),
 	},
 	{
@@ -86,5 +86,26 @@ var serviceBusBugs = []Bug{
 		Old:  `properties[diagnosticProperty] = trace`,
 		New:  `properties["diagnostic"] = trace`,
 		Test: serviceBusTest("^TestServiceBusSetsTheFieldsOfTheService$"),
+	},
+	{
+		Name: "servicebus-holds-what-it-cannot-settle", Why: "a session that another process has taken, and that is held again later, has its messages for ever",
+		File: "broker/servicebusbroker/settle.go",
+		Old:  `if errs[i] != nil && a.held != nil {`,
+		New:  `if isLost(errs[i]) && a.held != nil {`,
+		Test: serviceBusTest("^TestServiceBusTakenSessionIsLetGo$"),
+	},
+	{
+		Name: "servicebus-keeps-what-it-locked-again", Why: "a late ack of a lost delivery disturbs the one that came after it",
+		File: "broker/servicebusbroker/held.go",
+		Old:  `again := seq <= h.highest && !h.returned[seq]`,
+		New:  `again := seq < 0 && !h.returned[seq]`,
+		Test: serviceBusTest("^TestServiceBusSessionThatWasLockedAgainIsGivenBack$"),
+	},
+	{
+		Name: "servicebus-replays-under-one-id", Why: "a dead letter is gone, because duplicate detection takes it for one of another subscription",
+		File: "broker/servicebusbroker/message.go",
+		Old:  `sum[:16])`,
+		New:  `sum[:0])`,
+		Test: serviceBusTest("^TestServiceBusReplaysOfSubscriptionsAreNoDuplicates$"),
 	},
 }

@@ -120,6 +120,22 @@ func (s *Server) TakeLocks(path string) {
 	q.pump()
 }
 
+// TakeSession takes the lock of one session of a queue, as TakeLocks does.
+func (s *Server) TakeSession(path, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[path]
+	q.endSession(id)
+	q.pump()
+}
+
+// IsLocked reports whether a receiver has a session of a queue.
+func (s *Server) IsLocked(path, id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queues[path].sessLock[id] != nil
+}
+
 // send puts the messages of a transfer into a queue, or into all subscriptions of a
 // topic.
 func (s *Server) send(addr string, outer *message, ms []*message) (fail Desc) {
@@ -263,11 +279,16 @@ func (q *queue) expire(now time.Time) {
 	}
 	for id, until := range q.sessTill {
 		if now.After(until) {
-			l := q.sessLock[id]
-			q.leave(l, true)
-			l.detach(amqpErr("com.microsoft:session-lock-lost", "The session lock has expired on the session receiver."))
+			q.endSession(id)
 		}
 	}
+}
+
+// endSession ends the lock of a session, and the link that has it.
+func (q *queue) endSession(id string) {
+	l := q.sessLock[id]
+	q.leave(l, true)
+	l.detach(amqpErr("com.microsoft:session-lock-lost", goneSession))
 }
 
 // attach answers a receiver, at once or, if it takes any session, once there is one.
