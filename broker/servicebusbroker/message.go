@@ -16,7 +16,7 @@ import (
 // The application properties of this package.
 const (
 	idProperty      = "once-id"      // the ID, if MessageId is another
-	keyProperty     = "once-key"     // the OrderingKey, if SessionId is another
+	keyProperty     = "once-key"     // the OrderingKey, if SessionId is or may become another
 	timeProperty    = "once-time"    // RFC 3339
 	attemptProperty = "once-attempt" // deliveries of the messages that this one replaces
 
@@ -47,6 +47,11 @@ func encode(m *broker.Message) (*azservicebus.Message, error) {
 	out.MessageID = shortened(m.ID, idProperty, properties)
 	if m.OrderingKey != "" {
 		out.SessionID = shortened(m.OrderingKey, keyProperty, properties)
+		if strings.ToLower(m.OrderingKey) != m.OrderingKey {
+			// Names of sessions that differ in case only are the same to the
+			// service, which may return another one than it was given.
+			properties[keyProperty] = m.OrderingKey
+		}
 	} else {
 		// Where sessions are required, the message needs one. Where they are not,
 		// this makes the ID the partition key, so that partitions do not hide

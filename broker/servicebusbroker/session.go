@@ -12,9 +12,15 @@ import (
 	"github.com/effectively-once/once/broker"
 )
 
-const creditLimit = 500 // messages of one receive
+const (
+	creditLimit = 500         // messages of one receive
+	relinkTime  = time.Second // within which a second link must not be gone
+)
 
-var errClosed = errors.New("the session is closed")
+var (
+	errClosed   = errors.New("the session is closed")
+	errLinkGone = errors.New("the link was detached, and the client does not replace it")
+)
 
 // receiver is what the receivers of queues and of sessions have in common.
 type receiver interface {
@@ -88,9 +94,12 @@ func (s *session) startQueue(ctx context.Context) (broker.Session, error) {
 }
 
 // receiveFromQueue receives as many messages as fit into the window. The client
-// connects again if it has to, and the locks of messages stay.
+// connects again if it has to, and the locks of messages stay. But after some errors,
+// such as that of a busy server, it keeps the link that is gone, and returns nothing
+// at once and without an error, however often it is called.
 func (s *session) receiveFromQueue() {
-	var highest int64 // sequence number
+	var highest int64  // sequence number
+	var gone time.Time // when a link was last found gone
 	for {
 		n := s.reserve(creditLimit)
 		if n == 0 {
@@ -107,6 +116,12 @@ func (s *session) receiveFromQueue() {
 				redelivered: late || s.dead || raw.DeliveryCount > 1 || replaced(raw) > 0}
 		}
 		s.add(as, n)
+		if err == nil && len(raws) == 0 {
+			if time.Since(gone) < relinkTime {
+				err = errLinkGone
+			}
+			gone = time.Now()
+		}
 		if err != nil {
 			s.fail(s.explain("receive", err))
 			return

@@ -66,6 +66,32 @@ func TestServiceBusLostLockIsNotSettled(t *testing.T) {
 	}
 }
 
+// The client takes a link for sound that was detached with some conditions, and
+// never replaces it. The session then ends, so that its consumer opens another.
+func TestServiceBusDetachedQueueIsReadAgain(t *testing.T) {
+	for _, condition := range []string{"amqp:link:detach-forced", "com.microsoft:server-busy"} {
+		t.Run(condition, func(t *testing.T) {
+			p := startServiceBus(t).place(t, fakeamqp.QueueOptions{LockDuration: time.Minute})
+			s := openSession(t, p.source, 10)
+			p.publish(t, p.messages(1, "a")...)
+			proof.Must(t, s.Ack(proof.Soon(t), receive(t, s, 1)))
+			p.DetachReceivers(p.queue, condition)
+			p.publish(t, p.messages(1, "b")...)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			ds, err := s.Receive(ctx, 1)
+			if err != nil && ctx.Err() == nil {
+				_ = s.Close(ctx) // it tells of the detached link again
+				s = openSession(t, p.source, 10)
+				ds, err = s.Receive(ctx, 1)
+			}
+			proof.Must(t, err)
+			proof.Must(t, s.Ack(proof.Soon(t), ds))
+			settled(t, p)
+		})
+	}
+}
+
 // A session that is closed continues in another process with its first unsettled
 // message, and what it has settled does not come again.
 func TestServiceBusSessionMoves(t *testing.T) {
@@ -154,7 +180,8 @@ func TestServiceBusSessionThatWasLockedAgainIsGivenBack(t *testing.T) {
 func TestServiceBusSessionsTakeTurns(t *testing.T) {
 	p := startServiceBus(t).place(t, fakeamqp.QueueOptions{Sessions: true, LockDuration: time.Minute})
 	s := openSession(t, p.source, 1) // one session of Service Bus at a time
-	p.publish(t, append(p.messages(3, "a"), p.messages(3, "b")...)...)
+	p.publish(t, p.messages(3, "a")...)
+	p.publish(t, p.messages(3, "b")...)
 	var got string
 	for range 6 {
 		d := receive(t, s, 1)
@@ -343,7 +370,7 @@ func TestServiceBusSetsTheFieldsOfTheService(t *testing.T) {
 	f := startServiceBus(t)
 	p := f.place(t, fakeamqp.QueueOptions{})
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	p.publish(t, &broker.Message{ID: "1", Topic: p.queue, OrderingKey: "key", Header: map[string]string{
+	p.publish(t, &broker.Message{ID: "1", Topic: p.queue, OrderingKey: "Key", Header: map[string]string{
 		"correlation-id": "c", "content-type": "text/plain", "traceparent": trace}})
 	raw, err := f.client.NewReceiverForQueue(p.queue, nil)
 	proof.Must(t, err)
@@ -351,8 +378,11 @@ func TestServiceBusSetsTheFieldsOfTheService(t *testing.T) {
 	ms, err := raw.PeekMessages(proof.Soon(t), 1, nil)
 	proof.Must(t, err)
 	m := ms[0]
-	if m.MessageID != "1" || *m.SessionID != "key" || *m.CorrelationID != "c" || *m.ContentType != "text/plain" ||
+	if m.MessageID != "1" || *m.SessionID != "Key" || *m.CorrelationID != "c" || *m.ContentType != "text/plain" ||
 		m.ApplicationProperties["traceparent"] != trace || m.ApplicationProperties["Diagnostic-Id"] != trace {
 		t.Errorf("%+v", m)
+	}
+	if key := m.ApplicationProperties["once-key"]; key != "Key" { // the service may change the case of a session's name
+		t.Errorf("the key is kept as %v", key)
 	}
 }

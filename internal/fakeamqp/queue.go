@@ -129,6 +129,15 @@ func (s *Server) TakeSession(path, id string) {
 	q.pump()
 }
 
+// DetachReceivers ends the links of all receivers of a queue with a condition.
+func (s *Server) DetachReceivers(path, condition string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range slices.Clone(s.queues[path].readers) {
+		l.detach(amqpErr(condition, "The link was detached."))
+	}
+}
+
 // IsLocked reports whether a receiver has a session of a queue.
 func (s *Server) IsLocked(path, id string) bool {
 	s.mu.Lock()
