@@ -91,7 +91,7 @@ func TestBrokerWithoutAppendOnlyFileForgets(t *testing.T) {
 // With Replicas, Publish does not confirm what would be lost.
 func TestBrokerFailover(t *testing.T) {
 	primary, followers := startReplicated(t, 1)
-	patient := &redisbroker.Options{Replicas: 1, ConfirmTimeout: 30 * time.Second}
+	patient := &redisbroker.Options{Replicas: 1, ConfirmTimeout: 2500 * time.Millisecond} // less than the ReadTimeout of the client
 	safe := &redisbroker.Options{Replicas: 1, ConfirmTimeout: 300 * time.Millisecond}
 	on := func(n *node, o *redisbroker.Options) *redisbroker.Broker { return redisbroker.New(n.client(t), o) }
 	b := on(primary, nil)
