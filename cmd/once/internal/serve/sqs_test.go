@@ -31,7 +31,7 @@ func TestQueuesAndTopicsArePublishedTo(t *testing.T) {
 	}{
 		{SQS{Region: fakesqs.Region, Endpoint: endpoint.URL}, broker.Message{ID: "1", Topic: "orders"}},
 		{SQS{Region: fakesqs.Region, Endpoint: endpoint.URL, Unordered: true}, broker.Message{ID: "2", Topic: "orders", OrderingKey: "k"}},
-		{SQS{Region: fakesqs.Region, Endpoint: endpoint.URL, Topics: "arn:aws:sns:x:1:"}, broker.Message{ID: "3", Topic: "news"}},
+		{SQS{Region: fakesqs.Region, Endpoint: endpoint.URL, Topics: "arn:aws:sns:" + fakesqs.Region + ":" + fakesqs.Account + ":"}, broker.Message{ID: "3", Topic: "news"}},
 	} {
 		p, err := (&Config{SQS: &c.section}).publisher(new(secret.Set))
 		if err != nil {
