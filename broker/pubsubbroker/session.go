@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -89,34 +90,19 @@ func newSession(c *source, settings *pubsubpb.Subscription, window int) *session
 
 // Receive waits for messages.
 func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if limit < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
-	}
-	defer s.want(0)
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
-			return ds, err
-		}
-		s.want(limit)
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-		}
-	}
+	defer s.wantNothing()
+	return wake.Receive(ctx, limit, s.wake, s.take)
 }
 
-// want tells the pump how many messages Receive waits for.
-func (s *session) want(n int) {
+// wantNothing tells the pump that no Receive waits.
+func (s *session) wantNothing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wanted = n
-	signal(s.demand)
+	s.wanted = 0
 }
 
-// take returns up to n messages that have come.
+// take returns up to n messages that have come. If there are none, it tells the
+// pump how many are wanted.
 func (s *session) take(n int) ([]broker.Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,15 +110,18 @@ func (s *session) take(n int) ([]broker.Delivery, error) {
 		return nil, s.broken
 	}
 	s.dropExpired()
+	if len(s.waiting) == 0 {
+		s.wanted = n
+		wake.Signal(s.demand)
+		return nil, nil
+	}
 	n = min(n, len(s.waiting))
 	ds := make([]broker.Delivery, n)
 	for i, a := range s.waiting[:n] {
 		ds[i] = broker.Delivery{Message: a.message, Redelivered: true, Origin: origin(s.topic, a.received.GetMessage()), Tag: a}
 	}
 	s.waiting = slices.Delete(s.waiting, 0, n)
-	if n > 0 {
-		s.wanted = 0 // before the pump sees that nothing waits any more
-	}
+	s.wanted = 0 // before the pump sees that nothing waits any more
 	return ds, nil
 }
 
@@ -148,7 +137,7 @@ func (s *session) dropExpired() {
 		return expired(a)
 	})
 	maps.DeleteFunc(s.all, func(a *arrival, _ bool) bool { return a.tried && expired(a) })
-	signal(s.demand)
+	wake.Signal(s.demand)
 }
 
 // pump pulls messages until the session ends.
@@ -167,27 +156,16 @@ func (s *session) pump() {
 }
 
 // awaitDemand waits until Receive waits for messages and the window has room for
-// them, and returns how many. It returns 0 when the session ends.
+// them, and returns how many. It returns 0 when the session is closed.
 func (s *session) awaitDemand() int {
-	for {
+	return wake.Await(s.ending.Done(), s.demand, func() int {
 		s.mu.Lock()
-		n, broken := min(s.wanted, s.window-len(s.all), pullLimit), s.broken
-		if len(s.waiting) > 0 {
-			n = 0
-		}
-		s.mu.Unlock()
-		if broken != nil {
+		defer s.mu.Unlock()
+		if s.broken != nil || len(s.waiting) > 0 {
 			return 0
 		}
-		if n > 0 {
-			return n
-		}
-		select {
-		case <-s.demand:
-		case <-s.ending.Done():
-			return 0
-		}
-	}
+		return min(s.wanted, s.window-len(s.all), pullLimit)
+	})
 }
 
 // pull gets up to n messages. The service waits for the first one.
@@ -220,7 +198,7 @@ func (s *session) add(received []*pubsubpb.ReceivedMessage) {
 		s.all[a] = true
 		s.waiting = append(s.waiting, a)
 	}
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // keep extends leases and checks the subscription until the session is closed.
@@ -291,8 +269,8 @@ func (s *session) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
 	}
-	signal(s.wake)
-	signal(s.demand)
+	wake.Signal(s.wake)
+	wake.Signal(s.demand)
 }
 
 // Close returns all unsettled messages. If the service cannot be reached, they
@@ -317,12 +295,4 @@ func (s *session) Close(ctx context.Context) error {
 		return fmt.Errorf("pubsubbroker: %s: return unsettled messages: %w", s.Name(), err)
 	}
 	return nil
-}
-
-// signal wakes the reader of a channel of capacity one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

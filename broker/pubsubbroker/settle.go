@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 	"github.com/googleapis/gax-go/v2/apierror"
 )
 
@@ -196,7 +197,7 @@ func (s *session) forget(as iter.Seq[*arrival]) {
 		delete(s.all, a)
 	}
 	s.waiting = slices.DeleteFunc(s.waiting, func(a *arrival) bool { return !s.all[a] })
-	signal(s.demand)
+	wake.Signal(s.demand)
 }
 
 func (s *session) acknowledge(ctx context.Context, ackIDs []string) error {

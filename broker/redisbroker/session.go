@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -80,21 +81,7 @@ var _ broker.DeadLetterer = (*session)(nil)
 
 // Receive waits for messages.
 func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if limit < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
-	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
-			return ds, err
-		}
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-		}
-	}
+	return wake.Receive(ctx, limit, s.wake, s.take)
 }
 
 // take returns up to n messages that have arrived.
@@ -136,22 +123,11 @@ func (s *session) pump() {
 // awaitRoom waits until the window has room, and returns how much. It returns 0
 // when the session ends.
 func (s *session) awaitRoom() int {
-	for {
+	return wake.Await(s.done, s.room, func() int {
 		s.mu.Lock()
-		room, broken := s.window-len(s.all), s.broken
-		s.mu.Unlock()
-		if broken != nil {
-			return 0
-		}
-		if room > 0 {
-			return room
-		}
-		select {
-		case <-s.room:
-		case <-s.done:
-			return 0
-		}
-	}
+		defer s.mu.Unlock()
+		return s.window - len(s.all)
+	})
 }
 
 // fetch gets up to n entries: those that others have left, and then new ones. It
@@ -354,7 +330,7 @@ func (s *session) add(entries []*arrival) {
 		s.all[a.id] = a
 		s.waiting = append(s.waiting, a)
 	}
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // keep renews entries until the session ends.
@@ -442,7 +418,7 @@ func (s *session) lose(as []*arrival, lost []string) {
 		}
 	}
 	s.waiting = slices.DeleteFunc(s.waiting, func(a *arrival) bool { return s.all[a.id] != a })
-	signal(s.room)
+	wake.Signal(s.room)
 }
 
 // drop removes an entry from the window. The mutex is held.
@@ -461,7 +437,7 @@ func (s *session) fail(err error) {
 	}
 	s.broken = err
 	close(s.done)
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // Close returns all unsettled entries, which other sessions then claim. If the
@@ -529,12 +505,4 @@ func (s *session) disconnect() error {
 		err = nil
 	}
 	return errors.Join(err, s.client.Close())
-}
-
-// signal wakes the reader of a channel of capacity one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

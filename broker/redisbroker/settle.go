@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -107,7 +108,7 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, script *redi
 		s.drop(a)
 	}
 	s.mu.Unlock()
-	signal(s.room)
+	wake.Signal(s.room)
 	if len(lost) > 0 {
 		err = errors.Join(err, fmt.Errorf("redisbroker: %s: another session has claimed %d of %d deliveries, or settled them", s.Name(), len(lost), len(as)))
 	}

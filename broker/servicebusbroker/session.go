@@ -10,6 +10,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 )
 
 const (
@@ -161,7 +162,7 @@ func (s *session) add(as []*arrival, n int) {
 	}
 	s.waiting = append(s.waiting, as...)
 	s.change.Broadcast()
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // drop removes messages from the window, because they are settled or their locks
@@ -183,21 +184,7 @@ func (s *session) drop(as ...*arrival) {
 
 // Receive waits for messages.
 func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if limit < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
-	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
-			return ds, err
-		}
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-		}
-	}
+	return wake.Receive(ctx, limit, s.wake, s.take)
 }
 
 // take returns up to n messages that have arrived.
@@ -237,7 +224,7 @@ func (s *session) fail(err error) {
 	s.broken = err
 	s.end()
 	s.change.Broadcast()
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // Close ends the session and gives back its unsettled messages. It waits until
@@ -323,12 +310,4 @@ func each(as []*arrival, do func(*arrival) error) []error {
 	}
 	calls.Wait()
 	return errs
-}
-
-// signal wakes the reader of a channel of capacity one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

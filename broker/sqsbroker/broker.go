@@ -86,7 +86,7 @@ func NewSNSPublisher(client *sns.Client, prefix string, o *Options) broker.Publi
 // Queue returns the messages of a queue.
 func (b *Broker) Queue(name string) broker.Source { return &source{broker: b, queue: name} }
 
-// facts are what the service says of a queue.
+// facts are what the service tells about a queue.
 type facts struct {
 	url, arn   string
 	created    string // seconds; it changes if the queue is made anew

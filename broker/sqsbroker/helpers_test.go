@@ -169,6 +169,21 @@ func open(tb testing.TB, source broker.Source, window int) broker.Session {
 	return s
 }
 
+// wantCounts checks how many messages and dead letters there are.
+func (p *place) wantCounts(tb testing.TB, messages, dead int) {
+	tb.Helper()
+	if p.service.Count(p.queue) != messages || p.service.Count(p.dead) != dead {
+		tb.Errorf("there are %d messages and %d dead letters, want %d and %d", p.service.Count(p.queue), p.service.Count(p.dead), messages, dead)
+	}
+}
+
+func wantRejectToFail(tb testing.TB, s broker.Session, ds []broker.Delivery) {
+	tb.Helper()
+	if err := s.Reject(soon(tb), ds, "no use"); err == nil {
+		tb.Fatal("Reject says that all is well")
+	}
+}
+
 // receive receives n deliveries.
 func receive(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
 	tb.Helper()

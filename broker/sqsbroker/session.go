@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/broker/internal/wake"
 )
 
 const (
@@ -65,11 +66,12 @@ type session struct {
 
 	wake   chan struct{} // wakes Receive
 	room   chan struct{} // wakes the pump
-	done   chan struct{} // closed when the session fails or is closed
 	pumped chan struct{} // closed when the pump has ended
 	kept   chan struct{} // closed when messages are no longer renewed
 
-	polling     context.Context // of the pump
+	ending      context.Context // ends when the session fails or is closed
+	end         context.CancelFunc
+	polling     context.Context // of the pump, which goes on a little longer
 	stopPolling context.CancelFunc
 
 	// renewing is held while messages are renewed or returned, so that none is
@@ -92,21 +94,7 @@ var (
 
 // Receive waits for messages.
 func (s *session) Receive(ctx context.Context, limit int) ([]broker.Delivery, error) {
-	if limit < 1 {
-		return nil, fmt.Errorf("%w: Receive of %d messages: ask for at least 1", broker.ErrInvalid, limit)
-	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if ds, err := s.take(limit); err != nil || len(ds) > 0 {
-			return ds, err
-		}
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-		}
-	}
+	return wake.Receive(ctx, limit, s.wake, s.take)
 }
 
 // take returns up to limit messages that have arrived: of a group one at a time,
@@ -158,22 +146,11 @@ func (s *session) pump() {
 // awaitRoom waits until the window has room, and returns how much. It returns 0
 // when the session ends.
 func (s *session) awaitRoom() int {
-	for {
+	return wake.Await(s.ending.Done(), s.room, func() int {
 		s.mu.Lock()
-		room, broken := s.window-len(s.all), s.broken
-		s.mu.Unlock()
-		if broken != nil {
-			return 0
-		}
-		if room > 0 {
-			return room
-		}
-		select {
-		case <-s.room:
-		case <-s.done:
-			return 0
-		}
-	}
+		defer s.mu.Unlock()
+		return s.window - len(s.all)
+	})
 }
 
 // pollTime is how long the service waits for a message. It is short enough that
@@ -218,7 +195,7 @@ func (s *session) add(asked time.Time, messages []types.Message) {
 		s.all[a] = true
 		s.waiting = append(s.waiting, a)
 	}
-	signal(s.wake)
+	wake.Signal(s.wake)
 }
 
 // keep renews messages and checks the queue until the session ends.
@@ -228,7 +205,7 @@ func (s *session) keep(renewal, identity *time.Ticker) {
 	defer identity.Stop()
 	for {
 		select {
-		case <-s.done:
+		case <-s.ending.Done():
 			return
 		case <-renewal.C:
 			s.renew()
@@ -238,23 +215,10 @@ func (s *session) keep(renewal, identity *time.Ticker) {
 	}
 }
 
-// whileOpen returns a context that ends with the session.
-func (s *session) whileOpen(limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	go func() {
-		select {
-		case <-s.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
 // identify ends the session if the queue is another one of the same name. If the
 // service does not answer, that is found out the next time.
 func (s *session) identify() {
-	ctx, cancel := s.whileOpen(min(openTime, s.requestTime())) // renewals wait for it
+	ctx, cancel := context.WithTimeout(s.ending, min(openTime, s.requestTime())) // renewals wait for it
 	defer cancel()
 	is, err := s.look(ctx)
 	switch {
@@ -268,7 +232,7 @@ func (s *session) identify() {
 // renew hides all messages for longer. If the service does not answer, it tries
 // again with the next tick, until they have come to their end.
 func (s *session) renew() {
-	ctx, cancel := s.whileOpen(s.requestTime())
+	ctx, cancel := context.WithTimeout(s.ending, s.requestTime())
 	defer cancel()
 	s.mu.Lock()
 	s.dropExpired(time.Now())
@@ -422,8 +386,8 @@ func (s *session) drop(a *arrival) {
 	if i := slices.Index(s.waiting, a); i >= 0 {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
 	}
-	signal(s.room)
-	signal(s.wake)
+	wake.Signal(s.room)
+	wake.Signal(s.wake)
 }
 
 // fail ends the session with the error of the first call.
@@ -434,8 +398,8 @@ func (s *session) fail(err error) {
 		return
 	}
 	s.broken = err
-	close(s.done)
-	signal(s.wake)
+	s.end()
+	wake.Signal(s.wake)
 }
 
 // Close returns all unsettled messages, which then come again at once. If the
@@ -501,12 +465,4 @@ func (s *session) giveBack(ctx context.Context, page []*arrival, how func(*arriv
 	ctx, cancel := context.WithTimeout(ctx, s.requestTime())
 	defer cancel()
 	return s.hide(ctx, page, how)
-}
-
-// signal wakes the reader of a channel of capacity one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

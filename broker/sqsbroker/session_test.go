@@ -191,16 +191,10 @@ func TestRejectDeletesNothingThatIsNoDeadLetter(t *testing.T) {
 	s := open(t, p.source, 10)
 	ds := receive(t, s, 3)
 	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Entries: map[int]string{1: "InternalError"}})
-	if err := s.Reject(soon(t), ds, "no use"); err == nil {
-		t.Error("Reject says that all is well")
-	}
-	if p.service.Count(p.queue) != 1 || p.service.Count(p.dead) != 2 {
-		t.Errorf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	wantRejectToFail(t, s, ds)
+	p.wantCounts(t, 1, 2)
 	must(t, s.Reject(soon(t), ds[1:2], "no use"))
-	if p.service.Count(p.queue) != 0 || p.service.Count(p.dead) != 3 {
-		t.Errorf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	p.wantCounts(t, 0, 3)
 }
 
 // The dead letter is sent first. If the deletion fails then, there are both, and
@@ -212,18 +206,12 @@ func TestRejectAgainAfterAFailedDeletion(t *testing.T) {
 	s := open(t, p.source, 10)
 	ds := receive(t, s, 1)
 	p.service.AddFault("DeleteMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InternalError"}})
-	if err := s.Reject(soon(t), ds, "no use"); err == nil {
-		t.Error("Reject says that all is well")
-	}
-	if p.service.Count(p.queue) != 1 || p.service.Count(p.dead) != 1 {
-		t.Fatalf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	wantRejectToFail(t, s, ds)
+	p.wantCounts(t, 1, 1)
 	must(t, s.Close(soon(t)))
 	s = open(t, p.source, 10)
 	must(t, s.Reject(soon(t), receive(t, s, 1), "no use"))
-	if p.service.Count(p.queue) != 0 || p.service.Count(p.dead) != 1 {
-		t.Errorf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	p.wantCounts(t, 0, 1)
 }
 
 // A dead letter that is moved back and rejected again is not taken for its copy.

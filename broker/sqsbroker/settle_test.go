@@ -47,12 +47,8 @@ func TestRefusedBatchOfDeadLettersIsSentOneByOne(t *testing.T) {
 	ds := receive(t, s, 3)
 	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Code: "InvalidParameterValue", Sender: true})
 	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Code: "InvalidParameterValue", Sender: true})
-	if err := s.Reject(soon(t), ds, "no use"); err == nil {
-		t.Error("Reject says that all is well")
-	}
-	if p.service.Count(p.queue) != 1 || p.service.Count(p.dead) != 2 {
-		t.Errorf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	wantRejectToFail(t, s, ds)
+	p.wantCounts(t, 1, 2)
 }
 
 // A consumer rejects again what it could not reject. If the dead letter is stored
@@ -64,13 +60,9 @@ func TestRejectAgainSendsNoSecondDeadLetter(t *testing.T) {
 	s := open(t, p.source, 10)
 	ds := receive(t, s, 1)
 	p.service.AddFault("DeleteMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InternalError"}})
-	if err := s.Reject(soon(t), ds, "no use"); err == nil {
-		t.Error("Reject says that all is well")
-	}
+	wantRejectToFail(t, s, ds)
 	must(t, s.Reject(soon(t), ds, "no use"))
-	if p.service.Count(p.queue) != 0 || p.service.Count(p.dead) != 1 {
-		t.Errorf("there are %d messages and %d dead letters", p.service.Count(p.queue), p.service.Count(p.dead))
-	}
+	p.wantCounts(t, 0, 1)
 }
 
 // A message whose dead letter could not be sent does not hold up its group for as
@@ -82,9 +74,7 @@ func TestMessageWithoutADeadLetterIsNotRenewed(t *testing.T) {
 	s := open(t, p.with(2*time.Second), 1)
 	ds := receive(t, s, 1)
 	p.service.AddFault("SendMessageBatch", fakesqs.Fault{Entries: map[int]string{0: "InternalError"}})
-	if err := s.Reject(soon(t), ds, "no use"); err == nil {
-		t.Fatal("Reject says that all is well")
-	}
+	wantRejectToFail(t, s, ds)
 	renewals := p.service.Requests("ChangeMessageVisibilityBatch") // perhaps with one that was on its way
 	ds, err := receiveUnless(t, s, "the message is renewed", func() bool { return p.service.Requests("ChangeMessageVisibilityBatch") > renewals+1 })
 	must(t, err)

@@ -128,7 +128,6 @@ func (c *source) Open(ctx context.Context, window int) (broker.Session, error) {
 		window:     window,
 		wake:       make(chan struct{}, 1),
 		room:       make(chan struct{}, 1),
-		done:       make(chan struct{}),
 		pumped:     make(chan struct{}),
 		kept:       make(chan struct{}),
 		all:        make(map[*arrival]bool),
@@ -137,6 +136,7 @@ func (c *source) Open(ctx context.Context, window int) (broker.Session, error) {
 	if s.deadURL, err = c.findDeadLetter(ctx, is); err != nil {
 		return nil, err
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	s.polling, s.stopPolling = context.WithCancel(context.Background())
 	go s.pump()
 	go s.keep(time.NewTicker(s.visibility/3), time.NewTicker(min(identityTime, 2*s.visibility)))
