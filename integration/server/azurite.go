@@ -85,25 +85,17 @@ func (e *azurite) askIdentity(ctx context.Context, dsn string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	response, err := http.DefaultClient.Do(request)
+	body, err := answer(request)
 	if err != nil {
 		return "", err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", err
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("the answer to a query for tables is %s: %s", response.Status, body)
-	}
-	var answer struct {
+	var tables struct {
 		Metadata string `json:"odata.metadata"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := json.Unmarshal(body, &tables); err != nil {
 		return "", err
 	}
-	metadata, err := url.Parse(answer.Metadata)
+	metadata, err := url.Parse(tables.Metadata)
 	if err != nil {
 		return "", err
 	}

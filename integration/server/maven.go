@@ -6,16 +6,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // debianJava is not the first java of the PATH, which the account of a server may
@@ -23,60 +20,26 @@ import (
 const debianJava = "/usr/bin/java"
 
 // mavenCache returns the directory of the jars that the pom.xml in a folder of
-// files names, and all that they need, in the cache of the user or, for root, of
-// the system. Maven fetches them, and their sums have to be those of checksums.txt:
+// files names, and all that they need, in a cache of programs. Maven fetches them, and their sums have to be those of checksums.txt:
 // to renew it, run sha256sum on the jars.
 func mavenCache(ctx context.Context, files embed.FS, folder string) (string, error) {
 	sums, err := files.ReadFile(path.Join(folder, "checksums.txt"))
 	if err != nil {
 		return "", err
 	}
-	parent, err := cacheDir()
-	if err != nil {
-		return "", err
-	}
-	final := filepath.Join(parent, "once", fmt.Sprintf("%s-%.16x", folder, sha256.Sum256(sums)))
-	if _, err := os.Stat(final); !errors.Is(err, fs.ErrNotExist) {
-		return final, err
-	}
-	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
-		return "", err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(final), "new-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	pom, err := files.ReadFile(path.Join(folder, "pom.xml"))
-	if err == nil {
-		err = os.Chmod(dir, 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "pom.xml"), pom, 0o644)
-	}
-	if err == nil {
-		err = mavenCopy(ctx, dir)
-	}
-	if err == nil {
-		err = checkSums(dir, string(sums))
-	}
 	if err != nil {
 		return "", err
 	}
-	// Another process may have been faster.
-	if err := os.Rename(dir, final); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
-		return "", err
-	}
-	return final, nil
-}
-
-// cacheDir is the parent of caches of programs. Root's own is not readable by the
-// accounts that run servers.
-func cacheDir() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/cache", nil
-	}
-	return os.UserCacheDir()
+	return cached(folder, sums, func(dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "pom.xml"), pom, 0o644); err != nil {
+			return err
+		}
+		if err := mavenCopy(ctx, dir); err != nil {
+			return err
+		}
+		return checkSums(dir, string(sums))
+	})
 }
 
 func mavenCopy(ctx context.Context, dir string) error {
