@@ -4,7 +4,6 @@ package brokers_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,21 +136,11 @@ func (r *rabbit) channel(tb testing.TB) *amqp.Channel {
 }
 
 // letters returns the dead letters and leaves them in their queue.
-func (p *rabbitPlace) letters(tb testing.TB) (ms []*broker.Message) {
+func (p *rabbitPlace) letters(tb testing.TB) []*broker.Message {
 	tb.Helper()
 	s := openSession(tb, p.broker.Queue(p.dead), 1000)
 	defer s.Close(proof.Soon(tb))
-	for {
-		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
-		ds, err := s.Receive(ctx, 1000)
-		cancel()
-		if err != nil {
-			return ms
-		}
-		for _, d := range ds {
-			ms = append(ms, d.Message)
-		}
-	}
+	return receiveAll(tb, s)
 }
 
 func (p *rabbitPlace) message(i int) *broker.Message {

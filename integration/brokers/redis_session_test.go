@@ -58,7 +58,7 @@ func TestRedisClaimsWhatADeadSessionLeft(t *testing.T) {
 }
 
 // receiveInLooks receives n deliveries. It fails if they do not come although
-// sessions have looked often for entries of others, with which they wait for a
+// sessions have looked often for entries of dead sessions, for which they wait a
 // third of ClaimAfter.
 func (r *redisServer) receiveInLooks(tb testing.TB, s broker.Session, n int) (ds []broker.Delivery) {
 	tb.Helper()

@@ -83,21 +83,11 @@ func (p *serviceBusPlace) harnessPlace() brokertest.Place {
 }
 
 // letters returns the dead letters, and leaves them where they are.
-func (p *serviceBusPlace) letters(tb testing.TB) (ms []*broker.Message) {
+func (p *serviceBusPlace) letters(tb testing.TB) []*broker.Message {
 	tb.Helper()
 	s := openSession(tb, p.broker.DeadLetters(p.source), 1000)
 	defer s.Close(proof.Soon(tb))
-	for {
-		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
-		ds, err := s.Receive(ctx, 1000)
-		cancel()
-		if err != nil {
-			return ms
-		}
-		for _, d := range ds {
-			ms = append(ms, d.Message)
-		}
-	}
+	return receiveAll(tb, s)
 }
 
 func (p *serviceBusPlace) publish(tb testing.TB, ms ...*broker.Message) {

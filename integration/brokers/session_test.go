@@ -65,8 +65,11 @@ func receiveAll(tb testing.TB, s broker.Session) (ms []*broker.Message) {
 		ctx, cancel := context.WithTimeout(tb.Context(), 300*time.Millisecond)
 		ds, err := s.Receive(ctx, 1000)
 		cancel()
-		if err != nil {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
 			return ms
+		case err != nil:
+			tb.Fatal(err)
 		}
 		for _, d := range ds {
 			ms = append(ms, d.Message)
