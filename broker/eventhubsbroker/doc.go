@@ -16,9 +16,9 @@
 //     service keeps nothing, so each session starts at the oldest message, and
 //     inbox continues from its position with Seek.
 //   - The sessions of a group share the partitions. Each holds a key in the store
-//     while it is open, and the keys say who reads which partition. A partition
-//     that moves is given up first: its session delivers no more of it, and waits
-//     for the deliveries in flight, up to [Options.HandOver]. A receiver with an
+//     while it is open, and the keys decide which session reads a partition. A
+//     partition that moves is given up first: its session delivers no more of it,
+//     and waits for the deliveries in flight, up to [Options.HandOver]. A receiver with an
 //     owner level cuts off an older one that did not give up. This only saves
 //     work. A session that has lost a partition without noticing commits nothing,
 //     because the position in the database has another owner.

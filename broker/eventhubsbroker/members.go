@@ -12,7 +12,7 @@ import (
 
 // members is how the sessions of a group find each other. There is a slot for
 // each partition, which is a key in a store. A session holds one slot while it is
-// open. The order of the held slots decides who reads which partition.
+// open. The order of the held slots decides which session reads a partition.
 //
 // Sessions may see different members for a moment, and then two of them read one
 // partition. That costs work and decides nothing: see [store.Positions].

@@ -63,7 +63,7 @@ func (e *engine) names(ctx context.Context, prefix string) ([]string, bool) {
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	l.next = nil // who comes from now on needs another query
+	l.next = nil // a call that begins from now on needs another query
 	l.mu.Unlock()
 	full, err := false, ctx.Err()
 	if err == nil {
