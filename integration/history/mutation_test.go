@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,6 +173,21 @@ func rejectedPlaces(t *testing.T, events []event, name string, mutate mutation, 
 		}
 	}
 	return places
+}
+
+func TestAViolationEndsWithTheCallThatBreaksTheContract(t *testing.T) {
+	is, err := kinds()[engine.SQLite](t).process(t.Context(), false)
+	proof.Must(t, err)
+	k := once.Key{Operation: "violation", ID: "1"}
+	c := &client{recorder: newRecorder(), process: is, chance: rand.New(rand.NewPCG(1, 1)), patient: true, keys: []once.Key{k}}
+	proof.Must(t, c.tellTale(t.Context(), k))
+	events := c.events[k]
+	at := slices.IndexFunc(events, func(e event) bool { return e.verb == get && e.rec.Attempt > 0 })
+	events[at].rec.Attempt += 7
+	err = check(events)
+	if want := described(events[at].operation()); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("the report is %v\nwant it to end with %s", err, want)
+	}
 }
 
 // tellTale makes a history that begins with rare calls and has many reads.

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -160,11 +161,51 @@ var errUndecided = fmt.Errorf("not decided within %v", checkTime)
 func check(events []event) error {
 	switch porcupine.CheckOperationsTimeout(model, history(events), checkTime) {
 	case porcupine.Illegal:
-		return fmt.Errorf("no order of these calls keeps the contract:\n%s", transcript(events))
+		return &violation{events}
 	case porcupine.Unknown:
 		return fmt.Errorf("%w: a history of %d calls", errUndecided, len(events))
 	}
 	return checkInFlight(events)
+}
+
+// violation is a history that breaks the contract.
+type violation struct{ events []event }
+
+// Error has the whole history. The call that breaks it comes last, where a report
+// that is cut short still has it.
+func (v *violation) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "no order of these calls keeps the contract:\n%s", transcript(v.events))
+	ops := history(v.events)
+	_, info := porcupine.CheckOperationsVerbose(model, ops, checkTime)
+	longest := slices.MaxFunc(info.PartialLinearizationsOperations()[0], func(a, b []porcupine.Operation) int { return len(a) - len(b) })
+	fmt.Fprintf(&b, "the longest order that keeps it has %d of %d operations, these at its end:\n", len(longest), len(ops))
+	states := model.Init()
+	for n, op := range longest {
+		_, states = model.Step(states, op.Input, op.Output)
+		if n >= len(longest)-8 {
+			b.WriteString(described(op))
+		}
+	}
+	fmt.Fprintf(&b, "then the key may be %v, and this cannot be next:\n", states)
+	left := slices.DeleteFunc(ops, func(op porcupine.Operation) bool {
+		return slices.ContainsFunc(longest, func(in porcupine.Operation) bool { return in.Call == op.Call })
+	})
+	b.WriteString(described(slices.MinFunc(left, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })))
+	return b.String()
+}
+
+func (s state) String() string {
+	text := fmt.Sprintf("%v attempt %d owner %x outcome %q", s.status, s.attempt, s.owner[:3], s.ended.outcome)
+	for _, ends := range []struct {
+		what string
+		span
+	}{{"lease", s.lease}, {"outcome", s.outcome}, {"key", s.key}, {"forgotten key", s.forgotten.key}} {
+		if ends.span != (span{}) {
+			text += fmt.Sprintf(", %s ends in %d-%d", ends.what, ends.from, ends.to)
+		}
+	}
+	return text
 }
 
 // checkInFlight returns an error if a claim met a transaction in flight
@@ -190,11 +231,16 @@ func transcript(events []event) string {
 	sorted := slices.SortedFunc(slices.Values(events), func(a, b event) int { return int(a.called - b.called) })
 	var b strings.Builder
 	for _, e := range sorted {
-		until := fmt.Sprint(e.settled)
-		if e.settled == never {
-			until = "..."
-		}
-		fmt.Fprintf(&b, "%8d-%-8s client %d: %v -> %v\n", e.called, until, e.client, e.call, e.reply)
+		b.WriteString(described(e.operation()))
 	}
 	return b.String()
+}
+
+// described returns the line of a call in a transcript.
+func described(op porcupine.Operation) string {
+	until := fmt.Sprint(op.Return)
+	if op.Return == never {
+		until = "..."
+	}
+	return fmt.Sprintf("%8d-%-8s client %d: %v -> %v\n", op.Call, until, op.ClientId, op.Input, op.Output)
 }
