@@ -90,15 +90,15 @@ func (b *bucket) latest(ctx context.Context, subject string) (*jetstream.RawStre
 // Put publishes a row if over is the sequence number of the latest message of
 // its key.
 func (b *bucket) Put(ctx context.Context, row cas.Row, over string) (cas.Stored, error) {
-	m, err := b.message(ctx, row, over)
-	if err != nil {
-		return cas.Stored{}, err
-	}
 	if over == "" && b.readsFirst() { // a repeat then takes one round trip, and a new key two
 		if is, err := b.Load(ctx, row.Key); err != nil || is.Version != "" {
 			b.countRepeat(true)
 			return is, cmp.Or(err, cas.ErrStale)
 		}
+	}
+	m, err := b.message(ctx, row, over)
+	if err != nil {
+		return cas.Stored{}, err
 	}
 	giveUp := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

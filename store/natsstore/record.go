@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/effectively-once/once"
@@ -18,27 +17,27 @@ import (
 // of the message.
 const recordHeader = "Once-Record"
 
-// record is a row as the header has it.
+// record is a row as the header has it. Times are in microseconds since 1970.
 type record struct {
-	Scope       string    `json:"scope"`
-	Operation   string    `json:"operation"`
-	ID          string    `json:"id"`
-	Status      string    `json:"status"`
-	Attempt     int64     `json:"attempt"`
-	Owner       token     `json:"owner"`
-	Cause       token     `json:"cause,omitzero"`
-	Fingerprint []byte    `json:"fingerprint,omitempty"`
-	Reason      string    `json:"reason,omitempty"`
-	ContentType string    `json:"content_type,omitempty"`
-	Rejected    bool      `json:"rejected,omitempty"`
-	Omitted     bool      `json:"omitted,omitempty"`
-	Sum         uint32    `json:"sum,omitempty"`
-	Created     time.Time `json:"created"`
-	Updated     time.Time `json:"updated"`
-	Lease       time.Time `json:"lease"`
-	KeepOutcome time.Time `json:"keep_outcome,omitzero"`
-	KeepKey     time.Time `json:"keep_key,omitzero"`
-	Firm        bool      `json:"firm,omitempty"`
+	Scope       string      `json:"scope"`
+	Operation   string      `json:"operation"`
+	ID          string      `json:"id"`
+	Status      string      `json:"status"`
+	Attempt     int64       `json:"attempt"`
+	Owner       token       `json:"owner"`
+	Cause       token       `json:"cause,omitzero"`
+	Fingerprint []byte      `json:"fingerprint,omitempty"`
+	Reason      string      `json:"reason,omitempty"`
+	ContentType string      `json:"content_type,omitempty"`
+	Rejected    bool        `json:"rejected,omitempty"`
+	Omitted     bool        `json:"omitted,omitempty"`
+	Sum         uint32      `json:"sum,omitempty"`
+	Created     cas.Instant `json:"created"`
+	Updated     cas.Instant `json:"updated"`
+	Lease       cas.Instant `json:"lease"`
+	KeepOutcome cas.Instant `json:"keep_outcome,omitzero"`
+	KeepKey     cas.Instant `json:"keep_key,omitzero"`
+	Firm        bool        `json:"firm,omitempty"`
 }
 
 // token is 16 bytes in hexadecimal digits.
@@ -63,8 +62,7 @@ func header(r cas.Row) (string, error) {
 		Status: r.Status.String(), Attempt: r.Attempt, Owner: r.Owner, Cause: r.Cause, Fingerprint: r.Fingerprint,
 		Reason:      strings.ToValidUTF8(r.Reason, "?"),
 		ContentType: r.Outcome.ContentType, Rejected: r.Outcome.Rejected, Omitted: r.Outcome.Omitted, Sum: r.Outcome.Sum,
-		Created: timeOf(r.Created), Updated: timeOf(r.Updated), Lease: timeOf(r.Lease),
-		KeepOutcome: timeOf(r.KeepOutcome), KeepKey: timeOf(r.KeepKey), Firm: r.Firm,
+		Created: r.Created, Updated: r.Updated, Lease: r.Lease, KeepOutcome: r.KeepOutcome, KeepKey: r.KeepKey, Firm: r.Firm,
 	})
 	return string(text), err
 }
@@ -79,8 +77,7 @@ func readRow(m *jetstream.RawStreamMsg, id [16]byte) (row cas.Row, err error) {
 		Key:     once.Key{Scope: r.Scope, Operation: r.Operation, ID: r.ID},
 		Status:  -1,
 		Attempt: r.Attempt, Owner: r.Owner, Cause: r.Cause, Fingerprint: r.Fingerprint, Reason: r.Reason,
-		Created: instantOf(r.Created), Updated: instantOf(r.Updated), Lease: instantOf(r.Lease),
-		KeepOutcome: instantOf(r.KeepOutcome), KeepKey: instantOf(r.KeepKey), Firm: r.Firm,
+		Created: r.Created, Updated: r.Updated, Lease: r.Lease, KeepOutcome: r.KeepOutcome, KeepKey: r.KeepKey, Firm: r.Firm,
 	}
 	for _, status := range statuses {
 		if r.Status == status.String() {
@@ -98,20 +95,6 @@ func readRow(m *jetstream.RawStreamMsg, id [16]byte) (row cas.Row, err error) {
 			m.Sequence, m.Subject, row.Attempt, r.Scope, r.Operation, r.ID)
 	}
 	return row, err
-}
-
-func timeOf(i cas.Instant) time.Time {
-	if i == 0 {
-		return time.Time{}
-	}
-	return i.Time().UTC()
-}
-
-func instantOf(t time.Time) cas.Instant {
-	if t.IsZero() {
-		return 0
-	}
-	return cas.Instant(t.UnixMicro())
 }
 
 // newMessage returns a message for a row.
