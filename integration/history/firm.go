@@ -9,9 +9,14 @@ import (
 	"github.com/effectively-once/once"
 )
 
-// firmKept is how long a store keeps the count of attempts after the lease of a
-// firm claim that has lapsed, if its request expects no settlement.
-const firmKept = 24 * time.Hour
+// firmKept returns how long a store keeps the count of attempts after the lease of
+// a firm claim that has lapsed.
+func firmKept(r once.ClaimRequest) time.Duration {
+	if r.Expected != nil && r.Expected.KeepKey > 0 {
+		return r.Expected.KeepKey
+	}
+	return 24 * time.Hour
+}
 
 // inTwo returns the operations of a transaction that claims firmly: others see
 // its claim before its commit, and may see it no more afterwards, because the
@@ -63,7 +68,7 @@ func (s state) claimedFirmly(c call) (next state, mine bool) {
 		next.firm = s.status == once.Absent // what is unknown stays so
 	}
 	if next.firm {
-		next.key = after(c, c.req.Lease+firmKept)
+		next.key = after(c, c.req.Lease+firmKept(c.req))
 	}
 	next.by, next.before = c.id(), s.row
 	return next, true
