@@ -104,6 +104,8 @@ func (c *client) plan(call storetest.Call) storetest.Fault {
 	switch n := c.chance.IntN(60); {
 	case n < 2:
 		return storetest.Fault{Request: errLost}
+	case n < 4 && c.line != nil: // the line may have delayed the request, which the fault then hides
+		return storetest.Fault{Reply: errLate}
 	case n < 4:
 		return storetest.Fault{Reply: errLost}
 	case n == 4:
