@@ -46,7 +46,7 @@ func cosmosPlace(t testing.TB) *place {
 	proof.Must(t, err)
 	elsewhere := newLedger()
 	p := &place{collects: true, resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func(claimFirst bool) (*process, error) {
-		l := &line{longest: longPause}
+		l := newLine(longPause)
 		client, err := dial(l)
 		if err != nil {
 			return nil, err

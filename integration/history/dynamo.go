@@ -52,7 +52,7 @@ func dynamoPlace(t testing.TB) *place {
 	proof.Must(t, err)
 	elsewhere := newLedger()
 	p := &place{collects: true, resolution: time.Second, brief: longLease, longest: longPause, beside: manyRounds, units: 3, expire: func() { fake.Expire() }, open: func(claimFirst bool) (*process, error) {
-		l := &line{longest: longPause}
+		l := newLine(longPause)
 		s := dynamostore.New(dial(l), &dynamostore.Options{ClaimFirst: claimFirst})
 		is := newProcess(once.TxStore[*dynamostore.Tx](s), &dialect[*dynamostore.Tx]{
 			begin: func(context.Context) (*dynamostore.Tx, error) { return s.Begin(), nil },

@@ -19,10 +19,17 @@ import (
 type line struct {
 	longest time.Duration // of a delay
 	repeats bool          // the client sends a request twice if it gets no reply, where it can
-	late    sync.WaitGroup
 
 	mu     sync.Mutex
 	chance *rand.Rand // nil: nothing goes wrong
+	late   int        // requests that have not arrived yet
+	idle   sync.Cond  // late has become 0
+}
+
+func newLine(longest time.Duration) *line {
+	l := &line{longest: longest}
+	l.idle.L = &l.mu
+	return l
 }
 
 // mishap is what happens to a request.
@@ -68,8 +75,18 @@ func disturb(all []*process, seed uint64, round int) {
 func calm(all []*process) {
 	for _, is := range all {
 		if is.line != nil {
-			is.line.late.Wait()
+			is.line.calm()
 		}
+	}
+}
+
+// calm waits until no request is late. One that nobody waits for, such as that to
+// delete a message, may still become so.
+func (l *line) calm() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.late > 0 {
+		l.idle.Wait()
 	}
 }
 
@@ -97,10 +114,16 @@ func (l *line) next() (mishap, time.Duration) {
 
 // later makes a request that nobody waits for.
 func (l *line) later(after time.Duration, request func()) {
-	l.late.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late++
 	time.AfterFunc(after, func() {
-		defer l.late.Done()
 		request()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.late--; l.late == 0 {
+			l.idle.Broadcast()
+		}
 	})
 }
 

@@ -23,7 +23,7 @@ func natsPlace(t testing.TB) *place {
 	first := natsstore.New(js, nil)
 	proof.Await(t, "the bucket is there", func() bool { return first.Migrate(t.Context()) == nil })
 	return &place{resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 4, units: 5, open: func(bool) (*process, error) {
-		l := &line{longest: shortPause}
+		l := newLine(shortPause)
 		js, err := offices.DialNATS(server.URL(), nats.SetCustomDialer(l.natsWire()))
 		if err != nil {
 			return nil, err

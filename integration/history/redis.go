@@ -35,7 +35,7 @@ func redisPlace(t testing.TB) *place {
 	})
 	elsewhere := newLedger()
 	return &place{collects: true, resolution: time.Microsecond, brief: shortLease, longest: shortPause, beside: 1, units: 5, open: func(claimFirst bool) (*process, error) {
-		l := &line{longest: shortPause}
+		l := newLine(shortPause)
 		client := redis.NewClient(o)
 		client.AddHook(l)
 		s := redisstore.New(client, &redisstore.Options{Prefix: prefix, ClaimFirst: claimFirst})

@@ -40,7 +40,7 @@ func tablePlace(t testing.TB) *place {
 	})
 	elsewhere := newLedger()
 	p := &place{collects: true, resolution: 1100 * time.Millisecond, brief: longLease, longest: longPause, beside: manyRounds, units: 3, open: func(claimFirst bool) (*process, error) {
-		l := &line{longest: longPause}
+		l := newLine(longPause)
 		client, err := dial(l)
 		if err != nil {
 			return nil, err
