@@ -35,6 +35,10 @@ func TestHistories(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("%s=%d, round %d: %w", proof.SeedVar, seed, round, err)
 			}
+			if by := r.wasSet(); by.Abs() > tolerance*time.Microsecond/2 {
+				t.Logf("round %d shows nothing: this machine's clock was set by %v meanwhile", round, by)
+				return nil
+			}
 			for _, events := range r.events {
 				err := check(events)
 				mu.Lock()

@@ -39,6 +39,13 @@ func (c *clock) now() int64 {
 	return c.last
 }
 
+// wasSet returns by how much the machine's clock was set since c was made. The
+// clocks of stores go by it, and c does not.
+func (c *clock) wasSet() time.Duration {
+	now := time.Now()
+	return now.Round(0).Sub(c.made.Round(0)) - now.Sub(c.made)
+}
+
 // recorder records the calls of concurrent clients.
 type recorder struct {
 	*clock
