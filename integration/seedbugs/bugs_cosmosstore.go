@@ -87,7 +87,7 @@ var cosmosBugs = []Bug{
 		File: "store/cosmosstore/wire.go",
 		Old:  `EnableContentResponseOnWrite: true`,
 		New:  `EnableContentResponseOnWrite: false`,
-		Test: cosmosConformance("claim|settle"),
+		Test: cosmosConformance("transact"),
 	},
 	{
 		Name: "cosmos-clock-of-the-client", Why: "a client whose clock is ahead takes over work that is running",
