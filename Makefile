@@ -39,11 +39,12 @@ test-azurite:
 		$(GO) test $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
 		$(GO) test $(RACE) -count=1 -run /tablestore ./integration/history && $(GO) test -count=1 -run Azurite\|WithoutTables ./cmd/once'
 
-# Kafka itself, which Maven fetches into a cache: one node, and three of which one after the other is killed.
+# Kafka itself, which Maven fetches into a cache: one node with a group that is rebalanced every second, and three nodes of
+# which one after the other is killed.
 test-kafka:
 	$(GO) run ./integration/cmd/servers -only kafka,postgres -- sh -c '$(GO) test -count=1 -run Kafka ./integration/server ./cmd/once/internal/doctor && \
 		$(GO) test $(RACE) -count=1 -timeout 20m -run Kafka ./integration/brokers && \
-		$(GO) test $(RACE) -count=1 -timeout 20m -run "Soak/.*/.*kafka|RestartsInTheMiddle/pgstore_kafka|TopicMadeAnew/pgstore" ./integration/consume'
+		$(GO) test $(RACE) -count=1 -timeout 20m -run "Soak/.*/.*kafka|RestartsInTheMiddle/pgstore_kafka|TopicMadeAnew/pgstore|RebalancedEverySecond" ./integration/consume'
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:

@@ -52,7 +52,7 @@ const group = "soak"
 func (p post) source(members once.Store) (broker.Source, func(), error) {
 	switch p.Kind {
 	case kafka:
-		return offices.DialKafka(p.Address).Topics(group, p.Place), func() {}, nil
+		return offices.DialKafka(p.Address).Topics(p.Place, p.Place), func() {}, nil // a group of its own: the cluster may be shared
 	case natsJS, natsLg:
 		js, err := offices.DialNATS(p.Address)
 		if err != nil {
