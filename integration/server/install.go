@@ -71,7 +71,7 @@ func installed(k Kind) (debianPackage string, found bool) {
 	case PgBouncer:
 		debianPackage = "pgbouncer"
 		_, err = findProgram("pgbouncer")
-	case RabbitMQ:
+	case RabbitMQ, RabbitMQs:
 		debianPackage = "rabbitmq-server"
 		_, err = newRabbitMQ(nil)
 	case Redis:

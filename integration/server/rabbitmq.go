@@ -22,10 +22,15 @@ const rabbitmqScript = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 // rabbitmqSettings name the first user, so that there is no guest. Logs go to
 // the log of the home.
-const rabbitmqSettings = `default_user = once
+const rabbitmqSettings = `default_user = ` + rabbitmqUser + `
 default_pass = %s
 log.console.level = warning
 `
+
+const (
+	rabbitmqUser = "once"
+	rabbitmqHost = "@localhost" // of the names of nodes
+)
 
 // rabbitmqAlone configures every Erlang, including those that RabbitMQ starts.
 // Once a minute RabbitMQ looks for epmd, which would start it, and epmd would
@@ -56,10 +61,14 @@ func (*rabbitmq) kind() Kind { return RabbitMQ }
 func (*rabbitmq) account() string { return "rabbitmq" }
 
 func (e *rabbitmq) prepare(_ context.Context, h *home) error {
-	settings := fmt.Sprintf(rabbitmqSettings, e.password) + strings.Join(append(e.settings, ""), "\n")
+	return e.write(h, "", "[].\n", rand.Text()) // Erlang would derive a cookie from the date
+}
+
+// write writes the files of a node, with more settings and with its plugins.
+func (e *rabbitmq) write(h *home, more, plugins, cookie string) error {
+	settings := fmt.Sprintf(rabbitmqSettings, e.password) + more + strings.Join(append(e.settings, ""), "\n")
 	for name, text := range map[string]string{
-		"rabbitmq.conf": settings, "enabled_plugins": "[].\n",
-		".erlang.cookie": rand.Text(), // Erlang would derive one from the date
+		"rabbitmq.conf": settings, "enabled_plugins": plugins, ".erlang.cookie": cookie,
 	} {
 		if err := h.write(name, text); err != nil {
 			return err
@@ -75,10 +84,14 @@ func (e *rabbitmq) launch(h *home, port int) (*process, error) {
 }
 
 func (e *rabbitmq) environment(h *home, port int) []string {
-	node := e.identity(h) + "@localhost"
+	return append(e.named(h, port, e.identity(h)+rabbitmqHost),
+		"ERL_AFLAGS="+rabbitmqAlone,
+		"ERL_EPMD_PORT=1") // nobody listens there, so a running epmd does not learn of the node
+}
+
+// named is the environment of a node of a name, without how it finds others.
+func (*rabbitmq) named(h *home, port int, node string) []string {
 	return []string{
-		"ERL_AFLAGS=" + rabbitmqAlone,
-		"ERL_EPMD_PORT=1", // nobody listens there, so a running epmd does not learn of the node
 		"RUNNING_UNDER_SYSTEMD=true",
 		"RABBITMQ_CONF_ENV_FILE=/dev/null",
 		"RABBITMQ_CONFIG_FILE=" + h.path("rabbitmq.conf"),
@@ -95,7 +108,7 @@ func (e *rabbitmq) environment(h *home, port int) []string {
 func (*rabbitmq) shutdown(p *process) error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 
 func (e *rabbitmq) dsn(port int) string {
-	return fmt.Sprintf("amqp://once:%s@127.0.0.1:%d/", e.password, port)
+	return fmt.Sprintf("amqp://%s:%s@127.0.0.1:%d/", rabbitmqUser, e.password, port)
 }
 
 // identity is the name of the node, which is the prefix of the cluster's name.

@@ -13,8 +13,8 @@
 //     password is random. Other running servers are not touched.
 //   - An instance is returned only after a query has confirmed its data
 //     directory or, for RabbitMQ, the cluster name derived from the directory,
-//     for Azurite and Kafka the random name of the account or cluster, and for SQS
-//     the name of a queue.
+//     for Azurite, Kafka and a cluster of RabbitMQ the random name of the account
+//     or cluster, and for SQS the name of a queue.
 //   - Acknowledged writes are on disk: fsync and similar settings stay on. Azurite
 //     writes every five seconds, and when it is shut down. Kafka relies on the
 //     page cache.
@@ -53,11 +53,12 @@ const (
 	PgBouncer Kind = "pgbouncer" // in transaction mode, in front of a Postgres
 	RabbitMQ  Kind = "rabbitmq"
 	Redis     Kind = "redis"
-	Galera    Kind = "galera"   // a cluster of MariaDB, see StartGalera
-	Azurite   Kind = "azurite"  // its table service
-	DynamoDB  Kind = "dynamodb" // moto, only if it is asked for
-	Kafka     Kind = "kafka"    // only if it is asked for
-	SQS       Kind = "sqs"      // ElasticMQ, only if it is asked for
+	RabbitMQs Kind = "rabbitmqs" // a cluster, see [StartRabbitMQs]
+	Galera    Kind = "galera"    // a cluster of MariaDB, see StartGalera
+	Azurite   Kind = "azurite"   // its table service
+	DynamoDB  Kind = "dynamodb"  // moto, only if it is asked for
+	Kafka     Kind = "kafka"     // only if it is asked for
+	SQS       Kind = "sqs"       // ElasticMQ, only if it is asked for
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends

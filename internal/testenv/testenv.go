@@ -44,8 +44,10 @@ const (
 	// starts, 16, 17 or 18. Empty: that of Debian.
 	PostgresVersionVar = "ONCE_TEST_POSTGRES_VERSION"
 	// GaleraVar is "1" if tests may start clusters of Galera.
-	GaleraVar  = "ONCE_TEST_GALERA"
-	AzuriteVar = "ONCE_TEST_AZURITE"
+	GaleraVar = "ONCE_TEST_GALERA"
+	// RabbitMQsVar is "1" if tests may start clusters of RabbitMQ.
+	RabbitMQsVar = "ONCE_TEST_RABBITMQS"
+	AzuriteVar   = "ONCE_TEST_AZURITE"
 	// The name of the account, which is in the metadata of each answer.
 	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
 	DynamoDBVar       = "ONCE_TEST_DYNAMODB"
@@ -67,7 +69,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar,
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar, RabbitMQsVar,
 		KafkaVar, KafkaClusterVar, SQSVar, SQSHomeVar}
 }
 
@@ -118,6 +120,15 @@ func Galera(t testing.TB) {
 	t.Helper()
 	if os.Getenv(GaleraVar) != "1" {
 		t.Skipf("starts a cluster of Galera: run it under %q", "make test-galera")
+	}
+}
+
+// RabbitMQs skips a test that starts clusters of RabbitMQ, which takes half a
+// minute each, unless "make test-rabbitmq" runs it.
+func RabbitMQs(t testing.TB) {
+	t.Helper()
+	if os.Getenv(RabbitMQsVar) != "1" {
+		t.Skipf("starts a cluster of RabbitMQ: run it under %q", "make test-rabbitmq")
 	}
 }
 
