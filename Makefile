@@ -9,7 +9,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres test-sqs check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
 
 # Of what follows, the tests that every change must pass.
 test test-azurite test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
@@ -45,6 +45,11 @@ test-kafka:
 	$(GO) run ./integration/cmd/servers -only kafka,postgres -- sh -c '$(GO) test -count=1 -run Kafka ./integration/server ./cmd/once/internal/doctor && \
 		$(GO) test $(RACE) -count=1 -timeout 20m -run Kafka ./integration/brokers && \
 		$(GO) test $(RACE) -count=1 -timeout 20m -run "Soak/.*/.*kafka|RestartsInTheMiddle/pgstore_kafka|TopicMadeAnew/pgstore|RebalancedEverySecond" ./integration/consume'
+
+# RabbitMQ in a cluster of three nodes, of which one is separated from the others.
+test-rabbitmq:
+	$(GO) run ./integration/cmd/servers -only rabbitmqs,postgres -- sh -c '$(GO) test -count=1 -run RabbitMQsAreKeptApart ./integration/server && \
+		$(GO) test $(RACE) -v -count=1 -timeout 0 -run PartitionedRabbitMQ ./integration/consume'
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:
@@ -83,6 +88,7 @@ soak:
 	$(GO) run ./integration/cmd/servers -only postgres,mariadb,pgbouncer,rabbitmq,redis,azurite -- \
 		$(GO) run ./integration/cmd/seedbugs
 	$(MAKE) test-postgres test-galera test-kafka test-sqs
+	ONCE_SOAK=$(SOAK) $(MAKE) test-rabbitmq
 
 # All modules of VERSION, such as v0.1.0: commits, tags, and the proof that users can get them. Pushes nothing.
 release:

@@ -36,6 +36,7 @@ type plan struct {
 	Batch  int    // BatchSize; default 4
 	Remote string // the address of the other system of a Do handler
 	Name   string // of the process
+	Relays bool   // the process runs a relay instead, on package pgstore
 
 	AckDies   bool // the process kills itself before its first Ack is sent
 	AckDiesIn bool // and that after it was sent, and before it is known
@@ -66,6 +67,9 @@ func TestMain(m *testing.M) { fleet.Main(m, consume) }
 
 // consume runs the consumer of a plan.
 func consume(ctx context.Context, p plan, lines <-chan struct{}) error {
+	if p.Relays {
+		return p.relay(ctx)
+	}
 	c, end, err := p.consumer(lines)
 	if err != nil {
 		return err
@@ -87,11 +91,7 @@ func startFleet(t testing.TB, p plan, size int) *fleet.Fleet {
 
 // consumer returns the consumer of a plan.
 func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if os.Getenv("ONCE_CONSUME_QUIET") != "" {
-		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
-	w, err := open(p.Base, once.Options{Logger: logger.With("process", p.Name)}, p.hooks(lines))
+	w, err := open(p.Base, once.Options{Logger: p.logger()}, p.hooks(lines))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,6 +129,14 @@ func (p plan) consumer(lines <-chan struct{}) (*inbox.Consumer, func(), error) {
 		c.Handler = w.tx(place.handle)
 	}
 	return c, func() { end(); w.Close() }, nil
+}
+
+func (p plan) logger() *slog.Logger {
+	to := io.Writer(os.Stderr)
+	if os.Getenv("ONCE_CONSUME_QUIET") != "" {
+		to = io.Discard
+	}
+	return slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelWarn})).With("process", p.Name)
 }
 
 // hooks make the process wait for a line of its input, where the plan says.

@@ -14,5 +14,8 @@
 //
 // SIGKILL shows the effects of the death of a process, but not of a power
 // failure. Kafka is kfake, which speaks the protocol in this process and keeps
-// its files; under "make test-kafka" it is a cluster of three nodes. NATS is the real server, also in this process. Linux only.
+// its files; under "make test-kafka" it is a cluster of three nodes. NATS is the
+// real server, also in this process. RabbitMQ is one node, whose connections are
+// cut; under "make test-rabbitmq" it is a cluster of three, of which one is
+// separated from the others. Linux only.
 package consume

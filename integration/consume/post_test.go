@@ -28,18 +28,19 @@ import (
 
 // The kinds of brokers.
 const (
-	kafka  = "kafka"
-	natsJS = "nats"
-	natsLg = "nats log" // the same, read as a log
-	rabbit = "rabbit"
-	redisS = "redis"
-	redisA = "redis with one active session" // the same, in order
-	sqsStd = "sqs"
-	sqsFIF = "sqs fifo"
-	pubsub = "pubsub"
-	hubs   = "event hubs"
-	azure  = "service bus"
-	azureS = "service bus with sessions" // the same, in order
+	kafka   = "kafka"
+	natsJS  = "nats"
+	natsLg  = "nats log" // the same, read as a log
+	rabbit  = "rabbit"
+	rabbitC = "rabbit cluster"
+	redisS  = "redis"
+	redisA  = "redis with one active session" // the same, in order
+	sqsStd  = "sqs"
+	sqsFIF  = "sqs fifo"
+	pubsub  = "pubsub"
+	hubs    = "event hubs"
+	azure   = "service bus"
+	azureS  = "service bus with sessions" // the same, in order
 )
 
 // post is a broker and a place in it, as a plan has it.
@@ -96,8 +97,11 @@ func (p post) source(members once.Store) (broker.Source, func(), error) {
 }
 
 func (p post) rabbit() *rabbitbroker.Broker {
-	dead := &rabbitbroker.DeadLetter{RoutingKey: p.Place + ".dead"}
-	return rabbitbroker.New(p.Address, &rabbitbroker.Options{DeadLetter: dead})
+	o := rabbitbroker.Options{DeadLetter: &rabbitbroker.DeadLetter{RoutingKey: p.Place + ".dead"}}
+	if p.Kind == rabbitC {
+		return offices.DialRabbitMQs(p.Address, o)
+	}
+	return rabbitbroker.New(p.Address, &o)
 }
 
 func (p post) sqs() *sqsbroker.Broker {

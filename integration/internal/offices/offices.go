@@ -5,6 +5,7 @@ package offices
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -255,6 +256,37 @@ func RabbitMQ(t testing.TB) (dsn string, channel *amqp.Channel) {
 	channel, err = conn.Channel()
 	proof.Must(t, err)
 	return dsn, channel
+}
+
+// OwnRabbitMQs starts a cluster of a test's own.
+func OwnRabbitMQs(t testing.TB, nodes int) *server.RabbitMQCluster {
+	t.Helper()
+	testenv.RabbitMQs(t)
+	server.Need(t, server.RabbitMQs)
+	c, err := server.StartRabbitMQs(t.Context(), nodes)
+	proof.Must(t, err)
+	t.Cleanup(func() { proof.Must(t, c.Stop()) })
+	return c
+}
+
+// DialRabbitMQs returns the adapter for a cluster. The addresses are separated by
+// spaces. A connection is to the first node that takes it.
+func DialRabbitMQs(addresses string, o rabbitbroker.Options) *rabbitbroker.Broker {
+	all := strings.Fields(addresses)
+	o.Config.Dial = func(network, _ string) (conn net.Conn, err error) {
+		for _, address := range all {
+			uri, wrong := amqp.ParseURI(address)
+			if wrong != nil {
+				return nil, wrong
+			}
+			conn, err = amqp.DefaultDial(5*time.Second)(network, net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)))
+			if err == nil {
+				return conn, nil
+			}
+		}
+		return nil, err
+	}
+	return rabbitbroker.New(all[0], &o)
 }
 
 // DeclareQueue declares a queue for one test.
