@@ -45,6 +45,8 @@
 //     gone.
 //   - The redrive policy of a queue counts deliveries, also those that ended with
 //     their process. Set a maxReceiveCount that consumers do not reach.
+//   - While batches come full, a session has up to six requests for messages at a
+//     time, if the window has room for their batches, and otherwise one.
 //   - Close waits for the last request for messages, as long as [Options.Wait].
 //   - Deliveries have no [broker.Position].
 //

@@ -33,6 +33,10 @@ const (
 
 	// pollMargin is how much longer than its poll a receive may take.
 	pollMargin = 10 * time.Second
+
+	// maxPolls is how many requests for messages a session has at a time, while
+	// there are enough messages.
+	maxPolls = 6
 )
 
 var errClosed = errors.New("sqsbroker: the session is closed")
@@ -82,6 +86,9 @@ type session struct {
 	mu      sync.Mutex
 	all     map[*arrival]bool   // unsettled, with those that wait
 	waiting []*arrival          // those that Receive has not returned yet
+	polls   int                 // requests for messages that are not answered
+	asked   int                 // messages that they may bring
+	most    int                 // how many requests there may be at a time
 	out     map[string]*arrival // by group: the one that Receive has returned
 	broken  error
 	closed  bool
@@ -131,26 +138,55 @@ func (s *session) deliver(a *arrival) broker.Delivery {
 // pump receives messages until the session ends.
 func (s *session) pump() {
 	defer close(s.pumped)
+	var polls sync.WaitGroup
+	defer polls.Wait()
 	for {
 		n := s.awaitRoom()
 		if n == 0 {
 			return
 		}
-		if err := s.poll(min(n, maxEntries)); err != nil {
-			s.fail(s.explain(err))
-			return
-		}
+		polls.Add(1)
+		go func() {
+			defer polls.Done()
+			if err := s.poll(n); err != nil {
+				s.fail(s.explain(err))
+			}
+		}()
 	}
 }
 
-// awaitRoom waits until the window has room, and returns how much. It returns 0
-// when the session ends.
+// awaitRoom waits until the session may ask for messages, and reserves places of
+// the window for up to ten. It returns 0 when the session ends.
 func (s *session) awaitRoom() int {
 	return wake.Await(s.ending.Done(), s.room, func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.window - len(s.all)
+		n := min(s.window-len(s.all)-s.asked, maxEntries)
+		if n < 1 || s.polls >= s.most || s.polls > 0 && n < maxEntries { // requests for less cost as much
+			return 0
+		}
+		s.polls++
+		s.asked += n
+		return n
 	})
+}
+
+// answered ends a request for n messages that has got some. While as many come as
+// were asked for, the next requests do not wait for one another. A FIFO queue
+// delivers nothing of a group while earlier messages of it are out, so that they
+// do not overtake each other. The mutex is held.
+func (s *session) answered(n, got int) {
+	s.polls--
+	s.asked -= n
+	switch {
+	case got == n:
+		s.most = min(2*s.most, maxPolls)
+	case got > 0:
+		s.most = max(s.most/2, 1)
+	default:
+		s.most = 1
+	}
+	wake.Signal(s.room)
 }
 
 // pollTime is how long the service waits for a message. It is short enough that
@@ -176,17 +212,18 @@ func (s *session) poll(n int) error {
 	if err != nil {
 		return err
 	}
-	s.add(asked, out.Messages)
+	s.add(asked, n, out.Messages)
 	return nil
 }
 
 // seconds rounds a time up.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
 
-// add adds messages that were asked for at some time.
-func (s *session) add(asked time.Time, messages []types.Message) {
+// add adds the messages of a request for n that was made at some time.
+func (s *session) add(asked time.Time, n int, messages []types.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.answered(n, len(messages))
 	for _, m := range messages {
 		a := &arrival{message: m, received: asked, until: asked.Add(s.visibility)}
 		if s.is.fifo {

@@ -334,6 +334,41 @@ func TestCopyOfAStandardQueueIsRedelivered(t *testing.T) {
 	}
 }
 
+// While a queue has many messages, a session does not wait for one answer before it
+// asks again. While it has few, it has one request at a time, because each has its
+// price.
+func TestRequestsOverlapWhileBatchesAreFull(t *testing.T) {
+	t.Parallel()
+	p := startFake(t).place(t, true)
+	var sent []*broker.Message
+	for i := range 50 {
+		sent = append(sent, p.messages(1, fmt.Sprint(i))...)
+	}
+	p.publish(t, sent...)
+	answer := make(chan struct{})
+	for _, f := range []fakesqs.Fault{{}, {Hold: answer}, {Hold: answer}} {
+		p.service.AddFault("ReceiveMessage", f)
+	}
+	s := open(t, p.source, 50)
+	eventually(t, "two requests at a time", func() bool { return p.service.Requests("ReceiveMessage") == 3 })
+	close(answer)
+	got := make(map[string]bool)
+	for _, d := range receive(t, s, len(sent)) {
+		got[d.Message.ID] = true
+		must(t, s.Ack(soon(t), []broker.Delivery{d}))
+	}
+	if len(got) != len(sent) {
+		t.Errorf("%d of %d messages came", len(got), len(sent))
+	}
+	p.hold(t)
+	receiveNothing(t, s, 150*time.Millisecond) // other requests end
+	held := p.service.Requests("ReceiveMessage")
+	receiveNothing(t, s, 150*time.Millisecond)
+	if n := p.service.Requests("ReceiveMessage"); n != held {
+		t.Errorf("%d more requests while one waits for a message", n-held)
+	}
+}
+
 // ends waits until a session ends, and returns its error.
 func ends(tb testing.TB, s broker.Session) error {
 	tb.Helper()

@@ -126,6 +126,7 @@ func (c *source) Open(ctx context.Context, window int) (broker.Session, error) {
 		visibility: c.broker.options.Visibility,
 		is:         is,
 		window:     window,
+		most:       1,
 		wake:       make(chan struct{}, 1),
 		room:       make(chan struct{}, 1),
 		pumped:     make(chan struct{}),
