@@ -1,6 +1,7 @@
 package redisbroker
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -120,7 +121,10 @@ func (id entryID) String() string {
 	return strconv.FormatUint(id.ms, 10) + "-" + strconv.FormatUint(id.seq, 10)
 }
 
-// after reports whether id is that of a later entry.
-func (id entryID) after(other entryID) bool {
-	return id.ms > other.ms || id.ms == other.ms && id.seq > other.seq
+// compare compares IDs in the order of the stream.
+func (id entryID) compare(other entryID) int {
+	return cmp.Or(cmp.Compare(id.ms, other.ms), cmp.Compare(id.seq, other.seq))
 }
+
+// after reports whether id is that of a later entry.
+func (id entryID) after(other entryID) bool { return id.compare(other) > 0 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/effectively-once/once/broker"
@@ -99,6 +100,7 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, script *redi
 	if len(as) == 0 {
 		return err
 	}
+	slices.SortFunc(as, func(a, b *arrival) int { return a.id.compare(b.id) })
 	lost, changeErr := s.change(ctx, script, idsOf(as), more...)
 	if changeErr != nil {
 		return errors.Join(err, changeErr)
