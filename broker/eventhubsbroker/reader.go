@@ -39,6 +39,7 @@ var ended = func() context.Context {
 type reader struct {
 	session *session
 	id      string
+	name    string // of the partition, unique among those of all hubs
 	ctx     context.Context
 	end     context.CancelFunc
 
@@ -49,7 +50,7 @@ type reader struct {
 	again   context.CancelFunc // ends the reading in progress, because from has changed; nil: there is none
 }
 
-func (r *reader) String() string { return r.session.hub + "/" + r.id }
+func (r *reader) String() string { return r.name }
 
 // move makes the reader continue at a sequence number. The mutex is held.
 func (r *reader) move(next int64) {
@@ -161,7 +162,8 @@ func (r *reader) begin() (from int64, ctx context.Context, cancel context.Cancel
 	return r.from, ctx, cancel
 }
 
-// step receives messages when there is room for them. It returns the sequence
+// step receives messages when there is room for half a window of them, so that a
+// busy session gets many with each call of the client. It returns the sequence
 // number of the next one.
 func (r *reader) step(ctx context.Context, client *azeventhubs.PartitionClient, next int64) (int64, error) {
 	room := 0
@@ -169,7 +171,7 @@ func (r *reader) step(ctx context.Context, client *azeventhubs.PartitionClient, 
 		if !r.leaving && r.buffer.Returned() < maxReturned {
 			room = r.session.tracker.Window() - r.buffer.Unread()
 		}
-		return room > 0
+		return room > 0 && room >= r.session.tracker.Window()/2
 	})
 	if err != nil {
 		return next, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type session struct {
 	*source
 	client  *azeventhubs.ConsumerClient
 	created time.Time // when the hub was created
+	log     string    // the name of the log, which changes if the hub is recreated
 	ids     []string  // of all partitions
 	members *members  // used by one goroutine at a time
 
@@ -64,7 +66,8 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	s.created, s.ids = hub.CreatedOn, hub.PartitionIDs
-	s.members = newMembers(s.source.members, s.log(), s.group, len(s.ids), s.options.Lease)
+	s.log = s.hub + "#" + s.created.UTC().Format(time.RFC3339Nano)
+	s.members = newMembers(s.source.members, s.log, s.group, len(s.ids), s.options.Lease)
 	rank, of, err := s.members.look(ctx)
 	if err != nil {
 		_ = s.members.leave(context.WithoutCancel(ctx)) // otherwise its lease lapses
@@ -75,9 +78,6 @@ func (s *session) begin(ctx context.Context) error {
 	go s.balance()
 	return nil
 }
-
-// log returns the name of the log, which changes if the hub is recreated.
-func (s *session) log() string { return s.hub + "#" + s.created.UTC().Format(time.RFC3339Nano) }
 
 // balance keeps the membership, and starts and stops readers as members come and
 // go. While the store cannot be reached, everything stays as it is: nothing can be
@@ -159,7 +159,7 @@ func (s *session) assign(rank, of int) {
 
 // start starts a reader. The mutex is held.
 func (s *session) start(id string) {
-	r := &reader{session: s, id: id, buffer: inflight.NewBuffer[event](0), from: oldest}
+	r := &reader{session: s, id: id, name: s.hub + "/" + id, buffer: inflight.NewBuffer[event](0), from: oldest}
 	r.ctx, r.end = context.WithCancel(s.ctx)
 	s.readers[id] = r
 	s.work.Add(1)
@@ -260,8 +260,8 @@ func (s *session) NewDelivery(_ *buffer, it *item) broker.Delivery {
 	return broker.Delivery{
 		Message:     m,
 		Redelivered: true,
-		Position:    &broker.Position{Log: s.log(), Partition: r.String(), Offset: it.Offset},
-		Origin:      fmt.Sprintf("%s@%d", r, it.Offset),
+		Position:    &broker.Position{Log: s.log, Partition: r.name, Offset: it.Offset},
+		Origin:      r.name + "@" + strconv.FormatInt(it.Offset, 10),
 	}
 }
 
@@ -290,7 +290,7 @@ func (s *session) LongestDelay() time.Duration { return longestDelay }
 // Seek requires that this session reads the partition.
 func (s *session) Seek(ctx context.Context, to broker.Position) error {
 	id, ok := strings.CutPrefix(to.Partition, s.hub+"/")
-	if !ok || to.Log != s.log() {
+	if !ok || to.Log != s.log {
 		return fmt.Errorf("%w: %s has no position in the log %q, partition %q", broker.ErrInvalid, s.Name(), to.Log, to.Partition)
 	}
 	if err := s.verify(ctx); err != nil {
