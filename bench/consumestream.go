@@ -118,10 +118,18 @@ func bodyFor(account int64) []byte {
 
 // accountOf returns the account of a message.
 func accountOf(m *broker.Message) (int, error) {
-	if len(m.Body) != bodySize {
-		return 0, fmt.Errorf("message %s has %d bytes, not %d", m.ID, len(m.Body), bodySize)
+	account, err := accountIn(m.Body)
+	if err != nil {
+		err = fmt.Errorf("message %s: %w", m.ID, err)
 	}
-	number := m.Body[len(beforeNumber) : len(beforeNumber)+numberSize]
+	return account, err
+}
+
+func accountIn(body []byte) (int, error) {
+	if len(body) != bodySize {
+		return 0, fmt.Errorf("the body has %d bytes, not %d", len(body), bodySize)
+	}
+	number := body[len(beforeNumber) : len(beforeNumber)+numberSize]
 	return strconv.Atoi(strings.TrimLeft(string(number), " "))
 }
 

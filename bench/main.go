@@ -105,7 +105,7 @@ func (b *bench) run(peersDir, file, markdown string) error {
 }
 
 func (b *bench) stages() (stages []stage) {
-	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), growthStages(), forgetStages(), consumeStages(),
+	for _, s := range [][]stage{guardedStages(), twoPhaseStages(), batchStages(), sizeStages(), growthStages(), forgetStages(), consumeStages(), brokerStages(),
 		publishStages(), databaseStages(), cosmosStages(), dynamoStages(), redisStages(), tableStages(), natsStages(), httpStages(), tieredStages()} {
 		stages = append(stages, s...)
 	}

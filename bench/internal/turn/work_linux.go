@@ -18,12 +18,21 @@ import (
 // Work returns the processor time that this process and the private PostgreSQL
 // have used.
 func Work() (time.Duration, error) {
+	own, err := OwnWork()
+	if err != nil {
+		return 0, err
+	}
+	server, err := serverWork()
+	return own + server, err
+}
+
+// OwnWork returns the processor time that this process has used.
+func OwnWork() (time.Duration, error) {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
 		return 0, os.NewSyscallError("getrusage", err)
 	}
-	server, err := serverWork()
-	return time.Duration(own.Utime.Nano()+own.Stime.Nano()) + server, err
+	return time.Duration(own.Utime.Nano() + own.Stime.Nano()), nil
 }
 
 // serverWork returns the time of the server's first process, of its children,
