@@ -9,6 +9,7 @@ require (
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/Azure/azure-sdk-for-go/sdk/data/aztables v1.4.1
 	github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2 v2.0.2
+	github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus v1.11.0
 	github.com/BurntSushi/toml v1.6.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/aws/aws-sdk-go-v2 v1.48.0
@@ -23,6 +24,7 @@ require (
 	github.com/effectively-once/once/broker/pubsubbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
 	github.com/effectively-once/once/broker/redisbroker v0.0.0
+	github.com/effectively-once/once/broker/servicebusbroker v0.0.0
 	github.com/effectively-once/once/broker/sqsbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/pgstore v0.0.0
@@ -52,7 +54,7 @@ require (
 	cloud.google.com/go/compute/metadata v0.10.0 // indirect
 	cloud.google.com/go/iam v1.14.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/internal v1.12.0 // indirect
-	github.com/Azure/go-amqp v1.5.0 // indirect
+	github.com/Azure/go-amqp v1.7.0 // indirect
 	github.com/AzureAD/microsoft-authentication-library-for-go v1.8.0 // indirect
 	github.com/aws/aws-sdk-go-v2/credentials v1.21.0 // indirect
 	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.9 // indirect
@@ -137,6 +139,7 @@ replace (
 	github.com/effectively-once/once/broker/pubsubbroker => ../../broker/pubsubbroker
 	github.com/effectively-once/once/broker/rabbitbroker => ../../broker/rabbitbroker
 	github.com/effectively-once/once/broker/redisbroker => ../../broker/redisbroker
+	github.com/effectively-once/once/broker/servicebusbroker => ../../broker/servicebusbroker
 	github.com/effectively-once/once/broker/sqsbroker => ../../broker/sqsbroker
 	github.com/effectively-once/once/httponce => ../../httponce
 	github.com/effectively-once/once/store/pgstore => ../../store/pgstore

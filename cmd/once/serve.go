@@ -22,9 +22,9 @@ type serveCommand struct {
 func (serveCommand) Help() string {
 	return `
 Runs the background work of one database: a relay that publishes the outbox to webhooks, Azure Event Grid, NATS
-JetStream, RabbitMQ, Redis Streams, SQS, Google Pub/Sub or Azure Event Hubs, a janitor, and a reconciler that asks a URL
-about abandoned work or parks it. Several processes share the work. It logs JSON to stderr and shuts down gracefully on
-SIGTERM and SIGINT.
+JetStream, RabbitMQ, Redis Streams, SQS, Google Pub/Sub, Azure Event Hubs or Azure Service Bus, a janitor, and a
+reconciler that asks a URL about abandoned work or parks it. Several processes share the work. It logs JSON to stderr and
+shuts down gracefully on SIGTERM and SIGINT.
 
   GET /healthz   the process is running
   GET /readyz    the database answers and its tables fit this program

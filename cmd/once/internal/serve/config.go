@@ -28,15 +28,16 @@ type Config struct {
 	Listen string   // default 127.0.0.1:9464
 	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
-	Relay     Relay
-	Webhook   *Webhook // at most one of these six; without one, nothing is published
-	EventGrid *EventGrid
-	NATS      *NATS `toml:"nats"`
-	RabbitMQ  *RabbitMQ
-	Redis     *Redis
-	SQS       *SQS `toml:"sqs"`
-	PubSub    *PubSub
-	EventHubs *EventHubs
+	Relay      Relay
+	Webhook    *Webhook // at most one of these; without one, nothing is published
+	EventGrid  *EventGrid
+	NATS       *NATS `toml:"nats"`
+	RabbitMQ   *RabbitMQ
+	Redis      *Redis
+	SQS        *SQS `toml:"sqs"`
+	PubSub     *PubSub
+	EventHubs  *EventHubs
+	ServiceBus *ServiceBus
 
 	Sealing Sealing // default: from the environment, see package target
 
@@ -161,6 +162,9 @@ func (g *PubSub) URL() string {
 // EventHubs is a namespace, with a connection string, or with the credentials of
 // the environment.
 type EventHubs struct{ Connection, Namespace string }
+
+// ServiceBus is a namespace of Azure Service Bus, as EventHubs.
+type ServiceBus struct{ Connection, Namespace string }
 
 // Janitor configures a janitor.Janitor.
 type Janitor struct {

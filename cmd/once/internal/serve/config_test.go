@@ -139,6 +139,10 @@ func TestMistakesAreRefused(t *testing.T) {
 		"[eventhubs]\nconnection = \"hunter2\"": "eventhubs.connection",
 		"[eventhubs]\nconnection = \"Endpoint=sb://h;SharedAccessKey=hunter2;EntityPath=o\"": "eventhubs.connection",
 		"[eventhubs]\nconnection = \"hunter2\"\nnamespace = \"h\"":                           "eventhubs needs either",
+		"[servicebus]":                           "servicebus needs either",
+		"[servicebus]\nconnection = \"hunter2\"": "servicebus.connection",
+		"[servicebus]\nconnection = \"Endpoint=sb://h;SharedAccessKey=hunter2;EntityPath=o\"": "servicebus.connection",
+		"[servicebus]\nconnection = \"hunter2\"\nnamespace = \"h\"":                           "servicebus needs either",
 		"": "nothing to do",
 	} {
 		err := run(t, url, text)

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -25,6 +27,7 @@ import (
 	"github.com/effectively-once/once/broker/pubsubbroker"
 	"github.com/effectively-once/once/broker/rabbitbroker"
 	"github.com/effectively-once/once/broker/redisbroker"
+	"github.com/effectively-once/once/broker/servicebusbroker"
 	"github.com/effectively-once/once/broker/sqsbroker"
 	"github.com/effectively-once/once/broker/webhookbroker"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
@@ -56,14 +59,14 @@ func (d discreet) Publish(ctx context.Context, ms []*broker.Message) []error {
 
 func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 	given := 0
-	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil, c.PubSub != nil, c.EventHubs != nil} {
+	for _, there := range []bool{c.Webhook != nil, c.EventGrid != nil, c.NATS != nil, c.RabbitMQ != nil, c.Redis != nil, c.SQS != nil, c.PubSub != nil, c.EventHubs != nil, c.ServiceBus != nil} {
 		if there {
 			given++
 		}
 	}
 	switch {
 	case given > 1:
-		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub and eventhubs can be configured: a database has one publisher")
+		return nil, refuse("only one of webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub, eventhubs and servicebus can be configured: a database has one publisher")
 	case c.Webhook != nil:
 		return c.Webhook.publisher(secrets)
 	case c.EventGrid != nil:
@@ -80,6 +83,8 @@ func (c *Config) bare(secrets *secret.Set) (broker.Publisher, error) {
 		return c.PubSub.publisher()
 	case c.EventHubs != nil:
 		return c.EventHubs.publisher(secrets)
+	case c.ServiceBus != nil:
+		return c.ServiceBus.publisher(secrets)
 	}
 	return nil, nil
 }
@@ -249,33 +254,72 @@ func (q *SQS) publisher() (broker.Publisher, error) {
 }
 
 func (e *EventHubs) publisher(secrets *secret.Set) (broker.Publisher, error) {
-	o := eventhubsbroker.Options{Namespace: e.Namespace}
-	var err error
-	if o.ConnectionString, err = expand("eventhubs.connection", e.Connection); err != nil {
+	connection, credential, err := azure("eventhubs", e.Connection, e.Namespace, secrets)
+	if err != nil {
 		return nil, err
 	}
-	switch {
-	case (o.ConnectionString == "") == (e.Namespace == ""):
-		return nil, refuse("eventhubs needs either a connection, which is a connection string, or a namespace, such as shop.servicebus.windows.net")
-	case o.ConnectionString != "":
-		secrets.Add(o.ConnectionString)
-		parts, err := azeventhubs.ParseConnectionString(o.ConnectionString)
-		if err != nil || parts.EntityPath != nil { // its text may contain the key
-			return nil, refuse("eventhubs.connection is invalid: write the connection string of a namespace, and not of a hub")
-		}
-		for _, part := range []*string{parts.SharedAccessKey, parts.SharedAccessSignature} {
-			if part != nil {
-				secrets.Add(*part)
-			}
-		}
-	default:
-		if o.Credential, err = azidentity.NewDefaultAzureCredential(nil); err != nil {
-			return nil, refuse("eventhubs.connection is missing, and there are no credentials of Azure: %v", err)
-		}
-	}
-	b, err := eventhubsbroker.New(&o)
+	b, err := eventhubsbroker.New(&eventhubsbroker.Options{ConnectionString: connection, Namespace: e.Namespace, Credential: credential})
 	if err != nil {
 		return nil, err
 	}
 	return b.Publisher(), nil
+}
+
+// serviceBusPublisher also closes its client.
+type serviceBusPublisher struct {
+	broker.Publisher
+	client *azservicebus.Client
+}
+
+func (p serviceBusPublisher) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	return errors.Join(p.Publisher.Close(), p.client.Close(ctx))
+}
+
+const closeTime = 5 * time.Second
+
+func (b *ServiceBus) publisher(secrets *secret.Set) (broker.Publisher, error) {
+	connection, credential, err := azure("servicebus", b.Connection, b.Namespace, secrets)
+	if err != nil {
+		return nil, err
+	}
+	var client *azservicebus.Client
+	if connection != "" {
+		client, err = azservicebus.NewClientFromConnectionString(connection, nil)
+	} else {
+		client, err = azservicebus.NewClient(b.Namespace, credential, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return serviceBusPublisher{servicebusbroker.New(client, nil).Publisher(), client}, nil
+}
+
+// azure returns the connection string of a namespace, or else the credentials of
+// the environment.
+func azure(section, text, namespace string, secrets *secret.Set) (connection string, credential azcore.TokenCredential, err error) {
+	if connection, err = expand(section+".connection", text); err != nil {
+		return "", nil, err
+	}
+	if (connection == "") == (namespace == "") {
+		return "", nil, refuse("%s needs either a connection, which is a connection string, or a namespace, such as shop.servicebus.windows.net", section)
+	}
+	if connection == "" {
+		if credential, err = azidentity.NewDefaultAzureCredential(nil); err != nil {
+			return "", nil, refuse("%s.connection is missing, and there are no credentials of Azure: %v", section, err)
+		}
+		return "", credential, nil
+	}
+	secrets.Add(connection)
+	parts, err := azeventhubs.ParseConnectionString(connection) // Service Bus has the same form
+	if err != nil || parts.EntityPath != nil {                  // its text may contain the key
+		return "", nil, refuse("%s.connection is invalid: write the connection string of a namespace, and not of one of its hubs or queues", section)
+	}
+	for _, part := range []*string{parts.SharedAccessKey, parts.SharedAccessSignature} {
+		if part != nil {
+			secrets.Add(*part)
+		}
+	}
+	return connection, nil, nil
 }

@@ -49,6 +49,19 @@ func TestBrokenConfigurationShowsNoSecret(t *testing.T) {
 	}
 }
 
+// The client of Service Bus parses a connection string for itself, and quotes it in
+// its own errors.
+func TestBrokenConnectionShowsNoSecret(t *testing.T) {
+	secrettest.Broken(t, "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey="+secrettest.Secret+";UseDevelopmentEmulator=true", func(broken string) string {
+		ctx, secrets := secret.With(t.Context())
+		p, err := (&Config{ServiceBus: &ServiceBus{Connection: broken}}).publisher(secrets)
+		if err == nil {
+			err = p.Close()
+		}
+		return secrettest.Said(ctx, err)
+	})
+}
+
 type refusing struct{ broker.Publisher }
 
 func (refusing) Publish(context.Context, []*broker.Message) []error {

@@ -101,7 +101,7 @@ func (s *server) plan(c Config, secrets *secret.Set) error {
 		return err
 	}
 	if publisher == nil && c.Relay != (Relay{}) {
-		return refuse("relay is configured, but there is nothing to publish to: add webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub or eventhubs")
+		return refuse("relay is configured, but there is nothing to publish to: add webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub, eventhubs or servicebus")
 	}
 	if publisher != nil {
 		messages, err := target.Need[store.Relayable](s.target, target.AnOutbox)
@@ -125,7 +125,7 @@ func (s *server) plan(c Config, secrets *secret.Set) error {
 		s.janitor.Store, s.janitor.Logger, s.janitor.Stats = s.target.Store, s.logger, &s.forgotten
 	}
 	if s.relay == nil && s.parking == nil && s.janitor == nil {
-		return refuse("there is nothing to do: configure webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub or eventhubs to publish, reconcile.park or " +
+		return refuse("there is nothing to do: configure webhook, eventgrid, nats, rabbitmq, redis, sqs, pubsub, eventhubs or servicebus to publish, reconcile.park or " +
 			"[[reconcile.operation]] to resolve unknown keys, or [janitor]")
 	}
 	return nil
