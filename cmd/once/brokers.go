@@ -38,6 +38,9 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	if config.PubSub != nil {
 		brokers = append(brokers, config.PubSub.URL())
 	}
+	if config.SQS != nil {
+		brokers = append(brokers, config.SQS.URL())
+	}
 	return brokers, config.URL, nil
 }
 

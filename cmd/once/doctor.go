@@ -35,6 +35,8 @@ database it examines only the broker. It examines what the registered consumers 
   kafka://host:9092,host:9092        ?tls=true; with user and password, ?sasl=plain, scram-sha-256 or scram-sha-512
   redis://user:password@host:6379    Redis Streams; rediss://; ?cluster=true, or with Sentinels ?master_name=NAME
   pubsub://project                   Google Pub/Sub, with the credentials of the environment; ?endpoint=HOST:PORT
+  sqs://region                       Amazon SQS, with the credentials of the environment; ?endpoint=URL; with
+                                     ?topics=arn:aws:sns:REGION:ACCOUNT: also topics of SNS
   https://user:password@host:15671/vhost    RabbitMQ through its management plugin
   amqps://user:password@host:5671/vhost     RabbitMQ over AMQP, which shows few settings of queues
 

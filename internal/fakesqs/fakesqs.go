@@ -1,7 +1,8 @@
 // Package fakesqs imitates SQS and SNS over HTTP, in memory, as far as this
 // repository uses them: standard and FIFO queues, visibility, receipt handles,
 // batches whose entries fail one by one, deduplication that outlives deletion,
-// redrive to dead-letter queues and back, and topics that deliver to queues.
+// redrive to dead-letter queues and back, topics that deliver to queues, and what
+// tells of their settings.
 //
 // It is stricter than the service where the service leaves room: a standard
 // queue delivers in order, unless DeliverTwice is called. Signatures and
@@ -214,6 +215,8 @@ func (s *Server) do(r *http.Request, action string, body []byte, fault Fault) (a
 		return s.locked(in, s.deleteQueue)
 	case "GetQueueUrl":
 		return s.locked(in, s.queueURL)
+	case "ListQueues":
+		return s.locked(in, s.listQueues)
 	case "GetQueueAttributes":
 		return s.locked(in, s.queueAttributes)
 	case "SendMessageBatch":
@@ -245,6 +248,8 @@ type request struct {
 	Attributes                         map[string]string
 	Entries                            []entry
 	MaxNumberOfMessages                int
+	MaxResults                         int
+	NextToken                          string
 	VisibilityTimeout, WaitTimeSeconds *int
 	ReceiveRequestAttemptId            string
 	MessageAttributeNames              []string

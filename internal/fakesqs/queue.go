@@ -119,6 +119,25 @@ func (s *Server) queueURL(in *request) (any, error) {
 	return urlOf(in, in.QueueName), nil
 }
 
+// listQueues returns the queues by name, in pages of MaxResults.
+func (s *Server) listQueues(in *request) (any, error) {
+	names := slices.Sorted(maps.Keys(s.queues))
+	at, _ := slices.BinarySearch(names, in.NextToken)
+	end := len(names)
+	if in.MaxResults > 0 {
+		end = min(end, at+in.MaxResults)
+	}
+	answer, urls := map[string]any{}, []string{}
+	for _, name := range names[at:end] {
+		urls = append(urls, urlOf(in, name)["QueueUrl"])
+	}
+	answer["QueueUrls"] = urls
+	if end < len(names) {
+		answer["NextToken"] = names[end]
+	}
+	return answer, nil
+}
+
 func (s *Server) queueAttributes(in *request) (any, error) {
 	q, err := s.find(in.QueueUrl)
 	if err != nil {

@@ -15,13 +15,15 @@ import (
 // topic delivers to the queues that are subscribed.
 type topic struct {
 	name          string
+	attributes    map[string]string
 	sent          map[string]time.Time
 	subscriptions []subscription
 }
 
 type subscription struct {
-	queue string
-	raw   bool
+	queue      string
+	raw        bool
+	attributes map[string]string
 }
 
 func (t *topic) fifo() bool { return strings.HasSuffix(t.name, ".fifo") }
@@ -45,7 +47,27 @@ func (s *Server) Subscribe(name, queue string, raw bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.topics[name]
-	t.subscriptions = append(t.subscriptions, subscription{queue, raw})
+	t.subscriptions = append(t.subscriptions, subscription{queue: queue, raw: raw})
+}
+
+// SetTopicAttributes adds attributes that the service tells of a topic. They have
+// no effect.
+func (s *Server) SetTopicAttributes(name string, attributes map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics[name].attributes = attributes
+}
+
+// SetSubscriptionAttributes adds attributes that the service tells of the
+// subscriptions of a queue to a topic. They have no effect.
+func (s *Server) SetSubscriptionAttributes(name, queue string, attributes map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.topics[name].subscriptions {
+		if to := &s.topics[name].subscriptions[i]; to.queue == queue {
+			to.attributes = attributes
+		}
+	}
 }
 
 type batchError struct {
@@ -66,9 +88,9 @@ func (s *Server) serveTopics(w http.ResponseWriter, r *http.Request, body []byte
 	fault := s.takeFault(form.Get("Action"))
 	w.Header().Set("Content-Type", "text/xml")
 	var answer any
-	err = error(&failure{code: fault.Code, text: "as the test wants it", fault: true})
+	err = error(&failure{code: fault.Code, text: "as the test wants it", fault: !fault.Sender})
 	if fault.Code == "" {
-		answer, err = s.publish(r, form, fault)
+		answer, err = s.doTopic(r, form, fault)
 	}
 	if fault.LoseReply {
 		panic(http.ErrAbortHandler)
@@ -88,20 +110,43 @@ func (s *Server) serveTopics(w http.ResponseWriter, r *http.Request, body []byte
 	_ = xml.NewEncoder(w).Encode(answer) // the client may be gone
 }
 
-// publish carries out PublishBatch, the only action of topics.
-func (s *Server) publish(r *http.Request, form url.Values, fault Fault) (any, error) {
-	if form.Get("Action") != "PublishBatch" {
-		return nil, refuse("InvalidAction", "%s is not imitated", form.Get("Action"))
-	}
+// doTopic carries out a request of SNS.
+func (s *Server) doTopic(r *http.Request, form url.Values, fault Fault) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	arn := form.Get("TopicArn")
-	if strings.Split(arn, ":")[3] != Region {
+	switch form.Get("Action") {
+	case "PublishBatch":
+		return s.publish(r, form, fault)
+	case "ListTopics":
+		return s.listTopics(), nil
+	case "GetTopicAttributes":
+		return s.topicAttributes(form)
+	case "ListSubscriptionsByTopic":
+		return s.listSubscriptions(form)
+	case "GetSubscriptionAttributes":
+		return s.subscriptionAttributes(form)
+	}
+	return nil, refuse("InvalidAction", "%s is not imitated", form.Get("Action"))
+}
+
+// findTopic returns a topic by the TopicArn of a request. The mutex is held.
+func (s *Server) findTopic(form url.Values) (*topic, error) {
+	arn := strings.Split(form.Get("TopicArn"), ":")
+	if len(arn) != 6 || arn[3] != Region {
 		return nil, refuse("InvalidParameter", "Invalid parameter: TopicArn")
 	}
-	t := s.topics[arn[strings.LastIndex(arn, ":")+1:]]
+	t := s.topics[arn[5]]
 	if t == nil {
 		return nil, refuse("NotFound", "Topic does not exist")
+	}
+	return t, nil
+}
+
+// publish carries out PublishBatch. The mutex is held.
+func (s *Server) publish(r *http.Request, form url.Values, fault Fault) (any, error) {
+	t, err := s.findTopic(form)
+	if err != nil {
+		return nil, err
 	}
 	in := &request{r: r, fault: fault}
 	total := 0

@@ -42,6 +42,7 @@ func (b *Broker) Close() { b.close() }
 var schemes = map[string]func(context.Context, address) (*Broker, error){
 	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka, "http": dialRabbitAPI, "https": dialRabbitAPI,
 	"amqp": dialAMQP, "amqps": dialAMQP, "redis": dialRedis, "rediss": dialRedis, "pubsub": dialPubSub,
+	"sqs": dialSQS,
 }
 
 // dialTime limits connecting to a broker, and lookTime limits a check.
@@ -77,7 +78,7 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 	secrets.AddURL(from)
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, pubsub://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
+		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, pubsub://, sqs://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
@@ -108,7 +109,7 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 		return a, refuse("the parameters after the ? cannot be parsed: write special characters as %%XX")
 	}
 	for host := range strings.SplitSeq(hosts, ",") {
-		if host == "" {
+		if host == "" && scheme != "sqs" { // the environment may have the region
 			return a, refuse("a host is missing")
 		}
 		if _, err := url.Parse("x://" + host); err != nil || strings.Contains(host, "@") { // user:password without an @
@@ -162,9 +163,10 @@ type survey struct {
 // reader is a registered consumer.
 type reader struct {
 	name    string
-	of      []string // streams, topics or a queue
-	as      string   // the durable consumer or the group
-	log     bool     // it reads a NATS stream as a log, so the broker does not know it
+	of      []string          // streams, topics or a queue
+	as      string            // the durable consumer or the group
+	facts   map[string]string // of the source
+	log     bool              // it reads a NATS stream as a log, so the broker does not know it
 	seen    time.Duration
 	kept    time.Duration // the shortest KeepKey of the sampled keys; 0: there are none
 	sample  int           // number of sampled keys
@@ -280,7 +282,8 @@ func readers(ctx context.Context, t *target.Target, kind string) (all []reader, 
 // it.
 func readerOf(c store.Consumer) (reader, bool) {
 	r := reader{name: c.Name, seen: c.Seen, printed: show.Line(c.Name) + " (" + show.Line(c.Source) + ")"}
-	source, _ := store.SplitSource(c.Source)
+	source, facts := store.SplitSource(c.Source)
+	r.facts = facts
 	switch w := strings.Fields(source); {
 	case len(w) == 5 && w[0] == "nats" && w[1] == "stream" && w[3] == "consumer":
 		r.of, r.as = w[2:3], w[4]
@@ -291,6 +294,8 @@ func readerOf(c store.Consumer) (reader, bool) {
 		_, r.as, _ = strings.Cut(source, " group ")
 	case strings.HasPrefix(source, "rabbitmq queue "):
 		r.of = []string{strings.TrimPrefix(source, "rabbitmq queue ")}
+	case strings.HasPrefix(source, "sqs queue "):
+		r.of = []string{strings.TrimPrefix(source, "sqs queue ")}
 	case strings.HasPrefix(source, "pubsub subscription "):
 		r.of = []string{strings.TrimPrefix(source, "pubsub subscription ")}
 	case strings.HasPrefix(source, "redis stream ") && strings.Contains(source, " group "):

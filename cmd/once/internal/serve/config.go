@@ -139,6 +139,18 @@ type SQS struct {
 	Unordered bool   // messages with an ordering key may go where no order is kept
 }
 
+// URL returns the URL of the queues for once doctor.
+func (q *SQS) URL() string {
+	query := make(url.Values)
+	if q.Endpoint != "" {
+		query.Set("endpoint", q.Endpoint)
+	}
+	if q.Topics != "" {
+		query.Set("topics", q.Topics)
+	}
+	return (&url.URL{Scheme: "sqs", Host: q.Region, RawQuery: query.Encode()}).String()
+}
+
 // Redis is a server or a cluster with streams.
 type Redis struct {
 	URL      string

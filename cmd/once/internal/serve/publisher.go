@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -12,10 +11,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
-	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/smithy-go/logging"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -230,13 +227,10 @@ func (r *Redis) publisher(secrets *secret.Set) (broker.Publisher, error) {
 }
 
 func (q *SQS) publisher() (broker.Publisher, error) {
-	if topics := q.Topics; topics != "" && (!strings.HasPrefix(topics, "arn:") || !strings.Contains(topics, ":sns:") || !strings.HasSuffix(topics, ":")) {
-		return nil, refuse("sqs.topics is %q: write arn:aws:sns:eu-north-1:123456789012: with the last colon, or leave it out for queues", topics)
+	if q.Topics != "" && !target.IsTopicPrefix(q.Topics) {
+		return nil, refuse("sqs.topics is %q: write arn:aws:sns:eu-north-1:123456789012: with the last colon, or leave it out for queues", q.Topics)
 	}
-	loaded, err := config.LoadDefaultConfig(context.Background(), func(o *config.LoadOptions) error {
-		o.Region, o.Logger = q.Region, logging.Nop{} // what goes wrong is in the errors
-		return nil
-	})
+	loaded, err := target.LoadAWS(context.Background(), q.Region)
 	if err != nil {
 		return nil, err
 	}

@@ -10,10 +10,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
-	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
-	"github.com/aws/smithy-go/logging"
 
 	"github.com/effectively-once/once/store/dynamostore"
 )
@@ -50,10 +48,7 @@ func openDynamo(ctx context.Context, u *url.URL, own own, o *Options) (*Target, 
 			return nil, refuse("the parameter %s is not for dynamodb", name)
 		}
 	}
-	loaded, err := config.LoadDefaultConfig(ctx, func(c *config.LoadOptions) error {
-		c.Region, c.Logger = region, logging.Nop{} // what goes wrong is in the errors
-		return nil
-	})
+	loaded, err := LoadAWS(ctx, region)
 	if err != nil {
 		return nil, err
 	}
