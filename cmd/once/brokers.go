@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 )
@@ -40,6 +41,20 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	}
 	if config.SQS != nil {
 		brokers = append(brokers, config.SQS.URL())
+	}
+	if config.EventHubs != nil {
+		url, err := config.EventHubs.URL(secret.From(ctx))
+		if err != nil {
+			return nil, "", err
+		}
+		brokers = append(brokers, url)
+	}
+	if config.ServiceBus != nil {
+		url, err := config.ServiceBus.URL(secret.From(ctx))
+		if err != nil {
+			return nil, "", err
+		}
+		brokers = append(brokers, url)
 	}
 	return brokers, config.URL, nil
 }

@@ -37,6 +37,9 @@ database it examines only the broker. It examines what the registered consumers 
   pubsub://project                   Google Pub/Sub, with the credentials of the environment; ?endpoint=HOST:PORT
   sqs://region                       Amazon SQS, with the credentials of the environment; ?endpoint=URL; with
                                      ?topics=arn:aws:sns:REGION:ACCOUNT: also topics of SNS
+  servicebus://name:key@host         Azure Service Bus, with a shared access key that has the right Manage, or without one and
+                                     with the credentials of the environment
+  eventhubs://name:key@host/hub,hub  Azure Event Hubs; hubs that registered consumers read need not be named
   https://user:password@host:15671/vhost    RabbitMQ through its management plugin
   amqps://user:password@host:5671/vhost     RabbitMQ over AMQP, which shows few settings of queues
 

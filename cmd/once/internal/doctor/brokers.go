@@ -42,7 +42,7 @@ func (b *Broker) Close() { b.close() }
 var schemes = map[string]func(context.Context, address) (*Broker, error){
 	"nats": dialNATS, "tls": dialNATS, "kafka": dialKafka, "http": dialRabbitAPI, "https": dialRabbitAPI,
 	"amqp": dialAMQP, "amqps": dialAMQP, "redis": dialRedis, "rediss": dialRedis, "pubsub": dialPubSub,
-	"sqs": dialSQS,
+	"sqs": dialSQS, "servicebus": dialServiceBus, "eventhubs": dialEventHubs,
 }
 
 // dialTime limits connecting to a broker, and lookTime limits a check.
@@ -78,7 +78,7 @@ func parse(from string, secrets *secret.Set) (a address, err error) {
 	secrets.AddURL(from)
 	scheme, rest, ok := strings.Cut(from, "://")
 	if _, known := schemes[scheme]; !ok || !known {
-		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, pubsub://, sqs://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
+		return a, refuse("it must begin with nats://, tls://, kafka://, redis://, rediss://, pubsub://, sqs://, servicebus://, eventhubs://, amqp:// or amqps://, or with http:// or https:// for the management plugin of RabbitMQ")
 	}
 	a.scheme = scheme
 	end := strings.IndexAny(rest, "/?#")
@@ -164,8 +164,10 @@ type survey struct {
 type reader struct {
 	name    string
 	of      []string          // streams, topics or a queue
-	as      string            // the durable consumer or the group
+	as      string            // the durable consumer or the group; in Service Bus, queue or subscription
 	facts   map[string]string // of the source
+	dead    bool              // it reads dead letters
+	untold  bool              // it does not learn how long the broker can deliver a message
 	log     bool              // it reads a NATS stream as a log, so the broker does not know it
 	seen    time.Duration
 	kept    time.Duration // the shortest KeepKey of the sampled keys; 0: there are none
@@ -292,8 +294,14 @@ func readerOf(c store.Consumer) (reader, bool) {
 	case len(w) >= 5 && w[0] == "kafka" && w[1] == "topic" && w[3] == "group":
 		r.of = strings.Split(w[2], ",")
 		_, r.as, _ = strings.Cut(source, " group ")
+	case len(w) == 5 && w[0] == "eventhubs" && w[1] == "hub" && w[3] == "group":
+		r.of, r.as = w[2:3], w[4]
 	case strings.HasPrefix(source, "rabbitmq queue "):
 		r.of = []string{strings.TrimPrefix(source, "rabbitmq queue ")}
+	case strings.HasPrefix(source, "servicebus queue "), strings.HasPrefix(source, "servicebus subscription "):
+		r.untold, r.as = true, w[1]
+		name, dead := strings.CutSuffix(strings.TrimPrefix(source, "servicebus "+r.as+" "), " dead letters")
+		r.of, r.dead = []string{name}, dead
 	case strings.HasPrefix(source, "sqs queue "):
 		r.of = []string{strings.TrimPrefix(source, "sqs queue ")}
 	case strings.HasPrefix(source, "pubsub subscription "):
@@ -369,7 +377,9 @@ func (s *survey) outlived(r reader, horizon time.Duration) {
 		"A message without a time, or one published again with a new time, is handled again."
 	if horizon > 0 {
 		can = "for " + span(horizon)
-		means += " The consumer will not start again until this is fixed."
+		if !r.untold {
+			means += " The consumer will not start again until this is fixed."
+		}
 	}
 	s.found("redelivery-outlives-keys", Warning,
 		fmt.Sprintf("%s: messages can be delivered %s, and keys are kept for %s (%s checked).", r.printed, can, span(r.kept),

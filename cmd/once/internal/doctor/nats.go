@@ -78,7 +78,7 @@ func (v *natsView) refused(err error) {
 	}
 }
 
-var errNotListed = errors.New("the streams could not be listed")
+var errNotListed = errors.New("this needs a list that could not be read")
 
 // nearFull is the fraction of a limit at which it is reported.
 const nearFull = 0.9

@@ -17,6 +17,11 @@ func TestReadersAreKnownByTheirSources(t *testing.T) {
 		{"kafka topic a,b group billing", "billing", []string{"a", "b"}},
 		{"rabbitmq queue orders", "", []string{"orders"}},
 		{"pubsub subscription projects/shop/subscriptions/orders", "", []string{"projects/shop/subscriptions/orders"}},
+		{"eventhubs hub orders group $Default", "$Default", []string{"orders"}},
+		{"sqs queue orders.fifo", "", []string{"orders.fifo"}},
+		{"servicebus queue orders", "queue", []string{"orders"}},
+		{"servicebus subscription orders/billing", "subscription", []string{"orders/billing"}},
+		{"servicebus subscription orders/billing dead letters", "subscription", []string{"orders/billing"}},
 		{"redis stream new orders group billing", "billing", []string{"new orders"}},
 	} {
 		for _, facts := range []map[string]string{nil, {"cluster": "north 1", "vhost": "/"}} {

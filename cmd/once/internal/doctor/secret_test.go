@@ -17,6 +17,8 @@ func TestBrokenBrokerURLShowsNoSecret(t *testing.T) {
 		"kafka://u:" + secrettest.Secret + "@127.0.0.1:1,127.0.0.1:2?sasl=plain",
 		"kafka://u@127.0.0.1:1?sasl=plain&password=" + secrettest.Secret,
 		"amqp://u:" + secrettest.Secret + "@127.0.0.1:1/vhost",
+		"servicebus://u:" + secrettest.Secret + "@127.0.0.1:1?endpoint=http://127.0.0.1:1",
+		"eventhubs://u:" + secrettest.Secret + "@127.0.0.1:1/orders?emulator=true",
 		"http://u:" + secrettest.Secret + "@127.0.0.1:1/vhost",
 	} {
 		secrettest.Broken(t, from, func(broken string) string {

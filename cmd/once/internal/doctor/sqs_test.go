@@ -1,4 +1,4 @@
-package doctor
+package doctor_test
 
 import (
 	"crypto/rand"
@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/internal/fakesqs"
 	"github.com/effectively-once/once/internal/testenv"
@@ -38,50 +40,28 @@ func createQueue(t *testing.T, client *sqs.Client, name string, attributes map[s
 	}
 }
 
-// examine returns the names of the findings about a broker, in order.
-func examine(t *testing.T, from string, on *target.Target, only string) (names []string, r Report) {
+// wantFound compares the names of the findings about a broker.
+func wantFound(t *testing.T, what, url string, on *target.Target, only string, want ...string) doctor.Report {
 	t.Helper()
-	b, err := Dial(t.Context(), from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	if r, err = ExamineBroker(t.Context(), b, on, only); err != nil {
-		t.Fatal(err)
-	}
+	r := examine(t, url, on, only)
+	var got []string
 	for _, f := range r.Findings {
-		names = append(names, f.Name)
+		got = append(got, f.Name)
 	}
-	slices.Sort(names)
-	return names, r
-}
-
-func wantFound(t *testing.T, what string, got []string, r Report, want ...string) {
-	t.Helper()
+	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: found %q, want %q: %+v", what, got, want, r.Findings)
 	}
+	return r
 }
 
-// withReader returns a database with a registered consumer of a source.
-func withReader(t *testing.T, source string, facts map[string]string) *target.Target {
+// withReader returns a database with a registered consumer of a source, and a key of
+// it that is kept for a time.
+func withReader(t *testing.T, source string, facts map[string]string, keep time.Duration) *target.Target {
 	t.Helper()
-	on, err := target.Open(t.Context(), "sqlite:"+t.TempDir()+"/shop.db", &target.Options{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = on.Close() })
-	if err := on.Tables.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	registry, err := target.Need[store.Registry](on, target.ARegistry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := registry.Register(t.Context(), store.Consumer{Name: "billing", Source: store.SourceText(source, facts)}); err != nil {
-		t.Fatal(err)
-	}
+	on := fresh(t)
+	register(t, on, "billing", store.SourceText(source, facts), keep)
 	return on
 }
 
@@ -138,8 +118,7 @@ func TestSettingsOfQueuesOfSQS(t *testing.T) {
 			}
 			createQueue(t, client, "dead"+suffix, dead)
 		}
-		got, r := examine(t, "sqs://"+fakesqs.Region+"?endpoint="+endpoint.URL, nil, "")
-		wantFound(t, name, got, r, c.want...)
+		wantFound(t, name, "sqs://"+fakesqs.Region+"?endpoint="+endpoint.URL, nil, "", c.want...)
 		endpoint.Close()
 	}
 }
@@ -182,10 +161,9 @@ func TestSettingsOfTopicsOfSNS(t *testing.T) {
 		service.CreateTopic(c.topic)
 		c.set(service, c.topic)
 		from := "sqs://" + fakesqs.Region + "?endpoint=" + endpoint.URL + "&topics=" + url.QueryEscape("arn:aws:sns:"+fakesqs.Region+":"+fakesqs.Account+":")
-		got, r := examine(t, from, nil, "news*")
-		wantFound(t, name, got, r, c.want...)
+		r := wantFound(t, name, from, nil, "news*", c.want...)
 		for _, f := range r.Findings {
-			if unsafe := name == "nobody" || name == "no queue" || f.Name == "sns-nobody-subscribes"; unsafe != (f.Severity == Unsafe) {
+			if unsafe := name == "nobody" || name == "no queue" || f.Name == "sns-nobody-subscribes"; unsafe != (f.Severity == doctor.Unsafe) {
 				t.Errorf("%s: %s is %s", name, f.Name, f.Severity)
 			}
 		}
@@ -200,38 +178,38 @@ func TestConsumersOfSQSAreCompared(t *testing.T) {
 	defer endpoint.Close()
 	from, client := "sqs://"+fakesqs.Region+"?endpoint="+endpoint.URL, sqsClient(endpoint.URL)
 	here := map[string]string{"region": fakesqs.Region, "account": fakesqs.Account}
-	on := withReader(t, "sqs queue orders", here)
-	got, r := examine(t, from, on, "")
-	wantFound(t, "deleted", got, r, "source-missing")
-	got, r = examine(t, from, withReader(t, "sqs queue orders", map[string]string{"region": "us-east-1"}), "")
-	wantFound(t, "of another region", got, r)
+	on := withReader(t, "sqs queue orders", here, 0)
+	wantFound(t, "deleted", from, on, "", "source-missing")
+	wantFound(t, "of another region", from, withReader(t, "sqs queue orders", map[string]string{"region": "us-east-1"}, 0), "")
 	createQueue(t, client, "orders", nil)
 	createQueue(t, client, "others.fifo", map[string]string{"FifoQueue": "true"})
-	got, r = examine(t, from, on, "")
-	wantFound(t, "there", got, r, "sqs-no-dead-letters", "sqs-unordered")
+	wantFound(t, "there", from, on, "", "sqs-no-dead-letters", "sqs-unordered")
+	r := wantFound(t, "keys are forgotten first", from, withReader(t, "sqs queue orders", here, 48*time.Hour), "", "redelivery-outlives-keys", "sqs-no-dead-letters", "sqs-unordered")
+	if !strings.Contains(fmt.Sprint(r.Findings), "will not start again") {
+		t.Errorf("a consumer of SQS compares by itself: %+v", r.Findings)
+	}
+	wantFound(t, "keys are kept", from, withReader(t, "sqs queue orders", here, 97*time.Hour), "", "sqs-no-dead-letters", "sqs-unordered")
 
 	service.AddFault("ListQueues", fakesqs.Fault{Code: "AccessDeniedException", Sender: true})
 	service.AddFault("ListQueues", fakesqs.Fault{Code: "AccessDeniedException", Sender: true})
-	got, r = examine(t, from, nil, "")
-	wantFound(t, "denied", got, r, notChecked)
+	wantFound(t, "denied", from, nil, "", "not-checked")
 	service.AddFault("ListQueues", fakesqs.Fault{Code: "InvalidClientTokenId", Sender: true})
-	if _, err := Dial(t.Context(), from); err == nil || errors.Is(err, ErrBroker) {
+	if _, err := doctor.Dial(t.Context(), from); err == nil || errors.Is(err, doctor.ErrBroker) {
 		t.Errorf("wrong credentials: %v", err)
 	}
 	for _, wrong := range []string{"sqs://a,b", "sqs://key@eu-north-1", "sqs://eu-north-1/orders", "sqs://eu-north-1:9324", "sqs://eu-north-1?x=1", "sqs://eu-north-1?topics=orders"} {
-		if _, err := Dial(t.Context(), wrong); !errors.Is(err, ErrBroker) {
+		if _, err := doctor.Dial(t.Context(), wrong); !errors.Is(err, doctor.ErrBroker) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}
 	t.Setenv("AWS_CONFIG_FILE", t.TempDir()+"/none")
 	t.Setenv("AWS_REGION", "")
 	t.Setenv("AWS_DEFAULT_REGION", "")
-	if _, err := Dial(t.Context(), "sqs://?endpoint="+endpoint.URL); !errors.Is(err, ErrBroker) {
+	if _, err := doctor.Dial(t.Context(), "sqs://?endpoint="+endpoint.URL); !errors.Is(err, doctor.ErrBroker) {
 		t.Errorf("without a region: %v", err)
 	}
 	t.Setenv("AWS_REGION", fakesqs.Region)
-	got, r = examine(t, "sqs://?endpoint="+endpoint.URL, nil, "others*")
-	wantFound(t, "with the region of the environment", got, r, "sqs-no-dead-letters")
+	wantFound(t, "with the region of the environment", "sqs://?endpoint="+endpoint.URL, nil, "others*", "sqs-no-dead-letters")
 }
 
 // ElasticMQ is an imitation of SQS that others have written.
@@ -252,6 +230,5 @@ func TestElasticMQIsExamined(t *testing.T) {
 		"RedrivePolicy": fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"5"}`, told.Attributes["QueueArn"])})
 	createQueue(t, client, name, map[string]string{"VisibilityTimeout": "7200"})
 	from := "sqs://" + fakesqs.Region + "?endpoint=" + endpoint
-	got, r := examine(t, from, nil, name+"*")
-	wantFound(t, "all", got, r, "sqs-content-deduplication", "sqs-no-dead-letters", "sqs-receive-limit", "sqs-unordered", "sqs-visibility")
+	wantFound(t, "all", from, nil, name+"*", "sqs-content-deduplication", "sqs-no-dead-letters", "sqs-receive-limit", "sqs-unordered", "sqs-visibility")
 }

@@ -180,7 +180,7 @@ var shown = func() map[string]bool {
 		cluster addr master_name db protocol client_name dial_timeout read_timeout write_timeout pool_size pool_timeout
 		pool_fifo min_idle_conns max_idle_conns max_active_conns max_retries min_retry_backoff max_retry_backoff
 		conn_max_idle_time conn_max_lifetime read_only route_by_latency route_randomly max_redirects skip_verify
-		region endpoint topics index expiry partition_key sort_key insecure
+		region endpoint topics emulator index expiry partition_key sort_key insecure
 		creds sasl heartbeat channel_max frame_max connection_timeout cacertfile certfile keyfile verify auth_mechanism`) {
 		names[name] = true
 	}

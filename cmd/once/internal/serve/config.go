@@ -1,15 +1,18 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/BurntSushi/toml"
 
 	"github.com/effectively-once/once"
@@ -148,7 +151,11 @@ func (q *SQS) URL() string {
 	if q.Topics != "" {
 		query.Set("topics", q.Topics)
 	}
-	return (&url.URL{Scheme: "sqs", Host: q.Region, RawQuery: query.Encode()}).String()
+	to := "sqs://" + q.Region // empty: that of the environment
+	if len(query) > 0 {
+		to += "?" + query.Encode()
+	}
+	return to
 }
 
 // Redis is a server or a cluster with streams.
@@ -177,6 +184,43 @@ type EventHubs struct{ Connection, Namespace string }
 
 // ServiceBus is a namespace of Azure Service Bus, as EventHubs.
 type ServiceBus struct{ Connection, Namespace string }
+
+// URL returns the URL of the namespace for once doctor.
+func (e *EventHubs) URL(secrets *secret.Set) (string, error) {
+	u, parts, err := azureURL("eventhubs", e.Connection, e.Namespace, secrets)
+	if err == nil && parts.Emulator {
+		u.RawQuery = "emulator=true"
+	}
+	return u.String(), err
+}
+
+// URL returns the URL of the namespace for once doctor.
+func (b *ServiceBus) URL(secrets *secret.Set) (string, error) {
+	u, parts, err := azureURL("servicebus", b.Connection, b.Namespace, secrets)
+	if err == nil && parts.Emulator {
+		u.RawQuery = "endpoint=" + url.QueryEscape("http://"+net.JoinHostPort(u.Hostname(), emulatorManagement))
+	}
+	return u.String(), err
+}
+
+// emulatorManagement is the port at which the emulator of Service Bus is managed.
+const emulatorManagement = "5300"
+
+// azureURL returns the URL of a namespace, with what a connection string says of
+// who connects.
+func azureURL(section, text, namespace string, secrets *secret.Set) (u url.URL, parts azeventhubs.ConnectionStringProperties, err error) {
+	_, parts, err = azureConnection(section, text, namespace, secrets)
+	u = url.URL{Scheme: section, Host: cmp.Or(parts.FullyQualifiedNamespace, namespace)}
+	switch {
+	case err != nil:
+		return url.URL{}, parts, secrets.Error(err)
+	case parts.SharedAccessSignature != nil:
+		u.User = url.UserPassword("SharedAccessSignature", *parts.SharedAccessSignature)
+	case parts.SharedAccessKey != nil:
+		u.User = url.UserPassword(*parts.SharedAccessKeyName, *parts.SharedAccessKey)
+	}
+	return u, parts, nil
+}
 
 // Janitor configures a janitor.Janitor.
 type Janitor struct {

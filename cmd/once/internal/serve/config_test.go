@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/janitor"
@@ -184,5 +185,30 @@ func TestTheJanitorLeavesWhatTheRelayKeeps(t *testing.T) {
 		if got := c.janitor().KeepPublished; got != want {
 			t.Errorf("%s: kept for %v, want %v", text, got, want)
 		}
+	}
+}
+
+// The doctor gets URLs with what connects, in its own form.
+func TestConfigurationHasURLsForTheDoctor(t *testing.T) {
+	const key, signature = "a/b+c==", "SharedAccessSignature sr=shop&sig=a%2fb%3d&se=1&skn=ops"
+	t.Setenv("CONNECTION", "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=ops;SharedAccessKey="+key)
+	t.Setenv("SIGNED", "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessSignature="+signature)
+	t.Setenv("EMULATOR", "Endpoint=sb://localhost:5673;SharedAccessKeyName=ops;SharedAccessKey="+key+";UseDevelopmentEmulator=true")
+	for want, url := range map[string]func(*secret.Set) (string, error){
+		"eventhubs://ops:a%2Fb+c==@shop.servicebus.windows.net":                                                                        (&EventHubs{Connection: "${CONNECTION}"}).URL,
+		"servicebus://ops:a%2Fb+c==@shop.servicebus.windows.net":                                                                       (&ServiceBus{Connection: "${CONNECTION}"}).URL,
+		"servicebus://SharedAccessSignature:SharedAccessSignature%20sr=shop&sig=a%252fb%253d&se=1&skn=ops@shop.servicebus.windows.net": (&ServiceBus{Connection: "${SIGNED}"}).URL,
+		"eventhubs://ops:a%2Fb+c==@localhost:5673?emulator=true":                                                                       (&EventHubs{Connection: "${EMULATOR}"}).URL,
+		"servicebus://ops:a%2Fb+c==@localhost:5673?endpoint=http%3A%2F%2Flocalhost%3A5300":                                             (&ServiceBus{Connection: "${EMULATOR}"}).URL,
+		"eventhubs://shop.servicebus.windows.net":                                                                                      (&EventHubs{Namespace: "shop.servicebus.windows.net"}).URL,
+		"sqs://eu-north-1": func(*secret.Set) (string, error) { return (&SQS{Region: "eu-north-1"}).URL(), nil },
+		"sqs://?topics=arn%3Aaws%3Asns%3Aeu-north-1%3A1%3A": func(*secret.Set) (string, error) { return (&SQS{Topics: "arn:aws:sns:eu-north-1:1:"}).URL(), nil },
+	} {
+		if got, err := url(new(secret.Set)); err != nil || got != want {
+			t.Errorf("%s, %v: want %s", got, err, want)
+		}
+	}
+	if got, err := (&ServiceBus{Connection: "hunter2"}).URL(new(secret.Set)); !errors.Is(err, ErrConfig) || strings.Contains(err.Error(), "hunter2") || got != "" {
+		t.Errorf("an invalid connection string is %q, %v", got, err)
 	}
 }

@@ -293,27 +293,37 @@ func (b *ServiceBus) publisher(secrets *secret.Set) (broker.Publisher, error) {
 // azure returns the connection string of a namespace, or else the credentials of
 // the environment.
 func azure(section, text, namespace string, secrets *secret.Set) (connection string, credential azcore.TokenCredential, err error) {
+	connection, _, err = azureConnection(section, text, namespace, secrets)
+	if err != nil || connection != "" {
+		return connection, nil, err
+	}
+	if credential, err = azidentity.NewDefaultAzureCredential(nil); err != nil {
+		return "", nil, refuse("%s.connection is missing, and there are no credentials of Azure: %v", section, err)
+	}
+	return "", credential, nil
+}
+
+// azureConnection returns a connection string and its parts, or none if there is a
+// namespace instead.
+func azureConnection(section, text, namespace string, secrets *secret.Set) (connection string, parts azeventhubs.ConnectionStringProperties, err error) {
 	if connection, err = expand(section+".connection", text); err != nil {
-		return "", nil, err
+		return "", parts, err
 	}
 	if (connection == "") == (namespace == "") {
-		return "", nil, refuse("%s needs either a connection, which is a connection string, or a namespace, such as shop.servicebus.windows.net", section)
+		return "", parts, refuse("%s needs either a connection, which is a connection string, or a namespace, such as shop.servicebus.windows.net", section)
 	}
 	if connection == "" {
-		if credential, err = azidentity.NewDefaultAzureCredential(nil); err != nil {
-			return "", nil, refuse("%s.connection is missing, and there are no credentials of Azure: %v", section, err)
-		}
-		return "", credential, nil
+		return "", parts, nil
 	}
 	secrets.Add(connection)
-	parts, err := azeventhubs.ParseConnectionString(connection) // Service Bus has the same form
-	if err != nil || parts.EntityPath != nil {                  // its text may contain the key
-		return "", nil, refuse("%s.connection is invalid: write the connection string of a namespace, and not of one of its hubs or queues", section)
+	parts, err = azeventhubs.ParseConnectionString(connection) // Service Bus has the same form
+	if err != nil || parts.EntityPath != nil {                 // its text may contain the key
+		return "", parts, refuse("%s.connection is invalid: write the connection string of a namespace, and not of one of its hubs or queues", section)
 	}
 	for _, part := range []*string{parts.SharedAccessKey, parts.SharedAccessSignature} {
 		if part != nil {
 			secrets.Add(*part)
 		}
 	}
-	return connection, nil, nil
+	return connection, parts, nil
 }
