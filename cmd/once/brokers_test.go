@@ -1,10 +1,13 @@
 package main
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,6 +15,8 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
+	"github.com/effectively-once/once/internal/fakeamqp"
+	"github.com/effectively-once/once/internal/fakesqs"
 	"github.com/effectively-once/once/store"
 )
 
@@ -47,7 +52,23 @@ func startNATS(t *testing.T) *server.Server {
 
 func TestBrokerScripts(t *testing.T) {
 	s := startNATS(t)
+	service := new(fakesqs.Server)
+	queues := httptest.NewServer(service)
+	t.Cleanup(queues.Close)
+	client := sqs.New(sqs.Options{Region: fakesqs.Region, BaseEndpoint: &queues.URL, Credentials: aws.AnonymousCredentials{}})
+	if _, err := client.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("orders")}); err != nil {
+		t.Fatal(err)
+	}
+	service.CreateTopic("news")
+	hubs, err := fakeamqp.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(hubs.Close)
+	hubs.CreateHub("orders", 1)
 	testscript.Run(t, testscript.Params{Dir: "testdata/brokers", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
+		e.Setenv("SQS", queues.URL)
+		e.Setenv("HUBS", hubs.ConnectionString())
 		e.Setenv("HOST", s.Addr().String())
 		e.Setenv("BROKER", "nats://ops:${NATS_PASSWORD}@"+s.Addr().String())
 		e.Setenv("NATS_PASSWORD", "s3cret@")

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -84,8 +83,6 @@ func (v *hubsView) client(name string) (*azeventhubs.ConsumerClient, error) {
 	return azeventhubs.NewConsumerClient(v.namespace, name, azeventhubs.DefaultConsumerGroup, v.credential, o)
 }
 
-var errNoHubs = errors.New("the service does not list its hubs: name them in the URL, as in eventhubs://namespace/orders,returns")
-
 // look examines the hubs in the URL and those that registered consumers read.
 func (v *hubsView) look(ctx context.Context, s *survey) error {
 	names := slices.Clone(v.named)
@@ -93,7 +90,8 @@ func (v *hubsView) look(ctx context.Context, s *survey) error {
 		names = append(names, r.of...)
 	}
 	if len(names) == 0 {
-		return errNoHubs
+		s.found("eventhubs-not-listed", Note, "The service does not list its hubs, and no registered consumer reads one.", "No hub was examined.",
+			"Name hubs in the URL: eventhubs://namespace/orders,returns.")
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
@@ -148,7 +146,7 @@ func isNoHub(err error) bool {
 
 func hubTells(s *survey, h *hub) {
 	name := "Hub " + show.Line(h.Name)
-	s.found("eventhubs-retention-not-seen", Note, "The service does not tell how long "+name+" keeps messages, nor whether it is compacted.",
+	s.found("eventhubs-retention-not-seen", Note, "The service does not tell how long hub "+show.Line(h.Name)+" keeps messages, nor whether it is compacted.",
 		"When that time is over, messages are deleted, handled or not, and a consumer cannot compare it with its keys.",
 		"See in the portal that the retention is longer than any downtime of a consumer and shorter than Policy.KeepKey, and that compaction is off.")
 	if len(h.PartitionIDs) == 1 {

@@ -35,7 +35,7 @@ func TestEventHubsAreExamined(t *testing.T) {
 		path, only string
 		want       []string
 	}{
-		{"", "", []string{"not-checked"}},
+		{"", "", []string{"eventhubs-not-listed"}},
 		{"/orders", "", []string{"eventhubs-one-partition", "eventhubs-retention-not-seen"}},
 		{"/returns", "", []string{"eventhubs-retention-not-seen"}},
 		{"/orders,returns,gone", "r*", []string{"eventhubs-retention-not-seen"}},
