@@ -49,8 +49,8 @@ var sqsBrokerBugs = []Bug{
 	{
 		Name: "sqs-renewals-wait", Why: "one request without an answer lets all messages of the session come again",
 		File: "broker/sqsbroker/session.go",
-		Old:  `s.whileOpen(min(openTime, s.requestTime()))`,
-		New:  `s.whileOpen(openTime)`,
+		Old:  `context.WithTimeout(s.ending, min(openTime, s.requestTime()))`,
+		New:  `context.WithTimeout(s.ending, openTime)`,
 		Test: sqsTest("^TestRequestWithoutAnAnswerHoldsUpNoRenewal$/^GetQueueUrl$"),
 	},
 	{
