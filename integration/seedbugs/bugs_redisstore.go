@@ -257,7 +257,7 @@ var redisBugs = []Bug{
 		Name: "redis-ear-of-another-stream", Why: "relays sleep until they poll, after a failover",
 		File: "store/redisstore/bell.go",
 		Old:  `if err == nil && compareIDs(is, last) < 0 {`,
-		New:  `if err == nil && compareIDs(last, last) < 0 {`,
+		New:  `if err == nil && compareIDs(is, is) < 0 {`,
 		Test: Test{"./store/redisstore", "^TestAnEarEndsIfItsConnectionOrStreamIsLost$"},
 	},
 	{
