@@ -22,6 +22,7 @@ type cli struct {
 	Doctor    doctorCommand       `cmd:"" help:"Report what is unsafe and what needs attention."`
 	Keys      keysCommand         `cmd:"" help:"Inspect and settle keys."`
 	Unknown   unknownCommand      `cmd:"" help:"Inspect and settle keys with an unknown outcome."`
+	Reconcile reconcileCommand    `cmd:"" help:"Compare a report of another system with the keys, and settle what it decides."`
 	Parked    parkedCommand       `cmd:"" help:"Inspect, replay or discard messages that consumers could not handle."`
 	Outbox    outboxCommand       `cmd:"" help:"Inspect the outbox; retry, park or discard its messages."`
 	Consumers consumersCommand    `cmd:"" help:"List consumers and their positions."`
