@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/effectively-once/once/internal/legible"
 )
 
 // IsScreen reports whether a file is a terminal whose lines can be overwritten.
@@ -93,42 +95,13 @@ func (t *Table) Print(w io.Writer) error {
 }
 
 // Span formats a duration in its largest unit.
-func Span(d time.Duration) string {
-	d = max(d, 0)
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d m", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	default:
-		return fmt.Sprintf("%d d", int(d.Hours()/24))
-	}
-}
+func Span(d time.Duration) string { return legible.Span(d) }
 
 // Ago formats how long ago something was.
-func Ago(d time.Duration) string { return Span(d) + " ago" }
+func Ago(d time.Duration) string { return legible.Ago(d) }
 
 // Bytes formats a size in its largest unit.
-func Bytes(n int64) string {
-	for _, unit := range []struct {
-		size int64
-		name string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= unit.size {
-			return fmt.Sprintf("%.1f %s", float64(n)/float64(unit.size), unit.name)
-		}
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
+func Bytes(n int64) string { return legible.Bytes(n) }
 
 // Count formats a number with its noun: 1 key, 2 keys.
-func Count[N int | int64](n N, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
+func Count[N int | int64](n N, one, many string) string { return legible.Count(n, one, many) }
