@@ -1,0 +1,269 @@
+package console
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// route is what a path does, and who may.
+type route struct {
+	role   Role // 0: anybody
+	write  bool // it changes a store
+	handle func(*view)
+}
+
+func (c *Console) allRoutes() map[string]map[string]route {
+	get := func(of func(*view)) map[string]route {
+		return map[string]route{http.MethodGet: {role: Look, handle: of}}
+	}
+	return map[string]map[string]route{
+		"/":         get((*view).overview),
+		"/audit":    get((*view).audit),
+		"/sign-in":  {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
+		"/sign-out": {http.MethodPost: {role: Look, handle: (*view).signOut}},
+	}
+}
+
+// view is one request and who made it.
+type view struct {
+	*Console
+	w     http.ResponseWriter
+	r     *http.Request
+	who   *Person // nil: nobody
+	token string  // of forms
+}
+
+const (
+	cookieName = "once_console"
+	tokenField = "form"
+	maxForm    = 4 << 20 // bytes: an outcome, coded for a form
+)
+
+// policy allows no inline script and no inline style. What a store holds is
+// escaped; if something were not, it could still not run.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP serves a request. All checks of access are here.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin") // no-referrer would make browsers hide the Origin of our own forms
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+
+	v := &view{Console: c, w: w, r: r}
+	if !c.hosts[hostOf(r.Host)] {
+		v.fail(http.StatusMisdirectedRequest, "This host is not served", "The console does not answer to this host name. Add it to Hosts, or --host, if it is yours.")
+		return
+	}
+	path := r.URL.Path
+	if rest, mounted := strings.CutPrefix(path, c.base+"/"); mounted {
+		path = "/" + rest
+	} else if path == c.base || path == "" { // "": http.StripPrefix leaves it
+		path = "/"
+	}
+	if file, ok := c.files[path]; ok && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		file.serve(w, r)
+		return
+	}
+	v.who, v.token = c.whoIs(r)
+	methods := c.routes[path]
+	if methods == nil {
+		v.fail(http.StatusNotFound, "There is no such page", "The address may be incomplete. Begin at the overview, or paste an id into the search box.")
+		return
+	}
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	to, ok := methods[method]
+	if !ok {
+		var allowed []string
+		for m := range methods {
+			allowed = append(allowed, m)
+		}
+		slices.Sort(allowed)
+		h.Set("Allow", strings.Join(allowed, ", "))
+		v.fail(http.StatusMethodNotAllowed, "Not this way", "A page that changes something is reached by its form only. Go back and use the form.")
+		return
+	}
+	post := method == http.MethodPost
+	if post && crossOrigin(r) {
+		v.fail(http.StatusForbidden, "Refused: this came from another site", "A page of another site tried to do this with your sign-in. Nothing was changed.")
+		return
+	}
+	if post {
+		if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/x-www-form-urlencoded" {
+			v.fail(http.StatusUnsupportedMediaType, "This is not a form", "Send the form of the page. Nothing was changed.")
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than 4 MiB. Nothing was changed.")
+			return
+		}
+	}
+	switch {
+	case to.role == 0:
+	case v.who == nil && post:
+		v.fail(http.StatusUnauthorized, "You are not signed in", "The sign-in has ended, and nothing was changed. Sign in, open the page anew, and repeat what you did.")
+		return
+	case v.who == nil:
+		v.askWho()
+		return
+	case post && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)):
+		v.fail(http.StatusForbidden, "The form is out of date", "It was made for another sign-in. Nothing was changed. Open the page anew, and repeat what you did.")
+		return
+	case v.who.Role < to.role:
+		v.fail(http.StatusForbidden, "Your role does not allow this",
+			fmt.Sprintf("It needs the role %v, and you have %v. Ask somebody who has it.", to.role, v.who.Role))
+		return
+	case to.write && !c.o.Write:
+		v.fail(http.StatusForbidden, "The console is read-only", "Nothing was changed. Start it with Write, or --write, to allow changes.")
+		return
+	}
+	to.handle(v)
+}
+
+// hostOf returns the name of a host without its port.
+func hostOf(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
+}
+
+// crossOrigin reports whether a browser says that a request was made by a page of
+// another origin. A request that says nothing is not from a browser of today, and
+// still needs the token of the form.
+func crossOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || u.Host != r.Host || u.Scheme != "https" && u.Scheme != "http"
+}
+
+// whoIs returns the person who makes a request, and the token of their forms. The
+// proxy decides if the request came through it.
+func (c *Console) whoIs(r *http.Request) (*Person, string) {
+	if p := c.o.Proxy; p != nil && fromProxy(r.RemoteAddr, p.From) {
+		if names := r.Header.Values(p.Header); len(names) == 1 && names[0] != "" { // two: one is not from the proxy
+			who := c.named[names[0]]
+			if who == nil && p.Role != 0 && len(names[0]) <= longestName {
+				who = &Person{Name: names[0], Role: p.Role}
+			}
+			if who != nil {
+				return who, c.formToken("proxy", names[0])
+			}
+		}
+		return nil, ""
+	}
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return nil, ""
+	}
+	who := c.sessions.of(cookie.Value, c.now())
+	if who == nil {
+		return nil, ""
+	}
+	return who, c.formToken("session", cookie.Value)
+}
+
+func fromProxy(addr string, from []netip.Prefix) bool {
+	at, err := netip.ParseAddrPort(addr)
+	return err == nil && slices.ContainsFunc(from, func(p netip.Prefix) bool { return p.Contains(at.Addr().Unmap()) })
+}
+
+// formToken returns what each form of a sign-in has in it. Another site cannot
+// read it.
+func (c *Console) formToken(kind, of string) string {
+	m := hmac.New(sha256.New, c.secret[:])
+	m.Write([]byte(kind + "\x00" + of))
+	return hex.EncodeToString(m.Sum(nil))
+}
+
+// askWho asks a person to sign in. A link from another site, such as a chat, comes
+// without the cookie, because that is SameSite=Strict. The page then opens itself
+// again, from here.
+func (v *view) askWho() {
+	next := v.r.URL.RequestURI()
+	if rest, mounted := strings.CutPrefix(next, v.base+"/"); mounted {
+		next = "/" + rest
+	}
+	site, reopened := v.r.Header.Get("Sec-Fetch-Site"), v.r.Method == http.MethodGet
+	if (site == "cross-site" || site == "same-site") && reopened && v.o.Proxy == nil {
+		v.render(http.StatusUnauthorized, "reopen", page{Title: "One moment", Body: v.inside(next)})
+		return
+	}
+	v.render(http.StatusUnauthorized, "signin", page{Title: "Sign in", Body: signInPage{Next: local(next), Tokens: len(v.people) > 0}})
+}
+
+type signInPage struct {
+	Next    string
+	Tokens  bool // people can sign in here, not only at the proxy
+	Refused bool
+}
+
+func (v *view) signIn() {
+	next := local(v.r.PostForm.Get("next"))
+	digest := sha256.Sum256([]byte(strings.TrimSpace(v.r.PostForm.Get("token")))) // what a digest takes to be found says nothing about a token
+	who := v.people[digest]
+	if who == nil {
+		v.log.WarnContext(v.r.Context(), "console: a sign-in was refused", "from", v.r.RemoteAddr)
+		v.render(http.StatusForbidden, "signin", page{Title: "Sign in", Body: signInPage{Next: next, Tokens: len(v.people) > 0, Refused: true}})
+		return
+	}
+	if cookie, err := v.r.Cookie(cookieName); err == nil {
+		v.sessions.finish(cookie.Value)
+	}
+	v.setCookie(v.sessions.begin(who, v.now()), 0)
+	v.who = who
+	v.record(deed{What: "signed in"})
+	http.Redirect(v.w, v.r, v.inside(next), http.StatusSeeOther)
+}
+
+func (v *view) signOut() {
+	if cookie, err := v.r.Cookie(cookieName); err == nil {
+		v.sessions.finish(cookie.Value)
+	}
+	v.setCookie("", -1)
+	v.record(deed{What: "signed out"})
+	http.Redirect(v.w, v.r, v.inside("/"), http.StatusSeeOther)
+}
+
+func (v *view) setCookie(value string, age int) {
+	http.SetCookie(v.w, &http.Cookie{Name: cookieName, Value: value, Path: v.base + "/", MaxAge: age, HttpOnly: true,
+		Secure: v.o.HTTPS || v.r.TLS != nil, SameSite: http.SameSiteStrictMode})
+}
+
+// inside returns the URL of a path of the console.
+func (c *Console) inside(path string) string { return c.base + path }
+
+// local returns a path of the console that a form or a request named, or its
+// beginning: never another site, and never the page that signs in.
+func local(path string) string {
+	u, err := url.Parse(path)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(path, "/") ||
+		strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") || u.Path == "/sign-in" {
+		return "/"
+	}
+	return path
+}

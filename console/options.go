@@ -1,0 +1,250 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/logs"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+// Options configures a [Console]. Stores is required, and People or Proxy.
+type Options struct {
+	// Stores are what is shown. Work of one store that another one consumes is
+	// followed through all of them.
+	Stores []Store
+
+	// Path is where the console is mounted, as browsers see it, such as
+	// /admin/once. The handler works with and without http.StripPrefix. Default: /.
+	Path string
+
+	// People may use the console. Those without a Token get in through the Proxy
+	// only.
+	People []Person
+
+	// Proxy names a proxy that authenticates people. Default: none.
+	Proxy *Proxy
+
+	// Write allows changes. Without it, roles above Look can only see more.
+	Write bool
+
+	// Hosts are the host names, without a port, by which browsers reach the console.
+	// A page of another site cannot make its own name point here. Default:
+	// localhost, 127.0.0.1 and ::1.
+	Hosts []string
+
+	// HTTPS says that browsers reach the console by HTTPS only, for example through a
+	// proxy that ends TLS. Cookies are then never sent without it. It is implied if
+	// the request itself came by TLS.
+	HTTPS bool
+
+	// IdleTime ends a sign-in that was not used for this long. Default: 30 minutes.
+	// After 12 hours it ends in any case.
+	IdleTime time.Duration
+
+	// Links are shown on the page of a key: to its trace, its log or its order. In a
+	// URL, {key} is replaced by the key as it travels, which is what spans have as
+	// once.key, and {scope}, {operation} and {id} by its parts.
+	Links []Link
+
+	// Operations are names of operations that a search for an id tries first, besides
+	// those that the console has seen.
+	Operations []string
+
+	// Log gets changes with their person, and trouble. Default: slog.Default().
+	Log *slog.Logger
+}
+
+// Store is a store and the name that people know it by.
+type Store struct {
+	Name  string // letters, digits, - and _
+	Store once.Store
+
+	// Leases returns who publishes the messages of the outbox, without a change.
+	// Default: the method OutboxLeases of the Store, if it has one.
+	Leases func(context.Context) (store.Leases, error)
+}
+
+// Person is somebody who uses the console.
+type Person struct {
+	Name  string // 1 to 80 bytes: who it was, in the audit and in reasons
+	Role  Role
+	Token string // at least 20 characters, random; empty: none
+}
+
+// Role is what a person may do. Each role includes those before it.
+type Role int
+
+const (
+	Look       Role = iota + 1 // see keys and messages, without stored answers
+	Decide                     // see answers, and settle unknown and parked keys
+	Administer                 // have work that is done run again
+)
+
+func (r Role) String() string {
+	names := [...]string{"nobody", "look", "decide", "administer"}
+	if r < 0 || int(r) >= len(names) {
+		return fmt.Sprintf("role(%d)", int(r))
+	}
+	return names[r]
+}
+
+// Proxy is a proxy that authenticates people and says who they are in a header. It
+// must remove that header from what it receives.
+type Proxy struct {
+	Header string         // such as X-Forwarded-User
+	From   []netip.Prefix // its addresses: the header of anybody else is ignored
+	Role   Role           // of names that are not in People; default: they are refused
+}
+
+// Link is a link to another system.
+type Link struct {
+	Text string // such as Trace
+	URL  string // https or http
+}
+
+// shortestToken keeps tokens from being guessed.
+const shortestToken = 20
+
+// longestName and longestReason keep a decision within the 500 bytes that a store
+// keeps of a reason. They are those of the command.
+const longestReason, longestName = 400, 80
+
+// Console is an [http.Handler]. It is safe for concurrent use.
+type Console struct {
+	o      Options
+	base   string // of all links: the Path without a slash at its end
+	log    *slog.Logger
+	secret [32]byte // of the form tokens
+	people map[[32]byte]*Person
+	named  map[string]*Person
+	hosts  map[string]bool
+	routes map[string]map[string]route // by path and method
+	pages  map[string]*template.Template
+	files  map[string]file
+
+	sessions sessions
+	trail    trail
+	now      func() time.Time
+
+	end     context.CancelFunc
+	running sync.WaitGroup
+}
+
+var _ http.Handler = (*Console)(nil)
+
+// New returns a console. Close it when it is no longer used.
+func New(o Options) (*Console, error) {
+	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("%w: console: %w", once.ErrInvalid, err)
+	}
+	rand.Read(c.secret[:]) // never fails: it ends the program instead
+	c.o.IdleTime = cmp.Or(o.IdleTime, 30*time.Minute)
+	c.sessions.idle = c.o.IdleTime
+	if err := c.load(); err != nil {
+		return nil, err
+	}
+	c.routes = c.allRoutes()
+	return c, nil
+}
+
+// Close ends what runs for the console. Later requests are served all the same,
+// without news on the overview.
+func (c *Console) Close() {
+	if c.end != nil {
+		c.end()
+	}
+	c.running.Wait()
+}
+
+func (c *Console) check() error {
+	o := &c.o
+	if len(o.Stores) == 0 {
+		return errors.New("Stores is empty: name at least one")
+	}
+	seen := make(map[string]bool)
+	for _, s := range o.Stores {
+		switch {
+		case s.Store == nil:
+			return fmt.Errorf("the store %q is nil", s.Name)
+		case s.Name == "" || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "":
+			return fmt.Errorf("the name of a store is %q: use letters, digits, - and _", s.Name)
+		case seen[s.Name]:
+			return fmt.Errorf("two stores have the name %q", s.Name)
+		}
+		seen[s.Name] = true
+	}
+	c.base = strings.TrimRight(o.Path, "/")
+	if c.base != "" && (c.base[0] != '/' || strings.Contains(c.base, "//") || strings.ContainsAny(c.base, "?#%\\ \"'<>")) {
+		return fmt.Errorf("the Path is %q: use the path of a URL, such as /admin/once", o.Path)
+	}
+	c.people, c.named = make(map[[32]byte]*Person), make(map[string]*Person)
+	for i := range o.People {
+		p := &o.People[i]
+		switch {
+		case strings.TrimSpace(p.Name) == "" || len(p.Name) > longestName || name.Check("Name", p.Name) != nil:
+			return fmt.Errorf("the name of a person is %q: use 1 to %d printable bytes", p.Name, longestName)
+		case p.Role < Look || p.Role > Administer:
+			return fmt.Errorf("the role of %q is %v: use Look, Decide or Administer", p.Name, p.Role)
+		case c.named[p.Name] != nil:
+			return fmt.Errorf("two people have the name %q", p.Name)
+		case p.Token == "" && o.Proxy == nil:
+			return fmt.Errorf("%q has no Token, and there is no Proxy: nothing lets them in", p.Name)
+		case p.Token != "" && len(p.Token) < shortestToken:
+			return fmt.Errorf("the token of %q is shorter than %d characters: make a random one", p.Name, shortestToken)
+		}
+		c.named[p.Name] = p
+		if p.Token == "" {
+			continue
+		}
+		digest := sha256.Sum256([]byte(p.Token))
+		if c.people[digest] != nil {
+			return fmt.Errorf("%q and %q have the same token", p.Name, c.people[digest].Name)
+		}
+		c.people[digest] = p
+	}
+	switch p := o.Proxy; {
+	case p == nil && len(o.People) == 0:
+		return errors.New("nobody could use it: name People, or a Proxy")
+	case p != nil && p.Header == "":
+		return errors.New("Proxy.Header is empty: name the header in which the proxy says who it is")
+	case p != nil && len(p.From) == 0:
+		return errors.New("Proxy.From is empty: anybody could send the header. Name the addresses of the proxy")
+	case p != nil && (p.Role < 0 || p.Role > Administer):
+		return fmt.Errorf("Proxy.Role is %v", p.Role)
+	}
+	c.hosts = make(map[string]bool)
+	hosts := o.Hosts
+	if len(hosts) == 0 {
+		hosts = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	for _, h := range hosts {
+		if h == "" || strings.ContainsAny(h, "/*@ ") {
+			return fmt.Errorf("a host is %q: use a name or an address, without a port", h)
+		}
+		c.hosts[strings.ToLower(strings.Trim(h, "[]"))] = true
+	}
+	for _, l := range o.Links {
+		if l.Text == "" || !strings.HasPrefix(l.URL, "https://") && !strings.HasPrefix(l.URL, "http://") {
+			return fmt.Errorf("the link %q has the URL %q: give a text, and a URL with https", l.Text, l.URL)
+		}
+	}
+	if o.IdleTime < 0 {
+		return fmt.Errorf("IdleTime is %v", o.IdleTime)
+	}
+	return nil
+}
