@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -63,9 +62,9 @@ func (c causes) of(ctx context.Context, digest [16]byte) (*causeJSON, error) {
 		return found, nil
 	}
 	found := &causeJSON{Key: name.Format(digest)}
-	recs, _, err := c.List(ctx, once.RecordQuery{UUID: digest})
-	if len(recs) > 0 {
-		found = keyAsCause(recs[0].Key)
+	k, err := store.FindKey(ctx, c.Store, digest)
+	if k != (once.Key{}) {
+		found = keyAsCause(k)
 	}
 	c.known[digest] = found
 	return found, err
@@ -130,36 +129,22 @@ type traces struct {
 	cut   bool          // there may be more than this
 }
 
-// findTraces goes by index to the cause and the records, and then looks through the outbox. After an error it returns what
-// was found before.
+// findTraces looks for them for a bounded time. After an error it returns what was found before.
 func findTraces(ctx context.Context, s *session, r once.Record) (found traces, err error) {
 	ctx, cancel := context.WithTimeout(ctx, putTime)
 	defer cancel()
-	if found.cause, err = newCauses(s).of(ctx, r.Cause); err != nil {
-		return found, err
+	in, err := store.FindTraces(ctx, s.Store, r, maxPut)
+	switch {
+	case in.Cause != once.Key{}:
+		found.cause = keyAsCause(in.Cause)
+	case r.Cause != [16]byte{}:
+		found.cause = &causeJSON{Key: name.Format(r.Cause)}
 	}
-	recs, next, err := page(ctx, s.Target, selection{RecordQuery: once.RecordQuery{Cause: r.Key.UUID(), Limit: maxPut}})
-	if found.ledTo = recs; err != nil && (s.Tables != nil || !errors.Is(err, once.ErrInvalid)) { // else it lists only what is open
-		return found, err
+	found.ledTo, found.cut = in.LedTo, in.Cut
+	for _, m := range in.Put {
+		found.put = append(found.put, putJSON{m.Message.ID, m.Message.Topic, m.State.String(), m.Seq, m.Attempts, stamp(m.Created), stamp(m.Changed)})
 	}
-	found.cut = next != once.Key{}
-	messages, err := target.Need[store.Relayable](s.Target, target.AnOutbox)
-	if err != nil {
-		return found, nil // it has put none
-	}
-	for state := store.Pending; state <= store.Published; state++ {
-		q := store.OutgoingQuery{State: state, Cause: store.FormatCause(r.Key), Limit: maxPut, Bodiless: true}
-		ms, err := messages.Outgoing(ctx, q)
-		if err != nil {
-			return found, err
-		}
-		for _, m := range ms {
-			found.put = append(found.put, putJSON{m.Message.ID, m.Message.Topic, state.String(), m.Seq, m.Attempts, stamp(m.Created),
-				stamp(m.Changed)})
-		}
-		found.cut = found.cut || len(ms) == maxPut
-	}
-	return found, nil
+	return found, err
 }
 
 // print prints the traces below a key.
