@@ -138,10 +138,11 @@ func (b *browser) fill(action string, pairs ...string) *browser {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		values.Set(pairs[i], pairs[i+1])
 	}
+	to, _, _ := strings.Cut(form.attr["action"], "#")
 	if form.attr["method"] == "post" {
-		return b.post(form.attr["action"], values)
+		return b.post(to, values)
 	}
-	return b.get(form.attr["action"] + "?" + values.Encode())
+	return b.get(to + "?" + values.Encode())
 }
 
 func (b *browser) form(action string) *element {
@@ -254,7 +255,8 @@ func (e *element) problems() (all []string) {
 	}
 	e.walk(func(e *element) {
 		for name, value := range e.attr {
-			if name == "style" || strings.HasPrefix(name, "on") || strings.Contains(strings.ToLower(value), "javascript:") {
+			leads := name == "href" || name == "src" || name == "action"
+			if name == "style" || strings.HasPrefix(name, "on") || leads && strings.HasPrefix(strings.ToLower(strings.TrimSpace(value)), "javascript:") {
 				all = append(all, fmt.Sprintf("<%s %s=%q>", e.name, name, value))
 			}
 		}

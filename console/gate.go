@@ -26,10 +26,13 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		return map[string]route{http.MethodGet: {role: Look, handle: of}}
 	}
 	return map[string]map[string]route{
-		"/":         get((*view).overview),
-		"/audit":    get((*view).audit),
-		"/sign-in":  {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
-		"/sign-out": {http.MethodPost: {role: Look, handle: (*view).signOut}},
+		"/":            get((*view).overview),
+		"/find":        get((*view).find),
+		"/key":         get((*view).key),
+		"/key/outcome": {http.MethodPost: {role: Decide, handle: (*view).reveal}},
+		"/audit":       get((*view).audit),
+		"/sign-in":     {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
+		"/sign-out":    {http.MethodPost: {role: Look, handle: (*view).signOut}},
 	}
 }
 
@@ -40,6 +43,7 @@ type view struct {
 	r     *http.Request
 	who   *Person // nil: nobody
 	token string  // of forms
+	notes []note  // for the page
 }
 
 const (
@@ -237,7 +241,7 @@ func (v *view) signIn() {
 	v.setCookie(v.sessions.begin(who, v.now()), 0)
 	v.who = who
 	v.record(deed{What: "signed in"})
-	http.Redirect(v.w, v.r, v.inside(next), http.StatusSeeOther)
+	v.seeOther(v.inside(next))
 }
 
 func (v *view) signOut() {
@@ -246,13 +250,16 @@ func (v *view) signOut() {
 	}
 	v.setCookie("", -1)
 	v.record(deed{What: "signed out"})
-	http.Redirect(v.w, v.r, v.inside("/"), http.StatusSeeOther)
+	v.seeOther(v.inside("/"))
 }
 
 func (v *view) setCookie(value string, age int) {
 	http.SetCookie(v.w, &http.Cookie{Name: cookieName, Value: value, Path: v.base + "/", MaxAge: age, HttpOnly: true,
 		Secure: v.o.HTTPS || v.r.TLS != nil, SameSite: http.SameSiteStrictMode})
 }
+
+// seeOther sends the browser to a URL of the console.
+func (v *view) seeOther(url string) { http.Redirect(v.w, v.r, url, http.StatusSeeOther) }
 
 // inside returns the URL of a path of the console.
 func (c *Console) inside(path string) string { return c.base + path }

@@ -138,6 +138,7 @@ type Console struct {
 
 	sessions sessions
 	trail    trail
+	names    names
 	now      func() time.Time
 
 	end     context.CancelFunc
@@ -159,6 +160,9 @@ func New(o Options) (*Console, error) {
 		return nil, err
 	}
 	c.routes = c.allRoutes()
+	for _, op := range o.Operations {
+		c.names.see(once.Key{Operation: op})
+	}
 	return c, nil
 }
 

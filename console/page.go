@@ -118,6 +118,7 @@ type frame struct {
 func (v *view) render(status int, of string, p page) {
 	var out bytes.Buffer
 	_, err := v.r.Cookie(cookieName)
+	p.Notes = append(v.notes, p.Notes...)
 	f := frame{page: p, Who: v.who, Write: v.o.Write, Signed: err == nil, Token: v.token, Stores: v.o.Stores}
 	if err := v.pages[of].ExecuteTemplate(&out, "layout", f); err != nil {
 		v.log.ErrorContext(v.r.Context(), "console: a page cannot be rendered", "page", of, "error", err)

@@ -1,0 +1,294 @@
+package console
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// claim takes a key, for a message that the work of cause has put.
+func claim(t *testing.T, s once.Store, k once.Key, cause once.Key, lease time.Duration) once.Record {
+	t.Helper()
+	r := once.ClaimRequest{Fence: once.Fence{Key: k, Owner: k.UUID()}, Lease: lease, Fingerprint: []byte{1, 2, 3}}
+	if cause != (once.Key{}) {
+		r.Cause = cause.UUID()
+	}
+	rec, err := s.Claim(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// settle ends a claim.
+func settle(t *testing.T, s once.Store, r once.Record, status once.Status, reason, answer, kind string) {
+	t.Helper()
+	set := once.Settlement{Fence: once.Fence{Key: r.Key, Owner: r.Owner, Attempt: r.Attempt}, Status: status, Reason: reason, KeepOutcome: time.Hour, KeepKey: time.Hour}
+	if status == once.Done {
+		set.Outcome, _ = s.Options().Pack(r.Key, r.Fingerprint, once.Outcome{Body: []byte(answer), ContentType: kind})
+	}
+	if err := s.Settle(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unknown makes a record whose holder is gone.
+func unknown(t *testing.T, s once.Store, k once.Key) {
+	t.Helper()
+	settle(t, s, claim(t, s, k, once.Key{}, time.Minute), once.Unknown, "the connection broke", "", "")
+}
+
+const script = `<script>alert(1)</script>`
+
+// history makes an order, its message, and what two consumers in another store did.
+func history(t *testing.T) (shop, stock *memstore.Store, order once.Key) {
+	t.Helper()
+	shop, stock = memstore.New(nil), memstore.New(nil)
+	box := outbox.New(shop, nil)
+	op := &once.Operation[string]{Name: "order"}
+	order = op.For("order-4711").In("tenant-7").Key()
+	if _, err := once.DoTx(t.Context(), shop, op.For("order-4711").In("tenant-7"), func(ctx context.Context, tx *memstore.Tx) (string, error) {
+		return "secret" + script, box.Put(ctx, tx, &broker.Message{ID: "m-1", Topic: "orders", Body: []byte("x")})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, shop, claim(t, shop, order.Step("charge"), once.Key{}, time.Minute), once.Done, "", `{"a":1}`, "application/json")
+	settle(t, stock, claim(t, stock, once.Key{Operation: "billing", ID: "m-1"}, order, time.Minute), once.Done, "", "", "")
+	settle(t, stock, claim(t, stock, once.Key{Operation: "mailing", ID: "m-1"}, order, time.Minute), once.Parked, "smtp: 451 "+script, "", "")
+	if err := stock.Shelve(t.Context(), []store.Shelved{{Consumer: "mailing", Key: "m-1", Message: broker.Message{ID: "m-1", Topic: "orders", Body: []byte("x")},
+		State: store.Parked, Attempts: 5, Reason: "smtp: 451 " + script, History: "replayed by ann: fixed"}}); err != nil {
+		t.Fatal(err)
+	}
+	return shop, stock, order
+}
+
+func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
+	shop, stock, order := history(t)
+	for q, want := range map[string]string{
+		order.String():                     "of tenant-7 done It is done.",
+		strings.ToUpper(order.String()):    "of tenant-7 done It is done.",
+		"order order-4711 of tenant-7":     "One key has exactly this id",
+		"order-4711":                       "Keys whose id contains this",
+		" 4711 ":                           "Keys whose id contains this",
+		"m-1":                              "Messages with this id",
+		"nothing":                          "records were read",
+		"0af7651916cd43dd8448eb211c80319c": "This looks like a trace id",
+		`{"amount":1}`:                     "Only ids are searched",
+		strings.Repeat("x", 1001):          "longer than any id",
+	} {
+		c := open(t, Options{Stores: []Store{{Name: "shop", Store: shop}, {Name: "stock", Store: stock}}})
+		b := as(t, c, lookToken)
+		b.get("/find?q=" + url.QueryEscape(q)).is(http.StatusOK).shows(want)
+		b.get("/find").fill("/find", "q", q).is(http.StatusOK)
+		if q == "order-4711" { // its operations have been seen
+			b.shows("2 keys have exactly this id")
+		}
+	}
+}
+
+func TestTheTimelineTellsTheWholeStory(t *testing.T) {
+	shop, stock, order := history(t)
+	c := open(t, Options{Stores: []Store{{Name: "shop", Store: shop}, {Name: "stock", Store: stock}}, Operations: []string{"order/charge"},
+		Links: []Link{{"Trace", "https://traces.example/?q={key}&id={id}"}}})
+	b := as(t, c, decideToken)
+	b.get(c.keyLink(keyRef{"shop", order})).is(http.StatusOK).hides("secret", script)
+	b.shows("Claimed for the first time", "Put the message m-1 pending to orders", "Done", "Led to billing m-1 done", "Led to mailing m-1 parked smtp: 451",
+		"Set aside by the consumer mailing", "5 failed attempts", "replayed by ann: fixed", "Step order/charge order-4711 of tenant-7", order.String())
+	if !strings.Contains(b.text, `href="https://traces.example/?q=`+order.String()+`&amp;id=order-4711"`) {
+		t.Error("there is no link to the trace")
+	}
+	b.fill("/key/outcome").is(http.StatusOK).shows("secret").hides(script)
+	if got := c.trail.latest()[0]; got.By != "dee" || got.What != "looked at the answer" || got.Key.Key != order {
+		t.Errorf("the audit has %+v", got)
+	}
+	b.follow("mailing m-1").is(http.StatusOK).shows("Caused by a message of order order-4711 of tenant-7", "Settle the message: that settles the key").follow("order order-4711").is(http.StatusOK)
+	b.follow("order/charge").shows("It is a step of order order-4711 of tenant-7")
+
+	as(t, c, lookToken).get(c.keyLink(keyRef{"shop", order})).shows("you need the role decide").hides("secret")
+}
+
+func TestKeysThatCannotBeShown(t *testing.T) {
+	c := open(t, Options{})
+	b := as(t, c, lookToken)
+	b.get("/key?store=no&operation=a&id=b").is(http.StatusNotFound).shows("There is no such store")
+	b.get("/key?operation=a").is(http.StatusBadRequest).shows("This is not a key")
+	b.get("/key?operation=a&id=b").is(http.StatusNotFound).shows("search for the id")
+}
+
+// Whatever somebody made an id, an operation or a reason of, a page shows it as
+// text, and other ids look different.
+func TestHostileTextIsShownAsText(t *testing.T) {
+	s := memstore.New(nil)
+	hostile := []string{script, `"><img src=x onerror=alert(1)>`, "javascript:alert(1)", "p\u0430y", "pay", "a\u202egnp.exe", "a\u200b", "a", "{{.}}", "'; --", "%3Cscript%3E", "</table>", "../../etc", "a?b=c&d#e"}
+	for _, text := range hostile {
+		unknown(t, s, once.Key{Scope: text, Operation: text, ID: text})
+	}
+	k := once.Key{Operation: "answer", ID: "1"}
+	settle(t, s, claim(t, s, k, once.Key{}, time.Minute), once.Done, script+"\u202e\x1b", "<b>\u202e\x00"+script, `text/html"`+script)
+	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true})
+	b := as(t, c, adminToken)
+	check := func() {
+		t.Helper()
+		b.is(http.StatusOK).hides(script, "<img src=x")
+		if shown := b.page.content(); strings.ContainsAny(shown, "\u202e\u200b\x1b\x00") {
+			t.Errorf("%s shows %q", b.at, shown)
+		}
+	}
+	b.get("/find?all=1")
+	check()
+	var links []string
+	for _, a := range b.page.all("a") {
+		if a.attr["class"] == "row" {
+			links = append(links, a.attr["href"])
+			if !strings.HasPrefix(a.attr["href"], "/key?") {
+				t.Errorf("a row leads to %q", a.attr["href"])
+			}
+		}
+	}
+	if len(links) != len(hostile)+1 {
+		t.Errorf("there are %d links", len(links))
+	}
+	for _, to := range links {
+		b.get(to)
+		check()
+	}
+	shown := make(map[string]bool)
+	for _, text := range hostile {
+		b.get("/find?q=" + url.QueryEscape(text))
+		check()
+		shown[b.page.all("h1")[0].content()] = true
+	}
+	if len(shown) != len(hostile) {
+		t.Errorf("%d ids are shown as %d", len(hostile), len(shown))
+	}
+	b.get(c.keyLink(keyRef{"s", k})).fill("/key/outcome")
+	check()
+}
+
+func TestListsHavePages(t *testing.T) {
+	one, two := memstore.New(nil), memstore.New(nil)
+	for i := range onPage + 7 {
+		unknown(t, one, once.Key{Operation: "pay", ID: fmt.Sprintf("one-%d", i)})
+		unknown(t, two, once.Key{Operation: "pay", ID: fmt.Sprintf("two-%d", i)})
+		settle(t, two, claim(t, two, once.Key{Operation: "ship", ID: fmt.Sprintf("done-%d", i)}, once.Key{}, time.Minute), once.Done, "", "", "")
+	}
+	c := open(t, Options{Stores: []Store{{Name: "one", Store: one}, {Name: "two", Store: two}}})
+	for query, want := range map[string]int{"all=1": 3 * (onPage + 7), "status=unknown": 2 * (onPage + 7), "status=unknown&store=two": onPage + 7, "operation=ship": onPage + 7,
+		"q=two-&scan=1": onPage + 7, "status=unknown&newer=1h": 2 * (onPage + 7), "older=1h": 0, "scope=none": 0} {
+		b := as(t, c, lookToken).get("/find?" + query).is(http.StatusOK)
+		seen := make(map[string]bool)
+		for pages := 1; ; pages++ {
+			rows := 0
+			for _, a := range b.page.all("a") {
+				if a.attr["class"] == "row" {
+					rows++
+					seen[a.attr["href"]] = true
+				}
+			}
+			if rows > onPage || pages > 10 {
+				t.Fatalf("%s: page %d has %d rows", query, pages, rows)
+			}
+			if !strings.Contains(b.text, `rel="next"`) {
+				break
+			}
+			b.follow("Next page").is(http.StatusOK)
+		}
+		if len(seen) != want {
+			t.Errorf("%s lists %d keys, want %d", query, len(seen), want)
+		}
+	}
+	b := as(t, c, lookToken)
+	for _, bad := range []string{"after=x", "after=" + base64.RawURLEncoding.EncodeToString([]byte(`[9,"","",""]`)), "status=x", "older=x", "older=-1h", "older=2h&newer=1h"} {
+		if b.get("/find?all=1&" + bad).is(http.StatusOK); len(b.page.all("table")) != 0 || !strings.Contains(b.text, "note bad") {
+			t.Errorf("%s is accepted", bad)
+		}
+	}
+}
+
+// ailing is a store that can fail.
+type ailing struct {
+	*memstore.Store
+	down bool
+}
+
+var errDown = errors.New("connection refused " + script)
+
+func (s *ailing) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if s.down {
+		return once.Record{}, errDown
+	}
+	return s.Store.Get(ctx, k)
+}
+
+func (s *ailing) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	if s.down {
+		return once.RecordPage{}, errDown
+	}
+	return s.Store.List(ctx, q)
+}
+
+func (s *ailing) Settle(ctx context.Context, set once.Settlement) error {
+	if s.down {
+		return errDown
+	}
+	return s.Store.Settle(ctx, set)
+}
+
+func (s *ailing) OutboxDepth(ctx context.Context, count int) ([]store.Depth, error) {
+	if s.down {
+		return nil, errDown
+	}
+	return s.Store.OutboxDepth(ctx, count)
+}
+
+func TestAStoreThatFailsIsNamedAndComesBack(t *testing.T) {
+	well, ill := memstore.New(nil), &ailing{Store: memstore.New(nil)}
+	unknown(t, well, once.Key{Operation: "pay", ID: "well-1"})
+	unknown(t, ill, once.Key{Operation: "pay", ID: "ill-1"})
+	c := open(t, Options{Stores: []Store{{Name: "ill", Store: ill}, {Name: "well", Store: well}}})
+	b := as(t, c, lookToken)
+	ill.down = true
+	b.get("/find?all=1").is(http.StatusOK).shows("The store ill does not answer", "connection refused", "well-1").hides(script)
+	b.get("/find?q=well-1").is(http.StatusOK).shows("The store ill does not answer", "well-1")
+	b.get("/key?store=well&operation=pay&id=well-1").is(http.StatusOK).shows("The store ill does not answer")
+	b.get("/key?store=ill&operation=pay&id=ill-1").is(http.StatusServiceUnavailable).shows("Load the page again")
+	ill.down = false
+	b.get("/find?all=1").is(http.StatusOK).shows("ill-1", "well-1").hides("does not answer")
+	b.get("/key?store=ill&operation=pay&id=ill-1").is(http.StatusOK)
+}
+
+// openOnly lists open records only.
+type openOnly struct{ *memstore.Store }
+
+func (s openOnly) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	for _, status := range q.Status {
+		if status != once.Unknown && status != once.Parked && status != once.Running {
+			return once.RecordPage{}, once.ErrInvalid
+		}
+	}
+	if len(q.Status) == 0 && q.UUID == [16]byte{} {
+		return once.RecordPage{}, once.ErrInvalid
+	}
+	return s.Store.List(ctx, q)
+}
+
+func TestAStoreThatListsOpenKeysSaysSo(t *testing.T) {
+	s := openOnly{memstore.New(nil)}
+	unknown(t, s, once.Key{Operation: "pay", ID: "open-1"})
+	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}})
+	b := as(t, c, lookToken)
+	b.get("/find?all=1").is(http.StatusOK).shows("open-1", "lists only keys that are unknown, parked or running")
+	b.get("/find?status=done").is(http.StatusOK).shows("lists only keys that are unknown, parked or running")
+}
