@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -474,4 +475,9 @@ func outgoingMessage(s Store, m store.Outgoing) message {
 		to.Key = keyRef{s.Name, k}
 	}
 	return to
+}
+
+// oldestFirst orders records by their last change.
+func oldestFirst(rows []row) {
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(b.Unchanged, a.Unchanged) })
 }

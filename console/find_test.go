@@ -76,6 +76,8 @@ func history(t *testing.T) (shop, stock *memstore.Store, order once.Key) {
 
 func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 	shop, stock, order := history(t)
+	c := open(t, Options{Stores: []Store{{Name: "shop", Store: shop}, {Name: "stock", Store: stock}}})
+	b := as(t, c, lookToken)
 	for q, want := range map[string]string{
 		order.String():                     "of tenant-7 done It is done.",
 		strings.ToUpper(order.String()):    "of tenant-7 done It is done.",
@@ -88,8 +90,7 @@ func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 		`{"amount":1}`:                     "Only ids are searched",
 		strings.Repeat("x", 1001):          "longer than any id",
 	} {
-		c := open(t, Options{Stores: []Store{{Name: "shop", Store: shop}, {Name: "stock", Store: stock}}})
-		b := as(t, c, lookToken)
+		c.names.operations, c.names.scopes = nil, nil
 		b.get("/find?q=" + url.QueryEscape(q)).is(http.StatusOK).shows(want)
 		b.get("/find").fill("/find", "q", q).is(http.StatusOK)
 		if q == "order-4711" { // its operations have been seen
@@ -113,7 +114,7 @@ func TestTheTimelineTellsTheWholeStory(t *testing.T) {
 	if got := c.trail.latest()[0]; got.By != "dee" || got.What != "looked at the answer" || got.Key.Key != order {
 		t.Errorf("the audit has %+v", got)
 	}
-	b.follow("mailing m-1").is(http.StatusOK).shows("Caused by a message of order order-4711 of tenant-7", "Settle the message: that settles the key").follow("order order-4711").is(http.StatusOK)
+	b.follow("mailing m-1").is(http.StatusOK).shows("Caused by a message of order order-4711 of tenant-7", "the key is settled with it").follow("order order-4711").is(http.StatusOK)
 	b.follow("order/charge").shows("It is a step of order order-4711 of tenant-7")
 
 	as(t, c, lookToken).get(c.keyLink(keyRef{"shop", order})).shows("you need the role decide").hides("secret")

@@ -26,13 +26,19 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		return map[string]route{http.MethodGet: {role: Look, handle: of}}
 	}
 	return map[string]map[string]route{
-		"/":            get((*view).overview),
-		"/find":        get((*view).find),
-		"/key":         get((*view).key),
-		"/key/outcome": {http.MethodPost: {role: Decide, handle: (*view).reveal}},
-		"/audit":       get((*view).audit),
-		"/sign-in":     {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
-		"/sign-out":    {http.MethodPost: {role: Look, handle: (*view).signOut}},
+		"/":                   get((*view).overview),
+		"/find":               get((*view).find),
+		"/key":                get((*view).key),
+		"/key/outcome":        {http.MethodPost: {role: Decide, handle: (*view).reveal}},
+		"/key/confirm":        {http.MethodPost: {role: Decide, write: true, handle: (*view).confirm}},
+		"/key/settle":         {http.MethodPost: {role: Decide, write: true, handle: (*view).settle}},
+		"/key/reopen/confirm": {http.MethodPost: {role: Administer, write: true, handle: (*view).confirmReopen}},
+		"/key/reopen":         {http.MethodPost: {role: Administer, write: true, handle: (*view).reopen}},
+		"/unknown":            get((*view).unknown),
+		"/parked":             get((*view).parked),
+		"/audit":              get((*view).audit),
+		"/sign-in":            {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
+		"/sign-out":           {http.MethodPost: {role: Look, handle: (*view).signOut}},
 	}
 }
 

@@ -77,12 +77,8 @@ type keyPage struct {
 type form struct {
 	CanSettle, CanReopen bool
 	Why                  string // why nothing can be done here
-	Choice               string
-	Reason               string
-	Answer               string
-	ContentType          string
-	Rejected             bool
-	Problem              string
+	Problem              string // with what was typed
+	decision
 }
 
 // versionOf identifies a record as it was shown. A decision is for this only.
@@ -198,7 +194,7 @@ func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form)
 	if out != nil && !out.Shown {
 		out.Text = ""
 	}
-	p := keyPage{Ref: keyRef{s.Name, r.Key}, Rec: r, Many: len(v.o.Stores) > 1, Travels: r.Key.String(), Version: versionOf(r), Outcome: out, form: f}
+	p := keyPage{Ref: keyRef{s.Name, r.Key}, Rec: r, Many: len(v.o.Stores) > 1, Travels: r.Key.String(), Version: versionOf(r), Outcome: out, form: v.options(r, f)}
 	if len(r.Fingerprint) > 0 {
 		p.Fingerprint = hex.EncodeToString(r.Fingerprint)
 	}
@@ -210,6 +206,7 @@ func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form)
 		p.Links = append(p.Links, Link{l.Text, strings.NewReplacer("{key}", url.QueryEscape(p.Travels), "{scope}", url.QueryEscape(r.Key.Scope),
 			"{operation}", url.QueryEscape(r.Key.Operation), "{id}", url.QueryEscape(r.Key.ID)).Replace(l.URL)})
 	}
+	v.news(p.Ref, r)
 	v.timeline(&p, s, r)
 	p.Summary = summary(r, p.ShelvedAs)
 	v.render(status, "key", page{Title: legible.Line(r.Key.Operation) + " " + legible.Line(r.Key.ID), Nav: "find", Body: p})
@@ -224,7 +221,7 @@ func summary(r once.Record, shelved *message) string {
 		return "Its holder is gone, and whether the work happened is not known. Look at the other system before you decide: two effects cost more than a late one."
 	case once.Parked:
 		if shelved != nil {
-			return "It waits for a person, together with its message. Settle the message: that settles the key."
+			return "It waits for a person, together with its message, which is parked too. Replay or discard the message with the command, and the key is settled with it. If its effect happened, complete the key first."
 		}
 		return "It waits for a person to decide. Look at the other system first. Nothing runs until then."
 	case once.Done:

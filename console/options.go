@@ -139,6 +139,7 @@ type Console struct {
 	sessions sessions
 	trail    trail
 	names    names
+	deciding sync.Mutex
 	now      func() time.Time
 
 	end     context.CancelFunc

@@ -100,8 +100,8 @@ type page struct {
 
 // note is something to know about a page.
 type note struct {
-	Bad  bool
-	Text string
+	Bad, Good bool
+	Text      string
 }
 
 // frame is a page with who sees it.

@@ -40,6 +40,16 @@ func (s *sessions) begin(who *Person, now time.Time) string {
 	if s.all == nil {
 		s.all = make(map[[32]byte]*session)
 	}
+	if len(s.all) >= maxSessions {
+		s.makeRoom(now)
+	}
+	s.all[sha256.Sum256([]byte(id))] = &session{who, now, now}
+	return id
+}
+
+// makeRoom ends sessions that are over, and at least the one that was unused for
+// longest.
+func (s *sessions) makeRoom(now time.Time) {
 	var oldest [32]byte
 	for digest, other := range s.all {
 		switch {
@@ -52,8 +62,6 @@ func (s *sessions) begin(who *Person, now time.Time) string {
 	if len(s.all) >= maxSessions {
 		delete(s.all, oldest)
 	}
-	s.all[sha256.Sum256([]byte(id))] = &session{who, now, now}
-	return id
 }
 
 // of returns the person of a session, or nil, and counts as a use.

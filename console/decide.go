@@ -1,0 +1,313 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
+)
+
+// choice is what a person decides about a key.
+type choice string
+
+const (
+	happened    choice = "happened"     // completes an unknown or parked key
+	notHappened choice = "not-happened" // frees it
+	runAgain    choice = "run-again"    // frees a key that is done
+)
+
+// deeds name what a choice does, as the command does in reasons.
+var deeds = map[choice]string{happened: "completed", notHappened: "released", runAgain: "forgotten"}
+
+// decision is what a person has put into the form of a key.
+type decision struct {
+	Choice      choice
+	Reason      string
+	Answer      string // empty: not known
+	ContentType string
+	Rejected    bool
+	binary      bool // the Answer was not text
+}
+
+func decisionOf(form url.Values) decision {
+	d := decision{Choice: choice(form.Get("choice")), Reason: strings.TrimSpace(name.Line(form.Get("reason"), maxForm)),
+		Answer: strings.ReplaceAll(form.Get("answer"), "\r\n", "\n"), ContentType: strings.TrimSpace(form.Get("content-type")), Rejected: form.Get("rejected") == "yes"}
+	if d.binary = !utf8.ValidString(d.Answer); d.binary {
+		d.Answer = strings.ToValidUTF8(d.Answer, "\ufffd")
+	}
+	if d.isJSON() {
+		d.Answer = strings.TrimSpace(d.Answer)
+	}
+	return d
+}
+
+func (d decision) isJSON() bool {
+	media, _, _ := mime.ParseMediaType(d.ContentType)
+	return media == "" && d.ContentType == "" || media == "application/json"
+}
+
+// check returns what is wrong with a decision, or "".
+func (d decision) check() string {
+	switch {
+	case deeds[d.Choice] == "":
+		return "Choose whether the work happened."
+	case d.Reason == "":
+		return "Say why, and how you know: the next person will ask."
+	case len(d.Reason) > longestReason:
+		return fmt.Sprintf("The reason has %d bytes, but only %d are stored. Shorten it.", len(d.Reason), longestReason)
+	case d.Choice != happened && (strings.TrimSpace(d.Answer) != "" || d.Rejected):
+		return "Work that did not happen has no answer. Take it out, or choose that it happened."
+	case d.binary:
+		return "The answer is not UTF-8. Use once keys complete with a file."
+	case d.Answer != "" && d.isJSON() && !json.Valid([]byte(d.Answer)):
+		return "The answer is not JSON, so duplicates could not read it. Correct it, or name its content type."
+	case len(d.ContentType) > 200:
+		return "The content type is too long."
+	}
+	return ""
+}
+
+func (d decision) outcome() once.Outcome {
+	out := once.Outcome{Rejected: d.Rejected}
+	if out.Omitted = d.Answer == ""; out.Omitted {
+		return out
+	}
+	out.Body, out.ContentType = []byte(d.Answer), d.ContentType
+	if out.ContentType == "" {
+		out.ContentType = "application/json"
+	}
+	return out
+}
+
+// text is the reason as it is stored.
+func (d decision) text(by string) string {
+	return fmt.Sprintf("%s by %s: %s", deeds[d.Choice], by, d.Reason)
+}
+
+// confirmPage is what the page that confirms a decision shows.
+type confirmPage struct {
+	Ref       keyRef
+	Rec       once.Record
+	Unchanged time.Duration
+	Version   string
+	decision
+	Action, Button, Then string
+	Stored               string // the reason as it will be stored
+	Shown                string // the answer
+	Danger               bool
+	Owner                string
+}
+
+// Deed is what the decision does.
+func (d decision) Deed() string { return deeds[d.Choice] }
+
+// open reads a decision and the record that it is about. If something is wrong, or
+// the record is not the one that the person saw, it says so, and ok is false.
+func (v *view) decisionAbout(again bool) (s Store, r once.Record, d decision, ok bool) {
+	d = decisionOf(v.r.PostForm)
+	if again {
+		d.Choice = runAgain
+	} else if d.Choice == runAgain {
+		d.Choice = "" // another role decides about this
+	}
+	s, r, ok = v.recordOf(refOf(v.r.PostForm))
+	if !ok {
+		return s, r, d, false
+	}
+	switch problem := d.check(); {
+	case v.r.PostForm.Get("version") != versionOf(r):
+		v.moved(s, r, d)
+		return s, r, d, false
+	case problem != "":
+		v.showKey(http.StatusUnprocessableEntity, s, r, nil, form{decision: d, Problem: problem})
+		return s, r, d, false
+	}
+	return s, r, d, true
+}
+
+// moved says that a record is not the one that a person decided about.
+func (v *view) moved(s Store, r once.Record, d decision) {
+	v.notes = append(v.notes, note{Bad: true, Text: "Nothing was changed: this key has changed since you looked at it. Somebody else may have decided, or its work may have gone on. This is how it is now."})
+	v.showKey(http.StatusConflict, s, r, nil, form{decision: d})
+}
+
+func (v *view) confirm()       { v.ask(false) }
+func (v *view) confirmReopen() { v.ask(true) }
+
+// ask repeats a decision, and what exactly it will change.
+func (v *view) ask(again bool) {
+	s, r, d, ok := v.decisionAbout(again)
+	if !ok {
+		return
+	}
+	p := confirmPage{Ref: keyRef{s.Name, r.Key}, Rec: r, Unchanged: unchanged(r), Version: versionOf(r), decision: d, Stored: name.Reason(d.text(v.who.Name))}
+	if r.Owner != [16]byte{} {
+		p.Owner = fmt.Sprintf("%x", r.Owner)
+	}
+	p.Action = "/key/settle"
+	switch d.Choice {
+	case happened:
+		p.Button, p.Then = "Complete this key", "It becomes done, and its work never runs again."
+		out := d.outcome()
+		if !out.Omitted {
+			p.Shown, _ = bodyText(out.ContentType, out.Body)
+			p.Then += fmt.Sprintf(" Duplicates get this answer: %s of %s.", legible.Bytes(int64(len(out.Body))), legible.Line(out.ContentType))
+		} else {
+			p.Then += " Its answer is not known: duplicates get once.ErrOutcomeUnavailable."
+		}
+		if d.Rejected {
+			p.Then += " It is recorded as a rejection."
+		}
+	case notHappened:
+		p.Button, p.Danger = "Release this key", true
+		p.Then = "It becomes free, and the next call with this key runs the work. If a request of it is still on its way, the effect happens twice."
+	case runAgain:
+		p.Action, p.Button, p.Danger = "/key/reopen", "Let it run again", true
+		p.Then = "It becomes free although its work is done, and its answer is deleted. The next call with this key runs the work again, and its effect can happen twice. Steps below it stay done."
+	}
+	v.render(http.StatusOK, "confirm", page{Title: p.Button, Nav: "find", Body: p})
+}
+
+func (v *view) settle() { v.decide(false) }
+func (v *view) reopen() { v.decide(true) }
+
+// decide carries out a decision. Those of one console are made one after the other,
+// so that the second of two people is told of the first, even if both decide the
+// same, which the store would take for a repetition.
+func (v *view) decide(again bool) {
+	v.deciding.Lock()
+	defer v.deciding.Unlock()
+	s, r, d, ok := v.decisionAbout(again)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), askTime) // a browser that leaves does not end it half way
+	defer cancel()
+	reason, err := d.text(v.who.Name), error(nil)
+	switch d.Choice {
+	case happened:
+		err = once.MarkDone(ctx, s.Store, r, d.outcome(), reason)
+	case notHappened:
+		err = once.MarkNotDone(ctx, s.Store, r, reason)
+	case runAgain:
+		err = store.Reopen(ctx, s.Store, r, reason)
+	}
+	about := deed{What: d.Deed(), Store: s.Name, Key: keyRef{s.Name, r.Key}, Reason: d.Reason}
+	switch {
+	case errors.Is(err, once.ErrLeaseLost):
+		if _, now, ok := v.recordOf(about.Key); ok {
+			v.moved(s, now, d)
+		}
+		return
+	case errors.Is(err, once.ErrInvalid), errors.Is(err, once.ErrOutcomeRefused), errors.Is(err, once.ErrOutcomeTooLarge), errors.Is(err, errors.ErrUnsupported):
+		v.showKey(http.StatusUnprocessableEntity, s, r, nil, form{decision: d, Problem: "Nothing was changed. The store says: " + legible.Text(err.Error())})
+		return
+	case err != nil:
+		about.What = "tried to have it " + d.Deed()
+		v.record(about, "attempt", r.Attempt, "was", r.Status.String(), "error", err)
+		v.fail(http.StatusServiceUnavailable, "It is not known whether this was recorded", "The store "+s.Name+" did not answer: "+legible.Text(err.Error())+
+			". Load the key again when it is back, and look whether it has your reason.")
+		return
+	}
+	v.record(about, "attempt", r.Attempt, "was", r.Status.String())
+	v.seeOther(v.keyLink(about.Key))
+}
+
+// options returns what may be done about a record, with what was typed so far.
+func (v *view) options(r once.Record, f form) form {
+	open, over := r.Status == once.Unknown || r.Status == once.Parked, r.Status == once.Done || r.Status == once.Expired
+	switch {
+	case !open && !over:
+	case !v.o.Write:
+		f.Why = "The console is read-only, so nothing can be decided here. Start it with Write, or use the command."
+	case open && v.who.Role < Decide:
+		f.Why = "To decide about this key, you need the role decide."
+	case open:
+		f.CanSettle = true
+	case v.who.Role >= Administer:
+		f.CanReopen = true
+	}
+	if over && !f.CanReopen {
+		f.Why = "" // nothing needs to be done
+	}
+	if f.Problem != "" && !f.CanSettle && !f.CanReopen {
+		v.notes = append(v.notes, note{Bad: true, Text: f.Problem})
+	}
+	return f
+}
+
+// news says what the person has just done about a key.
+func (v *view) news(k keyRef, r once.Record) {
+	all := v.trail.latest()
+	for _, d := range all[:min(len(all), 20)] {
+		if d.Key != k || d.By != v.who.Name || d.Reason == "" || v.now().Sub(d.At) > time.Minute {
+			continue
+		}
+		text := "You have " + d.What + " this key. It is in the audit."
+		if !strings.HasPrefix(d.What, "tried") && !strings.HasSuffix(r.Reason, d.Reason) {
+			text += " The record has another reason by now: see below."
+		}
+		v.notes = append(v.notes, note{Good: true, Text: text})
+		return
+	}
+}
+
+// openPage is what the list of unknown or parked keys shows.
+type openPage struct {
+	Status  string
+	Filters filters
+	List    listed
+	Oldest  bool // the oldest is first
+	More    string
+	Empty   string
+	Bad     bool
+}
+
+func (v *view) unknown() { v.open("/unknown", once.Unknown) }
+func (v *view) parked()  { v.open("/parked", once.Parked) }
+
+// open lists keys that wait for a person.
+func (v *view) open(path string, of once.Status) {
+	q := v.r.URL.Query()
+	f, problem := filterOf(q)
+	f.Status = ""
+	narrowed := f.narrows()
+	at, ok := cursorOf(q.Get("after"), len(v.o.Stores))
+	if !ok {
+		problem = "The link to the next page is damaged. Begin at the first one."
+	}
+	p := openPage{Status: of.String(), Filters: v.filters(path, "", f), Bad: problem != ""}
+	if p.Bad {
+		v.notes = append(v.notes, note{Bad: true, Text: problem})
+	} else {
+		f.Status = of.String()
+		p.List = v.list(at, f, nil)
+		if p.Oldest = p.List.Next == "" && at == (cursor{}); p.Oldest {
+			oldestFirst(p.List.Rows)
+		}
+	}
+	if p.List.Next != "" {
+		f.Status = ""
+		p.More = v.link(path, append(f.pairs(), "after", p.List.Next)...)
+	}
+	switch {
+	case narrowed:
+		p.Empty = "No " + p.Status + " key is like this. Take a filter away."
+	case of == once.Unknown:
+		p.Empty = "No key is unknown. Work whose holder crashes will be listed here, with what is known of it."
+	default:
+		p.Empty = "No key is parked. Work that only a person can decide about will be listed here."
+	}
+	v.render(http.StatusOK, "open", page{Title: strings.ToUpper(p.Status[:1]) + p.Status[1:], Nav: path[1:], Body: p})
+}
