@@ -124,6 +124,7 @@ func TestMethodsAndTypesAreChecked(t *testing.T) {
 
 func TestASignInEnds(t *testing.T) {
 	c := open(t, Options{})
+	c.Close() // nothing else reads the clock
 	now := time.Unix(1_800_000_000, 0)
 	c.now = func() time.Time { return now }
 	b := as(t, c, lookToken)

@@ -77,6 +77,7 @@ func history(t *testing.T) (shop, stock *memstore.Store, order once.Key) {
 func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 	shop, stock, order := history(t)
 	c := open(t, Options{Stores: []Store{{Name: "shop", Store: shop}, {Name: "stock", Store: stock}}})
+	c.Close() // nothing else learns names
 	b := as(t, c, lookToken)
 	for q, want := range map[string]string{
 		order.String():                     "of tenant-7 done It is done.",

@@ -140,6 +140,7 @@ type Console struct {
 	trail    trail
 	names    names
 	deciding sync.Mutex
+	sampler  sampler
 	now      func() time.Time
 
 	end     context.CancelFunc
@@ -164,15 +165,19 @@ func New(o Options) (*Console, error) {
 	for _, op := range o.Operations {
 		c.names.see(once.Key{Operation: op})
 	}
+	ctx, end := context.WithCancel(context.Background())
+	c.end = end
+	c.running.Add(1)
+	go func() {
+		defer c.running.Done()
+		c.watch(ctx)
+	}()
 	return c, nil
 }
 
-// Close ends what runs for the console. Later requests are served all the same,
-// without news on the overview.
+// Close ends what runs for the console. Later requests are served all the same.
 func (c *Console) Close() {
-	if c.end != nil {
-		c.end()
-	}
+	c.end()
 	c.running.Wait()
 }
 

@@ -1,5 +1,290 @@
 package console
 
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/store"
+)
+
+const (
+	lookEvery   = 10 * time.Second // younger samples are shown again
+	idleEvery   = time.Minute      // while nobody looks
+	lookedFor   = 5 * time.Minute  // after a look, somebody may still look
+	lookTime    = 3 * time.Second  // limit of a sample of one store
+	historyTime = time.Hour
+	countUpTo   = 1000
+)
+
+// gauge is a number of the overview.
+type gauge struct {
+	Name, Text string // of what it counts
+	Path       string // of the page that lists it; empty: the command does
+	Command    string
+	Urgent     bool // it needs a person if it is not zero
+}
+
+var gauges = []gauge{
+	{"unknown", "Unknown keys", "/unknown", "", true},
+	{"parked", "Parked keys", "/parked", "", true},
+	{"shelved", "Parked messages", "", "once parked list", true},
+	{"stuck", "Stuck messages", "", "once outbox peek --state stuck", true},
+	{"held", "Held messages", "", "once outbox peek --state held", false},
+	{"pending", "Messages to publish", "", "once outbox status", false},
+}
+
+// reading is the value of a gauge.
+type reading struct {
+	N      int
+	More   bool // there are more, or N is an estimate
+	Oldest time.Duration
+	Known  bool // the store has this
+}
+
+// sample is the state of a store at one time.
+type sample struct {
+	at       time.Time
+	err      error
+	readings map[string]reading
+	relays   int // -1: not known
+}
+
+// sampler reads the stores at a limited rate, however often it is asked, and
+// remembers the last hour.
+type sampler struct {
+	mu      sync.Mutex
+	looked  time.Time
+	history [][]sample // of each store, the latest last
+}
+
+// watch samples until the context ends.
+func (c *Console) watch(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		c.sample(ctx, false)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// sample reads the stores if it is time to, and returns what is known of each.
+func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
+	s := &c.sampler
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := c.now()
+	if looks {
+		s.looked = now
+	}
+	if s.history == nil {
+		s.history = make([][]sample, len(c.o.Stores))
+	}
+	every := idleEvery
+	if now.Sub(s.looked) < lookedFor {
+		every = lookEvery
+	}
+	var wg sync.WaitGroup
+	for i, of := range c.o.Stores {
+		past := s.history[i]
+		if len(past) > 0 && now.Sub(past[len(past)-1].at) < every {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime) // the first who looks may be gone
+			defer cancel()
+			next := c.read1(ctx, of)
+			next.at = now
+			for len(past) > 0 && now.Sub(past[0].at) > historyTime {
+				past = past[1:]
+			}
+			s.history[i] = append(past[:len(past):len(past)], next)
+		}()
+	}
+	wg.Wait()
+	out := make([][]sample, len(s.history))
+	copy(out, s.history)
+	return out
+}
+
+// read1 reads the state of one store, in bounded work.
+func (c *Console) read1(ctx context.Context, of Store) sample {
+	s := sample{readings: make(map[string]reading), relays: -1}
+	if lister, ok := once.As[once.Lister](of.Store); ok {
+		for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked} {
+			r := reading{Known: true}
+			for q := (once.RecordQuery{Status: []once.Status{status}, Limit: countUpTo}); ; {
+				page, err := lister.List(ctx, q)
+				if err != nil {
+					s.err = err
+					return s
+				}
+				for _, rec := range page.Records {
+					c.names.see(rec.Key)
+					r.Oldest = max(r.Oldest, unchanged(rec))
+				}
+				r.N += len(page.Records)
+				if q.After = page.Next; q.After == (once.Key{}) {
+					break
+				}
+				if r.More = r.N >= countUpTo; r.More {
+					break
+				}
+			}
+			s.readings[name] = r
+		}
+	}
+	if shelf, ok := once.As[store.Shelf](of.Store); ok {
+		ms, err := shelf.Shelved(ctx, store.ShelfQuery{States: []store.ShelfState{store.Parked}, Limit: countUpTo, Bodiless: true})
+		if err != nil {
+			s.err = err
+			return s
+		}
+		r := reading{N: len(ms), More: len(ms) == countUpTo, Known: true}
+		if len(ms) > 0 {
+			r.Oldest = max(time.Since(ms[0].Created), 0)
+		}
+		s.readings["shelved"] = r
+	}
+	if messages, ok := once.As[store.Relayable](of.Store); ok {
+		depth, err := messages.OutboxDepth(ctx, countUpTo)
+		if err != nil {
+			s.err = err
+			return s
+		}
+		for _, state := range []store.OutgoingState{store.Stuck, store.Held, store.Pending} {
+			s.readings[state.String()] = reading{Known: true}
+		}
+		for _, d := range depth {
+			if _, shown := s.readings[d.State.String()]; shown {
+				s.readings[d.State.String()] = reading{N: d.Count, More: d.Estimated, Oldest: d.Oldest, Known: true}
+			}
+		}
+		s.relays = relaysOf(ctx, of)
+	}
+	return s
+}
+
+// relaysOf returns how many relays are alive, or -1 if the store cannot tell
+// without a change.
+func relaysOf(ctx context.Context, of Store) int {
+	leases := of.Leases
+	if leases == nil {
+		if s, ok := once.As[interface {
+			OutboxLeases(context.Context) (store.Leases, error)
+		}](of.Store); ok {
+			leases = s.OutboxLeases
+		}
+	}
+	if leases == nil {
+		return -1
+	}
+	found, err := leases(ctx)
+	if err != nil {
+		return -1
+	}
+	return found.Relays
+}
+
+// card is a number of the overview as it is shown.
+type card struct {
+	gauge
+	reading
+	URL    string
+	Points string // of the sparkline
+	Trend  string // the same in words
+}
+
+// board is a store on the overview.
+type board struct {
+	Name    string
+	Problem string
+	Cards   []card
+	Relays  string
+	NoRelay bool // messages wait, and nobody publishes them
+}
+
+type overviewPage struct {
+	Boards []board
+	At     time.Time
+	Needs  int // kinds of things that need a person
+	Down   int // stores that do not answer
+}
+
 func (v *view) overview() {
-	v.render(200, "overview", page{Title: "Overview", Nav: "overview"})
+	p := overviewPage{At: v.now()}
+	for i, past := range v.sample(v.r.Context(), true) {
+		b := v.board(v.o.Stores[i], past)
+		for _, c := range b.Cards {
+			if c.Urgent && c.N > 0 {
+				p.Needs++
+			}
+		}
+		if b.Problem != "" {
+			p.Down++
+		}
+		p.Boards = append(p.Boards, b)
+	}
+	v.render(http.StatusOK, "overview", page{Title: "Overview", Nav: "overview", Live: true, Body: p})
+}
+
+func (v *view) board(of Store, past []sample) board {
+	b, now := board{Name: of.Name}, past[len(past)-1]
+	if now.err != nil {
+		b.Problem = legible.Text(now.err.Error())
+		return b
+	}
+	for _, g := range gauges {
+		r := now.readings[g.Name]
+		if !r.Known {
+			continue
+		}
+		c := card{gauge: g, reading: r}
+		if g.Path != "" {
+			c.URL = v.link(g.Path, "store", of.Name)
+		}
+		c.Points, c.Trend = spark(past, g.Name, now.at)
+		b.Cards = append(b.Cards, c)
+	}
+	if now.relays >= 0 {
+		b.Relays = legible.Count(int64(now.relays), "relay is alive", "relays are alive")
+		b.NoRelay = now.relays == 0 && now.readings["pending"].N > 0
+	}
+	return b
+}
+
+// spark returns the points of a line over the last hour, 120 wide and 24 high, and
+// the line in words.
+func spark(past []sample, name string, now time.Time) (points, words string) {
+	lowest, highest, last := -1, 0, 0
+	for _, s := range past {
+		if r := s.readings[name]; r.Known {
+			highest, last = max(highest, r.N), r.N
+			if lowest < 0 || r.N < lowest {
+				lowest = r.N
+			}
+		}
+	}
+	var line []string
+	for _, s := range past {
+		if r := s.readings[name]; r.Known {
+			x := 120 * (1 - float64(now.Sub(s.at))/float64(historyTime))
+			line = append(line, fmt.Sprintf("%.1f,%.1f", max(x, 0), 22-20*float64(r.N)/float64(max(highest, 1))))
+		}
+	}
+	if len(line) == 1 {
+		line = append(line, "119,"+line[0][strings.IndexByte(line[0], ',')+1:])
+	}
+	return strings.Join(line, " "), fmt.Sprintf("in the last hour between %d and %d, now %d", max(lowest, 0), highest, last)
 }

@@ -1,0 +1,108 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/store"
+	"github.com/effectively-once/once/store/memstore"
+)
+
+// still returns a console whose clock is the test's, and which samples only when
+// somebody looks.
+func still(t *testing.T, o Options) (*Console, *atomic.Int64) {
+	t.Helper()
+	c := open(t, o)
+	c.Close()
+	c.sampler.history = nil
+	now := new(atomic.Int64)
+	now.Store(1_800_000_000)
+	c.now = func() time.Time { return time.Unix(now.Load(), 0) }
+	return c, now
+}
+
+func TestTheOverviewShowsWhatNeedsAPerson(t *testing.T) {
+	s := memstore.New(nil)
+	c, now := still(t, Options{Stores: []Store{{Name: "shop", Store: s}}})
+	b := as(t, c, lookToken)
+	b.get("/").is(http.StatusOK).shows("Nothing needs a person now", "Unknown keys 0 none")
+
+	unknown(t, s, once.Key{Operation: "pay", ID: "1"})
+	settle(t, s, claim(t, s, once.Key{Operation: "mail", ID: "1"}, once.Key{}, time.Minute), once.Parked, "x", "", "")
+	if err := s.Shelve(t.Context(), []store.Shelved{{Consumer: "mail", Key: "1", Message: broker.Message{ID: "1", Topic: "t", Body: []byte("x")}, State: store.Parked}}); err != nil {
+		t.Fatal(err)
+	}
+	b.get("/").shows("Nothing needs a person now") // the sample is not ten seconds old
+	now.Add(int64(lookEvery / time.Second))
+	b.get("/").is(http.StatusOK).shows("Something needs a person", "Unknown keys 1", "Parked keys 1", "Parked messages 1", "once parked list")
+	if !strings.Contains(b.text, "in the last hour between 0 and 1, now 1") {
+		t.Error("the line is not described")
+	}
+	b.follow("Unknown keys").is(http.StatusOK).shows("pay 1")
+}
+
+func TestCountsEndAtABound(t *testing.T) {
+	s := memstore.New(nil)
+	for i := range countUpTo + 5 {
+		unknown(t, s, once.Key{Operation: "pay", ID: fmt.Sprint(i)})
+	}
+	c, _ := still(t, Options{Stores: []Store{{Name: "shop", Store: s}}})
+	as(t, c, lookToken).get("/").shows("Unknown keys 1,000+")
+}
+
+func TestTheOverviewNamesAStoreThatFails(t *testing.T) {
+	well, ill := memstore.New(nil), &ailing{Store: memstore.New(nil), down: true}
+	c, now := still(t, Options{Stores: []Store{{Name: "ill", Store: ill}, {Name: "well", Store: well}}})
+	b := as(t, c, lookToken)
+	b.get("/").is(http.StatusOK).shows("Not every store answers", "The store does not answer: connection refused", "Unknown keys 0").hides(script)
+	ill.down = false
+	now.Add(10)
+	b.get("/").shows("Nothing needs a person now").hides("does not answer")
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	c, now := still(t, Options{})
+	for range 800 {
+		c.sample(t.Context(), true)
+		now.Add(10)
+	}
+	if n := len(c.sample(t.Context(), true)[0]); n != 361 {
+		t.Errorf("there are %d samples of an hour", n)
+	}
+	c.sampler.looked = time.Time{}
+	before := now.Load()
+	for range 30 {
+		c.sample(t.Context(), false)
+		now.Add(10)
+	}
+	recent := 0
+	for _, s := range c.sampler.history[0] {
+		if s.at.Unix() > before {
+			recent++
+		}
+	}
+	if recent > 5 {
+		t.Errorf("there are %d samples in 5 minutes in which nobody looked", recent)
+	}
+}
+
+func TestNoRelayIsReported(t *testing.T) {
+	shop, _, _ := history(t)
+	s := Store{Name: "shop", Store: shop}
+	c, now := still(t, Options{Stores: []Store{s}})
+	as(t, c, lookToken).get("/").shows("Messages to publish 1").hides("relay")
+	leases := store.Leases{}
+	c.o.Stores[0].Leases = func(context.Context) (store.Leases, error) { return leases, nil }
+	now.Add(10)
+	as(t, c, lookToken).get("/").shows("0 relays are alive", "no relay is alive to publish them")
+	leases.Relays = 1
+	now.Add(10)
+	as(t, c, lookToken).get("/").shows("1 relay is alive").hides("no relay is alive")
+}
