@@ -225,6 +225,9 @@ type overviewPage struct {
 func (v *view) overview() {
 	p := overviewPage{At: v.now()}
 	for i, past := range v.sample(v.r.Context(), true) {
+		if at := past[len(past)-1].at; at.Before(p.At) {
+			p.At = at
+		}
 		b := v.board(v.o.Stores[i], past)
 		for _, c := range b.Cards {
 			if c.Urgent && c.N > 0 {
