@@ -258,7 +258,7 @@ func TestLinksKeepThePath(t *testing.T) {
 func TestBadOptionsAreRefused(t *testing.T) {
 	good := open(t, Options{}).o
 	for want, change := range map[string]func(*Options){
-		"Stores is empty":       func(o *Options) { o.Stores = nil },
+		"there is no store":     func(o *Options) { o.Stores = nil },
 		"is nil":                func(o *Options) { o.Stores = []Store{{Name: "a"}} },
 		"name of a store":       func(o *Options) { o.Stores = []Store{{Name: "a b", Store: o.Stores[0].Store}} },
 		"two stores":            func(o *Options) { o.Stores = append(o.Stores[:1:1], o.Stores[0]) },

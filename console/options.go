@@ -184,7 +184,7 @@ func (c *Console) Close() {
 func (c *Console) check() error {
 	o := &c.o
 	if len(o.Stores) == 0 {
-		return errors.New("Stores is empty: name at least one")
+		return errors.New("there is no store: name at least one in Stores")
 	}
 	seen := make(map[string]bool)
 	for _, s := range o.Stores {

@@ -32,6 +32,7 @@ import (
 	_ "github.com/effectively-once/once/broker/servicebusbroker"
 	_ "github.com/effectively-once/once/broker/sqsbroker"
 	_ "github.com/effectively-once/once/broker/webhookbroker"
+	_ "github.com/effectively-once/once/console"
 	_ "github.com/effectively-once/once/httponce"
 	_ "github.com/effectively-once/once/inbox"
 	_ "github.com/effectively-once/once/janitor"
