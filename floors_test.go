@@ -35,6 +35,7 @@ var floors = []struct {
 	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce", "oncetest"}, 1},
 	{[]string{"otelonce"}, 1},
 	{[]string{"observe/alerts"}, 2}, // rules, and tests that drive them with otelonce
+	{[]string{"internal/counted"}, 2}, // what the command and the console share
 	{[]string{"console"}, 1},
 	{[]string{"cmd"}, 2},
 }

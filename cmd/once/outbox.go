@@ -351,7 +351,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		return err
 	}
 	those := newShown(newProgress(c.outputFlags))
-	admin, decision := outbox.Admin{Store: shownOutbox{messages, those}}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
+	admin, decision := outbox.Admin{Store: those.Outbox(messages)}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(admin, q, decision)
 	those.line.end()
 	if err != nil {

@@ -276,7 +276,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		return err
 	}
 	those := newShown(newProgress(c.outputFlags))
-	admin := inbox.Admin{Store: shownShelf{shelf, those}}
+	admin := inbox.Admin{Store: those.Shelf(shelf)}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(admin, q, decision)
 	those.line.end()
