@@ -30,6 +30,7 @@ type Messages struct {
 	Dealt func(n int)
 
 	seen  map[sighting]struct{}
+	last  int64 // the greatest Seq of them
 	begun bool
 	dealt int
 }
@@ -64,25 +65,17 @@ type outbox struct {
 
 // Shelved returns messages on the shelf.
 func (s shelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
-	return read(ctx, s.Messages, q.Limit, func(limit int) ([]store.Shelved, error) {
-		q.Limit = limit
-		page, err := s.AdminStore.Shelved(ctx, q)
-		if len(page) > 0 {
-			q.After = page[len(page)-1].Seq
-		}
-		return page, err
+	return read(ctx, s.Messages, q.Limit, q.After, func(limit int, after int64) ([]store.Shelved, error) {
+		q.Limit, q.After = limit, after
+		return s.AdminStore.Shelved(ctx, q)
 	}, func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })
 }
 
 // Outgoing returns messages of the outbox.
 func (s outbox) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Outgoing, error) {
-	return read(ctx, s.Messages, q.Limit, func(limit int) ([]store.Outgoing, error) {
-		q.Limit = limit
-		page, err := s.Relayable.Outgoing(ctx, q)
-		if len(page) > 0 {
-			q.After = page[len(page)-1].Seq
-		}
-		return page, err
+	return read(ctx, s.Messages, q.Limit, q.After, func(limit int, after int64) ([]store.Outgoing, error) {
+		q.Limit, q.After = limit, after
+		return s.Relayable.Outgoing(ctx, q)
 	}, func(m store.Outgoing) sighting { return sighting{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
 }
 
@@ -120,45 +113,53 @@ func (c *Messages) deal(n int) {
 }
 
 // read returns the messages of the next page that has some which count. Only the end
-// of the store is an empty page.
-func read[M any](ctx context.Context, c *Messages, limit int, next func(limit int) ([]M, error), as func(M) sighting) ([]M, error) {
+// is an empty page.
+func read[M any](ctx context.Context, c *Messages, limit int, after int64, next func(limit int, after int64) ([]M, error),
+	as func(M) sighting) ([]M, error) {
+
 	if limit <= 0 {
 		limit = largestPage
 	}
-	if c.begun && c.Next != nil {
+	if !c.begun {
+		page, err := next(limit, after)
+		for _, m := range page {
+			c.count(as(m))
+		}
+		if err == nil && len(page) > 0 && c.Counted != nil {
+			c.Counted(len(c.seen))
+		}
+		return page, err
+	}
+	if after < c.last && c.Next != nil {
 		var err error
 		if limit, err = c.Next(ctx, limit); err != nil {
 			return nil, err
 		}
 	}
-	for {
-		page, err := next(limit)
+	for size := limit; after < c.last; size = largestPage { // where the first are not among them, few may be
+		page, err := next(size, after)
 		if err != nil || len(page) == 0 {
 			return nil, err
 		}
-		if page = only(c, page, as); len(page) > 0 {
-			return page, nil
+		var kept []M
+		for _, m := range page {
+			is := as(m)
+			after = is.seq
+			if _, ok := c.seen[is]; ok && len(kept) < limit {
+				kept = append(kept, m)
+			}
+		}
+		if len(kept) > 0 {
+			return kept, nil
 		}
 	}
+	return nil, nil
 }
 
-func only[M any](c *Messages, page []M, as func(M) sighting) (kept []M) {
-	if !c.begun {
-		if c.seen == nil {
-			c.seen = make(map[sighting]struct{})
-		}
-		for _, m := range page {
-			c.seen[as(m)] = struct{}{}
-		}
-		if c.Counted != nil {
-			c.Counted(len(c.seen))
-		}
-		return page
+func (c *Messages) count(m sighting) {
+	if c.seen == nil {
+		c.seen = make(map[sighting]struct{})
 	}
-	for _, m := range page {
-		if _, ok := c.seen[as(m)]; ok {
-			kept = append(kept, m)
-		}
-	}
-	return kept
+	c.seen[m] = struct{}{}
+	c.last = max(c.last, m.seq)
 }

@@ -106,3 +106,37 @@ func TestAChangeCanBePacedAndStopped(t *testing.T) {
 		}
 	}
 }
+
+// What came after the count is not even read, however much it is.
+func TestAChangeEndsWithTheLastThatWasCounted(t *testing.T) {
+	s := memstore.New(nil)
+	for i := range 5 {
+		park(t, s, fmt.Sprint("m", i))
+	}
+	var c counted.Messages
+	reads := &reader{AdminStore: s}
+	admin, dry := inbox.Admin{Store: c.Shelf(reads)}, by
+	dry.DryRun = true
+	if tally, err := admin.Replay(t.Context(), store.ShelfQuery{Limit: 2}, dry); tally.Matched != 2 || err != nil {
+		t.Fatal(tally, err)
+	}
+	c.Next = func(context.Context, int) (int, error) { return 1, nil }
+	c.Begin()
+	reads.n = 0
+	if tally, err := admin.Replay(t.Context(), store.ShelfQuery{}, by); tally.Changed != 2 || err != nil {
+		t.Error(tally, err)
+	}
+	if reads.n != 2 {
+		t.Errorf("%d reads, want 2", reads.n)
+	}
+}
+
+type reader struct {
+	inbox.AdminStore
+	n int
+}
+
+func (r *reader) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
+	r.n++
+	return r.AdminStore.Shelved(ctx, q)
+}
