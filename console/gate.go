@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -25,6 +26,13 @@ func (c *Console) allRoutes() map[string]map[string]route {
 	get := func(of func(*view)) map[string]route {
 		return map[string]route{http.MethodGet: {role: Look, handle: of}}
 	}
+	decide := func(method string, of func(*view)) map[string]route {
+		return map[string]route{method: {role: Decide, write: true, handle: of}}
+	}
+	both := func(a, b map[string]route) map[string]route {
+		maps.Copy(a, b)
+		return a
+	}
 	return map[string]map[string]route{
 		"/":                   get((*view).overview),
 		"/find":               get((*view).find),
@@ -39,6 +47,16 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		"/audit":              get((*view).audit),
 		"/sign-in":            {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
 		"/sign-out":           {http.MethodPost: {role: Look, handle: (*view).signOut}},
+
+		"/messages":         get((*view).shelf),
+		"/messages/message": both(get((*view).shelfMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).shelfMessage}}),
+		"/outbox":           get((*view).outbox),
+		"/outbox/message":   both(get((*view).outboxMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).outboxMessage}}),
+		"/consumers":        get((*view).consumers),
+		"/consumers/one":    get((*view).consumer),
+		"/change":           both(decide(http.MethodGet, (*view).change), decide(http.MethodPost, (*view).askAll)),
+		"/jobs":             both(get((*view).listJobs), decide(http.MethodPost, (*view).beginJob)),
+		"/job":              both(get((*view).showJob), decide(http.MethodPost, (*view).stopJob)),
 	}
 }
 

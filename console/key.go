@@ -221,7 +221,7 @@ func summary(r once.Record, shelved *message) string {
 		return "Its holder is gone, and whether the work happened is not known. Look at the other system before you decide: two effects cost more than a late one."
 	case once.Parked:
 		if shelved != nil {
-			return "It waits for a person, together with its message, which is parked too. Replay or discard the message with the command, and the key is settled with it. If its effect happened, complete the key first."
+			return "It waits for a person, together with its message, which is parked too. Replay or discard the message, and the key is settled with it. If its effect happened, complete the key first."
 		}
 		return "It waits for a person to decide. Look at the other system first. Nothing runs until then."
 	case once.Done:

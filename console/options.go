@@ -90,7 +90,7 @@ type Role int
 
 const (
 	Look       Role = iota + 1 // see keys and messages, without stored answers
-	Decide                     // see answers, and settle unknown and parked keys
+	Decide                     // see answers and payloads, settle unknown and parked keys, and change messages
 	Administer                 // have work that is done run again
 )
 
@@ -141,6 +141,7 @@ type Console struct {
 	names    names
 	deciding sync.Mutex
 	sampler  sampler
+	jobs     jobs
 	now      func() time.Time
 
 	end     context.CancelFunc
@@ -175,8 +176,10 @@ func New(o Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends what runs for the console. Later requests are served all the same.
+// Close ends what runs for the console: jobs after the message that they are at.
+// Later requests are served all the same.
 func (c *Console) Close() {
+	c.jobs.close()
 	c.end()
 	c.running.Wait()
 }

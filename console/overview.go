@@ -25,18 +25,18 @@ const (
 // gauge is a number of the overview.
 type gauge struct {
 	Name, Text string // of what it counts
-	Path       string // of the page that lists it; empty: the command does
-	Command    string
-	Urgent     bool // it needs a person if it is not zero
+	Path       string // of the page that lists it
+	State      string // on that page
+	Urgent     bool   // it needs a person if it is not zero
 }
 
 var gauges = []gauge{
 	{"unknown", "Unknown keys", "/unknown", "", true},
 	{"parked", "Parked keys", "/parked", "", true},
-	{"shelved", "Parked messages", "", "once parked list", true},
-	{"stuck", "Stuck messages", "", "once outbox peek --state stuck", true},
-	{"held", "Held messages", "", "once outbox peek --state held", false},
-	{"pending", "Messages to publish", "", "once outbox status", false},
+	{"shelved", "Parked messages", "/messages", "parked", true},
+	{"stuck", "Stuck messages", "/outbox", "stuck", true},
+	{"held", "Held messages", "/outbox", "held", false},
+	{"pending", "Messages to publish", "/outbox", "pending", false},
 }
 
 // reading is the value of a gauge.
@@ -253,10 +253,7 @@ func (v *view) board(of Store, past []sample) board {
 		if !r.Known {
 			continue
 		}
-		c := card{gauge: g, reading: r}
-		if g.Path != "" {
-			c.URL = v.link(g.Path, "store", of.Name)
-		}
+		c := card{gauge: g, reading: r, URL: v.link(g.Path, "store", of.Name, "state", g.State)}
 		c.Points, c.Trend = spark(past, g.Name, now.at)
 		b.Cards = append(b.Cards, c)
 	}

@@ -41,7 +41,7 @@ func TestTheOverviewShowsWhatNeedsAPerson(t *testing.T) {
 	}
 	b.get("/").shows("Nothing needs a person now") // the sample is not ten seconds old
 	now.Add(int64(lookEvery / time.Second))
-	b.get("/").is(http.StatusOK).shows("Something needs a person", "Unknown keys 1", "Parked keys 1", "Parked messages 1", "once parked list")
+	b.get("/").is(http.StatusOK).shows("Something needs a person", "Unknown keys 1", "Parked keys 1", "Parked messages 1")
 	if !strings.Contains(b.text, "in the last hour between 0 and 1, now 1") {
 		t.Error("the line is not described")
 	}

@@ -45,4 +45,24 @@
       }).catch(function () { document.body.classList.add("stale"); });
     }, 10000);
   }
+
+  // A job at work is read again every second, until it has ended.
+  (function watch() {
+    var part = document.querySelector("[data-every]");
+    if (!part) return;
+    setTimeout(function () {
+      fetch(location.href, { credentials: "same-origin" }).then(function (r) {
+        if (!r.ok) location.reload(); // it says what is wrong
+        return r.text();
+      }).then(function (text) {
+        var now = new DOMParser().parseFromString(text, "text/html").querySelector('[data-part="job"]');
+        if (!now) return;
+        if (part.contains(document.activeElement) && now.hasAttribute("data-every")) { // leave the button to whoever is on it
+          ["progress", "label"].forEach(function (of) { part.querySelector(of).replaceWith(document.adoptNode(now.querySelector(of))); });
+        } else {
+          part.replaceWith(document.adoptNode(now));
+        }
+      }).catch(function () {}).then(watch);
+    }, Number(part.dataset.every));
+  })();
 })();

@@ -1,0 +1,134 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"sort"
+	"time"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/store"
+)
+
+var noRegistry = absence{Heading: "Consumers", What: "list of consumers",
+	Who: "Stores on PostgreSQL, MySQL, MariaDB, SQLite, Redis, DynamoDB, Cosmos DB and Azure Tables have one."}
+
+// silentAfter is when a consumer, which registers every minute, is likely not
+// running.
+const silentAfter = 5 * time.Minute
+
+// consumerRow is a consumer at one source.
+type consumerRow struct {
+	Name, Source, Seen, Keys string
+	Facts                    []part
+	Silent                   bool
+	URL                      string
+}
+
+type consumersPage struct {
+	Stores []anchor
+	Rows   []consumerRow
+	Store  string
+}
+
+func (v *view) consumerRows(s Store, all []store.Consumer) (rows []consumerRow) {
+	for _, c := range all {
+		source, facts := store.SplitSource(c.Source)
+		row := consumerRow{Name: c.Name, Source: source, Seen: legible.Ago(c.Seen), Keys: c.Keys, Silent: c.Seen > silentAfter,
+			URL: v.link("/consumers/one", "store", s.Name, "name", c.Name)}
+		for fact, value := range facts {
+			row.Facts = append(row.Facts, part{legible.Line(fact), legible.Line(value)})
+		}
+		sort.Slice(row.Facts, func(i, j int) bool { return row.Facts[i].Name < row.Facts[j].Name })
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (v *view) consumers() {
+	called := v.r.URL.Query().Get("store")
+	s, registry, ok := capable[store.Registry](v, called)
+	if !ok {
+		a := noRegistry
+		a.Store = called
+		v.lacks("consumers", "/consumers", a)
+		return
+	}
+	ctx, cancel := v.within()
+	defer cancel()
+	all, err := registry.Consumers(ctx)
+	if err != nil {
+		v.silent(s, err)
+		return
+	}
+	v.render(http.StatusOK, "consumers", page{Title: "Consumers", Nav: "consumers", Body: consumersPage{
+		Stores: tabs[store.Registry](v, s.Name, "/consumers"), Rows: v.consumerRows(s, all), Store: s.Name}})
+}
+
+// consumerPage is one consumer with its sources, positions and messages.
+type consumerPage struct {
+	Name      string
+	Rows      []consumerRow
+	Positions []store.Position
+	Located   bool // the store keeps positions
+	Shelf     []depthRow
+	List      string
+}
+
+func (v *view) consumer() {
+	q := v.r.URL.Query()
+	called := q.Get("name")
+	s, registry, ok := capable[store.Registry](v, q.Get("store"))
+	if !ok || called == "" {
+		v.damaged()
+		return
+	}
+	ctx, cancel := v.within()
+	defer cancel()
+	all, err := registry.Consumers(ctx)
+	if err != nil {
+		v.silent(s, err)
+		return
+	}
+	var own []store.Consumer
+	for _, c := range all {
+		if c.Name == called {
+			own = append(own, c)
+		}
+	}
+	if len(own) == 0 {
+		v.fail(http.StatusNotFound, "There is no consumer "+legible.Line(called), "It never ran on this store, or its row was deleted. The list of consumers has those that did.")
+		return
+	}
+	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name)}
+	if shelf, ok := once.As[inbox.AdminStore](s.Store); ok {
+		p.Located = true
+		if p.Positions, err = shelf.Positions(ctx, called); err == nil {
+			p.Shelf, err = v.onShelfOf(ctx, s, shelf, called)
+		}
+		if err != nil {
+			v.silent(s, err)
+			return
+		}
+	}
+	v.render(http.StatusOK, "consumer", page{Title: "Consumer " + legible.Line(called), Nav: "consumers", Body: p})
+}
+
+// onShelfOf counts the messages of a consumer that are parked or wait, up to a page
+// of the store.
+func (v *view) onShelfOf(ctx context.Context, s Store, shelf store.Shelf, consumer string) (rows []depthRow, err error) {
+	for _, state := range []store.ShelfState{store.Parked, store.Waiting} {
+		ms, err := shelf.Shelved(ctx, store.ShelfQuery{Consumer: consumer, States: []store.ShelfState{state}, Limit: maxGlance, Bodiless: true})
+		if err != nil {
+			return nil, err
+		}
+		if len(ms) == 0 {
+			continue
+		}
+		rows = append(rows, depthRow{State: state.String(), Count: plus(len(ms), len(ms) == maxGlance), Oldest: v.ago(ms[0].Created),
+			URL: v.link("/messages", "store", s.Name, "consumer", consumer, "state", state.String())})
+	}
+	return rows, nil
+}

@@ -1,0 +1,211 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+
+	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/store"
+)
+
+var noOutbox = absence{Heading: "Outbox", What: "outbox",
+	Who: "Stores on PostgreSQL, MySQL, MariaDB, SQLite, Redis, DynamoDB, Cosmos DB and Azure Tables have one. Programs that publish without it cannot commit a message together with their work."}
+
+// depthUpTo bounds what counting the outbox costs.
+const depthUpTo = 10_000
+
+// backlog is what waits in an outbox, and who publishes it.
+type backlog struct {
+	Depth   []depthRow
+	Relays  int
+	Lanes   []laneRow
+	Unknown string // why relays and lanes are not known
+}
+
+type depthRow struct {
+	State, Count, Oldest, URL string
+}
+
+// laneRow is who has some lanes.
+type laneRow struct {
+	Relay, Lanes, Left string
+	Bad                bool
+}
+
+type leaser interface {
+	OutboxLeases(context.Context) (store.Leases, error)
+}
+
+// leasesOf returns who publishes the messages of a store.
+func leasesOf(ctx context.Context, s Store) (l store.Leases, known bool, err error) {
+	if s.Leases != nil {
+		l, err = s.Leases(ctx)
+		return l, true, err
+	}
+	if of, ok := once.As[leaser](s.Store); ok {
+		l, err = of.OutboxLeases(ctx)
+		return l, true, err
+	}
+	return l, false, nil
+}
+
+func (v *view) backlogOf(ctx context.Context, s Store, messages store.Relayable) (*backlog, error) {
+	depth, err := messages.OutboxDepth(ctx, depthUpTo)
+	if err != nil {
+		return nil, err
+	}
+	var b backlog
+	for _, d := range depth {
+		count := plus(d.Count, false)
+		if d.Estimated {
+			count = "about " + count
+		}
+		b.Depth = append(b.Depth, depthRow{d.State.String(), count, legible.Ago(d.Oldest), v.link("/outbox", "store", s.Name, "state", d.State.String())})
+	}
+	leases, known, err := leasesOf(ctx, s)
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		b.Unknown = "This store does not say who publishes. Set Leases of the console's Store, or use once outbox status."
+		return &b, nil
+	}
+	b.Relays = leases.Relays
+	at := make(map[string]int)
+	for i, lane := range leases.Lanes {
+		row := laneRow{Relay: "nobody", Bad: true}
+		if lane.Relay != [16]byte{} {
+			row = laneRow{Relay: hex.EncodeToString(lane.Relay[:4]), Left: "for " + legible.Span(lane.Left)}
+			if lane.Left <= 0 {
+				row.Left, row.Bad = "lapsed", true
+			}
+		}
+		of := row.Relay + row.Left
+		if _, ok := at[of]; !ok {
+			at[of] = len(b.Lanes)
+			b.Lanes = append(b.Lanes, row)
+		}
+		lanes := &b.Lanes[at[of]].Lanes
+		*lanes += " " + strconv.Itoa(i)
+	}
+	return &b, nil
+}
+
+func (v *view) outbox() {
+	q := v.r.URL.Query()
+	sel := selectionOf("outbox", q)
+	sel.State = cmp.Or(sel.State, "stuck")
+	after, ok := placeOf(q)
+	if _, known := outgoingStates[sel.State]; !known || !ok {
+		v.damaged()
+		return
+	}
+	s, messages, ok := capable[store.Relayable](v, sel.Store)
+	if !ok {
+		a := noOutbox
+		a.Store = sel.Store
+		v.lacks("outbox", "/outbox", a)
+		return
+	}
+	sel.Store = s.Name
+	query := sel.inOutbox()
+	query.After, query.Limit, query.Bodiless = after, messagesOnPage+1, true
+	ctx, cancel := v.within()
+	defer cancel()
+	found, err := outbox.Admin{Store: messages}.List(ctx, query)
+	if err != nil {
+		v.silent(s, err)
+		return
+	}
+	p := messagesPage{Sel: sel, Path: "/outbox", Stores: tabs[store.Relayable](v, s.Name, "/outbox", "state", sel.State),
+		States: v.states("/outbox", sel, "stuck", "held", "pending", "delayed", "published")}
+	if p.Backlog, err = v.backlogOf(ctx, s, messages); err != nil {
+		v.silent(s, err)
+		return
+	}
+	more := len(found) > messagesOnPage
+	last := int64(0)
+	for _, m := range found[:min(len(found), messagesOnPage)] {
+		last = m.Seq
+		row := messageRow{URL: v.outgoingLink(s, m), Topic: m.Message.Topic, Order: m.Message.OrderingKey, ID: m.Message.ID,
+			State: m.State.String(), Attempts: m.Attempts, Reason: legible.Text(m.Reason), Since: m.Created, Ago: v.ago(m.Created)}
+		if k, ok := store.ParseCause(m.Cause); ok {
+			row.Cause = keyRef{s.Name, k}
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	v.pageOf(&p, last, more, after)
+	v.render(http.StatusOK, "outbox", page{Title: "Outbox", Nav: "outbox", Body: p})
+}
+
+func (c *Console) outgoingLink(s Store, m store.Outgoing) string {
+	return c.link("/outbox/message", "store", s.Name, "id", m.Message.ID, "seq", strconv.FormatInt(m.Seq, 10))
+}
+
+// outboxMessage shows a message of the outbox. Its state may have changed since the
+// link was made, and several messages may have one id.
+func (v *view) outboxMessage() {
+	q := v.r.URL.Query()
+	s, messages, ok := capable[store.Relayable](v, q.Get("store"))
+	id, seq := q.Get("id"), int64(0)
+	if text := q.Get("seq"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		ok = ok && err == nil
+		seq = n
+	}
+	if !ok || id == "" {
+		v.damaged()
+		return
+	}
+	ctx, cancel := v.within()
+	defer cancel()
+	var found []store.Outgoing
+	for state := store.Pending; state <= store.Published; state++ {
+		ms, err := outbox.Admin{Store: messages}.List(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: messagesOnPage})
+		if err != nil {
+			v.silent(s, err)
+			return
+		}
+		found = append(found, ms...)
+	}
+	var m *store.Outgoing
+	for i := range found {
+		if found[i].Seq == seq || seq == 0 && m == nil {
+			m = &found[i]
+		}
+	}
+	if m == nil {
+		v.fail(http.StatusNotFound, "This message is not in the outbox", "It was published, or discarded, and is gone from the outbox since, or the link is damaged. Search for its id.")
+		return
+	}
+	p := messagePage{Path: "/outbox", Topic: m.Message.Topic, Order: m.Message.OrderingKey, ID: m.Message.ID, State: m.State.String(),
+		Attempts: m.Attempts, Reason: legible.Text(m.Reason), Lane: strconv.Itoa(m.Lane), Put: m.Created, PutAgo: v.ago(m.Created), Size: len(m.Message.Body), Type: m.Message.Header[contentType],
+		HeaderNames: headerNames(&m.Message), MayShow: v.who.Role >= Decide, Ask: v.outgoingLink(s, *m), List: v.link("/outbox", "store", s.Name, "state", m.State.String())}
+	if !m.Changed.IsZero() {
+		p.Changed, p.ChangedAgo = m.Changed, v.ago(m.Changed)
+	}
+	if m.State == store.Delayed {
+		p.Due = "in " + legible.Span(m.Delay)
+	}
+	p.Sel = selection{Of: "outbox", Store: s.Name, ID: id, State: m.State.String()}
+	if k, ok := store.ParseCause(m.Cause); ok {
+		p.Cause = keyRef{s.Name, k}
+	} else if m.Cause != "" {
+		p.CauseText = legible.Text(m.Cause)
+	}
+	if m.Unopened != nil {
+		p.Sealed = legible.Text(m.Unopened.Error())
+	}
+	for _, other := range found {
+		if other.Seq != m.Seq {
+			p.Others = append(p.Others, anchor{Text: other.State.String() + ", put " + v.ago(other.Created), URL: v.outgoingLink(s, other)})
+		}
+	}
+	p.Acts = v.actsOn(p.Sel)
+	v.showMessage(s, p, v.r.Method == http.MethodPost, func() payload { return payloadOf(&m.Message) })
+}

@@ -1,0 +1,114 @@
+package console
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/effectively-once/once/internal/legible"
+	"github.com/effectively-once/once/store"
+)
+
+// selection says which messages of a store a list shows, and a bulk change is about.
+// It is in URLs, so that a list can be pasted into a chat.
+type selection struct {
+	Of       string // messages (on the shelf) or outbox
+	Store    string
+	Consumer string // messages only
+	Topic    string
+	Order    string // the ordering key
+	ID       string
+	State    string
+}
+
+func selectionOf(of string, q url.Values) selection {
+	s := selection{Of: of, Store: q.Get("store"), Topic: q.Get("topic"), Order: q.Get("order"), ID: q.Get("id"), State: q.Get("state")}
+	if of == "messages" {
+		s.Consumer = q.Get("consumer")
+	}
+	return s
+}
+
+// pairs are the parameters of a link. Without a store it would mean another one
+// once there are several.
+func (s selection) pairs(more ...string) []string {
+	return append([]string{"store", s.Store, "consumer", s.Consumer, "topic", s.Topic, "order", s.Order, "id", s.ID, "state", s.State}, more...)
+}
+
+// Narrow reports whether it leaves out messages of the state.
+func (s selection) Narrow() bool {
+	return s.Consumer != "" || s.Topic != "" || s.Order != "" || s.ID != ""
+}
+
+// Parts are the names and values that it asks for, as people read them.
+func (s selection) Parts() (parts []part) {
+	for _, p := range []part{{"consumer", s.Consumer}, {"topic", s.Topic}, {"ordering key", s.Order}, {"message", s.ID}} {
+		if p.Value != "" {
+			parts = append(parts, part{p.Name, legible.Line(p.Value)})
+		}
+	}
+	return parts
+}
+
+type part struct{ Name, Value string }
+
+// String says in words what it selects.
+func (s selection) String() string {
+	words := []string{"state " + s.State}
+	for _, p := range s.Parts() {
+		words = append(words, p.Name+" "+p.Value)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Padded reports whether a value begins or ends with a space, which a copied id may
+// have by mistake.
+func (s selection) Padded() bool {
+	for _, value := range []string{s.Consumer, s.Topic, s.Order, s.ID} {
+		if value != strings.TrimSpace(value) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s selection) ids() []string {
+	if s.ID == "" {
+		return nil
+	}
+	return []string{s.ID}
+}
+
+// onShelf is the selection as a query, in any state.
+func (s selection) onShelf() store.ShelfQuery {
+	return store.ShelfQuery{Consumer: s.Consumer, IDs: s.ids(), Topic: s.Topic, OrderingKey: s.Order}
+}
+
+func (s selection) inOutbox() store.OutgoingQuery {
+	return store.OutgoingQuery{State: outgoingStates[s.State], IDs: s.ids(), Topic: s.Topic, OrderingKey: s.Order}
+}
+
+var shelfStates = map[string]store.ShelfState{"parked": store.Parked, "waiting": store.Waiting, "handled": store.Handled, "discarded": store.Discarded}
+
+var outgoingStates = map[string]store.OutgoingState{"pending": store.Pending, "delayed": store.Delayed, "held": store.Held,
+	"stuck": store.Stuck, "published": store.Published}
+
+// states are links to the same list in other states.
+func (v *view) states(path string, s selection, of ...string) (all []anchor) {
+	for _, state := range of {
+		other := s
+		other.State = state
+		all = append(all, anchor{state, v.link(path, other.pairs()...), state == s.State})
+	}
+	return all
+}
+
+// placeOf returns the place in a list after which a page begins.
+func placeOf(q url.Values) (int64, bool) {
+	text := q.Get("after")
+	if text == "" {
+		return 0, true
+	}
+	after, err := strconv.ParseInt(text, 10, 64)
+	return after, err == nil && after >= 0
+}
