@@ -70,7 +70,7 @@ type Options struct {
 
 // Store is a store and the name that people know it by.
 type Store struct {
-	Name  string // letters, digits, - and _
+	Name  string // letters, digits, dots, - and _
 	Store once.Store
 
 	// Leases returns who publishes the messages of the outbox, without a change.
@@ -194,8 +194,8 @@ func (c *Console) check() error {
 		switch {
 		case s.Store == nil:
 			return fmt.Errorf("the store %q is nil", s.Name)
-		case s.Name == "" || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "":
-			return fmt.Errorf("the name of a store is %q: use letters, digits, - and _", s.Name)
+		case s.Name == "" || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != "":
+			return fmt.Errorf("the name of a store is %q: use letters, digits, dots, - and _", s.Name)
 		case seen[s.Name]:
 			return fmt.Errorf("two stores have the name %q", s.Name)
 		}

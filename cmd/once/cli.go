@@ -29,6 +29,7 @@ type cli struct {
 	Migrate   migrateCommand      `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
 	Bench     benchCommand        `cmd:"" help:"Measure the cost of guarded work on your database."`
 	Serve     serveCommand        `cmd:"" help:"Run the relay, janitor and reconciler of a database as a service."`
+	Console   consoleCommand      `cmd:"" help:"Show stores in a browser, and settle what needs a person."`
 	Version   versionCommand      `cmd:"" help:"Print the version."`
 
 	Completion completionCommand  `cmd:"" help:"Print the completion script of a shell."`

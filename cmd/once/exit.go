@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/democommand"
 	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
@@ -60,7 +61,7 @@ func exitOf(ctx context.Context, err error) int {
 	case errors.As(err, &c):
 		return fail(ctx, c.code, err)
 	case errors.Is(err, target.ErrURL), errors.Is(err, target.ErrName), errors.Is(err, target.ErrLacks), errors.Is(err, serve.ErrConfig),
-		errors.Is(err, doctor.ErrBroker):
+		errors.Is(err, doctor.ErrBroker), errors.Is(err, consoleserver.ErrConfig):
 		return fail(ctx, exitUsage, err)
 	case errors.Is(err, once.ErrLeaseLost):
 		return fail(ctx, exitMoved, fmt.Errorf("the record has changed since it was read, and nothing was changed: %w", err))

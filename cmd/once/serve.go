@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/show"
@@ -14,8 +15,9 @@ import (
 
 type serveCommand struct {
 	storeFlags
-	Config string `short:"c" required:"" type:"path" placeholder:"FILE" help:"Configuration file, see docs/operating.md."`
-	Listen string `placeholder:"HOST:PORT" help:"Address for health and metrics. Overrides listen in the file."`
+	Config  string `short:"c" required:"" type:"path" placeholder:"FILE" help:"Configuration file, see docs/operating.md."`
+	Listen  string `placeholder:"HOST:PORT" help:"Address for health and metrics. Overrides listen in the file."`
+	Console string `placeholder:"HOST:PORT" help:"Serve the console here, to the people in the file. Overrides console.listen in the file."`
 }
 
 // Help is the long text of once serve --help.
@@ -23,8 +25,9 @@ func (serveCommand) Help() string {
 	return `
 Runs the background work of one database: a relay that publishes the outbox to webhooks, Azure Event Grid, NATS
 JetStream, RabbitMQ, Redis Streams, SQS, Google Pub/Sub, Azure Event Hubs or Azure Service Bus, a janitor, and a
-reconciler that asks a URL about abandoned work or parks it. Several processes share the work. It logs JSON to stderr and
-shuts down gracefully on SIGTERM and SIGINT.
+reconciler that asks a URL about abandoned work or parks it. Several processes share the work. With [console] it also
+serves the console of that database, see once console --help. It logs JSON to stderr and shuts down gracefully on
+SIGTERM and SIGINT.
 
   GET /healthz   the process is running
   GET /readyz    the database answers and its tables fit this program
@@ -54,10 +57,16 @@ func (s *serveCommand) Run(ctx context.Context) error {
 		return err
 	}
 	if s.URL != "" || s.Target != "" || config.URL == "" {
-		if config.URL, _, err = target.Choose(string(s.URL), string(s.Target)); err != nil {
+		if config.URL, config.Name, err = target.Choose(string(s.URL), string(s.Target)); err != nil {
 			return err
 		}
 	}
 	config.Listen = cmp.Or(s.Listen, config.Listen)
+	if s.Console != "" {
+		if config.Console == nil {
+			config.Console = new(consoleserver.Config)
+		}
+		config.Console.Listen = s.Console
+	}
 	return serve.Run(ctx, config, slog.New(slog.NewJSONHandler(show.EscapedJSON(secret.From(ctx).Writer(os.Stderr)), nil)))
 }

@@ -64,6 +64,7 @@ func put(t *testing.T, shop *target.Target, ms ...*broker.Message) {
 type service struct {
 	t       *testing.T
 	base    string // the URL of its health endpoints
+	console string // the address of its console, if it has one
 	process *os.Process
 	wait    func() error
 }
@@ -88,14 +89,14 @@ func startService(t *testing.T, url, config string) *service {
 	var all []string
 	for log.Scan() {
 		all = append(all, log.Text())
-		var line struct{ Msg, Address string }
+		var line struct{ Msg, Address, Console string }
 		if json.Unmarshal(log.Bytes(), &line) == nil && line.Msg == "serving" {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				_, _ = io.Copy(io.Discard, stderr) // else the process would wait for a reader
 			}()
-			return &service{t, "http://" + line.Address, cmd.Process, func() error { <-done; return cmd.Wait() }}
+			return &service{t, "http://" + line.Address, line.Console, cmd.Process, func() error { <-done; return cmd.Wait() }}
 		}
 	}
 	t.Fatalf("it does not serve: %v: %s", cmd.Wait(), strings.Join(all, "\n"))

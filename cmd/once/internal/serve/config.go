@@ -17,6 +17,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker/webhookbroker"
+	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/janitor"
@@ -28,6 +29,7 @@ import (
 // that environment variable.
 type Config struct {
 	URL    string   // of the database, see package target
+	Name   string   `toml:"-"` // of the target, if that was chosen
 	Listen string   // default 127.0.0.1:9464
 	Stop   Duration // how long running work may continue after SIGTERM; default 20 seconds
 
@@ -46,6 +48,8 @@ type Config struct {
 
 	Reconcile Reconcile
 	Janitor   *Janitor // nil: nothing is forgotten
+
+	Console *consoleserver.Config // nil: none is served
 }
 
 // Duration requires a unit, because a bare 20 would be 20 nanoseconds.
@@ -263,6 +267,7 @@ func Load(ctx context.Context, file string) (c Config, err error) {
 		return c, refuse("%v", err)
 	}
 	secrets := secret.From(ctx)
+	consoleserver.AddTokens(secrets, string(text))
 	for word := range strings.FieldsFuncSeq(string(text), func(r rune) bool { return strings.ContainsRune(" \t\r\n\"'=,[]", r) }) {
 		secrets.AddURL(word) // even if the file is invalid, because the error quotes it
 		if at := strings.Index(word, "whsec_"); at >= 0 {

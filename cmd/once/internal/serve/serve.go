@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/cmd/once/internal/asking"
+	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/janitor"
@@ -37,7 +38,8 @@ type server struct {
 	relay     *outbox.Relay         // nil: nothing is published
 	parking   *reconcile.Reconciler // nil: nothing is parked or asked about
 	asker     *asking.Asker
-	janitor   *janitor.Janitor // nil: nothing is forgotten
+	janitor   *janitor.Janitor      // nil: nothing is forgotten
+	console   *consoleserver.Server // nil: none is served
 	lookouts  lookout
 	stopping  atomic.Bool
 	late      bool // a task did not end in time
@@ -78,6 +80,12 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	if err := s.check(); err != nil {
 		return err
 	}
+	if s.console, err = c.console(ctx, s.target, logger); err != nil {
+		return err
+	}
+	if s.console != nil {
+		defer s.console.Close()
+	}
 	if err := s.lookouts.misfit(ctx); err != nil {
 		return err
 	}
@@ -87,7 +95,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	}
 	defer listener.Close()
 	logger.InfoContext(ctx, "serving", "database", s.target.String(), "address", listener.Addr().String(),
-		"publishes", s.relay != nil, "parks", len(c.Reconcile.Park), "operations", len(c.Reconcile.Operations), "forgets", s.janitor != nil)
+		"console", s.console.Address(), "publishes", s.relay != nil, "parks", len(c.Reconcile.Park), "operations", len(c.Reconcile.Operations), "forgets", s.janitor != nil)
 	err = s.all(ctx, listener)
 	logger.InfoContext(ctx, "stopped", "error", err)
 	return err
@@ -190,6 +198,9 @@ func (s *server) all(ctx context.Context, l net.Listener) error {
 	}
 	if s.janitor != nil {
 		tasks = append(tasks, s.janitor.Run)
+	}
+	if s.console != nil {
+		tasks = append(tasks, s.console.Run)
 	}
 	ended := make(chan error, len(tasks))
 	for _, run := range tasks {
