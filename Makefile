@@ -9,10 +9,10 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
+.PHONY: demo test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
 
 # Of what follows, the tests that every change must pass.
-test test-azurite test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
+test test-azurite test-browser test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
 
 demo:
 	$(GO) run ./cmd/once demo
@@ -38,6 +38,10 @@ test-azurite:
 	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(GO) test -count=1 -run Azurite ./integration/server && \
 		$(GO) test $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
 		$(GO) test $(RACE) -count=1 -run /tablestore ./integration/history && $(GO) test -count=1 -run Azurite\|WithoutTables ./cmd/once'
+
+# The console in Chromium, on SQLite and PostgreSQL. npm installs axe-core into a cache.
+test-browser:
+	ONCE_TEST_BROWSER=1 $(GO) run ./integration/cmd/servers -only postgres -- $(GO) test $(RACE) -count=1 -timeout 20m ./integration/console
 
 # Kafka itself, which Maven fetches into a cache: one node with a group that is rebalanced every second, and three nodes of
 # which one after the other is killed.
