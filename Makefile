@@ -41,7 +41,7 @@ test-azurite:
 
 # The console in Chromium, on SQLite and PostgreSQL. npm installs axe-core into a cache.
 test-browser:
-	ONCE_TEST_BROWSER=1 $(GO) run ./integration/cmd/servers -only postgres -- $(GO) test $(RACE) -count=1 -timeout 20m ./integration/console
+	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(GO) test $(RACE) -count=1 -timeout 20m ./integration/console
 
 # Kafka itself, which Maven fetches into a cache: one node with a group that is rebalanced every second, and three nodes of
 # which one after the other is killed.

@@ -4,11 +4,9 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,9 +24,6 @@ import (
 
 	"github.com/effectively-once/once/integration/internal/proof"
 )
-
-// missing says how to get the browser.
-const missing = "there is no chromium: install it, for example with apt-get install chromium"
 
 // browser is the Chromium of all tests, started by the first of them. Each tab has
 // cookies and a cache of its own.
@@ -49,17 +44,12 @@ func TestMain(m *testing.M) {
 
 // startBrowser starts Chromium with a profile in a new directory.
 func startBrowser() {
-	program, err := exec.LookPath("chromium")
-	if err != nil {
-		browser.err = errors.New(missing)
-		return
-	}
 	profile, err := os.MkdirTemp("", "once-chromium-")
 	if err != nil {
 		browser.err = err
 		return
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(profile),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.UserDataDir(profile),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("font-render-hinting", "none"),
 		chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1")) // names of other sites
 	if os.Getuid() == 0 {
@@ -88,12 +78,8 @@ type tab struct {
 // open opens an empty tab for a console. Its person is not signed in.
 func open(t *testing.T, at string) *tab {
 	t.Helper()
-	if browser.start.Do(startBrowser); browser.err != nil {
-		if os.Getenv("ONCE_TEST_BROWSER") != "" || browser.err.Error() != missing {
-			t.Fatal(browser.err)
-		}
-		t.Skip(browser.err)
-	}
+	browser.start.Do(startBrowser)
+	proof.Must(t, browser.err)
 	b := &tab{t: t, at: at}
 	ctx, end := chromedp.NewContext(browser.ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.hear))
 	t.Cleanup(end)

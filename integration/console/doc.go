@@ -4,6 +4,5 @@
 // JavaScript, two at once, on narrow and wide screens, while the store is away, and
 // while other pages try to use their sign-in.
 //
-// Without Chromium, its tests are skipped, or fail if ONCE_TEST_BROWSER is set.
-// Screenshots go to the directory that ONCE_TEST_SCREENSHOTS names.
+// "make test-browser" runs its tests. Screenshots go to the directory that ONCE_TEST_SCREENSHOTS names.
 package console

@@ -26,6 +26,7 @@ import (
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
+	"github.com/effectively-once/once/internal/testenv"
 )
 
 // The people, by what they may do.
@@ -75,6 +76,7 @@ func onEach(t *testing.T, test func(t *testing.T, s *shop)) {
 // connects to.
 func newShop(t *testing.T, name string, through func(place engines.Place) engines.Place) *shop {
 	t.Helper()
+	testenv.Browser(t)
 	place := engines.New(t, name)
 	if through != nil {
 		place = through(place)

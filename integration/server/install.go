@@ -96,6 +96,13 @@ func installed(k Kind) (debianPackage string, found bool) {
 				_, err = findProgram(program)
 			}
 		}
+	case Chromium:
+		debianPackage = "chromium npm"
+		for _, program := range []string{"chromium", "node", "npm"} {
+			if err == nil {
+				_, err = findProgram(program)
+			}
+		}
 	case DynamoDB:
 		debianPackage = "python3-venv"
 		err = hasVenv()

@@ -59,6 +59,7 @@ const (
 	DynamoDB  Kind = "dynamodb"  // moto, only if it is asked for
 	Kafka     Kind = "kafka"     // only if it is asked for
 	SQS       Kind = "sqs"       // ElasticMQ, only if it is asked for
+	Chromium  Kind = "chromium"  // no server: tests start the browser, and npm installs what examines its pages
 )
 
 // The limits are generous for loaded machines. A server that cannot start ends

@@ -47,7 +47,9 @@ const (
 	GaleraVar = "ONCE_TEST_GALERA"
 	// RabbitMQsVar is "1" if tests may start clusters of RabbitMQ.
 	RabbitMQsVar = "ONCE_TEST_RABBITMQS"
-	AzuriteVar   = "ONCE_TEST_AZURITE"
+	// BrowserVar is "1" if tests may use Chromium.
+	BrowserVar = "ONCE_TEST_BROWSER"
+	AzuriteVar = "ONCE_TEST_AZURITE"
 	// The name of the account, which is in the metadata of each answer.
 	AzuriteAccountVar = "ONCE_TEST_AZURITE_ACCOUNT"
 	DynamoDBVar       = "ONCE_TEST_DYNAMODB"
@@ -69,7 +71,7 @@ const Patience = 4 * time.Minute
 // Variables returns all environment variables.
 func Variables() []string {
 	return []string{RequireVar, PostgresVar, MariaDBVar, PgBouncerVar, PostgresDataVar, MariaDBDataVar,
-		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar, RabbitMQsVar,
+		RabbitMQVar, RabbitMQClusterVar, RedisVar, RedisDataVar, AzuriteVar, AzuriteAccountVar, DynamoDBVar, DynamoDBHomeVar, GaleraVar, RabbitMQsVar, BrowserVar,
 		KafkaVar, KafkaClusterVar, SQSVar, SQSHomeVar}
 }
 
@@ -129,6 +131,14 @@ func RabbitMQs(t testing.TB) {
 	t.Helper()
 	if os.Getenv(RabbitMQsVar) != "1" {
 		t.Skipf("starts a cluster of RabbitMQ: run it under %q", "make test-rabbitmq")
+	}
+}
+
+// Browser skips a test that uses Chromium, unless "make test-browser" runs it.
+func Browser(t testing.TB) {
+	t.Helper()
+	if os.Getenv(BrowserVar) != "1" {
+		t.Skipf("uses Chromium: run it under %q", "make test-browser")
 	}
 }
 
