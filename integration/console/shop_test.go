@@ -22,11 +22,11 @@ import (
 	"github.com/effectively-once/once/console"
 	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
-	"github.com/effectively-once/once/internal/testenv"
 )
 
 // The people, by what they may do.
