@@ -48,6 +48,7 @@ var rules = []rule{
 	{command: "nats stream get ", skip: true, why: "the command of NATS is not among the test's programs; tests of the store read this header"},
 	{command: "once unknown ask ", skip: true, why: "nobody answers at these URLs; a script of the command asks"},
 	{command: "once reconcile ", skip: true, why: "the provider's report is not there; a script of the command has one"},
+	{command: "once console ", skip: true, why: "it serves until it is interrupted; tests of the command start it"},
 	{command: "once migrate sql", then: "once migrate sql --from 0 | grep 'CREATE TABLE'"},
 	{command: "source <(once completion bash)", then: "complete -p once"},
 	{command: "echo \"whsec_$(openssl", says: `^whsec_[0-9A-Za-z+/]{43}=\n$`},
