@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -280,11 +281,17 @@ func TestAMessageIsSentWhileAnotherRelayReads(t *testing.T) {
 	a, b := outboxOf(c, true), outboxOf(dial(t, nameOf(c), lr), true)
 	must(t, put(t, a, "a", "b"))
 	page := in(t, a, store.Pending)
-	before(lr, isMessage, func() {
+	sending := sync.OnceFunc(func() {
 		n, err := a.Sent(t.Context(), [16]byte{}, page[:1], store.Delete)
 		if n != 1 || err != nil {
 			t.Errorf("Sent returned %d, %v", n, err)
 		}
+	})
+	lr.set(func(_ int, req *policy.Request) (*http.Response, error) {
+		if isMessage(req) {
+			sending() // all wait for it: messages are read at once
+		}
+		return req.Next()
 	})
 	wantIn(t, b, store.Pending, "while the first is sent", page[1].Message.ID)
 	lr.set(nil)
