@@ -34,8 +34,7 @@ var floors = []struct {
 	{[]string{"admission"}, 1}, // what the guards of requests share
 	{[]string{"inbox", "outbox", "reconcile", "crosscheck", "janitor", "httponce", "grpconce", "oncetest"}, 1},
 	{[]string{"otelonce"}, 1},
-	{[]string{"observe/alerts"}, 2},   // rules, and tests that drive them with otelonce
-	{[]string{"internal/counted"}, 2}, // what the command and the console share
+	{[]string{"observe/alerts"}, 2}, // rules, and tests that drive them with otelonce
 	{[]string{"console"}, 1},
 	{[]string{"cmd"}, 2},
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/inbox"
-	"github.com/effectively-once/once/internal/counted"
+	"github.com/effectively-once/once/console/counted"
 	"github.com/effectively-once/once/internal/legible"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"

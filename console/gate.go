@@ -157,7 +157,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case v.who.Role < to.role:
 		v.fail(http.StatusForbidden, "Your role does not allow this",
-			fmt.Sprintf("It needs the role %v, and you have %v. Ask somebody who has it.", to.role, v.who.Role))
+			fmt.Sprintf("It needs the role %v, and you have %v. Ask somebody with that role.", to.role, v.who.Role))
 		return
 	case to.write && !c.o.Write:
 		v.fail(http.StatusForbidden, "The console is read-only", "Nothing was changed. Start it with Write, or --write, to allow changes.")

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"net/http"
@@ -31,7 +30,7 @@ type depthRow struct {
 	State, Count, Oldest, URL string
 }
 
-// laneRow is who has some lanes.
+// laneRow is a relay with its lanes.
 type laneRow struct {
 	Relay, Lanes, Left string
 	Bad                bool
@@ -97,22 +96,10 @@ func (v *view) backlogOf(ctx context.Context, s Store, messages store.Relayable)
 }
 
 func (v *view) outbox() {
-	q := v.r.URL.Query()
-	sel := selectionOf("outbox", q)
-	sel.State = cmp.Or(sel.State, "stuck")
-	after, ok := placeOf(q)
-	if _, known := outgoingStates[sel.State]; !known || !ok {
-		v.damaged()
-		return
-	}
-	s, messages, ok := capable[store.Relayable](v, sel.Store)
+	s, messages, sel, after, ok := chosen[store.Relayable](v, "outbox", "stuck", outgoingStates, noOutbox)
 	if !ok {
-		a := noOutbox
-		a.Store = sel.Store
-		v.lacks("outbox", "/outbox", a)
 		return
 	}
-	sel.Store = s.Name
 	query := sel.inOutbox()
 	query.After, query.Limit, query.Bodiless = after, messagesOnPage+1, true
 	ctx, cancel := v.within()

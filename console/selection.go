@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/url"
 	"strconv"
 	"strings"
@@ -101,6 +102,26 @@ func (v *view) states(path string, s selection, of ...string) (all []anchor) {
 		all = append(all, anchor{state, v.link(path, other.pairs()...), state == s.State})
 	}
 	return all
+}
+
+// chosen returns the messages that a list shows: their store, the selection, in a
+// state unless the URL names another, and the place after which the page begins. If
+// the URL is damaged, or the store has no such messages, it says so, and ok is false.
+func chosen[Capability, State any](v *view, of, state string, states map[string]State, without absence) (s Store, has Capability, sel selection, after int64, ok bool) {
+	q := v.r.URL.Query()
+	sel = selectionOf(of, q)
+	sel.State = cmp.Or(sel.State, state)
+	after, ok = placeOf(q)
+	if _, known := states[sel.State]; !known || !ok {
+		v.damaged()
+		return s, has, sel, 0, false
+	}
+	if s, has, ok = capable[Capability](v, sel.Store); !ok {
+		without.Store = sel.Store
+		v.lacks(of, "/"+of, without)
+	}
+	sel.Store = s.Name
+	return s, has, sel, after, ok
 }
 
 // placeOf returns the place in a list after which a page begins.

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -87,22 +86,10 @@ func (v *view) damaged() {
 }
 
 func (v *view) shelf() {
-	q := v.r.URL.Query()
-	sel := selectionOf("messages", q)
-	sel.State = cmp.Or(sel.State, "parked")
-	after, ok := placeOf(q)
-	if _, known := shelfStates[sel.State]; !known || !ok {
-		v.damaged()
-		return
-	}
-	s, shelf, ok := capable[inbox.AdminStore](v, sel.Store)
+	s, shelf, sel, after, ok := chosen[inbox.AdminStore](v, "messages", "parked", shelfStates, noShelf)
 	if !ok {
-		a := noShelf
-		a.Store = sel.Store
-		v.lacks("messages", "/messages", a)
 		return
 	}
-	sel.Store = s.Name
 	query := sel.onShelf()
 	query.States, query.After, query.Limit, query.Bodiless = []store.ShelfState{shelfStates[sel.State]}, after, messagesOnPage+1, true
 	ctx, cancel := v.within()

@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/effectively-once/once/cmd/once/internal/show"
-	"github.com/effectively-once/once/internal/counted"
+	"github.com/effectively-once/once/console/counted"
 )
 
 // shown counts the messages of a store in a first run, for people to say yes to. A line on the terminal says how far it

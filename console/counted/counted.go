@@ -1,5 +1,7 @@
 // Package counted makes a bulk change apply to exactly the messages that were
-// counted before, for people to say yes to.
+// counted before, for people to say yes to. The console and the command use it.
+//
+// The compatibility promise is that of package once.
 package counted
 
 import (
