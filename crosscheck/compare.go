@@ -151,7 +151,7 @@ func (c *Comparison) validate() error {
 }
 
 // MayFree returns an error that says why records that the report lacks must not
-// be freed, whatever [Finding.Supports] says of each of them. It needs the
+// be freed, although [Finding.Supports] allows it for each of them. It needs the
 // summary of the whole comparison.
 func (c *Comparison) MayFree(s Summary) error {
 	switch {
@@ -332,13 +332,13 @@ const batch = 64 // lines whose records are read at the same time
 
 // lines compares the lines of the report.
 func (r *comparing) lines(ctx context.Context) error {
-	var todo []reading
+	var unread []reading
 	flush := func() error {
-		if err := r.read(ctx, todo); err != nil {
+		if err := r.read(ctx, unread); err != nil {
 			return err
 		}
-		for i := range todo {
-			t := &todo[i]
+		for i := range unread {
+			t := &unread[i]
 			if t.other {
 				r.Others++
 				continue
@@ -350,7 +350,7 @@ func (r *comparing) lines(ctx context.Context) error {
 				return err
 			}
 		}
-		todo = todo[:0]
+		unread = unread[:0]
 		return nil
 	}
 	err := r.Report.each(ctx, func(l line, group int) error {
@@ -365,7 +365,7 @@ func (r *comparing) lines(ctx context.Context) error {
 			r.Known++
 			return nil
 		}
-		if todo = append(todo, reading{line: l, group: group}); len(todo) < batch {
+		if unread = append(unread, reading{line: l, group: group}); len(unread) < batch {
 			return nil
 		}
 		return flush()
@@ -377,18 +377,18 @@ func (r *comparing) lines(ctx context.Context) error {
 }
 
 // read reads the records of lines.
-func (r *comparing) read(ctx context.Context, todo []reading) error {
+func (r *comparing) read(ctx context.Context, unread []reading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	places := make(chan struct{}, r.AtOnce)
 	var all sync.WaitGroup
-	for i := range todo {
+	for i := range unread {
 		places <- struct{}{}
 		all.Add(1)
 		go func() {
 			defer all.Done()
 			defer func() { <-places }()
-			t := &todo[i]
+			t := &unread[i]
 			if t.rec, t.other, t.err = r.record(ctx, t.line); t.err != nil {
 				cancel()
 			}
@@ -396,8 +396,8 @@ func (r *comparing) read(ctx context.Context, todo []reading) error {
 	}
 	all.Wait()
 	var failed error
-	for i := range todo {
-		if err := todo[i].err; err != nil && (failed == nil || errors.Is(failed, context.Canceled)) {
+	for i := range unread {
+		if err := unread[i].err; err != nil && (failed == nil || errors.Is(failed, context.Canceled)) {
 			failed = err
 		}
 	}

@@ -2,7 +2,6 @@ package eventhubsbroker
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -126,28 +125,6 @@ func checkHub(hub string) error {
 	}
 	return fmt.Errorf("%w: the hub %q: a name has up to 256 letters, digits, dots, dashes and underscores, and begins and ends "+
 		"with a letter or a digit", broker.ErrInvalid, hub)
-}
-
-// ask makes a request to the management node of a hub. The client ignores the
-// context of these requests, so ask does not wait for them after ctx ends; they
-// end with the client.
-func ask[T any](ctx context.Context, request func() (T, error)) (T, error) {
-	type reply struct {
-		value T
-		err   error
-	}
-	replied := make(chan reply, 1)
-	go func() {
-		value, err := request()
-		replied <- reply{value, err}
-	}()
-	select {
-	case r := <-replied:
-		return r.value, r.err
-	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
-	}
 }
 
 // stolen reports whether a receiver was refused or cut off because of another.

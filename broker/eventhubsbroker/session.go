@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/inflight"
+	"github.com/effectively-once/once/internal/abandon"
 )
 
 // longestDelay limits how long a returned message is kept in memory.
@@ -326,7 +327,7 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 
 // partition asks the service for the properties of a partition.
 func (s *session) partition(ctx context.Context, id string) (azeventhubs.PartitionProperties, error) {
-	has, err := ask(ctx, func() (azeventhubs.PartitionProperties, error) { return s.client.GetPartitionProperties(ctx, id, nil) })
+	has, err := abandon.Ask(ctx, func() (azeventhubs.PartitionProperties, error) { return s.client.GetPartitionProperties(ctx, id, nil) })
 	if err != nil {
 		return has, fmt.Errorf("eventhubsbroker: the service does not tell what it has of %s/%s: %w", s.hub, id, err)
 	}

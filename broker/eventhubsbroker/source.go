@@ -9,6 +9,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/inflight"
+	"github.com/effectively-once/once/internal/abandon"
 )
 
 // source opens sessions of a consumer group of a hub.
@@ -57,7 +58,7 @@ func (s *source) check() error {
 
 // properties asks the service for the properties of the hub.
 func (s *source) properties(ctx context.Context, client *azeventhubs.ConsumerClient) (azeventhubs.EventHubProperties, error) {
-	hub, err := ask(ctx, func() (azeventhubs.EventHubProperties, error) { return client.GetEventHubProperties(ctx, nil) })
+	hub, err := abandon.Ask(ctx, func() (azeventhubs.EventHubProperties, error) { return client.GetEventHubProperties(ctx, nil) })
 	if err != nil {
 		return hub, fmt.Errorf("eventhubsbroker: %s: the service does not tell what it knows of the hub: %w", s.Name(), err)
 	}

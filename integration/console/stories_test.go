@@ -12,7 +12,7 @@ import (
 )
 
 // A customer quotes an order. Whoever is on call finds it and reads its story, and the
-// answer is shown only to who asks for it.
+// answer is shown on request only.
 func TestFindAnOrder(t *testing.T) {
 	onEach(t, func(t *testing.T, s *shop) {
 		s.fill()
@@ -50,7 +50,7 @@ func TestFindAnOrder(t *testing.T) {
 	})
 }
 
-// A link from a chat opens the page, for who is signed in and for who signs in.
+// A link from a chat opens the page, before and after the sign-in.
 func TestLinksCanBePasted(t *testing.T) {
 	s := newShop(t, "sqlite", nil)
 	k := s.charge(once.Key{Scope: "tenant-7", Operation: "pay/charge", ID: "order-4711"})

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -30,25 +29,4 @@ func azureNamespace(a address) (connection string, credential azcore.TokenCreden
 		return connection + "SharedAccessSignature=" + a.password, nil, nil
 	}
 	return connection + "SharedAccessKeyName=" + a.user + ";SharedAccessKey=" + a.password, nil, nil
-}
-
-// ask does not wait for a request after ctx ends, because the clients ignore it in
-// places: Event Hubs in requests for properties, Service Bus when it needs a token.
-func ask[T any](ctx context.Context, request func() (T, error)) (T, error) {
-	type reply struct {
-		value T
-		err   error
-	}
-	replied := make(chan reply, 1)
-	go func() {
-		value, err := request()
-		replied <- reply{value, err}
-	}()
-	select {
-	case r := <-replied:
-		return r.value, r.err
-	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/internal/abandon"
 	"github.com/effectively-once/once/store"
 )
 
@@ -121,7 +122,7 @@ func (v *hubsView) read(ctx context.Context, name string) (*hub, error) {
 	}
 	defer client.Close(context.WithoutCancel(ctx))
 	h := &hub{partitions: make(map[string]azeventhubs.PartitionProperties)}
-	h.EventHubProperties, err = ask(ctx, func() (azeventhubs.EventHubProperties, error) { return client.GetEventHubProperties(ctx, nil) })
+	h.EventHubProperties, err = abandon.Ask(ctx, func() (azeventhubs.EventHubProperties, error) { return client.GetEventHubProperties(ctx, nil) })
 	if err != nil && isNoHub(err) {
 		return nil, nil
 	}
@@ -129,7 +130,7 @@ func (v *hubsView) read(ctx context.Context, name string) (*hub, error) {
 		return nil, err
 	}
 	for _, id := range h.PartitionIDs {
-		h.partitions[id], err = ask(ctx, func() (azeventhubs.PartitionProperties, error) { return client.GetPartitionProperties(ctx, id, nil) })
+		h.partitions[id], err = abandon.Ask(ctx, func() (azeventhubs.PartitionProperties, error) { return client.GetPartitionProperties(ctx, id, nil) })
 		if err != nil {
 			return nil, err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
 	"github.com/effectively-once/once/cmd/once/internal/show"
+	"github.com/effectively-once/once/internal/abandon"
 )
 
 // busView is the examined part of a namespace of Azure Service Bus. Names are the
@@ -96,7 +97,7 @@ func dialServiceBus(ctx context.Context, a address) (*Broker, error) {
 		return nil, refuse("it is not of the form servicebus://name:key@namespace") // the text of err may contain the key
 	}
 	v := &busView{client: client, entities: make(map[string]*busEntity)}
-	_, err = ask(ctx, func() (admin.GetNamespacePropertiesResponse, error) { return client.GetNamespaceProperties(ctx, nil) })
+	_, err = abandon.Ask(ctx, func() (admin.GetNamespacePropertiesResponse, error) { return client.GetNamespaceProperties(ctx, nil) })
 	if err != nil && !refusedByAzure(err) {
 		return nil, inOneLine(err)
 	}

@@ -76,7 +76,7 @@ func dialSQS(ctx context.Context, a address) (*Broker, error) {
 	return &Broker{name: a.scheme + "://" + loaded.Region, kind: "sqs", close: func() {}, checks: checks}, nil
 }
 
-// denied reports whether AWS knows who asks, and does not answer.
+// denied reports whether AWS knows the caller, who has no right to the answer.
 func denied(err error) bool {
 	var e smithy.APIError
 	return errors.As(err, &e) && slices.Contains([]string{"AccessDenied", "AccessDeniedException", "AuthorizationError"}, e.ErrorCode())

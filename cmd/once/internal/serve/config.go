@@ -210,8 +210,8 @@ func (b *ServiceBus) URL(secrets *secret.Set) (string, error) {
 // emulatorManagement is the port at which the emulator of Service Bus is managed.
 const emulatorManagement = "5300"
 
-// azureURL returns the URL of a namespace, with what a connection string says of
-// who connects.
+// azureURL returns the URL of a namespace, with the key or the signature of a
+// connection string.
 func azureURL(section, text, namespace string, secrets *secret.Set) (u url.URL, parts azeventhubs.ConnectionStringProperties, err error) {
 	_, parts, err = azureConnection(section, text, namespace, secrets)
 	u = url.URL{Scheme: section, Host: cmp.Or(parts.FullyQualifiedNamespace, namespace)}
