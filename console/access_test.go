@@ -188,7 +188,7 @@ func TestWrongTokensAreRefusedAndLogged(t *testing.T) {
 
 func TestSigningInLeadsNowhereElse(t *testing.T) {
 	c := open(t, Options{Path: "/once"})
-	for next, want := range map[string]string{"/audit?a=b": "/once/audit?a=b", "//evil.example/": "/once/", "https://evil.example": "/once/",
+	for next, want := range map[string]string{"/audit?a=b": "/once/audit?a=b", "//evil.example/": "/once/", "///evil.example": "/once/", "https://evil.example": "/once/",
 		`/\evil.example`: "/once/", "audit": "/once/", "": "/once/", "/sign-in": "/once/", "/%0d%0ax": "/once/%0d%0ax"} {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/once/sign-in", strings.NewReader(url.Values{"token": {lookToken}, "next": {next}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,6 +154,45 @@ func TestTwoPeopleCannotBothDecide(t *testing.T) {
 				t.Errorf("the audit has %+v", d)
 			}
 		}
+	}
+}
+
+// meeting holds a settlement up, so that another person can settle the same record
+// if the console lets them.
+type meeting struct {
+	*memstore.Store
+	settling atomic.Int32
+}
+
+func (s *meeting) Settle(ctx context.Context, set once.Settlement) error {
+	s.settling.Add(1)
+	for n := 0; n < 100_000 && s.settling.Load() < 2; n++ {
+		runtime.Gosched()
+	}
+	return s.Store.Settle(ctx, set)
+}
+
+// The store takes the second of two equal settlements for a repetition.
+func TestTheSameDecisionAtTheSameMomentIsMadeOnce(t *testing.T) {
+	s := &meeting{Store: memstore.New(nil)}
+	k := keyRef{"s", once.Key{Operation: "pay", ID: "1"}}
+	unknown(t, s.Store, k.Key)
+	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true})
+	both := []*browser{as(t, c, decideToken), as(t, c, adminToken)}
+	for _, b := range both {
+		b.get(c.keyLink(k)).fill("/key/confirm", "choice", "not-happened", "reason", "not there")
+	}
+	var deciding sync.WaitGroup
+	for _, b := range both {
+		deciding.Add(1)
+		go func() {
+			defer deciding.Done()
+			b.fill("/key/settle")
+		}()
+	}
+	deciding.Wait()
+	if was := both[0].status + both[1].status; was != http.StatusOK+http.StatusConflict {
+		t.Errorf("the two were told %d and %d", both[0].status, both[1].status)
 	}
 }
 

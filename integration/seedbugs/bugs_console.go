@@ -1,0 +1,141 @@
+package seedbugs
+
+func console(run string) Test { return Test{"./console", run} }
+
+// consoleBugs are in what people decide with: the console, and the comparison with
+// the report of another system.
+var consoleBugs = []Bug{
+	{
+		Name: "console-serves-any-host", Why: "a site that points its name at the console reads it in the browser of a person",
+		File: "console/gate.go",
+		Old:  `if !c.hosts[hostOf(r.Host)] {`,
+		New:  `if hostOf(r.Host) == "" {`,
+		Test: console("^TestOtherHostsAreRefused$"),
+	},
+	{
+		Name: "console-believes-other-sites", Why: "a page of another site settles a key with the sign-in of a person",
+		File: "console/gate.go",
+		Old:  `if post && crossOrigin(r) {`,
+		New:  `if post && crossOrigin(r) && r.Method == "" {`,
+		Test: console("^TestPostsOfOtherOriginsAreRefused$"),
+	},
+	{
+		Name: "console-form-without-token", Why: "a form that the console has not made is carried out",
+		File: "console/gate.go",
+		Old:  `case post && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)):`,
+		New:  `case post && len(r.PostForm.Get(tokenField)) > len(v.token)+hmac.New(sha256.New, nil).Size():`,
+		Test: console("^TestEveryPostNeedsItsFormToken$"),
+	},
+	{
+		Name: "console-roles-are-for-show", Why: "whoever may look decides",
+		File: "console/gate.go",
+		Old:  `case v.who.Role < to.role:`,
+		New:  `case v.who.Role < Look:`,
+		Test: console("^TestRolesAreCheckedOnEveryPath$"),
+	},
+	{
+		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
+		File: "console/gate.go",
+		Old:  `case to.write && !c.o.Write:`,
+		New:  `case to.write && to.role == 0 && !c.o.Write:`,
+		Test: console("^TestRolesAreCheckedOnEveryPath$"),
+	},
+	{
+		Name: "console-believes-any-proxy", Why: "whoever reaches the console names himself in a header",
+		File: "console/gate.go",
+		Old:  `return err == nil && slices.ContainsFunc(from, func(p netip.Prefix) bool { return p.Contains(at.Addr().Unmap()) })`,
+		New:  `return err == nil && slices.ContainsFunc(from, func(p netip.Prefix) bool { return p.IsValid() && at.IsValid() })`,
+		Test: console("^TestTheProxyIsBelievedAtItsAddress$"),
+	},
+	{
+		Name: "console-sign-in-leads-away", Why: "a link takes a person from the sign-in to a page that looks like the console",
+		File: "console/gate.go",
+		Old:  `strings.HasPrefix(path, "//") || `,
+		New:  ``,
+		Test: console("^TestSigningInLeadsNowhereElse$"),
+	},
+	{
+		Name: "console-sessions-last", Why: "a browser that was left open can be used hours later",
+		File: "console/session.go",
+		Old:  `return now.Sub(of.used) > s.idle || now.Sub(of.begun) > sessionTime`,
+		New:  `return now.Sub(of.begun) > sessionTime`,
+		Test: console("^TestASignInEnds$"),
+	},
+	{
+		Name: "console-decides-about-what-was-not-shown", Why: "a decision about one attempt settles the next",
+		File: "console/decide.go",
+		Old:  `case v.r.PostForm.Get("version") != versionOf(r):`,
+		New:  `case v.r.PostForm.Get("version") == "":`,
+		Test: console("^TestADecisionIsForTheAttemptThatWasShown$"),
+	},
+	{
+		Name: "console-both-have-decided", Why: "two people are both told that their decision was recorded",
+		File: "console/decide.go",
+		Old:  "\tv.deciding.Lock()\n\tdefer v.deciding.Unlock()\n",
+		New:  "",
+		Test: console("^TestTheSameDecisionAtTheSameMomentIsMadeOnce$"),
+	},
+	{
+		Name: "console-settles-what-is-done", Why: "somebody who may only settle has done work run again",
+		File: "console/decide.go",
+		Old:  `d.Choice = "" // another role decides about this`,
+		New:  `_ = d.Choice // another role decides about this`,
+		Test: console("^TestSettlingDoesNotReopen$"),
+	},
+	{
+		Name: "console-job-changes-newcomers", Why: "messages that nobody was asked about are discarded",
+		File: "console/jobs.go",
+		Old:  "\tj.messages.Begin()\n",
+		New:  "",
+		Test: console("^TestOnlyCountedMessagesAreChanged$"),
+	},
+	{
+		Name: "console-answers-for-another", Why: "the confirmation of one person begins the job of another",
+		File: "console/jobs.go",
+		Old:  `if p.id == id && p.By == by && now.Sub(p.At) <= planTime {`,
+		New:  `if p.id == id && now.Sub(p.At) <= planTime {`,
+		Test: console("^TestAnAnswerIsForWhoWasAskedAndOnce$"),
+	},
+	{
+		Name: "console-job-does-not-stop", Why: "a bulk change that somebody has stopped goes on",
+		File: "console/jobs.go",
+		Old:  "\tcase <-j.stop:\n\t\treturn errStopped\n",
+		New:  "\tcase <-j.stop:\n\t\treturn nil\n",
+		Test: console("^TestAJobIsStoppedInTheMiddle$"),
+	},
+	{
+		Name: "counted-forgets-versions", Why: "a message that has changed since it was counted is changed again",
+		File: "console/counted/counted.go",
+		Old:  `func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })`,
+		New:  `func(m store.Shelved) sighting { return sighting{m.Seq, 0, m.Attempts} })`,
+		Test: Test{"./console/counted", "^TestOnlyCountedMessagesAreChanged$"},
+	},
+	{
+		Name: "crosscheck-frees-what-is-foreign", Why: "work that the report has under another ID runs again",
+		File: "crosscheck/compare.go",
+		Old:  `case s.Foreign > 0:`,
+		New:  `case s.Foreign > s.Known:`,
+		Test: Test{"./crosscheck", "^TestReportsThatMustFreeNothing$"},
+	},
+	{
+		Name: "crosscheck-covers-what-came-later", Why: "work that the report is too old for is taken for missing, and runs again",
+		File: "crosscheck/compare.go",
+		Old:  `!r.Until.IsZero() && to.After(r.Until):`,
+		New:  `!r.Until.IsZero() && from.After(r.Until):`,
+		Test: Test{"./crosscheck", "^TestPeriodOfTheReport$"},
+	},
+	{
+		Name: "crosscheck-amounts-of-another-currency", Why: "10 yen agree with 10 dollars",
+		File: "crosscheck/compare.go",
+		Old:  `same = same && strings.EqualFold(text, l.currency)`,
+		New:  `same = same || strings.EqualFold(text, l.currency)`,
+		Test: Test{"./crosscheck", "^TestAmountsAreCompared$"},
+	},
+	{
+		Name: "crosscheck-believes-the-list", Why: "a record that somebody has decided meanwhile is shown as open",
+		File: "crosscheck/compare.go",
+		Old:  `if covered && f.Supports != None { // decide about the record as it is now`,
+		New:  `if covered && f.Supports != None && rec.Attempt == 0 {`,
+		Test: Test{"./crosscheck", "^TestRecordThatWasDecidedMeanwhileIsLeftAlone$"},
+	},
+}
