@@ -120,7 +120,7 @@ type sighting struct {
 // Left is how many messages match and would not be changed.
 func (p *plan) Left() int { return p.Tally.Matched - p.Tally.Changed }
 
-// attach gives a plan its store. It is an error text if the store cannot do it.
+// attach gives a plan its store. ok is false if the store cannot do it.
 func (v *view) attach(p *plan) (s Store, ok bool) {
 	p.messages = new(counted.Messages)
 	if p.Sel.Of == "messages" {
@@ -243,18 +243,9 @@ func (v *view) refused(p *plan, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		v.fail(http.StatusServiceUnavailable, "Counting took too long", "Nothing was changed. Narrow the filter, or set a limit. The store says: "+legible.Text(err.Error()))
 	default:
-		s, _ := v.storeNamed(p.Sel.Store)
+		s, _ := v.store(p.Sel.Store)
 		v.silent(s, err)
 	}
-}
-
-func (v *view) storeNamed(called string) (Store, bool) {
-	for _, s := range v.o.Stores {
-		if s.Name == called {
-			return s, true
-		}
-	}
-	return Store{Name: called}, false
 }
 
 func title(b verb) string {

@@ -112,7 +112,7 @@ type confirmPage struct {
 // Deed is what the decision does.
 func (d decision) Deed() string { return deeds[d.Choice] }
 
-// open reads a decision and the record that it is about. If something is wrong, or
+// decisionAbout reads a decision and the record that it is about. If something is wrong, or
 // the record is not the one that the person saw, it says so, and ok is false.
 func (v *view) decisionAbout(again bool) (s Store, r once.Record, d decision, ok bool) {
 	d = decisionOf(v.r.PostForm)

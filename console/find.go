@@ -59,7 +59,7 @@ var (
 var statusOf = map[string]once.Status{"absent": once.Absent, "running": once.Running, "unknown": once.Unknown,
 	"parked": once.Parked, "done": once.Done, "expired": once.Expired}
 
-// Statuses and Ages are the choices of the form.
+// Statuses are the choices of the form.
 func (filter) Statuses() []option { return statuses }
 
 // Ages are the choices of the form.
@@ -89,7 +89,7 @@ func filterOf(q url.Values) (f filter, problem string) {
 	return f, ""
 }
 
-// query returns the parameters of the filter for a link.
+// pairs returns the parameters of the filter for a link.
 func (f filter) pairs() []string {
 	noscope := ""
 	if f.NoScope {

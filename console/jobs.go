@@ -340,7 +340,7 @@ func (v *view) beginJob() {
 			"selection", j.Sel.String(), "matched", j.Tally.Matched, "not_done", j.NotDone)
 		go v.Console.work(j)
 	}
-	http.Redirect(v.w, v.r, v.link("/job", "number", strconv.Itoa(j.Number)), http.StatusSeeOther)
+	v.seeOther(v.link("/job", "number", strconv.Itoa(j.Number)))
 }
 
 // jobNumbered returns the job that a request names, or says that there is none.
@@ -372,7 +372,7 @@ func (v *view) stopJob() {
 	if j.end(v.who.Name) {
 		v.record(deed{What: fmt.Sprintf("stopped job %d", j.Number), Store: j.Sel.Store})
 	}
-	http.Redirect(v.w, v.r, v.link("/job", "number", strconv.Itoa(j.Number)), http.StatusSeeOther)
+	v.seeOther(v.link("/job", "number", strconv.Itoa(j.Number)))
 }
 
 func (v *view) listJobs() {

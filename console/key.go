@@ -179,7 +179,11 @@ func bodyText(kind string, body []byte) (text string, cut bool) {
 	if cut = len(body) > maxShown; cut {
 		body = body[:maxShown]
 	}
-	if !utf8.Valid(bytes.TrimRight(body, "\x80\xbf\xc0\xff")) || bytes.IndexByte(body, 0) >= 0 {
+	whole := body
+	if cut {
+		whole = bytes.TrimRight(body, "\ufffd") // the bytes of a character that was cut in two
+	}
+	if !utf8.Valid(whole) || bytes.IndexByte(body, 0) >= 0 {
 		body = body[:min(len(body), 4<<10)]
 		return hex.Dump(body), cut || len(body) == 4<<10
 	}
