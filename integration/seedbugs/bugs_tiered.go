@@ -128,6 +128,13 @@ var tieredBugs = []Bug{
 		Test: Test{"./store/redisstore", "^TestTheCacheAddsOnlyWhereThereIsNothing$"},
 	},
 	{
+		Name: "tiered-redis-ends-without-an-error", Why: "a client that has no connection takes the end for success, and the process panics",
+		File: "store/redisstore/cache.go",
+		Old:  `if at, ok := c.Deadline(); ok && !time.Now().Before(at) {`,
+		New:  `if at, ok := c.Deadline(); ok && at.IsZero() {`,
+		Test: Test{"./store/redisstore", "^TestAContextThatHasEndedSaysWhy$"},
+	},
+	{
 		Name: "tiered-redis-waits-to-connect", Why: "a cache whose machine is gone holds calls for many seconds",
 		File: "store/redisstore/cache.go",
 		Old:  "return c.ends.after(left)",

@@ -138,6 +138,19 @@ func (c untilDeadline) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
+// Err is not nil once Done is closed, which may be a moment before the timer of the
+// context itself has fired. A client that finds no error then takes the call for
+// one that has succeeded.
+func (c untilDeadline) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if at, ok := c.Deadline(); ok && !time.Now().Before(at) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 const (
 	// grain is how much later than its deadline a context may end. A connection
 	// that is there already ends with the deadline itself.

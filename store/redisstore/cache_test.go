@@ -12,7 +12,6 @@ import (
 	"github.com/effectively-once/once/internal/cachetest"
 	"github.com/effectively-once/once/store/redisstore"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 var _ cachetest.Cache = (*redisstore.Cache)(nil)
@@ -88,8 +87,6 @@ func TestTheCacheDoesNotWaitForAConnection(t *testing.T) {
 	gone := make(chan struct{})
 	defer close(gone)
 	client := redis.NewClient(&redis.Options{ContextTimeoutEnabled: true, PoolSize: 2, DialTimeout: 500 * time.Millisecond,
-		// go-redis v9.23.0 was once seen to panic in these, on a connection that was not made.
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			select {
 			case <-ctx.Done():
