@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/console/counted"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/internal/legible"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/console/counted"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
