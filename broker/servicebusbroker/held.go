@@ -67,6 +67,11 @@ func (s *session) acceptNext() (*heldSession, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, acceptTime)
 	defer cancel()
 	r, err := s.accept(ctx)
+	if isDisconnected(err) {
+		// The connection may have been gone for long, because the client learns it
+		// from the first call. It held nothing, so the next one may replace it.
+		r, err = s.accept(ctx)
+	}
 	if err != nil {
 		var e *azservicebus.Error
 		if ctx.Err() != nil || errors.As(err, &e) && e.Code == azservicebus.CodeTimeout {

@@ -295,6 +295,12 @@ func isLost(err error) bool {
 	return errors.As(err, &e) && e.Code == azservicebus.CodeLockLost
 }
 
+// isDisconnected reports whether the connection or the link of a call was lost.
+func isDisconnected(err error) bool {
+	var e *azservicebus.Error
+	return errors.As(err, &e) && e.Code == azservicebus.CodeConnectionLost
+}
+
 // each calls do for all arrivals, several at a time, and returns the errors.
 func each(as []*arrival, do func(*arrival) error) []error {
 	const atOnce = 32
