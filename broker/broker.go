@@ -62,6 +62,10 @@ type Message struct {
 // The text says what to change.
 var ErrInvalid = errors.New("broker: invalid")
 
+// ErrSettled is returned by a session for a delivery that is not, or no longer, its
+// own to settle. Nothing is left to do: the message is settled, or comes again.
+var ErrSettled = errors.New("the delivery was settled already, or its time with this session is over")
+
 // Check returns an [ErrInvalid] if a message cannot be published.
 func (m *Message) Check() error {
 	if m == nil {
@@ -134,9 +138,9 @@ type Session interface {
 	// Ack settles messages that were handled. It returns once the broker has
 	// confirmed that, or once it is sent if the broker does not confirm acks.
 	// After an error, any of the messages may be redelivered. It is an error to
-	// settle a delivery twice, or after another session has taken it over. The
-	// other deliveries of the slice are settled nevertheless. This is also true
-	// of Return and Reject.
+	// settle a delivery twice, or after another session has taken it over, and
+	// an [ErrSettled] if the adapter can tell. The other deliveries of the slice
+	// are settled nevertheless. This is also true of Return and Reject.
 	Ack(ctx context.Context, ds []Delivery) error
 
 	// Return lets messages be delivered again, by any session. A [Delayer]

@@ -15,7 +15,7 @@ type mtx = *memstore.Tx
 type bent struct {
 	broker.Source
 	arrive func(*broker.Delivery)
-	ack    func() error
+	ack    func([]broker.Delivery) error
 	seek   func()
 }
 
@@ -44,7 +44,7 @@ func (s bentSession) Receive(ctx context.Context, limit int) ([]broker.Delivery,
 
 func (s bentSession) Ack(ctx context.Context, ds []broker.Delivery) error {
 	if s.bent.ack != nil {
-		if err := s.bent.ack(); err != nil {
+		if err := s.bent.ack(ds); err != nil {
 			return err
 		}
 	}

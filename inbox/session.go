@@ -6,14 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
-	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/lazyctx"
-	"github.com/effectively-once/once/internal/logs"
 )
 
 const (
@@ -22,8 +18,6 @@ const (
 
 	reconnectFirst = 100 * time.Millisecond
 	reconnectLimit = 30 * time.Second
-
-	settleTries = 3
 )
 
 // session is one session with the broker.
@@ -34,8 +28,8 @@ type session struct {
 	lanes     *lanes
 	rereads   *rereads
 	workers   sync.WaitGroup
+	settler   settler
 	fail      context.CancelCauseFunc // ends the session
-	unsettled atomic.Int64            // deliveries that the broker may still take for unsettled
 }
 
 // openSession opens a session with the source.
@@ -88,6 +82,8 @@ func (s *session) receive(ctx, work context.Context) (received bool, err error) 
 		if err != nil {
 			s.giveBack(work, s.lanes.close())
 			s.workers.Wait()
+			s.settler.running.Wait()
+
 			return received, errors.Join(cmp.Or(context.Cause(alive), err), s.close())
 		}
 		if len(ds) > 0 {
@@ -142,7 +138,7 @@ func (s *session) work(ctx context.Context) {
 	}
 }
 
-// serve passes items to the processor and settles their deliveries.
+// serve passes items to the processor, and has their deliveries settled.
 func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
 	handling, observed := s.observe(ctx, items, false)
 	defer observed.end() // also if the handler ends the goroutine
@@ -172,72 +168,6 @@ func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
 	s.payDebts(ctx, items)
 	s.settle(ctx, settled)
 	s.giveBack(ctx, s.lanes.release(from, back, after))
-}
-
-// settlement has the deliveries to settle with the broker.
-type settlement struct {
-	acked    []broker.Delivery
-	rejected map[string][]broker.Delivery // by reason
-}
-
-// add reports whether the item is settled.
-func (b *settlement) add(it *item, r result) bool {
-	switch r.kind {
-	case handled, prevented, duplicate, shelved:
-		b.acked = append(b.acked, it.Delivery)
-	case parked:
-		b.rejected[r.reason] = append(b.rejected[r.reason], it.Delivery)
-	case reread:
-	default:
-		return false
-	}
-	return true
-}
-
-func (b settlement) size() int {
-	n := len(b.acked)
-	for _, ds := range b.rejected {
-		n += len(ds)
-	}
-	return n
-}
-
-// settle settles deliveries with the broker. A failure does no harm, because
-// redelivered messages are recognised. But if the broker may take half of the
-// window for unsettled, the session ends.
-func (s *session) settle(ctx context.Context, b settlement) {
-	pause := &backoff.Backoff{First: reconnectFirst, Limit: time.Second}
-	for tries := 1; ; tries++ {
-		err := s.settleOnce(ctx, b)
-		if err == nil {
-			return
-		}
-		s.logger.WarnContext(ctx, "inbox: deliveries could not be settled, and messages may come again", logs.Spaced(""), "error", err)
-		if tries == settleTries || backoff.Sleep(ctx, pause.Next()) != nil {
-			if s.unsettled.Add(int64(b.size())) >= int64(s.Window+1)/2 {
-				s.fail(fmt.Errorf("inbox: too many deliveries could not be settled: %w", err))
-			}
-			return
-		}
-	}
-}
-
-func (s *session) settleOnce(ctx context.Context, b settlement) error {
-	limited := lazyctx.Detach(ctx, time.Now().Add(storeTime))
-	defer limited.Stop()
-	ctx = limited
-	var errs []error
-	if len(b.acked) > 0 {
-		errs = append(errs, s.broker.Ack(ctx, b.acked))
-	}
-	for reason, ds := range b.rejected {
-		if s.shelf != nil && !s.keepsRejected() {
-			errs = append(errs, s.broker.Ack(ctx, ds)) // the shelf has them
-			continue
-		}
-		errs = append(errs, s.broker.Reject(ctx, ds, reason))
-	}
-	return errors.Join(errs...)
 }
 
 // giveBack returns unsettled items without an order to the broker, so that

@@ -19,7 +19,7 @@ func TestAcksThatFailDoNotStopTheConsumer(t *testing.T) {
 		var fails atomic.Int64
 		c := shapes[0].consumer(b, b.effect)
 		c.Concurrency, c.Window = 1, 2
-		c.Source = bent{Source: b.broker.Queue("orders"), ack: func() error {
+		c.Source = bent{Source: b.broker.Queue("orders"), ack: func([]broker.Delivery) error {
 			if fails.Add(1) <= 2 {
 				return context.DeadlineExceeded
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-var errSettled = errors.New("natsbroker: the delivery was settled already, or belongs to another session")
+var errSettled = fmt.Errorf("natsbroker: %w", broker.ErrSettled)
 
 // longestReason is the maximum length of a reason in a header, in bytes.
 const longestReason = 1000

@@ -26,7 +26,7 @@ const (
 	requestBytes = 500_000 // of the 512 KiB that the service accepts
 )
 
-var errSettled = errors.New("pubsubbroker: the delivery was settled already, or its deadline has passed")
+var errSettled = fmt.Errorf("pubsubbroker: %w", broker.ErrSettled)
 
 // call is a request of the service for deliveries.
 type call func(ctx context.Context, ackIDs []string) error

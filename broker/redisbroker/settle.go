@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-var errSettled = errors.New("redisbroker: the delivery was settled already, or belongs to another session")
+var errSettled = fmt.Errorf("redisbroker: %w", broker.ErrSettled)
 
 // Ack acknowledges entries, and waits for the answer.
 func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {

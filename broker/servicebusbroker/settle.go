@@ -19,8 +19,6 @@ const (
 
 var errEnded = errors.New("the session has ended, and its deliveries come again")
 
-var errSettled = errors.New("the delivery was settled already, or its lock is lost, or it belongs to another session")
-
 // Ack completes messages, and waits for the answers.
 func (s *session) Ack(ctx context.Context, ds []broker.Delivery) error {
 	return s.settle(ds, func(a *arrival) error { return a.from.CompleteMessage(ctx, a.raw, nil) })
@@ -97,7 +95,7 @@ func (s *session) find(ds []broker.Delivery) (as []*arrival, err error) {
 		if a, ok := d.Tag.(*arrival); ok && s.all[a] {
 			as = append(as, a)
 		} else {
-			err = errSettled
+			err = broker.ErrSettled
 		}
 	}
 	return as, err

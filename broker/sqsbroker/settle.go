@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,7 +19,7 @@ import (
 )
 
 var (
-	errSettled = errors.New("sqsbroker: the delivery was settled already, or its time is over, and its message comes again")
+	errSettled = fmt.Errorf("sqsbroker: %w", broker.ErrSettled)
 	errLost    = errors.New("the receipt handle is of no use any more: the time of the message was over, or another session has it. It comes again")
 )
 
@@ -118,28 +119,44 @@ func (s *session) find(ds []broker.Delivery) (as []*arrival, err error) {
 	return as, err
 }
 
+// removals is how many requests of one call delete messages at a time.
+const removals = 16
+
 // remove deletes messages. After an error of the service they stay in the window
 // and may be settled again, until their time is over. Those that were lost leave
 // it.
-func (s *session) remove(ctx context.Context, as []*arrival) (err error) {
-	for page := range slices.Chunk(as, maxEntries) {
-		failed, deleteErr := s.delete(ctx, page)
-		err = errors.Join(err, s.explainAll(failed, deleteErr))
-		if deleteErr != nil {
-			continue
-		}
-		s.mu.Lock()
-		for _, a := range page {
-			switch {
-			case failed[a] == nil:
-				s.drop(a)
-			case isLost(failed[a]):
-				s.lose(a)
-			}
-		}
-		s.mu.Unlock()
+func (s *session) remove(ctx context.Context, as []*arrival) error {
+	pages := slices.Collect(slices.Chunk(as, maxEntries))
+	errs := make([]error, len(pages))
+	turns := make(chan struct{}, removals)
+	var requests sync.WaitGroup
+	for i, page := range pages {
+		turns <- struct{}{}
+		requests.Go(func() {
+			defer func() { <-turns }()
+			errs[i] = s.removePage(ctx, page)
+		})
 	}
-	return err
+	requests.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *session) removePage(ctx context.Context, page []*arrival) error {
+	failed, err := s.delete(ctx, page)
+	if err != nil {
+		return s.explain(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range page {
+		switch {
+		case failed[a] == nil:
+			s.drop(a)
+		case isLost(failed[a]):
+			s.lose(a)
+		}
+	}
+	return s.explainAll(failed, nil)
 }
 
 // delete deletes up to ten messages, and returns the errors of single ones. It

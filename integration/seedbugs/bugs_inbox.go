@@ -5,10 +5,26 @@ var inboxBugs = []Bug{
 	{
 		Name: "consumer-acks-what-failed",
 		Why:  "a message whose handler failed is acknowledged and lost",
-		File: "inbox/session.go",
+		File: "inbox/settle.go",
 		Old:  "	case handled, prevented, duplicate, shelved:",
 		New:  "	case handled, prevented, duplicate, shelved, again:",
 		Test: Test{"./inbox", "^TestHandlersSeeOneKeyInOrder$"},
+	},
+	{
+		Name: "consumer-ends-before-its-acks",
+		Why:  "a session is closed during its last acks, and each stop has messages come again",
+		File: "inbox/session.go",
+		Old:  "			s.settler.running.Wait()\n",
+		New:  "",
+		Test: Test{"./inbox", "^TestRunEndsAfterItsAcks$"},
+	},
+	{
+		Name: "consumer-counts-what-is-settled",
+		Why:  "one lost lock ends the session, because those settled with it count as not settled",
+		File: "inbox/settle.go",
+		Old:  "err != nil && !isSettled(err); tries++",
+		New:  "err != nil; tries++",
+		Test: Test{"./inbox", "^TestOneAckThatFailsLeavesTheOthers$"},
 	},
 	{
 		Name: "consumer-parks-nothing",

@@ -1,6 +1,8 @@
 // Package pubsubfake imitates Pub/Sub for measurements: it does next to nothing
 // for a message, so that clients are measured. It has StreamingPull and Pull, no
-// order, and no deadlines. That of the tests has what is missing here.
+// order, and no deadlines. It counts deliveries, as the service does for a
+// subscription with a dead-letter policy. That of the tests has what is missing
+// here.
 package pubsubfake
 
 import (
@@ -121,6 +123,7 @@ func (q *queue) take(ctx context.Context, room func() int) (got []*pubsubpb.Rece
 		if n := min(room(), len(q.ready)); n > 0 {
 			got, q.ready = q.ready[:n:n], q.ready[n:]
 			for _, m := range got {
+				m.DeliveryAttempt++
 				q.out[m.AckId] = m
 			}
 		}
