@@ -18,9 +18,7 @@ var (
 	ErrClosed = errors.New("broker: closed: open another")
 
 	// ErrLost is returned for a delivery that the session has lost.
-	ErrLost = errors.New("broker: the session has lost the delivery, and the message comes again")
-
-	errSettled = errors.New("broker: the delivery was settled before")
+	ErrLost = fmt.Errorf("%w, and the message comes again", broker.ErrSettled)
 )
 
 // Tracker delivers the messages of a session and tracks them until they are
@@ -141,7 +139,7 @@ func (t *Tracker[M]) Settle(ctx context.Context, ds []broker.Delivery, do func(*
 		case err != nil:
 			failed = err
 		case it != nil:
-			it.release(errSettled)
+			it.release(broker.ErrSettled)
 			do(it)
 		}
 	}
@@ -170,7 +168,7 @@ func (t *Tracker[M]) find(delivery broker.Delivery) (*Item[M], error) {
 	case t.closed:
 		return nil, ErrClosed
 	case tag.attempt != tag.item.Attempt:
-		return nil, fmt.Errorf("%s: %w", delivery.Origin, errSettled)
+		return nil, fmt.Errorf("%s: %w", delivery.Origin, broker.ErrSettled)
 	case tag.item.holder == t:
 		return tag.item, nil
 	case tag.item.released != nil:
