@@ -15,6 +15,7 @@
 //	Reopener        all      done work can run again        Reopen fails
 //	Archivable      all      records, before Forget         no Janitor.Archive
 //	Registry        all      who consumes which source      names are not checked
+//	RegistryEditor  all      people rename and retire       only programs rename
 //	Shelf           all      messages that are set aside    the broker's dead letters
 //	TxShelf         all      the same in a transaction      no order behind failures
 //	Positions       all      how far a consumer has come    no Consumer.Checkpoint

@@ -60,6 +60,7 @@ var (
 	_ once.Lister       = (*Store)(nil)
 
 	_ store.Registry       = (*Store)(nil)
+	_ store.RegistryEditor = (*Store)(nil)
 	_ store.Positions[*Tx] = (*Store)(nil)
 	_ store.TxShelf[*Tx]   = (*Store)(nil)
 	_ store.Outbox[*Tx]    = (*Store)(nil)

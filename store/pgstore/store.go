@@ -229,6 +229,7 @@ var (
 	_ once.Lister          = (*Store)(nil)
 
 	_ store.Registry          = (*Store)(nil)
+	_ store.RegistryEditor    = (*Store)(nil)
 	_ store.Positions[pgx.Tx] = (*Store)(nil)
 	_ store.TxShelf[pgx.Tx]   = (*Store)(nil)
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)

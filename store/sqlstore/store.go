@@ -60,6 +60,7 @@ var (
 	_ once.Lister           = (*Store)(nil)
 
 	_ store.Registry           = (*Store)(nil)
+	_ store.RegistryEditor     = (*Store)(nil)
 	_ store.Positions[*sql.Tx] = (*Store)(nil)
 	_ store.TxShelf[*sql.Tx]   = (*Store)(nil)
 	_ store.Outbox[*sql.Tx]    = (*Store)(nil)

@@ -132,6 +132,10 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 		}
 		return before, err
 	}
+	if k.has("looks, then renames") && strings.HasSuffix(c.Name, " b") {
+		k.waitFor(1)
+		defer k.looked.Add(1)
+	}
 	before, err := k.Store.Register(ctx, c)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,6 +150,61 @@ func (k *keeper) Register(ctx context.Context, c store.Consumer) (store.Consumer
 	}
 	k.keys[c.Name] = c.Keys
 	return before, err
+}
+
+func (k *keeper) RenameConsumer(ctx context.Context, from, to string) error {
+	all, _ := k.Store.Consumers(ctx)
+	known := slices.ContainsFunc(all, func(c store.Consumer) bool { return c.Name == to })
+	switch {
+	case k.has("renames only to new names") && known:
+		return nil
+	case k.has("looks, then renames") && !known:
+		k.looked.Add(1)
+		k.waitFor(2)
+		if err := k.Store.RenameConsumer(ctx, from, to); !errors.Is(err, store.ErrConsumerState) {
+			return err
+		}
+		return nil
+	}
+	err := k.Store.RenameConsumer(ctx, from, to)
+	if k.has("refusals are swallowed") && errors.Is(err, store.ErrConsumerState) {
+		return nil
+	}
+	if err == nil && k.has("renaming is a sign of life") {
+		all, _ := k.Store.Consumers(ctx)
+		for _, c := range all {
+			_, _ = k.Store.Register(ctx, c)
+		}
+	}
+	return err
+}
+
+func (k *keeper) RetireConsumer(ctx context.Context, r store.Retirement) error {
+	all, _ := k.Store.Consumers(ctx)
+	at := slices.IndexFunc(all, func(c store.Consumer) bool { return c.Name == r.Name })
+	switch {
+	case k.has("retired names are free") && at >= 0:
+		return k.Store.RenameConsumer(ctx, r.Name, r.Name+" retired")
+	case k.has("positions of retired ones stand") && at >= 0:
+		stood, _ := k.Store.Positions(ctx, all[at].Keys)
+		defer func() {
+			for _, p := range stood {
+				_ = k.Store.SetPosition(ctx, p)
+			}
+		}()
+	}
+	err := k.Store.RetireConsumer(ctx, r)
+	if k.has("refusals are swallowed") && errors.Is(err, store.ErrConsumerState) {
+		return nil
+	}
+	return err
+}
+
+// waitFor waits until a number of calls have looked, for a while.
+func (n *notes) waitFor(calls int64) {
+	for deadline := time.Now().Add(2 * time.Second); n.looked.Load() < calls && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // share registers a consumer whatever the source of its name.

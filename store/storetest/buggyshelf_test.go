@@ -30,6 +30,13 @@ var consumerBugs = map[string]string{
 	"facts of the first time":            "registry/source-facts",
 	"looks for a source, then registers": "registry/source-race",
 
+	"renaming is a sign of life":      "registry/rename",
+	"renames only to new names":       "registry/rename-merges",
+	"refusals are swallowed":          "registry/rename-refused registry/retire-refused",
+	"looks, then renames":             "registry/rename-race",
+	"retired names are free":          "registry/retire",
+	"positions of retired ones stand": "registry/retire-positions",
+
 	"epochs from 0 on":              "position/never-written",
 	"opening begins anew":           "position/opened",
 	"no fence":                      "position/fenced position/set",

@@ -53,6 +53,9 @@ func consumerRules[Tx any](s once.TxStore[Tx], h TxHarness[Tx]) (groups [][]txRu
 	if hasRegistry {
 		groups = append(groups, registryRules[Tx]())
 	}
+	if hasCapability[store.RegistryEditor](s) {
+		groups = append(groups, registryEditRules[Tx]())
+	}
 	if hasPositions {
 		groups = append(groups, positionRules[Tx](h.Batched))
 	}

@@ -20,6 +20,7 @@ func TestEachCapabilityIsFoundThroughWrappers(t *testing.T) {
 	found[once.Lister](t, "Lister", full, bare)
 	found[once.TxStore[*memstore.Tx]](t, "TxStore", full, bare)
 	found[store.Registry](t, "Registry", full, bare)
+	found[store.RegistryEditor](t, "RegistryEditor", full, bare)
 	found[store.Positions[*memstore.Tx]](t, "Positions", full, bare)
 	found[store.Shelf](t, "Shelf", full, bare)
 	found[store.TxShelf[*memstore.Tx]](t, "TxShelf", full, bare)

@@ -135,22 +135,27 @@ func (t *Tables) Consumers(ctx context.Context, q sqlschema.Querier) ([]store.Co
 	return all, err
 }
 
-// consumers leaves out rows that Register has just created, in which it has
-// written no time yet.
+// consumers returns the consumers of rows.
 func (t *Tables) consumers(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement,
 	p sqlschema.Params) (all []store.Consumer, err error) {
 
-	err = t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
-		var c store.Consumer
-		var at, since int64
-		if err := rows.Scan(&c.Name, &c.Source, &c.Keys, &at, &since); err != nil {
+	err = t.eachRow(ctx, q, st, p, func(row store.RegistryRow) { all = append(all, row.Consumer) })
+	return all, err
+}
+
+// eachRow leaves out rows that Register has just created, in which it has
+// written no time yet.
+func (t *Tables) eachRow(ctx context.Context, q sqlschema.Querier, st sqlschema.Statement, p sqlschema.Params, do func(store.RegistryRow)) error {
+	return t.each(ctx, q, st, p, func(rows sqlschema.Rows) error {
+		var row store.RegistryRow
+		var since int64
+		if err := rows.Scan(&row.Name, &row.Source, &row.Keys, &row.At, &since); err != nil {
 			return err
 		}
-		if at != 0 {
-			c.Seen = max(time.Duration(since)*time.Microsecond, 0)
-			all = append(all, c)
+		if row.At != 0 {
+			row.Seen = max(time.Duration(since)*time.Microsecond, 0)
+			do(row)
 		}
 		return nil
 	})
-	return all, err
 }

@@ -10,6 +10,7 @@ import (
 // statements has the SQL of [Tables].
 type statements struct {
 	meet, lock, known, register, consumers  sqlschema.Statement
+	rewrite, delete, retire, shelfInUse     sqlschema.Statement
 	ensure, raise, set, position, positions sqlschema.Statement
 	move, mark, unmark                      sqlschema.Statement
 	shelve, change, remove, forget          sqlschema.Statement
@@ -26,6 +27,7 @@ func newStatements(n sqlschema.Names) (st statements) {
 	st.lock = compile(lockSQL)
 	st.meet = compile(orNothing(n.Dialect(), "{consumer}", "id, name, source, key_name, seen", "@row, @name, '', '', 0"))
 	st.register = compile(registerSQL)
+	st.rewrite, st.delete, st.retire, st.shelfInUse = compile(rewriteSQL), compile(deleteSQL), compile(retireSQL), compile(shelfInUseSQL)
 	st.ensure = compile(orNothing(n.Dialect(), "{position}",
 		"id, consumer_id, consumer, partition_name, epoch, log_name, log_offset, digest",
 		"@row, @who, @name, @partition, 0, '', 0, @digest"))
@@ -112,6 +114,13 @@ const (
 	lockSQL = `UPDATE {consumer} SET seen = seen WHERE id = @row`
 
 	registerSQL = `{with} UPDATE {consumer} SET source = @source, key_name = @keys, seen = {now} WHERE id = @row`
+
+	rewriteSQL = `UPDATE {consumer} SET source = @source, key_name = @keys, seen = @seen WHERE id = @row`
+	deleteSQL  = `DELETE FROM {consumer} WHERE id = @row`
+	retireSQL  = `UPDATE {position} SET epoch = ABS(epoch) + 1, log_name = @log WHERE consumer_id = @who`
+
+	shelfInUseSQL = `SELECT CASE WHEN EXISTS (SELECT 1 FROM {shelf} AS b{fresh} WHERE b.consumer_id = @who AND b.state IN (1, 2){locked})
+	THEN 1 ELSE 0 END`
 
 	// A negative epoch was left by a handler that committed its transaction
 	// itself.
