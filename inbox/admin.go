@@ -12,9 +12,9 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// Admin resolves messages that consumers have parked. It works on the store
-// alone and needs neither the broker nor the consumers. They apply its
-// decisions within seconds.
+// Admin resolves messages that consumers have parked, and renames and retires
+// consumers. It works on the store alone and needs neither the broker nor the
+// consumers. They apply its decisions within seconds.
 type Admin struct {
 	Store AdminStore
 }
@@ -85,7 +85,7 @@ func (d Admin) Discard(ctx context.Context, q store.ShelfQuery, by Decision) (Ta
 	if q.Consumer == "" && len(q.IDs) == 0 {
 		return Tally{}, invalid("Discard of everything: select messages by Consumer or by IDs")
 	}
-	return d.decide(ctx, q, by, &discard{d})
+	return d.decide(ctx, q, by, &discardAction{d})
 }
 
 // SetPosition moves a consumer to another position of a log, at once. Use it
@@ -166,16 +166,16 @@ func (a *replay) settleKey(ctx context.Context, m *store.Shelved, why string) er
 	return a.markKey(ctx, m, func(rec once.Record) error { return once.MarkNotDone(ctx, a.Store, rec, why) })
 }
 
-// discard is the action of Discard.
-type discard struct{ Admin }
+// discardAction is the action of Discard.
+type discardAction struct{ Admin }
 
-func (a *discard) change(_ context.Context, m *store.Shelved, _ int) (bool, error) {
+func (a *discardAction) change(_ context.Context, m *store.Shelved, _ int) (bool, error) {
 	m.State, m.Due = store.Discarded, 0
 	return true, nil
 }
 
 // settleKey records a rejection as the outcome, if the key is parked.
-func (a *discard) settleKey(ctx context.Context, m *store.Shelved, why string) error {
+func (a *discardAction) settleKey(ctx context.Context, m *store.Shelved, why string) error {
 	return a.markKey(ctx, m, func(rec once.Record) error {
 		return once.MarkDone(ctx, a.Store, rec, once.Outcome{Rejected: true, Omitted: true}, why)
 	})
@@ -184,17 +184,22 @@ func (a *discard) settleKey(ctx context.Context, m *store.Shelved, why string) e
 // decide carries out an action on all selected messages that are parked, page by
 // page: first on the message, which another person may have changed meanwhile,
 // and then on its key.
-func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, a action) (t Tally, err error) {
+func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, a action) (Tally, error) {
+	return d.decideAll(ctx, q, []store.ShelfState{store.Parked}, by, a)
+}
+
+// decideAll is decide for messages in any of several states.
+func (d Admin) decideAll(ctx context.Context, q store.ShelfQuery, states []store.ShelfState, by Decision, a action) (t Tally, err error) {
 	switch {
 	case by.By == "" || by.Reason == "":
-		return t, invalid("a decision needs By and Reason: who decides, and why")
+		return t, errAnonymous
 	case by.PerSecond < 0:
 		return t, invalid("PerSecond is negative")
 	case q.Ready:
 		return t, invalid("messages that are Ready are not parked: leave Ready out")
 	}
 	limit := q.Limit
-	q.States, q.After, q.Bodiless = []store.ShelfState{store.Parked}, 0, true
+	q.States, q.After, q.Bodiless = states, 0, true
 	for {
 		if q.Limit = 0; limit > 0 {
 			q.Limit = min(limit-t.Matched, largestPage)
@@ -209,13 +214,14 @@ func (d Admin) decide(ctx context.Context, q store.ShelfQuery, by Decision, a ac
 		for _, m := range page {
 			t.Matched++
 			q.After = m.Seq
+			was := m.State
 			ok, err := a.change(ctx, &m, t.Changed)
 			if err == nil && !ok {
 				t.Unknown++
 				continue
 			}
 			if err == nil && !by.DryRun {
-				if err = d.write(ctx, m, by); err == nil {
+				if err = d.write(ctx, m, was, by); err == nil {
 					err = a.settleKey(ctx, &m, verbs[m.State]+" by "+by.By+": "+by.Reason)
 				}
 			}
@@ -235,11 +241,11 @@ const largestPage = 1000
 
 var verbs = map[store.ShelfState]string{store.Waiting: "replayed", store.Discarded: "discarded"}
 
-func (d Admin) write(ctx context.Context, m store.Shelved, by Decision) error {
-	was := m
-	was.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes the text longer
-	line := fmt.Sprintf("%s %s by %s: %s (it was parked: %s)", time.Now().UTC().Format(time.RFC3339), verbs[m.State],
-		oneLine(by.By, name.Limit), oneLine(by.Reason, maxHistory/16), store.SealReason(&d.Store.Options().Sealing, was).Reason)
+func (d Admin) write(ctx context.Context, m store.Shelved, was store.ShelfState, by Decision) error {
+	before := m
+	before.Reason = oneLine(m.Reason, maxHistory/4) // sealing makes the text longer
+	line := fmt.Sprintf("%s %s by %s: %s (it was %v: %s)", time.Now().UTC().Format(time.RFC3339), verbs[m.State],
+		oneLine(by.By, name.Limit), oneLine(by.Reason, maxHistory/16), was, store.SealReason(&d.Store.Options().Sealing, before).Reason)
 	if strings.HasPrefix(m.Reason, unknownOutcome) && m.State == store.Waiting && by.NotDone {
 		line += ", and says that it did not happen"
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/store"
 )
 
 // Consumer handles each message of a source once. Name, Source and Handler are
@@ -62,7 +63,7 @@ type Consumer struct {
 	Speculative bool
 
 	// RenamedFrom is the previous name of this consumer. Its keys continue under
-	// the first name that it ever had.
+	// the first name that it ever had. It is not needed after [Admin.Rename].
 	RenamedFrom string
 
 	// SharedWith is another source of the same messages that uses this consumer's
@@ -200,10 +201,19 @@ func (c *Consumer) check() error {
 		return invalid("consumer %q: BatchSize, Concurrency, Window and StopTime must not be negative", c.Name)
 	case c.OnParked < HoldOrder || c.OnParked > Pass:
 		return invalid("consumer %q: OnParked is neither HoldOrder nor Pass", c.Name)
+	case sharesWithAnyRetired(c.SharedWith):
+		return invalid("consumer %q: SharedWith names no particular retirement: copy it from the error of Run", c.Name)
 	case c.RenamedFrom == c.Name:
 		return invalid("consumer %q is renamed from its own name", c.Name)
 	}
 	return nil
+}
+
+// sharesWithAnyRetired reports whether a source matches all retirements, so that a
+// consumer which has it would come back from the next one by itself.
+func sharesWithAnyRetired(source string) bool {
+	at, _, _, ok := store.RetiredAt(source)
+	return ok && at.IsZero()
 }
 
 // setMode fills in the defaults that depend on how messages are handled.

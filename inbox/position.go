@@ -106,6 +106,12 @@ func (h *positions[T]) partition(ctx context.Context, first *item) (*partition[T
 	if err != nil {
 		return nil, err
 	}
+	if at.Log == store.RetiredLog {
+		err := fmt.Errorf("%w: consumer %q was retired when it was at %d in %s. To have it continue, set its position there with Admin.SetPosition: "+
+			"the Log of the messages that it receives now is %q", ErrLogChanged, h.keys, at.Offset, at.Partition, first.Position.Log)
+		h.fatal(err)
+		return nil, err
+	}
 	if at.Log != "" && at.Log != first.Position.Log {
 		err := fmt.Errorf("%w: consumer %q has read %q up to %d in %s, and this is %q: %s", ErrLogChanged, h.keys, at.Log,
 			at.Offset, at.Partition, first.Position.Log, logChangedHint)

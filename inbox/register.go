@@ -92,14 +92,15 @@ func (r *registration) register(ctx context.Context) error {
 		return r.notRegistered(err)
 	case before.Name != "" && !sameSource(before.Source, self.Source):
 		return r.elsewhere(before, self)
-	case before.Name == "" && self.Keys == self.Name:
-		r.keys, r.since = self.Name, time.Unix(1, 0) // it has never handled a message
 	case before.Name == "":
-		r.keys = self.Keys // when it was last running under its previous name is not known
+		r.keys = self.Keys
+		if !slices.ContainsFunc(all, func(c store.Consumer) bool { return c.Keys == self.Keys }) {
+			r.since = time.Unix(1, 0) // it has never handled a message
+		} // else it had another name, and when it was last running under that is not known
 	default:
 		r.keys = before.Keys
-		for _, c := range all { // its name may have several sources
-			if c.Name == self.Name {
+		for _, c := range all { // it may have several sources, and names
+			if c.Keys == before.Keys {
 				before.Seen = min(before.Seen, c.Seen)
 			}
 		}
@@ -158,8 +159,13 @@ func (r *registration) confirm(ctx context.Context) error {
 	return nil
 }
 
-// elsewhere is the error of a name that belongs to another source.
+// elsewhere is the error of a name that belongs to another source, or to a
+// consumer that was retired.
 func (r *registration) elsewhere(there, self store.Consumer) error {
+	if at, by, why, ok := store.RetiredAt(there.Source); ok {
+		return invalid("consumer %q was retired on %s by %s (%s). Give a new consumer another name. To have this one continue after all, with the keys "+
+			"that it had, set SharedWith: %q", r.Name, at.Format(time.RFC3339), cmp.Or(by, "somebody"), cmp.Or(why, "the reason was too long to keep"), there.Source)
+	}
 	return invalid("the name %q belongs to the consumer of the source %q, and this one is at %q: with one name and one store, each would "+
 		"take the messages of the other for duplicates. If it is another service, give it another name. If the same messages come from both, "+
 		"because the consumer has moved, its broker was renamed, or they come from two brokers, set SharedWith: %q", r.Name, there.Source, self.Source, there.Source)
@@ -205,8 +211,14 @@ func (r *registration) stayAlive(ctx context.Context) {
 		return
 	}
 	for backoff.Sleep(ctx, signOfLifeEvery) == nil {
-		if _, err := r.registry.Register(ctx, r.self(r.keys)); err != nil && ctx.Err() == nil {
+		self := r.self(r.keys)
+		before, err := r.registry.Register(ctx, self)
+		if err != nil && ctx.Err() == nil {
 			r.logger.WarnContext(ctx, "inbox: the registration could not be updated", logs.Spaced(""), "error", err)
+		}
+		if _, _, _, retired := store.RetiredAt(before.Source); err == nil && retired {
+			r.fatal(r.elsewhere(before, self)) // it was paused for so long that it seemed to have ended
+			return
 		}
 	}
 }
