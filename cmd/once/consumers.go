@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/cmd/once/internal/target"
@@ -14,6 +15,8 @@ import (
 type consumersCommand struct {
 	List      consumersList      `cmd:"" help:"List all registered consumers."`
 	Positions consumersPositions `cmd:"" help:"List the positions of a consumer, one per partition of its log."`
+	Rename    consumersRename    `cmd:"" help:"Give a consumer another name."`
+	Retire    consumersRetire    `cmd:"" help:"Take a consumer out of use that is gone for good."`
 }
 
 // Help is the long text of once consumers --help.
@@ -22,6 +25,8 @@ func (consumersCommand) Help() string {
 Examples:
   once consumers list
   once consumers positions billing
+  once consumers rename billing invoicing --reason "ticket 88"
+  once consumers retire mailing --reason "replaced by notifying"
 
 ` + exitHelp
 }
@@ -35,10 +40,38 @@ type consumersList struct {
 func (consumersList) Help() string { return "\nExample:\n  once consumers list -o json" }
 
 type consumerJSON struct {
-	Name   string  `json:"name"`
-	Source string  `json:"source"`
-	Keys   string  `json:"keys"`
-	Seen   float64 `json:"seen_seconds"`
+	Name    string       `json:"name"`
+	Source  string       `json:"source"`
+	Keys    string       `json:"keys"`
+	Seen    float64      `json:"seen_seconds"`
+	Retired *retiredJSON `json:"retired,omitempty"`
+}
+
+type retiredJSON struct {
+	At     string `json:"at"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+}
+
+func consumersAsJSON(all []store.Consumer) []consumerJSON {
+	j := []consumerJSON{}
+	for _, one := range all {
+		c := consumerJSON{Name: one.Name, Source: one.Source, Keys: one.Keys, Seen: seconds(one.Seen)}
+		if at, by, why, ok := store.RetiredAt(one.Source); ok {
+			c.Retired = &retiredJSON{stamp(at), by, why}
+		}
+		j = append(j, c)
+	}
+	return j
+}
+
+// sourceText is the source of a consumer, or that it is retired.
+func sourceText(c store.Consumer) string {
+	at, by, why, ok := store.RetiredAt(c.Source)
+	if !ok {
+		return c.Source
+	}
+	return fmt.Sprintf("retired %s by %s: %s", at.Format(time.RFC3339), by, why)
 }
 
 // Run prints the consumers.
@@ -57,18 +90,14 @@ func (c *consumersList) Run(ctx context.Context) error {
 		return err
 	}
 	if c.json() {
-		j := []consumerJSON{}
-		for _, one := range all {
-			j = append(j, consumerJSON{one.Name, one.Source, one.Keys, seconds(one.Seen)})
-		}
-		return printJSON(map[string]any{"consumers": j})
+		return printJSON(map[string]any{"consumers": consumersAsJSON(all)})
 	}
 	if len(all) == 0 {
 		empty(c.outputFlags, "consumer", false)
 	}
 	table := newTable("NAME", "SEEN", "SOURCE", "KEYS")
 	for _, one := range all {
-		table.Row(one.Name, show.Ago(one.Seen), one.Source, one.Keys)
+		table.Row(one.Name, show.Ago(one.Seen), sourceText(one), one.Keys)
 	}
 	return table.Print(os.Stdout)
 }
@@ -92,6 +121,22 @@ type positionJSON struct {
 	Shelved   bool   `json:"shelved"`
 }
 
+// keysOf returns the name under which a consumer keeps its positions and its
+// messages: its first one, if it was renamed.
+func keysOf(ctx context.Context, s *session, name string) (string, error) {
+	registry, err := target.Need[store.Registry](s.Target, target.ARegistry)
+	if err != nil {
+		return name, err
+	}
+	all, err := registry.Consumers(ctx)
+	for _, one := range all {
+		if one.Name == name {
+			return one.Keys, err
+		}
+	}
+	return name, err
+}
+
 // Run prints the positions.
 func (c *consumersPositions) Run(ctx context.Context) error {
 	s, err := c.open(ctx)
@@ -103,7 +148,11 @@ func (c *consumersPositions) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := shelf.Positions(ctx, c.Name)
+	keys, err := keysOf(ctx, s, c.Name)
+	if err != nil {
+		return err
+	}
+	all, err := shelf.Positions(ctx, keys)
 	if err != nil {
 		return err
 	}

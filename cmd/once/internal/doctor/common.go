@@ -302,6 +302,9 @@ func consumers(ctx context.Context, e *examination) error {
 	}
 	seen := make(map[string]time.Duration) // at any of its sources, since it may have moved
 	for _, c := range all {
+		if store.IsRetired(all, c.Name) {
+			continue
+		}
 		if last, ok := seen[c.Name]; !ok || c.Seen < last {
 			seen[c.Name] = c.Seen
 		}
@@ -314,8 +317,8 @@ func consumers(ctx context.Context, e *examination) error {
 	}
 	if len(gone) > 0 {
 		e.found("consumers-unseen", Warning, "Not seen for more than "+show.Span(unseen)+": "+strings.Join(gone, ", ")+".",
-			"They are not running, and their messages accumulate at the broker; or they were retired.",
-			"Start them, or ignore this if they were retired.")
+			"They are not running, and their messages accumulate at the broker; or they are gone for good.",
+			"Start them. If they are gone for good: once consumers retire.")
 	}
 	return nil
 }

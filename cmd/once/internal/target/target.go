@@ -142,6 +142,7 @@ const (
 	AShelf    = "shelf for messages"
 	AnOutbox  = "outbox"
 	ARegistry = "list of consumers"
+	AnEditor  = "list of consumers that can be changed (set RenamedFrom in the program instead)"
 	ATable    = "tables"
 )
 
