@@ -16,6 +16,8 @@ type deed struct {
 	Store  string
 	Key    keyRef
 	Reason string
+
+	consumer string // that was changed, by its name since
 }
 
 // trail remembers the latest deeds.

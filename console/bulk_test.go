@@ -648,7 +648,7 @@ func TestConsumersAreShown(t *testing.T) {
 	}
 	shelve(t, s, parked("billing", 2)...)
 	c := open(t, Options{Stores: []Store{{Name: "shop", Store: s}}})
-	b := as(t, c, lookToken).follow("Consumers").shows("billing", "rabbitmq queue orders", "vhost /", "kafka topic <b>", "RenamedFrom", "once_consumer").hides("topic <b>", "not running?")
+	b := as(t, c, lookToken).follow("Consumers").shows("billing", "rabbitmq queue orders", "vhost /", "kafka topic <b>", "SharedWith", "Rebuild").hides("topic <b>", "not running?")
 	b.follow("billing").shows("Consumer billing", "orders 3", "41", "log-1", "parked 2").follow("parked").shows("m1")
 	b.get("/consumers/one?name=none").is(404)
 	b.get("/consumers/one").is(400)

@@ -24,6 +24,7 @@ type consumerRow struct {
 	Name, Source, Seen, Keys string
 	Facts                    []part
 	Silent                   bool
+	Retired                  string // when, by whom and why
 	URL                      string
 }
 
@@ -37,7 +38,10 @@ func (v *view) consumerRows(s Store, all []store.Consumer) (rows []consumerRow) 
 	for _, c := range all {
 		source, facts := store.SplitSource(c.Source)
 		row := consumerRow{Name: c.Name, Source: source, Seen: legible.Ago(c.Seen), Keys: c.Keys, Silent: c.Seen > silentAfter,
-			URL: v.link("/consumers/one", "store", s.Name, "name", c.Name)}
+			URL: v.consumerLink(s.Name, c.Name)}
+		if at, by, why, ok := store.RetiredAt(c.Source); ok {
+			row.Retired, row.Silent, facts = exactTime(at)+" by "+legible.Line(by)+": "+legible.Text(why), false, nil
+		}
 		for fact, value := range facts {
 			row.Facts = append(row.Facts, part{legible.Line(fact), legible.Line(value)})
 		}
@@ -75,12 +79,19 @@ type consumerPage struct {
 	Located   bool // the store keeps positions
 	Shelf     []depthRow
 	List      string
+	Store     string
+	consumerEdits
 }
 
 func (v *view) consumer() {
 	q := v.r.URL.Query()
-	called := q.Get("name")
-	s, registry, ok := capable[store.Registry](v, q.Get("store"))
+	v.showConsumer(http.StatusOK, consumerEdit{Store: q.Get("store"), Name: q.Get("name")})
+}
+
+// showConsumer shows a consumer, with what somebody wants to change about it.
+func (v *view) showConsumer(status int, e consumerEdit) {
+	called := e.Name
+	s, registry, ok := capable[store.Registry](v, e.Store)
 	if !ok || called == "" {
 		v.damaged()
 		return
@@ -99,21 +110,24 @@ func (v *view) consumer() {
 		}
 	}
 	if len(own) == 0 {
-		v.fail(http.StatusNotFound, "There is no consumer "+legible.Line(called), "It never ran on this store, or its row was deleted. The list of consumers has those that did.")
+		v.fail(http.StatusNotFound, "There is no consumer "+legible.Line(called), "It never ran on this store, or it was renamed. The list of consumers has those that did.")
 		return
 	}
-	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name)}
+	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name), Store: s.Name,
+		consumerEdits: v.editsOf(s, called, own, e)}
+	keys := own[0].Keys // under which it keeps what it has, whatever its name is now
+	v.consumerNews(s.Name, called)
 	if shelf, ok := once.As[inbox.AdminStore](s.Store); ok {
 		p.Located = true
-		if p.Positions, err = shelf.Positions(ctx, called); err == nil {
-			p.Shelf, err = v.onShelfOf(ctx, s, shelf, called)
+		if p.Positions, err = shelf.Positions(ctx, keys); err == nil {
+			p.Shelf, err = v.onShelfOf(ctx, s, shelf, keys)
 		}
 		if err != nil {
 			v.silent(s, err)
 			return
 		}
 	}
-	v.render(http.StatusOK, "consumer", page{Title: "Consumer " + legible.Line(called), Nav: "consumers", Body: p})
+	v.render(status, "consumer", page{Title: "Consumer " + legible.Line(called), Nav: "consumers", Body: p})
 }
 
 // onShelfOf counts the messages of a consumer that are parked or wait, up to a page

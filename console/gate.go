@@ -48,15 +48,17 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		"/sign-in":            {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
 		"/sign-out":           {http.MethodPost: {role: Look, handle: (*view).signOut}},
 
-		"/messages":         get((*view).shelf),
-		"/messages/message": both(get((*view).shelfMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).shelfMessage}}),
-		"/outbox":           get((*view).outbox),
-		"/outbox/message":   both(get((*view).outboxMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).outboxMessage}}),
-		"/consumers":        get((*view).consumers),
-		"/consumers/one":    get((*view).consumer),
-		"/change":           both(decide(http.MethodGet, (*view).change), decide(http.MethodPost, (*view).askAll)),
-		"/jobs":             both(get((*view).listJobs), decide(http.MethodPost, (*view).beginJob)),
-		"/job":              both(get((*view).showJob), decide(http.MethodPost, (*view).stopJob)),
+		"/messages":          get((*view).shelf),
+		"/messages/message":  both(get((*view).shelfMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).shelfMessage}}),
+		"/outbox":            get((*view).outbox),
+		"/outbox/message":    both(get((*view).outboxMessage), map[string]route{http.MethodPost: {role: Decide, handle: (*view).outboxMessage}}),
+		"/consumers":         get((*view).consumers),
+		"/consumers/one":     get((*view).consumer),
+		"/consumers/confirm": {http.MethodPost: {role: Administer, write: true, handle: (*view).confirmConsumer}},
+		"/consumers/change":  {http.MethodPost: {role: Administer, write: true, handle: (*view).editConsumer}},
+		"/change":            both(decide(http.MethodGet, (*view).change), decide(http.MethodPost, (*view).askAll)),
+		"/jobs":              both(get((*view).listJobs), decide(http.MethodPost, (*view).beginJob)),
+		"/job":               both(get((*view).showJob), decide(http.MethodPost, (*view).stopJob)),
 	}
 }
 

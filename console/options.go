@@ -91,7 +91,7 @@ type Role int
 const (
 	Look       Role = iota + 1 // see keys and messages, without stored answers
 	Decide                     // see answers and payloads, settle unknown and parked keys, and change messages
-	Administer                 // have work that is done run again
+	Administer                 // have work that is done run again, rename and retire consumers
 )
 
 func (r Role) String() string {
@@ -140,6 +140,7 @@ type Console struct {
 	trail    trail
 	names    names
 	deciding sync.Mutex
+	editing  sync.Mutex // of consumers
 	sampler  sampler
 	jobs     jobs
 	now      func() time.Time
