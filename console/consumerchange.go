@@ -146,7 +146,7 @@ func (v *view) confirmConsumer() {
 	defer cancel()
 	found, err := v.carry(ctx, s, e, true)
 	if err != nil {
-		v.refuseEdit(s, e, found, err)
+		v.refuseEdit(s, e, err)
 		return
 	}
 	p := consumerConfirmPage{Edit: e, ConsumerChange: found, Sources: v.consumerRows(s, found.Rows), Joined: v.consumerRows(s, found.Into),
@@ -174,7 +174,7 @@ func (v *view) editConsumer() {
 	defer cancel()
 	found, err := v.carry(ctx, s, e, true)
 	if err != nil {
-		v.refuseEdit(s, e, found, err)
+		v.refuseEdit(s, e, err)
 		return
 	}
 	if v.r.PostForm.Get("version") != e.seal(found) {
@@ -193,7 +193,7 @@ func (v *view) editConsumer() {
 			found.Discarded.Changed, s.Name, legible.Text(err.Error())))
 		return
 	case refusedEdit(err):
-		v.refuseEdit(s, e, found, err)
+		v.refuseEdit(s, e, err)
 		return
 	case err != nil:
 		about.What = "tried: " + e.deed()
@@ -220,12 +220,12 @@ func refusedEdit(err error) bool {
 }
 
 // refuseEdit says why an edit cannot be done.
-func (v *view) refuseEdit(s Store, e consumerEdit, found inbox.ConsumerChange, err error) {
+func (v *view) refuseEdit(s Store, e consumerEdit, err error) {
 	switch {
 	case errors.Is(err, store.ErrNoConsumer):
 		v.fail(http.StatusNotFound, "There is no consumer "+legible.Line(e.Name)+" any more", "Nothing was changed. Somebody may have renamed it: see the list of consumers.")
-	case errors.Is(err, store.ErrConsumerState) && !e.Discard && found.Waiting+found.Parked > 0:
-		e.Problem = "Nothing was changed: it has messages on the shelf that were not handled. Replay them, or choose below that they are given up."
+	case errors.Is(err, store.ErrShelfInUse):
+		e.Problem = "Nothing was changed: it has messages on the shelf that were not handled. Have them handled, or choose below that they are given up."
 		v.showConsumer(http.StatusConflict, e)
 	case refusedEdit(err):
 		e.Problem = "Nothing was changed. " + legible.Text(err.Error()) + "."

@@ -104,8 +104,8 @@ const RetireSilence = 5 * time.Minute
 
 // Retire takes a consumer out of use whose processes have ended for good. Stop them
 // first: it is refused with [store.ErrConsumerState] if one was at work in the last
-// five minutes, if the consumer has another name as well, or if it has messages on
-// the shelf. With discard, these are given up first, those that wait for another
+// five minutes, if the consumer has another name as well, or, with
+// [store.ErrShelfInUse], if it has messages on the shelf. With discard, these are given up first, those that wait for another
 // attempt as well as those that are parked: see Discard.
 //
 // What remains is one row, which keeps the name. If the consumer is started again,
@@ -144,7 +144,7 @@ func (d Admin) Retire(ctx context.Context, called string, discard bool, by Decis
 	}
 	if c.Waiting+c.Parked > 0 {
 		if !discard {
-			return c, store.ErrShelfInUse(called)
+			return c, fmt.Errorf("%w: %q", store.ErrShelfInUse, called)
 		}
 		q := store.ShelfQuery{Consumer: c.Keys}
 		if c.Discarded, err = d.decideAll(ctx, q, []store.ShelfState{store.Waiting, store.Parked}, by, &discardAction{d}); err != nil {

@@ -40,7 +40,7 @@ type RegistryEditor interface {
 	//	it was seen within r.Silence                ErrConsumerState
 	//	another name has its Keys, and is not retired
 	//	                                            ErrConsumerState
-	//	it has Waiting or Parked messages on the    ErrConsumerState
+	//	it has Waiting or Parked messages on the    ErrShelfInUse
 	//	shelf
 	RetireConsumer(ctx context.Context, r Retirement) error
 }
@@ -59,6 +59,10 @@ var (
 	// ErrConsumerState is returned when a consumer is in a state in which it cannot
 	// be renamed or retired. Nothing was changed.
 	ErrConsumerState = errors.New("store: the consumer was left as it is")
+
+	// ErrShelfInUse is the ErrConsumerState of RetireConsumer if the consumer has
+	// Waiting or Parked messages on the shelf.
+	ErrShelfInUse = fmt.Errorf("%w: messages of it are on the shelf that were not handled. Discard them, or have them handled, first", ErrConsumerState)
 )
 
 // RetiredLog is the Log of the positions of a retired consumer. No log has this
@@ -223,10 +227,4 @@ func RetireRows(rows []RegistryRow, r Retirement) (after RegistryRow, done bool,
 		}
 	}
 	return after, false, nil
-}
-
-// ErrShelfInUse returns the error of RetireConsumer if a consumer has messages on
-// the shelf.
-func ErrShelfInUse(name string) error {
-	return ConsumerStateError("%q has messages on the shelf that were not handled. Discard them, or have them handled, first", name)
 }

@@ -92,7 +92,7 @@ func consumerError(err error, found inbox.ConsumerChange) error {
 	switch {
 	case errors.Is(err, store.ErrNoConsumer):
 		return moved("there is no consumer %s: see once consumers list", show.Line(found.Name))
-	case errors.Is(err, store.ErrConsumerState) && found.Waiting+found.Parked > 0:
+	case errors.Is(err, store.ErrShelfInUse):
 		return coded{exitNo, fmt.Sprintf("%v. They wait: %s, and are parked: %s. once parked replay has them handled if the consumer runs; --discard gives them up",
 			err, upTo(found.Waiting), upTo(found.Parked))}
 	case errors.Is(err, store.ErrConsumerState):

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/effectively-once/once/store"
@@ -36,7 +37,7 @@ func (s *Store) RetireConsumer(ctx context.Context, r store.Retirement) error {
 			return err
 		}
 		if s.hasShelved(after.Keys) {
-			return store.ErrShelfInUse(r.Name)
+			return fmt.Errorf("%w: %q", store.ErrShelfInUse, r.Name)
 		}
 		for at := range s.positions {
 			if at.consumer == after.Keys && s.moving[at] != nil {

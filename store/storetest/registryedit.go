@@ -232,7 +232,7 @@ func registryRetireRefused[Tx any](b *txBench[Tx]) {
 	for i, state := range []store.ShelfState{store.Waiting, store.Parked} {
 		m := store.Shelved{Consumer: b.consumer("b"), Key: fmt.Sprint(i), Message: broker.Message{ID: fmt.Sprint(i), Topic: "t"}, State: state}
 		b.must("Shelve", shelf.Shelve(b, []store.Shelved{m}))
-		refused("b", 0, store.ErrConsumerState)
+		refused("b", 0, store.ErrShelfInUse)
 		found, err := shelf.Shelved(b, store.ShelfQuery{Consumer: m.Consumer, States: []store.ShelfState{state}})
 		b.must("Shelved", err)
 		found[0].State, found[0].History = store.Discarded, "discarded"

@@ -86,7 +86,7 @@ func (t *Tables) Retire(ctx context.Context, q sqlschema.Querier, r store.Retire
 	case err != nil:
 		return err
 	case inUse != 0:
-		return store.ErrShelfInUse(r.Name)
+		return fmt.Errorf("%w: %q", store.ErrShelfInUse, r.Name)
 	}
 	return t.rewrite(ctx, q, rows, []string{r.Name}, []store.RegistryRow{after})
 }
