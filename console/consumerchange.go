@@ -110,6 +110,14 @@ type consumerConfirmPage struct {
 	Open            int // messages on the shelf
 }
 
+// Place counts the positions.
+func (p consumerConfirmPage) Place() string {
+	if len(p.Positions) == 1 {
+		return "1 position"
+	}
+	return plus(len(p.Positions), false) + " positions"
+}
+
 // Ends are the first positions that end.
 func (p consumerConfirmPage) Ends() []store.Position {
 	return p.Positions[:min(len(p.Positions), maxSamples)]
@@ -241,6 +249,7 @@ func (c *Console) consumerLink(store, called string) string {
 
 // consumerEdits says what a person may change about a consumer.
 type consumerEdits struct {
+	Retired bool
 	CanEdit bool
 	Rebuild bool   // it follows the name of its consumer
 	Why     string // not
@@ -250,9 +259,9 @@ type consumerEdits struct {
 func (v *view) editsOf(s Store, called string, rows []store.Consumer, e consumerEdit) consumerEdits {
 	_, able := once.As[store.RegistryEditor](s.Store)
 	_, admin := once.As[inbox.AdminStore](s.Store)
-	edits := consumerEdits{Edit: e, Rebuild: strings.Contains(called, "@")}
+	edits := consumerEdits{Retired: store.IsRetired(rows, called), Edit: e, Rebuild: strings.Contains(called, "@")}
 	switch {
-	case store.IsRetired(rows, called):
+	case edits.Retired:
 		edits.Why = "It is retired. If a program starts with this name, it gets an error that says so, and how it can continue."
 	case !able || !admin:
 		edits.Why = "This store cannot change its consumers. A program renames its consumer with RenamedFrom."
@@ -272,7 +281,7 @@ func (v *view) editsOf(s Store, called string, rows []store.Consumer, e consumer
 // consumerNews says what the person has just done about a consumer.
 func (v *view) consumerNews(store, called string) {
 	all := v.trail.latest()
-	for _, d := range all[:min(len(all), 20)] {
+	for _, d := range all[:min(len(all), 20)] { // the rest is older than a minute, or others were busy
 		if d.consumer == called && d.Store == store && d.By == v.who.Name && v.now().Sub(d.At) <= time.Minute {
 			v.notes = append(v.notes, note{Good: !strings.HasPrefix(d.What, "tried"), Text: "You have " + d.What + ". It is in the audit."})
 			return

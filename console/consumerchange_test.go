@@ -107,7 +107,7 @@ func TestAConsumerIsRetired(t *testing.T) {
 	b.get(mailingPage)
 	b.fill("/consumers/confirm#retire", "reason", "replaced").is(http.StatusConflict).shows("messages on the shelf that were not handled")
 	b.fill("/consumers/confirm#retire", "reason", "replaced", "discard", "yes").is(http.StatusOK)
-	b.shows("Retire this consumer?", "mailing", "queue mailing", "2: p0 at 41 of log-1 p1 at 41 of log-1", "3 messages that were not handled", "0 waiting, 3 parked", "replaced")
+	b.shows("Retire this consumer?", "mailing", "queue mailing", "2 positions: p0 at 41 of log-1 p1 at 41 of log-1", "3 messages that were not handled", "0 waiting, 3 parked", "replaced")
 	if n, _ := s.Shelved(t.Context(), store.ShelfQuery{States: []store.ShelfState{store.Parked}}); len(n) != 3 {
 		t.Fatal("asking has discarded messages")
 	}

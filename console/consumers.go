@@ -116,7 +116,9 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name), Store: s.Name,
 		consumerEdits: v.editsOf(s, called, own, e)}
 	keys := own[0].Keys // under which it keeps what it has, whatever its name is now
-	v.consumerNews(s.Name, called)
+	if e.Problem == "" {
+		v.consumerNews(s.Name, called)
+	}
 	if shelf, ok := once.As[inbox.AdminStore](s.Store); ok {
 		p.Located = true
 		if p.Positions, err = shelf.Positions(ctx, keys); err == nil {

@@ -101,7 +101,7 @@ func TestRenameAndRetireAConsumer(t *testing.T) {
 			if status := b.askToChange("rename", "#to", renamed, "ticket 88"); status != http.StatusOK {
 				t.Fatalf("the confirmation has the status %d: %s", status, b.text())
 			}
-			b.sees("Rename this consumer?", old, renamed, "1 positions, 2 messages", "It is at work now", "ticket 88")
+			b.sees("Rename this consumer?", old, renamed, "1 position, 2 messages", "It is at work now", "ticket 88")
 			for _, l := range looks {
 				if scripts && s.pool.PGX == nil { // the pages are the same
 					b.looksAt(l)

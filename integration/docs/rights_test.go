@@ -54,7 +54,7 @@ func TestRightsEndSomewhere(t *testing.T) {
 		"app":      {"SELECT id FROM once_outbox", "SELECT id FROM once_outbox_archive", "UPDATE once_lane SET relay = NULL", "DELETE FROM once_schema", "DROP TABLE once_record"},
 		"relay":    {"SELECT id FROM once_record", "SELECT id FROM once_shelf", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')"},
 		"janitor":  {"INSERT INTO once_record DEFAULT VALUES", "INSERT INTO once_outbox_archive (seq) VALUES (1)", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')"},
-		"operator": {"DELETE FROM once_record", "DELETE FROM once_shelf", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')", "SELECT id FROM once_outbox_archive"},
+		"operator": {"DELETE FROM once_record", "DELETE FROM once_shelf", "DELETE FROM once_position", "INSERT INTO once_outbox (id, topic) VALUES ('x', 'y')", "SELECT id FROM once_outbox_archive"},
 		"reader":   {"UPDATE once_record SET status = 4", "DELETE FROM once_outbox", "INSERT INTO once_lane (lane) VALUES (3)"},
 	} {
 		s := o.as(t, role)
@@ -320,6 +320,17 @@ var jobs = []struct {
 			err = fmt.Errorf("replayed %+v, discarded %+v", replayed, discarded)
 		}
 		return errors.Join(err, admin.SetPosition(ctx, store.Position{Consumer: "billing", Partition: "p/0", Log: "log", Offset: 1}))
+	}},
+	{"operator", "renaming and retiring consumers", func(ctx context.Context, s staff) error {
+		_, err := s.own.Register(ctx, store.Consumer{Name: "old", Source: "a queue"})
+		placed := s.own.SetPosition(ctx, store.Position{Consumer: "old", Partition: "p/0", Log: "log", Offset: 1})
+		if err := errors.Join(err, placed); err != nil {
+			return err
+		}
+		if _, err := (inbox.Admin{Store: s.Store}).Rename(ctx, "old", "new", decision); err != nil {
+			return err
+		}
+		return s.RetireConsumer(ctx, store.Retirement{Name: "new", As: store.RetiredSource(time.Now(), "test", "test")})
 	}},
 	{"operator", "deciding about stuck messages", func(ctx context.Context, s staff) error {
 		if err := put(ctx, s.own, 2); err != nil {
