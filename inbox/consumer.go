@@ -17,8 +17,8 @@ import (
 // processes. It logs to the Logger of the store's Options.
 type Consumer struct {
 	// Name is part of the key of every message, so consumers with different names
-	// each handle all messages. It contains no slash and no @. To change it, set
-	// RenamedFrom; otherwise all messages are handled again.
+	// each handle all messages. It contains no slash and no @. To change it, see
+	// [Admin.Rename] or set RenamedFrom; otherwise all messages are handled again.
 	Name    string
 	Source  broker.Source
 	Handler Handler

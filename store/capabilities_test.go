@@ -22,20 +22,21 @@ var row = regexp.MustCompile(`(?m)^//\t(\S+) +(all|SQL|pgstore) `)
 func TestTheTableOfCapabilitiesHoldsForMemstore(t *testing.T) {
 	s := memstore.New(nil)
 	has := map[string]bool{
-		"once.TxStore":  found[once.TxStore[*memstore.Tx]](s),
-		"once.Lister":   found[once.Lister](s),
-		"Reopener":      found[store.Reopener](s),
-		"Archivable":    found[store.Archivable](s),
-		"Registry":      found[store.Registry](s),
-		"Shelf":         found[store.Shelf](s),
-		"TxShelf":       found[store.TxShelf[*memstore.Tx]](s),
-		"Positions":     found[store.Positions[*memstore.Tx]](s),
-		"Outbox":        found[store.Outbox[*memstore.Tx]](s),
-		"Relayable":     found[store.Relayable](s),
-		"OutboxArchive": found[store.OutboxArchive](s),
-		"Bell":          found[store.Bell](s),
-		"OutboxLog":     found[store.OutboxLog](s),
-		"LogLag":        found[store.LogLag](s),
+		"once.TxStore":   found[once.TxStore[*memstore.Tx]](s),
+		"once.Lister":    found[once.Lister](s),
+		"Reopener":       found[store.Reopener](s),
+		"Archivable":     found[store.Archivable](s),
+		"Registry":       found[store.Registry](s),
+		"RegistryEditor": found[store.RegistryEditor](s),
+		"Shelf":          found[store.Shelf](s),
+		"TxShelf":        found[store.TxShelf[*memstore.Tx]](s),
+		"Positions":      found[store.Positions[*memstore.Tx]](s),
+		"Outbox":         found[store.Outbox[*memstore.Tx]](s),
+		"Relayable":      found[store.Relayable](s),
+		"OutboxArchive":  found[store.OutboxArchive](s),
+		"Bell":           found[store.Bell](s),
+		"OutboxLog":      found[store.OutboxLog](s),
+		"LogLag":         found[store.LogLag](s),
 	}
 	for capability, stores := range table(t) {
 		is, known := has[capability]

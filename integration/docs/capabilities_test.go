@@ -34,20 +34,21 @@ func TestTheTableOfCapabilitiesHoldsForSQLStores(t *testing.T) {
 	}
 	anySQL, pg := (*sqlstore.Store)(nil), (*pgstore.Store)(nil)
 	has := map[string][2]bool{
-		"once.TxStore":  {found[once.TxStore[*sql.Tx]](anySQL), found[once.TxStore[pgx.Tx]](pg)},
-		"once.Lister":   {found[once.Lister](anySQL), found[once.Lister](pg)},
-		"Reopener":      {found[store.Reopener](anySQL), found[store.Reopener](pg)},
-		"Archivable":    {found[store.Archivable](anySQL), found[store.Archivable](pg)},
-		"Registry":      {found[store.Registry](anySQL), found[store.Registry](pg)},
-		"Shelf":         {found[store.Shelf](anySQL), found[store.Shelf](pg)},
-		"TxShelf":       {found[store.TxShelf[*sql.Tx]](anySQL), found[store.TxShelf[pgx.Tx]](pg)},
-		"Positions":     {found[store.Positions[*sql.Tx]](anySQL), found[store.Positions[pgx.Tx]](pg)},
-		"Outbox":        {found[store.Outbox[*sql.Tx]](anySQL), found[store.Outbox[pgx.Tx]](pg)},
-		"Relayable":     {found[store.Relayable](anySQL), found[store.Relayable](pg)},
-		"OutboxArchive": {found[store.OutboxArchive](anySQL), found[store.OutboxArchive](pg)},
-		"Bell":          {found[store.Bell](anySQL), found[store.Bell](pg)},
-		"OutboxLog":     {found[store.OutboxLog](anySQL), found[store.OutboxLog](pg)},
-		"LogLag":        {found[store.LogLag](anySQL), found[store.LogLag](pg)},
+		"once.TxStore":   {found[once.TxStore[*sql.Tx]](anySQL), found[once.TxStore[pgx.Tx]](pg)},
+		"once.Lister":    {found[once.Lister](anySQL), found[once.Lister](pg)},
+		"Reopener":       {found[store.Reopener](anySQL), found[store.Reopener](pg)},
+		"Archivable":     {found[store.Archivable](anySQL), found[store.Archivable](pg)},
+		"Registry":       {found[store.Registry](anySQL), found[store.Registry](pg)},
+		"RegistryEditor": {found[store.RegistryEditor](anySQL), found[store.RegistryEditor](pg)},
+		"Shelf":          {found[store.Shelf](anySQL), found[store.Shelf](pg)},
+		"TxShelf":        {found[store.TxShelf[*sql.Tx]](anySQL), found[store.TxShelf[pgx.Tx]](pg)},
+		"Positions":      {found[store.Positions[*sql.Tx]](anySQL), found[store.Positions[pgx.Tx]](pg)},
+		"Outbox":         {found[store.Outbox[*sql.Tx]](anySQL), found[store.Outbox[pgx.Tx]](pg)},
+		"Relayable":      {found[store.Relayable](anySQL), found[store.Relayable](pg)},
+		"OutboxArchive":  {found[store.OutboxArchive](anySQL), found[store.OutboxArchive](pg)},
+		"Bell":           {found[store.Bell](anySQL), found[store.Bell](pg)},
+		"OutboxLog":      {found[store.OutboxLog](anySQL), found[store.OutboxLog](pg)},
+		"LogLag":         {found[store.LogLag](anySQL), found[store.LogLag](pg)},
 	}
 	rows := regexp.MustCompile(`(?m)^//\t(\S+) +(all|SQL|pgstore) `).FindAllStringSubmatch(string(text), -1)
 	if len(rows) != len(has) {
@@ -64,21 +65,22 @@ func TestTheTableOfCapabilitiesHoldsForSQLStores(t *testing.T) {
 // the documentation of package store.
 func capabilities[Tx any](s any) map[string]bool {
 	return map[string]bool{
-		"once.TxStore":  has[once.TxStore[Tx]](s),
-		"once.Lister":   has[once.Lister](s),
-		"once.Replayer": has[once.Replayer](s),
-		"Reopener":      has[store.Reopener](s),
-		"Archivable":    has[store.Archivable](s),
-		"Registry":      has[store.Registry](s),
-		"Shelf":         has[store.Shelf](s),
-		"TxShelf":       has[store.TxShelf[Tx]](s),
-		"Positions":     has[store.Positions[Tx]](s),
-		"Outbox":        has[store.Outbox[Tx]](s),
-		"Relayable":     has[store.Relayable](s),
-		"OutboxArchive": has[store.OutboxArchive](s),
-		"Bell":          has[store.Bell](s),
-		"OutboxLog":     has[store.OutboxLog](s),
-		"LogLag":        has[store.LogLag](s),
+		"once.TxStore":   has[once.TxStore[Tx]](s),
+		"once.Lister":    has[once.Lister](s),
+		"once.Replayer":  has[once.Replayer](s),
+		"Reopener":       has[store.Reopener](s),
+		"Archivable":     has[store.Archivable](s),
+		"Registry":       has[store.Registry](s),
+		"RegistryEditor": has[store.RegistryEditor](s),
+		"Shelf":          has[store.Shelf](s),
+		"TxShelf":        has[store.TxShelf[Tx]](s),
+		"Positions":      has[store.Positions[Tx]](s),
+		"Outbox":         has[store.Outbox[Tx]](s),
+		"Relayable":      has[store.Relayable](s),
+		"OutboxArchive":  has[store.OutboxArchive](s),
+		"Bell":           has[store.Bell](s),
+		"OutboxLog":      has[store.OutboxLog](s),
+		"LogLag":         has[store.LogLag](s),
 	}
 }
 

@@ -43,6 +43,7 @@ func (w *world) seed(t *testing.T) {
 		seedShelf(t, s)
 		seedOutbox(t, pool, s)
 		w.exec(t, fmt.Sprintf("UPDATE %s.once_record SET created = created - 7200e6, updated = updated - 7200e6", schema))
+		w.exec(t, fmt.Sprintf("UPDATE %s.once_consumer SET seen = seen - 600e6 WHERE name = 'mailing'", schema)) // its processes have ended
 		w.remember(t, schema)
 	}
 	must(t, pgstore.New(pool, &pgstore.Options{Prefix: "keys_", Partition: 24 * time.Hour}).Migrate(t.Context())) // of docs/partitions.md
@@ -77,6 +78,8 @@ func seedKeys(t *testing.T, s *pgstore.Store) {
 func seedShelf(t *testing.T, s *pgstore.Store) {
 	t.Helper()
 	_, err := s.Register(t.Context(), store.Consumer{Name: "billing", Source: "queue orders"})
+	must(t, err)
+	_, err = s.Register(t.Context(), store.Consumer{Name: "mailing", Source: "queue mails"})
 	must(t, err)
 	for _, id := range []string{"order-4711", "order-80"} {
 		must(t, s.Shelve(t.Context(), []store.Shelved{{Consumer: "billing", State: store.Parked, Attempts: 10, Reason: "no such customer",
