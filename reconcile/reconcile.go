@@ -53,8 +53,9 @@ type Operation struct {
 	// caller.
 	Resume func(context.Context, once.Key) error
 
-	name string
-	ask  func(context.Context, once.Store, once.Record) (once.Record, error)
+	name     string
+	validFor time.Duration // KeyValidFor
+	ask      func(context.Context, once.Store, once.Record) (once.Record, error)
 }
 
 // Of returns the Operation of op, as it is declared for once.Do. It looks after
@@ -66,7 +67,7 @@ func Of[T any](op *once.Operation[T]) Operation {
 	if op == nil {
 		return Operation{}
 	}
-	return Operation{name: op.Name, ask: op.Ask}
+	return Operation{name: op.Name, validFor: op.KeyValidFor, ask: op.Ask}
 }
 
 // Stats counts what becomes of records. The fields may be read at any time. If

@@ -18,7 +18,6 @@ import (
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/show"
 	"github.com/effectively-once/once/internal/backoff"
-	"github.com/effectively-once/once/internal/name"
 )
 
 // endpointFlags select the endpoint to ask.
@@ -384,13 +383,15 @@ func (c *unknownAsk) apply(ctx context.Context, s *session, by string, all []ask
 		if a.Settlement.Status == once.Unknown {
 			continue
 		}
-		a.Settlement.Reason = name.Reason(fmt.Sprintf("the answer was %s, applied by %s: %s", a.Answer.Kind, by,
-			strings.TrimSpace(c.Reason)))
-		err := s.Store.Settle(ctx, a.Settlement)
+		err := a.Settle(ctx, s.Store, fmt.Sprintf("the answer was %s, applied by %s: %s", a.Answer.Kind, by, strings.TrimSpace(c.Reason)))
 		switch {
 		case errors.Is(err, once.ErrLeaseLost):
 			overtaken++
 			a.Settlement.Status, a.Why = once.Unknown, "not changed: the record has changed meanwhile"
+			continue
+		case errors.Is(err, once.ErrOutcomeUnknown):
+			overtaken++
+			a.Settlement.Status, a.Why = once.Unknown, "not changed: "+err.Error()
 			continue
 		case err != nil:
 			return fmt.Errorf("after %d of %s: %w", settled, show.Count(decided, "key", "keys"), err)

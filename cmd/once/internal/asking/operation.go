@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/reconcile"
 )
 
 // Operation is an operation that can be asked about. Its settings must match
@@ -35,17 +36,20 @@ const (
 
 // Declared returns the operation for asking about records of a store.
 func (o Operation) Declared(s once.Store) *once.Operation[once.Outcome] {
-	return o.declared(func(ctx context.Context, k once.Key) (Answer, error) {
-		r, err := s.Get(ctx, k) // Lookup is not told the attempt
-		switch {
-		case err != nil:
-			return Answer{}, err
-		case r.Status != once.Unknown:
-			return Answer{}, fmt.Errorf("not asked: it is now %v", r.Status)
-		}
-		r.Key = k
-		return o.put(ctx, r)
-	})
+	return o.declared(func(ctx context.Context, k once.Key) (Answer, error) { return o.about(ctx, s, k) })
+}
+
+// about asks about a key of a store.
+func (o Operation) about(ctx context.Context, s once.Store, k once.Key) (Answer, error) {
+	r, err := s.Get(ctx, k) // Lookup is not told the attempt
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case r.Status != once.Unknown:
+		return Answer{}, fmt.Errorf("not asked: it is now %v", r.Status)
+	}
+	r.Key = k
+	return o.put(ctx, r)
 }
 
 // put asks. A question takes time: a not_found that arrives when the key is no
@@ -97,63 +101,33 @@ func (a Answer) lookup() (out once.Outcome, happened bool, err error) {
 	return out, false, errors.New(text)
 }
 
-// Finding is the answer about a record.
+// Finding is the answer about a record, and what it would change.
 type Finding struct {
-	Record     once.Record     // as it was when it was asked about
-	Answer     Answer          // zero Kind: there was no answer
-	Settlement once.Settlement // the effect of the answer; Unknown leaves the record unchanged
-	Why        string          // why, if there is more to say than the answer
+	reconcile.Finding
+	Answer Answer // zero Kind: there was no answer
+	Why    string // why, if there is more to say than the answer
 }
 
 // Find asks about an unknown record and changes nothing. The settlement is the
 // one that once.Operation.Ask would make.
 func (o Operation) Find(ctx context.Context, s once.Store, r once.Record) (f Finding) {
-	f.Record, f.Settlement.Status = r, once.Unknown
-	now, err := s.Get(ctx, r.Key) // it may have waited long for its turn, and its age matters
-	switch {
-	case err != nil:
-		f.Why = err.Error()
-		return f
-	case now.Status != once.Unknown:
-		f.Why = fmt.Sprintf("not asked: it is now %v", now.Status)
-		return f
-	}
-	now.Key = r.Key
-	notes := &notebook{Store: s, record: now, set: f.Settlement}
 	var unanswered error
-	op := o.declared(func(ctx context.Context, _ once.Key) (Answer, error) {
-		f.Answer, unanswered = o.put(ctx, now)
+	f.Finding = reconcile.Of(o.declared(func(ctx context.Context, k once.Key) (Answer, error) {
+		f.Answer, unanswered = o.about(ctx, s, k)
 		return f.Answer, unanswered
-	})
-	_, err = op.Ask(ctx, notes, now)
-	f.Record, f.Settlement = now, notes.set
-	after, _ := once.MayRetry(err)
+	})).Find(ctx, s, r)
+	after, _ := once.MayRetry(f.Err)
 	switch {
 	case unanswered != nil:
 		f.Why = unanswered.Error()
-	case f.Answer.Kind == NotFound && err != nil:
+	case f.Answer.Kind == NotFound && f.Err != nil:
 		f.Why = fmt.Sprintf("it can still arrive: the settle time ends in %v", after.Round(time.Second))
 	case f.Answer.Note != "":
 		f.Why = f.Answer.Note
-	case err != nil && f.Answer.Kind != Pending && f.Answer.Kind != NotKnown:
-		f.Why = err.Error()
+	case f.Err != nil && f.Answer.Kind != Pending && f.Answer.Kind != NotKnown:
+		f.Why = f.Err.Error()
 	case f.Settlement.Status == once.Parked:
 		f.Why = f.Settlement.Reason
 	}
 	return f
 }
-
-// notebook is a store that records changes instead of making them. It has no
-// Unwrap, so that nothing finds a capability that would make them.
-type notebook struct {
-	once.Store
-	record once.Record
-	set    once.Settlement
-}
-
-func (n *notebook) Settle(_ context.Context, set once.Settlement) error {
-	n.set = set
-	return nil
-}
-
-func (n *notebook) Get(context.Context, once.Key) (once.Record, error) { return n.record, nil }
