@@ -268,12 +268,11 @@ func (p *plan) settings(form url.Values) string {
 	case len(p.Reason) > longestReason:
 		return fmt.Sprintf("The reason has %d bytes, but only %d are stored: shorten it.", len(p.Reason), longestReason)
 	}
-	if text := strings.TrimSpace(form.Get("rate")); text != "" && p.Verb.Paced {
-		rate, err := strconv.ParseFloat(text, 64)
-		if err != nil || !(rate >= slowest && rate <= fastest) {
-			return "The rate is " + legible.Line(text) + ": use 0.001 to 1000000 per second, or leave it empty."
+	if p.Verb.Paced {
+		var problem string
+		if p.Rate, problem = rateOf(form.Get("rate")); problem != "" {
+			return problem
 		}
-		p.Rate = rate
 	}
 	if text := strings.TrimSpace(form.Get("limit")); text != "" {
 		limit, err := strconv.Atoi(text)

@@ -263,6 +263,27 @@ func (v *view) news(k keyRef, r once.Record) {
 	}
 }
 
+// asking adds to the list of unknown keys how to ask about them.
+func (v *view) asking(p *openPage, f filter) {
+	can := false
+	for name, of := range v.askers {
+		can = can || len(of) > 0 && (f.Store == "" || f.Store == name)
+	}
+	if can && len(p.List.Rows) > 0 && v.who.Role >= Decide {
+		pairs := f.pairs()
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] != "status" && pairs[i+1] != "" {
+				p.Ask = append(p.Ask, part{pairs[i], pairs[i+1]})
+			}
+		}
+		p.Ask = append(p.Ask, part{}) // there is a form, also without a filter
+	}
+	for _, q := range v.inquiries.latest() {
+		of := v.inquiryPage(q)
+		p.Asked = append(p.Asked, inquirySummary{q, of.URL, of.State, of.Done, of.Of})
+	}
+}
+
 // openPage is what the list of unknown or parked keys shows.
 type openPage struct {
 	Status  string
@@ -272,6 +293,16 @@ type openPage struct {
 	More    string
 	Empty   string
 	Bad     bool
+	Ask     []part           // the filter as a form has it, if the keys can be asked about
+	Asked   []inquirySummary // the latest
+}
+
+// inquirySummary is an inquiry in a list.
+type inquirySummary struct {
+	*inquiry
+	URL      string
+	State    inquiryState
+	Done, Of int
 }
 
 func (v *view) unknown() { v.open("/unknown", once.Unknown) }
@@ -300,6 +331,9 @@ func (v *view) open(path string, of once.Status) {
 	if p.List.Next != "" {
 		f.Status = ""
 		p.More = v.link(path, append(f.pairs(), "after", p.List.Next)...)
+	}
+	if of == once.Unknown {
+		v.asking(&p, f)
 	}
 	switch {
 	case narrowed:

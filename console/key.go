@@ -70,6 +70,7 @@ type keyPage struct {
 	Summary     string
 	ShelvedAs   *message // it is the key of a parked message
 	CanReveal   bool
+	CanAsk      bool
 	form
 }
 
@@ -206,6 +207,7 @@ func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form)
 		p.Owner = hex.EncodeToString(r.Owner[:])
 	}
 	p.CanReveal = v.who.Role >= Decide
+	p.CanAsk = r.Status == once.Unknown && p.CanReveal && v.askerOf(p.Ref) != nil
 	for _, l := range v.o.Links {
 		p.Links = append(p.Links, Link{l.Text, strings.NewReplacer("{key}", url.QueryEscape(p.Travels), "{scope}", url.QueryEscape(r.Key.Scope),
 			"{operation}", url.QueryEscape(r.Key.Operation), "{id}", url.QueryEscape(r.Key.ID)).Replace(l.URL)})

@@ -18,6 +18,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store"
 )
 
@@ -76,6 +77,12 @@ type Store struct {
 	// Leases returns who publishes the messages of the outbox, without a change.
 	// Default: the method OutboxLeases of the Store, if it has one.
 	Leases func(context.Context) (store.Leases, error)
+
+	// Ask are operations whose unknown keys people may ask about: their Lookup, or
+	// what package cmd/once asks a URL with. Make them with [reconcile.Of]; AtOnce and
+	// PerSecond bound all questions of the console. Resume is not called. Where the
+	// question goes is settled here, and never by a page. Default: none.
+	Ask []reconcile.Operation
 }
 
 // Person is somebody who uses the console.
@@ -143,7 +150,10 @@ type Console struct {
 	editing  sync.Mutex // of consumers
 	sampler  sampler
 	jobs     jobs
-	now      func() time.Time
+
+	askers    map[string][]*asker // by the name of the store
+	inquiries inquiries
+	now       func() time.Time
 
 	end     context.CancelFunc
 	running sync.WaitGroup
@@ -177,10 +187,12 @@ func New(o Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends what runs for the console: jobs after the message that they are at.
+// Close ends what runs for the console: jobs after the message that they are at, and
+// questions at once.
 // Later requests are served all the same.
 func (c *Console) Close() {
 	c.jobs.close()
+	c.inquiries.close()
 	c.end()
 	c.running.Wait()
 }
@@ -201,6 +213,13 @@ func (c *Console) check() error {
 			return fmt.Errorf("two stores have the name %q", s.Name)
 		}
 		seen[s.Name] = true
+	}
+	c.askers = make(map[string][]*asker)
+	for _, s := range o.Stores {
+		var err error
+		if c.askers[s.Name], err = newAskers(s); err != nil {
+			return err
+		}
 	}
 	c.base = strings.TrimRight(o.Path, "/")
 	if c.base != "" && (c.base[0] != '/' || strings.Contains(c.base, "//") || strings.ContainsAny(c.base, "?#%\\ \"'<>")) {

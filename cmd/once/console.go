@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
+	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/console"
 )
@@ -26,6 +27,7 @@ type consoleCommand struct {
 	HTTPS       bool     `name:"https" help:"Browsers reach it by HTTPS only, through a proxy that ends TLS."`
 	ProxyHeader string   `placeholder:"NAME" help:"Header in which an authenticating proxy says who it is. The proxy must remove it from what it receives."`
 	Proxy       []string `sep:"none" placeholder:"ADDRESS" help:"Address or network of that proxy. The header is ignored from any other address."`
+	Config      string   `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve: people can ask the URLs in [[reconcile.operation]] about unknown keys. For one database."`
 	Trace       string   `placeholder:"TEMPLATE" help:"URL of a trace, to which the page of a key links. {key}, {scope}, {operation} and {id} are replaced."`
 }
 
@@ -49,6 +51,9 @@ done run again). Above look, a role changes something only with --write. The fil
 With --proxy-header, people that the proxy knows and the file does not are refused, or have the role of the line
 others = "look" at the beginning of the file. Without a file they may look.
 
+With --config, people can ask the URLs of that file about unknown keys, as once unknown ask does. The database is --url
+or --target, then the url in the file, then the current target.
+
 The console speaks HTTP. For other machines, let a proxy speak HTTPS, and add --https.
 
 Exit status: 0 graceful shutdown, 2 wrong usage or configuration, 3 failure.
@@ -56,6 +61,7 @@ Exit status: 0 graceful shutdown, 2 wrong usage or configuration, 3 failure.
 Examples:
   once console
   once console --target prod --target billing --write
+  once console --config once.toml --write
   once console --url sqlite:/var/lib/shop/shop.db --trace 'https://traces.example/search?once.key={key}'
   once console --listen 10.0.0.5:9470 --host ops.example --https --people people.toml
   once console --proxy-header X-Forwarded-User --proxy 127.0.0.1 --host ops.example --https --people people.toml`
@@ -69,10 +75,24 @@ func (c *consoleCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	asked, err := c.asked(ctx)
+	if err != nil {
+		return err
+	}
 	stores, end, err := c.open(ctx)
 	defer end()
 	if err != nil {
 		return err
+	}
+	if asked != nil {
+		by, err := asked.Asker()
+		if err != nil {
+			return err
+		}
+		defer by.Close()
+		if stores[0].Ask, err = asked.Questions(by, stores[0].Store); err != nil {
+			return err
+		}
 	}
 	log := slog.New(slog.NewTextHandler(secret.From(ctx).Writer(os.Stderr), nil))
 	server, err := consoleserver.New(ctx, config, stores, log, consoleWords)
@@ -143,6 +163,25 @@ func newToken() string {
 	var raw [24]byte
 	rand.Read(raw[:]) // never fails: it ends the program instead
 	return base64.RawURLEncoding.EncodeToString(raw[:])
+}
+
+// asked returns whom people can ask, or nil. It chooses the database of that file if
+// no other is named.
+func (c *consoleCommand) asked(ctx context.Context) (*serve.Reconcile, error) {
+	if c.Config == "" {
+		return nil, nil
+	}
+	if len(c.Target) > 1 || len(c.Target) == 1 && c.URL != "" {
+		return nil, usage("--config is for one database: its URLs are asked about the keys of that")
+	}
+	config, err := serve.Load(ctx, c.Config)
+	if err != nil {
+		return nil, err
+	}
+	if c.URL == "" && len(c.Target) == 0 {
+		c.URL = chosen(config.URL)
+	}
+	return &config.Reconcile, nil
 }
 
 // reachTime limits the look at the tables of a store before it is shown.

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/effectively-once/once"
 )
 
 // visit returns a page of a console as somebody sees it who signs in with a token.
@@ -36,6 +39,21 @@ func visit(t *testing.T, at, token, path string) (status int, page string) {
 	return r.StatusCode, string(body)
 }
 
+// consoleOf reads where a console is, and its token.
+func consoleOf(t *testing.T, stdout io.Reader) (at, token string) {
+	t.Helper()
+	for lines := bufio.NewScanner(stdout); token == "" && lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		switch value = strings.TrimSpace(value); name {
+		case "Console":
+			at = value
+		case "Token":
+			token = value
+		}
+	}
+	return at, token
+}
+
 // One token is made for each run, whoever has it may look, and it is in no log.
 func TestConsoleRunsUntilInterrupted(t *testing.T) {
 	from, _ := shopFile(t)
@@ -55,16 +73,7 @@ func TestConsoleRunsUntilInterrupted(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		var at, token string
-		for lines := bufio.NewScanner(stdout); token == "" && lines.Scan(); {
-			name, value, _ := strings.Cut(lines.Text(), ":")
-			switch value = strings.TrimSpace(value); name {
-			case "Console":
-				at = value
-			case "Token":
-				token = value
-			}
-		}
+		at, token := consoleOf(t, stdout)
 		if status, _ := visit(t, at, "another-token-of-24-bytes", "/"); status != http.StatusForbidden {
 			t.Errorf("another token lets in: %d", status)
 		}
@@ -85,6 +94,42 @@ func TestConsoleRunsUntilInterrupted(t *testing.T) {
 			t.Errorf("the token is in %s, %s, or %s", said, at, page)
 		}
 	}
+}
+
+// With the file of once serve, people can ask its URLs, as once unknown ask does.
+func TestConsoleAsksTheURLsOfAFile(t *testing.T) {
+	from, shop := shopFile(t)
+	k := once.Key{Operation: "pay/charge", ID: "order-4711"}
+	rec, err := shop.Store.Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: k, Owner: [16]byte{1}}, Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shop.Store.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: k, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Unknown}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "once.toml")
+	if err := os.WriteFile(file, []byte("url = \""+from+"\"\n[[reconcile.operation]]\nname = \"charge\"\nask = \"https://shop.example/once\"\nsettle = \"0s\"\n"+
+		"secrets = [\"whsec_"+strings.Repeat("c2VjcmV0", 4)+"\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := command(t, "once", "console", "--config", file, "--listen", "127.0.0.1:0", "--write")
+	cmd.Env = append(cmd.Env, "ONCE_BY=ann")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	at, token := consoleOf(t, stdout)
+	if status, page := visit(t, at, token, "/key?operation=pay%2Fcharge&id=order-4711"); status != http.StatusOK || !strings.Contains(page, "Ask now") {
+		t.Errorf("%d %s", status, page)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, stdout)
+	wantExit(t, cmd.Wait(), exitOK)
 }
 
 // The console of once serve is for the people in its configuration.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/effectively-once/once/cmd/once/internal/asking"
 	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
 	"github.com/effectively-once/once/cmd/once/internal/target"
 	"github.com/effectively-once/once/console"
@@ -17,14 +18,21 @@ var consoleWords = consoleserver.Words{Listen: "console.listen", Hosts: "console
 // console returns the console, which listens already, or nil if there is none. It
 // needs people or a proxy: a token that is made for one run would have to be in
 // the log.
-func (c *Config) console(ctx context.Context, t *target.Target, logger *slog.Logger) (*consoleserver.Server, error) {
+func (c *Config) console(ctx context.Context, t *target.Target, by *asking.Asker, logger *slog.Logger) (*consoleserver.Server, error) {
 	if c.Console == nil {
 		return nil, nil
 	}
 	if len(c.Console.People) == 0 && c.Console.Proxy == nil {
 		return nil, refuse("nobody could use the console: add [[console.people]] with a name, a role and a token, or [console.proxy]")
 	}
-	s, err := consoleserver.New(ctx, *c.Console, []console.Store{consoleserver.Store(t, c.Name)}, logger, consoleWords)
+	store := consoleserver.Store(t, c.Name)
+	var err error
+	if by != nil {
+		if store.Ask, err = c.Reconcile.Questions(by, t.Store); err != nil {
+			return nil, err
+		}
+	}
+	s, err := consoleserver.New(ctx, *c.Console, []console.Store{store}, logger, consoleWords)
 	if errors.Is(err, consoleserver.ErrConfig) {
 		return nil, refuse("console: %s", strings.TrimPrefix(err.Error(), consoleserver.ErrConfig.Error()+": "))
 	}

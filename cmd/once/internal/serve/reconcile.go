@@ -70,6 +70,18 @@ func (r *Reconcile) Asked(by *asking.Asker) (all []asking.Operation, err error) 
 	return all, nil
 }
 
+// Questions returns the operations that have a URL, for people who want to ask
+// about the keys of a store.
+func (r *Reconcile) Questions(by *asking.Asker, s once.Store) (all []reconcile.Operation, err error) {
+	asked, err := r.Asked(by)
+	for _, o := range asked {
+		of := reconcile.Of(o.Declared(s))
+		of.PerSecond, of.AtOnce = o.PerSecond, o.AtOnce
+		all = append(all, of)
+	}
+	return all, err
+}
+
 func (o *Operation) setting(name string) string { return "reconcile.operation " + o.Name + ": " + name }
 
 func (o *Operation) asked(by *asking.Asker) (asked asking.Operation, err error) {

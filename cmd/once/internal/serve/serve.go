@@ -80,7 +80,7 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	if s.console, err = c.console(ctx, s.target, logger); err != nil {
+	if s.console, err = c.console(ctx, s.target, s.asker, logger); err != nil {
 		return err
 	}
 	if s.console != nil {
