@@ -78,6 +78,18 @@ type Store struct {
 	// Default: the method OutboxLeases of the Store, if it has one.
 	Leases func(context.Context) (store.Leases, error)
 
+	// Doctor examines the store, without a change, and returns what is unsafe about it
+	// or needs attention. It is called at most every five minutes, while somebody
+	// looks at the overview, and never by a page. Default: nothing is examined.
+	Doctor func(context.Context) ([]Finding, error)
+
+	// Duplicates returns how many duplicates the program has prevented since it
+	// started: for its consumers, the sum of Duplicates and Prevented of their
+	// inbox.Stats. For its calls, count the results of an Observer that are Replayed.
+	// It must not block. Default: the overview says that it is not known, because no
+	// store counts them.
+	Duplicates func() int64
+
 	// Ask are operations whose unknown keys people may ask about: their Lookup, or
 	// what package cmd/once asks a URL with. Make them with [reconcile.Of]; AtOnce and
 	// PerSecond bound all questions of the console. Resume is not called. Where the
@@ -149,6 +161,7 @@ type Console struct {
 	deciding sync.Mutex
 	editing  sync.Mutex // of consumers
 	sampler  sampler
+	checkups checkups
 	jobs     jobs
 
 	askers    map[string][]*asker // by the name of the store

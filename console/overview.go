@@ -37,7 +37,11 @@ var gauges = []gauge{
 	{"stuck", "Stuck messages", "/outbox", "stuck", true},
 	{"held", "Held messages", "/outbox", "held", false},
 	{"pending", "Messages to publish", "/outbox", "pending", false},
+	{prevented, "Duplicates prevented", "", "", false},
 }
+
+// prevented is the gauge that the program knows, and not the store.
+const prevented = "prevented"
 
 // reading is the value of a gauge.
 type reading struct {
@@ -59,8 +63,33 @@ type sample struct {
 // remembers the last hour.
 type sampler struct {
 	mu      sync.Mutex
-	looked  time.Time
 	history [][]sample // of each store, the latest last
+
+	look   sync.Mutex // of what follows, and never held for long
+	looked time.Time
+	news   int // how often there was something new
+}
+
+// isWatched reports whether somebody looks, or may still look.
+func (s *sampler) isWatched(now time.Time) bool {
+	s.look.Lock()
+	defer s.look.Unlock()
+	return now.Sub(s.looked) < lookedFor
+}
+
+// watch says that somebody looks. It returns how often there was something new.
+func (s *sampler) watch(now time.Time) (news int) {
+	s.look.Lock()
+	defer s.look.Unlock()
+	s.looked = now
+	return s.news
+}
+
+// tell says that there is something new.
+func (s *sampler) tell() {
+	s.look.Lock()
+	defer s.look.Unlock()
+	s.news++
 }
 
 // watch samples until the context ends.
@@ -69,6 +98,7 @@ func (c *Console) watch(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		c.sample(ctx, false)
+		c.checkUp(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -84,21 +114,23 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 	defer s.mu.Unlock()
 	now := c.now()
 	if looks {
-		s.looked = now
+		s.watch(now)
 	}
 	if s.history == nil {
 		s.history = make([][]sample, len(c.o.Stores))
 	}
 	every := idleEvery
-	if now.Sub(s.looked) < lookedFor {
+	if s.isWatched(now) {
 		every = lookEvery
 	}
+	read := false
 	var wg sync.WaitGroup
 	for i, of := range c.o.Stores {
 		past := s.history[i]
 		if len(past) > 0 && now.Sub(past[len(past)-1].at) < every {
 			continue
 		}
+		read = true
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -113,6 +145,9 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 		}()
 	}
 	wg.Wait()
+	if read {
+		s.tell()
+	}
 	out := make([][]sample, len(s.history))
 	copy(out, s.history)
 	return out
@@ -121,6 +156,9 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 // read1 reads the state of one store, in bounded work.
 func (c *Console) read1(ctx context.Context, of Store) sample {
 	s := sample{readings: make(map[string]reading), relays: -1}
+	if of.Duplicates != nil {
+		s.readings[prevented] = reading{N: int(of.Duplicates()), Known: true}
+	}
 	if lister, ok := once.As[once.Lister](of.Store); ok {
 		for name, status := range map[string]once.Status{"unknown": once.Unknown, "parked": once.Parked} {
 			r := reading{Known: true}
@@ -213,6 +251,8 @@ type board struct {
 	Cards   []card
 	Relays  string
 	NoRelay bool // messages wait, and nobody publishes them
+	Doctor  *diagnosis
+	Counted bool // somebody knows how many duplicates were prevented
 }
 
 type overviewPage struct {
@@ -220,6 +260,7 @@ type overviewPage struct {
 	At     time.Time
 	Needs  int // kinds of things that need a person
 	Down   int // stores that do not answer
+	Unsafe bool
 }
 
 func (v *view) overview() {
@@ -237,13 +278,14 @@ func (v *view) overview() {
 		if b.Problem != "" {
 			p.Down++
 		}
+		p.Unsafe = p.Unsafe || b.Doctor != nil && b.Doctor.Unsafe
 		p.Boards = append(p.Boards, b)
 	}
 	v.render(http.StatusOK, "overview", page{Title: "Overview", Nav: "overview", Live: true, Body: p})
 }
 
 func (v *view) board(of Store, past []sample) board {
-	b, now := board{Name: of.Name}, past[len(past)-1]
+	b, now := board{Name: of.Name, Doctor: v.diagnosisOf(of), Counted: of.Duplicates != nil}, past[len(past)-1]
 	if now.err != nil {
 		b.Problem = legible.Text(now.err.Error())
 		return b
@@ -253,7 +295,10 @@ func (v *view) board(of Store, past []sample) board {
 		if !r.Known {
 			continue
 		}
-		c := card{gauge: g, reading: r, URL: v.link(g.Path, "store", of.Name, "state", g.State)}
+		c := card{gauge: g, reading: r}
+		if g.Path != "" {
+			c.URL = v.link(g.Path, "store", of.Name, "state", g.State)
+		}
 		c.Points, c.Trend = spark(past, g.Name, now.at)
 		b.Cards = append(b.Cards, c)
 	}

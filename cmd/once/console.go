@@ -215,6 +215,7 @@ func (c *consoleCommand) open(ctx context.Context) (stores []console.Store, end 
 		}
 		open = append(open, t)
 		store := consoleserver.Store(t, called)
+		store.Doctor = consoleserver.Doctor(ctx, t)
 		if err := fits(ctx, t); err != nil {
 			return nil, end, fmt.Errorf("%s: %w", store.Name, err)
 		}

@@ -26,6 +26,7 @@ func (c *Config) console(ctx context.Context, t *target.Target, by *asking.Asker
 		return nil, refuse("nobody could use the console: add [[console.people]] with a name, a role and a token, or [console.proxy]")
 	}
 	store := consoleserver.Store(t, c.Name)
+	store.Doctor = consoleserver.Doctor(ctx, t)
 	var err error
 	if by != nil {
 		if store.Ask, err = c.Reconcile.Questions(by, t.Store); err != nil {
