@@ -138,7 +138,7 @@ func TestASignInEnds(t *testing.T) {
 
 	b = as(t, c, lookToken)
 	for end := now.Add(sessionTime); now.Before(end); now = now.Add(29 * time.Minute) {
-		c.whoIs(withCookie(b.cookies[cookieName]))
+		c.whoIs(withCookie(b.cookies[cookieName]), true)
 	}
 	now = now.Add(time.Minute)
 	b.get("/").is(http.StatusUnauthorized)
@@ -167,7 +167,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	for i := range maxSessions + 3 {
 		s.begin(&Person{}, now.Add(time.Duration(i+1)*time.Millisecond))
 	}
-	if len(s.all) != maxSessions || s.of(first, now) != nil {
+	if len(s.all) != maxSessions || s.of(first, now, true) != nil {
 		t.Errorf("there are %d sessions", len(s.all))
 	}
 }

@@ -22,6 +22,7 @@ import (
 )
 
 const (
+	rowsOnPage     = 100     // answers
 	maxInquiries   = 16      // that are remembered
 	maxInquiring   = 4       // at once
 	maxQuestions   = 1000    // keys of one inquiry, as for the command
@@ -425,6 +426,9 @@ type inquiryPage struct {
 	Every     int
 	Single    bool
 	Reveal    bool
+	From      string // the place of the first row that is shown; empty: they are not cut yet
+	Next      int    // that of the next page; 0: this is the last
+	NextURL   string
 }
 
 func (v *view) inquiryPage(q *inquiry) inquiryPage {
@@ -643,13 +647,43 @@ func (v *view) inquiryNumbered(text string) *inquiry {
 }
 
 func (v *view) showInquiry() {
-	if q := v.inquiryNumbered(v.r.URL.Query().Get("number")); q != nil {
-		v.renderInquiry(http.StatusOK, v.inquiryPage(q))
+	values := v.r.URL.Query()
+	if q := v.inquiryNumbered(values.Get("number")); q != nil {
+		p := v.inquiryPage(q)
+		p.cut(values.Get("from"))
+		v.renderInquiry(http.StatusOK, p)
 	}
 }
 
 func (v *view) renderInquiry(status int, p inquiryPage) {
-	v.render(status, "ask", page{Title: fmt.Sprintf("Inquiry %d", p.Number), Nav: "unknown", Live: p.Working, Body: p})
+	v.render(status, "ask", v.pageOfInquiry(p))
+}
+
+func (v *view) pageOfInquiry(p inquiryPage) page {
+	of := page{Title: fmt.Sprintf("Inquiry %d", p.Number), Nav: "unknown"}
+	if p.From == "" {
+		p.cut("")
+	}
+	if p.Working {
+		of.Live = v.link("/events", "of", "ask", "number", strconv.Itoa(p.Number), "from", p.From)
+	}
+	if p.Next > 0 {
+		p.NextURL = v.link("/ask", "number", strconv.Itoa(p.Number), "from", strconv.Itoa(p.Next))
+	}
+	of.Body = p
+	return of
+}
+
+// cut leaves a page of the rows.
+func (p *inquiryPage) cut(from string) {
+	at, err := strconv.Atoi(from)
+	if err != nil || at < 0 || at >= len(p.Rows) {
+		at = 0
+	}
+	p.From = strconv.Itoa(at)
+	if p.Rows = p.Rows[at:]; len(p.Rows) > rowsOnPage {
+		p.Rows, p.Next = p.Rows[:rowsOnPage], at+rowsOnPage
+	}
 }
 
 func (v *view) stopInquiry() {
@@ -689,6 +723,7 @@ func (v *view) revealReply() {
 	}
 	v.record(deed{What: "looked at the answer to a question", Store: row.Ref.Store, Key: row.Ref}, "inquiry", q.Number)
 	row.Shown, row.Text, row.Cut = true, out.Text, out.Cut
+	p.cut(strconv.Itoa(i - i%rowsOnPage))
 	v.renderInquiry(http.StatusOK, p)
 }
 

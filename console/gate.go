@@ -49,6 +49,7 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		"/ask/answer":         {http.MethodPost: {role: Decide, handle: (*view).revealReply}},
 		"/ask/confirm":        {http.MethodPost: {role: Decide, write: true, handle: (*view).confirmInquiry}},
 		"/ask/settle":         {http.MethodPost: {role: Decide, write: true, handle: (*view).settleInquiry}},
+		"/events":             get((*view).events),
 		"/audit":              get((*view).audit),
 		"/sign-in":            {http.MethodGet: {handle: (*view).askWho}, http.MethodPost: {handle: (*view).signIn}},
 		"/sign-out":           {http.MethodPost: {role: Look, handle: (*view).signOut}},
@@ -114,7 +115,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		file.serve(w, r)
 		return
 	}
-	v.who, v.token = c.whoIs(r)
+	v.who, v.token = c.whoIs(r, path != "/events" && r.Header.Get(refreshing) == "")
 	methods := c.routes[path]
 	if methods == nil {
 		v.fail(http.StatusNotFound, "There is no such page", "The address may be incomplete. Begin at the overview, or paste an id into the search box.")
@@ -197,8 +198,9 @@ func crossOrigin(r *http.Request) bool {
 }
 
 // whoIs returns the person who makes a request, and the token of their forms. The
-// proxy decides if the request came through it.
-func (c *Console) whoIs(r *http.Request) (*Person, string) {
+// proxy decides if the request came through it. A request that a person has not made
+// is no use of their sign-in.
+func (c *Console) whoIs(r *http.Request, uses bool) (*Person, string) {
 	if p := c.o.Proxy; p != nil && fromProxy(r.RemoteAddr, p.From) {
 		if names := r.Header.Values(p.Header); len(names) == 1 && names[0] != "" { // two: one is not from the proxy
 			who := c.named[names[0]]
@@ -215,7 +217,7 @@ func (c *Console) whoIs(r *http.Request) (*Person, string) {
 	if err != nil {
 		return nil, ""
 	}
-	who := c.sessions.of(cookie.Value, c.now())
+	who := c.sessions.of(cookie.Value, c.now(), uses)
 	if who == nil {
 		return nil, ""
 	}

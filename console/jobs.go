@@ -360,8 +360,16 @@ func (v *view) showJob() {
 	if j == nil {
 		return
 	}
-	p := v.progressOf(j)
-	v.render(http.StatusOK, "job", page{Title: fmt.Sprintf("Job %d", j.Number), Nav: "jobs", Body: p})
+	v.render(http.StatusOK, "job", v.jobPage(j))
+}
+
+func (v *view) jobPage(j *job) page {
+	p := page{Title: fmt.Sprintf("Job %d", j.Number), Nav: "jobs"}
+	of := v.progressOf(j)
+	if p.Body = of; of.Working {
+		p.Live = v.link("/events", "of", "job", "number", strconv.Itoa(j.Number))
+	}
+	return p
 }
 
 func (v *view) stopJob() {

@@ -166,6 +166,8 @@ type Console struct {
 
 	askers    map[string][]*asker // by the name of the store
 	inquiries inquiries
+	streams   streams
+	closing   <-chan struct{} // closed by Close
 	now       func() time.Time
 
 	end     context.CancelFunc
@@ -191,7 +193,7 @@ func New(o Options) (*Console, error) {
 		c.names.see(once.Key{Operation: op})
 	}
 	ctx, end := context.WithCancel(context.Background())
-	c.end = end
+	c.end, c.closing = end, ctx.Done()
 	c.running.Add(1)
 	go func() {
 		defer c.running.Done()
@@ -201,12 +203,12 @@ func New(o Options) (*Console, error) {
 }
 
 // Close ends what runs for the console: jobs after the message that they are at, and
-// questions at once.
+// questions and live updates at once.
 // Later requests are served all the same.
 func (c *Console) Close() {
+	c.end()
 	c.jobs.close()
 	c.inquiries.close()
-	c.end()
 	c.running.Wait()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -264,8 +265,24 @@ type overviewPage struct {
 }
 
 func (v *view) overview() {
+	v.render(http.StatusOK, "overview", v.overviewOf(v.sample(v.r.Context(), true)))
+}
+
+// seen returns what is known of each store, and asks them only if nothing is.
+func (c *Console) seen() [][]sample {
+	s := &c.sampler
+	s.mu.Lock()
+	out := slices.Clone(s.history)
+	s.mu.Unlock()
+	if out == nil {
+		return c.sample(context.Background(), true)
+	}
+	return out
+}
+
+func (v *view) overviewOf(all [][]sample) page {
 	p := overviewPage{At: v.now()}
-	for i, past := range v.sample(v.r.Context(), true) {
+	for i, past := range all {
 		if at := past[len(past)-1].at; at.Before(p.At) {
 			p.At = at
 		}
@@ -281,7 +298,7 @@ func (v *view) overview() {
 		p.Unsafe = p.Unsafe || b.Doctor != nil && b.Doctor.Unsafe
 		p.Boards = append(p.Boards, b)
 	}
-	v.render(http.StatusOK, "overview", page{Title: "Overview", Nav: "overview", Live: true, Body: p})
+	return page{Title: "Overview", Nav: "overview", Live: v.link("/events", "of", "overview"), Body: p}
 }
 
 func (v *view) board(of Store, past []sample) board {

@@ -94,7 +94,7 @@ type page struct {
 	Nav   string // the entry of the navigation that is current
 	Find  string // what the search box has in it
 	Notes []note
-	Live  bool // the script refreshes it
+	Live  string // the URL of the events that keep it up to date, if any
 	Body  any
 }
 
@@ -114,13 +114,16 @@ type frame struct {
 	Stores []Store
 }
 
+func (v *view) frame(p page) frame {
+	_, err := v.r.Cookie(cookieName)
+	return frame{page: p, Who: v.who, Write: v.o.Write, Signed: err == nil, Token: v.token, Stores: v.o.Stores}
+}
+
 // render writes a page. It is complete before its first byte is sent.
 func (v *view) render(status int, of string, p page) {
 	var out bytes.Buffer
-	_, err := v.r.Cookie(cookieName)
 	p.Notes = append(v.notes, p.Notes...)
-	f := frame{page: p, Who: v.who, Write: v.o.Write, Signed: err == nil, Token: v.token, Stores: v.o.Stores}
-	if err := v.pages[of].ExecuteTemplate(&out, "layout", f); err != nil {
+	if err := v.pages[of].ExecuteTemplate(&out, "layout", v.frame(p)); err != nil {
 		v.log.ErrorContext(v.r.Context(), "console: a page cannot be rendered", "page", of, "error", err)
 		http.Error(v.w, "The page cannot be rendered: see the log.", http.StatusInternalServerError)
 		return

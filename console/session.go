@@ -64,8 +64,8 @@ func (s *sessions) makeRoom(now time.Time) {
 	}
 }
 
-// of returns the person of a session, or nil, and counts as a use.
-func (s *sessions) of(id string, now time.Time) *Person {
+// of returns the person of a session, or nil.
+func (s *sessions) of(id string, now time.Time, uses bool) *Person {
 	digest := sha256.Sum256([]byte(id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,9 @@ func (s *sessions) of(id string, now time.Time) *Person {
 		delete(s.all, digest)
 		return nil
 	}
-	found.used = now
+	if uses {
+		found.used = now
+	}
 	return found.who
 }
 

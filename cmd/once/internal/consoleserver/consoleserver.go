@@ -214,6 +214,7 @@ func (s *Server) Run(ctx context.Context) error {
 	web := &http.Server{Handler: s.console, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		WriteTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, BaseContext: func(net.Listener) context.Context { return working },
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}
+	web.RegisterOnShutdown(s.console.Close) // live updates would be waited for
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(s.l) }()
 	select {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,12 +89,25 @@ func TestEndsWhileARequestIsUnderWay(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	r, err := http.Get(s.URL())
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Jar: jar}
+	r, err := client.PostForm(s.URL()+"sign-in", url.Values{"token": {strings.Repeat("x", 20)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
 	r.Body.Close()
+	events, err := client.Get(s.URL() + "events?of=overview")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Body.Close()
+	if kind := events.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Errorf("live updates have the type %q", kind)
+	}
 	slow, err := net.Dial("tcp", s.Address())
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +117,9 @@ func TestEndsWhileARequestIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
+	if rest, err := io.ReadAll(events.Body); err != nil || !strings.Contains(string(rest), "event: part") { // cut off otherwise
+		t.Errorf("live updates end with %v after %d bytes", err, len(rest))
+	}
 	select {
 	case err := <-ended:
 		if err != nil {
