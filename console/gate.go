@@ -6,12 +6,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -257,6 +259,7 @@ type signInPage struct {
 	Next    string
 	Tokens  bool // people can sign in here, not only at the proxy
 	Refused bool
+	Many    bool // wrong tokens came before
 }
 
 func (v *view) signIn() {
@@ -264,7 +267,17 @@ func (v *view) signIn() {
 	digest := sha256.Sum256([]byte(strings.TrimSpace(v.r.PostForm.Get("token")))) // what a digest takes to be found says nothing about a token
 	who := v.people[digest]
 	if who == nil {
-		v.log.WarnContext(v.r.Context(), "console: a sign-in was refused", "from", v.r.RemoteAddr)
+		wait, silent := v.attempts.wrong(v.r.RemoteAddr, v.now())
+		if wait > 0 {
+			v.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+			v.render(http.StatusTooManyRequests, "signin", page{Title: "Sign in", Body: signInPage{Next: next, Tokens: len(v.people) > 0, Many: true}})
+			return
+		}
+		attrs := []any{"from", v.r.RemoteAddr}
+		if silent > 0 {
+			attrs = append(attrs, "not_logged", silent)
+		}
+		v.log.WarnContext(v.r.Context(), "console: a sign-in was refused", attrs...)
 		v.render(http.StatusForbidden, "signin", page{Title: "Sign in", Body: signInPage{Next: next, Tokens: len(v.people) > 0, Refused: true}})
 		return
 	}

@@ -156,6 +156,7 @@ type Console struct {
 	files  map[string]file
 
 	sessions sessions
+	attempts attempts
 	trail    trail
 	names    names
 	deciding sync.Mutex
