@@ -1,21 +1,39 @@
 // What pages have with JavaScript only. Each page and each form works without it.
 (function () {
   "use strict";
-  var find = document.getElementById("find");
+  var find = document.getElementById("find"), help = document.getElementById("keys");
 
-  // "/" goes to the search box; j and k go through rows, and Enter follows a row's link.
+  // "/" goes to the search box; j, k and the arrows go through the links of rows, and Enter follows one; "?" shows that.
   document.addEventListener("keydown", function (e) {
     var at = document.activeElement;
     if (e.ctrlKey || e.metaKey || e.altKey || (at && /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName))) return;
-    if (e.key === "/" && find) {
-      e.preventDefault();
-      find.focus();
-      find.select();
-    } else if (e.key === "j" || e.key === "k") {
-      var links = Array.from(document.querySelectorAll("tbody tr a.row"));
-      var next = links.indexOf(at) + (e.key === "j" ? 1 : -1);
-      if (links[next]) links[next].focus();
+    if (help && help.open && e.key !== "?") return;
+    var links = Array.from(document.querySelectorAll("tbody tr a.row, .board h3 a")), i = links.indexOf(at), next;
+    switch (e.key) {
+      case "/":
+        if (!find) return;
+        e.preventDefault();
+        find.focus();
+        find.select();
+        return;
+      case "?":
+        if (!help || !help.showModal) return;
+        e.preventDefault();
+        if (help.open) help.close(); else help.showModal();
+        return;
+      case "j": next = links[i + 1]; break;
+      case "k": next = links[i - 1]; break;
+      case "ArrowDown": if (i >= 0) next = links[i + 1]; break; // elsewhere the arrows scroll
+      case "ArrowUp": if (i >= 0) next = links[i - 1]; break;
     }
+    if (!next) return;
+    e.preventDefault();
+    next.focus();
+  });
+  document.querySelectorAll("[data-help]").forEach(function (button) {
+    if (!help || !help.showModal) return;
+    button.hidden = false;
+    button.addEventListener("click", function () { help.showModal(); });
   });
 
   // A form is sent once.
@@ -29,40 +47,77 @@
     document.querySelectorAll("form[data-sent]").forEach(function (form) { delete form.dataset.sent; });
   });
 
-  // The overview is read again every ten seconds while it is looked at, and its numbers are replaced.
-  if (document.body.hasAttribute("data-live")) {
-    setInterval(function () {
-      if (document.hidden) return;
-      fetch(location.href, { credentials: "same-origin" }).then(function (r) {
-        return r.ok ? r.text() : Promise.reject(r.status);
-      }).then(function (text) {
-        var fresh = new DOMParser().parseFromString(text, "text/html");
-        document.querySelectorAll("[data-part]").forEach(function (part) {
-          var now = fresh.querySelector('[data-part="' + part.dataset.part + '"]');
-          if (now && !part.contains(document.activeElement)) part.replaceWith(document.adoptNode(now));
+  // A page with a part that changes is kept up to date by events. Where there are none, the page is read again.
+  var live = document.body.dataset.live, source = null, timer = 0, over = false, late = null;
+  if (!live) return;
+
+  // show replaces the part. The focus stays on the link that it was on. A button or a field that somebody is on stays
+  // until they leave it; the progress does not wait for that.
+  function show(html) {
+    var now = new DOMParser().parseFromString(html, "text/html").querySelector("[data-part]");
+    var part = document.querySelector("[data-part]"), at = document.activeElement, same = null;
+    document.body.classList.remove("stale");
+    if (!now || !part) return;
+    late = null;
+    if (part.contains(at)) {
+      if (at.tagName === "A") same = Array.from(now.querySelectorAll("a")).find(function (a) { return a.getAttribute("href") === at.getAttribute("href"); });
+      else if (at.form && now.querySelector("form")) {
+        late = html;
+        ["progress", "label[for=progress]"].forEach(function (of) {
+          var was = part.querySelector(of), is = now.querySelector(of);
+          if (was && is) was.replaceWith(document.adoptNode(is));
         });
-        document.body.classList.remove("stale");
-      }).catch(function () { document.body.classList.add("stale"); });
-    }, 10000);
+        return;
+      }
+    }
+    part.replaceWith(document.adoptNode(now));
+    if (same) same.focus({ preventScroll: true });
+  }
+  document.addEventListener("focusout", function () {
+    setTimeout(function () { if (late) show(late); });
+  });
+
+  function stale() { document.body.classList.add("stale"); }
+
+  function read() {
+    clearTimeout(timer);
+    if (over || document.hidden) return;
+    fetch(location.href, { credentials: "same-origin", headers: { "Once-Refresh": "1" } }).then(function (r) {
+      if (r.status === 401) location.reload(); // it asks for a sign-in
+      return r.ok ? r.text() : Promise.reject(r.status);
+    }).then(function (text) {
+      show(text);
+      over = !/<body[^>]* data-live=/.test(text);
+    }).catch(stale).then(function () {
+      var part = document.querySelector("[data-part]");
+      timer = setTimeout(read, Number(part && part.dataset.every) || 10000);
+    });
   }
 
-  // A job at work is read again every second, until it has ended.
-  (function watch() {
-    var part = document.querySelector("[data-every]");
-    if (!part) return;
-    setTimeout(function () {
-      fetch(location.href, { credentials: "same-origin" }).then(function (r) {
-        if (!r.ok) location.reload(); // it says what is wrong
-        return r.text();
-      }).then(function (text) {
-        var now = new DOMParser().parseFromString(text, "text/html").querySelector('[data-part="job"]');
-        if (!now) return;
-        if (part.contains(document.activeElement) && now.hasAttribute("data-every")) { // leave the button to whoever is on it
-          ["progress", "label"].forEach(function (of) { part.querySelector(of).replaceWith(document.adoptNode(now.querySelector(of))); });
-        } else {
-          part.replaceWith(document.adoptNode(now));
-        }
-      }).catch(function () {}).then(watch);
-    }, Number(part.dataset.every));
-  })();
+  function listen() {
+    if (over || source || document.hidden) return;
+    clearTimeout(timer);
+    if (!window.EventSource) return read();
+    source = new EventSource(live);
+    source.addEventListener("part", function (e) { show(e.data); });
+    source.addEventListener("end", function () { over = true; hush(); });
+    source.onerror = function () {
+      if (source.readyState !== EventSource.CLOSED) return stale(); // it connects again by itself
+      hush();
+      read();
+    };
+  }
+
+  function hush() {
+    if (source) source.close();
+    source = null;
+  }
+
+  // A page that nobody sees needs no connection, of which a browser has few.
+  document.addEventListener("visibilitychange", function () {
+    if (document.hidden) hush(); else listen();
+  });
+  window.addEventListener("pagehide", hush);
+  window.addEventListener("pageshow", function (e) { if (e.persisted) listen(); });
+  listen();
 })();

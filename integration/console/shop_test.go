@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
@@ -24,6 +26,7 @@ import (
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/outbox"
+	"github.com/effectively-once/once/reconcile"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/pgstore"
 	"github.com/effectively-once/once/store/sqlstore"
@@ -44,6 +47,7 @@ type shop struct {
 	store once.Store
 	pool  *engines.Pool
 	at    string // of the console
+	serve http.Handler
 	log   *journal
 }
 
@@ -95,7 +99,8 @@ func newShop(t *testing.T, name string, through func(place engines.Place) engine
 		s.store = of
 	}
 	c, err := console.New(console.Options{
-		Stores: []console.Store{{Name: "shop", Store: s.store}},
+		Stores: []console.Store{{Name: "shop", Store: s.store, Doctor: doctor, Duplicates: func() int64 { return 42 },
+			Ask: []reconcile.Operation{reconcile.Of(&once.Operation[map[string]string]{Name: "charge", Lookup: provider})}}},
 		People: []console.Person{{Name: "looker", Role: console.Look, Token: looker}, {Name: "ann", Role: console.Decide, Token: ann},
 			{Name: "bob", Role: console.Decide, Token: bob}, {Name: "chief", Role: console.Administer, Token: chief}},
 		Write: true,
@@ -104,10 +109,30 @@ func newShop(t *testing.T, name string, through func(place engines.Place) engine
 	})
 	proof.Must(t, err)
 	t.Cleanup(c.Close)
+	s.serve = c
 	web := httptest.NewServer(c)
 	t.Cleanup(web.Close)
 	s.at = web.URL
 	return s
+}
+
+// provider is the other system: it has the charges of orders whose number is even.
+func provider(_ context.Context, k once.Key) (charge map[string]string, happened bool, err error) {
+	last := k.ID[len(k.ID)-1]
+	if last < '0' || last > '9' {
+		return nil, false, errors.New("the provider is down for maintenance")
+	}
+	return map[string]string{"charge": "ch_" + k.ID}, last%2 == 0, nil
+}
+
+// doctor finds something of each severity.
+func doctor(context.Context) ([]console.Finding, error) {
+	return []console.Finding{
+		{Name: "synchronous_commit-off", Severity: console.Unsafe, What: "synchronous_commit is off.", Means: "A crash of the server undoes the last commits. Work whose key is lost runs again.",
+			Do: "Set synchronous_commit = on for this role and the roles of your programs."},
+		{Name: "unknown-old", Severity: console.Warning, What: "3 keys are unknown for more than an hour.", Means: "Nobody asks about them.", Do: "Settle them with once unknown decide."},
+		{Name: "recovery-off", Severity: console.Note, What: "Point-in-time recovery is off.", Means: "A mistake cannot be undone.", Do: "Turn it on."},
+	}, nil
 }
 
 // open opens the console for somebody.
