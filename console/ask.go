@@ -477,8 +477,13 @@ func countsOf(counts map[string]int) (all []part) {
 	for _, to := range []string{"done", "rejected", "free", "parked", "unknown"} {
 		if n := counts[to]; n > 0 {
 			text := "become " + to
-			if to == "unknown" {
+			switch {
+			case to == "unknown" && n == 1:
+				text = "stays unknown"
+			case to == "unknown":
 				text = "stay unknown"
+			case n == 1:
+				text = "becomes " + to
 			}
 			all = append(all, part{text, plus(n, false)})
 		}
@@ -769,14 +774,15 @@ func (v *view) confirmInquiry() {
 		counts[r.Becomes]++
 	}
 	p.Counts = countsOf(counts)
-	v.render(http.StatusOK, "askagree", page{Title: "Settle by the answers", Nav: "unknown", Body: agreeInquiry{p, len(p.Rows) > maxSamples, q.Number}})
+	v.render(http.StatusOK, "askagree", page{Title: "Settle by the answers", Nav: "unknown", Body: agreeInquiry{p, len(p.Rows) > maxSamples, q.Number, counts["free"] > 0}})
 }
 
 // agreeInquiry repeats what will be settled.
 type agreeInquiry struct {
 	inquiryPage
-	Cut bool
-	Num int
+	Cut   bool
+	Num   int
+	Frees bool // some keys run again
 }
 
 // Samples are the first rows.

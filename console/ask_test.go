@@ -88,7 +88,7 @@ func TestAskingAboutAKeyChangesNothing(t *testing.T) {
 	b.ask(charge("paid")).asked(c).is(http.StatusOK).shows("1 of 1 asked about", "it happened", "done", "Nothing is changed yet").hides("ch_secret")
 	b.fill("/ask/answer").is(http.StatusOK).shows("ch_secret_paid")
 	b.fill("/ask/confirm", "reason", " ").is(http.StatusUnprocessableEntity).shows("Say why")
-	b.fill("/ask/confirm", "reason", "the bank is back").is(http.StatusOK).shows("Settle 1 key by the answers?", "become done 1", "the bank is back")
+	b.fill("/ask/confirm", "reason", "the bank is back").is(http.StatusOK).shows("Settle 1 key by the answers?", "becomes done 1", "the bank is back")
 	if got := status(t, s, "paid"); got != once.Unknown {
 		t.Fatalf("it is %v before it is confirmed", got)
 	}
@@ -97,7 +97,7 @@ func TestAskingAboutAKeyChangesNothing(t *testing.T) {
 	if r.Status != once.Done || string(r.Outcome.Body) != `"ch_secret_paid"` || r.Reason != "the answer was done, applied by dee: the bank is back" {
 		t.Errorf("it is %v with %s, %q", r.Status, r.Outcome.Body, r.Reason)
 	}
-	b.ask(charge("lost")).asked(c).shows("it did not happen", "free").fill("/ask/confirm", "reason", "x").shows("become free 1").fill("/ask/settle").asked(c)
+	b.ask(charge("lost")).asked(c).shows("it did not happen", "free").fill("/ask/confirm", "reason", "x").shows("becomes free 1").fill("/ask/settle").asked(c)
 	if got := status(t, s, "lost"); got != once.Absent {
 		t.Errorf("it is %v", got)
 	}
@@ -156,7 +156,7 @@ func TestAllThatMatchAreAskedAbout(t *testing.T) {
 		t.Errorf("asked about %v", bank.asked)
 	}
 	b.post("/ask/settle", url.Values{tokenField: {b.form("/sign-out").values().Get(tokenField)}, "number": {"1"}, "reason": {"x"}, "open": {"3"}}).is(http.StatusForbidden)
-	b.get("/unknown").fill("/ask").asked(c).shows("5 of 5 asked about", "1 become done, 4 become free")
+	b.get("/unknown").fill("/ask").asked(c).shows("5 of 5 asked about", "1 becomes done, 4 become free")
 	for _, id := range []string{"paid", "1", "2", "3"} {
 		if got := status(t, s, id); got != once.Unknown {
 			t.Errorf("%s is %v", id, got)
@@ -164,7 +164,7 @@ func TestAllThatMatchAreAskedAbout(t *testing.T) {
 	}
 	as(t, c, lookToken).get("/unknown").shows("Asked lately", "5 of 5", "dee").follow("2").is(http.StatusOK).hides("Show the answer")
 	bank.down = true
-	b.get("/unknown?operation=refund%2Fcharge").fill("/ask").asked(c).shows("no answer yet", "the bank is down", "1 stay unknown").hides(script)
+	b.get("/unknown?operation=refund%2Fcharge").fill("/ask").asked(c).shows("no answer yet", "the bank is down", "1 stays unknown").hides(script)
 	if b.form("/ask/confirm") != nil {
 		t.Error("nothing can be settled, and there is a form for it")
 	}

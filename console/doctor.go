@@ -145,7 +145,9 @@ func (c *Console) diagnosisOf(s Store) *diagnosis {
 	of := c.checkups.of(s.Name)
 	d := &diagnosis{Problem: of.Problem}
 	if !of.At.IsZero() {
-		d.Ago = c.ago(of.At)
+		if d.Ago = "just now"; c.now().Sub(of.At) >= time.Second {
+			d.Ago = c.ago(of.At)
+		}
 	}
 	if d.More = len(of.Findings) - maxFindings; d.More > 0 {
 		of.Findings = of.Findings[:maxFindings]

@@ -142,7 +142,7 @@ func TestAskAndSettle(t *testing.T) {
 					b.visit(eval[string](b, "location.href"))
 				}
 			}
-			b.sees("down for maintenance", "stay unknown")
+			b.sees("down for maintenance", "1 stays unknown")
 			b.fill("#reason", "ticket 89")
 			b.follow("#settle ~ form button.main")
 			b.sees("Settle 4 keys by the answers?")
@@ -150,7 +150,7 @@ func TestAskAndSettle(t *testing.T) {
 				b.picture("asked-confirm")
 				b.accessible(axe)
 			}
-			b.follow("main form button.main")
+			b.follow("main form button.danger")
 			for i, want := range []once.Status{once.Absent, once.Done, once.Absent, once.Done} {
 				if got := s.status(of(i + 3)); got.Status != want {
 					t.Errorf("%d is %v, want %v", i+3, got.Status, want)
