@@ -56,7 +56,7 @@ func newAskers(s Store) (all []*asker, err error) {
 	ended, end := context.WithCancel(context.Background())
 	end() // so that Run checks, and does nothing
 	if err := (&reconcile.Reconciler{Store: s.Store, Operations: s.Ask}).Run(ended); err != nil {
-		return nil, fmt.Errorf("Ask of the store %q: %s", s.Name, strings.TrimPrefix(err.Error(), once.ErrInvalid.Error()+": "))
+		return nil, fmt.Errorf("the questions of the store %q: %s", s.Name, strings.TrimPrefix(err.Error(), once.ErrInvalid.Error()+": "))
 	}
 	for _, op := range s.Ask {
 		all = append(all, &asker{Operation: op, slots: make(chan struct{}, cmp.Or(op.AtOnce, 4))})

@@ -101,6 +101,9 @@ func (v *view) events() {
 		v.fail(http.StatusNotImplemented, "There are no live updates here", "The page reads itself again instead.")
 		return
 	}
+	if v.r.ProtoMajor == 1 {
+		v.w.Header().Set("Connection", "close") // the deadlines would be those of its next request, too
+	}
 	_ = rc.SetReadDeadline(time.Time{}) // the server's would end the request
 	if v.r.Method == http.MethodHead {
 		return

@@ -349,6 +349,30 @@ func TestEventsEndWithTheWork(t *testing.T) {
 	})
 }
 
+// A connection that had events, or was refused them, carries no other request: it
+// would have the deadline of the events.
+func TestEventsUseUpTheirConnection(t *testing.T) {
+	c := open(t, Options{})
+	b := as(t, c, lookToken)
+	server := httptest.NewServer(c)
+	defer server.Close()
+	for path, want := range map[string]int{"/events": http.StatusNotFound, overviewEvents: http.StatusOK} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.AddCookie(b.cookies[cookieName])
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer.StatusCode != want || !answer.Close {
+			t.Errorf("%s: status %d, and the connection is kept", path, answer.StatusCode)
+		}
+		answer.Body.Close()
+	}
+}
+
 // What a stream sends is one event, whatever is in it.
 func TestEventsKeepTheirLines(t *testing.T) {
 	if got := string(serverSent("part", []byte("a\r\nb\rdata: c\n\nevent: x"))); got != "event: part\ndata: a\ndata: b\ndata: data: c\ndata: \ndata: event: x\n\n" {
