@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -178,6 +179,7 @@ func (c *Comparison) Run(ctx context.Context, found func(Finding) error) (Summar
 	}
 	r.AtOnce = cmp.Or(r.AtOnce, 8)
 	r.lister, _ = once.As[once.Lister](r.Store)
+	r.many, _ = once.As[manyGetter](r.Store)
 	if r.lister == nil && r.Report.format.Key != "" {
 		return r.Summary, fmt.Errorf("%w: the store does not list records, so it finds none by a key as it travels", once.ErrInvalid)
 	}
@@ -203,6 +205,7 @@ type comparing struct {
 	Comparison
 	Summary
 	lister once.Lister
+	many   manyGetter // nil: the store has none
 	found  func(Finding) error
 	twice  bool // look at the lines that happened twice, not at the others
 	done   int
@@ -376,20 +379,30 @@ func (r *comparing) lines(ctx context.Context) error {
 	return flush()
 }
 
+// manyGetter is a store that reads several records at once.
+type manyGetter interface {
+	GetMany(context.Context, []once.Key) ([]once.Record, error)
+}
+
+const atOnce = 16 // records of one GetMany, which may all have large outcomes
+
 // read reads the records of lines.
 func (r *comparing) read(ctx context.Context, unread []reading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	size := 1
+	if r.many != nil {
+		size = atOnce
+	}
 	places := make(chan struct{}, r.AtOnce)
 	var all sync.WaitGroup
-	for i := range unread {
+	for some := range slices.Chunk(unread, size) {
 		places <- struct{}{}
 		all.Add(1)
 		go func() {
 			defer all.Done()
 			defer func() { <-places }()
-			t := &unread[i]
-			if t.rec, t.other, t.err = r.record(ctx, t.line); t.err != nil {
+			if !r.readSome(ctx, some) {
 				cancel()
 			}
 		}()
@@ -404,19 +417,61 @@ func (r *comparing) read(ctx context.Context, unread []reading) error {
 	return failed
 }
 
-// record returns the record that a line is about.
-func (r *comparing) record(ctx context.Context, l line) (rec once.Record, other bool, err error) {
-	key := l.key
+// readSome reads the records of a few lines. It reports whether that went well.
+func (r *comparing) readSome(ctx context.Context, some []reading) bool {
+	for i := range some {
+		if some[i].err = r.named(ctx, &some[i]); some[i].err != nil {
+			return false
+		}
+	}
+	if r.many == nil {
+		for i := range some {
+			t := &some[i]
+			if t.rec.Key.ID == "" {
+				continue
+			}
+			key := t.rec.Key
+			t.rec, t.err = r.Store.Get(ctx, key)
+			if t.rec.Key = key; t.err != nil {
+				return false
+			}
+		}
+		return true
+	}
+	var keys []once.Key
+	for i := range some {
+		if k := some[i].rec.Key; k.ID != "" {
+			keys = append(keys, k)
+		}
+	}
+	recs, err := r.many.GetMany(ctx, keys)
+	if err != nil {
+		some[0].err = err
+		return false
+	}
+	for i := range some {
+		if k := some[i].rec.Key; k.ID != "" {
+			some[i].rec, recs = recs[0], recs[1:]
+			some[i].rec.Key = k
+		}
+	}
+	return true
+}
+
+// named finds the key of a line, and whether it is compared at all. The key stays
+// zero if the line has it as it travels, and the store does not know it.
+func (r *comparing) named(ctx context.Context, t *reading) error {
+	key := t.line.key
 	if key.ID == "" {
-		page, err := r.lister.List(ctx, once.RecordQuery{UUID: l.id, Limit: 1})
+		page, err := r.lister.List(ctx, once.RecordQuery{UUID: t.line.id, Limit: 1})
 		if err != nil || len(page.Records) == 0 {
-			return rec, false, err
+			return err
 		}
 		key = page.Records[0].Key
 	}
-	rec, err = r.Store.Get(ctx, key)
-	rec.Key = key
-	return rec, key.Operation != r.Report.of.Operation || key.Scope != r.Report.of.Scope && !r.AnyScope, err
+	t.rec.Key = key
+	t.other = key.Operation != r.Report.of.Operation || key.Scope != r.Report.of.Scope && !r.AnyScope
+	return nil
 }
 
 // compare compares a line with its record.

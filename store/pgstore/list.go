@@ -18,6 +18,29 @@ func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
 	return s.record(ctx, s.pool, k)
 }
 
+// GetMany is Get for each key, in their order, in one statement.
+func (s *Store) GetMany(ctx context.Context, keys []once.Key) ([]once.Record, error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return nil, err
+	}
+	ids, at := make(uuidArray, len(keys)), make(map[once.Key]int, len(keys))
+	for i, k := range keys {
+		ids[i], at[k] = k.UUID(), i
+	}
+	found, err := readRecords(ctx, s.pool, s.sql.getMany, ids)
+	if err != nil {
+		return nil, err
+	}
+	recs := make([]once.Record, len(keys))
+	for _, rec := range found {
+		recs[at[rec.Key]] = rec
+	}
+	for i, k := range keys { // one that is there twice
+		recs[i] = recs[at[k]]
+	}
+	return recs, nil
+}
+
 func (s *Store) record(ctx context.Context, q querier, k once.Key) (once.Record, error) {
 	recs, err := readRecords(ctx, q, s.sql.get, uuid(k.UUID()))
 	if err != nil || len(recs) == 0 {

@@ -18,7 +18,7 @@ type statements struct {
 	lockOne, isNew, insertLast                                         string // for a claim that is written at its end
 	extend, settleOwn, settle, mustSettle                              string
 	stillMoved                                                         string
-	get, forget                                                        string
+	get, getMany, forget                                               string
 
 	retentionStatements
 }
@@ -58,6 +58,7 @@ func newStatements(n sqlschema.Names, marks []string) statements {
 		settle:         text(settleSQL),
 		mustSettle:     text(mustSettleSQL),
 		get:            text(getSQL),
+		getMany:        text(strings.Replace(getSQL, "= $1::uuid", "= ANY ($1::uuid[])", 1)),
 		forget:         text(forgetSQL),
 
 		retentionStatements: newRetentionStatements(text),

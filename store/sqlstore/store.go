@@ -168,3 +168,32 @@ func (s *Store) Get(ctx context.Context, k once.Key) (once.Record, error) {
 	r, err := s.get(ctx, s.pool, s.sql.Get, k)
 	return r.Seen(), err
 }
+
+// GetMany is Get for each key, in their order. It sends a statement for 16 of
+// them.
+func (s *Store) GetMany(ctx context.Context, keys []once.Key) ([]once.Record, error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return nil, err
+	}
+	recs := make([]once.Record, len(keys))
+	for from := 0; from < len(keys); from += records.ManyKeys {
+		some := keys[from:min(from+records.ManyKeys, len(keys))]
+		p := make(sqlschema.Params, records.ManyKeys)
+		for i := range records.ManyKeys { // the statement always has as many
+			p[fmt.Sprint("key", i)] = s.names.UUID(some[min(i, len(some)-1)].UUID())
+		}
+		rows, err := s.rows(ctx, s.pool, s.sql.GetMany, p)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			rec := row.Seen()
+			for i, k := range some {
+				if k == row.Key {
+					recs[from+i] = rec
+				}
+			}
+		}
+	}
+	return recs, nil
+}

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/effectively-once/once"
@@ -21,7 +23,7 @@ func listRules() []rule {
 			"List selects records that were not changed for a time.",
 			listUnchanged},
 		{"list/records",
-			"List returns what Get returns, without the bodies of outcomes.",
+			"List returns what Get returns, without the bodies of outcomes. So does GetMany, if there is one, with them.",
 			listRecords},
 		{"list/pages",
 			"Pages that continue after Next, or after any record, are complete, have no repeats, and come to an end.",
@@ -227,6 +229,40 @@ func listRecords(b *bench) {
 		want := b.get(rec.Key)
 		want.Outcome.Body, want.LeaseLeft = nil, rec.LeaseLeft // time has passed since
 		b.unchanged("List", rec, want)
+	}
+	getMany(b, fences)
+}
+
+// manyGetter is a store that reads several records at once.
+type manyGetter interface {
+	GetMany(context.Context, []once.Key) ([]once.Record, error)
+}
+
+// getMany compares GetMany with Get, if the store has it: for more keys than fit
+// into a statement, and for some that are not known or named twice.
+func getMany(b *bench, fences map[string]once.Fence) {
+	many, ok := once.As[manyGetter](b.store)
+	if !ok {
+		return
+	}
+	var keys []once.Key
+	for i := range 3 {
+		for _, state := range slices.Sorted(maps.Keys(fences)) {
+			keys = append(keys, fences[state].Key, b.key(fmt.Sprint("nobody ", i, state)))
+		}
+	}
+	recs, err := many.GetMany(b, keys)
+	b.must("GetMany", err)
+	if len(recs) != len(keys) {
+		b.failf("GetMany of %d keys returned %d records", len(keys), len(recs))
+	}
+	for i, rec := range recs {
+		want := b.get(keys[i])
+		want.LeaseLeft = rec.LeaseLeft // time has passed since
+		b.unchanged("GetMany", rec, want)
+	}
+	if recs, err := many.GetMany(b, nil); len(recs) > 0 || err != nil {
+		b.failf("GetMany of nothing: %v, %v", recs, err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package records
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/effectively-once/once/store/sqlschema"
@@ -16,6 +17,7 @@ type Statements struct {
 	Take      sqlschema.Statement // takes over a free key whose row exists, see ClaimsAtOnce
 
 	Get       sqlschema.Statement
+	GetMany   sqlschema.Statement // Get of any of the keys @key0 and so on, [ManyKeys] of them
 	GetLocked sqlschema.Statement // Get inside a transaction, without its snapshot
 	GetNoWait sqlschema.Statement // in MySQL, fails if another transaction has locked the row
 
@@ -41,7 +43,7 @@ func New(n sqlschema.Names) *Statements {
 	st.compile = n.Compiler(st.marks...)
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
-	st.GetNoWait = st.Get
+	st.GetNoWait, st.GetMany = st.Get, st.compile(getManySQL())
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
 	st.Due, st.Reopen, st.SettleOwn = st.compile(dueRecordsSQL), st.compile(reopenSQL), st.Settle
 	switch st.dialect {
@@ -60,6 +62,18 @@ func New(n sqlschema.Names) *Statements {
 		st.inTransactSQL()
 	}
 	return st
+}
+
+// ManyKeys is how many records GetMany reads. Each may have a large outcome.
+const ManyKeys = 16
+
+// getManySQL is getSQL for several keys.
+func getManySQL() string {
+	keys := make([]string, ManyKeys)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("@key%d", i)
+	}
+	return strings.Replace(getSQL, "= @key", "IN ("+strings.Join(keys, ", ")+")", 1)
 }
 
 // begun returns a statement that takes the time at which it arrived, because it
