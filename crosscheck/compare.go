@@ -42,6 +42,43 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
+var meanings = [...]string{
+	HappenedTwice: "the report has it more than once",
+	RejectedHere:  "the report has it, and its answer here is a rejection",
+	NotHere:       "the report has it, and here it is not known or free",
+	OpenHere:      "the report has it, and here it is unknown, parked or running",
+	NotThere:      "it is done here, and by the report it did not happen",
+	OpenNotThere:  "it is unknown or parked here, and by the report it did not happen",
+	Differs:       "it is done on both sides, with another amount",
+	NotComparable: "it is done on both sides, and the amounts cannot be compared",
+	Undecided:     "it is running, or at an edge of the time of the report",
+	Agrees:        "",
+}
+
+// Meaning says for people what the kind means.
+func (k Kind) Meaning() string {
+	if k < 0 || k >= kinds {
+		return ""
+	}
+	return meanings[k]
+}
+
+// advice says what to do about a kind, before a command or a page says how.
+var advice = map[Kind]string{
+	HappenedTwice: "Compare the lines. If the effect happened twice, undo one there.",
+	RejectedHere:  "Callers were told that it was rejected. Undo it there, or tell them.",
+	NotHere:       "The next call does it again: stop callers, or make them ask there first. A wrong column, operation or scope looks the same.",
+	OpenHere:      "They happened: complete them.",
+	NotThere:      "Look there. If it did not happen and still has to, run it again at the next call.",
+	OpenNotThere:  "If it did not happen and no longer can, free it.",
+	Differs:       "Look at the outcome, and at the line of the report.",
+	NotComparable: "Look at the outcome, and at the line of the report.",
+}
+
+// Advice says what to do about findings of the kind, or nothing if it does not
+// disagree.
+func (k Kind) Advice() string { return advice[k] }
+
 // Kinds returns all kinds in the order of how urgent they are.
 func Kinds() []Kind {
 	all := make([]Kind, kinds)

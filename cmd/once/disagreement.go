@@ -67,20 +67,6 @@ type comparedJSON struct {
 	Counts   map[string]int `json:"counts"`
 }
 
-// meanings says what a kind of finding means.
-var meanings = [...]string{
-	crosscheck.HappenedTwice: "the report has it more than once",
-	crosscheck.RejectedHere:  "the report has it, and its answer here is a rejection",
-	crosscheck.NotHere:       "the report has it, and here it is not known or free",
-	crosscheck.OpenHere:      "the report has it, and here it is unknown, parked or running",
-	crosscheck.NotThere:      "it is done here, and by the report it did not happen",
-	crosscheck.OpenNotThere:  "it is unknown or parked here, and by the report it did not happen",
-	crosscheck.Differs:       "it is done on both sides, with another amount",
-	crosscheck.NotComparable: "it is done on both sides, and the amounts cannot be compared",
-	crosscheck.Undecided:     "it is running, or at an edge of the time of the report",
-	crosscheck.Agrees:        "",
-}
-
 // print prints the findings. With JSON, only the summary is left to print.
 func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	if f.json() {
@@ -95,7 +81,7 @@ func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	some := false
 	for _, kind := range crosscheck.Kinds() {
 		if n := f.Counts[kind]; n > 0 || kind == crosscheck.Agrees {
-			table.Row(kind.String(), fmt.Sprint(n), show.Text(meanings[kind]))
+			table.Row(kind.String(), fmt.Sprint(n), show.Text(kind.Meaning()))
 		}
 		if !kind.Disagrees() {
 			continue
@@ -193,22 +179,16 @@ func (f *findings) advise(ctx context.Context) {
 		}
 		const decided = " --reason '…'"
 		switch kind {
-		case crosscheck.HappenedTwice:
-			say(kind, "Compare the lines. If the effect happened twice, undo one there.", f.key(e, key("keys get", "")))
-		case crosscheck.RejectedHere:
-			say(kind, "Callers were told that it was rejected. Undo it there, or tell them.", key("keys get", " --body"))
-		case crosscheck.NotHere:
-			say(kind, "The next call does it again: stop callers, or make them ask there first. A wrong column, operation or scope looks the same.",
-				f.key(e, key("keys get", "")))
+		case crosscheck.HappenedTwice, crosscheck.NotHere:
+			say(kind, kind.Advice(), f.key(e, key("keys get", "")))
+		case crosscheck.RejectedHere, crosscheck.Differs, crosscheck.NotComparable:
+			say(kind, kind.Advice(), key("keys get", " --body"))
 		case crosscheck.OpenHere:
 			f.adviseOpen(say, key("keys get", ""))
 		case crosscheck.NotThere:
-			say(kind, "Look there. If it did not happen and still has to, run it again at the next call.", key("keys forget", decided))
+			say(kind, kind.Advice(), key("keys forget", decided))
 		case crosscheck.OpenNotThere:
-			say(kind, "If it did not happen and no longer can, free it. To free all that the report lacks, see --settle-missing-as-not-happened.",
-				key("keys release", decided))
-		case crosscheck.Differs, crosscheck.NotComparable:
-			say(kind, "Look at the outcome, and at the line of the report.", key("keys get", " --body"))
+			say(kind, kind.Advice()+" To free all that the report lacks, see --settle-missing-as-not-happened.", key("keys release", decided))
 		}
 	}
 }
@@ -234,7 +214,7 @@ func (f *findings) adviseOpen(say func(crosscheck.Kind, string, string), get str
 				again[i] = word(arg)
 			}
 			again[0] = "once"
-			say(crosscheck.OpenHere, "They happened: complete them. Parked keys need --parked too.",
+			say(crosscheck.OpenHere, crosscheck.OpenHere.Advice()+" Parked keys need --parked too.",
 				strings.Join(again, " ")+" --settle --outcome none --reason '…'")
 			return
 		}

@@ -279,21 +279,6 @@ func (c *reconcileCommand) reconcile(ctx context.Context, s *session, report *cr
 	return nil
 }
 
-// planned is a decision to make.
-type planned struct {
-	record  once.Record
-	outcome *once.Outcome // nil: it did not happen
-	lines   []int
-}
-
-// verb returns what is done to a key and what it becomes.
-func (p *planned) verb() (deed, becomes string) {
-	if p.outcome == nil {
-		return "released", "free"
-	}
-	return "completed", "done"
-}
-
 const (
 	maxExamples = 5      // of a kind
 	maxPlanned  = 10_000 // decisions, which are in memory
@@ -305,7 +290,7 @@ type findings struct {
 	crosscheck.Summary
 	most     int // bytes of an outcome
 	examples [crosscheck.Agrees][]crosscheck.Finding
-	plan     []planned
+	plan     []crosscheck.Planned
 	left     int // decisions that did not fit into the plan
 }
 
@@ -324,21 +309,12 @@ func (f *findings) add(found crosscheck.Finding) error {
 }
 
 func (f *findings) decide(found crosscheck.Finding) error {
-	p := planned{record: found.Record, lines: found.Lines}
-	switch {
-	case found.Record.Status == once.Parked && !f.Parked:
-		return nil
-	case found.Supports == crosscheck.MarkDone && f.Settle:
-		p.outcome = &once.Outcome{Omitted: true}
-		if f.Outcome == "line" {
-			p.outcome = &once.Outcome{Body: found.Line, ContentType: "application/json"}
-		}
-		if len(p.outcome.Body) > f.most {
-			return usage("line %d of the report has %d bytes as an outcome, the store keeps %d: use --outcome none. Nothing was changed",
-				found.Lines[0], len(p.outcome.Body), f.most)
-		}
-	case found.Supports == crosscheck.MarkNotDone && f.SettleMissing:
-	default:
+	with := crosscheck.Settling{Happened: f.Settle, Missing: f.SettleMissing, Parked: f.Parked, LineAsOutcome: f.Outcome == "line", MaxOutcome: f.most}
+	p, ok, err := with.Plan(found)
+	if err != nil {
+		return usage("%v: use --outcome none. Nothing was changed", strings.TrimPrefix(err.Error(), once.ErrOutcomeTooLarge.Error()+": "))
+	}
+	if !ok {
 		return nil
 	}
 	limit := maxPlanned
@@ -357,7 +333,7 @@ func (f *findings) decide(found crosscheck.Finding) error {
 // doubt that it lacks them.
 func (f *findings) mayFree(c *crosscheck.Comparison) error {
 	for i := range f.plan {
-		if f.plan[i].outcome != nil {
+		if f.plan[i].Outcome != nil {
 			continue
 		}
 		if err := c.MayFree(f.Summary); err != nil {
@@ -383,11 +359,10 @@ func (f *findings) settle(ctx context.Context, s *session, by string, line *prog
 	defer line.end()
 	for i := range f.plan {
 		p := &f.plan[i]
-		deed, becomes := p.verb()
+		deed, becomes := p.Verb()
 		applied := false
 		if !f.DryRun {
-			reason := fmt.Sprintf("%s by %s: %s (%s)", deed, by, strings.TrimSpace(f.Reason), whereIn(p.lines))
-			err := settle(ctx, s.Store, p.record, p.outcome, reason)
+			err := p.Settle(ctx, s.Store, by, f.Reason)
 			switch {
 			case errors.Is(err, once.ErrLeaseLost):
 				overtaken++
@@ -395,8 +370,8 @@ func (f *findings) settle(ctx context.Context, s *session, by string, line *prog
 				return settled, fmt.Errorf("after %d of %s: %w", settled, all, err)
 			default:
 				applied = true
-				audit(s, "a key was "+deed, by, f.Reason, "key", p.record.Key, "attempt", p.record.Attempt, "was", p.record.Status.String(),
-					"report", whereIn(p.lines))
+				audit(s, "a key was "+deed, by, f.Reason, "key", p.Record.Key, "attempt", p.Record.Attempt, "was", p.Record.Status.String(),
+					"report", p.Where())
 			}
 		}
 		if applied {
@@ -404,7 +379,7 @@ func (f *findings) settle(ctx context.Context, s *session, by string, line *prog
 		}
 		line.say("%d of %s", i+1, all)
 		if f.json() {
-			if err := printJSON(settledJSON{"decision", p.record.Key.Scope, p.record.Key.Operation, p.record.Key.ID, p.record.Key.String(),
+			if err := printJSON(settledJSON{"decision", p.Record.Key.Scope, p.Record.Key.Operation, p.Record.Key.ID, p.Record.Key.String(),
 				becomes, applied}); err != nil {
 				return settled, err
 			}
@@ -427,13 +402,6 @@ func (f *findings) settle(ctx context.Context, s *session, by string, line *prog
 	return settled, nil
 }
 
-func whereIn(lines []int) string {
-	if len(lines) == 0 {
-		return "not in the report"
-	}
-	return fmt.Sprintf("line %d of the report", lines[0])
-}
-
 // confirm asks for a yes to the plan, unless nothing will be changed.
 func (f *findings) confirm(ctx context.Context, s *session) error {
 	if f.DryRun {
@@ -441,7 +409,7 @@ func (f *findings) confirm(ctx context.Context, s *session) error {
 	}
 	counts := make(map[string]int)
 	for i := range f.plan {
-		_, becomes := f.plan[i].verb()
+		_, becomes := f.plan[i].Verb()
 		counts[becomes]++
 	}
 	what := "  by the report " + show.Line(f.Against) + ":"
@@ -458,8 +426,8 @@ func (f *findings) confirm(ctx context.Context, s *session) error {
 			break
 		}
 		p := &f.plan[i]
-		_, becomes := p.verb()
-		what += fmt.Sprintf("\n  %s, %v, becomes %s", describe(p.record.Key), p.record.Status, becomes)
+		_, becomes := p.Verb()
+		what += fmt.Sprintf("\n  %s, %v, becomes %s", describe(p.Record.Key), p.Record.Status, becomes)
 	}
 	return f.change().confirm(ctx, s, what)
 }

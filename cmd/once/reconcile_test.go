@@ -37,7 +37,7 @@ func TestKeyDecidedMeanwhileIsLeftAlone(t *testing.T) {
 			return once.MarkDone(t.Context(), shop.Store, r, once.Outcome{Body: []byte("1"), ContentType: "application/json"}, "somebody else")
 		},
 	} {
-		if err := decide(f.plan[i].record); err != nil {
+		if err := decide(f.plan[i].Record); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +47,7 @@ func TestKeyDecidedMeanwhileIsLeftAlone(t *testing.T) {
 		t.Errorf("%d settled: %v", settled, err)
 	}
 	for i, want := range []once.Status{once.Absent, once.Done, once.Done} {
-		rec, err := shop.Store.Get(t.Context(), f.plan[i].record.Key)
+		rec, err := shop.Store.Get(t.Context(), f.plan[i].Record.Key)
 		if err != nil || rec.Status != want || rec.Outcome.Omitted != (i == 2) {
 			t.Errorf("key %d: %+v, %v", i, rec, err)
 		}
