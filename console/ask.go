@@ -91,7 +91,7 @@ type inquiryState string
 const (
 	inquiring inquiryState = "asking"
 	inquired  inquiryState = "asked"
-	settling  inquiryState = "settling"
+	answering inquiryState = "settling"
 )
 
 // inquiry asks about unknown keys, and changes nothing. Then a person may have the
@@ -841,7 +841,7 @@ func (i *inquiries) settle(q *inquiry, by, reason string, rate float64) error {
 	if q.state != inquired {
 		return errNoPlan
 	}
-	q.state, q.settles, q.reason, q.stop, q.stopped, q.trouble = settling, by, reason, false, "", ""
+	q.state, q.settles, q.reason, q.stop, q.stopped, q.trouble = answering, by, reason, false, "", ""
 	q.Rate = rate
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	i.running.Add(1)

@@ -30,7 +30,7 @@ const (
 
 // verb is what a job does to messages.
 type verb struct {
-	Of     string // messages (on the shelf) or outbox
+	Of     string // messages (on the shelf), outbox, or keys
 	Do     string // as a URL has it
 	Done   string // replayed
 	Effect string // what becomes of the messages
@@ -89,26 +89,47 @@ func inOutbox(do func(outbox.Admin, context.Context, store.OutgoingQuery, outbox
 	}
 }
 
-// plan is a change of many messages that somebody is asked about, or has said yes
-// to. Only the messages that were counted for it are changed.
+// plan is a change of many messages or keys that somebody is asked about, or has said
+// yes to. Only those that were counted for it are changed.
 type plan struct {
-	Verb    verb
-	Sel     selection
-	By      string
-	Reason  string
-	Rate    float64 // messages per second; 0: all at once
-	Limit   int     // 0: none
-	NotDone bool
-	Tally   tally // of the dry run
-	Cut     bool  // there are more, which another job can change
-	Samples []sighting
-	At      time.Time
+	Verb      verb
+	Sel       selection
+	By        string
+	Reason    string
+	Rate      float64 // messages per second; 0: all at once
+	Limit     int     // 0: none
+	NotDone   bool
+	Assertion string // what somebody asserts about keys, or empty
+	Tally     tally  // of the dry run
+	Cut       bool   // there are more, which another job can change
+	Samples   []sighting
+	At        time.Time
 
 	id       string // random; only By may use it
 	counted  bool
 	messages *counted.Messages
 	shelf    inbox.AdminStore // with messages only
 	outbox   store.Relayable
+	keys     *keyChange
+}
+
+// Things counts what it changes, in words.
+func (p *plan) Things(n int) string {
+	if p.Verb.Of == "keys" {
+		return legible.Count(n, "key", "keys")
+	}
+	return legible.Count(n, "message", "messages")
+}
+
+// What says what it changes.
+func (p *plan) What() string {
+	switch p.Verb.Of {
+	case "keys":
+		return "keys by a report"
+	case "messages":
+		return "parked messages"
+	}
+	return "messages of the outbox"
 }
 
 // sighting is one of the messages that a question is about.
@@ -256,7 +277,12 @@ func title(b verb) string {
 	return text + " messages of the outbox"
 }
 
-func (c *Console) listLink(s selection) string { return c.link("/"+s.Of, s.pairs()...) }
+func (c *Console) listLink(s selection) string {
+	if s.Of == "keys" {
+		return c.link("/reconcile/settle", "number", strconv.Itoa(s.Comparison))
+	}
+	return c.link("/"+s.Of, s.pairs()...)
+}
 
 // settings reads the form of a change. It returns what is wrong with it.
 func (p *plan) settings(form url.Values) string {

@@ -21,6 +21,7 @@ import (
 type route struct {
 	role   Role // 0: anybody
 	write  bool // it changes a store
+	upload bool // its form may have a file
 	handle func(*view)
 }
 
@@ -67,6 +68,11 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		"/change":            both(decide(http.MethodGet, (*view).change), decide(http.MethodPost, (*view).askAll)),
 		"/jobs":              both(get((*view).listJobs), decide(http.MethodPost, (*view).beginJob)),
 		"/job":               both(get((*view).showJob), decide(http.MethodPost, (*view).stopJob)),
+
+		"/reconcile":        both(get((*view).reconcile), map[string]route{http.MethodPost: {role: Decide, upload: true, handle: (*view).beginComparison}}),
+		"/reconcile/result": both(get((*view).showComparison), map[string]route{http.MethodPost: {role: Decide, handle: (*view).showComparison}}),
+		"/reconcile/stop":   {http.MethodPost: {role: Decide, handle: (*view).stopComparison}},
+		"/reconcile/settle": both(decide(http.MethodGet, (*view).askSettling), decide(http.MethodPost, (*view).askAllSettling)),
 	}
 }
 
@@ -78,6 +84,9 @@ type view struct {
 	who   *Person // nil: nobody
 	token string  // of forms
 	notes []note  // for the page
+
+	upload *upload // nil: the form has no file
+	placed bool    // this request has a place for a report
 }
 
 const (
@@ -144,11 +153,20 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if post {
-		if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/x-www-form-urlencoded" {
+		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if to.upload && kind == "multipart/form-data" {
+			defer v.leave()
+			if v.who != nil && v.who.Role >= to.role && !v.readUpload() { // nobody else fills the memory
+				return
+			}
+			kind = ""
+		} else if kind != "application/x-www-form-urlencoded" {
 			v.fail(http.StatusUnsupportedMediaType, "This is not a form", "Send the form of the page. Nothing was changed.")
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if kind != "" {
+			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		}
 		if err := r.ParseForm(); err != nil {
 			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than 4 MiB. Nothing was changed.")
 			return
@@ -162,18 +180,22 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case v.who == nil:
 		v.askWho()
 		return
-	case post && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)):
-		v.fail(http.StatusForbidden, "The form is out of date", "It was made for another sign-in. Nothing was changed. Open the page anew, and repeat what you did.")
-		return
 	case v.who.Role < to.role:
 		v.fail(http.StatusForbidden, "Your role does not allow this",
 			fmt.Sprintf("It needs the role %v, and you have %v. Ask somebody with that role.", to.role, v.who.Role))
+		return
+	case post && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)):
+		v.outOfDate()
 		return
 	case to.write && !c.o.Write:
 		v.fail(http.StatusForbidden, "The console is read-only", "Nothing was changed. Start it with Write, or --write, to allow changes.")
 		return
 	}
 	to.handle(v)
+}
+
+func (v *view) outOfDate() {
+	v.fail(http.StatusForbidden, "The form is out of date", "It was made for another sign-in. Nothing was changed. Open the page anew, and repeat what you did.")
 }
 
 // hostOf returns the name of a host without its port.

@@ -38,7 +38,7 @@ const (
 	jobFailed   jobState = "failed"
 )
 
-// job is a change of many messages at work, or its result.
+// job is a change of many messages or keys at work, or its result.
 type job struct {
 	*plan  // its counted messages go with the end of the job
 	Number int
@@ -50,7 +50,7 @@ type job struct {
 
 	mu      sync.Mutex
 	state   jobState
-	dealt   int // messages that were changed, or had been
+	dealt   int // messages or keys that were changed, or had been
 	tally   tally
 	ended   time.Time
 	stopped string // by whom
@@ -209,8 +209,7 @@ func (c *Console) work(j *job) {
 	defer j.cancel()
 	var pace bucket.Bucket
 	rate := bucket.Rate{PerSecond: j.Rate, Burst: max(int(j.Rate/10), 1)}
-	j.messages.Before = j.mayGoOn
-	j.messages.Next = func(ctx context.Context, most int) (int, error) {
+	next := func(ctx context.Context, most int) (int, error) {
 		for {
 			if err := j.mayGoOn(); err != nil {
 				return 0, err
@@ -238,12 +237,17 @@ func (c *Console) work(j *job) {
 		}
 		return n, nil
 	}
-	j.messages.Dealt = func(n int) {
+	dealt := func(n int) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.dealt = n
 	}
-	j.messages.Begin()
+	if j.keys != nil {
+		j.keys.next, j.keys.dealt = next, dealt
+	} else {
+		j.messages.Before, j.messages.Next, j.messages.Dealt = j.mayGoOn, next, dealt
+		j.messages.Begin()
+	}
 	done, err := c.carryOut(j)
 
 	j.mu.Lock()
@@ -262,7 +266,7 @@ func (c *Console) work(j *job) {
 		j.state, j.trouble = jobFailed, err.Error()
 	}
 	state, tally, trouble := j.state, j.tally, j.trouble
-	j.plan.messages, j.plan.shelf, j.plan.outbox = nil, nil, nil // thousands of versions
+	j.plan.messages, j.plan.shelf, j.plan.outbox, j.plan.keys = nil, nil, nil, nil // thousands of versions
 	j.mu.Unlock()
 
 	attrs := []any{"job", j.Number, "by", j.By, "store", j.Sel.Store, "deed", j.Verb.Done, "state", string(state), "matched", tally.Matched, "changed", tally.Changed,
@@ -273,7 +277,7 @@ func (c *Console) work(j *job) {
 		c.log.Info("console: a job ended", attrs...)
 	}
 	c.trail.add(deed{At: c.now(), By: j.By, What: fmt.Sprintf("job %d %s: %d of %s were %s", j.Number, state, tally.Changed,
-		legible.Count(tally.Matched, "message", "messages"), j.Verb.Done), Store: j.Sel.Store, Reason: j.Reason})
+		j.Things(tally.Matched), j.Verb.Done), Store: j.Sel.Store, Reason: j.Reason})
 }
 
 // carryOut runs the verb. A panic of a store ends the job, and not the program that
@@ -336,7 +340,7 @@ func (v *view) beginJob() {
 		return
 	}
 	if isNew {
-		v.record(deed{What: fmt.Sprintf("began job %d: %s %s", j.Number, j.Verb.Do, legible.Count(j.Tally.Changed, "message", "messages")), Store: j.Sel.Store, Reason: j.Reason},
+		v.record(deed{What: fmt.Sprintf("began job %d: %s %s", j.Number, j.Verb.Do, j.Things(j.Tally.Changed)), Store: j.Sel.Store, Reason: j.Reason},
 			"selection", j.Sel.String(), "matched", j.Tally.Matched, "not_done", j.NotDone)
 		go v.Console.work(j)
 	}

@@ -65,6 +65,10 @@ type Options struct {
 	// those that the console has seen.
 	Operations []string
 
+	// Reports are files that people may compare with the keys of a store, besides
+	// those that they upload. Nobody can name another file.
+	Reports []Report
+
 	// Log gets changes with their person, and trouble. Default: slog.Default().
 	Log *slog.Logger
 }
@@ -135,6 +139,13 @@ type Link struct {
 	URL  string // https or http
 }
 
+// Report is a file on the machine of the console: the report of another system, such
+// as the charges that a payment provider exports.
+type Report struct {
+	Name string // letters, digits, dots, - and _
+	File string // its path. It is opened anew for each comparison
+}
+
 // shortestToken keeps tokens from being guessed.
 const shortestToken = 20
 
@@ -165,11 +176,12 @@ type Console struct {
 	checkups checkups
 	jobs     jobs
 
-	askers    map[string][]*asker // by the name of the store
-	inquiries inquiries
-	streams   streams
-	closing   <-chan struct{} // closed by Close
-	now       func() time.Time
+	comparisons comparisons
+	askers      map[string][]*asker // by the name of the store
+	inquiries   inquiries
+	streams     streams
+	closing     <-chan struct{} // closed by Close
+	now         func() time.Time
 
 	end     context.CancelFunc
 	running sync.WaitGroup
@@ -203,10 +215,11 @@ func New(o Options) (*Console, error) {
 	return c, nil
 }
 
-// Close ends what runs for the console: jobs after the message that they are at, and
-// questions and live updates at once.
+// Close ends what runs for the console: jobs after the message or key that they are at,
+// and comparisons, questions and live updates at once.
 // Later requests are served all the same.
 func (c *Console) Close() {
+	c.comparisons.close()
 	c.end()
 	c.jobs.close()
 	c.inquiries.close()
@@ -223,7 +236,7 @@ func (c *Console) check() error {
 		switch {
 		case s.Store == nil:
 			return fmt.Errorf("the store %q is nil", s.Name)
-		case s.Name == "" || strings.Trim(s.Name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != "":
+		case !isPlain(s.Name):
 			return fmt.Errorf("the name of a store is %q: use letters, digits, dots, - and _", s.Name)
 		case seen[s.Name]:
 			return fmt.Errorf("two stores have the name %q", s.Name)
@@ -292,8 +305,25 @@ func (c *Console) check() error {
 			return fmt.Errorf("the link %q has the URL %q: give a text, and a URL with https", l.Text, l.URL)
 		}
 	}
+	reports := make(map[string]bool)
+	for _, r := range o.Reports {
+		switch {
+		case !isPlain(r.Name):
+			return fmt.Errorf("the name of a report is %q: use letters, digits, dots, - and _", r.Name)
+		case reports[r.Name]:
+			return fmt.Errorf("two reports have the name %q", r.Name)
+		case r.File == "":
+			return fmt.Errorf("the report %q has no File", r.Name)
+		}
+		reports[r.Name] = true
+	}
 	if o.IdleTime < 0 {
 		return fmt.Errorf("IdleTime is %v", o.IdleTime)
 	}
 	return nil
+}
+
+// isPlain reports whether a name has letters, digits, dots, - and _ only.
+func isPlain(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == ""
 }

@@ -20,6 +20,10 @@ type selection struct {
 	Order    string // the ordering key
 	ID       string
 	State    string
+
+	// Of keys: what it is in words, and the comparison that found them.
+	About      string
+	Comparison int
 }
 
 func selectionOf(of string, q url.Values) selection {
@@ -55,6 +59,9 @@ type part struct{ Name, Value string }
 
 // String says in words what it selects.
 func (s selection) String() string {
+	if s.About != "" {
+		return s.About
+	}
 	words := []string{"state " + s.State}
 	for _, p := range s.Parts() {
 		words = append(words, p.Name+" "+p.Value)

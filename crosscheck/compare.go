@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -432,19 +433,31 @@ func (r *comparing) read(ctx context.Context, unread []reading) error {
 		size = atOnce
 	}
 	places := make(chan struct{}, r.AtOnce)
+	panics := make(chan any, len(unread))
 	var all sync.WaitGroup
 	for some := range slices.Chunk(unread, size) {
 		places <- struct{}{}
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			defer func() { <-places }()
+			defer func() {
+				if cause := recover(); cause != nil {
+					panics <- fmt.Sprintf("%v\n\n%s", cause, debug.Stack())
+					cancel()
+				}
+				<-places
+			}()
 			if !r.readSome(ctx, some) {
 				cancel()
 			}
 		}()
 	}
 	all.Wait()
+	select {
+	case cause := <-panics:
+		panic(cause) // where a caller can recover
+	default:
+	}
 	var failed error
 	for i := range unread {
 		if err := unread[i].err; err != nil && (failed == nil || errors.Is(failed, context.Canceled)) {

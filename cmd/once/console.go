@@ -29,6 +29,8 @@ type consoleCommand struct {
 	Proxy       []string `sep:"none" placeholder:"ADDRESS" help:"Address or network of that proxy. The header is ignored from any other address."`
 	Config      string   `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve: people can ask the URLs in [[reconcile.operation]] about unknown keys. For one database."`
 	Trace       string   `placeholder:"TEMPLATE" help:"URL of a trace, to which the page of a key links. {key}, {scope}, {operation} and {id} are replaced."`
+
+	Report map[string]string `mapsep:"none" placeholder:"NAME=FILE" help:"Report of another system that people may compare with the keys, besides those that they upload. Give it again for further ones."`
 }
 
 // Help is the long text of once console --help.
@@ -63,6 +65,7 @@ Examples:
   once console --target prod --target billing --write
   once console --config once.toml --write
   once console --url sqlite:/var/lib/shop/shop.db --trace 'https://traces.example/search?once.key={key}'
+  once console --report charges=/var/lib/shop/charges.csv
   once console --listen 10.0.0.5:9470 --host ops.example --https --people people.toml
   once console --proxy-header X-Forwarded-User --proxy 127.0.0.1 --host ops.example --https --people people.toml`
 }
@@ -112,7 +115,7 @@ func (c *consoleCommand) Run(ctx context.Context) error {
 
 // config returns the configuration, and the token of this run, if there is one.
 func (c *consoleCommand) config(ctx context.Context) (config consoleserver.Config, token string, err error) {
-	config = consoleserver.Config{Listen: c.Listen, Write: c.Write, HTTPS: c.HTTPS, Hosts: c.Host, Trace: c.Trace}
+	config = consoleserver.Config{Listen: c.Listen, Write: c.Write, HTTPS: c.HTTPS, Hosts: c.Host, Trace: c.Trace, Reports: c.Report}
 	others := ""
 	if c.People != "" {
 		people, err := consoleserver.Load(ctx, c.People)

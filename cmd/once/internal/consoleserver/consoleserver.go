@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -38,6 +39,10 @@ type Config struct {
 	Trace  string   // the URL of a trace, with {key}, or empty
 	People []Person
 	Proxy  *Proxy
+
+	// Reports are files of other systems that people may compare with the keys, by
+	// the names that they see.
+	Reports map[string]string
 }
 
 // Person is somebody who may use the console.
@@ -121,6 +126,9 @@ func New(ctx context.Context, c Config, stores []console.Store, log *slog.Logger
 // options returns those of the console, without stores.
 func (c *Config) options(secrets *secret.Set, w Words) (o console.Options, err error) {
 	o = console.Options{Write: c.Write, HTTPS: c.HTTPS}
+	for _, name := range slices.Sorted(maps.Keys(c.Reports)) {
+		o.Reports = append(o.Reports, console.Report{Name: name, File: c.Reports[name]})
+	}
 	for i, p := range c.People {
 		of := fmt.Sprintf("person %d of %s", i+1, w.People)
 		r, err := role(of, p.Role)
