@@ -369,7 +369,10 @@ type findingRow struct {
 // rowOf shows a finding. What the lines of the report and the outcome have in them is
 // hidden until somebody asks for it.
 func (x *comparison) rowOf(f finding, shown bool) findingRow {
-	row := findingRow{Ref: keyRef{x.Store.Name, f.Key}, Known: !f.Record.Created.IsZero(), Travel: f.Travel, Status: f.Record.Status.String(), Attempt: f.Record.Attempt, Why: legible.Text(f.Why)}
+	row := findingRow{Ref: keyRef{x.Store.Name, f.Key}, Known: !f.Record.Created.IsZero(), Travel: f.Travel, Status: f.Record.Status.String(), Attempt: f.Record.Attempt}
+	if f.Why != "" {
+		row.Why = legible.Text(f.Why)
+	}
 	for _, n := range f.Lines {
 		row.Lines += fmt.Sprint(n, " ")
 	}

@@ -24,7 +24,7 @@ func pages(s *shop) map[string]string {
 		"key-parked":  link(once.Key{Operation: "mail", ID: "order-4703"}),
 		"key-absent":  link(once.Key{Operation: "mail", ID: "none"}),
 		"audit":       "/audit", "missing": "/nowhere",
-		"unknown": "/unknown", "parked": "/parked", "messages": "/messages", "outbox": "/outbox", "consumers": "/consumers", "jobs": "/jobs",
+		"unknown": "/unknown", "parked": "/parked", "messages": "/messages", "outbox": "/outbox", "consumers": "/consumers", "jobs": "/jobs", "reconcile": "/reconcile",
 	}
 }
 
