@@ -152,27 +152,13 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.fail(http.StatusForbidden, "Refused: this came from another site", "A page of another site tried to do this with your sign-in. Nothing was changed.")
 		return
 	}
-	if post {
-		kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		if to.upload && kind == "multipart/form-data" {
-			defer v.leave()
-			if v.who != nil && v.who.Role >= to.role && !v.readUpload() { // nobody else fills the memory
-				return
-			}
-			kind = ""
-		} else if kind != "application/x-www-form-urlencoded" {
-			v.fail(http.StatusUnsupportedMediaType, "This is not a form", "Send the form of the page. Nothing was changed.")
-			return
-		}
-		if kind != "" {
-			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		}
-		if err := r.ParseForm(); err != nil {
-			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than 4 MiB. Nothing was changed.")
-			return
-		}
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	hasFile := to.upload && kind == "multipart/form-data"
+	if post && !hasFile && kind != "application/x-www-form-urlencoded" {
+		v.fail(http.StatusUnsupportedMediaType, "This is not a form", "Send the form of the page. Nothing was changed.")
+		return
 	}
-	switch {
+	switch { // before the form is read, so that nobody else fills the memory
 	case to.role == 0:
 	case v.who == nil && post:
 		v.fail(http.StatusUnauthorized, "You are not signed in", "The sign-in has ended, and nothing was changed. Sign in, open the page anew, and repeat what you did.")
@@ -184,11 +170,24 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.fail(http.StatusForbidden, "Your role does not allow this",
 			fmt.Sprintf("It needs the role %v, and you have %v. Ask somebody with that role.", to.role, v.who.Role))
 		return
-	case post && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)):
-		v.outOfDate()
-		return
 	case to.write && !c.o.Write:
 		v.fail(http.StatusForbidden, "The console is read-only", "Nothing was changed. Start it with Write, or --write, to allow changes.")
+		return
+	}
+	if hasFile && post {
+		defer v.leave()
+		if !v.readUpload() {
+			return
+		}
+	} else if post {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than 4 MiB. Nothing was changed.")
+			return
+		}
+	}
+	if post && to.role > 0 && !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.token)) {
+		v.outOfDate()
 		return
 	}
 	to.handle(v)
