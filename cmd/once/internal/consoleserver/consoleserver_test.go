@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,5 +128,21 @@ func TestEndsWhileARequestIsUnderWay(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("it does not end")
+	}
+}
+
+func TestReportsHaveNames(t *testing.T) {
+	ctx, secrets := secret.With(t.Context())
+	c := Config{Listen: "127.0.0.1:0", Reports: map[string]string{"refunds": "/r.csv", "charges": "/c.csv"}, People: []Person{{Name: "ann", Role: "look", Token: strings.Repeat("x", 20)}}}
+	o, err := c.options(secrets, words)
+	if want := []console.Report{{Name: "charges", File: "/c.csv"}, {Name: "refunds", File: "/r.csv"}}; err != nil || !slices.Equal(o.Reports, want) {
+		t.Errorf("%v, %v", o.Reports, err)
+	}
+	c.Reports = map[string]string{"../x": "/r.csv"}
+	if s, err := New(ctx, c, stores(), quiet(), words); err == nil || !strings.Contains(err.Error(), "the name of a report") {
+		if s != nil {
+			s.Close()
+		}
+		t.Error(err)
 	}
 }
