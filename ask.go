@@ -98,7 +98,9 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 // MarkDone records a person's decision that the work of an Unknown or Parked
 // record happened. out is its outcome, as [Operation.Outcome] makes it, and reason
 // says how that is known. MarkDone returns ErrLeaseLost if the record has changed
-// since it was read.
+// since it was read, even to what the decision would have made of it: somebody
+// else decided the same, or the holder reported it. After any other error of the
+// store, the decision may have been recorded.
 func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason string) error {
 	if err := s.Options().Sealing.Validate(); err != nil {
 		return err
@@ -115,8 +117,7 @@ func MarkDone(ctx context.Context, s Store, rec Record, out Outcome, reason stri
 
 // MarkNotDone records a person's decision that the work of an Unknown or Parked
 // record did not happen and no longer can. reason says how that is known. The key
-// is free again. MarkNotDone returns ErrLeaseLost if the record has changed since
-// it was read.
+// is free again. MarkNotDone returns the errors of MarkDone.
 func MarkNotDone(ctx context.Context, s Store, rec Record, reason string) error {
 	return decide(ctx, s, rec, reason, Settlement{Status: Absent})
 }
@@ -130,9 +131,28 @@ func decide(ctx context.Context, s Store, rec Record, reason string, set Settlem
 	}
 	set.Fence, set.Reason = rec.fence(), name.Reason(reason)
 	set.KeepOutcome, set.KeepKey = 30*24*time.Hour, 365*24*time.Hour // long, because the policy of the operation is not known here
-	if err := s.Settle(ctx, set); err != nil {
+	err := s.Settle(ctx, set)
+	if err == nil {
+		err = wasFirst(ctx, s, set)
+	}
+	if err != nil {
 		return &failure{kind: err, key: rec.Key, attempt: rec.Attempt}
 	}
 	s.Options().Tell(ctx, Event{Name: observe.Decided, Key: rec.Key, Attempt: rec.Attempt})
+	return nil
+}
+
+// wasFirst returns ErrLeaseLost if the record is as set would have made it, and by
+// its reason somebody else did: the store took set for a repetition.
+func wasFirst(ctx context.Context, s Store, set Settlement) error {
+	now, err := s.Get(ctx, set.Key)
+	switch {
+	case err != nil:
+		return err
+	case now.Attempt != set.Attempt: // the next has begun, and nothing tells any more
+		return nil
+	case now.Status == Expired, now.Status == set.Status && now.Reason != set.Reason:
+		return ErrLeaseLost
+	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -461,6 +462,51 @@ func TestDecisionsByAPerson(t *testing.T) {
 	wantErr(t, once.MarkNotDone(testCtx, s, second, "too late"), once.ErrLeaseLost)
 	wantErr(t, once.MarkNotDone(testCtx, s, get(t, s, not.Key()), "done is final"), once.ErrInvalid)
 	c.ran(t, 3)
+}
+
+// Two people, or a person and the holder, come to the same conclusion about a
+// record that both have seen. The store takes the second for a repetition, and
+// only who was first has decided.
+func TestOnlyTheFirstOfTwoEqualDecisionsIsMade(t *testing.T) {
+	out := once.Outcome{Omitted: true}
+	for name, decide := range map[string]func(once.Store, once.Record, string) error{
+		"done": func(s once.Store, rec once.Record, reason string) error { return once.MarkDone(testCtx, s, rec, out, reason) },
+		"free": func(s once.Store, rec once.Record, reason string) error { return once.MarkNotDone(testCtx, s, rec, reason) },
+	} {
+		s := memstore.New(nil)
+		rec := crashed(t, s, parked.For(name).Key())
+		if err := decide(s, rec, "by ann: seen"); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, decide(s, rec, "by bob: seen"), once.ErrLeaseLost)
+		if err := decide(s, rec, "by ann: seen"); err != nil { // her first reply was lost
+			t.Errorf("%s: repeated by who was first: %v", name, err)
+		}
+		if now := get(t, s, rec.Key); now.Reason != "by ann: seen" {
+			t.Errorf("%s: the reason is %q", name, now.Reason)
+		}
+	}
+
+	s := memstore.New(nil)
+	rec := crashed(t, s, parked.For("by its holder").Key())
+	set := once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: once.Absent, KeepKey: time.Hour, Reason: "it failed"}
+	if err := s.Settle(testCtx, set); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, once.MarkNotDone(testCtx, s, rec, "by ann: not there"), once.ErrLeaseLost)
+
+	s = memstore.New(nil)
+	if _, err := once.Do(testCtx, s, parked.For("again"), func(context.Context, once.Key) (string, error) { return "", nil }); err != nil {
+		t.Fatal(err)
+	}
+	rec = get(t, s, parked.For("again").Key())
+	if err := store.Reopen(testCtx, s, rec, "by ann: wrong card"); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, store.Reopen(testCtx, s, rec, "by bob: wrong card"), once.ErrLeaseLost)
+	if err := store.Reopen(testCtx, s, rec, "by ann: wrong card"); err != nil {
+		t.Errorf("repeated by who was first: %v", err)
+	}
 }
 
 func TestAskLeavesAResendToTheCallWithTheInput(t *testing.T) {

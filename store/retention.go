@@ -70,10 +70,11 @@ type Reopener interface {
 // done. Lookup is asked about the same key: if the next attempt crashes and Lookup
 // finds the first effect, that is recorded as the outcome.
 //
-// Reopen returns once.ErrLeaseLost if the record has changed since it was read, and
-// errors.ErrUnsupported if the store is not a [Reopener]. A call that was waiting
-// for another with its key may still return the old answer, with Replayed set in its
-// Report.
+// Reopen returns once.ErrLeaseLost if the record has changed since it was read, even
+// if somebody else has reopened it, and errors.ErrUnsupported if the store is not a
+// [Reopener]. After any other error of the store, the decision may have been
+// recorded. A call that was waiting for another with its key may still return the
+// old answer, with Replayed set in its Report.
 func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) error {
 	r, ok := once.As[Reopener](s)
 	switch {
@@ -85,8 +86,16 @@ func Reopen(ctx context.Context, s once.Store, rec once.Record, reason string) e
 		return fmt.Errorf("%w: %T is no store.Reopener", errors.ErrUnsupported, s)
 	}
 	fence := once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}
-	if err := r.Reopen(ctx, fence, keepReopened, name.Reason(reason)); err != nil {
+	reason = name.Reason(reason)
+	if err := r.Reopen(ctx, fence, keepReopened, reason); err != nil {
 		return err
+	}
+	now, err := s.Get(ctx, rec.Key)
+	switch {
+	case err != nil:
+		return err
+	case now.Attempt == rec.Attempt && now.Status == once.Absent && now.Reason != reason: // it took this for a repetition of another
+		return fmt.Errorf("%w: somebody else has reopened attempt %d of %s %q", once.ErrLeaseLost, rec.Attempt, rec.Key.Operation, rec.Key.ID)
 	}
 	s.Options().Tell(ctx, once.Event{Name: observe.Decided, Key: rec.Key, Attempt: rec.Attempt})
 	return nil
