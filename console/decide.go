@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,7 +128,7 @@ func (v *view) decisionAbout(again bool) (s Store, r once.Record, d decision, ok
 	}
 	switch problem := d.check(); {
 	case v.r.PostForm.Get("version") != versionOf(r):
-		v.moved(s, r, d)
+		v.moved(s, r, d, attemptOf(v.r.PostForm.Get("version")))
 		return s, r, d, false
 	case problem != "":
 		v.showKey(http.StatusUnprocessableEntity, s, r, nil, form{decision: d, Problem: problem})
@@ -136,10 +137,33 @@ func (v *view) decisionAbout(again bool) (s Store, r once.Record, d decision, ok
 	return s, r, d, true
 }
 
-// moved says that a record is not the one that a person decided about.
-func (v *view) moved(s Store, r once.Record, d decision) {
+// moved says that a record is not the one that a person decided about, or that the
+// person has changed it: a form was sent twice, or the reply to the first was lost.
+func (v *view) moved(s Store, r once.Record, d decision, attempt int64) {
+	if v.made(s, r, d, attempt) {
+		v.notes = append(v.notes, note{Good: true, Text: "You have " + d.Deed() + " this key before, with this reason. Nothing else was changed."})
+		v.showKey(http.StatusOK, s, r, nil, form{})
+		return
+	}
 	v.notes = append(v.notes, note{Bad: true, Text: "Nothing was changed: this key has changed since you looked at it. Somebody else may have decided, or its work may have gone on. This is how it is now."})
 	v.showKey(http.StatusConflict, s, r, nil, form{decision: d})
+}
+
+// made reports whether a record is as this person's decision about an attempt makes
+// it. Its reason has their name.
+func (v *view) made(s Store, r once.Record, d decision, attempt int64) bool {
+	if r.Attempt != attempt || r.Reason != name.Reason(d.text(v.who.Name)) {
+		return false
+	}
+	if d.Choice != happened {
+		return r.Status == once.Absent
+	}
+	if r.Status != once.Done {
+		return false
+	}
+	is, err := s.Store.Options().Sealing.Open(r)
+	want := d.outcome()
+	return err == nil && is.Omitted == want.Omitted && is.Rejected == want.Rejected && is.ContentType == want.ContentType && bytes.Equal(is.Body, want.Body)
 }
 
 func (v *view) confirm()       { v.ask(false) }
@@ -182,12 +206,9 @@ func (v *view) ask(again bool) {
 func (v *view) settle() { v.decide(false) }
 func (v *view) reopen() { v.decide(true) }
 
-// decide carries out a decision. Those of one console are made one after the other,
-// so that the second of two people is told of the first, even if both decide the
-// same, which the store would take for a repetition.
+// decide carries out a decision. Of two people who decide the same at the same
+// moment, the second is told, wherever they are.
 func (v *view) decide(again bool) {
-	v.deciding.Lock()
-	defer v.deciding.Unlock()
 	s, r, d, ok := v.decisionAbout(again)
 	if !ok {
 		return
@@ -207,21 +228,31 @@ func (v *view) decide(again bool) {
 	switch {
 	case errors.Is(err, once.ErrLeaseLost):
 		if _, now, ok := v.recordOf(about.Key); ok {
-			v.moved(s, now, d)
+			v.moved(s, now, d, r.Attempt)
 		}
 		return
 	case errors.Is(err, once.ErrInvalid), errors.Is(err, once.ErrOutcomeRefused), errors.Is(err, once.ErrOutcomeTooLarge), errors.Is(err, errors.ErrUnsupported):
 		v.showKey(http.StatusUnprocessableEntity, s, r, nil, form{decision: d, Problem: "Nothing was changed. The store says: " + legible.Text(err.Error())})
 		return
-	case err != nil:
+	case err != nil && !v.wasMade(s, r, d):
 		about.What = "tried to have it " + d.Deed()
 		v.record(about, "attempt", r.Attempt, "was", r.Status.String(), "error", err)
 		v.fail(http.StatusServiceUnavailable, "It is not known whether this was recorded", "The store "+s.Name+" did not answer: "+legible.Text(err.Error())+
-			". Load the key again when it is back, and look whether it has your reason.")
+			". Reload this page and send the form again: if your decision was recorded, it says so, and changes nothing.")
 		return
 	}
 	v.record(about, "attempt", r.Attempt, "was", r.Status.String())
 	v.seeOther(v.keyLink(about.Key))
+}
+
+// wasMade reports whether a decision was made although its reply was lost. If it
+// was not found, it can still be made later.
+func (v *view) wasMade(s Store, r once.Record, d decision) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), askTime)
+	defer cancel()
+	now, err := s.Store.Get(ctx, r.Key)
+	now.Key = r.Key
+	return err == nil && v.made(s, now, d, r.Attempt)
 }
 
 // options returns what may be done about a record, with what was typed so far.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -172,27 +173,96 @@ func (s *meeting) Settle(ctx context.Context, set once.Settlement) error {
 	return s.Store.Settle(ctx, set)
 }
 
-// The store takes the second of two equal settlements for a repetition.
+// The store takes the second of two equal settlements for a repetition. It makes no
+// difference whether the two people use the same console.
 func TestTheSameDecisionAtTheSameMomentIsMadeOnce(t *testing.T) {
-	s := &meeting{Store: memstore.New(nil)}
-	k := keyRef{"s", once.Key{Operation: "pay", ID: "1"}}
-	unknown(t, s.Store, k.Key)
-	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true})
-	both := []*browser{as(t, c, decideToken), as(t, c, adminToken)}
-	for _, b := range both {
+	for _, consoles := range []int{1, 2} {
+		s := &meeting{Store: memstore.New(nil)}
+		k := keyRef{"s", once.Key{Operation: "pay", ID: "1"}}
+		unknown(t, s.Store, k.Key)
+		var at []*Console
+		for range 2 {
+			if len(at) < consoles {
+				at = append(at, open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true}))
+			}
+		}
+		both := []*browser{as(t, at[0], decideToken), as(t, at[consoles-1], adminToken)}
+		for _, b := range both {
+			b.get(at[0].keyLink(k)).fill("/key/confirm", "choice", "not-happened", "reason", "not there")
+		}
+		var deciding sync.WaitGroup
+		for _, b := range both {
+			deciding.Add(1)
+			go func() {
+				defer deciding.Done()
+				b.fill("/key/settle")
+			}()
+		}
+		deciding.Wait()
+		if was := both[0].status + both[1].status; was != http.StatusOK+http.StatusConflict {
+			t.Errorf("with %d consoles, the two were told %d and %d", consoles, both[0].status, both[1].status)
+		}
+	}
+}
+
+// A form that is sent twice, as by a double click, is not taken for a conflict.
+// Another answer is.
+func TestADecisionThatIsRepeatedIsOnesOwn(t *testing.T) {
+	s, c, k, _ := bench(t)
+	b := as(t, c, decideToken).get(c.keyLink(k))
+	b.fill("/key/confirm", "choice", "happened", "reason", "ch_9 is there", "answer", `{"charge":"ch_9"}`)
+	confirm := b.page
+	b.fill("/key/settle").is(http.StatusOK)
+	for range 2 {
+		b.page = confirm
+		b.fill("/key/settle").is(http.StatusOK).shows("You have completed this key before, with this reason")
+	}
+	b.page = confirm
+	b.fill("/key/settle", "answer", `{"charge":"ch_8"}`).is(http.StatusConflict)
+	ada := as(t, c, adminToken)
+	form := b.form("/sign-out").values()
+	for name, value := range map[string]string{"store": k.Store, "scope": k.Scope, "operation": k.Operation, "id": k.ID, "version": "unknown.1.x.0",
+		"choice": "happened", "reason": "ch_9 is there", "answer": `{"charge":"ch_9"}`, tokenField: ada.form("/sign-out").values().Get(tokenField)} {
+		form.Set(name, value)
+	}
+	ada.post("/key/settle", form).is(http.StatusConflict)
+	if r := get(t, s, k); string(r.Outcome.Body) != `{"charge":"ch_9"}` || r.Reason != "completed by dee: ch_9 is there" {
+		t.Errorf("it has %q, %q", r.Outcome.Body, r.Reason)
+	}
+}
+
+// stalled is a browser that does not read the answer.
+type stalled struct {
+	*httptest.ResponseRecorder
+	begun, end chan struct{}
+}
+
+func (w stalled) Write(b []byte) (int, error) {
+	close(w.begun)
+	<-w.end
+	return len(b), nil
+}
+
+func TestABrowserThatDoesNotReadKeepsNobodyFromDeciding(t *testing.T) {
+	s, c, k, _ := bench(t)
+	dee, ada := as(t, c, decideToken), as(t, c, adminToken)
+	for _, b := range []*browser{dee, ada} {
 		b.get(c.keyLink(k)).fill("/key/confirm", "choice", "not-happened", "reason", "not there")
 	}
-	var deciding sync.WaitGroup
-	for _, b := range both {
-		deciding.Add(1)
-		go func() {
-			defer deciding.Done()
-			b.fill("/key/settle")
-		}()
-	}
-	deciding.Wait()
-	if was := both[0].status + both[1].status; was != http.StatusOK+http.StatusConflict {
-		t.Errorf("the two were told %d and %d", both[0].status, both[1].status)
+	form := dee.form("/key/settle").values()
+	form.Set("version", "of something else")
+	r := httptest.NewRequest(http.MethodPost, "http://localhost:9470/key/settle", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.AddCookie(dee.cookies[cookieName])
+	w := stalled{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.ServeHTTP(w, r) }()
+	<-w.begun
+	ada.fill("/key/settle").is(http.StatusOK)
+	close(w.end)
+	<-ended
+	if r := get(t, s, k); r.Reason != "released by ada: not there" {
+		t.Errorf("the reason is %q", r.Reason)
 	}
 }
 
@@ -254,24 +324,49 @@ func TestAStoreThatFailsInADecision(t *testing.T) {
 	b.fill("/key/settle").is(http.StatusOK).shows("You have released this key")
 }
 
-// lost is a store whose answer to a settlement is lost.
-type lost struct{ *memstore.Store }
+// lost is a store whose answer to a settlement is lost, and then those to as many
+// reads.
+type lost struct {
+	*memstore.Store
+	reads *int
+}
+
+var errReset = errors.New("connection reset")
 
 func (s lost) Settle(ctx context.Context, set once.Settlement) error {
 	_ = s.Store.Settle(ctx, set) // applied
-	return errors.New("connection reset")
+	*s.reads = -*s.reads
+	return errReset
+}
+
+func (s lost) Get(ctx context.Context, k once.Key) (once.Record, error) {
+	if *s.reads < 0 {
+		*s.reads++
+		return once.Record{}, errReset
+	}
+	return s.Store.Get(ctx, k)
 }
 
 func TestALostReplyIsNotTakenForAnAnswer(t *testing.T) {
-	s := lost{memstore.New(nil)}
-	k := keyRef{"s", once.Key{Operation: "pay", ID: "1"}}
-	unknown(t, s.Store, k.Key)
-	c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true})
-	b := as(t, c, decideToken)
-	b.get(c.keyLink(k)).fill("/key/confirm", "choice", "not-happened", "reason", "not there")
-	b.fill("/key/settle").is(http.StatusServiceUnavailable).shows("It is not known whether this was recorded")
-	b.get("/audit").shows("tried to have it released")
-	b.get(c.keyLink(k)).shows("You have tried to have it released", "released by dee: not there")
+	for _, reads := range []int{0, 1} {
+		s := lost{memstore.New(nil), &reads}
+		k := keyRef{"s", once.Key{Operation: "pay", ID: "1"}}
+		unknown(t, s.Store, k.Key)
+		c := open(t, Options{Stores: []Store{{Name: "s", Store: s}}, Write: true})
+		b := as(t, c, decideToken)
+		b.get(c.keyLink(k)).fill("/key/confirm", "choice", "not-happened", "reason", "not there")
+		confirm, wasDown := b.page, reads > 0
+		b.fill("/key/settle")
+		if !wasDown {
+			b.is(http.StatusOK).shows("You have released this key", "released by dee: not there")
+			continue
+		}
+		b.is(http.StatusServiceUnavailable).shows("It is not known whether this was recorded")
+		b.get("/audit").shows("tried to have it released")
+		b.get(c.keyLink(k)).shows("You have tried to have it released", "released by dee: not there")
+		b.page = confirm
+		b.fill("/key/settle").is(http.StatusOK).shows("You have released this key before")
+	}
 }
 
 func TestWhoCannotDecideLearnsWhy(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -85,6 +86,19 @@ type form struct {
 // versionOf identifies a record as it was shown. A decision is for this only.
 func versionOf(r once.Record) string {
 	return fmt.Sprintf("%v.%d.%x.%d", r.Status, r.Attempt, r.Owner, r.Updated.UnixNano())
+}
+
+// attemptOf returns the attempt of a version, or -1.
+func attemptOf(version string) int64 {
+	parts := strings.Split(version, ".")
+	if len(parts) != 4 {
+		return -1
+	}
+	n, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // refOf reads the key that a URL or a form names.

@@ -170,7 +170,6 @@ type Console struct {
 	attempts attempts
 	trail    trail
 	names    names
-	deciding sync.Mutex
 	editing  sync.Mutex // of consumers
 	sampler  sampler
 	checkups checkups

@@ -70,10 +70,24 @@ var consoleBugs = []Bug{
 	},
 	{
 		Name: "console-both-have-decided", Why: "two people are both told that their decision was recorded",
-		File: "console/decide.go",
-		Old:  "\tv.deciding.Lock()\n\tdefer v.deciding.Unlock()\n",
-		New:  "",
+		File: "ask.go",
+		Old:  `case now.Status == Expired, now.Status == set.Status && now.Reason != set.Reason:`,
+		New:  `case now.Status == Expired, now.Status == set.Status && now.Reason == "":`,
 		Test: console("^TestTheSameDecisionAtTheSameMomentIsMadeOnce$"),
+	},
+	{
+		Name: "reopened-by-both", Why: "two people are both told that it was they who had work run again",
+		File: "store/retention.go",
+		Old:  `case now.Attempt == rec.Attempt && now.Status == once.Absent && now.Reason != reason:`,
+		New:  `case now.Attempt == rec.Attempt && now.Status == once.Absent && now.Reason == "":`,
+		Test: Test{".", "^TestOnlyTheFirstOfTwoEqualDecisionsIsMade$"},
+	},
+	{
+		Name: "console-takes-another-answer-for-repeated", Why: "somebody corrects an answer, and is told that it is stored",
+		File: "console/decide.go",
+		Old:  ` && bytes.Equal(is.Body, want.Body)`,
+		New:  ` && bytes.Equal(is.Body[:0], want.Body[:0])`,
+		Test: console("^TestADecisionThatIsRepeatedIsOnesOwn$"),
 	},
 	{
 		Name: "console-settles-what-is-done", Why: "somebody who may only settle has done work run again",
