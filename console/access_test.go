@@ -122,6 +122,46 @@ func TestMethodsAndTypesAreChecked(t *testing.T) {
 	}
 }
 
+// endless is a body that never ends, and counts what is read of it.
+type endless struct{ read int }
+
+func (e *endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = "&a=1"[(e.read+i)%4]
+	}
+	e.read += len(b)
+	return len(b), nil
+}
+
+// A form is read in memory, where its fields need much more than its bytes. Only
+// decisions, which have answers in them, are large, and only of people who may
+// decide.
+func TestFormsAreReadOnlyAsFarAsNeeded(t *testing.T) {
+	c := open(t, Options{Write: true})
+	readOnly := open(t, Options{})
+	nobody := func(c *Console) *browser { return visit(t, c) }
+	by := func(token string) func(*Console) *browser {
+		return func(c *Console) *browser { return as(t, c, token) }
+	}
+	for _, try := range []struct {
+		to   *Console
+		who  func(*Console) *browser
+		path string
+		most int
+	}{
+		{c, nobody, "/sign-in", 32 << 10}, {c, nobody, "/key/settle", 0}, {c, nobody, "/sign-out", 0},
+		{c, by(lookToken), "/key/settle", 0}, {c, by(lookToken), "/sign-out", 32 << 10}, {readOnly, by(adminToken), "/key/settle", 0},
+		{c, by(decideToken), "/change", 32 << 10}, {c, by(decideToken), "/key/settle", maxForm + 1},
+	} {
+		b, body := try.who(try.to), new(endless)
+		r := httptest.NewRequest(http.MethodPost, "http://localhost:9470"+try.path, body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		if b.do(r); b.status < 400 || body.read > try.most {
+			t.Errorf("%s: status %d after %d bytes", try.path, b.status, body.read)
+		}
+	}
+}
+
 func TestASignInEnds(t *testing.T) {
 	c := open(t, Options{})
 	c.Close() // nothing else reads the clock

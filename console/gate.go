@@ -22,6 +22,7 @@ type route struct {
 	role   Role // 0: anybody
 	write  bool // it changes a store
 	upload bool // its form may have a file
+	large  bool // its form has an answer in it
 	handle func(*view)
 }
 
@@ -41,8 +42,8 @@ func (c *Console) allRoutes() map[string]map[string]route {
 		"/find":               get((*view).find),
 		"/key":                get((*view).key),
 		"/key/outcome":        {http.MethodPost: {role: Decide, handle: (*view).reveal}},
-		"/key/confirm":        {http.MethodPost: {role: Decide, write: true, handle: (*view).confirm}},
-		"/key/settle":         {http.MethodPost: {role: Decide, write: true, handle: (*view).settle}},
+		"/key/confirm":        {http.MethodPost: {role: Decide, write: true, large: true, handle: (*view).confirm}},
+		"/key/settle":         {http.MethodPost: {role: Decide, write: true, large: true, handle: (*view).settle}},
 		"/key/reopen/confirm": {http.MethodPost: {role: Administer, write: true, handle: (*view).confirmReopen}},
 		"/key/reopen":         {http.MethodPost: {role: Administer, write: true, handle: (*view).reopen}},
 		"/unknown":            get((*view).unknown),
@@ -92,7 +93,8 @@ type view struct {
 const (
 	cookieName = "once_console"
 	tokenField = "form"
-	maxForm    = 4 << 20 // bytes: an outcome, coded for a form
+	maxForm    = 4 << 20  // bytes: an outcome, coded for a form
+	smallForm  = 16 << 10 // bytes of any other form
 )
 
 // policy allows no inline script and no inline style. What a store holds is
@@ -158,7 +160,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.fail(http.StatusUnsupportedMediaType, "This is not a form", "Send the form of the page. Nothing was changed.")
 		return
 	}
-	switch { // before the form is read, so that nobody else fills the memory
+	switch { // before the form is read: its fields need much more memory than its bytes
 	case to.role == 0:
 	case v.who == nil && post:
 		v.fail(http.StatusUnauthorized, "You are not signed in", "The sign-in has ended, and nothing was changed. Sign in, open the page anew, and repeat what you did.")
@@ -180,9 +182,13 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	} else if post {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		most, text := int64(smallForm), "16 KiB"
+		if to.large {
+			most, text = maxForm, "4 MiB"
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, most)
 		if err := r.ParseForm(); err != nil {
-			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than 4 MiB. Nothing was changed.")
+			v.fail(http.StatusBadRequest, "The form cannot be read", "It is damaged, or larger than "+text+". Nothing was changed.")
 			return
 		}
 	}

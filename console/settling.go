@@ -70,12 +70,9 @@ func (k *keyChange) settle(ctx context.Context, p *plan) (t tally, err error) {
 	return t, nil
 }
 
-// decide makes one decision. No other of this console is made meanwhile: to the
-// store, the same decision of a second person is a repetition.
+// decide makes one decision, about the record that was compared.
 func (k *keyChange) decide(ctx context.Context, p *plan, step *crosscheck.Planned) error {
 	c := k.console
-	c.deciding.Lock()
-	defer c.deciding.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	now, err := k.store.Store.Get(ctx, step.Record.Key)

@@ -34,6 +34,13 @@ var consoleBugs = []Bug{
 		Test: console("^TestRolesAreCheckedOnEveryPath$"),
 	},
 	{
+		Name: "console-reads-what-anybody-sends", Why: "whoever reaches the sign-in fills the memory of the program with large forms",
+		File: "console/gate.go",
+		Old:  `if to.large {`,
+		New:  `if to.large || to.role == 0 {`,
+		Test: console("^TestFormsAreReadOnlyAsFarAsNeeded$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
