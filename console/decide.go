@@ -185,8 +185,12 @@ func (v *view) ask(again bool) {
 		p.Button, p.Then = "Complete this key", "It becomes done, and its work never runs again."
 		out := d.outcome()
 		if !out.Omitted {
-			p.Shown, _ = bodyText(out.ContentType, out.Body)
+			var cut bool
+			_, p.Shown, cut = formatted(out.Body, out.ContentType)
 			p.Then += fmt.Sprintf(" Duplicates get this answer: %s of %s.", legible.Bytes(int64(len(out.Body))), legible.Line(out.ContentType))
+			if cut {
+				p.Then += " Only its beginning is shown here."
+			}
 		} else {
 			p.Then += " Its answer is not known: duplicates get once.ErrOutcomeUnavailable."
 		}

@@ -399,7 +399,8 @@ func (v *view) read(ctx context.Context, keys []keyRef) (found []row) {
 			if skip {
 				return
 			}
-			r, err := s.Store.Get(ctx, k.Key)
+			var r once.Record
+			err := v.guarded(s.Name, func() (err error) { r, err = s.Store.Get(ctx, k.Key); return err })
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

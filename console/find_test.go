@@ -294,3 +294,23 @@ func TestAStoreThatListsOpenKeysSaysSo(t *testing.T) {
 	b.get("/find?all=1").is(http.StatusOK).shows("open-1", "lists only keys that are unknown, parked or running")
 	b.get("/find?status=done").is(http.StatusOK).shows("lists only keys that are unknown, parked or running")
 }
+
+// An answer may be chosen by whoever calls, and indented JSON grows with the square
+// of its depth.
+func TestAnAnswerDoesNotGrowOnThePage(t *testing.T) {
+	s, c, _, _ := bench(t)
+	k := keyRef{"shop", once.Key{Operation: "pay", ID: "deep"}}
+	deep := strings.Repeat("[", 2000) + strings.Repeat("]", 2000)
+	settle(t, s, claim(t, s, k.Key, once.Key{}, time.Minute), once.Done, "", deep, "application/json")
+	b := as(t, c, decideToken)
+	b.get(c.keyLink(k)).fill("/key/outcome").is(http.StatusOK).shows("[[[[")
+	if len(b.text) > 200_000 {
+		t.Errorf("the page has %d bytes", len(b.text))
+	}
+	u := keyRef{"shop", once.Key{Operation: "pay", ID: "open"}}
+	unknown(t, s, u.Key)
+	b.get(c.keyLink(u)).fill("/key/confirm", "choice", "happened", "reason", "seen", "answer", deep).is(http.StatusOK)
+	if len(b.text) > 200_000 {
+		t.Errorf("the confirmation has %d bytes", len(b.text))
+	}
+}

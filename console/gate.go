@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,6 +115,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 
 	v := &view{Console: c, w: w, r: r}
+	defer v.recovered()
 	if !c.hosts[hostOf(r.Host)] {
 		v.fail(http.StatusMisdirectedRequest, "This host is not served", "The console does not answer to this host name. Add it to Hosts, or --host, if it is yours.")
 		return
@@ -201,6 +203,41 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (v *view) outOfDate() {
 	v.fail(http.StatusForbidden, "The form is out of date", "It was made for another sign-in. Nothing was changed. Open the page anew, and repeat what you did.")
+}
+
+// recovered says that a page could not be made, if a store panicked.
+func (v *view) recovered() {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if cause == http.ErrAbortHandler {
+		panic(cause)
+	}
+	v.panicked("", cause)
+	v.fail(http.StatusInternalServerError, "This page cannot be made", "Something failed, see the log. If you were changing something, look whether it was changed.")
+}
+
+// panicked logs a panic, and returns it as an error. That of a store, or of what the
+// program has given to the console, ends neither a goroutine of the console nor the
+// program that the console is part of.
+func (c *Console) panicked(store string, cause any) error {
+	attrs := []any{"panic", cause, "stack", string(debug.Stack())}
+	if store != "" {
+		attrs = append(attrs, "store", store)
+	}
+	c.log.Error("console: a store panicked", attrs...)
+	return fmt.Errorf("the store panicked, see the log: %v", cause)
+}
+
+// guarded returns the error of do. A panic is one.
+func (c *Console) guarded(store string, do func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = c.panicked(store, cause)
+		}
+	}()
+	return do()
 }
 
 // hostOf returns the name of a host without its port.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -285,10 +284,10 @@ func (c *Console) work(j *job) {
 func (c *Console) carryOut(j *job) (t tally, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.log.Error("console: a store panicked", "store", j.Sel.Store, "panic", cause, "stack", string(debug.Stack()))
+			err = c.panicked(j.Sel.Store, cause)
 			j.mu.Lock()
 			defer j.mu.Unlock()
-			t.Changed, err = j.dealt, fmt.Errorf("the store panicked, see the log: %v", cause)
+			t.Changed = j.dealt
 		}
 	}()
 	return j.Verb.run(j.ctx, j.plan, 0, false)

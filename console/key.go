@@ -1,13 +1,10 @@
 package console
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/legible"
@@ -26,7 +22,6 @@ import (
 const (
 	maxTraces = 50 // of each kind
 	traceTime = 3 * time.Second
-	maxShown  = 64 << 10 // bytes of an answer
 )
 
 // event is an entry of the timeline.
@@ -53,6 +48,7 @@ type outcome struct {
 	Shown    bool
 	Text     string
 	Cut      bool
+	body     []byte
 }
 
 // keyPage is what the page of a key shows.
@@ -163,7 +159,7 @@ func (v *view) reveal() {
 		return
 	}
 	v.record(deed{What: "looked at the answer", Store: s.Name, Key: k}, "attempt", r.Attempt)
-	out.Shown = true
+	out.show()
 	v.showKey(http.StatusOK, s, r, out, form{})
 }
 
@@ -178,40 +174,20 @@ func outcomeOf(s Store, r once.Record) *outcome {
 		out.Problem, out.Omitted, out.Rejected = legible.Text(err.Error()), r.Outcome.Omitted, r.Outcome.Rejected
 		return out
 	}
-	out.Text, out.Cut = bodyText(opened.ContentType, opened.Body)
+	out.body = opened.Body
 	return out
 }
 
-// bodyText formats an answer by its type.
-func bodyText(kind string, body []byte) (text string, cut bool) {
-	media, _, _ := mime.ParseMediaType(kind)
-	if media == "application/json" || strings.HasSuffix(media, "+json") {
-		var out bytes.Buffer
-		if len(body) <= maxShown && json.Indent(&out, body, "", "  ") == nil {
-			return legible.Lines(out.String()), false
-		}
-	}
-	if cut = len(body) > maxShown; cut {
-		body = body[:maxShown]
-	}
-	whole := body
-	if cut {
-		whole = bytes.TrimRight(body, "\ufffd") // the bytes of a character that was cut in two
-	}
-	if !utf8.Valid(whole) || bytes.IndexByte(body, 0) >= 0 {
-		body = body[:min(len(body), 4<<10)]
-		return hex.Dump(body), cut || len(body) == 4<<10
-	}
-	return legible.Lines(string(body)), cut
+// show formats the answer. What is not asked for is not worth the time.
+func (o *outcome) show() {
+	o.Shown = true
+	_, o.Text, o.Cut = formatted(o.body, o.Type)
 }
 
 // showKey renders the page of a key.
 func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form) {
 	if out == nil {
 		out = outcomeOf(s, r)
-	}
-	if out != nil && !out.Shown {
-		out.Text = ""
 	}
 	p := keyPage{Ref: keyRef{s.Name, r.Key}, Rec: r, Many: len(v.o.Stores) > 1, Travels: r.Key.String(), Version: versionOf(r), Outcome: out, form: v.options(r, f)}
 	if len(r.Fingerprint) > 0 {
@@ -375,7 +351,7 @@ func (v *view) traces(r once.Record) []traced {
 		go func() {
 			defer wg.Done()
 			all[i].store = s
-			all[i].traces, errs[i] = store.FindTraces(ctx, s.Store, r, maxTraces)
+			errs[i] = v.guarded(s.Name, func() (err error) { all[i].traces, err = store.FindTraces(ctx, s.Store, r, maxTraces); return err })
 		}()
 	}
 	wg.Wait()

@@ -137,7 +137,10 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 			defer wg.Done()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime) // the first who looks may be gone
 			defer cancel()
-			next := c.read1(ctx, of)
+			var next sample
+			if err := c.guarded(of.Name, func() error { next = c.read1(ctx, of); return nil }); err != nil {
+				next = sample{err: err, relays: -1}
+			}
 			next.at = now
 			for len(past) > 0 && now.Sub(past[0].at) > historyTime {
 				past = past[1:]

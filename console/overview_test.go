@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
@@ -105,4 +107,30 @@ func TestNoRelayIsReported(t *testing.T) {
 	leases.Relays = 1
 	now.Add(10)
 	as(t, c, lookToken).get("/").shows("1 relay is alive").hides("no relay is alive")
+}
+
+// broken is a store with a fault: it panics where it should fail.
+type broken struct{ *memstore.Store }
+
+func (broken) Get(context.Context, once.Key) (once.Record, error) { panic("index out of range") }
+func (broken) List(context.Context, once.RecordQuery) (once.RecordPage, error) {
+	panic("index out of range")
+}
+
+// The console is part of a program that does other work, too.
+func TestAStoreThatPanicsEndsNothing(t *testing.T) {
+	good := memstore.New(nil)
+	k := once.Key{Operation: "pay", ID: "1"}
+	unknown(t, good, k)
+	var log logtest.Log
+	c := open(t, Options{Stores: []Store{{Name: "good", Store: good}, {Name: "bad", Store: broken{memstore.New(nil)}}}, Operations: []string{"pay"},
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	b := as(t, c, decideToken)
+	b.get("/").is(http.StatusOK).shows("Unknown keys 1", "the store panicked")
+	b.get("/find?q=1").is(http.StatusOK).shows("pay 1", "The store bad does not answer")
+	b.get(c.keyLink(keyRef{"good", k})).is(http.StatusOK).shows("The store bad does not answer")
+	b.get(c.keyLink(keyRef{"bad", k})).is(http.StatusInternalServerError).shows("This page cannot be made")
+	if !strings.Contains(log.String(), "console: a store panicked") || !strings.Contains(log.String(), "index out of range") {
+		t.Errorf("logged %s", log.String())
+	}
 }

@@ -41,6 +41,20 @@ var consoleBugs = []Bug{
 		Test: console("^TestFormsAreReadOnlyAsFarAsNeeded$"),
 	},
 	{
+		Name: "console-indents-any-depth", Why: "an answer of 18 kB, which a caller may have chosen, makes a page of 160 MB",
+		File: "console/payload.go",
+		Old:  `if depth++; depth > maxDepth {`,
+		New:  `if depth++; depth > 1<<20 {`,
+		Test: console("^TestAnAnswerDoesNotGrowOnThePage$"),
+	},
+	{
+		Name: "console-ends-its-program", Why: "a fault of one store ends the program that has the console in it",
+		File: "console/gate.go",
+		Old:  `if cause := recover(); cause != nil {`,
+		New:  `if cause := error(nil); cause != nil {`,
+		Test: console("^TestAStoreThatPanicsEndsNothing$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
