@@ -199,16 +199,44 @@ func withCookie(c *http.Cookie) *http.Request {
 	return r
 }
 
-func TestSessionsAreBounded(t *testing.T) {
-	var s sessions
-	s.idle = time.Hour
-	now := time.Unix(1_800_000_000, 0)
-	first := s.begin(&Person{}, now)
-	for i := range maxSessions + 3 {
-		s.begin(&Person{}, now.Add(time.Duration(i+1)*time.Millisecond))
+// A stolen token that may only look ends nobody else's sign-in, and pushes nobody's
+// deed off the page.
+func TestSigningInAgainAndAgainIsBounded(t *testing.T) {
+	c := open(t, Options{Write: true})
+	ada := as(t, c, adminToken).get("/")
+	c.trail.add(deed{By: "ada", What: "released", Reason: "not there"})
+	c.trail.add(deed{kind: looked, By: "dee", What: "looked at the answer"})
+	for range 1100 {
+		r := httptest.NewRequest(http.MethodPost, "http://localhost:9470/sign-in", strings.NewReader("token="+lookToken))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		c.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	if len(s.all) != maxSessions || s.of(first, now, true) != nil {
+	ada.get("/audit").is(http.StatusOK).shows("released", "looked at the answer", "signed in")
+	if n := len(c.sessions.all); n != maxSessions+1 {
+		t.Errorf("there are %d sessions", n)
+	}
+	for range 2 * maxTrail {
+		c.trail.add(deed{})
+	}
+	if n := len(c.trail.latest()); n != maxTrail {
+		t.Errorf("there are %d deeds", n)
+	}
+}
+
+func TestTheOldestSignInOfAPersonMakesRoom(t *testing.T) {
+	s := sessions{idle: time.Hour}
+	now, who, other := time.Unix(1_800_000_000, 0), new(Person), new(Person)
+	first, others := s.begin(who, now), s.begin(other, now)
+	second := s.begin(who, now)
+	for i := range maxSessions - 1 {
+		s.begin(who, now.Add(time.Duration(i+1)*time.Millisecond))
+	}
+	if s.of(first, now, true) != nil && s.of(second, now, true) != nil || s.of(others, now, true) == nil || len(s.all) != maxSessions+1 {
 		t.Errorf("there are %d sessions", len(s.all))
+	}
+	s.begin(who, now.Add(2*time.Hour))
+	if len(s.all) != 1 {
+		t.Errorf("there are %d sessions, and all others are over", len(s.all))
 	}
 }
 

@@ -535,7 +535,7 @@ func (v *view) beginInquiry() {
 		v.busy(err)
 		return
 	}
-	about := deed{What: fmt.Sprintf("asked about %s", legible.Count(len(q.replies), "unknown key", "unknown keys"))}
+	about := deed{kind: looked, What: fmt.Sprintf("asked about %s", legible.Count(len(q.replies), "unknown key", "unknown keys"))}
 	if single {
 		about.Key = keyRef{q.replies[0].store.Name, q.replies[0].record.Key}
 		about.Store = about.Key.Store
@@ -726,7 +726,8 @@ func (v *view) revealReply() {
 		v.fail(http.StatusConflict, "The answer cannot be read", out.Problem)
 		return
 	}
-	v.record(deed{What: "looked at the answer to a question", Store: row.Ref.Store, Key: row.Ref}, "inquiry", q.Number)
+	out.show()
+	v.record(deed{kind: looked, What: "looked at the answer to a question", Store: row.Ref.Store, Key: row.Ref}, "inquiry", q.Number)
 	row.Shown, row.Text, row.Cut = true, out.Text, out.Cut
 	p.cut(strconv.Itoa(i - i%rowsOnPage))
 	v.renderInquiry(http.StatusOK, p)

@@ -1,15 +1,30 @@
 package console
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
-// maxTrail bounds the memory of the audit page. The log has everything.
+// maxTrail bounds the memory of the audit page, and maxOfKind what does not change
+// anything: nobody can push the changes off the page by signing in again and again.
+// The log has everything.
 const maxTrail = 1000
+
+var maxOfKind = map[kind]int{looked: 300, signed: 100}
+
+// kind is what sort of thing a person did.
+type kind int
+
+const (
+	changed kind = iota
+	looked       // at what is not shown to everybody
+	signed       // in or out
+)
 
 // deed is something that a person did.
 type deed struct {
+	kind   kind
 	At     time.Time
 	By     string
 	What   string
@@ -29,10 +44,24 @@ type trail struct {
 func (t *trail) add(d deed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.all) == maxTrail {
-		t.all = t.all[:copy(t.all, t.all[1:])]
+	if most := maxOfKind[d.kind]; most > 0 {
+		t.makeRoom(most, func(other deed) bool { return other.kind == d.kind })
 	}
+	t.makeRoom(maxTrail, func(deed) bool { return true })
 	t.all = append(t.all, d)
+}
+
+// makeRoom forgets the oldest of some deeds if there are most of them.
+func (t *trail) makeRoom(most int, of func(deed) bool) {
+	n, oldest := 0, 0
+	for i := len(t.all) - 1; i >= 0; i-- {
+		if of(t.all[i]) {
+			n, oldest = n+1, i
+		}
+	}
+	if n >= most {
+		t.all = slices.Delete(t.all, oldest, oldest+1)
+	}
 }
 
 // latest returns the deeds, the latest first.

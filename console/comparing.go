@@ -23,7 +23,7 @@ const (
 	maxComparisons = 20      // that are remembered
 	maxComparing   = 2       // at once: each has its report in memory
 	maxKept        = 50_000  // findings of all comparisons together
-	maxOfKind      = 1000    // findings of a kind that are kept to be looked at
+	maxCompared    = 1000    // findings of a kind that are kept to be looked at
 	maxDecidable   = 10_000  // findings of a kind that are kept to be settled
 	maxLines       = 4 << 20 // bytes of lines that are kept as outcomes, of a comparison
 	maxQuoted      = 100     // bytes of what a report says, in a list
@@ -191,7 +191,7 @@ func (x *comparison) end(by string) bool {
 func (x *comparison) add(f crosscheck.Finding) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	limit := maxOfKind
+	limit := maxCompared
 	if f.Supports != crosscheck.None {
 		limit = maxDecidable
 	}

@@ -350,7 +350,7 @@ func (v *view) signIn() {
 	}
 	v.setCookie(v.sessions.begin(who, v.now()), 0)
 	v.who = who
-	v.record(deed{What: "signed in"})
+	v.record(deed{kind: signed, What: "signed in"})
 	v.seeOther(v.inside(next))
 }
 
@@ -359,7 +359,7 @@ func (v *view) signOut() {
 		v.sessions.finish(cookie.Value)
 	}
 	v.setCookie("", -1)
-	v.record(deed{What: "signed out"})
+	v.record(deed{kind: signed, What: "signed out"})
 	v.seeOther(v.inside("/"))
 }
 

@@ -158,7 +158,7 @@ func (v *view) reveal() {
 		v.showKey(http.StatusConflict, s, r, out, form{})
 		return
 	}
-	v.record(deed{What: "looked at the answer", Store: s.Name, Key: k}, "attempt", r.Attempt)
+	v.record(deed{kind: looked, What: "looked at the answer", Store: s.Name, Key: k}, "attempt", r.Attempt)
 	out.show()
 	v.showKey(http.StatusOK, s, r, out, form{})
 }

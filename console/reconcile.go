@@ -308,7 +308,7 @@ func (v *view) beginComparison() {
 	if a.with.Amount != "" || a.with.Currency != "" {
 		what += ", with what answers have at " + legible.Line(strings.TrimSpace(a.with.Amount+" "+a.with.Currency))
 	}
-	v.record(deed{What: what, Store: a.Store.Name})
+	v.record(deed{kind: looked, What: what, Store: a.Store.Name})
 	go v.Console.compare(x)
 	v.seeOther(v.link("/reconcile/result", "number", strconv.Itoa(x.Number)))
 }
@@ -442,7 +442,7 @@ func (v *view) showComparison() {
 	}
 	p.Cautions = x.cautions(p.compared)
 	if p.Shown {
-		v.record(deed{What: fmt.Sprintf("looked at what the report and the answers have in comparison %d", x.Number), Store: x.Store.Name}, "kind", p.Kind, "after", after)
+		v.record(deed{kind: looked, What: fmt.Sprintf("looked at what the report and the answers have in comparison %d", x.Number), Store: x.Store.Name}, "kind", p.Kind, "after", after)
 	}
 	v.render(http.StatusOK, "comparison", page{Title: p.Title, Nav: "reconcile", Body: p})
 }

@@ -251,7 +251,7 @@ func TestHostileReportsAreShownAsText(t *testing.T) {
 	b.compared(c, "id\n"+strings.Repeat("a\n", 3000)+"b\n"+"b\n").is(200).shows("happened_twice 2", "and 2,995 more")
 	var many strings.Builder
 	many.WriteString("id\n")
-	for i := range maxOfKind + 500 {
+	for i := range maxCompared + 500 {
 		fmt.Fprintln(&many, i)
 	}
 	b.compared(c, many.String()).is(200).shows("not_here 1,500", "The first 1,000 of 1,500 are kept", "pay 0", "pay 49").hides("pay 50 ")

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// maxSessions bounds the memory for people who signed in. The one that was unused
-// for longest makes room.
-const maxSessions = 1000
+// maxSessions bounds the sign-ins of one person. The one that was unused for longest
+// makes room. Nobody can end those of another person by signing in again and again.
+const maxSessions = 50
 
 // sessionTime ends a session however much it is used.
 const sessionTime = 12 * time.Hour
@@ -40,26 +40,26 @@ func (s *sessions) begin(who *Person, now time.Time) string {
 	if s.all == nil {
 		s.all = make(map[[32]byte]*session)
 	}
-	if len(s.all) >= maxSessions {
-		s.makeRoom(now)
-	}
+	s.makeRoom(who, now)
 	s.all[sha256.Sum256([]byte(id))] = &session{who, now, now}
 	return id
 }
 
-// makeRoom ends sessions that are over, and at least the one that was unused for
-// longest.
-func (s *sessions) makeRoom(now time.Time) {
+// makeRoom ends sessions that are over, and lets a person have another one.
+func (s *sessions) makeRoom(who *Person, now time.Time) {
 	var oldest [32]byte
+	own := 0
 	for digest, other := range s.all {
 		switch {
 		case s.over(other, now):
 			delete(s.all, digest)
-		case s.all[oldest] == nil || other.used.Before(s.all[oldest].used):
-			oldest = digest
+		case other.who == who:
+			if own++; own == 1 || other.used.Before(s.all[oldest].used) {
+				oldest = digest
+			}
 		}
 	}
-	if len(s.all) >= maxSessions {
+	if own >= maxSessions {
 		delete(s.all, oldest)
 	}
 }

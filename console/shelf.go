@@ -252,7 +252,7 @@ func (v *view) actsOn(s selection) (acts []anchor) {
 func (v *view) showMessage(s Store, p messagePage, show bool, content func() payload) {
 	if show && p.Sealed == "" {
 		p.Payload, p.Shown = content(), true
-		v.record(deed{What: "looked at the payload of message " + legible.Line(p.ID), Store: s.Name}, "message", p.ID, "consumer", p.Consumer, "topic", p.Topic)
+		v.record(deed{kind: looked, What: "looked at the payload of message " + legible.Line(p.ID), Store: s.Name}, "message", p.ID, "consumer", p.Consumer, "topic", p.Topic)
 	}
 	nav := strings.TrimPrefix(p.Path, "/")
 	v.render(http.StatusOK, "message", page{Title: "Message " + legible.Line(p.ID), Nav: nav, Body: p})

@@ -55,6 +55,20 @@ var consoleBugs = []Bug{
 		Test: console("^TestAStoreThatPanicsEndsNothing$"),
 	},
 	{
+		Name: "console-look-signs-others-out", Why: "a stolen token that may only look ends the sign-ins of those who decide",
+		File: "console/session.go",
+		Old:  `case other.who == who:`,
+		New:  `case other.who != nil:`,
+		Test: console("^TestSigningInAgainAndAgainIsBounded$"),
+	},
+	{
+		Name: "console-sign-ins-hide-deeds", Why: "a stolen token that may only look pushes a decision off the audit page",
+		File: "console/audit.go",
+		Old:  `if most := maxOfKind[d.kind]; most > 0 {`,
+		New:  `if most := maxOfKind[d.kind]; most > maxTrail {`,
+		Test: console("^TestSigningInAgainAndAgainIsBounded$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
