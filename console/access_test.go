@@ -111,12 +111,12 @@ func TestMethodsAndTypesAreChecked(t *testing.T) {
 	if b.header.Get("Allow") != http.MethodPost {
 		t.Errorf("Allow is %q", b.header.Get("Allow"))
 	}
-	b.do(httptest.NewRequest(http.MethodDelete, "http://localhost/", nil)).is(http.StatusMethodNotAllowed)
-	r := httptest.NewRequest(http.MethodPost, "http://localhost/sign-out", strings.NewReader(`{}`))
+	b.do(httptest.NewRequest(http.MethodDelete, "http://localhost:9470/", nil)).is(http.StatusMethodNotAllowed)
+	r := httptest.NewRequest(http.MethodPost, "http://localhost:9470/sign-out", strings.NewReader(`{}`))
 	r.Header.Set("Content-Type", "text/plain")
 	b.do(r).is(http.StatusUnsupportedMediaType)
 	b.get("/nothing").is(http.StatusNotFound).shows("There is no such page")
-	b.do(httptest.NewRequest(http.MethodHead, "http://localhost/audit", nil)).is(http.StatusOK)
+	b.do(httptest.NewRequest(http.MethodHead, "http://localhost:9470/audit", nil)).is(http.StatusOK)
 	if b.text != "" {
 		t.Errorf("HEAD has the body %q", b.text)
 	}
@@ -178,25 +178,52 @@ func TestASignInEnds(t *testing.T) {
 
 	b = as(t, c, lookToken)
 	for end := now.Add(sessionTime); now.Before(end); now = now.Add(29 * time.Minute) {
-		c.whoIs(withCookie(b.cookies[cookieName]), true)
+		c.whoIs(withCookie(b.cookies[cookieHere]), true)
 	}
 	now = now.Add(time.Minute)
 	b.get("/").is(http.StatusUnauthorized)
 
 	b = as(t, c, lookToken)
-	cookie := *b.cookies[cookieName]
+	cookie := *b.cookies[cookieHere]
 	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Secure {
 		t.Errorf("the cookie is %+v", cookie)
 	}
 	b.fill("/sign-out").is(http.StatusUnauthorized)
-	b.cookies[cookieName] = &cookie
+	b.cookies[cookieHere] = &cookie
 	b.get("/").is(http.StatusUnauthorized)
 }
 
 func withCookie(c *http.Cookie) *http.Request {
-	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r := httptest.NewRequest(http.MethodGet, "http://localhost:9470/", nil)
 	r.AddCookie(c)
 	return r
+}
+
+// Browsers send the cookies of a host to all of its ports, and let each set them.
+func TestPortsOfAHostDoNotSignPeopleOut(t *testing.T) {
+	c := open(t, Options{})
+	b := as(t, c, lookToken)
+	for name := range b.cookies {
+		if name != cookieHere {
+			t.Errorf("the cookie is %s", name)
+		}
+	}
+	b.prepare = func(r *http.Request) { // with a longer path, and so first
+		r.Header.Set("Cookie", cookieHere+"=of-another-program; "+cookieName+"_9471=x; "+r.Header.Get("Cookie"))
+	}
+	b.get("/audit").is(http.StatusOK)
+	b.fill("/sign-out").is(http.StatusUnauthorized)
+
+	for path, want := range map[string]string{"": "__Host-" + cookieName, "/once": "__Secure-" + cookieName} {
+		c := open(t, Options{HTTPS: true, Path: path, Hosts: []string{"ops.example"}})
+		r := httptest.NewRequest(http.MethodPost, "http://ops.example"+path+"/sign-in", strings.NewReader("token="+lookToken))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, r)
+		if cookies := w.Result().Cookies(); len(cookies) != 1 || cookies[0].Name != want || !cookies[0].Secure {
+			t.Errorf("%q: the cookies are %v", path, cookies)
+		}
+	}
 }
 
 // A stolen token that may only look ends nobody else's sign-in, and pushes nobody's
@@ -245,7 +272,7 @@ func TestWrongTokensAreRefusedAndLogged(t *testing.T) {
 	c := open(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	b := visit(t, c).get("/audit").is(http.StatusUnauthorized)
 	b.fill("/sign-in", "token", "secret-that-is-wrong-0123").is(http.StatusForbidden).shows("This token is not known here")
-	if b.cookies[cookieName] != nil || strings.Contains(log.String(), "secret-that") || !strings.Contains(log.String(), "a sign-in was refused") {
+	if b.cookies[cookieHere] != nil || strings.Contains(log.String(), "secret-that") || !strings.Contains(log.String(), "a sign-in was refused") {
 		t.Errorf("logged %s", log.String())
 	}
 	b.fill("/sign-in", "token", lookToken).is(http.StatusOK).shows("Audit")
@@ -293,6 +320,7 @@ func TestTheProxyIsBelievedAtItsAddress(t *testing.T) {
 		{"10.1.2.3:99", nil, 401, "Only the proxy"},
 		{"10.1.2.3:99", []string{""}, 401, "Only the proxy"},
 		{"10.1.2.3:99", []string{"ada", "eve"}, 401, "Only the proxy"},
+		{"10.1.2.3:99", []string{"eve\xff"}, 401, "Only the proxy"},
 		{"192.168.1.1:99", []string{"ada"}, 401, "Only the proxy"},
 		{"nonsense", []string{"ada"}, 401, "Only the proxy"},
 	} {

@@ -23,6 +23,9 @@ const (
 	adminToken  = "admin-0123456789abcdef"
 )
 
+// cookieHere is the name of the cookie at localhost:9470.
+const cookieHere = cookieName + "_9470"
+
 func people() []Person {
 	return []Person{{"lou", Look, lookToken}, {"dee", Decide, decideToken}, {"ada", Administer, adminToken}}
 }

@@ -253,7 +253,7 @@ func TestABrowserThatDoesNotReadKeepsNobodyFromDeciding(t *testing.T) {
 	form.Set("version", "of something else")
 	r := httptest.NewRequest(http.MethodPost, "http://localhost:9470/key/settle", strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.AddCookie(dee.cookies[cookieName])
+	r.AddCookie(dee.cookies[cookieHere])
 	w := stalled{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
 	ended := make(chan struct{})
 	go func() { defer close(ended); c.ServeHTTP(w, r) }()

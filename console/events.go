@@ -186,7 +186,7 @@ func (v *view) stream(part livePart, send func([]byte) bool) {
 
 // isStillIn reports whether the person who made the request could make it again.
 func (v *view) isStillIn() bool {
-	who, _ := v.whoIs(v.r, false)
+	who, _, _ := v.whoIs(v.r, false)
 	return who != nil && who.Name == v.who.Name && who.Role == v.who.Role
 }
 

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/effectively-once/once/internal/name"
 )
 
 // route is what a path does, and who may.
@@ -85,6 +87,7 @@ type view struct {
 	r     *http.Request
 	who   *Person // nil: nobody
 	token string  // of forms
+	here  bool    // who signed in here, not at a proxy
 	notes []note  // for the page
 
 	upload *upload // nil: the form has no file
@@ -130,7 +133,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		file.serve(w, r)
 		return
 	}
-	v.who, v.token = c.whoIs(r, path != "/events" && r.Header.Get(refreshing) == "")
+	v.who, v.token, v.here = c.whoIs(r, path != "/events" && r.Header.Get(refreshing) == "")
 	methods := c.routes[path]
 	if methods == nil {
 		v.fail(http.StatusNotFound, "There is no such page", "The address may be incomplete. Begin at the overview, or paste an id into the search box.")
@@ -263,32 +266,49 @@ func crossOrigin(r *http.Request) bool {
 	return err != nil || u.Host != r.Host || u.Scheme != "https" && u.Scheme != "http"
 }
 
-// whoIs returns the person who makes a request, and the token of their forms. The
-// proxy decides if the request came through it. A request that a person has not made
-// is no use of their sign-in.
-func (c *Console) whoIs(r *http.Request, uses bool) (*Person, string) {
+// whoIs returns the person who makes a request, the token of their forms, and
+// whether they signed in here. The proxy decides if the request came through it. A
+// request that a person has not made is no use of their sign-in.
+func (c *Console) whoIs(r *http.Request, uses bool) (who *Person, form string, here bool) {
 	if p := c.o.Proxy; p != nil && fromProxy(r.RemoteAddr, p.From) {
 		if names := r.Header.Values(p.Header); len(names) == 1 && names[0] != "" { // two: one is not from the proxy
 			who := c.named[names[0]]
-			if who == nil && p.Role != 0 && len(names[0]) <= longestName {
+			if who == nil && p.Role != 0 && len(names[0]) <= longestName && name.Check("Name", names[0]) == nil {
 				who = &Person{Name: names[0], Role: p.Role}
 			}
 			if who != nil {
-				return who, c.formToken("proxy", names[0])
+				return who, c.formToken("proxy", names[0]), false
 			}
 		}
-		return nil, ""
+		return nil, "", false
 	}
-	cookie, err := r.Cookie(cookieName)
-	if err != nil {
-		return nil, ""
+	for _, cookie := range r.CookiesNamed(c.cookieOf(r)) { // another program of this host may have set one, too
+		if who := c.sessions.of(cookie.Value, c.now(), uses); who != nil {
+			return who, c.formToken("session", cookie.Value), true
+		}
 	}
-	who := c.sessions.of(cookie.Value, c.now(), uses)
-	if who == nil {
-		return nil, ""
-	}
-	return who, c.formToken("session", cookie.Value)
+	return nil, "", false
 }
+
+// cookieOf returns the name of the cookie with the session. Browsers send the
+// cookies of a host to all of its ports, so the port is in the name: two consoles
+// would sign people out of each other. The prefixes keep pages that came without
+// TLS, and hosts below the same domain, from setting it.
+func (c *Console) cookieOf(r *http.Request) string {
+	name := cookieName
+	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" && strings.Trim(port, "0123456789") == "" {
+		name += "_" + port
+	}
+	switch {
+	case !c.isSecure(r):
+		return name
+	case c.base == "":
+		return "__Host-" + name
+	}
+	return "__Secure-" + name
+}
+
+func (c *Console) isSecure(r *http.Request) bool { return c.o.HTTPS || r.TLS != nil }
 
 func fromProxy(addr string, from []netip.Prefix) bool {
 	at, err := netip.ParseAddrPort(addr)
@@ -345,7 +365,7 @@ func (v *view) signIn() {
 		v.render(http.StatusForbidden, "signin", page{Title: "Sign in", Body: signInPage{Next: next, Tokens: len(v.people) > 0, Refused: true}})
 		return
 	}
-	if cookie, err := v.r.Cookie(cookieName); err == nil {
+	for _, cookie := range v.r.CookiesNamed(v.cookieOf(v.r)) {
 		v.sessions.finish(cookie.Value)
 	}
 	v.setCookie(v.sessions.begin(who, v.now()), 0)
@@ -355,7 +375,7 @@ func (v *view) signIn() {
 }
 
 func (v *view) signOut() {
-	if cookie, err := v.r.Cookie(cookieName); err == nil {
+	for _, cookie := range v.r.CookiesNamed(v.cookieOf(v.r)) {
 		v.sessions.finish(cookie.Value)
 	}
 	v.setCookie("", -1)
@@ -364,8 +384,8 @@ func (v *view) signOut() {
 }
 
 func (v *view) setCookie(value string, age int) {
-	http.SetCookie(v.w, &http.Cookie{Name: cookieName, Value: value, Path: v.base + "/", MaxAge: age, HttpOnly: true,
-		Secure: v.o.HTTPS || v.r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(v.w, &http.Cookie{Name: v.cookieOf(v.r), Value: value, Path: v.base + "/", MaxAge: age, HttpOnly: true,
+		Secure: v.isSecure(v.r), SameSite: http.SameSiteStrictMode})
 }
 
 // seeOther sends the browser to a URL of the console.

@@ -115,8 +115,7 @@ type frame struct {
 }
 
 func (v *view) frame(p page) frame {
-	_, err := v.r.Cookie(cookieName)
-	return frame{page: p, Who: v.who, Write: v.o.Write, Signed: err == nil, Token: v.token, Stores: v.o.Stores}
+	return frame{page: p, Who: v.who, Write: v.o.Write, Signed: v.here, Token: v.token, Stores: v.o.Stores}
 }
 
 // render writes a page. It is complete before its first byte is sent.

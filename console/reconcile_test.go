@@ -212,7 +212,7 @@ func TestAReportOfSomebodyElseIsNotRead(t *testing.T) {
 			b = as(t, c, token)
 		}
 		body := bytes.NewReader([]byte(fmt.Sprintf(form, "a token of nobody") + strings.Repeat("x", 1<<20)))
-		r := httptest.NewRequest(http.MethodPost, "http://localhost/reconcile", body)
+		r := httptest.NewRequest(http.MethodPost, "http://localhost:9470/reconcile", body)
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		b.do(r).is(want)
 		if token != decideToken && body.Len() < 1<<20 {
@@ -224,7 +224,7 @@ func TestAReportOfSomebodyElseIsNotRead(t *testing.T) {
 	}
 	b := as(t, c, decideToken)
 	b.prepare = func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }
-	b.sendBody("multipart/form-data; boundary=x", []byte(fmt.Sprintf(form, c.formToken("session", b.cookies[cookieName].Value)))).is(403).shows("another site")
+	b.sendBody("multipart/form-data; boundary=x", []byte(fmt.Sprintf(form, c.formToken("session", b.cookies[cookieHere].Value)))).is(403).shows("another site")
 }
 
 func TestHostileReportsAreShownAsText(t *testing.T) {

@@ -69,6 +69,13 @@ var consoleBugs = []Bug{
 		Test: console("^TestSigningInAgainAndAgainIsBounded$"),
 	},
 	{
+		Name: "console-believes-the-first-cookie", Why: "a program on another port of the host signs people out of the console",
+		File: "console/gate.go",
+		Old:  `for _, cookie := range r.CookiesNamed(c.cookieOf(r)) { //`,
+		New:  `for _, cookie := range r.CookiesNamed(c.cookieOf(r))[:min(1, len(r.Cookies()))] { //`,
+		Test: console("^TestPortsOfAHostDoNotSignPeopleOut$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
