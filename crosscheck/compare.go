@@ -200,6 +200,8 @@ func (c *Comparison) MayFree(s Summary) error {
 		return errors.New("no line of the report is about a key that the store knows: perhaps the column, the operation or the store is another one")
 	case s.Foreign > 0:
 		return fmt.Errorf("the report has keys that the store does not know, %d: each may be one that seems to be missing, under another ID", s.Foreign)
+	case c.Report.Cut:
+		return errors.New("the last line of the report has no end, so the report may have been cut off: if it is whole, end that line")
 	case c.Report.Skipped > 0:
 		return fmt.Errorf("the report has lines without an ID, %d: each may be one that seems to be missing", c.Report.Skipped)
 	}
@@ -552,6 +554,8 @@ func (r *comparing) compare(t *reading) Finding {
 		if !rec.Created.IsZero() {
 			f.Why = "the key is free here: " + r.Store.Options().Sealing.OpenReason(rec)
 		}
+	case isOpen && r.Report.Cut && l.number == r.Report.last:
+		f.Kind, f.Why = OpenHere, "the line is the last one and has no end: it may have been cut off, and its ID with it"
 	case isOpen:
 		f.Kind, f.Supports = OpenHere, MarkDone
 	case rec.Status == once.Running:

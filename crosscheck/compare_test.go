@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -135,6 +136,48 @@ failed,no such key,1
 	}
 	if n := summary.Counts; n[crosscheck.Agrees] != 3 || n[crosscheck.Undecided] != 1 || summary.OnlyOpen || !summary.Disagrees() {
 		t.Errorf("%+v", summary)
+	}
+}
+
+// A second charge hides in a status that somebody forgot to name, or has written
+// another way.
+func TestStatusesThatDidNotHappenAreTold(t *testing.T) {
+	f := crosscheck.Format{ID: "order", Status: "state", Happened: []string{"paid"}}
+	for _, text := range []string{"order,state\na,paid\na,Paid\n", "order,state\na,paid\na,paid \n", `{"order":"a","state":"PAID"}`} {
+		_, err := crosscheck.Read(t.Context(), strings.NewReader(text), f, pay)
+		if err == nil || !strings.Contains(err.Error(), `and "paid" means that it happened`) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	r := read(t, f, "order,state\na,paid\na,captured\nb,failed\nc,failed\nd,\n")
+	if want := map[string]int{"captured": 1, "failed": 2, "": 1}; !maps.Equal(r.NotHappened, want) {
+		t.Errorf("%v, want %v", r.NotHappened, want)
+	}
+	var many strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&many, "%d,state %d\n", i, i)
+	}
+	if r = read(t, f, "order,state\n"+many.String()); len(r.NotHappened) != 101 || r.NotHappened["…"] != 200 {
+		t.Errorf("%d statuses, %d others", len(r.NotHappened), r.NotHappened["…"])
+	}
+}
+
+// What is left of order-4711 may be the ID of another order.
+func TestALineThatMayHaveBeenCutOffSupportsNothing(t *testing.T) {
+	s := memstore.New(nil)
+	put(t, s, once.Key{Operation: "pay", ID: "order-1"}, record{status: once.Unknown})
+	put(t, s, once.Key{Operation: "pay", ID: "order-47"}, record{status: once.Unknown})
+	for text, cut := range map[string]bool{"amount,id\n1,order-1\n2,order-47": true, "amount,id\n1,order-1\n2,order-47\n": false,
+		"amount,id\n1,order-1\n2,\"order-47\"": false, "{\"id\":\"order-1\"}\n{\"id\":\"order-47\"}": false} {
+		r := read(t, crosscheck.Format{ID: "id"}, text)
+		c := crosscheck.Comparison{Store: s, Report: r, Since: time.Unix(1, 0), Until: time.Now().Add(time.Hour)}
+		found, summary := run(t, c)
+		if len(found) != 2 || r.Cut != cut || (found[1].Supports == crosscheck.None) != cut || found[0].Supports != crosscheck.MarkDone {
+			t.Errorf("%q: Cut is %v, %+v", text, r.Cut, found)
+		}
+		if err := c.MayFree(summary); (err != nil) != cut {
+			t.Errorf("%q: MayFree returns %v", text, err)
+		}
 	}
 }
 

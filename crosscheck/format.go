@@ -375,7 +375,13 @@ func (l *lines) line(number int, value func(column string) (text string, err err
 		return at, err
 	}
 	if l.Status != "" {
-		at.happened = slices.Contains(l.Happened, at.status)
+		if at.happened = slices.Contains(l.Happened, at.status); !at.happened {
+			for _, like := range l.Happened { // or a second effect would count as one that did not happen
+				if strings.EqualFold(strings.TrimSpace(at.status), strings.TrimSpace(like)) {
+					return at, wrong(number, "%s is %.60q, and %.60q means that it happened: if this means the same, name it too; values are compared exactly", l.Status, at.status, like)
+				}
+			}
+		}
 	}
 	switch {
 	case strings.TrimSpace(at.text) == "" && l.SkipEmpty:

@@ -23,12 +23,41 @@ type Report struct {
 	Lines   int    // without those that were skipped
 	Skipped int    // lines without an ID
 
+	// NotHappened counts the lines that did not happen by their status, those of more
+	// than a hundred statuses as "…". Look at it: a status that is missing in
+	// [Format.Happened] hides what happened twice.
+	NotHappened map[string]int
+
+	// Cut reports that the last line of CSV has no end, so the report may have been
+	// cut in the middle of it: that line supports no decision.
+	Cut bool
+
 	from   io.ReadSeeker
 	start  int64
 	format Format
 	of     once.Key
 	sum    [sha256.Size]byte
 	index  []entry
+	last   int // the number of the last line
+}
+
+const maxStatuses = 100
+
+func (r *Report) count(status string) {
+	if _, known := r.NotHappened[status]; !known && len(r.NotHappened) >= maxStatuses {
+		status = "…"
+	}
+	r.NotHappened[status]++
+}
+
+// lastByte is the last that was written.
+type lastByte byte
+
+func (l *lastByte) Write(b []byte) (int, error) {
+	if len(b) > 0 {
+		*l = lastByte(b[len(b)-1])
+	}
+	return len(b), nil
 }
 
 // entry is a line of the index, which is sorted by ID. Of the lines with an ID,
@@ -56,11 +85,12 @@ func Read(ctx context.Context, from io.ReadSeeker, f Format, of once.Key) (*Repo
 		return nil, err
 	}
 	r := &Report{from: from, start: start, format: f, of: of}
-	sum := sha256.New()
-	in, err := newLines(io.TeeReader(from, sum), f, of)
+	sum, last := sha256.New(), new(lastByte)
+	in, err := newLines(io.TeeReader(from, io.MultiWriter(sum, last)), f, of)
 	if err != nil {
 		return nil, err
 	}
+	r.NotHappened = make(map[string]int)
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -75,9 +105,13 @@ func Read(ctx context.Context, from io.ReadSeeker, f Format, of once.Key) (*Repo
 		if l.number >= math.MaxUint32 {
 			return nil, wrong(l.number, "there are too many lines: divide the report")
 		}
+		r.last = l.number
 		if l.text == "" {
 			r.Skipped++
 			continue
+		}
+		if !l.happened {
+			r.count(l.status)
 		}
 		r.index = append(r.index, entry{id: l.id, line: uint32(l.number), happened: l.happened})
 	}
@@ -93,6 +127,7 @@ func Read(ctx context.Context, from io.ReadSeeker, f Format, of once.Key) (*Repo
 		r.Column = in.Key
 	}
 	r.Lines = len(r.index)
+	r.Cut = in.Syntax == CSV && r.last > 0 && *last != '\n' && *last != '\r' && *last != '"'
 	r.sum = [sha256.Size]byte(sum.Sum(nil))
 	slices.SortFunc(r.index, func(a, b entry) int {
 		switch c := bytes.Compare(a.id[:], b.id[:]); {

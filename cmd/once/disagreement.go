@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,12 +68,16 @@ type comparedJSON struct {
 	Others   int            `json:"others"`
 	OnlyOpen bool           `json:"only_open"`
 	Counts   map[string]int `json:"counts"`
+	Cut      bool           `json:"cut,omitempty"` // the last line has no end
+
+	// NotHappened counts the lines with statuses that are not in --happened.
+	NotHappened map[string]int `json:"not_happened,omitempty"`
 }
 
 // print prints the findings. With JSON, only the summary is left to print.
 func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	if f.json() {
-		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen, map[string]int{}}
+		j := comparedJSON{"summary", report.Column, report.Lines, report.Skipped, f.Others, f.OnlyOpen, map[string]int{}, report.Cut, report.NotHappened}
 		for _, kind := range crosscheck.Kinds() {
 			j.Counts[kind.String()] = f.Counts[kind]
 		}
@@ -112,6 +119,26 @@ func (f *findings) print(ctx context.Context, report *crosscheck.Report) error {
 	return nil
 }
 
+const maxStatuses = 10 // in a note
+
+// statusesOf returns the most frequent statuses with the numbers of their lines.
+func statusesOf(lines map[string]int) string {
+	all := slices.SortedFunc(maps.Keys(lines), func(a, b string) int {
+		return cmp.Or(cmp.Compare(lines[b], lines[a]), cmp.Compare(a, b))
+	})
+	var b strings.Builder
+	for i, status := range all {
+		if i == maxStatuses {
+			return b.String() + ", …"
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s (%d)", show.Quote(status), lines[status])
+	}
+	return b.String()
+}
+
 const maxLines = 5 // of one key in a table
 
 func linesOf(lines []int) string {
@@ -132,6 +159,12 @@ func linesOf(lines []int) string {
 func (f *findings) caution(report *crosscheck.Report) {
 	if f.OnlyOpen {
 		note("This store lists only keys that are not done. What is done here and missing in the report cannot be told.")
+	}
+	if report.Cut {
+		note("The last line of the report has no end: the report may have been cut off. Compare its length with what the other system says.")
+	}
+	if len(report.NotHappened) > 0 {
+		note("These statuses count as not happened: %s. If one of them did happen, name it with --happened too: otherwise double effects are not found.", statusesOf(report.NotHappened))
 	}
 	if report.Skipped > 0 {
 		note("Lines without an ID were skipped: %d.", report.Skipped)

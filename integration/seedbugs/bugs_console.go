@@ -223,6 +223,27 @@ var consoleBugs = []Bug{
 		Test: Test{"./crosscheck", "^TestReportsThatMustFreeNothing$"},
 	},
 	{
+		Name: "crosscheck-hides-the-second", Why: "an order that was charged twice agrees, because the second line has its status in another case",
+		File: "crosscheck/format.go",
+		Old:  `if strings.EqualFold(strings.TrimSpace(at.status), strings.TrimSpace(like)) {`,
+		New:  `if at.status == like {`,
+		Test: Test{"./crosscheck", "^TestStatusesThatDidNotHappenAreTold$"},
+	},
+	{
+		Name: "crosscheck-believes-half-an-id", Why: "a report that was cut off in an ID completes the key of another order",
+		File: "crosscheck/compare.go",
+		Old:  `case isOpen && r.Report.Cut && l.number == r.Report.last:`,
+		New:  `case isOpen && r.Report.Cut && l.number > r.Report.last:`,
+		Test: Test{"./crosscheck", "^TestALineThatMayHaveBeenCutOffSupportsNothing$"},
+	},
+	{
+		Name: "crosscheck-frees-by-half-a-report", Why: "work that the missing part of a report has runs again",
+		File: "crosscheck/report.go",
+		Old:  `r.Cut = in.Syntax == CSV && r.last > 0 && `,
+		New:  `r.Cut = in.Syntax == CSV && r.last < 0 && `,
+		Test: Test{"./crosscheck", "^TestALineThatMayHaveBeenCutOffSupportsNothing$"},
+	},
+	{
 		Name: "crosscheck-covers-what-came-later", Why: "work that the report is too old for is taken for missing, and runs again",
 		File: "crosscheck/compare.go",
 		Old:  `!r.Until.IsZero() && to.After(r.Until):`,
