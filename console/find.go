@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -236,6 +237,7 @@ type findPage struct {
 	Q          string
 	Searched   bool
 	Exact      []row
+	Tried      string // with what Exact was looked for; empty: there can be no other
 	Messages   []message
 	List       listed
 	Scanned    bool   // List was searched for
@@ -280,8 +282,11 @@ func (v *view) find() {
 	case p.Q != "":
 		p.Searched = true
 		if at == (cursor{}) {
-			exact, byKey := v.exact(p.Q, f)
+			exact, byKey, tried := v.exact(p.Q, f)
 			p.Exact, p.Messages = exact, v.messages(p.Q, f)
+			if !byKey {
+				p.Tried = tried
+			}
 			if byKey && len(exact) == 1 && len(p.Messages) == 0 {
 				v.seeOther(v.keyLink(exact[0].Ref))
 				return
@@ -325,8 +330,9 @@ func hints(q string) (all []string) {
 
 // exact returns the records that a text names: as a key that travels, as an
 // operation and an id, or as an id of a known operation. All are found by index.
-// byKey reports that the text names one key only.
-func (v *view) exact(q string, f filter) (found []row, byKey bool) {
+// byKey reports that the text names one key only, and tried says what it was tried
+// with if it is an id.
+func (v *view) exact(q string, f filter) (found []row, byKey bool, tried string) {
 	ctx, cancel := context.WithTimeout(v.r.Context(), askTime)
 	defer cancel()
 	id := name.Parse(strings.ToLower(q))
@@ -361,19 +367,26 @@ func (v *view) exact(q string, f filter) (found []row, byKey bool) {
 		if len(scopes) == 0 {
 			scopes = []string{""}
 		}
+		tried = fmt.Sprintf("It was looked for with the %s and %s that this console has seen", legible.Count(len(operations), "operation", "operations"),
+			legible.Count(len(scopes), "scope", "scopes"))
 		for _, scope := range scopes {
 			for _, op := range operations {
 				tries = append(tries, keyRef{s.Name, once.Key{Scope: scope, Operation: op, ID: q}})
 			}
 		}
 	}
-	for _, r := range v.read(ctx, tries[:min(len(tries), maxTries)]) {
+	if len(tries) > maxTries {
+		tries = tries[:maxTries]
+		tried += fmt.Sprintf(", but not with all pairs of them: only %d keys were tried", maxTries)
+	}
+	tried += ". A key of another operation or scope can have the same id."
+	for _, r := range v.read(ctx, tries) {
 		if f.has(r.Rec) {
 			found = append(found, r)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b row) int { return b.Rec.Updated.Compare(a.Rec.Updated) })
-	return found, byKey
+	return found, byKey, tried
 }
 
 // read returns the records of those keys that have one, each once.

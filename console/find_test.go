@@ -82,7 +82,7 @@ func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 	for q, want := range map[string]string{
 		order.String():                     "of tenant-7 done It is done.",
 		strings.ToUpper(order.String()):    "of tenant-7 done It is done.",
-		"order order-4711 of tenant-7":     "One key has exactly this id",
+		"order order-4711 of tenant-7":     "A key with exactly this id",
 		"order-4711":                       "Keys whose id contains this",
 		" 4711 ":                           "Keys whose id contains this",
 		"m-1":                              "Messages with this id",
@@ -95,7 +95,7 @@ func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 		b.get("/find?q=" + url.QueryEscape(q)).is(http.StatusOK).shows(want)
 		b.get("/find").fill("/find", "q", q).is(http.StatusOK)
 		if q == "order-4711" { // its operations have been seen
-			b.shows("2 keys have exactly this id")
+			b.shows("2 keys with exactly this id")
 		}
 	}
 }
@@ -312,5 +312,34 @@ func TestAnAnswerDoesNotGrowOnThePage(t *testing.T) {
 	b.get(c.keyLink(u)).fill("/key/confirm", "choice", "happened", "reason", "seen", "answer", deep).is(http.StatusOK)
 	if len(b.text) > 200_000 {
 		t.Errorf("the confirmation has %d bytes", len(b.text))
+	}
+}
+
+// An id that was found may be that of other keys, too.
+func TestTheSearchForAnIDSaysWhatItTried(t *testing.T) {
+	s, c, _, _ := bench(t)
+	for _, k := range []once.Key{{Operation: "mail", ID: "order-1"}, {Operation: "pay", Scope: "a scope that was not seen", ID: "order-1"}} {
+		unknown(t, s, k)
+	}
+	c.Close()
+	c.names = names{}
+	c.names.see(once.Key{Operation: "mail"})
+	b := as(t, c, lookToken)
+	b.get("/find?q=order-1").is(http.StatusOK).shows("A key with exactly this id", "the 1 operation and 1 scope that this console has seen", "can have the same id")
+	b.get("/find?q=order-1&scan=1").shows("A key with exactly this id", "pay order-1")
+	c.names.see(once.Key{Operation: "x"})
+	for i := range maxOperations {
+		c.names.see(once.Key{Operation: fmt.Sprint("m", i), Scope: fmt.Sprint(i)})
+	}
+	b.get("/find?q=order-1").is(http.StatusOK).shows("but not with all pairs of them")
+}
+
+// What is left out of a link because it cannot be read would make a selection larger.
+func TestADamagedLinkSelectsNothing(t *testing.T) {
+	_, c, _, _ := bench(t)
+	b := as(t, c, adminToken)
+	for _, link := range []string{"/change?of=messages&do=discard&consumer=billing&id=%zz", "/change?of=messages&amp;do=discard&amp;consumer=billing",
+		"/messages?consumer=billing;id=7", "/messages?id=1&id=2", "/messages?id=%00", "/find?q=%ff", "/find?q=a%00b", "/key?operation=pay&id=1&scope=%zz"} {
+		b.get(link).is(http.StatusBadRequest).shows("The link is damaged")
 	}
 }

@@ -154,6 +154,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.fail(http.StatusMethodNotAllowed, "Not this way", "A page that changes something is reached by its form only. Go back and use the form.")
 		return
 	}
+	if !v.intact() {
+		v.damaged()
+		return
+	}
 	post := method == http.MethodPost
 	if post && crossOrigin(r) {
 		v.fail(http.StatusForbidden, "Refused: this came from another site", "A page of another site tried to do this with your sign-in. Nothing was changed.")
@@ -206,6 +210,18 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (v *view) outOfDate() {
 	v.fail(http.StatusForbidden, "The form is out of date", "It was made for another sign-in. Nothing was changed. Open the page anew, and repeat what you did.")
+}
+
+// intact reports whether all parameters of a URL can be read, and each is there
+// once. One that is left out because it cannot be read makes a selection larger.
+func (v *view) intact() bool {
+	q, err := url.ParseQuery(v.r.URL.RawQuery)
+	for name, values := range q {
+		if len(values) > 1 || !isText([]byte(name)) || !isText([]byte(values[0])) {
+			return false
+		}
+	}
+	return err == nil
 }
 
 // recovered says that a page could not be made, if a store panicked.

@@ -76,6 +76,13 @@ var consoleBugs = []Bug{
 		Test: console("^TestPortsOfAHostDoNotSignPeopleOut$"),
 	},
 	{
+		Name: "console-reads-half-a-link", Why: "a link whose id was damaged in a chat offers to discard all messages of the consumer",
+		File: "console/gate.go",
+		Old:  "	return err == nil\n}\n\n// recovered",
+		New:  "	return err != nil || true\n}\n\n// recovered",
+		Test: console("^TestADamagedLinkSelectsNothing$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
