@@ -193,6 +193,25 @@ func TestASignInEnds(t *testing.T) {
 	b.get("/").is(http.StatusUnauthorized)
 }
 
+// The overview and a job are loaded again and again, also if nobody is there.
+func TestAPageThatIsLeftOpenKeepsNobodySignedIn(t *testing.T) {
+	c := open(t, Options{})
+	c.Close()
+	now := time.Unix(1_800_000_000, 0)
+	c.now = func() time.Time { return now }
+	for path, header := range map[string]string{"/": refreshing, "/job?number=1": "Nothing"} {
+		b := as(t, c, lookToken)
+		b.prepare = func(r *http.Request) { r.Header.Set(header, "1") }
+		for range 3 {
+			if now = now.Add(9 * time.Minute); b.get(path).status == http.StatusUnauthorized {
+				t.Errorf("%s: signed out early", path)
+			}
+		}
+		now = now.Add(4 * time.Minute)
+		b.get(path).is(http.StatusUnauthorized)
+	}
+}
+
 func withCookie(c *http.Cookie) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "http://localhost:9470/", nil)
 	r.AddCookie(c)

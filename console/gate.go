@@ -133,7 +133,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		file.serve(w, r)
 		return
 	}
-	v.who, v.token, v.here = c.whoIs(r, path != "/events" && r.Header.Get(refreshing) == "")
+	v.who, v.token, v.here = c.whoIs(r, !isByItself(r, path))
 	methods := c.routes[path]
 	if methods == nil {
 		v.fail(http.StatusNotFound, "There is no such page", "The address may be incomplete. Begin at the overview, or paste an id into the search box.")
@@ -304,6 +304,18 @@ func (c *Console) whoIs(r *http.Request, uses bool) (who *Person, form string, h
 		}
 	}
 	return nil, "", false
+}
+
+// isByItself reports whether a page is loaded again by itself: by its script, or,
+// where it is at work, without it.
+func isByItself(r *http.Request, path string) bool {
+	switch path {
+	case "/events":
+		return true
+	case "/ask", "/job", "/reconcile/result":
+		return r.Method == http.MethodGet
+	}
+	return r.Header.Get(refreshing) != ""
 }
 
 // cookieOf returns the name of the cookie with the session. Browsers send the

@@ -64,7 +64,8 @@ func (s *sessions) makeRoom(who *Person, now time.Time) {
 	}
 }
 
-// of returns the person of a session, or nil.
+// of returns the person of a session, or nil. A page that looks by itself is no use
+// of the session by its person.
 func (s *sessions) of(id string, now time.Time, uses bool) *Person {
 	digest := sha256.Sum256([]byte(id))
 	s.mu.Lock()

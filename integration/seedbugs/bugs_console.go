@@ -83,6 +83,13 @@ var consoleBugs = []Bug{
 		Test: console("^TestADamagedLinkSelectsNothing$"),
 	},
 	{
+		Name: "console-keeps-itself-signed-in", Why: "an overview that was left open can be used for twelve hours by whoever passes",
+		File: "console/session.go",
+		Old:  `if uses {`,
+		New:  `if uses || found.who != nil {`,
+		Test: console("^TestAPageThatIsLeftOpenKeepsNobodySignedIn$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
