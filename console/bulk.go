@@ -103,6 +103,7 @@ type plan struct {
 	Tally     tally  // of the dry run
 	Cut       bool   // there are more, which another job can change
 	Samples   []sighting
+	Open      int // messages whose outcome is unknown, whether they are changed or not
 	At        time.Time
 
 	id       string // random; only By may use it
@@ -166,6 +167,11 @@ type sampledShelf struct {
 
 func (s sampledShelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved, error) {
 	page, err := s.AdminStore.Shelved(ctx, q)
+	for _, m := range page {
+		if !s.p.counted && strings.HasPrefix(m.Reason, store.UnknownOutcome) {
+			s.p.Open++
+		}
+	}
 	for _, m := range page[:s.p.wanted(len(page))] {
 		s.p.Samples = append(s.p.Samples, sighting{m.Consumer, m.Message.Topic, m.Message.ID, strings.HasPrefix(m.Reason, store.UnknownOutcome)})
 	}

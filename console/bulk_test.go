@@ -248,6 +248,18 @@ func TestAllThatMatchAreReplayed(t *testing.T) {
 	b.get("/change?of=messages&do=replay&consumer=billing").shows("No message matches by now")
 }
 
+// To discard a message that may have happened records that it did not.
+func TestADiscardSaysWhatMayHaveHappened(t *testing.T) {
+	s := memstore.New(nil)
+	shelve(t, s, parked("billing", 30)...)
+	shelve(t, s, store.Shelved{Consumer: "billing", Reason: store.UnknownOutcome + "timed out", Message: broker.Message{ID: "u"}})
+	c := open(t, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}})
+	b := as(t, c, decideToken).get("/messages?consumer=billing").follow("Discard all that match").shows("1 of them may have happened")
+	b.fill("/change", "reason", "tests").shows("May have happened 1 of them", "complete its key first")
+	b.get("/messages?consumer=billing").follow("Discard all that match").fill("/change", "reason", "tests", "limit", "30").hides("May have happened")
+	b.get("/messages?consumer=billing").follow("Replay all that match").fill("/change", "reason", "asked", "notdone", "yes").shows("those with an unknown outcome, 1, did not happen")
+}
+
 func TestADiscardSettlesKeys(t *testing.T) {
 	s := memstore.New(nil)
 	shelve(t, s, parked("billing", 3)...)
