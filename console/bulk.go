@@ -252,7 +252,7 @@ func (v *view) askWhy(p *plan, status int, problem string) {
 	asked := *p
 	asked.Reason, asked.NotDone = "counted only", false // a dry run needs a reason, and does not write it
 	var err error
-	if p.Tally, err = p.Verb.run(ctx, &asked, maxGlance, true); err != nil {
+	if p.Tally, err = guarded(ctx, v.Console, p.Sel.Store, func() (tally, error) { return p.Verb.run(ctx, &asked, maxGlance, true) }); err != nil {
 		v.refused(p, err)
 		return
 	}
@@ -333,7 +333,7 @@ func (v *view) askAll() {
 		limit = min(limit, p.Limit)
 	}
 	var err error
-	if p.Tally, err = p.Verb.run(ctx, p, limit, true); err != nil {
+	if p.Tally, err = guarded(ctx, v.Console, p.Sel.Store, func() (tally, error) { return p.Verb.run(ctx, p, limit, true) }); err != nil {
 		v.refused(p, err)
 		return
 	}

@@ -688,3 +688,30 @@ func TestPagesSayThatAStoreIsDown(t *testing.T) {
 		b.get(path).is(http.StatusServiceUnavailable).shows("The store shop does not answer", "dial <b>tcp</b>").hides("<b>tcp")
 	}
 }
+
+// mute is a shelf that does not answer to a change, and does not listen to contexts.
+type mute struct {
+	*memstore.Store
+	begun, end chan struct{}
+}
+
+func (s mute) Change(context.Context, store.Shelved) error {
+	close(s.begun)
+	<-s.end
+	return nil
+}
+
+// stopTime after the stop, the context of a job ends.
+func TestAJobGivesUpAStoreThatNeverAnswers(t *testing.T) {
+	s := mute{memstore.New(nil), make(chan struct{}), make(chan struct{})}
+	shelve(t, s.Store, parked("billing", 3)...)
+	c := open(t, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}})
+	b := as(t, c, decideToken).get("/messages?consumer=billing").follow("Replay all that match").fill("/change", "reason", "x").fill("/jobs")
+	<-s.begun
+	b.fill("/job").shows("It ends after the message that it is at")
+	c.jobs.numbered(1).cancel()
+	ended(t, c, 1)
+	c.Close()
+	b.get("/job?number=1").shows("failed", "replayed 0 of 3", "The message that it was at may be changed already")
+	close(s.end)
+}

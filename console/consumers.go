@@ -62,7 +62,7 @@ func (v *view) consumers() {
 	}
 	ctx, cancel := v.within()
 	defer cancel()
-	all, err := registry.Consumers(ctx)
+	all, err := guarded(ctx, v.Console, s.Name, func() ([]store.Consumer, error) { return registry.Consumers(ctx) })
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -98,7 +98,7 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 	}
 	ctx, cancel := v.within()
 	defer cancel()
-	all, err := registry.Consumers(ctx)
+	all, err := guarded(ctx, v.Console, s.Name, func() ([]store.Consumer, error) { return registry.Consumers(ctx) })
 	if err != nil {
 		v.silent(s, err)
 		return

@@ -219,15 +219,7 @@ func (v *view) decide(again bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), askTime) // a browser that leaves does not end it half way
 	defer cancel()
-	reason, err := d.text(v.who.Name), error(nil)
-	switch d.Choice {
-	case happened:
-		err = once.MarkDone(ctx, s.Store, r, d.outcome(), reason)
-	case notHappened:
-		err = once.MarkNotDone(ctx, s.Store, r, reason)
-	case runAgain:
-		err = store.Reopen(ctx, s.Store, r, reason)
-	}
+	_, err := guarded(ctx, v.Console, s.Name, func() (struct{}, error) { return struct{}{}, d.make(ctx, s.Store, r, v.who.Name) })
 	about := deed{What: d.Deed(), Store: s.Name, Key: keyRef{s.Name, r.Key}, Reason: d.Reason}
 	switch {
 	case errors.Is(err, once.ErrLeaseLost):
@@ -249,12 +241,23 @@ func (v *view) decide(again bool) {
 	v.seeOther(v.keyLink(about.Key))
 }
 
+// make records a decision.
+func (d decision) make(ctx context.Context, s once.Store, r once.Record, by string) error {
+	switch d.Choice {
+	case happened:
+		return once.MarkDone(ctx, s, r, d.outcome(), d.text(by))
+	case notHappened:
+		return once.MarkNotDone(ctx, s, r, d.text(by))
+	}
+	return store.Reopen(ctx, s, r, d.text(by))
+}
+
 // wasMade reports whether a decision was made although its reply was lost. If it
 // was not found, it can still be made later.
 func (v *view) wasMade(s Store, r once.Record, d decision) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), askTime)
 	defer cancel()
-	now, err := s.Store.Get(ctx, r.Key)
+	now, err := guarded(ctx, v.Console, s.Name, func() (once.Record, error) { return s.Store.Get(ctx, r.Key) })
 	now.Key = r.Key
 	return err == nil && v.made(s, now, d, r.Attempt)
 }

@@ -167,7 +167,7 @@ func (v *view) list(at cursor, f filter, keep func(once.Record) bool) (l listed)
 			if keep == nil && f.newer == 0 {
 				q.Limit = onPage - len(l.Rows)
 			}
-			page, err := lister.List(ctx, q)
+			page, err := guarded(ctx, v.Console, s.Name, func() (once.RecordPage, error) { return lister.List(ctx, q) })
 			if errors.Is(err, once.ErrInvalid) && len(q.Status) == 0 {
 				q.Status = []once.Status{once.Unknown, once.Parked, once.Running}
 				v.openOnly(s)
@@ -412,8 +412,7 @@ func (v *view) read(ctx context.Context, keys []keyRef) (found []row) {
 			if skip {
 				return
 			}
-			var r once.Record
-			err := v.guarded(s.Name, func() (err error) { r, err = s.Store.Get(ctx, k.Key); return err })
+			r, err := guarded(ctx, v.Console, s.Name, func() (once.Record, error) { return s.Store.Get(ctx, k.Key) })
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -449,7 +448,9 @@ func (v *view) messages(id string, f filter) (found []message) {
 			continue
 		}
 		if shelf, ok := once.As[store.Shelf](s.Store); ok {
-			ms, err := shelf.Shelved(ctx, store.ShelfQuery{IDs: []string{id}, Limit: onPage, Bodiless: true})
+			ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+				return shelf.Shelved(ctx, store.ShelfQuery{IDs: []string{id}, Limit: onPage, Bodiless: true})
+			})
 			if err != nil {
 				v.trouble(s, err)
 				continue
@@ -460,7 +461,9 @@ func (v *view) messages(id string, f filter) (found []message) {
 		}
 		if out, ok := once.As[store.Relayable](s.Store); ok {
 			for state := store.Pending; state <= store.Published; state++ {
-				ms, err := out.Outgoing(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: onPage, Bodiless: true})
+				ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
+					return out.Outgoing(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: onPage, Bodiless: true})
+				})
 				if err != nil {
 					v.trouble(s, err)
 					break

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/effectively-once/once/internal/abandon"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -249,14 +251,17 @@ func (c *Console) panicked(store string, cause any) error {
 	return fmt.Errorf("the store panicked, see the log: %v", cause)
 }
 
-// guarded returns the error of do. A panic is one.
-func (c *Console) guarded(store string, do func() error) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.panicked(store, cause)
-		}
-	}()
-	return do()
+// guarded makes a request of a store. A panic is an error. It does not wait after
+// ctx ends: not every client listens to that.
+func guarded[T any](ctx context.Context, c *Console, store string, request func() (T, error)) (T, error) {
+	return abandon.Ask(ctx, func() (reply T, err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = c.panicked(store, cause)
+			}
+		}()
+		return request()
+	})
 }
 
 // hostOf returns the name of a host without its port.

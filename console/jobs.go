@@ -265,7 +265,9 @@ func (c *Console) work(j *job) {
 		j.state, j.trouble = jobFailed, err.Error()
 	}
 	state, tally, trouble := j.state, j.tally, j.trouble
-	j.plan.messages, j.plan.shelf, j.plan.outbox, j.plan.keys = nil, nil, nil, nil // thousands of versions
+	if j.ctx.Err() == nil { // or the store may still be at it
+		j.plan.messages, j.plan.shelf, j.plan.outbox, j.plan.keys = nil, nil, nil, nil // thousands of versions
+	}
 	j.mu.Unlock()
 
 	attrs := []any{"job", j.Number, "by", j.By, "store", j.Sel.Store, "deed", j.Verb.Done, "state", string(state), "matched", tally.Matched, "changed", tally.Changed,
@@ -280,17 +282,22 @@ func (c *Console) work(j *job) {
 }
 
 // carryOut runs the verb. A panic of a store ends the job, and not the program that
-// the console is part of.
-func (c *Console) carryOut(j *job) (t tally, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.panicked(j.Sel.Store, cause)
-			j.mu.Lock()
-			defer j.mu.Unlock()
-			t.Changed = j.dealt
-		}
-	}()
-	return j.Verb.run(j.ctx, j.plan, 0, false)
+// the console is part of. A store that does not answer after the stop is given up.
+func (c *Console) carryOut(j *job) (tally, error) {
+	type result struct {
+		tally
+		err error
+	}
+	done, err := guarded(j.ctx, c, j.Sel.Store, func() (result, error) {
+		t, err := j.Verb.run(j.ctx, j.plan, 0, false)
+		return result{t, err}, nil
+	})
+	if err != nil { // no result
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return tally{Changed: j.dealt}, err
+	}
+	return done.tally, done.err
 }
 
 // progress is a job as a page shows it.

@@ -116,7 +116,7 @@ func (v *view) recordOf(k keyRef) (s Store, r once.Record, ok bool) {
 	}
 	ctx, cancel := context.WithTimeout(v.r.Context(), askTime)
 	defer cancel()
-	r, err := s.Store.Get(ctx, k.Key)
+	r, err := guarded(ctx, v.Console, s.Name, func() (once.Record, error) { return s.Store.Get(ctx, k.Key) })
 	if err != nil {
 		v.log.WarnContext(v.r.Context(), "console: a store does not answer", "store", s.Name, "error", err)
 		v.fail(http.StatusServiceUnavailable, "The store "+s.Name+" does not answer", "Nothing was changed. Load the page again when it is back. It says: "+legible.Text(err.Error()))
@@ -351,7 +351,7 @@ func (v *view) traces(r once.Record) []traced {
 		go func() {
 			defer wg.Done()
 			all[i].store = s
-			errs[i] = v.guarded(s.Name, func() (err error) { all[i].traces, err = store.FindTraces(ctx, s.Store, r, maxTraces); return err })
+			all[i].traces, errs[i] = guarded(ctx, v.Console, s.Name, func() (store.Traces, error) { return store.FindTraces(ctx, s.Store, r, maxTraces) })
 		}()
 	}
 	wg.Wait()
@@ -379,7 +379,9 @@ func (v *view) shelved(p *keyPage, home Store, r once.Record, put []string) (all
 		}
 		var found []store.Shelved
 		if s.Name == home.Name && r.Key.Scope == "" {
-			ms, err := shelf.Shelved(ctx, store.ShelfQuery{Consumer: r.Key.Operation, IDs: []string{r.Key.ID}, Limit: 10, Bodiless: true})
+			ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+				return shelf.Shelved(ctx, store.ShelfQuery{Consumer: r.Key.Operation, IDs: []string{r.Key.ID}, Limit: 10, Bodiless: true})
+			})
 			if err != nil {
 				v.trouble(s, err)
 				continue
@@ -393,7 +395,9 @@ func (v *view) shelved(p *keyPage, home Store, r once.Record, put []string) (all
 			found = ms
 		}
 		if len(put) > 0 {
-			ms, err := shelf.Shelved(ctx, store.ShelfQuery{IDs: put, Limit: maxTraces, Bodiless: true})
+			ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+				return shelf.Shelved(ctx, store.ShelfQuery{IDs: put, Limit: maxTraces, Bodiless: true})
+			})
 			if err != nil {
 				v.trouble(s, err)
 				continue

@@ -104,14 +104,14 @@ func (v *view) outbox() {
 	query.After, query.Limit, query.Bodiless = after, messagesOnPage+1, true
 	ctx, cancel := v.within()
 	defer cancel()
-	found, err := outbox.Admin{Store: messages}.List(ctx, query)
+	found, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, query) })
 	if err != nil {
 		v.silent(s, err)
 		return
 	}
 	p := messagesPage{Sel: sel, Path: "/outbox", Stores: tabs[store.Relayable](v, s.Name, "/outbox", "state", sel.State),
 		States: v.states("/outbox", sel, "stuck", "held", "pending", "delayed", "published")}
-	if p.Backlog, err = v.backlogOf(ctx, s, messages); err != nil {
+	if p.Backlog, err = guarded(ctx, v.Console, s.Name, func() (*backlog, error) { return v.backlogOf(ctx, s, messages) }); err != nil {
 		v.silent(s, err)
 		return
 	}
@@ -153,7 +153,9 @@ func (v *view) outboxMessage() {
 	defer cancel()
 	var found []store.Outgoing
 	for state := store.Pending; state <= store.Published; state++ {
-		ms, err := outbox.Admin{Store: messages}.List(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: messagesOnPage})
+		ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
+			return outbox.Admin{Store: messages}.List(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: messagesOnPage})
+		})
 		if err != nil {
 			v.silent(s, err)
 			return

@@ -2,11 +2,13 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -65,6 +67,7 @@ type sample struct {
 type sampler struct {
 	mu      sync.Mutex
 	history [][]sample // of each store, the latest last
+	busy    []atomic.Bool
 
 	look   sync.Mutex // of what follows, and never held for long
 	looked time.Time
@@ -118,7 +121,7 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 		s.watch(now)
 	}
 	if s.history == nil {
-		s.history = make([][]sample, len(c.o.Stores))
+		s.history, s.busy = make([][]sample, len(c.o.Stores)), make([]atomic.Bool, len(c.o.Stores))
 	}
 	every := idleEvery
 	if s.isWatched(now) {
@@ -137,8 +140,8 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 			defer wg.Done()
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime) // the first who looks may be gone
 			defer cancel()
-			var next sample
-			if err := c.guarded(of.Name, func() error { next = c.read1(ctx, of); return nil }); err != nil {
+			next, err := c.look(ctx, i, of)
+			if err != nil {
 				next = sample{err: err, relays: -1}
 			}
 			next.at = now
@@ -155,6 +158,20 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 	out := make([][]sample, len(s.history))
 	copy(out, s.history)
 	return out
+}
+
+var errBusy = errors.New("it has not answered the question before")
+
+// look reads the state of a store, unless it is still at the question before.
+func (c *Console) look(ctx context.Context, i int, of Store) (sample, error) {
+	busy := &c.sampler.busy[i]
+	if !busy.CompareAndSwap(false, true) {
+		return sample{}, errBusy
+	}
+	return guarded(ctx, c, of.Name, func() (sample, error) {
+		defer busy.Store(false)
+		return c.read1(ctx, of), nil
+	})
 }
 
 // read1 reads the state of one store, in bounded work.

@@ -116,6 +116,9 @@ func (broken) Get(context.Context, once.Key) (once.Record, error) { panic("index
 func (broken) List(context.Context, once.RecordQuery) (once.RecordPage, error) {
 	panic("index out of range")
 }
+func (broken) Shelved(context.Context, store.ShelfQuery) ([]store.Shelved, error) {
+	panic("index out of range")
+}
 
 // The console is part of a program that does other work, too.
 func TestAStoreThatPanicsEndsNothing(t *testing.T) {
@@ -129,8 +132,63 @@ func TestAStoreThatPanicsEndsNothing(t *testing.T) {
 	b.get("/").is(http.StatusOK).shows("Unknown keys 1", "the store panicked")
 	b.get("/find?q=1").is(http.StatusOK).shows("pay 1", "The store bad does not answer")
 	b.get(c.keyLink(keyRef{"good", k})).is(http.StatusOK).shows("The store bad does not answer")
-	b.get(c.keyLink(keyRef{"bad", k})).is(http.StatusInternalServerError).shows("This page cannot be made")
+	b.get(c.keyLink(keyRef{"bad", k})).is(http.StatusServiceUnavailable).shows("The store bad does not answer")
+	b.get("/messages?store=bad").is(http.StatusServiceUnavailable).shows("The store bad does not answer")
+	b.get("/messages/message?store=good&consumer=c&id=1").is(http.StatusNotFound)
+	delete(c.pages, "find")
+	b.get("/find").is(http.StatusInternalServerError).shows("This page cannot be made")
 	if !strings.Contains(log.String(), "console: a store panicked") || !strings.Contains(log.String(), "index out of range") {
 		t.Errorf("logged %s", log.String())
 	}
+}
+
+// deaf is a store that does not answer, and does not listen to contexts.
+type deaf struct {
+	*memstore.Store
+	asked *atomic.Int64
+	end   chan struct{}
+}
+
+func (s deaf) Get(context.Context, once.Key) (once.Record, error) {
+	<-s.end
+	return once.Record{}, nil
+}
+
+func (s deaf) List(context.Context, once.RecordQuery) (once.RecordPage, error) {
+	s.asked.Add(1)
+	<-s.end
+	return once.RecordPage{}, nil
+}
+
+// All pages of the other stores are served, and the console ends.
+func TestAStoreThatNeverAnswersIsNotWaitedFor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for time limits")
+	}
+	s := deaf{memstore.New(nil), new(atomic.Int64), make(chan struct{})}
+	defer close(s.end)
+	good := memstore.New(nil)
+	k := once.Key{Operation: "pay", ID: "1"}
+	unknown(t, good, k)
+	c := open(t, Options{Stores: []Store{{Name: "good", Store: good}, {Name: "deaf", Store: s}}})
+	b, other := as(t, c, decideToken), as(t, c, lookToken)
+	listed := make(chan struct{})
+	go func() {
+		defer close(listed)
+		other.get("/unknown")
+	}()
+	b.get("/").is(http.StatusOK).shows("Unknown keys 1", "The store does not answer")
+	<-listed
+	other.is(http.StatusOK).shows("pay 1", "The store deaf does not answer")
+	asked := s.asked.Load()
+	c.sample(t.Context(), true)
+	c.sampler.mu.Lock()
+	for i := range c.sampler.history {
+		c.sampler.history[i] = nil
+	}
+	c.sampler.mu.Unlock()
+	if all := c.sample(t.Context(), true); all[1][0].err != errBusy || s.asked.Load() != asked {
+		t.Errorf("%v after %d questions", all[1][0].err, s.asked.Load())
+	}
+	c.Close()
 }

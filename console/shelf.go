@@ -94,7 +94,7 @@ func (v *view) shelf() {
 	query.States, query.After, query.Limit, query.Bodiless = []store.ShelfState{shelfStates[sel.State]}, after, messagesOnPage+1, true
 	ctx, cancel := v.within()
 	defer cancel()
-	found, err := inbox.Admin{Store: shelf}.List(ctx, query)
+	found, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, query) })
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -161,7 +161,9 @@ func (v *view) shelvedMessage() (s Store, shelf inbox.AdminStore, m store.Shelve
 	}
 	ctx, cancel := v.within()
 	defer cancel()
-	found, err := inbox.Admin{Store: shelf}.List(ctx, store.ShelfQuery{Consumer: q.Get("consumer"), IDs: []string{q.Get("id")}, Limit: 1})
+	found, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+		return inbox.Admin{Store: shelf}.List(ctx, store.ShelfQuery{Consumer: q.Get("consumer"), IDs: []string{q.Get("id")}, Limit: 1})
+	})
 	if err != nil {
 		v.silent(s, err)
 		return s, shelf, m, false

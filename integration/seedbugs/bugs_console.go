@@ -90,6 +90,13 @@ var consoleBugs = []Bug{
 		Test: console("^TestAPageThatIsLeftOpenKeepsNobodySignedIn$"),
 	},
 	{
+		Name: "console-asks-the-deaf-again", Why: "each look at the overview leaves one more question at a store that does not answer",
+		File: "console/overview.go",
+		Old:  `if !busy.CompareAndSwap(false, true) {`,
+		New:  `if !busy.CompareAndSwap(false, true) && of.Store == nil {`,
+		Test: console("^TestAStoreThatNeverAnswersIsNotWaitedFor$"),
+	},
+	{
 		Name: "console-changes-when-read-only", Why: "a console that was started to look changes keys",
 		File: "console/gate.go",
 		Old:  `case to.write && !c.o.Write:`,
