@@ -372,6 +372,7 @@ func TestLinksKeepThePath(t *testing.T) {
 
 func TestBadOptionsAreRefused(t *testing.T) {
 	good := open(t, Options{}).o
+	network := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for want, change := range map[string]func(*Options){
 		"there is no store":     func(o *Options) { o.Stores = nil },
 		"is nil":                func(o *Options) { o.Stores = []Store{{Name: "a"}} },
@@ -387,8 +388,13 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"the name of a person":  func(o *Options) { o.People = []Person{{"a\n", Look, lookToken}} },
 		"Proxy.Header is empty": func(o *Options) { o.Proxy = &Proxy{} },
 		"Proxy.From is empty":   func(o *Options) { o.Proxy = &Proxy{Header: "X-User"} },
-		"a host is":             func(o *Options) { o.Hosts = []string{"*"} },
-		"the link":              func(o *Options) { o.Links = []Link{{"Trace", "javascript:alert(1)"}} },
+		"the name of a header":  func(o *Options) { o.Proxy = &Proxy{Header: "X-User:", From: network} },
+		"no request would match": func(o *Options) {
+			o.Proxy = &Proxy{Header: "X-User", From: []netip.Prefix{netip.MustParsePrefix("::ffff:10.0.0.0/104")}}
+		},
+		"without a port": func(o *Options) { o.Hosts = []string{"ops.example:8443"} },
+		"a host is":      func(o *Options) { o.Hosts = []string{"*"} },
+		"the link":       func(o *Options) { o.Links = []Link{{"Trace", "javascript:alert(1)"}} },
 	} {
 		o := good
 		change(&o)

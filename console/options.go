@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -285,6 +287,10 @@ func (c *Console) check() error {
 		return errors.New("Proxy.Header is empty: name the header in which the proxy says who it is")
 	case p != nil && len(p.From) == 0:
 		return errors.New("Proxy.From is empty: anybody could send the header. Name the addresses of the proxy")
+	case p != nil && strings.Trim(p.Header, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != "":
+		return fmt.Errorf("Proxy.Header is %q: use the name of a header, such as X-Forwarded-User", p.Header)
+	case p != nil && slices.ContainsFunc(p.From, func(f netip.Prefix) bool { return !f.IsValid() || f.Addr().Is4In6() }):
+		return fmt.Errorf("Proxy.From is %v: write networks like 10.0.0.0/8, and IPv4 addresses not as IPv6: no request would match", p.From)
 	case p != nil && (p.Role < 0 || p.Role > Administer):
 		return fmt.Errorf("Proxy.Role is %v", p.Role)
 	}
@@ -294,7 +300,7 @@ func (c *Console) check() error {
 		hosts = []string{"localhost", "127.0.0.1", "::1"}
 	}
 	for _, h := range hosts {
-		if h == "" || strings.ContainsAny(h, "/*@ ") {
+		if _, _, err := net.SplitHostPort(h); h == "" || strings.ContainsAny(h, "/*@ ") || err == nil {
 			return fmt.Errorf("a host is %q: use a name or an address, without a port", h)
 		}
 		c.hosts[strings.ToLower(strings.Trim(h, "[]"))] = true
