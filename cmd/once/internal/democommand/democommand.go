@@ -141,7 +141,7 @@ func distance(a, b string) int {
 // Run runs the demo and prints its report.
 func (d *Command) Run(ctx context.Context) error {
 	if d.Scenario == listOfScenarios {
-		return d.list(os.Stdout)
+		return d.list(newScreen(os.Stdout))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -152,9 +152,9 @@ func (d *Command) Run(ctx context.Context) error {
 	switch w, err := demo.Find(d.Scenario); {
 	case d.JSON:
 	case err == nil:
-		fmt.Println(w.Explain())
+		fmt.Println(screen.explain(w))
 	default:
-		fmt.Print(intro)
+		fmt.Print(screen.wrap(intro, 0))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -203,14 +203,14 @@ func (d *Command) print(s *screen, r demo.Report) error {
 }
 
 // list explains all scenarios.
-func (d *Command) list(out io.Writer) error {
+func (d *Command) list(s *screen) error {
 	if d.JSON {
-		return json.NewEncoder(out).Encode(demo.Windows)
+		return json.NewEncoder(s.out).Encode(demo.Windows)
 	}
 	var texts []string
 	for _, w := range demo.Windows {
-		texts = append(texts, w.Explain())
+		texts = append(texts, s.explain(w))
 	}
-	_, err := io.WriteString(out, strings.Join(texts, "\n"))
+	_, err := io.WriteString(s.out, strings.Join(texts, "\n"))
 	return err
 }

@@ -36,13 +36,14 @@ func TestReadmeShowsWhatTheDemoPrints(t *testing.T) {
 	if len(shown.Windows) < 3 {
 		t.Fatalf("the README shows %d windows", len(shown.Windows))
 	}
-	numbers := regexp.MustCompile(`With once: (\d+) orders.* (\d+) letters are parked`).FindStringSubmatch(block)
+	numbers := regexp.MustCompile(`(?s)With once: (\d+) orders.* (\d+)\s+letters\s+are\s+parked`).FindStringSubmatch(block)
 	if numbers == nil {
 		t.Fatal("the README shows no verdict")
 	}
 	orders, parked := number(t, numbers[1]), number(t, numbers[2])
 	shown.With = demo.Side{Orders: orders, Answered: orders, Effects: orders, Parked: parked}
-	_, verdict, _ := strings.Cut(shown.Verdict(), "\n")
+	_, verdict, _ := strings.Cut(new(screen).verdict(shown), "\nWith once: ")
+	verdict = "With once: " + verdict
 	if want := new(screen).windows(shown) + "  ...\n" + verdict; block != want {
 		t.Errorf("the README shows\n%s\nand the demo prints\n%s", block, want)
 	}

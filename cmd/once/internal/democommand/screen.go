@@ -1,6 +1,7 @@
 package democommand
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -18,14 +19,24 @@ type screen struct {
 	out    io.Writer
 	live   bool
 	color  bool
+	width  int // in columns; 0: 80
 	height int // of the table on the screen
 	tenths int // already reported
 }
 
 func newScreen(out *os.File) *screen {
 	live := show.IsScreen(out) && fits(term.GetSize(int(out.Fd())))
-	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == ""}
+	return &screen{out: out, live: live, color: live && os.Getenv("NO_COLOR") == "", width: show.Width(out)}
 }
+
+// columns is the width of what is printed.
+func (s *screen) columns() int { return cmp.Or(s.width, usual) }
+
+// wrap breaks lines between words. Later ones begin below the given column.
+func (s *screen) wrap(text string, hang int) string { return show.Wrap(text, s.columns(), hang) }
+
+// explain says what a scenario shows.
+func (s *screen) explain(w demo.Window) string { return s.wrap(w.Explain(), len("  with once  ")) }
 
 // fits reports whether the table fits, because lines that scrolled off cannot
 // be redrawn. Some terminals do not report their size.
@@ -47,7 +58,8 @@ func (s *screen) progress(r demo.Report) error {
 	}
 	if tenths := 10 * done / all; tenths > s.tenths && (tenths < 10 || r.Orders == 0) {
 		s.tenths = tenths
-		_, err := fmt.Fprintf(s.out, "%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		line := fmt.Sprintf("%6d orders  by hand: %s  with once: %s\n", done, short(r.Without), short(r.With))
+		_, err := io.WriteString(s.out, s.wrap(line, len("     3 orders  ")))
 		return err
 	}
 	return nil
@@ -58,6 +70,7 @@ func short(s demo.Side) string {
 }
 
 const (
+	usual   = 80 // columns
 	widest  = 78 // longer lines would wrap on a narrow terminal and break the redraw
 	tallest = 14 // of the table and its news
 )
@@ -72,7 +85,7 @@ func news(side string, s demo.Side) string {
 }
 
 func (s *screen) final(r demo.Report) error {
-	text := s.over(s.table(r, true)) + "\n" + s.windows(r) + "\n" + r.Verdict() + "\n\n" + next
+	text := s.over(s.table(r, true)) + "\n" + s.windows(r) + "\n" + s.verdict(r) + "\n\n" + s.wrap(next, 0)
 	if r.Directory != "" {
 		text += "Kept: " + r.Directory + "\n"
 	}
@@ -80,12 +93,12 @@ func (s *screen) final(r demo.Report) error {
 	return err
 }
 
-const intro = `Two shops take the same orders, one written by hand and one with once. Meanwhile
-customers click twice, replies are lost, messages are delivered again, the
-broker fails, and processes are killed. Every order, charge, point or letter
-beyond the first is a duplicate.
+// verdict explains the numbers.
+func (s *screen) verdict(r demo.Report) string { return s.wrap(r.Verdict(), len("With once: ")) }
 
-`
+const intro = "Two shops take the same orders, one written by hand and one with once. Meanwhile customers click twice, " +
+	"replies are lost, messages are delivered again, the broker fails, and processes are killed. Every order, charge, point or " +
+	"letter beyond the first is a duplicate.\n\n"
 
 const next = "Next: run once demo --scenario list, or read the two shops: without.go and with.go in cmd/once/internal/demo.\n"
 
@@ -106,13 +119,17 @@ func (s *screen) over(text string) string {
 func (s *screen) table(r demo.Report, last bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %.1f s\n\n", r.Seed, r.Seconds)
-	fmt.Fprintf(&b, "  %-22s%10s%10s\n", "", "by hand", "with once")
-	row := func(name string, without, with int, fault bool) {
-		fmt.Fprintf(&b, "  %-22s%s%s\n", name, s.cell(without, fault), s.cell(with, fault))
+	name := "  %-22s"
+	if s.columns() < len("  ")+22+2*10 {
+		name = "%-20s"
+	}
+	fmt.Fprintf(&b, name+"%10s%10s\n", "", "by hand", "with once")
+	row := func(of string, without, with int, fault bool) {
+		fmt.Fprintf(&b, name+"%s%s\n", of, s.cell(without, fault), s.cell(with, fault))
 	}
 	row("orders acknowledged", r.Without.Answered, r.With.Answered, false)
 	row("processes killed", r.Without.Crashes, r.With.Crashes, false)
-	row("outages of the broker", r.Without.Outages, r.With.Outages, false)
+	row("broker outages", r.Without.Outages, r.With.Outages, false)
 	row("duplicate orders", r.Without.DuplicateOrders, r.With.DuplicateOrders, true)
 	row("duplicate charges", r.Without.DuplicateCharges, r.With.DuplicateCharges, true)
 	row("duplicate points", r.Without.DuplicatePoints, r.With.DuplicatePoints, true)
@@ -124,14 +141,19 @@ func (s *screen) table(r demo.Report, last bool) string {
 	return b.String()
 }
 
-// windows prints the result of each window.
+// windows prints the result of each window: in a line, or in three where a line is
+// too short.
 func (s *screen) windows(r demo.Report) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "  %-22s  %-30s%s\n", "scenario", "by hand", "with once")
+	var table, list strings.Builder
+	fmt.Fprintf(&table, "  %-22s  %-30s%s\n", "scenario", "by hand", "with once")
 	for _, w := range r.Windows {
-		fmt.Fprintf(&b, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
+		fmt.Fprintf(&table, "  %-22s  %s%s\n", w.Scenario, s.became(w.Without, 30), s.became(w.With, 0))
+		fmt.Fprintf(&list, "  %s\n    by hand    %s\n    with once  %s\n", w.Scenario, s.became(w.Without, 0), s.became(w.With, 0))
 	}
-	return b.String()
+	if s.wrap(table.String(), 0) == table.String() {
+		return table.String()
+	}
+	return s.wrap(list.String(), len("    with once  "))
 }
 
 // became formats the result of a window and marks it if it is wrong.

@@ -57,6 +57,46 @@ func TestTerminalTableIsRedrawnInPlace(t *testing.T) {
 	}
 }
 
+// No line of what is printed is wider than the terminal, which would break it within a
+// word, and no word is missing.
+func TestLinesAreAsWideAsTheTerminal(t *testing.T) {
+	long := sample
+	long.Without = demo.Side{Orders: 1234, Answered: 1230, Effects: 1500, DuplicateOrders: 120, DuplicateCharges: 270, DuplicatePoints: 99,
+		DuplicateLetters: 160, OverchargedCents: 123456, Lost: 201, Crashes: 321}
+	long.With = demo.Side{Orders: 1234, Answered: 1234, Effects: 1234, Parked: 123}
+	long.Windows = append([]demo.Result{{Scenario: everything, Without: demo.Tally{Orders: 1085, Doubled: 460, Lost: 131, Parked: 1}, With: demo.Tally{Orders: 1085, Parked: 10}}}, sample.Windows...)
+	texts := func(s *screen) (all []string) {
+		for _, r := range []demo.Report{sample, long} {
+			var out strings.Builder
+			s.out, s.tenths, s.height = &out, 0, 0
+			if err := errors.Join(s.progress(r), s.final(r)); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, out.String())
+		}
+		all = append(all, s.wrap(intro, 0))
+		for _, w := range demo.Windows {
+			all = append(all, s.explain(w))
+		}
+		return all
+	}
+	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	whole := texts(&screen{width: 10_000})
+	for _, width := range []int{40, 60, 80, 120} {
+		for i, text := range texts(&screen{width: width}) {
+			for line := range strings.SplitSeq(text, "\n") {
+				if len(line) > width {
+					t.Errorf("%d columns: a line has %d: %q", width, len(line), line)
+				}
+			}
+			_, end, _ := strings.Cut(text, "By hand: ")
+			if _, want, _ := strings.Cut(whole[i], "By hand: "); words(end) != words(want) || i > 1 && words(text) != words(whole[i]) {
+				t.Errorf("%d columns: it has other words:\n%s\nthan\n%s", width, text, whole[i])
+			}
+		}
+	}
+}
+
 func TestColor(t *testing.T) {
 	for _, color := range []bool{true, false} {
 		s := &screen{color: color}
