@@ -17,20 +17,20 @@ import (
 
 // cli is the command line, with one field per verb.
 type cli struct {
-	Demo      democommand.Command `cmd:"" help:"Run a shop with and without once, under duplicates, outages and kills."`
-	Context   contextCommand      `cmd:"" help:"Manage targets: named databases."`
-	Doctor    doctorCommand       `cmd:"" help:"Report what is unsafe and what needs attention."`
-	Keys      keysCommand         `cmd:"" help:"Inspect and settle keys."`
-	Unknown   unknownCommand      `cmd:"" help:"Inspect and settle keys with an unknown outcome."`
-	Reconcile reconcileCommand    `cmd:"" help:"Compare a report of another system with the keys, and settle what it decides."`
-	Parked    parkedCommand       `cmd:"" help:"Inspect, replay or discard messages that consumers could not handle."`
-	Outbox    outboxCommand       `cmd:"" help:"Inspect the outbox; retry, park or discard its messages."`
-	Consumers consumersCommand    `cmd:"" help:"List consumers and their positions."`
-	Migrate   migrateCommand      `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
-	Bench     benchCommand        `cmd:"" help:"Measure the cost of guarded work on your database."`
-	Serve     serveCommand        `cmd:"" help:"Run the relay, janitor and reconciler of a database as a service."`
-	Console   consoleCommand      `cmd:"" help:"Show stores in a browser, and settle what needs a person."`
-	Version   versionCommand      `cmd:"" help:"Print the version."`
+	Demo      demoCommand      `cmd:"" help:"Run a shop with and without once, under duplicates, outages and kills."`
+	Context   contextCommand   `cmd:"" help:"Manage targets: named databases."`
+	Doctor    doctorCommand    `cmd:"" help:"Report what is unsafe and what needs attention."`
+	Keys      keysCommand      `cmd:"" help:"Inspect and settle keys."`
+	Unknown   unknownCommand   `cmd:"" help:"Inspect and settle keys with an unknown outcome."`
+	Reconcile reconcileCommand `cmd:"" help:"Compare a report of another system with the keys, and settle what it decides."`
+	Parked    parkedCommand    `cmd:"" help:"Inspect, replay or discard messages that consumers could not handle."`
+	Outbox    outboxCommand    `cmd:"" help:"Inspect the outbox; retry, park or discard its messages."`
+	Consumers consumersCommand `cmd:"" help:"List consumers and their positions."`
+	Migrate   migrateCommand   `cmd:"" help:"Create the tables, or migrate them to the version of this program."`
+	Bench     benchCommand     `cmd:"" help:"Measure the cost of guarded work on your database."`
+	Serve     serveCommand     `cmd:"" help:"Run the relay, janitor and reconciler of a database as a service."`
+	Console   consoleCommand   `cmd:"" help:"Show stores in a browser, and settle what needs a person."`
+	Version   versionCommand   `cmd:"" help:"Print the version."`
 
 	Completion completionCommand  `cmd:"" help:"Print the completion script of a shell."`
 	Complete   completeCommand    `cmd:"" name:"complete-words" hidden:"" help:"Answer the completion script."`

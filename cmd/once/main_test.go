@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
 		switch strings.TrimPrefix(filepath.Base(e.WorkDir), "script-") {
-		case "demo", "terminal", "intro", "keep":
+		case "demo", "democonsole", "terminal", "intro", "keep":
 			dir, err := plainDir()
 			if err != nil {
 				return err

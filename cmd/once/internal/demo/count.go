@@ -11,6 +11,24 @@ import (
 // acknowledgements first, because whatever is acknowledged must exist in the
 // end.
 func (s *side) count(ctx context.Context) (Side, map[string]*Tally, error) {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	c, tallies, err := s.countKept(ctx)
+	if err != nil {
+		return c, nil, err
+	}
+	c.add(s.past)
+	for phase, t := range s.pastTallies {
+		if tallies[phase] == nil {
+			tallies[phase] = new(Tally)
+		}
+		tallies[phase].add(*t)
+	}
+	return c, tallies, nil
+}
+
+// countKept counts the orders that were not forgotten.
+func (s *side) countKept(ctx context.Context) (Side, map[string]*Tally, error) {
 	s.mu.Lock()
 	c := Side{Orders: len(s.placed), Crashes: s.crashes, Outages: s.outages, Deliveries: s.delivered, news: s.news}
 	orders := append([]placed(nil), s.placed...)

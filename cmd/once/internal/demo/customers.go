@@ -33,9 +33,10 @@ func (s *side) place(ctx context.Context, p phase) error {
 		})
 	}
 	for _, orders := range p.orders {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || s.options.enough() {
 			break
 		}
+		s.options.linger(ctx, betweenTwo)
 		if orders[0].Window != outage {
 			begin(orders[0], func() {})
 			if p.name == inTransaction || p.name == inHandler { // a process that is stopped in a transaction blocks all others
@@ -65,6 +66,7 @@ func (s *side) inOutage(ctx context.Context, orders []Order, begin func(Order, f
 		begin(o, sync.OnceFunc(tried.Done))
 	}
 	tried.Wait()
+	s.options.linger(ctx, awayFor)
 	return s.events.restart(ctx)
 }
 

@@ -44,6 +44,7 @@ type Options struct {
 	Keep     bool          // keep the directory with the databases and the charges
 	Command  []string      // starts a process, which calls Work
 	Progress func(Report)  // called occasionally, one call at a time; default: none
+	Lasting  *Lasting      // instead of Orders and Duration; default: none
 }
 
 const progressEvery = 200 * time.Millisecond

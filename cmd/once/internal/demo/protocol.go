@@ -1,6 +1,10 @@
 package demo
 
-import "github.com/effectively-once/once/broker"
+import (
+	"time"
+
+	"github.com/effectively-once/once/broker"
+)
 
 // The demo and its processes exchange JSON lines over stdin and stdout. A
 // process first gets its setup and answers with its address. Then it asks at
@@ -11,9 +15,10 @@ import "github.com/effectively-once/once/broker"
 // setup configures a process.
 type setup struct {
 	Side     string
-	Database string // data source name
-	Provider string // URL
-	Broker   string // URL
+	Database string        // data source name
+	Provider string        // URL
+	Broker   string        // URL
+	Keep     time.Duration // how long keys are kept; 0: the default
 }
 
 // ready is the first message of a process.

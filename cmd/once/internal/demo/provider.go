@@ -23,6 +23,8 @@ type provider struct {
 	charges map[string][]Charge // by order
 	byKey   map[string]Charge
 	letters map[string]int // by order
+	refunds map[string]int // by order
+	asked   int            // for refunds
 }
 
 // Charge is a charge that was made.
@@ -30,6 +32,7 @@ type Charge struct {
 	ID    string
 	Order string
 	Cents int64
+	at    time.Time
 }
 
 // thinking is the duration of a charge. It is longer than a database query.
@@ -45,10 +48,13 @@ func newProvider() (*provider, error) {
 		charges: map[string][]Charge{},
 		byKey:   map[string]Charge{},
 		letters: map[string]int{},
+		refunds: map[string]int{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charge", p.takeCharge)
 	mux.HandleFunc("POST /letter", p.takeLetter)
+	mux.HandleFunc("POST /refund", p.takeRefund)
+	mux.HandleFunc("GET /orders/{order}", p.tell)
 	p.server = &http.Server{Handler: mux, ReadHeaderTimeout: requestTime}
 	go p.server.Serve(listener)
 	return p, nil
@@ -77,7 +83,7 @@ func (p *provider) charge(key string, o Order) (c Charge, ok bool) {
 	if c, ok = p.byKey[key]; ok {
 		return c, c.Order == o.ID && c.Cents == o.Cents
 	}
-	c = Charge{ID: fmt.Sprintf("ch_%s_%d", o.ID, len(p.charges[o.ID])+1), Order: o.ID, Cents: o.Cents}
+	c = Charge{ID: fmt.Sprintf("ch_%s_%d", o.ID, len(p.charges[o.ID])+1), Order: o.ID, Cents: o.Cents, at: time.Now()}
 	p.charges[o.ID] = append(p.charges[o.ID], c)
 	if key != "" {
 		p.byKey[key] = c

@@ -35,6 +35,7 @@ const (
 // schedule draws orders and their windows, the same for both sides.
 type schedule struct {
 	dice     *rand.Rand
+	options  Options
 	scenario string
 	orders   int       // total
 	left     int       // remaining; negative: until the end
@@ -44,7 +45,10 @@ type schedule struct {
 }
 
 func newSchedule(o Options) *schedule {
-	s := &schedule{dice: rand.New(rand.NewPCG(o.Seed, 0)), scenario: o.Scenario, orders: o.Orders, left: o.Orders}
+	s := &schedule{options: o, dice: rand.New(rand.NewPCG(o.Seed, 0)), scenario: o.Scenario, orders: o.Orders, left: o.Orders}
+	if o.Lasting != nil {
+		s.left = -1
+	}
 	if o.Duration > 0 {
 		s.left, s.end = -1, time.Now().Add(o.Duration)
 	}
@@ -55,12 +59,16 @@ func newSchedule(o Options) *schedule {
 // window, then everything, repeatedly while the clock allows. The first phase
 // does not depend on the speed of the machine.
 func (s *schedule) next() phase {
-	turn := s.phases % (len(Windows) + 1)
+	first := 0
+	if s.options.Lasting != nil {
+		first = len(Windows) - 1 // letters that are parked, for people to see
+	}
+	turn := (first + s.phases) % (len(Windows) + 1)
 	s.phases++
 	p := phase{name: everything}
 	size := s.left
 	switch {
-	case s.left == 0 || s.left < 0 && s.phases > 1 && !time.Now().Before(s.end):
+	case s.left == 0 || s.left < 0 && s.phases > 1 && s.over():
 		return phase{}
 	case s.scenario != "":
 		p.name = s.scenario
@@ -86,6 +94,14 @@ func (s *schedule) next() phase {
 	return p
 }
 
+// over reports whether a run that ends by the clock, or that lasts, is to end.
+func (s *schedule) over() bool {
+	if s.options.Lasting != nil {
+		return s.options.enough()
+	}
+	return !time.Now().Before(s.end)
+}
+
 // group returns the next order of a phase, or the orders of an outage.
 func (s *schedule) group(phase string, limit int) (orders []Order) {
 	window, size := phase, 1
@@ -94,6 +110,9 @@ func (s *schedule) group(phase string, limit int) (orders []Order) {
 	}
 	if window == outage {
 		size = min(outageSize, limit)
+		if s.options.Lasting != nil {
+			size = min(awayOrders, limit)
+		}
 	}
 	for range size {
 		s.made++

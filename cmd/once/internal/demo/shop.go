@@ -28,6 +28,7 @@ type Shop struct {
 	events    remote
 	publisher broker.Publisher
 	provider  string
+	keep      time.Duration // of keys; 0: the default
 	ask       asker
 }
 
@@ -49,7 +50,7 @@ func openShop(where setup, ask asker) (*Shop, error) {
 		return nil, err
 	}
 	events := remote{where.Broker}
-	s := &Shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, quiet), events: events, provider: where.Provider, ask: ask}
+	s := &Shop{db: db, store: sqlstore.New(db, sqlstore.SQLite, quiet), events: events, provider: where.Provider, keep: where.Keep, ask: ask}
 	s.publisher = &tappedPublisher{events, ask}
 	return s, nil
 }

@@ -48,6 +48,10 @@ type side struct {
 	copying   int
 	delivered int
 	news      string // the latest event
+
+	counting    sync.Mutex // guards what follows, and keeps orders from being forgotten while they are counted
+	past        Side       // orders that were forgotten
+	pastTallies map[string]*Tally
 }
 
 // placed is an order and the phase in which it was placed.
@@ -57,7 +61,7 @@ type placed struct {
 }
 
 func newSide(ctx context.Context, name, dir string, o Options) (_ *side, err error) {
-	s := &side{name: name, options: o, schedule: newSchedule(o), acked: map[string]bool{}, met: map[string]bool{}, meetings: map[string]*meeting{}, client: newClient()}
+	s := &side{name: name, options: o, schedule: newSchedule(o), acked: map[string]bool{}, met: map[string]bool{}, meetings: map[string]*meeting{}, pastTallies: map[string]*Tally{}, client: newClient()}
 	s.changed = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {
@@ -71,6 +75,9 @@ func newSide(ctx context.Context, name, dir string, o Options) (_ *side, err err
 		return nil, err
 	}
 	s.where = setup{Side: name, Database: dataSource(dir, name), Provider: s.provider.url, Broker: s.events.url()}
+	if o.Lasting != nil {
+		s.where.Keep = keptFor
+	}
 	if s.db, err = sql.Open("sqlite", s.where.Database); err != nil {
 		return nil, err
 	}
@@ -104,6 +111,13 @@ func (s *side) run(ctx context.Context) error {
 	for range s.options.Workers {
 		running.Go(func() { s.keep(ctx, cancel) })
 	}
+	if s.options.Lasting != nil && s.name == With {
+		running.Go(func() {
+			if err := s.last(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	err := s.play(ctx)
 	s.stop()
 	if err != nil {
@@ -123,6 +137,12 @@ func (s *side) play(ctx context.Context) error {
 			return err
 		}
 		if err := s.settle(ctx); err != nil {
+			return err
+		}
+		if s.options.Lasting == nil {
+			continue
+		}
+		if err := s.forget(ctx); err != nil {
 			return err
 		}
 	}
@@ -323,7 +343,9 @@ func (s *side) left(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	for _, d := range depths {
-		left += d.Count
+		if d.State != store.Stuck { // which only a person can change
+			left += d.Count
+		}
 	}
 	delivered, open := s.events.load()
 	s.mu.Lock()

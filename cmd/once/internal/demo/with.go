@@ -37,6 +37,7 @@ var (
 // it.
 func WithOnce(shop *Shop) Service {
 	messages := outbox.New(shop.store, nil)
+	keep := once.Policy{Lease: soon, KeepOutcome: shop.keep, KeepKey: shop.keep}
 
 	// One commit holds the key of the request, the order, its message and the
 	// response.
@@ -89,11 +90,11 @@ func WithOnce(shop *Shop) Service {
 	})
 
 	consume := func(name string, h inbox.Handler) func(context.Context) error {
-		c := &inbox.Consumer{Name: name, Source: shop.source(name), Handler: h, Policy: once.Policy{Lease: soon}}
+		c := &inbox.Consumer{Name: name, Source: shop.source(name), Handler: h, Policy: keep}
 		return c.Run
 	}
 	return Service{
-		Place: httponce.HandlerTx(shop.store, caller, place, nil),
+		Place: httponce.HandlerTx(shop.store, caller, place, &httponce.Options{Policy: once.Policy{KeepOutcome: shop.keep, KeepKey: shop.keep}}),
 		Run:   []func(context.Context) error{relay.Run, consume("billing", bill), consume("points", credit), consume("letters", write)},
 	}
 }

@@ -25,6 +25,8 @@ type Command struct {
 	Seed     uint64  `default:"1" placeholder:"N" help:"Decides which order gets which fault (default 1)."`
 	JSON     bool    `help:"Print one JSON object and nothing else."`
 	Keep     bool    `help:"Keep the directory with the databases and the charges, and print its name."`
+
+	lasting *demo.Lasting
 }
 
 // Help is the long text of once demo --help.
@@ -138,6 +140,27 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// endTime limits how long a run that lasts may take to finish its orders.
+const endTime = 30 * time.Second
+
+// RunLasting runs the demo until ctx ends, and then prints its report. open is called
+// with the shop with once.
+func (d *Command) RunLasting(ctx context.Context, open func(context.Context, demo.Place) error) error {
+	d.lasting = &demo.Lasting{Enough: ctx, Open: open}
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(endTime)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel(fmt.Errorf("the orders under way were not finished within %v", endTime))
+		case <-running.Done():
+		}
+	})()
+	return d.Run(running)
+}
+
 // Run runs the demo and prints its report.
 func (d *Command) Run(ctx context.Context) error {
 	if d.Scenario == listOfScenarios {
@@ -179,9 +202,11 @@ func (d *Command) Run(ctx context.Context) error {
 }
 
 func (d *Command) options(self string, progress func(demo.Report)) demo.Options {
-	o := demo.Options{Seed: d.Seed, Orders: defaultOrders, Scenario: d.Scenario, Workers: d.Workers, Keep: d.Keep,
+	o := demo.Options{Seed: d.Seed, Orders: defaultOrders, Scenario: d.Scenario, Workers: d.Workers, Keep: d.Keep, Lasting: d.lasting,
 		Duration: time.Duration(d.Minutes * float64(time.Minute)), Command: []string{self, "demo-worker"}}
 	switch {
+	case d.lasting != nil:
+		o.Orders = 0
 	case d.Orders != nil:
 		o.Orders = *d.Orders
 	case o.Duration > 0:
