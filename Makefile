@@ -1,6 +1,7 @@
 # Everything is a plain go command; the targets only spare you the typing.
 GO      ?= go
 SOAK    ?= 1m
+KEYS    ?= 10000000
 VERSIONS ?= 16 17 18
 MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers $(CURDIR)/observe/alerts
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -9,7 +10,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-.PHONY: demo test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
+.PHONY: demo bench-console screenshots test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
 
 # Of what follows, the tests that every change must pass.
 test test-azurite test-browser test-dynamodb test-galera test-postgres: export TMPDIR := $(shell ./.ci/tmp)
@@ -80,6 +81,10 @@ oldest:
 
 vuln:
 	./.ci/vuln $(GOVULNCHECK) $(MODULES)
+
+# The pages of the console on KEYS keys in PostgreSQL, and a tenth as many messages. Ten million keys take 5 GB.
+bench-console:
+	$(GO) run ./integration/cmd/servers -only postgres -- $(GO) run ./integration/cmd/consoleload -keys $(KEYS)
 
 bench:
 	$(GO) run ./integration/cmd/servers -- $(GO) run ./bench

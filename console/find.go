@@ -148,7 +148,7 @@ type listed struct {
 // list reads on from a cursor until the page is full or the time is over. It goes
 // from store to store, and reports those that fail.
 func (v *view) list(at cursor, f filter, keep func(once.Record) bool) (l listed) {
-	end := v.now().Add(scanTime)
+	end := v.now().Add(v.patience())
 	ctx, cancel := context.WithTimeout(v.r.Context(), askTime)
 	defer cancel()
 	for ; at.store < len(v.o.Stores); at = (cursor{store: at.store + 1}) {
@@ -299,11 +299,16 @@ func (v *view) find() {
 			})
 		}
 		p.Scan = v.link("/find", append(more, "scan", "1")...)
-		more = append(more, "scan", "1")
+		if !p.List.Cut {
+			more = append(more, "scan", "1")
+		}
 	case f.narrows() || q.Get("all") == "1":
 		p.Searched = true
 		p.List = v.list(at, f, nil)
 		more = append(more, "all", "1")
+	}
+	if p.List.Cut {
+		more = append(more, "scan", "1") // whoever reads on has the time
 	}
 	if p.List.Next != "" {
 		p.More = v.link("/find", append(more, "after", p.List.Next)...)
@@ -447,31 +452,30 @@ func (v *view) messages(id string, f filter) (found []message) {
 		if f.Store != "" && f.Store != s.Name || f.Status != "" || f.Operation != "" || f.Scope != "" || id == "" {
 			continue
 		}
+		whole := true
 		if shelf, ok := once.As[store.Shelf](s.Store); ok {
-			ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
-				return shelf.Shelved(ctx, store.ShelfQuery{IDs: []string{id}, Limit: onPage, Bodiless: true})
-			})
+			ms, all, err := v.onShelf(ctx, s, shelf, []string{id}, onPage)
 			if err != nil {
 				v.trouble(s, err)
 				continue
 			}
+			whole = all
 			for _, m := range ms {
 				found = append(found, shelvedMessage(s, m))
 			}
 		}
 		if out, ok := once.As[store.Relayable](s.Store); ok {
-			for state := store.Pending; state <= store.Published; state++ {
-				ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
-					return out.Outgoing(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: onPage, Bodiless: true})
-				})
-				if err != nil {
-					v.trouble(s, err)
-					break
-				}
-				for _, m := range ms {
-					found = append(found, outgoingMessage(s, m))
-				}
+			ms, all, err := v.inOutbox(ctx, out, store.OutgoingQuery{IDs: []string{id}, Limit: onPage})
+			if err != nil {
+				v.trouble(s, err)
 			}
+			whole = whole && all
+			for _, m := range ms {
+				found = append(found, outgoingMessage(s, m))
+			}
+		}
+		if !whole {
+			v.unread(s, "this id", v.link("/find", append([]string{"q", id, "scan", "1"}, f.pairs()...)...))
 		}
 	}
 	return found

@@ -238,7 +238,7 @@ func (v *view) timeline(p *keyPage, home Store, r once.Record) {
 		}
 		all = append(all, e)
 	}
-	found := v.traces(r)
+	found := v.traces(home, r)
 	if r.Cause != [16]byte{} {
 		e := event{Title: "Caused by a message of", Text: "the key " + name.Format(r.Cause) + ", of which no store here has a record"}
 		for _, of := range found {
@@ -334,6 +334,11 @@ func state(r once.Record, now time.Time) event {
 	return e
 }
 
+// wholeKey is the page of a key for which all messages are searched.
+func (v *view) wholeKey(home Store, r once.Record) string {
+	return v.keyLink(keyRef{home.Name, r.Key}) + "&scan=1"
+}
+
 // traced are the traces in one store.
 type traced struct {
 	store  Store
@@ -341,17 +346,17 @@ type traced struct {
 }
 
 // traces asks all stores at once, because another one may consume the messages.
-func (v *view) traces(r once.Record) []traced {
+func (v *view) traces(home Store, r once.Record) []traced {
 	ctx, cancel := context.WithTimeout(v.r.Context(), traceTime)
 	defer cancel()
-	all, errs := make([]traced, len(v.o.Stores)), make([]error, len(v.o.Stores))
+	all, wholes, errs := make([]traced, len(v.o.Stores)), make([]bool, len(v.o.Stores)), make([]error, len(v.o.Stores))
 	var wg sync.WaitGroup
 	for i, s := range v.o.Stores {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			all[i].store = s
-			all[i].traces, errs[i] = guarded(ctx, v.Console, s.Name, func() (store.Traces, error) { return store.FindTraces(ctx, s.Store, r, maxTraces) })
+			all[i].traces, wholes[i], errs[i] = v.tracesOf(ctx, s.Store, r)
 		}()
 	}
 	wg.Wait()
@@ -362,6 +367,8 @@ func (v *view) traces(r once.Record) []traced {
 			v.notes = append(v.notes, note{Text: "The search for messages of this key in " + all[i].store.Name + " took too long, and was ended. There may be more than what is shown."})
 		case err != nil:
 			v.trouble(all[i].store, err)
+		case !wholes[i]:
+			v.unread(all[i].store, "those that this work put", v.wholeKey(home, r))
 		}
 	}
 	return all
@@ -395,9 +402,10 @@ func (v *view) shelved(p *keyPage, home Store, r once.Record, put []string) (all
 			found = ms
 		}
 		if len(put) > 0 {
-			ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
-				return shelf.Shelved(ctx, store.ShelfQuery{IDs: put, Limit: maxTraces, Bodiless: true})
-			})
+			ms, whole, err := v.onShelf(ctx, s, shelf, put, maxTraces)
+			if err == nil && !whole {
+				v.unread(s, "those that consumers set aside", v.wholeKey(home, r))
+			}
 			if err != nil {
 				v.trouble(s, err)
 				continue

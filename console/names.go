@@ -1,6 +1,8 @@
 package console
 
 import (
+	"context"
+	"crypto/rand"
 	"slices"
 	"sync"
 
@@ -29,6 +31,27 @@ func (n *names) see(k once.Key) {
 	}
 	if len(n.scopes) < maxScopes {
 		n.scopes[k.Scope] = true
+	}
+}
+
+// learnFrom is the number of records from which a sample learns names.
+const learnFrom = 100
+
+// learn sees the operations and scopes of some records. The order of a list is that
+// of digests, so the records after any key are as good as drawn. A store that lists
+// open records only, or not in such an order, teaches less.
+func (c *Console) learn(ctx context.Context, lister once.Lister) {
+	for _, after := range []once.Key{{Operation: "console", ID: rand.Text()}, {}} {
+		page, err := lister.List(ctx, once.RecordQuery{After: after, Limit: learnFrom})
+		if err != nil {
+			return // what a sample is for will say so
+		}
+		for _, rec := range page.Records {
+			c.names.see(rec.Key)
+		}
+		if len(page.Records) > 0 {
+			return // or else it was near the end
+		}
 	}
 }
 

@@ -151,22 +151,24 @@ func (v *view) outboxMessage() {
 	}
 	ctx, cancel := v.within()
 	defer cancel()
-	var found []store.Outgoing
-	for state := store.Pending; state <= store.Published; state++ {
-		ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
-			return outbox.Admin{Store: messages}.List(ctx, store.OutgoingQuery{State: state, IDs: []string{id}, Limit: messagesOnPage})
-		})
-		if err != nil {
-			v.silent(s, err)
-			return
-		}
-		found = append(found, ms...)
+	found, whole, err := v.inOutbox(ctx, messages, store.OutgoingQuery{IDs: []string{id}, Limit: messagesOnPage})
+	if seq == 0 && len(found) > 0 {
+		seq = found[0].Seq
 	}
 	var m *store.Outgoing
-	for i := range found {
-		if found[i].Seq == seq || seq == 0 && m == nil {
-			m = &found[i]
-		}
+	if err == nil && seq != 0 {
+		m, err = outgoingAt(ctx, messages, id, seq)
+	}
+	if err != nil {
+		v.silent(s, err)
+		return
+	}
+	if !whole {
+		v.unread(s, "others with this id", v.link("/outbox/message", "store", s.Name, "id", id, "seq", strconv.FormatInt(seq, 10), "scan", "1"))
+	}
+	if m == nil && !whole {
+		v.fail(http.StatusNotFound, "This message was not found", "The outbox has many messages, which were not all searched. It may also have been published or discarded.")
+		return
 	}
 	if m == nil {
 		v.fail(http.StatusNotFound, "This message is not in the outbox", "It was published, or discarded, and is gone from the outbox since, or the link is damaged. Search for its id.")

@@ -100,8 +100,9 @@ type page struct {
 
 // note is something to know about a page.
 type note struct {
-	Bad, Good bool
-	Text      string
+	Bad, Good      bool
+	Text           string
+	More, MoreText string // a link
 }
 
 // frame is a page with who sees it.

@@ -15,7 +15,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -74,10 +74,11 @@ func said(body string) string {
 var nextPage = regexp.MustCompile(`href="([^"]*[?&;]after=[^"]*)"`)
 
 // on returns the paths of a list, one page after the other, and again from the first.
+// It does not read on for longer, as people may where a list was cut.
 func on(first string) func(string) string {
 	return func(before string) string {
 		if m := nextPage.FindStringSubmatch(before); m != nil {
-			return html.UnescapeString(m[1])
+			return strings.Replace(html.UnescapeString(m[1]), "scan=1", "", 1)
 		}
 		return first
 	}
@@ -155,7 +156,10 @@ func (d *visitor) pages() []page {
 	return append(all, []page{
 		{name: "outbox, an id", path: each("/outbox?state=pending&id=m-%d", func() any { return message() })},
 		{name: "outbox, an ordering key", path: each("/outbox?state=pending&order=order-%d", func() any { return message() })},
-		{name: "a message of the outbox", path: each("/outbox/message?store=shop&id=m-%d", func() any { return message() })},
+		{name: "a message of the outbox", path: func(string) string {
+			i := message()
+			return fmt.Sprintf("/outbox/message?store=shop&id=m-%d&seq=%d", i, i+1)
+		}},
 		{name: "consumers", path: always("/consumers")},
 		{name: "a consumer", path: each("/consumers/one?store=shop&name=consumer-%d", func() any { return rand.IntN(10) })},
 		{name: "change many messages, the form", path: always("/change?of=messages&do=replay&store=shop&state=parked")},
@@ -182,8 +186,7 @@ func drive(ctx context.Context, store once.Store, s settings, out io.Writer) (sl
 		return nil, err
 	}
 	defer d.console.Close()
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "page\trequests\tp50 ms\tp95 ms\tmax ms\tlargest kB\t")
+	fmt.Fprintf(out, "%-40s %8s %8s %8s %8s %8s\n", "page", "requests", "p50 ms", "p95 ms", "max ms", "kB")
 	var problems []error
 	for _, p := range d.pages() {
 		took, largest, err := d.times(ctx, p)
@@ -202,10 +205,7 @@ func drive(ctx context.Context, store once.Store, s settings, out io.Writer) (sl
 			slow = append(slow, p.name)
 		}
 		ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/1000) }
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%s\n", p.name, len(took), ms(at(0.5)), ms(at(0.95)), ms(took[len(took)-1]), largest/1000, mark)
-	}
-	if err := w.Flush(); err != nil {
-		return nil, err
+		fmt.Fprintf(out, "%-40s %8d %8s %8s %8s %8d %s\n", p.name, len(took), ms(at(0.5)), ms(at(0.95)), ms(took[len(took)-1]), largest/1000, mark)
 	}
 	return slow, errors.Join(problems...)
 }

@@ -200,7 +200,7 @@ func keyOf(i int) once.Key {
 	return k
 }
 
-// statusOf is the status of the key with the number i: of a thousand, one is
+// statusSQL is the status of the key with the number i: of a thousand, one is
 // unknown, one is parked and two are running. The others are done, and the oldest
 // fifth has lost its answer.
 const statusSQL = `CASE i %% 1000 WHEN 7 THEN 2 WHEN 500 THEN 3 WHEN 13 THEN 1 WHEN 901 THEN 1 ELSE 4 END`
