@@ -8,7 +8,6 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/legible"
-	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
 
@@ -16,7 +15,7 @@ var noOutbox = absence{Heading: "Outbox", What: "outbox",
 	Who: "Stores on PostgreSQL, MySQL, MariaDB, SQLite, Redis, DynamoDB, Cosmos DB and Azure Tables have one. Programs that publish without it cannot commit a message together with their work."}
 
 // depthUpTo bounds what counting the outbox costs.
-const depthUpTo = 10_000
+const depthUpTo = countUpTo
 
 // backlog is what waits in an outbox, and who publishes it.
 type backlog struct {
@@ -101,10 +100,10 @@ func (v *view) outbox() {
 		return
 	}
 	query := sel.inOutbox()
-	query.After, query.Limit, query.Bodiless = after, messagesOnPage+1, true
+	query.After, query.Bodiless = after, true
 	ctx, cancel := v.within()
 	defer cancel()
-	found, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, query) })
+	list, err := v.outboxList(ctx, messages, query)
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -115,10 +114,7 @@ func (v *view) outbox() {
 		v.silent(s, err)
 		return
 	}
-	more := len(found) > messagesOnPage
-	last := int64(0)
-	for _, m := range found[:min(len(found), messagesOnPage)] {
-		last = m.Seq
+	for _, m := range list.found {
 		row := messageRow{URL: v.outgoingLink(s, m), Topic: m.Message.Topic, Order: m.Message.OrderingKey, ID: m.Message.ID,
 			State: m.State.String(), Attempts: m.Attempts, Reason: legible.Text(m.Reason), Since: m.Created, Ago: v.ago(m.Created)}
 		if k, ok := store.ParseCause(m.Cause); ok {
@@ -126,7 +122,8 @@ func (v *view) outbox() {
 		}
 		p.Rows = append(p.Rows, row)
 	}
-	v.pageOf(&p, last, more, after)
+	p.Cut = list.cut
+	v.pageOf(&p, list.last, list.more, after)
 	v.render(http.StatusOK, "outbox", page{Title: "Outbox", Nav: "outbox", Body: p})
 }
 

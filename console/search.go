@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
@@ -170,4 +171,115 @@ func (v *view) tracesOf(ctx context.Context, s once.Store, r once.Record) (found
 func (v *view) unread(s Store, what, link string) {
 	v.notes = append(v.notes, note{Text: s.Name + " has many messages, and not all of them were searched for " + what + ".",
 		More: link, MoreText: "Search all of them"})
+}
+
+// inPage is how many messages are read at once where they are compared here.
+const inPage = 1000
+
+// messageList is a part of a list of messages. last is the number of the last one that was
+// read. more reports that there may be others after it, and cut that the time was
+// over before the page was full.
+type messageList[M any] struct {
+	found     []M
+	last      int64
+	more, cut bool
+}
+
+// sift reads messages page by page, and keeps those that match, until a page of the
+// console is full or the time is over.
+func sift[M any](v *view, after int64, next func(after int64) ([]M, error), seq func(M) int64, match func(M) bool) (l messageList[M], err error) {
+	l.last = after
+	for end := v.now().Add(v.patience()); ; {
+		some, err := next(l.last)
+		if err != nil {
+			return l, err
+		}
+		for _, m := range some {
+			if !match(m) {
+				continue
+			}
+			if len(l.found) == messagesOnPage {
+				l.last, l.more = seq(l.found[messagesOnPage-1]), true
+				return l, nil
+			}
+			l.found = append(l.found, m)
+		}
+		if len(some) < inPage {
+			return l, nil
+		}
+		l.last = seq(some[len(some)-1])
+		if v.now().After(end) {
+			l.more, l.cut = true, len(l.found) < messagesOnPage
+			return l, nil
+		}
+	}
+}
+
+// shelfList is a page of a list of the shelf. No index has the topic of a message, or
+// its ordering key or id without its consumer.
+func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q store.ShelfQuery) (l messageList[store.Shelved], err error) {
+	inOrder := q.OrderingKey == "" || q.Consumer != ""
+	switch {
+	case q.Topic == "" && inOrder && (len(q.IDs) == 0 || q.Consumer != ""):
+		q.Limit = messagesOnPage + 1
+		l.found, err = inbox.Admin{Store: shelf}.List(ctx, q)
+		if l.more = len(l.found) > messagesOnPage; l.more {
+			l.found = l.found[:messagesOnPage]
+		}
+	case len(q.IDs) > 0 && q.Consumer == "" && !v.all():
+		all, whole, err := v.onShelf(ctx, s, shelf, q.IDs, onPage)
+		if err != nil {
+			return l, err
+		}
+		for _, m := range all {
+			if m.Seq > q.After && slices.Contains(q.States, m.State) && (q.Topic == "" || m.Message.Topic == q.Topic) && (q.OrderingKey == "" || m.Message.OrderingKey == q.OrderingKey) {
+				l.found = append(l.found, store.OpenShelved(&s.Store.Options().Sealing, m, true))
+			}
+		}
+		if l.cut = !whole; l.cut {
+			l.more, l.last = true, q.After
+			return l, nil
+		}
+	default:
+		topic, order, ids := q.Topic, q.OrderingKey, q.IDs
+		q.Topic, q.Limit = "", inPage
+		if q.Consumer == "" {
+			q.OrderingKey, q.IDs = "", nil
+		}
+		return sift(v, q.After, func(after int64) ([]store.Shelved, error) {
+			q.After = after
+			return inbox.Admin{Store: shelf}.List(ctx, q)
+		}, func(m store.Shelved) int64 { return m.Seq }, func(m store.Shelved) bool {
+			return (topic == "" || m.Message.Topic == topic) && (order == "" || m.Message.OrderingKey == order) && (len(ids) == 0 || slices.Contains(ids, m.Message.ID))
+		})
+	}
+	if n := len(l.found); n > 0 {
+		l.last = l.found[n-1].Seq
+	}
+	return l, err
+}
+
+// outboxList is a page of a list of the outbox, which has no index for what a list is
+// filtered by.
+func (v *view) outboxList(ctx context.Context, messages store.Relayable, q store.OutgoingQuery) (l messageList[store.Outgoing], err error) {
+	of := q
+	q.IDs, q.Topic, q.OrderingKey, q.Limit = nil, "", "", inPage
+	if len(of.IDs) == 0 && of.Topic == "" && of.OrderingKey == "" {
+		q.Limit = messagesOnPage + 1
+		l.found, err = outbox.Admin{Store: messages}.List(ctx, q)
+		if l.more = len(l.found) > messagesOnPage; l.more {
+			l.found = l.found[:messagesOnPage]
+		}
+		if n := len(l.found); n > 0 {
+			l.last = l.found[n-1].Seq
+		}
+		return l, err
+	}
+	return sift(v, q.After, func(after int64) ([]store.Outgoing, error) {
+		q.After = after
+		return outbox.Admin{Store: messages}.List(ctx, q)
+	}, func(m store.Outgoing) int64 { return m.Seq }, func(m store.Outgoing) bool {
+		return (of.Topic == "" || m.Message.Topic == of.Topic) && (of.OrderingKey == "" || m.Message.OrderingKey == of.OrderingKey) &&
+			(len(of.IDs) == 0 || slices.Contains(of.IDs, m.Message.ID))
+	})
 }

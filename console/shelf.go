@@ -26,6 +26,7 @@ type messagesPage struct {
 	States  []anchor
 	Rows    []messageRow
 	Next    string // a URL; empty: this is the end
+	Cut     bool   // the search was ended before the page was full
 	First   string // of the first page, if this is a later one
 	All     string // without the filter
 	Acts    []anchor
@@ -49,7 +50,11 @@ type messageRow struct {
 // pageOf completes a list with its links.
 func (v *view) pageOf(p *messagesPage, last int64, more bool, after int64) {
 	if more {
-		p.Next = v.link(p.Path, p.Sel.pairs("after", strconv.FormatInt(last, 10))...)
+		pairs := p.Sel.pairs("after", strconv.FormatInt(last, 10))
+		if p.Cut {
+			pairs = append(pairs, "scan", "1") // whoever reads on has the time
+		}
+		p.Next = v.link(p.Path, pairs...)
 	}
 	if after > 0 {
 		p.First = v.link(p.Path, p.Sel.pairs()...)
@@ -91,27 +96,23 @@ func (v *view) shelf() {
 		return
 	}
 	query := sel.onShelf()
-	query.States, query.After, query.Limit, query.Bodiless = []store.ShelfState{shelfStates[sel.State]}, after, messagesOnPage+1, true
+	query.States, query.After, query.Bodiless = []store.ShelfState{shelfStates[sel.State]}, after, true
 	ctx, cancel := v.within()
 	defer cancel()
-	found, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, query) })
+	list, err := v.shelfList(ctx, s, shelf, query)
 	if err != nil {
 		v.silent(s, err)
 		return
 	}
 	p := messagesPage{Sel: sel, Path: "/messages", Stores: tabs[inbox.AdminStore](v, s.Name, "/messages", "state", sel.State),
 		States: v.states("/messages", sel, "parked", "waiting", "handled", "discarded")}
-	more := len(found) > messagesOnPage
-	for _, m := range found[:min(len(found), messagesOnPage)] {
+	for _, m := range list.found {
 		p.Rows = append(p.Rows, messageRow{URL: v.shelvedLink(s, m), Consumer: m.Consumer, Topic: m.Message.Topic, Order: m.Message.OrderingKey, ID: m.Message.ID,
 			State: m.State.String(), Attempts: m.Attempts, Reason: legible.Text(m.Reason), Since: m.Updated, Ago: v.ago(m.Updated),
 			Unknown: strings.HasPrefix(m.Reason, store.UnknownOutcome)})
 	}
-	last := int64(0)
-	if n := min(len(found), messagesOnPage); n > 0 {
-		last = found[n-1].Seq
-	}
-	v.pageOf(&p, last, more, after)
+	p.Cut = list.cut
+	v.pageOf(&p, list.last, list.more, after)
 	v.render(http.StatusOK, "shelf", page{Title: "Parked messages", Nav: "messages", Body: p})
 }
 
