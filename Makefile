@@ -44,6 +44,10 @@ test-azurite:
 test-browser:
 	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(GO) test $(RACE) -count=1 -timeout 20m ./integration/console
 
+# The pictures in docs, taken by Chromium. Times, random ids and trends are replaced, so they change only with the pages.
+screenshots:
+	ONCE_TEST_PICTURES=$(CURDIR)/docs/images $(GO) run ./integration/cmd/servers -only chromium -- $(GO) test -count=1 -run TestPictures ./integration/console
+
 # Kafka itself, which Maven fetches into a cache: one node with a group that is rebalanced every second, and three nodes of
 # which one after the other is killed.
 test-kafka:

@@ -23,7 +23,7 @@ const (
 	onPage    = 50                      // records
 	askTime   = 4 * time.Second         // for what a page asks of a store
 	scanTime  = 1500 * time.Millisecond // for reading records one after the other
-	maxTries  = 400                     // keys that a search for an id tries
+	maxTries  = 200                     // keys that a search for an id tries
 	tryAtOnce = 8
 )
 
@@ -148,7 +148,7 @@ type listed struct {
 // list reads on from a cursor until the page is full or the time is over. It goes
 // from store to store, and reports those that fail.
 func (v *view) list(at cursor, f filter, keep func(once.Record) bool) (l listed) {
-	end := v.now().Add(v.patience())
+	end := v.readUntil()
 	ctx, cancel := context.WithTimeout(v.r.Context(), askTime)
 	defer cancel()
 	for ; at.store < len(v.o.Stores); at = (cursor{store: at.store + 1}) {

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/effectively-once/once/internal/abandon"
 	"github.com/effectively-once/once/internal/name"
@@ -91,6 +92,7 @@ type view struct {
 	token string  // of forms
 	here  bool    // who signed in here, not at a proxy
 	notes []note  // for the page
+	begun time.Time
 
 	upload *upload // nil: the form has no file
 	placed bool    // this request has a place for a report
@@ -119,7 +121,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 
-	v := &view{Console: c, w: w, r: r}
+	v := &view{Console: c, w: w, r: r, begun: c.now()}
 	defer v.recovered()
 	if !c.hosts[hostOf(r.Host)] {
 		v.fail(http.StatusMisdirectedRequest, "This host is not served", "The console does not answer to this host name. Add it to Hosts, or --host, if it is yours.")

@@ -110,9 +110,11 @@ func (v *view) outbox() {
 	}
 	p := messagesPage{Sel: sel, Path: "/outbox", Stores: tabs[store.Relayable](v, s.Name, "/outbox", "state", sel.State),
 		States: v.states("/outbox", sel, "stuck", "held", "pending", "delayed", "published")}
-	if p.Backlog, err = guarded(ctx, v.Console, s.Name, func() (*backlog, error) { return v.backlogOf(ctx, s, messages) }); err != nil {
-		v.silent(s, err)
-		return
+	if after == 0 && !sel.Narrow() { // it counts all messages, whatever the list is about
+		if p.Backlog, err = guarded(ctx, v.Console, s.Name, func() (*backlog, error) { return v.backlogOf(ctx, s, messages) }); err != nil {
+			v.silent(s, err)
+			return
+		}
 	}
 	for _, m := range list.found {
 		row := messageRow{URL: v.outgoingLink(s, m), Topic: m.Message.Topic, Order: m.Message.OrderingKey, ID: m.Message.ID,

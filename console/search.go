@@ -17,20 +17,20 @@ import (
 // their consumer and id. The outbox has no such index, for which each producer would
 // pay: all of it is read only for people who ask for that.
 const (
-	fewMessages   = 500                    // of each state
-	mostConsumers = 200                    // that are tried
-	glanceTime    = 100 * time.Millisecond // for reading records, unless people ask for more
+	fewMessages   = 500                   // of each state
+	mostConsumers = 200                   // that are tried
+	glanceTime    = 80 * time.Millisecond // for reading records, unless people ask for more
 )
 
 // all reports whether a request asks for what takes long.
 func (v *view) all() bool { return v.r.URL.Query().Get("scan") == "1" }
 
-// patience is how long a page may read records one after the other.
-func (v *view) patience() time.Duration {
+// readUntil is when a page ends to read records one after the other.
+func (v *view) readUntil() time.Time {
 	if v.all() {
-		return scanTime
+		return v.now().Add(scanTime)
 	}
-	return glanceTime
+	return v.begun.Add(glanceTime)
 }
 
 // onShelf returns messages with any of some ids. whole is false if there may be
@@ -189,7 +189,7 @@ type messageList[M any] struct {
 // console is full or the time is over.
 func sift[M any](v *view, after int64, next func(after int64) ([]M, error), seq func(M) int64, match func(M) bool) (l messageList[M], err error) {
 	l.last = after
-	for end := v.now().Add(v.patience()); ; {
+	for end := v.readUntil(); ; {
 		some, err := next(l.last)
 		if err != nil {
 			return l, err

@@ -27,7 +27,7 @@ func TestFilteredListsAreWhole(t *testing.T) {
 	for _, every := range []int64{1, 2, 19, 20, 21, 999, 1000, 1001, 4999, 6000} {
 		for _, step := range []time.Duration{0, glanceTime} { // no time passes, or each look at the clock is too late
 			clock := time.Unix(1, 0)
-			v := &view{Console: &Console{now: func() time.Time { clock = clock.Add(step); return clock }}, r: httptest.NewRequest("GET", "/messages", nil)}
+			v := &view{Console: &Console{now: func() time.Time { clock = clock.Add(step); return clock }}, r: httptest.NewRequest("GET", "/messages", nil), begun: clock}
 			n := &numbers{until: 5000}
 			var all []int64
 			for after, pages := int64(0), 0; ; pages++ {

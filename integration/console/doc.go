@@ -5,4 +5,5 @@
 // while other pages try to use their sign-in.
 //
 // "make test-browser" runs its tests. Screenshots go to the directory that ONCE_TEST_SCREENSHOTS names.
+// "make screenshots" takes the pictures in docs.
 package console
