@@ -58,6 +58,10 @@ func TestPictures(t *testing.T) {
 	disputed := once.Key{Scope: "tenant-7", Operation: "pay/charge", ID: "order-4711"}
 	wide := look{1200, 760, false}
 	b := s.open(ann)
+	proof.Await(t, "the overview has seen the bad day", func() bool {
+		b.visit("/")
+		return eval[int](b, `document.querySelectorAll(".card.urgent").length`) == 3
+	})
 	keep := func(name string, l look, path string) {
 		b.looksAt(l)
 		b.visit(path)
@@ -89,7 +93,9 @@ func (s *shop) badDay() {
 	for i := range 9 {
 		id := fmt.Sprint("order-", 4707+i)
 		cause := s.order(id)
+		s.later()
 		s.led(once.Key{Operation: "billing", ID: "m-" + id}, cause, once.Done, "")
+		s.later()
 		switch {
 		case i%3 == 1:
 			s.bring(of("pay/charge", id), once.Unknown, "read tcp 10.0.0.7:443: connection reset by peer")
@@ -103,7 +109,16 @@ func (s *shop) badDay() {
 	if !ok {
 		s.t.Fatal("the store has no shelf")
 	}
+	s.later()
 	proof.Must(s.t, shelf.Shelve(s.t.Context(), parked))
+}
+
+// later returns when the clock of SQLite, which counts milliseconds, has gone on: what
+// has the same time has no order.
+func (s *shop) later() {
+	s.t.Helper()
+	at := time.Now().Add(2 * time.Millisecond)
+	proof.Await(s.t, "the clock goes on", func() bool { return time.Now().After(at) })
 }
 
 // led leaves a key of work for a message in a state.
