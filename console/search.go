@@ -17,7 +17,7 @@ import (
 // their consumer and id. The outbox has no such index, for which each producer would
 // pay: all of it is read only for people who ask for that.
 const (
-	fewMessages   = 500                   // of each state
+	fewMessages   = 250                   // of each state
 	mostConsumers = 200                   // that are tried
 	glanceTime    = 80 * time.Millisecond // for reading records, unless people ask for more
 )
