@@ -121,7 +121,8 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 	}
 	if shelf, ok := once.As[inbox.AdminStore](s.Store); ok {
 		p.Located = true
-		if p.Positions, err = shelf.Positions(ctx, keys); err == nil {
+		p.Positions, err = guarded(ctx, v.Console, s.Name, func() ([]store.Position, error) { return shelf.Positions(ctx, keys) })
+		if err == nil {
 			p.Shelf, err = v.onShelfOf(ctx, s, shelf, keys)
 		}
 		if err != nil {
@@ -136,7 +137,9 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 // of the store.
 func (v *view) onShelfOf(ctx context.Context, s Store, shelf store.Shelf, consumer string) (rows []depthRow, err error) {
 	for _, state := range []store.ShelfState{store.Parked, store.Waiting} {
-		ms, err := shelf.Shelved(ctx, store.ShelfQuery{Consumer: consumer, States: []store.ShelfState{state}, Limit: maxGlance, Bodiless: true})
+		ms, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+			return shelf.Shelved(ctx, store.ShelfQuery{Consumer: consumer, States: []store.ShelfState{state}, Limit: maxGlance, Bodiless: true})
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -465,7 +465,7 @@ func (v *view) messages(id string, f filter) (found []message) {
 			}
 		}
 		if out, ok := once.As[store.Relayable](s.Store); ok {
-			ms, all, err := v.inOutbox(ctx, out, store.OutgoingQuery{IDs: []string{id}, Limit: onPage})
+			ms, all, err := v.inOutbox(ctx, s, out, store.OutgoingQuery{IDs: []string{id}, Limit: onPage})
 			if err != nil {
 				v.trouble(s, err)
 			}

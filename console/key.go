@@ -356,7 +356,7 @@ func (v *view) traces(home Store, r once.Record) []traced {
 		go func() {
 			defer wg.Done()
 			all[i].store = s
-			all[i].traces, wholes[i], errs[i] = v.tracesOf(ctx, s.Store, r)
+			all[i].traces, wholes[i], errs[i] = v.tracesOf(ctx, s, r)
 		}()
 	}
 	wg.Wait()

@@ -103,7 +103,7 @@ func (v *view) outbox() {
 	query.After, query.Bodiless = after, true
 	ctx, cancel := v.within()
 	defer cancel()
-	list, err := v.outboxList(ctx, messages, query)
+	list, err := v.outboxList(ctx, s, messages, query)
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -150,13 +150,13 @@ func (v *view) outboxMessage() {
 	}
 	ctx, cancel := v.within()
 	defer cancel()
-	found, whole, err := v.inOutbox(ctx, messages, store.OutgoingQuery{IDs: []string{id}, Limit: messagesOnPage})
+	found, whole, err := v.inOutbox(ctx, s, messages, store.OutgoingQuery{IDs: []string{id}, Limit: messagesOnPage})
 	if seq == 0 && len(found) > 0 {
 		seq = found[0].Seq
 	}
 	var m *store.Outgoing
 	if err == nil && seq != 0 {
-		m, err = outgoingAt(ctx, messages, id, seq)
+		m, err = v.outgoingAt(ctx, s, messages, id, seq)
 	}
 	if err != nil {
 		v.silent(s, err)

@@ -346,6 +346,10 @@ type comparisonPage struct {
 	Settle    string
 }
 
+// Cut says that its pages end where a search was ended: never, because what was found
+// is in memory.
+func (comparisonPage) Cut() bool { return false }
+
 type kindRow struct {
 	Name, Meaning, URL string
 	Count              int

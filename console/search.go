@@ -36,7 +36,9 @@ func (v *view) readUntil() time.Time {
 // onShelf returns messages with any of some ids. whole is false if there may be
 // others.
 func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []string, limit int) (found []store.Shelved, whole bool, err error) {
-	some, err := shelf.Shelved(ctx, store.ShelfQuery{Limit: fewMessages, Bodiless: true})
+	some, err := guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+		return shelf.Shelved(ctx, store.ShelfQuery{Limit: fewMessages, Bodiless: true})
+	})
 	if err != nil {
 		return nil, false, err
 	}
@@ -53,10 +55,12 @@ func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []st
 	case !v.all() && !ok:
 		return nil, false, nil
 	case v.all():
-		found, err = shelf.Shelved(ctx, store.ShelfQuery{IDs: ids, Limit: limit, Bodiless: true})
+		found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+			return shelf.Shelved(ctx, store.ShelfQuery{IDs: ids, Limit: limit, Bodiless: true})
+		})
 		return found, len(found) < limit, err
 	}
-	consumers, err := registry.Consumers(ctx)
+	consumers, err := guarded(ctx, v.Console, s.Name, func() ([]store.Consumer, error) { return registry.Consumers(ctx) })
 	if err != nil {
 		return nil, false, err
 	}
@@ -68,7 +72,9 @@ func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []st
 	names = slices.Compact(names)
 	whole = len(names) <= mostConsumers
 	found, err = each(names[:min(len(names), mostConsumers)], func(name string) ([]store.Shelved, error) {
-		return shelf.Shelved(ctx, store.ShelfQuery{Consumer: name, IDs: ids, Limit: limit, Bodiless: true})
+		return guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) {
+			return shelf.Shelved(ctx, store.ShelfQuery{Consumer: name, IDs: ids, Limit: limit, Bodiless: true})
+		})
 	})
 	slices.SortFunc(found, func(a, b store.Shelved) int { return int(a.Seq - b.Seq) })
 	return found, whole && len(found) < limit, err
@@ -76,10 +82,12 @@ func (v *view) onShelf(ctx context.Context, s Store, shelf store.Shelf, ids []st
 
 // inOutbox returns messages with an id, or with a cause. whole is false if there may
 // be others.
-func (v *view) inOutbox(ctx context.Context, out store.Relayable, q store.OutgoingQuery) (found []store.Outgoing, whole bool, err error) {
+func (v *view) inOutbox(ctx context.Context, s Store, out store.Relayable, q store.OutgoingQuery) (found []store.Outgoing, whole bool, err error) {
 	whole = true
 	for state := store.Pending; state <= store.Published; state++ {
-		some, err := out.Outgoing(ctx, store.OutgoingQuery{State: state, Limit: fewMessages, Bodiless: true})
+		some, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
+			return out.Outgoing(ctx, store.OutgoingQuery{State: state, Limit: fewMessages, Bodiless: true})
+		})
 		if err != nil {
 			return found, false, err
 		}
@@ -88,7 +96,7 @@ func (v *view) inOutbox(ctx context.Context, out store.Relayable, q store.Outgoi
 				whole = false
 			} else {
 				q.State, q.Bodiless = state, true
-				if some, err = out.Outgoing(ctx, q); err != nil {
+				if some, err = guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return out.Outgoing(ctx, q) }); err != nil {
 					return found, false, err
 				}
 			}
@@ -103,9 +111,11 @@ func (v *view) inOutbox(ctx context.Context, out store.Relayable, q store.Outgoi
 }
 
 // outgoingAt returns the message of the outbox with a number and an id.
-func outgoingAt(ctx context.Context, out store.Relayable, id string, seq int64) (*store.Outgoing, error) {
+func (v *view) outgoingAt(ctx context.Context, s Store, out store.Relayable, id string, seq int64) (*store.Outgoing, error) {
 	for state := store.Pending; state <= store.Published; state++ {
-		some, err := outbox.Admin{Store: out}.List(ctx, store.OutgoingQuery{State: state, After: seq - 1, Limit: store.Lanes}) // each lane may have the number
+		some, err := guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) {
+			return outbox.Admin{Store: out}.List(ctx, store.OutgoingQuery{State: state, After: seq - 1, Limit: store.Lanes}) // each lane may have the number
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -148,18 +158,18 @@ type recordsOnly struct {
 }
 
 // tracesOf is [store.FindTraces], of which the outbox is searched by inOutbox.
-func (v *view) tracesOf(ctx context.Context, s once.Store, r once.Record) (found store.Traces, whole bool, err error) {
-	lister, ok := once.As[once.Lister](s)
+func (v *view) tracesOf(ctx context.Context, s Store, r once.Record) (found store.Traces, whole bool, err error) {
+	lister, ok := once.As[once.Lister](s.Store)
 	if !ok {
-		found, err = store.FindTraces(ctx, s, r, maxTraces)
+		found, err = guarded(ctx, v.Console, s.Name, func() (store.Traces, error) { return store.FindTraces(ctx, s.Store, r, maxTraces) })
 		return found, true, err
 	}
-	found, err = store.FindTraces(ctx, recordsOnly{s, lister}, r, maxTraces)
-	out, ok := once.As[store.Relayable](s)
+	found, err = guarded(ctx, v.Console, s.Name, func() (store.Traces, error) { return store.FindTraces(ctx, recordsOnly{s.Store, lister}, r, maxTraces) })
+	out, ok := once.As[store.Relayable](s.Store)
 	if err != nil || !ok {
 		return found, true, err
 	}
-	found.Put, whole, err = v.inOutbox(ctx, out, store.OutgoingQuery{Cause: store.FormatCause(r.Key), Limit: maxTraces})
+	found.Put, whole, err = v.inOutbox(ctx, s, out, store.OutgoingQuery{Cause: store.FormatCause(r.Key), Limit: maxTraces})
 	if len(found.Put) == maxTraces {
 		found.Cut, whole = true, true
 	}
@@ -222,7 +232,7 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 	switch {
 	case q.Topic == "" && inOrder && (len(q.IDs) == 0 || q.Consumer != ""):
 		q.Limit = messagesOnPage + 1
-		l.found, err = inbox.Admin{Store: shelf}.List(ctx, q)
+		l.found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, q) })
 		if l.more = len(l.found) > messagesOnPage; l.more {
 			l.found = l.found[:messagesOnPage]
 		}
@@ -248,7 +258,7 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 		}
 		return sift(v, q.After, func(after int64) ([]store.Shelved, error) {
 			q.After = after
-			return inbox.Admin{Store: shelf}.List(ctx, q)
+			return guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, q) })
 		}, func(m store.Shelved) int64 { return m.Seq }, func(m store.Shelved) bool {
 			return (topic == "" || m.Message.Topic == topic) && (order == "" || m.Message.OrderingKey == order) && (len(ids) == 0 || slices.Contains(ids, m.Message.ID))
 		})
@@ -261,12 +271,12 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 
 // outboxList is a page of a list of the outbox, which has no index for what a list is
 // filtered by.
-func (v *view) outboxList(ctx context.Context, messages store.Relayable, q store.OutgoingQuery) (l messageList[store.Outgoing], err error) {
+func (v *view) outboxList(ctx context.Context, s Store, messages store.Relayable, q store.OutgoingQuery) (l messageList[store.Outgoing], err error) {
 	of := q
 	q.IDs, q.Topic, q.OrderingKey, q.Limit = nil, "", "", inPage
 	if len(of.IDs) == 0 && of.Topic == "" && of.OrderingKey == "" {
 		q.Limit = messagesOnPage + 1
-		l.found, err = outbox.Admin{Store: messages}.List(ctx, q)
+		l.found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, q) })
 		if l.more = len(l.found) > messagesOnPage; l.more {
 			l.found = l.found[:messagesOnPage]
 		}
@@ -277,7 +287,7 @@ func (v *view) outboxList(ctx context.Context, messages store.Relayable, q store
 	}
 	return sift(v, q.After, func(after int64) ([]store.Outgoing, error) {
 		q.After = after
-		return outbox.Admin{Store: messages}.List(ctx, q)
+		return guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, q) })
 	}, func(m store.Outgoing) int64 { return m.Seq }, func(m store.Outgoing) bool {
 		return (of.Topic == "" || m.Message.Topic == of.Topic) && (of.OrderingKey == "" || m.Message.OrderingKey == of.OrderingKey) &&
 			(len(of.IDs) == 0 || slices.Contains(of.IDs, m.Message.ID))
