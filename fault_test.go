@@ -470,8 +470,12 @@ func TestDecisionsByAPerson(t *testing.T) {
 func TestOnlyTheFirstOfTwoEqualDecisionsIsMade(t *testing.T) {
 	out := once.Outcome{Omitted: true}
 	for name, decide := range map[string]func(once.Store, once.Record, string) error{
-		"done": func(s once.Store, rec once.Record, reason string) error { return once.MarkDone(testCtx, s, rec, out, reason) },
-		"free": func(s once.Store, rec once.Record, reason string) error { return once.MarkNotDone(testCtx, s, rec, reason) },
+		"done": func(s once.Store, rec once.Record, reason string) error {
+			return once.MarkDone(testCtx, s, rec, out, reason)
+		},
+		"free": func(s once.Store, rec once.Record, reason string) error {
+			return once.MarkNotDone(testCtx, s, rec, reason)
+		},
 	} {
 		s := memstore.New(nil)
 		rec := crashed(t, s, parked.For(name).Key())
