@@ -29,8 +29,8 @@ func (b *tab) upload(name, content string) int {
 	return b.follow(".report button.main")
 }
 
-// until loads a page again until something of a job or a comparison is there.
-func (b *tab) until(css string) {
+// reloadUntil loads a page again until something of a job or a comparison is there.
+func (b *tab) reloadUntil(css string) {
 	b.t.Helper()
 	at := eval[string](b, "location.href")
 	testenv.Await(b.t, css, func() bool {
@@ -83,7 +83,7 @@ func TestReconcileWithAReport(t *testing.T) {
 			if status := b.upload("charges.csv", report); status != http.StatusOK {
 				t.Fatalf("the comparison has the status %d: %s", status, b.text())
 			}
-			b.until(".findings")
+			b.reloadUntil(".findings")
 			b.sees("5 keys differ", "happened_twice", "open_here", "open_not_there")
 			if scripts && s.pool.Engine == engines.SQLite {
 				b.look(axe)
@@ -104,7 +104,7 @@ func TestReconcileWithAReport(t *testing.T) {
 				t.Fatalf("it is %v before it is confirmed", got.Status)
 			}
 			b.follow("main form button.danger")
-			b.until("table.about[class] caption + tbody, .status.done")
+			b.reloadUntil("table.about[class] caption + tbody, .status.done")
 			testenv.Await(t, "the job ends", func() bool { return s.status(key("order-4")).Status == once.Absent })
 			for id, want := range map[string]once.Status{"order-1": once.Done, "order-3": once.Done, "order-4": once.Absent, "order-5": once.Done} {
 				if got := s.status(key(id)); got.Status != want {
@@ -163,7 +163,7 @@ func TestHostileReport(t *testing.T) {
 	if status := b.upload("<img src=x onerror=hacked=1>.csv", text); status != http.StatusOK {
 		t.Fatalf("the comparison has the status %d: %s", status, b.text())
 	}
-	b.until(".findings")
+	b.reloadUntil(".findings")
 	for _, l := range []look{looks[0], looks[2]} {
 		b.looksAt(l)
 		for _, path := range []string{"/reconcile/result?number=1", "/reconcile", "/audit"} {
