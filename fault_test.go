@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/effectively-once/once"
-	"github.com/effectively-once/once/store"
 	"github.com/effectively-once/once/store/memstore"
 )
 
@@ -498,19 +497,6 @@ func TestOnlyTheFirstOfTwoEqualDecisionsIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantErr(t, once.MarkNotDone(testCtx, s, rec, "by ann: not there"), once.ErrLeaseLost)
-
-	s = memstore.New(nil)
-	if _, err := once.Do(testCtx, s, parked.For("again"), func(context.Context, once.Key) (string, error) { return "", nil }); err != nil {
-		t.Fatal(err)
-	}
-	rec = get(t, s, parked.For("again").Key())
-	if err := store.Reopen(testCtx, s, rec, "by ann: wrong card"); err != nil {
-		t.Fatal(err)
-	}
-	wantErr(t, store.Reopen(testCtx, s, rec, "by bob: wrong card"), once.ErrLeaseLost)
-	if err := store.Reopen(testCtx, s, rec, "by ann: wrong card"); err != nil {
-		t.Errorf("repeated by who was first: %v", err)
-	}
 }
 
 func TestAskLeavesAResendToTheCallWithTheInput(t *testing.T) {

@@ -143,7 +143,7 @@ var consoleBugs = []Bug{
 		File: "store/retention.go",
 		Old:  `case now.Attempt == rec.Attempt && now.Status == once.Absent && now.Reason != reason:`,
 		New:  `case now.Attempt == rec.Attempt && now.Status == once.Absent && now.Reason == "":`,
-		Test: Test{".", "^TestOnlyTheFirstOfTwoEqualDecisionsIsMade$"},
+		Test: Test{"./store/memstore", "^TestOnlyTheFirstOfTwoPeopleReopensARecord$"},
 	},
 	{
 		Name: "console-takes-another-answer-for-repeated", Why: "somebody corrects an answer, and is told that it is stored",
