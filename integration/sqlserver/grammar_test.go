@@ -28,6 +28,7 @@ var kinds = map[string][]string{
 	"Insert":    {"PredicateSet", "PredicateSet", "SetCommand", "TryCatch"},
 	"Take":      {"Update"},
 	"Get":       {"Select"},
+	"GetMany":   {"Select"},
 	"GetLocked": {"Select"},
 	"GetNoWait": {"Select"},
 	"Extend":    {"PredicateSet", "Update"},
