@@ -904,8 +904,7 @@ func (c *Console) settleBy(q *inquiry, by, reason string) {
 func (c *Console) settleOne(r reply, by, reason string) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.log.Error("console: a store panicked", "store", r.store.Name, "panic", cause, "stack", string(debug.Stack()))
-			err = fmt.Errorf("the store panicked, see the log: %v", cause)
+			err = c.panicked(r.store.Name, cause)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -266,8 +265,7 @@ func (c *Console) compare(x *comparison) {
 func (c *Console) run(x *comparison) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.log.Error("console: a store panicked", "store", x.Store.Name, "panic", cause, "stack", string(debug.Stack()))
-			err = fmt.Errorf("the store panicked, see the log: %.200v", cause)
+			err = c.panicked(x.Store.Name, cause)
 		}
 	}()
 	file, err := x.open()

@@ -250,7 +250,7 @@ func (c *Console) panicked(store string, cause any) error {
 		attrs = append(attrs, "store", store)
 	}
 	c.log.Error("console: a store panicked", attrs...)
-	return fmt.Errorf("the store panicked, see the log: %v", cause)
+	return fmt.Errorf("the store panicked, see the log: %.200v", cause)
 }
 
 // guarded makes a request of a store. A panic is an error. It does not wait after

@@ -22,7 +22,7 @@ var settling = verb{Of: "keys", Do: "settle", Done: "settled", Paced: true, run:
 	return p.keys.settle(ctx, p)
 }}
 
-// keyChange is a change of many keys, by what a report says of them. Each is changed
+// keyChange is a change of many keys, by what a report has about them. Each is changed
 // only if it is as it was compared.
 type keyChange struct {
 	console *Console

@@ -34,7 +34,7 @@ func registryEditRules[Tx any]() []txRule[Tx] {
 			"RetireConsumer changes nothing if the name is missing, retired, seen lately, or one of several with its Keys, or has messages on the shelf.",
 			registryRetireRefused[Tx]},
 		{"registry/retire-positions",
-			"The positions of a retired consumer cannot be moved and have the Log RetiredLog, with their Offset. Those of others stay.",
+			"The positions of a retired consumer cannot be moved and have the Log RetiredLog, with their Offset. Those of other consumers stay.",
 			registryRetirePositions[Tx]},
 	}
 }
