@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/internal/testenv"
 	"github.com/effectively-once/once/store/sqlstore"
 )
@@ -252,4 +253,49 @@ func TestForgetWaitsForNobody(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A claim has one effect. SQLite claims with one statement and reads the record with
+// the next: others may meanwhile end what was claimed, and its key may be over.
+func TestAClaimThatWasEndedDoesNotClaimAgain(t *testing.T) {
+	for name, forgotten := range map[string]bool{"a new key": false, "a key that is over": true} {
+		t.Run(name, func(t *testing.T) {
+			s, db := engines[0].migrated(t)
+			if forgotten { // and still has a row, which the claim takes over
+				endAndOutlive(t, s, once.Fence{Key: key("late"), Owner: token("before"), Attempt: 1}, request("late", "before"))
+			}
+			ended := 0
+			late := sqlstore.New(hooked(t, db, func(_ context.Context, query string) func() {
+				return func() {
+					rec, err := s.Get(t.Context(), key("late"))
+					if must(t, err); rec.Owner == token("a") {
+						ended++
+						endAndOutlive(t, s, hold(rec), once.ClaimRequest{})
+					}
+				}
+			}), engines[0].dialect, nil)
+			rec, err := late.Claim(t.Context(), request("late", "a"))
+			if must(t, err); !isInFlight(rec) || ended != 1 {
+				t.Errorf("Claim returned %+v after %d claims; want one, and a record that others have", rec, ended)
+			}
+			if rec, err := s.Get(t.Context(), key("late")); err != nil || rec.Status != once.Absent {
+				t.Errorf("the claim, which had ended, took the key again: %+v, %v", rec, err)
+			}
+		})
+	}
+}
+
+// endAndOutlive settles an attempt, claimed first if there is a request, and waits
+// until the key is over.
+func endAndOutlive(t *testing.T, s *sqlstore.Store, fence once.Fence, r once.ClaimRequest) {
+	t.Helper()
+	if r.Owner != ([16]byte{}) {
+		_, err := s.Claim(t.Context(), r)
+		must(t, err)
+	}
+	must(t, s.Settle(t.Context(), once.Settlement{Fence: fence, Status: once.Done, KeepOutcome: time.Millisecond, KeepKey: time.Millisecond}))
+	proof.Await(t, "the key is over", func() bool {
+		rec, err := s.Get(t.Context(), fence.Key)
+		return err == nil && rec.Status == once.Absent
+	})
 }

@@ -162,20 +162,18 @@ func (s *Store) claim(ctx context.Context, db sqltx.DB, insert, get sqlschema.St
 	r once.ClaimRequest) (claimed, error) {
 
 	p := s.claimParams(r)
-	fresh := false
 	for range claimTries {
 		found, took, err := s.tryClaim(ctx, db, insert, get, p, r)
 		if err != nil {
 			return claimed{}, err
 		}
-		fresh = fresh || took
 		if found == nil {
 			continue
 		}
-		if found.Attempt == 0 { // an open transaction has claimed the key
+		if found.Attempt == 0 { // others have the key, or had it
 			break
 		}
-		return claimed{found.Seen(), fresh && found.LastOwner == r.Owner}, nil
+		return claimed{found.Seen(), took && found.LastOwner == r.Owner}, nil
 	}
 	return running(r.Key), nil
 }
@@ -258,24 +256,38 @@ func (s *Store) insertNew(ctx context.Context, db sqltx.DB, p sqlschema.Params, 
 
 // claimInSteps inserts the row of a key. If the key is not new, it reads the row,
 // and takes it over if the key is free.
+//
+// In SQLite, others may come between the steps. They may end what this claim has
+// taken, and the key may be over when the row is read. The claim does not take it
+// again: it has had its effect.
 func (s *Store) claimInSteps(ctx context.Context, db sqltx.DB, insert, get sqlschema.Statement, p sqlschema.Params,
 	r once.ClaimRequest) (found *records.Row, took bool, err error) {
 
-	found, inserted, err := s.insert(ctx, db, insert, p, r)
+	found, took, err = s.insert(ctx, db, insert, p, r)
 	if err != nil || found != nil {
-		return found, inserted, err
+		return found, took, err
 	}
 	is, err := s.get(ctx, db, get, r.Key)
 	if err != nil {
 		return nil, false, err
 	}
-	takeover := is.Status == once.Unknown && is.Attempt == r.Attempt && is.LastOwner != r.Owner
-	late := is.Attempt > 0 && is.LastOwner == r.Owner // and released: nobody waits for this claim any more
-	if is.Status != once.Absent && !takeover || late {
-		return &is, inserted, nil
+	if !took {
+		takeover := is.Status == once.Unknown && is.Attempt == r.Attempt && is.LastOwner != r.Owner
+		late := is.Attempt > 0 && is.LastOwner == r.Owner // and released: nobody waits for this claim any more
+		if is.Status != once.Absent && !takeover || late {
+			return &is, false, nil
+		}
+		if taken, err := s.exec(ctx, db, s.sql.Take, p); err != nil || taken == 0 {
+			return nil, false, err
+		}
+		if is, err = s.get(ctx, db, get, r.Key); err != nil {
+			return nil, false, err
+		}
 	}
-	taken, err := s.exec(ctx, db, s.sql.Take, p)
-	return nil, taken == 1, err
+	if is.Status == once.Absent && is.LastOwner != r.Owner {
+		return &records.Row{}, false, nil
+	}
+	return &is, true, nil
 }
 
 // leastTime is in 2001. A smaller insert ID is not the time of a claim: it is 0
