@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 // Kind is what was found out about a key. The kinds are in the order of how
@@ -219,7 +220,7 @@ func (c *Comparison) Run(ctx context.Context, found func(Finding) error) (Summar
 	}
 	r.AtOnce = cmp.Or(r.AtOnce, 8)
 	r.lister, _ = once.As[once.Lister](r.Store)
-	r.many, _ = once.As[manyGetter](r.Store)
+	r.many, _ = once.As[store.ManyGetter](r.Store)
 	if r.lister == nil && r.Report.format.Key != "" {
 		return r.Summary, fmt.Errorf("%w: the store does not list records, so it finds none by a key as it travels", once.ErrInvalid)
 	}
@@ -245,7 +246,7 @@ type comparing struct {
 	Comparison
 	Summary
 	lister once.Lister
-	many   manyGetter // nil: the store has none
+	many   store.ManyGetter // nil: the store has none
 	found  func(Finding) error
 	twice  bool // look at the lines that happened twice, not at the others
 	done   int
@@ -419,11 +420,6 @@ func (r *comparing) lines(ctx context.Context) error {
 	return flush()
 }
 
-// manyGetter is a store that reads several records at once.
-type manyGetter interface {
-	GetMany(context.Context, []once.Key) ([]once.Record, error)
-}
-
 const atOnce = 16 // records of one GetMany, which may all have large outcomes
 
 // read reads the records of lines.
@@ -592,7 +588,7 @@ func (r *comparing) amounts(f *Finding, l line) {
 			return
 		}
 		same = ours.shifted(r.Decimals) == *l.amount
-		f.Theirs, f.Ours = l.written, text
+		f.Theirs, f.Ours = l.written, fixed(text, r.Decimals)
 	}
 	if r.Currency != "" {
 		text, ok := textAt(out, r.Currency)

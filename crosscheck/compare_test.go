@@ -379,6 +379,25 @@ func TestAmountsAreCompared(t *testing.T) {
 	}
 }
 
+func TestAmountsInMinorUnitsAreShownAsTheReportHasThem(t *testing.T) {
+	for _, test := range []struct {
+		ours     string
+		decimals int
+		want     string
+	}{
+		{"1007", 2, "10.07"}, {"-7", 2, "-0.07"}, {"7", 3, "0.007"}, {"100", 0, "100"}, {"0", 2, "0.00"}, {`"+250"`, 1, "+25.0"},
+		{"10.5", 2, "10.5"}, {"1e3", 2, "1e3"}, {"12", 1 << 40, "12"},
+	} {
+		s := memstore.New(nil)
+		put(t, s, once.Key{Operation: "pay", ID: "1"}, record{once.Done, amount(test.ours)})
+		report := read(t, crosscheck.Format{Amount: "a"}, "id,a\n1,999999\n")
+		found, _ := run(t, crosscheck.Comparison{Store: s, Report: report, Amount: "/amount", Decimals: test.decimals})
+		if len(found) != 1 || found[0].Ours != test.want {
+			t.Errorf("%s with %d decimals: %+v", test.ours, test.decimals, found)
+		}
+	}
+}
+
 func TestKeysAreFoundAsTheyTravel(t *testing.T) {
 	s := memstore.New(nil)
 	in := once.Key{Scope: "tenant 7", Operation: "pay", ID: "1"}

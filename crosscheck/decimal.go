@@ -54,3 +54,18 @@ func (d decimal) shifted(places int) decimal {
 	}
 	return d
 }
+
+// fixed returns text, a number in units of ten to the power of -places, as a person
+// writes it: 1007 with 2 places is 10.07. A number that is not whole, or with more
+// places than any currency has, stays as it is.
+func fixed(text string, places int) string {
+	digits := strings.TrimLeft(text, "+-")
+	if places <= 0 || places > 30 || digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return text
+	}
+	sign := text[:len(text)-len(digits)]
+	if missing := places + 1 - len(digits); missing > 0 {
+		digits = strings.Repeat("0", missing) + digits
+	}
+	return sign + digits[:len(digits)-places] + "." + digits[len(digits)-places:]
+}

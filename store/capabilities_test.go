@@ -25,6 +25,8 @@ func TestTheTableOfCapabilitiesHoldsForMemstore(t *testing.T) {
 		"once.TxStore":   found[once.TxStore[*memstore.Tx]](s),
 		"once.Lister":    found[once.Lister](s),
 		"Reopener":       found[store.Reopener](s),
+		"ManyGetter":     found[store.ManyGetter](s),
+		"IDFinder":       found[store.IDFinder](s),
 		"Archivable":     found[store.Archivable](s),
 		"Registry":       found[store.Registry](s),
 		"RegistryEditor": found[store.RegistryEditor](s),

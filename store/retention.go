@@ -47,6 +47,22 @@ type Archivable interface {
 // may reach. The last one may exceed it.
 const MaxForgettable = 16 << 20
 
+// ManyGetter reads several records at once.
+type ManyGetter interface {
+	// GetMany is Get for each key, in their order. Records have their outcomes, so
+	// the caller limits how many keys it gives.
+	GetMany(ctx context.Context, keys []once.Key) ([]once.Record, error)
+}
+
+// IDFinder finds keys by what their IDs contain.
+type IDFinder interface {
+	// FindIDs returns keys whose ID contains part, byte by byte, and that have a
+	// record. They are in no order, and their number is at most limit: default 100, at
+	// most 1,000. Nothing is found if part is not valid as an ID. FindIDs may read all
+	// records, so the caller limits its time.
+	FindIDs(ctx context.Context, part string, limit int) ([]once.Key, error)
+}
+
 // Reopener lets a person have work that is done run again.
 type Reopener interface {
 	// Reopen makes a Done or Expired record Absent, which frees its key. Its outcome

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/internal/seal"
 )
 
@@ -149,7 +150,7 @@ func messageContext(m *broker.Message, whose []string) []byte {
 
 // UnknownOutcome begins the Reason of a message whose effect may have happened. It
 // is never sealed, because what people may do depends on it.
-const UnknownOutcome = "unknown outcome: "
+const UnknownOutcome = name.UnknownOutcome
 
 // SealReason returns a message of a [Shelf] with its Reason sealed, if s seals the
 // shelf. A Reason is the text of an error, which may contain anything.

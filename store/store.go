@@ -13,6 +13,8 @@
 //	once.Replayer   tiered   answers without the store      Redelivered work is read
 //	once.Lister     all      lists of records               no reconciler, no quota
 //	Reopener        all      done work can run again        Reopen fails
+//	ManyGetter      SQL      records of many keys           they are read one by one
+//	IDFinder        all      keys by a part of their ID     all records are read
 //	Archivable      all      records, before Forget         no Janitor.Archive
 //	Registry        all      who consumes which source      names are not checked
 //	RegistryEditor  all      people rename and retire       only programs rename

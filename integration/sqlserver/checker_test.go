@@ -141,7 +141,7 @@ func knownType(node any) error {
 }
 
 var functions = strings.Fields(`DATEDIFF_BIG SYSUTCDATETIME DATALENGTH ERROR_NUMBER XACT_STATE OBJECT_ID SCHEMA_ID SIGN MAX COUNT ABS
-	MIN SUM ROW_NUMBER`)
+	MIN SUM ROW_NUMBER CHARINDEX`)
 
 func knownFunction(node any) error {
 	if call, ok := node.(*ast.FunctionCall); ok && !slices.Contains(functions, strings.ToUpper(call.FunctionName.Value)) {

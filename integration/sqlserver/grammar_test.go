@@ -29,6 +29,7 @@ var kinds = map[string][]string{
 	"Take":      {"Update"},
 	"Get":       {"Select"},
 	"GetMany":   {"Select"},
+	"FindIDs":   {"Select"},
 	"GetLocked": {"Select"},
 	"GetNoWait": {"Select"},
 	"Extend":    {"PredicateSet", "Update"},

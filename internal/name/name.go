@@ -19,6 +19,9 @@ import (
 // Limit is the maximum number of bytes of a part.
 const Limit = 255
 
+// UnknownOutcome begins the reason of a message whose effect may have happened.
+const UnknownOutcome = "unknown outcome: "
+
 // Digest returns a version 8 UUID of parts. Each part is hashed with its
 // length, so different parts never have the same digest.
 func Digest(parts ...string) [16]byte {

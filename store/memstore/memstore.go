@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -206,6 +207,23 @@ func (s *Store) page(q once.RecordQuery, now instant) (page once.RecordPage) {
 		}
 	}
 	return page
+}
+
+// FindIDs returns keys whose ID contains part, in no order.
+func (s *Store) FindIDs(ctx context.Context, part string, limit int) (found []once.Key, err error) {
+	if (once.Key{Operation: "any", ID: part}).Validate() != nil {
+		return nil, nil
+	}
+	limit = min(cmp.Or(max(limit, 0), defaultPage), largestPage)
+	err = s.do(ctx, func(now time.Time) error {
+		for _, r := range s.rows {
+			if len(found) < limit && strings.Contains(r.key().ID, part) && r.read(instantOf(now)).Attempt > 0 {
+				found = append(found, r.key())
+			}
+		}
+		return nil
+	})
+	return found, err
 }
 
 // selects reports whether a query selects a record. It does not check UUID.

@@ -61,6 +61,16 @@ func (s *Store) List(ctx context.Context, query once.RecordQuery) (page once.Rec
 	return page, explain(err)
 }
 
+// FindIDs returns keys whose ID contains part, in no order. It reads the whole table
+// of records.
+func (s *Store) FindIDs(ctx context.Context, part string, limit int) ([]once.Key, error) {
+	if err := s.ready(ctx, s.pool); err != nil {
+		return nil, err
+	}
+	found, err := s.shared.IDs(ctx, unprepared{client{s.pool}}, part, limit)
+	return found, explain(err)
+}
+
 // unprepared plans each query anew. The plan of a prepared statement may be one
 // for a table that was small, and read all of it.
 type unprepared struct{ client }

@@ -18,3 +18,13 @@ func (s *Store) List(ctx context.Context, query once.RecordQuery) (page once.Rec
 	})
 	return page, err
 }
+
+// FindIDs returns keys whose ID contains part, in no order. It reads the whole table
+// of records.
+func (s *Store) FindIDs(ctx context.Context, part string, limit int) (found []once.Key, err error) {
+	err = access{s.database}.Read(ctx, func(q sqlschema.Querier) error {
+		found, err = s.sql.IDs(ctx, q, part, limit)
+		return err
+	})
+	return found, err
+}

@@ -83,3 +83,33 @@ func (s *buggyStore) order(a, b once.Key) int {
 	}
 	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Operation, b.Operation), strings.Compare(a.ID, b.ID))
 }
+
+// FindIDs makes the store a store.IDFinder.
+func (s *buggyStore) FindIDs(ctx context.Context, part string, limit int) (found []once.Key, err error) {
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	if part == "" && !s.has("an empty part is in all IDs") {
+		return nil, nil
+	}
+	for _, r := range s.rows {
+		known := s.read(r, s.now()).Attempt > 0 || s.has("IDs of forgotten keys")
+		if known && s.contains(r.Key.ID, part) && (len(found) < cmp.Or(limit, 100) || s.has("IDs without a limit")) {
+			found = append(found, r.Key)
+		}
+	}
+	return found, nil
+}
+
+func (s *buggyStore) contains(id, part string) bool {
+	switch {
+	case s.has("IDs by prefix"):
+		return strings.HasPrefix(id, part)
+	case s.has("IDs in any case"):
+		return strings.Contains(strings.ToLower(id), strings.ToLower(part))
+	case s.has("IDs by a pattern"):
+		return strings.Contains(strings.ReplaceAll(id, "x", "_"), strings.ReplaceAll(part, "x", "_"))
+	}
+	return strings.Contains(id, part)
+}

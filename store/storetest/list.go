@@ -2,12 +2,13 @@ package storetest
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/store"
 )
 
 func listRules() []rule {
@@ -25,6 +26,9 @@ func listRules() []rule {
 		{"list/records",
 			"List returns what Get returns, without the bodies of outcomes. So does GetMany, if there is one, with them.",
 			listRecords},
+		{"list/ids",
+			"FindIDs, if there is one, returns the keys of records whose ID contains a text, byte by byte, and no more than asked for.",
+			findIDs},
 		{"list/pages",
 			"Pages that continue after Next, or after any record, are complete, have no repeats, and come to an end.",
 			listPages},
@@ -233,15 +237,10 @@ func listRecords(b *bench) {
 	getMany(b, fences)
 }
 
-// manyGetter is a store that reads several records at once.
-type manyGetter interface {
-	GetMany(context.Context, []once.Key) ([]once.Record, error)
-}
-
 // getMany compares GetMany with Get, if the store has it: for more keys than fit
 // into a statement, and for some that are not known or named twice.
 func getMany(b *bench, fences map[string]once.Fence) {
-	many, ok := once.As[manyGetter](b.store)
+	many, ok := once.As[store.ManyGetter](b.store)
 	if !ok {
 		return
 	}
@@ -264,6 +263,60 @@ func getMany(b *bench, fences map[string]once.Fence) {
 	if recs, err := many.GetMany(b, nil); len(recs) > 0 || err != nil {
 		b.failf("GetMany of nothing: %v, %v", recs, err)
 	}
+}
+
+// findIDs checks FindIDs, if the store has it. Other keys of the store do not matter:
+// a mark is in no other ID.
+func findIDs(b *bench) {
+	finder, ok := once.As[store.IDFinder](b.store)
+	if !ok {
+		return
+	}
+	mark := "Né%_" + b.key("").Operation
+	find := func(part string, limit int) []once.Key {
+		found, err := finder.FindIDs(b, part, limit)
+		b.must("FindIDs", err)
+		return found
+	}
+	var want []once.Key
+	for i, id := range []string{mark, "order-" + mark, mark + "/1", "a " + mark + " b"} {
+		k := b.key(id)
+		k.Scope = []string{"", "t"}[i%2]
+		b.own(k, "me", long)
+		want = append(want, k)
+	}
+	for _, other := range []string{strings.ToLower(mark), strings.ReplaceAll(mark, "é", "e"), strings.ReplaceAll(mark, "_", "x"), mark[:len(mark)-1]} {
+		b.own(b.key(other), "me", long)
+	}
+	b.vanish(b.doneFor("forgotten "+mark, short, 2*short))
+	got := find(mark, 0)
+	for _, k := range got {
+		if !slices.Contains(want, k) {
+			b.failf("FindIDs of %+q returned %+q", mark, k)
+		}
+	}
+	for _, k := range want {
+		if n := count(got, k); n != 1 {
+			b.failf("FindIDs of %+q returned %+q %d times, want 1", mark, k, n)
+		}
+	}
+	if got := find(mark, 2); len(got) != 2 {
+		b.failf("FindIDs with a limit of 2 returned %d keys", len(got))
+	}
+	for _, nothing := range []string{mark + mark, "", "\xff", "\x00", strings.Repeat("a", 256)} {
+		if got := find(nothing, 0); len(got) > 0 {
+			b.failf("FindIDs of %+q returned %+q", nothing, got)
+		}
+	}
+}
+
+func count(keys []once.Key, k once.Key) (n int) {
+	for _, other := range keys {
+		if other == k {
+			n++
+		}
+	}
+	return n
 }
 
 func listPages(b *bench) {

@@ -18,6 +18,7 @@ type Statements struct {
 
 	Get       sqlschema.Statement
 	GetMany   sqlschema.Statement // Get of any of the keys @key0 and so on, [ManyKeys] of them
+	FindIDs   sqlschema.Statement // keys whose ID contains @id
 	GetLocked sqlschema.Statement // Get inside a transaction, without its snapshot
 	GetNoWait sqlschema.Statement // in MySQL, fails if another transaction has locked the row
 
@@ -43,7 +44,7 @@ func New(n sqlschema.Names) *Statements {
 	st.compile = n.Compiler(st.marks...)
 	st.Insert, st.Take = st.compile(insertSQL), st.compile(takeSQL)
 	st.Get, st.Extend, st.Settle = st.compile(getSQL), st.compile(extendSQL), st.compile(settleSQL)
-	st.GetNoWait, st.GetMany = st.Get, st.compile(getManySQL())
+	st.GetNoWait, st.GetMany, st.FindIDs = st.Get, st.compile(getManySQL()), st.compile(findIDsSQL(st.dialect))
 	st.GetLocked, st.Forget, st.Expire = st.Get, st.compile(forgetSQL), st.compile(expireSQL)
 	st.Due, st.Reopen, st.SettleOwn = st.compile(dueRecordsSQL), st.compile(reopenSQL), st.Settle
 	switch st.dialect {
