@@ -20,12 +20,14 @@
 //	[DeadLetterer]  Session    all                                      rejected messages count as gone
 //	[Seeker]        Session    all logs                                 a consumer cannot restore its position
 //	[Placeless]     Source     NATS logs, Event Hubs                    the broker keeps the position of a consumer
-//	[Located]       Source     Kafka, NATS, RabbitMQ, SQS               sources with the same name are the same
+//	[Located]       Source     Kafka, NATS, RabbitMQ, SQS, Event Hubs   sources with the same name are the same
 //	[Horizon]       Source     Kafka, NATS, SQS, Pub/Sub                a message may come at any time
-//	[Lagger]        Source     all but Pub/Sub, Service Bus             the lag is unknown
+//	[Lagger]        Source     all but Pub/Sub and those of LogLagger   the lag is unknown
+//	[LogLagger]     Source     NATS logs, Event Hubs                    the lag is unknown, if the source is Placeless
 //	[Deduplicator]  Publisher  NATS                                     the broker drops no duplicates
 //
-// Package membroker implements all but Placeless.
+// Package membroker implements all but Placeless. A source of Service Bus is a
+// Lagger if its Broker has a management client.
 //
 // # Compatibility
 //
@@ -137,10 +139,10 @@ type Session interface {
 
 	// Ack settles messages that were handled. It returns once the broker has
 	// confirmed that, or once it is sent if the broker does not confirm acks.
-	// After an error, any of the messages may be redelivered. It is an error to
-	// settle a delivery twice, or after another session has taken it over, and
-	// an [ErrSettled] if the adapter can tell. The other deliveries of the slice
-	// are settled nevertheless. This is also true of Return and Reject.
+	// After an error, any of the messages may be redelivered. To settle a delivery
+	// twice is an [ErrSettled]. So is to settle it after another session has taken
+	// it over, if the adapter can tell. The other deliveries of the slice are
+	// settled nevertheless. This is also true of Return and Reject.
 	Ack(ctx context.Context, ds []Delivery) error
 
 	// Return lets messages be delivered again, by any session. A [Delayer]
@@ -242,14 +244,38 @@ type Horizon interface {
 	RedeliveryHorizon(ctx context.Context) (time.Duration, error)
 }
 
-// Lagger is a [Source] that knows how far its consumer is behind.
+// Lagger is a [Source] that knows how much it still has for its consumer. A source
+// that is [Placeless] is a [LogLagger] instead.
 type Lagger interface {
 	// Lag returns the lag of all sessions of the source together, as the broker
 	// reports it. It needs no session and affects none.
 	Lag(ctx context.Context) (Lag, error)
 }
 
-// Lag is how far a consumer is behind.
+// LaggerOf returns a source as a [Lagger]. A [Placeless] one is none, also if it has the
+// method: its broker does not know how far the consumer has come.
+func LaggerOf(s Source) (Lagger, bool) {
+	l, ok := s.(Lagger)
+	_, placeless := s.(Placeless)
+	return l, ok && !placeless
+}
+
+// LogLagger is a [Source] of a log that knows how much it has after positions. It
+// is for consumers that keep their own positions.
+type LogLagger interface {
+	// LagFrom returns the number of messages after positions, which are by
+	// partition, in all partitions together. A partition without a position counts
+	// from the first message that it has, which is where a [Placeless] source
+	// starts. Messages that the log has deleted do not count. Positions in
+	// partitions of other logs are ignored. It needs no session and affects none.
+	//
+	// It returns an error, and no number, if a position is one of an earlier log
+	// with the same name, or if the log ends before it: the offsets of later
+	// messages then do not tell whether they were handled.
+	LagFrom(ctx context.Context, at map[string]Position) (Lag, error)
+}
+
+// Lag is what a source still has for its consumer.
 type Lag struct {
 	Messages int64         // number of unsettled messages, as far as the broker counts them
 	Oldest   time.Duration // age of the first of them; 0 if there is none or it is unknown

@@ -50,7 +50,7 @@ type Consumer struct {
 
 	BatchSize   int // messages per transaction of Batch handlers and Checkpoint; default 64
 	Concurrency int // concurrent handlers or batches; default 8, for batches 2
-	Window      int // messages received but not settled; default: twice what the handlers can hold
+	Window      int // messages received and not settled with the broker; default: twice what the handlers can hold
 
 	Retry    Retry
 	OnParked OnParked    // what happens to later messages of an ordering key
@@ -124,8 +124,10 @@ type runner interface {
 }
 
 // Run consumes until ctx ends, and returns nil once everything in progress is
-// settled or given back. It reconnects whenever the connection is lost. If it
-// returns an error, a person must act: the text says what to do.
+// settled or given back. It does not wait for long for a broker that does not
+// answer: messages that it has not settled come again, and are recognised. Run
+// reconnects whenever the connection is lost. If it returns an error, a person
+// must act: the text says what to do.
 func (c *Consumer) Run(ctx context.Context) error {
 	set := c.withDefaults()
 	if err := set.check(); err != nil {

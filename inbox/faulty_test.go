@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"slices"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -16,6 +17,8 @@ type bent struct {
 	broker.Source
 	arrive func(*broker.Delivery)
 	ack    func([]broker.Delivery) error
+	stuck  func(broker.Delivery) bool // if it is true of a delivery, an Ack lasts until its context ends
+	reject func([]broker.Delivery) error
 	seek   func()
 }
 
@@ -48,7 +51,25 @@ func (s bentSession) Ack(ctx context.Context, ds []broker.Delivery) error {
 			return err
 		}
 	}
+	if s.bent.stuck != nil && slices.ContainsFunc(ds, s.bent.stuck) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return s.Session.Ack(ctx, ds)
+}
+
+func (s bentSession) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
+	if s.bent.reject != nil {
+		if err := s.bent.reject(ds); err != nil {
+			return err
+		}
+	}
+	return s.Session.Reject(ctx, ds, reason)
+}
+
+func (s bentSession) KeepsRejected() bool {
+	keeper, ok := s.Session.(broker.DeadLetterer)
+	return ok && keeper.KeepsRejected()
 }
 
 func (s bentSession) Seek(ctx context.Context, p broker.Position) error {

@@ -28,7 +28,7 @@ type session struct {
 	lanes     *lanes
 	rereads   *rereads
 	workers   sync.WaitGroup
-	settler   settler
+	settler   *settler
 	fail      context.CancelCauseFunc // ends the session
 }
 
@@ -73,18 +73,18 @@ func (s *session) close() error {
 func (s *session) receive(ctx, work context.Context) (received bool, err error) {
 	alive, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s.fail = fail
+	s.fail, s.settler = fail, newSettler(work)
 	for range s.Concurrency {
 		s.startWorker(work)
 	}
 	for {
 		ds, err := s.rereads.next(alive, s.broker, s.Window, s.lanes.drop)
 		if err != nil {
+			why := cmp.Or(context.Cause(alive), err) // not what fails because of it
 			s.giveBack(work, s.lanes.close())
 			s.workers.Wait()
-			s.settler.running.Wait()
-
-			return received, errors.Join(cmp.Or(context.Cause(alive), err), s.close())
+			s.settler.finish(ctx.Err() != nil)
+			return received, errors.Join(why, s.close())
 		}
 		if len(ds) > 0 {
 			received = true
@@ -148,7 +148,7 @@ func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
 	}
 	var back []*item
 	after := make(map[*item]time.Duration)
-	settled := settlement{rejected: make(map[string][]broker.Delivery)}
+	var settled settlement
 	for i, it := range items {
 		r := s.resolve(handling, it, results[i])
 		s.Stats.count(r)
@@ -166,7 +166,7 @@ func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
 	}
 	observed.end()
 	s.payDebts(ctx, items)
-	s.settle(ctx, settled)
+	s.settle(settled)
 	s.giveBack(ctx, s.lanes.release(from, back, after))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/effectively-once/once/internal/logs"
 )
 
+// settleTries is how often a delivery is settled before it counts as unsettled.
 const settleTries = 3
 
 // settlement has the deliveries of a worker to settle with the broker.
@@ -28,15 +30,19 @@ func (b *settlement) add(it *item, r result) bool {
 	case handled, prevented, duplicate, shelved:
 		b.acked = append(b.acked, it.Delivery)
 	case parked:
-		if b.rejected == nil {
-			b.rejected = make(map[string][]broker.Delivery)
-		}
-		b.rejected[r.reason] = append(b.rejected[r.reason], it.Delivery)
+		b.reject(r.reason, it.Delivery)
 	case reread:
 	default:
 		return false
 	}
 	return true
+}
+
+func (b *settlement) reject(reason string, ds ...broker.Delivery) {
+	if b.rejected == nil {
+		b.rejected = make(map[string][]broker.Delivery)
+	}
+	b.rejected[reason] = append(b.rejected[reason], ds...)
 }
 
 func (b settlement) size() int {
@@ -52,14 +58,25 @@ func together(bs []settlement) settlement {
 	if len(bs) == 1 {
 		return bs[0]
 	}
-	all := settlement{rejected: make(map[string][]broker.Delivery)}
+	var all settlement
 	for _, b := range bs {
 		all.acked = append(all.acked, b.acked...)
 		for reason, ds := range b.rejected {
-			all.rejected[reason] = append(all.rejected[reason], ds...)
+			all.reject(reason, ds...)
 		}
 	}
 	return all
+}
+
+// within returns the deliveries that are settled as some of another settlement
+// are: those of its calls that failed.
+func (b settlement) within(failed settlement) (rest settlement) {
+	if len(failed.acked) > 0 {
+		rest.acked = b.acked
+	}
+	rest.rejected = maps.Clone(b.rejected)
+	maps.DeleteFunc(rest.rejected, func(reason string, _ []broker.Delivery) bool { return len(failed.rejected[reason]) == 0 })
+	return rest
 }
 
 // settler settles deliveries beside the workers, which do not wait for the broker:
@@ -67,7 +84,10 @@ func together(bs []settlement) settlement {
 // together what has come while it waited for the broker, so that those of a lane
 // are settled in order. The window of the session limits what it collects.
 type settler struct {
-	running sync.WaitGroup // the goroutine that settles; workers start it
+	running sync.WaitGroup // the goroutines that settle; workers start the first
+
+	calls, retries       context.Context // of calls of the broker, and of waiting for the next
+	endCalls, endRetries context.CancelFunc
 
 	mu        sync.Mutex
 	collected []settlement
@@ -75,24 +95,50 @@ type settler struct {
 	unsettled int // deliveries that the broker may still take for unsettled
 }
 
+func newSettler(ctx context.Context) *settler {
+	st := new(settler)
+	st.calls, st.endCalls = context.WithCancel(context.WithoutCancel(ctx))
+	st.retries, st.endRetries = context.WithCancel(st.calls)
+	return st
+}
+
+// finish waits until everything is settled. If the consumer stops, and the broker
+// does not answer, that takes no longer than a write to the store may. If the
+// session has broken, nothing is tried again, because it comes again anyway.
+func (st *settler) finish(stopped bool) {
+	defer st.endCalls()
+	if !stopped {
+		st.endRetries()
+	}
+	limit := time.AfterFunc(storeTime, st.endCalls)
+	defer limit.Stop()
+	st.running.Wait()
+}
+
 // settle has deliveries settled with the broker.
-func (s *session) settle(ctx context.Context, b settlement) {
+func (s *session) settle(b settlement) {
 	if b.size() == 0 {
 		return
 	}
-	st := &s.settler
+	if s.shelf != nil && !s.keepsRejected() { // the shelf has what is rejected
+		for _, ds := range b.rejected {
+			b.acked = append(b.acked, ds...)
+		}
+		b.rejected = nil
+	}
+	st := s.settler
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.collected = append(st.collected, b)
 	if !st.busy {
 		st.busy = true
 		st.running.Add(1)
-		go s.settleCollected(ctx)
+		go s.settleCollected()
 	}
 }
 
-func (s *session) settleCollected(ctx context.Context) {
-	st := &s.settler
+func (s *session) settleCollected() {
+	st := s.settler
 	defer st.running.Done()
 	for {
 		st.mu.Lock()
@@ -103,49 +149,53 @@ func (s *session) settleCollected(ctx context.Context) {
 		if len(bs) == 0 {
 			return
 		}
-		s.settleAll(ctx, bs)
+		s.settleAll(bs)
 	}
 }
 
-// settleAll settles deliveries together. If that fails, it settles those of each
-// worker, so that a delivery that cannot be settled does not count for the others.
-func (s *session) settleAll(ctx context.Context, bs []settlement) {
-	err := s.settleOnce(ctx, together(bs))
-	if err == nil {
+// settleAll settles deliveries together. If that fails, it has those of each
+// worker settled again, beside the next, so that a delivery that cannot be settled
+// holds up no others.
+func (s *session) settleAll(bs []settlement) {
+	failed, err := s.settleOnce(together(bs))
+	if failed.size() == 0 {
+		if err != nil {
+			s.warnUnsettled(err)
+		}
 		return
 	}
-	if isSettled(err) {
-		s.warnUnsettled(ctx, err)
-		return
-	}
-	var each sync.WaitGroup
 	for _, b := range bs {
-		each.Add(1)
-		go func() {
-			defer each.Done()
-			s.settleAgain(ctx, b, err)
-		}()
+		if b = b.within(failed); b.size() > 0 {
+			s.settler.running.Add(1)
+			go s.settleAgain(b, err)
+		}
 	}
-	each.Wait()
 }
 
-// settleAgain settles deliveries after an error. A failure does no harm, because
-// redelivered messages are recognised. But if the broker may take half of the
-// window for unsettled, the session ends.
-func (s *session) settleAgain(ctx context.Context, b settlement, err error) {
-	pause := &backoff.Backoff{First: reconnectFirst, Limit: time.Second}
-	for tries := 1; err != nil && !isSettled(err); tries++ {
-		s.warnUnsettled(ctx, err)
-		if tries == settleTries || backoff.Sleep(ctx, pause.Next()) != nil {
-			s.giveUp(b, err)
+// settleAgain settles deliveries after an error, until the session ends. A failure
+// does no harm, because redelivered messages are recognised. But if the broker may
+// take half of the window for unsettled, the session ends.
+func (s *session) settleAgain(b settlement, err error) {
+	st := s.settler
+	defer st.running.Done()
+	counted := 0
+	defer func() { s.countUnsettled(-counted, nil) }()
+	pause := &backoff.Backoff{First: reconnectFirst, Limit: reconnectLimit}
+	for tries := 1; b.size() > 0; tries++ {
+		s.warnUnsettled(err)
+		if tries == settleTries {
+			counted = b.size()
+			s.countUnsettled(counted, err)
+		}
+		if backoff.Sleep(st.retries, pause.Next()) != nil {
 			return
 		}
-		err = s.settleOnce(ctx, b)
+		b, err = s.settleOnce(b)
 	}
 }
 
-func (s *session) warnUnsettled(ctx context.Context, err error) {
-	s.logger.WarnContext(ctx, "inbox: deliveries could not be settled, and messages may come again", logs.Spaced(""), "error", err)
+func (s *session) warnUnsettled(err error) {
+	s.logger.WarnContext(s.settler.calls, "inbox: deliveries could not be settled, and messages may come again", logs.Spaced(""), "error", err)
 }
 
 // isSettled reports whether an error, which may be several, says only that there
@@ -153,44 +203,49 @@ func (s *session) warnUnsettled(ctx context.Context, err error) {
 func isSettled(err error) bool {
 	switch e := err.(type) {
 	case interface{ Unwrap() []error }:
-		for _, one := range e.Unwrap() {
-			if !isSettled(one) {
-				return false
-			}
-		}
-		return true
+		all := e.Unwrap()
+		return len(all) > 0 && !slices.ContainsFunc(all, func(one error) bool { return !isSettled(one) })
 	case interface{ Unwrap() error }:
 		return isSettled(e.Unwrap())
 	}
 	return err == broker.ErrSettled
 }
 
-func (s *session) giveUp(b settlement, err error) {
-	st := &s.settler
+// countUnsettled adds to the deliveries that the broker may take for unsettled,
+// and ends the session if they are too many.
+func (s *session) countUnsettled(n int, err error) {
+	st := s.settler
 	st.mu.Lock()
-	st.unsettled += b.size()
+	st.unsettled += n
 	tooMany := st.unsettled >= (s.Window+1)/2
 	st.mu.Unlock()
-	if tooMany {
+	if n > 0 && tooMany {
 		s.fail(fmt.Errorf("inbox: too many deliveries could not be settled: %w", err))
 	}
 }
 
-func (s *session) settleOnce(ctx context.Context, b settlement) error {
-	limited := lazyctx.Detach(ctx, time.Now().Add(storeTime))
-	defer limited.Stop()
-	ctx = limited
+// settleOnce settles deliveries, and returns those of the calls that failed. A
+// delivery that was settled before does not make a call fail. Dead letters come
+// after the acks, because there is a call for each reason.
+func (s *session) settleOnce(b settlement) (failed settlement, err error) {
+	ctx := lazyctx.Limit(s.settler.calls, time.Now().Add(storeTime))
+	defer ctx.Stop()
 	var errs []error
-	acked := b.acked
-	for reason, ds := range b.rejected {
-		if s.shelf != nil && !s.keepsRejected() {
-			acked = slices.Concat(acked, ds) // the shelf has them
-			continue
+	if len(b.acked) > 0 {
+		if err := s.broker.Ack(ctx, b.acked); err != nil {
+			errs = append(errs, err)
+			if !isSettled(err) {
+				failed.acked = b.acked
+			}
 		}
-		errs = append(errs, s.broker.Reject(ctx, ds, reason))
 	}
-	if len(acked) > 0 {
-		errs = append(errs, s.broker.Ack(ctx, acked))
+	for reason, ds := range b.rejected {
+		if err := s.broker.Reject(ctx, ds, reason); err != nil {
+			errs = append(errs, err)
+			if !isSettled(err) {
+				failed.reject(reason, ds...)
+			}
+		}
 	}
-	return errors.Join(errs...)
+	return failed, errors.Join(errs...)
 }

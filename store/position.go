@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+
+	"github.com/effectively-once/once/broker"
 )
 
 // Positions records how far a consumer has come in each partition of a log. Tx is
@@ -51,4 +53,16 @@ type Position struct {
 	Digest    [16]byte // of that message; zero: not known
 	Epoch     int64    // rises with each OpenPosition and SetPosition
 	Shelved   bool     // when read: the consumer has Waiting or Parked messages on the [Shelf]
+}
+
+// LagAfter returns what a log has after the positions of a consumer. One without a Log
+// says that nothing of its partition was handled yet.
+func LagAfter(ctx context.Context, log broker.LogLagger, positions []Position) (broker.Lag, error) {
+	at := make(map[string]broker.Position, len(positions))
+	for _, p := range positions {
+		if p.Log != "" {
+			at[p.Partition] = broker.Position{Log: p.Log, Partition: p.Partition, Offset: p.Offset}
+		}
+	}
+	return log.LagFrom(ctx, at)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,27 @@ func (src *buggySource) Lag(ctx context.Context) (broker.Lag, error) {
 		lag = broker.Lag{}
 	case "lag of what is settled":
 		lag.Messages++
+	}
+	return lag, err
+}
+
+// buggyLog is a buggySource that reads a log.
+type buggyLog struct{ *buggySource }
+
+func (src *buggyLog) LagFrom(ctx context.Context, at map[string]broker.Position) (broker.Lag, error) {
+	if src.has("no lag without positions") && len(at) == 0 {
+		return broker.Lag{}, nil
+	}
+	if src.has("the message of a position counts") {
+		at = maps.Clone(at)
+		for partition, p := range at {
+			p.Offset--
+			at[partition] = p
+		}
+	}
+	lag, err := src.inner.(broker.LogLagger).LagFrom(ctx, at)
+	if src.has("an unknown lag is none") {
+		return lag, nil
 	}
 	return lag, err
 }

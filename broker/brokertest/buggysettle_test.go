@@ -25,6 +25,7 @@ func (s *buggySession) Ack(ctx context.Context, ds []broker.Delivery) error {
 		return s.inner.Ack(ctx, ds)
 	}
 	named := ds
+	ds = s.twice(ds)
 	switch s.bug {
 	case "Ack does nothing":
 		return nil
@@ -34,8 +35,8 @@ func (s *buggySession) Ack(ctx context.Context, ds []broker.Delivery) error {
 		ds = s.oldest(ds)
 	case "Ack of all before":
 		ds = s.upTo(ds)
-	case "Ack of all behind":
-		ds = s.behind(ds)
+	case "Ack of all after":
+		ds = s.after(ds)
 	case "Acks meet":
 		s.mu.Lock()
 		s.stuck++
@@ -55,6 +56,26 @@ func (s *buggySession) Ack(ctx context.Context, ds []broker.Delivery) error {
 	return s.sound(s.inner.Ack(ctx, ds))
 }
 
+// twice has the bugs of settling a delivery that was settled already. It returns
+// the deliveries to settle.
+func (s *buggySession) twice(ds []broker.Delivery) []broker.Delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := slices.DeleteFunc(slices.Clone(ds), func(d broker.Delivery) bool { return s.out[d.Tag].Tag == nil })
+	if len(fresh) == len(ds) || s.closed {
+		return ds
+	}
+	switch s.bug {
+	case "settled twice without a word":
+		return fresh
+	case "settled twice with the others":
+		return s.named(s.order)
+	case "one that was settled is all that is seen":
+		return slices.DeleteFunc(slices.Clone(ds), func(d broker.Delivery) bool { return slices.Contains(s.order, d.Tag) })
+	}
+	return ds
+}
+
 // sound has the bugs of settling a delivery that is not in flight.
 func (s *buggySession) sound(err error) error {
 	switch {
@@ -68,6 +89,9 @@ func (s *buggySession) sound(err error) error {
 func (s *buggySession) oldest(ds []broker.Delivery) []broker.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.order) == 0 {
+		return nil
+	}
 	first := s.order[0]
 	return slices.DeleteFunc(slices.Clone(ds), func(d broker.Delivery) bool { return d.Tag != first })
 }
@@ -75,13 +99,17 @@ func (s *buggySession) oldest(ds []broker.Delivery) []broker.Delivery {
 func (s *buggySession) upTo(ds []broker.Delivery) []broker.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.named(s.order[:1+slices.IndexFunc(s.order, func(tag any) bool { return tag == ds[len(ds)-1].Tag })])
+	return s.named(s.order[:1+slices.Index(s.order, ds[len(ds)-1].Tag)])
 }
 
-func (s *buggySession) behind(ds []broker.Delivery) []broker.Delivery {
+func (s *buggySession) after(ds []broker.Delivery) []broker.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.named(s.order[slices.IndexFunc(s.order, func(tag any) bool { return tag == ds[0].Tag }):])
+	i := slices.Index(s.order, ds[0].Tag)
+	if i < 0 {
+		return nil
+	}
+	return s.named(s.order[i:])
 }
 
 func (s *buggySession) named(tags []any) (ds []broker.Delivery) {
@@ -92,7 +120,9 @@ func (s *buggySession) named(tags []any) (ds []broker.Delivery) {
 }
 
 func (s *buggySession) Return(ctx context.Context, ds []broker.Delivery, after time.Duration) error {
-	s.settles(ds)
+	named := ds
+	ds = s.twice(ds)
+	s.settles(named)
 	switch s.bug {
 	case "Return acknowledges":
 		return s.inner.Ack(ctx, ds)
@@ -121,7 +151,9 @@ func (s *buggySession) Return(ctx context.Context, ds []broker.Delivery, after t
 }
 
 func (s *buggySession) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
-	s.settles(ds)
+	named := ds
+	ds = s.twice(ds)
+	s.settles(named)
 	switch s.bug {
 	case "Reject returns":
 		return s.inner.Return(ctx, ds, 0)

@@ -15,6 +15,7 @@ func receiveRules() []rule {
 		{"source/location", "a Located source returns the same facts each time, and each has a name", sourceLocation},
 		{"source/horizon", "a Horizon returns how long a message may come", sourceHorizon},
 		{"source/lag", "a Lagger counts unsettled messages, also while nothing is consumed, and returns 0 when all are settled", sourceLag},
+		{"source/lag-from", "a LogLagger counts the messages after positions, all of a partition without one, and none from a position of another log or after the end", sourceLagFrom},
 		{"receive/waits", "Receive waits for messages", receiveWaits},
 		{"receive/at-once", "Receive returns the available messages without waiting for more", receiveAtOnce},
 		{"receive/most", "Receive returns no more than its limit, and no other message is lost", receiveMost},
@@ -97,6 +98,64 @@ func sourceLag(b *bench) {
 	s := b.open(wide)
 	b.consume(s, ms)
 	b.until("Lag counts nothing when all are settled", func() bool { return behind() == 0 })
+}
+
+func sourceLagFrom(b *bench) {
+	l, ok := b.Source.(broker.LogLagger)
+	b.needs(ok, "the source is no LogLagger")
+	ask := func(at map[string]broker.Position) (broker.Lag, error) {
+		ctx, cancel := b.within()
+		defer cancel()
+		return l.LagFrom(ctx, at)
+	}
+	after := func(at map[string]broker.Position) int64 {
+		lag, err := ask(at)
+		b.must("LagFrom", err)
+		if lag.Messages < 0 || lag.Oldest < 0 || lag.Messages == 0 && lag.Oldest > 0 {
+			b.failf("LagFrom: %+v", lag)
+		}
+		return lag.Messages
+	}
+	if n := after(nil); n != 0 {
+		b.failf("LagFrom counts %d messages of an empty log", n)
+	}
+	ms := b.interleaved(3, 4)
+	b.publish(ms...)
+	b.until("LagFrom counts all messages if there are no positions", func() bool { return after(nil) == int64(len(ms)) })
+	ds := b.get(b.open(wide), ms)
+	at, of := make(map[string]broker.Position), make(map[string]int64)
+	for i, d := range ds {
+		p := b.position(d)
+		at[p.Partition] = p
+		of[p.Partition]++
+		if n, left := after(at), int64(len(ds)-1-i); n != left {
+			b.failf("LagFrom counts %d messages, and %d come after the positions", n, left)
+		}
+	}
+	p := b.position(ds[0])
+	for _, c := range []struct {
+		name   string
+		offset int64
+		log    string
+		fails  bool
+	}{
+		{"before the first message", -1, p.Log, false},
+		{"of another log", p.Offset, p.Log + "-earlier", true},
+		{"after the end", at[p.Partition].Offset + 1000, p.Log, true},
+	} {
+		last := at[p.Partition]
+		at[p.Partition] = broker.Position{Log: c.log, Partition: p.Partition, Offset: c.offset}
+		switch lag, err := ask(at); {
+		case c.fails && err == nil:
+			b.failf("from a position %s, LagFrom counts %d messages", c.name, lag.Messages)
+		case !c.fails && (err != nil || lag.Messages != of[p.Partition]):
+			b.failf("from a position %s, LagFrom counts %d messages of %d, with the error %v", c.name, lag.Messages, of[p.Partition], err)
+		}
+		at[p.Partition] = last
+	}
+	at["another source's"] = broker.Position{Log: "another source", Partition: "another source's", Offset: 7}
+	b.publish(b.messages(1, "key")...)
+	b.until("LagFrom counts a message after the positions", func() bool { return after(at) == 1 })
 }
 
 func receiveWaits(b *bench) {

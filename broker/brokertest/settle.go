@@ -1,6 +1,8 @@
 package brokertest
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ func settleRules() []rule {
 		{"return/delay", "a Delayer delays returned messages as long as it is told, and no longer", returnDelay},
 		{"reject/for-good", "rejected messages do not come again, in any session", rejectForGood},
 		{"reject/dead-letters", "rejected messages become dead letters, with the reason", rejectDeadLetters},
+		{"settle/twice", "settling a delivery twice is an ErrSettled, and changes nothing for its message and for others", settleTwice},
 	}
 }
 
@@ -251,4 +254,60 @@ func (b *bench) isDeadLetter(dead, m *broker.Message, reason string) {
 		}
 	}
 	b.failf("no header of the dead letter has the reason %q: %q", reason, dead.Header)
+}
+
+// settleTwice settles each delivery again, alone and together with one that is
+// in flight. The deliveries of other messages remain what they were.
+func settleTwice(b *bench) {
+	s := b.open(wide)
+	ways := b.waysToSettle(s)
+	ms := b.send(2*len(ways) + 1)
+	ds := b.get(s, ms)
+	other, ds := ds[len(ds)-1], ds[:len(ds)-1]
+	for i, w := range ways {
+		b.must(w.name, w.settle(ds[2*i]))
+		b.refusesSettled(ways, ds[2*i])
+		b.wantErr(w.name+" of a settled delivery and another one", w.settle(ds[2*i:2*i+2]...), broker.ErrSettled)
+		b.refusesSettled(ways, ds[2*i+1])
+	}
+	returned := except(ms, append(slices.Clone(ds[:len(ds)-2]), other)...)
+	left := append(b.get(s, returned), other)
+	b.refusesSettled(ways, ds...) // the messages of two of them are in flight again
+	if !b.Log {
+		s = b.closed(s)
+		left = b.get(s, append(returned, other.Message))
+	}
+	b.ack(s, left...)
+	b.wantSettled(s, "all messages were settled")
+}
+
+// wayToSettle is a method of a session that settles deliveries.
+type wayToSettle struct {
+	name   string
+	settle func(...broker.Delivery) error
+}
+
+// waysToSettle returns the methods of a session. Return is the last.
+func (b *bench) waysToSettle(s broker.Session) []wayToSettle {
+	way := func(name string, settle func(context.Context, []broker.Delivery) error) wayToSettle {
+		return wayToSettle{name, func(ds ...broker.Delivery) error {
+			ctx, cancel := b.within()
+			defer cancel()
+			return settle(ctx, ds)
+		}}
+	}
+	return []wayToSettle{
+		way("Ack", s.Ack),
+		way("Reject", func(ctx context.Context, ds []broker.Delivery) error { return s.Reject(ctx, ds, "no use") }),
+		way("Return", func(ctx context.Context, ds []broker.Delivery) error { return s.Return(ctx, ds, 0) }),
+	}
+}
+
+// refusesSettled fails unless settling each of the deliveries is an ErrSettled.
+func (b *bench) refusesSettled(ways []wayToSettle, ds ...broker.Delivery) {
+	for _, d := range ds {
+		for _, w := range ways {
+			b.wantErr(w.name+" of "+d.Message.ID+", which was settled", w.settle(d), broker.ErrSettled)
+		}
+	}
 }

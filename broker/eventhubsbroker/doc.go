@@ -39,6 +39,8 @@
 //     memory. inbox keeps failed messages on its shelf.
 //   - All messages are delivered as redelivered, because the service does not
 //     know.
+//   - The service does not know how far a consumer has come. The lag is counted
+//     from its positions: see [broker.LogLagger]. It has no age.
 //   - The service does not report its retention, so the package cannot compare it
 //     with Policy.KeepKey.
 //   - A message and its headers must fit into one link message: 256 KB in the

@@ -74,7 +74,7 @@ func (b *Broker) Publisher() broker.Publisher {
 // Log returns the messages of a hub, for consumers that keep their own position.
 // The consumer group must exist; "$Default" always does. The sessions of the
 // group share the partitions through keys in members, which all processes use.
-// It may be the store of the consumer.
+// It may be the store of the consumer. Only Open needs it.
 func (b *Broker) Log(hub, group string, members once.Store) broker.Source {
 	return &source{options: &b.options, fresh: b.fresh, hub: hub, group: group, members: members}
 }

@@ -234,7 +234,7 @@ func (r *reader) check(ctx context.Context, events []*azeventhubs.ReceivedEventD
 				"recreated", r, e.SequenceNumber, next)
 		case !asked: // what the hub has now, it had when it sent the first of these events
 			asked = true
-			has, err := r.session.partition(ctx, r.id)
+			has, err := r.session.partition(ctx, r.session.client, r.id)
 			if err != nil {
 				return next, err
 			}

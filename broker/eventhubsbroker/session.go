@@ -13,14 +13,13 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/inflight"
-	"github.com/effectively-once/once/internal/abandon"
 )
 
 // longestDelay limits how long a returned message is kept in memory.
 const longestDelay = time.Minute
 
 // errMoved is returned for a delivery whose partition has moved.
-var errMoved = errors.New("eventhubsbroker: the partition has moved, and the message comes again elsewhere")
+var errMoved = fmt.Errorf("eventhubsbroker: the partition has moved, and the message comes again elsewhere: %w", broker.ErrSettled)
 
 // session reads the partitions that the members of the group leave to it.
 type session struct {
@@ -67,7 +66,7 @@ func (s *session) begin(ctx context.Context) error {
 		return err
 	}
 	s.created, s.ids = hub.CreatedOn, hub.PartitionIDs
-	s.log = s.hub + "#" + s.created.UTC().Format(time.RFC3339Nano)
+	s.log = logName(s.hub, hub)
 	s.members = newMembers(s.source.members, s.log, s.group, len(s.ids), s.options.Lease)
 	rank, of, err := s.members.look(ctx)
 	if err != nil {
@@ -113,7 +112,7 @@ func (s *session) inspect(ctx context.Context) error {
 		return err
 	}
 	for id, last := range s.lastRead() {
-		has, err := s.partition(ctx, id)
+		has, err := s.partition(ctx, s.client, id)
 		if err != nil {
 			return err
 		}
@@ -300,7 +299,7 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 	next := int64(oldest)
 	if to.Offset >= 0 {
 		next = to.Offset + 1
-		has, err := s.partition(ctx, id)
+		has, err := s.partition(ctx, s.client, id)
 		if err != nil {
 			return err
 		}
@@ -323,15 +322,6 @@ func (s *session) Seek(ctx context.Context, to broker.Position) error {
 	r.move(next)
 	s.tracker.Broadcast()
 	return nil
-}
-
-// partition asks the service for the properties of a partition.
-func (s *session) partition(ctx context.Context, id string) (azeventhubs.PartitionProperties, error) {
-	has, err := abandon.Ask(ctx, func() (azeventhubs.PartitionProperties, error) { return s.client.GetPartitionProperties(ctx, id, nil) })
-	if err != nil {
-		return has, fmt.Errorf("eventhubsbroker: the service does not tell what it has of %s/%s: %w", s.hub, id, err)
-	}
-	return has, nil
 }
 
 // lostBefore returns an error if retention has deleted messages from next on.

@@ -25,19 +25,18 @@ func (s *session) Return(_ context.Context, ds []broker.Delivery, after time.Dur
 }
 
 // Reject writes messages to the dead-letter topic and then settles them. A
-// message that cannot be written is returned.
+// message that cannot be written is returned. Those that are not in flight any
+// more do not hold up the others.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	if s.options.DeadLetter == "" {
 		return s.Ack(ctx, ds)
 	}
-	if err := s.tracker.Check(ds); err != nil {
-		return err
-	}
+	ds, lost := s.tracker.Held(ds)
 	rs := make([]*kgo.Record, len(ds))
 	for i, d := range ds {
 		rs[i] = deadLetter(s.options.DeadLetter, inflight.Value[group.Fetched](d).Record, d.Origin, reason)
 	}
-	var errs []error
+	errs := []error{lost}
 	for i, err := range cluster.Write(ctx, s.member.Client, rs) {
 		if err == nil {
 			errs = append(errs, s.Ack(ctx, ds[i:i+1]))

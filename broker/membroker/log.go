@@ -150,6 +150,47 @@ func (g *group) keepsRejected() bool { return false }
 
 func (g *group) session(s *session) broker.Session { return &reader{session: s, group: g} }
 
+// logSource is a source of a log.
+type logSource struct {
+	source
+	log *log
+}
+
+var _ broker.LogLagger = (*logSource)(nil)
+
+// LagFrom counts the messages after positions.
+func (src *logSource) LagFrom(ctx context.Context, at map[string]broker.Position) (lag broker.Lag, err error) {
+	if src.err != nil {
+		return lag, src.err
+	}
+	b := src.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return lag, errDown
+	}
+	keep := b.options.Retention
+	for i, records := range src.log.records {
+		next := 0
+		if p, ok := at[src.log.partition(i)]; ok {
+			if p.Log != src.log.name() {
+				return broker.Lag{}, fmt.Errorf("%w: the log is now %q, and %q has other offsets", broker.ErrInvalid, src.log.name(), p.Log)
+			}
+			if p.Offset >= int64(len(records)) {
+				return broker.Lag{}, fmt.Errorf("%w: the partition %q ends before offset %d", broker.ErrInvalid, p.Partition, p.Offset)
+			}
+			next = int(max(p.Offset, -1)) + 1
+		}
+		for _, r := range records[next:] {
+			if age := time.Since(r.stored); keep <= 0 || age <= keep {
+				lag.Messages++
+				lag.Oldest = max(lag.Oldest, age)
+			}
+		}
+	}
+	return lag, ctx.Err()
+}
+
 // reader is a session of a log. It is a [broker.Seeker].
 type reader struct {
 	*session

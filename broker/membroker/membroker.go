@@ -143,7 +143,7 @@ func (b *Broker) Log(topic, group string, partitions int) broker.Source {
 		l = newLog(topic, partitions)
 		b.logs[topic] = l
 	}
-	s := &source{broker: b, place: l.group(group), name: fmt.Sprintf("membroker log %s for %s", topic, group)}
+	s := &logSource{source{broker: b, place: l.group(group), name: fmt.Sprintf("membroker log %s for %s", topic, group)}, l}
 	if partitions < 1 || partitions != len(l.records) {
 		s.err = fmt.Errorf("%w: the log %q has %d partitions, not %d: every Log of one topic names the same number, "+
 			"at least 1", broker.ErrInvalid, topic, len(l.records), partitions)

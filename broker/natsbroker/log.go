@@ -30,6 +30,7 @@ var (
 	_ broker.Placeless = (*logSource)(nil)
 	_ broker.Horizon   = (*logSource)(nil)
 	_ broker.Located   = (*logSource)(nil)
+	_ broker.LogLagger = (*logSource)(nil)
 )
 
 // Name returns the names of the stream and the group.
@@ -54,6 +55,49 @@ func (l *logSource) Location(ctx context.Context) (map[string]string, error) {
 		return nil, l.explain(err)
 	}
 	return location(info), nil
+}
+
+// LagFrom returns the number of messages after a position, and the age of the first
+// of them. Those that do not match the filters of the source do not count. If it
+// has filters, or if messages were deleted from the middle of the stream, the
+// server counts, with a consumer that is deleted again: the user needs the right
+// to create one, as to open a session.
+func (l *logSource) LagFrom(ctx context.Context, at map[string]broker.Position) (lag broker.Lag, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.stream.wait)
+	defer cancel()
+	stream, err := l.stream.js.Stream(ctx, l.stream.name)
+	if err != nil {
+		return lag, l.explain(err)
+	}
+	info := stream.CachedInfo()
+	from := info.State.FirstSeq
+	if p, ok := at[l.stream.name]; ok {
+		if log := logName(info); p.Log != log {
+			return lag, fmt.Errorf("%w: %s: the position is one of %q, and the stream, which was recreated, is %q now",
+				broker.ErrInvalid, l.Name(), p.Log, log)
+		}
+		if p.Offset > int64(info.State.LastSeq) {
+			return lag, fmt.Errorf("%w: %s ends at sequence %d, and the position is %d: the stream has lost its end, and messages with "+
+				"these sequences would be taken for handled", broker.ErrInvalid, l.Name(), info.State.LastSeq, p.Offset)
+		}
+		from = max(from, uint64(max(p.Offset, 0))+1)
+	}
+	n, err := l.stream.count(ctx, stream, from)
+	if err != nil {
+		return lag, l.explain(err)
+	}
+	if n == 0 {
+		return lag, nil
+	}
+	first, err := l.stream.firstTime(ctx, stream, from)
+	if err != nil {
+		return lag, l.explain(err)
+	}
+	lag.Messages = n
+	if !first.IsZero() {
+		lag.Oldest = max(time.Since(first), 0)
+	}
+	return lag, nil
 }
 
 func (l *logSource) explain(err error) error { return fmt.Errorf("natsbroker: %s: %w", l.Name(), err) }
@@ -97,8 +141,15 @@ var (
 )
 
 // log returns a name of the stream that changes if it is recreated.
-func (r *logReader) log() string {
-	return r.stream.name + "#" + r.created.UTC().Format(time.RFC3339Nano)
+func (r *logReader) log() string { return createdName(r.stream.name, r.created) }
+
+// logName returns the name of the log of a stream.
+func logName(stream *jetstream.StreamInfo) string {
+	return createdName(stream.Config.Name, stream.Created)
+}
+
+func createdName(stream string, created time.Time) string {
+	return stream + "#" + created.UTC().Format(time.RFC3339Nano)
 }
 
 // Receive waits for messages.

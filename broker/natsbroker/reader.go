@@ -57,6 +57,63 @@ func (s *streamRef) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return stream.CachedInfo(), nil
 }
 
+// countTime is after how long the server deletes a consumer that has counted, if
+// that could not be deleted.
+const countTime = 10 * time.Second
+
+// count returns the number of messages from a sequence on. If they are not all in
+// the stream, or not all of them match the filters, a consumer counts them.
+func (s *streamRef) count(ctx context.Context, stream jetstream.Stream, from uint64) (int64, error) {
+	state := &stream.CachedInfo().State
+	if state.Msgs == 0 || from > state.LastSeq {
+		return 0, nil
+	}
+	if len(s.filters) == 0 && state.Msgs == state.LastSeq-state.FirstSeq+1 {
+		return int64(state.LastSeq - from + 1), nil
+	}
+	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		FilterSubjects:    s.filters,
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       from,
+		AckPolicy:         jetstream.AckNonePolicy,
+		InactiveThreshold: countTime,
+		MemoryStorage:     true,
+		Replicas:          1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	is := c.CachedInfo()
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
+	defer cancel()
+	_ = stream.DeleteConsumer(ended, is.Name) // otherwise the server does, after countTime
+	again, err := s.info(ctx)
+	if err == nil && !again.Created.Equal(stream.CachedInfo().Created) {
+		err = errors.New("the stream was recreated just now")
+	}
+	return int64(is.NumPending), err
+}
+
+// firstTime returns when the first message from a sequence on was stored. It is zero
+// if there is none.
+func (s *streamRef) firstTime(ctx context.Context, stream jetstream.Stream, from uint64) (first time.Time, err error) {
+	filters := s.filters
+	if len(filters) == 0 {
+		filters = []string{">"}
+	}
+	for _, subject := range filters {
+		m, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound): // it may have been deleted meanwhile
+		case err != nil:
+			return time.Time{}, err
+		case first.IsZero() || m.Time.Before(first):
+			first = m.Time
+		}
+	}
+	return first, nil
+}
+
 // read starts to read at a sequence, or at the first message if from is 0. It
 // breaks if the stream was not created at that time. The client fetches up to
 // ahead messages in advance.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,14 +35,14 @@ func (s *session) Return(ctx context.Context, ds []broker.Delivery, after time.D
 }
 
 // Reject terminates messages. If there is a dead-letter subject, it publishes
-// them there first.
+// them there first. A message without its dead letter is not terminated.
 func (s *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	reason = name.Line(strings.Join(strings.Fields(reason), " "), longestReason)
-	if err := s.publishDeadLetters(ctx, ds, reason); err != nil {
-		s.release(ds)
+	ds, err := s.publishDeadLetters(ctx, ds, reason)
+	if len(ds) == 0 {
 		return err
 	}
-	return s.settle(ctx, ds, strings.TrimSpace("+TERM "+reason))
+	return errors.Join(err, s.settle(ctx, ds, strings.TrimSpace("+TERM "+reason)))
 }
 
 // LongestDelay returns a year. The server has no limit.
@@ -50,26 +51,35 @@ func (s *session) LongestDelay() time.Duration { return 365 * 24 * time.Hour }
 // KeepsRejected reports whether there is a dead-letter subject.
 func (s *session) KeepsRejected() bool { return s.options.DeadLetter != "" }
 
-// publishDeadLetters publishes dead letters. If one fails, none of the deliveries
-// is settled.
-func (s *session) publishDeadLetters(ctx context.Context, ds []broker.Delivery, reason string) error {
+// publishDeadLetters publishes dead letters, and returns the deliveries that have
+// theirs, perhaps from an earlier try. It releases the others.
+func (s *session) publishDeadLetters(ctx context.Context, ds []broker.Delivery, reason string) (stored []broker.Delivery, err error) {
 	if s.options.DeadLetter == "" {
-		return nil
+		return ds, nil
 	}
 	s.mu.Lock()
 	as, err := s.find(ds)
+	as = slices.DeleteFunc(as, func(a *arrival) bool { return a.dead })
+	letters := make([]*nats.Msg, len(as))
+	for i, a := range as {
+		letters[i] = deadLetter(a.msg, s.options.DeadLetter, reason, s.origin(a))
+	}
 	s.mu.Unlock()
-	if err == nil {
-		letters := make([]*nats.Msg, len(as))
-		for i, a := range as {
-			letters[i] = deadLetter(a.msg, s.options.DeadLetter, reason, s.origin(a))
+	errs := s.requester.publish(ctx, letters)
+	if failed := errors.Join(errs...); failed != nil {
+		err = errors.Join(err, fmt.Errorf("natsbroker: publish dead letters to %q: %w", s.options.DeadLetter, failed))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, a := range as {
+		a.dead, a.released = errs[i] == nil, errs[i] != nil
+	}
+	for _, d := range ds {
+		if a, ok := d.Tag.(*arrival); ok && a.dead {
+			stored = append(stored, d)
 		}
-		err = errors.Join(s.requester.publish(ctx, letters)...)
 	}
-	if err != nil {
-		return fmt.Errorf("natsbroker: publish dead letters to %q: %w", s.options.DeadLetter, err)
-	}
-	return nil
+	return stored, err
 }
 
 // find returns the arrivals of unsettled deliveries. The mutex is held.

@@ -18,6 +18,7 @@ type arrival struct {
 	extended    time.Time // when its AckWait last started
 	redelivered bool      // it was delivered before
 	released    bool      // its settlement failed, so its AckWait is no longer extended
+	dead        bool      // its dead letter is stored
 }
 
 // seq returns its sequence in the stream.

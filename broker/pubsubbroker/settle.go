@@ -242,7 +242,8 @@ func (s *session) each(ctx context.Context, as []*arrival, do call) (results map
 		if failed != nil && lost < max(len(reasons), 1) {
 			err = errors.Join(err, s.explain(failed))
 		} else if lost > 0 {
-			err = errors.Join(err, fmt.Errorf("pubsubbroker: %s: the deadline of %d of %d deliveries had passed, and they come again", s.Name(), lost, n))
+			err = errors.Join(err, fmt.Errorf("pubsubbroker: %s: the deadline of %d of %d deliveries had passed, and they come again: %w",
+				s.Name(), lost, n, broker.ErrSettled))
 		}
 		as = as[n:]
 	}

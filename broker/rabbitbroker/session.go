@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/effectively-once/once/broker"
@@ -22,14 +23,21 @@ type session struct {
 	in    chan broker.Delivery // its capacity is the window, so RabbitMQ sends no more than fit
 	ended chan struct{}        // closed when no more deliveries arrive
 	cause error                // why it has ended; set before ended is closed
+
+	mu sync.Mutex // guards the arrivals
 }
 
-// tag is the Tag of a delivery. Sessions use the same delivery numbers, so it
-// includes the session.
-type tag struct {
+// arrival is what the Tag of a delivery points to. Sessions use the same delivery
+// numbers, so it includes the session. RabbitMQ breaks a session that settles a
+// number twice, so it notes what is settled.
+type arrival struct {
 	session *session
 	raw     *amqp.Delivery
+	settled bool // that was sent
+	dead    bool // its dead letter is stored
 }
+
+var errSettled = fmt.Errorf("rabbitbroker: %w", broker.ErrSettled)
 
 func (n *session) consume(window int) (err error) {
 	if n.channel, err = n.link.amqp.Channel(); err != nil {
@@ -53,7 +61,7 @@ func (n *session) pump(deliveries <-chan amqp.Delivery, closes <-chan *amqp.Erro
 	for d := range deliveries {
 		m, again := decode(&d, n.queue)
 		n.in <- broker.Delivery{
-			Message: m, Redelivered: again, Tag: tag{n, &d},
+			Message: m, Redelivered: again, Tag: &arrival{session: n, raw: &d},
 			Origin: fmt.Sprintf("queue %s, exchange %q", n.queue, d.Exchange),
 		}
 	}
@@ -97,36 +105,60 @@ func (n *session) Receive(ctx context.Context, max int) (ds []broker.Delivery, e
 
 // Ack sends acks. RabbitMQ does not confirm them.
 func (n *session) Ack(ctx context.Context, ds []broker.Delivery) error {
-	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Ack(number, false) })
+	return n.settleAll(ctx, ds, n.sendAck)
 }
+
+func (n *session) sendAck(number uint64) error { return n.channel.Ack(number, false) }
 
 // Return returns messages at once. It ignores the delay.
 func (n *session) Return(ctx context.Context, ds []broker.Delivery, _ time.Duration) error {
-	return n.settle(ctx, ds, func(number uint64) error { return n.channel.Nack(number, false, true) })
+	return n.settleAll(ctx, ds, func(number uint64) error { return n.channel.Nack(number, false, true) })
 }
 
 // Reject publishes messages to Options.DeadLetter and acks those that are
 // confirmed. Without a DeadLetter it rejects them to the queue.
 func (n *session) Reject(ctx context.Context, ds []broker.Delivery, reason string) error {
 	if n.dead == nil {
-		return n.settle(ctx, ds, func(number uint64) error { return n.channel.Reject(number, false) })
+		return n.settleAll(ctx, ds, func(number uint64) error { return n.channel.Reject(number, false) })
 	}
-	raws, err := n.own(ds)
+	as, err := n.own(ds)
 	if err != nil {
 		return err
 	}
-	letters, errs := make([]publishing, len(ds)), make([]error, len(ds))
-	for i, raw := range raws {
-		letters[i] = deadLetter(raw, n.options.DeadLetter.RoutingKey, reason)
+	stored, fresh, err := n.divide(as)
+	letters, errs := make([]publishing, len(fresh)), make([]error, len(fresh))
+	for i, a := range fresh {
+		letters[i] = deadLetter(a.raw, n.options.DeadLetter.RoutingKey, reason)
 	}
-	n.dead.send(ctx, letters, errs)
-	var kept []broker.Delivery
-	for i, d := range ds {
-		if errs[i] == nil {
-			kept = append(kept, d)
+	if len(letters) > 0 {
+		n.dead.send(ctx, letters, errs)
+	}
+	n.mu.Lock()
+	for i, a := range fresh {
+		if a.dead = errs[i] == nil; a.dead {
+			stored = append(stored, a)
 		}
 	}
-	return errors.Join(append(errs, n.Ack(ctx, kept))...)
+	n.mu.Unlock()
+	return errors.Join(append(errs, err, n.settle(ctx, stored, n.sendAck))...)
+}
+
+// divide returns those of the arrivals that have a dead letter from an earlier
+// try, and those without. It returns an error if some are settled.
+func (n *session) divide(as []*arrival) (dead, fresh []*arrival, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range as {
+		switch {
+		case a.settled:
+			err = errSettled
+		case a.dead:
+			dead = append(dead, a)
+		default:
+			fresh = append(fresh, a)
+		}
+	}
+	return dead, fresh, err
 }
 
 // KeepsRejected reports whether the Options have a place for dead letters.
@@ -143,35 +175,55 @@ func (n *session) Close(ctx context.Context) error {
 	return err
 }
 
-// settle calls send for each delivery, and stops at the first error.
-func (n *session) settle(ctx context.Context, ds []broker.Delivery, send func(number uint64) error) error {
-	raws, err := n.own(ds)
+// settleAll is settle for deliveries.
+func (n *session) settleAll(ctx context.Context, ds []broker.Delivery, send func(number uint64) error) error {
+	as, err := n.own(ds)
 	if err != nil {
 		return err
 	}
-	return n.link.During(ctx, func() error {
-		for i, raw := range raws {
+	return n.settle(ctx, as, send)
+}
+
+// settle calls send for each arrival that is not settled. It stops when send
+// fails, which breaks the session, and when ctx ends.
+func (n *session) settle(ctx context.Context, as []*arrival, send func(number uint64) error) (refused error) {
+	err := n.link.During(ctx, func() error {
+		for i, a := range as {
 			err := ctx.Err()
-			if err == nil {
-				err = send(raw.DeliveryTag)
+			switch {
+			case err != nil:
+			case n.begin(a):
+				err = send(a.raw.DeliveryTag)
+			default:
+				refused = errSettled
 			}
 			if err != nil {
-				return fmt.Errorf("%d of %d messages were not settled: %w", len(ds)-i, len(ds), err)
+				return fmt.Errorf("%d of %d messages were not settled: %w", len(as)-i, len(as), err)
 			}
 		}
 		return nil
 	})
+	return errors.Join(refused, err)
 }
 
-// own returns the raw deliveries. It fails if one is of another session.
-func (n *session) own(ds []broker.Delivery) ([]*amqp.Delivery, error) {
-	raws := make([]*amqp.Delivery, len(ds))
+// begin notes that an arrival is settled, and returns false if it was before.
+func (n *session) begin(a *arrival) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := a.settled
+	a.settled = true
+	return !was
+}
+
+// own returns the arrivals of deliveries. It fails if one is of another session.
+func (n *session) own(ds []broker.Delivery) ([]*arrival, error) {
+	as := make([]*arrival, len(ds))
 	for i, d := range ds {
-		t, ok := d.Tag.(tag)
-		if !ok || t.session != n {
+		a, ok := d.Tag.(*arrival)
+		if !ok || a.session != n {
 			return nil, fmt.Errorf("%w: the delivery is of another session", broker.ErrInvalid)
 		}
-		raws[i] = t.raw
+		as[i] = a
 	}
-	return raws, nil
+	return as, nil
 }

@@ -33,6 +33,7 @@ type arrival struct {
 	deliveries  int
 	fields      map[string]string
 	redelivered bool
+	dead        bool // its dead letter is stored
 }
 
 // readState is what a session may read.

@@ -54,8 +54,13 @@ func (s *session) appendDeadLetters(ctx context.Context, ds []broker.Delivery, r
 	s.lose(as, lost)
 	for _, d := range ds {
 		a, ok := d.Tag.(*arrival)
-		if !ok || !s.owns(a) {
+		owned, stored := ok && s.owns(a), ok && s.isDead(a)
+		switch {
+		case !owned:
 			err = errors.Join(err, errSettled)
+			continue
+		case stored: // by an earlier try, whose ack has failed
+			kept = append(kept, d)
 			continue
 		}
 		add := &redis.XAddArgs{Stream: s.options.DeadLetter, Values: deadLetter(a, s.stream, reason)}
@@ -63,9 +68,18 @@ func (s *session) appendDeadLetters(ctx context.Context, ds []broker.Delivery, r
 			err = errors.Join(err, fmt.Errorf("redisbroker: append a dead letter to the stream %q: %w", s.options.DeadLetter, addErr))
 			continue
 		}
+		s.mu.Lock()
+		a.dead = true
+		s.mu.Unlock()
 		kept = append(kept, d)
 	}
 	return kept, err
+}
+
+func (s *session) isDead(a *arrival) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return a.dead
 }
 
 // owns reports whether an entry is unsettled and was not claimed by another
@@ -112,7 +126,8 @@ func (s *session) settle(ctx context.Context, ds []broker.Delivery, script *redi
 	s.mu.Unlock()
 	wake.Signal(s.room)
 	if len(lost) > 0 {
-		err = errors.Join(err, fmt.Errorf("redisbroker: %s: another session has claimed %d of %d deliveries, or settled them", s.Name(), len(lost), len(as)))
+		err = errors.Join(err, fmt.Errorf("redisbroker: %s: another session has claimed %d of %d deliveries, or settled them: %w",
+			s.Name(), len(lost), len(as), broker.ErrSettled))
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 	"github.com/effectively-once/once/broker"
 )
 
@@ -29,6 +30,11 @@ type Options struct {
 	// has messages, so that others have their turn. Messages in flight are
 	// settled first. Default: one minute.
 	SessionTime time.Duration
+
+	// Management counts the messages of sources, which are [broker.Lagger]s then. It
+	// needs the right Manage, or the role Azure Service Bus Data Owner. Nothing else
+	// uses it. Default: the lag of sources is not known.
+	Management *admin.Client
 }
 
 // Broker creates publishers and sources of a namespace. It is safe for concurrent
@@ -60,22 +66,43 @@ func (b *Broker) Publisher() broker.Publisher {
 }
 
 // Queue returns a queue as a source.
-func (b *Broker) Queue(name string) broker.Source { return &source{broker: b, entity: name} }
+func (b *Broker) Queue(name string) broker.Source {
+	return b.counted(&source{broker: b, entity: name})
+}
 
 // Subscription returns a subscription of a topic as a source.
 func (b *Broker) Subscription(topic, name string) broker.Source {
-	return &source{broker: b, entity: topic, subscription: name}
+	return b.counted(&source{broker: b, entity: topic, subscription: name})
+}
+
+// counted makes a source a Lagger, if there is somebody to ask.
+func (b *Broker) counted(s *source) broker.Source {
+	if b.options.Management == nil {
+		return s
+	}
+	return &countedSource{s, b.options.Management}
+}
+
+// sourceOf returns a source of this package, or nil.
+func sourceOf(s broker.Source) *source {
+	switch s := s.(type) {
+	case *source:
+		return s
+	case *countedSource:
+		return s.source
+	}
+	return nil
 }
 
 // DeadLetters returns the dead letters of a queue or a subscription of this package
 // as a source. Its messages have the headers once-reason and once-description.
 // Dead letters of dead letters do not exist: Reject removes them.
 func (b *Broker) DeadLetters(of broker.Source) broker.Source {
-	s, ok := of.(*source)
-	if !ok {
+	s := sourceOf(of)
+	if s == nil {
 		return &source{broker: b}
 	}
-	return &source{broker: b, entity: s.entity, subscription: s.subscription, dead: true}
+	return b.counted(&source{broker: b, entity: s.entity, subscription: s.subscription, dead: true})
 }
 
 // source is a queue, a subscription, or the dead letters of one.

@@ -38,7 +38,7 @@
 //   - The rules of a subscription decide which messages it gets. A message that no
 //     subscription takes is gone without an error.
 //   - Neither the lag, the namespace, nor how long a message may come back can be
-//     read over AMQP.
+//     read over AMQP. With [Options.Management], the lag is asked over HTTP.
 //
 // # Messages
 //
@@ -52,7 +52,7 @@
 // # Rights
 //
 // A publisher needs Send, a consumer Listen, and one that delays messages or calls
-// [Broker.Replay] both.
+// [Broker.Replay] both. The management client needs Manage.
 //
 // # Compatibility
 //

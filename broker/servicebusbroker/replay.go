@@ -20,8 +20,8 @@ const replayWait = 2 * time.Second
 // too. If Replay fails between the two steps, a message is sent and still a dead
 // letter.
 func (b *Broker) Replay(ctx context.Context, of broker.Source, limit int) (n int, err error) {
-	dead, ok := b.DeadLetters(of).(*source)
-	if !ok || dead.entity == "" {
+	dead := sourceOf(b.DeadLetters(of))
+	if dead.entity == "" {
 		return 0, fmt.Errorf("%w: the source is not of this package", broker.ErrInvalid)
 	}
 	from, err := dead.receiver()

@@ -31,6 +31,11 @@ func (k *placeKeeper) Location(ctx context.Context) (map[string]string, error) {
 	return k.Source.(broker.Located).Location(ctx)
 }
 
+// LagFrom forwards, because the positions are the caller's.
+func (k *placeKeeper) LagFrom(ctx context.Context, at map[string]broker.Position) (broker.Lag, error) {
+	return k.Source.(broker.LogLagger).LagFrom(ctx, at)
+}
+
 func (k *placeKeeper) Open(ctx context.Context, window int) (broker.Session, error) {
 	s, err := k.Source.Open(ctx, window)
 	if err != nil {

@@ -452,6 +452,31 @@ func TestNATSRedeliversWhatCouldNotBeSettled(t *testing.T) {
 	}
 }
 
+// A message whose dead letter cannot be stored leaves those that are rejected with
+// it: they are gone, with one dead letter each.
+func TestNATSOneDeadLetterThatFailsLeavesTheOthers(t *testing.T) {
+	js := dialNATS(t, offices.StartNATS(t))
+	dead := newNATSPlace(t, js, nil, func(s *jetstream.StreamConfig, _ *jetstream.ConsumerConfig) { s.MaxMsgSize = 10_000 })
+	p := newNATSPlace(t, js, &natsbroker.Options{DeadLetter: dead.topic}, natsAckWait(time.Second))
+	ms := p.messages(3)
+	ms[1].Body = make([]byte, 20_000)
+	publish(t, p.Publisher(), ms...)
+	s := p.open(t, 3)
+	ds := receive(t, s, 3)
+	for range 2 { // also if the consumer tries again
+		if err := s.Reject(t.Context(), ds, "no use"); err == nil {
+			t.Error("a dead letter that is too large for its stream: no error")
+		}
+	}
+	if letters := deadNATSLetters(t, dead); len(letters) != 2 {
+		t.Errorf("%d dead letters, want 2", len(letters))
+	}
+	if again := receive(t, s, 1); again[0].Message.ID != ms[1].ID {
+		t.Errorf("%s comes again, want the message without a dead letter", again[0].Message.ID)
+	}
+	receiveNothing(t, s, 1500*time.Millisecond)
+}
+
 // A rejected message without its dead letter stays with the session for AckWait,
 // so that Reject can be repeated, and then comes again.
 func TestNATSFailedDeadLetterComesAgain(t *testing.T) {

@@ -173,23 +173,28 @@ func rabbitOtherSession(t *testing.T, r *rabbit) {
 	receive(t, p.open(t, 10), 2) // nothing was acked
 }
 
+// rabbitTwice: RabbitMQ would end the session if it were told twice.
 func rabbitTwice(t *testing.T, r *rabbit) {
 	p := r.place(t, rabbitbroker.Options{}, rabbitbroker.QueueOptions{})
-	p.publish(t, p.messages(2)...)
+	p.publish(t, p.messages(3)...)
 	s := p.open(t, 10)
-	ds := receive(t, s, 2)
+	ds := receive(t, s, 3)
 	proof.Must(t, s.Ack(proof.Soon(t), ds[:1]))
-	_ = s.Ack(proof.Soon(t), ds[:1]) // it was sent
-	_, err := s.Receive(proof.Soon(t), 1)
-	if err == nil || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
-		t.Errorf("%v, want that the session is broken", err)
+	for _, err := range []error{s.Ack(proof.Soon(t), ds[:1]), s.Return(proof.Soon(t), ds[:1], 0), s.Reject(proof.Soon(t), ds[:2], "no")} {
+		if !errors.Is(err, broker.ErrSettled) {
+			t.Errorf("%v, want ErrSettled", err)
+		}
 	}
-	if err := s.Ack(proof.Soon(t), ds[1:]); err == nil {
-		t.Error("a broken session acknowledges")
+	if letters := p.letters(t); len(letters) != 1 || letters[0].ID != ds[1].Message.ID {
+		t.Errorf("the dead letters are %v, want one of the message that was not settled", letters)
 	}
+	receiveNothing(t, s, 300*time.Millisecond)
+	proof.Must(t, s.Ack(proof.Soon(t), ds[2:]))
 	proof.Must(t, s.Close(proof.Soon(t)))
-	receive(t, p.open(t, 10), 1)
-	p.publish(t, p.message(3))
+	if err := s.Ack(proof.Soon(t), ds); err == nil {
+		t.Error("a closed session acknowledges")
+	}
+	receiveNothing(t, p.open(t, 10), 300*time.Millisecond)
 }
 
 func rabbitDeleted(t *testing.T, r *rabbit) {

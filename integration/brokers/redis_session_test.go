@@ -174,6 +174,25 @@ func TestRedisStalledSessionSettlesNothing(t *testing.T) {
 	}
 }
 
+// A message whose ack fails after its dead letter was stored gets no second one.
+func TestRedisStoresADeadLetterOnce(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t)
+	p := r.place(t, redisbroker.Options{})
+	p.publish(t, p.messages(1)...)
+	s := openSession(t, p.source, 1)
+	ds := receive(t, s, 1)
+	proof.Must(t, r.client.Do(proof.Soon(t), "ACL", "SETUSER", "default", "-xack").Err())
+	if err := s.Reject(proof.Soon(t), ds, "no use"); err == nil {
+		t.Error("Reject without the right to XACK: no error")
+	}
+	proof.Must(t, r.client.Do(proof.Soon(t), "ACL", "SETUSER", "default", "+xack").Err())
+	proof.Must(t, s.Reject(proof.Soon(t), ds, "no use"))
+	if letters := p.letters(t); len(letters) != 1 {
+		t.Errorf("there are %d dead letters", len(letters))
+	}
+}
+
 // claim gives all pending entries to a consumer.
 func (p *redisPlace) claim(tb testing.TB, consumer string) {
 	tb.Helper()

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/brokertest"
 	"github.com/effectively-once/once/broker/servicebusbroker"
@@ -19,8 +22,9 @@ import (
 // Bus. It is not the service.
 type fakeServiceBus struct {
 	*fakeamqp.Server
-	client *azservicebus.Client
-	names  atomic.Int64
+	client     *azservicebus.Client
+	management *fakeamqp.Management
+	names      atomic.Int64
 }
 
 func startServiceBus(tb testing.TB) *fakeServiceBus {
@@ -28,7 +32,7 @@ func startServiceBus(tb testing.TB) *fakeServiceBus {
 	s, err := fakeamqp.Start()
 	proof.Must(tb, err)
 	tb.Cleanup(s.Close)
-	f := &fakeServiceBus{Server: s}
+	f := &fakeServiceBus{Server: s, management: &fakeamqp.Management{Server: s}}
 	f.client = f.connect(tb)
 	return f
 }
@@ -67,15 +71,20 @@ func (f *fakeServiceBus) place(tb testing.TB, o fakeamqp.QueueOptions) *serviceB
 		o.MaxDelivery = 1000
 	}
 	f.CreateQueue(p.queue, o)
-	p.broker = f.broker(o.Sessions)
+	p.broker = f.broker(tb, o.Sessions)
 	p.publisher = p.broker.Publisher()
 	tb.Cleanup(func() { _ = p.publisher.Close() })
 	p.source = p.broker.Queue(p.queue)
 	return p
 }
 
-func (f *fakeServiceBus) broker(sessions bool) *servicebusbroker.Broker {
-	return servicebusbroker.New(f.client, &servicebusbroker.Options{Sessions: sessions, SessionIdle: 20 * time.Millisecond, MaxSessions: 16})
+func (f *fakeServiceBus) broker(tb testing.TB, sessions bool) *servicebusbroker.Broker {
+	tb.Helper()
+	management, err := admin.NewClientFromConnectionString(f.ConnectionString(), &admin.ClientOptions{
+		ClientOptions: azcore.ClientOptions{Transport: f.management, Retry: policy.RetryOptions{MaxRetries: -1}}})
+	proof.Must(tb, err)
+	return servicebusbroker.New(f.client, &servicebusbroker.Options{Sessions: sessions, SessionIdle: 20 * time.Millisecond, MaxSessions: 16,
+		Management: management})
 }
 
 func (p *serviceBusPlace) harnessPlace() brokertest.Place {

@@ -119,8 +119,8 @@ func TestServiceBusSessionMoves(t *testing.T) {
 
 // servicebusElsewhere returns the source of a place over a connection of its own.
 func servicebusElsewhere(tb testing.TB, p *serviceBusPlace) broker.Source {
-	other := &fakeServiceBus{Server: p.Server, client: p.connect(tb)}
-	return other.broker(true).Queue(p.queue)
+	other := &fakeServiceBus{Server: p.Server, client: p.connect(tb), management: p.management}
+	return other.broker(tb, true).Queue(p.queue)
 }
 
 // A session that another process has taken is let go once that shows, and not held
@@ -322,7 +322,7 @@ func TestServiceBusReplaysDeadLetters(t *testing.T) {
 func TestServiceBusReplaysOfSubscriptionsAreNoDuplicates(t *testing.T) {
 	f := startServiceBus(t)
 	f.CreateTopic("orders", fakeamqp.QueueOptions{DedupWindow: time.Hour}, "billing", "audit")
-	b := f.broker(false)
+	b := f.broker(t, false)
 	p := b.Publisher()
 	defer p.Close()
 	publish(t, p, &broker.Message{ID: "1", Topic: "orders"}, &broker.Message{ID: "2", Topic: "orders"})
@@ -353,7 +353,7 @@ func TestServiceBusReplaysOfSubscriptionsAreNoDuplicates(t *testing.T) {
 func TestServiceBusTopicReachesEachSubscription(t *testing.T) {
 	f := startServiceBus(t)
 	f.CreateTopic("orders", fakeamqp.QueueOptions{Sessions: true}, "billing", "audit")
-	b := f.broker(true)
+	b := f.broker(t, true)
 	p := b.Publisher()
 	defer p.Close()
 	publish(t, p, &broker.Message{ID: "1", Topic: "orders", OrderingKey: "key"})

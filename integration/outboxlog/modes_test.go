@@ -52,20 +52,27 @@ func TestOrderOverARollingChange(t *testing.T) {
 	var last [keys]int
 	var lock [keys]sync.Mutex
 	var put atomic.Int64
-	process := func(mode pgstore.OutboxMode) (stop func()) {
-		s := in(mode)
+	relay := func(s *pgstore.Store) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		all.Add(2)
+		var running sync.WaitGroup
+		running.Add(1)
 		go func() {
-			defer all.Done()
+			defer running.Done()
 			r := &outbox.Relay{Store: s, Publisher: publisher(publish), Lease: 3 * time.Second, PublishTime: time.Second}
 			if err := r.Run(ctx); err != nil {
 				t.Error(err)
 			}
 		}()
+		return func() { cancel(); running.Wait() }
+	}
+	process := func(mode pgstore.OutboxMode) (stop func()) {
+		s := in(mode)
+		end := relay(s)
+		ctx, cancel := context.WithCancel(t.Context())
+		var writing sync.WaitGroup
+		writing.Add(1)
 		go func() {
-			defer all.Done()
+			defer writing.Done()
 			out := outbox.New(s, nil)
 			for i := 0; ctx.Err() == nil; i++ {
 				k := i % keys
@@ -85,7 +92,16 @@ func TestOrderOverARollingChange(t *testing.T) {
 				lock[k].Unlock()
 			}
 		}()
-		return func() { cancel(); all.Wait() }
+		return func() {
+			cancel()
+			end()
+			writing.Wait()
+		}
+	}
+	all := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return published.Load() == put.Load() || len(wrong) > 0
 	}
 	more := func(n int64) { // waits until n messages are put and published
 		t.Helper()
@@ -115,20 +131,18 @@ func TestOrderOverARollingChange(t *testing.T) {
 	proof.Await(t, "the slot is dropped", func() bool {
 		err := w.ResetOutboxSlot(t.Context())
 		if err != nil { // messages are not known to be published
-			process(pgstore.OutboxTable)()
+			stop := relay(in(pgstore.OutboxTable))
+			proof.Await(t, "what is in the log is published", all)
+			stop()
 		}
 		return err == nil
 	})
 	stop = process(pgstore.OutboxTable)
 	more(50)
 	stop()
-	relay := process(pgstore.OutboxTable)
-	defer relay()
-	proof.Await(t, "everything is published", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return published.Load() == put.Load() || len(wrong) > 0
-	})
+	stop = relay(in(pgstore.OutboxTable))
+	defer stop()
+	proof.Await(t, "everything is published", all)
 	mu.Lock()
 	defer mu.Unlock()
 	if len(wrong) > 0 {

@@ -1,6 +1,7 @@
 package fakeamqp
 
 import (
+	"cmp"
 	"crypto/rand"
 	"slices"
 	"strings"
@@ -47,7 +48,8 @@ type queue struct {
 	name     string
 	o        QueueOptions
 	dlq      *queue
-	list     []*entry // in the order of their sequence numbers
+	list     []*entry            // in the order of their sequence numbers
+	sessions map[string][]*entry // the same messages by their session
 	seq      int64
 	seen     map[string]time.Time
 	readers  []*link
@@ -84,9 +86,27 @@ func (s *Server) create(name string, o QueueOptions) {
 }
 
 func (s *Server) add(name string, o QueueOptions) *queue {
-	q := &queue{srv: s, name: name, o: o, seen: map[string]time.Time{}, sessLock: map[string]*link{}, sessTill: map[string]time.Time{}, sessData: map[string][]byte{}}
+	q := &queue{srv: s, name: name, o: o, seen: map[string]time.Time{}, sessions: map[string][]*entry{}, sessLock: map[string]*link{}, sessTill: map[string]time.Time{}, sessData: map[string][]byte{}}
 	s.queues[name] = q
 	return q
+}
+
+// DeleteQueue deletes a queue with its dead letters. Its receivers are detached,
+// and those that wait for a session are refused.
+func (s *Server) DeleteQueue(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := amqpErr("amqp:not-found", "The messaging entity '"+name+"' could not be found.")
+	q := s.queues[name]
+	delete(s.queues, name)
+	delete(s.queues, q.dlq.name)
+	for _, l := range slices.Concat(q.readers, q.dlq.readers) {
+		l.detach(gone)
+	}
+	for _, a := range q.accepts {
+		a.reply(nil, nil, gone)
+	}
+	q.accepts = nil
 }
 
 // CreateTopic creates a topic with subscriptions that take every message.
@@ -222,11 +242,25 @@ func (q *queue) add(m *message) *entry {
 		e.state, e.due = scheduled, t
 	}
 	q.list = append(q.list, e)
+	q.sessions[e.sess] = append(q.sessions[e.sess], e)
 	return e
 }
 
+// remove removes a message, unless it was removed before.
 func (q *queue) remove(e *entry) {
-	q.list = slices.DeleteFunc(q.list, func(x *entry) bool { return x == e })
+	q.list = without(q.list, e.seq)
+	if q.sessions[e.sess] = without(q.sessions[e.sess], e.seq); len(q.sessions[e.sess]) == 0 {
+		delete(q.sessions, e.sess)
+	}
+}
+
+// without deletes the message with a sequence number from a list.
+func without(list []*entry, seq int64) []*entry {
+	i, found := slices.BinarySearchFunc(list, seq, func(e *entry, seq int64) int { return cmp.Compare(e.seq, seq) })
+	if !found {
+		return list
+	}
+	return slices.Delete(list, i, i+1)
 }
 
 // free ends the lock of a message. If its delivery has failed, the last of them
@@ -281,9 +315,11 @@ func (q *queue) tick(now time.Time) {
 
 // expire ends locks.
 func (q *queue) expire(now time.Time) {
-	for _, e := range slices.Clone(q.list) {
-		if e.holder != nil && now.After(e.until) && !q.o.Sessions {
-			q.free(e, true)
+	if !q.o.Sessions {
+		for _, e := range slices.Clone(q.list) {
+			if e.holder != nil && now.After(e.until) {
+				q.free(e, true)
+			}
 		}
 	}
 	for id, until := range q.sessTill {
@@ -373,7 +409,7 @@ func (q *queue) leave(l *link, failed bool) {
 	}
 	delete(q.sessLock, *l.sessID)
 	delete(q.sessTill, *l.sessID)
-	for _, e := range slices.Clone(q.list) {
+	for _, e := range slices.Clone(q.sessions[*l.sessID]) {
 		if e.holder == l {
 			q.free(e, failed)
 		}
@@ -407,8 +443,12 @@ func (q *queue) next(l *link) *entry {
 	if !l.canSend() {
 		return nil
 	}
-	for _, e := range q.list {
-		if e.state == active && e.holder == nil && (l.sessID == nil || e.sess == *l.sessID) {
+	list := q.list
+	if l.sessID != nil {
+		list = q.sessions[*l.sessID]
+	}
+	for _, e := range list {
+		if e.state == active && e.holder == nil {
 			return e
 		}
 	}
@@ -669,7 +709,9 @@ func (s *Server) manageScheduled(addr, op string, list func(string) []any) (int3
 		q := s.queues[name]
 		if op == "com.microsoft:cancel-scheduled-message" {
 			for _, n := range list("sequence-numbers") {
-				q.list = slices.DeleteFunc(q.list, func(e *entry) bool { return e.state == scheduled && e.seq == n })
+				if i := slices.IndexFunc(q.list, func(e *entry) bool { return e.state == scheduled && e.seq == n }); i >= 0 {
+					q.remove(q.list[i])
+				}
 			}
 			continue
 		}

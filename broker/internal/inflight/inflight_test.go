@@ -99,8 +99,9 @@ func (s *feed) refuses(t *testing.T, why error, ds ...broker.Delivery) {
 	t.Helper()
 	for i, d := range ds {
 		err := s.Settle(t.Context(), ds[i:i+1], func(*inflight.Item[string]) { t.Errorf("%s is settled", d.Origin) })
-		if !errors.Is(err, why) || s.Check(ds[i:i+1]) == nil {
-			t.Errorf("settling %s: %v; want %v", d.Origin, err, why)
+		held, heldErr := s.Held(ds[i : i+1])
+		if !errors.Is(err, why) || !errors.Is(heldErr, why) || len(held) > 0 {
+			t.Errorf("settling %s: %v, and %d are held: %v; want %v", d.Origin, err, len(held), heldErr, why)
 		}
 	}
 }
@@ -159,7 +160,7 @@ func TestADeliveryIsSettledOnce(t *testing.T) {
 	other.refuses(t, broker.ErrInvalid, broker.Delivery{Origin: "foreign"}, broker.Delivery{Origin: "alien", Tag: 7})
 	s.ack(t, ds[1])
 	s.giveBack(t, 0, ds[0])
-	if err := s.Check(ds[:1]); err == nil {
+	if held, err := s.Held(ds[:1]); len(held) > 0 || err == nil {
 		t.Error("what was returned passes for out")
 	}
 	again := s.want(t, "a+")
@@ -177,6 +178,9 @@ func TestTheOthersOfASliceAreSettled(t *testing.T) {
 	s := newFeed(t, 9, l)
 	ds := s.want(t, "a b c")
 	s.ack(t, ds[1])
+	if held, err := s.Held(ds); len(held) != 2 || held[0].Origin != "a" || held[1].Origin != "c" || !errors.Is(err, broker.ErrSettled) {
+		t.Error(held, err)
+	}
 	if err := s.Settle(t.Context(), ds, (*inflight.Item[string]).Settle); err == nil {
 		t.Error("no error for the second")
 	}

@@ -147,16 +147,21 @@ func (t *Tracker[M]) Settle(ctx context.Context, ds []broker.Delivery, do func(*
 	return failed
 }
 
-// Check returns the error that Settle would return for deliveries.
-func (t *Tracker[M]) Check(ds []broker.Delivery) error {
+// Held returns those of the deliveries that are in flight in this session, and
+// the error that Settle would return for the others.
+func (t *Tracker[M]) Held(ds []broker.Delivery) (held []broker.Delivery, failed error) {
 	t.Lock()
 	defer t.Unlock()
 	for _, delivery := range ds {
-		if _, err := t.find(delivery); err != nil {
-			return err
+		it, err := t.find(delivery)
+		switch {
+		case err != nil:
+			failed = err
+		case it != nil:
+			held = append(held, delivery)
 		}
 	}
-	return nil
+	return held, failed
 }
 
 // find returns the item of a delivery, or nil if there is nothing to settle.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/broker/internal/inflight"
 	"github.com/effectively-once/once/broker/kafkabroker/internal/cluster"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -23,7 +24,7 @@ var (
 	ErrLost = errors.New("kafkabroker: the membership of the group was lost: open another session")
 
 	// ErrMoved is returned for a delivery whose partition was revoked.
-	ErrMoved = errors.New("kafkabroker: the partition was revoked, and the message comes again elsewhere")
+	ErrMoved = fmt.Errorf("kafkabroker: the partition was revoked, and the message comes again elsewhere: %w", broker.ErrSettled)
 )
 
 // Member is a member of a group, with its own client.
