@@ -61,8 +61,8 @@ type queue struct {
 type handleBatch func(ctx context.Context, bodies [][]byte) error
 
 func carriers() []carrier {
-	return []carrier{sqsCarrier("SQS, standard", false), sqsCarrier("SQS, FIFO", true), serviceBusCarrier(), eventHubsCarrier(), pubsubCarrier(),
-		redisCarrier()}
+	return []carrier{sqsCarrier("SQS, standard", false), sqsCarrier("SQS, FIFO", true), serviceBusCarrier(false), serviceBusCarrier(true),
+		eventHubsCarrier(), pubsubCarrier(), redisCarrier(), kafkaCarrier(), rabbitCarrier(), natsCarrier()}
 }
 
 // brokerStages hold the contests of brokers. In the first two of each, a handler

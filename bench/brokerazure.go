@@ -16,10 +16,15 @@ import (
 	"github.com/effectively-once/once/store/memstore"
 )
 
-// serviceBusCarrier is an imitation of Service Bus.
-func serviceBusCarrier() carrier {
-	return carrier{name: "Service Bus", client: "azservicebus, 10 at once", away: 10 * time.Millisecond, batch: 10,
-		open: func(_ context.Context, away time.Duration) (*depot, error) { return openServiceBus(away) }}
+// serviceBusCarrier is an imitation of Service Bus, with queues that have sessions
+// or not.
+func serviceBusCarrier(sessions bool) carrier {
+	name := "Service Bus"
+	if sessions {
+		name += ", sessions"
+	}
+	return carrier{name: name, client: "azservicebus, 10 at once", away: 10 * time.Millisecond, batch: 10,
+		open: func(_ context.Context, away time.Duration) (*depot, error) { return openServiceBus(sessions, away) }}
 }
 
 // startAMQP starts an imitation of both services, and returns a connection string
@@ -40,7 +45,7 @@ func startAMQP(away time.Duration) (server *fakeamqp.Server, far string, stop fu
 	}, nil
 }
 
-func openServiceBus(away time.Duration) (*depot, error) {
+func openServiceBus(sessions bool, away time.Duration) (*depot, error) {
 	server, address, stop, err := startAMQP(away)
 	if err != nil {
 		return nil, err
@@ -57,11 +62,16 @@ func openServiceBus(away time.Duration) (*depot, error) {
 	}
 	d := &depot{publisher: servicebusbroker.New(near, nil).Publisher()}
 	d.queue = func(_ context.Context, s queueShape) (*queue, error) {
-		q := &queue{topic: "queue-" + newID(), drop: func() {}}
-		server.CreateQueue(q.topic, fakeamqp.QueueOptions{})
-		q.source = servicebusbroker.New(far, nil).Queue(q.topic)
+		q := &queue{topic: "queue-" + newID()}
+		q.drop = func() { server.DeleteQueue(q.topic) }
+		server.CreateQueue(q.topic, fakeamqp.QueueOptions{Sessions: sessions})
+		q.source = servicebusbroker.New(far, &servicebusbroker.Options{Sessions: sessions, MaxSessions: s.workers}).Queue(q.topic)
+		loop := serviceBusLoop
+		if sessions {
+			q.keys, loop = 8*s.workers, serviceBusSessions
+		}
 		q.official = func(ctx context.Context, handle handleBatch) error {
-			return serviceBusLoop(ctx, far, q.topic, s, handle)
+			return loop(ctx, far, q.topic, s, handle)
 		}
 		return q, nil
 	}
@@ -100,6 +110,39 @@ func serviceBusLoop(ctx context.Context, client *azservicebus.Client, name strin
 			}
 		}
 		return nil
+	})
+}
+
+// serviceBusSessions accepts a session in each worker, completes its messages one
+// after the other, and accepts the next one when there are no more.
+func serviceBusSessions(ctx context.Context, client *azservicebus.Client, name string, s queueShape, handle handleBatch) error {
+	return inWorkers(ctx, s.workers, func(ctx context.Context, _ int) error {
+		r, err := client.AcceptNextSessionForQueue(ctx, name, nil)
+		if err != nil {
+			return err
+		}
+		defer closeSoon(r)
+		patient := context.WithoutCancel(ctx)
+		for {
+			soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			ms, err := r.ReceiveMessages(soon, s.batch, nil)
+			over := soon.Err() != nil
+			cancel()
+			if err != nil && !over {
+				return err
+			}
+			if len(ms) == 0 {
+				return nil
+			}
+			for _, m := range ms {
+				if err := handle(patient, [][]byte{m.Body}); err != nil {
+					return err
+				}
+				if err := r.CompleteMessage(patient, m, nil); err != nil {
+					return err
+				}
+			}
+		}
 	})
 }
 

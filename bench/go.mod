@@ -27,7 +27,10 @@ require (
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/go-redis/v9 v9.23.0
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kmsg v1.15.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/api v0.304.0
 	google.golang.org/grpc v1.85.0
@@ -66,6 +69,7 @@ require (
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	go.opencensus.io v0.24.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.67.0 // indirect
@@ -88,6 +92,9 @@ require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos v1.5.0
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/effectively-once/once/broker/kafkabroker v0.0.0
+	github.com/effectively-once/once/broker/natsbroker v0.0.0
+	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
 	github.com/effectively-once/once/httponce v0.0.0
 	github.com/effectively-once/once/store/cosmosstore v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
@@ -130,3 +137,9 @@ replace github.com/effectively-once/once/broker/redisbroker => ../broker/redisbr
 replace github.com/effectively-once/once/broker/servicebusbroker => ../broker/servicebusbroker
 
 replace github.com/effectively-once/once/broker/sqsbroker => ../broker/sqsbroker
+
+replace github.com/effectively-once/once/broker/kafkabroker => ../broker/kafkabroker
+
+replace github.com/effectively-once/once/broker/rabbitbroker => ../broker/rabbitbroker
+
+replace github.com/effectively-once/once/broker/natsbroker => ../broker/natsbroker
