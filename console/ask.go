@@ -176,7 +176,7 @@ func (i *inquiries) latest() []*inquiry {
 	return out
 }
 
-// close ends all, and returns when they have ended.
+// close ends all, and begins no more.
 func (i *inquiries) close() {
 	i.mu.Lock()
 	i.closed = true
@@ -184,7 +184,6 @@ func (i *inquiries) close() {
 	for _, of := range i.latest() {
 		of.halt("the end of this console")
 	}
-	i.running.Wait()
 }
 
 func (q *inquiry) isWorking() bool {
@@ -251,7 +250,7 @@ func (c *Console) inquire(q *inquiry) {
 				}
 				all.Add(1)
 				go func() {
-					defer func() { <-a.slots; all.Done() }()
+					defer all.Done()
 					c.put(q, a, i)
 				}()
 			}
@@ -295,12 +294,23 @@ func (q *inquiry) paced() bool {
 	return false
 }
 
-// put asks about one key.
+// put asks about one key, with a slot that was taken before. A question that is given
+// up keeps its slot until it ends, so that there are never more than AtOnce.
 func (c *Console) put(q *inquiry, a *asker, i int) {
 	r := &q.replies[i] // its store and record do not change
 	ctx, cancel := context.WithTimeout(q.ctx, answerTime)
 	defer cancel()
-	found := c.find(ctx, a, r.store, r.record)
+	late, end := patient(ctx)
+	defer end()
+	s, rec := r.store, r.record
+	found, err := guarded(late, c, s.Name, func() (reconcile.Finding, error) {
+		defer func() { <-a.slots }()
+		return c.find(ctx, a, s, rec), nil
+	})
+	if err != nil {
+		c.log.Warn("console: a question was given up", "store", s.Name, "key", rec.Key, "error", err)
+		found = reconcile.Finding{Record: rec, Settlement: once.Settlement{Status: once.Unknown}, Err: err}
+	}
 	if q.ctx.Err() != nil && found.Settlement.Status == once.Unknown {
 		return // it was not asked to its end
 	}
@@ -320,7 +330,7 @@ func (c *Console) find(ctx context.Context, a *asker, s Store, rec once.Record) 
 	defer func() {
 		if cause := recover(); cause != nil {
 			c.log.Error("console: a question panicked", "store", s.Name, "key", rec.Key, "panic", cause, "stack", string(debug.Stack()))
-			f = reconcile.Finding{Record: rec, Settlement: once.Settlement{Status: once.Unknown}, Err: fmt.Errorf("the question panicked, see the log: %v", cause)}
+			f = reconcile.Finding{Record: rec, Settlement: once.Settlement{Status: once.Unknown}, Err: errors.New("the question panicked, see the log")}
 		}
 	}()
 	return a.Find(ctx, s.Store, rec)
@@ -602,7 +612,7 @@ func (v *view) collect(q *inquiry, values url.Values) (problem string) {
 		}
 		for list := f.selection(); ; {
 			list.Limit = 1000
-			page, err := lister.List(ctx, list)
+			page, err := guarded(ctx, v.Console, s.Name, func() (once.RecordPage, error) { return lister.List(ctx, list) })
 			if err != nil {
 				return "The store " + s.Name + " does not answer: " + legible.Text(err.Error())
 			}
@@ -901,16 +911,13 @@ func (c *Console) settleBy(q *inquiry, by, reason string) {
 }
 
 // settleOne settles one key by its answer.
-func (c *Console) settleOne(r reply, by, reason string) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.panicked(r.store.Name, cause)
-		}
-	}()
+func (c *Console) settleOne(r reply, by, reason string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	said := answer(r.finding)
-	if err := r.finding.Settle(ctx, r.store.Store, fmt.Sprintf("the answer was %s, applied by %s: %s", said, by, reason)); err != nil {
+	if _, err := guarded(ctx, c, r.store.Name, func() (struct{}, error) {
+		return struct{}{}, r.finding.Settle(ctx, r.store.Store, fmt.Sprintf("the answer was %s, applied by %s: %s", said, by, reason))
+	}); err != nil {
 		return err
 	}
 	c.log.InfoContext(ctx, "console: an answer was recorded", "by", by, "store", r.store.Name, "key", r.record.Key, "attempt", r.finding.Record.Attempt,

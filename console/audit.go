@@ -28,6 +28,7 @@ type deed struct {
 	At     time.Time
 	By     string
 	What   string
+	Of     string // which messages, for the page only: the log has no reasons of messages
 	Store  string
 	Key    keyRef
 	Reason string

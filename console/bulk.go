@@ -144,17 +144,17 @@ func (p *plan) Left() int { return p.Tally.Matched - p.Tally.Changed }
 
 // attach gives a plan its store. ok is false if the store cannot do it.
 func (v *view) attach(p *plan) (s Store, ok bool) {
-	p.messages = new(counted.Messages)
+	p.messages = &counted.Messages{Alike: p.Sel.Alike}
 	if p.Sel.Of == "messages" {
 		s, shelf, ok := capable[inbox.AdminStore](v, p.Sel.Store)
 		if ok {
-			p.shelf = p.messages.Shelf(sampledShelf{shelf, p})
+			p.shelf = sampledShelf{p.messages.Shelf(shelf), p}
 		}
 		return s, ok
 	}
 	s, messages, ok := capable[store.Relayable](v, p.Sel.Store)
 	if ok {
-		p.outbox = p.messages.Outbox(sampledOutbox{messages, p})
+		p.outbox = sampledOutbox{p.messages.Outbox(messages), p}
 	}
 	return s, ok
 }
@@ -192,6 +192,13 @@ func (s sampledOutbox) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]s
 	return page, err
 }
 
+// tellFailure says in words which group of failures was counted.
+func (p *plan) tellFailure() {
+	if text, ok := p.messages.Failure(); ok {
+		p.Sel.Failure = &text
+	}
+}
+
 // wanted returns how many messages of a page are samples.
 func (p *plan) wanted(page int) int {
 	if p.counted {
@@ -209,7 +216,7 @@ func (v *view) planned() *plan {
 	if ok && p.Sel.State == "" {
 		p.Sel.State = b.States[0]
 	}
-	if !ok || !slices.Contains(b.States, p.Sel.State) {
+	if !ok || !slices.Contains(b.States, p.Sel.State) || p.Sel.isDamaged() {
 		v.fail(http.StatusBadRequest, "This cannot be done", "The link is damaged, or messages in this state cannot be changed this way. Begin at the list.")
 		return nil
 	}
@@ -251,12 +258,15 @@ func (v *view) askWhy(p *plan, status int, problem string) {
 	defer cancel()
 	asked := *p
 	asked.Reason, asked.NotDone = "counted only", false // a dry run needs a reason, and does not write it
+	cut, end := false, v.readUntil()
+	p.messages.Enough = func() bool { cut = v.now().After(end); return cut }
 	var err error
 	if p.Tally, err = guarded(ctx, v.Console, p.Sel.Store, func() (tally, error) { return p.Verb.run(ctx, &asked, maxGlance, true) }); err != nil {
 		v.refused(p, err)
 		return
 	}
-	page := page{Title: title(p.Verb), Nav: p.Sel.Of, Body: changePage{plan: p, More: p.Tally.Matched == maxGlance, List: v.listLink(p.Sel),
+	p.tellFailure()
+	page := page{Title: title(p.Verb), Nav: p.Sel.Of, Body: changePage{plan: p, More: cut || p.Tally.Matched == maxGlance, List: v.listLink(p.Sel),
 		Confirm: v.link("/change", p.Sel.pairs("of", p.Verb.Of, "do", p.Verb.Do)...), Problem: problem,
 		RateText: v.r.PostForm.Get("rate"), LimitText: v.r.PostForm.Get("limit")}}
 	v.render(status, "change", page)
@@ -338,6 +348,7 @@ func (v *view) askAll() {
 		return
 	}
 	p.counted = true
+	p.tellFailure()
 	p.Cut = p.Tally.Matched == maxCounted && p.Limit != maxCounted
 	if p.Tally.Changed > 0 {
 		v.jobs.ask(p)

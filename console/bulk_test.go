@@ -451,17 +451,20 @@ func (s *shelfThatFails) Change(ctx context.Context, m store.Shelved) error {
 }
 
 func TestAJobEndsWhenItsStoreFails(t *testing.T) {
-	for name, with := range map[string]func() error{
-		"fails":  func() error { return errors.New("connection <b>refused</b>\x1b") },
-		"panics": func() error { panic("connection <b>refused</b>") },
+	for name, how := range map[string]struct {
+		with func() error
+		says string
+	}{
+		"fails":  {func() error { return errors.New("connection <b>refused</b>\x1b") }, "connection <b>refused</b>"},
+		"panics": {func() error { panic("connection <b>refused</b>") }, "the store panicked, see the log"},
 	} {
-		s := &shelfThatFails{Store: memstore.New(nil), left: 2, with: with}
+		s := &shelfThatFails{Store: memstore.New(nil), left: 2, with: how.with}
 		shelve(t, s, parked("billing", 5)...)
 		var log logtest.Log
 		c := open(t, Options{Write: true, Stores: []Store{{Name: "shop", Store: s}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		b := as(t, c, decideToken)
 		j := ended(t, c, begin(t, c, b, "/change?of=messages&do=replay"))
-		b.get("/job?number=1").shows("failed", "2 of 5 replayed", "Not replayed", "the store failed", "connection <b>refused</b>").hides("\x1b", "<b>refused")
+		b.get("/job?number=1").shows("failed", "2 of 5 replayed", "Not replayed", "the store failed", how.says).hides("\x1b", "<b>refused")
 		if j.state != jobFailed || !strings.Contains(log.String(), "console: a job failed") || name == "fails" && !strings.Contains(j.trouble, `at message "m2"`) {
 			t.Errorf("%s: %s: %s", name, j.state, j.trouble)
 		}
@@ -665,6 +668,28 @@ func TestConsumersAreShown(t *testing.T) {
 	b.get("/consumers/one?name=none").is(404)
 	b.get("/consumers/one").is(400)
 	as(t, open(t, Options{}), lookToken).get("/consumers").shows("No consumer has run on the store shop yet")
+}
+
+func TestRebuildsAreComparedWithTheirConsumer(t *testing.T) {
+	s := memstore.New(nil)
+	for _, name := range []string{"billing", "billing@v2", "billing@v3", "billings@v2"} {
+		if _, err := s.Register(t.Context(), store.Consumer{Name: name, Keys: name, Source: "kafka topic orders group " + name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []store.Position{
+		{Consumer: "billing", Partition: "0", Log: "log-1", Offset: 40}, {Consumer: "billing", Partition: "1", Log: "log-1", Offset: 10},
+		{Consumer: "billing@v2", Partition: "0", Log: "log-1", Offset: 39}, {Consumer: "billing@v2", Partition: "1", Log: "log-1", Offset: 12},
+		{Consumer: "billing@v3", Partition: "0", Log: "an older log", Offset: 99},
+	} {
+		if err := (inbox.Admin{Store: s}).SetPosition(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := as(t, open(t, Options{Stores: []Store{{Name: "shop", Store: s}}}), lookToken)
+	b.get("/consumers/one?name=billing").is(200).shows("Rebuilds", "billing@v2", "in 1 of 2 partitions", "billing@v3", "in 0 of 2 partitions").hides("billings@v2")
+	b.follow("billing@v2").is(200).shows("Consumer billing@v2").hides("Rebuilds")
+	b.get("/consumers/one?name=billings%40v2").is(200).hides("Rebuilds")
 }
 
 // downStore fails at everything that pages ask of it.

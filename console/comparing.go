@@ -151,7 +151,7 @@ func (c *comparisons) numbered(n int) *comparison {
 	return nil
 }
 
-// close stops all comparisons, and returns when they have ended.
+// close stops all comparisons, and begins no more.
 func (c *comparisons) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -159,7 +159,6 @@ func (c *comparisons) close() {
 	for _, x := range c.latest() {
 		x.end("the end of this console")
 	}
-	c.running.Wait()
 }
 
 func (x *comparison) size() int {
@@ -190,6 +189,9 @@ func (x *comparison) end(by string) bool {
 func (x *comparison) add(f crosscheck.Finding) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.ended.IsZero() {
+		return errGivenUp
+	}
 	limit := maxCompared
 	if f.Supports != crosscheck.None {
 		limit = maxDecidable
@@ -229,15 +231,20 @@ func cut(text string) string {
 // compare carries out a comparison.
 func (c *Console) compare(x *comparison) {
 	defer c.comparisons.running.Done()
-	defer c.comparisons.leave()
 	defer x.cancel()
-	err := c.run(x)
+	late, cancel := patient(x.ctx)
+	defer cancel()
+	open := x.open
+	_, err := guarded(late, c, x.Store.Name, func() (struct{}, error) {
+		defer c.comparisons.leave() // until then, the report is in memory
+		return struct{}{}, c.run(x, open)
+	})
 	x.mu.Lock()
 	x.ended, x.open = c.now(), nil // the report goes
 	switch {
 	case err == nil:
 		x.state = jobFinished
-	case x.state == jobStopping:
+	case x.state == jobStopping && !errors.Is(err, errGivenUp):
 		x.state = jobStopped
 	default:
 		x.state, x.trouble = jobFailed, err.Error()
@@ -260,15 +267,9 @@ func (c *Console) compare(x *comparison) {
 	c.comparisons.shrink(x)
 }
 
-// run compares. A panic of a store ends the comparison, and not the program that the
-// console is part of.
-func (c *Console) run(x *comparison) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.panicked(x.Store.Name, cause)
-		}
-	}()
-	file, err := x.open()
+// run compares. Once the comparison is given up, it changes nothing of it.
+func (c *Console) run(x *comparison, open func() (io.ReadSeekCloser, error)) error {
+	file, err := open()
 	if err != nil {
 		return err
 	}
@@ -277,31 +278,36 @@ func (c *Console) run(x *comparison) (err error) {
 	if err != nil {
 		return err
 	}
-	x.mu.Lock()
-	x.report = crosscheck.Report{Column: report.Column, Lines: report.Lines, Skipped: report.Skipped}
-	x.mu.Unlock()
+	x.note(func() {
+		x.report = crosscheck.Report{Column: report.Column, Lines: report.Lines, Skipped: report.Skipped}
+	})
 	with := x.with
 	with.Store, with.Report = x.Store.Store, report
-	with.Progress = func(n int) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.read = n
-	}
+	with.Progress = func(n int) { x.note(func() { x.read = n }) }
 	summary, err := with.Run(x.ctx, x.add)
+	x.note(func() {
+		x.summary = summary
+		if may := with.MayFree(summary); may != nil {
+			x.refusal = may.Error()
+		}
+		switch {
+		case x.refusal != "":
+		case !x.margin:
+			x.refusal = "the margin is not given: how long after its end an attempt can still arrive there"
+		case x.format.ID == "" && x.format.Key == "":
+			x.refusal = "the column with the IDs is not named: by another column, all keys are missing"
+		}
+	})
+	return err
+}
+
+// note changes a comparison, unless it has ended.
+func (x *comparison) note(change func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.summary = summary
-	if may := with.MayFree(summary); may != nil {
-		x.refusal = may.Error()
+	if x.ended.IsZero() {
+		change()
 	}
-	switch {
-	case x.refusal != "":
-	case !x.margin:
-		x.refusal = "the margin is not given: how long after its end an attempt can still arrive there"
-	case x.format.ID == "" && x.format.Key == "":
-		x.refusal = "the column with the IDs is not named: by another column, all keys are missing"
-	}
-	return err
 }
 
 // memory is a report that was uploaded.

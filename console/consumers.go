@@ -3,7 +3,9 @@ package console
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -25,6 +27,7 @@ type consumerRow struct {
 	Facts                    []part
 	Silent                   bool
 	Retired                  string // when, by whom and why
+	Lag                      lagText
 	URL                      string
 }
 
@@ -32,13 +35,14 @@ type consumersPage struct {
 	Stores []anchor
 	Rows   []consumerRow
 	Store  string
+	lagNews
 }
 
 func (v *view) consumerRows(s Store, all []store.Consumer) (rows []consumerRow) {
 	for _, c := range all {
 		source, facts := store.SplitSource(c.Source)
 		row := consumerRow{Name: c.Name, Source: source, Seen: legible.Ago(c.Seen), Keys: c.Keys, Silent: c.Seen > silentAfter,
-			URL: v.consumerLink(s.Name, c.Name)}
+			URL: v.consumerLink(s.Name, c.Name), Lag: v.lagTextOf(laggedAt{s.Name, c.Source, c.Keys})}
 		if at, by, why, ok := store.RetiredAt(c.Source); ok {
 			row.Retired, row.Silent, facts = exactTime(at)+" by "+legible.Line(by)+": "+legible.Text(why), false, nil
 		}
@@ -68,7 +72,7 @@ func (v *view) consumers() {
 		return
 	}
 	v.render(http.StatusOK, "consumers", page{Title: "Consumers", Nav: "consumers", Body: consumersPage{
-		Stores: tabs[store.Registry](v, s.Name, "/consumers"), Rows: v.consumerRows(s, all), Store: s.Name}})
+		Stores: tabs[store.Registry](v, s.Name, "/consumers"), Rows: v.consumerRows(s, all), Store: s.Name, lagNews: v.lagNews()}})
 }
 
 // consumerPage is one consumer with its sources, positions and messages.
@@ -78,10 +82,22 @@ type consumerPage struct {
 	Positions []store.Position
 	Located   bool // the store keeps positions
 	Shelf     []depthRow
+	Rebuilds  []rebuildRow
 	List      string
 	Store     string
 	consumerEdits
+	lagNews
 }
+
+// rebuildRow is a rebuild of a consumer.
+type rebuildRow struct {
+	Name, URL, Seen string
+	Silent, Retired bool
+	Reached, Of     int // partitions in which it has come as far as its consumer is now
+}
+
+// maxRebuilds is how many rebuilds of a consumer are compared with it.
+const maxRebuilds = 20
 
 func (v *view) consumer() {
 	q := v.r.URL.Query()
@@ -114,7 +130,7 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 		return
 	}
 	p := consumerPage{Name: called, Rows: v.consumerRows(s, own), List: v.link("/consumers", "store", s.Name), Store: s.Name,
-		consumerEdits: v.editsOf(s, called, own, e)}
+		consumerEdits: v.editsOf(s, called, own, e), lagNews: v.lagNews()}
 	keys := own[0].Keys // under which it keeps what it has, whatever its name is now
 	if e.Problem == "" {
 		v.consumerNews(s.Name, called)
@@ -125,12 +141,45 @@ func (v *view) showConsumer(status int, e consumerEdit) {
 		if err == nil {
 			p.Shelf, err = v.onShelfOf(ctx, s, shelf, keys)
 		}
+		if err == nil {
+			p.Rebuilds, err = v.rebuildsOf(ctx, s, shelf, called, all, p.Positions)
+		}
 		if err != nil {
 			v.silent(s, err)
 			return
 		}
 	}
 	v.render(status, "consumer", page{Title: "Consumer " + legible.Line(called), Nav: "consumers", Body: p})
+}
+
+// rebuildsOf compares the positions of rebuilds with those of their consumer.
+func (v *view) rebuildsOf(ctx context.Context, s Store, shelf inbox.AdminStore, consumer string, all []store.Consumer, reach []store.Position) (rows []rebuildRow, err error) {
+	known := make(map[string]bool)
+	for _, c := range all {
+		if !strings.HasPrefix(c.Name, consumer+"@") || known[c.Name] {
+			continue
+		}
+		if len(rows) == maxRebuilds {
+			break
+		}
+		known[c.Name] = true
+		ps, err := guarded(ctx, v.Console, s.Name, func() ([]store.Position, error) { return shelf.Positions(ctx, c.Keys) })
+		if err != nil {
+			return nil, err
+		}
+		row := rebuildRow{Name: c.Name, URL: v.consumerLink(s.Name, c.Name), Seen: legible.Ago(c.Seen), Of: len(reach)}
+		_, _, _, row.Retired = store.RetiredAt(c.Source)
+		row.Silent = c.Seen > silentAfter && !row.Retired
+		for _, to := range reach {
+			if slices.ContainsFunc(ps, func(p store.Position) bool {
+				return p.Partition == to.Partition && p.Log == to.Log && p.Offset >= to.Offset
+			}) {
+				row.Reached++
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
 }
 
 // onShelfOf counts the messages of a consumer that are parked or wait, up to a page

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -84,13 +85,20 @@ func (u *checkups) end(store string, of checkup) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.latest[store] = of
+}
+
+// returned allows the next examination of a store. Until the doctor returns, it is
+// not called again, also if it was given up.
+func (u *checkups) returned(store string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	delete(u.running, store)
 }
 
 // checkUp has stores examined if somebody looks at the overview, and if the last
 // time is long enough ago. It does not wait for that.
 func (c *Console) checkUp(ctx context.Context) {
-	if !c.sampler.isWatched(c.now()) {
+	if ctx.Err() != nil || !c.sampler.isWatched(c.now()) {
 		return
 	}
 	for _, s := range c.o.Stores {
@@ -114,16 +122,21 @@ func (c *Console) checkUp(ctx context.Context) {
 
 // examine returns what the doctor finds about a store, the worst first.
 func (c *Console) examine(ctx context.Context, s Store) (all []Finding, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			c.log.Error("console: an examination panicked", "store", s.Name, "panic", cause, "stack", string(debug.Stack()))
-			err = fmt.Errorf("the examination panicked, see the log: %v", cause)
-		}
-	}()
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	found, err := s.Doctor(ctx)
-	all = slices.Clone(found)
+	late, end := patient(ctx)
+	defer end()
+	all, err = guarded(late, c, s.Name, func() (found []Finding, err error) {
+		defer c.checkups.returned(s.Name)
+		defer func() {
+			if cause := recover(); cause != nil {
+				c.log.Error("console: an examination panicked", "store", s.Name, "panic", cause, "stack", string(debug.Stack()))
+				err = errors.New("the examination panicked, see the log")
+			}
+		}()
+		found, err = s.Doctor(ctx)
+		return slices.Clone(found), err
+	})
 	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	return all, err
 }

@@ -28,7 +28,7 @@ func TestTheDoctorIsNotAskedByPages(t *testing.T) {
 			t.Error("an examination may take for ever")
 		}
 		if asked.Add(1) == 3 {
-			panic("a bug")
+			panic("dial db://app:hunter2@db")
 		}
 		return found, err
 	}}}, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -67,7 +67,7 @@ func TestTheDoctorIsNotAskedByPages(t *testing.T) {
 	now.Add(int64(checkEvery / time.Second))
 	b.get("/")
 	tick()
-	b.get("/").shows("the examination panicked")
+	b.get("/").shows("the examination panicked").hides("hunter2")
 	now.Add(int64(checkEvery / time.Second))
 	err = nil
 	b.get("/")
@@ -76,6 +76,19 @@ func TestTheDoctorIsNotAskedByPages(t *testing.T) {
 	if !strings.Contains(log.String(), "console: a store cannot be examined") || !strings.Contains(log.String(), "console: an examination panicked") {
 		t.Errorf("logged %s", log)
 	}
+}
+
+func TestTheRateOfTheOutboxIsThatOfThePublishedMessages(t *testing.T) {
+	n := int64(600)
+	c, now := still(t, Options{Stores: []Store{{Name: "shop", Store: memstore.New(nil), Published: func() int64 { return n }}}})
+	b := as(t, c, lookToken)
+	b.get("/").shows("Messages published 600 since this program started").hides("a minute of late")
+	now.Add(30)
+	n += 60
+	b.get("/").shows("Messages published 660 since this program started, 120 a minute of late")
+	now.Add(1200)
+	b.get("/").shows("Messages published 660 since this program started").hides("a minute of late")
+	as(t, open(t, Options{}), lookToken).get("/").hides("Messages published")
 }
 
 // Who knows how many duplicates were prevented is asked. Where nobody knows, the page

@@ -81,6 +81,12 @@ func (v *view) livePart() (l livePart, ok bool) {
 			p := v.jobPage(j)
 			return "job", p, p.Live == ""
 		}}, j != nil
+	case "comparison":
+		x := v.comparisonNumbered(q.Get("number"))
+		return livePart{each, func() (string, page, bool) {
+			p, _ := v.comparisonPage(x, "", 0, false) // of no kind that there might not be
+			return "comparison", v.pageOfComparison(p), !p.Working
+		}}, x != nil
 	case "ask":
 		i := v.inquiryNumbered(q.Get("number"))
 		return livePart{each, func() (string, page, bool) {
@@ -190,10 +196,14 @@ func (v *view) isStillIn() bool {
 	return who != nil && who.Name == v.who.Name && who.Role == v.who.Role
 }
 
-// part renders the part of a page that changes.
+// part renders the part of a page that changes, and the numbers of the navigation.
 func (v *view) part(of string, p page) ([]byte, error) {
 	var out bytes.Buffer
-	err := v.pages[of].ExecuteTemplate(&out, "part", v.frame(p))
+	f := v.frame(p)
+	err := v.pages[of].ExecuteTemplate(&out, "part", f)
+	if err == nil {
+		err = v.pages[of].ExecuteTemplate(&out, "counts", f)
+	}
 	return out.Bytes(), err
 }
 

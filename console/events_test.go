@@ -143,7 +143,8 @@ func TestEventsFollowTheOverview(t *testing.T) {
 		before := s.lists.Load()
 		time.Sleep(time.Minute)
 		for _, w := range all {
-			if _, text := w.read(); !strings.Contains(text[strings.LastIndex(text, "event: part"):], "Something needs a person") {
+			if _, text := w.read(); !strings.Contains(text[strings.LastIndex(text, "event: part"):], "Something needs a person") ||
+				!strings.Contains(text, `<span class="visually-hidden">: 1</span>`) { // in the navigation
 				t.Errorf("the news is missing: %s", text)
 			}
 		}
@@ -345,6 +346,42 @@ func TestEventsEndWithTheWork(t *testing.T) {
 		}
 		if b.get("/ask?number=1"); strings.Contains(b.text, "data-live") {
 			t.Error("a page that is over has events")
+		}
+	})
+}
+
+// slowList is a store that takes its time to list the records of an operation.
+type slowList struct{ *memstore.Store }
+
+func (s slowList) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	if q.Operation != "" {
+		time.Sleep(5 * time.Second)
+	}
+	return s.Store.List(ctx, q)
+}
+
+// A page about a comparison shows the result by itself when there is one.
+func TestEventsShowWhatAComparisonFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := as(t, open(t, Options{Stores: []Store{{Name: "shop", Store: slowList{memstore.New(nil)}}}}), decideToken)
+		b.send("charges.csv", "id\norder-1\n", "operation", "pay").is(http.StatusOK)
+		if !strings.Contains(b.text, `data-live="/events?number=1&amp;of=comparison"`) {
+			t.Errorf("the page has no events: %s", b.text)
+		}
+		w := b.opens("/events?of=comparison&number=1")
+		time.Sleep(2 * time.Second)
+		if _, text := w.read(); !strings.Contains(text, "Reading the keys of pay, to compare 1 line with them") || strings.Contains(text, "event: end") {
+			t.Errorf("at work: %s", text)
+		}
+		time.Sleep(10 * time.Second)
+		if _, text := w.read(); !strings.Contains(text, "not_here") || !strings.Contains(text, "order-1") || !strings.HasSuffix(text, "event: end\ndata:\n\n") || !w.isClosed() {
+			t.Errorf("at the end: %s", text)
+		}
+		if b.get("/reconcile/result?number=1"); strings.Contains(b.text, "data-live") {
+			t.Error("a page that is over has events")
+		}
+		if w := b.opens("/events?of=comparison&number=2"); !w.isClosed() || w.status != http.StatusNotFound {
+			t.Errorf("a comparison that there is not: %d", w.status)
 		}
 	})
 }

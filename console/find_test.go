@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,12 +88,12 @@ func TestAKeyIsFoundByWhateverAPersonHas(t *testing.T) {
 		"order-4711":                       "Keys whose id contains this",
 		" 4711 ":                           "Keys whose id contains this",
 		"m-1":                              "Messages with this id",
-		"nothing":                          "records were read",
+		"nothing":                          "keys were read",
 		"0af7651916cd43dd8448eb211c80319c": "This looks like a trace id",
 		`{"amount":1}`:                     "Only ids are searched",
 		strings.Repeat("x", 1001):          "longer than any id",
 	} {
-		c.names.operations, c.names.scopes = nil, nil
+		c.names.operations, c.names.scopes, c.names.pairs = nil, nil, nil
 		b.get("/find?q=" + url.QueryEscape(q)).is(http.StatusOK).shows(want)
 		b.get("/find").fill("/find", "q", q).is(http.StatusOK)
 		if q == "order-4711" { // its operations have been seen
@@ -325,13 +327,124 @@ func TestTheSearchForAnIDSaysWhatItTried(t *testing.T) {
 	c.names = names{}
 	c.names.see(once.Key{Operation: "mail"})
 	b := as(t, c, lookToken)
-	b.get("/find?q=order-1").is(http.StatusOK).shows("A key with exactly this id", "the 1 operation and 1 scope that this console has seen", "can have the same id")
+	b.get("/find?q=order-1").is(http.StatusOK).shows("A key with exactly this id, so far", "the 1 operation and 1 scope that this console has seen", "can have the same id").hides("There may be more")
 	b.get("/find?q=order-1&scan=1").shows("A key with exactly this id", "pay order-1")
 	c.names.see(once.Key{Operation: "x"})
-	for i := range maxOperations {
+	for i := range maxOperations { // and so many scopes
 		c.names.see(once.Key{Operation: fmt.Sprint("m", i), Scope: fmt.Sprint(i)})
 	}
-	b.get("/find?q=order-1").is(http.StatusOK).shows("but not with all pairs of them")
+	b.get("/find?q=order-1").is(http.StatusOK).shows("with exactly this id, so far", "There may be more", "but not with all pairs of them").hides("not all could be searched")
+	b.follow("Search all keys").shows("2 keys with exactly this id", "pay order-1", "This is all.").hides("so far", "There may be more")
+}
+
+// oneByOne is a store that lists a key at a time, slowly by the console's clock, and
+// reads keys one at a time.
+type oneByOne struct {
+	once.Store
+	once.Lister
+	listed func()
+}
+
+func (s oneByOne) List(ctx context.Context, q once.RecordQuery) (once.RecordPage, error) {
+	if q.Limit == 1000 {
+		s.listed()
+		q.Limit = 1
+	}
+	return s.Lister.List(ctx, q)
+}
+
+// Whoever settles a charge sees the other one of the order, without a search.
+func TestAKeyShowsOthersWithItsID(t *testing.T) {
+	s, c, _, _ := bench(t)
+	app, web := once.Key{Operation: "charge", Scope: "app", ID: "order-1"}, once.Key{Operation: "charge", Scope: "web", ID: "order-1"}
+	unknown(t, s, app)
+	settle(t, s, claim(t, s, web, once.Key{}, time.Minute), once.Done, "", "{}", "application/json")
+	unknown(t, s, once.Key{Operation: "mail", Scope: "web", ID: "order-2"})
+	c.Close()
+	c.names = names{}
+	b := as(t, c, lookToken)
+	b.get(c.keyLink(keyRef{"shop", app})).is(http.StatusOK).hides("Other keys") // nobody has seen what there could be
+	b.get(c.keyLink(keyRef{"shop", web}))
+	b.get(c.keyLink(keyRef{"shop", app})).shows("Other keys with this ID", "charge order-1 of web done").hides("order-2")
+	b.follow("charge order-1 of web").is(http.StatusOK).shows("It is done", "charge order-1 of app unknown")
+}
+
+func TestNamesBesideAKey(t *testing.T) {
+	var n names
+	for _, k := range []once.Key{{Operation: "a", Scope: "9"}, {Operation: "pay", Scope: "2"}, {Operation: "pay", Scope: "1"}, {Operation: "mail", Scope: "1"}, {Operation: "pay"}} {
+		n.see(k)
+	}
+	k := once.Key{Operation: "pay", Scope: "1", ID: "x"}
+	want := []once.Key{{Operation: "pay"}, {Operation: "pay", Scope: "2"}, {Operation: "mail", Scope: "1"}, {Operation: "a", Scope: "9"}}
+	if got := n.beside(k, 9); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	if got := n.beside(k, 2); !slices.Equal(got, want[:2]) {
+		t.Errorf("of two, got %v", got)
+	}
+}
+
+// A person who names an operation and a scope has the key at once, however many others
+// the console has seen.
+func TestAFilterIsTriedFirst(t *testing.T) {
+	s, c, _, _ := bench(t)
+	k := once.Key{Operation: "zebra", Scope: "zoo", ID: "order-1"}
+	unknown(t, s, k)
+	c.Close()
+	c.names = names{}
+	for i := range 2 * maxTries {
+		c.names.see(once.Key{Operation: fmt.Sprint("m", i%100), Scope: fmt.Sprint(i)})
+	}
+	b := as(t, c, lookToken)
+	b.get("/find?q=order-1&operation=zebra&scope=zoo").is(http.StatusOK).shows("A key with exactly this id", "zebra order-1 of zoo").hides("It was looked for")
+}
+
+// What was seen together is tried before pairs that may not exist.
+func TestPairsThatWereSeenAreTriedFirst(t *testing.T) {
+	var n names
+	n.see(once.Key{Operation: "b", Scope: "2"})
+	n.see(once.Key{Operation: "a", Scope: "1"})
+	all, operations, scopes := n.tries(filter{}, []string{"c"})
+	if want := []once.Key{{Operation: "a", Scope: "1"}, {Operation: "b", Scope: "2"}}; !slices.Equal(all[:2], want) || len(all) != 9 || operations != 3 || scopes != 3 {
+		t.Errorf("%v, of %d and %d", all, operations, scopes)
+	}
+	if all, _, _ := n.tries(filter{NoScope: true, Operation: "z"}, nil); !slices.Equal(all, []once.Key{{Operation: "z"}}) {
+		t.Errorf("by a filter: %v", all)
+	}
+}
+
+// Each page of a search shows all that was found, and how much was read.
+func TestASearchThatGoesOnKeepsWhatItFound(t *testing.T) {
+	of := memstore.New(nil)
+	for i := range 6 {
+		unknown(t, of, once.Key{Operation: "pay", Scope: fmt.Sprint("tenant-", i), ID: fmt.Sprint("order-", i%2)})
+	}
+	var now atomic.Int64
+	s := oneByOne{Store: of, Lister: of, listed: func() { now.Add(int64(time.Minute)) }}
+	c := open(t, Options{Stores: []Store{{Name: "shop", Store: s}}})
+	c.Close() // nothing else learns names
+	c.now = func() time.Time { return time.Unix(0, now.Load()) }
+	b := as(t, c, lookToken)
+	b.get("/find?q=order-1&scan=1").is(http.StatusOK)
+	pages := 1
+	for ; strings.Contains(b.text, "data-further"); pages++ {
+		b.shows(fmt.Sprint(pages, " keys were read so far"), "The search goes on")
+		b.follow("Search on").is(http.StatusOK)
+	}
+	b.shows("This is all: 6 keys were read")
+	for _, scope := range []string{"tenant-1", "tenant-3", "tenant-5"} {
+		b.shows("pay order-1 of " + scope)
+	}
+	if n := strings.Count(b.text, `class="row"`); n != 3 || pages != 6 {
+		t.Errorf("after %d pages there are %d rows", pages, n)
+	}
+	b.get("/find?q=order-1&scan=1").follow("Stop").is(http.StatusOK).shows("search on, or name its operation and scope")
+	if strings.Contains(b.text, "data-further") || strings.Contains(b.text, "http-equiv") {
+		t.Error("a search that was stopped goes on")
+	}
+	for _, bad := range []string{"kept=%25", "kept=W10x", "read=-1", "read=x"} {
+		b.get("/find?q=order-1&scan=1&" + bad).is(http.StatusBadRequest)
+	}
 }
 
 // What is left out of a link because it cannot be read would make a selection larger.

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/internal/abandon"
+	"github.com/effectively-once/once/internal/legible"
 	"github.com/effectively-once/once/internal/name"
 )
 
@@ -93,6 +95,9 @@ type view struct {
 	here  bool    // who signed in here, not at a proxy
 	notes []note  // for the page
 	begun time.Time
+
+	missed []string // stores of which the page does not have all
+	swept  []string // stores that have found ids themselves, so that nobody reads their keys one by one
 
 	upload *upload // nil: the form has no file
 	placed bool    // this request has a place for a report
@@ -243,14 +248,15 @@ func (v *view) recovered() {
 
 // panicked logs a panic, and returns it as an error. That of a store, or of what the
 // program has given to the console, ends neither a goroutine of the console nor the
-// program that the console is part of.
+// program that the console is part of. Only the log has what it panicked with, which
+// may be an address with a password in it.
 func (c *Console) panicked(store string, cause any) error {
 	attrs := []any{"panic", cause, "stack", string(debug.Stack())}
 	if store != "" {
 		attrs = append(attrs, "store", store)
 	}
 	c.log.Error("console: a store panicked", attrs...)
-	return fmt.Errorf("the store panicked, see the log: %.200v", cause)
+	return errors.New("the store panicked, see the log")
 }
 
 // guarded makes a request of a store. A panic is an error. It does not wait after
@@ -265,6 +271,22 @@ func guarded[T any](ctx context.Context, c *Console, store string, request func(
 		return request()
 	})
 }
+
+// patient returns a context that ends stopTime after ctx. Until then, what ctx has
+// ended may return what it has so far. Then it is given up with errGivenUp.
+func patient(ctx context.Context) (late context.Context, cancel context.CancelFunc) {
+	late, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(stopTime, func() { end(errGivenUp) })
+		context.AfterFunc(late, func() { timer.Stop() })
+	})
+	return late, func() {
+		stop()
+		end(nil)
+	}
+}
+
+var errGivenUp = errors.New("it was given up: it went on for " + legible.Span(stopTime) + " after it was to end")
 
 // hostOf returns the name of a host without its port.
 func hostOf(host string) string {

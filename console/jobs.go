@@ -21,8 +21,9 @@ const (
 	maxAsked   = 3 * maxCounted
 	planTime   = 15 * time.Minute
 
-	// stopTime is how long a job that is to stop may take to end its last message.
-	// Then its store, which does not answer, is given up.
+	// stopTime is how long what is to stop may take to end: a job its last message,
+	// and a comparison, a question or an examination all of it. Then what does not
+	// answer is given up.
 	stopTime = 15 * time.Second
 )
 
@@ -158,7 +159,7 @@ func (j *jobs) numbered(n int) *job {
 	return nil
 }
 
-// close stops all jobs, and returns when they have ended.
+// close stops all jobs, and begins no more.
 func (j *jobs) close() {
 	j.mu.Lock()
 	j.closed = true
@@ -167,7 +168,6 @@ func (j *jobs) close() {
 	for _, of := range j.latest() {
 		of.end("the end of this console")
 	}
-	j.running.Wait()
 }
 
 func (j *job) isWorking() bool {
@@ -277,8 +277,12 @@ func (c *Console) work(j *job) {
 	} else {
 		c.log.Info("console: a job ended", attrs...)
 	}
-	c.trail.add(deed{At: c.now(), By: j.By, What: fmt.Sprintf("job %d %s: %d of %s were %s", j.Number, state, tally.Changed,
-		j.Things(tally.Matched), j.Verb.Done), Store: j.Sel.Store, Reason: j.Reason})
+	were := "were"
+	if tally.Matched == 1 {
+		were = "was"
+	}
+	c.trail.add(deed{At: c.now(), By: j.By, What: fmt.Sprintf("job %d %s: %d of %s %s %s", j.Number, state, tally.Changed,
+		j.Things(tally.Matched), were, j.Verb.Done), Of: j.Sel.Failed(), Store: j.Sel.Store, Reason: j.Reason})
 }
 
 // carryOut runs the verb. A panic of a store ends the job, and not the program that
@@ -346,7 +350,7 @@ func (v *view) beginJob() {
 		return
 	}
 	if isNew {
-		v.record(deed{What: fmt.Sprintf("began job %d: %s %s", j.Number, j.Verb.Do, j.Things(j.Tally.Changed)), Store: j.Sel.Store, Reason: j.Reason},
+		v.record(deed{What: fmt.Sprintf("began job %d: %s %s", j.Number, j.Verb.Do, j.Things(j.Tally.Changed)), Of: j.Sel.Failed(), Store: j.Sel.Store, Reason: j.Reason},
 			"selection", j.Sel.String(), "matched", j.Tally.Matched, "not_done", j.NotDone)
 		go v.Console.work(j)
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -64,6 +65,8 @@ type keyPage struct {
 	Outcome     *outcome
 	Links       []Link
 	Cut         bool
+	Unread      []note // what the timeline may lack
+	Others      []row  // keys with the same ID, besides those in the timeline
 	Summary     string
 	ShelvedAs   *message // it is the key of a parked message
 	CanReveal   bool
@@ -204,6 +207,7 @@ func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form)
 	}
 	v.news(p.Ref, r)
 	v.timeline(&p, s, r)
+	p.Others = v.others(p)
 	p.Summary = summary(r, p.ShelvedAs)
 	v.render(status, "key", page{Title: legible.Line(r.Key.Operation) + " " + legible.Line(r.Key.ID), Nav: "find", Body: p})
 }
@@ -228,6 +232,43 @@ func summary(r once.Record, shelved *message) string {
 	return "It is free: the next call with this key runs the work."
 }
 
+// Bounds of the other keys with the same ID on the page of a key.
+const (
+	othersTried = 96 // keys of a store
+	othersFew   = 16 // of a store that reads one key at a time
+	othersShown = 10
+)
+
+// others returns keys with the ID of the key of a page, because two of them can be two
+// effects of one order. Only what the console has seen is tried: a page of a key has to
+// be fast, and leads to the search.
+func (v *view) others(p keyPage) (found []row) {
+	ctx, cancel := context.WithTimeout(v.r.Context(), traceTime)
+	defer cancel()
+	shown := map[keyRef]bool{p.Ref: true}
+	for _, e := range p.Events {
+		shown[e.Ref] = true
+	}
+	var tries []keyRef
+	for _, s := range v.o.Stores {
+		most := othersFew
+		if _, ok := once.As[store.ManyGetter](s.Store); ok {
+			most = othersTried
+		}
+		for _, k := range v.names.beside(p.Ref.Key, most) {
+			k.ID = p.Ref.ID
+			if ref := (keyRef{s.Name, k}); !shown[ref] {
+				tries = append(tries, ref)
+			}
+		}
+	}
+	found = v.read(ctx, tries)
+	slices.SortFunc(found, func(a, b row) int {
+		return cmp.Or(b.Rec.Updated.Compare(a.Rec.Updated), cmp.Compare(a.Ref.Operation, b.Ref.Operation), cmp.Compare(a.Ref.Scope, b.Ref.Scope), cmp.Compare(a.Ref.Store, b.Ref.Store))
+	})
+	return found[:min(len(found), othersShown)]
+}
+
 // timeline collects what the stores know about a unit of work, in order.
 func (v *view) timeline(p *keyPage, home Store, r once.Record) {
 	now := r.Created.Add(r.Age) // by the store's clock
@@ -238,7 +279,7 @@ func (v *view) timeline(p *keyPage, home Store, r once.Record) {
 		}
 		all = append(all, e)
 	}
-	found := v.traces(home, r)
+	found := v.traces(p, home, r)
 	if r.Cause != [16]byte{} {
 		e := event{Title: "Caused by a message of", Text: "the key " + name.Format(r.Cause) + ", of which no store here has a record"}
 		for _, of := range found {
@@ -346,7 +387,7 @@ type traced struct {
 }
 
 // traces asks all stores at once, because another one may consume the messages.
-func (v *view) traces(home Store, r once.Record) []traced {
+func (v *view) traces(p *keyPage, home Store, r once.Record) []traced {
 	ctx, cancel := context.WithTimeout(v.r.Context(), traceTime)
 	defer cancel()
 	all, wholes, errs := make([]traced, len(v.o.Stores)), make([]bool, len(v.o.Stores)), make([]error, len(v.o.Stores))
@@ -368,7 +409,7 @@ func (v *view) traces(home Store, r once.Record) []traced {
 		case err != nil:
 			v.trouble(all[i].store, err)
 		case !wholes[i]:
-			v.unread(all[i].store, "those that this work put", v.wholeKey(home, r))
+			p.Unread = append(p.Unread, unreadIn(all[i].store.Name, "those that this work put", v.wholeKey(home, r)))
 		}
 	}
 	return all
@@ -404,7 +445,7 @@ func (v *view) shelved(p *keyPage, home Store, r once.Record, put []string) (all
 		if len(put) > 0 {
 			ms, whole, err := v.onShelf(ctx, s, shelf, put, maxTraces)
 			if err == nil && !whole {
-				v.unread(s, "those that consumers set aside", v.wholeKey(home, r))
+				p.Unread = append(p.Unread, unreadIn(s.Name, "those that consumers set aside", v.wholeKey(home, r)))
 			}
 			if err != nil {
 				v.trouble(s, err)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/reconcile"
@@ -71,6 +72,14 @@ type Options struct {
 	// those that they upload. Nobody can name another file.
 	Reports []Report
 
+	// Lag returns how much a source still has for a consumer. [LagOf] makes one of
+	// sources. [ErrLagUnknown] says that nobody can be asked about it. No page calls it:
+	// each source is asked at most every 15 seconds while somebody looks at the overview,
+	// and else once a minute, eight at a time, for at most five seconds each. A source
+	// that needs positions is asked for each of its consumers. Default: the lag is not
+	// known.
+	Lag func(context.Context, LagQuestion) (broker.Lag, error)
+
 	// Log gets changes with their person, and trouble. Default: slog.Default().
 	Log *slog.Logger
 }
@@ -95,6 +104,11 @@ type Store struct {
 	// It must not block. Default: the overview says that it is not known, because no
 	// store counts them.
 	Duplicates func() int64
+
+	// Published returns how many messages of the outbox the program has published
+	// since it started: Published of the outbox.Stats of its relays. It must not
+	// block. Default: the overview shows no rate, because no store counts them.
+	Published func() int64
 
 	// Ask are operations whose unknown keys people may ask about: their Lookup, or
 	// what package cmd/once asks a URL with. Make them with [reconcile.Of]; AtOnce and
@@ -172,9 +186,11 @@ type Console struct {
 	attempts attempts
 	trail    trail
 	names    names
-	editing  sync.Mutex // of consumers
+	sweeps   chan struct{} // a place for each store that is finding ids
+	editing  sync.Mutex    // of consumers
 	sampler  sampler
 	checkups checkups
+	lags     lags
 	jobs     jobs
 
 	comparisons comparisons
@@ -192,7 +208,7 @@ var _ http.Handler = (*Console)(nil)
 
 // New returns a console. Close it when it is no longer used.
 func New(o Options) (*Console, error) {
-	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now}
+	c := &Console{o: o, log: logs.Of(o.Log), now: time.Now, sweeps: make(chan struct{}, sweepAtOnce)}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("%w: console: %w", once.ErrInvalid, err)
 	}
@@ -217,13 +233,17 @@ func New(o Options) (*Console, error) {
 }
 
 // Close ends what runs for the console: jobs after the message or key that they are at,
-// and comparisons, questions and live updates at once.
+// and comparisons, questions and live updates at once. What has not ended after 15
+// seconds, because a store, a Lookup or a Doctor ignores its context, is given up.
 // Later requests are served all the same.
 func (c *Console) Close() {
 	c.comparisons.close()
 	c.end()
 	c.jobs.close()
 	c.inquiries.close()
+	c.comparisons.running.Wait()
+	c.jobs.running.Wait()
+	c.inquiries.running.Wait()
 	c.running.Wait()
 }
 

@@ -103,7 +103,8 @@ func (v *view) outbox() {
 	query.After, query.Bodiless = after, true
 	ctx, cancel := v.within()
 	defer cancel()
-	list, err := v.outboxList(ctx, s, messages, query)
+	failures := surveyOf(sel, after)
+	list, err := v.outboxList(ctx, s, messages, query, sel.Alike, failures)
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -125,6 +126,10 @@ func (v *view) outbox() {
 		p.Rows = append(p.Rows, row)
 	}
 	p.Cut = list.cut
+	if len(list.found) > 0 {
+		p.Sel.learn(list.found[0].Reason)
+	}
+	p.Failures = v.failuresOf(&p, failures)
 	v.pageOf(&p, list.last, list.more, after)
 	v.render(http.StatusOK, "outbox", page{Title: "Outbox", Nav: "outbox", Body: p})
 }
@@ -163,7 +168,7 @@ func (v *view) outboxMessage() {
 		return
 	}
 	if !whole {
-		v.unread(s, "others with this id", v.link("/outbox/message", "store", s.Name, "id", id, "seq", strconv.FormatInt(seq, 10), "scan", "1"))
+		v.notes = append(v.notes, unreadIn(s.Name, "others with this id", v.link("/outbox/message", "store", s.Name, "id", id, "seq", strconv.FormatInt(seq, 10), "scan", "1")))
 	}
 	if m == nil && !whole {
 		v.fail(http.StatusNotFound, "This message was not found", "The outbox has many messages, which were not all searched. It may also have been published or discarded.")
@@ -183,6 +188,7 @@ func (v *view) outboxMessage() {
 		p.Due = "in " + legible.Span(m.Delay)
 	}
 	p.Sel = selection{Of: "outbox", Store: s.Name, ID: id, State: m.State.String()}
+	p.Alike = v.alikeLink("/outbox", p.Sel, m.Reason)
 	if k, ok := store.ParseCause(m.Cause); ok {
 		p.Cause = keyRef{s.Name, k}
 	} else if m.Cause != "" {

@@ -40,11 +40,15 @@ var gauges = []gauge{
 	{"stuck", "Stuck messages", "/outbox", "stuck", true},
 	{"held", "Held messages", "/outbox", "held", false},
 	{"pending", "Messages to publish", "/outbox", "pending", false},
+	{published, "Messages published", "", "", false},
 	{prevented, "Duplicates prevented", "", "", false},
 }
 
-// prevented is the gauge that the program knows, and not the store.
-const prevented = "prevented"
+// The gauges that the program knows, and not the store.
+const (
+	published = "published"
+	prevented = "prevented"
+)
 
 // reading is the value of a gauge.
 type reading struct {
@@ -71,7 +75,8 @@ type sampler struct {
 
 	look   sync.Mutex // of what follows, and never held for long
 	looked time.Time
-	news   int // how often there was something new
+	news   int                // how often there was something new
+	counts map[string]reading // of the urgent gauges, in all stores
 }
 
 // isWatched reports whether somebody looks, or may still look.
@@ -96,6 +101,38 @@ func (s *sampler) tell() {
 	s.news++
 }
 
+// counted returns how much of each urgent gauge the latest samples have. It does not
+// wait for one that is being taken.
+func (s *sampler) counted() map[string]reading {
+	s.look.Lock()
+	defer s.look.Unlock()
+	return s.counts
+}
+
+// countUp keeps what the latest samples of all stores have of the urgent gauges. What
+// no store has told is not known. If only some have, there may be more.
+func (s *sampler) countUp() {
+	counts := make(map[string]reading)
+	for _, g := range gauges {
+		if !g.Urgent {
+			continue
+		}
+		var sum reading
+		for _, past := range s.history {
+			now := past[len(past)-1]
+			r := now.readings[g.Name]
+			if now.err != nil && !r.Known {
+				sum.More = true
+			}
+			sum.N, sum.More, sum.Known = sum.N+r.N, sum.More || r.More, sum.Known || r.Known
+		}
+		counts[g.Name] = sum
+	}
+	s.look.Lock()
+	defer s.look.Unlock()
+	s.counts = counts
+}
+
 // watch samples until the context ends.
 func (c *Console) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
@@ -103,6 +140,7 @@ func (c *Console) watch(ctx context.Context) {
 	for {
 		c.sample(ctx, false)
 		c.checkUp(ctx)
+		c.askLags(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -153,6 +191,7 @@ func (c *Console) sample(ctx context.Context, looks bool) [][]sample {
 	}
 	wg.Wait()
 	if read {
+		s.countUp()
 		s.tell()
 	}
 	out := make([][]sample, len(s.history))
@@ -179,6 +218,9 @@ func (c *Console) read1(ctx context.Context, of Store) sample {
 	s := sample{readings: make(map[string]reading), relays: -1}
 	if of.Duplicates != nil {
 		s.readings[prevented] = reading{N: int(of.Duplicates()), Known: true}
+	}
+	if of.Published != nil {
+		s.readings[published] = reading{N: int(of.Published()), Known: true}
 	}
 	if lister, ok := once.As[once.Lister](of.Store); ok {
 		c.learn(ctx, lister)
@@ -264,6 +306,7 @@ type card struct {
 	URL    string
 	Points string // of the sparkline
 	Trend  string // the same in words
+	Rate   string // of what is published; empty: it is not known
 }
 
 // board is a store on the overview.
@@ -275,18 +318,42 @@ type board struct {
 	NoRelay bool // messages wait, and nobody publishes them
 	Doctor  *diagnosis
 	Counted bool // somebody knows how many duplicates were prevented
+	Lag     *lagCard
 }
 
 type overviewPage struct {
 	Boards []board
 	At     time.Time
 	Needs  int // kinds of things that need a person
+	Silent int // consumers that do not run, and messages wait for them
 	Down   int // stores that do not answer
 	Unsafe bool
+	lagNews
 }
 
 func (v *view) overview() {
 	v.render(http.StatusOK, "overview", v.overviewOf(v.sample(v.r.Context(), true)))
+}
+
+// rateSpan is how far back a rate looks.
+const rateSpan = 5 * time.Minute
+
+// publishRate says how many messages were published in a minute of late, or nothing if
+// too little is known.
+func publishRate(past []sample) string {
+	now := past[len(past)-1]
+	for _, before := range past {
+		took := now.at.Sub(before.at)
+		if took > rateSpan || !before.readings[published].Known {
+			continue
+		}
+		if took < time.Second {
+			break
+		}
+		n := now.readings[published].N - before.readings[published].N
+		return fmt.Sprintf("%.0f a minute of late", max(float64(n), 0)/took.Minutes())
+	}
+	return ""
 }
 
 // seen returns what is known of each store, and asks them only if nothing is.
@@ -302,7 +369,7 @@ func (c *Console) seen() [][]sample {
 }
 
 func (v *view) overviewOf(all [][]sample) page {
-	p := overviewPage{At: v.now()}
+	p := overviewPage{At: v.now(), lagNews: v.lagNews()}
 	for i, past := range all {
 		if at := past[len(past)-1].at; at.Before(p.At) {
 			p.At = at
@@ -312,6 +379,9 @@ func (v *view) overviewOf(all [][]sample) page {
 			if c.Urgent && c.N > 0 {
 				p.Needs++
 			}
+		}
+		if b.Lag = v.lagCardOf(i, p.At); b.Lag != nil {
+			p.Silent += len(b.Lag.Waited)
 		}
 		if b.Problem != "" {
 			p.Down++
@@ -338,6 +408,9 @@ func (v *view) board(of Store, past []sample) board {
 			c.URL = v.link(g.Path, "store", of.Name, "state", g.State)
 		}
 		c.Points, c.Trend = spark(past, g.Name, now.at)
+		if g.Name == published {
+			c.Rate = publishRate(past)
+		}
 		b.Cards = append(b.Cards, c)
 	}
 	if now.relays >= 0 {

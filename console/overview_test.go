@@ -50,6 +50,32 @@ func TestTheOverviewShowsWhatNeedsAPerson(t *testing.T) {
 	b.follow("Unknown keys").is(http.StatusOK).shows("pay 1")
 }
 
+// The navigation of each page has the numbers of the latest sample, and asks no store
+// for them.
+func TestTheNavigationCountsWhatNeedsAPerson(t *testing.T) {
+	s, ill := memstore.New(nil), &ailing{Store: memstore.New(nil)}
+	for i := range 2 {
+		unknown(t, s, once.Key{Operation: "pay", ID: fmt.Sprint(i)})
+	}
+	for i := range maxNavCount + 1 {
+		settle(t, s, claim(t, s, once.Key{Operation: "mail", ID: fmt.Sprint(i)}, once.Key{}, time.Minute), once.Parked, "x", "", "")
+	}
+	c, now := still(t, Options{Stores: []Store{{Name: "shop", Store: s}, {Name: "ill", Store: ill}}})
+	if got := (frame{}).Count("unknown"); got.Long != "" {
+		t.Errorf("before anything is known, the navigation has %v", got)
+	}
+	b := as(t, c, lookToken)
+	b.get("/").shows("Unknown 2 : 2", "Parked keys 99+ : 100", "Parked messages Outbox Consumers")
+	unknown(t, s, once.Key{Operation: "pay", ID: "later"})
+	ill.down = true
+	b.get("/audit").shows("Unknown 2 : 2", "Parked keys 99+ : 100")
+	now.Add(int64(lookEvery / time.Second))
+	b.get("/audit").shows("Unknown 2 : 2") // which is how old the sample may be
+	b.get("/")
+	b.get("/audit").is(http.StatusOK).shows("Unknown 3+ : 3+", "Parked keys 99+ : 100+", "Parked messages Outbox") // the other store may have more
+	visit(t, c).get("/").hides(`class="waits"`)
+}
+
 func TestCountsEndAtABound(t *testing.T) {
 	s := memstore.New(nil)
 	for i := range countUpTo + 5 {
@@ -129,7 +155,7 @@ func TestAStoreThatPanicsEndsNothing(t *testing.T) {
 	c := open(t, Options{Stores: []Store{{Name: "good", Store: good}, {Name: "bad", Store: broken{memstore.New(nil)}}}, Operations: []string{"pay"},
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	b := as(t, c, decideToken)
-	b.get("/").is(http.StatusOK).shows("Unknown keys 1", "the store panicked")
+	b.get("/").is(http.StatusOK).shows("Unknown keys 1", "the store panicked").hides("out of range")
 	b.get("/find?q=1").is(http.StatusOK).shows("pay 1", "The store bad does not answer")
 	b.get(c.keyLink(keyRef{"good", k})).is(http.StatusOK).shows("The store bad does not answer")
 	b.get(c.keyLink(keyRef{"bad", k})).is(http.StatusServiceUnavailable).shows("The store bad does not answer")

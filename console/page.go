@@ -57,6 +57,7 @@ func (c *Console) load() error {
 		"text":  legible.Text,
 		"lines": legible.Lines,
 		"span":  legible.Span,
+		"ago":   ago,
 		"bytes": func(n int) string { return legible.Bytes(int64(n)) },
 		"stamp": stamp,
 		"exact": exactTime,
@@ -113,10 +114,30 @@ type frame struct {
 	Signed bool // by a token: they can sign out
 	Token  string
 	Stores []Store
+	counts map[string]reading // what waits for a person, as the sampler knows it
+}
+
+// navCount is the number beside a link of the navigation.
+type navCount struct{ Name, Short, Long string }
+
+// maxNavCount is the largest number for which a link has a place.
+const maxNavCount = 99
+
+// Count returns the number beside the link to what a gauge counts. It is empty if
+// nothing waits, or nothing is known.
+func (f frame) Count(name string) navCount {
+	c, r := navCount{Name: name}, f.counts[name]
+	if r.Known && r.N > 0 {
+		c.Long = plus(r.N, r.More)
+		if c.Short = c.Long; r.N > maxNavCount {
+			c.Short = plus(maxNavCount, true)
+		}
+	}
+	return c
 }
 
 func (v *view) frame(p page) frame {
-	return frame{page: p, Who: v.who, Write: v.o.Write, Signed: v.here, Token: v.token, Stores: v.o.Stores}
+	return frame{page: p, Who: v.who, Write: v.o.Write, Signed: v.here, Token: v.token, Stores: v.o.Stores, counts: v.sampler.counted()}
 }
 
 // render writes a page. It is complete before its first byte is sent.
@@ -164,6 +185,14 @@ type keyRef struct {
 
 func (c *Console) keyLink(k keyRef) string {
 	return c.link("/key", "store", k.Store, "scope", k.Scope, "operation", k.Operation, "id", k.ID)
+}
+
+// ago formats how long ago something was. What has just happened is not measured.
+func ago(d time.Duration) string {
+	if d < time.Second {
+		return "just now"
+	}
+	return legible.Ago(d)
 }
 
 // exactTime formats a time for people, to the second.

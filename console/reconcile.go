@@ -97,7 +97,7 @@ func (v *view) leave() {
 }
 
 func (v *view) fullHouse() {
-	v.fail(http.StatusServiceUnavailable, "Other reports are being compared", fmt.Sprintf("Nothing was compared. %d reports are at work: wait for one to end, or stop one. Then send the form again.", maxComparing))
+	v.fail(http.StatusServiceUnavailable, "Other reports are being compared", fmt.Sprintf("Nothing was compared. %d reports are at work: wait for one to end, or stop one. One that was given up counts until its store answers. Then send the form again.", maxComparing))
 }
 
 // reconcilePage asks for a report, and lists comparisons.
@@ -408,47 +408,65 @@ func (v *view) showComparison() {
 	if x == nil {
 		return
 	}
-	p := comparisonPage{compared: v.comparedOf(x), Shown: v.r.Method == http.MethodPost, MayShow: v.who.Role >= Decide, MaySettle: v.who.Role >= Decide && v.o.Write}
-	p.Settle = v.link("/reconcile/settle", "number", strconv.Itoa(x.Number))
 	after, err := strconv.Atoi(cmp.Or(q.Get("after"), "0"))
 	if err != nil || after < 0 {
 		v.damaged()
 		return
 	}
-	if p.Working || p.State != jobFinished {
-		v.render(http.StatusOK, "comparison", page{Title: p.Title, Nav: "reconcile", Body: p})
+	p, ok := v.comparisonPage(x, q.Get("kind"), after, v.r.Method == http.MethodPost)
+	if !ok {
+		v.damaged()
 		return
 	}
+	if p.Shown && len(p.Rows) > 0 {
+		v.record(deed{kind: looked, What: fmt.Sprintf("looked at what the report and the answers have in comparison %d", x.Number), Store: x.Store.Name}, "kind", p.Kind, "after", after)
+	}
+	v.render(http.StatusOK, "comparison", v.pageOfComparison(p))
+}
+
+// pageOfComparison is a page that is kept up to date while the comparison is at work.
+func (v *view) pageOfComparison(p comparisonPage) page {
+	of := page{Title: p.Title, Nav: "reconcile", Body: p}
+	if p.Working {
+		of.Live = v.link("/events", "of", "comparison", "number", strconv.Itoa(p.Number))
+	}
+	return of
+}
+
+// comparisonPage returns a comparison with its findings of a kind, or of the first one
+// that disagrees. What lines and answers have in them is there only if it is shown.
+func (v *view) comparisonPage(x *comparison, kind string, after int, shown bool) (p comparisonPage, ok bool) {
+	p = comparisonPage{compared: v.comparedOf(x), Shown: shown, MayShow: v.who.Role >= Decide, MaySettle: v.who.Role >= Decide && v.o.Write}
+	p.Settle = v.link("/reconcile/settle", "number", strconv.Itoa(x.Number))
+	if p.Working || p.State != jobFinished {
+		return p, true
+	}
 	current := -1
-	for _, kind := range crosscheck.Kinds() {
-		n := p.Summary.Counts[kind]
-		row := kindRow{Name: kind.String(), Meaning: kind.Meaning(), Count: n, Disagrees: kind.Disagrees()}
-		if kind == crosscheck.Agrees {
+	for _, k := range crosscheck.Kinds() {
+		n := p.Summary.Counts[k]
+		row := kindRow{Name: k.String(), Meaning: k.Meaning(), Count: n, Disagrees: k.Disagrees()}
+		if k == crosscheck.Agrees {
 			row.Meaning = "it agrees"
 		}
-		if n == 0 && kind != crosscheck.Agrees {
+		if n == 0 && k != crosscheck.Agrees {
 			continue
 		}
-		if kind.Disagrees() {
-			row.URL = v.link("/reconcile/result", "number", strconv.Itoa(x.Number), "kind", kind.String())
-			if current < 0 && q.Get("kind") == "" || q.Get("kind") == kind.String() {
-				current, row.Current = int(kind), true
+		if k.Disagrees() {
+			row.URL = v.link("/reconcile/result", "number", strconv.Itoa(x.Number), "kind", k.String())
+			if current < 0 && kind == "" || kind == k.String() {
+				current, row.Current = int(k), true
 			}
 		}
 		p.Kinds = append(p.Kinds, row)
 	}
-	if current < 0 && q.Get("kind") != "" {
-		v.damaged()
-		return
+	if current < 0 && kind != "" {
+		return p, false
 	}
 	if current >= 0 {
 		v.findings(&p, x, crosscheck.Kind(current), after)
 	}
 	p.Cautions = x.cautions(p.compared)
-	if p.Shown {
-		v.record(deed{kind: looked, What: fmt.Sprintf("looked at what the report and the answers have in comparison %d", x.Number), Store: x.Store.Name}, "kind", p.Kind, "after", after)
-	}
-	v.render(http.StatusOK, "comparison", page{Title: p.Title, Nav: "reconcile", Body: p})
+	return p, true
 }
 
 // findings adds a page of findings.

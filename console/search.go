@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/alike"
 	"github.com/effectively-once/once/outbox"
 	"github.com/effectively-once/once/store"
 )
@@ -176,11 +177,10 @@ func (v *view) tracesOf(ctx context.Context, s Store, r once.Record) (found stor
 	return found, whole, err
 }
 
-// unread notes that not all messages were searched. The link is for people who want
-// that.
-func (v *view) unread(s Store, what, link string) {
-	v.notes = append(v.notes, note{Text: s.Name + " has many messages, and not all of them were searched for " + what + ".",
-		More: link, MoreText: "Search all of them"})
+// unreadIn is the note that not all messages of a store were searched. The link is for
+// people who want that.
+func unreadIn(of, what, link string) note {
+	return note{Text: of + " has many messages, and not all of them were searched for " + what + ".", More: link, MoreText: "Search all of them"}
 }
 
 // inPage is how many messages are read at once where they are compared here.
@@ -195,42 +195,102 @@ type messageList[M any] struct {
 	more, cut bool
 }
 
+// sieve selects the messages of a list that no index of a store selects.
+type sieve[M any] struct {
+	next  func(after int64) ([]M, error)
+	seq   func(M) int64
+	match func(M) bool
+
+	// alike is the ID of the only group of failures that the list has, or empty.
+	alike  string
+	reason func(M) string
+
+	// survey counts the failures of the first messages that match, of any group.
+	// Default: nothing.
+	survey *survey
+	counts func(M) (consumer string, changed time.Time)
+}
+
+// keep counts a message that matches, and reports whether the list has it.
+func (s *sieve[M]) keep(m M) bool {
+	if !s.survey.isOpen() {
+		return s.alike == "" || alike.ID(alike.Text(s.reason(m))) == s.alike
+	}
+	consumer, changed := s.counts(m)
+	id := s.survey.Add(s.reason(m), consumer, changed)
+	return s.alike == "" || id == s.alike
+}
+
 // sift reads messages page by page, and keeps those that match, until a page of the
-// console is full or the time is over.
-func sift[M any](v *view, after int64, next func(after int64) ([]M, error), seq func(M) int64, match func(M) bool) (l messageList[M], err error) {
+// console is full or the time is over. If it counts failures, it reads on for them.
+func sift[M any](v *view, after int64, s sieve[M]) (l messageList[M], err error) {
 	l.last = after
 	for end := v.readUntil(); ; {
-		some, err := next(l.last)
+		some, err := s.next(after)
 		if err != nil {
 			return l, err
 		}
 		for _, m := range some {
-			if !match(m) {
+			if !s.match(m) || !s.keep(m) {
 				continue
 			}
-			if len(l.found) == messagesOnPage {
-				l.last, l.more = seq(l.found[messagesOnPage-1]), true
+			if len(l.found) < messagesOnPage {
+				l.found = append(l.found, m)
+			} else if !l.more {
+				l.last, l.more = s.seq(l.found[messagesOnPage-1]), true
+			}
+			if l.more && !s.survey.isOpen() {
 				return l, nil
 			}
-			l.found = append(l.found, m)
 		}
-		if len(some) < inPage {
+		if len(some) < inPage || l.more && !s.survey.isOpen() {
 			return l, nil
 		}
-		l.last = seq(some[len(some)-1])
+		after = s.seq(some[len(some)-1])
+		if !l.more {
+			l.last = after
+		}
 		if v.now().After(end) {
-			l.more, l.cut = true, len(l.found) < messagesOnPage
+			s.survey.end()
+			if !l.more {
+				l.more, l.cut = true, len(l.found) < messagesOnPage
+			}
 			return l, nil
 		}
 	}
 }
 
-// shelfList is a page of a list of the shelf. No index has the topic of a message, or
-// its ordering key or id without its consumer.
-func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q store.ShelfQuery) (l messageList[store.Shelved], err error) {
+// survey counts the failures of the first messages of a list. A nil one counts nothing.
+type survey struct {
+	alike.Groups
+	Cut bool // there may be others
+}
+
+// maxSurvey bounds what a survey costs.
+const maxSurvey = 1000
+
+// isOpen reports whether further messages are to be counted.
+func (s *survey) isOpen() bool {
+	if s == nil || s.Cut {
+		return false
+	}
+	s.Cut = s.Count >= maxSurvey
+	return !s.Cut
+}
+
+// end says that not all messages were read.
+func (s *survey) end() {
+	if s != nil {
+		s.Cut = true
+	}
+}
+
+// shelfList is a page of a list of the shelf. No index has the topic of a message, its
+// reason, or its ordering key or id without its consumer. The survey may be nil.
+func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q store.ShelfQuery, group string, failures *survey) (l messageList[store.Shelved], err error) {
 	inOrder := q.OrderingKey == "" || q.Consumer != ""
 	switch {
-	case q.Topic == "" && inOrder && (len(q.IDs) == 0 || q.Consumer != ""):
+	case q.Topic == "" && inOrder && (len(q.IDs) == 0 || q.Consumer != "") && group == "" && failures == nil:
 		q.Limit = messagesOnPage + 1
 		l.found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, q) })
 		if l.more = len(l.found) > messagesOnPage; l.more {
@@ -242,8 +302,10 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 			return l, err
 		}
 		for _, m := range all {
-			if m.Seq > q.After && slices.Contains(q.States, m.State) && (q.Topic == "" || m.Message.Topic == q.Topic) && (q.OrderingKey == "" || m.Message.OrderingKey == q.OrderingKey) {
-				l.found = append(l.found, store.OpenShelved(&s.Store.Options().Sealing, m, true))
+			m = store.OpenShelved(&s.Store.Options().Sealing, m, true)
+			if m.Seq > q.After && slices.Contains(q.States, m.State) && (q.Topic == "" || m.Message.Topic == q.Topic) && (q.OrderingKey == "" || m.Message.OrderingKey == q.OrderingKey) &&
+				(group == "" || alike.ID(alike.Text(m.Reason)) == group) {
+				l.found = append(l.found, m)
 			}
 		}
 		if l.cut = !whole; l.cut {
@@ -256,11 +318,17 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 		if q.Consumer == "" {
 			q.OrderingKey, q.IDs = "", nil
 		}
-		return sift(v, q.After, func(after int64) ([]store.Shelved, error) {
-			q.After = after
-			return guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return inbox.Admin{Store: shelf}.List(ctx, q) })
-		}, func(m store.Shelved) int64 { return m.Seq }, func(m store.Shelved) bool {
-			return (topic == "" || m.Message.Topic == topic) && (order == "" || m.Message.OrderingKey == order) && (len(ids) == 0 || slices.Contains(ids, m.Message.ID))
+		return sift(v, q.After, sieve[store.Shelved]{
+			next: func(after int64) ([]store.Shelved, error) {
+				q.After = after
+				return guarded(ctx, v.Console, s.Name, func() ([]store.Shelved, error) { return withReasons(ctx, s, shelf, q) })
+			},
+			seq: func(m store.Shelved) int64 { return m.Seq },
+			match: func(m store.Shelved) bool {
+				return (topic == "" || m.Message.Topic == topic) && (order == "" || m.Message.OrderingKey == order) && (len(ids) == 0 || slices.Contains(ids, m.Message.ID))
+			},
+			alike: group, reason: func(m store.Shelved) string { return m.Reason },
+			survey: failures, counts: func(m store.Shelved) (string, time.Time) { return m.Consumer, m.Updated },
 		})
 	}
 	if n := len(l.found); n > 0 {
@@ -269,12 +337,22 @@ func (v *view) shelfList(ctx context.Context, s Store, shelf inbox.AdminStore, q
 	return l, err
 }
 
+// withReasons returns messages of which only the reasons are opened. A list does not
+// show histories: opening those of all messages that it compares took seconds.
+func withReasons(ctx context.Context, s Store, shelf store.Shelf, q store.ShelfQuery) ([]store.Shelved, error) {
+	found, err := shelf.Shelved(ctx, q)
+	for i := range found {
+		found[i] = store.OpenShelved(&s.Store.Options().Sealing, found[i], true)
+	}
+	return found, err
+}
+
 // outboxList is a page of a list of the outbox, which has no index for what a list is
-// filtered by.
-func (v *view) outboxList(ctx context.Context, s Store, messages store.Relayable, q store.OutgoingQuery) (l messageList[store.Outgoing], err error) {
+// filtered by. The survey may be nil.
+func (v *view) outboxList(ctx context.Context, s Store, messages store.Relayable, q store.OutgoingQuery, group string, failures *survey) (l messageList[store.Outgoing], err error) {
 	of := q
 	q.IDs, q.Topic, q.OrderingKey, q.Limit = nil, "", "", inPage
-	if len(of.IDs) == 0 && of.Topic == "" && of.OrderingKey == "" {
+	if len(of.IDs) == 0 && of.Topic == "" && of.OrderingKey == "" && group == "" && failures == nil {
 		q.Limit = messagesOnPage + 1
 		l.found, err = guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, q) })
 		if l.more = len(l.found) > messagesOnPage; l.more {
@@ -285,11 +363,25 @@ func (v *view) outboxList(ctx context.Context, s Store, messages store.Relayable
 		}
 		return l, err
 	}
-	return sift(v, q.After, func(after int64) ([]store.Outgoing, error) {
-		q.After = after
-		return guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, q) })
-	}, func(m store.Outgoing) int64 { return m.Seq }, func(m store.Outgoing) bool {
-		return (of.Topic == "" || m.Message.Topic == of.Topic) && (of.OrderingKey == "" || m.Message.OrderingKey == of.OrderingKey) &&
-			(len(of.IDs) == 0 || slices.Contains(of.IDs, m.Message.ID))
+	return sift(v, q.After, sieve[store.Outgoing]{
+		next: func(after int64) ([]store.Outgoing, error) {
+			q.After = after
+			return guarded(ctx, v.Console, s.Name, func() ([]store.Outgoing, error) { return outbox.Admin{Store: messages}.List(ctx, q) })
+		},
+		seq: func(m store.Outgoing) int64 { return m.Seq },
+		match: func(m store.Outgoing) bool {
+			return (of.Topic == "" || m.Message.Topic == of.Topic) && (of.OrderingKey == "" || m.Message.OrderingKey == of.OrderingKey) &&
+				(len(of.IDs) == 0 || slices.Contains(of.IDs, m.Message.ID))
+		},
+		alike: group, reason: func(m store.Outgoing) string { return m.Reason },
+		survey: failures, counts: func(m store.Outgoing) (string, time.Time) { return "", changedAt(m) },
 	})
+}
+
+// changedAt is when the state of a message last changed: when it was put, if never.
+func changedAt(m store.Outgoing) time.Time {
+	if m.Changed.IsZero() {
+		return m.Created
+	}
+	return m.Changed
 }

@@ -32,7 +32,7 @@ func TestFilteredListsAreWhole(t *testing.T) {
 			var all []int64
 			for after, pages := int64(0), 0; ; pages++ {
 				before := n.read
-				l, err := sift(v, after, n.next, func(i int64) int64 { return i }, func(i int64) bool { return i%every == 0 })
+				l, err := sift(v, after, sieve[int64]{next: n.next, seq: func(i int64) int64 { return i }, match: func(i int64) bool { return i%every == 0 }})
 				if err != nil || len(l.found) > messagesOnPage || l.cut && len(l.found) == messagesOnPage || pages > 200 {
 					t.Fatalf("each %d: %d in page %d, cut %v: %v", every, len(l.found), pages, l.cut, err)
 				}

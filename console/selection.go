@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/effectively-once/once/internal/alike"
 	"github.com/effectively-once/once/internal/legible"
 	"github.com/effectively-once/once/store"
 )
@@ -21,13 +22,19 @@ type selection struct {
 	ID       string
 	State    string
 
+	// Alike is the ID of a group of failures. It is in URLs and logs in place of the
+	// reason, which may be sealed in the store. Failure is what the reasons have in
+	// common, once one of them was read.
+	Alike   string
+	Failure *string
+
 	// Of keys: what it is in words, and the comparison that found them.
 	About      string
 	Comparison int
 }
 
 func selectionOf(of string, q url.Values) selection {
-	s := selection{Of: of, Store: q.Get("store"), Topic: q.Get("topic"), Order: q.Get("order"), ID: q.Get("id"), State: q.Get("state")}
+	s := selection{Of: of, Store: q.Get("store"), Topic: q.Get("topic"), Order: q.Get("order"), ID: q.Get("id"), State: q.Get("state"), Alike: q.Get("alike")}
 	if of == "messages" {
 		s.Consumer = q.Get("consumer")
 	}
@@ -37,16 +44,49 @@ func selectionOf(of string, q url.Values) selection {
 // pairs are the parameters of a link. Without a store it would mean another one
 // once there are several.
 func (s selection) pairs(more ...string) []string {
-	return append([]string{"store", s.Store, "consumer", s.Consumer, "topic", s.Topic, "order", s.Order, "id", s.ID, "state", s.State}, more...)
+	return append([]string{"store", s.Store, "consumer", s.Consumer, "topic", s.Topic, "order", s.Order, "id", s.ID, "state", s.State, "alike", s.Alike}, more...)
 }
 
 // Narrow reports whether it leaves out messages of the state.
 func (s selection) Narrow() bool {
-	return s.Consumer != "" || s.Topic != "" || s.Order != "" || s.ID != ""
+	return s.Consumer != "" || s.Topic != "" || s.Order != "" || s.ID != "" || s.Alike != ""
 }
 
 // Parts are the names and values that it asks for, as people read them.
-func (s selection) Parts() (parts []part) {
+func (s selection) Parts() []part {
+	parts := s.named()
+	if s.Alike != "" {
+		parts = append(parts, part{"failed alike", s.Failed()})
+	}
+	return parts
+}
+
+// Failed says in words which group of failures it asks for, or has its ID.
+func (s selection) Failed() string {
+	if s.Failure == nil {
+		return s.Alike
+	}
+	return failureText(*s.Failure)
+}
+
+// learn remembers what a message of the group has said.
+func (s *selection) learn(reason string) {
+	if s.Alike != "" {
+		text := alike.Text(reason)
+		s.Failure = &text
+	}
+}
+
+// failureText is what the reasons of a group have in common, for people.
+func failureText(text string) string {
+	if text == "" {
+		return "no reason"
+	}
+	return legible.Line(text)
+}
+
+// named are the names and values that it asks for, without the group of failures.
+func (s selection) named() (parts []part) {
 	for _, p := range []part{{"consumer", s.Consumer}, {"topic", s.Topic}, {"ordering key", s.Order}, {"message", s.ID}} {
 		if p.Value != "" {
 			parts = append(parts, part{p.Name, legible.Line(p.Value)})
@@ -57,14 +97,17 @@ func (s selection) Parts() (parts []part) {
 
 type part struct{ Name, Value string }
 
-// String says in words what it selects.
+// String says in words what it selects, for the log, which has no reasons.
 func (s selection) String() string {
 	if s.About != "" {
 		return s.About
 	}
 	words := []string{"state " + s.State}
-	for _, p := range s.Parts() {
+	for _, p := range s.named() {
 		words = append(words, p.Name+" "+p.Value)
+	}
+	if s.Alike != "" {
+		words = append(words, "failed alike "+s.Alike)
 	}
 	return strings.Join(words, ", ")
 }
@@ -79,6 +122,9 @@ func (s selection) Padded() bool {
 	}
 	return false
 }
+
+// isDamaged reports whether it cannot come from a link of this console.
+func (s selection) isDamaged() bool { return s.Alike != "" && !alike.IsID(s.Alike) }
 
 func (s selection) ids() []string {
 	if s.ID == "" {
@@ -119,7 +165,7 @@ func chosen[Capability, State any](v *view, of, state string, states map[string]
 	sel = selectionOf(of, q)
 	sel.State = cmp.Or(sel.State, state)
 	after, ok = placeOf(q)
-	if _, known := states[sel.State]; !known || !ok {
+	if _, known := states[sel.State]; !known || !ok || sel.isDamaged() {
 		v.damaged()
 		return s, has, sel, 0, false
 	}

@@ -32,6 +32,9 @@ type messagesPage struct {
 	Acts    []anchor
 	Hint    string // why there is no button
 	Backlog *backlog
+
+	Failures *failures // of what matches, by group; nil: nothing to choose from
+	Without  string    // the group of failures that is chosen, a URL; empty: none is
 }
 
 // messageRow is a message in a list.
@@ -58,6 +61,11 @@ func (v *view) pageOf(p *messagesPage, last int64, more bool, after int64) {
 	}
 	if after > 0 {
 		p.First = v.link(p.Path, p.Sel.pairs()...)
+	}
+	if p.Sel.Alike != "" {
+		others := p.Sel
+		others.Alike = ""
+		p.Without = v.link(p.Path, others.pairs()...)
 	}
 	if p.Sel.Narrow() {
 		p.All = v.link(p.Path, "store", p.Sel.Store, "state", p.Sel.State)
@@ -99,7 +107,8 @@ func (v *view) shelf() {
 	query.States, query.After, query.Bodiless = []store.ShelfState{shelfStates[sel.State]}, after, true
 	ctx, cancel := v.within()
 	defer cancel()
-	list, err := v.shelfList(ctx, s, shelf, query)
+	failures := surveyOf(sel, after)
+	list, err := v.shelfList(ctx, s, shelf, query, sel.Alike, failures)
 	if err != nil {
 		v.silent(s, err)
 		return
@@ -112,6 +121,10 @@ func (v *view) shelf() {
 			Unknown: strings.HasPrefix(m.Reason, store.UnknownOutcome)})
 	}
 	p.Cut = list.cut
+	if len(list.found) > 0 {
+		p.Sel.learn(list.found[0].Reason)
+	}
+	p.Failures = v.failuresOf(&p, failures)
 	v.pageOf(&p, list.last, list.more, after)
 	v.render(http.StatusOK, "shelf", page{Title: "Parked messages", Nav: "messages", Body: p})
 }
@@ -128,6 +141,7 @@ type messagePage struct {
 	State                      string
 	Attempts                   int
 	Reason                     string
+	Alike                      string // the list of messages that failed alike, a URL, or empty
 	Unknown                    bool
 	Origin                     string
 	Lane, Relay                string
@@ -187,6 +201,7 @@ func (v *view) shelfMessage() {
 		Put: m.Created, PutAgo: v.ago(m.Created), Changed: m.Updated, ChangedAgo: v.ago(m.Updated), Size: len(m.Message.Body), Type: m.Message.Header[contentType], HeaderNames: headerNames(&m.Message),
 		MayShow: v.who.Role >= Decide, Ask: v.shelvedLink(s, m), List: v.link("/messages", "store", s.Name, "consumer", m.Consumer, "state", m.State.String())}
 	p.Sel = selection{Of: "messages", Store: s.Name, Consumer: m.Consumer, ID: m.Message.ID, State: m.State.String()}
+	p.Alike = v.alikeLink("/messages", p.Sel, m.Reason)
 	if m.State == store.Waiting {
 		p.Due = "now, or after earlier messages with its ordering key"
 		if m.Due > 0 {
@@ -214,7 +229,7 @@ func (v *view) shelfMessage() {
 func (v *view) causeOf(ctx context.Context, s Store, shelf inbox.AdminStore, m store.Shelved) (cause keyRef, text, trouble string) {
 	digest := name.Parse(m.Message.Header[store.KeyHeader])
 	if digest == [16]byte{} && m.Key != "" {
-		rec, err := shelf.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key})
+		rec, err := guarded(ctx, v.Console, s.Name, func() (once.Record, error) { return shelf.Get(ctx, once.Key{Operation: m.Consumer, ID: m.Key}) })
 		if err != nil {
 			return cause, "", legible.Text(err.Error())
 		}
@@ -224,7 +239,7 @@ func (v *view) causeOf(ctx context.Context, s Store, shelf inbox.AdminStore, m s
 		return cause, "", ""
 	}
 	for _, other := range v.o.Stores { // the message may come from another store
-		k, err := store.FindKey(ctx, other.Store, digest)
+		k, err := guarded(ctx, v.Console, other.Name, func() (once.Key, error) { return store.FindKey(ctx, other.Store, digest) })
 		if k != (once.Key{}) {
 			return keyRef{other.Name, k}, "", ""
 		}

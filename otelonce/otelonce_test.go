@@ -286,6 +286,59 @@ func TestLagIsReported(t *testing.T) {
 	}
 }
 
+// logOf is a log whose broker keeps no place, with 10 messages.
+type logOf struct{ broker.Source }
+
+func (logOf) Name() string  { return "log" }
+func (logOf) KeepsNoPlace() {}
+func (logOf) LagFrom(_ context.Context, at map[string]broker.Position) (broker.Lag, error) {
+	return broker.Lag{Messages: 9 - at["p"].Offset}, nil
+}
+
+// shelfless is a store that keeps no positions.
+type shelfless struct{ once.Store }
+
+func TestLagOfALogIsThatAfterPositions(t *testing.T) {
+	s, ctx := memstore.New(nil), t.Context()
+	for _, c := range []store.Consumer{{Name: "billing", Source: store.SourceText("log", map[string]string{"created": "today"}), Keys: "invoices"},
+		{Name: "letters", Source: "another log"}} {
+		if _, err := s.Register(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.SetPosition(ctx, store.Position{Consumer: "invoices", Partition: "p", Log: "log", Offset: 6}); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, otelonce.Options{})
+	for name, err := range map[string]error{
+		"a source that cannot tell":       b.WatchLogLag("billing", lagging{}, s),
+		"a source without its positions":  b.WatchLag("billing", logOf{}),
+		"a store that keeps no positions": b.WatchLogLag("billing", logOf{}, shelfless{s}),
+		"no source":                       b.WatchLogLag("billing", nil, s),
+		"no store":                        b.WatchLogLag("billing", logOf{}, nil),
+	} {
+		if !errors.Is(err, once.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, consumer := range []string{"billing", "letters", "unknown"} {
+		if err := b.WatchLogLag(consumer, logOf{}, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := b.metrics(t)
+	lag := got["once.inbox.lag"].Data.(metricdata.Gauge[int64]).DataPoints
+	if len(lag) != 1 || lag[0].Value != 3 {
+		t.Errorf("reported are %v, want the 3 messages of billing", lag)
+	}
+	for _, p := range got["once.inbox.lag.unread"].Data.(metricdata.Sum[int64]).DataPoints {
+		name, _ := p.Attributes.Value("once.name")
+		if want := map[string]int64{"letters": 1, "unknown": 1}[name.AsString()]; p.Value != want {
+			t.Errorf("%d readings of %s have failed, want %d", p.Value, name.AsString(), want)
+		}
+	}
+}
+
 // counted is an outbox that counts its readings.
 type counted struct {
 	store.Relayable

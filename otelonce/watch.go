@@ -135,25 +135,71 @@ func (b *Observer) WatchInbox(name string, s *inbox.Stats) error {
 }
 
 // WatchLag reports how far the consumer of a source is behind. The broker is asked when metrics are collected, and no more
-// often than Options.OutboxEvery says. A source that is no broker.Lagger is once.ErrInvalid: it cannot tell.
+// often than Options.OutboxEvery says. A source that is no broker.Lagger is once.ErrInvalid: it cannot tell. For a log whose
+// consumer keeps its own positions, see WatchLogLag.
 func (b *Observer) WatchLag(name string, s broker.Source) error {
+	l, ok := broker.LaggerOf(s)
+	return b.watchLag(name, ok, func(ctx context.Context) (broker.Lag, error) { return l.Lag(ctx) })
+}
+
+// keeper is a store in which consumers keep their positions.
+type keeper interface {
+	store.Registry
+	Positions(ctx context.Context, consumer string) ([]store.Position, error)
+}
+
+// WatchLogLag is WatchLag for a source whose broker does not know how far the consumer is: a hub of Event Hubs, or a stream
+// of NATS that is read as a log. It counts what comes after the positions that the consumer has in its store. The consumer is
+// the one that is registered there with this name and source. Before it has run, the lag cannot be read. A source that is no
+// broker.LogLagger, and a store without a registry and positions, are once.ErrInvalid.
+func (b *Observer) WatchLogLag(consumer string, s broker.Source, of once.Store) error {
+	log, tells := s.(broker.LogLagger)
+	in, keeps := once.As[keeper](of)
+	return b.watchLag(consumer, tells && keeps, func(ctx context.Context) (broker.Lag, error) {
+		keys, err := keysOf(ctx, in, consumer, s.Name())
+		if err != nil {
+			return broker.Lag{}, err
+		}
+		at, err := in.Positions(ctx, keys)
+		if err != nil {
+			return broker.Lag{}, err
+		}
+		return store.LagAfter(ctx, log, at)
+	})
+}
+
+// keysOf returns the name under which a consumer has its positions, whatever it is
+// called now.
+func keysOf(ctx context.Context, in store.Registry, consumer, source string) (string, error) {
+	all, err := in.Consumers(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range all {
+		if name, _ := store.SplitSource(c.Source); c.Name == consumer && name == source {
+			return c.Keys, nil
+		}
+	}
+	return "", fmt.Errorf("the store has no consumer %q of %s", consumer, source)
+}
+
+func (b *Observer) watchLag(name string, known bool, ask func(context.Context) (broker.Lag, error)) error {
 	w := &b.watched
-	lagger, ok := s.(broker.Lagger)
-	gauge := &lagGauge{source: lagger, every: w.every}
-	return w.add("lag", name, !ok, func(ctx context.Context, o metric.Observer) {
-		lag, known, failed := gauge.read(ctx)
+	gauge := &lagGauge{ask: ask, every: w.every}
+	return w.add("lag", name, !known, func(ctx context.Context, o metric.Observer) {
+		is, known, failed := gauge.read(ctx)
 		o.ObserveInt64(w.lagUnread, failed, named(name))
 		if known {
-			o.ObserveInt64(w.lag, lag.Messages, named(name))
-			o.ObserveFloat64(w.lagOldest, lag.Oldest.Seconds(), named(name))
+			o.ObserveInt64(w.lag, is.Messages, named(name))
+			o.ObserveFloat64(w.lagOldest, is.Oldest.Seconds(), named(name))
 		}
 	})
 }
 
 // lagGauge reads the lag of a source, now and then.
 type lagGauge struct {
-	source broker.Lagger
-	every  time.Duration
+	ask   func(context.Context) (broker.Lag, error)
+	every time.Duration
 
 	mu     sync.Mutex
 	asked  time.Time
@@ -168,7 +214,7 @@ func (g *lagGauge) read(ctx context.Context) (lag broker.Lag, known bool, failed
 	if g.asked.IsZero() || time.Since(g.asked) >= g.every {
 		limited, cancel := context.WithTimeout(ctx, readTime)
 		defer cancel()
-		is, err := g.source.Lag(limited)
+		is, err := g.ask(limited)
 		g.asked, g.last, g.known = time.Now(), is, err == nil
 		if err != nil {
 			g.failed++

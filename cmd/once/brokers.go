@@ -27,36 +27,11 @@ func (f *brokerFlags) asked(ctx context.Context) (brokers []string, database str
 	if err != nil {
 		return nil, "", err
 	}
-	if config.NATS != nil {
-		brokers = append(brokers, config.NATS.URL)
+	named, err := config.Brokers(secret.From(ctx))
+	if err != nil {
+		return nil, "", err
 	}
-	if config.RabbitMQ != nil {
-		brokers = append(brokers, config.RabbitMQ.URL)
-	}
-	if config.Redis != nil {
-		brokers = append(brokers, config.Redis.URL)
-	}
-	if config.PubSub != nil {
-		brokers = append(brokers, config.PubSub.URL())
-	}
-	if config.SQS != nil {
-		brokers = append(brokers, config.SQS.URL())
-	}
-	if config.EventHubs != nil {
-		url, err := config.EventHubs.URL(secret.From(ctx))
-		if err != nil {
-			return nil, "", err
-		}
-		brokers = append(brokers, url)
-	}
-	if config.ServiceBus != nil {
-		url, err := config.ServiceBus.URL(secret.From(ctx))
-		if err != nil {
-			return nil, "", err
-		}
-		brokers = append(brokers, url)
-	}
-	return brokers, config.URL, nil
+	return append(brokers, named...), config.URL, nil
 }
 
 // examined is a report on a database or a broker.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once/cmd/once/internal/consoleserver"
+	"github.com/effectively-once/once/cmd/once/internal/doctor"
 	"github.com/effectively-once/once/cmd/once/internal/secret"
 	"github.com/effectively-once/once/cmd/once/internal/serve"
 	"github.com/effectively-once/once/cmd/once/internal/target"
@@ -27,7 +28,8 @@ type consoleCommand struct {
 	HTTPS       bool     `name:"https" help:"Browsers reach it by HTTPS only, through a proxy that ends TLS."`
 	ProxyHeader string   `placeholder:"NAME" help:"Header in which an authenticating proxy says who it is. The proxy must remove it from what it receives."`
 	Proxy       []string `sep:"none" placeholder:"ADDRESS" help:"Address or network of that proxy. The header is ignored from any other address."`
-	Config      string   `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve: people can ask the URLs in [[reconcile.operation]] about unknown keys. For one database."`
+	Config      string   `short:"c" type:"path" placeholder:"FILE" help:"Configuration file of once serve: people can ask the URLs in [[reconcile.operation]] about unknown keys, and its broker is asked as with --broker. For one database."`
+	Broker      []string `sep:"none" placeholder:"URL" help:"URL of a broker to ask how many messages wait for the registered consumers, as once doctor takes it; repeatable. $${NAME} is replaced by that environment variable."`
 	Trace       string   `placeholder:"TEMPLATE" help:"URL of a trace, to which the page of a key links. {key}, {scope}, {operation} and {id} are replaced."`
 
 	Report map[string]string `mapsep:"none" placeholder:"NAME=FILE" help:"Report of another system that people may compare with the keys, besides those that they upload. Give it again for further ones."`
@@ -56,6 +58,12 @@ others = "look" at the beginning of the file. Without a file they may look.
 With --config, people can ask the URLs of that file about unknown keys, as once unknown ask does. The database is --url
 or --target, then the url in the file, then the current target.
 
+With --broker, and for the broker of that file, the overview and the pages of consumers show how many messages wait at
+the broker. It need not be reachable when the console starts. That is for the URLs of once doctor that begin with
+nats://, tls://, kafka://, redis://, rediss://, sqs://, amqp://, amqps://, servicebus:// and eventhubs://. Pub/Sub does not
+tell, and the management plugin of RabbitMQ is not asked. For logs of NATS and Event Hubs, the messages after the
+positions in the database count.
+
 The console speaks HTTP. For other machines, let a proxy speak HTTPS, and add --https.
 
 Exit status: 0 graceful shutdown, 2 wrong usage or configuration, 3 failure.
@@ -65,6 +73,7 @@ Examples:
   once console --target prod --target billing --write
   once console --config once.toml --write
   once console --url sqlite:/var/lib/shop/shop.db --trace 'https://traces.example/search?once.key={key}'
+  once console --broker 'amqps://ops:${AMQP_PASSWORD}@rabbit.internal:5671/shop'
   once console --report charges=/var/lib/shop/charges.csv
   once console --listen 10.0.0.5:9470 --host ops.example --https --people people.toml
   once console --proxy-header X-Forwarded-User --proxy 127.0.0.1 --host ops.example --https --people people.toml`
@@ -82,23 +91,28 @@ func (c *consoleCommand) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	lag, endLag, err := c.lag(ctx, asked)
+	if err != nil {
+		return err
+	}
+	defer endLag()
 	stores, end, err := c.open(ctx)
 	defer end()
 	if err != nil {
 		return err
 	}
 	if asked != nil {
-		by, err := asked.Asker()
+		by, err := asked.Reconcile.Asker()
 		if err != nil {
 			return err
 		}
 		defer by.Close()
-		if stores[0].Ask, err = asked.Questions(by, stores[0].Store); err != nil {
+		if stores[0].Ask, err = asked.Reconcile.Questions(by, stores[0].Store); err != nil {
 			return err
 		}
 	}
 	log := slog.New(slog.NewTextHandler(secret.From(ctx).Writer(os.Stderr), nil))
-	server, err := consoleserver.New(ctx, config, stores, log, consoleWords)
+	server, err := consoleserver.New(ctx, config, stores, lag, log, consoleWords)
 	if err != nil {
 		return err
 	}
@@ -168,9 +182,9 @@ func newToken() string {
 	return base64.RawURLEncoding.EncodeToString(raw[:])
 }
 
-// asked returns whom people can ask, or nil. It chooses the database of that file if
-// no other is named.
-func (c *consoleCommand) asked(ctx context.Context) (*serve.Reconcile, error) {
+// asked returns the configuration of whom people can ask, or nil. It chooses the
+// database of that file if no other is named.
+func (c *consoleCommand) asked(ctx context.Context) (*serve.Config, error) {
 	if c.Config == "" {
 		return nil, nil
 	}
@@ -184,7 +198,31 @@ func (c *consoleCommand) asked(ctx context.Context) (*serve.Reconcile, error) {
 	if c.URL == "" && len(c.Target) == 0 {
 		c.URL = chosen(config.URL)
 	}
-	return &config.Reconcile, nil
+	return &config, nil
+}
+
+// lag returns what the console asks for the lag of consumers, or nil. end ends the
+// connections.
+func (c *consoleCommand) lag(ctx context.Context, asked *serve.Config) (lag consoleserver.Lag, end func(), err error) {
+	brokers := c.Broker
+	if asked != nil {
+		named, err := asked.Brokers(secret.From(ctx))
+		if err != nil {
+			return nil, nil, err
+		}
+		brokers = append(brokers, named...)
+	}
+	if len(brokers) == 0 {
+		return nil, func() {}, nil
+	}
+	from, err := doctor.OpenSources(ctx, brokers)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range from.Mute() {
+		note("%s does not tell how many messages wait for a consumer", name)
+	}
+	return consoleserver.LagOf(ctx, from), from.Close, nil
 }
 
 // reachTime limits the look at the tables of a store before it is shown.

@@ -10,7 +10,9 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,19 +41,60 @@ func visit(t *testing.T, at, token, path string) (status int, page string) {
 	return r.StatusCode, string(body)
 }
 
-// consoleOf reads where a console is, and its token.
-func consoleOf(t *testing.T, stdout io.Reader) (at, token string) {
+// shownConsole is a console that a command serves.
+type shownConsole struct {
+	t         *testing.T
+	cmd       *exec.Cmd
+	stdout    io.Reader
+	stderr    bytes.Buffer
+	at, token string
+	found     string // what was searched for in the output
+}
+
+// showConsole starts a command and reads where its console is, its token, and what
+// is found in a line, unless that is nil.
+func showConsole(t *testing.T, cmd *exec.Cmd, find *regexp.Regexp) *shownConsole {
 	t.Helper()
-	for lines := bufio.NewScanner(stdout); token == "" && lines.Scan(); {
+	c := &shownConsole{t: t, cmd: cmd}
+	cmd.Stderr = &c.stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stdout = stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); (c.token == "" || find != nil && c.found == "") && lines.Scan(); {
+		if find != nil && c.found == "" {
+			c.found = find.FindString(lines.Text())
+		}
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		switch value = strings.TrimSpace(value); name {
 		case "Console":
-			at = value
+			c.at = value
 		case "Token":
-			token = value
+			c.token = value
 		}
 	}
-	return at, token
+	if c.token == "" {
+		t.Fatalf("it shows no console: %v: %s", cmd.Wait(), c.stderr.String())
+	}
+	return c
+}
+
+// end ends the command, which must end well, and returns what it still said.
+func (c *shownConsole) end(signal os.Signal) string {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(signal); err != nil {
+		c.t.Fatal(err)
+	}
+	rest, err := io.ReadAll(c.stdout)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	wantExit(c.t, c.cmd.Wait(), exitOK)
+	return string(rest)
 }
 
 // One token is made for each run, whoever has it may look, and it is in no log.
@@ -64,20 +107,11 @@ func TestConsoleRunsUntilInterrupted(t *testing.T) {
 		if write {
 			cmd.Args, end = append(cmd.Args, "--write"), syscall.SIGTERM
 		}
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		at, token := consoleOf(t, stdout)
-		if status, _ := visit(t, at, "another-token-of-24-bytes", "/"); status != http.StatusForbidden {
+		c := showConsole(t, cmd, nil)
+		if status, _ := visit(t, c.at, "another-token-of-24-bytes", "/"); status != http.StatusForbidden {
 			t.Errorf("another token lets in: %d", status)
 		}
-		status, page := visit(t, at, token, "/audit")
+		status, page := visit(t, c.at, c.token, "/audit")
 		role := "look"
 		if write {
 			role = "administer"
@@ -85,13 +119,9 @@ func TestConsoleRunsUntilInterrupted(t *testing.T) {
 		if status != http.StatusOK || !strings.Contains(page, "ann") || !strings.Contains(page, role) || strings.Contains(page, "read-only") == write {
 			t.Errorf("write %v: %d %s", write, status, page)
 		}
-		if err := cmd.Process.Signal(end); err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, stdout)
-		wantExit(t, cmd.Wait(), exitOK)
-		if said := stderr.String(); strings.Contains(said, token) || strings.Contains(at, token) || strings.Contains(page, token) {
-			t.Errorf("the token is in %s, %s, or %s", said, at, page)
+		c.end(end)
+		if said := c.stderr.String(); strings.Contains(said, c.token) || strings.Contains(c.at, c.token) || strings.Contains(page, c.token) {
+			t.Errorf("the token is in %s, %s, or %s", said, c.at, page)
 		}
 	}
 }
@@ -114,22 +144,11 @@ func TestConsoleAsksTheURLsOfAFile(t *testing.T) {
 	}
 	cmd, _ := command(t, "once", "console", "--config", file, "--listen", "127.0.0.1:0", "--write")
 	cmd.Env = append(cmd.Env, "ONCE_BY=ann")
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	at, token := consoleOf(t, stdout)
-	if status, page := visit(t, at, token, "/key?operation=pay%2Fcharge&id=order-4711"); status != http.StatusOK || !strings.Contains(page, "Ask now") {
+	c := showConsole(t, cmd, nil)
+	if status, page := visit(t, c.at, c.token, "/key?operation=pay%2Fcharge&id=order-4711"); status != http.StatusOK || !strings.Contains(page, "Ask now") {
 		t.Errorf("%d %s", status, page)
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, stdout)
-	wantExit(t, cmd.Wait(), exitOK)
+	c.end(os.Interrupt)
 }
 
 // The console of once serve is for the people in its configuration.

@@ -93,11 +93,15 @@ These parameters of a URL are for once. All others are passed to the driver.
   cluster=true     a cluster (Redis); addr=host:port adds a server
 
 Redis with Sentinel: redis://sentinel:26379?master_name=main&addr=sentinel2:26379
+
 DynamoDB: dynamodb://table?region=eu-central-1, with index, expiry, partition_key and sort_key as in your programs, and
 credentials from where the AWS command line finds them
+
 Cosmos DB: cosmosdb://:${COSMOS_KEY}@account.documents.azure.com/database/container, with partition_key=scope if your
 programs use cosmosstore.ByScope; without a key, Microsoft Entra ID decides
+
 Azure Tables: azuretables://account:${TABLES_KEY}@account.table.core.windows.net/table
+
 NATS: nats://user:${NATS_PASSWORD}@host:4222/bucket, with addr=host:port for more servers, or creds=FILE
 
 Example:

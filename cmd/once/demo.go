@@ -70,7 +70,7 @@ func (d *demoCommand) serve(ctx context.Context, at demo.Place) error {
 	token := newToken()
 	server, err := consoleserver.New(ctx, consoleserver.Config{Listen: d.Listen, Write: true,
 		People: []consoleserver.Person{{Name: "demo", Role: console.Administer.String(), Token: token}}},
-		[]console.Store{{Name: "shop", Store: at.Store}}, slog.New(slog.DiscardHandler), demoWords)
+		[]console.Store{{Name: "shop", Store: at.Store}}, console.LagOf(at.Sources...), slog.New(slog.DiscardHandler), demoWords)
 	if err != nil {
 		return err
 	}

@@ -3,15 +3,12 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"io"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The demo with a console runs until Ctrl-C. Its console has what the terminal tells
@@ -21,39 +18,16 @@ func TestDemoShowsTheConsoleUntilInterrupted(t *testing.T) {
 		t.Skip("demos take long: run it without -short")
 	}
 	cmd, temp := command(t, plainCommand(t), "demo", "--console")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	c := showConsole(t, cmd, regexp.MustCompile(`http://\S+/orders/order-1`))
+	if strings.Contains(c.at, c.token) {
+		t.Fatalf("the console is at %q, with the token %q", c.at, c.token)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	until(t, c.at, c.token, "/key?store=shop&operation=refund&id=order-1", "It did not happen, and no longer can")
+	until(t, c.at, c.token, "/", "Consumer lag")
+	if page := until(t, c.at, c.token, "/consumers?store=shop", "its broker still has for it. Asked"); strings.Contains(page, "nobody can be asked") {
+		t.Errorf("the lag is not known:\n%s", page)
 	}
-	var at, token, provider string
-	page := regexp.MustCompile(`http://\S+/orders/order-1`)
-	for lines := bufio.NewScanner(stdout); provider == "" && lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), ":")
-		switch value = strings.TrimSpace(value); name {
-		case "Console":
-			at = value
-		case "Token":
-			token = value
-		}
-		provider = page.FindString(lines.Text())
-	}
-	if token == "" || strings.Contains(at, token) {
-		t.Fatalf("the console is at %q, with the token %q", at, token)
-	}
-	seen := false
-	for until := time.Now().Add(testTime / 2); !seen && time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		status, found := visit(t, at, token, "/key?store=shop&operation=refund&id=order-1")
-		seen = status == http.StatusOK && strings.Contains(found, "It did not happen, and no longer can")
-	}
-	if !seen {
-		t.Error("the refund of order-1 does not become unknown")
-	}
-	r, err := http.Get(provider)
+	r, err := http.Get(c.found)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,16 +35,8 @@ func TestDemoShowsTheConsoleUntilInterrupted(t *testing.T) {
 	if text, err := io.ReadAll(r.Body); err != nil || strings.Count(string(text), `"ID": "ch_order-1_`) != 1 || !strings.Contains(string(text), `"Refunds": 1`) {
 		t.Errorf("the provider says %s, %v", text, err)
 	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	rest, err := io.ReadAll(stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantExit(t, cmd.Wait(), exitOK)
-	if !strings.Contains(string(rest), "With once: ") || stderr.Len() > 0 {
-		t.Errorf("it ends with %s%s", rest, stderr.String())
+	if rest := c.end(os.Interrupt); !strings.Contains(rest, "With once: ") || c.stderr.Len() > 0 {
+		t.Errorf("it ends with %s%s", rest, c.stderr.String())
 	}
 	wantEmpty(t, temp)
 }

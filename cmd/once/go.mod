@@ -20,6 +20,7 @@ require (
 	github.com/aws/smithy-go v1.28.9
 	github.com/effectively-once/once v0.0.0
 	github.com/effectively-once/once/broker/eventhubsbroker v0.0.0
+	github.com/effectively-once/once/broker/kafkabroker v0.0.0
 	github.com/effectively-once/once/broker/natsbroker v0.0.0
 	github.com/effectively-once/once/broker/pubsubbroker v0.0.0
 	github.com/effectively-once/once/broker/rabbitbroker v0.0.0
@@ -135,6 +136,7 @@ require (
 replace (
 	github.com/effectively-once/once => ../..
 	github.com/effectively-once/once/broker/eventhubsbroker => ../../broker/eventhubsbroker
+	github.com/effectively-once/once/broker/kafkabroker => ../../broker/kafkabroker
 	github.com/effectively-once/once/broker/natsbroker => ../../broker/natsbroker
 	github.com/effectively-once/once/broker/pubsubbroker => ../../broker/pubsubbroker
 	github.com/effectively-once/once/broker/rabbitbroker => ../../broker/rabbitbroker

@@ -18,6 +18,7 @@ import (
 type keysCommand struct {
 	Get      keysGet      `cmd:"" help:"Show one key."`
 	List     keysList     `cmd:"" help:"List keys."`
+	Find     keysFind     `cmd:"" help:"Find keys by a part of their ID."`
 	Release  keysRelease  `cmd:"" help:"Free a key whose work did not happen and no longer can."`
 	Complete keysComplete `cmd:"" help:"Complete a key whose work happened."`
 	Forget   keysForget   `cmd:"" help:"Forget a done key, so that its work runs again."`
@@ -440,13 +441,17 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 	}
 }
 
+func keysAsJSON(recs []once.Record, next once.Key) keysJSON {
+	j := keysJSON{Keys: []keyJSON{}, Next: token(next)}
+	for _, r := range recs {
+		j.Keys = append(j.Keys, keyAsJSON(r))
+	}
+	return j
+}
+
 func printKeys(o outputFlags, table *show.Table, recs []once.Record, next once.Key) error {
 	if o.json() {
-		j := keysJSON{Keys: []keyJSON{}, Next: token(next)}
-		for _, r := range recs {
-			j.Keys = append(j.Keys, keyAsJSON(r))
-		}
-		return printJSON(j)
+		return printJSON(keysAsJSON(recs, next))
 	}
 	for _, r := range recs {
 		table.Row(r.Status.String(), show.Ago(unchanged(r)), fmt.Sprint(r.Attempt), r.Key.Scope, r.Key.Operation,

@@ -19,6 +19,7 @@ import (
 type outboxCommand struct {
 	Status  outboxStatus  `cmd:"" help:"Show the backlog, its age, and the relays."`
 	Peek    outboxPeek    `cmd:"" help:"List messages."`
+	Groups  outboxGroups  `cmd:"" help:"Count stuck messages by why they failed."`
 	Retry   outboxRetry   `cmd:"" help:"Publish stuck messages."`
 	Park    outboxPark    `cmd:"" help:"Hold messages back until they are retried or discarded."`
 	Discard outboxDiscard `cmd:"" help:"Discard stuck messages and archive them."`
@@ -193,6 +194,15 @@ func (f messageFilter) query() store.OutgoingQuery {
 
 func (f messageFilter) none() bool { return len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == "" }
 
+// messageSelection selects messages in the outbox, of one group of failures if that is
+// given.
+type messageSelection struct {
+	messageFilter
+	Alike groupID `placeholder:"ID" help:"Only messages of this group of failures, see once outbox groups."`
+}
+
+func (s messageSelection) none() bool { return s.messageFilter.none() && s.Alike == "" }
+
 var outgoingStates = map[string]store.OutgoingState{"pending": store.Pending, "delayed": store.Delayed,
 	"held":  store.Held,
 	"stuck": store.Stuck, "published": store.Published}
@@ -200,7 +210,7 @@ var outgoingStates = map[string]store.OutgoingState{"pending": store.Pending, "d
 type outboxPeek struct {
 	storeFlags
 	outputFlags
-	messageFilter
+	messageSelection
 	State string `enum:"pending,delayed,held,stuck,published" default:"stuck" help:"pending, delayed, held, stuck or published."`
 	Limit int    `default:"100" placeholder:"N" help:"Maximum number, up to 1000 (default 100)."`
 	After int64  `placeholder:"SEQ" help:"Start after this SEQ, the last one of the previous page."`
@@ -255,18 +265,21 @@ func (c *outboxPeek) Run(ctx context.Context) error {
 	}
 	defer s.Close()
 	q := c.query()
-	q.State, q.Limit, q.After, q.Bodiless = outgoingStates[c.State], c.Limit, c.After, !c.Body
+	q.State, q.Bodiless = outgoingStates[c.State], !c.Body
 	messages, err := target.Need[store.Relayable](s.Target, target.AnOutbox)
 	if err != nil {
 		return err
 	}
-	found, err := outbox.Admin{Store: messages}.List(ctx, q)
+	atOnce := largestRead
+	if c.Body { // which may be large
+		atOnce = c.Limit
+	}
+	found, next, err := listed(c.Alike, c.Limit, atOnce, c.After, func(limit int, after int64) ([]store.Outgoing, error) {
+		q.Limit, q.After = limit, after
+		return outbox.Admin{Store: messages}.List(ctx, q)
+	}, func(m store.Outgoing) (string, int64) { return m.Reason, m.Seq })
 	if err != nil {
 		return err
-	}
-	next := int64(0)
-	if len(found) == c.Limit {
-		next = found[len(found)-1].Seq
 	}
 	if c.json() {
 		return printOutgoing(found, next)
@@ -303,7 +316,7 @@ type outboxChange struct {
 	storeFlags
 	outputFlags
 	changeFlags
-	messageFilter
+	messageSelection
 	maxFlags
 	All bool `help:"Select all messages."`
 }
@@ -312,9 +325,9 @@ type outboxChange struct {
 func (c *outboxChange) Validate() error {
 	switch {
 	case c.none() && !c.All:
-		return fmt.Errorf("select messages: --id, --topic, --ordering-key, or --all")
+		return fmt.Errorf("select messages: --id, --topic, --ordering-key, --alike, or --all")
 	case c.All && !c.none():
-		return fmt.Errorf("--all cannot be combined with --id, --topic and --ordering-key")
+		return fmt.Errorf("--all cannot be combined with --id, --topic, --ordering-key and --alike")
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -350,7 +363,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	if err != nil {
 		return err
 	}
-	those := newShown(newProgress(c.outputFlags))
+	those := newShown(newProgress(c.outputFlags), c.Alike)
 	admin, decision := outbox.Admin{Store: those.Outbox(messages)}, outbox.Decision{By: by, Reason: c.Reason, DryRun: true}
 	tally, err := do(admin, q, decision)
 	those.line.end()
@@ -362,7 +375,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 	}
 	if !c.DryRun {
 		if err := c.confirm(ctx, s, fmt.Sprintf("  %s to be %s.", show.Count(tally.Matched,
-			fmt.Sprintf("message that is %v is", q.State), fmt.Sprintf("messages that are %v are", q.State)), deed)); err != nil {
+			fmt.Sprintf("message that is %v is", q.State), fmt.Sprintf("messages that are %v are", q.State)), deed)+those.failed()); err != nil {
 			return err
 		}
 		matched := tally.Matched
@@ -371,7 +384,7 @@ func (c *outboxChange) run(ctx context.Context, deed string, q store.OutgoingQue
 		tally, err = do(admin, q, decision)
 		those.line.end()
 		if tally.Changed > 0 {
-			audit(s, "messages of the outbox were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
+			audit(s, "messages of the outbox were "+deed, by, c.Reason, those.attrs(matched, tally.Changed)...)
 		}
 		if err != nil {
 			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)

@@ -17,6 +17,7 @@ import (
 
 type parkedCommand struct {
 	List    parkedList    `cmd:"" help:"List parked messages."`
+	Groups  parkedGroups  `cmd:"" help:"Count parked messages by why they failed."`
 	Show    parkedShow    `cmd:"" help:"Show a parked message with its history."`
 	Replay  parkedReplay  `cmd:"" help:"Hand parked messages to their consumer again."`
 	Discard parkedDiscard `cmd:"" help:"Discard parked messages."`
@@ -48,6 +49,15 @@ func (f shelfFilter) query() store.ShelfQuery {
 func (f shelfFilter) none() bool {
 	return f.Consumer == "" && len(f.IDs) == 0 && f.Topic == "" && f.OrderingKey == ""
 }
+
+// shelfSelection selects messages on the shelf, of one group of failures if that is
+// given.
+type shelfSelection struct {
+	shelfFilter
+	Alike groupID `placeholder:"ID" help:"Only messages of this group of failures, see once parked groups."`
+}
+
+func (s shelfSelection) none() bool { return s.shelfFilter.none() && s.Alike == "" }
 
 // shelvedJSON is the JSON form of a message on the shelf.
 type shelvedJSON struct {
@@ -87,7 +97,7 @@ func shelvedAsJSON(m store.Shelved, cause *causeJSON) shelvedJSON {
 type parkedList struct {
 	storeFlags
 	outputFlags
-	shelfFilter
+	shelfSelection
 	State string `enum:"parked,waiting,handled,discarded" default:"parked" help:"parked, waiting, handled or discarded."`
 	Limit int    `default:"100" placeholder:"N" help:"Maximum number, up to 1000 (default 100)."`
 	After int64  `placeholder:"SEQ" help:"Start after this SEQ, the last one of the previous page."`
@@ -125,18 +135,17 @@ func (c *parkedList) Run(ctx context.Context) error {
 	}
 	defer s.Close()
 	q := c.query()
-	q.States, q.Limit, q.After, q.Bodiless = []store.ShelfState{shelfStates[c.State]}, c.Limit, c.After, true
+	q.States, q.Bodiless = []store.ShelfState{shelfStates[c.State]}, true
 	shelf, err := target.Need[inbox.AdminStore](s.Target, target.AShelf)
 	if err != nil {
 		return err
 	}
-	found, err := inbox.Admin{Store: shelf}.List(ctx, q)
+	found, next, err := listed(c.Alike, c.Limit, largestRead, c.After, func(limit int, after int64) ([]store.Shelved, error) {
+		q.Limit, q.After = limit, after
+		return inbox.Admin{Store: shelf}.List(ctx, q)
+	}, func(m store.Shelved) (string, int64) { return m.Reason, m.Seq })
 	if err != nil {
 		return err
-	}
-	next := int64(0)
-	if len(found) == c.Limit {
-		next = found[len(found)-1].Seq
 	}
 	causes := causesOf(ctx, s, found)
 	if c.json() {
@@ -253,7 +262,7 @@ type shelfChange struct {
 	storeFlags
 	outputFlags
 	changeFlags
-	shelfFilter
+	shelfSelection
 	maxFlags
 }
 
@@ -275,7 +284,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 	if err != nil {
 		return err
 	}
-	those := newShown(newProgress(c.outputFlags))
+	those := newShown(newProgress(c.outputFlags), c.Alike)
 	admin := inbox.Admin{Store: those.Shelf(shelf)}
 	decision.By, decision.Reason, decision.DryRun = by, c.Reason, true
 	tally, err := do(admin, q, decision)
@@ -287,7 +296,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		return moved("no selected message is parked")
 	}
 	if !c.DryRun && tally.Changed > 0 {
-		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, "parked message is", "parked messages are"), deed)
+		what := fmt.Sprintf("  %d of %s to be %s.", tally.Changed, show.Count(tally.Matched, "parked message is", "parked messages are"), deed) + those.failed()
 		if err := c.confirm(ctx, s, what); err != nil {
 			return err
 		}
@@ -297,7 +306,7 @@ func (c *shelfChange) run(ctx context.Context, deed string, decision inbox.Decis
 		tally, err = do(admin, q, decision)
 		those.line.end()
 		if tally.Changed > 0 {
-			audit(s, "parked messages were "+deed, by, c.Reason, "matched", matched, "changed", tally.Changed)
+			audit(s, "parked messages were "+deed, by, c.Reason, those.attrs(matched, tally.Changed)...)
 		}
 		if err != nil {
 			return fmt.Errorf("after %s: %w", show.Count(tally.Changed, "message", "messages"), err)
@@ -322,7 +331,7 @@ type parkedReplay struct {
 func (c *parkedReplay) Validate() error {
 	switch {
 	case c.none() && !c.All:
-		return fmt.Errorf("select messages: --consumer, --id, --topic, --ordering-key, or --all")
+		return fmt.Errorf("select messages: --consumer, --id, --topic, --ordering-key, --alike, or --all")
 	case c.Rate != 0 && !(c.Rate >= slowest && c.Rate <= fastest):
 		return fmt.Errorf("--rate is %v: use %v to %v per second, or omit it", c.Rate, slowest, fastest)
 	}

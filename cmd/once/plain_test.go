@@ -18,7 +18,8 @@ var plainDir = sync.OnceValues(func() (dir string, err error) {
 	if plainTemp, err = os.MkdirTemp("", "once-plain-"); err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(plainTemp, plainName()), ".")
+	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(plainTemp, plainName()), ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	build.Stderr = os.Stderr
 	return plainTemp, build.Run()
 })

@@ -36,6 +36,18 @@
     button.addEventListener("click", function () { help.showModal(); });
   });
 
+  // A search that somebody began goes on by itself while it is looked at, until it ends or they stop it.
+  var on = document.querySelector("a[data-further]"), stop = document.querySelector("a[data-stop]");
+  function searchOn() {
+    if (on && !document.hidden) location.replace(on.href);
+  }
+  if (stop) stop.hidden = false;
+  ["click", "input"].forEach(function (what) { // whoever goes elsewhere or types is not called back
+    document.addEventListener(what, function () { on = null; });
+  });
+  document.addEventListener("visibilitychange", searchOn);
+  if (on) setTimeout(searchOn, 150); // what was found can be seen, and Stop be reached
+
   // A form is sent once.
   document.addEventListener("submit", function (e) {
     var form = e.target;
@@ -54,9 +66,13 @@
   // show replaces the part. The focus stays on the link that it was on. A button or a field that somebody is on stays
   // until they leave it; the progress does not wait for that.
   function show(html) {
-    var now = new DOMParser().parseFromString(html, "text/html").querySelector("[data-part]");
+    var all = new DOMParser().parseFromString(html, "text/html"), now = all.querySelector("[data-part]");
     var part = document.querySelector("[data-part]"), at = document.activeElement, same = null;
     document.body.classList.remove("stale");
+    all.querySelectorAll("[data-count]").forEach(function (is) { // the numbers beside the links of the navigation
+      var was = document.querySelector('.top [data-count="' + is.dataset.count + '"]');
+      if (was && was.innerHTML !== is.innerHTML) was.replaceWith(document.adoptNode(is));
+    });
     if (!now || !part) return;
     late = null;
     if (part.contains(at)) {

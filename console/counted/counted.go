@@ -8,6 +8,7 @@ import (
 	"context"
 
 	"github.com/effectively-once/once/inbox"
+	"github.com/effectively-once/once/internal/alike"
 	"github.com/effectively-once/once/store"
 )
 
@@ -15,8 +16,18 @@ import (
 // After Begin that store has no others: what came later, or has changed since, is
 // not what people were asked about. One goroutine uses it at a time.
 type Messages struct {
+	// Alike is the ID of a group of failures, as the console and the command show it.
+	// Messages outside of it are neither counted nor changed. Reasons that are sealed
+	// are opened for that. Default: all messages count.
+	Alike string
+
 	// Counted is called as the count goes on, with the number so far. Default: nothing.
 	Counted func(n int)
+
+	// Enough is called between the pages that are read for the count, unless the last
+	// one was not full. If it returns true, the count ends there, and there may be more
+	// messages. Default: it ends with the last message.
+	Enough func() bool
 
 	// Next is called before messages are read for a change. It returns how many may be
 	// handed out now, from 1 to most, and may wait. Its error ends the change between
@@ -32,13 +43,16 @@ type Messages struct {
 	Dealt func(n int)
 
 	seen  map[sighting]struct{}
-	last  int64 // the greatest Seq of them
+	last  int64   // the greatest Seq of them
+	alike *string // the text of the group, once one of its messages was read
+	full  bool    // the last page that was read for the count was
 	begun bool
 	dealt int
 }
 
 // sighting identifies a version of a message. A changed message has another one.
 type sighting struct {
+	lane         int // of the outbox, whose lanes have numbers of their own
 	seq, version int64
 	attempts     int
 }
@@ -48,6 +62,15 @@ const largestPage = 1000
 
 // Begin ends the count.
 func (c *Messages) Begin() { c.begun = true }
+
+// Failure returns what the reasons of the group have in common. ok is false if there
+// is no group, or none of its messages was read.
+func (c *Messages) Failure() (text string, ok bool) {
+	if c.alike == nil {
+		return "", false
+	}
+	return *c.alike, true
+}
 
 // Shelf returns a shelf with the messages only that were counted.
 func (c *Messages) Shelf(s inbox.AdminStore) inbox.AdminStore { return shelf{s, c} }
@@ -70,7 +93,8 @@ func (s shelf) Shelved(ctx context.Context, q store.ShelfQuery) ([]store.Shelved
 	return read(ctx, s.Messages, q.Limit, q.After, func(limit int, after int64) ([]store.Shelved, error) {
 		q.Limit, q.After = limit, after
 		return s.AdminStore.Shelved(ctx, q)
-	}, func(m store.Shelved) sighting { return sighting{m.Seq, m.Version, m.Attempts} })
+	}, func(m store.Shelved) sighting { return sighting{0, m.Seq, m.Version, m.Attempts} },
+		func(m store.Shelved) string { return store.OpenShelved(&s.Options().Sealing, m, true).Reason })
 }
 
 // Outgoing returns messages of the outbox.
@@ -78,7 +102,8 @@ func (s outbox) Outgoing(ctx context.Context, q store.OutgoingQuery) ([]store.Ou
 	return read(ctx, s.Messages, q.Limit, q.After, func(limit int, after int64) ([]store.Outgoing, error) {
 		q.Limit, q.After = limit, after
 		return s.Relayable.Outgoing(ctx, q)
-	}, func(m store.Outgoing) sighting { return sighting{m.Seq, m.Changed.UnixMicro(), m.Attempts} })
+	}, func(m store.Outgoing) sighting { return sighting{m.Lane, m.Seq, m.Changed.UnixMicro(), m.Attempts} },
+		func(m store.Outgoing) string { return m.Reason })
 }
 
 // Change changes a message on the shelf.
@@ -117,39 +142,40 @@ func (c *Messages) deal(n int) {
 // read returns the messages of the next page that has some which count. Only the end
 // is an empty page.
 func read[M any](ctx context.Context, c *Messages, limit int, after int64, next func(limit int, after int64) ([]M, error),
-	as func(M) sighting) ([]M, error) {
+	as func(M) sighting, reason func(M) string) ([]M, error) {
 
 	if limit <= 0 {
 		limit = largestPage
 	}
-	if !c.begun {
-		page, err := next(limit, after)
-		for _, m := range page {
-			c.count(as(m))
-		}
-		if err == nil && len(page) > 0 && c.Counted != nil {
-			c.Counted(len(c.seen))
-		}
-		return page, err
-	}
-	if after < c.last && c.Next != nil {
+	if c.begun && after < c.last && c.Next != nil {
 		var err error
 		if limit, err = c.Next(ctx, limit); err != nil {
 			return nil, err
 		}
 	}
-	for size := limit; after < c.last; size = largestPage { // where the first are not among them, few may be
+	for size := limit; !c.begun || after < c.last; size = largestPage { // where the first are not among them, few may be
+		if !c.begun && c.full && c.Enough != nil && c.Enough() {
+			return nil, nil
+		}
 		page, err := next(size, after)
 		if err != nil || len(page) == 0 {
 			return nil, err
 		}
+		c.full = len(page) == size
 		var kept []M
 		for _, m := range page {
+			if len(kept) == limit {
+				break
+			}
 			is := as(m)
 			after = is.seq
-			if _, ok := c.seen[is]; ok && len(kept) < limit {
-				kept = append(kept, m)
+			if c.Alike != "" && !c.isAlike(reason(m)) || !c.counts(is) {
+				continue
 			}
+			kept = append(kept, m)
+		}
+		if !c.begun && c.Counted != nil {
+			c.Counted(len(c.seen))
 		}
 		if len(kept) > 0 {
 			return kept, nil
@@ -158,10 +184,32 @@ func read[M any](ctx context.Context, c *Messages, limit int, after int64, next 
 	return nil, nil
 }
 
-func (c *Messages) count(m sighting) {
+// isAlike reports whether a message with a reason is of the group. That is also asked
+// of messages that were counted: a store may have two with one sighting. The text of
+// the first message is that of all, because it is what people are asked about: whoever
+// writes reasons can find two texts with one ID.
+func (c *Messages) isAlike(reason string) bool {
+	text := alike.Text(reason)
+	if c.alike != nil {
+		return text == *c.alike
+	}
+	if alike.ID(text) != c.Alike {
+		return false
+	}
+	c.alike = &text
+	return true
+}
+
+// counts reports whether a message was counted. Before Begin, it counts it.
+func (c *Messages) counts(m sighting) bool {
+	if c.begun {
+		_, ok := c.seen[m]
+		return ok
+	}
 	if c.seen == nil {
 		c.seen = make(map[sighting]struct{})
 	}
 	c.seen[m] = struct{}{}
 	c.last = max(c.last, m.seq)
+	return true
 }

@@ -78,11 +78,22 @@ func TestTheOverviewIsLive(t *testing.T) {
 		byEvents.accessible(axe)
 	}
 
+	byEvents.looksAt(look{375, 812, false})
+	for _, b := range []*tab{byEvents, byReading} {
+		b.until("the navigation has the number", `document.querySelector("[data-count=unknown]").textContent === "1: 1"`)
+	}
+	const places = `JSON.stringify(Array.from(document.querySelectorAll(".top a, .top input")).map(function (e) { var r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height] }))`
+	before := eval[string](byEvents, places)
 	byEvents.until("a link can have the focus", `document.querySelector(".board h3 a").focus() === undefined`)
 	s.charge(once.Key{Operation: "pay/charge", ID: "order-4712"})
 	byEvents.until("the news is shown", `document.querySelector(".count").textContent === "2"`)
 	if !eval[bool](byEvents, `document.activeElement.matches(".board h3 a")`) {
 		t.Error("an update takes the focus away")
+	}
+	byEvents.until("the navigation has the number", `document.querySelector("[data-count=unknown]").textContent === "2: 2"`)
+	byEvents.until("nothing waits", `document.querySelectorAll("[data-count]").forEach(function (e) { e.replaceChildren() }) === undefined`)
+	if without := eval[string](byEvents, places); without != before {
+		t.Errorf("a number in the navigation moves it from %s to %s", without, before)
 	}
 	byEvents.visit("/audit")
 	byEvents.follow(".who button")

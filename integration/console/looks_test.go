@@ -10,9 +10,12 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/server"
+	"github.com/effectively-once/once/internal/alike"
+	"github.com/effectively-once/once/store"
 )
 
 // pages are all pages that can be opened, by a name for their pictures.
@@ -32,11 +35,14 @@ func pages(s *shop) map[string]string {
 func TestLooks(t *testing.T) {
 	s := newShop(t, engines.SQLite, nil)
 	s.fill()
+	s.failures()
 	axe, err := server.Axe(t.Context())
 	proof.Must(t, err)
 	out := s.open("")
 	out.visit("/")
 	b := s.open(chief)
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	s.orderWith("order-4720", map[string]string{"traceparent": "00-" + trace + "-c0ffee6b71692033-01"})
 	for _, l := range looks {
 		out.looksAt(l)
 		out.fits()
@@ -49,6 +55,10 @@ func TestLooks(t *testing.T) {
 			b.picture(name + "-" + l.String())
 			b.accessible(axe)
 		}
+		b.visit("/find?q=" + trace)
+		b.fits()
+		b.picture("trace-" + l.String())
+		b.accessible(axe)
 	}
 }
 
@@ -76,10 +86,16 @@ func TestHostileNames(t *testing.T) {
 		}
 		keys = append(keys, s.bring(k, once.Unknown, text))
 	}
+	failures := []string{"/messages"}
+	shelf, _ := once.As[store.Shelf](s.store)
+	for i, text := range hostile {
+		failures = append(failures, "/messages?alike="+alike.ID(alike.Text(text)))
+		proof.Must(t, shelf.Shelve(t.Context(), []store.Shelved{{Consumer: "billing", State: store.Parked, Reason: text, Message: broker.Message{ID: fmt.Sprint("m", i), Topic: "t"}}}))
+	}
 	b := s.open(ann)
 	for _, l := range []look{looks[0], looks[2]} {
 		b.looksAt(l)
-		paths := []string{"/find?all=1", "/find?q=" + strings.ReplaceAll(hostile[0], " ", "+")}
+		paths := append([]string{"/find?all=1", "/find?q=" + strings.ReplaceAll(hostile[0], " ", "+")}, failures...)
 		for _, k := range keys {
 			paths = append(paths, link(k))
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
+	"github.com/effectively-once/once/console"
 	"github.com/effectively-once/once/integration/internal/engines"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/store"
@@ -39,7 +41,7 @@ const steady = `(function () {
 	var w = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
 	for (var n = w.nextNode(); n; n = w.nextNode()) {
 		n.data = n.data.replace(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC/g, "2026-03-02 03:07:41 UTC")
-			.replace(/\d+ (ms|s|min)( \d+ (ms|s))? ago/g, "4 min ago").replace(/\b[0-9a-f]{32}\b/g, "1abb29ea3fdc240e97dfecb16d958a96")
+			.replace(/\d+ (ms|s|m) ago|just now/g, "4 m ago").replace(/\b[0-9a-f]{32}\b/g, "1abb29ea3fdc240e97dfecb16d958a96")
 	}
 	document.querySelectorAll("polyline").forEach(function (l) {
 		var end = l.getAttribute("points").split(" ").pop().split(",")[1]
@@ -57,12 +59,15 @@ func TestPictures(t *testing.T) {
 	proof.Must(t, os.MkdirAll(dir, 0o755))
 	s := newShop(t, engines.SQLite, nil)
 	s.badDay()
+	s.show(s.lagging())
 	disputed := once.Key{Scope: "tenant-7", Operation: "pay/charge", ID: "order-4711"}
 	wide := look{1200, 760, false}
 	b := s.open(ann)
 	proof.Await(t, "the overview has seen the bad day", func() bool {
 		b.visit("/")
-		return eval[int](b, `document.querySelectorAll(".card.urgent").length`) == 3
+		seen := b.text()
+		return eval[int](b, `document.querySelectorAll(".card.urgent").length`) == 3 && strings.Contains(seen, "most for billing") &&
+			strings.Contains(seen, "synchronous_commit") && !strings.Contains(seen, "just now") // which would not last
 	})
 	keep := func(name string, l look, path string) {
 		b.looksAt(l)
@@ -84,6 +89,12 @@ func TestPictures(t *testing.T) {
 	b.fill("#settle ~ form #reason", "the provider has one charge, ch_99: ticket 88")
 	b.follow("#settle ~ form button.main")
 	write(t, filepath.Join(dir, "console-confirm.png"), b.still())
+	s.failures()
+	proof.Await(t, "the navigation has counted the failures", func() bool {
+		b.visit("/")
+		return eval[string](b, `document.querySelector("[data-count=shelved]").textContent`) == "9: 9"
+	})
+	keep("console-failures", wide, "/messages")
 }
 
 // badDay fills the shop: an order was charged, and whether it was charged is not
@@ -113,6 +124,25 @@ func (s *shop) badDay() {
 	}
 	s.later()
 	proof.Must(s.t, shelf.Shelve(s.t.Context(), parked))
+}
+
+// lagging registers consumers, and returns what lets the console ask for their lag.
+func (s *shop) lagging() func(*console.Options) {
+	s.t.Helper()
+	registry, ok := once.As[store.Registry](s.store)
+	if !ok {
+		s.t.Fatal("the store has no registry")
+	}
+	var sources []broker.Source
+	for i, name := range []string{"letters", "billing"} {
+		of := heap{name: "rabbitmq queue " + name, lag: func() (broker.Lag, error) {
+			return broker.Lag{Messages: int64(3 + 31*i), Oldest: 4 * time.Minute}, nil
+		}}
+		sources = append(sources, of)
+		_, err := registry.Register(s.t.Context(), store.Consumer{Name: name, Source: of.Name()})
+		proof.Must(s.t, err)
+	}
+	return func(o *console.Options) { o.Lag = console.LagOf(sources...) }
 }
 
 // later returns when the clock of SQLite, which counts milliseconds, has gone on: what

@@ -98,7 +98,14 @@ func newShop(t *testing.T, name string, through func(place engines.Place) engine
 		proof.Must(t, of.Migrate(t.Context()))
 		s.store = of
 	}
-	c, err := console.New(console.Options{
+	s.show(nil)
+	return s
+}
+
+// show opens a console. change changes its options. Later tabs are of that one.
+func (s *shop) show(change func(*console.Options)) {
+	s.t.Helper()
+	o := console.Options{
 		Stores: []console.Store{{Name: "shop", Store: s.store, Doctor: doctor, Duplicates: func() int64 { return 42 },
 			Ask: []reconcile.Operation{reconcile.Of(&once.Operation[map[string]string]{Name: "charge", Lookup: provider})}}},
 		People: []console.Person{{Name: "looker", Role: console.Look, Token: looker}, {Name: "ann", Role: console.Decide, Token: ann},
@@ -106,14 +113,17 @@ func newShop(t *testing.T, name string, through func(place engines.Place) engine
 		Write: true,
 		Links: []console.Link{{Text: "Trace", URL: "https://traces.example/search?once.key={key}"}},
 		Log:   slog.New(slog.NewTextHandler(s.log, nil)),
-	})
-	proof.Must(t, err)
-	t.Cleanup(c.Close)
+	}
+	if change != nil {
+		change(&o)
+	}
+	c, err := console.New(o)
+	proof.Must(s.t, err)
+	s.t.Cleanup(c.Close)
 	s.serve = c
 	web := httptest.NewServer(c)
-	t.Cleanup(web.Close)
+	s.t.Cleanup(web.Close)
 	s.at = web.URL
-	return s
 }
 
 // provider is the other system: it has the charges of orders whose number is even.
@@ -148,8 +158,14 @@ func (s *shop) open(token string) *tab {
 // order handles an order: its outcome has a password in it, and it puts a message.
 func (s *shop) order(id string) once.Key {
 	s.t.Helper()
+	return s.orderWith(id, nil)
+}
+
+// orderWith handles an order whose message has a header.
+func (s *shop) orderWith(id string, header map[string]string) once.Key {
+	s.t.Helper()
 	op := &once.Operation[map[string]string]{Name: "order"}
-	m := &broker.Message{ID: "m-" + id, Topic: "order.placed", OrderingKey: id, Body: []byte(`{"order":"` + id + `"}`)}
+	m := &broker.Message{ID: "m-" + id, Topic: "order.placed", OrderingKey: id, Body: []byte(`{"order":"` + id + `"}`), Header: header}
 	answer := map[string]string{"order": id, "card": password}
 	var err error
 	if of, ok := s.store.(*pgstore.Store); ok {

@@ -122,11 +122,12 @@ func (s *service) end(t testing.TB, signal syscall.Signal) error {
 	return s.cmd.Wait()
 }
 
-// buildOnce builds the command.
+// buildOnce builds the command as a release does, so that its dependencies are compiled once for both.
 func buildOnce(t testing.TB) (binary string) {
 	t.Helper()
 	binary = filepath.Join(t.TempDir(), "once")
-	build := exec.Command("go", "build", "-o", binary, ".")
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	build.Dir = filepath.Join("..", "..", "cmd", "once")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/console"
+	"github.com/effectively-once/once/internal/alike"
 )
 
 // from is where requests of httptest come from.
@@ -31,6 +32,7 @@ type page struct {
 	name string
 	path func(before string) string
 	anew bool // with a console that has seen nothing
+	long bool // it reads all that there is, and has no limit
 }
 
 // visitor requests pages.
@@ -86,6 +88,15 @@ func on(first string) func(string) string {
 
 func always(path string) func(string) string { return func(string) string { return path } }
 
+// groups are groups of failures, by their IDs: those of messages that fail in fill, and
+// one that has no message.
+var groups = []struct{ name, shelf, outbox string }{
+	{"some", groupOf("no such customer c-1"), groupOf("the broker refuses the message of 1 MB")},
+	{"none", groupOf("nobody has said this"), groupOf("nobody has said this")},
+}
+
+func groupOf(reason string) string { return alike.ID(alike.Text(reason)) }
+
 // pages are all pages that can be read.
 func (d *visitor) pages() []page {
 	anyKey := func() once.Key { return keyOf(rand.IntN(d.keys)) }
@@ -100,6 +111,8 @@ func (d *visitor) pages() []page {
 		{name: "find an id", path: each("/find?q=order-%d", func() any { return rand.IntN(d.keys / 20) })},
 		{name: "find an id, first look", path: each("/find?q=order-%d", func() any { return rand.IntN(d.keys / 20) }), anew: true},
 		{name: "find what is not there", path: each("/find?q=invoice-%d", func() any { return rand.Int() })},
+		{name: "search all keys for a part of an id", path: each("/find?q=rder-%d&scan=1", func() any { return rand.IntN(d.keys / 20) }), long: true},
+		{name: "search all keys for what is not there", path: each("/find?q=invoice-%d&scan=1", func() any { return rand.Int() }), long: true},
 		{name: "find a key as it travels", path: each("/find?q=%s", func() any { return anyKey().String() })},
 		{name: "find an operation and an id", path: func(string) string {
 			k := anyKey()
@@ -148,6 +161,15 @@ func (d *visitor) pages() []page {
 			return fmt.Sprintf("/messages/message?store=shop&consumer=consumer-%d&id=n-%d", i%10, i)
 		}},
 	}...)
+	for _, group := range groups {
+		all = append(all, []page{
+			{name: "parked messages that failed alike, " + group.name, path: on("/messages?state=parked&alike=" + group.shelf)},
+			{name: "parked of a consumer, alike, " + group.name, path: on("/messages?consumer=consumer-4&state=parked&alike=" + group.shelf)},
+			{name: "parked of a topic, alike, " + group.name, path: on("/messages?topic=topic-5&state=parked&alike=" + group.shelf)},
+			{name: "outbox, stuck, alike, " + group.name, path: on("/outbox?state=stuck&alike=" + group.outbox)},
+			{name: "change a group, the form, " + group.name, path: always("/change?of=messages&do=replay&store=shop&state=parked&alike=" + group.shelf)},
+		}...)
+	}
 	for _, state := range []string{"pending", "delayed", "held", "stuck", "published"} {
 		all = append(all, page{name: "outbox, " + state, path: on("/outbox?state=" + state)},
 			page{name: "outbox, " + state + ", of a topic", path: on("/outbox?topic=topic-5&state=" + state)},
@@ -176,8 +198,10 @@ func keyPath(k once.Key) string {
 	return "/key?" + q.Encode()
 }
 
-// anewAtMost bounds the requests that need a console of their own.
-const anewAtMost = 20
+const (
+	anewAtMost = 20 // requests that need a console of their own
+	longAtMost = 5  // requests that have no limit
+)
 
 // drive prints a table of what all pages take, and returns those that are slow.
 func drive(ctx context.Context, store once.Store, s settings, out io.Writer) (slow []string, err error) {
@@ -200,7 +224,9 @@ func drive(ctx context.Context, store once.Store, s settings, out io.Writer) (sl
 		slices.Sort(took)
 		at := func(q float64) time.Duration { return took[min(int(q*float64(len(took))), len(took)-1)] }
 		mark := ""
-		if at(0.95) > s.limit {
+		if p.long {
+			mark = "all is read"
+		} else if at(0.95) > s.limit {
 			mark = "slow"
 			slow = append(slow, p.name)
 		}
@@ -215,6 +241,9 @@ func (d *visitor) times(ctx context.Context, p page) (all []time.Duration, large
 	n := d.requests
 	if p.anew {
 		n = min(n, anewAtMost)
+	}
+	if p.long {
+		n = min(n, longAtMost)
 	}
 	body := ""
 	for range n {

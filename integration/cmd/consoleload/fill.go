@@ -260,7 +260,7 @@ FROM (%[9]s) AS r`, d.digest("scope", "operation", "id"), d.random, now+time.Hou
 func (db *database) outboxSQL(series string, now int64, messages int) string {
 	return fmt.Sprintf(`INSERT INTO once_outbox (created, due, changed, attempts, lane, state, id, topic, ordering_key, reason, header, cause, body)
 SELECT %d + i * %d, CASE WHEN state IN (%d, %d) THEN %d END, CASE WHEN state > 1 THEN %d END, CASE WHEN state = %d THEN 10 ELSE 0 END, i / 7 %% 16, state,
-	'm-' || i, 'topic-' || (i %% 10), 'order-' || i, CASE WHEN state = %[7]d THEN 'the broker refuses the message' ELSE '' END, '{}',
+	'm-' || i, 'topic-' || (i %% 10), 'order-' || i, CASE WHEN state = %[7]d THEN 'the broker refuses the message of ' || (1 + i %% 3) || ' MB' ELSE '' END, '{}',
 	'["","order","order-' || i || '"]', %[8]s
 FROM (SELECT i, CASE i %% 100 WHEN 0 THEN %[7]d WHEN 1 THEN %[9]d ELSE CASE WHEN i %% 100 < 10 THEN %[3]d WHEN i %% 100 < 20 THEN %[4]d ELSE 0 END END AS state FROM %[10]s) AS m`,
 		now-aDay.Microseconds(), max(aDay.Microseconds()/int64(messages), 1), int(store.Delayed), int(store.Published), now+time.Hour.Microseconds(), now-1,
@@ -274,7 +274,7 @@ func (db *database) shelfSQL(series string, now int64, messages int) string {
 	return fmt.Sprintf(`INSERT INTO once_shelf (version, state, due, attempts, created, updated, ended, id, consumer_id, lane, consumer, key_id, message_id, topic,
 	ordering_key, produced, origin, reason, history, header, body)
 SELECT 1, state, CASE WHEN state = %d THEN %d END, 10, created, created + 1000, CASE WHEN state > %d THEN %d END, %s, %s, %s, consumer, message_id, message_id, topic,
-	message_id, '', '', CASE i %% 3 WHEN 0 THEN 'no such customer' ELSE 'read tcp 10.0.0.7:443: connection reset by peer' END, '', '{}', %s
+	message_id, '', '', CASE i %% 3 WHEN 0 THEN 'no such customer c-' || i ELSE 'read tcp 10.0.0.7:443: connection reset by peer' END, '', '{}', %s
 FROM (SELECT i, 'consumer-' || (i %% 10) AS consumer, 'n-' || i AS message_id, 'topic-' || (i %% 7) AS topic, %d + i * %[13]d AS created,
 	CASE WHEN i / 10 %% 10 < 3 THEN %[3]d WHEN i / 10 %% 10 < 6 THEN %[11]d WHEN i / 10 %% 10 < 7 THEN %[12]d ELSE %[1]d END AS state FROM %[10]s) AS m`,
 		int(store.Waiting), now+time.Hour.Microseconds(), int(store.Parked), now, d.digest("'shelf'", "consumer", "message_id"), d.digest("'consumer'", "consumer"),
@@ -285,7 +285,7 @@ FROM (SELECT i, 'consumer-' || (i %% 10) AS consumer, 'n-' || i AS message_id, '
 func (db *database) consumersSQL(now int64) string {
 	series := fmt.Sprintf(db.words.series, 0, 49)
 	return fmt.Sprintf(`INSERT INTO once_consumer (id, name, source, key_name, seen)
-SELECT %s, name, source, 'order', %d FROM (SELECT 'consumer-' || i AS name, 'topic-' || (i %% 7) AS source FROM %s) AS c`,
+SELECT %s, name, source, name, %d FROM (SELECT 'consumer-' || i AS name, 'topic-' || (i %% 7) AS source FROM %s) AS c`,
 		db.words.digest("'registered'", "name", "source"), now, series)
 }
 

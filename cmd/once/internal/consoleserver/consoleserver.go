@@ -101,14 +101,14 @@ type Server struct {
 }
 
 // New checks the configuration and listens. The tokens are added to the
-// [secret.Set] of the context.
-func New(ctx context.Context, c Config, stores []console.Store, log *slog.Logger, w Words) (*Server, error) {
+// [secret.Set] of the context. Without lag, that of consumers is not known.
+func New(ctx context.Context, c Config, stores []console.Store, lag Lag, log *slog.Logger, w Words) (*Server, error) {
 	c.Listen = cmp.Or(c.Listen, DefaultListen)
 	o, err := c.options(secret.From(ctx), w)
 	if err != nil {
 		return nil, err
 	}
-	o.Stores, o.Log = stores, log
+	o.Stores, o.Lag, o.Log = stores, lag, log
 	s := &Server{log: log}
 	if s.console, err = console.New(o); err != nil {
 		if errors.Is(err, once.ErrInvalid) {

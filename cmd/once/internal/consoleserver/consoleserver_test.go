@@ -40,7 +40,7 @@ func TestBrokenPeopleShowNoToken(t *testing.T) {
 		people, err := Load(ctx, file)
 		if err == nil {
 			var s *Server
-			if s, err = New(ctx, Config{Listen: "127.0.0.1:0", People: people.People}, stores(), quiet(), words); err == nil {
+			if s, err = New(ctx, Config{Listen: "127.0.0.1:0", People: people.People}, stores(), nil, quiet(), words); err == nil {
 				s.Close()
 			}
 		}
@@ -84,7 +84,7 @@ func TestLoopbackIsOfThisMachineOnly(t *testing.T) {
 // A request that never ends does not keep the process from ending.
 func TestEndsWhileARequestIsUnderWay(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	s, err := New(ctx, Config{Listen: "127.0.0.1:0", People: []Person{{Name: "ann", Role: "look", Token: strings.Repeat("x", 20)}}}, stores(), quiet(), words)
+	s, err := New(ctx, Config{Listen: "127.0.0.1:0", People: []Person{{Name: "ann", Role: "look", Token: strings.Repeat("x", 20)}}}, stores(), nil, quiet(), words)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestReportsHaveNames(t *testing.T) {
 		t.Errorf("%v, %v", o.Reports, err)
 	}
 	c.Reports = map[string]string{"../x": "/r.csv"}
-	if s, err := New(ctx, c, stores(), quiet(), words); err == nil || !strings.Contains(err.Error(), "the name of a report") {
+	if s, err := New(ctx, c, stores(), nil, quiet(), words); err == nil || !strings.Contains(err.Error(), "the name of a report") {
 		if s != nil {
 			s.Close()
 		}

@@ -309,6 +309,34 @@ func (e *events) again(ctx context.Context, m *broker.Message, later time.Durati
 	}
 }
 
+// waiting is the source of a consumer, as whoever asks for its lag sees it.
+type waiting struct {
+	broker.Source
+	events *events
+	name   string
+}
+
+func (w waiting) Name() string { return w.name }
+
+// Lag returns the number of messages that are queued or in flight.
+func (w waiting) Lag(ctx context.Context) (broker.Lag, error) {
+	w.events.mu.Lock()
+	down := w.events.down
+	w.events.mu.Unlock()
+	if down {
+		return broker.Lag{}, errors.New("the broker of the demo is down")
+	}
+	return w.Source.(broker.Lagger).Lag(ctx)
+}
+
+// sources returns those of all consumers.
+func (e *events) sources() (all []broker.Source) {
+	for _, name := range consumers {
+		all = append(all, waiting{e.queues.Queue(name), e, queue{consumer: name}.Name()})
+	}
+	return all
+}
+
 // load returns the number of deliveries, and the number of messages that are
 // queued or in flight.
 func (e *events) load() (delivered, open int) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/inbox"
 	"github.com/effectively-once/once/janitor"
 	"github.com/effectively-once/once/store"
@@ -31,8 +32,9 @@ type Lasting struct {
 // Place is where the shop with once can be looked at.
 type Place struct {
 	Store    once.Store
-	Provider string // the URL of what the payment provider knows of an order, followed by the order
-	Disputed string // the order whose customer asks about a charge
+	Sources  []broker.Source // of its consumers, to be asked for their lag
+	Provider string          // the URL of what the payment provider knows of an order, followed by the order
+	Disputed string          // the order whose customer asks about a charge
 }
 
 const (
@@ -72,7 +74,7 @@ func (s *side) last(ctx context.Context) error {
 		s.giveUp,
 		s.refunds,
 		func(ctx context.Context) error {
-			return s.options.Lasting.Open(ctx, Place{Store: s.store, Provider: s.provider.url + "/orders/", Disputed: "order-1"})
+			return s.options.Lasting.Open(ctx, Place{Store: s.store, Sources: s.events.sources(), Provider: s.provider.url + "/orders/", Disputed: "order-1"})
 		},
 	} {
 		working.Go(func() {

@@ -92,3 +92,21 @@ func TestOldestLettersAreGivenUp(t *testing.T) {
 		t.Errorf("%d are parked, %v", len(left), err)
 	}
 }
+
+// The sources that are asked for their lag are those of the registered consumers.
+func TestTheLagOfTheShopIsThatOfItsQueues(t *testing.T) {
+	s, _ := newLasting(t)
+	if errs := s.events.publish.Publish(t.Context(), []*broker.Message{{ID: "m-1", Topic: topic, Body: []byte("{}")}}); errs != nil {
+		t.Fatal(errs)
+	}
+	all := s.events.sources()
+	for i, name := range consumers {
+		if lag, err := all[i].(broker.Lagger).Lag(t.Context()); err != nil || lag.Messages != 1 || all[i].Name() != (queue{consumer: name}).Name() {
+			t.Errorf("%s at %s: %+v, %v", name, all[i].Name(), lag, err)
+		}
+	}
+	s.events.interrupt()
+	if lag, err := all[0].(broker.Lagger).Lag(t.Context()); err == nil {
+		t.Errorf("the broker is down, and says %+v", lag)
+	}
+}

@@ -34,7 +34,8 @@ type hub struct {
 	partitions map[string]azeventhubs.PartitionProperties // by ID
 }
 
-func dialEventHubs(ctx context.Context, a address) (*Broker, error) {
+// hubsOf returns a view of a namespace. It does not connect.
+func hubsOf(ctx context.Context, a address) (*hubsView, error) {
 	emulator := a.take("emulator")
 	if err := a.rest(); err != nil {
 		return nil, err
@@ -59,6 +60,14 @@ func dialEventHubs(ctx context.Context, a address) (*Broker, error) {
 		return nil, refuse("it is not of the form eventhubs://name:key@namespace/hub,hub") // the text of err may contain the key
 	} else {
 		_ = client.Close(ctx) // it has no connection
+	}
+	return v, nil
+}
+
+func dialEventHubs(ctx context.Context, a address) (*Broker, error) {
+	v, err := hubsOf(ctx, a)
+	if err != nil {
+		return nil, err
 	}
 	// A namespace cannot be asked for anything before a hub is known.
 	host := v.namespace

@@ -34,7 +34,30 @@ type kafkaView struct {
 type settings map[string]string
 
 func dialKafka(ctx context.Context, a address) (*Broker, error) {
-	o := []kgo.Opt{kgo.SeedBrokers(a.hosts...), kgo.ClientID("once-doctor"), kgo.RequestRetries(2)}
+	o, err := kafkaOptions(&a)
+	if err != nil {
+		return nil, err
+	}
+	o = append(o, kgo.ClientID("once-doctor"), kgo.RequestRetries(2))
+	client, err := kgo.NewClient(o...)
+	if err != nil {
+		return nil, refuse("write it as kafka://host:9092,host:9092")
+	}
+	if err := client.Ping(ctx); err != nil {
+		client.Close()
+		return nil, err
+	}
+	v := &kafkaView{admin: kadm.NewClient(client), topics: map[string]kadm.TopicDetail{}, settings: map[string]settings{},
+		groups: map[string][]string{}}
+	return &Broker{name: a.String(), kind: "kafka", close: client.Close, checks: []brokerCheck{
+		{"kafka-topics", v.look}, {"kafka-settings", v.configured}, {"kafka-groups", v.read}, {"kafka-retention", v.retention},
+		{"kafka-positions", v.positions},
+	}}, nil
+}
+
+// kafkaOptions returns the brokers and the credentials of an address.
+func kafkaOptions(a *address) ([]kgo.Opt, error) {
+	o := []kgo.Opt{kgo.SeedBrokers(a.hosts...)}
 	switch secure := a.take("tls"); secure {
 	case "true":
 		o = append(o, kgo.DialTLSConfig(new(tls.Config)))
@@ -58,23 +81,7 @@ func dialKafka(ctx context.Context, a address) (*Broker, error) {
 			return nil, refuse("sasl is plain, scram-sha-256 or scram-sha-512")
 		}
 	}
-	if err := a.rest(); err != nil {
-		return nil, err
-	}
-	client, err := kgo.NewClient(o...)
-	if err != nil {
-		return nil, refuse("write it as kafka://host:9092,host:9092")
-	}
-	if err := client.Ping(ctx); err != nil {
-		client.Close()
-		return nil, err
-	}
-	v := &kafkaView{admin: kadm.NewClient(client), topics: map[string]kadm.TopicDetail{}, settings: map[string]settings{},
-		groups: map[string][]string{}}
-	return &Broker{name: a.String(), kind: "kafka", close: client.Close, checks: []brokerCheck{
-		{"kafka-topics", v.look}, {"kafka-settings", v.configured}, {"kafka-groups", v.read}, {"kafka-retention", v.retention},
-		{"kafka-positions", v.positions},
-	}}, nil
+	return o, a.rest()
 }
 
 func (v *kafkaView) look(ctx context.Context, s *survey) error {

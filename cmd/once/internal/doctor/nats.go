@@ -25,25 +25,13 @@ type natsView struct {
 
 func dialNATS(ctx context.Context, a address) (*Broker, error) {
 	v := &natsView{streams: make(map[string]*jetstream.StreamInfo)}
-	o := []nats.Option{nats.Name("once doctor"), nats.Timeout(dialTime / 2), nats.NoReconnect(),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { v.refused(err) })}
-	if file := a.take("creds"); file != "" {
-		o = append(o, nats.UserCredentials(file))
-	}
-	if err := a.rest(); err != nil {
+	o, urls, err := natsOptions(&a)
+	if err != nil {
 		return nil, err
 	}
-	switch {
-	case a.signed && a.password == "":
-		o = append(o, nats.Token(a.user))
-	case a.signed:
-		o = append(o, nats.UserInfo(a.user, a.password))
-	}
-	var urls []string
-	for _, host := range a.hosts {
-		urls = append(urls, a.scheme+"://"+host)
-	}
-	connection, err := nats.Connect(strings.Join(urls, ","), o...)
+	o = append(o, nats.Name("once doctor"), nats.Timeout(dialTime/2), nats.NoReconnect(),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { v.refused(err) }))
+	connection, err := nats.Connect(urls, o...)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +43,27 @@ func dialNATS(ctx context.Context, a address) (*Broker, error) {
 		{"nats-account", v.told(v.account)}, {"nats-streams", v.told(v.look)}, {"nats-consumers", v.told(v.consumers)},
 		{"nats-retention", v.told(v.retention)},
 	}}, nil
+}
+
+// natsOptions returns the credentials and the servers of an address.
+func natsOptions(a *address) (o []nats.Option, urls string, err error) {
+	if file := a.take("creds"); file != "" {
+		o = append(o, nats.UserCredentials(file))
+	}
+	if err := a.rest(); err != nil {
+		return nil, "", err
+	}
+	switch {
+	case a.signed && a.password == "":
+		o = append(o, nats.Token(a.user))
+	case a.signed:
+		o = append(o, nats.UserInfo(a.user, a.password))
+	}
+	var all []string
+	for _, host := range a.hosts {
+		all = append(all, a.scheme+"://"+host)
+	}
+	return o, strings.Join(all, ","), nil
 }
 
 // told ends a check when the server denies its request. Otherwise the check

@@ -295,17 +295,30 @@ func (q *rabbitQueue) text(name string) (string, bool) {
 	return p, ok
 }
 
-// dialAMQP checks what AMQP shows: whether queues exist and are consumed.
-func dialAMQP(ctx context.Context, a address) (*Broker, error) {
+// amqpURL returns a URL for a client of AMQP.
+func amqpURL(a address) (string, error) {
 	host, err := oneHost(a)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	user := "guest:guest"
 	if a.signed {
 		user = url.UserPassword(a.user, a.password).String()
 	}
-	connection, err := amqp.DialConfig(a.scheme+"://"+user+"@"+a.hosts[0]+"/"+url.PathEscape(host), amqp.Config{
+	at := a.scheme + "://" + user + "@" + a.hosts[0] + "/" + url.PathEscape(host)
+	if _, err := amqp.ParseURI(at); err != nil {
+		return "", refuse("write it as amqps://user:password@host:5671/vhost") // the text of err may contain the password
+	}
+	return at, nil
+}
+
+// dialAMQP checks what AMQP shows: whether queues exist and are consumed.
+func dialAMQP(ctx context.Context, a address) (*Broker, error) {
+	at, err := amqpURL(a)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := amqp.DialConfig(at, amqp.Config{
 		Dial: func(network, address string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, address)
 			if err == nil { // for the handshake; the connection sets its own deadlines afterwards
@@ -313,9 +326,6 @@ func dialAMQP(ctx context.Context, a address) (*Broker, error) {
 			}
 			return c, err
 		}})
-	if errors.As(err, new(*url.Error)) {
-		return nil, refuse("write it as amqps://user:password@host:5671/vhost") // the text of err may contain the password
-	}
 	if err != nil {
 		return nil, err
 	}

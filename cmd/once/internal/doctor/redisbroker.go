@@ -24,6 +24,22 @@ type redisView struct {
 }
 
 func dialRedis(ctx context.Context, a address) (*Broker, error) {
+	client, err := redisOf(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := client.Ping(ctx).Err(); err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	v := &redisView{client: client}
+	return &Broker{name: a.String(), kind: "redis", close: func() { _ = client.Close() }, checks: []brokerCheck{
+		{"redis-server", v.server}, {"redis-fsync", v.fsync}, {"redis-streams", v.look}, {"redis-groups", v.groups},
+		{"redis-sources", v.sources},
+	}}, nil
+}
+
+// redisOf returns a client of an address. It connects on first use.
+func redisOf(a address) (redis.UniversalClient, error) {
 	u := url.URL{Scheme: a.scheme, Host: a.hosts[0], Path: a.path}
 	if a.signed {
 		u.User = url.UserPassword(a.user, a.password)
@@ -36,14 +52,7 @@ func dialRedis(ctx context.Context, a address) (*Broker, error) {
 	if err != nil {
 		return nil, refuse("%v", strings.TrimPrefix(err.Error(), target.ErrURL.Error()+": "))
 	}
-	if err := client.Ping(ctx).Err(); err != nil {
-		return nil, errors.Join(err, client.Close())
-	}
-	v := &redisView{client: client}
-	return &Broker{name: a.String(), kind: "redis", close: func() { _ = client.Close() }, checks: []brokerCheck{
-		{"redis-server", v.server}, {"redis-fsync", v.fsync}, {"redis-streams", v.look}, {"redis-groups", v.groups},
-		{"redis-sources", v.sources},
-	}}, nil
+	return client, nil
 }
 
 // server reads settings by which confirmed messages are lost.

@@ -67,7 +67,9 @@ type busCopies struct {
 	window               time.Duration
 }
 
-func dialServiceBus(ctx context.Context, a address) (*Broker, error) {
+// busManagement returns a client of the management API of a namespace. It does not
+// connect.
+func busManagement(a address) (*admin.Client, error) {
 	endpoint := a.take("endpoint")
 	if err := a.rest(); err != nil {
 		return nil, err
@@ -95,6 +97,14 @@ func dialServiceBus(ctx context.Context, a address) (*Broker, error) {
 	}
 	if err != nil {
 		return nil, refuse("it is not of the form servicebus://name:key@namespace") // the text of err may contain the key
+	}
+	return client, nil
+}
+
+func dialServiceBus(ctx context.Context, a address) (*Broker, error) {
+	client, err := busManagement(a)
+	if err != nil {
+		return nil, err
 	}
 	v := &busView{client: client, entities: make(map[string]*busEntity)}
 	_, err = abandon.Ask(ctx, func() (admin.GetNamespacePropertiesResponse, error) { return client.GetNamespaceProperties(ctx, nil) })

@@ -41,25 +41,9 @@ type sqsQueue struct {
 }
 
 func dialSQS(ctx context.Context, a address) (*Broker, error) {
-	endpoint, prefix := a.take("endpoint"), a.take("topics")
-	if err := a.rest(); err != nil {
-		return nil, err
-	}
-	if len(a.hosts) != 1 || a.signed || strings.Trim(a.path, "/") != "" || strings.Contains(a.hosts[0], ":") {
-		return nil, refuse("it is not of the form sqs://region?endpoint=URL&topics=PREFIX: credentials come from the environment, as for the AWS command line")
-	}
-	if prefix != "" && !target.IsTopicPrefix(prefix) {
-		return nil, refuse("topics is what the ARNs of topics begin with, such as arn:aws:sns:eu-north-1:123456789012: with the last colon")
-	}
-	loaded, err := target.LoadAWS(ctx, a.hosts[0])
+	loaded, prefix, err := awsOf(ctx, &a)
 	if err != nil {
 		return nil, err
-	}
-	if loaded.Region == "" {
-		return nil, refuse("it has no region, and the environment has none: write sqs://eu-north-1")
-	}
-	if endpoint != "" {
-		loaded.BaseEndpoint = &endpoint
 	}
 	v := &sqsView{queues: sqs.NewFromConfig(loaded), topics: sns.NewFromConfig(loaded), prefix: prefix, region: loaded.Region,
 		read: make(map[string]*sqsQueue)}
@@ -74,6 +58,32 @@ func dialSQS(ctx context.Context, a address) (*Broker, error) {
 		return nil, err
 	}
 	return &Broker{name: a.scheme + "://" + loaded.Region, kind: "sqs", close: func() {}, checks: checks}, nil
+}
+
+// awsOf returns the configuration of an address, and what the ARNs of its topics
+// begin with.
+func awsOf(ctx context.Context, a *address) (loaded aws.Config, prefix string, err error) {
+	endpoint := a.take("endpoint")
+	prefix = a.take("topics")
+	if err := a.rest(); err != nil {
+		return loaded, "", err
+	}
+	if len(a.hosts) != 1 || a.signed || strings.Trim(a.path, "/") != "" || strings.Contains(a.hosts[0], ":") {
+		return loaded, "", refuse("it is not of the form sqs://region?endpoint=URL&topics=PREFIX: credentials come from the environment, as for the AWS command line")
+	}
+	if prefix != "" && !target.IsTopicPrefix(prefix) {
+		return loaded, "", refuse("topics is what the ARNs of topics begin with, such as arn:aws:sns:eu-north-1:123456789012: with the last colon")
+	}
+	if loaded, err = target.LoadAWS(ctx, a.hosts[0]); err != nil {
+		return loaded, "", err
+	}
+	if loaded.Region == "" {
+		return loaded, "", refuse("it has no region, and the environment has none: write sqs://eu-north-1")
+	}
+	if endpoint != "" {
+		loaded.BaseEndpoint = &endpoint
+	}
+	return loaded, prefix, nil
 }
 
 // denied reports whether AWS knows the caller, who has no right to the answer.

@@ -210,6 +210,41 @@ func (b *ServiceBus) URL(secrets *secret.Set) (string, error) {
 // emulatorManagement is the port at which the emulator of Service Bus is managed.
 const emulatorManagement = "5300"
 
+// Brokers returns the URL of the broker that is published to, for once doctor, or
+// none.
+func (c *Config) Brokers(secrets *secret.Set) (brokers []string, err error) {
+	if c.NATS != nil {
+		brokers = append(brokers, c.NATS.URL)
+	}
+	if c.RabbitMQ != nil {
+		brokers = append(brokers, c.RabbitMQ.URL)
+	}
+	if c.Redis != nil {
+		brokers = append(brokers, c.Redis.URL)
+	}
+	if c.PubSub != nil {
+		brokers = append(brokers, c.PubSub.URL())
+	}
+	if c.SQS != nil {
+		brokers = append(brokers, c.SQS.URL())
+	}
+	if c.EventHubs != nil {
+		url, err := c.EventHubs.URL(secrets)
+		if err != nil {
+			return nil, err
+		}
+		brokers = append(brokers, url)
+	}
+	if c.ServiceBus != nil {
+		url, err := c.ServiceBus.URL(secrets)
+		if err != nil {
+			return nil, err
+		}
+		brokers = append(brokers, url)
+	}
+	return brokers, nil
+}
+
 // azureURL returns the URL of a namespace, with the key or the signature of a
 // connection string.
 func azureURL(section, text, namespace string, secrets *secret.Set) (u url.URL, parts azeventhubs.ConnectionStringProperties, err error) {

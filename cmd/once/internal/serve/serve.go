@@ -80,7 +80,13 @@ func Run(ctx context.Context, c Config, logger *slog.Logger) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	if s.console, err = c.console(ctx, s.target, s.asker, logger); err != nil {
+	lag, endLag := c.lag(ctx)
+	defer endLag()
+	var published func() int64
+	if s.relay != nil {
+		published = s.published.Published.Load
+	}
+	if s.console, err = c.console(ctx, s.target, s.asker, lag, published, logger); err != nil {
 		return err
 	}
 	if s.console != nil {

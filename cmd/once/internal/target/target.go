@@ -139,6 +139,7 @@ func Need[Capability any](t *Target, thing string) (Capability, error) {
 // What verbs need.
 const (
 	AList     = "list of keys"
+	ASearch   = "search for a part of an ID"
 	AShelf    = "shelf for messages"
 	AnOutbox  = "outbox"
 	ARegistry = "list of consumers"
