@@ -86,7 +86,9 @@ func build(ctx context.Context, t *testing.T, address string) string {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", overlay, "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release, which has compiled the rest
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program

@@ -5,6 +5,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -65,7 +66,9 @@ type run struct {
 func newRun(t *testing.T) *run {
 	r := &run{worker: filepath.Join(t.TempDir(), "worker"), seed: proof.Seed(t), soak: proof.Soaking(t)}
 	// Without the race detector: a worker is short-lived, and mostly starts.
-	if out, err := exec.Command("go", "build", "-o", r.worker, "./worker").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-o", r.worker, "./worker")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release, which has compiled most of it
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the worker: %v\n%s", err, out)
 	}
 	return r

@@ -18,7 +18,7 @@ var typed = []string{"sh", "bash", "shell", "zsh", "console", "sql"}
 
 // notTyped are the other kinds of blocks.
 var notTyped = []string{"", "go", "text", "json", "toml", "yaml", "ini", "xml", "http", "diff", "mermaid", "promql", "proto",
-	"dockerfile", "make", "python", "php", "js", "ts", "java", "csharp", "ruby", "rust"}
+	"dockerfile", "nginx", "make", "python", "php", "js", "ts", "java", "csharp", "ruby", "rust"}
 
 // fence is a code block of a document.
 type fence struct {

@@ -56,6 +56,7 @@ import (
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	_ "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	_ "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 	_ "github.com/aws/aws-sdk-go-v2/aws"
 	_ "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	_ "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"

@@ -63,7 +63,7 @@ var mutations = map[string]mutation{
 		e := &events[at]
 		current := e.verb == settle && e.result == answered
 		e.result = refused
-		return current
+		return current && !slices.ContainsFunc(events[:at], mayLinger)
 	},
 	"another outcome is replayed": func(events []event, at int) bool {
 		e := &events[at]
@@ -110,6 +110,10 @@ var mutations = map[string]mutation{
 		return late
 	},
 }
+
+// mayLinger reports whether the claim of a transaction may be seen after the
+// transaction has failed. It rightly refuses the settlements of other claims.
+func mayLinger(e event) bool { return e.firm && e.result != answered && e.entry.at > 0 }
 
 const seenRolledBack = "a transaction that was rolled back is seen"
 

@@ -32,6 +32,20 @@ var eventHubsBugs = []Bug{
 		Test: Test{eventHubs, "^TestARecreatedHubEndsTheSession$"},
 	},
 	{
+		Name: "eventhubs-counts-only-what-was-begun", Why: "nobody learns that a partition is not read",
+		File: "broker/eventhubsbroker/source.go",
+		Old:  `	next := int64(0)` + "\n",
+		New:  `	next := has.LastEnqueuedSequenceNumber + 1` + "\n",
+		Test: Test{eventHubs, "^TestTheLagIsCountedFromPositions$"},
+	},
+	{
+		Name: "eventhubs-counts-in-another-hub", Why: "a consumer that is stopped seems to have handled all",
+		File: "broker/eventhubsbroker/source.go",
+		Old:  `strings.HasPrefix(partition, s.hub+"/") && p.Log != log {`,
+		New:  `strings.HasPrefix(partition, s.hub+"/") && p.Log == "" && log != "" {`,
+		Test: Test{eventHubs, "^TestTheLagIsCountedFromPositions$"},
+	},
+	{
 		Name: "eventhubs-seeks-past-the-end", Why: "after a forced failover, new messages are taken for handled",
 		File: "broker/eventhubsbroker/session.go",
 		Old:  `if has.LastEnqueuedSequenceNumber < to.Offset {`,

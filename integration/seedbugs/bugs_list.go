@@ -19,6 +19,14 @@ var listBugs = []Bug{
 		Test: onPostgres("^TestPagesAreBoundedWork$/^one_table$"),
 	},
 	{
+		Name: "ids-of-forgotten-keys",
+		Why:  "people decide about a key that is forgotten",
+		File: "store/sqlschema/records/list.go",
+		Old:  `> 0 AND {known}{limit}`,
+		New:  `> 0{limit}`,
+		Test: onEngine("^TestContract$/^sqlite$/^list$/^ids$"),
+	},
+	{
 		Name: "an-index-for-the-operation-of-what-is-open",
 		Why:  "SQLite reads all done records of an operation",
 		File: "store/sqlschema/records/list.go",

@@ -4,6 +4,20 @@ func serviceBusTest(run string) Test { return Test{"./integration/brokers", run}
 
 var serviceBusBugs = []Bug{
 	{
+		Name: "servicebus-unknown-lag-is-zero", Why: "without rights, no messages seem to wait",
+		File: "broker/servicebusbroker/lag.go",
+		Old:  `return broker.Lag{}, s.explain("count messages", inOneLine(err))`,
+		New:  `return broker.Lag{}, nil`,
+		Test: serviceBusTest("^TestServiceBusLagIsNotKnown$"),
+	},
+	{
+		Name: "servicebus-counts-no-delayed-messages", Why: "no messages seem to wait while all are tried again later",
+		File: "broker/servicebusbroker/lag.go",
+		Old:  `return int64(has.ActiveMessageCount) + int64(has.ScheduledMessageCount), nil`,
+		New:  `return int64(has.ActiveMessageCount), nil`,
+		Test: serviceBusTest("^TestServiceBusLagCountsWhatIsNotSettled$/^sessions_false$"),
+	},
+	{
 		Name: "servicebus-renews-nothing", Why: "a message whose handler is slow goes to another process as well",
 		File: "broker/servicebusbroker/renew.go",
 		Old:  `each(as, s.renewMessage)`,

@@ -11,6 +11,14 @@ var sqlstoreBugs = []Bug{
 		Test: onEngine(sqlite + "claim/late"),
 	},
 	{
+		Name: "claim-takes-effect-twice",
+		Why:  "a key that others have ended and outlived is taken again by a claim that was before them",
+		File: "store/sqlstore/claim.go",
+		Old:  "if !took {",
+		New:  "if !took || is.Status == once.Absent {",
+		Test: onEngine("^TestAClaimThatWasEndedDoesNotClaimAgain$/^a_new_key$"),
+	},
+	{
 		Name: "work-begins-before-its-claim-is-committed",
 		Why:  "the claim is rolled back while the work runs, and a duplicate runs at the same time",
 		File: "store/sqlstore/claim.go",

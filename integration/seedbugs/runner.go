@@ -69,7 +69,7 @@ func (r *Runner) Try(ctx context.Context, b Bug) Result {
 
 // build compiles the tests of a package. A bug that does not compile is no bug.
 func (r *Runner) build(ctx context.Context, pkg, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, pkg)
 	cmd.Dir = r.Tree
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("the tests of %s do not compile: %w\n%s", pkg, err, output)

@@ -83,31 +83,29 @@ func installed(k Kind) (debianPackage string, found bool) {
 			_, err = findProgram("rsync")
 		}
 	case Azurite:
-		debianPackage = "npm" // which needs nodejs, and installs the rest
-		for _, program := range []string{"node", "npm"} {
-			if err == nil {
-				_, err = findProgram(program)
-			}
-		}
+		return absent("node npm", "npm npm") // which needs nodejs, and installs the rest
 	case Kafka, SQS:
-		debianPackage = "maven default-jre-headless"
-		for _, program := range []string{"mvn", debianJava} {
-			if err == nil {
-				_, err = findProgram(program)
-			}
-		}
+		return absent("mvn maven", debianJava+" default-jre-headless")
 	case Chromium:
-		debianPackage = "chromium npm"
-		for _, program := range []string{"chromium", "node", "npm"} {
-			if err == nil {
-				_, err = findProgram(program)
-			}
-		}
+		return absent("chromium chromium", "node npm", "npm npm")
 	case DynamoDB:
 		debianPackage = "python3-venv"
 		err = hasVenv()
 	}
 	return debianPackage, err == nil
+}
+
+// absent returns the packages of the programs that are missing, each given with its
+// own. Debian's may conflict with those that a machine has from elsewhere.
+func absent(programs ...string) (debianPackages string, found bool) {
+	var packages []string
+	for _, one := range programs {
+		program, name, _ := strings.Cut(one, " ")
+		if _, err := findProgram(program); err != nil && !slices.Contains(packages, name) {
+			packages = append(packages, name)
+		}
+	}
+	return strings.Join(packages, " "), len(packages) == 0
 }
 
 func findProgram(name string) (string, error) {

@@ -147,3 +147,15 @@ func TestNewestPostgresIsTheHighestNumber(t *testing.T) {
 		t.Errorf("%s is taken for newer than %s", nine, fifteen)
 	}
 }
+
+func TestOnlyPackagesOfMissingProgramsAreInstalled(t *testing.T) {
+	for want, programs := range map[string][]string{
+		"":        {"sh dash", "ls coreutils"},
+		"one":     {"sh dash", "no-such-program one", "nor-this-one one"},
+		"one two": {"no-such-program one", "sh dash", "nor-this-one two"},
+	} {
+		if got, found := absent(programs...); got != want || found != (want == "") {
+			t.Errorf("of %q, %q are missing, %v; want %q", programs, got, found, want)
+		}
+	}
+}

@@ -20,15 +20,11 @@ import (
 	"github.com/effectively-once/once/integration/internal/wrongclock"
 )
 
-// dsnVar has the engine and the database, prepared by a process with the right
-// clock.
-const dsnVar = "ONCE_CLOCK_DSN"
-
 var servers = []string{engine.Postgres, engine.PGStore, engine.MariaDB}
 
 func TestWrongClock(t *testing.T) {
 	dir := t.TempDir()
-	built := sync.OnceValues(func() (string, error) { return wrongclock.Build(t.Context(), dir) }) // it takes a while, in vain without a server
+	built := sync.OnceValues(func() (string, error) { return wrongclock.Build(t.Context(), dir, ".") }) // it takes a while, in vain without a server
 	engine.OnEach(t, func(t *testing.T, e engine.Engine) {
 		for _, how := range wrongclock.Ways {
 			t.Run(how, func(t *testing.T) {
@@ -37,10 +33,10 @@ func TestWrongClock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				leave(t, d, "right")
+				wrongclock.Leave(t, d.Store, "right")
 				began := now(t, e, d)
 				cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestInside$", "-test.v")
-				cmd.Env = append(os.Environ(), wrongclock.Var+"="+how, dsnVar+"="+e.Name+" "+dsn)
+				cmd.Env = append(os.Environ(), wrongclock.Var+"="+how, wrongclock.ServerVar+"="+e.Name+" "+dsn)
 				out, err := cmd.CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "--- PASS: TestInside") {
 					t.Fatalf("with a clock that is %s: %v\n%s", how, err, out)
@@ -64,57 +60,12 @@ func now(t *testing.T, e engine.Engine, d *engine.Database) int64 {
 	return d.MustNumber(t, query)
 }
 
-// ends are records that a process leaves, and how a process with another clock
-// must find them a moment later.
-var ends = map[string]struct {
-	lease                time.Duration
-	settled              once.Status
-	keepOutcome, keepKey time.Duration
-	found                once.Status
-}{
-	"held":      {lease: time.Minute, found: once.Running},
-	"lapsed":    {lease: time.Millisecond, found: once.Unknown},
-	"done":      {lease: time.Minute, settled: once.Done, keepOutcome: time.Minute, keepKey: 2 * time.Minute, found: once.Done},
-	"expired":   {lease: time.Minute, settled: once.Done, keepOutcome: time.Millisecond, keepKey: time.Minute, found: once.Expired},
-	"forgotten": {lease: time.Minute, settled: once.Done, keepOutcome: time.Millisecond, keepKey: time.Millisecond, found: once.Absent},
-}
-
-func key(who, name string) once.Key { return once.Key{Operation: "clock", ID: who + " " + name} }
-
-// leave makes one record of each kind.
-func leave(t *testing.T, d *engine.Database, who string) {
-	t.Helper()
-	for name, end := range ends {
-		r := once.ClaimRequest{Fence: once.Fence{Key: key(who, name), Owner: [16]byte{1}}, Lease: end.lease}
-		rec, err := d.Store.Claim(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if end.settled == once.Absent {
-			continue
-		}
-		err = d.Store.Settle(t.Context(), once.Settlement{Fence: once.Fence{Key: rec.Key, Owner: rec.Owner, Attempt: rec.Attempt}, Status: end.settled,
-			Outcome: once.Outcome{Body: []byte("answer")}, KeepOutcome: end.keepOutcome, KeepKey: end.keepKey})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // find checks the records of a process with another clock, and that Forget
 // drops only those that are due.
 func find(t *testing.T, d *engine.Database, who string) {
 	t.Helper()
 	for range 2 { // before and after Forget
-		for name, end := range ends {
-			rec, err := d.Store.Get(t.Context(), key(who, name))
-			if err != nil || rec.Status != end.found {
-				t.Errorf("what the process with the %s clock left as %s is %v, %v; want %v", who, name, rec.Status, err, end.found)
-			}
-			if rec.Status == once.Running && (rec.LeaseLeft <= 0 || rec.LeaseLeft > end.lease) {
-				t.Errorf("a lease of %v has %v left", end.lease, rec.LeaseLeft)
-			}
-		}
+		wrongclock.Find(t, d.Store, who, 0)
 		if _, err := d.Store.Forget(t.Context(), 1000); err != nil {
 			t.Error(err)
 		}

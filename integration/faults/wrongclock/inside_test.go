@@ -16,7 +16,7 @@ import (
 
 // TestInside runs in the process with the wrong clock.
 func TestInside(t *testing.T) {
-	name, dsn, ok := strings.Cut(os.Getenv(dsnVar), " ")
+	name, dsn, ok := strings.Cut(os.Getenv(wrongclock.ServerVar), " ")
 	if !ok {
 		t.Skip("this is run by TestWrongClock, in a process whose clock is wrong")
 	}
@@ -27,7 +27,7 @@ func TestInside(t *testing.T) {
 	d := e.Connect(t, dsn)
 	before := time.Now().Round(0)
 	find(t, d, "right")
-	leave(t, d, "wrong")
+	wrongclock.Leave(t, d.Store, "wrong")
 	worksThroughLapses(t, d)
 	wrongclock.Check(t, before, time.UnixMicro(now(t, e, d)))
 	conforms(t, e, d, dsn)

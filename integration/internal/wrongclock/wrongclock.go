@@ -1,9 +1,9 @@
 // Package wrongclock builds tests whose wall clock is wrong.
 //
 // Go reads the clock in the process itself, so a preloaded library cannot
-// change it. A test builds itself again with a time.Now that is an hour ahead, an
-// hour behind, or runs backwards, for all code in that process, including
-// drivers. Only the monotonic clock, which measures durations, stays right, as on
+// change it. A test builds another, or itself again, with a time.Now that is an
+// hour ahead, an hour behind, or runs backwards, for all code in that process,
+// including drivers. Only the monotonic clock, which measures durations, stays right, as on
 // a machine whose clock is set.
 package wrongclock
 
@@ -22,6 +22,9 @@ import (
 // Var is the environment variable that says how wrong the clock is: one of Ways,
 // or empty.
 const Var = "ONCE_CLOCK"
+
+// ServerVar is the environment variable that tells the program where the server is.
+const ServerVar = "ONCE_CLOCK_SERVER"
 
 // Ways are how a clock can be wrong.
 var Ways = []string{"ahead", "behind", "backwards"}
@@ -42,9 +45,9 @@ func wrong(mono int64) int64 {
 }
 `
 
-// Build builds the test of the current folder as a program in a folder, with a
-// time.Now that is wrong.
-func Build(ctx context.Context, dir string) (program string, err error) {
+// Build builds the tests of a package as a program in a folder, with a time.Now
+// that is wrong. All that they import is compiled again.
+func Build(ctx context.Context, dir, pkg string) (program string, err error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return "", err
@@ -75,7 +78,7 @@ func Build(ctx context.Context, dir string) (program string, err error) {
 		}
 	}
 	program = filepath.Join(dir, "wrongclock.test")
-	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-overlay="+list, "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay="+list, "-o", program, pkg).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build a program with a wrong clock: %v\n%s", err, out)
 	}
 	return program, nil

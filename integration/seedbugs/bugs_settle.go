@@ -1,0 +1,86 @@
+package seedbugs
+
+// settleBugs are where deliveries are settled: in the consumer, and in adapters that
+// have no list of their own.
+var settleBugs = []Bug{
+	{
+		Name: "consumer-settles-again-what-is-settled",
+		Why:  "a dead letter that fails has others acknowledged twice, and counted as unsettled",
+		File: "inbox/settle.go",
+		Old:  "	if len(failed.acked) > 0 {",
+		New:  "	if failed.size() > 0 {",
+		Test: Test{"./inbox", "^TestADeadLetterThatFailsIsTriedAgain$"},
+	},
+	{
+		Name: "consumer-gives-up-settling",
+		Why:  "a broker that is ill for a second never gets a dead letter from a session that lives on",
+		File: "inbox/settle.go",
+		Old:  "		if backoff.Sleep(st.retries, pause.Next()) != nil {",
+		New:  "		if tries == settleTries || backoff.Sleep(st.retries, pause.Next()) != nil {",
+		Test: Test{"./inbox", "^TestADeadLetterThatFailsIsTriedAgain$"},
+	},
+	{
+		Name: "acks-wait-for-dead-letters",
+		Why:  "messages that were handled are not acknowledged while there is no answer from the place for dead letters",
+		File: "inbox/settle.go",
+		Old:  "	var errs []error\n	if len(b.acked) > 0 {",
+		New:  "	var errs []error\n	for reason, ds := range b.rejected {\n		_ = s.broker.Reject(ctx, ds, reason)\n	}\n	if len(b.acked) > 0 {",
+		Test: Test{"./inbox", "^TestAcksDoNotWaitForDeadLetters$"},
+	},
+	{
+		Name: "one-settlement-holds-up-all",
+		Why:  "nothing is acknowledged while the broker does not answer about one message",
+		File: "inbox/settle.go",
+		Old:  "			go s.settleAgain(b, err)",
+		New:  "			s.settleAgain(b, err)",
+		Test: Test{"./inbox", "^TestASettlementThatHangsHoldsUpNoOther$"},
+	},
+	{
+		Name: "silent-broker-holds-up-the-end",
+		Why:  "a process that stops is killed while it waits for the broker",
+		File: "inbox/settle.go",
+		Old:  "	limit := time.AfterFunc(storeTime, st.endCalls)",
+		New:  "	limit := time.AfterFunc(100*storeTime, st.endCalls)",
+		Test: Test{"./inbox", "^TestRunEndsInTimeIfTheBrokerDoesNotAnswer$"},
+	},
+	{
+		Name: "rabbit-settles-twice",
+		Why:  "a delivery that is settled twice breaks the session, and all messages in flight come again",
+		File: "broker/rabbitbroker/session.go",
+		Old:  "	return !was\n",
+		New:  "	return !was || was\n",
+		Test: Test{"./integration/brokers", "^TestRabbitSession$/^settled_twice$"},
+	},
+	{
+		Name: "kafka-rejects-all-or-none",
+		Why:  "messages that are rejected with a lost one stay in flight, and the group commits nothing after them",
+		File: "broker/kafkabroker/settle.go",
+		Old:  "	ds, lost := s.tracker.Held(ds)\n",
+		New:  "	ds, lost := s.tracker.Held(ds)\n	if lost != nil {\n		return lost\n	}\n",
+		Test: Test{"./integration/brokers", "^TestKafkaKeepsTheContract$/^kfake$/^settle/twice$"},
+	},
+	{
+		Name: "kafka-calls-what-has-moved-unsettled",
+		Why:  "each rebalance brings a session closer to its end",
+		File: "broker/kafkabroker/internal/group/group.go",
+		Old:  "comes again elsewhere: %w\", broker.ErrSettled)",
+		New:  "comes again elsewhere: %v\", broker.ErrSettled)",
+		Test: Test{"./integration/brokers", "^TestKafkaReleasesARevokedPartitionInTime$/^kfake$"},
+	},
+	{
+		Name: "nats-rejects-all-or-none",
+		Why:  "one dead letter that is too large has others stored again and again",
+		File: "broker/natsbroker/settle.go",
+		Old:  "a.dead, a.released = errs[i] == nil, errs[i] != nil",
+		New:  "a.dead, a.released = errs[i] == nil && err == nil, err != nil",
+		Test: Test{"./integration/brokers", "^TestNATSOneDeadLetterThatFailsLeavesTheOthers$"},
+	},
+	{
+		Name: "redis-forgets-its-dead-letters",
+		Why:  "an ack that fails has a second dead letter stored",
+		File: "broker/redisbroker/settle.go",
+		Old:  "		a.dead = true\n",
+		New:  "		a.dead = false\n",
+		Test: Test{"./integration/brokers", "^TestRedisStoresADeadLetterOnce$"},
+	},
+}
