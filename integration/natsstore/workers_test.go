@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -126,11 +127,9 @@ func TestWorker(t *testing.T) {
 	}
 	when, kind, _ := strings.Cut(plan[2], " ")
 	var awaited atomic.Pointer[string] // the inbox of the request
-	var signalled atomic.Bool
-	signal := func() {
-		if signalled.Swap(true) {
-			return
-		}
+	signalled := make(chan struct{})
+	signal := sync.OnceFunc(func() {
+		defer close(signalled)
 		number := syscall.SIGKILL
 		if plan[3] == fmt.Sprint(int(syscall.SIGSTOP)) {
 			number = syscall.SIGSTOP
@@ -138,7 +137,7 @@ func TestWorker(t *testing.T) {
 		runtime.LockOSThread() // of this thread: otherwise it may go on for a moment
 		defer runtime.UnlockOSThread()
 		proof.Must(t, syscall.Tgkill(os.Getpid(), syscall.Gettid(), number))
-	}
+	})
 	w := &natswire.Wire{
 		Choose: func(subject, inbox string) natswire.Fault {
 			if kindOf(subject) != kind {
@@ -158,4 +157,8 @@ func TestWorker(t *testing.T) {
 		}
 	}
 	file(plan[1]).do(t, natsstore.New(dialThrough(t, plan[0], w), nil), plan[2]+".")
+	select { // a settlement does not wait for its last request
+	case <-signalled:
+	case <-proof.Soon(t).Done():
+	}
 }
