@@ -46,12 +46,13 @@ func startRabbit(t *testing.T, settings ...string) *rabbit {
 	return &rabbit{Instance: i}
 }
 
-// kill kills the server after it has stored its quorum queues. RabbitMQ 3.10
+// kill kills the server after it has stored what was declared. RabbitMQ 3.10
 // takes up to three seconds to write the name of a new queue to names.dets,
 // which it does not sync. A queue that it does not find there after a crash
 // stays without a leader.
 func (r *rabbit) kill(tb testing.TB) {
 	tb.Helper()
+	proof.Must(tb, r.AwaitDeclared(proof.Soon(tb)))
 	node := r.Identity() + "@localhost"
 	file := filepath.Join(os.TempDir(), r.Identity(), "data", node, "quorum", node, "names.dets")
 	proof.Await(tb, "the names of the quorum queues are on disk", func() bool {
@@ -64,9 +65,7 @@ func (r *rabbit) kill(tb testing.TB) {
 }
 
 // restart kills the server, starts it, and declares everything again, as
-// programs do when they start. RabbitMQ 3.10 may come up from a SIGKILL with the
-// queue and its messages, but without a binding that it had confirmed: about one
-// time in fifty.
+// programs do when they start.
 func (r *rabbit) restart(tb testing.TB) {
 	tb.Helper()
 	r.kill(tb)

@@ -34,6 +34,7 @@ func TestBrokerThatGoesAway(t *testing.T) {
 	const queue = "orders" // of a server that is the test's alone
 	direct := rabbitbroker.New(instance.DSN(), nil)
 	must(t, direct.DeclareQueue(soon(t), queue, rabbitbroker.QueueOptions{Classic: true}))
+	must(t, instance.AwaitDeclared(soon(t)))
 	proxy, through := wire.Between(t, instance.DSN(), wire.Raw)
 	publisher := rabbitbroker.New(through, nil).Publisher("")
 	t.Cleanup(func() { _ = publisher.Close() })

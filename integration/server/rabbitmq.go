@@ -3,10 +3,12 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/effectively-once/once/internal/backoff"
 )
 
 // rabbitmqScript is what Debian's /usr/sbin/rabbitmq-server runs, but only as
@@ -102,6 +106,45 @@ func (*rabbitmq) named(h *home, port int, node string) []string {
 		"RABBITMQ_NODENAME=" + node,
 		"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1", fmt.Sprintf("RABBITMQ_NODE_PORT=%d", port),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + fmt.Sprintf(rabbitmqFlags, node),
+	}
+}
+
+// AwaitDeclared waits until a RabbitMQ has on disk what was declared before the
+// call. Version 3.10 mostly syncs its tables before it answers, but not always:
+// after a SIGKILL it may come up without a queue, or a binding, that it had
+// confirmed a moment ago. The tables are written in order, so a queue that is
+// declared now is written last.
+func (i *Instance) AwaitDeclared(ctx context.Context) error {
+	conn, err := amqp.Dial(i.DSN())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	last := "last-" + rand.Text()
+	if _, err = ch.QueueDeclare(last, true, false, false, false, nil); err != nil {
+		return err
+	}
+	tables := i.home.path(filepath.Join("data", i.Identity()+rabbitmqHost, "*"))
+	pause := backoff.Backoff{First: 5 * time.Millisecond, Limit: 50 * time.Millisecond}
+	for {
+		files, err := filepath.Glob(tables)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // those of the log come and go
+			if bytes.Contains(text, []byte(last)) {
+				_, err = ch.QueueDelete(last, false, false, false)
+				return err
+			}
+		}
+		if late := backoff.Sleep(ctx, pause.Next()); late != nil {
+			return fmt.Errorf("RabbitMQ has not written its tables: %w", late)
+		}
 	}
 }
 

@@ -85,6 +85,9 @@ func TestRabbitMQKeepsWhatItHasConfirmed(t *testing.T) {
 	i := started(t)(StartRabbitMQ(t.Context()))
 	address, name := i.Addr(), i.Identity()
 	ch := channel(t, i)
+	if err := i.AwaitDeclared(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	mustPublish(t, ch, "one")
 	all := members(t, i.process.cmd.Process.Pid)
 	if err := i.Kill(); err != nil {
