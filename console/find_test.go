@@ -119,6 +119,8 @@ func TestTheTimelineTellsTheWholeStory(t *testing.T) {
 	}
 	b.follow("mailing m-1").is(http.StatusOK).shows("Caused by a message of order order-4711 of tenant-7", "the key is settled with it").follow("order order-4711").is(http.StatusOK)
 	b.follow("order/charge").shows("It is a step of order order-4711 of tenant-7")
+	b.get(c.keyLink(keyRef{"shop", order})).follow("m-1").is(http.StatusOK).shows("Outbox Message m-1 pending", "Caused by order order-4711")
+	b.get(c.keyLink(keyRef{"stock", once.Key{Operation: "mailing", ID: "m-1"}})).follow("m-1").is(http.StatusOK).shows("Parked messages Message m-1 parked")
 
 	as(t, c, lookToken).get(c.keyLink(keyRef{"shop", order})).shows("you need the role decide").hides("secret")
 }

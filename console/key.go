@@ -34,6 +34,8 @@ type event struct {
 	Title   string
 	Text    string
 	Ref     keyRef   // the key that it is about, if another
+	Message string   // the ID of the message that it is about, if any
+	Link    string   // its page
 	Lines   []string // what people did
 	Outcome bool     // the answer is shown here
 	Now     bool     // it is how things stand
@@ -298,7 +300,10 @@ func (v *view) timeline(p *keyPage, home Store, r once.Record) {
 		p.Cut = p.Cut || of.traces.Cut
 		for _, m := range of.traces.Put {
 			put = append(put, m.Message.ID)
-			e := event{At: m.Created, Status: m.State.String(), Title: "Put the message " + legible.Line(m.Message.ID), Text: "to " + legible.Line(m.Message.Topic)}
+			e := event{At: m.Created, Status: m.State.String(), Title: "Put the message", Message: m.Message.ID, Text: "to " + legible.Line(m.Message.Topic)}
+			if _, ok := once.As[store.Relayable](of.store.Store); ok {
+				e.Link = v.outgoingLink(of.store, m)
+			}
 			if m.Attempts > 0 {
 				e.Text += ", " + legible.Count(int64(m.Attempts), "failed attempt", "failed attempts")
 			}
@@ -455,7 +460,7 @@ func (v *view) shelved(p *keyPage, home Store, r once.Record, put []string) (all
 		}
 		for _, m := range found {
 			m = store.OpenShelved(&s.Store.Options().Sealing, m, true)
-			e := event{At: m.Created, Status: m.State.String(), Title: fmt.Sprintf("Set aside by the consumer %s: message %s", legible.Line(m.Consumer), legible.Line(m.Message.ID)),
+			e := event{At: m.Created, Status: m.State.String(), Title: "Set aside by the consumer " + legible.Line(m.Consumer) + ": message", Message: m.Message.ID, Link: v.shelvedLink(s, m),
 				Text: legible.Count(int64(m.Attempts), "failed attempt", "failed attempts")}
 			if m.Reason != "" {
 				e.Text += ": " + legible.Text(m.Reason)
