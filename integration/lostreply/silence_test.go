@@ -20,36 +20,41 @@ func about(name string) wire.Match {
 	}
 }
 
-// A holder whose extension was lost extends again before its lease ends.
+// A holder whose extension was lost extends again before its lease ends. If it met
+// with silence, it has an eighth of the lease for that.
 func TestLostExtension(t *testing.T) {
+	var all sync.WaitGroup // as below
+	defer all.Wait()
 	for name, action := range map[string]wire.Action{"request lost": wire.DropRequest, "reply lost": wire.SwallowReply,
 		"silence": wire.SplitReply} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, func(t *testing.T, w *world) {
-				if action == wire.SplitReply {
-					w.skipDeaf(t)
-				}
-				lost := w.proxy.On(about("extend"), action)
-				extended := w.proxy.On(about("extend"), wire.DelayReply(0), wire.Skip(1))
-				op := &once.Operation[int]{Name: "long", OnUnknown: once.Park, Policy: once.Policy{Lease: 3 * time.Second}}
-				id := unique()
-				answer, err := once.Do(t.Context(), w.store, op.For(id), func(ctx context.Context, _ once.Key) (int, error) {
-					select {
-					case <-extended.Done():
-					case <-ctx.Done():
-						return 0, context.Cause(ctx)
-					}
-					return 7, w.elsewhere(ctx, id, 7)
-				})
-				rec, getErr := w.store.Get(t.Context(), op.For(id).Key())
-				if answer != 7 || err != nil || getErr != nil || rec.Status != once.Done || rec.Attempt != 1 {
-					t.Errorf("%d, %v; the record is %v after attempt %d, %v", answer, err, rec.Status, rec.Attempt, getErr)
-				}
-				if lost.Hits() != 1 || !slices.Equal(w.effects(t, id), []int{7}) {
-					t.Errorf("%d extensions were lost, the effects are %v", lost.Hits(), w.effects(t, id))
-				}
-			})
-		})
+		for _, w := range worlds {
+			all.Go(func() { t.Run(name+"/"+w.name, func(t *testing.T) { w.make(t).lostExtension(t, action) }) })
+		}
+	}
+}
+
+func (w *world) lostExtension(t *testing.T, action wire.Action) {
+	if action == wire.SplitReply {
+		w.skipDeaf(t)
+	}
+	lost := w.proxy.On(about("extend"), action)
+	extended := w.proxy.On(about("extend"), wire.DelayReply(0), wire.Skip(1))
+	op := &once.Operation[int]{Name: "long", OnUnknown: once.Park, Policy: once.Policy{Lease: 12 * time.Second}}
+	id := unique()
+	answer, err := once.Do(t.Context(), w.store, op.For(id), func(ctx context.Context, _ once.Key) (int, error) {
+		select {
+		case <-extended.Done():
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		return 7, w.elsewhere(ctx, id, 7)
+	})
+	rec, getErr := w.store.Get(t.Context(), op.For(id).Key())
+	if answer != 7 || err != nil || getErr != nil || rec.Status != once.Done || rec.Attempt != 1 {
+		t.Errorf("%d, %v; the record is %v after attempt %d, %v", answer, err, rec.Status, rec.Attempt, getErr)
+	}
+	if lost.Hits() != 1 || !slices.Equal(w.effects(t, id), []int{7}) {
+		t.Errorf("%d extensions were lost, the effects are %v", lost.Hits(), w.effects(t, id))
 	}
 }
 

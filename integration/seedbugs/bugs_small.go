@@ -38,6 +38,14 @@ var smallBugs = []Bug{
 		Test: missing("^TestALeaseIsCountedFromItsRequest$"),
 	},
 	{
+		Name: "lease-waits-after-silence",
+		Why:  "after silence a twenty-fourth of the lease is left for the next extension, so a slow moment loses the lease",
+		File: "internal/lease/lease.go",
+		Old:  "next = asked.Add(k.length / 12)",
+		New:  "next = time.Now().Add(k.length / 12)",
+		Test: Test{"./internal/lease", "^TestKeepRepeatsACallThatHungAtOnce$"},
+	},
+	{
 		Name: "extension-without-a-limit",
 		Why:  "an extension that hangs uses up the lease, and the work learns of it only after it has lapsed",
 		File: "internal/lease/lease.go",

@@ -97,8 +97,10 @@ func (k *Kept) beat(ctx context.Context) error {
 			good, next = asked, asked.Add(k.length/3)
 		case final || !time.Now().Before(end):
 			return err
-		default:
-			next = time.Now().Add(min(k.length/12, time.Until(end)))
+		default: // a call that took longer than this pause is repeated at once
+			if next = asked.Add(k.length / 12); next.After(end) {
+				next = end
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,31 @@ func TestKeepGivesACallThatHangsOnlyPartOfTheLease(t *testing.T) {
 		<-kept.Done()
 		if took := time.Since(begun); took > 25*time.Second {
 			t.Errorf("cancelled after %v", took)
+		}
+	})
+}
+
+// After a call that met with silence, an eighth of the lease is left for the next.
+func TestKeepRepeatsACallThatHungAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, calls := time.Now(), new(atomic.Int32)
+		kept := lease.Keep(t.Context(), holder{
+			extend: func(ctx context.Context) (bool, error) {
+				n := calls.Add(1)
+				if n == 1 {
+					<-t.Context().Done() // it ignores its own context
+					return false, t.Context().Err()
+				}
+				if took := time.Since(begun); n == 2 && took > 24*time.Second*17/24 {
+					t.Errorf("called again after %v", took)
+				}
+				return false, nil
+			},
+			lost: func(err error) error { t.Error("lost"); return err },
+		}, 24*time.Second, begun)
+		time.Sleep(30 * time.Second) // fake time
+		if kept.Stop(); calls.Load() < 3 {
+			t.Errorf("%d calls", calls.Load())
 		}
 	})
 }
