@@ -37,7 +37,7 @@ func TestLostRequestsAndReplies(t *testing.T) {
 			}
 			return natswire.None
 		}}
-		s := natsstore.New(dialThrough(t, server.URL(), w), nil)
+		s := natsstore.New(natswire.Connect(t, server.URL(), w), nil)
 		ran := 0
 		pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park, Policy: once.Policy{Lease: time.Minute}}
 		for range 2 {
@@ -68,7 +68,7 @@ func TestLateRequestsAreRefused(t *testing.T) {
 			}
 			return natswire.None
 		}}
-		s := natsstore.New(dialThrough(t, server.URL(), w), nil)
+		s := natsstore.New(natswire.Connect(t, server.URL(), w), nil)
 		pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park, Policy: once.Policy{Lease: time.Minute}}
 		work := pay.For("late " + kind)
 		got, err := once.Do(proof.Soon(t), s, work, func(context.Context, once.Key) (string, error) { return "paid", nil })
@@ -94,7 +94,7 @@ func TestRoundTrips(t *testing.T) {
 	server := offices.StartNATS(t)
 	migrated(t, dial(t, server.URL()), nil)
 	w := &natswire.Wire{Choose: func(string, string) natswire.Fault { return natswire.None }}
-	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
+	s := natsstore.New(natswire.Connect(t, server.URL(), w), nil)
 	key := once.Key{Operation: "pay", ID: "1"}
 	fence := once.Fence{Key: key, Owner: [16]byte{1}, Attempt: 1}
 	_, err := s.Get(t.Context(), key) // asks for the time
@@ -162,7 +162,7 @@ func TestListAndForgetDeleteWhatSettlementsLeaveBehind(t *testing.T) {
 		}
 		return natswire.None
 	}}
-	s := natsstore.New(dialThrough(t, server.URL(), w), nil)
+	s := natsstore.New(natswire.Connect(t, server.URL(), w), nil)
 	stream, err := dial(t, server.URL()).Stream(t.Context(), "KV_once")
 	proof.Must(t, err)
 	pay := &once.Operation[string]{Name: "pay", OnUnknown: once.Park}

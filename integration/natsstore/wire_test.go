@@ -3,24 +3,9 @@ package natsstore
 import (
 	"fmt"
 	"strings"
-	"testing"
 
 	"github.com/effectively-once/once/integration/internal/natswire"
-	"github.com/effectively-once/once/integration/internal/proof"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
-
-// dialThrough connects through a wire.
-func dialThrough(t *testing.T, url string, w *natswire.Wire) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(url, nats.SetCustomDialer(w))
-	proof.Must(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	proof.Must(t, err)
-	return js
-}
 
 // requests returns how many requests were made since the last call, by the kind
 // of their subjects.

@@ -156,7 +156,7 @@ func TestWorker(t *testing.T) {
 			signal()
 		}
 	}
-	file(plan[1]).do(t, natsstore.New(dialThrough(t, plan[0], w), nil), plan[2]+".")
+	file(plan[1]).do(t, natsstore.New(natswire.Connect(t, plan[0], w), nil), plan[2]+".")
 	select { // a settlement does not wait for its last request
 	case <-signalled:
 	case <-proof.Soon(t).Done():

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/effectively-once/once/integration/internal/proof"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Fault is what happens to a request of a client.
@@ -54,6 +56,22 @@ type Wire struct {
 	toldClient sync.Mutex // held while a frame is written to the client
 	client     net.Conn
 	inboxes    map[string]string // the number of a subscription, by its subject
+}
+
+// Connect connects a client until the end of a test. With w nil, nothing is between
+// it and its server.
+func Connect(t testing.TB, url string, w *Wire) jetstream.JetStream {
+	t.Helper()
+	var options []nats.Option
+	if w != nil {
+		options = append(options, nats.SetCustomDialer(w))
+	}
+	nc, err := nats.Connect(url, options...)
+	proof.Must(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	proof.Must(t, err)
+	return js
 }
 
 // Dial connects the two ends.

@@ -2,7 +2,7 @@
 //
 // Go reads the clock in the process itself, so a preloaded library cannot
 // change it. A test builds another, or itself again, with a time.Now that is an
-// hour ahead, an hour behind, or runs backwards, for all code in that process,
+// hour fast, an hour slow, or runs backwards, for all code in that process,
 // including drivers. Only the monotonic clock, which measures durations, stays right, as on
 // a machine whose clock is set.
 package wrongclock

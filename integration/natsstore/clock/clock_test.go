@@ -13,27 +13,16 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/integration/internal/natswire"
 	"github.com/effectively-once/once/integration/internal/proof"
 	"github.com/effectively-once/once/integration/internal/wrongclock"
 	"github.com/effectively-once/once/internal/logtest"
 	"github.com/effectively-once/once/store/natsstore"
 	"github.com/effectively-once/once/store/storetest"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestMain(m *testing.M) { logtest.Main(m) }
-
-// dial connects to a server.
-func dial(t testing.TB, url string) jetstream.JetStream {
-	t.Helper()
-	nc, err := nats.Connect(url)
-	proof.Must(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	proof.Must(t, err)
-	return js
-}
 
 // migrated returns a store whose bucket exists.
 func migrated(t testing.TB, js jetstream.JetStream) *natsstore.Store {
@@ -49,7 +38,7 @@ func TestInside(t *testing.T) {
 	if url == "" {
 		t.Skip("this is run by TestWrongClock of package natsstore, in a process whose clock is wrong")
 	}
-	js := dial(t, url)
+	js := natswire.Connect(t, url, nil)
 	s := migrated(t, js)
 	before := time.Now().Round(0)
 	wrongclock.Find(t, s, "right", time.Second)
@@ -68,7 +57,7 @@ func TestInside(t *testing.T) {
 	wrongclock.Check(t, before, stream.CachedInfo().TimeStamp)
 	ran := 0
 	for _, c := range storetest.Cases(t, storetest.Harness{
-		Open:       func(t testing.TB) once.Store { return migrated(t, dial(t, url)) },
+		Open:       func(t testing.TB) once.Store { return migrated(t, natswire.Connect(t, url, nil)) },
 		ListsOpen:  true,
 		Expires:    true,
 		LearnsTime: true,
