@@ -70,10 +70,12 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// txHarness is for stores with the same options. The first of them begins the
-// transactions of the caller.
+// txHarness is for stores with the same options, and with a prefix of their own: a
+// case needs an empty outbox. The first of them begins the transactions of the
+// caller.
 func txHarness(t testing.TB, o redisstore.Options) storetest.TxHarness[*redisstore.Tx] {
 	c := connect(t)
+	_, o.Prefix = fresh(t, c)
 	var first *redisstore.Store
 	return storetest.TxHarness[*redisstore.Tx]{
 		Open: func(t testing.TB) once.TxStore[*redisstore.Tx] {
