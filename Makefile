@@ -3,6 +3,7 @@ GO      ?= go
 SOAK    ?= 1m
 KEYS    ?= 10000000
 VERSIONS ?= 16 17 18
+FLAKY   ?= 2
 MODULES := $(shell $(GO) list -m -f '{{.Dir}}' 2>/dev/null) $(CURDIR)/bench/peers $(CURDIR)/observe/alerts
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -10,8 +11,11 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # SQLite is translated from C, and five times as slow with the race detector, as the suite says.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
+# The suite repeats a test that failed, alone and up to FLAKY times, and lists it as flaky if it passes. FLAKY=0 is strict.
+SUITE = $(GO) run ./integration/cmd/suite -flaky $(FLAKY)
+
 # Tests without the race detector are compiled as lint compiles them.
-PLAIN := CGO_ENABLED=0 $(GO) test -vet=off -trimpath
+PLAIN = CGO_ENABLED=0 GOFLAGS=-trimpath $(SUITE) -norace
 
 .PHONY: demo bench-console screenshots test test-azurite test-browser test-dynamodb test-galera test-kafka test-postgres test-rabbitmq test-sqs check load lint oldest vuln bench soak release release-check
 
@@ -24,13 +28,13 @@ demo:
 # The servers tool starts private servers, runs the command with their addresses in its environment, and stops them.
 # The suite tests all modules, goes on after a failure, and sums up at the end.
 test:
-	$(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite
+	$(GO) run ./integration/cmd/servers -- $(SUITE)
 
 # The suites and proofs for PostgreSQL on the versions that Debian does not have, which npm installs into a cache. Without
 # integration/failover: these packages lack pg_basebackup.
 test-postgres:
 	for version in $(VERSIONS); do ONCE_TEST_POSTGRES_VERSION=$$version $(GO) run ./integration/cmd/servers -only postgres -- \
-		sh -c '$(PLAIN) -count=1 -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore && $(PLAIN) -count=1 \
+		sh -c '$(PLAIN) -run "Conformance|Contract" ./store/pgstore ./integration/sqlstore && $(PLAIN) \
 		-run "/(postgres|pgstore|sqlstore, p)" ./integration/crash ./integration/faults ./integration/lostreply ./integration/history' || exit; done
 
 # MySQL's dialect in a cluster of three nodes, which takes half a minute to start, for each test.
@@ -39,13 +43,13 @@ test-galera:
 
 # The store in Azure Tables, on its emulator, which npm installs into a cache.
 test-azurite:
-	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(PLAIN) -count=1 -run Azurite ./integration/server && \
-		$(GO) test -vet=off $(RACE) -count=1 -timeout 20m ./store/tablestore ./integration/tablestore && \
-		$(GO) test -vet=off $(RACE) -count=1 -run /tablestore ./integration/history && $(PLAIN) -count=1 -run Azurite\|WithoutTables ./cmd/once'
+	$(GO) run ./integration/cmd/servers -only azurite -- sh -c '$(PLAIN) -run Azurite ./integration/server && \
+		$(SUITE) ./store/tablestore ./integration/tablestore && $(SUITE) -run /tablestore ./integration/history && \
+		$(PLAIN) -run Azurite\|WithoutTables ./cmd/once'
 
 # The console in Chromium, on SQLite and PostgreSQL. npm installs axe-core into a cache.
 test-browser:
-	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(GO) test -vet=off $(RACE) -count=1 -timeout 20m ./integration/console
+	$(GO) run ./integration/cmd/servers -only postgres,chromium -- $(SUITE) ./integration/console
 
 # The pictures in docs, taken by Chromium. Times, random ids and trends are replaced, so they change only with the pages.
 screenshots:
@@ -65,7 +69,7 @@ test-rabbitmq:
 
 # DynamoDB's store on an imitation that others have written, from the Python Package Index.
 test-dynamodb:
-	$(GO) run ./integration/cmd/servers -only dynamodb -- env $(PLAIN) -count=1 -run OnMoto ./store/dynamostore ./integration/dynamostore
+	$(GO) run ./integration/cmd/servers -only dynamodb -- env $(PLAIN) -run OnMoto ./store/dynamostore ./integration/dynamostore
 
 # The broker of SQS on an imitation that others have written, which Maven fetches.
 test-sqs:
@@ -73,11 +77,11 @@ test-sqs:
 
 # What needs no server, for the inner loop.
 check:
-	$(GO) run ./integration/cmd/suite -check
+	$(SUITE) -check
 
 # Everything, three times running, on a machine that much else keeps busy.
 load:
-	for time in 1 2 3; do $(GO) run ./integration/cmd/servers -- $(GO) run ./integration/cmd/suite -load 8 || exit; done
+	for time in 1 2 3; do $(GO) run ./integration/cmd/servers -- $(SUITE) -load 8 || exit; done
 
 lint:
 	./.ci/lint $(STATICCHECK) $(MODULES)

@@ -56,6 +56,7 @@ type ledger struct {
 	builds      map[string][]string // output by ID
 	troubles    []string
 	stray       []string // output that belongs to no package
+	flakes      []flake
 }
 
 func newLedger(batches []*batch) *ledger {
@@ -196,8 +197,9 @@ func (l *ledger) close(interrupted bool) {
 
 func (l *ledger) takeUsage(all []usage, err error) error {
 	byDir := map[string]usage{}
-	for _, u := range all {
-		byDir[u.Dir] = u
+	for _, u := range all { // several of one package that was run again
+		sum := byDir[u.Dir]
+		byDir[u.Dir] = usage{u.Dir, sum.Wall + u.Wall, sum.User + u.User, sum.System + u.System}
 	}
 	for _, p := range l.packages {
 		p.usage = byDir[p.dir]

@@ -2,7 +2,7 @@
 
 // Command suite runs the tests of all modules, continues after failures, shows
 // progress, and prints a summary: what failed, its output and how to run only
-// that again, what was skipped and why, and where the time went.
+// that again, what was flaky, what was skipped and why, and where the time went.
 //
 // It wraps "go test -json". Each test program runs under a keeper (keeper.go),
 // which gives it a temporary directory and fails the package if the program
@@ -22,16 +22,19 @@ import (
 	"time"
 )
 
-const help = `usage: suite [-check] [-load N] [-p N] [-run REGEXP] [-timeout D] [PACKAGE...]
+const help = `usage: suite [-check] [-flaky N] [-load N] [-norace] [-p N] [-run REGEXP] [-timeout D] [PACKAGE...]
 
-Runs the tests of the packages, or of all modules, to the end, and sums up. Long packages start first.
+Runs the tests of the packages, or of all modules, to the end, and sums up. Long packages start first. A test that failed
+is run again alone. If it passes then, it is listed as flaky and does not fail the run.
 
     go run ./integration/cmd/servers -- go run ./integration/cmd/suite
     go run ./integration/cmd/servers -- go run ./integration/cmd/suite -load 8
     go run ./integration/cmd/suite -check
 
     -check        what needs no server, without the race detector; results that go has cached are taken
+    -flaky N      run what failed again, up to N times (default 2); 0: every failure fails the run
     -load N       keep N threads busy meanwhile, to find tests that depend on a quick machine
+    -norace       without the race detector
     -p N          so many programs at once (default: the number of processors and 2; many only wait for servers)
     -run REGEXP   only such tests
     -timeout D    how long the tests of one package may take (default 30m, and as much again for each thread of
@@ -64,7 +67,9 @@ const packageTime = 30 * time.Minute
 // options are the command-line options.
 type options struct {
 	check    bool
+	flaky    int
 	load     int
+	norace   bool
 	parallel int
 	run      string
 	timeout  time.Duration
@@ -76,6 +81,8 @@ func parse(args []string) (*options, error) {
 	flags := flag.NewFlagSet("suite", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints the error
 	flags.BoolVar(&o.check, "check", false, "")
+	flags.IntVar(&o.flaky, "flaky", 2, "")
+	flags.BoolVar(&o.norace, "norace", false, "")
 	flags.IntVar(&o.load, "load", 0, "")
 	flags.IntVar(&o.parallel, "p", o.parallel, "")
 	flags.StringVar(&o.run, "run", "", "")
@@ -84,8 +91,8 @@ func parse(args []string) (*options, error) {
 		return nil, err
 	}
 	o.packages = flags.Args()
-	if o.load < 0 || o.parallel < 1 || o.timeout < 0 {
-		return nil, errors.New("-load and -timeout are not negative, -p is positive")
+	if o.flaky < 0 || o.load < 0 || o.parallel < 1 || o.timeout < 0 {
+		return nil, errors.New("-flaky, -load and -timeout are not negative, -p is positive")
 	}
 	if o.timeout == 0 {
 		o.timeout = packageTime * time.Duration(1+o.load/runtime.NumCPU())
@@ -141,6 +148,7 @@ func (o *options) test(ctx context.Context) (code int, err error) {
 	screen := &progress{out: os.Stdout, ledger: l, begun: begun, last: begun}
 	runAll(ctx, o, batches, room, func(e event) { screen.note(l.add(e)) }, screen.tick)
 	l.close(ctx.Err() != nil)
+	o.runAgain(ctx, l, room, screen.line)
 	if err := l.takeUsage(room.usage()); err != nil {
 		return 0, err
 	}

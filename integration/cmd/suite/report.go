@@ -31,6 +31,7 @@ type report struct {
 func (r *report) print(w io.Writer) {
 	r.printSkips(w)
 	r.printTimes(w)
+	r.printFlakes(w)
 	r.printFailures(w)
 	var bad []string
 	tested, silent := 0, 0
@@ -53,6 +54,9 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(w, "%d of %d packages failed in %s: %s\n", len(bad), tested, brief(r.took), strings.Join(bad, " "))
 	} else if !r.interrupted {
 		fmt.Fprintf(w, "%d packages passed in %s.\n", tested, brief(r.took))
+	}
+	if len(r.ledger.flakes) > 0 {
+		fmt.Fprintln(w, r.ledger.flakyNames())
 	}
 	fmt.Fprintln(w, r.ledger.count())
 }
@@ -113,7 +117,7 @@ func (r *report) again(p *packageResult, test string) string {
 		words = append(words, "go run ./integration/cmd/servers --")
 	}
 	words = append(words, "go test")
-	if !r.options.check && !p.batch.apart {
+	if r.options.race(p.batch) {
 		words = append(words, "-race")
 	}
 	if r.options.check {

@@ -140,7 +140,7 @@ func (b *batch) command(o *options, at *room) (args, env []string, err error) {
 		}
 	} else {
 		args = append(args, "-count=1", "-exec", self+" "+keeperVerb)
-		if !b.apart {
+		if o.race(b) {
 			args = append(args, "-race")
 			for _, pattern := range translated {
 				args = append(args, "-gcflags="+pattern+"=-race=false")
@@ -155,6 +155,9 @@ func (b *batch) command(o *options, at *room) (args, env []string, err error) {
 	}
 	return args, env, nil
 }
+
+// race reports whether a batch runs with the race detector.
+func (o *options) race(b *batch) bool { return !o.check && !o.norace && !b.apart }
 
 // patience is how long a signalled process may take to end.
 const patience = 20 * time.Second

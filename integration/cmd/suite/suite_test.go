@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,6 +52,17 @@ func TestFiles(t *testing.T) { if _, err := os.MkdirTemp("", "litter"); err != n
 	"processes/processes_test.go": `package processes
 import ("os/exec"; "testing")
 func TestProcesses(t *testing.T) { if err := exec.Command("sh", "-c", "sleep 1234567 & exit").Run(); err != nil { t.Fatal(err) } }`,
+	// These fail the first time.
+	"flaky/flaky_test.go": `package flaky
+import ("os"; "testing")
+func TestFlaky(t *testing.T) {
+	t.Run("fine", func(t *testing.T) {})
+	t.Run("unlucky", func(t *testing.T) { if os.Mkdir("ran", 0o755) == nil { t.Error("bad luck") } })
+}`,
+	"dies/dies_test.go": `package dies
+import ("os"; "testing")
+func TestDies(t *testing.T) { if os.Mkdir("ran", 0o755) == nil { panic("out of luck") } }
+func TestAfterwards(t *testing.T) { if os.Mkdir("ran too", 0o755) == nil { t.Error("late luck") } }`,
 	"apart/go.mod": "module example.test/apart\n\ngo 1.24\n",
 	"apart/apart_test.go": `package apart
 import "testing"
@@ -126,11 +138,15 @@ func TestEverythingRunsAndIsSummedUp(t *testing.T) {
 		`(?m)^apart: TestApart failed after (.*\n)*?.*\(cd apart && GOWORK=off go test -count=1 -run '\^TestApart\$' \.\)$`,
 		`(?m)^    2  needs a frobnicator: good TestSkipped, good TestSome/two$`,
 		`(?m)^    1  nobody asks for it: hangs TestHangs$`,
-		`(?m)^8 of 10 packages failed in .*: `,
-		// Passed: Good, Some/one, Bad/fine, Files, Processes. A package that
-		// does not compile, or that leaves something, counts as one failed
-		// test.
-		`\n5 passed, 8 failed, 3 skipped\n$`,
+		`(?m)again           bad TestBad/it's_wrong: failed alone, too \(2 of 2\)$`,
+		`(?m)^flaky TestFlaky/unlucky\n.*bad luck\n  run just this again:\n    go test -race -count=1 -run '\^TestFlaky\$/\^unlucky\$' ./flaky$`,
+		`(?m)^dies\n(.*\n)*?.*panic: out of luck(.*\n)*?  run just this again:\n    go test -race -count=1 ./dies$`,
+		`(?m)^8 of 12 packages failed in .*: `,
+		`(?m)^2 flaky: dies, flaky TestFlaky/unlucky$`,
+		// Passed: Good, Some/one, Bad/fine, Files, Processes, Flaky/fine,
+		// Flaky/unlucky, Dies, Afterwards. A package that does not compile, or
+		// that leaves something, counts as one failed test.
+		`\n9 passed, 8 failed, 3 skipped\n$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(said) {
 			t.Errorf("nothing matches %s", want)
@@ -152,6 +168,41 @@ func TestAllPassed(t *testing.T) {
 	if err := cmd.Run(); err != nil || !strings.HasSuffix(out.String(), "\n2 passed, 0 failed, 2 skipped\n") ||
 		strings.Contains(out.String(), "Failed") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A run whose failures were bad luck has passed, unless it is strict.
+func TestBadLuckIsForgiven(t *testing.T) {
+	for _, test := range []struct {
+		flaky string
+		code  int
+		want  string
+	}{
+		{"2", 0, "\n2 flaky: flaky TestFlaky/unlucky, dies\n4 passed, 0 failed, 0 skipped\n"},
+		{"1", exitFailed, "\n1 flaky: flaky TestFlaky/unlucky\n2 passed, 1 failed, 0 skipped\n"}, // dies for two reasons
+		{"0", exitFailed, "\n1 passed, 2 failed, 0 skipped\n"},
+	} {
+		t.Run(test.flaky, func(t *testing.T) {
+			cmd, out := suite(t, nil, "-norace", "-flaky", test.flaky, "./flaky", "./dies")
+			if _ = cmd.Run(); cmd.ProcessState.ExitCode() != test.code || !strings.HasSuffix(out.String(), test.want) {
+				t.Errorf("it ended with %v: %s", cmd.ProcessState, out)
+			}
+		})
+	}
+}
+
+// So many failures at once are no bad luck.
+func TestManyFailuresAreNotRepeated(t *testing.T) {
+	l := newLedger([]*batch{{packages: []pkg{{path: "p", name: "p"}}}})
+	for i := range maxAgain + 1 {
+		l.add(event{Action: "fail", Package: "p", Test: "Test" + strconv.Itoa(i)})
+	}
+	l.add(event{Action: "output", Package: "p", Output: "FAIL\n"})
+	l.add(event{Action: "fail", Package: "p"})
+	var said string
+	(&options{flaky: 2}).runAgain(t.Context(), l, nil, func(format string, args ...any) { said += fmt.Sprintf(format, args...) })
+	if !l.failed() || !strings.Contains(said, "none of the 21 failures is repeated") {
+		t.Errorf("failed %v, said %q", l.failed(), said)
 	}
 }
 
@@ -224,7 +275,7 @@ func awaitPid(t *testing.T, name string) (pid int) {
 }
 
 func TestWrongUsage(t *testing.T) {
-	for _, args := range [][]string{{"-load", "-1"}, {"-p", "0"}, {"-wrong"}, {"-timeout", "-1s"}} {
+	for _, args := range [][]string{{"-flaky", "-1"}, {"-load", "-1"}, {"-p", "0"}, {"-wrong"}, {"-timeout", "-1s"}} {
 		cmd, out := suite(t, nil, args...)
 		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(out.String(), "usage: suite") {
 			t.Errorf("%q: %v, %s", args, cmd.ProcessState, out)
