@@ -21,13 +21,14 @@
 //	[Seeker]        Session    all logs                                 a consumer cannot restore its position
 //	[Placeless]     Source     NATS logs, Event Hubs                    the broker keeps the position of a consumer
 //	[Located]       Source     Kafka, NATS, RabbitMQ, SQS, Event Hubs   sources with the same name are the same
+//	[Varying]       Source     webhooks                                 copies of a message with other bodies are parked
 //	[Horizon]       Source     Kafka, NATS, SQS, Pub/Sub                a message may come at any time
 //	[Lagger]        Source     all but Pub/Sub and those of LogLagger   the lag is unknown
 //	[LogLagger]     Source     NATS logs, Event Hubs                    the lag is unknown, if the source is Placeless
 //	[Deduplicator]  Publisher  NATS                                     the broker drops no duplicates
 //
-// Package membroker implements all but Placeless. A source of Service Bus is a
-// Lagger if its Broker has a management client.
+// Package membroker implements all but Placeless and Varying. A source of Service
+// Bus is a Lagger if its Broker has a management client.
 //
 // # Compatibility
 //
@@ -227,6 +228,15 @@ type Located interface {
 	// facts, and neither is anything that the broker tells only some users. An
 	// empty map is not an error. An error means that the broker did not answer.
 	Location(ctx context.Context) (map[string]string, error)
+}
+
+// Varying is a [Source] whose sender may change a message between the attempts to
+// deliver it.
+type Varying interface {
+	// Input returns what all deliveries of a message have in common. Two messages
+	// with one ID and different inputs are two messages. A nil input is not
+	// compared. The message may also come from a shelf.
+	Input(*Message) []byte
 }
 
 // Deduplicator is a [Publisher] whose broker drops messages with an ID that it

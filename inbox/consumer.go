@@ -30,7 +30,8 @@ type Consumer struct {
 
 	// Input returns what messages with the same key must have in common. A message
 	// with another input is parked, because a key that is too coarse would
-	// silently drop work. A nil input is not compared. Default: the body.
+	// silently drop work. A nil input is not compared. Default: what the source
+	// says if it is a [broker.Varying], and otherwise the body.
 	Input func(*broker.Message) []byte
 
 	// OrderBy returns the ordering key of a message. Messages with the same key
@@ -172,6 +173,9 @@ func (c *Consumer) withDefaults() *Consumer {
 	}
 	if set.OrderBy == nil {
 		set.OrderBy = func(m *broker.Message) string { return m.OrderingKey }
+	}
+	if source, ok := set.Source.(broker.Varying); ok && set.Input == nil {
+		set.Input = source.Input
 	}
 	if set.Input == nil {
 		set.Input = func(m *broker.Message) []byte { return m.Body }

@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -117,4 +118,50 @@ func TestARebuildHandlesAgainAndRefusesEffects(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// varying is a source whose sender changes what comes after a space.
+type varying struct{ broker.Source }
+
+func (varying) Input(m *broker.Message) []byte {
+	body, _, _ := bytes.Cut(m.Body, []byte(" "))
+	return body
+}
+
+// A copy that its sender has changed in what is its own to change is a duplicate.
+// Any other copy is another message with the same key.
+func TestCopiesAreComparedAsTheirSourceSays(t *testing.T) {
+	for _, sh := range append([]shape{{"do", false, func(b *bench, _ func(context.Context, *memstore.Tx, *broker.Message) error) inbox.Handler {
+		return inbox.Do(b.store, &once.Operation[int]{OnUnknown: once.Park}, func(_ context.Context, _ once.Key, m *broker.Message) (int, error) {
+			return 1, nil
+		})
+	}, func(*inbox.Consumer) {}}}, shapes...) {
+		for _, own := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/input of the consumer %v", sh.name, own), func(t *testing.T) {
+				onBench(t, func(t *testing.T, b *bench) {
+					c := sh.consumer(b, b.effect)
+					if c.Checkpoint && c.Key == nil {
+						t.Skip("positions know no copies")
+					}
+					c.Source = varying{c.Source}
+					want := int64(1)
+					if own {
+						c.Input, want = func(m *broker.Message) []byte { return m.Body }, 2
+					}
+					start(t, c)
+					for i, body := range []string{"a 1", "a 2", "b 2"} {
+						m := message("m0")
+						m.Body = []byte(body)
+						b.publish("orders", m)
+						await(t, body, func() bool {
+							return c.Stats.Handled.Load()+c.Stats.Duplicates.Load()+c.Stats.Parked.Load() == int64(i+1)
+						})
+					}
+					if handled, parked := c.Stats.Handled.Load(), c.Stats.Parked.Load(); handled != 1 || parked != want {
+						t.Errorf("%d handled and %d parked, want 1 and %d", handled, parked, want)
+					}
+				})
+			})
+		}
+	}
 }

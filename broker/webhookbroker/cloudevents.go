@@ -32,9 +32,11 @@ const (
 // The ID of a message is the source of the event, a space and its id, because
 // two sources may use the same id. If that is not a valid ID of a message, it is
 // a hash of both. The topic is the type, the ordering key the partitionkey, and
-// the body the data. All other attributes are headers.
+// the body the data. All other attributes are headers. Copies of an event are
+// compared by their data alone, and if it is JSON, without regard to spaces and
+// the order of members.
 func CloudEvents(a Authorization, origins ...string) Format {
-	f := Format{wrong: a.invalid(), success: http.StatusNoContent, parse: func(in *incoming) (received, error) {
+	f := Format{wrong: a.invalid(), success: http.StatusNoContent, input: dataInput, parse: func(in *incoming) (received, error) {
 		if err := a.check(in.Request); err != nil {
 			return received{}, err
 		}

@@ -29,12 +29,14 @@ const validationEvent = "Microsoft.EventGrid.SubscriptionValidationEvent"
 // The ID of a message is the topic in lower case, a space and the id of the
 // event; its topic is the eventType, and its body the data. The headers
 // "subject", "source", "dataversion" and "deliveries" have the rest; deliveries
-// is the number of earlier ones, as Event Grid counts.
+// is the number of earlier ones, as Event Grid counts. Copies of an event are
+// compared by their data alone, without regard to spaces and the order of
+// members.
 func EventGrid(a Authorization, topics ...string) Format {
 	if len(topics) == 0 {
 		return Format{wrong: invalid("EventGrid needs a topic: without one, anybody's subscription would be confirmed")}
 	}
-	return Format{wrong: a.invalid(), success: http.StatusOK, parse: func(in *incoming) (received, error) {
+	return Format{wrong: a.invalid(), success: http.StatusOK, input: dataInput, parse: func(in *incoming) (received, error) {
 		all, err := parseArray(in.body, in.options.MaxEvents)
 		if err != nil {
 			return received{}, err

@@ -25,6 +25,7 @@ type Format struct {
 	wrong     error // why no receiver can use it
 	success   int   // the status of handled requests
 	parse     func(*incoming) (received, error)
+	input     func(*broker.Message) []byte                                      // what its sender repeats unchanged; nil: the body
 	handshake func(*http.Request) (answer func(http.ResponseWriter), err error) // of OPTIONS; nil: none
 }
 
@@ -88,16 +89,9 @@ func AuthorizeFunc(check func(*http.Request) error) Authorization {
 	return Authorization{check: check}
 }
 
-const leastShared = 16 // bytes of a secret that is sent with every request
-
 func secretIn(secrets []string, find func(*http.Request) (string, error)) Authorization {
-	if len(secrets) == 0 {
-		return Authorization{wrong: invalid("there is no secret")}
-	}
-	for i, s := range secrets {
-		if len(s) < leastShared { // an empty one would authorize everybody
-			return Authorization{wrong: invalid("secret %d of %d has fewer than %d bytes", i+1, len(secrets), leastShared)}
-		}
+	if err := checkSecrets(secrets); err != nil {
+		return Authorization{wrong: err}
 	}
 	return Authorization{check: func(r *http.Request) error {
 		given, err := find(r)
@@ -185,14 +179,21 @@ func signedHex(secrets []string, signatures []string, parts ...[]byte) bool {
 	return valid
 }
 
-// checkSecrets returns an error for secrets that could be guessed.
+// leastSecret is the length of the shortest secret. It is that of 64 random bits
+// in hexadecimal: whoever has one signed request can try out anything shorter at
+// home.
+const leastSecret = 16
+
+// checkSecrets returns an error for secrets that could be guessed. It does not
+// show them.
 func checkSecrets(secrets []string) error {
 	if len(secrets) == 0 {
 		return invalid("there is no secret")
 	}
 	for i, secret := range secrets {
-		if secret == "" {
-			return invalid("secret %d of %d is empty: everybody could sign with it", i+1, len(secrets))
+		if len(secret) < leastSecret { // an empty one would let everybody in
+			return invalid("secret %d of %d has %d bytes, which can be guessed: give it at least %d, such as those of "+
+				"\"openssl rand -hex 32\"", i+1, len(secrets), len(secret), leastSecret)
 		}
 	}
 	return nil

@@ -49,14 +49,16 @@ func StandardWebhooks(secrets ...string) Format {
 // one is rolled, Stripe signs with both, so either is enough.
 //
 // The ID of a message is the ID of the event, which is the same in all retries;
-// its topic is the type, and its body the whole event. Stripe may make two events
-// of one change: for those, set the Key of the consumer to the ID of the object
-// and the type. See https://docs.stripe.com/webhooks#verify-manually.
+// its topic is the type, and its body the whole event. Copies of an event are
+// compared without the pending_webhooks, which Stripe changes between attempts.
+// Stripe may make two events of one change: for those, set the Key of the
+// consumer to the ID of the object and the type, and its Input to what both have
+// in common. See https://docs.stripe.com/webhooks#verify-manually.
 func Stripe(secrets ...string) Format {
 	if err := checkSecrets(secrets); err != nil {
 		return Format{wrong: err}
 	}
-	return Format{success: http.StatusOK, parse: func(in *incoming) (received, error) {
+	return Format{success: http.StatusOK, input: stripeInput, parse: func(in *incoming) (received, error) {
 		header, err := single(in.Header, "Stripe-Signature")
 		if err != nil {
 			return received{}, err

@@ -250,7 +250,7 @@ func FuzzReceivers(f *testing.F) {
 	anybody := AuthorizeFunc(func(*http.Request) error { return nil })
 	d := newSNSDouble(f)
 	formats := map[string]Format{
-		"cloudevents": CloudEvents(anybody, "a"), "eventgrid": EventGrid(anybody, gridTopic), "stripe": Stripe("x"), "github": GitHub("x"),
+		"cloudevents": CloudEvents(anybody, "a"), "eventgrid": EventGrid(anybody, gridTopic), "stripe": Stripe(stripeOld), "github": GitHub(stripeOld),
 		"standard": StandardWebhooks(first), "sns": snsFormat([]string{snsTopic}, d.do),
 	}
 	f.Fuzz(func(t *testing.T, body, kind, version, signature string) {

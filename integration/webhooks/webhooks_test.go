@@ -201,20 +201,33 @@ func (w *world) wantOnce(ids ...string) {
 	if len(effects) != len(ids) {
 		w.t.Errorf("%d events had effects, and %d were sent: %v", len(effects), len(ids), effects)
 	}
+	for _, sh := range w.shelved() {
+		w.t.Errorf("%s is on the shelf: %s", sh.Message.ID, sh.Reason)
+	}
+}
+
+func (w *world) shelved() []store.Shelved {
+	w.t.Helper()
+	all, err := inbox.Admin{Store: sqlstore.New(w.SQL, w.Dialect, nil)}.List(w.t.Context(), store.ShelfQuery{})
+	proof.Must(w.t, err)
+	return all
 }
 
 // client makes each request with a connection of its own, so that none is sent
 // again by itself.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// created is the time of all events, so that their copies are equal. The inbox
-// would park events that are older than its keys.
+// created is the time of all events. The inbox would park events that are older
+// than its keys.
 var created = strconv.FormatInt(time.Now().Unix(), 10)
+
+// attempt is the number of requests, because no two are equal.
+var attempt atomic.Int64
 
 // stripe sends an event as Stripe does, and returns the status, or 0 if there was
 // no answer.
 func stripe(ctx context.Context, url, id string) int {
-	body := `{"id":"` + id + `","type":"charge.succeeded","created":` + created + `}`
+	body := fmt.Sprintf(`{"id":%q,"type":"charge.succeeded","created":%s,"pending_webhooks":%d}`, id, created, attempt.Add(1))
 	at := strconv.FormatInt(time.Now().Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(secret))
 	fmt.Fprintf(mac, "%s.%s", at, body)
@@ -225,7 +238,8 @@ func stripe(ctx context.Context, url, id string) int {
 func grid(ctx context.Context, url string, ids ...string) int {
 	var events []string
 	for _, id := range ids {
-		events = append(events, fmt.Sprintf(`{"id":%q,"topic":%q,"eventType":"OrderPaid","data":{}}`, id, topic))
+		between := strings.Repeat(" ", int(attempt.Add(1)%8))
+		events = append(events, fmt.Sprintf(`{"id":%q,"topic":%q,"eventType":"OrderPaid","data":{%s}}`, id, topic, between))
 	}
 	return send(ctx, url+"/eventgrid", "["+strings.Join(events, ",")+"]", "x-key", shared)
 }
@@ -364,8 +378,7 @@ func TestWhatIsParkedIsAnswered(t *testing.T) {
 	if effects := w.effects(); len(effects) != 0 {
 		t.Errorf("rolled back, and yet there are %v", effects)
 	}
-	shelved, err := inbox.Admin{Store: sqlstore.New(w.SQL, w.Dialect, nil)}.List(t.Context(), store.ShelfQuery{})
-	proof.Must(t, err)
+	shelved := w.shelved()
 	if len(shelved) != 1 || shelved[0].Message.ID != "evt_"+fails {
 		t.Errorf("on the shelf: %+v", shelved)
 	}
