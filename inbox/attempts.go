@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,24 +19,55 @@ import (
 // last change.
 const countKept = 7 * 24 * time.Hour
 
-// countReason begins the reason of a record that counts attempts. The count
-// follows it.
-const countReason = "attempts: "
+// attemptCount is what is known of the attempts at a message. An attempt that
+// has begun and not failed may be running, or has ended its process.
+type attemptCount struct {
+	begun  int64
+	failed int64 // of those that have begun
+}
+
+// sum adds two changes of a count.
+func (n attemptCount) sum(d attemptCount) attemptCount {
+	return attemptCount{n.begun + d.begun, n.failed + d.failed}
+}
+
+// plus returns the count after a change.
+func (n attemptCount) plus(d attemptCount) attemptCount {
+	begun := max(n.begun+d.begun, 0)
+	return attemptCount{begun, min(max(n.failed+d.failed, 0), begun)}
+}
+
+// The reason of a record that counts attempts is "attempts: 4, failed: 3".
+const (
+	countReason  = "attempts: "
+	failedReason = ", failed: "
+)
+
+func (n attemptCount) String() string {
+	return countReason + strconv.FormatInt(n.begun, 10) + failedReason + strconv.FormatInt(n.failed, 10)
+}
 
 // countOf reads the count from a record. The record's own Attempt is no count of
 // attempts at the message, because it rises with each change.
-func countOf(rec once.Record) int64 {
-	if text, ok := strings.CutPrefix(rec.Reason, countReason); ok {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return n
-		}
+func countOf(rec once.Record) attemptCount {
+	begun, failed, _ := strings.Cut(strings.TrimPrefix(rec.Reason, countReason), failedReason)
+	n, err := strconv.ParseInt(begun, 10, 64)
+	if err != nil {
+		return attemptCount{begun: rec.Attempt}
 	}
-	return rec.Attempt
+	of, _ := strconv.ParseInt(failed, 10, 64) // an earlier version did not count failures
+	return attemptCount{n, min(of, n)}
 }
 
 // countChange changes the counts of attempts at items. counts has the current
 // values. It may be called several times.
-type countChange func(counts []int64) error
+type countChange func(counts []countNow) error
+
+// countNow is a count in a countChange.
+type countNow struct {
+	attemptCount
+	unchanged time.Duration // since its last change, by the clock of the store
+}
 
 // countUpdate is one call of updateCounts.
 type countUpdate struct {
@@ -44,14 +76,14 @@ type countUpdate struct {
 	change   countChange
 	requests []once.ClaimRequest
 	known    []once.Record // as last read; zero: not read yet
-	counts   []int64       // as last changed
+	counts   []countNow    // as last changed
 	changed  bool          // change was called in the last transaction
 }
 
 // updateCounts changes the counts of attempts at items, all of them or none, in
 // one transaction. A process that dies meanwhile therefore leaves no claim. It
 // returns the new counts. An error of change ends it.
-func (e *env) updateCounts(ctx context.Context, items []*item, change countChange) (counts []int64, err error) {
+func (e *env) updateCounts(ctx context.Context, items []*item, change countChange) (counts []countNow, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	u := &countUpdate{env: e, items: items, change: change, requests: make([]once.ClaimRequest, len(items)), known: make([]once.Record, len(items))}
@@ -91,14 +123,15 @@ func (u *countUpdate) update(recs []once.Record) (sets []once.Settlement, err er
 	if isCounted(recs) {
 		return nil, errCounted
 	}
-	counts := make([]int64, len(recs))
+	counts := make([]countNow, len(recs))
 	for i, rec := range recs {
-		switch {
+		switch known := u.known[i]; {
 		case !isOurs(rec, u.requests[i].Owner):
 			return nil, errCountChanged
 		case rec.Attempt == 1: // a new record
-		case u.known[i].Attempt == rec.Attempt-1:
-			counts[i] = countOf(u.known[i])
+			counts[i].unchanged = math.MaxInt64
+		case known.Attempt == rec.Attempt-1:
+			counts[i] = countNow{countOf(known), known.Created.Add(known.Age).Sub(known.Updated)}
 		default:
 			return nil, errCountChanged
 		}
@@ -108,11 +141,11 @@ func (u *countUpdate) update(recs []once.Record) (sets []once.Settlement, err er
 	}
 	for i, n := range counts {
 		keep := countKept
-		if n == 0 {
+		if n.begun == 0 {
 			keep = time.Microsecond
 		}
 		fence := once.Fence{Key: u.requests[i].Key, Owner: u.requests[i].Owner, Attempt: recs[i].Attempt}
-		sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: keep, Reason: countReason + strconv.FormatInt(n, 10)})
+		sets = append(sets, once.Settlement{Fence: fence, Status: once.Absent, KeepKey: keep, Reason: n.String()})
 	}
 	u.counts, u.changed = counts, true
 	return sets, nil
@@ -146,35 +179,36 @@ func (u *countUpdate) read(ctx context.Context) error {
 // count counts an attempt that failed. If the count cannot be written, it is
 // added to the next one, and the next attempt does not start without it.
 func (e *env) count(ctx context.Context, it *item) {
-	counts, err := e.updateCounts(ctx, []*item{it}, func(counts []int64) error {
-		counts[0] = max(counts[0]+it.debt, 0) + 1
+	it.debt = it.debt.sum(attemptCount{1, 1})
+	counts, err := e.updateCounts(ctx, []*item{it}, func(counts []countNow) error {
+		counts[0].attemptCount = counts[0].plus(it.debt)
 		return nil
 	})
 	if err == nil {
-		it.failed, it.debt = counts[0], 0
+		it.attempts, it.debt = counts[0].attemptCount, attemptCount{}
 		return
 	}
 	e.logger.WarnContext(ctx, "inbox: an attempt could not be counted", logs.Spaced(""), "message", it.Message.ID, "error", err)
-	it.failed++
-	it.debt++
+	it.attempts = it.attempts.plus(attemptCount{1, 1})
 	it.counting = countBefore
 }
 
-// payDebts writes the attempts that were taken back. What cannot be written is
-// part of the next count at these deliveries.
+// payDebts writes what has become of attempts that were counted ahead: they were
+// taken back, or have failed. What cannot be written is part of the next count at
+// these deliveries.
 func (e *env) payDebts(ctx context.Context, items []*item) {
 	var indebted []*item
 	for _, it := range items {
-		if it.debt != 0 {
+		if it.debt != (attemptCount{}) {
 			indebted = append(indebted, it)
 		}
 	}
 	if len(indebted) == 0 {
 		return
 	}
-	_, err := e.updateCounts(ctx, indebted, func(counts []int64) error {
+	_, err := e.updateCounts(ctx, indebted, func(counts []countNow) error {
 		for i, it := range indebted {
-			counts[i] = max(counts[i]+it.debt, 0)
+			counts[i].attemptCount = counts[i].plus(it.debt)
 		}
 		return nil
 	})
@@ -183,6 +217,6 @@ func (e *env) payDebts(ctx context.Context, items []*item) {
 		return
 	}
 	for _, it := range indebted {
-		it.debt = 0
+		it.debt = attemptCount{}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
+
+	"github.com/effectively-once/once"
 )
 
 // attempt is an attempt at several items. It decides how many of them are
@@ -18,6 +21,9 @@ type attempt struct {
 	exclusive bool    // no other attempt runs
 	now       int     // how many of group are handled now
 	charged   int     // how many of uncounted are among them
+
+	last      *item         // with errLastAttempt: whose it is
+	unsettled time.Duration // with errUnsettled: until it may be tried again
 }
 
 // begin counts an attempt at items that may have been delivered before, because
@@ -29,9 +35,12 @@ func (e *env) begin(ctx context.Context, lock *heldLock, items []*item) (now int
 	if err := lock.share(ctx); err != nil {
 		return 0, &result{kind: again, reason: err.Error()}
 	}
-	a := &attempt{env: e, group: items}
-	if slices.ContainsFunc(items, func(it *item) bool { return it.counting == countBefore }) {
-		a.group = items[:min(len(items), e.groupSize(1))]
+	a := &attempt{env: e, group: items[:lock.takeKeys(items)]}
+	if len(a.group) == 0 {
+		return 0, &result{kind: again, after: copyPause}
+	}
+	if slices.ContainsFunc(a.group, func(it *item) bool { return it.counting == countBefore }) {
+		a.group = a.group[:min(len(a.group), e.groupSize(1))]
 	}
 	for _, it := range a.group {
 		if it.counting == countBefore {
@@ -41,68 +50,145 @@ func (e *env) begin(ctx context.Context, lock *heldLock, items []*item) (now int
 	if len(a.uncounted) == 0 {
 		return a.plan(nil), nil
 	}
+	countedAt := time.Now()
 	counts, err := e.updateCounts(ctx, a.uncounted, a.count)
 	if errors.Is(err, errLastAttempt) {
+		if instead := e.heldElsewhere(ctx, a.last); instead != nil {
+			return 0, instead
+		}
 		if err := lock.exclude(ctx); err != nil {
 			return 0, &result{kind: again, reason: err.Error()}
 		}
-		a.exclusive = true
+		a.exclusive, countedAt = true, time.Now()
 		counts, err = e.updateCounts(ctx, a.uncounted, a.count)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errUnsettled):
+		return 0, &result{kind: again, after: a.unsettled}
+	case err != nil:
 		r := e.troubled(ctx, items[0], fmt.Errorf("an attempt could not be counted: %w", err))
 		return 0, &r
 	}
 	for i, it := range a.uncounted {
-		it.debt = 0
-		if it.failed = counts[i]; i < a.charged {
-			it.counting, it.ran = countedAhead, false
+		it.debt = attemptCount{}
+		if it.attempts = counts[i].attemptCount; i < a.charged {
+			it.counting, it.ran, it.countedAt = countedAhead, false, countedAt
 		}
 	}
-	if a.now == 0 {
-		reason := fmt.Sprintf("begun %d times, at last alone, and never ended: it may end its process", items[0].failed)
-		return 0, &result{kind: toPark, reason: reason}
+	if a.now > 0 {
+		return a.now, nil
 	}
-	return a.now, nil
+	if instead := e.heldElsewhere(ctx, items[0]); instead != nil {
+		return 0, instead
+	}
+	return 0, &result{kind: toPark, reason: items[0].attempts.usedUp(nil)}
 }
 
-// errLastAttempt makes begin acquire the lock exclusively before it counts the
-// last attempt at a message.
-var errLastAttempt = errors.New("inbox: the last attempt")
+const (
+	// beginTime is how long after it was counted an attempt may begin. A copy of
+	// a message that is being handled is counted, waits, and is taken back. A
+	// count that has not changed for so long has none of these.
+	beginTime = 5 * time.Second
+
+	copyPause = 200 * time.Millisecond // delay of a copy of a message that is being handled in this process
+)
+
+var (
+	// errLastAttempt makes begin acquire the lock exclusively before it counts
+	// the last attempt at a message.
+	errLastAttempt = errors.New("inbox: the last attempt")
+
+	// errUnsettled makes begin wait until it is certain that the counted attempts
+	// at a message have begun. Until then its last attempt is not made, and it is
+	// not parked.
+	errUnsettled = errors.New("inbox: another attempt may not have begun")
+
+	// errBeganLate keeps an attempt from beginning after beginTime.
+	errBeganLate = errors.New("inbox: the attempt waited for too long, and has not begun")
+)
 
 // count is the countChange of begin.
-func (a *attempt) count(counts []int64) error {
+func (a *attempt) count(counts []countNow) error {
 	for i, it := range a.uncounted {
-		counts[i] = max(counts[i]+it.debt, 0)
+		counts[i].attemptCount = counts[i].plus(it.debt)
 	}
 	a.now = a.plan(counts)
 	a.charged = 0
+	limit := int64(a.Retry.Attempts)
+	if a.now == 0 {
+		return a.settled(counts[0])
+	}
 	for _, it := range a.group[:a.now] {
-		if it.counting == countBefore {
-			counts[a.charged]++
-			if a.charged++; counts[a.charged-1] == int64(a.Retry.Attempts) && !a.exclusive {
-				return errLastAttempt
-			}
+		if it.counting != countBefore {
+			continue
 		}
+		n := &counts[a.charged]
+		if n.begun+1 == limit && !a.exclusive {
+			if err := a.settled(*n); err != nil {
+				return err
+			}
+			a.last = it
+			return errLastAttempt
+		}
+		n.begun++
+		a.charged++
 	}
 	return nil
 }
 
+// settled returns errUnsettled if an attempt may be counted that has not begun.
+func (a *attempt) settled(n countNow) error {
+	if a.unsettled = beginTime - n.unchanged; n.begun > n.failed && a.unsettled > 0 {
+		return errUnsettled
+	}
+	return nil
+}
+
+// heldElsewhere returns a result for an item that another attempt is handling,
+// perhaps in another process, or has handled. A transaction that claims its key
+// shows that, and is rolled back.
+func (e *env) heldElsewhere(ctx context.Context, it *item) *result {
+	if e.mode == inOrder || it.keyErr != nil { // a position decides who handles an item
+		return nil
+	}
+	request := e.freshClaimRequest(it)
+	request.Wait = time.Second
+	recs, err := e.transact(ctx, []once.ClaimRequest{request}, func([]once.Record) ([]once.Settlement, error) {
+		return nil, errFree
+	})
+	switch {
+	case errors.Is(err, errFree):
+		return nil
+	case err != nil:
+		r := e.troubled(ctx, it, err)
+		return &r
+	case len(recs) == 1 && recs[0].Status == once.Running:
+		r := inProgress(max(recs[0].LeaseLeft, copyPause))
+		return &r
+	case len(recs) == 1 && recs[0].Status != once.Unknown: // it has ended since it was looked up
+		return &result{kind: again}
+	}
+	return nil
+}
+
+// errFree rolls back a claim that only had to show that a key is free.
+var errFree = errors.New("inbox: the key is free")
+
 // plan returns how many items of the group are handled together. counts are
 // those of the uncounted items, without this attempt.
-func (a *attempt) plan(counts []int64) (now int) {
+func (a *attempt) plan(counts []countNow) (now int) {
 	limit := len(a.group)
 	for uncounted := 0; now < limit; now++ {
 		begun, it := int64(0), a.group[now]
 		switch it.counting {
 		case countBefore:
-			if counts[uncounted] >= int64(a.Retry.Attempts) {
+			if counts[uncounted].begun >= int64(a.Retry.Attempts) {
 				return now
 			}
-			begun = counts[uncounted] + 1
+			begun = counts[uncounted].begun + 1
 			uncounted++
 		case countedAhead:
-			begun = it.failed
+			begun = it.attempts.begun
 		}
 		if limit = min(limit, a.groupSize(begun)); now >= limit {
 			return now

@@ -47,7 +47,7 @@ func countIn(t *testing.T, st *memstore.Store, it *item) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return countOf(rec)
+	return countOf(rec).begun
 }
 
 // The other records of the transaction may be forgotten when it is repeated, or
@@ -68,8 +68,8 @@ func TestACountWhoseReplyIsLostIsWrittenOnce(t *testing.T) {
 					}
 					return once.ErrOutcomeUnknown
 				})
-				_, err := s.updateCounts(t.Context(), []*item{a, b}, func(counts []int64) error {
-					counts[0]++
+				_, err := s.updateCounts(t.Context(), []*item{a, b}, func(counts []countNow) error {
+					counts[0].begun++
 					return nil
 				})
 				if n := countIn(t, st, a); err != nil || n != 1 {
@@ -102,8 +102,8 @@ func TestACountIsWrittenAfterACommitThatDidNotArrive(t *testing.T) {
 			return commit(nil)
 		})
 		s.count(t.Context(), a)
-		if n := countIn(t, st, a); a.debt != 0 || n != 1 {
-			t.Errorf("the count is %d, and %d is still to be counted", n, a.debt)
+		if n := countIn(t, st, a); a.debt.begun != 0 || n != 1 {
+			t.Errorf("the count is %d, and %d is still to be counted", n, a.debt.begun)
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/effectively-once/once"
 )
 
 // exclusiveWait is how long the last attempt at a message waits for running
@@ -19,18 +21,43 @@ type attemptLock struct {
 	exclusive bool // one attempt has the lock
 	waiting   int  // attempts that wait to have it exclusively
 	changed   chan struct{}
+
+	keys map[once.Key]bool // those that attempts of this process have
 }
 
-func newAttemptLock() *attemptLock { return &attemptLock{changed: make(chan struct{})} }
+func newAttemptLock() *attemptLock {
+	return &attemptLock{changed: make(chan struct{}), keys: make(map[once.Key]bool)}
+}
 
 // heldLock is an attempt's hold of the lock. Defer release: the store may end
 // the goroutine, as a handler may.
 type heldLock struct {
 	lock   *attemptLock
 	unlock func()
+	keys   []once.Key
 }
 
-func (l *attemptLock) held() *heldLock { return &heldLock{l, func() {}} }
+func (l *attemptLock) held() *heldLock { return &heldLock{lock: l, unlock: func() {}} }
+
+// takeKeys takes the keys of items, until release. It returns how many items,
+// from the first on, may be tried. A copy of a message that this process is
+// handling waits without an attempt. A first delivery is not counted, and is left
+// to the store.
+func (h *heldLock) takeKeys(items []*item) int {
+	h.lock.mu.Lock()
+	defer h.lock.mu.Unlock()
+	for i, it := range items {
+		taken := h.lock.keys[it.countKey]
+		if taken && it.counting == countBefore {
+			return i
+		}
+		if !taken {
+			h.lock.keys[it.countKey] = true
+			h.keys = append(h.keys, it.countKey)
+		}
+	}
+	return len(items)
+}
 
 func (h *heldLock) share(ctx context.Context) (err error) {
 	h.release()
@@ -38,13 +65,26 @@ func (h *heldLock) share(ctx context.Context) (err error) {
 	return err
 }
 
+// exclude keeps the keys.
 func (h *heldLock) exclude(ctx context.Context) (err error) {
-	h.release()
+	h.unlock()
 	h.unlock, err = h.lock.exclude(ctx)
 	return err
 }
 
-func (h *heldLock) release() { h.unlock() }
+func (h *heldLock) release() {
+	h.unlock()
+	h.unlock = func() {}
+	if len(h.keys) == 0 {
+		return
+	}
+	h.lock.mu.Lock()
+	defer h.lock.mu.Unlock()
+	for _, k := range h.keys {
+		delete(h.lock.keys, k)
+	}
+	h.keys = nil
+}
 
 // acquire is exclude for a last attempt, and share for any other.
 func (l *attemptLock) acquire(ctx context.Context, last bool) (unlock func(), err error) {

@@ -58,7 +58,8 @@
 // producer published it more than once, each copy has a first delivery. Its last
 // attempt runs alone: no other handler of the consumer runs in the process at
 // that time, unless one takes longer than 30 seconds. Messages that never
-// reached a handler are not counted.
+// reached a handler are not counted, and neither are copies that wait for a
+// running handler.
 //
 // After a session breaks, the consumer waits for its running handlers before it
 // opens the next session. Handlers have no time limit, so set one yourself.

@@ -96,7 +96,7 @@ func (h *effects[T]) attemptsLeft(ctx context.Context, it *item) (last bool, ins
 	}
 	switch rec.Status {
 	case once.Unknown:
-		return false, &result{kind: toPark, reason: unknownOutcome + "begun too often, and never ended: it may end its process"}
+		return false, &result{kind: toPark, reason: fmt.Sprintf("%sattempt %d never ended: it may end its process", unknownOutcome, rec.Attempt)}
 	case once.Running: // perhaps by a process that the message has just ended
 		r := inProgress(rec.LeaseLeft)
 		return false, &r
@@ -155,7 +155,7 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 
 func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, report once.Report) result {
 	h.Stats.Failed.Add(1)
-	it.failed = report.Attempt
+	it.attempts = attemptCount{report.Attempt, report.Attempt}
 	h.logFailed(ctx, it, err)
 	reason := err.Error()
 	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {

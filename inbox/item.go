@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"strconv"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -27,11 +28,12 @@ type item struct {
 
 	countKey  once.Key // of the record that counts the attempts at the message
 	counting  counting
-	ran       bool  // the handler was called in this attempt
-	abandoned bool  // a goroutine ended while it handled the item
-	tries     int   // failed attempts at this delivery
-	failed    int64 // counted attempts, as far as they are known
-	debt      int64 // what the store has still to add to the count; may be negative
+	ran       bool         // the handler was called in this attempt
+	abandoned bool         // a goroutine ended while it handled the item
+	tries     int          // failed attempts at this delivery
+	attempts  attemptCount // as far as they are known
+	debt      attemptCount // what the store has still to add to the count; may be negative
+	countedAt time.Time    // when the attempt was counted that is countedAhead
 
 	shelfID   string // its ID on the shelf, if that is not the message's
 	onShelf   shelfPresence
@@ -65,27 +67,40 @@ func (it *item) excuse() {
 		return
 	}
 	it.counting = countBefore
-	it.failed--
-	it.debt--
+	it.change(attemptCount{begun: -1})
 }
 
-// keepCount keeps an attempt that was counted ahead, because it has ended. It
+// change changes the count in memory. The store is told by payDebts.
+func (it *item) change(by attemptCount) {
+	it.attempts, it.debt = it.attempts.plus(by), it.debt.sum(by)
+}
+
+// keepCount keeps an attempt that was counted ahead, because it has failed. It
 // returns false if the attempt is not counted yet.
 func (it *item) keepCount() bool {
 	if it.counting != countedAhead {
 		return false
 	}
 	it.counting = countAfter
+	it.change(attemptCount{failed: 1})
 	return true
+}
+
+// endCount ends the count of an item that needs no other attempt.
+func (it *item) endCount() {
+	if it.counting == countedAhead {
+		it.counting = countAfter
+	}
+	it.debt = attemptCount{}
 }
 
 // made is the number of attempts that were made, without one that was counted
 // ahead and did not start.
 func (it *item) made() int {
 	if it.counting == countedAhead && !it.ran {
-		return int(it.failed) - 1
+		return int(it.attempts.begun) - 1
 	}
-	return int(it.failed)
+	return int(it.attempts.begun)
 }
 
 // cause is the key of the work that put the message; zero if it is not known.

@@ -65,6 +65,8 @@ func (e *env) refused(ctx context.Context, it *item, err error) result {
 		return e.keyParked(err.Error())
 	case errors.Is(err, once.ErrInProgress):
 		return inProgress(after)
+	case errors.Is(err, errBeganLate):
+		return result{kind: again}
 	case !retry && ctx.Err() == nil:
 		return result{kind: toPark, reason: err.Error()}
 	}
@@ -86,20 +88,50 @@ func (e *env) failed(ctx context.Context, it *item, err error) result {
 		e.count(ctx, it)
 	}
 	e.logFailed(ctx, it, err)
-	if it.failed >= int64(e.Retry.Attempts) {
-		return result{kind: toPark, reason: usedUp(it, err)}
+	if it.attempts.begun >= int64(e.Retry.Attempts) {
+		return result{kind: toPark, reason: it.attempts.usedUp(err)}
 	}
-	return result{kind: failing, after: max(after, e.Retry.wait(it.failed)), reason: err.Error()}
+	return result{kind: failing, after: max(after, e.Retry.wait(it.attempts.begun)), reason: err.Error()}
 }
 
 func (e *env) logFailed(ctx context.Context, it *item, err error) {
 	e.logger.WarnContext(ctx, "inbox: failed", "message", it.Message.ID, "origin", it.Origin, "cause", it.Message.Header[store.KeyHeader],
-		"attempt", it.failed, "error", err)
+		"attempt", it.attempts.begun, "error", err)
 }
 
-// usedUp is the reason of an item that has failed as often as it may.
-func usedUp(it *item, err error) string {
-	return fmt.Sprintf("failed %d times, at last with: %v", it.failed, err)
+// usedUp is the reason of an item that has begun as often as it may. err is that
+// of its last attempt; nil if that never ended, or if it is not known here.
+func (n attemptCount) usedUp(err error) string {
+	unended := n.begun - n.failed
+	var text string
+	switch {
+	case unended == 0:
+		text = "failed " + times(n.failed)
+	case n.failed == 0:
+		text = "begun " + times(n.begun) + ", at last alone, and never ended: it may end its process"
+	case err == nil:
+		text = fmt.Sprintf("failed %s, and was begun %s more, at last alone, and never ended: it may end its process", times(n.failed), times(unended))
+	default:
+		text = fmt.Sprintf("failed %s, after %s that never ended", times(n.failed), attempts(unended))
+	}
+	if err != nil {
+		text += ", at last with: " + err.Error()
+	}
+	return text
+}
+
+func times(n int64) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func attempts(n int64) string {
+	if n == 1 {
+		return "an attempt"
+	}
+	return fmt.Sprintf("%d attempts", n)
 }
 
 // met is the result of an item whose key was claimed by another delivery.

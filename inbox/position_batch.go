@@ -89,16 +89,16 @@ func (p *partition[T]) alone(ctx context.Context, it *item, failed *handlerError
 	}
 	it.tries++
 	if !it.keepCount() {
-		it.failed++
+		it.attempts = it.attempts.plus(attemptCount{1, 1})
 	}
 	after, retry := once.MayRetry(err)
-	wait := max(after, p.Retry.wait(it.failed))
+	wait := max(after, p.Retry.wait(it.attempts.begun))
 	p.logFailed(ctx, it, err)
 	switch {
 	case !retry:
 		return p.setAside(ctx, it, store.Parked, 0, err.Error())
-	case it.failed >= int64(p.Retry.Attempts):
-		return p.setAside(ctx, it, store.Parked, 0, usedUp(it, err))
+	case it.attempts.begun >= int64(p.Retry.Attempts):
+		return p.setAside(ctx, it, store.Parked, 0, it.attempts.usedUp(err))
 	case it.tries < retriesInPlace && wait <= retryInPlaceWait:
 		return result{kind: again, after: wait, reason: err.Error()}
 	}

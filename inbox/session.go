@@ -157,8 +157,7 @@ func (s *session) serve(ctx context.Context, items []*item, from []*laneQueue) {
 			back = append(back, it)
 			after[it] = r.after
 		} else if r.kind != shelved { // its attempts no longer matter
-			it.keepCount()
-			it.debt = 0
+			it.endCount()
 		}
 		if !it.ran {
 			it.excuse()

@@ -134,6 +134,10 @@ func (w *shelfWorker) attempt(ctx context.Context, m store.Shelved) bool {
 	it := w.itemOf(m)
 	ctx, observed := w.observe(ctx, []*item{it}, true)
 	defer observed.end() // also if the handler ends the goroutine
+	if m.Attempts > w.Retry.Attempts {
+		observed.set(0, w.usedUp(ctx, it, m, unended))
+		return true
+	}
 	observed.set(0, w.try(ctx, it, m))
 	return true
 }
@@ -167,13 +171,22 @@ func (w *shelfWorker) holdUnopened(ctx context.Context, m store.Shelved) {
 	}
 }
 
-var errNeverEnded = errors.New("begun as often as it may be, and never ended: it may end its process")
+// usedUp parks a message whose attempts are used up, without an attempt. unended
+// is whether the last one never ended.
+func (w *shelfWorker) usedUp(ctx context.Context, it *item, m store.Shelved, unended bool) result {
+	m.Attempts--
+	text := "no attempt is left"
+	if unended {
+		text = "begun, and never ended: it may end its process"
+	}
+	if m.Reason != "" {
+		text += ". Before that: " + m.Reason
+	}
+	return w.parkShelved(ctx, it, m, errors.New(text))
+}
 
 // try makes an attempt that is counted.
 func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result {
-	if m.Attempts > w.Retry.Attempts {
-		return w.parkShelved(ctx, it, m, fmt.Errorf("%w. Before that: %s", errNeverEnded, m.Reason))
-	}
 	err := it.keyErr
 	if err == nil {
 		done := m

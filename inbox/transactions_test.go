@@ -72,8 +72,8 @@ func TestCountingEndsIfTheStoreHangsAfterALostCommit(t *testing.T) {
 		}
 		it, begun := uncounted("a"), time.Now()
 		e.count(t.Context(), it)
-		if took := time.Since(begun); took > 2*storeTime || it.debt != 1 {
-			t.Errorf("it ended after %v, and %d attempts are still to be counted", took, it.debt)
+		if took := time.Since(begun); took > 2*storeTime || it.debt.begun != 1 {
+			t.Errorf("it ended after %v, and %d attempts are still to be counted", took, it.debt.begun)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"time"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -51,6 +52,11 @@ func (h *txHandler[T]) newSession(*rereads) {}
 // callWith calls the user's handler in a transaction.
 func (h *txHandler[T]) callWith(ctx context.Context, tx T, items ...*item) (err error) {
 	defer recoverHandler(&err)
+	for _, it := range items {
+		if it.counting == countedAhead && !it.ran && time.Since(it.countedAt) > beginTime {
+			return errBeganLate
+		}
+	}
 	for _, it := range items {
 		it.ran = true
 	}
