@@ -2,7 +2,6 @@ package httponce
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,6 +18,7 @@ type exchange struct {
 	*settings
 	w         http.ResponseWriter
 	r         *http.Request
+	mux       *http.ServeMux // the guarded handler, if it is one
 	key       once.Key
 	place     place // in the limits of the caller
 	body      requestBody
@@ -109,25 +109,6 @@ func (x *exchange) readBody() error {
 	return problemBody
 }
 
-// digest computes the mark of the request from all that repeats must have in
-// common. Each part goes in with its length.
-func (x *exchange) digest() error {
-	sum := x.body.sum
-	if x.Fingerprint != nil {
-		same, err := x.Fingerprint(x.r, x.body.bytes())
-		if err != nil {
-			return problemBody.because(err.Error())
-		}
-		sum = sha256.Sum256(same)
-	}
-	b := make([]byte, 0, 256)
-	for _, part := range []string{x.r.Method, x.r.URL.EscapedPath(), x.r.URL.RawQuery} {
-		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
-	}
-	x.mark = sha256.Sum256(append(b, sum[:]...))
-	return nil
-}
-
 // admit asks Options.Admit for room for the key.
 func (x *exchange) admit() (err error) {
 	if x.leaveRoom, err = admission.Enter(x.r.Context(), x.store, x.Admit, x.key); err != nil {
@@ -144,9 +125,10 @@ func (x *exchange) leave(err error) {
 	x.place.leave(x.progress.Phase < admission.Entered && !left)
 }
 
-// work returns the unit of work that the request asks for, with its i-th mark.
-func (x *exchange) work(i int) once.Work[*recording] {
-	return x.op.For(x.key.ID).In(x.key.Scope).Input(x.Ring.mark(i, x.mark[:])).Report(&x.progress.Report)
+// work returns the unit of work that the request asks for, with one of its
+// marks.
+func (x *exchange) work(mark []byte) once.Work[*recording] {
+	return x.op.For(x.key.ID).In(x.key.Scope).Input(mark).Report(&x.progress.Report)
 }
 
 // decided returns the end of a run of the handler in the form that once takes:

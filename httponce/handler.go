@@ -17,18 +17,24 @@ import (
 // repeat stops waiting, but next continues once the key is claimed: its context
 // ends only when the lease is lost.
 func Handler(s once.Store, caller Caller, next http.Handler, o *Options) http.Handler {
-	return &guard{settings: newSettings(s, caller, o), next: next}
+	return newGuard(newSettings(s, caller, o), next)
 }
 
 // Middleware is [Handler] in the form that routers expect.
 func Middleware(s once.Store, caller Caller, o *Options) func(http.Handler) http.Handler {
 	set := newSettings(s, caller, o)
-	return func(next http.Handler) http.Handler { return &guard{settings: set, next: next} }
+	return func(next http.Handler) http.Handler { return newGuard(set, next) }
 }
 
 type guard struct {
 	*settings
 	next http.Handler
+	mux  *http.ServeMux // next, if it is one
+}
+
+func newGuard(set *settings, next http.Handler) *guard {
+	mux, _ := next.(*http.ServeMux)
+	return &guard{settings: set, next: next, mux: mux}
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +42,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	x := &exchange{settings: g.settings, w: w, r: r}
+	x := &exchange{settings: g.settings, w: w, r: r, mux: g.mux}
 	defer x.close()
 	if err := x.read(); err != nil {
 		x.refuse(err, g.next)
@@ -62,7 +68,7 @@ func (g *guard) passes(r *http.Request) bool {
 }
 
 // attempt runs the handler under the claim of the key. If the recorded mark is
-// another one, it tries the marks that older secrets make.
+// another one, it tries the marks that older secrets and builds have made.
 func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -81,8 +87,8 @@ func (g *guard) attempt(x *exchange) (answer *recording, err error) {
 		x.run.rec.end()
 		return x.decided()
 	}
-	for i := range x.Ring.marks() {
-		if answer, err = once.Do(ctx, g.store, x.work(i), run); !errors.Is(err, once.ErrMismatch) {
+	for mark := range x.marks() {
+		if answer, err = once.Do(ctx, g.store, x.work(mark), run); !isAnotherMark(err) {
 			break
 		}
 	}

@@ -68,8 +68,19 @@ type Options struct {
 	// request wins over the recorded one.
 	Headers []string
 
+	// Compare are request headers that a repeat must have in common with the
+	// first request, besides method, target and body. Host stands for the host
+	// name. Default: Content-Range, the headers of conditional requests
+	// (If-Match, If-None-Match, If-Modified-Since, If-Unmodified-Since) and of
+	// another method (X-HTTP-Method, X-HTTP-Method-Override, X-Method-Override).
+	// An empty list compares none. Where an [http.ServeMux] finds the guard by
+	// a pattern with a host, that host is always compared.
+	Compare []string
+
 	// Fingerprint returns what requests with the same key must have in common.
-	// Method, path and query are added to it. It must not keep or change body.
+	// Method, target and Compare are added to it. The target is the path and the
+	// query that the client has sent, even if outer handlers, such as that of
+	// [http.StripPrefix], have changed the URL. It must not keep or change body.
 	// Its error is sent to the client with 400. Default: the unchanged body.
 	// [CanonicalJSON] ignores order and white space in JSON.
 	Fingerprint func(r *http.Request, body []byte) ([]byte, error)
@@ -144,6 +155,15 @@ func newSettings(s once.Store, caller Caller, o *Options) *settings {
 	}
 	if g.MaxBody < 0 || g.MaxResponse < 0 {
 		panic("httponce: MaxBody and MaxResponse are not negative")
+	}
+	if g.Compare == nil {
+		g.Compare = compared
+	}
+	g.Compare = canonicalHeaders(g.Compare)
+	for _, name := range g.Compare {
+		if !validHeader(name) || name == KeyHeader {
+			panic(fmt.Sprintf("httponce: %q in Options.Compare is not a header that requests can be compared by", name))
+		}
 	}
 	g.limiter = newLimiter(g.Limits)
 	g.op = &once.Operation[*recording]{Name: g.Operation, Policy: g.Policy, OnUnknown: g.OnUnknown, SettleTime: g.SettleTime, KeyValidFor: g.KeyValidFor,

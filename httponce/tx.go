@@ -62,7 +62,7 @@ func (g *guardTx[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // attempt runs the handler in a transaction with the claim of the key. If the
-// recorded mark is another one, it tries the marks that older secrets make.
+// recorded mark is another one, it tries the marks that older secrets and builds have made.
 func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 	ctx, detach := admission.UntilDetached(x.r.Context())
 	defer detach()
@@ -92,8 +92,8 @@ func (g *guardTx[Tx]) attempt(x *exchange) (answer *recording, err error) {
 		}
 		return answer, nil
 	}
-	for i := range x.Ring.marks() {
-		if answer, err = once.DoTx(ctx, g.store, x.work(i), run); !errors.Is(err, once.ErrMismatch) {
+	for mark := range x.marks() {
+		if answer, err = once.DoTx(ctx, g.store, x.work(mark), run); !isAnotherMark(err) {
 			break
 		}
 	}
