@@ -56,7 +56,7 @@ type Message struct {
 	Topic       string            // mandatory; its destination or origin: a routing key, a subject, a topic
 	OrderingKey string            // messages with an equal key keep their order; empty: no order; up to 255 bytes
 	Body        []byte            // read-only after delivery
-	Header      map[string]string // names are lower case; names that begin with "once-" are reserved
+	Header      map[string]string // names are lower case; those that begin with "once-" are reserved: see headers.go
 	Time        time.Time         // when it was produced; zero: unknown
 	Attempt     int               // of a delivery: its number, from 1 on, as the broker counts; 0: unknown; not published
 }
@@ -84,6 +84,10 @@ func (m *Message) Check() error {
 		if !headerName(header) || strings.ContainsFunc(value, unicode.IsControl) || !utf8.ValidString(value) {
 			return fmt.Errorf("%w: the header %.40q of message %q: names are lower-case letters, digits, dots, dashes and "+
 				"underscores, values have no control characters", ErrInvalid, header, m.ID)
+		}
+		if IsField(header) {
+			return fmt.Errorf("%w: the header %.40q of message %q: adapters use this name for what is no header. Choose a name that "+
+				"does not begin with once-", ErrInvalid, header, m.ID)
 		}
 	}
 	return nil

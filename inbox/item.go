@@ -134,16 +134,10 @@ func digest(m *broker.Message) [16]byte {
 	return [16]byte(h.Sum(nil)[:16])
 }
 
-// The headers of a message on the shelf keep what had to be replaced there.
-const (
-	headerID    = "once-original-id"
-	headerOrder = "once-original-ordering-key"
-)
-
 // original returns a message as it was before it was put on the shelf.
 func original(m broker.Message) broker.Message {
 	m.Header = maps.Clone(m.Header)
-	for header, value := range map[string]*string{headerID: &m.ID, headerOrder: &m.OrderingKey} {
+	for header, value := range map[string]*string{broker.OriginalIDHeader: &m.ID, broker.OriginalOrderingKeyHeader: &m.OrderingKey} {
 		if was, ok := m.Header[header]; ok {
 			*value = was
 			delete(m.Header, header)

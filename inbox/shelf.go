@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 	"github.com/effectively-once/once/internal/logs"
 	"github.com/effectively-once/once/internal/name"
 	"github.com/effectively-once/once/store"
@@ -159,7 +160,7 @@ func (e *env) shelvedFrom(it *item, state store.ShelfState, due time.Duration, r
 	m := *it.Message
 	m.Header = maps.Clone(m.Header)
 	replace := func(header string, value *string, by string) {
-		if *value == by {
+		if _, foreign := m.Header[header]; *value == by && !foreign { // one of the producer's would be taken for ours
 			return
 		}
 		if m.Header == nil {
@@ -167,10 +168,8 @@ func (e *env) shelvedFrom(it *item, state store.ShelfState, due time.Duration, r
 		}
 		m.Header[header], *value = *value, by
 	}
-	replace(headerOrder, &m.OrderingKey, it.order)
-	if it.shelfID != "" {
-		replace(headerID, &m.ID, it.shelfID)
-	}
+	replace(broker.OriginalOrderingKeyHeader, &m.OrderingKey, it.order)
+	replace(broker.OriginalIDHeader, &m.ID, cmp.Or(it.shelfID, m.ID))
 	if name.Check("", m.Topic) != nil || m.Topic == "" {
 		m.Topic = "digest-" + name.Format(name.Digest(m.Topic))
 	}

@@ -197,3 +197,33 @@ func TestTheHistoryOfAMessageHasABound(t *testing.T) {
 		await(t, "handled", func() bool { return b.count("m0") == 1 })
 	})
 }
+
+// The headers that the shelf uses may come from a producer: they do not change the
+// ID and the ordering key of what comes back from the shelf.
+func TestHeadersOfTheShelfDoNotRenameMessages(t *testing.T) {
+	onBench(t, func(t *testing.T, b *bench) {
+		var healthy atomic.Bool
+		came := make(chan broker.Message, 10)
+		c := shapes[0].consumer(b, func(_ context.Context, _ *memstore.Tx, m *broker.Message) error {
+			if !healthy.Load() {
+				return once.Permanent(errors.New("poison"))
+			}
+			came <- *m
+			return nil
+		})
+		b.publish("orders")
+		start(t, c)
+		m := ordered("m0", "k")
+		m.Header = map[string]string{broker.OriginalIDHeader: "another", broker.OriginalOrderingKeyHeader: "another"}
+		b.publish("orders", m)
+		await(t, "parked", func() bool { return c.Stats.Parked.Load() == 1 })
+		healthy.Store(true)
+		if _, err := (inbox.Admin{Store: b.store}).Replay(t.Context(), store.ShelfQuery{}, inbox.Decision{By: "me", Reason: "mended"}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "handled", func() bool { return c.Stats.Handled.Load() == 1 })
+		if got := <-came; got.ID != "m0" || got.OrderingKey != "k" {
+			t.Errorf("from the shelf came %q with the ordering key %q", got.ID, got.OrderingKey)
+		}
+	})
+}

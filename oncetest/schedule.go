@@ -216,7 +216,7 @@ func (pr *prover) fromDeadLetters(t *trial) error {
 		if m.Header == nil {
 			m.Header = make(map[string]string)
 		}
-		m.Header["once-reason"] = "rejected, and given back by a person"
+		m.Header[broker.ReasonHeader] = "rejected, and given back by a person"
 	})
 	for i, m := range pr.messages {
 		if err := t.deliver(m.ID, false, m); err != nil {

@@ -9,14 +9,12 @@ import (
 	"github.com/effectively-once/once/store"
 )
 
-// KeyHeader is the name of the header that holds the key of the unit of work
-// that put a message, as returned by Key.String.
-const KeyHeader = store.KeyHeader
+// KeyHeader is [broker.KeyHeader]: the key of the unit of work that put a message.
+const KeyHeader = broker.KeyHeader
 
-// SeqHeader is the name of the header that holds a number. It rises from
-// message to message of an ordering key, and stays the same when a message is
-// republished.
-const SeqHeader = "once-seq"
+// SeqHeader is [broker.SeqHeader]: a number that rises from message to message of
+// an ordering key.
+const SeqHeader = broker.SeqHeader
 
 // causeOf returns the key of the unit of work that put a message, as KeyHeader
 // has it. It also works for a sealed message.

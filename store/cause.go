@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/broker"
 )
 
-// KeyHeader is the message header with the key of the work that put the message
-// into the outbox, in the form of Key.String.
-const KeyHeader = "once-key"
+// KeyHeader is [broker.KeyHeader].
+const KeyHeader = broker.KeyHeader
 
 // FormatCause returns a key as the outbox keeps it: a JSON array of its scope,
 // operation and ID, without spaces. Equal keys have equal texts.

@@ -18,12 +18,9 @@ import (
 
 // SealedHeader is the only header of a sealed message, besides those that a relay
 // adds. The other headers are sealed in its body.
-const SealedHeader = "once-sealed"
+const SealedHeader = broker.SealedHeader
 
-const (
-	sealedVersion = "1"
-	seqHeader     = "once-seq" // outbox.SeqHeader, which a relay adds to a message that it sets aside
-)
+const sealedVersion = "1"
 
 // SealOutgoing returns a message as it is put into an outbox: sealed, if s seals
 // the outbox. ID, Topic and OrderingKey stay readable, because relays need them. The
@@ -105,7 +102,7 @@ func openMessage(s *once.Sealing, part once.Parts, m broker.Message, whose ...st
 		m.Header[string(parts[i])] = string(parts[i+1])
 	}
 	for name, value := range added { // any other is not to be trusted
-		if _, there := m.Header[name]; !there && name == seqHeader && part == once.SealOutbox {
+		if _, there := m.Header[name]; !there && name == broker.SeqHeader && part == once.SealOutbox {
 			m.Header[name] = value
 		}
 	}

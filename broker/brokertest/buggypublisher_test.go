@@ -188,6 +188,14 @@ func (p *buggyPublisher) spoilOne(m *broker.Message) {
 		maps.DeleteFunc(m.Header, func(_, value string) bool { return value == "" })
 	case "the library's headers dropped":
 		delete(m.Header, "once-trace")
+	case "cause taken for the ordering key":
+		if cause := m.Header[broker.KeyHeader]; cause != "" {
+			m.OrderingKey = cause
+		}
+	case "ordering key where the cause was":
+		if m.OrderingKey != "" && m.Header[broker.KeyHeader] != "" {
+			delete(m.Header, broker.KeyHeader)
+		}
 	case "headers of its own":
 		m.Header = map[string]string{"x-adapter": "was here"}
 	case "ordering key dropped":

@@ -16,6 +16,7 @@ func messageRules() []rule {
 		{"message/bare", "a message with only an ID and a topic arrives unchanged", messageBare},
 		{"message/body", "a body arrives unchanged: empty, of 1 MiB or MaxBody, with every byte value", messageBody},
 		{"message/header", "headers arrive with every value that Check accepts, and no others are added", messageHeader},
+		{"message/library", "all headers of the library arrive, with and without an ordering key, beside the fields of the message", messageLibrary},
 		{"message/time", "the time of a message arrives with millisecond precision", messageTime},
 		{"message/long", "an ID and an ordering key may have 255 bytes, and every character that Check accepts", messageLong},
 	}
@@ -118,6 +119,39 @@ func messageHeader(b *bench) {
 	for i, arrived := range b.travel(ms...) {
 		b.same(ms[i], arrived)
 	}
+}
+
+// messageLibrary sends what a relay sends: the cause is a header, and the ordering
+// key a field that the system may have to carry as a header, too. Every name keeps
+// its own meaning, also if the two have one value.
+func messageLibrary(b *bench) {
+	all := libraryHeaders("the library's")
+	const cause = "0123456789abcdef0123456789abcdef"
+	all[broker.KeyHeader] = cause
+	var ms []*broker.Message
+	for _, key := range []string{"", "Customer 7", strings.Repeat("k", 200), cause} {
+		m := b.message(key)
+		m.Header, m.Time = all, time.Now()
+		ms = append(ms, m)
+	}
+	for _, key := range []string{"", strings.ToUpper(cause)} {
+		m := b.message(key)
+		m.Header = map[string]string{broker.KeyHeader: cause}
+		ms = append(ms, m)
+	}
+	for i, arrived := range b.travel(ms...) {
+		b.same(ms[i], arrived)
+	}
+}
+
+// libraryHeaders returns all headers of the library, with values that begin with
+// a prefix.
+func libraryHeaders(prefix string) map[string]string {
+	all := make(map[string]string)
+	for _, name := range broker.Headers() {
+		all[name] = prefix + " " + name
+	}
+	return all
 }
 
 func messageTime(b *bench) {

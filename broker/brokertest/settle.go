@@ -22,7 +22,7 @@ func settleRules() []rule {
 		{"return/others-pass", "other messages are delivered before a delayed one", returnOthersPass},
 		{"return/delay", "a Delayer delays returned messages as long as it is told, and no longer", returnDelay},
 		{"reject/for-good", "rejected messages do not come again, in any session", rejectForGood},
-		{"reject/dead-letters", "rejected messages become dead letters, with the reason", rejectDeadLetters},
+		{"reject/dead-letters", "rejected messages become dead letters, with the reason, their ordering key and their own headers", rejectDeadLetters},
 		{"settle/twice", "settling a delivery twice is an ErrSettled, and changes nothing for its message and for others", settleTwice},
 	}
 }
@@ -217,7 +217,8 @@ func rejectDeadLetters(b *bench) {
 	}
 	const reason = "no such customer: 7"
 	m := b.message("key")
-	m.Header = map[string]string{"a": "b"}
+	m.Header = libraryHeaders(earlier) // as a dead letter that was sent back
+	m.Header["a"] = "b"
 	b.publish(m)
 	ctx, cancel := b.within()
 	defer cancel()
@@ -238,15 +239,26 @@ func (b *bench) deadLetter() *broker.Message {
 	return dead[0]
 }
 
+// earlier begins the headers of a message that was a dead letter before.
+const earlier = "earlier"
+
 // isDeadLetter checks that a dead letter has what is needed to handle the message
-// again. The broker may add headers.
+// again. The broker may add headers, and replace those that only dead letters have.
 func (b *bench) isDeadLetter(dead, m *broker.Message, reason string) {
 	if dead.ID != m.ID || string(dead.Body) != string(m.Body) || dead.OrderingKey != m.OrderingKey ||
 		dead.Header["a"] != m.Header["a"] {
 		b.failf("the dead letter is %+v, and the message was %+v", dead, m)
 	}
+	for _, name := range []string{broker.KeyHeader, broker.SeqHeader, broker.SealedHeader, broker.OriginalIDHeader, broker.OriginalOrderingKeyHeader} {
+		if dead.Header[name] != m.Header[name] {
+			b.failf("the header %s of a dead letter is %q, and that of the message was %q", name, dead.Header[name], m.Header[name])
+		}
+	}
 	if b.NoReason {
 		return
+	}
+	if strings.HasPrefix(dead.Header[broker.ReasonHeader], earlier) {
+		b.failf("the dead letter has the reason of an earlier one: %q", dead.Header)
 	}
 	for _, value := range dead.Header {
 		if strings.Contains(value, reason) {

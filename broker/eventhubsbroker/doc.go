@@ -52,10 +52,10 @@
 //     level is refused by the service; one with a higher level takes the
 //     partitions, and the session ends with an error.
 //
-// The message ID and the application property "once-id" have the ID, "once-key"
-// has the ordering key, and "once-time" the time of a message. Other property
-// names become lower case on delivery. A message without an ID of this kind has
-// the ID of the AMQP message, or an empty one.
+// The message ID and the application property "once-id" have the ID,
+// "once-ordering-key" has the ordering key, and "once-time" the time of a message.
+// Other property names become lower case on delivery. A message without an ID of
+// this kind has the ID of the AMQP message, or an empty one.
 //
 // # Compatibility
 //

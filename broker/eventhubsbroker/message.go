@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"strings"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 // The application properties that this package uses. The ID is also the message
 // ID of AMQP, which consumers that use the Kafka protocol do not see.
 const (
-	propertyID   = "once-id"
-	propertyKey  = "once-key"
-	propertyTime = "once-time"
+	propertyID   = broker.IDField
+	propertyKey  = broker.OrderingKeyField
+	propertyTime = broker.TimeField
 	eventID      = "cloudevents:id" // of a CloudEvent from another publisher
 	kafkaEventID = "ce_id"          // the same, written by a Kafka client
 )
@@ -77,6 +78,12 @@ func decode(hub string, e *azeventhubs.ReceivedEventData) *broker.Message {
 	}
 	if m.OrderingKey == "" && e.PartitionKey != nil {
 		m.OrderingKey = *e.PartitionKey
+		// Earlier builds had the ordering key in the property once-key. Without a
+		// partition key, that is the cause.
+		if earlier := header[broker.KeyHeader]; earlier != "" && partitionKey(earlier) == m.OrderingKey {
+			m.OrderingKey = earlier
+			delete(header, broker.KeyHeader)
+		}
 	}
 	if e.EnqueuedTime != nil {
 		m.Time = *e.EnqueuedTime
@@ -84,8 +91,6 @@ func decode(hub string, e *azeventhubs.ReceivedEventData) *broker.Message {
 	if produced, err := time.Parse(time.RFC3339Nano, header[propertyTime]); err == nil {
 		m.Time = produced
 	}
-	delete(header, propertyID)
-	delete(header, propertyKey)
-	delete(header, propertyTime)
+	maps.DeleteFunc(header, func(name, _ string) bool { return broker.IsField(name) })
 	return m
 }

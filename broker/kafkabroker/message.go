@@ -3,6 +3,7 @@ package kafkabroker
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"strings"
 	"time"
 	"unicode"
@@ -13,11 +14,11 @@ import (
 
 // The headers of records that this package uses.
 const (
-	headerID      = "once-id"
-	headerTime    = "once-time" // Message.Time; the timestamp of a record is when it was sent
-	headerEventID = "ce_id"     // the ID of a CloudEvent from another publisher
-	headerReason  = "once-reason"
-	headerOrigin  = "once-origin"
+	headerID      = broker.IDField
+	headerTime    = broker.TimeField // the timestamp of a record is when it was sent
+	headerEventID = "ce_id"          // the ID of a CloudEvent from another publisher
+	headerReason  = broker.ReasonHeader
+	headerOrigin  = broker.OriginHeader
 )
 
 // encode returns the record of a message. It copies the body, because the client
@@ -55,8 +56,7 @@ func decode(r *kgo.Record) *broker.Message {
 	if produced, err := time.Parse(time.RFC3339Nano, header[headerTime]); err == nil {
 		m.Time = produced
 	}
-	delete(header, headerID)
-	delete(header, headerTime)
+	maps.DeleteFunc(header, func(name, _ string) bool { return broker.IsField(name) })
 	return m
 }
 

@@ -64,7 +64,7 @@ func (q *queue) reject(m *broker.Message, reason string, now time.Time) {
 	if dead.Header == nil {
 		dead.Header = make(map[string]string)
 	}
-	dead.Header["once-reason"] = reason
+	dead.Header[broker.ReasonHeader] = reason
 	q.broker.queue(q.name+".dead").add(dead, now)
 }
 

@@ -46,8 +46,8 @@
 //   - The publisher cannot see the duplicate window of a stream. Set
 //     [Options.DuplicateWindow] if it is not two minutes.
 //
-// The headers Nats-Msg-Id, Once-Key and Once-Time have the ID, the ordering key
-// and the time of a message. Other header names become lower case on delivery. A
+// The headers Nats-Msg-Id, Once-Ordering-Key and Once-Time have the ID, the ordering
+// key and the time of a message. Other header names become lower case on delivery. A
 // message without Nats-Msg-Id is delivered with an empty ID.
 //
 // # Compatibility

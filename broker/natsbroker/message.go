@@ -3,7 +3,9 @@ package natsbroker
 import (
 	"fmt"
 	"maps"
+	"net/textproto"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,17 +13,20 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// NATS headers are case-sensitive, so these do not collide with headers of
-// messages, whose names are lower case.
-const (
-	headerDedup   = nats.MsgIdHdr  // the ID, by which the stream drops duplicates
-	headerID      = "Once-Id"      // the ID, if the stream must not or cannot drop duplicates by it
-	headerKey     = "Once-Key"     // the ordering key
-	headerTime    = "Once-Time"    // RFC 3339
-	headerEscaped = "Once-Escaped" // name=value of a header whose value NATS would trim; may be repeated
-	headerReason  = "Once-Reason"  // of a dead letter: why
-	headerTopic   = "Once-Topic"   // of a dead letter: its original subject
-	headerOrigin  = "Once-Origin"  // of a dead letter: where it was stored
+// headerDedup has the ID, by which the stream drops duplicates.
+const headerDedup = nats.MsgIdHdr
+
+// The fields of a message. NATS headers are case-sensitive, and these are spelled
+// as HTTP does.
+var (
+	headerID      = textproto.CanonicalMIMEHeaderKey(broker.IDField)          // if the stream must not or cannot drop duplicates by it
+	headerKey     = textproto.CanonicalMIMEHeaderKey(broker.OrderingKeyField) // the ordering key
+	headerTime    = textproto.CanonicalMIMEHeaderKey(broker.TimeField)        // RFC 3339
+	headerEscaped = textproto.CanonicalMIMEHeaderKey(broker.EscapedField)     // may be repeated
+
+	// earlierKey is the ordering key of a message of an earlier build. The cause is
+	// spelled in lower case.
+	earlierKey = textproto.CanonicalMIMEHeaderKey(broker.KeyHeader)
 )
 
 // encode checks a message and returns it as a NATS message, which shares its
@@ -60,22 +65,23 @@ func decode(m *nats.Msg, stored time.Time) *broker.Message {
 	if out.ID == "" {
 		out.ID = h[headerDedup]
 	}
+	if out.OrderingKey == "" {
+		out.OrderingKey = h[earlierKey]
+	}
 	if t, err := time.Parse(time.RFC3339Nano, h[headerTime]); err == nil {
 		out.Time = t
 	}
-	for _, own := range []string{headerDedup, headerID, headerKey, headerTime, headerEscaped} {
-		delete(h, own)
-	}
-	if len(h) == 0 {
-		return out
-	}
-	out.Header = make(map[string]string, len(h))
+	header := make(map[string]string, len(h))
 	for name, value := range h {
 		lower := strings.ToLower(name)
 		// A name that is spelled in lower case takes precedence.
-		if _, taken := h[lower]; name == lower || !taken {
-			out.Header[lower] = value
+		_, taken := h[lower]
+		if (name == lower || !taken) && name != headerDedup && name != earlierKey && !broker.IsField(lower) {
+			header[lower] = value
 		}
+	}
+	if len(header) > 0 {
+		out.Header = header
 	}
 	return out
 }
@@ -91,9 +97,9 @@ func deadLetter(m *nats.Msg, subject, reason, origin string) *nats.Msg {
 	if id := m.Header.Get(headerDedup); id != "" && h.Get(headerID) == "" {
 		h.Set(headerID, id)
 	}
-	h.Set(headerReason, reason)
-	h.Set(headerTopic, m.Subject)
-	h.Set(headerOrigin, origin)
+	for name, value := range map[string]string{broker.ReasonHeader: reason, broker.TopicHeader: m.Subject, broker.OriginHeader: origin} {
+		replaceHeader(h, name, value)
+	}
 	return &nats.Msg{Subject: subject, Header: h, Data: m.Data}
 }
 
@@ -104,6 +110,15 @@ func setHeader(h nats.Header, name, value string) {
 		return
 	}
 	h.Add(headerEscaped, name+"="+url.PathEscape(value))
+}
+
+// replaceHeader sets a header in place of any other of that name.
+func replaceHeader(h nats.Header, name, value string) {
+	maps.DeleteFunc(h, func(spelled string, _ []string) bool { return strings.EqualFold(spelled, name) })
+	if pairs := h[headerEscaped]; len(pairs) > 0 {
+		h[headerEscaped] = slices.DeleteFunc(slices.Clone(pairs), func(pair string) bool { return strings.HasPrefix(pair, name+"=") })
+	}
+	setHeader(h, name, value)
 }
 
 // unescapedHeader returns the last value of each header, unescaped.

@@ -71,3 +71,28 @@ func TestSubjectsToPublishTo(t *testing.T) {
 		}
 	}
 }
+
+// Earlier builds had the ordering key in Once-Key, beside a cause in once-key.
+func TestAMessageOfAnEarlierBuildKeepsItsOrderingKey(t *testing.T) {
+	for _, key := range []string{"Once-Key", "Once-Ordering-Key"} {
+		m := decode(&nats.Msg{Subject: "s", Header: nats.Header{key: {"k"}, "once-key": {"c"}}}, produced)
+		if m.OrderingKey != "k" || m.Header[broker.KeyHeader] != "c" || len(m.Header) != 1 {
+			t.Errorf("%s: %+v", key, m)
+		}
+	}
+}
+
+// A dead letter that was sent back, and is rejected again, has the new reason.
+func TestADeadLetterHasItsOwnReason(t *testing.T) {
+	for _, before := range []string{"no", " no "} {
+		sent, err := encode(&broker.Message{ID: "a", Topic: "orders", Header: map[string]string{"once-reason": before, "b": " c "}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := decode(deadLetter(sent, "dead", "still no", "ORDERS@2"), produced)
+		want := map[string]string{"once-reason": "still no", "once-topic": "orders", "once-origin": "ORDERS@2", "b": " c "}
+		if !maps.Equal(got.Header, want) {
+			t.Errorf("%q", got.Header)
+		}
+	}
+}

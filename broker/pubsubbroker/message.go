@@ -14,8 +14,8 @@ import (
 
 // The attributes of a message.
 const (
-	attributeID      = "once-id"
-	attributeTime    = "once-time"
+	attributeID      = broker.IDField
+	attributeTime    = broker.TimeField
 	attributeEventID = "ce-id" // the ID of a CloudEvent from another publisher
 )
 
@@ -25,9 +25,9 @@ const foreignHeader = "pubsub-id"
 
 // The attributes of a dead letter.
 const (
-	attributeReason = "once-reason"
-	attributeTopic  = "once-topic"  // the original topic
-	attributeOrigin = "once-origin" // where it was stored
+	attributeReason = broker.ReasonHeader
+	attributeTopic  = broker.TopicHeader
+	attributeOrigin = broker.OriginHeader
 )
 
 // The limits of the service, with what a dead letter adds taken off.
@@ -49,8 +49,6 @@ func encode(m *broker.Message) (*pubsubpb.PubsubMessage, error) {
 	attributes := make(map[string]string, len(m.Header)+2)
 	for header, value := range m.Header {
 		switch {
-		case header == attributeID || header == attributeTime:
-			return nil, fmt.Errorf("%w: the header %q of message %q is an attribute of this package", broker.ErrInvalid, header, m.ID)
 		case strings.HasPrefix(header, "goog"):
 			return nil, fmt.Errorf("%w: the header %q of message %q: Pub/Sub reserves names that begin with goog", broker.ErrInvalid, header, m.ID)
 		case len(value) > maxValue:
@@ -85,12 +83,9 @@ func decode(topic string, received *pubsubpb.ReceivedMessage) *broker.Message {
 	}
 	header := make(map[string]string, len(attributes))
 	for attribute, value := range attributes {
-		if attribute == attributeID || attribute == attributeTime {
-			continue
-		}
 		// An attribute of another program does not hide a header.
 		lower := strings.ToLower(attribute)
-		if _, own := attributes[lower]; !own || lower == attribute {
+		if _, own := attributes[lower]; (!own || lower == attribute) && !broker.IsField(lower) {
 			header[lower] = value
 		}
 	}

@@ -51,7 +51,8 @@
 //
 // The ID of a message is the property message-id. Its Time is the property
 // timestamp, with milliseconds in the header once-time. Its OrderingKey is the
-// header once-key. The header content-type is the property of that name. Each
+// header once-ordering-key, or once-key of a message without that one, where
+// earlier builds had it. The header content-type is the property of that name. Each
 // message has a header once-publish, a number within its connection. Messages of
 // other publishers are read as far as possible: the ID may be empty, header
 // names become lower case, values become text, and tables and lists are dropped.

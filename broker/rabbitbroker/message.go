@@ -15,11 +15,11 @@ import (
 
 // The headers that this package uses.
 const (
-	keyHeader    = "once-key"
-	timeHeader   = "once-time"    // in milliseconds, because the property has only seconds
-	numberHeader = "once-publish" // the number of the confirm, which identifies a returned message
-	reasonHeader = "once-reason"
-	topicHeader  = "once-topic" // the original routing key of a dead letter
+	keyHeader    = broker.OrderingKeyField
+	timeHeader   = broker.TimeField   // in milliseconds, because the property has only seconds
+	numberHeader = broker.NumberField // the number of the confirm, which identifies a returned message
+	reasonHeader = broker.ReasonHeader
+	topicHeader  = broker.TopicHeader // the original routing key
 	typeHeader   = "content-type"
 )
 
@@ -56,11 +56,10 @@ func encode(m *broker.Message, maxBody int) (publishing, error) {
 		p.ContentType = kind
 		delete(headers, typeHeader)
 	}
-	delete(headers, keyHeader)
-	if m.OrderingKey != "" {
+	// With a cause, an empty one tells the message from one of an earlier build.
+	if _, caused := headers[broker.KeyHeader]; m.OrderingKey != "" || caused {
 		headers[keyHeader] = m.OrderingKey
 	}
-	delete(headers, timeHeader)
 	if !m.Time.IsZero() {
 		p.Timestamp = m.Time
 		headers[timeHeader] = m.Time.UnixMilli()
@@ -140,8 +139,13 @@ func deadLetter(d *amqp.Delivery, topic, reason string) publishing {
 // have been delivered before.
 func decode(d *amqp.Delivery, queue string) (m *broker.Message, again bool) {
 	m = &broker.Message{ID: d.MessageId, Topic: d.RoutingKey, Body: d.Body, Time: timeOf(d), Attempt: 1}
-	m.OrderingKey, _ = d.Headers[keyHeader].(string)
 	m.Header = headerOf(d)
+	if key, ours := d.Headers[keyHeader]; ours {
+		m.OrderingKey, _ = key.(string)
+	} else if key, earlier := d.Headers[broker.KeyHeader]; earlier { // where earlier builds had it, without a cause
+		m.OrderingKey, _ = key.(string)
+		delete(m.Header, broker.KeyHeader)
+	}
 	failed, _ := integer(d.Headers["x-delivery-count"])
 	deaths := d.Headers["x-death"]
 	again = d.Redelivered || failed > 0 || deaths != nil
@@ -166,12 +170,9 @@ func headerOf(d *amqp.Delivery) map[string]string {
 	}
 	// In sorted order, the spelling in lower case comes last and wins.
 	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
-		switch name {
-		case keyHeader, timeHeader, numberHeader:
-			continue
-		}
-		if text, ok := textOf(d.Headers[name]); ok {
-			header[strings.ToLower(name)] = text
+		lower := strings.ToLower(name)
+		if text, ok := textOf(d.Headers[name]); ok && !broker.IsField(lower) {
+			header[lower] = text
 		}
 	}
 	if len(header) == 0 {

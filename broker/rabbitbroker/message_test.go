@@ -91,3 +91,22 @@ func TestADeadLetterKeepsItsProperties(t *testing.T) {
 		t.Error("the delivery was changed")
 	}
 }
+
+// Earlier builds had the ordering key in the header once-key, and carried no cause.
+func TestAMessageOfAnEarlierBuildKeepsItsOrderingKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers    amqp.Table
+		key, cause string
+	}{
+		"earlier":                      {amqp.Table{"once-key": "k"}, "k", ""},
+		"earlier, no key":              {nil, "", ""},
+		"now, no cause":                {amqp.Table{"once-ordering-key": "k"}, "k", ""},
+		"now, with a cause":            {amqp.Table{"once-ordering-key": "k", "once-key": "c"}, "k", "c"},
+		"now, with a cause and no key": {amqp.Table{"once-ordering-key": "", "once-key": "c"}, "", "c"},
+	} {
+		m, _ := decode(&amqp.Delivery{MessageId: "a", RoutingKey: "orders", Headers: c.headers}, "q")
+		if m.OrderingKey != c.key || m.Header[broker.KeyHeader] != c.cause {
+			t.Errorf("%s: the ordering key %q and the cause %q, want %q and %q", name, m.OrderingKey, m.Header[broker.KeyHeader], c.key, c.cause)
+		}
+	}
+}

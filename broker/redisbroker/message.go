@@ -25,9 +25,9 @@ const (
 
 // The headers of a dead letter.
 const (
-	reasonHeader = "once-reason"
-	topicHeader  = "once-topic"  // the original stream
-	originHeader = "once-origin" // where it was stored
+	reasonHeader = broker.ReasonHeader
+	topicHeader  = broker.TopicHeader // the original stream
+	originHeader = broker.OriginHeader
 )
 
 // longestReason is the maximum length of a reason in a header, in bytes.
@@ -80,6 +80,7 @@ func decode(stream string, id entryID, fields map[string]string) *broker.Message
 			header[lower] = value
 		}
 	}
+	maps.DeleteFunc(header, func(name, _ string) bool { return broker.IsField(name) })
 	if len(header) > 0 {
 		m.Header = header
 	}

@@ -44,7 +44,7 @@
 //
 // MessageId is the ID, and SessionId the OrderingKey or else the ID. If one has more
 // than 128 bytes, the field has its digest, and the application property once-id or
-// once-key the value. The header correlation-id is the CorrelationId, content-type
+// once-ordering-key the value. The header correlation-id is the CorrelationId, content-type
 // the ContentType, and traceparent also the property Diagnostic-Id. Other headers are
 // application properties. Messages of other publishers are read as far as possible:
 // names become lower case and values text.

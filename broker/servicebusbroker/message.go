@@ -15,10 +15,10 @@ import (
 
 // The application properties of this package.
 const (
-	idProperty      = "once-id"      // the ID, if MessageId is another
-	keyProperty     = "once-key"     // the OrderingKey, if SessionId is or may become another
-	timeProperty    = "once-time"    // RFC 3339
-	attemptProperty = "once-attempt" // deliveries of the messages that this one replaces
+	idProperty      = broker.IDField          // the ID, if MessageId is another
+	keyProperty     = broker.OrderingKeyField // the OrderingKey, if SessionId is or may become another
+	timeProperty    = broker.TimeField        // RFC 3339
+	attemptProperty = broker.AttemptField     // deliveries of the messages that this one replaces
 
 	diagnosticProperty = "Diagnostic-Id" // where the clients of Azure look for a traceparent
 )
@@ -29,8 +29,8 @@ const (
 	correlationHeader = "correlation-id"
 	traceHeader       = "traceparent"
 
-	reasonHeader      = "once-reason"
-	descriptionHeader = "once-description"
+	reasonHeader      = broker.ReasonHeader
+	descriptionHeader = broker.DescriptionHeader
 )
 
 // longest is the maximum length of MessageId and SessionId.
@@ -47,9 +47,11 @@ func encode(m *broker.Message) (*azservicebus.Message, error) {
 	out.MessageID = shortened(m.ID, idProperty, properties)
 	if m.OrderingKey != "" {
 		out.SessionID = shortened(m.OrderingKey, keyProperty, properties)
-		if strings.ToLower(m.OrderingKey) != m.OrderingKey {
+		_, caused := m.Header[broker.KeyHeader]
+		if strings.ToLower(m.OrderingKey) != m.OrderingKey || caused {
 			// Names of sessions that differ in case only are the same to the
-			// service, which may return another one than it was given.
+			// service, which may return another one than it was given. And with a
+			// cause, this tells the message from one of an earlier build.
 			properties[keyProperty] = m.OrderingKey
 		}
 	} else {
@@ -121,9 +123,15 @@ func decode(raw *azservicebus.ReceivedMessage, topic string) *broker.Message {
 		case attemptProperty, "DeadLetterReason", "DeadLetterErrorDescription":
 		default:
 			lower := strings.ToLower(name)
-			if _, own := raw.ApplicationProperties[lower]; !own || lower == name {
+			if _, own := raw.ApplicationProperties[lower]; (!own || lower == name) && !broker.IsField(lower) {
 				header[lower] = text
 			}
+		}
+	}
+	if once, has := header[broker.KeyHeader]; has && raw.ApplicationProperties[keyProperty] == nil {
+		var isCause bool
+		if m.OrderingKey, isCause = earlierKey(once, m); !isCause {
+			delete(header, broker.KeyHeader)
 		}
 	}
 	for name, value := range map[string]*string{typeHeader: raw.ContentType, correlationHeader: raw.CorrelationID,
@@ -136,6 +144,21 @@ func decode(raw *azservicebus.ReceivedMessage, topic string) *broker.Message {
 		m.Header = header
 	}
 	return m
+}
+
+// earlierKey returns the ordering key of a message of an earlier build, which had
+// it in the property once-key. If the message had a cause, that was there instead,
+// and the key is the session, which is the MessageId of a message without a key. m
+// has the session as its ordering key.
+func earlierKey(once string, m *broker.Message) (key string, isCause bool) {
+	session := func(of string) string { return *shortened(of, "", make(map[string]any)) }
+	switch {
+	case once == "", strings.EqualFold(session(once), m.OrderingKey):
+		return once, false
+	case strings.EqualFold(session(m.ID), m.OrderingKey):
+		return "", true
+	}
+	return m.OrderingKey, true
 }
 
 func deref(s *string) string {

@@ -21,12 +21,12 @@ import (
 // The attributes of a message. Headers are attributes of their own, as far as
 // SQS allows them.
 const (
-	attributeID       = "once-id"
-	attributeKey      = "once-ordering-key"
-	attributeTime     = "once-time"      // RFC 3339
-	attributeTopic    = "once-sns-topic" // of a message that goes through SNS
-	attributeEncoding = "once-encoding"  // of the body, if it is not plain
-	attributeHeaders  = "once-headers"   // the other headers, as a JSON object
+	attributeID       = broker.IDField
+	attributeKey      = broker.OrderingKeyField
+	attributeTime     = broker.TimeField     // RFC 3339
+	attributeTopic    = broker.TopicField    // of a message that goes through SNS
+	attributeEncoding = broker.EncodingField // of the body, if it is not plain
+	attributeHeaders  = broker.HeadersField  // the other headers, as a JSON object
 )
 
 // The encodings of a body that is no text that SQS accepts.
@@ -152,10 +152,6 @@ var unforbidden = strings.NewReplacer("\uFFFE", `\ufffe`, "\uFFFF", `\uffff`)
 
 // canBeAttribute reports whether a header can be an attribute of its own.
 func canBeAttribute(name, value string) bool {
-	switch name {
-	case attributeID, attributeKey, attributeTime, attributeTopic, attributeEncoding, attributeHeaders:
-		return false
-	}
 	return value != "" && isText(value) && isHeader(name) && name[0] != '.' && name[len(name)-1] != '.' && !strings.Contains(name, "..") &&
 		!strings.HasPrefix(name, "aws.") && !strings.HasPrefix(name, "amazon.")
 }
@@ -200,8 +196,10 @@ func decode(queue string, in *types.Message) *broker.Message {
 	m.Attempt, _ = strconv.Atoi(in.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)]) // 0: unknown
 	attributes, body := textsOf(in.MessageAttributes), aws.ToString(in.Body)
 	header := make(map[string]string)
+	var outside map[string]string // what a dead letter has beside its envelope
 	if n := unwrap(attributes, body); n != nil {
-		for name, a := range n.MessageAttributes { // beside those that a dead letter has outside
+		outside, attributes = attributes, make(map[string]string)
+		for name, a := range n.MessageAttributes {
 			attributes[name] = a.Value
 		}
 		body = n.Message
@@ -223,16 +221,16 @@ func decode(queue string, in *types.Message) *broker.Message {
 	}
 	m.ID, m.Body = attributes[attributeID], bodyOf(body, attributes[attributeEncoding])
 	for name, value := range attributes {
-		switch name {
-		case attributeID, attributeKey, attributeTime, attributeTopic, attributeEncoding, attributeHeaders:
-		default:
-			header[strings.ToLower(name)] = value
-		}
+		header[strings.ToLower(name)] = value
 	}
 	var shared map[string]string
 	if json.Unmarshal([]byte(attributes[attributeHeaders]), &shared) == nil {
 		maps.Copy(header, shared)
 	}
+	for name, value := range outside {
+		header[strings.ToLower(name)] = value
+	}
+	maps.DeleteFunc(header, func(name, _ string) bool { return broker.IsField(name) })
 	if len(header) > 0 {
 		m.Header = header
 	}

@@ -202,9 +202,9 @@ func (s *session) explainAll(failed map[*arrival]error, err error) error {
 
 // The headers of a dead letter.
 const (
-	reasonHeader = "once-reason"
-	topicHeader  = "once-topic"  // the topic of the message
-	originHeader = "once-origin" // the queue, and the ID that SQS gave the message
+	reasonHeader = broker.ReasonHeader
+	topicHeader  = broker.TopicHeader
+	originHeader = broker.OriginHeader // the queue, and the ID that SQS gave the message
 )
 
 // longestReason is the maximum length of a reason in a header, in bytes.

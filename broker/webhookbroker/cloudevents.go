@@ -176,6 +176,7 @@ func addHeaders(h map[string]string, text string) bool {
 			h[name] = value
 		}
 	}
+	dropFields(h)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package webhookbroker
 
 import (
+	"maps"
 	"mime"
 	"net/http"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // only, so other names have another prefix.
 const (
 	attribute = "ce-"
-	beside    = "once-header-"
+	beside    = broker.HeaderPrefix
 	library   = "once-" // reserved names, which are sent unchanged
 
 	contentType = "content-type"
@@ -76,9 +77,15 @@ func unpack(h http.Header, m *broker.Message) {
 			header[name] = unescape(values[0])
 		}
 	}
+	dropFields(header)
 	if len(header) > 0 {
 		m.Header = header
 	}
+}
+
+// dropFields removes names that no header of a message may have.
+func dropFields(header map[string]string) {
+	maps.DeleteFunc(header, func(name, _ string) bool { return broker.IsField(name) })
 }
 
 func isAttribute(name string) bool {

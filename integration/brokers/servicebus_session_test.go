@@ -382,7 +382,7 @@ func TestServiceBusSetsTheFieldsOfTheService(t *testing.T) {
 		m.ApplicationProperties["traceparent"] != trace || m.ApplicationProperties["Diagnostic-Id"] != trace {
 		t.Errorf("%+v", m)
 	}
-	if key := m.ApplicationProperties["once-key"]; key != "Key" { // the service may change the case of a session's name
+	if key := m.ApplicationProperties["once-ordering-key"]; key != "Key" { // the service may change the case of a session's name
 		t.Errorf("the key is kept as %v", key)
 	}
 }
