@@ -71,6 +71,36 @@ func fieldsOf(header http.Header) []field {
 	return fields
 }
 
+// ownFields returns the fields of a response that its handler has set: those of
+// header that are not as outer handlers have left them. If the handler has added
+// values to theirs, only its own count. What outer handlers set is about one
+// response: another may be compressed, or have another origin. Only their
+// Content-Type stays, because it describes the body of the handler.
+func ownFields(sent []field, header, outer http.Header) []field {
+	if outer == nil {
+		return sent
+	}
+	own := make([]field, 0, len(sent))
+	for _, f := range sent {
+		theirs, found := outer[f.spelled]
+		switch {
+		case !found || f.canonical == "Content-Type":
+		case isSame(header[f.spelled], theirs):
+			continue
+		case len(theirs) > 0 && len(f.values) > len(theirs) && slices.Equal(f.values[:len(theirs)], theirs):
+			f.values = f.values[len(theirs):]
+		}
+		own = append(own, f)
+	}
+	return own
+}
+
+// isSame reports whether two lists are one, and not only equal: a handler that
+// sets a header makes a new list.
+func isSame(a, b []string) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 func sortFields(fields []field) {
 	slices.SortStableFunc(fields, func(a, b field) int {
 		return cmp.Or(strings.Compare(a.canonical, b.canonical), strings.Compare(a.spelled, b.spelled))

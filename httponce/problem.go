@@ -46,7 +46,7 @@ var (
 	problemDamaged    = problem{name: "record-damaged", status: http.StatusInternalServerError, title: "The record of this key is damaged", detail: "Nothing was run again."}
 	problemFailed     = problem{name: "rolled-back", status: http.StatusInternalServerError, title: "The request failed", detail: "Everything was rolled back. It may be repeated with the same key."}
 	problemSetUp      = problem{name: "misconfigured", status: http.StatusInternalServerError, title: "The server is not set up right", detail: "Nothing was done."}
-	problemNotWhole   = problem{name: "body-not-whole", status: http.StatusInternalServerError, title: "The server has not seen the whole request", detail: "The body was read before it could be compared with other requests, or it is empty and its length was not announced. Nothing was done."}
+	problemNotWhole   = problem{name: "body-not-whole", status: http.StatusInternalServerError, title: "The server has not seen the whole request", detail: "The body was read before it could be compared with other requests. Nothing was done."}
 	problemDown       = problem{name: "unavailable", status: http.StatusServiceUnavailable, title: "Requests cannot be remembered at the moment", after: whenDown, detail: "Nothing was done. Repeat this request later, with the same key."}
 )
 
@@ -152,7 +152,9 @@ func (p problem) kind() string {
 func (p problem) send(w http.ResponseWriter, docs string) {
 	header := w.Header()
 	for name := range ofBody { // an outer handler may have set them for another response
-		remove(header, name)
+		if name != "Content-Encoding" { // it may compress what is written here
+			remove(header, name)
+		}
 	}
 	remove(header, "Cache-Control")
 	header.Set("Content-Type", "application/problem+json")

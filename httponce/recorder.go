@@ -22,9 +22,11 @@ type recorder struct {
 	limit       int  // bytes of body that are recorded
 	untilCommit bool // nothing is sent before deliver
 
+	outer      http.Header // what outer handlers have set; nil if nothing
 	header     http.Header // as the handler sees it
 	status     int         // 0: not yet written
 	sent       []field     // the header when the status was written
+	own        []field     // the part of sent that the handler has set
 	body       []byte
 	written    int64 // bytes of body
 	length     int64 // the Content-Length that the handler has set; -1: none
@@ -58,6 +60,9 @@ func (c *recorder) start(w http.ResponseWriter, limit int, untilCommit bool, bod
 	if c.header == nil {
 		c.header = make(http.Header)
 	}
+	if len(c.header) > 0 {
+		c.outer = maps.Clone(c.header)
+	}
 }
 
 // Header returns the header of the response.
@@ -90,6 +95,7 @@ func (c *recorder) writeHeader(status int) {
 		return
 	}
 	c.status, c.sent = status, fieldsOf(c.header)
+	c.own = ownFields(c.sent, c.header, c.outer)
 	if declared := c.header.Get("Content-Length"); declared != "" {
 		if n, err := strconv.ParseInt(declared, 10, 64); err == nil && n >= 0 {
 			c.length = n
@@ -219,13 +225,13 @@ func (c *recorder) response(headers map[string]bool) *recording {
 	if c.delivery == hijacked && c.status == 0 {
 		c.status = http.StatusSwitchingProtocols
 	}
-	r := &recording{status: c.status, head: c.sent, body: c.body, noBody: c.incomplete || len(c.body) > c.limit, only: headers}
+	r := &recording{status: c.status, head: c.own, body: c.body, noBody: c.incomplete || len(c.body) > c.limit, only: headers}
 	first := c.body
 	if c.delivery != buffered {
 		first = c.body[:c.sniffed]
 	}
-	encoding := find(c.sent, "Content-Encoding")
-	if !has(c.sent, "Content-Type") && (len(encoding) == 0 || encoding[0] == "") {
+	encoding := find(c.own, "Content-Encoding")
+	if !has(c.own, "Content-Type") && (len(encoding) == 0 || encoding[0] == "") {
 		r.setType(first)
 	}
 	if r.noBody {
@@ -252,6 +258,11 @@ func (c *recorder) stream() {
 // send sends the header and the body.
 func (c *recorder) send() {
 	replace(c.w.Header(), c.sent)
+	if len(c.body) > 0 && has(c.sent, "Content-Encoding") && !has(c.own, "Content-Encoding") && !has(c.sent, "Content-Type") {
+		// An outer handler compresses. It would detect the type in the first
+		// Write, which comes after WriteHeader here.
+		c.w.Header().Set("Content-Type", http.DetectContentType(c.body))
+	}
 	c.w.WriteHeader(c.status)
 	if len(c.body) > 0 {
 		_, _ = c.w.Write(c.body) // the client may have disconnected
