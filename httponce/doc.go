@@ -33,11 +33,14 @@
 //
 // # Which responses are recorded
 //
-// Responses with 2xx, 3xx and 4xx are recorded, except 408, 425 and 429. After
-// these three nothing happened, so the key is free again. After any other
-// status, or a panic, the outcome is unknown: the caller gets that response,
-// and repeats get 409 until the outcome is determined (see [once.Operation]).
-// [Options.Decide] changes this by status, and [NotDone] for one request.
+// Responses with 2xx, 3xx and 4xx are recorded, except 307, 308, 408, 425 and
+// 429. After these nothing happened, so the key is free again: a client follows
+// a 307 or 308 with the same request and key. That also holds for what an
+// [http.ServeMux] inside the guard answers by itself: redirects, and 404 and 405
+// without a route. After any other status, or a panic, the outcome is unknown:
+// the caller gets that response, and repeats get 409 until the outcome is
+// determined (see [once.Operation]). [Options.Decide] changes this by status,
+// and [NotDone] for one request.
 //
 // In [HandlerTx] no outcome is unknown. A response that is not recorded rolls
 // everything back. A recorded response of 400 or more rolls back the rows but

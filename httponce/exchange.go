@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -142,7 +143,7 @@ func (x *exchange) decided() (*recording, error) {
 	if rec.isPartial() && x.r.Method != http.MethodHead {
 		answer.body, answer.noBody = nil, true
 	}
-	switch d := x.decide(x.r, rec.status); {
+	switch d := x.decide(rec.status); {
 	case rec.notDone, d == Release:
 		return answer, once.NotDone(errNotRecorded)
 	case d == Unknown:
@@ -150,6 +151,41 @@ func (x *exchange) decided() (*recording, error) {
 	}
 	return answer, nil
 }
+
+// decide returns the decision of Options.Decide, or the default.
+func (x *exchange) decide(status int) Decision {
+	if x.Decide != nil {
+		if d := x.Decide(x.r, status); d != ByStatus {
+			return d
+		}
+	}
+	switch {
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		return Release
+	case status == http.StatusTemporaryRedirect, status == http.StatusPermanentRedirect:
+		return Release // the client sends the same request with the same key elsewhere
+	case status >= 300 && status < 500 && x.isRouting():
+		return Release
+	case status >= 500:
+		return Unknown
+	}
+	return Record
+}
+
+// isRouting reports whether an [http.ServeMux] inside the guard has responded by
+// itself, because it found no route or redirects.
+func (x *exchange) isRouting() bool {
+	switch {
+	case x.run.req.Pattern == "":
+		return x.mux != nil || x.r.Pattern != "" // a mux has been asked, and has overwritten the pattern
+	case x.mux == nil:
+		return false
+	}
+	h, _ := x.mux.Handler(x.r)
+	return reflect.TypeOf(h) == redirecting
+}
+
+var redirecting = reflect.TypeOf(http.RedirectHandler("", http.StatusFound))
 
 // errNotRecorded is the error of a run whose response is not recorded.
 var errNotRecorded = errors.New("httponce: the handler answered with a status that is not recorded")

@@ -64,8 +64,9 @@ type Options struct {
 	// Cache-Control, Content-Disposition, Content-Encoding, Content-Language,
 	// Content-Location, Content-Type, ETag, Last-Modified, Link, Location and
 	// Vary. Set-Cookie, Authorization, Date, Content-Length and hop-by-hop
-	// headers are never replayed. A header that outer middleware sets for each
-	// request wins over the recorded one.
+	// headers are never replayed. Nor is what outer middleware has set, except
+	// Content-Type: it sets its headers for each response, and they win over
+	// recorded ones.
 	Headers []string
 
 	// Compare are request headers that a repeat must have in common with the
@@ -191,22 +192,6 @@ func (g *settings) lookup(ctx context.Context, key once.Key) (*recording, bool, 
 		r.setType(found.Body)
 	}
 	return r, happened, err
-}
-
-// decide returns the decision of Options.Decide, or the default.
-func (g *settings) decide(r *http.Request, status int) Decision {
-	if g.Decide != nil {
-		if d := g.Decide(r, status); d != ByStatus {
-			return d
-		}
-	}
-	switch {
-	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests:
-		return Release
-	case status >= 500:
-		return Unknown
-	}
-	return Record
 }
 
 // RefuseGuessable is a CheckKey that requires at least 16 characters with some
