@@ -61,7 +61,7 @@ func (o *Operation[T]) Ask(ctx context.Context, s Store, rec Record) (now Record
 func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settlement, error) {
 	policy, _ := o.Policy.withDefaults()
 	set := Settlement{Fence: rec.fence(), Status: Unknown, KeepOutcome: policy.KeepOutcome, KeepKey: policy.KeepKey}
-	again := Unknown
+	again, begun := Unknown, time.Now()
 	switch {
 	case o.Lookup != nil:
 		value, happened, err := o.Lookup(ctx, rec.Key)
@@ -89,10 +89,22 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 		return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt,
 			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}
 	}
-	if set.Status = again; o.KeyValidFor > 0 && rec.Age > o.KeyValidFor {
-		set.Status, set.Reason = Parked, "not run again: KeyValidFor has passed since "+rec.Created.UTC().Format(time.RFC3339)
+	if set.Status = again; o.isForgotten(rec, begun) {
+		set.Status, set.Reason = Parked, whyForgotten(rec)
 	}
 	return set, nil
+}
+
+// isForgotten reports whether the other system may have forgotten the key of a
+// record that was read after begun. The age of the record grows while others are
+// asked and claims wait.
+func (o *Operation[T]) isForgotten(rec Record, begun time.Time) bool {
+	return o.KeyValidFor > 0 && rec.Age+time.Since(begun) > o.KeyValidFor
+}
+
+// whyForgotten is the reason of a record that is parked for that.
+func whyForgotten(rec Record) string {
+	return "not run again: KeyValidFor has passed since " + rec.Created.UTC().Format(time.RFC3339)
 }
 
 // MarkDone records a person's decision that the work of an Unknown or Parked

@@ -89,6 +89,11 @@ func (e *effect[T]) attempt(ctx context.Context, take int64) (Record, bool, erro
 		if err != nil || !rec.HeldBy(e.token) {
 			return rec, false, err
 		}
+		if take > 0 && e.op.isForgotten(rec, begun) { // the claim took too long
+			set := e.settlement(rec.fence(), Parked, whyForgotten(rec))
+			rec.Status, rec.Reason = set.Status, set.Reason
+			return rec, false, e.record(ctx, set)
+		}
 		if rec.Status == Running {
 			begun, err = e.freshen(ctx, rec.fence(), begun)
 			switch {

@@ -34,7 +34,7 @@ type Record struct {
 	Attempt     int64         // the fencing token: rises with each claim while the key is known
 	Owner       [16]byte      // the token of the latest claim; zero when Absent
 	LeaseLeft   time.Duration // Running: until the lease lapses; Unknown: negative, the time since; zero: not known
-	Age         time.Duration // since the first claim
+	Age         time.Duration // since the first claim, at most: a store that learns the time knows it within an interval
 	Fingerprint []byte        // of the input; empty: none was given
 	Cause       [16]byte      // ClaimRequest.Cause of the latest claim; zero: none was given
 	Outcome     Outcome       // Done only

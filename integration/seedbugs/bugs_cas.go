@@ -3,6 +3,7 @@ package seedbugs
 var (
 	casRules       = Test{"./store/cas", "^TestItAnswersLikeTheReference$"}
 	casConformance = Test{"./store/cas", "^TestConformance"}
+	casTime        = Test{"./store/cas", "^TestEveryComparisonUsesTheSafeEndOfTheTime$"}
 	casOutbox      = Test{"./store/cas", "^Test(Order|ALane|AMessage|TheNext|Messages|AHeld|AnEarlier|ConformanceWithAnOutbox)"}
 )
 
@@ -38,15 +39,57 @@ var casBugs = []Bug{
 	{
 		Name: "cas-lease-from-the-earliest-time", Why: "a lease is shorter than it was asked for",
 		File: "store/cas/row.go",
-		Old:  `Lease:       now.Latest.add(req.Lease),`,
-		New:  `Lease:       now.Earliest.add(req.Lease),`,
+		Old:  `Lease:       now.In(req.Lease),`,
+		New:  `Lease:       now.Began().add(req.Lease),`,
 		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
+	},
+	{
+		Name: "cas-ends-at-the-earliest-time", Why: "SettleTime is cut short: work is repeated while its first effect can still arrive",
+		File: "store/cas/row.go",
+		Old:  `r.Lease = now.Changed() // SettleTime`,
+		New:  `r.Lease = now.Began() // SettleTime`,
+		Test: casTime,
+	},
+	{
+		Name: "cas-begins-at-the-latest-time", Why: "work is repeated after its provider has forgotten the key",
+		File: "store/cas/row.go",
+		Old:  `is.Created = now.Began()`,
+		New:  `is.Created = now.Changed()`,
+		Test: casTime,
+	},
+	{
+		Name: "cas-youngest-age", Why: "work is repeated after its provider has forgotten the key",
+		File: "store/cas/row.go",
+		Old:  `now.AtMostSince(r.Created)`,
+		New:  `now.AtLeastSince(r.Created)`,
+		Test: casTime,
+	},
+	{
+		Name: "cas-shelf-due-early", Why: "a message is tried before the time that its handler asked for",
+		File: "store/cas/shelf.go",
+		Old:  `l.Due <= l.Updated || now.Passed(l.Due)`,
+		New:  `l.Due <= now.Changed()`,
+		Test: casTime,
+	},
+	{
+		Name: "cas-time-from-anybody", Why: "a gateway with another clock frees the keys of live holders",
+		File: "internal/servicedate/servicedate.go",
+		Old:  `if r.Header.Get(id) != "" {`,
+		New:  `if id != "" {`,
+		Test: Test{"./store/dynamostore", "^TestAGatewayDoesNotTellTheTime$"},
+	},
+	{
+		Name: "key-forgotten-while-asking", Why: "a slow Lookup lets work be repeated after its provider has forgotten the key",
+		File: "ask.go",
+		Old:  `rec.Age+time.Since(begun) > o.KeyValidFor`,
+		New:  `rec.Age > o.KeyValidFor`,
+		Test: Test{".", "^TestNothingIsSentOnceTheKeyMayBeForgotten$"},
 	},
 	{
 		Name: "cas-lapses-at-the-latest-time", Why: "another process takes over while the holder still has its lease",
 		File: "store/cas/row.go",
-		Old:  `r.Status == once.Running && r.Lease <= now.Earliest`,
-		New:  `r.Status == once.Running && r.Lease <= now.Latest`,
+		Old:  `r.Status == once.Running && now.Passed(r.Lease)`,
+		New:  `r.Status == once.Running && r.Lease <= now.Changed()`,
 		Test: Test{"./store/cas", "^TestALeaseIsNeverShorter$"},
 	},
 	{
@@ -302,9 +345,9 @@ var casBugs = []Bug{
 	{
 		Name: "cas-outbox-takes-a-lease-early", Why: "two relays publish from one lane",
 		File: "store/cas/lane.go",
-		Old: `is.Until <= now.Earliest {
+		Old: `now.Passed(is.Until) {
 				*is`,
-		New: `is.Until <= now.Latest+1_000_000 {
+		New: `is.Until <= now.Changed()+1_000_000 {
 				*is`,
 		Test: casOutbox,
 	},
@@ -332,15 +375,15 @@ var casBugs = []Bug{
 	{
 		Name: "cas-replay-overtakes", Why: "a message that a person tries again overtakes an earlier one of its ordering key",
 		File: "store/cas/shelf.go",
-		Old:  `l.Due <= now.Latest && !held[l.Order]`,
-		New:  `l.Due <= now.Latest`,
+		Old:  `l.isDue(now) && !held[l.Order]`,
+		New:  `l.isDue(now)`,
 		Test: cosmosShelf,
 	},
 	{
 		Name: "cas-forgets-parked-messages", Why: "a message that waits for a person is deleted",
 		File: "store/cas/shelf.go",
-		Old:  `if l.open(true) || now.Earliest`,
-		New:  `if l.open(false) || now.Earliest`,
+		Old:  `if l.open(true) || now.AtLeastSince(`,
+		New:  `if l.open(false) || now.AtLeastSince(`,
 		Test: tableShelf,
 	},
 	{

@@ -99,8 +99,8 @@ var cosmosBugs = []Bug{
 	{
 		Name: "cosmos-expires-early", Why: "a key is forgotten before its time, and its work runs again",
 		File: "store/cosmosstore/item.go",
-		Old:  `seconds := max(at-now.Earliest, 0)/second + 2`,
-		New:  `seconds := max(at-now.Earliest, 0)/second + 1`,
+		Old:  `seconds := max(now.AtMostUntil(at), 0)/time.Second + 2`,
+		New:  `seconds := max(now.AtMostUntil(at), 0)/time.Second + 1`,
 		Test: Test{"./store/cosmosstore", "^TestTheServiceDeletesRecordsInTime$"},
 	},
 	{
@@ -117,8 +117,8 @@ var cosmosBugs = []Bug{
 	{
 		Name: "cosmos-drops-outcomes-early", Why: "repeats get no answer although it should be kept",
 		File: "store/cosmosstore/item.go",
-		Old:  `return row.Status == once.Done && row.KeepOutcome <= now.Earliest`,
-		New:  `return row.Status == once.Done && row.KeepOutcome <= now.Earliest+7200e6`,
+		Old:  `return row.Status == once.Done && now.Passed(row.KeepOutcome)`,
+		New:  `return row.Status == once.Done && now.Passed(row.KeepOutcome-7200e6)`,
 		Test: cosmosConformance("outcome|retention|settle"),
 	},
 	{

@@ -168,8 +168,8 @@ var tableBugs = []Bug{
 	{
 		Name: "tables-impatient-relay", Why: "relays refuse commits that are on their way",
 		File: "store/tablestore/intent.go",
-		Old:  `if now.Earliest-i.written <= unsettled {`,
-		New:  `if now.Earliest-i.written <= -unsettled {`,
+		Old:  `if now.AtLeastSince(i.written) <= cmp.Or(e.settle, maxUnsettled) {`,
+		New:  `if now.AtLeastSince(i.written) <= -cmp.Or(e.settle, maxUnsettled) {`,
 		Test: Test{"./store/tablestore", "^TestALateCommitOfAMessage$"},
 	},
 	{

@@ -9,6 +9,7 @@ package dynamofake
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -239,6 +240,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, out := s.answer(operation, body)
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("Date", s.now().UTC().Format(http.TimeFormat))
+	w.Header().Set("x-amzn-RequestId", rand.Text())
 	text, err := json.Marshal(out)
 	if err != nil {
 		panic(err) // a fault of this package

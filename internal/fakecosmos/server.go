@@ -12,6 +12,7 @@
 package fakecosmos
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -195,6 +196,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	h := w.Header()
 	h.Set("Date", date.UTC().Format(http.TimeFormat))
+	h.Set("x-ms-activity-id", rand.Text())
 	h.Set("Content-Type", "application/json")
 	h.Set("x-ms-request-charge", "1")
 	if rep.etag != "" {

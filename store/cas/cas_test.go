@@ -64,7 +64,7 @@ func (t *table) put(row cas.Row) cas.Stored {
 // Now is the wall clock, which nobody sets during a test.
 func (*table) Now(context.Context) (cas.Now, error) {
 	now := cas.Instant(time.Now().UnixMicro())
-	return cas.Now{Earliest: now, Latest: now}, nil
+	return cas.Exactly(now), nil
 }
 
 // batch collects writes.
@@ -380,7 +380,7 @@ func TestALostReplyIsRecognised(t *testing.T) {
 type vague struct{ at cas.Instant }
 
 func (v *vague) Now(context.Context) (cas.Now, error) {
-	return cas.Now{Earliest: v.at, Latest: v.at + cas.Instant(time.Hour/time.Microsecond)}, nil
+	return cas.Between(v.at, v.at+cas.Instant(time.Hour/time.Microsecond)), nil
 }
 
 // Whichever time within the interval is the true one, nobody takes a lease early.

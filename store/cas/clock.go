@@ -96,7 +96,8 @@ func (c *LearnedClock) Now(ctx context.Context) (Now, error) {
 	}
 	now, fresh := c.now(time.Now())
 	if !fresh {
-		return Now{}, errors.New("cas: the response of the service has no time, or a clock of this machine was set meanwhile")
+		return Now{}, errors.New("cas: the service told no time: its response has no Date or no request ID of the service, as if " +
+			"something else had answered, or a clock of this machine was set meanwhile")
 	}
 	return now, nil
 }
@@ -106,8 +107,8 @@ func (c *LearnedClock) now(at time.Time) (now Now, fresh bool) {
 	defer c.mu.Unlock()
 	since, apart := at.Sub(began), wallAhead(at)-c.ahead
 	low, high := c.at(since)
-	now.Earliest = Instant((since + low) / time.Microsecond)
-	now.Latest = Instant((since+high)/time.Microsecond) + 1
+	now.earliest = Instant((since + low) / time.Microsecond)
+	now.latest = Instant((since+high)/time.Microsecond) + 1
 	fresh = c.known && since-c.asOf < staleAfter && max(apart, -apart) < time.Second
 	return now, fresh
 }

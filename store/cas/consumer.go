@@ -41,7 +41,7 @@ type registered struct {
 }
 
 func (r registered) at(now Now) store.Consumer {
-	return store.Consumer{Name: r.Name, Source: r.Source, Keys: r.Keys, Seen: max(0, now.Earliest.sub(r.Seen))}
+	return store.Consumer{Name: r.Name, Source: r.Source, Keys: r.Keys, Seen: max(0, now.AtLeastSince(r.Seen))}
 }
 
 // consumersDoc has all consumers: by name, and by when their source was first
@@ -93,7 +93,7 @@ func register(all []registered, at store.Consumer, keys string, now Now) (before
 		before = all[first].at(now)
 		before.Source = at.Source
 	}
-	row := registered{Name: at.Name, Source: at.Source, Keys: cmp.Or(before.Keys, keys), Seen: now.Latest}
+	row := registered{Name: at.Name, Source: at.Source, Keys: cmp.Or(before.Keys, keys), Seen: now.Changed()}
 	if i >= 0 {
 		all[i] = row
 	} else {

@@ -38,9 +38,9 @@ func (l *leases) at(relay string, now Now) (as store.Leases) {
 		if err != nil || len(id) != len(as.Lanes[i].Relay) {
 			continue
 		}
-		left := is.Until.sub(now.Earliest)
+		left := now.AtMostUntil(is.Until)
 		if is.Relay == relay {
-			left = is.Until.sub(now.Latest)
+			left = now.AtLeastUntil(is.Until)
 		}
 		as.Lanes[i] = store.LaneLease{Relay: [16]byte(id), Left: min(left, is.Lease)}
 	}
@@ -59,10 +59,10 @@ func (p *Publishing[Tx]) LeaseLanes(ctx context.Context, relay [16]byte, ttl tim
 	}
 	me := nameOf(relay)
 	err = p.lease(ctx, func(l *leases, now Now) bool {
-		l.Alive[me] = now.Latest.add(ttl)
+		l.Alive[me] = now.In(ttl)
 		for _, i := range lanes {
-			if is := &l.Lanes[i]; is.Relay == me || is.Relay == "" || is.Until <= now.Earliest {
-				*is = lane{Relay: me, Until: now.Latest.add(ttl), Lease: ttl}
+			if is := &l.Lanes[i]; is.Relay == me || is.Relay == "" || now.Passed(is.Until) {
+				*is = lane{Relay: me, Until: now.In(ttl), Lease: ttl}
 			}
 		}
 		as = l.at(me, now)
@@ -119,7 +119,7 @@ func (p *Publishing[Tx]) leases(ctx context.Context) (l leases, err error) {
 // forget drops relays that are no longer alive.
 func (l *leases) forget(now Now) {
 	for relay, until := range l.Alive {
-		if until <= now.Earliest {
+		if now.Passed(until) {
 			delete(l.Alive, relay)
 		}
 	}

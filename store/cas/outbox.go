@@ -171,7 +171,7 @@ const (
 func (s *sequence) next(now Now, after int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max((int64(now.Latest)-seqEpoch)<<seqBits, s.last+1, after+1) + rand.Int64N(1<<seqBits)
+	s.last = max((int64(now.Changed())-seqEpoch)<<seqBits, s.last+1, after+1) + rand.Int64N(1<<seqBits)
 	return s.last
 }
 
@@ -291,13 +291,13 @@ func (p *Publishing[Tx]) PutTx(ctx context.Context, tx Tx, ms []store.Outgoing) 
 func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store.Outgoing) error {
 	at := place{lane: store.Lane(&out.Message)}
 	m := message{ID: out.Message.ID, Topic: out.Message.Topic, Order: out.Message.OrderingKey, Time: out.Message.Time,
-		Cause: anyText(out.Cause), Created: now.Latest, body: out.Message.Body}
+		Cause: anyText(out.Cause), Created: now.Changed(), body: out.Message.Body}
 	for name, value := range out.Message.Header {
 		m.Header = append(m.Header, [2]anyText{anyText(name), anyText(value)})
 	}
 	if out.Delay > 0 {
 		at.state = store.Delayed
-		m.Due, m.Wait = now.Latest.add(out.Delay), out.Delay
+		m.Due, m.Wait = now.In(out.Delay), out.Delay
 	}
 	var of order
 	if m.Order != "" {
@@ -313,7 +313,7 @@ func (p *Publishing[Tx]) put(ctx context.Context, d docs[Tx], now Now, out store
 		if at.state == store.Pending {
 			of.Pending = &DocName{d.place, name}
 		}
-		if err := d.writeUntil(orderDoc(m.Order), of, now.Latest.add(keepOrder)); err != nil {
+		if err := d.writeUntil(orderDoc(m.Order), of, now.In(keepOrder)); err != nil {
 			return err
 		}
 	}
@@ -352,7 +352,7 @@ func (m *message) outgoing(at place, now Now, bodiless bool) store.Outgoing {
 }
 
 // left is the time until a message is due.
-func (m *message) left(now Now) time.Duration { return min(m.Due.sub(now.Earliest), m.Wait) }
+func (m *message) left(now Now) time.Duration { return min(now.AtMostUntil(m.Due), m.Wait) }
 
 // Sent ends messages that were published. There is no archive, so store.Archive
 // deletes.
@@ -428,9 +428,9 @@ func (p *Publishing[Tx]) change(ctx context.Context, relay [16]byte, ms []store.
 
 // moveTo returns the move that gives a message another state.
 func (p *Publishing[Tx]) moveTo(doc NamedDoc, is message, at place, to store.OutgoingState, now Now) (Move, error) {
-	is.Changed, is.Due, at.state = max(now.Latest, is.Created, is.Changed), 0, to
+	is.Changed, is.Due, at.state = max(now.Changed(), is.Created, is.Changed), 0, to
 	if to == store.Delayed {
-		is.Due = now.Latest.add(is.Wait)
+		is.Due = now.In(is.Wait)
 	} else {
 		is.Wait = 0
 	}
@@ -733,7 +733,7 @@ func (p *Publishing[Tx]) forgetIn(ctx context.Context, lane int, keep time.Durat
 			if err != nil {
 				return forgotten, err
 			}
-			if now.Earliest.sub(is.Changed) > keep && forgotten+len(moves) < limit {
+			if now.AtLeastSince(is.Changed) > keep && forgotten+len(moves) < limit {
 				of, moves = append(of, found{place: at}), append(moves, Move{DocName: doc.DocName, Over: doc.Version})
 			}
 		}
@@ -765,7 +765,7 @@ func (p *Publishing[Tx]) OutboxDepth(ctx context.Context, count int) (depths []s
 				for _, doc := range page {
 					d.Count++
 					if at, err := placeOf(doc.DocName); err == nil {
-						d.Oldest = max(d.Oldest, now.Earliest.sub(Instant(at.seq>>seqBits+seqEpoch)))
+						d.Oldest = max(d.Oldest, now.AtLeastSince(Instant(at.seq>>seqBits+seqEpoch)))
 					}
 				}
 				d.Estimated = d.Count >= max(count, 1)

@@ -137,7 +137,7 @@ type skewed struct{ by time.Duration }
 
 func (s skewed) Now(context.Context) (cas.Now, error) {
 	now := cas.Instant(time.Now().Add(s.by).UnixMicro())
-	return cas.Now{Earliest: now - 1_000_000, Latest: now + 1_000_000}, nil
+	return cas.Between(now-1_000_000, now+1_000_000), nil
 }
 
 // Seq rises for an ordering key also if the next writer's clock is behind.

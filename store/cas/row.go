@@ -3,7 +3,6 @@ package cas
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -34,35 +33,6 @@ type Row struct {
 	Firm bool
 }
 
-// Instant is a time in microseconds since 1970, by the clock of the engine.
-type Instant int64
-
-// Time returns the instant as a time.
-func (i Instant) Time() time.Time { return time.UnixMicro(int64(i)) }
-
-// add returns the instant after d. A d that is too long lasts for ever.
-func (i Instant) add(d time.Duration) Instant {
-	us := Instant(d / time.Microsecond)
-	if d%time.Microsecond > 0 {
-		us++ // a lease is never shorter than it was asked for
-	}
-	if us > 0 && i > math.MaxInt64-us {
-		return math.MaxInt64
-	}
-	return i + us
-}
-
-func (i Instant) sub(before Instant) time.Duration {
-	us := int64(i - before)
-	if us > math.MaxInt64/int64(time.Microsecond) {
-		return math.MaxInt64
-	}
-	return time.Duration(us) * time.Microsecond
-}
-
-// Now is what is known of the time: the clock of the engine is between the two.
-type Now struct{ Earliest, Latest Instant }
-
 // Open reports whether the row is among those that [once.Lister] lists even in a
 // store without an index of all records.
 func (r *Row) Open() bool { return r.Status >= once.Running && r.Status <= once.Parked }
@@ -76,17 +46,17 @@ func (r *Row) Expires() (at Instant, ok bool) {
 // At returns the row as it has become by now. A row that is past its KeepKey is
 // the zero Row, that of a key that was never seen.
 func (r Row) At(now Now) Row {
-	if r.Status == once.Running && r.Lease <= now.Earliest {
+	if r.Status == once.Running && now.Passed(r.Lease) {
 		if r.Status = once.Unknown; r.Firm {
 			r.Status, r.Reason = once.Absent, "its transaction did not commit"
 		}
 	}
 	switch r.Status {
 	case once.Absent, once.Done:
-		if r.KeepKey <= now.Earliest {
+		if now.Passed(r.KeepKey) {
 			return Row{}
 		}
-		if r.Status == once.Done && r.KeepOutcome <= now.Earliest {
+		if r.Status == once.Done && now.Passed(r.KeepOutcome) {
 			r.Status, r.Outcome = once.Expired, once.Outcome{}
 		}
 	}
@@ -104,7 +74,7 @@ func (r Row) Record(now Now) once.Record {
 		Status:      r.Status,
 		Attempt:     r.Attempt,
 		Owner:       r.Owner,
-		Age:         max(0, now.Earliest.sub(r.Created)),
+		Age:         max(0, now.AtMostSince(r.Created)),
 		Fingerprint: bytes.Clone(r.Fingerprint),
 		Cause:       r.Cause,
 		Reason:      r.Reason,
@@ -113,15 +83,15 @@ func (r Row) Record(now Now) once.Record {
 	}
 	switch r.Status {
 	case once.Running:
-		rec.LeaseLeft = r.Lease.sub(now.Earliest)
+		rec.LeaseLeft = now.AtMostUntil(r.Lease)
 	case once.Unknown:
-		rec.LeaseLeft = min(r.Lease.sub(now.Earliest), -time.Microsecond) // 0 would mean that it is not known
+		rec.LeaseLeft = min(-now.AtLeastSince(r.Lease), -time.Microsecond) // 0 would mean that it is not known
 	case once.Absent:
 		rec.Owner = [16]byte{}
 	case once.Done:
 		rec.Outcome = r.Outcome
 		rec.Outcome.Body = bytes.Clone(r.Outcome.Body)
-		rec.OutcomeLeft = max(0, min(r.KeepOutcome, r.KeepKey).sub(now.Latest))
+		rec.OutcomeLeft = max(0, now.AtLeastUntil(min(r.KeepOutcome, r.KeepKey)))
 	}
 	return rec
 }
@@ -145,11 +115,11 @@ func (r Row) claim(req once.ClaimRequest, now Now) (is Row, ok bool) {
 		Cause:       req.Cause,
 		Fingerprint: bytes.Clone(req.Fingerprint),
 		Created:     was.Created,
-		Updated:     max(now.Latest, was.Updated),
-		Lease:       now.Latest.add(req.Lease),
+		Updated:     max(now.Changed(), was.Updated),
+		Lease:       now.In(req.Lease),
 	}
 	if was.Attempt == 0 { // never seen, or forgotten
-		is.Created = is.Updated
+		is.Created = now.Began()
 	}
 	return is, true
 }
@@ -161,7 +131,7 @@ func (r Row) claim(req once.ClaimRequest, now Now) (is Row, ok bool) {
 func (r Row) claimFirmly(req once.ClaimRequest, now Now) (is Row, ok bool) {
 	if is := r.At(now); is.Owner == req.Owner && (is.Status == once.Running || is.Status == once.Unknown) {
 		is.Status, is.Reason = once.Running, ""
-		is.Lease, is.Updated = now.Latest.add(req.Lease), max(now.Latest, is.Updated)
+		is.Lease, is.Updated = now.In(req.Lease), max(now.Changed(), is.Updated)
 		is.keepFirm(req)
 		return is, true
 	}
@@ -200,7 +170,7 @@ func (r Row) extend(fence once.Fence, d time.Duration, now Now) (Row, error) {
 		return r, lost(fence)
 	}
 	was := r.Lease
-	r.Lease, r.Updated = now.Latest.add(d), max(now.Latest, r.Updated)
+	r.Lease, r.Updated = now.In(d), max(now.Changed(), r.Updated)
 	if r.Firm { // the count is kept as long after the lease as before
 		r.KeepKey = max(r.KeepKey, r.Lease.add(r.KeepKey.sub(was)))
 	}
@@ -230,17 +200,17 @@ func (r Row) settle(set once.Settlement, now Now) (_ Row, changed bool, err erro
 			return r, false, lost(set.Fence)
 		}
 	}
-	r.Status, r.Reason, r.Updated = set.Status, set.Reason, max(now.Latest, r.Updated)
+	r.Status, r.Reason, r.Updated = set.Status, set.Reason, max(now.Changed(), r.Updated)
 	r.Outcome, r.Firm, r.KeepOutcome, r.KeepKey = once.Outcome{}, false, 0, 0
 	switch set.Status {
 	case once.Unknown:
-		r.Lease = now.Earliest
+		r.Lease = now.Changed() // SettleTime counts from here
 	case once.Done:
 		r.Outcome = set.Outcome
 		r.Outcome.Body = bytes.Clone(set.Outcome.Body)
-		r.KeepOutcome, r.KeepKey = now.Latest.add(set.KeepOutcome), now.Latest.add(set.KeepKey)
+		r.KeepOutcome, r.KeepKey = now.In(set.KeepOutcome), now.In(set.KeepKey)
 	case once.Absent:
-		r.KeepKey = now.Latest.add(set.KeepKey)
+		r.KeepKey = now.In(set.KeepKey)
 	}
 	return r, true, nil
 }
@@ -255,8 +225,8 @@ func (r Row) reopen(fence once.Fence, keepKey time.Duration, why string, now Now
 	if is.Status == once.Absent { // repeated
 		return r, false, nil
 	}
-	r.Status, r.Reason, r.Updated = once.Absent, why, max(now.Latest, r.Updated)
-	r.Outcome, r.KeepOutcome, r.KeepKey = once.Outcome{}, 0, now.Latest.add(keepKey)
+	r.Status, r.Reason, r.Updated = once.Absent, why, max(now.Changed(), r.Updated)
+	r.Outcome, r.KeepOutcome, r.KeepKey = once.Outcome{}, 0, now.In(keepKey)
 	return r, true, nil
 }
 

@@ -272,8 +272,8 @@ func (c *Shelving[Tx]) enter(ctx context.Context, d docs[Tx], now Now, m store.S
 		s.Consumers = append(s.Consumers, m.Consumer)
 	}
 	h.line = line{Seq: s.Last, ID: m.Message.ID, Order: m.Message.OrderingKey, Topic: m.Message.Topic, State: m.State,
-		Due: now.Earliest.add(m.Due), Updated: now.Latest}
-	h.Version, h.Key, h.Origin, h.Attempts, h.Created = 1, m.Key, anyText(m.Origin), m.Attempts, now.Latest
+		Due: dueIn(m.Due, now.Changed(), now), Updated: now.Changed()}
+	h.Version, h.Key, h.Origin, h.Attempts, h.Created = 1, m.Key, anyText(m.Origin), m.Attempts, now.Changed()
 	h.Reason, h.History = anyText(m.Reason), anyText(m.History)
 	for name, value := range map[string]any{
 		shelfDoc:                   s,
@@ -365,7 +365,8 @@ func (c *Shelving[Tx]) changeTx(ctx context.Context, tx Tx, m store.Shelved) err
 		}
 		return c.remove(ctx, d, m.Consumer, h)
 	}
-	h.State, h.Due, h.Updated = m.State, now.Earliest.add(m.Due), max(now.Latest, h.Updated)
+	h.State, h.Updated = m.State, max(now.Changed(), h.Updated)
+	h.Due = dueIn(m.Due, h.Updated, now)
 	h.Attempts, h.Reason, h.History, h.Version = m.Attempts, anyText(m.Reason), anyText(m.History), h.Version+1
 	lines[at] = h.line
 	if err := d.write(linesDoc(m.Consumer), lines); err != nil {
@@ -407,7 +408,7 @@ func (c *Shelving[Tx]) ForgetShelved(ctx context.Context, keep time.Duration, li
 			if forgotten == limit {
 				return forgotten, nil
 			}
-			if l.open(true) || now.Earliest.sub(l.Updated) <= keep {
+			if l.open(true) || now.AtLeastSince(l.Updated) <= keep {
 				continue
 			}
 			gone, err := c.forget(ctx, consumer, l)
@@ -508,11 +509,33 @@ func (c *Shelving[Tx]) Shelved(ctx context.Context, q store.ShelfQuery) (page []
 	return page, nil
 }
 
+// dueIn returns when a message that is changed at an instant is due after a wait:
+// at once, or not before its end.
+func dueIn(wait time.Duration, changed Instant, now Now) Instant {
+	if wait <= 0 {
+		return now.Began()
+	}
+	return max(now.In(wait), changed+1)
+}
+
+// isDue reports whether the message is due. One that was due when it was written
+// is due for every process, whatever it knows of the time.
+func (l line) isDue(now Now) bool { return l.Due <= l.Updated || now.Passed(l.Due) }
+
+// left returns the time until the message is due, or since then if it is not
+// above 0.
+func (l line) left(now Now) time.Duration {
+	if l.isDue(now) {
+		return min(now.AtMostUntil(l.Due), 0)
+	}
+	return max(now.AtLeastUntil(l.Due), time.Microsecond)
+}
+
 // selected returns the lines that a query selects.
 func selected(q store.ShelfQuery, lines []line, now Now) (is []line) {
 	held := make(map[string]bool) // ordering keys of the messages so far
 	for _, l := range lines {
-		ready := l.State == store.Waiting && l.Due <= now.Latest && !held[l.Order]
+		ready := l.State == store.Waiting && l.isDue(now) && !held[l.Order]
 		if l.Seq > q.After && (len(q.States) == 0 || slices.Contains(q.States, l.State)) &&
 			(len(q.IDs) == 0 || slices.Contains(q.IDs, l.ID)) && (q.OrderingKey == "" || q.OrderingKey == l.Order) &&
 			(q.Topic == "" || q.Topic == l.Topic) && (ready || !q.Ready) {
@@ -533,7 +556,7 @@ func (c *Shelving[Tx]) message(ctx context.Context, consumer string, seq int64, 
 		Attempts: h.Attempts, Reason: string(h.Reason), History: string(h.History), Created: h.Created.Time(), Updated: h.Updated.Time(),
 		Message: broker.Message{ID: h.ID, Topic: h.Topic, OrderingKey: h.Order}}
 	if m.State == store.Waiting {
-		m.Due = h.Due.sub(now.Latest)
+		m.Due = h.left(now)
 	}
 	var text []byte
 	for _, name := range h.parts(consumer) {

@@ -33,7 +33,8 @@
 //
 // # Time
 //
-// The clock is that of the service, learned from the Date of its responses, which
+// The clock is that of the service, learned from the Date of its
+// responses that have an x-ms-activity-id, which
 // has whole seconds. A lease can be longer by a second or two, and is never shorter
 // than it was asked for. The wall clock of this machine has no effect.
 //
@@ -312,7 +313,7 @@ func (s *Store) Forget(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, s.leaveOut(ctx), parameter("@now", text(now.Earliest)))
+	rows, _, err := s.engine.query(ctx, "c.once.outcomeUntil <= @now", limit, s.leaveOut(ctx), parameter("@now", text(now.Earliest())))
 	forgotten := 0
 	for i := 0; i < len(rows) && err == nil; i++ {
 		var is cas.Stored

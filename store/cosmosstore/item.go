@@ -117,7 +117,7 @@ func within(item []byte, property, partition string) ([]byte, error) {
 
 // isPastOutcome reports whether the outcome of a row has expired.
 func isPastOutcome(row cas.Row, now cas.Now) bool {
-	return row.Status == once.Done && row.KeepOutcome <= now.Earliest
+	return row.Status == once.Done && now.Passed(row.KeepOutcome)
 }
 
 // timeToLive returns after how many seconds the service may delete the item of a
@@ -132,8 +132,7 @@ func timeToLive(row cas.Row, now cas.Now) int64 {
 }
 
 func secondsUntil(at cas.Instant, now cas.Now) int64 {
-	const second = cas.Instant(time.Second / time.Microsecond)
-	seconds := max(at-now.Earliest, 0)/second + 2
+	seconds := max(now.AtMostUntil(at), 0)/time.Second + 2
 	if seconds > math.MaxInt32 {
 		return -1
 	}

@@ -53,7 +53,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		})
 		for i, row := range rows {
 			page.Next = row.Key
-			if rec := row.Record(now); cas.Selects(q, rec) {
+			if rec := row.Record(now); cas.Selects(q, rec, now) {
 				page.Records = append(page.Records, rec)
 			}
 			if len(page.Records) == limit && (i < len(rows)-1 || !r.isLast()) {
@@ -86,7 +86,7 @@ func (e *engine) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (
 		return page, err
 	}
 	is, err := e.Load(ctx, rows[0].Key)
-	if rec := is.Record(now); err == nil && cas.Selects(q, rec) {
+	if rec := is.Record(now); err == nil && cas.Selects(q, rec, now) {
 		rec.Outcome.Body = nil
 		page.Records = []once.Record{rec}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
+	"github.com/effectively-once/once/internal/servicedate"
 	"github.com/effectively-once/once/store/cas"
 )
 
@@ -82,16 +83,14 @@ func causeOf(results []azcosmos.TransactionalBatchResult) int {
 	return -1
 }
 
-// learn gives the time in a response to the clock.
+// learn gives the time in a response of the service to the clock. The service
+// numbers each with x-ms-activity-id.
 func (e *engine) learn(sent time.Time, r *http.Response, err error) {
 	var refused *azcore.ResponseError
 	if r == nil && errors.As(err, &refused) {
 		r = refused.RawResponse
 	}
-	if r == nil {
-		return
-	}
-	if date, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+	if date, ok := servicedate.Of(r, "x-ms-activity-id"); ok {
 		e.clock.Learn(sent, date, time.Second)
 	}
 }

@@ -26,7 +26,7 @@
 // # Time
 //
 // DynamoDB has no clock in conditions. Its time is learned from the Date of its
-// responses, which has whole seconds: see [cas.LearnedClock]. So a lease may be
+// responses that have an x-amzn-RequestId, which has whole seconds: see [cas.LearnedClock]. So a lease may be
 // longer by two seconds, and is never shorter, whatever the clock of this machine
 // shows. The first call of a process, and one after a minute without any, makes
 // a GetItem more.

@@ -19,6 +19,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
+	"github.com/effectively-once/once/internal/servicedate"
 	"github.com/effectively-once/once/store/cas"
 )
 
@@ -175,7 +176,7 @@ func (e *engine) watch(a *attempts) func(*dynamodb.Options) {
 		response, _ := out.RawResponse.(*smithyhttp.Response)
 		answered := err == nil && response != nil && response.Response != nil
 		if answered {
-			if at, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+			if at, ok := servicedate.Of(response.Response, "x-amzn-RequestId"); ok {
 				e.clock.Learn(sent, at, time.Second)
 			}
 		}

@@ -52,7 +52,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		for _, row := range rows {
 			id := row.Key.UUID()
 			after, page.Next = hex.EncodeToString(id[:]), row.Key
-			if rec := row.Record(now); cas.Selects(q, rec) {
+			if rec := row.Record(now); cas.Selects(q, rec, now) {
 				page.Records = append(page.Records, rec)
 			}
 			if len(page.Records) == limit {
@@ -103,7 +103,7 @@ func (e *engine) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (
 		return page, err
 	}
 	rec := row.Record(now)
-	if rec.Outcome.Body = nil; cas.Selects(q, rec) {
+	if rec.Outcome.Body = nil; cas.Selects(q, rec, now) {
 		page.Records = []once.Record{rec}
 	}
 	return page, nil

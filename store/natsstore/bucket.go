@@ -164,7 +164,7 @@ func (b *bucket) message(ctx context.Context, row cas.Row, over string) (*nats.M
 		if err != nil {
 			return nil, err
 		}
-		if left := at.Time().Sub(now.Earliest.Time()); left < forever {
+		if left := now.AtMostUntil(at); left < forever {
 			left = max(0, left) + reserve + time.Second
 			m.Header.Set(jetstream.MsgTTLHeader, strconv.FormatInt(int64(left/time.Second), 10)+"s")
 		}

@@ -45,7 +45,7 @@ func (s *Store) List(ctx context.Context, q once.RecordQuery) (page once.RecordP
 		}
 		for _, row := range rows {
 			rec := row.Record(now)
-			if page.Next = row.Key; cas.Selects(q, rec) {
+			if page.Next = row.Key; cas.Selects(q, rec, now) {
 				page.Records = append(page.Records, rec)
 			}
 			if len(page.Records) == limit {
@@ -69,7 +69,7 @@ func (s *Store) listOne(ctx context.Context, q once.RecordQuery, now cas.Now) (p
 		return page, err
 	}
 	rec := is.Record(now)
-	if rec.Outcome.Body = nil; cas.Selects(q, rec) {
+	if rec.Outcome.Body = nil; cas.Selects(q, rec, now) {
 		page.Records = []once.Record{rec}
 	}
 	return page, nil

@@ -99,8 +99,8 @@ func readOutcome(value string, id [16]byte, now cas.Now) (rec once.Record, err e
 		n, _ := strconv.ParseInt(fields[field], 10, 64) // readRecord says what is no number
 		return n
 	}
-	age := max(0, int64(now.Earliest)-at(isCreated))
-	left := max(0, min(at(isKeepOutcome), at(isKeepKey))-int64(now.Latest))
+	age := max(0, now.AtMostSince(cas.Instant(at(isCreated))).Microseconds())
+	left := max(0, now.AtLeastUntil(cas.Instant(min(at(isKeepOutcome), at(isKeepKey)))).Microseconds())
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return readRecord([]string{number(int64(once.Done)), fields[isAttempt], fields[isOwner], "0", number(age), fields[isFingerprint],
 		fields[isCause], fields[isContentType], fields[isFlags], fields[isSum], fields[isReason], fields[isCreated], fields[isUpdated],

@@ -16,6 +16,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/effectively-once/once"
+	"github.com/effectively-once/once/internal/servicedate"
 	"github.com/effectively-once/once/store/cas"
 )
 
@@ -61,10 +62,8 @@ func (e *engine) call(ctx context.Context, send func(context.Context) error) (r 
 		MaxRetries: 1000, RetryDelay: 100 * time.Millisecond, MaxRetryDelay: 5 * time.Second, ShouldRetry: isBusy,
 	})
 	r.err = send(policy.WithCaptureResponse(ctx, &r.raw))
-	if r.raw != nil {
-		if date, err := http.ParseTime(r.raw.Header.Get("Date")); err == nil {
-			e.clock.Learn(began, date, dateResolution)
-		}
+	if date, ok := servicedate.Of(r.raw, "x-ms-request-id"); ok {
+		e.clock.Learn(began, date, dateResolution)
 	}
 	return r
 }
@@ -214,7 +213,7 @@ func (e *engine) forget(ctx context.Context, found []cas.Stored, now cas.Now) (n
 			past = append(past, is)
 			continue
 		}
-		if is.KeepOutcome == 0 || is.KeepOutcome > now.Earliest { // an emulator compares times less exactly
+		if is.KeepOutcome == 0 || !now.Passed(is.KeepOutcome) { // an emulator compares times less exactly
 			continue
 		}
 		is.Row.Outcome, is.Row.KeepOutcome = once.Outcome{}, 0

@@ -308,6 +308,34 @@ func TestWhatIsKnownAfterACommit(t *testing.T) {
 	}
 }
 
+// A gateway whose clock is an hour ahead answers in the place of the service.
+func TestAGatewayDoesNotTellTheTime(t *testing.T) {
+	way := new(line)
+	c := table(t, way)
+	key := once.Key{Operation: "pay", ID: "1"}
+	_, err := tablestore.New(c, nil).Claim(t.Context(), once.ClaimRequest{Fence: once.Fence{Key: key, Owner: [16]byte{1}}, Lease: 10 * time.Minute})
+	must(t, err)
+	for _, known := range []bool{true, false} { // the time, before the gateway answers
+		other := tablestore.New(c, nil)
+		if known {
+			_, err = other.Get(t.Context(), key)
+			must(t, err)
+		}
+		way.set(func(_ int, req *policy.Request) (*http.Response, error) {
+			header := http.Header{"Date": {time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)}, "Content-Type": {"text/html"}}
+			return &http.Response{StatusCode: http.StatusForbidden, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header,
+				Body: io.NopCloser(strings.NewReader("<p>Forbidden</p>")), Request: req.Raw()}, nil
+		})
+		if _, err := other.Get(t.Context(), key); err == nil {
+			t.Error("the gateway lets calls pass")
+		}
+		way.set(nil)
+		if rec, err := other.Get(t.Context(), key); err != nil || rec.Status != once.Running || rec.LeaseLeft < 9*time.Minute {
+			t.Errorf("the record of a live holder is %v for %v, %v", rec.Status, rec.LeaseLeft, err)
+		}
+	}
+}
+
 // A service whose clock differs from that of the clients: leases last as long as
 // they were asked for, and not much longer.
 func TestLeasesHoldWhateverTheClocksShow(t *testing.T) {

@@ -265,8 +265,7 @@ func (e *engine) resolve(ctx context.Context, i intent, now cas.Now) (cas.Doc, e
 		if err != nil || is.Version != "" {
 			return is.Doc, err
 		}
-		unsettled := cas.Instant(cmp.Or(e.settle, maxUnsettled) / time.Microsecond)
-		if now.Earliest-i.written <= unsettled {
+		if now.AtLeastSince(i.written) <= cmp.Or(e.settle, maxUnsettled) {
 			return cas.Doc{}, nil
 		}
 		// The tombstone is written anew although there is one: whoever would replace it
@@ -287,7 +286,7 @@ func (e *engine) resolve(ctx context.Context, i intent, now cas.Now) (cas.Doc, e
 func (e *engine) bury(ctx context.Context, at cas.DocName, over azcore.ETag, now cas.Now) (done bool, err error) {
 	partition, row := entityOf(at)
 	p := properties{"PartitionKey": partition, "RowKey": row, "Tombstone": true}
-	p.time("Due", now.Latest+cas.Instant(keepTombstone/time.Microsecond))
+	p.time("Due", now.In(keepTombstone))
 	text := mustMarshal(p)
 	err = e.call(ctx, func(ctx context.Context) error {
 		if over == "" {

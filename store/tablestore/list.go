@@ -62,7 +62,7 @@ type lister struct {
 func (l *lister) add(is cas.Stored) bool {
 	rec := is.Record(l.now)
 	rec.Outcome.Body = nil
-	if cas.Selects(l.query, rec) {
+	if cas.Selects(l.query, rec, l.now) {
 		l.page.Records = append(l.page.Records, rec)
 	}
 	l.page.Next = is.Key

@@ -48,7 +48,7 @@
 //
 // Requests go to the primary endpoint: the secondary one answers from the past.
 // Table storage has no clock in conditions, so the service's clock is learned from
-// the Date of its responses. It tells whole seconds: a lease may last up to a
+// the Date of its responses that have an x-ms-request-id. It tells whole seconds: a lease may last up to a
 // second longer than it was asked for, and is never shorter, whatever the clocks
 // of the clients show.
 //
@@ -168,7 +168,7 @@ func (s *Store) Forget(ctx context.Context, limit int) (n int, err error) {
 	defer s.mu.Unlock()
 	again := s.due != (place{})
 	for pages := 0; n < limit && pages < maxPages; pages++ {
-		entities, next, err := s.engine.entities(ctx, fmt.Sprintf("%s and Due le %s", mayBeDue, dateTime(now.Earliest)), s.due, limit-n)
+		entities, next, err := s.engine.entities(ctx, fmt.Sprintf("%s and Due le %s", mayBeDue, dateTime(now.Earliest())), s.due, limit-n)
 		if err != nil {
 			return n, err
 		}
