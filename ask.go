@@ -84,7 +84,7 @@ func (o *Operation[T]) verdict(ctx context.Context, s Store, rec Record) (Settle
 		}
 		again, set.Reason = Absent, "Lookup says that it did not happen"
 	case o.OnUnknown == Park:
-		again, set.Reason = Parked, "the lease lapsed: crashed, or cut off from the store"
+		again, set.Reason = Parked, rec.Why() // which may be sealed, and stays so
 	case o.OnUnknown == 0:
 		return set, &failure{kind: ErrOutcomeUnknown, key: rec.Key, attempt: rec.Attempt,
 			hint: "the operation has neither a Lookup nor a choice in OnUnknown"}

@@ -268,7 +268,12 @@ func (c *call) checkInput(rec Record) error {
 
 // settlement returns a settlement under the policy of the call.
 func (c *call) settlement(fence Fence, status Status, reason string) Settlement {
-	return Settlement{Fence: fence, Status: status, Reason: c.opts.Sealing.SealReason(c.key, name.Reason(reason)), KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
+	reason = name.Reason(reason)
+	if status == Unknown && reason == "" {
+		reason = "failed without a word" // a record without a reason has lapsed
+	}
+	return Settlement{Fence: fence, Status: status, Reason: c.opts.Sealing.SealReason(c.key, reason),
+		KeepOutcome: c.policy.KeepOutcome, KeepKey: c.policy.KeepKey}
 }
 
 // isFinal reports whether repeating a call of a store is pointless.

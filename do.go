@@ -61,8 +61,7 @@ func Do[T any](ctx context.Context, s Store, w Work[T], run func(context.Context
 	case !mine:
 		return replay(w.op, &e.opts.Sealing, rec, e.id)
 	case e.unkept != nil:
-		return e.value, &failure{kind: errPermanent, key: w.key, attempt: rec.Attempt,
-			hint: "it happened and is recorded as done, without its value, which cannot be encoded", cause: errors.Join(e.unkept, e.rejection)}
+		return e.value, &failure{kind: errUnkept, key: w.key, attempt: rec.Attempt, cause: errors.Join(e.unkept, e.rejection)}
 	default:
 		return e.value, e.rejection
 	}

@@ -52,6 +52,8 @@ var (
 	errNotDone    = errtree.ErrNotDone
 	errPermanent  = errors.New("once: a retry cannot help")
 	errRetryAfter = errors.New("once: try again")
+	errUnkept     = errors.New("once: it happened and is recorded as done, without its value, which cannot be encoded")
+	errUncoded    = errors.New("once: the value cannot be encoded, so nothing was done")
 	errSlow       = errors.New("once: the store takes longer to answer than a lease lasts")
 	errRollBack   = errors.New("once: rejected, roll back")
 )

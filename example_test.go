@@ -168,7 +168,7 @@ func ExampleNotDone() {
 		fmt.Println(id, err)
 	}
 	// Output:
-	// mail-1 once: nothing happened: connection refused
+	// mail-1 connection refused (nothing happened)
 	// mail-1 <nil>
 }
 

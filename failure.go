@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,7 +29,7 @@ func RetryAfter(d time.Duration, err error) error {
 // MayRetry reports whether the same call may succeed later, and how long to
 // wait before repeating it.
 func MayRetry(err error) (after time.Duration, ok bool) {
-	final := []error{errPermanent, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
+	final := []error{errPermanent, errUnkept, errUncoded, ErrInvalid, ErrInTx, ErrNoEffects, ErrClosed, ErrMismatch, ErrExpired,
 		ErrOutcomeUnavailable, ErrOutcomeRefused, ErrOutcomeTooLarge, ErrParked, ErrCorrupt, ErrRejected}
 	if err == nil || errtree.HasAny(err, final...) {
 		return 0, false
@@ -77,8 +79,7 @@ func IsDialError(err error) bool {
 	case syscall.Errno:
 		return e == syscall.ECONNREFUSED
 	case *failure: // the cause of any other failure may be an unreachable store, after the work was done
-		mark := e.key == Key{} && (e.kind == errNotDone || e.kind == errPermanent || e.kind == errRetryAfter)
-		return mark && IsDialError(e.cause)
+		return e.isMark() && IsDialError(e.cause)
 	case interface{ Unwrap() []error }:
 		all := e.Unwrap()
 		for _, one := range all {
@@ -101,7 +102,12 @@ type failure struct {
 	cause   error
 }
 
+// Error begins with what happened. A mark of the caller follows in brackets: it
+// says what may be done about it.
 func (f *failure) Error() string {
+	if f.isMark() && f.cause != nil {
+		return f.marked()
+	}
 	text := f.kind.Error()
 	if f.key.ID != "" || f.key.Operation != "" {
 		text += fmt.Sprintf(": %s %q", f.key.Operation, f.key.ID)
@@ -122,6 +128,30 @@ func (f *failure) Error() string {
 		text += ": " + f.cause.Error()
 	}
 	return text
+}
+
+// isMark reports whether f is what [NotDone], [Permanent] or [RetryAfter] made.
+func (f *failure) isMark() bool {
+	return f.key == Key{} && (f.kind == errNotDone || f.kind == errPermanent || f.kind == errRetryAfter)
+}
+
+// marked returns the text of the marked error, and then its marks.
+func (f *failure) marked() string {
+	var marks []string
+	for {
+		mark := strings.TrimPrefix(f.kind.Error(), "once: ")
+		if f.kind == errRetryAfter && f.after > 0 {
+			mark = fmt.Sprintf("retry after %v", f.after.Round(time.Millisecond))
+		}
+		if !slices.Contains(marks, mark) {
+			marks = append(marks, mark)
+		}
+		next, ok := f.cause.(*failure)
+		if !ok || !next.isMark() || next.cause == nil {
+			return f.cause.Error() + " (" + strings.Join(marks, ", ") + ")"
+		}
+		f = next
+	}
 }
 
 // Unwrap returns the kind, and then the cause, if there is one.

@@ -136,3 +136,29 @@ func ExampleIsDialError() {
 	// false
 	// 200 OK true
 }
+
+// The text of an error is stored as the reason of a key or a message, and cut
+// after some hundred bytes. What happened comes first, in the words of the work.
+func TestErrorsBeginWithWhatHappened(t *testing.T) {
+	boom := errors.New("no such customer")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{once.NotDone(boom), "no such customer (nothing happened)"},
+		{once.Permanent(boom), "no such customer (a retry cannot help)"},
+		{once.NotDone(once.Permanent(boom)), "no such customer (nothing happened, a retry cannot help)"},
+		{once.Permanent(once.NotDone(once.Permanent(boom))), "no such customer (a retry cannot help, nothing happened)"},
+		{once.RetryAfter(5*time.Second, once.NotDone(boom)), "no such customer (retry after 5s, nothing happened)"},
+		{once.NotDone(once.RetryAfter(0, boom)), "no such customer (nothing happened, try again)"},
+		{fmt.Errorf("charge: %w", once.NotDone(once.Permanent(boom))), "charge: no such customer (nothing happened, a retry cannot help)"},
+		{once.NotDone(fmt.Errorf("charge: %w", once.Permanent(boom))), "charge: no such customer (a retry cannot help) (nothing happened)"},
+		{once.NotDone(nil), "once: nothing happened"},
+		{once.Permanent(once.NotDone(nil)), "once: nothing happened (a retry cannot help)"},
+		{once.RetryAfter(time.Second, nil), "once: try again, retry after 1s"},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

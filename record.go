@@ -12,7 +12,7 @@ type Status int
 const (
 	Absent  Status = iota // never seen, released, or forgotten: free to claim
 	Running               // claimed, and the lease has not lapsed
-	Unknown               // claimed; whether the work happened is not known
+	Unknown               // claimed; whether the work happened is not known, see Record.Lapsed
 	Parked                // waits for a person to decide
 	Done                  // has an outcome, which may be a rejection
 	Expired               // was done; the outcome is forgotten, the key is not
@@ -49,6 +49,22 @@ func (r Record) clone() Record {
 	r.Outcome.Body = bytes.Clone(r.Outcome.Body)
 	return r
 }
+
+// Lapsed reports whether r is Unknown because its lease lapsed: the holder
+// crashed, or is cut off from the store, and has said nothing. If r is Unknown
+// and has not lapsed, an attempt has reported that its outcome is not known, and
+// Reason says what it met.
+func (r Record) Lapsed() bool { return r.Status == Unknown && r.Reason == "" }
+
+// Why returns the Reason, and for a record that has lapsed, that it has.
+func (r Record) Why() string {
+	if r.Lapsed() {
+		return whyLapsed
+	}
+	return r.Reason
+}
+
+const whyLapsed = "the lease lapsed: its holder crashed, or is cut off from the store"
 
 // HeldBy reports whether r is the claim of this owner. The claim may have lapsed
 // while the database made it wait. Then it is Unknown, but nobody else has it.

@@ -84,7 +84,7 @@ func outcomeInTx[T any](c *call, op *Operation[T], value T, failed error) (Outco
 	}
 	out, err := op.Outcome(value)
 	if err != nil {
-		return Outcome{}, &failure{kind: errPermanent, key: c.key, hint: "the value cannot be encoded, so nothing was done", cause: err}
+		return Outcome{}, &failure{kind: errUncoded, key: c.key, cause: err}
 	}
 	out.Rejected = failed != nil
 	packed, ok := c.pack(out)

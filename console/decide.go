@@ -343,6 +343,16 @@ type inquirySummary struct {
 	Done, Of int
 }
 
+// searchable adds to rows what to search for at the other system.
+func (v *view) searchable(rows []row) {
+	ctx, cancel := context.WithTimeout(v.r.Context(), oneRead)
+	defer cancel()
+	causes := v.causes(ctx)
+	for i := range rows {
+		rows[i].Travels, rows[i].Cause = rows[i].Rec.Key.String(), causes(rows[i].Rec.Cause)
+	}
+}
+
 func (v *view) unknown() { v.open("/unknown", once.Unknown) }
 func (v *view) parked()  { v.open("/parked", once.Parked) }
 
@@ -365,6 +375,7 @@ func (v *view) open(path string, of once.Status) {
 		if p.Oldest = p.List.Next == "" && at == (cursor{}); p.Oldest {
 			oldestFirst(p.List.Rows)
 		}
+		v.searchable(p.List.Rows)
 	}
 	if p.List.Next != "" {
 		f.Status = ""
@@ -377,7 +388,7 @@ func (v *view) open(path string, of once.Status) {
 	case narrowed:
 		p.Empty = "No " + p.Status + " key is like this. Take a filter away."
 	case of == once.Unknown:
-		p.Empty = "No key is unknown. Work whose holder crashes will be listed here, with what is known of it."
+		p.Empty = "No key is unknown. Work whose holder crashes, or that fails without saying whether it happened, will be listed here."
 	default:
 		p.Empty = "No key is parked. Work that only a person can decide about will be listed here."
 	}

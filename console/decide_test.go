@@ -36,11 +36,27 @@ func get(t *testing.T, s once.Store, k keyRef) once.Record {
 	return r
 }
 
+// A holder that has answered a second ago is not gone.
+func TestALapsedLeaseIsToldFromAReportedOutcome(t *testing.T) {
+	s := memstore.New(nil)
+	order := once.Key{Operation: "order", ID: "4711"}
+	settle(t, s, claim(t, s, order, once.Key{}, time.Minute), once.Done, "", "{}", "application/json")
+	said := once.Key{Operation: "charge", ID: "0198c2f0-5f3e-7cc1-9d3a-6f0f0a1f2b3c"}
+	settle(t, s, claim(t, s, said, order, time.Minute), once.Unknown, "the provider answered no", "", "")
+	lapse(t, s, "crashed")
+	c := open(t, Options{Stores: []Store{{Name: "shop", Store: s}}, Write: true})
+	b := as(t, c, decideToken)
+	b.get("/unknown").is(http.StatusOK).shows("the provider answered no", "the lease lapsed: its holder crashed, or is cut off from the store",
+		"travels as "+said.String(), "caused by order 4711", "travels as "+pay("crashed").String())
+	b.get(c.keyLink(keyRef{"shop", said})).shows("ended with an error that does not say whether the work happened", "Attempt 1 has reported").hides("holder is gone", "lapsed")
+	b.get(c.keyLink(keyRef{"shop", pay("crashed")})).shows("Its holder is gone: the lease lapsed", "Attempt 1 has not reported an outcome").hides("has reported that")
+}
+
 func TestAnUnknownKeyIsCompleted(t *testing.T) {
 	s, c, k, log := bench(t)
 	b := as(t, c, decideToken)
 	b.get("/unknown").is(http.StatusOK).shows("1 unknown, the oldest first").follow("order-4711").is(http.StatusOK)
-	b.shows("whether the work happened is not known", "Attempt 1 has not reported an outcome", "the connection broke")
+	b.shows("does not say whether the work happened", "Attempt 1 has reported that its outcome is not known", "the connection broke")
 	b.fill("/key/confirm", "choice", "happened", "reason", "charge ch_9 is there", "answer", "{\"charge\":\r\n\"ch_9\"}").is(http.StatusOK)
 	b.shows("Complete this key?", "order-4711", "tenant-7", "shop", "unknown attempt 1", "the connection broke", "application/json", `"charge": "ch_9"`, "completed by dee: charge ch_9 is there")
 	if r := get(t, s, k); r.Status != once.Unknown {

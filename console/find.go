@@ -41,6 +41,10 @@ type row struct {
 	Ref       keyRef
 	Rec       once.Record
 	Unchanged time.Duration
+
+	// Of keys that wait for an answer: what to search for at the other system.
+	Travels string // the key as it travels
+	Cause   keyRef // that has put the message which the key is of; zero: none, or not known
 }
 
 // unchanged returns how long ago a record last changed, by the store's clock.
@@ -49,7 +53,7 @@ func unchanged(r once.Record) time.Duration { return max(r.Age-r.Updated.Sub(r.C
 func (c *Console) rowOf(s Store, r once.Record) row {
 	c.names.see(r.Key)
 	r.Reason = s.Store.Options().Sealing.OpenReason(r)
-	return row{keyRef{s.Name, r.Key}, r, unchanged(r)}
+	return row{Ref: keyRef{s.Name, r.Key}, Rec: r, Unchanged: unchanged(r)}
 }
 
 // filter is what a list is narrowed by, as in the URL.

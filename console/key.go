@@ -214,13 +214,18 @@ func (v *view) showKey(status int, s Store, r once.Record, out *outcome, f form)
 	v.render(status, "key", page{Title: legible.Line(r.Key.Operation) + " " + legible.Line(r.Key.ID), Nav: "find", Body: p})
 }
 
+const beforeDeciding = "Look at the other system before you decide: two effects cost more than a late one."
+
 // summary says in a sentence where the work stands.
 func summary(r once.Record, shelved *message) string {
 	switch r.Status {
 	case once.Running:
 		return "It is being worked on. If its holder crashes, this key becomes unknown when the lease ends."
 	case once.Unknown:
-		return "Its holder is gone, and whether the work happened is not known. Look at the other system before you decide: two effects cost more than a late one."
+		if r.Lapsed() {
+			return "Its holder is gone: the lease lapsed, and whether the work happened is not known. " + beforeDeciding
+		}
+		return "Its attempt ended with an error that does not say whether the work happened. " + beforeDeciding
 	case once.Parked:
 		if shelved != nil {
 			return "It waits for a person, together with its message, which is parked too. Replay or discard the message, and the key is settled with it. If its effect happened, complete the key first."
@@ -315,8 +320,8 @@ func (v *view) timeline(p *keyPage, home Store, r once.Record) {
 		for _, led := range of.traces.LedTo {
 			v.names.see(led.Key)
 			e := event{At: led.Created, Status: led.Status.String(), Title: "Led to", Ref: keyRef{of.store.Name, led.Key}}
-			if led.Reason != "" {
-				e.Text = legible.Text(led.Reason)
+			if why := led.Why(); why != "" {
+				e.Text = legible.Text(why)
 			}
 			add(e)
 		}
@@ -354,10 +359,15 @@ func state(r once.Record, now time.Time) event {
 			e.Text = "The lease holds for another " + legible.Span(r.LeaseLeft) + "."
 		}
 	case once.Unknown:
-		e.Title = fmt.Sprintf("Attempt %d has not reported an outcome", r.Attempt)
+		e.Title = fmt.Sprintf("Attempt %d has reported that its outcome is not known", r.Attempt)
 		if r.LeaseLeft < 0 {
 			e.At = now.Add(r.LeaseLeft)
-			e.Text = "The lease lapsed " + legible.Ago(-r.LeaseLeft) + "."
+		}
+		if r.Lapsed() {
+			e.Title = fmt.Sprintf("Attempt %d has not reported an outcome", r.Attempt)
+			if r.LeaseLeft < 0 {
+				e.Text = "The lease lapsed " + legible.Ago(-r.LeaseLeft) + "."
+			}
 		}
 	case once.Parked:
 		e.Title = "Parked until a person decides"

@@ -305,22 +305,31 @@ func (v *view) traceEnds(t *traceSearch, at traceCursor, more []string) *traceSe
 	}
 	ctx, cancel := context.WithTimeout(v.r.Context(), oneRead)
 	defer cancel()
-	known := make(map[[16]byte]keyRef)
+	causes := v.causes(ctx)
 	for i := range t.Messages {
 		m := &t.Messages[i]
 		if m.cause == [16]byte{} {
 			continue
 		}
-		of, asked := known[m.cause]
-		if !asked && len(known) < maxCauses {
-			of = v.keyOf(ctx, m.cause)
-			known[m.cause] = of
-		}
-		if m.Cause = of; of.Operation == "" {
+		if m.Cause = causes(m.cause); m.Cause.Operation == "" {
 			m.CauseText = name.Format(m.cause)
 		}
 	}
 	return t
+}
+
+// causes returns a function that finds keys as they travel. They are looked for
+// one by one, so only some of a long list: what was asked for is the list.
+func (v *view) causes(ctx context.Context) func([16]byte) keyRef {
+	known := map[[16]byte]keyRef{{}: {}}
+	return func(id [16]byte) keyRef {
+		of, asked := known[id]
+		if !asked && len(known) <= maxCauses {
+			of = v.keyOf(ctx, id)
+			known[id] = of
+		}
+		return of
+	}
 }
 
 // keyOf returns the key that travels like this, or none if no store here has its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/broker"
@@ -143,11 +144,15 @@ func (h *effects[T]) judgeEffect(ctx context.Context, it *item, err error, repor
 		after, _ := once.MayRetry(err)
 		return result{kind: failing, after: max(after, h.Retry.wait(max(report.Attempt, 1))), reason: err.Error()}
 	}
-	if rec, getErr := h.store.Get(ctx, it.key); err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {
+	rec, getErr := h.store.Get(ctx, it.key)
+	if err != nil && getErr == nil && rec.Status == once.Done && h.sameInput(it, rec) {
 		return result{kind: handled} // its value could not be stored
 	}
 	r := h.judge(ctx, it, err, report)
 	if r.kind == toPark && errors.Is(err, once.ErrParked) {
+		if getErr == nil && rec.Status == once.Parked {
+			r.reason = strings.TrimPrefix(h.store.Options().Sealing.OpenReason(rec), unknownOutcome)
+		}
 		r.reason = unknownOutcome + r.reason
 	}
 	return r
@@ -157,7 +162,7 @@ func (h *effects[T]) failedEffect(ctx context.Context, it *item, err error, repo
 	h.Stats.Failed.Add(1)
 	it.attempts = attemptCount{report.Attempt, report.Attempt}
 	h.logFailed(ctx, it, err)
-	reason := err.Error()
+	reason := whyOf(err)
 	if errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked) || errors.Is(err, once.ErrLeaseLost) {
 		reason = unknownOutcome + reason
 	}

@@ -429,3 +429,39 @@ func TestAnErrorThatIsNotDoneIsNoAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A person reads the reason of a parked message first, and its list shows only
+// the beginning: it is what the handler said.
+func TestReasonsOfEffectsBeginWithWhatHappened(t *testing.T) {
+	boom := errors.New("no such customer")
+	for what, c := range map[string]struct {
+		onUnknown once.OnUnknown
+		err       error
+		want      string
+	}{
+		"nothing happened, for good": {once.Park, once.NotDone(once.Permanent(boom)), "no such customer (nothing happened, a retry cannot help)"},
+		"nothing happened":           {once.Park, once.NotDone(boom), "no such customer (nothing happened)"},
+		"unknown, for good":          {once.Resend, once.Permanent(boom), "unknown outcome: no such customer (a retry cannot help)"},
+		"unknown":                    {once.Resend, boom, "unknown outcome: no such customer"},
+		"unknown, and parked":        {once.Park, boom, "unknown outcome: no such customer"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onBench(t, func(t *testing.T, b *bench) {
+				op := &once.Operation[int]{OnUnknown: c.onUnknown}
+				consumer := &inbox.Consumer{Name: "billing", Source: b.broker.Queue("orders"), Retry: retryAtOnce(2), Stats: new(inbox.Stats),
+					Handler: inbox.Do(b.store, op, func(context.Context, once.Key, *broker.Message) (int, error) { return 0, c.err })}
+				start(t, consumer)
+				b.publish("orders", message("m0"))
+				await(t, "it is parked", func() bool { return consumer.Stats.Parked.Load() > 0 })
+				reason := b.onTheShelf()[0].Reason
+				reason = strings.TrimPrefix(reason, "attempt 2: ")
+				if text, cut := strings.CutPrefix(reason, "unknown outcome: attempt 2: "); cut {
+					reason = "unknown outcome: " + text
+				}
+				if reason != c.want {
+					t.Errorf("the reason is %q, want %q", reason, c.want)
+				}
+			})
+		})
+	}
+}

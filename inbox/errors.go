@@ -71,6 +71,16 @@ func handlerErrorOf(err error) *handlerError {
 	return failed
 }
 
+// whyOf returns the text of an error as a reason. It begins with what the handler
+// said. What once adds to that is in the record of the key, except that the
+// lease was lost.
+func whyOf(err error) string {
+	if failed := handlerErrorOf(err); failed != nil && !errors.Is(err, once.ErrLeaseLost) {
+		return failed.Error()
+	}
+	return err.Error()
+}
+
 // callHandler calls a function of the user. Its error or panic is a
 // handlerError.
 func callHandler(call func() error) (err error) {

@@ -211,14 +211,14 @@ func (w *shelfWorker) try(ctx context.Context, it *item, m store.Shelved) result
 		return w.parkShelved(ctx, it, m, err)
 	default:
 		w.Stats.Failed.Add(1)
-		m.Due, m.Reason = max(after, w.Retry.wait(int64(m.Attempts))), name.Reason(err.Error())
+		m.Due, m.Reason = max(after, w.Retry.wait(int64(m.Attempts))), name.Reason(whyOf(err))
 		w.change(ctx, &m)
 	}
 	return result{kind: again, reason: err.Error()}
 }
 
 func (w *shelfWorker) parkShelved(ctx context.Context, it *item, m store.Shelved, err error) result {
-	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %v", m.Attempts, err)
+	m.State, m.Reason = store.Parked, fmt.Sprintf("attempt %d: %s", m.Attempts, whyOf(err))
 	if w.mode == outside && (errors.Is(err, once.ErrOutcomeUnknown) || errors.Is(err, once.ErrParked)) { // a transaction leaves nothing
 		m.Reason = unknownOutcome + m.Reason
 	}

@@ -37,7 +37,7 @@ type watched struct {
 	lagOldest                                  metric.Float64ObservableGauge
 	outboxed, outboxFailures, refusals, unread metric.Int64ObservableCounter
 	reconciled, looks, forgotten, cleanings    metric.Int64ObservableCounter
-	depth, unknown, orphaned, behind           metric.Int64ObservableGauge
+	depth, unknown, lapsed, orphaned, behind   metric.Int64ObservableGauge
 	logLag, logRetained                        metric.Int64ObservableGauge
 	logActive, logStatus                       metric.Int64ObservableGauge
 	oldestMessage, oldestUnknown               metric.Float64ObservableGauge
@@ -79,8 +79,9 @@ func (w *watched) register(meter metric.Meter, every time.Duration) error {
 	counter(&w.reconciled, "once.reconcile.records", "{record}", "What has become of unknown outcomes at a reconciler.")
 	counter(&w.looks, "once.reconcile.looks", "{look}", "Looks of a reconciler that have read the whole list.")
 	gauge(&w.unknown, "once.unknown.records", "{record}", "Unknown outcomes, at the last look.")
-	gauge(&w.orphaned, "once.unknown.orphaned", "{record}", "Of these, how many the reconciler does not look after.")
-	seconds(&w.oldestUnknown, "once.unknown.oldest", "For how long the oldest of them had been unknown.")
+	gauge(&w.lapsed, "once.unknown.lapsed", "{record}", "Of these, those whose lease lapsed: their holders crashed, or were cut off. An attempt has reported the others.")
+	gauge(&w.orphaned, "once.unknown.orphaned", "{record}", "Of all, how many the reconciler does not look after.")
+	seconds(&w.oldestUnknown, "once.unknown.oldest", "For how long the oldest of all had been unknown.")
 	counter(&w.forgotten, "once.janitor.forgotten", "{record}", "What a janitor has forgotten.")
 	counter(&w.cleanings, "once.janitor.looks", "{look}", "Looks of a janitor that ended with nothing left to forget.")
 	gauge(&w.behind, "once.janitor.behind", "{janitor}", "1 while there may be more to forget.")
@@ -250,6 +251,7 @@ func (b *Observer) WatchReconciler(name string, s *reconcile.Stats) error {
 		o.ObserveInt64(w.looks, looks, named(name))
 		if looks > 0 {
 			o.ObserveInt64(w.unknown, s.Unknown.Load(), named(name))
+			o.ObserveInt64(w.lapsed, s.Lapsed.Load(), named(name))
 			o.ObserveInt64(w.orphaned, s.Orphaned.Load(), named(name))
 			o.ObserveFloat64(w.oldestUnknown, time.Duration(s.Oldest.Load()).Seconds(), named(name))
 		}

@@ -55,6 +55,7 @@ func (op Operation) Find(ctx context.Context, s once.Store, rec once.Record) (f 
 	notes.options.Observer, notes.options.Logger = nil, slog.New(slog.DiscardHandler)
 	if _, f.Err = op.ask(ctx, notes, now); f.Err == nil {
 		f.Settlement = notes.set
+		f.Settlement.Reason = s.Options().Sealing.OpenReason(once.Record{Key: now.Key, Reason: notes.set.Reason}) // to be read
 	}
 	return f
 }

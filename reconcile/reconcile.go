@@ -81,9 +81,10 @@ type Stats struct {
 	Unanswered atomic.Int64 // there was no answer, or it waits for its caller; it will be asked about again
 	Overtaken  atomic.Int64 // another caller decided, or is working on it
 
-	Looks    atomic.Int64 // looks that read the whole list; the next three are from the latest of them
+	Looks    atomic.Int64 // looks that read the whole list; the next four are from the latest of them
 	Unknown  atomic.Int64 // unknown records of all operations
-	Orphaned atomic.Int64 // of these, records whose Operation this Reconciler does not have; another may
+	Lapsed   atomic.Int64 // of these, records whose lease lapsed; an attempt has reported the others, see once.Record.Lapsed
+	Orphaned atomic.Int64 // of all, records whose Operation this Reconciler does not have; another may
 	Oldest   atomic.Int64 // how long the oldest had been unknown, in nanoseconds
 }
 

@@ -34,12 +34,14 @@ type run struct {
 // operation. If all is true, all of them are due, up to maxDue. If find fails,
 // it also returns what it found before.
 func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record, err error) {
-	var unknown, orphaned int64
+	var unknown, lapsed, orphaned int64
 	var oldest time.Duration
 	due = make(map[*worker][]once.Record)
 	seen := make(map[*worker]int)
 	err = r.each(ctx, once.Key{}, func(rec once.Record) (more bool) {
-		unknown++
+		if unknown++; rec.Lapsed() {
+			lapsed++
+		}
 		oldest = max(oldest, since(&rec))
 		w := r.workers[operationOf(rec.Key)]
 		switch {
@@ -61,6 +63,7 @@ func (r *run) find(ctx context.Context, all bool) (due map[*worker][]once.Record
 		return due, err
 	}
 	r.Stats.Unknown.Store(unknown)
+	r.Stats.Lapsed.Store(lapsed)
 	r.Stats.Orphaned.Store(orphaned)
 	r.Stats.Oldest.Store(int64(oldest))
 	r.Stats.Looks.Add(1)

@@ -102,6 +102,22 @@ func causesOf(ctx context.Context, s *session, ms []store.Shelved) []*causeJSON 
 	return all
 }
 
+// causesOfKeys are the keys that have put the messages which keys are of, one for each, nil where there is none. They are
+// looked for as those of messages are.
+func causesOfKeys(ctx context.Context, s *session, recs []once.Record) []*causeJSON {
+	ctx, cancel := context.WithTimeout(ctx, putTime)
+	defer cancel()
+	c, all := newCauses(s), make([]*causeJSON, len(recs))
+	for i, r := range recs {
+		var err error
+		if all[i], err = c.of(ctx, r.Cause); err != nil {
+			note("The search for the keys that caused them did not finish: %v", err)
+			break
+		}
+	}
+	return all
+}
+
 // putJSON is a message that a key has put, as it is in the outbox.
 type putJSON struct {
 	ID       string `json:"id"`
@@ -163,7 +179,7 @@ func (t *traces) print() error {
 		table := newTable("LED TO", "ID", "SCOPE", "STATUS", "CHANGED", "ATTEMPT", "REASON")
 		for _, r := range t.ledTo {
 			table.Row(r.Key.Operation, r.Key.ID, r.Key.Scope, r.Status.String(), show.Ago(unchanged(r)), fmt.Sprint(r.Attempt),
-				show.Short(r.Reason))
+				show.Short(r.Why()))
 		}
 		fmt.Println()
 		return table.Print(os.Stdout)

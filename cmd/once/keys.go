@@ -31,7 +31,7 @@ A key is named by its operation, its ID and, if it has one, its scope:
   once keys get pay order-4711
   once keys get --scope tenant-7 pay/charge order-4711
 
-The status of a key is running, unknown (the holder is gone and the outcome is not known), parked (a person has to
+The status of a key is running, unknown (its lease lapsed, or its work reported that the outcome is not known), parked (a person has to
 decide), done, expired (done, but the outcome is forgotten) or absent. Settle unknown and parked keys with release or
 complete. To run the work of a done key again, use forget.
 
@@ -49,17 +49,19 @@ type keyJSON struct {
 	AgeSeconds  float64      `json:"age_seconds"`
 	Unchanged   float64      `json:"unchanged_seconds"`
 	LeaseLeft   *float64     `json:"lease_left_seconds,omitempty"`
+	Lapsed      *bool        `json:"lapsed,omitempty"` // of an unknown key; false: its attempt reported so
 	Reason      string       `json:"reason,omitempty"`
 	Fingerprint string       `json:"fingerprint,omitempty"`
 	Outcome     *outcomeJSON `json:"outcome,omitempty"`
 	Created     string       `json:"created"`
 	Updated     string       `json:"updated"`
 
-	// Of keys get only: the key that has put the message which this key is of, the messages that this key has put and the
-	// outbox still has, and the records that they led to.
-	Cause    *causeJSON `json:"cause,omitempty"`
-	Messages []putJSON  `json:"messages,omitempty"`
-	LedTo    []keyJSON  `json:"led_to,omitempty"`
+	// Of keys get and of lists of unknown and parked keys: the key that has put the message which this key is of.
+	Cause *causeJSON `json:"cause,omitempty"`
+
+	// Of keys get only: the messages that this key has put and the outbox still has, and the records that they led to.
+	Messages []putJSON `json:"messages,omitempty"`
+	LedTo    []keyJSON `json:"led_to,omitempty"`
 }
 
 type outcomeJSON struct {
@@ -78,6 +80,10 @@ func keyAsJSON(r once.Record) keyJSON {
 	if r.LeaseLeft != 0 {
 		left := seconds(r.LeaseLeft)
 		j.LeaseLeft = &left
+	}
+	if r.Status == once.Unknown {
+		lapsed := r.Lapsed()
+		j.Lapsed = &lapsed
 	}
 	if len(r.Fingerprint) > 0 {
 		j.Fingerprint = fmt.Sprintf("%x", r.Fingerprint)
@@ -208,17 +214,19 @@ func printRecord(r once.Record, cause *causeJSON) error {
 		t.Row("caused by", cause.text())
 	}
 	t.Row("status", r.Status.String())
+	why := r.Reason
 	if r.Status == once.Running && r.LeaseLeft > 0 {
 		t.Row("lease", "for another "+show.Span(r.LeaseLeft))
 	}
 	if r.Status == once.Unknown && r.LeaseLeft < 0 {
-		t.Row("unknown", "since "+show.Span(-r.LeaseLeft))
+		t.Row("unknown", "since "+show.Span(-r.LeaseLeft)+map[bool]string{true: ", when the lease lapsed", false: ", as its attempt reported"}[r.Lapsed()])
+		why = r.Why()
 	}
 	t.Row("attempt", fmt.Sprint(r.Attempt))
 	t.Row("first claimed", show.Ago(r.Age))
 	t.Row("last changed", show.Ago(unchanged(r)))
-	if r.Reason != "" {
-		t.Row("reason", show.Text(r.Reason))
+	if why != "" {
+		t.Row("reason", show.Text(why))
 	}
 	if r.Status == once.Done {
 		t.Row("outcome", show.Text(outcomeText(r.Outcome)))
@@ -337,7 +345,7 @@ func (c *keysList) Run(ctx context.Context) error {
 		of = append(of, statuses[name])
 	}
 	if c.All || c.After != "" {
-		return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, of)
+		return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, of, false)
 	}
 	return c.last(ctx, of)
 }
@@ -389,7 +397,8 @@ type keysJSON struct {
 	Next string    `json:"next,omitempty"`
 }
 
-func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status) (err error) {
+// listKeys prints keys in pages. open are those that wait for an answer.
+func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter, p pageFlags, of []once.Status, open bool) (err error) {
 	more := false // after what was looked at
 	after, err := untoken(p.After)
 	if err != nil {
@@ -406,6 +415,9 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 	what := filter.selection(of)
 	what.After, what.Limit = after, p.limit(100)
 	table := keysTable()
+	if open {
+		table = openKeysTable()
+	}
 	var line *progress
 	if !show.IsScreen(os.Stdout) { // where the keys themselves show it
 		line = newProgress(o)
@@ -424,7 +436,12 @@ func listKeys(ctx context.Context, f storeFlags, o outputFlags, filter keyFilter
 		}
 		found += len(recs)
 		line.say("%s", show.Count(found, "key", "keys"))
-		if err := printKeys(o, table, recs, next); err != nil {
+		if open {
+			err = printOpenKeys(ctx, s, o, table, recs, next)
+		} else {
+			err = printKeys(o, table, recs, next)
+		}
+		if err != nil {
 			return err
 		}
 		switch {
@@ -455,7 +472,30 @@ func printKeys(o outputFlags, table *show.Table, recs []once.Record, next once.K
 	}
 	for _, r := range recs {
 		table.Row(r.Status.String(), show.Ago(unchanged(r)), fmt.Sprint(r.Attempt), r.Key.Scope, r.Key.Operation,
-			r.Key.ID, show.Short(r.Reason))
+			r.Key.ID, show.Short(r.Why()))
+	}
+	return table.Print(os.Stdout)
+}
+
+// openKeysTable is the table of keys that wait for an answer. It has what to search for at the other system: the key as
+// it travels, and the business key that the work belongs to, if the ID is that of a message.
+func openKeysTable() *show.Table {
+	return newTable("STATUS", "CHANGED", "ATTEMPT", "SCOPE", "OPERATION", "ID", "TRAVELS AS", "CAUSED BY", "REASON")
+}
+
+// printOpenKeys prints unknown or parked keys.
+func printOpenKeys(ctx context.Context, s *session, o outputFlags, table *show.Table, recs []once.Record, next once.Key) error {
+	causes := causesOfKeys(ctx, s, recs)
+	if o.json() {
+		j := keysAsJSON(recs, next)
+		for i := range j.Keys {
+			j.Keys[i].Cause = causes[i]
+		}
+		return printJSON(j)
+	}
+	for i, r := range recs {
+		table.Row(r.Status.String(), show.Ago(unchanged(r)), fmt.Sprint(r.Attempt), r.Key.Scope, r.Key.Operation,
+			r.Key.ID, r.Key.String(), causes[i].text(), show.Short(r.Why()))
 	}
 	return table.Print(os.Stdout)
 }
@@ -575,8 +615,8 @@ func decide(ctx context.Context, f storeFlags, o outputFlags, c changeFlags, a k
 	}
 	what := fmt.Sprintf("  %s is %v, attempt %d, last changed %s", describe(r.Key), r.Status, r.Attempt,
 		show.Ago(unchanged(r)))
-	if r.Reason != "" {
-		what += "\n  reason so far: " + string(show.Text(r.Reason))
+	if why := r.Why(); why != "" {
+		what += "\n  reason so far: " + string(show.Text(why))
 	}
 	if err := c.confirm(ctx, s, what+"\n  It "+then); err != nil {
 		return err

@@ -420,5 +420,5 @@ Example:
 
 // Run prints the parked keys.
 func (c *parkedKeys) Run(ctx context.Context) error {
-	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, []once.Status{once.Parked})
+	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, []once.Status{once.Parked}, true)
 }

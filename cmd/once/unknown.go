@@ -15,8 +15,9 @@ type unknownCommand struct {
 // Help is the long text of once unknown --help.
 func (unknownCommand) Help() string {
 	return `
-The outcome of a unit of work is unknown if its holder crashed or lost its connection before it recorded one. A program
-that declares the operation asks the other system with Lookup, at the next call or in package reconcile. This command
+The outcome of a unit of work is unknown if its holder crashed or lost its connection before it recorded one, so that
+its lease lapsed, or if the work itself reported an error that does not say whether it happened. The reason tells which:
+in JSON it is lapsed. A program that declares the operation asks the other system with Lookup, at the next call or in package reconcile. This command
 cannot call Lookup. It asks operations that have a URL (see once unknown ask --help). For all others, look at the other
 system and settle the key here.
 
@@ -33,6 +34,9 @@ type unknownList struct {
 // Help is the long text of once unknown list --help.
 func (unknownList) Help() string {
 	return `
+TRAVELS AS is what the work sent to the other system as its idempotency key: search for it there. CAUSED BY is the key
+of the work that put the message, if the ID is that of a message.
+
 Examples:
   once unknown list
   once unknown list --operation pay/charge --older-than 1h -o json
@@ -42,7 +46,7 @@ Examples:
 
 // Run prints the unknown keys.
 func (c *unknownList) Run(ctx context.Context) error {
-	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, []once.Status{once.Unknown})
+	return listKeys(ctx, c.storeFlags, c.outputFlags, c.keyFilter, c.pageFlags, []once.Status{once.Unknown}, true)
 }
 
 type unknownDecide struct {

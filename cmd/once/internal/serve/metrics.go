@@ -71,6 +71,7 @@ func (s *server) metrics() string {
 			outcome("freed", &t.Freed), outcome("parked", &t.Parked), outcome("unanswered", &t.Unanswered), outcome("overtaken", &t.Overtaken))
 		p.add("counter", "once_reconcile_looks_total", "Passes that have read the whole list.", just(float64(t.Looks.Load())))
 		p.add("gauge", "once_unknown_records", "Unknown records in the last pass.", just(float64(t.Unknown.Load())))
+		p.add("gauge", "once_unknown_lapsed", "Of these, those whose lease lapsed. An attempt has reported the others.", just(float64(t.Lapsed.Load())))
 		p.add("gauge", "once_unknown_orphaned", "Unknown records of operations that are not configured here.", just(float64(t.Orphaned.Load())))
 		p.add("gauge", "once_unknown_oldest_seconds", "Time since the oldest became unknown.",
 			just(time.Duration(t.Oldest.Load()).Seconds()))
