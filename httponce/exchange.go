@@ -238,7 +238,7 @@ func (x *exchange) refuse(err error, next http.Handler) {
 	x.fail(p)
 }
 
-func (x *exchange) fail(p problem) { p.send(x.w, x.Docs) }
+func (x *exchange) fail(p problem) { p.send(x.w, x.r, x.Docs) }
 
 // log logs an error. subject is what it is about; messages with the same text
 // and subject are logged at intervals.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/effectively-once/once"
@@ -106,14 +107,14 @@ func (p problem) because(detail string) problem {
 
 // document is the JSON form of a problem. Clients that follow Stripe's API read
 // only its error member, and some take a response without one for data, whatever
-// its status.
+// its status. The one for Go never retries a response that has one.
 type document struct {
-	Type   string        `json:"type"`
-	Title  string        `json:"title"`
-	Status int           `json:"status"`
-	Detail string        `json:"detail,omitempty"`
-	Answer int           `json:"answer_status,omitempty"`
-	Error  documentError `json:"error"`
+	Type   string         `json:"type"`
+	Title  string         `json:"title"`
+	Status int            `json:"status"`
+	Detail string         `json:"detail,omitempty"`
+	Answer int            `json:"answer_status,omitempty"`
+	Error  *documentError `json:"error,omitempty"`
 }
 
 type documentError struct {
@@ -130,7 +131,7 @@ func (p problem) document(docs string) document {
 	if p.detail != "" {
 		message += " " + p.detail
 	}
-	return document{at, p.title, p.status, p.detail, p.answer, documentError{p.kind(), p.name, message, at}}
+	return document{at, p.title, p.status, p.detail, p.answer, &documentError{p.kind(), p.name, message, at}}
 }
 
 // kind returns the error type of Stripe that is closest to a problem.
@@ -149,7 +150,22 @@ func (p problem) kind() string {
 	return "invalid_request_error"
 }
 
-func (p problem) send(w http.ResponseWriter, docs string) {
+// shouldRetryHeader tells clients like Stripe's whether to retry.
+const shouldRetryHeader = "Stripe-Should-Retry"
+
+// retrySoon is the longest Retry-After after which clients like Stripe's are
+// told to retry. They do not wait longer.
+const retrySoon = time.Minute
+
+// shouldRetry reports whether a client that retries within a minute may succeed.
+func (p problem) shouldRetry() bool { return p.after > 0 && p.after <= retrySoon }
+
+// isStripeGo reports whether a request comes from Stripe's client for Go.
+func isStripeGo(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("User-Agent"), "GoBindings/")
+}
+
+func (p problem) send(w http.ResponseWriter, r *http.Request, docs string) {
 	header := w.Header()
 	for name := range ofBody { // an outer handler may have set them for another response
 		if name != "Content-Encoding" { // it may compress what is written here
@@ -163,7 +179,12 @@ func (p problem) send(w http.ResponseWriter, docs string) {
 	if p.after > 0 {
 		header.Set("Retry-After", strconv.FormatInt(int64((p.after+time.Second-1)/time.Second), 10))
 	}
-	body, _ := json.Marshal(p.document(docs)) // strings and numbers cannot fail
+	header.Set(shouldRetryHeader, strconv.FormatBool(p.shouldRetry()))
+	document := p.document(docs)
+	if p.shouldRetry() && isStripeGo(r) {
+		document.Error = nil
+	}
+	body, _ := json.Marshal(document) // strings and numbers cannot fail
 	w.WriteHeader(p.status)
 	_, _ = w.Write(append(body, '\n')) // the client may have disconnected
 }

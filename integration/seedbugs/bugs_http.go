@@ -82,4 +82,12 @@ var httpBugs = []Bug{
 		New:  "return bytes.Kind() == reflect.Int64",
 		Test: Test{"./httponce", "^TestEmptyBodiesOfUnknownLength$"},
 	},
+	{
+		Name: "stripe-go-does-not-retry",
+		Why:  "a charge that another attempt is making is reported as failed",
+		File: "httponce/problem.go",
+		Old:  "if p.shouldRetry() && isStripeGo(r) {",
+		New:  "if !p.shouldRetry() && isStripeGo(r) {",
+		Test: Test{"./integration/httpclients", "^TestStripeRetriesWhatMaySucceed$"},
+	},
 }
