@@ -3,6 +3,8 @@ package grpconce
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"reflect"
 	"slices"
 	"time"
 
@@ -11,10 +13,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/resent"
 )
 
 // ClientOptions configures a client interceptor. A nil *ClientOptions and the
@@ -67,45 +71,107 @@ func WithKey(ctx context.Context, key string) context.Context {
 //   - the outgoing metadata. In guarded work, metadata that a handler has copied
 //     from its incoming call does not count.
 //   - the claim that the call is made under (see [once.ClaimFrom]).
-//   - a random key.
+//   - a random key. If an interceptor outside sends the same call again after it
+//     has failed, the key is that of before.
+//
+// The same call is one of the same method with the same message: the same
+// pointer, with equal content. A call has failed with Unavailable, Aborted,
+// ResourceExhausted, DeadlineExceeded, Canceled, Internal, Unknown or DataLoss.
+// Retries that make a new message for each attempt need WithKey outside of them.
 //
 // Work that makes several calls must name each with WithKey, for example by a
 // step of its key, because calls with the same key are one call. A random key is
-// lost in a crash and when the call fails; calling again is then another call.
+// lost in a crash, and calling again with another message is another call.
 //
 // [Replayed] reports whether a response was replayed.
 func Client(o *ClientOptions) grpc.UnaryClientInterceptor {
-	c := o.withDefaults()
+	c, failed := o.withDefaults(), new(failures)
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if c.Methods != nil && !c.Methods(method) {
 			return invoke(ctx, method, req, reply, conn, opts...)
 		}
-		ctx, err := named(ctx)
+		call := outgoing{method, req}
+		ctx, random, err := named(ctx, func() string { return failed.keyOf(call) })
 		if err != nil {
 			return refuse(ReasonKeyInvalid, err.Error(), 0, nil)
 		}
-		return c.repeat(ctx, func() error { return invoke(ctx, method, req, reply, conn, opts...) })
+		err = c.repeat(ctx, func() error { return invoke(ctx, method, req, reply, conn, opts...) })
+		if random != "" {
+			failed.ended(call, random, err)
+		}
+		return err
 	}
 }
 
-// named adds the key to the outgoing metadata.
-func named(ctx context.Context) (context.Context, error) {
+// outgoing is a call by what all its attempts share.
+type outgoing struct {
+	method  string
+	message any
+}
+
+// failures are the random keys of calls that have failed. An interceptor outside
+// may send such a call again: it must not get another key.
+type failures struct{ keys resent.Keys }
+
+// keyOf returns the key of a call that has failed, or a random one.
+func (f *failures) keyOf(call outgoing) string {
+	if call.isComparable() {
+		if key, ok := f.keys.Take(call, call.print); ok {
+			return key
+		}
+	}
+	return name.Format(name.Token())
+}
+
+// ended records whether a call with a random key has failed.
+func (f *failures) ended(call outgoing, key string, err error) {
+	if !call.isComparable() {
+		return
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Aborted, codes.ResourceExhausted, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown, codes.DataLoss:
+		f.keys.Failed(call, key, call.print())
+	default:
+		f.keys.Done(call, key)
+	}
+}
+
+// isComparable reports whether the message is a pointer.
+func (c outgoing) isComparable() bool { return reflect.ValueOf(c.message).Kind() == reflect.Pointer }
+
+// print returns a digest of the message.
+func (c outgoing) print() (sum resent.Print) {
+	message, err := messageOf(c.message)
+	if err != nil {
+		return sum
+	}
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		return sum
+	}
+	return sha256.Sum256(text)
+}
+
+// named adds the key to the outgoing metadata. It calls newKey if the key is to
+// be random, and returns it.
+func named(ctx context.Context, newKey func() string) (_ context.Context, random string, _ error) {
 	md, _ := metadata.FromOutgoingContext(ctx) // a copy
 	key, given := ctx.Value(outgoingKey{}).(string)
 	switch claim, claimed := once.ClaimFrom(ctx); {
 	case given:
 	case len(md.Get(KeyMetadata)) > 0 && !(claimed && passedOn(ctx, md)):
-		return ctx, nil
+		return ctx, "", nil
 	case claimed:
 		key = claim.Key.String()
 	default:
-		key = name.Format(name.Token())
+		random = newKey()
+		key = random
 	}
 	if md == nil {
 		md = metadata.MD{}
 	}
 	md.Set(KeyMetadata, key)
-	return metadata.NewOutgoingContext(ctx, md), checkKey(key)
+	return metadata.NewOutgoingContext(ctx, md), random, checkKey(key)
 }
 
 // passedOn reports whether the key in md is that of the incoming call, because a

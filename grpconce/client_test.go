@@ -1,6 +1,7 @@
 package grpconce_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -219,4 +220,48 @@ func TestTheKeyOfTheIncomingCallIsNotPassedOn(t *testing.T) {
 		}
 	}
 	below.ran(t, 2)
+}
+
+// TestAnInterceptorOutsideThatSendsACallAgainKeepsItsKey: a call that has failed
+// and is sent again has the same key. Anything else is another call.
+func TestAnInterceptorOutsideThatSendsACallAgainKeepsItsKey(t *testing.T) {
+	for name, test := range map[string]struct {
+		first  error
+		second func(*text) *text
+		method string
+		ctx    func(context.Context) context.Context
+		same   bool
+	}{
+		"lost":                           {first: status.Error(codes.Unavailable, ""), same: true},
+		"timed out":                      {first: status.Error(codes.DeadlineExceeded, ""), same: true},
+		"not a status":                   {first: errors.New("x"), same: true},
+		"refused":                        {first: status.Error(codes.InvalidArgument, "")},
+		"done":                           {},
+		"another message":                {first: status.Error(codes.Unavailable, ""), second: func(*text) *text { return wrapperspb.String("1") }},
+		"other content":                  {first: status.Error(codes.Unavailable, ""), second: func(m *text) *text { m.Value = "2"; return m }},
+		"another method":                 {first: status.Error(codes.Unavailable, ""), method: clear},
+		"another message, with one name": {first: status.Error(codes.Unavailable, ""), second: func(*text) *text { return wrapperspb.String("1") }, ctx: func(ctx context.Context) context.Context { return grpconce.WithKey(ctx, "k") }, same: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, client, ctx := &line{errs: []error{test.first}}, grpconce.Client(&grpconce.ClientOptions{Attempts: 1}), t.Context()
+			if test.ctx != nil {
+				ctx = test.ctx(ctx)
+			}
+			call := func(method string, m *text) {
+				if err := client(ctx, method, m, nil, nil, l.invoke); !errors.Is(err, test.first) && err != nil {
+					t.Error(err)
+				}
+			}
+			m, method := wrapperspb.String("1"), cmp.Or(test.method, place)
+			call(place, m)
+			if test.second != nil {
+				m = test.second(m)
+			}
+			call(method, m)
+			call(method, m)
+			if (l.keys[0] == l.keys[1]) != test.same || test.ctx == nil && l.keys[1] == l.keys[2] {
+				t.Errorf("keys: %q", l.keys)
+			}
+		})
+	}
 }

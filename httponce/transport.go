@@ -15,6 +15,7 @@ import (
 	"github.com/effectively-once/once"
 	"github.com/effectively-once/once/internal/backoff"
 	"github.com/effectively-once/once/internal/name"
+	"github.com/effectively-once/once/internal/resent"
 )
 
 // Never disables retries or buffering in the fields of [Transport] that accept
@@ -38,7 +39,16 @@ const Never = -1
 //   - [WithKey].
 //   - key.String() of the claim that the request is made under (see
 //     [once.ClaimFrom]), so that one name is used end to end.
-//   - a random key.
+//   - a random key. If a client above sends the same request again after it has
+//     failed, the key is that of before.
+//
+// The same request is one with the same *url.URL, method and body, as retrying
+// clients send it that keep their [http.Request]. It has failed without a
+// response, after a response that Transport would retry or with 5xx, or if its
+// body broke off. A body that can be read only once counts as the same. Transport cannot recognise a client above that makes a new
+// request for each attempt, and a server then does the work once per attempt:
+// use WithKey, or set the header, once for all attempts. The last 1024 failed
+// requests are remembered.
 //
 // GET, HEAD, OPTIONS and TRACE requests get no key. Work that makes several
 // different requests must name each, or servers refuse the second as a
@@ -92,9 +102,10 @@ type Transport struct {
 	// that expect plain text.
 	Bare bool
 
-	spare allowance
-	now   func() time.Time
-	sleep func(context.Context, time.Duration) error
+	spare  allowance
+	failed resent.Keys
+	now    func() time.Time
+	sleep  func(context.Context, time.Duration) error
 }
 
 type contextKey int
@@ -138,6 +149,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	for attempt := 1; ; attempt++ {
 		sent, err := r.attempt(attempt)
 		if err != nil {
+			t.ended(r, nil, err)
 			return nil, err
 		}
 		resp, err := t.base().RoundTrip(sent)
@@ -147,11 +159,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		pause, ok := t.retry(r, attempt, resp, err)
 		if !ok {
 			noteKeyAnswer(sent, resp)
+			t.ended(r, resp, err)
 			return resp, r.afterAttempts(attempt, err)
 		}
 		r.noteAttempt(err)
 		discard(sent, resp)
 		if t.wait(req.Context(), pause) != nil {
+			t.ended(r, nil, context.Cause(req.Context()))
 			return nil, interrupted(req.Context(), resp, err)
 		}
 	}
@@ -190,21 +204,23 @@ type outgoing struct {
 	*http.Request // the caller's, never modified
 	body          resendableBody
 	key           []string // values of KeyHeader; nil: none is added
+	random        bool     // the key was made by Transport
 	until         time.Time
 
 	mayHaveArrived atomic.Bool // an attempt may have reached the server
 }
 
 func (t *Transport) begin(req *http.Request) (*outgoing, error) {
-	key, err := t.keyFor(req)
-	if err != nil {
-		return nil, err
-	}
-	now := t.clock()
-	r := &outgoing{Request: req, key: key, until: now.Add(cmp.Or(t.Budget, defaultBudget))}
+	r := &outgoing{Request: req}
+	var err error
 	if r.body, err = resendable(req, t.maxBuffered()); err != nil {
 		return nil, err
 	}
+	if err = t.setKey(r); err != nil {
+		return nil, err
+	}
+	now := t.clock()
+	r.until = now.Add(cmp.Or(t.Budget, defaultBudget))
 	t.spare.earn(now)
 	return r, nil
 }
@@ -280,18 +296,30 @@ func (r *outgoing) attempt(n int) (*http.Request, error) {
 	return sent, r.body.setOn(sent, n)
 }
 
-func (t *Transport) keyFor(req *http.Request) ([]string, error) {
-	if _, own := req.Header[KeyHeader]; own || isSafe(req.Method) {
-		return nil, nil
+func (t *Transport) setKey(r *outgoing) (err error) {
+	if _, own := r.Header[KeyHeader]; own || isSafe(r.Method) {
+		return nil
 	}
-	if key := keyBefore(req); key != nil {
-		return key, nil
+	chosen, ok := chosenKey(r.Context())
+	r.random = !ok && r.URL != nil
+	if r.key = keyBefore(r.Request); r.key != nil {
+		return nil
 	}
-	key, err := t.format(chosenKey(req.Context()))
+	if r.random {
+		if key, again := t.failed.Take(r.id(), r.print); again {
+			r.key = []string{key}
+			return nil
+		}
+	}
+	if !ok {
+		chosen = randomKey()
+	}
+	key, err := t.format(chosen)
 	if err != nil {
-		return nil, fmt.Errorf("httponce: the key of WithKey: %w", err)
+		return fmt.Errorf("httponce: the key of WithKey: %w", err)
 	}
-	return []string{key}, nil
+	r.key = []string{key}
+	return nil
 }
 
 // keyBefore returns the key of the request that was redirected to this one. An
@@ -303,15 +331,15 @@ func keyBefore(req *http.Request) []string {
 	return req.Response.Request.Header[KeyHeader]
 }
 
-// chosenKey returns the key of WithKey, of the claim, or a random one.
-func chosenKey(ctx context.Context) string {
+// chosenKey returns the key of WithKey or of the claim.
+func chosenKey(ctx context.Context) (key string, ok bool) {
 	if key, ok := ctx.Value(keyOfContext).(string); ok {
-		return key
+		return key, true
 	}
 	if claim, ok := once.ClaimFrom(ctx); ok {
-		return claim.Key.String()
+		return claim.Key.String(), true
 	}
-	return randomKey()
+	return "", false
 }
 
 // randomKey returns a version 4 UUID.
