@@ -95,7 +95,7 @@ var httpBugs = []Bug{
 		Why:  "below a client that retries, the work is done once per attempt",
 		File: "httponce/resent.go",
 		Old:  "if err != nil || mayBeSentAgain(resp) {",
-		New:  "if err != nil && mayBeSentAgain(resp) {",
+		New:  "if err != nil {",
 		Test: Test{"./httponce", "^TestAClientAboveThatSendsARequestAgainKeepsItsKey$"},
 	},
 	{
